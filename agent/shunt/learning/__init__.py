@@ -1,0 +1,1 @@
+"""Deciding whose packets are a leg's media: guarded latching."""

@@ -1,0 +1,1 @@
+"""The one place that writes the data plane's tables."""

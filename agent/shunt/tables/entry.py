@@ -1,0 +1,92 @@
+"""What the agent says to a data plane and hears from it: entries, outcomes, statistics, notices."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from shunt.net import Endpoint, FiveTuple
+
+
+@dataclass(frozen=True, slots=True)
+class RelayEntry:
+    """One entry of the relay table: packets that match `key` leave from `src` to `dst`.
+
+    src and dst may be of another IP version than the key (IPv4 <-> IPv6 relaying). ttl_ms is the idle
+    time after which the data plane reports the entry idle (it never removes it by itself); dscp
+    rewrites the DSCP field (0..63) when given.
+    """
+
+    key: FiveTuple
+    src: Endpoint
+    dst: Endpoint
+    ttl_ms: int = 30_000
+    dscp: int | None = None
+
+
+class Outcome(enum.Enum):
+    """What became of one table operation. Only INSTALLED means that the entry is in."""
+
+    INSTALLED = "installed"
+    REMOVED = "removed"
+    ABSENT = "absent"  # a delete found nothing: as good as removed
+    TABLE_FULL = "table-full"
+    HASH_COLLISION = "hash-collision"
+    REJECTED = "rejected"  # the data plane refused it for good (detail says why)
+    UNAVAILABLE = "data-plane-unavailable"  # no answer: whether it is in is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of one operation, with the data plane's own words."""
+
+    outcome: Outcome
+    detail: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome in (Outcome.INSTALLED, Outcome.REMOVED, Outcome.ABSENT)
+
+
+@dataclass(slots=True)
+class StreamStats:
+    """What the data plane counted on one entry since it was installed.
+
+    lost, reordered and jitter follow RFC 3550 section 6.4.1 and A.8; they are None where the data
+    plane does not measure them. jitter_us and idle_ms are microseconds and milliseconds; delay_ns
+    is nothing the relay table knows and is not here.
+    """
+
+    packets: int = 0
+    bytes: int = 0
+    idle_ms: int | None = None
+    lost: int | None = None
+    reordered: int | None = None
+    duplicates: int | None = None
+    jitter_us: int | None = None
+    ssrc: int | None = None
+    stray: int | None = None  # packets to this relay port from any other source
+
+
+@dataclass(frozen=True, slots=True)
+class LearnNotice:
+    """A packet that met no entry at a relay address and media port (digest on Tofino, ring buffer in the softswitch).
+
+    rtp_version is the top two bits of the payload (2 for RTP/RTCP), payload_type seven bits of the
+    second byte, seq and ssrc as at RTP's places; all 0 when the payload is shorter than 12 bytes.
+    """
+
+    key: FiveTuple
+    rtp_version: int
+    payload_type: int
+    seq: int
+    ssrc: int
+
+
+@dataclass(frozen=True, slots=True)
+class MediaRange:
+    """A relay address and the ports (inclusive) on which media arrives: misses there raise learn notices."""
+
+    addr: bytes
+    first_port: int
+    last_port: int
