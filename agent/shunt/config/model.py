@@ -1,0 +1,257 @@
+"""What the configuration file can say: every key with its meaning, unit and default."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shunt.config.values import (
+    AbsolutePath,
+    ApiListen,
+    ControlSocket,
+    HepSocket,
+    Interface,
+    MediaAddress,
+    Name,
+    Network,
+    NotifySocket,
+    PortRange,
+    Ports,
+    SocketAddress,
+    Target,
+    TcpListen,
+    addresses_overlap,
+    host_port,
+)
+
+Location = tuple[str | int, ...]
+
+_LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
+
+
+class Section(BaseModel):
+    """One section: unknown keys are errors, and no value is bent into another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Control(Section):
+    """Where SIP servers reach the agent with the rtpproxy control protocol."""
+
+    listen: list[ControlSocket] = Field(
+        default=["udp:127.0.0.1:22221"],
+        min_length=1,
+        description="Sockets for SIP servers: udp:ADDRESS:PORT, tcp:ADDRESS:PORT, unix:/PATH (one command to a connection) or cunix:/PATH (persistent).",
+    )
+    allow: list[Network] = Field(
+        default=list(_LOOPBACK), description="Networks from which commands are taken (udp and tcp; unix sockets have file permissions)."
+    )
+
+
+class MediaRange(Section):
+    """A relay address and the ports on which media arrives there."""
+
+    address: MediaAddress = Field(description="The relay's media address, as it stands in the SDP (rtpproxy -l).")
+    ports: Ports = Field(description='UDP ports, inclusive, as "35000-65000" (rtpproxy -m and -M); starts at an even port.')
+
+
+class Relay(Section):
+    """An rtpproxy that the agent forwards control commands to."""
+
+    name: Name = Field(description="The relay's name in the output of `shunt status` and in metrics: letters, digits, . _ -")
+    socket: ControlSocket = Field(description="The relay's control socket (rtpproxy -s): udp:, tcp:, unix: or cunix:.")
+    media: list[MediaRange] = Field(default=[], description="Where its media arrives; needed as soon as there is a data plane.")
+    ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which it drops a session (rtpproxy -T).")
+    symmetric: bool = Field(default=False, description="Whether a relay with two addresses still learns addresses (rtpproxy --bridge_symmetric).")
+
+
+class BuiltinRelay(Section):
+    """The relay inside the agent, for those who run no rtpproxy."""
+
+    addresses: list[MediaAddress] = Field(min_length=1, max_length=2, description="One address, or two for bridging (letters E and I: first is I).")
+    ports: Ports = Field(default=PortRange(35000, 65000), description="UDP ports for media, inclusive; starts at an even port.")
+    ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which a session is dropped.")
+    quarantine: float = Field(default=5, ge=0, le=3600, description="Seconds for which a freed port is not given out again.")
+
+
+class DataPlane(Section):
+    """The BF Runtime server that holds the relay table; without this section all media stays on the relay."""
+
+    target: Target = Field(default="127.0.0.1:50052", description="HOST:PORT of the softswitch or of bf_switchd.")
+    device_id: int = Field(default=0, ge=0, le=0xFFFFFFFF, description="BF Runtime device id.")
+    program: Name = Field(default="relay", description="Name of the P4 program whose tables are written.")
+    idle_ms: int = Field(default=30_000, ge=1000, le=3_600_000, description="Milliseconds without a packet after which an entry counts as idle.")
+
+
+class Learning(Section):
+    """When a source address behind NAT is believed."""
+
+    packets: int = Field(default=5, ge=1, le=1000, description="Packets of one SSRC that a source unknown to signalling has to show.")
+    guard_ms: int = Field(default=80, ge=0, le=10_000, description="Milliseconds over which it has to show them, without a rival.")
+    contest_hold_s: float = Field(default=10, ge=0, le=3600, description="Seconds for which a stream with two claimants stays on the relay after the rival's last packet.")
+    quarantine_s: float = Field(default=3, ge=0, le=3600, description="Seconds for which the old source is not learned again after signalling changed.")
+    one_way_after_s: float = Field(
+        default=1.0, ge=0, le=3600, description="Seconds after which a stream whose other party has sent nothing is offloaded towards the signalled address."
+    )
+
+
+class Hep(Section):
+    """Copies of SIP messages (HEPv3), from which BYE and CANCEL are taken."""
+
+    listen: HepSocket = Field(default="udp:127.0.0.1:9060", description="udp:ADDRESS:PORT or tcp:ADDRESS:PORT.")
+    allow: list[Network] = Field(default=list(_LOOPBACK), description="Networks from which copies are taken.")
+
+
+class Api(Section):
+    """The local REST API, which the `shunt` command uses too."""
+
+    listen: ApiListen = Field(default="127.0.0.1:8077", description="ADDRESS:PORT, or unix:/PATH.")
+    token: str | None = Field(default=None, min_length=8, max_length=512, description="If given, requests need the header Authorization: Bearer TOKEN.")
+    token_file: AbsolutePath | None = Field(default=None, description="A file whose first line is the token, in place of token.")
+
+
+class Notify(Section):
+    """The media time-out notices that the agent sends to the SIP server."""
+
+    allow: list[NotifySocket] | None = Field(
+        default=None,
+        description="Sockets that a U command may name, tcp:ADDRESS:PORT or unix:/PATH; without this key any on loopback or on the commanding SIP server.",
+    )
+
+
+class Journal(Section):
+    """The file that lets a restarted agent find its calls again."""
+
+    path: AbsolutePath = Field(default="/var/lib/shunt/journal.sqlite", description="SQLite file; its folder must exist.")
+
+
+class Log(Section):
+    """The log on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severity that is written.")
+    format: Literal["text", "json"] = Field(default="text", description="Lines of text, or one JSON object to a line.")
+
+
+class Softswitch(Section):
+    """The Linux data plane (`shunt softswitch`)."""
+
+    interfaces: list[Interface] = Field(min_length=1, description="Network interfaces on which media arrives or leaves.")
+    listen: list[TcpListen] = Field(default=["127.0.0.1:50052"], min_length=1, description="ADDRESS:PORT for BF Runtime (gRPC).")
+    capacity: int = Field(default=262_144, ge=1, le=16_777_216, description="Entries of the relay table; four to a call with one audio stream.")
+    mode: Literal["auto", "native", "generic"] = Field(default="auto", description="XDP in the driver, in the kernel's generic path, or native with generic as fallback.")
+    pin_dir: AbsolutePath = Field(default="/sys/fs/bpf/shunt", description="Folder on a BPF file system where programs and maps are pinned.")
+
+
+class Config(Section):
+    """The whole file."""
+
+    control: Control = Field(default=Control(), description="Where SIP servers reach the agent.")
+    relays: list[Relay] = Field(default=[], description="External relays; a call sticks to its relay.")
+    builtin_relay: BuiltinRelay | None = Field(default=None, description="The relay inside the agent.")
+    data_plane: DataPlane | None = Field(default=None, description="Where relay entries go; absent: all media stays on the relay.")
+    learning: Learning = Field(default=Learning(), description="When a source address is believed.")
+    hep: Hep | None = Field(default=None, description="Where copies of SIP messages arrive; absent: not listened for.")
+    api: Api = Field(default=Api(), description="The REST API.")
+    notify: Notify = Field(default=Notify(), description="Media time-out notices.")
+    journal: Journal | None = Field(default=None, description="Where calls are kept for a restart; absent: a restart forgets them.")
+    log: Log = Field(default=Log(), description="The log.")
+    softswitch: Softswitch | None = Field(default=None, description="The Linux data plane.")
+
+    @property
+    def serves_agent(self) -> bool:
+        """Whether `shunt run` can work with this file: it names a relay. A data-plane host's file need not."""
+        return bool(self.relays) or self.builtin_relay is not None
+
+    def problems(self) -> list[tuple[Location, str]]:
+        """What is wrong between keys that are right by themselves: (location, message), in file order by section."""
+        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._softswitch_problems()]
+
+    def _relay_problems(self) -> Iterator[tuple[Location, str]]:
+        only_softswitch = "softswitch" in self.model_fields_set <= {"softswitch", "log"}
+        if not self.serves_agent and not only_softswitch:
+            yield (), "no relay: give relays, builtin_relay or both"
+        names: dict[str, int] = {}
+        sockets: dict[str, int] = {}
+        for i, relay in enumerate(self.relays):
+            if (first := names.setdefault(relay.name, i)) != i:
+                yield ("relays", i, "name"), f"{relay.name!r} is the name of relays.{first} already"
+            if (first := sockets.setdefault(relay.socket, i)) != i:
+                yield ("relays", i, "socket"), f"{relay.socket} is the socket of relays.{first} already"
+            if self.data_plane is not None and not relay.media:
+                yield ("relays", i), "media is missing: with a data_plane the agent must know where this relay's media arrives"
+        if self.builtin_relay is not None:
+            addresses = self.builtin_relay.addresses
+            if len(set(addresses)) < len(addresses):
+                yield ("builtin_relay", "addresses", 1), f"{addresses[1]} is listed twice"
+
+    def media_ranges(self) -> Iterator[tuple[Location, str, PortRange]]:
+        """(location, address, ports) of every media range of every relay."""
+        for i, relay in enumerate(self.relays):
+            for j, media in enumerate(relay.media):
+                yield ("relays", i, "media", j, "ports"), str(media.address), media.ports
+        if self.builtin_relay is not None:
+            for address in dict.fromkeys(self.builtin_relay.addresses):
+                yield ("builtin_relay", "ports"), str(address), self.builtin_relay.ports
+
+    def _port_problems(self) -> Iterator[tuple[Location, str]]:
+        ranges = list(self.media_ranges())
+        for n, (where, address, ports) in enumerate(ranges):
+            for earlier_where, earlier_address, earlier in ranges[:n]:
+                if address == earlier_address and ports.overlaps(earlier):
+                    yield where, f"{address} ports {ports} overlap {earlier} of {dotted(earlier_where)}"
+        for where, socket in self._listeners():
+            if not socket.is_ip or socket.scheme != "udp":
+                continue
+            for range_where, address, ports in ranges:
+                if addresses_overlap(socket.host, address) and ports.first <= socket.port <= ports.last_used:
+                    yield where, f"{socket} lies within the media ports {address} {ports} of {dotted(range_where)}"
+
+    def _listeners(self) -> Iterator[tuple[Location, SocketAddress]]:
+        for i, text in enumerate(self.control.listen):
+            yield ("control", "listen", i), SocketAddress.parse(text)
+        if self.hep is not None:
+            yield ("hep", "listen"), SocketAddress.parse(self.hep.listen)
+        yield ("api", "listen"), _as_socket(self.api.listen)
+        if self.softswitch is not None:
+            for i, text in enumerate(self.softswitch.listen):
+                yield ("softswitch", "listen", i), _as_socket(text)
+
+    def _socket_problems(self) -> Iterator[tuple[Location, str]]:
+        listeners = list(self._listeners())
+        for n, (where, socket) in enumerate(listeners):
+            for earlier_where, earlier in listeners[:n]:
+                if socket.clashes(earlier):
+                    yield where, f"{socket} cannot be bound besides {earlier} of {dotted(earlier_where)}"
+        for i, relay in enumerate(self.relays):
+            for where, socket in listeners:
+                if SocketAddress.parse(relay.socket).clashes(socket):
+                    yield ("relays", i, "socket"), f"{relay.socket} is where the agent itself listens ({dotted(where)}): it would talk to itself"
+
+    def _api_problems(self) -> Iterator[tuple[Location, str]]:
+        if self.api.token is not None and self.api.token_file is not None:
+            yield ("api", "token_file"), "token is given too; keep one of them"
+        listen = host_port(self.api.listen)
+        exposed = not listen.path and not ipaddress.ip_address(listen.host).is_loopback
+        if exposed and self.api.token is None and self.api.token_file is None:
+            yield ("api", "listen"), f"{self.api.listen} is reachable from elsewhere: give api.token or api.token_file"
+
+    def _softswitch_problems(self) -> Iterator[tuple[Location, str]]:
+        if self.softswitch is None:
+            return
+        seen: dict[str, int] = {}
+        for i, name in enumerate(self.softswitch.interfaces):
+            if (first := seen.setdefault(name, i)) != i:
+                yield ("softswitch", "interfaces", i), f"{name!r} is listed twice (first as softswitch.interfaces.{first})"
+
+
+def _as_socket(text: str) -> SocketAddress:
+    listen = host_port(text)
+    return SocketAddress("unix", path=listen.path) if listen.path else SocketAddress("tcp", listen.host, listen.port)
+
+
+def dotted(where: Location) -> str:
+    """A location as text: relays.0.socket; "(file)" for the file as a whole."""
+    return ".".join(map(str, where)) or "(file)"

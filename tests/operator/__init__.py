@@ -1,0 +1,1 @@
+"""Tests of the operator side: configuration, HEP listener, REST API and the `shunt` command."""
