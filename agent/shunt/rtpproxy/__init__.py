@@ -1,0 +1,1 @@
+"""The rtpproxy control protocol as pure functions: codec, error codes, capabilities."""
