@@ -170,7 +170,7 @@ class Config(Section):
         return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._softswitch_problems()]
 
     def _relay_problems(self) -> Iterator[tuple[Location, str]]:
-        only_softswitch = "softswitch" in self.model_fields_set <= {"softswitch", "log"}
+        only_softswitch = self.softswitch is not None and self.model_fields_set <= {"softswitch", "log"}
         if not self.serves_agent and not only_softswitch:
             yield (), "no relay: give relays, builtin_relay or both"
         names: dict[str, int] = {}
