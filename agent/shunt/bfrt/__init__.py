@@ -1,0 +1,1 @@
+"""BF Runtime, the southbound protocol: protocol definitions, schema reader and asyncio client."""
