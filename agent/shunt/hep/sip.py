@@ -67,8 +67,8 @@ def parse(data: bytes) -> SipMessageFacts:
     else:
         method, status = None, message.status_code
         good = 100 <= message.status_code <= 699
-    # A replacement character stands for bytes that were lost: the Call-ID would match no call.
-    if not good or not all(headers.values()) or "\ufffd" in headers["call-id"] or not _tag(headers["from"]):
+    # It decodes as UTF-8, with loss; the control protocol's Call-IDs and tags are Latin-1, one character to a byte.
+    if not good or not all(v.isascii() and v for v in headers.values()) or not _tag(headers["from"]):
         return _tolerant(data)
     return _facts(method, status, headers, message.body)
 
@@ -77,9 +77,8 @@ def _tolerant(data: bytes) -> SipMessageFacts:
     """As parse, line by line: any line end, folding, compact names, blanks before the colon, other headers ignored."""
     end = _HEADER_END.search(data)
     head, body = (data[: end.start()], data[end.end() :]) if end else (data, b"")
-    # surrogateescape: bytes that are not UTF-8 survive a round trip.
-    lines = re.split(r"\r\n|\n|\r", head.decode("utf-8", "surrogateescape"))
-    start = lines[0].strip()
+    lines = re.split(r"\r\n|\n|\r", head.decode("latin-1"))
+    start = lines[0].strip(" \t")
     method: str | None = None
     status: int | None = None
     if match := _STATUS_LINE.match(start):
@@ -93,14 +92,14 @@ def _tolerant(data: bytes) -> SipMessageFacts:
     for line in lines[1:]:
         if line[:1] in (" ", "\t"):
             if name:
-                headers[name] += " " + line.strip()
+                headers[name] += " " + line.strip(" \t")
             continue
         key, sep, value = line.partition(":")
-        key = key.strip().lower()
+        key = key.strip(" \t").lower()
         key = _COMPACT.get(key, key)
         name = key if sep and key in _WANTED and not headers.get(key) else ""
         if name:
-            headers[name] = value.strip()
+            headers[name] = value.strip(" \t")
     if not headers.get("call-id"):
         raise SipError(f"{start[:60]!r} has no Call-ID")
     return _facts(method, status, headers, body)
