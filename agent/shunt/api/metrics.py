@@ -1,0 +1,73 @@
+"""Prometheus text from one look at the agent: a collector over status() and totals(), nothing counted twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+
+# The counters of the table softswitch.totals; entries and capacity are gauges.
+_COUNTERS = {
+    "rx_packets": "Packets that the data plane looked at",
+    "relayed_packets": "Packets relayed by the data plane",
+    "relayed_bytes": "Bytes relayed by the data plane",
+    "missed_packets": "Packets to a media port that met no entry",
+    "stray_packets": "Packets to an offloaded media port from another source",
+    "passed_packets": "Packets handed on to the kernel untouched",
+    "learn_notices": "Learn notices raised",
+    "learn_suppressed": "Learn notices left out by rate limiting",
+}
+
+
+class _Snapshot:
+    """A collector over values that were read already (the data plane is asked asynchronously)."""
+
+    def __init__(self, status: dict[str, Any], totals: dict[str, Any] | None) -> None:
+        self._status = status
+        self._totals = totals
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status
+        yield InfoMetricFamily("shunt", "The agent", value={"version": str(status.get("version", ""))})
+        yield _gauge("shunt_uptime_seconds", "Seconds since the agent's start", status.get("uptime_s"))
+        yield _gauge("shunt_calls", "Calls that the agent knows", status.get("calls"))
+        yield _labelled(GaugeMetricFamily, "shunt_streams", "Streams by state", "state", status.get("streams") or {})
+        yield _labelled(CounterMetricFamily, "shunt_media_packets", "Media packets by carrier", "carrier", status.get("packets") or {})
+        relays = status.get("relays") or []
+        yield _labelled(GaugeMetricFamily, "shunt_relay_up", "Whether the relay answers", "relay", {r["name"]: r.get("alive") for r in relays})
+        yield _labelled(GaugeMetricFamily, "shunt_relay_sessions", "Sessions on the relay", "relay", {r["name"]: r.get("sessions") for r in relays})
+        plane = status.get("data_plane")
+        if plane:
+            yield _gauge("shunt_data_plane_up", "Whether the data plane is connected", plane.get("connected"))
+            yield _gauge("shunt_data_plane_entries", "Relay entries in the data plane", plane.get("entries"))
+            yield _gauge("shunt_data_plane_capacity", "Relay entries that the data plane can hold", plane.get("capacity"))
+        yield _gauge("shunt_data_plane_totals_read", "Whether the data plane's own counters could be read", self._totals is not None)
+        for name, text in _COUNTERS.items():
+            value = (self._totals or {}).get(name)
+            if value is not None:
+                yield CounterMetricFamily(f"shunt_data_plane_{name}", text, value=value)
+
+
+def _gauge(name: str, text: str, value: Any) -> Metric:
+    family = GaugeMetricFamily(name, text)
+    if value is not None:
+        family.add_metric([], float(value))
+    return family
+
+
+def _labelled(kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, text: str, label: str, values: dict[str, Any]) -> Metric:
+    family = kind(name, text, labels=[label])
+    for key, value in values.items():
+        if value is not None:
+            family.add_metric([str(key)], float(value))
+    return family
+
+
+def exposition(status: dict[str, Any], totals: dict[str, Any] | None) -> bytes:
+    """The text format 0.0.4; totals is None where the data plane could not be asked."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Snapshot(status, totals))
+    return generate_latest(registry)

@@ -1,0 +1,317 @@
+"""The REST API: read-only JSON over a TCP or unix socket, for the `shunt` command, dashboards and Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hmac
+import ipaddress
+import json
+import logging
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from shunt.api.metrics import exposition
+from shunt.api.view import AgentView, DataPlaneUnavailable
+from shunt.config.values import HostPort, host_port
+from shunt.net import Endpoint
+
+logger = logging.getLogger(__name__)
+
+MAX_PAGE = 1000
+_DEFAULT_PAGE = 100
+_MAX_BODY = 1024  # nothing here takes a body
+_MAX_LINE = 8190
+_MAX_EVENT_CLIENTS = 32
+_EVENT_PERIOD_S = 1.0
+_SOCKET_MODE = 0o660
+# How long an answer may wait for the data plane before the caller is told so.
+_DATA_PLANE_TIMEOUT_S = 5.0
+_TOTALS_TIMEOUT_S = 2.0
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_VIEW: web.AppKey[AgentView] = web.AppKey("view")
+_STOPPING: web.AppKey[asyncio.Event] = web.AppKey("stopping")
+
+
+class ApiServer:
+    """Serves an AgentView on one socket: `listen` is ADDRESS:PORT (port 0: the kernel chooses) or unix:/PATH."""
+
+    def __init__(self, view: AgentView, listen: str, token: str | None = None) -> None:
+        """token: if given, every route but /healthz needs Authorization: Bearer TOKEN. Raises ValueError for a bad `listen`."""
+        self.listen = _listen_address(listen)
+        self._token = token
+        self._event_clients = 0
+        self._socket_inode: int | None = None
+        self._runner: web.AppRunner | None = None
+        self._view = view
+
+    async def start(self) -> None:
+        """Bind and serve. Raises OSError, naming the socket, where it cannot be bound."""
+        app = web.Application(middlewares=[self._guard], client_max_size=_MAX_BODY)
+        app[_VIEW] = self._view
+        app[_STOPPING] = asyncio.Event()
+        app.on_shutdown.append(_announce_stop)
+        app.router.add_get("/healthz", _healthz)
+        app.router.add_get("/metrics", _metrics)
+        app.router.add_get("/v1/status", _status)
+        app.router.add_get("/v1/calls", _calls)
+        app.router.add_get("/v1/calls/{call_id}", _call)
+        app.router.add_get("/v1/calls/{call_id}/why", _why)
+        app.router.add_get("/v1/trace", _trace)
+        app.router.add_get("/v1/events", self._events)
+        self._runner = web.AppRunner(app, access_log=None, max_line_size=_MAX_LINE, max_field_size=_MAX_LINE, handle_signals=False, shutdown_timeout=2.0)
+        await self._runner.setup()
+        try:
+            await self._bind(self._runner)
+        except OSError as error:
+            await self._runner.cleanup()
+            self._runner = None
+            raise OSError(error.errno, f"API socket {self.listen}: {error.strerror or error}") from error
+        logger.info("REST API on %s", self.listen)
+
+    async def stop(self) -> None:
+        """Close the socket and end open event streams."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        if self._socket_inode is not None:
+            with contextlib.suppress(FileNotFoundError):
+                # Another agent may have taken the path over since.
+                if os.stat(self.listen.path).st_ino == self._socket_inode:
+                    os.unlink(self.listen.path)
+            self._socket_inode = None
+
+    async def _bind(self, runner: web.AppRunner) -> None:
+        if not self.listen.path:
+            site = web.TCPSite(runner, self.listen.host, self.listen.port, reuse_address=True)
+            await site.start()
+            self.listen = self.listen._replace(port=runner.addresses[0][1])
+            return
+        _remove_stale_socket(self.listen.path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.bind(self.listen.path)
+            os.chmod(self.listen.path, _SOCKET_MODE)
+            self._socket_inode = os.stat(self.listen.path).st_ino
+            await web.SockSite(runner, sock).start()
+        except BaseException:
+            sock.close()
+            raise
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        try:
+            if self._token is not None:
+                if request.path != "/healthz" and not _bearer_matches(request, self._token):
+                    return _error(401, "a bearer token is needed (header Authorization)", headers={"WWW-Authenticate": "Bearer"})
+            elif not self.listen.path and not _host_is_literal(request.host):
+                # Without a token, a web page that points a name of its own at this address could read calls.
+                return _error(403, f"the Host header {request.host!r} is a name; use an IP address or localhost, or configure a token")
+            if request.can_read_body:
+                return _error(413, "no request here takes a body")
+            return await handler(request)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            return _error(error.status, {404: f"no such resource: {request.path}", 405: f"{request.method} is not possible here"}.get(error.status, error.reason))
+        except _BadParameter as error:
+            return _error(400, str(error), parameter=error.parameter)
+        except DataPlaneUnavailable as error:
+            return _error(503, f"data plane: {error}")
+        except TimeoutError:
+            return _error(503, f"the data plane has not answered within {_DATA_PLANE_TIMEOUT_S:g} s")
+        except (asyncio.CancelledError, ConnectionResetError):
+            raise
+        except Exception:
+            logger.exception("%s %s failed", request.method, request.path)
+            return _error(500, "the agent failed to answer; its log has the cause")
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        if self._event_clients >= _MAX_EVENT_CLIENTS:
+            return _error(503, f"{_MAX_EVENT_CLIENTS} clients follow events already")
+        _only(request)
+        self._event_clients += 1
+        try:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+            await response.prepare(request)
+            stopping = request.app[_STOPPING]
+            while not stopping.is_set():
+                await response.write(b"event: status\ndata: " + _dump(request.app[_VIEW].status()).encode() + b"\n\n")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), _EVENT_PERIOD_S)
+            return response
+        finally:
+            self._event_clients -= 1
+
+
+class _BadParameter(Exception):
+    """A query parameter cannot be used; names it."""
+
+    def __init__(self, parameter: str, message: str) -> None:
+        super().__init__(f"{parameter}: {message}")
+        self.parameter = parameter
+
+
+def _listen_address(text: str) -> HostPort:
+    if text.endswith(":0") and not text.startswith("unix:"):
+        return host_port(text[:-1] + "1")._replace(port=0)
+    return host_port(text)
+
+
+def _remove_stale_socket(path: str) -> None:
+    """Unlink a socket that nobody listens on. Raises OSError (EADDRINUSE) where somebody does, or it is no socket."""
+    try:
+        kind = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise OSError(errno.EADDRINUSE, "the path exists and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise OSError(errno.EADDRINUSE, "another process listens on it")
+
+
+def _bearer_matches(request: web.Request, token: str) -> bool:
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    given_bytes = given.strip().encode("utf-8", "surrogateescape")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given_bytes, token.encode("utf-8"))
+
+
+def _host_is_literal(host: str) -> bool:
+    name = host.rpartition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
+    if name.lower() == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    extra = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"} | (headers or {})
+    return web.Response(text=_dump(value) + "\n", status=status, content_type="application/json", headers=extra)
+
+
+def _error(status: int, message: str, parameter: str | None = None, headers: dict[str, str] | None = None) -> web.Response:
+    return _json({"error": message} | ({"parameter": parameter} if parameter else {}), status, headers)
+
+
+def _only(request: web.Request, *known: str) -> None:
+    """Refuse query parameters that are misspelt or given twice: a filter that is ignored misleads."""
+    for name in request.query:
+        if name not in known:
+            raise _BadParameter(name, f"unknown parameter; known here: {', '.join(known) or 'none'}")
+        if len(request.query.getall(name)) > 1:
+            raise _BadParameter(name, "given more than once")
+
+
+def _number(request: web.Request, name: str, default: int, low: int, high: int) -> int:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not low <= int(text) <= high:
+        raise _BadParameter(name, f"{text!r} is not a number in {low}..{high}")
+    return int(text)
+
+
+def _endpoint(request: web.Request, name: str) -> Endpoint:
+    text = request.query.get(name)
+    if text is None:
+        raise _BadParameter(name, "is missing; give ADDRESS:PORT")
+    try:
+        return Endpoint.parse(text)
+    except ValueError as error:
+        raise _BadParameter(name, str(error)) from None
+
+
+async def _announce_stop(app: web.Application) -> None:
+    app[_STOPPING].set()
+
+
+async def _healthz(request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+async def _status(request: web.Request) -> web.Response:
+    _only(request)
+    return _json(request.app[_VIEW].status())
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    view = request.app[_VIEW]
+    totals: dict[str, Any] | None = None
+    # Without the data plane's own counters the agent's are still worth having.
+    with contextlib.suppress(DataPlaneUnavailable, TimeoutError):
+        async with asyncio.timeout(_TOTALS_TIMEOUT_S):
+            totals = await view.totals()
+    return web.Response(body=exposition(view.status(), totals), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+
+def _matches(call: dict[str, Any], state: str | None, reason: str | None) -> bool:
+    if state is None and reason is None:
+        return True
+    return any(
+        (state is None or stream["state"] == state) and (reason is None or stream["reason"] == reason)
+        for media in call["media"]
+        for stream in media["streams"]
+    )
+
+
+async def _calls(request: web.Request) -> web.Response:
+    _only(request, "state", "reason", "limit", "offset")
+    limit = _number(request, "limit", _DEFAULT_PAGE, 1, MAX_PAGE)
+    offset = _number(request, "offset", 0, 0, 999_999_999)
+    state, reason = request.query.get("state"), request.query.get("reason")
+    found = [call for call in request.app[_VIEW].calls() if _matches(call, state, reason)]
+    found.sort(key=lambda call: (call["created"], call["call_id"]))
+    after = offset + limit
+    return _json({"calls": found[offset:after], "total": len(found), "offset": offset, "limit": limit, "next": after if after < len(found) else None})
+
+
+def _unknown_call(call_id: str) -> web.Response:
+    return _error(404, f"no call with Call-ID {call_id!r}", parameter="call_id")
+
+
+async def _call(request: web.Request) -> web.Response:
+    _only(request)
+    call_id = request.match_info["call_id"]
+    call = request.app[_VIEW].call(call_id)
+    return _unknown_call(call_id) if call is None else _json(call)
+
+
+async def _why(request: web.Request) -> web.Response:
+    _only(request)
+    call_id = request.match_info["call_id"]
+    async with asyncio.timeout(_DATA_PLANE_TIMEOUT_S):
+        call = await request.app[_VIEW].why(call_id)
+    return _unknown_call(call_id) if call is None else _json(call)
+
+
+async def _trace(request: web.Request) -> web.Response:
+    _only(request, "src", "dst")
+    src, dst = _endpoint(request, "src"), _endpoint(request, "dst")
+    if src.version != dst.version:
+        raise _BadParameter("dst", f"{dst} is IPv{dst.version} but src is IPv{src.version}: no packet is both")
+    async with asyncio.timeout(_DATA_PLANE_TIMEOUT_S):
+        try:
+            return _json(await request.app[_VIEW].trace(str(src), str(dst)))
+        except ValueError as error:
+            raise _BadParameter("dst", str(error)) from None

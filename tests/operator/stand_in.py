@@ -1,0 +1,112 @@
+"""A stand-in for the agent's view, with calls in every state the tests need."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from shunt.api.view import DataPlaneUnavailable
+
+
+def stream(direction: str, component: str = "rtp", state: str = "offloaded", reason: str = "offloaded", **more: Any) -> dict[str, Any]:
+    base = {
+        "direction": direction,
+        "component": component,
+        "state": state,
+        "reason": reason,
+        "detail": "",
+        "since_s": 12.5,
+        "key": "198.51.100.9:41000 > 192.0.2.1:35002",
+        "rewrite": "192.0.2.1:35000 > 203.0.113.5:7000",
+        "packets": 600,
+        "bytes": 103_200,
+        "lost": 3,
+        "reordered": 1,
+        "duplicates": 0,
+        "jitter_ms": 0.75,
+        "idle_ms": 18,
+        "stray": 2,
+    }
+    return base | more
+
+
+def call(call_id: str, *streams: dict[str, Any], created: str = "2026-11-21T10:00:00+00:00") -> dict[str, Any]:
+    legs = {
+        "caller": {"signalled": "10.0.0.9:6000", "learned": "198.51.100.9:41000", "relay_address": "192.0.2.1:35002", "vouched": False},
+        "callee": {"signalled": "203.0.113.5:7000", "learned": None, "relay_address": "192.0.2.1:35000", "vouched": True},
+    }
+    return {
+        "call_id": call_id,
+        "created": created,
+        "age_s": 75.25,
+        "relay": "r1",
+        "from_tag": "ft",
+        "to_tag": "tt",
+        "media": [{"index": 1, "legs": legs, "streams": list(streams)}],
+    }
+
+
+LEARNING = {"state": "learning", "reason": "waiting-for-media", "key": None, "rewrite": None, "packets": 0, "bytes": 0} | dict.fromkeys(
+    ("lost", "reordered", "duplicates", "jitter_ms", "idle_ms", "stray")
+)
+ODD_CALL_ID = "a/b c%2F?d#e+ä@x/why"
+HOSTILE_CALL_ID = "evil\x1b[2J[bold]x"
+
+
+class StandIn:
+    """Implements AgentView; the switches below make it fail as a data plane or an agent would."""
+
+    def __init__(self) -> None:
+        self.unavailable = False
+        self.hang = False
+        self.broken = False
+        self.by_id = {
+            c["call_id"]: c
+            for c in (
+                call("second@x", stream("caller->callee"), stream("callee->caller", **LEARNING), created="2026-11-21T10:00:02+00:00"),
+                call("first@x", stream("caller->callee"), stream("callee->caller"), stream("caller->callee", "rtcp"), created="2026-11-21T10:00:01+00:00"),
+                call(ODD_CALL_ID, stream("caller->callee", state="suspended", reason="re-invite"), created="2026-11-21T10:00:03+00:00"),
+                call(HOSTILE_CALL_ID, stream("caller->callee", **LEARNING), created="2026-11-21T10:00:04+00:00"),
+            )
+        }
+
+    def status(self) -> dict[str, Any]:
+        if self.broken:
+            raise RuntimeError("broken")
+        return {
+            "version": "0.1.0",
+            "uptime_s": 3700.4,
+            "control": ["udp:127.0.0.1:22221"],
+            "relays": [{"name": "r1", "address": "udp:127.0.0.1:22222", "alive": True, "sessions": 4, "version": "20040107", "keepalive": "ttl"}],
+            "data_plane": {"target": "127.0.0.1:50052", "connected": True, "name": "softswitch", "entries": 14, "capacity": 262144},
+            "calls": len(self.by_id),
+            "streams": {"offloaded": 4, "learning": 2, "relayed": 1},
+            "packets": {"data_plane": 90_000, "relay": 10},
+        }
+
+    def calls(self) -> list[dict[str, Any]]:
+        return list(self.by_id.values())
+
+    def call(self, call_id: str) -> dict[str, Any] | None:
+        return self.by_id.get(call_id)
+
+    async def why(self, call_id: str) -> dict[str, Any] | None:
+        await self._reach()
+        found = self.by_id.get(call_id)
+        return found and found | {"age_s": 76.0}
+
+    async def trace(self, src: str, dst: str) -> dict[str, Any]:
+        await self._reach()
+        if src.endswith(":1"):
+            return {"verdict": "pass", "reason": "no entry", "out_src": "", "out_dst": "", "out_interface": ""}
+        return {"verdict": "redirect", "reason": "entry found", "out_src": dst, "out_dst": src, "out_interface": "eth0"}
+
+    async def totals(self) -> dict[str, Any]:
+        await self._reach()
+        return {"rx_packets": 100_000, "relayed_packets": 90_000, "relayed_bytes": 15_480_000, "entries": 14, "capacity": 262144}
+
+    async def _reach(self) -> None:
+        if self.unavailable:
+            raise DataPlaneUnavailable("127.0.0.1:50052 does not answer")
+        if self.hang:
+            await asyncio.Event().wait()
