@@ -1,1 +1,1 @@
-"""Control sockets: listeners for SIP servers, clients to relays, and the man in the middle."""
+"""The control channel: sockets towards SIP servers, clients to relays, and the man in the middle."""

@@ -101,6 +101,10 @@ class Latch:
         self._candidates.clear()
         self._rival_seen = None
 
+    def lift_quarantine(self) -> None:
+        """The change in signalling was refused: the old source is as good as before."""
+        self._quarantined = None
+
     def take(self, src: Endpoint, ssrc: int, seq: int) -> None:
         """Make src the leg's source (after ACCEPTED by itself, or the caller's decision on REBIND)."""
         self.learned = src

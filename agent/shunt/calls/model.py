@@ -1,0 +1,177 @@
+"""Calls, media lines, legs and streams: what the agent knows of one session of the relay."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from dataclasses import dataclass, field
+
+from shunt.calls import reasons
+from shunt.learning.latch import Latch, LatchPolicy
+from shunt.net import Endpoint
+from shunt.tables.entry import RelayEntry, StreamStats
+
+UNSPECIFIED = (bytes(4), bytes(16))
+
+
+class Side(enum.Enum):
+    """A party of a media line. The caller is the party that the session's first U command described, as in rtpproxy."""
+
+    CALLER = "caller"
+    CALLEE = "callee"
+
+    @property
+    def other(self) -> "Side":
+        return Side.CALLEE if self is Side.CALLER else Side.CALLER
+
+
+class Component(enum.Enum):
+    """RTP, or RTCP on its own port (RTP port + 1); muxed RTCP travels in the RTP stream."""
+
+    RTP = "rtp"
+    RTCP = "rtcp"
+
+
+class State(enum.Enum):
+    """Where a stream is: which of them carries its packets."""
+
+    ALLOCATED = "allocated"
+    LEARNING = "learning"
+    OFFLOADED = "offloaded"
+    SUSPENDED = "suspended"
+    RELEASED = "released"
+
+
+@dataclass(slots=True)
+class Leg:
+    """One party of a media line.
+
+    signalled is the address and port that the party's U or L command named; relay is where the party
+    sends to (the port in the reply to the OTHER party's command).
+    """
+
+    side: Side
+    rtp: Latch
+    rtcp: Latch
+    signalled: Endpoint | None = None
+    relay: Endpoint | None = None
+    modifiers: str = ""
+    keepalive: str = ""
+    asymmetric: bool = False
+    first_heard: float | None = None
+    latched_at: float | None = None
+    last_heard: dict[Component, float] = field(default_factory=dict)
+    strays: int = 0
+
+    def latch(self, component: Component) -> Latch:
+        return self.rtp if component is Component.RTP else self.rtcp
+
+    def relay_port(self, component: Component) -> Endpoint | None:
+        """Where this party's packets of a component arrive."""
+        if self.relay is None:
+            return None
+        return self.relay if component is Component.RTP else self.relay.next_port()
+
+    @property
+    def held(self) -> bool:
+        return self.signalled is not None and (self.signalled.addr in UNSPECIFIED or self.signalled.port == 0)
+
+    def reachable_at(self, component: Component) -> Endpoint | None:
+        """Where to send to this party: the learned address, else what signalling gave; None if neither is usable."""
+        if self.held:
+            return None
+        latch = self.latch(component)
+        if self.asymmetric or latch.learned is None:
+            if component is Component.RTCP and not self.asymmetric and self.rtp.learned is not None and self.rtp.learned != self.signalled:
+                # RTCP not heard yet, and RTP comes from elsewhere than signalled: guess its neighbour, as rtpproxy does.
+                return self.rtp.learned.next_port() if self.rtp.learned.port < 65535 else None
+            if self.signalled is None:
+                return None
+            return self.signalled if component is Component.RTP else self.signalled.next_port() if self.signalled.port < 65535 else None
+        return latch.learned
+
+
+@dataclass(slots=True)
+class Stream:
+    """One direction of one component. `installed` is the entry that the data plane confirmed, and only that."""
+
+    sender: Side
+    component: Component
+    state: State = State.ALLOCATED
+    reason: str = reasons.WAITING_FOR_ANSWER
+    detail: str = ""
+    since: float = 0.0
+    installed: RelayEntry | None = None
+    uncertain: bool = False
+    retry_at: float = 0.0
+    offloaded_after_ms: float | None = None
+    was_offloaded: bool = False
+    past: StreamStats = field(default_factory=StreamStats)
+    live: StreamStats | None = None
+
+    def set(self, state: State, reason: str, now: float, detail: str = "") -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.since = now
+        self.state, self.reason, self.detail = state, reason, detail
+
+
+@dataclass(slots=True)
+class MediaLine:
+    """One session of the relay: a call's media line, keyed (call-id, tag of the first U's sender, media index)."""
+
+    call: "Call"
+    tag: str
+    media: int | None
+    created: float
+    legs: dict[Side, Leg]
+    streams: list[Stream]
+    other_tag: str | None = None
+    notify_socket: str | None = None
+    notify_tag: str | None = None
+    peer_ip: str | None = None
+    blocks: set[str] = field(default_factory=set)
+    suspended: str | None = None
+    resume_at: float | None = None
+    released: str | None = None
+    kept_alive_at: float | None = None
+    ttl_raised: bool = False
+    last_activity: float = 0.0
+    relay_packets: int | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def key(self) -> tuple[str, str, int | None]:
+        return (self.call.call_id, self.tag, self.media)
+
+    @property
+    def answered(self) -> bool:
+        return all(leg.relay is not None for leg in self.legs.values())
+
+    @property
+    def offloaded(self) -> bool:
+        return any(s.installed is not None for s in self.streams)
+
+    def stream(self, sender: Side, component: Component) -> Stream:
+        return next(s for s in self.streams if s.sender is sender and s.component is component)
+
+    def suffix(self, tag: str) -> str:
+        """The tag as the control protocol writes it, with the media index."""
+        return tag if self.media is None else f"{tag};{self.media}"
+
+
+@dataclass(slots=True)
+class Call:
+    """A SIP call as the relay knows it: one call-id, on one relay."""
+
+    call_id: str
+    relay: str
+    created: float
+    created_wall: float
+    lines: list[MediaLine] = field(default_factory=list)
+
+
+def new_line(call: Call, tag: str, media: int | None, now: float, policy: LatchPolicy) -> MediaLine:
+    """A media line with two unlearned legs and its four streams."""
+    legs = {side: Leg(side, Latch(policy), Latch(policy)) for side in Side}
+    streams = [Stream(side, component, since=now) for component in Component for side in Side]
+    return MediaLine(call, tag, media, now, legs, streams, last_activity=now)

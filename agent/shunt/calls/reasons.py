@@ -1,0 +1,55 @@
+"""Why a stream is in its state: the words of `shunt why`, each with what an operator should know."""
+
+from __future__ import annotations
+
+OFFLOADED = "offloaded"
+ONE_WAY = "one-way"
+WAITING_FOR_ANSWER = "waiting-for-answer"
+WAITING_FOR_MEDIA = "waiting-for-media"
+WAITING_FOR_OTHER_PARTY = "waiting-for-other-party"
+VERIFYING_SOURCE = "verifying-source"
+CONTESTED = "contested"
+RE_INVITE = "re-invite"
+ON_HOLD = "on-hold"
+BYE_SEEN = "bye-seen"
+RESIZE = "resize"
+PLAYBACK = "playback"
+RECORDING = "recording"
+COPY = "copy"
+DTMF = "dtmf"
+NO_DATA_PLANE = "no-data-plane"
+DATA_PLANE_UNAVAILABLE = "data-plane-unavailable"
+TABLE_FULL = "table-full"
+HASH_COLLISION = "hash-collision"
+REJECTED = "rejected"
+DRAINING = "draining"
+RELEASED = "released"
+MEDIA_TIMEOUT = "media-timeout"
+RELAY_TIMEOUT = "relay-timeout"
+
+REASONS: dict[str, str] = {
+    OFFLOADED: "The data plane carries this stream in both address translations; the relay sees none of it.",
+    ONE_WAY: "The data plane carries this stream to the address that signalling gave, because the other party has sent nothing yet.",
+    WAITING_FOR_ANSWER: "The call has no answer with media yet, so only one relay port is known.",
+    WAITING_FOR_MEDIA: "No packet from this party has been seen yet.",
+    WAITING_FOR_OTHER_PARTY: "This party's address is known; the other one has not sent a packet yet.",
+    VERIFYING_SOURCE: "Packets arrive from an address that signalling did not name; a few more are needed to believe it.",
+    CONTESTED: "Two sources claim to be this party. The stream stays on the relay until one falls silent.",
+    RE_INVITE: "Signalling changed this media line; the entries were taken out so that the relay sees the change, and the addresses are learned anew.",
+    ON_HOLD: "The party put the call on hold with address 0.0.0.0; there is nowhere to send to.",
+    BYE_SEEN: "A BYE or CANCEL for this call was seen; the entries were taken out ahead of the relay's own delete.",
+    RESIZE: "The relay resizes packets of this media line (modifier Z); only it can do that.",
+    PLAYBACK: "The relay plays a prompt into this media line.",
+    RECORDING: "The relay records this call.",
+    COPY: "The relay copies this call's media to another place.",
+    DTMF: "The relay listens for DTMF in this media line.",
+    NO_DATA_PLANE: "No data plane is configured.",
+    DATA_PLANE_UNAVAILABLE: "The data plane does not answer; whatever it holds goes on, nothing new can be put in.",
+    TABLE_FULL: "The data plane's relay table is full.",
+    HASH_COLLISION: "Another stream's 5-tuple has the same hash; installing both could misdeliver packets.",
+    REJECTED: "The data plane refused the entry; the detail holds its words.",
+    DRAINING: "The agent is draining: no new stream is offloaded.",
+    RELEASED: "The media line was deleted by signalling.",
+    MEDIA_TIMEOUT: "No packet for the relay's time-out: the agent ended the session and told the SIP server.",
+    RELAY_TIMEOUT: "The relay no longer knows the session.",
+}

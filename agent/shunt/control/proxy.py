@@ -1,0 +1,219 @@
+"""The man in the middle of the control protocol: passes every command on, and tells the call book what it means."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from shunt.calls import reasons
+from shunt.calls.book import CallBook
+from shunt.calls.model import Component, Side
+from shunt.control.relays import Relay, RelayPool
+from shunt.control.upstream import RelayError
+from shunt.net import Endpoint
+from shunt.offload import Offloader
+from shunt.rtpproxy import codec
+from shunt.rtpproxy.codec import CodecError, Command
+
+log = logging.getLogger(__name__)
+
+
+class _CallLocks:
+    """One lock a call-id, alive only while somebody holds or awaits it: a call's commands keep their order."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def of(self, call_id: str) -> AsyncIterator[None]:
+        lock, users = self._locks.get(call_id, (None, 0))
+        lock = lock or asyncio.Lock()
+        self._locks[call_id] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[call_id]
+            if users == 1:
+                del self._locks[call_id]
+            else:
+                self._locks[call_id] = (lock, users - 1)
+
+
+class ControlProxy:
+    """Handles one command at a time a call; replies are the relay's own, but for packet counts added to Q."""
+
+    def __init__(self, pool: RelayPool, book: CallBook, offloader: Offloader) -> None:
+        self.pool = pool
+        self.book = book
+        self.offloader = offloader
+        self._locks = _CallLocks()
+        self.commands: dict[str, int] = {}
+
+    async def handle(self, body: bytes, cookie: bytes | None, peer_ip: str | None) -> bytes | None:
+        """Answer one command of a SIP server (without cookie and line end). None: no reply, as if the relay were silent."""
+        try:
+            command = codec.parse_command(body, cookie)
+        except CodecError as error:
+            log.info("passing on a command that is not understood: %s", error)
+            return await self._pass(self._default(), body, peer_ip)
+        self.commands[command.verb] = self.commands.get(command.verb, 0) + 1
+        if command.call_id is None:
+            return await self._global(command, body, peer_ip)
+        async with self._locks.of(command.call_id):
+            return await self._of_call(command, body, peer_ip)
+
+    def _default(self) -> Relay:
+        return self.pool.candidates()[0]
+
+    async def _pass(self, relay: Relay, body: bytes, peer_ip: str | None) -> bytes | None:
+        try:
+            return await relay.forward(body, peer_ip)
+        except RelayError as error:
+            log.warning("relay %s gave no answer to %.60r: %s", relay.name, body, error)
+            return None
+
+    # -- commands about no call -----------------------------------------------------------------------
+
+    async def _global(self, command: Command, body: bytes, peer_ip: str | None) -> bytes | None:
+        relays = self.pool.relays
+        if command.verb == "X":
+            for relay in relays:
+                lines = [line for line in self.book.lines() if line.call.relay == relay.name]
+                await self.offloader.release(lines, reasons.RELEASED)
+            replies = [await self._pass(relay, body, peer_ip) for relay in relays]
+            return next((r for r in replies if r is not None), None)
+        if command.verb == "VF" and len(relays) > 1:
+            # A feature is there only where every relay has it: the call may land on any of them.
+            replies = [r for r in [await self._pass(relay, body, peer_ip) for relay in relays if relay.alive] if r is not None]
+            return min(replies, default=None)
+        return await self._pass(self._default(), body, peer_ip)
+
+    # -- commands about a call ------------------------------------------------------------------------
+
+    async def _of_call(self, command: Command, body: bytes, peer_ip: str | None) -> bytes | None:
+        verb = command.verb
+        if verb in ("U", "L"):
+            return await self._offer_answer(command, body, peer_ip)
+        relay = self._relay_of(command)
+        if verb == "D":
+            lines = self.book.matching(command)
+            release = asyncio.ensure_future(self.offloader.release(lines, reasons.RELEASED))
+            reply = await self._somewhere(command, relay, body, peer_ip)
+            await release
+            return reply
+        if verb == "Q":
+            return await self._query(command, relay, body, peer_ip)
+        if verb in ("P", "R", "C"):
+            lines = self.book.block(command)
+            await asyncio.gather(*(self.offloader.sync(line) for line in lines))
+            reply = await self._somewhere(command, relay, body, peer_ip)
+            if reply is not None and codec.parse_reply(reply).error is not None:
+                # The relay will not do it: nothing keeps the stream there.
+                for line in lines:
+                    line.blocks -= {reasons.PLAYBACK, reasons.RECORDING, reasons.COPY}
+                    self.offloader.spawn(self.offloader.sync(line))
+            return reply
+        if verb == "S":
+            reply = await self._somewhere(command, relay, body, peer_ip)
+            for line in self.book.unblock(command):
+                self.offloader.spawn(self.offloader.sync(line))
+            return reply
+        return await self._somewhere(command, relay, body, peer_ip)
+
+    def _relay_of(self, command: Command) -> Relay | None:
+        name = self.book.relay_of(command.call_id or "")
+        return self.pool.by_name.get(name) if name else None
+
+    async def _somewhere(self, command: Command, relay: Relay | None, body: bytes, peer_ip: str | None) -> bytes | None:
+        """To the call's relay; for a call not known here (it is older than this agent) to each until one knows it."""
+        if relay is not None or len(self.pool.relays) == 1:
+            return await self._pass(relay or self.pool.relays[0], body, peer_ip)
+        last: bytes | None = None
+        for relay in self.pool.candidates():
+            reply = await self._pass(relay, body, peer_ip)
+            if reply is None:
+                continue
+            last = reply
+            if codec.parse_reply(reply).error is None and not (command.verb == "L" and reply.split()[:1] == [b"0"]):
+                return reply
+        return last
+
+    async def _offer_answer(self, command: Command, body: bytes, peer_ip: str | None) -> bytes | None:
+        if peer_ip is not None:
+            body = codec.rewrite_notify_self(command, peer_ip)
+        change = self.book.foresee(command)
+        if change is not None and change.changed:
+            await self.offloader.suspend(
+                change.line, reasons.RE_INVITE, change.side if change.moved else None, quarantine=change.moved
+            )
+        relay = self._relay_of(command)
+        if relay is None and command.verb == "U":
+            relay, reply = await self._first_living(body, peer_ip)
+        else:
+            reply = await self._somewhere(command, relay, body, peer_ip)
+            relay = relay or self._default()
+        line = change.line if change is not None else None
+        if reply is not None:
+            line = self._apply(command, relay, reply, peer_ip) or line
+        if line is not None and line.suspended in (None, reasons.RE_INVITE):
+            self.offloader.spawn(self.offloader.resume(line))
+        return reply
+
+    async def _first_living(self, body: bytes, peer_ip: str | None) -> tuple[Relay, bytes | None]:
+        candidates = self.pool.candidates()
+        for relay in candidates:
+            reply = await self._pass(relay, body, peer_ip)
+            if reply is not None:
+                return relay, reply
+            relay.alive = False
+        return candidates[0], None
+
+    def _apply(self, command: Command, relay: Relay, reply: bytes, peer_ip: str | None):
+        """Tell the book about a successful U or L, and about the ones chained to it with &&."""
+        try:
+            replies = codec.parse_ports_reply(reply)
+            second = codec.sub_lookup(command)
+        except CodecError as error:
+            log.warning("relay %s: %s", relay.name, error)
+            return None
+        parts = [command] if second is None else [command, second]
+        line = None
+        for part, ports in zip(parts, replies):
+            if ports.error is not None or not ports.port:
+                continue
+            relay_port = ports.endpoint
+            if ports.address is None and (only := self._only_address(relay)) is not None:
+                relay_port = Endpoint(only, ports.port)
+            if relay_port is None:
+                log.warning("relay %s answered %.60r without a usable address: that media line is not offloaded", relay.name, reply)
+                continue
+            line = self.book.offer_answer(part, relay.name, relay_port, self.offloader.clock(), time.time(), peer_ip) or line
+        return line
+
+    @staticmethod
+    def _only_address(relay: Relay) -> bytes | None:
+        addresses = {m.addr for m in relay.media}
+        return addresses.pop() if len(addresses) == 1 else None
+
+    async def _query(self, command: Command, relay: Relay | None, body: bytes, peer_ip: str | None) -> bytes | None:
+        reply = await self._somewhere(command, relay, body, peer_ip)
+        found = self.book.find(command)
+        if reply is None or found is None:
+            return reply
+        line, swapped = found
+        await self.offloader.read_live([line])
+        first = Side.CALLEE if swapped else Side.CALLER
+        counts = {}
+        for side in Side:
+            stream = line.stream(side, Component.RTP)
+            counts[side] = stream.past.packets + (stream.live.packets if stream.live else 0)
+        added = {"npkts_ina": counts[first], "npkts_ino": counts[first.other], "nrelayed": counts[Side.CALLER] + counts[Side.CALLEE]}
+        try:
+            return codec.rewrite_query_reply(command, reply, added)
+        except CodecError as error:
+            log.warning("relay %s: %s", line.call.relay, error)
+            return reply

@@ -1,0 +1,42 @@
+"""What copies of SIP messages (HEPv3) tell the agent: the end of a dialog, and where a party's messages come from."""
+
+from __future__ import annotations
+
+import logging
+
+from shunt.calls import reasons
+from shunt.hep.listener import SipSighting
+from shunt.offload import Offloader
+
+log = logging.getLogger(__name__)
+
+# A BYE that the relay's delete does not follow was refused or forged: the media goes on, so learn again.
+BYE_GRACE = 10.0
+
+
+class DialogWatch:
+    """Takes entries out on BYE and CANCEL without waiting for the relay's delete, and vouches for SIP source addresses."""
+
+    def __init__(self, offloader: Offloader) -> None:
+        self.offloader = offloader
+        self.book = offloader.book
+        self.byes = 0
+
+    def on_sighting(self, seen: SipSighting) -> None:
+        """One SIP message that the SIP server received or sent."""
+        if seen.method in ("BYE", "CANCEL"):
+            self.byes += 1
+            for line in self.book.of_dialog(seen.call_id, seen.from_tag, seen.to_tag):
+                if line.suspended != reasons.BYE_SEEN:
+                    line.resume_at = self.offloader.clock() + BYE_GRACE
+                    self.offloader.spawn(self.offloader.suspend(line, reasons.BYE_SEEN))
+        elif seen.method == "INVITE":
+            self.book.sight(seen.call_id, seen.from_tag, seen.source.addr)
+        elif seen.status is not None and seen.cseq_method == "INVITE" and seen.to_tag and seen.status < 300:
+            self.book.sight(seen.call_id, seen.to_tag, seen.source.addr)
+        elif seen.status is not None and seen.status >= 300 and seen.cseq_method == "INVITE":
+            # A refused re-INVITE leaves the media where it was: believe the old sources again at once.
+            for line in self.book.of_dialog(seen.call_id, seen.from_tag, seen.to_tag):
+                for leg in line.legs.values():
+                    leg.rtp.lift_quarantine()
+                    leg.rtcp.lift_quarantine()

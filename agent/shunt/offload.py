@@ -1,0 +1,378 @@
+"""The offloader: brings the relay table to what the call book wants, and the call book to what packets show.
+
+Everything that happens (a command, a learn notice, a BYE, a data plane that comes back) changes call
+state and then calls `sync`; only `sync` asks for table writes, so no path can leave an entry half in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from shunt.calls import reasons
+from shunt.calls.book import CallBook
+from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stream
+from shunt.calls.plan import Policy, plan_stream
+from shunt.learning.latch import Verdict
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import LearnNotice, Outcome, RelayEntry, StreamStats
+from shunt.tables.relay_table import RelayTable
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER = {Outcome.TABLE_FULL: 5.0, Outcome.HASH_COLLISION: 30.0, Outcome.REJECTED: 30.0, Outcome.UNAVAILABLE: 1.0}
+REBIND_SILENCE_MS = 150
+ORPHAN_IDLE_MS = 60_000
+_SPRAY_PORTS = 3
+_SPRAY_WINDOW = 5.0
+_SPRAY_HOLD = 30.0
+_SPRAY_SOURCES = 20_000
+
+
+class SprayGuard:
+    """Tells sources that touch many relay ports: nobody's phone sends one stream to several of them.
+
+    Bounded: the oldest source is forgotten when there are too many.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[Endpoint, tuple[float, set[Endpoint]]] = OrderedDict()
+
+    def is_sprayer(self, now: float, src: Endpoint, dst: Endpoint) -> bool:
+        """now: monotonic seconds; counts this packet, then says whether src sprays."""
+        since, ports = self._seen.get(src, (now, set()))
+        held = len(ports) > _SPRAY_PORTS
+        if now - since > (_SPRAY_HOLD if held else _SPRAY_WINDOW):
+            since, ports = now, set()
+        if len(ports) <= _SPRAY_PORTS:
+            ports.add(dst)
+        self._seen[src] = (since, ports)
+        self._seen.move_to_end(src)
+        if len(self._seen) > _SPRAY_SOURCES:
+            self._seen.popitem(last=False)
+        return len(ports) > _SPRAY_PORTS
+
+
+def add_stats(past: StreamStats, last: StreamStats | None) -> None:
+    """Keep what an entry counted before it was taken out."""
+    if last is None:
+        return
+    past.packets += last.packets
+    past.bytes += last.bytes
+    for name in ("lost", "reordered", "duplicates", "stray"):
+        value = getattr(last, name)
+        if value is not None:
+            setattr(past, name, (getattr(past, name) or 0) + value)
+    past.jitter_us = last.jitter_us if last.jitter_us is not None else past.jitter_us
+    past.ssrc = last.ssrc if last.ssrc is not None else past.ssrc
+
+
+class Offloader:
+    """Keeps the data plane in step with the call book."""
+
+    def __init__(self, book: CallBook, table: RelayTable | None, policy: Policy, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.book = book
+        self.table = table
+        self.policy = policy
+        self.clock = clock
+        self.draining = False
+        self.entries: dict[FiveTuple, Stream] = {}
+        self.orphans: dict[FiveTuple, float] = {}
+        self.strays_ignored = 0
+        self.line_changed: Callable[[MediaLine], None] = lambda line: None
+        self._doomed: set[FiveTuple] = set()
+        self._spray = SprayGuard()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reconciling = asyncio.Lock()
+        if table is not None:
+            table.on_learn = self.noticed
+            table.on_up = lambda: self.spawn(self.reconcile())
+
+    def restore(self, call: Call) -> None:
+        """A call from the journal: its entries are claimed, and reconcile will make sure of them."""
+        for line in call.lines:
+            for stream in line.streams:
+                if stream.installed is not None:
+                    self.entries[stream.installed.key] = stream
+
+    # -- tasks ------------------------------------------------------------------------------------
+
+    def spawn(self, work) -> None:
+        """Run a coroutine in the background; an exception in it is logged, never lost."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a background task failed", exc_info=task.exception())
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- bringing the table to what is wanted --------------------------------------------------------
+
+    async def sync(self, line: MediaLine) -> None:
+        """Make the data plane hold what `plan_stream` wants for this line. Safe to call at any time, concurrently."""
+        async with line.lock:
+            await self._remove_unwanted(line)
+            await self._install_wanted(line)
+        self.line_changed(line)
+        self._schedule_one_way(line)
+
+    async def _remove_unwanted(self, line: MediaLine) -> None:
+        now = self.clock()
+        out: list[Stream] = []
+        for stream in line.streams:
+            wanted = plan_stream(line, stream, now, self.policy)
+            if stream.installed is not None and (wanted.entry is None or wanted.entry.key != stream.installed.key):
+                out.append(stream)
+            elif stream.installed is None and wanted.entry is None:
+                stream.set(wanted.state, wanted.reason, now)
+        if out:
+            await asyncio.gather(*(self._remove(line, stream) for stream in out))
+
+    async def _remove(self, line: MediaLine, stream: Stream) -> None:
+        entry = stream.installed
+        assert self.table is not None and entry is not None
+        result, last = await self.table.delete(entry.key)
+        add_stats(stream.past, last)
+        stream.live = None
+        if not result.ok:
+            # The data plane does not answer: the key is remembered and deleted first thing when it is back.
+            self._doomed.add(entry.key)
+        self.entries.pop(entry.key, None)
+        stream.installed = None
+        now = self.clock()
+        wanted = plan_stream(line, stream, now, self.policy)
+        stream.set(wanted.state if wanted.entry is None else State.LEARNING, wanted.reason, now)
+
+    async def _install_wanted(self, line: MediaLine) -> None:
+        # Signalling may change the line while writes are under way: plan again until nothing is left to do.
+        for _ in range(4):
+            now = self.clock()
+            todo: list[tuple[Stream, RelayEntry, str]] = []
+            for stream in line.streams:
+                wanted = plan_stream(line, stream, now, self.policy)
+                if wanted.entry is None:
+                    continue
+                if stream.installed == wanted.entry and not stream.uncertain:
+                    stream.set(State.OFFLOADED, wanted.reason, now)
+                elif self.draining and stream.installed is None:
+                    stream.set(State.LEARNING, reasons.DRAINING, now)
+                elif now >= stream.retry_at:
+                    todo.append((stream, wanted.entry, wanted.reason))
+            if todo:
+                await asyncio.gather(*(self._install(line, stream, entry, reason) for stream, entry, reason in todo))
+            stale = [
+                s for s in line.streams
+                if s.installed is not None and s.installed != plan_stream(line, s, self.clock(), self.policy).entry
+            ]
+            if not stale:
+                return
+            await self._remove_unwanted(line)
+
+    async def _install(self, line: MediaLine, stream: Stream, entry: RelayEntry, reason: str) -> None:
+        assert self.table is not None
+        holder = self.entries.get(entry.key)
+        if holder is not None and holder is not stream:
+            stream.set(State.LEARNING, reasons.CONTESTED, self.clock(), f"{entry.key} already belongs to another stream")
+            stream.retry_at = self.clock() + 5.0
+            return
+        self._doomed.discard(entry.key)
+        self.orphans.pop(entry.key, None)
+        if stream.installed is not None:
+            result = await self.table.modify(entry)
+        else:
+            result = await self.table.insert(entry)
+        now = self.clock()
+        if result.outcome is Outcome.INSTALLED:
+            stream.installed = entry
+            stream.uncertain = False
+            stream.was_offloaded = True
+            self.entries[entry.key] = stream
+            stream.set(State.OFFLOADED, reason, now)
+            heard = [leg.first_heard for leg in line.legs.values() if leg.first_heard is not None]
+            if stream.component is Component.RTP and stream.offloaded_after_ms is None and len(heard) == 2:
+                stream.offloaded_after_ms = (now - max(heard)) * 1000
+            return
+        if result.outcome is Outcome.UNAVAILABLE:
+            # It may be in after all: reconcile decides once the data plane answers.
+            self._doomed.add(entry.key)
+        stream.retry_at = now + RETRY_AFTER.get(result.outcome, 5.0)
+        stream.set(State.LEARNING, result.outcome.value, now, result.detail)
+        asyncio.get_running_loop().call_at(asyncio.get_running_loop().time() + RETRY_AFTER.get(result.outcome, 5.0) + 0.01, self._retry, line)
+
+    def _retry(self, line: MediaLine) -> None:
+        if line.released is None:
+            self.spawn(self.sync(line))
+
+    def _schedule_one_way(self, line: MediaLine) -> None:
+        now = self.clock()
+        for side in Side:
+            leg, other = line.legs[side], line.legs[side.other]
+            if line.released is None and leg.latched_at is not None and other.rtp.learned is None:
+                due = leg.latched_at + self.policy.one_way_after
+                if due > now:
+                    asyncio.get_running_loop().call_later(due - now + 0.005, self._retry, line)
+
+    # -- signalling ----------------------------------------------------------------------------------
+
+    async def suspend(self, line: MediaLine, reason: str, side: Side | None = None, *, quarantine: bool = False) -> None:
+        """Take a line's entries out before signalling goes on; returns when the data plane has confirmed it.
+
+        side: the party whose address changes and has to be learned anew; quarantine: do not believe its old source for a while.
+        """
+        line.suspended = reason
+        if side is not None:
+            leg = line.legs[side]
+            now = self.clock()
+            leg.rtp.forget(now, quarantine=quarantine)
+            leg.rtcp.forget(now, quarantine=quarantine)
+            leg.latched_at = None
+            leg.last_heard.clear()
+        await self.sync(line)
+
+    async def resume(self, line: MediaLine) -> None:
+        """Signalling is through: learn and offload again."""
+        line.suspended = None
+        line.resume_at = None
+        await self.sync(line)
+
+    async def release(self, lines: Iterable[MediaLine], reason: str) -> None:
+        """The lines are over: entries out, then forgotten but for a tombstone."""
+        lines = list(lines)
+        for line in lines:
+            self.book.release(line, reason)
+        await asyncio.gather(*(self.sync(line) for line in lines))
+
+    # -- learning -----------------------------------------------------------------------------------
+
+    def noticed(self, notice: LearnNotice) -> None:
+        """A learn notice from the data plane. Called for every one: no awaiting, no writes here."""
+        slot = self.book.slot(notice.key.dst)
+        if slot is None or slot.line.released is not None:
+            return
+        now = self.clock()
+        line, leg, src = slot.line, slot.line.legs[slot.side], notice.key.src
+        latch = leg.latch(slot.component)
+        vouched = src.addr in latch.trusted or (slot.component is Component.RTCP and leg.rtp.learned is not None and src.addr == leg.rtp.learned.addr)
+        if self._spray.is_sprayer(now, src, notice.key.dst) and not vouched:
+            leg.strays += 1
+            self.strays_ignored += 1
+            return
+        if leg.asymmetric and not vouched:
+            leg.strays += 1
+            return
+        if slot.component is Component.RTCP and vouched:
+            latch.trusted.add(src.addr)
+        # RTCP has no sequence number, and its SSRC stands where RTP has the timestamp: only the source counts there.
+        ssrc, seq = (notice.ssrc, notice.seq) if slot.component is Component.RTP else (0, 0)
+        before = latch.learned
+        verdict = latch.observe(now, src, ssrc, seq, is_rtp=notice.rtp_version == 2)
+        if verdict is Verdict.STRAY:
+            leg.strays += 1
+            return
+        if verdict is Verdict.QUARANTINED:
+            return
+        if verdict is Verdict.REBIND:
+            self.spawn(self._rebind(line, leg, slot.component, src, notice))
+            return
+        if verdict is Verdict.OVERRIDE:
+            latch.take(src, ssrc, seq)
+        leg.last_heard[slot.component] = now
+        line.last_activity = now
+        if slot.component is Component.RTP and leg.first_heard is None:
+            leg.first_heard = now
+        if verdict in (Verdict.ACCEPTED, Verdict.OVERRIDE) and slot.component is Component.RTP:
+            leg.latched_at = now
+        if latch.learned != before or verdict is Verdict.CONTESTED or any(
+            s.sender is slot.side and s.component is slot.component and s.installed is None for s in line.streams
+        ):
+            if line.suspended is None:
+                self.spawn(self.sync(line))
+
+    async def _rebind(self, line: MediaLine, leg: Leg, component: Component, src: Endpoint, notice: LearnNotice) -> None:
+        """Follow a NAT rebinding, but only when the old source has fallen silent: an injector's victim has not."""
+        stream = line.stream(leg.side, component)
+        if stream.installed is not None and self.table is not None:
+            stats = await self.table.stats([stream.installed.key])
+            stat = stats.get(stream.installed.key)
+            if stat is None or stat.idle_ms is None or stat.idle_ms < REBIND_SILENCE_MS:
+                leg.strays += 1
+                return
+        elif self.clock() - leg.last_heard.get(component, 0.0) < REBIND_SILENCE_MS / 1000:
+            leg.strays += 1
+            return
+        if line.released is not None or line.suspended is not None:
+            return
+        log.info("%s media %s: the %s's %s moved from %s to %s", line.call.call_id, line.media, leg.side.value, component.value, leg.latch(component).learned, src)
+        leg.latch(component).take(src, notice.ssrc if component is Component.RTP else 0, notice.seq)
+        leg.last_heard[component] = self.clock()
+        if component is Component.RTP:
+            leg.rtcp.trusted.add(src.addr)
+        await self.sync(line)
+
+    # -- reconciling --------------------------------------------------------------------------------
+
+    async def reconcile(self) -> None:
+        """The data plane is (back) there: make sure of every entry, in both directions, never cutting a live stream."""
+        assert self.table is not None
+        async with self._reconciling:
+            present = await self.table.entries()
+            for key in self._doomed & present.keys():
+                if key not in self.entries:
+                    await self.table.delete(key)
+            self._doomed.clear()
+            now = self.clock()
+            for key, stream in list(self.entries.items()):
+                stream.uncertain = present.get(key) is None or not _same_rewrite(present[key], stream.installed)
+            for key in present:
+                if key not in self.entries:
+                    self.orphans.setdefault(key, now)
+            for line in self.book.lines():
+                for stream in line.streams:
+                    stream.retry_at = 0.0
+                    if stream.uncertain and stream.installed is not None:
+                        self.entries.pop(stream.installed.key, None)
+                        stream.installed = None
+                        stream.uncertain = False
+                await self.sync(line)
+
+    async def sweep_orphans(self) -> None:
+        """Delete entries that no call of ours claims once nothing uses them (they are of an agent before us)."""
+        if not self.orphans or self.table is None or not self.table.connected:
+            return
+        keys = [key for key in self.orphans if key not in self.entries]
+        stats = await self.table.stats(keys)
+        for key in keys:
+            stat = stats.get(key)
+            if stat is None or (stat.idle_ms is not None and stat.idle_ms > ORPHAN_IDLE_MS):
+                await self.table.delete(key)
+                self.orphans.pop(key, None)
+        for key in set(self.orphans) & set(self.entries):
+            self.orphans.pop(key, None)
+
+    async def read_live(self, lines: Iterable[MediaLine] | None = None) -> None:
+        """Read the data plane's statistics of the given lines' entries (all when None) into their streams."""
+        if self.table is None or not self.table.connected:
+            return
+        if lines is None:
+            stats = await self.table.stats(None)
+        else:
+            keys = [s.installed.key for line in lines for s in line.streams if s.installed is not None]
+            stats = await self.table.stats(keys) if keys else {}
+        for key, stat in stats.items():
+            stream = self.entries.get(key)
+            if stream is not None:
+                stream.live = stat
+
+
+def _same_rewrite(a: RelayEntry, b: RelayEntry | None) -> bool:
+    return b is not None and (a.src, a.dst) == (b.src, b.dst)

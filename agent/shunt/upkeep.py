@@ -1,0 +1,172 @@
+"""What has to be done again and again: keeping relay sessions alive, raising media time-outs, forgetting dead sessions.
+
+A relay that sees no media drops the session after its time-out, and the SIP server then hangs up both
+parties (facts/rtpproxy-protocol section 7): so the agent owns the time-out of offloaded media lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from shunt.calls import reasons
+from shunt.calls.model import MediaLine, Side
+from shunt.control.relays import Relay, RelayPool
+from shunt.control.upstream import RelayError
+from shunt.offload import Offloader
+from shunt.rtpproxy import codec
+from shunt.rtpproxy.codec import CodecError
+
+log = logging.getLogger(__name__)
+
+RAISED_TTL = 3600
+_REFRESH = RAISED_TTL / 3
+_AT_ONCE = 64  # commands to one relay in flight: its control thread also serves the SIP server
+
+Notify = Callable[[str, str, str | None], Awaitable[None]]
+
+
+class Upkeep:
+    """The agent's clockwork; `tick` once a second."""
+
+    def __init__(self, pool: RelayPool, offloader: Offloader, notify: Notify) -> None:
+        self.pool = pool
+        self.offloader = offloader
+        self.book = offloader.book
+        self.notify = notify
+        self.timeouts_raised = 0
+        self._idle_read_at = 0.0
+        self._in_flight = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self) -> None:
+        """Tick for ever; a failing tick is logged and the next one comes."""
+        while True:
+            try:
+                await self.tick()
+            except Exception:
+                log.exception("upkeep failed; trying again in a second")
+            await asyncio.sleep(1.0)
+
+    async def tick(self) -> None:
+        now = self.offloader.clock()
+        await asyncio.gather(*(relay.poll() for relay in self.pool.relays))
+        lines = [line for line in self.book.lines() if line.released is None]
+        await asyncio.gather(*(self._keep_alive(line, now) for line in lines))
+        for line in lines:
+            if line.resume_at is not None and now >= line.resume_at:
+                log.info("%s: no delete followed the BYE; learning again", line.call.call_id)
+                await self.offloader.resume(line)
+        shortest = min((relay.ttl for relay in self.pool.relays), default=60.0)
+        if now - self._idle_read_at >= min(5.0, shortest / 4):
+            self._idle_read_at = now
+            await self.offloader.read_live()
+            await asyncio.gather(*(self._time_out(line, now) for line in lines))
+            await self.offloader.sweep_orphans()
+
+    def _relay(self, line: MediaLine) -> Relay | None:
+        relay = self.pool.by_name.get(line.call.relay)
+        return relay if relay is not None and relay.alive and relay.keepalive is not None else None
+
+    async def _ask(self, relay: Relay, body: bytes) -> bytes | None:
+        async with self._in_flight:
+            try:
+                return await relay.request(body)
+            except RelayError as error:
+                log.warning("relay %s gave no answer to %.60r: %s", relay.name, body, error)
+                return None
+
+    # -- keeping the session ------------------------------------------------------------------------
+
+    async def _keep_alive(self, line: MediaLine, now: float) -> None:
+        relay = self._relay(line)
+        if relay is None or line.released is not None:
+            return
+        try:
+            if line.offloaded:
+                every = _REFRESH if relay.keepalive != "lookup" else relay.ttl / 3
+                if line.kept_alive_at is None or now - line.kept_alive_at >= every:
+                    line.kept_alive_at = now
+                    line.ttl_raised = relay.keepalive != "lookup"
+                    await self._ask(relay, self._keepalive_command(line, relay, RAISED_TTL))
+            elif line.kept_alive_at is not None:
+                line.kept_alive_at = None
+                if line.ttl_raised:
+                    line.ttl_raised = False
+                    await self._ask(relay, self._keepalive_command(line, relay, int(relay.ttl)))
+        except CodecError as error:
+            log.error("%s: no keep-alive can be written for it: %s", line.call.call_id, error)
+
+    def _keepalive_command(self, line: MediaLine, relay: Relay, ttl: int) -> bytes:
+        if relay.keepalive == "ttl-subcommand":
+            return codec.build_query(line.call.call_id, line.tag, line.other_tag, media=line.media, ttl=ttl)
+        callee = line.legs[Side.CALLEE]
+        # Never U: one without notify arguments cancels the time-out notification (facts section 9).
+        return codec.build_lookup(
+            line.call.call_id, line.tag, line.other_tag, media=line.media, modifiers=callee.keepalive,
+            ttl=ttl if relay.keepalive == "ttl-modifier" else None,
+        )
+
+    async def verify(self, lines: list[MediaLine]) -> None:
+        """After a restart: let go of the lines whose session ended while nobody was listening."""
+        for relay in self.pool.relays:
+            await relay.poll()
+        gone = []
+        for line in lines:
+            relay = self._relay(line)
+            if relay is not None and await self._relay_packets(line, relay) == "gone":
+                gone.append(line)
+        await self.offloader.release(gone, reasons.RELAY_TIMEOUT)
+
+    # -- media time-out -----------------------------------------------------------------------------
+
+    async def _time_out(self, line: MediaLine, now: float) -> None:
+        relay = self._relay(line)
+        if relay is None or line.released is not None or now - line.last_activity < relay.ttl:
+            return
+        for stream in line.streams:
+            if stream.installed is None:
+                continue
+            idle = now - stream.since
+            if stream.live is not None and stream.live.packets > 0 and stream.live.idle_ms is not None:
+                idle = min(idle, stream.live.idle_ms / 1000)
+            if idle < relay.ttl:
+                return
+        relayed = await self._relay_packets(line, relay)
+        if relayed == "gone":
+            await self.offloader.release([line], reasons.RELAY_TIMEOUT)
+            return
+        if relayed is not None and relayed != line.relay_packets:
+            line.relay_packets = relayed
+            line.last_activity = now
+            return
+        if line.offloaded or line.ttl_raised:
+            await self._raise(line, relay)
+
+    async def _relay_packets(self, line: MediaLine, relay: Relay) -> int | str | None:
+        """Packets the relay itself counted for the line; "gone" when it does not know the session; None: cannot tell."""
+        if not relay.may_query:
+            return None
+        command = codec.build_query(line.call.call_id, line.tag, line.other_tag, media=line.media)
+        reply = await self._ask(relay, command)
+        if reply is None:
+            return None
+        if codec.parse_reply(reply).error == codec.E_SESSION_NOT_FOUND:
+            return "gone"
+        try:
+            values = dict(codec.parse_query_reply(codec.parse_command(command), reply))
+        except CodecError:
+            return None
+        return int(values.get("npkts_ina", 0)) + int(values.get("npkts_ino", 0))
+
+    async def _raise(self, line: MediaLine, relay: Relay) -> None:
+        """No media anywhere for the relay's time-out: end the session as the relay would have."""
+        log.warning("%s media %s: no packet for %.0f s: media time-out", line.call.call_id, line.media, relay.ttl)
+        self.timeouts_raised += 1
+        await self.offloader.release([line], reasons.MEDIA_TIMEOUT)
+        try:
+            await self._ask(relay, codec.build_delete(line.call.call_id, line.tag, line.other_tag, media=line.media))
+        except CodecError as error:
+            log.error("%s: no delete can be written for it: %s", line.call.call_id, error)
+        if line.notify_socket and line.notify_tag:
+            await self.notify(line.notify_socket, line.notify_tag, line.peer_ip)
