@@ -1,8 +1,8 @@
 """Network namespaces of the lab: an edge host, two phones, a NAT box with a phone behind it.
 
-        caller ── 10.91.1.0/24 ──┐
-                                 edge (10.91.0.1, fd91::1 on lo) ── 10.91.2.0/24 ── callee
-    natcaller ── nat ── 10.91.3.0/24 ──┘
+        caller ── 198.18.1.0/24 ──┐
+                                 edge (198.18.0.1, fd91::1 on lo) ── 198.18.2.0/24 ── callee
+    natcaller ── nat ── 198.18.3.0/24 ──┘
     192.168.50.2   masquerade, fully random ports
 
 The edge host does not forward: media between phones passes only through the relay (user space) or the
@@ -20,10 +20,10 @@ import subprocess
 import time
 from pathlib import Path
 
-EDGE_IP, EDGE_IP6 = "10.91.0.1", "fd91::1"
-CALLER_IP, CALLER_IP6 = "10.91.1.2", "fd91:1::2"
-CALLEE_IP, CALLEE_IP6 = "10.91.2.2", "fd91:2::2"
-NAT_IP, NAT_IP6 = "10.91.3.2", "fd91:3::2"
+EDGE_IP, EDGE_IP6 = "198.18.0.1", "fd91::1"
+CALLER_IP, CALLER_IP6 = "198.18.1.2", "fd91:1::2"
+CALLEE_IP, CALLEE_IP6 = "198.18.2.2", "fd91:2::2"
+NAT_IP, NAT_IP6 = "198.18.3.2", "fd91:3::2"
 NATCALLER_IP, NATCALLER_IP6 = "192.168.50.2", "fd91:50::2"
 EDGE_INTERFACES = ("e-caller", "e-callee", "e-nat")
 HOSTS = ("edge", "caller", "callee", "nat", "natcaller")
@@ -40,7 +40,7 @@ _SINK = f"""table inet sink {{
 # What reaches the edge host's own sockets on media ports is what the data plane did not carry.
 _SLOW = """table inet slow {
   counter media { }
-  chain input { type filter hook input priority 0; ip daddr 10.91.0.1 udp dport 35000-65000 counter name media; ip6 daddr fd91::1 udp dport 35000-65000 counter name media; }
+  chain input { type filter hook input priority 0; ip daddr 198.18.0.1 udp dport 35000-65000 counter name media; ip6 daddr fd91::1 udp dport 35000-65000 counter name media; }
 }"""
 _MASQUERADE = """table inet nat {
   chain postrouting { type nat hook postrouting priority srcnat; oifname "wan" masquerade random,fully-random; }
@@ -138,18 +138,18 @@ class Topology:
             run("ip", "link", "add", dev_a, "netns", self.name(host_a), "type", "veth", "peer", "name", dev_b, "netns", self.name(host_b))
         addresses = {
             "edge": [("lo", f"{EDGE_IP}/32"), ("lo", f"{EDGE_IP6}/128")]
-            + [("e-caller", "10.91.1.1/24"), ("e-caller", "fd91:1::1/64")]
-            + [("e-callee", "10.91.2.1/24"), ("e-callee", "fd91:2::1/64")]
-            + [("e-nat", "10.91.3.1/24"), ("e-nat", "fd91:3::1/64")],
+            + [("e-caller", "198.18.1.1/24"), ("e-caller", "fd91:1::1/64")]
+            + [("e-callee", "198.18.2.1/24"), ("e-callee", "fd91:2::1/64")]
+            + [("e-nat", "198.18.3.1/24"), ("e-nat", "fd91:3::1/64")],
             "caller": [("eth0", f"{CALLER_IP}/24"), ("eth0", f"{CALLER_IP6}/64")],
             "callee": [("eth0", f"{CALLEE_IP}/24"), ("eth0", f"{CALLEE_IP6}/64")],
             "nat": [("wan", f"{NAT_IP}/24"), ("wan", f"{NAT_IP6}/64"), ("lan", "192.168.50.1/24"), ("lan", "fd91:50::1/64")],
             "natcaller": [("eth0", f"{NATCALLER_IP}/24"), ("eth0", f"{NATCALLER_IP6}/64")],
         }
         gateways = {
-            "caller": ("10.91.1.1", "fd91:1::1"),
-            "callee": ("10.91.2.1", "fd91:2::1"),
-            "nat": ("10.91.3.1", "fd91:3::1"),
+            "caller": ("198.18.1.1", "fd91:1::1"),
+            "callee": ("198.18.2.1", "fd91:2::1"),
+            "nat": ("198.18.3.1", "fd91:3::1"),
             "natcaller": ("192.168.50.1", "fd91:50::1"),
         }
         for host in HOSTS:

@@ -1,0 +1,337 @@
+"""The real processes of the lab: SIP server, relay, agent and softswitch on the edge host, from the shipped configurations.
+
+Each runs in its namespace, is known by its pid, logs into build/, and is waited for until it listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import yaml
+
+from tests.lab.topology import CALLEE_IP, EDGE_INTERFACES, EDGE_IP, EDGE_IP6, LabError, Topology
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = ROOT / "opensips-config"
+API_PORT = 8077
+CONTROL_PORT, RELAY_PORT, GRPC_PORT = 22221, 22222, 50052
+PORTS = (35000, 65000)
+_CLONE_NEWNET = 0x40000000
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def choose(sip_server: str = "auto", relay: str = "auto") -> tuple[str, str]:
+    """Which SIP server and relay to run: what was asked for, or what is on PATH. Raises LabError for what is not there."""
+    if sip_server == "auto":
+        sip_server = "opensips" if shutil.which("opensips") else "kamailio"
+    if relay == "auto":
+        relay = "rtpproxy" if shutil.which("rtpproxy") else "builtin"
+    for name in (sip_server, relay):
+        if name != "builtin" and shutil.which(name) is None:
+            raise LabError(f"{name} is not on PATH")
+    return sip_server, relay
+
+
+class Process:
+    """One real process in a namespace."""
+
+    def __init__(self, topology: Topology, host: str, name: str, argv: list[str], log: Path, env: dict[str, str] | None = None) -> None:
+        self.topology, self.host, self.name, self.argv, self.log = topology, host, name, argv, log
+        self.cwd = log.parent
+        self._env = env
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "Process":
+        """Start it. Raises LabError if it runs already."""
+        if self.alive:
+            raise LabError(f"{self.name} runs already as {self.pid}")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                self.topology.enter(self.host, *self.argv),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.cwd,
+                env={**os.environ, **(self._env or {})},
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        return self
+
+    @property
+    def pid(self) -> int:
+        """Its pid. Raises LabError if it was never started."""
+        if self._popen is None:
+            raise LabError(f"{self.name} was not started")
+        return self._popen.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    def wait(self, seconds: float) -> int:
+        """Wait for its end and return its exit status. Raises LabError after so many seconds."""
+        if self._popen is None:
+            raise LabError(f"{self.name} was not started")
+        try:
+            return self._popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise LabError(f"{self.name} did not end within {seconds} s; its log: {self.log}") from None
+
+    def stop(self, patience: float = 5.0) -> None:
+        """Ask it to end (SIGTERM); kill it and its children when it does not within so many seconds."""
+        self._end(signal.SIGTERM, patience)
+
+    def kill(self) -> None:
+        """Kill it and its children at once, without warning (SIGKILL)."""
+        self._end(signal.SIGKILL, 5.0)
+
+    def _end(self, number: int, patience: float) -> None:
+        if self._popen is None:
+            return
+        if self._popen.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                if number == signal.SIGKILL:
+                    os.killpg(self._popen.pid, number)
+                else:
+                    self._popen.send_signal(number)
+        try:
+            self._popen.wait(patience)
+        except subprocess.TimeoutExpired:
+            pass
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)  # it leads its own session: nobody else's group
+        self._popen.wait(5.0)
+
+    def await_listening(self, kind: str, port: int, seconds: float = 15.0) -> None:
+        """Wait until a socket ("udp" or "tcp") is bound to the port in its namespace. Raises LabError with the log's end."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if not self.alive:
+                raise LabError(f"{self.name} ended with {self._popen.returncode if self._popen else '?'}:\n{self.tail()}")
+            if _bound(self.pid, kind, port):
+                return
+            time.sleep(0.05)
+        raise LabError(f"{self.name} does not listen on {kind} port {port} after {seconds} s:\n{self.tail()}")
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+
+def _die_with_parent() -> None:
+    # Whoever kills the lab with SIGKILL does not leave its processes behind.
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _bound(pid: int, kind: str, port: int) -> bool:
+    suffix = f":{port:04X}"
+    for name in (kind, kind + "6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[1].endswith(suffix) and (kind == "udp" or words[3] == "0A"):
+                    return True
+    return False
+
+
+def open_socket(topology: Topology, host: str, family: int, kind: int) -> socket.socket:
+    """A socket that lives in a host's namespace, for use from this process."""
+    made: list[socket.socket] = []
+    failed: list[OSError] = []
+
+    def make() -> None:
+        # Only this short-lived thread moves; the socket stays where it was made.
+        try:
+            with open(f"/run/netns/{topology.name(host)}", "rb") as namespace:
+                if _libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+            made.append(socket.socket(family, kind))
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if failed:
+        raise LabError(f"no socket in {topology.name(host)}: {failed[0]}")
+    return made[0]
+
+
+class Edge:
+    """The edge host's processes: `with Edge(topology, ...) as edge` starts all of them and stops them."""
+
+    def __init__(self, topology: Topology, work: Path, sip_server: str = "auto", relay: str = "auto", *, data_plane: bool = True) -> None:
+        """work: where logs and instantiated configurations go."""
+        self.topology = topology
+        self.work = work.resolve()
+        self.sip_server_name, self.relay_name = choose(sip_server, relay)
+        self.with_data_plane = data_plane
+        self.pin_dir = Path("/sys/fs/bpf") / topology.prefix
+        python = [sys.executable, "-m", "shunt.cli.main"]
+        env = {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}", "PYTHONUNBUFFERED": "1"}
+        self.config = self.work / "shunt.yaml"
+        self.agent = self._process("agent", [*python, "run", "-c", str(self.config)], env)
+        self.softswitch = self._process("softswitch", [*python, "softswitch", "-c", str(self.config)], env)
+        self.relay = self._process("rtpproxy", self._rtpproxy_command()) if self.relay_name == "rtpproxy" else None
+        self.sip_server = self._process(self.sip_server_name, self._sip_server_command())
+
+    def __enter__(self) -> "Edge":
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.config.write_text(yaml.safe_dump(self.shunt_config(), sort_keys=False))
+        self._sip_server_config_path().write_text(self.sip_server_config())
+        try:
+            if self.with_data_plane:
+                self.start_softswitch()
+            if self.relay is not None:
+                self.start_relay()
+            self.start_agent()
+            self.start_sip_server()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop all in the order that leaves nothing behind, and unpin the data plane."""
+        for process in (self.sip_server, self.agent, self.relay, self.softswitch):
+            if process is not None:
+                process.stop()
+        if self.pin_dir.exists():
+            shutil.rmtree(self.pin_dir, ignore_errors=True)
+
+    def start_softswitch(self) -> None:
+        self.softswitch.start().await_listening("tcp", GRPC_PORT, 30)
+
+    def start_relay(self) -> None:
+        if self.relay is not None:
+            self.relay.start().await_listening("udp", RELAY_PORT)
+
+    def start_agent(self) -> None:
+        self.agent.start().await_listening("udp", CONTROL_PORT, 30)
+        self.agent.await_listening("tcp", API_PORT)
+
+    def start_sip_server(self) -> None:
+        self.sip_server.start().await_listening("udp", 5060)
+
+    def get(self, path: str) -> dict:
+        """GET from the agent's REST API. Raises LabError when it does not answer with 200."""
+        return json.loads(self._http("GET", path))
+
+    def status(self) -> dict:
+        return self.get("/v1/status")
+
+    def calls(self) -> list[dict]:
+        """All calls the agent knows now."""
+        answer = self.get("/v1/calls")
+        return answer["calls"] if isinstance(answer, dict) else answer
+
+    def shunt(self, *argv: str) -> str:
+        """The output of a `shunt` command on the edge host. Raises LabError when it fails."""
+        env = {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}"}
+        command = self.topology.enter("edge", sys.executable, "-m", "shunt.cli.main", *argv)
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
+        if done.returncode != 0:
+            raise LabError(f"shunt {' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def shunt_config(self) -> dict:
+        """The shipped shunt.yaml with this lab's addresses."""
+        config = yaml.safe_load(_substitute((CONFIGS / "shunt.yaml").read_text()))
+        config["softswitch"]["interfaces"] = list(EDGE_INTERFACES)
+        config["softswitch"]["pin_dir"] = str(self.pin_dir)
+        config["journal"] = {"path": str(self.work / "journal.sqlite")}
+        if self.relay_name == "builtin":
+            del config["relays"]
+            config["builtin_relay"] = {"addresses": [EDGE_IP, EDGE_IP6], "ports": f"{PORTS[0]}-{PORTS[1]}", "ttl": 60, "quarantine": 5}
+        if not self.with_data_plane:
+            del config["data_plane"]
+        return config
+
+    def sip_server_config(self) -> str:
+        """The shipped configuration of the SIP server with this lab's addresses and a log on standard error."""
+        text = _substitute((CONFIGS / self._sip_server_config_path().name).read_text())
+        text = text.replace("stderror_enabled = no", "stderror_enabled = yes").replace("syslog_enabled = yes", "syslog_enabled = no")
+        text = text.replace("log_stderror = no", "log_stderror = yes")
+        text = text.replace("/run/opensips/", f"{self.work}/").replace("/run/kamailio/", f"{self.work}/")
+        if self.relay_name == "builtin":  # the agent is the relay: nothing stands behind it
+            text = text.replace(f" udp:127.0.0.1:{RELAY_PORT}=0", "")
+        if self.sip_server_name == "opensips":
+            text = text.replace("/usr/lib/x86_64-linux-gnu/opensips/modules/", f"{_opensips_modules()}/")
+        return text
+
+    def _process(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Process:
+        return Process(self.topology, "edge", name, argv, self.work / f"{name}.log", env)
+
+    def _sip_server_config_path(self) -> Path:
+        return self.work / f"{self.sip_server_name}.cfg"
+
+    def _sip_server_command(self) -> list[str]:
+        path, pid = str(self._sip_server_config_path()), str(self.work / f"{self.sip_server_name}.pid")
+        if self.sip_server_name == "opensips":
+            return ["opensips", "-F", "-f", path, "-m", "128", "-M", "8", "-P", pid, "-w", str(self.work)]
+        return ["kamailio", "-DD", "-E", "-f", path, "-m", "128", "-M", "8", "-P", pid, "-Y", str(self.work), "-w", str(self.work)]
+
+    def _rtpproxy_command(self) -> list[str]:
+        """The first start line of rtpproxy.md, with this lab's addresses."""
+        text = _substitute((CONFIGS / "rtpproxy.md").read_text())
+        lines = text.splitlines()
+        first = next(i for i, line in enumerate(lines) if line.startswith("    rtpproxy "))
+        command = " ".join(line.strip().rstrip("\\") for line in lines[first : first + 2]).split()
+        return [*command, "-p", str(self.work / "rtpproxy.pid")]
+
+    def _http(self, method: str, path: str) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", API_PORT, timeout=5)
+        connection.sock = open_socket(self.topology, "edge", socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            connection.sock.settimeout(5)
+            connection.sock.connect(("127.0.0.1", API_PORT))
+            connection.request(method, path, headers={"Connection": "close"})
+            response = connection.getresponse()
+            body = response.read()
+        except OSError as error:
+            raise LabError(f"the agent's API does not answer {method} {path}: {error}") from None
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise LabError(f"{method} {path}: {response.status} {body[:500]!r}")
+        return body
+
+
+def _substitute(text: str) -> str:
+    """The lab's addresses in place of the documentation addresses of the shipped configurations."""
+    pairs = (
+        ("203.0.113.10", EDGE_IP),
+        ("2001:db8::10", EDGE_IP6),
+        ("198.51.100.20:5060", f"{CALLEE_IP}:5060"),
+        ("192.0.2.0/24", "198.18.0.0/16"),
+        ("2001:db8:2::/48", "fd91::/16"),
+    )
+    for old, new in pairs:
+        text = text.replace(old, new)
+    return text
+
+
+def _opensips_modules() -> Path:
+    binary = Path(shutil.which("opensips") or "").resolve()
+    found = [path for lib in ("lib", "lib64") for path in binary.parent.parent.glob(f"{lib}/**/opensips/modules")]
+    if not found:
+        raise LabError(f"no OpenSIPS modules below {binary.parent.parent}")
+    return found[0]
