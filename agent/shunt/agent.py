@@ -144,8 +144,7 @@ class Agent:
         if self.builtin is not None:
             await self.builtin.start()
         if self.table is not None:
-            ranges = [media for relay in self.pool.relays for media in relay.media]
-            self.table.set_media(ranges)
+            self.offloader.media = [media for relay in self.pool.relays for media in relay.media]
             await self.table.start()
         if restored:
             log.info("journal: %d calls carried on", len(restored))

@@ -18,7 +18,7 @@ from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stre
 from shunt.calls.plan import Policy, plan_stream
 from shunt.learning.latch import Verdict
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import LearnNotice, Outcome, RelayEntry, StreamStats
+from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, StreamStats
 from shunt.tables.relay_table import RelayTable
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ class Offloader:
         self.policy = policy
         self.clock = clock
         self.draining = False
+        self.media: list[MediaRange] = []
         self.entries: dict[FiveTuple, Stream] = {}
         self.orphans: dict[FiveTuple, float] = {}
         self.strays_ignored = 0
@@ -325,6 +326,9 @@ class Offloader:
         """The data plane is (back) there: make sure of every entry, in both directions, never cutting a live stream."""
         assert self.table is not None
         async with self._reconciling:
+            declared = await self.table.declare_media(self.media)
+            if not declared.ok:
+                log.error("the data plane does not take the media addresses, so nothing can be learned: %s", declared.detail or declared.outcome.value)
             present = await self.table.entries()
             for key in self._doomed & present.keys():
                 if key not in self.entries:

@@ -40,17 +40,20 @@ class Upkeep:
         self._in_flight = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
-        """Tick for ever; a failing tick is logged and the next one comes."""
+        """Tick for ever, and poll each relay beside it, so that a dead one holds nothing up."""
+        await asyncio.gather(self._every_second(self.tick), *(self._every_second(relay.poll) for relay in self.pool.relays))
+
+    @staticmethod
+    async def _every_second(work: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await self.tick()
+                await work()
             except Exception:
                 log.exception("upkeep failed; trying again in a second")
             await asyncio.sleep(1.0)
 
     async def tick(self) -> None:
         now = self.offloader.clock()
-        await asyncio.gather(*(relay.poll() for relay in self.pool.relays))
         lines = [line for line in self.book.lines() if line.released is None]
         await asyncio.gather(*(self._keep_alive(line, now) for line in lines))
         for line in lines:

@@ -1,0 +1,292 @@
+"""The agent's core: signalling and packets in, relay entries out."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import Outcome
+from tests.agent.parts import RELAY_IP, Core
+
+
+async def both_speak(core: Core, pl: int, pu: int) -> None:
+    await core.packet("10.91.1.2:6000", pl, ssrc=1)
+    await core.packet("10.91.2.2:7000", pu, ssrc=2)
+
+
+async def test_entries_are_the_four_of_the_design():
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    await core.packet("10.91.1.2:6001", pl + 1)
+    await core.packet("10.91.2.2:7001", pu + 1)
+    assert core.rewrites() == {
+        f"10.91.1.2:6000 > {RELAY_IP}:{pl}": f"{RELAY_IP}:{pu} > 10.91.2.2:7000",
+        f"10.91.2.2:7000 > {RELAY_IP}:{pu}": f"{RELAY_IP}:{pl} > 10.91.1.2:6000",
+        f"10.91.1.2:6001 > {RELAY_IP}:{pl + 1}": f"{RELAY_IP}:{pu + 1} > 10.91.2.2:7001",
+        f"10.91.2.2:7001 > {RELAY_IP}:{pu + 1}": f"{RELAY_IP}:{pl + 1} > 10.91.1.2:6001",
+    }
+
+
+async def test_nothing_is_installed_before_both_parties_were_heard():
+    core = Core()
+    pl, _ = await core.call()
+    await core.packet("10.91.1.2:6000", pl)
+    assert core.table.held == {}
+    assert core.stream()["reason"] == "waiting-for-other-party"
+    assert core.stream(direction="callee->caller")["reason"] == "waiting-for-media"
+
+
+async def test_one_way_media_goes_to_the_signalled_address_after_the_grace_time():
+    core = Core(one_way_after=0.05)
+    pl, pu = await core.call()
+    await core.packet("10.91.1.2:6000", pl)
+    core.now += 0.1
+    await asyncio.sleep(0.1)
+    await core.settle()
+    assert core.rewrites() == {f"10.91.1.2:6000 > {RELAY_IP}:{pl}": f"{RELAY_IP}:{pu} > 10.91.2.2:7000"}
+    assert core.stream()["reason"] == "one-way"
+
+
+async def test_the_learned_nat_address_is_the_destination_not_the_signalled_one():
+    core = Core()
+    pl, pu = await core.call(caller="10.91.3.2 6000")
+    await core.packet("10.91.3.2:41234", pl, ssrc=1)
+    await core.packet("10.91.2.2:7000", pu, ssrc=2)
+    assert core.rewrites()[f"10.91.2.2:7000 > {RELAY_IP}:{pu}"] == f"{RELAY_IP}:{pl} > 10.91.3.2:41234"
+
+
+async def test_an_unvouched_source_needs_a_run_of_packets_over_the_guard_time():
+    core = Core()
+    pl, pu = await core.call(caller="192.168.50.2 6000")
+    await core.packet("10.91.2.2:7000", pu, ssrc=2)
+    for n in range(5):
+        assert core.table.held == {}
+        await core.packet("10.91.3.2:41234", pl, ssrc=1, seq=n)
+        assert core.stream()["reason"] == ("verifying-source" if n < 4 else "offloaded")
+        core.now += 0.021
+    assert len(core.table.held) == 2
+
+
+async def test_two_persistent_sources_leave_the_stream_on_the_relay():
+    core = Core()
+    pl, pu = await core.call(caller="192.168.50.2 6000")
+    await core.packet("10.91.2.2:7000", pu, ssrc=2)
+    for n in range(10):
+        await core.packet("10.91.3.2:41234", pl, ssrc=1, seq=n)
+        await core.packet("10.91.9.9:5555", pl, ssrc=7, seq=n)
+        core.now += 0.02
+    assert core.table.held == {}
+    assert core.stream()["reason"] == "contested"
+
+
+async def test_a_sprayer_neither_latches_nor_disturbs():
+    core = Core()
+    ports = [await core.call(f"c{n}", caller="192.168.50.2 6000") for n in range(6)]
+    for seq in range(20):
+        for pl, pu in ports:
+            await core.packet("10.66.6.6:9999", pl, ssrc=9, seq=seq)
+            await core.packet("10.66.6.6:9999", pu, ssrc=9, seq=seq)
+        core.now += 0.02
+    assert core.table.held == {}
+    pl, pu = ports[5]
+    await core.packet("10.91.2.2:7000", pu, ssrc=2)
+    for n in range(6):
+        await core.packet("10.91.3.2:41234", pl, ssrc=1, seq=n)
+        await core.packet("10.66.6.6:9999", pl, ssrc=9, seq=20 + n)
+        core.now += 0.03
+    assert f"10.91.3.2:41234 > {RELAY_IP}:{pl}" in core.rewrites()
+    assert not any("10.66.6.6" in key + value for key, value in core.rewrites().items())
+
+
+async def test_entries_are_out_before_the_relay_hears_of_a_port_change_and_the_old_source_is_quarantined():
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    held_when_relay_heard: list[int] = []
+    core.relay.at_command = lambda command: held_when_relay_heard.append(len(core.table.held))
+    await core.say("Uc0,8 c1 10.91.1.2 6100 A;1 B;1")
+    assert held_when_relay_heard == [0]
+    await core.packet("10.91.1.2:6000", pl, ssrc=1, seq=50)
+    assert core.table.held == {}, "a late packet from the old port must not latch"
+    await core.packet("10.91.1.2:6100", pl, ssrc=1, seq=51)
+    assert core.rewrites()[f"10.91.1.2:6100 > {RELAY_IP}:{pl}"] == f"{RELAY_IP}:{pu} > 10.91.2.2:7000"
+    assert core.rewrites()[f"10.91.2.2:7000 > {RELAY_IP}:{pu}"] == f"{RELAY_IP}:{pl} > 10.91.1.2:6100"
+
+
+async def test_a_repeated_answer_changes_nothing():
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    before = list(core.table.log)
+    await core.say("Lc0,8 c1 10.91.2.2 7000 A;1 B;1")
+    assert core.table.log == before and len(core.table.held) == 2
+
+
+async def test_re_invite_by_the_callee_keeps_the_legs_apart():
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    assert await core.say("Uc0,8 c1 10.91.2.2 7200 B;1 A;1") == b"%d %s" % (pl, RELAY_IP.encode())
+    assert await core.say("Lc0,8 c1 10.91.1.2 6000 B;1 A;1") == b"%d %s" % (pu, RELAY_IP.encode())
+    await core.packet("10.91.2.2:7200", pu, ssrc=2)
+    assert core.rewrites() == {
+        f"10.91.1.2:6000 > {RELAY_IP}:{pl}": f"{RELAY_IP}:{pu} > 10.91.2.2:7200",
+        f"10.91.2.2:7200 > {RELAY_IP}:{pu}": f"{RELAY_IP}:{pl} > 10.91.1.2:6000",
+    }
+
+
+async def test_hold_with_the_null_address_takes_both_directions_out_and_unhold_brings_them_back():
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    await core.say("Uc0,8 c1 0.0.0.0 6000 A;1 B;1")
+    assert core.table.held == {}
+    assert core.stream(direction="callee->caller")["reason"] == "on-hold"
+    await core.say("Uc0,8 c1 10.91.1.2 6000 A;1 B;1")
+    core.now += 4
+    await core.packet("10.91.1.2:6000", pl, ssrc=1)
+    assert len(core.table.held) == 2
+
+
+async def test_resize_stays_on_the_relay_with_its_reason():
+    core = Core()
+    pu = int((await core.say("UZ20c0 c1 10.91.1.2 6000 A;1")).split()[0])
+    pl = int((await core.say("LZ20c0 c1 10.91.2.2 7000 A;1 B;1")).split()[0])
+    await both_speak(core, pl, pu)
+    assert core.table.held == {} and core.stream()["reason"] == "resize"
+
+
+@pytest.mark.parametrize(("command", "reason"), [("R c1 A;1 B;1", "recording"), ("P c1 prompt 0 A;1 B;1", "playback"), ("C c1 udp:10.0.0.1:9 A;1 B;1", "copy")])
+async def test_what_only_the_relay_can_do_brings_the_stream_back_to_it(command, reason):
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    held: list[int] = []
+    core.relay.at_command = lambda c: held.append(len(core.table.held))
+    await core.say(command)
+    assert held == [0] and core.stream()["reason"] == reason
+
+
+async def test_delete_takes_everything_out_whatever_the_tags_order():
+    for tags in ("A B", "B A", "A"):
+        core = Core()
+        pl, pu = await core.call()
+        await both_speak(core, pl, pu)
+        assert await core.say(f"D c1 {tags}") == b"0"
+        assert core.table.held == {} and core.book.calls() == []
+        assert core.stream()["state"] == "released"
+        assert await core.say(f"D c1 {tags}") == b"E50"
+
+
+async def test_a_delete_that_races_an_install_leaves_nothing():
+    core = Core()
+    pl, pu = await core.call()
+    core.table.delay = 0.02
+    await core.packet("10.91.1.2:6000", pl, ssrc=1, wait=False)
+    await core.packet("10.91.2.2:7000", pu, ssrc=2, wait=False)
+    await asyncio.sleep(0.005)
+    await core.say("D c1 A B")
+    assert core.table.held == {} and core.offloader.entries == {}
+
+
+async def test_query_counts_what_the_data_plane_carried():
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    core.table.counts[FiveTuple(Endpoint.parse("10.91.1.2:6000"), Endpoint.of(RELAY_IP, pl))].packets = 100
+    core.table.counts[FiveTuple(Endpoint.parse("10.91.2.2:7000"), Endpoint.of(RELAY_IP, pu))].packets = 30
+    assert await core.say("Q c1 A;1 B;1") == b"60 101 32 133 0"
+    assert await core.say("Q c1 B;1 A;1") == b"60 31 102 133 0"
+
+
+async def test_a_full_table_leaves_the_stream_on_the_relay_and_says_so():
+    core = Core()
+    pl, pu = await core.call()
+    core.table.fail = Outcome.TABLE_FULL
+    await both_speak(core, pl, pu)
+    assert core.stream()["reason"] == "table-full" and core.offloader.entries == {}
+
+
+async def test_an_unanswered_delete_is_done_when_the_data_plane_is_back():
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    core.table.fail = Outcome.UNAVAILABLE
+    await core.say("D c1 A B")
+    assert len(core.table.held) == 2
+    core.table.fail = None
+    await core.offloader.reconcile()
+    assert core.table.held == {}
+
+
+async def test_reconcile_puts_back_what_the_data_plane_lost_and_cuts_nothing_live():
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    lost, kept = list(core.table.held)
+    del core.table.held[lost]
+    core.table.log.clear()
+    await core.offloader.reconcile()
+    assert core.table.log == [("insert", lost)]
+    assert set(core.table.held) == {lost, kept}
+
+
+async def test_nat_rebinding_is_followed_only_when_the_old_source_is_silent():
+    core = Core()
+    pl, pu = await core.call(caller="192.168.50.2 6000")
+    await core.packet("10.91.2.2:7000", pu, ssrc=2)
+    for n in range(6):
+        await core.packet("10.91.3.2:41234", pl, ssrc=1, seq=n)
+        core.now += 0.03
+    old = FiveTuple(Endpoint.parse("10.91.3.2:41234"), Endpoint.of(RELAY_IP, pl))
+    assert old in core.table.held
+    core.table.counts[old].idle_ms = 10
+    await core.packet("10.91.3.2:50000", pl, ssrc=1, seq=7)
+    assert old in core.table.held, "the old source still sends: this is an injection, not a rebinding"
+    core.table.counts[old].idle_ms = 400
+    await core.packet("10.91.3.2:50000", pl, ssrc=1, seq=8)
+    assert old not in core.table.held
+    assert core.rewrites()[f"10.91.2.2:7000 > {RELAY_IP}:{pu}"] == f"{RELAY_IP}:{pl} > 10.91.3.2:50000"
+
+
+async def test_unknown_commands_and_garbage_reach_the_relay_as_they_came():
+    core = Core()
+    for body in ("Z whatever 1 2 3", "V", "VF 20050322", "G nsess_created"):
+        await core.say(body)
+        assert core.relay.seen[-1] == body.encode()
+
+
+async def test_a_silent_relay_is_a_silent_agent():
+    core = Core()
+    core.relay.silent = True
+    assert await core.say("Uc0 c1 10.91.1.2 6000 A;1") is None
+    assert core.book.calls() == []
+
+
+async def test_late_offer_names_the_offerer_first():
+    core = Core()
+    pu = int((await core.say("Uc0 c1 10.91.2.2 7000 UAS;1 UAC;1")).split()[0])
+    pl = int((await core.say("Lc0 c1 10.91.1.2 6000 UAS;1 UAC;1")).split()[0])
+    await core.packet("10.91.2.2:7000", pl, ssrc=2)
+    await core.packet("10.91.1.2:6000", pu, ssrc=1)
+    assert core.rewrites() == {
+        f"10.91.2.2:7000 > {RELAY_IP}:{pl}": f"{RELAY_IP}:{pu} > 10.91.1.2:6000",
+        f"10.91.1.2:6000 > {RELAY_IP}:{pu}": f"{RELAY_IP}:{pl} > 10.91.2.2:7000",
+    }
+
+
+async def test_several_media_are_separate_lines_and_one_delete_ends_all():
+    core = Core()
+    ports = {}
+    for media, offset in ((1, 0), (2, 2)):
+        ports[media] = int((await core.say(f"Uc0 c1 10.91.1.2 {6000 + offset} A;{media}")).split()[0])
+    for media, offset in ((1, 0), (2, 2)):
+        pl = int((await core.say(f"Lc0 c1 10.91.2.2 {7000 + offset} A;{media} B;{media}")).split()[0])
+        await core.packet(f"10.91.1.2:{6000 + offset}", pl, ssrc=media)
+        await core.packet(f"10.91.2.2:{7000 + offset}", ports[media], ssrc=10 + media)
+    assert len(core.table.held) == 4
+    await core.say("D c1 A B")
+    assert core.table.held == {}
