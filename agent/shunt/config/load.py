@@ -105,12 +105,13 @@ def loads(text: str, file: str = "shunt.yaml") -> Config:
         raise ConfigError(file, [Problem(1, 1, (), "the file is empty; it needs at least relays or builtin_relay")])
     if not isinstance(data, dict):
         raise ConfigError(file, [Problem(*positions.nearest(()), (), "the file is not a mapping of keys such as relays:")])
-    problems = positions.problems + _empty_sections(data, positions)
+    empty = _empty_sections(data, positions)
+    problems = positions.problems + empty
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
-        seen = {p.where for p in problems}
-        problems += [p for p in (_problem(e, positions) for e in error.errors()) if p.where not in seen]
+        told = {p.where for p in empty}
+        problems += [p for p in (_problem(e, positions) for e in error.errors()) if p.where not in told]
         raise ConfigError(file, problems) from None
     problems += [Problem(*positions.nearest(where), where, message) for where, message in config.problems()]
     if problems:
@@ -241,3 +242,21 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
         if _FLOAT.fullmatch(text) and not re.fullmatch(r"[-+]?[0-9]+", text):
             return float(text)
     return text
+
+
+def api_token(config: Config) -> str | None:
+    """The REST API's token, from the configuration or the first line of its token_file; None if there is none.
+
+    Raises ValueError, naming the file, where it cannot be read or holds no usable token.
+    """
+    if config.api.token_file is None:
+        return config.api.token
+    path = config.api.token_file
+    try:
+        with open(path, encoding="utf-8") as stream:
+            token = stream.readline(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"api.token_file {path}: {getattr(error, 'strerror', None) or error}") from None
+    if len(token) < 8:
+        raise ValueError(f"api.token_file {path}: its first line has {len(token)} characters; a token has at least 8")
+    return token

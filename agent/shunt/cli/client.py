@@ -1,0 +1,113 @@
+"""A small HTTP client for the agent's REST API, over TCP or a unix socket (stdlib only: the command starts fast)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import click
+
+DEFAULT_API = "http://127.0.0.1:8077"
+EXIT_PROBLEM, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
+# More than the agent itself waits for the data plane, so that its own words arrive.
+_TIMEOUT_S = 8.0
+_PAGE = 1000
+
+
+class Failure(click.ClickException):
+    """Ends the command with a message on standard error and an exit code."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_PROBLEM, status: int = 0) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.status = status
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"shunt: {self.message}", err=True)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Client:
+    """Asks one agent. `api` is http://HOST:PORT, HOST:PORT or unix:/PATH."""
+
+    def __init__(self, api: str, token: str | None = None) -> None:
+        """Raises Failure (usage) where `api` is none of these."""
+        self.api = api
+        self._headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._unix = api.removeprefix("unix:") if api.startswith("unix:") else None
+        if self._unix is None:
+            url = api if "://" in api else f"http://{api}"
+            try:
+                parts = urlsplit(url)
+                host, port = parts.hostname, parts.port
+            except ValueError:
+                host = port = None
+                parts = urlsplit("")
+            if parts.scheme != "http" or not host:
+                raise Failure(f"{api!r} is not http://HOST:PORT, HOST:PORT or unix:/PATH", EXIT_USAGE)
+            self._host, self._port = host, port or 8077
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The JSON answer. Raises Failure: unreachable, or with the agent's own words for an error."""
+        given = {name: value for name, value in query.items() if value is not None}
+        target = path + (f"?{urlencode(given)}" if given else "")
+        if self._unix is not None:
+            connection: http.client.HTTPConnection = _UnixConnection(self._unix, _TIMEOUT_S)
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
+        try:
+            connection.request("GET", target, headers=self._headers)
+            response = connection.getresponse()
+            body = response.read()
+        except TimeoutError:
+            raise Failure(f"no answer from the agent at {self.api} within {_TIMEOUT_S:g} s", EXIT_UNREACHABLE) from None
+        except OSError as error:
+            raise Failure(f"no agent at {self.api}: {error.strerror or error} (is `shunt run` running? --api or SHUNT_API names another)", EXIT_UNREACHABLE) from None
+        except http.client.HTTPException as error:
+            raise Failure(f"what answers at {self.api} is not a Shunt agent: {error!r}", EXIT_UNREACHABLE) from None
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            raise Failure(f"what answers at {self.api} is not a Shunt agent (status {response.status}, no JSON)", EXIT_UNREACHABLE) from None
+        if response.status != 200:
+            message = answer.get("error", "no reason given") if isinstance(answer, dict) else str(answer)
+            hint = " (set SHUNT_TOKEN or --token-file)" if response.status == 401 else ""
+            raise Failure(message + hint, EXIT_USAGE if response.status == 400 else EXIT_PROBLEM, response.status)
+        return answer
+
+    def calls(self, state: str | None, reason: str | None) -> Iterator[dict[str, Any]]:
+        """Every call that has a stream in this state and with this reason, page by page."""
+        offset: int | None = 0
+        seen: set[str] = set()
+        while offset is not None:
+            page = self.get("/v1/calls", state=state, reason=reason, limit=_PAGE, offset=offset)
+            for call in page["calls"]:
+                # Calls come and go between pages; none is shown twice.
+                if call["call_id"] not in seen:
+                    seen.add(call["call_id"])
+                    yield call
+            offset = page["next"]
+
+    def call(self, call_id: str) -> dict[str, Any]:
+        """One call with the counters that the agent has at hand."""
+        return self.get("/v1/calls/" + quote(call_id, safe=""))
+
+    def why(self, call_id: str) -> dict[str, Any]:
+        """One call with counters read now. Raises Failure with status 503 where the data plane does not answer."""
+        return self.get(f"/v1/calls/{quote(call_id, safe='')}/why")

@@ -1,0 +1,316 @@
+"""The `shunt` command: runs the agent and the softswitch, checks configurations, and asks a running agent.
+
+Every command imports what it needs when it runs, so that `shunt calls` does not wait for gRPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shunt import __version__
+from shunt.cli.client import DEFAULT_API, EXIT_PROBLEM, EXIT_USAGE, Client, Failure
+
+if TYPE_CHECKING:
+    from shunt.config.model import Config
+
+_EXIT_CODES = "Exit codes: 0 all is well; 1 a problem, or not found; 2 wrong usage; 3 the agent cannot be reached."
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class _Command(click.Command):
+    """A command whose help ends with the exit codes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("epilog", _EXIT_CODES)
+        super().__init__(*args, **kwargs)
+
+
+class _Group(click.Group):
+    command_class = _Command
+
+
+@click.group(cls=_Group, context_settings=_CONTEXT, epilog=_EXIT_CODES)
+@click.version_option(__version__, message="shunt %(version)s")
+def cli() -> None:
+    """Takes the media of SIP calls off the relay server."""
+
+
+def _asks_agent(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds --api, --token-file and --json, and hands the command a Client."""
+
+    @click.option("--api", envvar="SHUNT_API", default=DEFAULT_API, show_default=True, metavar="URL", help="The agent: http://HOST:PORT or unix:/PATH; also SHUNT_API.")
+    @click.option("--token-file", type=click.Path(dir_okay=False), help="File whose first line is the API's token; or put the token into SHUNT_TOKEN.")
+    @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+    def wrapped(api: str, token_file: str | None, **arguments: Any) -> None:
+        command(client=Client(api, _token(token_file)), **arguments)
+
+    wrapped.__doc__ = command.__doc__
+    wrapped.__name__ = command.__name__
+    wrapped.__click_params__ = getattr(command, "__click_params__", []) + wrapped.__click_params__  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _token(token_file: str | None) -> str | None:
+    if token_file is None:
+        return os.environ.get("SHUNT_TOKEN") or None
+    try:
+        with open(token_file, encoding="utf-8") as stream:
+            return stream.readline(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(f"{token_file}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _echo_json(value: Any, indent: int | None = 2) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def _load(path: str) -> "Config":
+    from shunt.config.load import ConfigError, load
+
+    try:
+        return load(path)
+    except ConfigError as error:
+        for line in error.lines():
+            click.echo(line, err=True)
+        count = len(error.problems)
+        raise Failure(f"{path} has {count} error{'' if count == 1 else 's'}") from None
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from None
+
+
+async def _until_stopped(work: Coroutine[Any, Any, Any]) -> None:
+    """Run until done, SIGTERM or SIGINT; the second signal does not wait for an orderly end."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        stopping = True
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not stopping:
+            raise
+
+
+def _serve(what: str, start: Callable[[], Any]) -> None:
+    """Run a service to its end; what the operating system or its values refuse becomes one line, not a traceback."""
+    try:
+        result = start()
+        if inspect.iscoroutine(result):
+            asyncio.run(_until_stopped(result))
+    except (OSError, ValueError) as error:
+        import logging
+
+        logging.getLogger("shunt").debug("%s ended", what, exc_info=True)
+        raise Failure(f"{what}: {error}") from None
+
+
+@cli.command()
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration.")
+def run(path: str) -> None:
+    """Run the agent until SIGTERM or Ctrl-C."""
+    config = _load(path)
+    if not config.serves_agent:
+        raise Failure(f"{path} names no relay: the agent needs relays or builtin_relay")
+    from shunt.agent import run as run_agent
+    from shunt.cli import logs
+
+    logs.configure(config.log.level, config.log.format)
+    _serve("agent", lambda: run_agent(config))
+
+
+@cli.command()
+@click.option("-c", "--config", "path", metavar="FILE", help="Configuration with a softswitch section; the options below win over it.")
+@click.option("--interface", "interfaces", multiple=True, metavar="NAME", help="Interface on which media arrives or leaves; may be repeated.")
+@click.option("--listen", multiple=True, metavar="ADDRESS:PORT", help="Where BF Runtime is served; may be repeated.  [default: 127.0.0.1:50052]")
+@click.option("--capacity", type=click.IntRange(1, 16_777_216), metavar="N", help="Entries of the relay table.  [default: 262144]")
+@click.option("--mode", type=click.Choice(["auto", "native", "generic"]), help="XDP mode.  [default: auto]")
+@click.option("--pin-dir", metavar="DIR", help="Where programs and maps are pinned.  [default: /sys/fs/bpf/shunt]")
+@click.option("--unload", is_flag=True, help="Take programs and entries out of the kernel at the end; without it they stay and go on forwarding.")
+def softswitch(path: str | None, unload: bool, **options: Any) -> None:
+    """Run the Linux data plane until SIGTERM or Ctrl-C. Needs root."""
+    from pydantic import ValidationError
+
+    from shunt.cli import logs
+    from shunt.config.model import Log, Softswitch
+
+    config = _load(path) if path is not None else None
+    section = config.softswitch if config is not None else None
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items() if value}
+    if section is None and "interfaces" not in given:
+        raise Failure(f"{path} has no softswitch section; give --interface" if path else "give -c FILE or --interface", EXIT_USAGE)
+    try:
+        settings = Softswitch.model_validate((section.model_dump() if section is not None else {}) | given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Failure(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}", EXIT_USAGE) from None
+    log = config.log if config is not None else Log()
+    logs.configure(log.level, log.format)
+    from shunt_softswitch.server import run as run_softswitch
+
+    _serve("softswitch", lambda: run_softswitch(**settings.model_dump(), unload_on_exit=unload))
+
+
+@cli.command("check-config")
+@click.argument("file")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON: {valid, errors: [{line, column, key, message}], config}.")
+def check_config(file: str, as_json: bool) -> None:
+    """Check a configuration FILE: errors with line and column."""
+    from shunt.config.load import ConfigError, load
+    from shunt.config.model import dotted
+
+    if not as_json:
+        _load(file)
+        click.echo(f"{file}: no errors")
+        return
+    try:
+        config = load(file)
+    except ConfigError as error:
+        problems = [{"line": p.line, "column": p.column, "key": dotted(p.where) if p.where else None, "message": p.message} for p in error.problems]
+        _echo_json({"valid": False, "errors": problems, "config": None})
+        sys.exit(EXIT_PROBLEM)
+    except OSError as error:
+        _echo_json({"valid": False, "errors": [{"line": None, "column": None, "key": None, "message": f"{file}: {error.strerror}"}], "config": None})
+        sys.exit(EXIT_PROBLEM)
+    effective = config.model_dump(mode="json")
+    if effective["api"]["token"] is not None:
+        effective["api"]["token"] = "(hidden)"
+    _echo_json({"valid": True, "errors": [], "config": effective})
+
+
+@cli.command()
+@click.option("--state", metavar="STATE", help="Only calls with a stream in this state (`shunt reasons` lists them).")
+@click.option("--reason", metavar="REASON", help="Only calls with a stream with this reason.")
+@click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C; with --json one line each time.")
+@_asks_agent
+def calls(client: Client, as_json: bool, state: str | None, reason: str | None, watch: bool) -> None:
+    """List the calls and what carries their media."""
+    from shunt.cli import show
+
+    try:
+        while True:
+            found = list(client.calls(state, reason))
+            if watch and not as_json:
+                click.clear()  # does nothing off a terminal
+            if as_json:
+                _echo_json({"calls": found}, None if watch else 2)
+            else:
+                show.calls(found)
+            if not watch:
+                return
+            sys.stdout.flush()
+            time.sleep(1)
+    except KeyboardInterrupt:
+        click.echo()
+
+
+@cli.command()
+@click.argument("call_id", metavar="CALL-ID")
+@_asks_agent
+def why(client: Client, as_json: bool, call_id: str) -> None:
+    """Explain where each stream of a call is, and why."""
+    from shunt.cli import show
+
+    try:
+        call = client.why(call_id)
+    except Failure as failure:
+        if failure.status != 503:
+            raise
+        # The rest of the answer is needed most when the data plane is down.
+        click.echo(f"shunt: counters are not fresh: {failure.message}", err=True)
+        call = client.call(call_id)
+    if as_json:
+        _echo_json(call)
+    else:
+        show.why(call)
+
+
+@cli.command()
+@click.argument("src")
+@click.argument("dst")
+@_asks_agent
+def trace(client: Client, as_json: bool, src: str, dst: str) -> None:
+    """Ask the data plane where a packet would go, and why.
+
+    SRC and DST are ADDRESS:PORT or [IPV6-ADDRESS]:PORT.
+    """
+    from shunt.cli import show
+    from shunt.net import Endpoint
+
+    for name, text in (("SRC", src), ("DST", dst)):
+        try:
+            Endpoint.parse(text)
+        except ValueError as error:
+            raise Failure(f"{name}: {error}", EXIT_USAGE) from None
+    answer = client.get("/v1/trace", src=src, dst=dst)
+    if as_json:
+        _echo_json(answer)
+    else:
+        show.trace(src, dst, answer)
+
+
+@cli.command()
+@_asks_agent
+def status(client: Client, as_json: bool) -> None:
+    """Show the agent, its relays and its data plane."""
+    from shunt.cli import show
+
+    answer = client.get("/v1/status")
+    if as_json:
+        _echo_json(answer)
+    else:
+        show.status(answer)
+
+
+_STATES = {
+    "allocated": "The relay has given out ports; the call has no answer yet.",
+    "learning": "The agent is finding out where a party's packets come from; the relay carries them meanwhile.",
+    "offloaded": "The data plane carries the stream.",
+    "suspended": "The relay carries the stream; the reason says why, and for how long.",
+    "released": "The stream has ended.",
+}
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Write JSON: {states, reasons}.")
+def reasons(as_json: bool) -> None:
+    """List every state and reason, in plain words."""
+    from shunt.calls.reasons import REASONS
+    from shunt.cli import show
+
+    if as_json:
+        _echo_json({"states": _STATES, "reasons": REASONS})
+        return
+    show.table(("STATE", "MEANING"), _STATES.items())
+    click.echo()
+    show.table(("REASON", "MEANING"), REASONS.items())
+
+
+def main() -> None:
+    """Entry point of the `shunt` command."""
+    for stream in (sys.stdout, sys.stderr):
+        # A Call-ID may hold what the terminal's encoding cannot write.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    cli(prog_name="shunt")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""How the `shunt` command writes calls and states for people: tables on a terminal, plain aligned text elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+_STATES = ("offloaded", "learning", "allocated", "suspended", "released")
+
+
+def printable(text: Any) -> str:
+    """Text from the network as it may go to a terminal: control characters and the like are escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def duration(seconds: float) -> str:
+    """750 ms, 12.5 s, 1 min 15 s, 2 h 03 min, 3 d 4 h."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+def size(count: int) -> str:
+    """Bytes in decimal units."""
+    value, units = float(count), ["B", "kB", "MB", "GB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[int] = ()) -> None:
+    """Write a table; `right` are the columns set to the right. Off a terminal no line is wrapped or cut."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table(box=None, pad_edge=False, header_style="bold")
+        for n, heading in enumerate(headings):
+            grid.add_column(heading, justify="right" if n in right else "left", overflow="fold")
+        for row in cells:
+            # Text, not str: square brackets in a Call-ID are not markup.
+            grid.add_row(*(Text(cell) for cell in row))
+        Console(highlight=False).print(grid)
+        return
+    widths = [max(len(row[n]) for row in [list(headings), *cells]) for n in range(len(headings))]
+    for row in [list(headings), *cells]:
+        click.echo("  ".join(c.rjust(w) if n in right else c.ljust(w) for n, (c, w) in enumerate(zip(row, widths))).rstrip())
+
+
+def _streams(call: dict[str, Any]) -> list[dict[str, Any]]:
+    return [stream for media in call["media"] for stream in media["streams"]]
+
+
+def calls(found: Sequence[dict[str, Any]]) -> None:
+    """One line for each call."""
+    rows = []
+    for call in found:
+        streams = _streams(call)
+        states = Counter(s["state"] for s in streams)
+        summary = ", ".join(f"{states[s]} {s}" for s in (*_STATES, *sorted(set(states) - set(_STATES))) if states[s])
+        reasons = ", ".join(sorted({s["reason"] for s in streams if s["reason"] != s["state"]}))
+        packets = sum(s["packets"] or 0 for s in streams)
+        rows.append((call["call_id"], duration(call["age_s"]), call["relay"], summary or "no media yet", reasons or "-", packets))
+    if rows:
+        table(("CALL-ID", "AGE", "RELAY", "STREAMS", "REASONS", "PACKETS"), rows, right=(1, 5))
+    click.echo(f"{len(rows)} call{'' if len(rows) == 1 else 's'}")
+
+
+def why(call: dict[str, Any]) -> None:
+    """Everything about one call, in plain words."""
+    echo = lambda text: click.echo(printable(text))  # noqa: E731
+    ended = ", ended" if call.get("ended") else ""
+    echo(f"Call {call['call_id']} on relay {call['relay']}, begun {call['created']}, {duration(call['age_s'])} ago{ended}")
+    echo(f"From tag {call['from_tag'] or '-'}, to tag {call['to_tag'] or '-'}")
+    if not call["media"]:
+        echo("No media line: no relay port has been asked for yet.")
+    for media in call["media"]:
+        click.echo()
+        echo(f"Media {media['index'] if media['index'] is not None else '(only one)'}")
+        for side in ("caller", "callee"):
+            echo(f"  {side}: {_leg(media['legs'].get(side) or {})}")
+        for stream in media["streams"]:
+            for line in _stream(stream):
+                echo(line)
+
+
+def _leg(leg: dict[str, Any]) -> str:
+    signalled, learned, relay = leg.get("signalled"), leg.get("learned"), leg.get("relay_address")
+    if learned is None:
+        heard = "no packet believed yet"
+    else:
+        source = "signalling vouches for it" if leg.get("vouched") else "learned from its packets"
+        heard = f"sends from {learned} ({'as signalled' if learned == signalled else source})"
+    rtcp = f", RTCP from {leg['learned_rtcp']}" if leg.get("learned_rtcp") else ""
+    return f"signalled {signalled or '-'}; {heard}{rtcp}; sends to relay port {relay or '-'}"
+
+
+def _stream(stream: dict[str, Any]) -> list[str]:
+    lines = [f"  {stream['direction']} {stream['component'].upper()}: {stream['state']} for {duration(stream['since_s'])}, reason {stream['reason']}"]
+    explanation = stream.get("explanation") or _explanation(stream["reason"])
+    if explanation:
+        lines.append(f"    {explanation}")
+    if stream.get("detail"):
+        lines.append(f"    detail: {stream['detail']}")
+    if stream.get("key"):
+        lines.append(f"    entry: {stream['key']} leaves as {stream.get('rewrite')}")
+    if stream["packets"] or stream.get("key"):
+        idle = "" if stream.get("idle_ms") is None else f", the last {duration(stream['idle_ms'] / 1000)} ago"
+        lines.append(f"    data plane: {stream['packets']} packets, {size(stream['bytes'] or 0)}{idle}")
+        if quality := _quality(stream):
+            lines.append(f"    quality: {quality}")
+    if stream.get("stray"):
+        lines.append(f"    {stream['stray']} packets came to this port from another source and were not relayed by the data plane")
+    return lines
+
+
+def _explanation(reason: str) -> str:
+    from shunt.calls.reasons import REASONS
+
+    return REASONS.get(reason, "")
+
+
+def _quality(stream: dict[str, Any]) -> str:
+    words = []
+    if (lost := stream.get("lost")) is not None:
+        expected = lost + (stream["packets"] or 0)
+        words.append(f"{lost} lost" + (f" ({100 * lost / expected:.2f} %)" if expected else ""))
+    words += [f"{stream[name]} {name}" for name in ("reordered", "duplicates") if stream.get(name) is not None]
+    if stream.get("jitter_ms") is not None:
+        words.append(f"jitter {stream['jitter_ms']:.2f} ms")
+    return ", ".join(words)
+
+
+def status(status: dict[str, Any]) -> None:
+    """The agent as a whole."""
+    click.echo(printable(f"Shunt {status['version']}, up {duration(status['uptime_s'])}, control on {', '.join(status['control'])}"))
+    streams = ", ".join(f"{count} {state}" for state, count in status["streams"].items())
+    click.echo(printable(f"{status['calls']} calls; streams: {streams or 'none'}"))
+    packets = status["packets"]
+    plane_packets, relay_packets = packets.get("data_plane") or 0, packets.get("relay") or 0
+    share = f" ({100 * plane_packets / (plane_packets + relay_packets):.2f} % in the data plane)" if plane_packets + relay_packets else ""
+    click.echo(f"Media packets: {plane_packets} in the data plane, {relay_packets} in relays{share}")
+    plane = status.get("data_plane")
+    if plane is None:
+        click.echo("Data plane: none configured; all media stays on the relays")
+    else:
+        state = "connected" if plane["connected"] else "NOT CONNECTED"
+        click.echo(printable(f"Data plane: {plane['target']} ({plane.get('name') or 'unknown'}), {state}, {_or_dash(plane.get('entries'))} of {_or_dash(plane.get('capacity'))} entries"))
+    rows = [
+        (r["name"], r["address"], "up" if r["alive"] else "DOWN", _or_dash(r.get("sessions")), _or_dash(r.get("version")), _or_dash(r.get("keepalive")))
+        for r in status["relays"]
+    ]
+    table(("RELAY", "ADDRESS", "STATE", "SESSIONS", "VERSION", "KEEPALIVE"), rows, right=(3,))
+
+
+def _or_dash(value: Any) -> Any:
+    return "-" if value is None else value
+
+
+def trace(src: str, dst: str, answer: dict[str, Any]) -> None:
+    """The data plane's answer about one packet."""
+    click.echo(printable(f"{src} > {dst}: {answer['verdict']} ({answer['reason']})"))
+    if answer.get("out_dst"):
+        via = f" through {answer['out_interface']}" if answer.get("out_interface") else ""
+        click.echo(printable(f"leaves as {answer.get('out_src')} > {answer['out_dst']}{via}"))
