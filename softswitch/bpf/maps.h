@@ -1,0 +1,269 @@
+/* Memory layout shared with user space (shunt_softswitch/layout.py holds the same numbers) and the BPF maps. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SHUNT_MAPS_H
+#define SHUNT_MAPS_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define ADDRESS_ROWS 4096 /* rows of each address table; a power of two */
+#define ADDRESS_PROBES 8  /* an address lies within this many rows after its hash */
+#define ADDRESSES 1024    /* relay addresses that can own slots and media ports */
+#define CHUNK_PORTS 256   /* slots are handed out in chunks of this many neighbouring ports */
+#define NEXTHOPS 65536
+#define GATES 65536
+
+/* Flags of an entry. */
+#define ENTRY_KEY6 1 /* the key's addresses are IPv6 and lie in the slot's wide part */
+#define ENTRY_OUT6 2 /* it leaves as IPv6 */
+#define ENTRY_DSCP 4 /* the DSCP field is rewritten */
+
+/* Flags of a slot, which outlive its entry. */
+#define SLOT_OVERFLOW 1 /* further sources of this port are in the overflow table */
+
+/* Flags of a next hop. */
+#define NEXTHOP_NO_XMIT 1 /* the output interface cannot send what native XDP redirects */
+
+/* One relay entry. The first cache line is all that a relayed non-RTP IPv4 packet touches; the second
+ * holds what RTP adds. `generation` is odd while the entry is valid; it changes with every write, so a
+ * reader that sees the same odd value before and after copying has a whole entry. */
+struct slot {
+	__u32 generation;
+	__be32 saddr;
+	__be32 daddr;
+	__be16 sport;
+	__be16 dport;
+	__be32 out_saddr;
+	__be32 out_daddr;
+	__be16 out_sport;
+	__be16 out_dport;
+	__be16 nexthop;
+	__u8 flags;
+	__u8 dscp; /* as it stands in the TOS byte: shifted left by two */
+	__u64 packets;
+	__u64 bytes;   /* IP packet lengths as received */
+	__u64 last_ns; /* CLOCK_MONOTONIC of the last packet; of the installation before the first */
+	__u32 ttl_ms;
+	__u32 slot_flags;
+
+	__u32 ssrc;
+	__u32 cycles;     /* RFC 3550 A.1, already shifted by 16 */
+	__u32 received;   /* since the sequence (re)started */
+	__u32 lost_prior; /* lost before the sequence (re)started */
+	__u32 reordered;
+	__u32 duplicates;
+	__u64 seen; /* bit n: sequence number max_seq - n has arrived */
+	__u32 jitter; /* RFC 3550 A.8: 16 times the estimate, in units of 1024 ns */
+	__u32 last_timestamp;
+	__u16 max_seq;
+	__u16 base_seq;
+	__u32 stray;
+	__u32 bad_seq; /* 65537: none */
+	__u8 payload_type;
+	__u8 started;
+	__u16 unused;
+	__u64 arrival_ns; /* of the last RTP packet */
+};
+
+/* The IPv6 addresses of a slot; IPv4 never touches it. */
+struct wide {
+	__be32 saddr[4];
+	__be32 daddr[4];
+	__be32 out_saddr[4];
+	__be32 out_daddr[4];
+};
+
+/* Key and value of the overflow table; an IPv4 address stands in word 0, the other words are 0. */
+struct flow_key {
+	__be32 saddr[4];
+	__be32 daddr[4];
+	__be16 sport;
+	__be16 dport;
+	__u32 version; /* 4 or 6 */
+};
+
+struct overflow_entry {
+	struct slot slot;
+	struct wide wide;
+};
+
+/* Written as one 64-bit word; owner 0 is an empty row, otherwise the address's number + 1. */
+struct address4 {
+	__be32 addr;
+	__u32 owner;
+};
+
+/* Removed by owner = 0 first; set by owner last. */
+struct address6 {
+	__be32 addr[4];
+	__u32 owner;
+	__u32 unused;
+};
+
+struct address4_table {
+	struct address4 rows[ADDRESS_ROWS];
+};
+
+struct address6_table {
+	struct address6 rows[ADDRESS_ROWS];
+};
+
+/* The chunk (+ 1; 0: none) that holds each 256 ports of an address. */
+struct chunk_list {
+	__u16 chunk[65536 / CHUNK_PORTS];
+};
+
+/* A bit for each media port of an address. */
+struct port_set {
+	__u64 word[65536 / 64];
+};
+
+/* Like a slot, odd generation while resolved. */
+struct nexthop {
+	__u32 generation;
+	__u32 ifindex;
+	__u8 macs[12]; /* destination, source */
+	__u16 vlan;    /* 0: untagged */
+	__u16 mtu;
+	__u32 flags;
+	__u32 unused;
+};
+
+/* What one CPU counted. reason[RELAYED] is the relayed packets. */
+#define REASONS 24
+struct totals {
+	__u64 reason[REASONS];
+	__u64 relayed_bytes;
+	__u64 notices;
+	__u64 suppressed;
+	__u64 window; /* of the notice budget, in units of NOTICE_WINDOW */
+	__u64 budget_used;
+};
+
+/* One learn notice in the ring. */
+struct notice {
+	struct flow_key key;
+	__u32 ssrc;
+	__u16 seq;
+	__u8 rtp_version;
+	__u8 payload_type;
+};
+
+/* Entries that have no address row, and so need a look into the overflow table on every unknown address. */
+struct settings {
+	__u32 loose_entries;
+	__u32 unused;
+};
+
+/* What an adopting process checks before it believes the other maps. */
+struct layout_mark {
+	__u32 magic;
+	__u32 version;
+	__u32 capacity;
+	__u32 chunks;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct layout_mark);
+} layout SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct address4_table);
+} addresses4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct address6_table);
+} addresses6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, ADDRESSES);
+	__type(key, __u32);
+	__type(value, struct chunk_list);
+} chunks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, ADDRESSES);
+	__type(key, __u32);
+	__type(value, struct port_set);
+} media SEC(".maps");
+
+/* The loader sets the size of slots, wides and overflow from the capacity. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CHUNK_PORTS);
+	__type(key, __u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CHUNK_PORTS);
+	__type(key, __u32);
+	__type(value, struct wide);
+} wides SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, struct flow_key);
+	__type(value, struct overflow_entry);
+} overflow SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, NEXTHOPS);
+	__type(key, __u32);
+	__type(value, struct nexthop);
+} nexthops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct totals);
+} totals SEC(".maps");
+
+/* Rate gates of the learn notices: window number and count, each in 32 bits of one word. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GATES);
+	__type(key, __u32);
+	__type(value, __u64);
+} gates SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} notices SEC(".maps");
+
+#endif

@@ -1,0 +1,23 @@
+/* The relay programs: native XDP, generic XDP, and the one that `trace` runs on a packet of its own. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "relay.h"
+
+SEC("xdp")
+int relay_native(struct xdp_md *ctx)
+{
+	return relay(ctx, NATIVE);
+}
+
+SEC("xdp")
+int relay_generic(struct xdp_md *ctx)
+{
+	return relay(ctx, GENERIC);
+}
+
+SEC("xdp")
+int relay_trace(struct xdp_md *ctx)
+{
+	return relay(ctx, TRACE);
+}
+
+char LICENSE[] SEC("license") = "Apache-2.0";
