@@ -272,7 +272,7 @@ class Edge:
         text = text.replace("log_stderror = no", "log_stderror = yes")
         text = text.replace("/run/opensips/", f"{self.work}/").replace("/run/kamailio/", f"{self.work}/")
         if self.relay_name == "builtin":  # the agent is the relay: nothing stands behind it
-            text = text.replace(f" udp:127.0.0.1:{RELAY_PORT}=0", "")
+            text = text.replace(f" udp:127.0.0.1:{RELAY_PORT}=0", "").replace("#!define WITH_BACKUP_RELAY", "##!define WITH_BACKUP_RELAY")
         if self.sip_server_name == "opensips":
             text = text.replace("/usr/lib/x86_64-linux-gnu/opensips/modules/", f"{_opensips_modules()}/")
         return text
