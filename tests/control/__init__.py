@@ -1,0 +1,1 @@
+"""Tests of the control sockets, on real sockets."""

@@ -1,0 +1,1 @@
+"""Tests of the rtpproxy protocol codec, replaying recorded control traffic."""
