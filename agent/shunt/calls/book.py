@@ -99,6 +99,15 @@ class CallBook:
                 return line, True
         return None
 
+    def sibling_address(self, command: Command) -> bytes | None:
+        """The relay address that the call's other media lines use towards the party that a U or L does not describe."""
+        call = self._calls.get(command.call_id or "")
+        for line in call.lines if call else ():
+            side = self._described(command, swapped=line.tag != command.from_tag).other
+            if line.legs[side].relay is not None:
+                return line.legs[side].relay.addr
+        return None
+
     # -- U and L ----------------------------------------------------------------------------------
 
     def foresee(self, command: Command) -> Change | None:

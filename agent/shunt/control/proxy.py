@@ -186,8 +186,9 @@ class ControlProxy:
             if ports.error is not None or not ports.port:
                 continue
             relay_port = ports.endpoint
-            if ports.address is None and (only := self._only_address(relay)) is not None:
-                relay_port = Endpoint(only, ports.port)
+            if relay_port is None and (known := self.book.sibling_address(part) or self._only_address(relay)) is not None:
+                # A bare port, or 0.0.0.0 for a further media line (rtpengine): the SIP server keeps the session's address.
+                relay_port = Endpoint(known, ports.port)
             if relay_port is None:
                 log.warning("relay %s answered %.60r without a usable address: that media line is not offloaded", relay.name, reply)
                 continue
