@@ -1,0 +1,201 @@
+"""Keep-alives, media time-outs, BYE over HEP, and the journal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from shunt.dialogs import BYE_GRACE, DialogWatch
+from shunt.hep.listener import SipSighting
+from shunt.journal import Journal, JournalError, decode_call, encode_call
+from shunt.learning.latch import LatchPolicy
+from shunt.net import Endpoint
+from shunt.offload import Offloader
+from shunt.calls.book import CallBook
+from shunt.calls.plan import Policy
+from shunt.upkeep import RAISED_TTL, Upkeep
+from tests.agent.parts import Core
+
+NOTIFY = " tcp:127.0.0.1:9999 T1.a"
+
+
+async def offloaded(core: Core, notify: bool = True) -> None:
+    to_callee = await core.say("Uc0,8 c1 10.91.1.2 6000 A;1" + (NOTIFY if notify else ""))
+    to_caller = await core.say("Lc0,8 c1 10.91.2.2 7000 A;1 B;1")
+    await core.packet("10.91.1.2:6000", int(to_caller.split()[0]), ssrc=1)
+    await core.packet("10.91.2.2:7000", int(to_callee.split()[0]), ssrc=2)
+    assert len(core.table.held) == 2
+
+
+def clockwork(core: Core) -> tuple[Upkeep, list[tuple[str, str, str | None]]]:
+    sent: list[tuple[str, str, str | None]] = []
+
+    async def notify(socket: str, tag: str, peer: str | None) -> None:
+        sent.append((socket, tag, peer))
+
+    return Upkeep(core.pool, core.offloader, notify), sent
+
+
+async def test_an_offloaded_session_has_its_time_out_raised_and_set_back():
+    core = Core()
+    upkeep, _ = clockwork(core)
+    await core.pool.relays[0].poll()
+    await offloaded(core)
+    await upkeep.tick()
+    assert core.relay.seen[-1] == b"Q c1 A;1 B;1 && S ttl=%d" % RAISED_TTL
+    asked = len(core.relay.seen)
+    await upkeep.tick()
+    assert len(core.relay.seen) == asked, "once is enough for a while"
+    await core.offloader.suspend(core.book.lines()[0], "re-invite")
+    await upkeep.tick()
+    assert core.relay.seen[-1] == b"Q c1 A;1 B;1 && S ttl=60"
+
+
+@pytest.mark.parametrize(("method", "command"), [
+    ("ttl-modifier", b"Lc0,8 c1 - 0 A;1 B;1 && T%d" % RAISED_TTL), ("lookup", b"Lc0,8 c1 - 0 A;1 B;1"),
+])
+async def test_older_relays_are_kept_alive_by_a_lookup_without_an_address(method, command):
+    core = Core()
+    upkeep, _ = clockwork(core)
+    await core.pool.relays[0].poll()
+    core.pool.relays[0].keepalive = method
+    await offloaded(core)
+    await upkeep.tick()
+    assert core.relay.seen[-1] == command
+    assert not any(seen.startswith(b"U") for seen in core.relay.seen[-1:])
+
+
+async def test_a_silent_call_is_timed_out_by_the_agent_and_the_sip_server_is_told():
+    core = Core()
+    upkeep, sent = clockwork(core)
+    await core.pool.relays[0].poll()
+    await offloaded(core)
+    for stat in core.table.counts.values():
+        stat.packets, stat.idle_ms = 10, 59_000
+    core.now += 61
+    core.offloader.book.lines()[0].relay_packets = 3
+    await upkeep.tick()
+    assert sent == [], "a packet 59 s ago is not a time-out of 60 s"
+    for stat in core.table.counts.values():
+        stat.idle_ms = 61_000
+    core.now += 10
+    await upkeep.tick()
+    assert sent == [("tcp:127.0.0.1:9999", "T1.a", "127.0.0.1")]
+    assert core.table.held == {} and core.relay.sessions == {}
+    assert core.stream()["reason"] == "media-timeout"
+
+
+async def test_one_live_direction_keeps_a_call():
+    core = Core()
+    upkeep, sent = clockwork(core)
+    await core.pool.relays[0].poll()
+    await offloaded(core)
+    for stat, idle in zip(core.table.counts.values(), (500, 500_000)):
+        stat.packets, stat.idle_ms = 10, idle
+    core.now += 400
+    await upkeep.tick()
+    assert sent == [] and len(core.table.held) == 2
+
+
+async def test_a_re_offer_without_notify_arguments_cancels_the_notification():
+    core = Core()
+    await offloaded(core)
+    assert core.book.lines()[0].notify_tag == "T1.a"
+    await core.say("Uc0,8 c1 10.91.1.2 6000 A;1 B;1")
+    assert core.book.lines()[0].notify_tag is None
+
+
+def message(method: str | None, from_tag: str, to_tag: str | None, *, status: int | None = None, source: str = "10.91.1.2:5060") -> SipSighting:
+    return SipSighting(method, status, "c1", from_tag, to_tag, "INVITE" if status else method or "", Endpoint.parse(source), Endpoint.parse("10.91.1.1:5060"), ())
+
+
+@pytest.mark.parametrize("seen", [message("BYE", "A", "B"), message("BYE", "B", "A"), message("CANCEL", "A", None)])
+async def test_a_bye_takes_the_entries_out_without_waiting_for_the_delete(seen):
+    core = Core()
+    await offloaded(core)
+    DialogWatch(core.offloader).on_sighting(seen)
+    await core.settle()
+    assert core.table.held == {} and core.stream()["reason"] == "bye-seen"
+
+
+async def test_a_bye_of_another_fork_changes_nothing():
+    core = Core()
+    await offloaded(core)
+    DialogWatch(core.offloader).on_sighting(message("BYE", "A", "C"))
+    await core.settle()
+    assert len(core.table.held) == 2
+
+
+async def test_a_refused_bye_is_forgotten_after_a_while():
+    core = Core()
+    upkeep, _ = clockwork(core)
+    await core.pool.relays[0].poll()
+    await offloaded(core)
+    DialogWatch(core.offloader).on_sighting(message("BYE", "A", "B"))
+    await core.settle()
+    core.now += BYE_GRACE + 1
+    await upkeep.tick()
+    assert len(core.table.held) == 2
+
+
+async def test_the_address_of_sip_messages_vouches_for_media():
+    core = Core()
+    watch = DialogWatch(core.offloader)
+    watch.on_sighting(message("INVITE", "A", None, source="10.91.3.2:40000"))
+    pl, pu = await core.call(caller="192.168.50.2 6000")
+    await core.packet("10.91.2.2:7000", pu, ssrc=2)
+    await core.packet("10.91.3.2:41234", pl, ssrc=1)
+    assert len(core.table.held) == 2
+
+
+async def test_a_restarted_agent_knows_its_calls(tmp_path):
+    core = Core()
+    await offloaded(core)
+    first = Journal(str(tmp_path / "journal.sqlite"))
+    first.call_changed(core.book.calls()[0])
+    await first.flush()
+    await first.close()
+    second = Journal(str(tmp_path / "journal.sqlite"))
+    calls, _ = second.load(LatchPolicy(), lambda: 5.0)
+    await second.close()
+    book = CallBook(LatchPolicy())
+    offloader = Offloader(book, core.table, Policy(), clock=lambda: 5.0)
+    for call in calls:
+        book.restore(call)
+        offloader.restore(call)
+    core.table.log.clear()
+    await offloader.reconcile()
+    assert core.table.log == [], "everything was there already: nothing is written, nothing is cut"
+    assert set(offloader.entries) == set(core.table.held) and offloader.orphans == {}
+    await offloader.release(book.lines(), "released")
+    assert core.table.held == {}
+
+
+async def test_a_released_call_leaves_the_journal(tmp_path):
+    core = Core()
+    await offloaded(core)
+    journal = Journal(str(tmp_path / "journal.sqlite"))
+    call = core.book.calls()[0]
+    journal.call_changed(call)
+    await journal.flush()
+    await core.say("D c1 A B")
+    journal.call_changed(call)
+    await journal.flush()
+    assert journal.load(LatchPolicy(), lambda: 0.0) == ([], {})
+    await journal.close()
+
+
+async def test_a_call_survives_json():
+    core = Core()
+    await offloaded(core)
+    call = core.book.calls()[0]
+    again = decode_call(json.loads(encode_call(call)), LatchPolicy(), 1000.0)
+    assert encode_call(again) == encode_call(call)
+
+
+async def test_a_file_that_is_no_journal_is_refused_by_name(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    path.write_bytes(b"this is no database" * 100)
+    with pytest.raises(JournalError, match="journal.sqlite"):
+        Journal(str(path))
