@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -186,9 +187,17 @@ async def test_events_give_a_status_each_second_and_end_with_the_server(client, 
 
 async def test_number_of_event_clients_is_limited(client, monkeypatch):
     monkeypatch.setattr(server, "_MAX_EVENT_CLIENTS", 1)
+    monkeypatch.setattr(server, "_EVENT_PERIOD_S", 0.02)
     async with client.session.get(client.base + "/v1/events") as first:
         await first.content.readline()
         assert (await client.get("/v1/events"))[0] == 503
+    async with asyncio.timeout(5):
+        # The first client has gone; its place is free as soon as the server notices.
+        while True:
+            async with client.session.get(client.base + "/v1/events") as again:
+                if again.status == 200:
+                    break
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Basic correct horse", "Bearer", "Bearer corr\u00e9ct"])

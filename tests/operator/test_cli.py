@@ -337,3 +337,11 @@ async def test_silent_agent_is_given_up(monkeypatch):
         with pytest.raises(client.Failure, match="no answer from the agent") as caught:
             await asyncio.to_thread(client.Client(f"127.0.0.1:{silent.getsockname()[1]}").get, "/v1/status")
         assert caught.value.exit_code == 3
+
+
+def test_a_call_that_moves_to_the_next_page_is_listed_once(monkeypatch):
+    from shunt.cli.client import Client
+
+    pages = {0: {"calls": [{"call_id": "a"}, {"call_id": "b"}], "next": 2}, 2: {"calls": [{"call_id": "b"}, {"call_id": "c"}], "next": None}}
+    monkeypatch.setattr(Client, "get", lambda self, path, **query: pages[query["offset"]])
+    assert [c["call_id"] for c in Client("127.0.0.1:1").calls(None, None)] == ["a", "b", "c"]

@@ -144,6 +144,7 @@ softswitch: {interfaces: [eth0, eth0], listen: ["0.0.0.0:8077"]}
         ("a: &x [1]\nb: *x\n", ":2:4: b: *x: aliases are not taken"),
         ("log:\n  <<: {level: info}\n", ":2:3: log.<<: unknown key"),
         ("a: !!python/object/apply:os.system [x]\n", ":1:4: a: the tag"),
+        ("log: {level: ! info}\n", ":1:14: log.level: the tag '!' is not taken"),
         ("a: 1\n---\nb: 2\n", ":2:1: a second document"),
         ("a: 1\n\tb: 2\n", ":2:1: not YAML"),
         ('a: "open\n', ":2:1: not YAML: while scanning a quoted scalar"),

@@ -63,6 +63,12 @@ def test_bytes_are_those_of_the_specification():
     assert (got.source, got.destination, got.kind, got.payload) == (A, UNKNOWN, 1, b"AB")
 
 
+def test_chunks_of_other_vendors_and_unknown_ones_are_skipped():
+    # Vendor 7's chunk 3 is not an IPv4 address, and chunk 999 is nothing we know.
+    packet = bytes.fromhex("48455033 001c 000700030007ff 000003e70007ff 0000000f00084142".replace(" ", ""))
+    assert decode(packet).payload == b"AB"
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [
@@ -152,7 +158,7 @@ def test_tags_come_from_the_header_and_not_from_name_or_uri():
 
 
 COMPACT = (
-    b"\r\n\r\nCANCEL sip:bob@x SIP/2.0\nv: SIP/2.0/UDP x\n f : junk\ni:\n  abc@host\nF:\tsip:a@x\n ;TAG=77\nt : <sip:b@x>\nCSeq:\n 9\n CANCEL\n"
+    b"\r\n\r\nCANCEL sip:bob@x SIP/2.0\nv: SIP/2.0/UDP x\n folded : junk\ni:\n  abc@host\nF:\tsip:a@x\n ;TAG=77\nt : <sip:b@x>\nCSeq:\n 9\n CANCEL\n"
 )
 
 
@@ -166,6 +172,8 @@ COMPACT = (
         (BYE.replace(b"\r\n\r\n", b""), ("BYE", None, "f81d4fae-7dec@192.0.2.10", "a73kszlfl", "1410948204", "BYE")),
         (BYE.replace(b";tag=a73kszlfl", b""), ("BYE", None, "f81d4fae-7dec@192.0.2.10", "", "1410948204", "BYE")),
         (BYE.replace(b"BYE sip:bob@198.51.100.7:5062", b"BYE sip:bob smith@x"), ("BYE", None, "f81d4fae-7dec@192.0.2.10", "a73kszlfl", "1410948204", "BYE")),
+        (BYE.replace(b";tag=a73kszlfl", b';x="; tag=no";tag=yes'), ("BYE", None, "f81d4fae-7dec@192.0.2.10", "yes", "1410948204", "BYE")),
+        (COMPACT + b"From: <sip:a@x>;tag=78\n", ("CANCEL", None, "abc@host", "77", None, "CANCEL")),
         (with_body(b""), (None, 200, "c1", "1", "2", "INVITE")),
         (b"SIP/2.0 486\r\ni: c2\r\nf: <sip:a@x>;tag=1\r\nt: <sip:b@x>;tag=2\r\nCSeq: 1 INVITE\r\n\r\n", (None, 486, "c2", "1", "2", "INVITE")),
     ],

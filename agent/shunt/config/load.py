@@ -196,7 +196,7 @@ def _value(event: Any, events: Any, where: Location, positions: _Positions, dept
     mark = event.start_mark
     if isinstance(event, yaml.AliasEvent):
         raise _Refused(mark, f"*{event.anchor}: aliases are not taken; write the value out", where)
-    if event.tag is not None and event.tag != "!":
+    if event.tag is not None:
         raise _Refused(mark, f"the tag {event.tag!r} is not taken", where)
     if depth > _MAX_DEPTH:
         raise _Refused(mark, f"nested deeper than {_MAX_DEPTH} levels", where[:3])
@@ -226,7 +226,7 @@ def _value(event: Any, events: Any, where: Location, positions: _Positions, dept
 def _scalar(event: yaml.ScalarEvent) -> Any:
     """YAML 1.2 core schema, except that octal is left text: nobody means 0o17 in a configuration."""
     text = event.value
-    if not event.implicit[0] or event.style:
+    if event.style:
         return text
     if text in _NULLS:
         return None

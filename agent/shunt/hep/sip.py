@@ -6,7 +6,6 @@ line by line: a BYE must not be missed because some other header is odd.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
 from dataclasses import dataclass
@@ -156,6 +155,6 @@ def sdp_endpoints(body: bytes) -> tuple[Endpoint, ...]:
 
 def _address(word: bytes) -> bytes:
     try:
-        return Endpoint.of(str(ipaddress.ip_address(word.split(b"/")[0].decode("ascii"))), 0).addr
+        return Endpoint.of(word.split(b"/")[0].decode("ascii"), 0).addr
     except ValueError:  # UnicodeDecodeError is one too
         return UNKNOWN.addr
