@@ -1,0 +1,108 @@
+"""A double of the softswitch's kernel part: the DataPlane's methods over a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from shunt.net import FiveTuple
+from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
+
+
+class FakeDataPlane:
+    """Entries and statistics in memory; tests set `ages` and `counted` to what packets would have done."""
+
+    def __init__(self, capacity: int = 100_000) -> None:
+        self.capacity = capacity
+        self.table: dict[FiveTuple, RelayEntry] = {}
+        self.counted: dict[FiveTuple, StreamStats] = {}
+        self.ages: dict[FiveTuple, int] = {}
+        self.ranges: dict[MediaRange, None] = {}
+        self.failing: Exception | None = None
+
+    def _check(self) -> None:
+        if self.failing is not None:
+            raise self.failing
+
+    def insert(self, entries: Sequence[RelayEntry]) -> list[str | None]:
+        self._check()
+        out: list[str | None] = []
+        for entry in entries:
+            if entry.key in self.table:
+                out.append("exists")
+            elif entry.dst.port == 0:
+                out.append("invalid: destination port 0")
+            elif len(self.table) >= self.capacity:
+                out.append("full")
+            else:
+                self.table[entry.key] = entry
+                self.counted[entry.key] = StreamStats(0, 0, 0, 0, 0, 0, 0, 0, 0)
+                out.append(None)
+        return out
+
+    def modify(self, entries: Sequence[RelayEntry]) -> list[str | None]:
+        self._check()
+        out: list[str | None] = []
+        for entry in entries:
+            if entry.key not in self.table:
+                out.append("absent")
+            else:
+                self.table[entry.key] = entry
+                out.append(None)
+        return out
+
+    def delete(self, keys: Sequence[FiveTuple]) -> list[bool]:
+        self._check()
+        self.counted = {key: stats for key, stats in self.counted.items() if key not in set(keys)}
+        return [self.table.pop(key, None) is not None for key in keys]
+
+    def get(self, keys: Sequence[FiveTuple]) -> list[RelayEntry | None]:
+        self._check()
+        return [self.table.get(key) for key in keys]
+
+    def keys(self) -> Iterable[FiveTuple]:
+        return list(self.table)
+
+    def stats(self, keys: Sequence[FiveTuple] | None) -> dict[FiveTuple, StreamStats]:
+        for key, age in self.ages.items():
+            if key in self.counted:
+                self.counted[key].idle_ms = age
+        return {key: self.counted[key] for key in (self.table if keys is None else keys) if key in self.counted}
+
+    def reset_stats(self, keys: Sequence[FiveTuple]) -> None:
+        for key in keys:
+            self.counted[key] = StreamStats(0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+    def idle(self, keys: Sequence[FiveTuple] | None) -> dict[FiveTuple, int]:
+        return {key: self.ages.get(key, 0) for key in (self.table if keys is None else keys)}
+
+    def clear(self) -> None:
+        self.table.clear()
+        self.counted.clear()
+
+    def media(self) -> Iterable[MediaRange]:
+        return list(self.ranges)
+
+    def add_media(self, media: MediaRange) -> None:
+        self._check()
+        self.ranges[media] = None
+
+    def remove_media(self, media: MediaRange) -> None:
+        del self.ranges[media]
+
+    def trace(self, key: FiveTuple, vlan: int | None = None) -> dict[str, Any]:
+        entry = self.table.get(key)
+        if entry is None:
+            return {"verdict": "pass", "reason": "no entry", "out_src": "", "out_dst": "", "out_interface": ""}
+        return {"verdict": "redirect", "reason": "relay entry", "out_src": str(entry.src), "out_dst": str(entry.dst), "out_interface": "lo"}
+
+    def totals(self) -> dict[str, int]:
+        return {"entries": len(self.table), "capacity": self.capacity, "relayed_packets": sum(stats.packets for stats in self.counted.values())}
+
+    def interfaces(self) -> list[tuple[str, int, str, int]]:
+        return [("lo", 1, "generic", 1)]
+
+
+def notice(key: FiveTuple, ssrc: int = 0x1234, seq: int = 1) -> LearnNotice:
+    """A learn notice of an RTP packet."""
+    return LearnNotice(key, 2, 0, seq, ssrc)
