@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import itertools
 import logging
 import os
@@ -123,8 +124,10 @@ class RelayClient:
         if self.alive is alive:
             return
         self.alive = alive
-        log.log(logging.INFO if alive else logging.WARNING, "relay %s is %s: %s", self.address,
-                "alive" if alive else "dead", reason)
+        if alive:
+            log.info("relay %s answers", self.address)
+        else:
+            log.warning("%s; taken for dead", reason)
         for callback in self._callbacks:
             try:
                 callback(alive, reason)
@@ -145,6 +148,14 @@ async def _resolve(address: ControlAddress, kind: int) -> tuple[int, tuple]:
     family = socket.AF_INET6 if address.family6 else socket.AF_UNSPEC
     found = await loop.getaddrinfo(address.host or None, address.port, family=family, type=kind)
     return found[0][0], found[0][4]
+
+
+def _is_numeric(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.split("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 class _Waiting:
@@ -175,6 +186,8 @@ class _Datagram:
         self._prefix = b"s" + secrets.token_hex(6).encode() + b"."
         self._numbers = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._by_name = not _is_numeric(client.address.host)
+        self._closed = False
 
     async def exchange(self, body: bytes, tries: int, patient: bool) -> bytes:
         if self._sock is None:
@@ -194,6 +207,7 @@ class _Datagram:
                 waiting.timer.cancel()
 
     async def close(self) -> None:
+        self._closed = True
         self._drop_socket()
         for waiting in list(self._waiting.values()):
             if not waiting.future.done():
@@ -201,6 +215,8 @@ class _Datagram:
 
     async def _open(self) -> None:
         async with self._opening:
+            if self._closed:
+                raise self._client._unreachable("the client was closed")
             if self._sock is not None:
                 return
             try:
@@ -215,6 +231,9 @@ class _Datagram:
                     raise
             except OSError as error:
                 raise self._client._unreachable(str(error)) from error
+            if self._closed:
+                sock.close()
+                raise self._client._unreachable("the client was closed")
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(sock, self._readable)
             self._sock = sock
@@ -263,10 +282,9 @@ class _Datagram:
         else:
             error = self._client._timed_out(waiting.body, tries)
         waiting.future.set_exception(error)
-        if self._client.last_answer is None or self._client.last_answer < time.monotonic() - self._client.timeout:
-            # A name may lead elsewhere by now; the next command looks it up again.
-            if len(self._waiting) <= 1:
-                self._drop_socket()
+        if self._by_name and len(self._waiting) <= 1:
+            # The name may lead elsewhere by now: the next command looks it up again.
+            self._drop_socket()
 
     def _refused(self) -> None:
         """An ICMP port-unreachable came; it does not say for which command, so it counts for all in flight."""
