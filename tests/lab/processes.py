@@ -128,6 +128,22 @@ class Process:
             time.sleep(0.05)
         raise LabError(f"{self.name} does not listen on {kind} port {port} after {seconds} s:\n{self.tail()}")
 
+    def await_log(self, text: str, seconds: float = 10.0) -> None:
+        """Wait until its log contains the text. Raises LabError with the log's end."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.log.exists() and text in self.log.read_text(errors="replace"):
+                return
+            if not self.alive:
+                break
+            time.sleep(0.02)
+        raise LabError(f"{self.name} did not say {text!r}:\n{self.tail()}")
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, if it still runs."""
+        if self._popen is not None and self._popen.poll() is None:
+            self._popen.send_signal(number)
+
     def tail(self, lines: int = 20) -> str:
         """The last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""

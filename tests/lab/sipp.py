@@ -71,7 +71,9 @@ class Sipp:
         argv += ["-trace_msg", "-message_file", str(work / f"{self.name}.msg")] if calls is not None and calls <= 10 else []
         if user:
             argv += ["-s", user]
-        for option, value in (("-m", calls), ("-r", rate), ("-l", limit), ("-d", talk_ms)):
+        if rate is not None:
+            argv += ["-r", "1", "-rp", str(round(1000 / rate))]
+        for option, value in (("-m", calls), ("-l", limit), ("-d", talk_ms)):
             if value is not None:
                 argv += [option, str(value)]
         if scenario.startswith(("uac", "register")):

@@ -1,0 +1,364 @@
+"""Captures on the phones' own interfaces, and what they prove: packets sent, received, lost, and by which way they came.
+
+Nothing here asks the software under test. A packet that the data plane forwarded has one hop less in its
+TTL than one that the relay sent by its own socket; sequence numbers say what was lost; SIP messages in
+the same capture say which relay ports belong to which call and when the call was hung up.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import signal
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tests.lab.processes import PORTS, Process
+from tests.lab.sipp import address
+from tests.lab.topology import LabError, Topology
+
+_NANO_MAGIC = 0xA1B23C4D
+_INITIAL_TTL = 64
+_ROW = struct.Struct("<d?HHBHIB?")
+_ROW_DTYPE = np.dtype(
+    [("time", "<f8"), ("out", "?"), ("own_port", "<u2"), ("relay_port", "<u2"), ("second", "u1"), ("seq", "<u2"), ("ssrc", "<u4"), ("ttl", "u1"), ("bad", "?")]
+)
+
+
+class Capture:
+    """Captures SIP and media of one phone while it lasts: start(), stop(), then media() and messages()."""
+
+    def __init__(self, topology: Topology, work: Path, host: str, *, full: bool = False) -> None:
+        """full: keep whole packets, so that UDP checksums are verified (costs more; not for load)."""
+        self.host = host
+        self._full = full
+        work = work.resolve()
+        self._media_path, self._sip_path = work / f"{host}-media.pcap", work / f"{host}-sip.pcap"
+        common = ["tcpdump", "-i", "eth0", "-n", "-Z", "root", "--time-stamp-precision=nano", "-B", "32768"]
+        media = [*common, "-s", "0" if full else "96", "-w", str(self._media_path), f"udp and portrange {PORTS[0]}-{PORTS[1]}"]
+        sip = [*common, "-U", "-s", "0", "-w", str(self._sip_path), "udp and port 5060"]
+        self._processes = [
+            Process(topology, host, f"tcpdump-{host}-{what}", argv, work / f"tcpdump-{host}-{what}.log") for what, argv in (("media", media), ("sip", sip))
+        ]
+
+    def start(self) -> "Capture":
+        for process in self._processes:
+            process.start()
+        for process in self._processes:
+            process.await_log("listening on")
+        return self
+
+    def stop(self) -> None:
+        """End it. Raises LabError if the kernel dropped packets from a capture: its counts would be worth nothing."""
+        for process in self._processes:
+            if process.alive:
+                process.signal(signal.SIGINT)
+        for process in self._processes:
+            process.wait(10)
+            dropped = re.search(r"(\d+) packets dropped by kernel", process.tail())
+            if dropped is None or dropped[1] != "0":
+                raise LabError(f"{process.name}: the capture is not complete:\n{process.tail()}")
+
+    def media(self) -> np.ndarray:
+        """Every packet to or from a relay media port: time (s), out, own_port, relay_port, the header's second byte, seq, ssrc, ttl, bad (wrong checksum)."""
+        own = {ipaddress.ip_address(a).packed for a in addresses_of(self.host)}
+        rows = bytearray()
+        for time, frame in _records(self._media_path):
+            rows += _media_row(time, frame, own, self._full)
+        return np.frombuffer(bytes(rows), dtype=_ROW_DTYPE)
+
+    def messages(self) -> list["Message"]:
+        """Every SIP message, in order."""
+        own = {ipaddress.ip_address(a).packed for a in addresses_of(self.host)}
+        found = []
+        for time, frame in _records(self._sip_path):
+            parsed = _udp(frame)
+            if parsed is not None:
+                source, _, _, _, _, payload, _ = parsed
+                message = Message.parse(time, source in own, payload)
+                if message is not None:
+                    found.append(message)
+        return found
+
+
+def addresses_of(host: str) -> tuple[str, str]:
+    """A phone's own IPv4 and IPv6 address."""
+    return address(host, 4), address(host, 6)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A SIP message as a phone sent (out) or received it."""
+
+    time: float
+    out: bool
+    start: str
+    call_id: str
+    cseq: str
+    body: str
+
+    @classmethod
+    def parse(cls, time: float, out: bool, payload: bytes) -> "Message | None":
+        head, _, body = payload.decode(errors="replace").partition("\r\n\r\n")
+        start, *lines = head.split("\r\n")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        call_id = headers.get("call-id") or headers.get("i")
+        if not call_id:
+            return None
+        return cls(time, out, start, call_id, headers.get("cseq", ""), body)
+
+    @property
+    def method(self) -> str:
+        """The method of a request, "" of a reply."""
+        return "" if self.start.startswith("SIP/2.0") else self.start.split(" ", 1)[0]
+
+    @property
+    def status(self) -> int:
+        """The status of a reply, 0 of a request."""
+        return int(self.start.split(" ", 2)[1]) if self.start.startswith("SIP/2.0") else 0
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports of the SDP's media lines."""
+        return [int(port) for port in re.findall(r"^m=\w+ (\d+)", self.body, re.MULTILINE)]
+
+
+@dataclass
+class Call:
+    """What a call's SIP messages say, from both phones' captures."""
+
+    call_id: str
+    caller: str
+    callee: str = ""
+    relay_ports: dict[str, list[int]] = field(default_factory=dict)  # by phone: the ports it was told to send to
+    started: float = 0.0
+    answered: bool = False
+    ended: float | None = None  # the first BYE, CANCEL or refusal that any phone sent
+    how: str = ""  # BYE by caller, BYE by callee, CANCEL, or the status of a refusal
+
+
+def calls_of(captures: Iterable[Capture]) -> dict[str, Call]:
+    """The calls in the captures, by Call-ID."""
+    heard = sorted(((m, c.host) for c in captures for m in c.messages()), key=lambda pair: pair[0].time)
+    calls: dict[str, Call] = {}
+    for message, host in heard:
+        call = calls.get(message.call_id)
+        if call is None:
+            if not (message.method == "INVITE" and message.out):
+                continue
+            call = calls[message.call_id] = Call(message.call_id, host, started=message.time)
+        if not call.callee and message.method == "INVITE" and not message.out:
+            call.callee = host
+        if not message.out and message.ports:
+            known = call.relay_ports.setdefault(host, [])
+            known += [port for port in message.ports if port and port not in known]
+        if message.status == 200 and message.cseq.endswith("INVITE"):
+            call.answered = True
+        if call.ended is not None or not message.out:
+            continue
+        if message.method in ("BYE", "CANCEL"):
+            call.ended, call.how = message.time, "CANCEL" if message.method == "CANCEL" else f"BYE by {'caller' if host == call.caller else 'callee'}"
+        elif message.status >= 300 and message.cseq.endswith("INVITE") and not call.answered:
+            call.ended, call.how = message.time, str(message.status)
+    return calls
+
+
+@dataclass
+class Direction:
+    """One direction of one media stream of one call: RTP, or RTCP."""
+
+    call_id: str
+    sender: str
+    receiver: str
+    send_port: int  # the relay port that the sender sends to
+    receive_port: int  # the relay port that it arrives from
+    sent: int = 0  # until the call was hung up
+    received: int = 0  # of these
+    duplicates: int = 0
+    offloaded: int = 0  # of the received ones: came through the data plane
+    bad_checksums: int = 0
+    first_sent: float | None = None
+    first_offloaded: float | None = None
+    last_received: float | None = None
+
+
+@dataclass
+class Account:
+    """Sums over all streams of all calls."""
+
+    directions: list[Direction]
+    rtcp: list[Direction]
+
+    def _all(self) -> list[Direction]:
+        return self.directions + self.rtcp
+
+    @property
+    def sent(self) -> int:
+        return sum(d.sent for d in self._all())
+
+    @property
+    def received(self) -> int:
+        return sum(d.received for d in self._all())
+
+    @property
+    def lost(self) -> int:
+        return self.sent - self.received
+
+    @property
+    def offloaded(self) -> int:
+        return sum(d.offloaded for d in self._all())
+
+    @property
+    def bad_checksums(self) -> int:
+        return sum(d.bad_checksums for d in self._all())
+
+    @property
+    def duplicates(self) -> int:
+        return sum(d.duplicates for d in self._all())
+
+    def delays_ms(self) -> list[float]:
+        """For every offloaded RTP stream: from the first packet of whichever party sent first packet last, to the first packet through the data plane."""
+        by_call: dict[str, list[Direction]] = {}
+        for direction in self.directions:
+            by_call.setdefault(direction.call_id, []).append(direction)
+        delays = []
+        for streams in by_call.values():
+            firsts = [d.first_sent for d in streams if d.first_sent is not None]
+            if len(firsts) < 2:
+                continue  # one party never sent
+            delays += [(d.first_offloaded - max(firsts)) * 1000 for d in streams if d.first_offloaded is not None]
+        return delays
+
+
+def account(captures: list[Capture]) -> tuple[dict[str, Call], Account]:
+    """Match what each phone sent with what the other received, call by call, up to the hang-up.
+
+    Packets on their way when somebody hangs up have nobody to be delivered to; they are not counted.
+    """
+    calls = calls_of(captures)
+    flows = {capture.host: _Flows(capture.media()) for capture in captures}
+    directions, rtcp = [], []
+    for call in calls.values():
+        if call.callee not in flows or call.caller not in flows:
+            continue
+        pairs = list(zip(call.relay_ports.get(call.caller, []), call.relay_ports.get(call.callee, [])))
+        for caller_sends_to, callee_sends_to in pairs:
+            for sender, receiver, send, receive in (
+                (call.caller, call.callee, caller_sends_to, callee_sends_to),
+                (call.callee, call.caller, callee_sends_to, caller_sends_to),
+            ):
+                for step, into in ((0, directions), (1, rtcp)):
+                    direction = _direction(call, flows, sender, receiver, send + step, receive + step)
+                    if direction.sent:
+                        into.append(direction)
+    return calls, Account(directions, rtcp)
+
+
+class _Flows:
+    """One phone's media packets by relay port and direction, in time order."""
+
+    def __init__(self, media: np.ndarray) -> None:
+        self._rows: dict[tuple[int, bool], np.ndarray] = {}
+        if not len(media):
+            return
+        key = media["relay_port"].astype("i8") * 2 + media["out"]
+        order = np.argsort(key, kind="stable")
+        ordered = media[order]
+        starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+        for part in np.split(ordered, starts[1:]):
+            self._rows[int(part["relay_port"][0]), bool(part["out"][0])] = part
+
+    def rows(self, relay_port: int, out: bool, since: float, until: float) -> np.ndarray:
+        part = self._rows.get((relay_port, out))
+        if part is None:
+            return np.empty(0, _ROW_DTYPE)
+        first, last = np.searchsorted(part["time"], (since, until))
+        return part[first:last]
+
+
+def _direction(call: Call, flows: dict[str, _Flows], sender: str, receiver: str, send: int, receive: int) -> Direction:
+    until = call.ended if call.ended is not None else float("inf")
+    direction = Direction(call.call_id, sender, receiver, send, receive)
+    sent = flows[sender].rows(send, True, call.started, until)
+    if not len(sent):
+        return direction
+    # A packet may be received just after the hang-up that it was sent before.
+    got = flows[receiver].rows(receive, False, call.started, until + 1.0)
+    names = ["second", "seq", "ssrc"]
+    sent_keys, got_keys = sent[names].copy(), got[names].copy()
+    wanted = np.isin(_packed(got_keys), _packed(sent_keys))
+    got = got[wanted]
+    unique, index = np.unique(_packed(got_keys[wanted]), return_index=True)
+    local = _INITIAL_TTL - (1 if receiver == "natcaller" else 0)
+    through = got[index]["ttl"] < local
+    direction.sent = len(np.unique(_packed(sent_keys)))
+    direction.received = len(unique)
+    direction.duplicates = len(got) - len(unique)
+    direction.offloaded = int(through.sum())
+    direction.bad_checksums = int(got["bad"].sum())
+    direction.first_sent = float(sent["time"][0])
+    if through.any():
+        direction.first_offloaded = float(got[index]["time"][through].min())
+    if len(got):
+        direction.last_received = float(got["time"][-1])
+    return direction
+
+
+def _packed(keys: np.ndarray) -> np.ndarray:
+    return keys["ssrc"].astype("u8") << 24 | keys["seq"].astype("u8") << 8 | keys["second"]
+
+
+def _records(path: Path) -> Iterable[tuple[float, bytes]]:
+    data = path.read_bytes()
+    if len(data) < 24 or struct.unpack_from("<I", data)[0] != _NANO_MAGIC:
+        raise LabError(f"{path}: not a capture with nanoseconds")
+    offset, header = 24, struct.Struct("<IIII")
+    while offset + 16 <= len(data):
+        seconds, nanos, length, _ = header.unpack_from(data, offset)
+        yield seconds + nanos / 1e9, data[offset + 16 : offset + 16 + length]
+        offset += 16 + length
+
+
+def _udp(frame: bytes) -> tuple[bytes, bytes, int, int, int, bytes, int] | None:
+    """(source, destination, source port, destination port, TTL, payload as captured, offset of the UDP header)."""
+    kind = frame[12:14]
+    if kind == b"\x08\x00" and len(frame) >= 42 and frame[23] == 17:
+        at = 14 + (frame[14] & 15) * 4
+        source, destination, ttl = frame[26:30], frame[30:34], frame[22]
+    elif kind == b"\x86\xdd" and len(frame) >= 62 and frame[20] == 17:
+        at = 54
+        source, destination, ttl = frame[22:38], frame[38:54], frame[21]
+    else:
+        return None
+    source_port, destination_port = struct.unpack_from("!HH", frame, at)
+    return source, destination, source_port, destination_port, ttl, frame[at + 8 :], at
+
+
+def _media_row(time: float, frame: bytes, own: set[bytes], verify: bool) -> bytes:
+    parsed = _udp(frame)
+    if parsed is None:
+        return b""
+    source, destination, source_port, destination_port, ttl, payload, at = parsed
+    if len(payload) < 12:
+        return b""
+    _, second, seq, _, ssrc = struct.unpack_from("!BBHII", payload)
+    if 192 <= second <= 223:  # RTCP (RFC 5761 section 4): the sender's SSRC and its clock's seconds tell reports apart
+        ssrc, seq = struct.unpack_from("!I2xH", payload, 4)
+    out = source in own
+    bad = verify and not out and not _checksum_right(source, destination, frame[at:])
+    own_port, relay_port = (source_port, destination_port) if out else (destination_port, source_port)
+    return _ROW.pack(time, out, own_port, relay_port, second, seq, ssrc, ttl, bad)
+
+
+def _checksum_right(source: bytes, destination: bytes, udp: bytes) -> bool:
+    length = struct.unpack_from("!H", udp, 4)[0]
+    if length > len(udp) or udp[6:8] == b"\0\0":
+        return udp[6:8] == b"\0\0" and len(source) == 4  # none: allowed over IPv4 only
+    pseudo = source + destination + struct.pack("!IHBB", length, 0, 0, 17) + udp[:length] + b"\0" * (length & 1)
+    total = sum(struct.unpack(f"!{len(pseudo) // 2}H", pseudo))
+    total = (total & 0xFFFF) + (total >> 16)
+    return (total & 0xFFFF) + (total >> 16) == 0xFFFF
