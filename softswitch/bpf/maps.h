@@ -151,10 +151,9 @@ struct notice {
 	__u8 payload_type;
 };
 
-/* Entries that have no address row, and so need a look into the overflow table on every unknown address. */
 struct settings {
-	__u32 loose_entries;
-	__u32 unused;
+	__u32 loose_entries; /* entries without a slot: unknown addresses need a look into the overflow table */
+	__u32 native;        /* some interface runs the native program, and `trace` answers as that one would */
 };
 
 /* What an adopting process checks before it believes the other maps. */
@@ -212,6 +211,22 @@ struct {
 	__type(key, __u32);
 	__type(value, struct port_set);
 } media SEC(".maps");
+
+/* The ranges that the media port sets were made from; user space reads them back when it adopts the maps. */
+struct media_range {
+	__be32 addr[4];
+	__be16 first;
+	__be16 last;
+	__u32 version;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 8192);
+	__type(key, struct media_range);
+	__type(value, __u32);
+} media_ranges SEC(".maps");
 
 /* The loader sets the size of slots, wides and overflow from the capacity. */
 struct {

@@ -10,9 +10,6 @@
 #include "reasons.h"
 #include "stats.h"
 
-/* For `trace`: whether it answers as the native program would. */
-const volatile __u32 trace_native = 1;
-
 /* What an entry does to a packet, copied out of it while its generation stood still. */
 struct action {
 	__be32 saddr[4];
@@ -72,6 +69,20 @@ static __always_inline int out(const int mode, __u32 ifindex, __u32 length, __u3
 		totals->relayed_bytes += length;
 	}
 	return bpf_redirect(ifindex, 0);
+}
+
+static __always_inline struct settings *my_settings(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&settings, &zero);
+}
+
+static __always_inline bool any_native(void)
+{
+	struct settings *set = my_settings();
+
+	return set && set->native;
 }
 
 /* The number of the relay address plus 1, or 0 when it is not one. */
@@ -400,8 +411,7 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	if (!entry) {
 		flow_key_of(&key, &p);
 		if (slot ? slot->slot_flags & SLOT_OVERFLOW : 1) {
-			index = 0;
-			struct settings *set = bpf_map_lookup_elem(&settings, &index);
+			struct settings *set = my_settings();
 
 			/* Without a slot, an entry can only be one of those that found no room for a slot. */
 			if (slot || (set && set->loose_entries)) {
@@ -449,7 +459,7 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 
 	if (!read_nexthop(hop_index, &hop))
 		return pass(mode, NO_NEXTHOP, hop_index);
-	if ((mode == NATIVE || (mode == TRACE && trace_native)) && hop.flags & NEXTHOP_NO_XMIT)
+	if (hop.flags & NEXTHOP_NO_XMIT && (mode == NATIVE || (mode == TRACE && any_native())))
 		return pass(mode, NO_XMIT, hop_index);
 	if (p.udp_length + (action.v6 ? IPV6_HEADER : IPV4_HEADER) > hop.mtu)
 		return pass(mode, TOO_BIG, hop_index);

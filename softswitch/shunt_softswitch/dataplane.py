@@ -1,0 +1,1108 @@
+"""The softswitch's data plane: relay entries in shared maps, XDP programs on interfaces, statistics and notices out.
+
+Programs, maps and attachments are pinned: they forward on when this process ends, and the next one
+takes them over as they are. The maps are the only copy of the table; what Python keeps besides (which
+address owns which slots, which entries are in the overflow table) is read from them again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import struct
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
+from shunt_softswitch import layout, libbpf, netlink
+from shunt_softswitch.nexthop import NextHops, NextHopsExhausted
+
+log = logging.getLogger(__name__)
+
+OBJECT = Path(__file__).with_name("obj") / "relay.o"
+_KERNEL_MAPS = (
+    "layout", "settings", "addresses4", "addresses6", "chunks", "media", "media_ranges",
+    "slots", "wides", "overflow", "nexthops", "totals", "gates", "notices",
+)  # fmt: skip
+_NO_SLOT = -1
+_ZERO4 = b"\0" * 4
+_ZERO12 = b"\0" * 12
+_ZERO_QUALITY = b"\0" * 64
+_HEAD, _HEAD_AT = layout.SLOT_HEAD, layout.SLOT_HEAD_OFFSET
+_COUNTERS, _COUNTERS_AT = layout.SLOT_COUNTERS, layout.SLOT_COUNTERS_OFFSET
+_KEY = struct.Struct("!4s4sHH")
+_STRAY_WORD = layout.SLOT_STRAY_OFFSET // 4
+
+
+class DataPlaneError(RuntimeError):
+    """The data plane cannot be opened or operated; the text says what and where."""
+
+
+@dataclass(slots=True)
+class _Address:
+    """A relay address that owns a row: its number, and for each 256 ports the chunk + 1 (0: none)."""
+
+    addr: bytes
+    number: int
+    row: int
+    chunks: list[int] = field(default_factory=lambda: [0] * (65536 // layout.CHUNK_PORTS))
+    live_chunks: int = 0
+    ranges: set[MediaRange] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Attached:
+    """An interface with the relay program on it."""
+
+    name: str
+    ifindex: int
+    generic: bool
+    link: int
+
+
+def _fixed(addr: bytes) -> bytes:
+    """An address in the sixteen bytes of a key."""
+    return addr if len(addr) == 16 else addr + _ZERO12
+
+
+class DataPlane:
+    """The relay table in the kernel. Synchronous; to be used from one thread; make it with open()."""
+
+    def __init__(self, *, pin_dir: Path, lock: int, loaded: libbpf.LoadedObject) -> None:
+        """Use open(). Takes over lock and loaded, whose maps are complete and marked."""
+        self._pin_dir = pin_dir
+        self._lock = lock
+        self._loaded = loaded
+        maps = loaded.maps
+        _, _, self.capacity, chunk_total = layout.LAYOUT_MARK.unpack_from(libbpf.map_view(maps["layout"], layout.LAYOUT_MARK.size))
+        slots = chunk_total * layout.CHUNK_PORTS
+        self._slot_mm = libbpf.map_view(maps["slots"], slots * layout.SLOT_SIZE)
+        self._words = memoryview(self._slot_mm).cast("I")
+        self._slots = np.frombuffer(self._slot_mm, dtype=layout.SLOT, count=slots)
+        self._wide_mm = libbpf.map_view(maps["wides"], slots * layout.WIDE_SIZE)
+        self._rows4 = memoryview(libbpf.map_view(maps["addresses4"], layout.ADDRESS_ROWS * 8)).cast("Q")
+        self._rows6 = libbpf.map_view(maps["addresses6"], layout.ADDRESS_ROWS * 24)
+        self._owners6 = memoryview(self._rows6).cast("I")
+        self._chunk_table = memoryview(libbpf.map_view(maps["chunks"], layout.ADDRESSES * 512)).cast("H")
+        self._media = np.frombuffer(libbpf.map_view(maps["media"], layout.ADDRESSES * 8192), dtype=np.uint8, count=layout.ADDRESSES * 8192)
+        self._settings = memoryview(libbpf.map_view(maps["settings"], 8)).cast("I")
+        self._hops = NextHops(libbpf.map_view(maps["nexthops"], layout.NEXTHOPS * layout.NEXTHOP.size))
+        self._ring = libbpf.Ring(maps["notices"])
+        self._addresses: dict[bytes, _Address] = {}
+        self._free_numbers = list(range(layout.ADDRESSES - 1, -1, -1))
+        self._free_chunks = list(range(chunk_total - 1, -1, -1))
+        self._live = [0] * chunk_total  # entries and overflow marks in each chunk
+        self._overflow: dict[FiveTuple, int] = {}  # slot that carries the mark, or _NO_SLOT
+        self._marked: dict[int, int] = {}  # slot: overflow entries of its port
+        self._loose: dict[tuple[bytes, int], set[FiveTuple]] = {}  # address and chunk position: entries without a slot
+        self._entries = 0
+        self._attached: list[_Attached] = []
+        self._names: list[str] = []
+        self._mode = "auto"
+        self._room = ctypes.create_string_buffer(layout.OVERFLOW_SIZE)
+
+    # Opening and closing
+
+    @classmethod
+    def open(
+        cls, *, interfaces: list[str], capacity: int = 262144, pin_dir: str = "/sys/fs/bpf/shunt", mode: str = "auto", dynamic_clock: int = layout.DEFAULT_CLOCK
+    ) -> DataPlane:
+        """Load and attach, or take over what a former process left pinned in pin_dir.
+
+        mode: `native`, `generic`, or `auto`: native where every interface can both run the program and
+        send what others redirect to it, else generic. dynamic_clock: RTP clock in Hz assumed for the
+        payload types 96 to 127. Maps that are taken over keep their capacity. Raises DataPlaneError.
+        """
+        if mode not in ("auto", "native", "generic"):
+            raise DataPlaneError(f"XDP mode {mode!r} is none of auto, native, generic")
+        if not 1 <= capacity <= 60000 * layout.CHUNK_PORTS:
+            raise DataPlaneError(f"capacity {capacity} is not in 1..{60000 * layout.CHUNK_PORTS}")
+        directory = Path(pin_dir)
+        lock = -1
+        plane: DataPlane | None = None
+        try:
+            libbpf.ensure_bpffs(directory)
+            lock = libbpf.lock_directory(directory)
+            loaded = cls._load(directory, capacity, dynamic_clock)
+            plane = cls(pin_dir=directory, lock=lock, loaded=loaded)
+            if plane.capacity != capacity:
+                log.warning("the table pinned in %s has capacity %d; %d takes effect after it is unloaded", pin_dir, plane.capacity, capacity)
+            plane._adopt()
+            plane._attach_all(interfaces, mode)
+        except OSError as exc:
+            if plane is not None:
+                plane.close()
+            elif lock >= 0:
+                os.close(lock)
+            raise DataPlaneError(str(exc)) from exc
+        except DataPlaneError:
+            if plane is not None:
+                plane.close()
+            elif lock >= 0:
+                os.close(lock)
+            raise
+        return plane
+
+    @staticmethod
+    def _load(directory: Path, capacity: int, dynamic_clock: int) -> libbpf.LoadedObject:
+        if not OBJECT.exists():
+            raise DataPlaneError(f"{OBJECT} is missing: build the programs first (make build)")
+        symbols = libbpf.constant_offsets(OBJECT)
+        pinned: dict[str, int] = {}
+        try:
+            fresh = not (directory / "layout").exists()
+            if fresh:
+                # What lies here otherwise is the rest of a start that did not finish.
+                for name in _KERNEL_MAPS:
+                    (directory / name).unlink(missing_ok=True)
+            else:
+                pinned["layout"] = libbpf.get(directory / "layout")
+                magic, version, _, _ = layout.LAYOUT_MARK.unpack_from(libbpf.map_view(pinned["layout"], layout.LAYOUT_MARK.size))
+                if magic != layout.MAGIC or version != layout.LAYOUT_VERSION:
+                    raise DataPlaneError(
+                        f"the maps pinned in {directory} have layout {version}, this program needs {layout.LAYOUT_VERSION}: "
+                        "unload the data plane (its entries end), then start again"
+                    )
+                for name in _KERNEL_MAPS[1:]:
+                    pinned[name] = libbpf.get(directory / name)
+            chunks = layout.chunk_count(capacity)
+            loaded = libbpf.load_object(
+                OBJECT,
+                sizes={"slots": chunks * layout.CHUNK_PORTS, "wides": chunks * layout.CHUNK_PORTS, "overflow": capacity},
+                reuse=pinned,
+                constants={"tick_ns": layout.tick_table(dynamic_clock)},
+                symbols=symbols,
+            )
+            if fresh:
+                mark = libbpf.map_view(loaded.maps["layout"], layout.LAYOUT_MARK.size)
+                layout.LAYOUT_MARK.pack_into(mark, 0, layout.MAGIC, layout.LAYOUT_VERSION, capacity, chunks)
+                for name in reversed(_KERNEL_MAPS):
+                    libbpf.pin(loaded.maps[name], directory / name)
+            return loaded
+        finally:
+            for fd in pinned.values():
+                os.close(fd)
+
+    def close(self) -> None:
+        """End this process's part; programs, maps and attachments stay and forward on."""
+        if self._lock < 0:
+            return
+        self._hops.close()
+        self._ring.close()
+        for attached in self._attached:
+            os.close(attached.link)
+        self._attached = []
+        self._loaded.close()
+        self._words.release()
+        self._rows4.release()
+        self._owners6.release()
+        self._chunk_table.release()
+        self._settings.release()
+        del self._slots, self._media
+        os.close(self._lock)
+        self._lock = -1
+
+    def unload(self) -> None:
+        """Detach, unpin, forget: media passes up to the relay from now on."""
+        for attached in self._attached:
+            self._detach(attached)
+        self._attached = []
+        for path in self._pin_dir.glob("link_*"):
+            path.unlink()
+        self._hops.clear()
+        # The mark goes first: a rest without it is no table.
+        for name in _KERNEL_MAPS:
+            (self._pin_dir / name).unlink(missing_ok=True)
+        self.close()
+
+    def __enter__(self) -> DataPlane:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Interfaces
+
+    def _attach_all(self, names: list[str], mode: str) -> None:
+        self._names, self._mode = list(dict.fromkeys(names)), mode
+        wanted: list[netlink.Link] = []
+        for name in self._names:
+            link = self._hops.link_named(name)
+            if link is None:
+                raise DataPlaneError(f"there is no interface {name!r} in this network namespace")
+            wanted.append(link)
+        for path in self._pin_dir.glob("link_*"):
+            ifindex = int(path.name.split("_")[1])
+            fd = libbpf.get(path)
+            if libbpf.link_ifindex(fd) != ifindex or ifindex not in {link.ifindex for link in wanted}:
+                libbpf.detach(fd)
+                path.unlink()
+            os.close(fd)
+        for link in wanted:
+            self._attached.append(self._attach(link, mode))
+        if mode == "auto" and any(not attached.generic for attached in self._attached):
+            self._hops.forget_features()
+            deaf = [attached.name for attached in self._attached if not self._hops.sends(attached.ifindex)]
+            if deaf:
+                log.info("%s cannot send what native XDP redirects: generic XDP on every interface", ", ".join(deaf))
+                for n, attached in enumerate(self._attached):
+                    if not attached.generic:
+                        self._detach(attached)
+                        self._attached[n] = self._attach(wanted[n], "generic")
+        self._settings[1] = any(not attached.generic for attached in self._attached)
+        self._hops.attached(attached.ifindex for attached in self._attached)
+
+    def _link_path(self, ifindex: int, generic: bool) -> Path:
+        # A BPF file system allows no dots in names, interface names do have them.
+        return self._pin_dir / f"link_{ifindex}_{'generic' if generic else 'native'}"
+
+    def _attach(self, link: netlink.Link, mode: str) -> _Attached:
+        for generic in (False, True):
+            path = self._link_path(link.ifindex, generic)
+            if not path.exists():
+                continue
+            fd = libbpf.get(path)
+            if mode == "auto" or generic == (mode == "generic"):
+                libbpf.replace_program(fd, self._program(generic))
+                return _Attached(link.name, link.ifindex, generic, fd)
+            self._detach(_Attached(link.name, link.ifindex, generic, fd))
+        if not libbpf.disable_offloads(link.name):
+            log.info("%s keeps VLAN stripping or large receive offload: stripped tags are invisible to XDP", link.name)
+        tries = {"native": (False,), "generic": (True,), "auto": (False, True)}[mode]
+        for generic in tries:
+            try:
+                fd = libbpf.attach_xdp(self._program(generic), link.ifindex, generic=generic)
+            except libbpf.BpfError as exc:
+                if exc.errno == errno.EBUSY:
+                    raise DataPlaneError(f"{link.name} already has another XDP program: detach it first") from exc
+                if generic == tries[-1]:
+                    raise DataPlaneError(f"{link.name}: {exc}") from exc
+                continue
+            libbpf.pin(fd, self._link_path(link.ifindex, generic))
+            return _Attached(link.name, link.ifindex, generic, fd)
+        raise AssertionError("the last try returns or raises")
+
+    def _detach(self, attached: _Attached) -> None:
+        libbpf.detach(attached.link)
+        os.close(attached.link)
+        self._link_path(attached.ifindex, attached.generic).unlink(missing_ok=True)
+
+    def _program(self, generic: bool) -> int:
+        return self._loaded.programs["relay_generic" if generic else "relay_native"]
+
+    def interfaces(self) -> list[tuple[str, int, str, int]]:
+        """(name, ifindex, `native` or `generic`, receive queues) of each interface with the program."""
+        found = []
+        for attached in self._attached:
+            link = self._hops.link(attached.ifindex)
+            found.append((attached.name, attached.ifindex, "generic" if attached.generic else "native", link.rx_queues if link else 0))
+        return found
+
+    def _reattach(self) -> None:
+        """Come back to interfaces that were removed and made again under their name."""
+        for n, attached in enumerate(self._attached):
+            link = self._hops.link_named(attached.name)
+            if link is None or link.ifindex == attached.ifindex:
+                continue
+            self._detach(attached)
+            try:
+                self._attached[n] = self._attach(link, "generic" if attached.generic else "native")
+            except (DataPlaneError, OSError) as exc:
+                log.error("%s came back, but the relay program cannot be attached: %s", attached.name, exc)
+                del self._attached[n]
+                break
+        self._settings[1] = any(not attached.generic for attached in self._attached)
+        self._hops.attached(attached.ifindex for attached in self._attached)
+
+    # Events
+
+    @property
+    def event_fd(self) -> int:
+        """Readable when handle_events() has work: routes, neighbours or links have changed."""
+        return self._hops.fd
+
+    def handle_events(self) -> None:
+        """Follow route, neighbour and link changes. To be called when event_fd is readable, and every 5 s."""
+        moved = self._hops.handle_events()
+        if moved:
+            self._move(moved)
+            self._hops.settle(moved)
+        if any(self._hops.link(attached.ifindex) is None for attached in self._attached):
+            self._reattach()
+
+    def _move(self, moved: list[Any]) -> None:
+        """Write the new rows of moved destinations into their entries."""
+        new4 = {m.dst + m.src: m.index for m in moved if len(m.dst) == 4}
+        rest = {(m.dst, m.src): m.index for m in moved if len(m.dst) == 16}
+        valid = np.flatnonzero(self._slots["generation"] & 1)
+        out6 = (self._slots["flags"][valid] & layout.ENTRY_OUT6) != 0
+        if new4:
+            index = valid[~out6]
+            have = self._slots["out_daddr"][index].astype(np.uint64) << np.uint64(32) | self._slots["out_saddr"][index]
+            names = np.array([int.from_bytes(k[:4], "little") << 32 | int.from_bytes(k[4:], "little") for k in new4], dtype=np.uint64)
+            order = np.argsort(names)
+            rows = np.fromiter(new4.values(), dtype=np.uint16, count=len(new4))[order]
+            names = names[order]
+            at = np.minimum(np.searchsorted(names, have), len(names) - 1)
+            hit = names[at] == have
+            self._slots["nexthop"][index[hit]] = rows[at[hit]]
+        if rest:
+            for slot in valid[out6].tolist():
+                _, _, out_saddr, out_daddr = layout.WIDE_ENTRY.unpack_from(self._wide_mm, slot * layout.WIDE_SIZE)
+                row = rest.get((out_daddr, out_saddr))
+                if row is not None:
+                    self._slots["nexthop"][slot] = row
+        for key in self._overflow:
+            record = self._overflow_record(key)
+            if record is None:
+                continue
+            entry = self._decode(record, record[layout.SLOT_SIZE :], 0)
+            row = new4.get(entry.dst.addr + entry.src.addr) if entry.dst.version == 4 else rest.get((entry.dst.addr, entry.src.addr))
+            if row is not None:
+                struct.pack_into("!H", record, 28, row)
+                libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
+
+    # Addresses and slots
+
+    def _add_address(self, addr: bytes) -> _Address | None:
+        """Give an address its row; None when there is no room for one more."""
+        if not self._free_numbers:
+            return None
+        home = layout.address_home(addr)
+        for n in range(layout.ADDRESS_PROBES):
+            row = (home + n) % layout.ADDRESS_ROWS
+            if (self._rows4[row] if len(addr) == 4 else self._owners6[row * 6 + 4]) == 0:
+                break
+        else:
+            return None
+        address = _Address(addr, self._free_numbers.pop(), row)
+        self._addresses[addr] = address
+        if len(addr) == 4:
+            self._rows4[row] = (address.number + 1) << 32 | int.from_bytes(addr, "little")
+        else:
+            self._rows6[row * 24 : row * 24 + 16] = addr
+            self._owners6[row * 6 + 4] = address.number + 1
+        return address
+
+    def _drop_address(self, address: _Address) -> None:
+        """Give up the row of an address without slots and media ports."""
+        if address.live_chunks or address.ranges:
+            return
+        if len(address.addr) == 4:
+            self._rows4[address.row] = 0
+        else:
+            self._owners6[address.row * 6 + 4] = 0
+        del self._addresses[address.addr]
+        self._free_numbers.append(address.number)
+
+    def _find_slot(self, addr: bytes, port: int) -> int:
+        address = self._addresses.get(addr)
+        if address is None:
+            return _NO_SLOT
+        chunk = address.chunks[port >> 8]
+        return (chunk - 1) << 8 | port & 255 if chunk else _NO_SLOT
+
+    def _make_slot(self, addr: bytes, port: int) -> int:
+        """The slot of a relay address and port, with a new chunk if need be; _NO_SLOT when there is no room."""
+        if not self._free_chunks:
+            return _NO_SLOT
+        address = self._addresses.get(addr) or self._add_address(addr)
+        if address is None:
+            return _NO_SLOT
+        position = port >> 8
+        chunk = self._free_chunks.pop()
+        address.chunks[position] = chunk + 1
+        address.live_chunks += 1
+        base = chunk << 8
+        # Entries of these ports that had found no room before: their packets now meet a slot.
+        for key in self._loose.pop((addr, position), ()):
+            slot = base | key.dst.port & 255
+            self._overflow[key] = slot
+            self._mark(slot)
+        self._chunk_table[address.number * 256 + position] = chunk + 1
+        self._settings[0] = self._loose_count()
+        return base | port & 255
+
+    def _drop_chunk(self, addr: bytes, port: int) -> None:
+        """Give up a chunk without entries."""
+        address = self._addresses[addr]
+        position = port >> 8
+        chunk = address.chunks[position] - 1
+        self._chunk_table[address.number * 256 + position] = 0
+        address.chunks[position] = 0
+        address.live_chunks -= 1
+        self._free_chunks.append(chunk)
+        self._drop_address(address)
+
+    def _loose_count(self) -> int:
+        return sum(len(keys) for keys in self._loose.values())
+
+    def _mark(self, slot: int) -> None:
+        count = self._marked.get(slot, 0)
+        self._marked[slot] = count + 1
+        if not count:
+            self._live[slot >> 8] += 1
+            self._words[slot * 32 + layout.SLOT_FLAGS_OFFSET // 4] |= layout.SLOT_OVERFLOW
+
+    def _unmark(self, slot: int) -> None:
+        count = self._marked[slot] - 1
+        if count:
+            self._marked[slot] = count
+            return
+        del self._marked[slot]
+        self._live[slot >> 8] -= 1
+        self._words[slot * 32 + layout.SLOT_FLAGS_OFFSET // 4] &= ~layout.SLOT_OVERFLOW
+
+    def _holds(self, slot: int, key: FiveTuple) -> bool:
+        """Whether the slot's entry, known to be valid, is this key's."""
+        at = slot * layout.SLOT_SIZE
+        (saddr, sport), (daddr, dport) = key
+        is6 = bool(self._slot_mm[at + 30] & layout.ENTRY_KEY6)
+        if len(saddr) == 4:
+            return not is6 and self._slot_mm[at + 4 : at + 16] == _KEY.pack(saddr, daddr, sport, dport)
+        wide = slot * layout.WIDE_SIZE
+        return (
+            is6
+            and self._slot_mm[at + 4 : at + 16] == _KEY.pack(_ZERO4, _ZERO4, sport, dport)
+            and self._wide_mm[wide : wide + 32] == saddr + daddr
+        )
+
+    @staticmethod
+    def _flow_key(key: FiveTuple) -> bytes:
+        (saddr, sport), (daddr, dport) = key
+        return layout.FLOW_KEY.pack(_fixed(saddr), _fixed(daddr), sport, dport, layout.VERSION_MARK[4 if len(saddr) == 4 else 6])
+
+    def _overflow_record(self, key: FiveTuple) -> bytearray | None:
+        if not libbpf.lookup(self._loaded.maps["overflow"], self._flow_key(key), self._room):
+            return None
+        return bytearray(self._room.raw)
+
+    # Entries
+
+    @staticmethod
+    def _fault(entry: RelayEntry) -> str | None:
+        """What is wrong with an entry, or None."""
+        (saddr, sport), (daddr, dport) = entry.key
+        (out_saddr, out_sport), (out_daddr, out_dport) = entry.src, entry.dst
+        if len(saddr) != len(daddr) or len(saddr) not in (4, 16):
+            return "invalid: the key's addresses are not both IPv4 or both IPv6"
+        if len(out_saddr) != len(out_daddr) or len(out_saddr) not in (4, 16):
+            return "invalid: source and destination of the action are not both IPv4 or both IPv6"
+        if not (0 <= sport <= 65535 and 0 <= dport <= 65535 and 0 <= out_sport <= 65535 and 0 <= out_dport <= 65535):
+            return "invalid: a port is not in 0..65535"
+        if entry.dscp is not None and not 0 <= entry.dscp <= 63:
+            return f"invalid: DSCP {entry.dscp} is not in 0..63"
+        if not 0 <= entry.ttl_ms <= 0xFFFFFFFF:
+            return f"invalid: time to live {entry.ttl_ms} ms is not in 0..4294967295"
+        return None
+
+    @staticmethod
+    def _shape(entry: RelayEntry) -> tuple[int, bytes, bytes, bytes, bytes]:
+        """Flags, and the four addresses of the slot (zero where the wide part has them)."""
+        saddr, daddr, out_saddr, out_daddr = entry.key.src.addr, entry.key.dst.addr, entry.src.addr, entry.dst.addr
+        flags = 0
+        if len(saddr) == 16:
+            flags = layout.ENTRY_KEY6
+            saddr = daddr = _ZERO4
+        if len(out_saddr) == 16:
+            flags |= layout.ENTRY_OUT6
+            out_saddr = out_daddr = _ZERO4
+        if entry.dscp is not None:
+            flags |= layout.ENTRY_DSCP
+        return flags, saddr, daddr, out_saddr, out_daddr
+
+    @staticmethod
+    def _wide(entry: RelayEntry) -> bytes:
+        return layout.WIDE_ENTRY.pack(_fixed(entry.key.src.addr), _fixed(entry.key.dst.addr), _fixed(entry.src.addr), _fixed(entry.dst.addr))
+
+    def insert(self, entries: list[RelayEntry]) -> list[str | None]:
+        """Put entries in. For each: None when it is in, or `exists`, `full`, or `invalid: ` and why."""
+        now = time.monotonic_ns()
+        return [self._insert(entry, now) for entry in entries]
+
+    def _insert(self, entry: RelayEntry, now: int) -> str | None:
+        fault = self._fault(entry)
+        if fault is not None:
+            return fault
+        key = entry.key
+        addr, port = key.dst
+        slot = self._find_slot(addr, port)
+        generation = self._words[slot * 32] if slot >= 0 else 0
+        if generation & 1 and self._holds(slot, key):
+            return "exists"
+        if self._overflow and key in self._overflow:
+            return "exists"
+        if self._entries >= self.capacity:
+            return "full"
+        if slot < 0:
+            slot = self._make_slot(addr, port)
+            generation = self._words[slot * 32] if slot >= 0 else 0
+        try:
+            hop = self._hops.acquire(entry.dst.addr, entry.src.addr)
+        except NextHopsExhausted:
+            if slot >= 0 and not self._live[slot >> 8]:
+                self._drop_chunk(addr, port)
+            return "full"
+        flags, saddr, daddr, out_saddr, out_daddr = self._shape(entry)
+        dscp = 0 if entry.dscp is None else entry.dscp << 2
+        head = (saddr, daddr, key.src.port, port, out_saddr, out_daddr, entry.src.port, entry.dst.port, hop, flags, dscp)
+        if slot < 0 or generation & 1:
+            return self._insert_overflow(entry, slot, head, now)
+        at = slot * layout.SLOT_SIZE
+        if flags & (layout.ENTRY_KEY6 | layout.ENTRY_OUT6):
+            self._wide_mm[slot * 64 : slot * 64 + 64] = self._wide(entry)
+        mm = self._slot_mm
+        _HEAD.pack_into(mm, at + _HEAD_AT, *head)
+        _COUNTERS.pack_into(mm, at + _COUNTERS_AT, 0, 0, now, entry.ttl_ms)
+        mm[at + 64 : at + 128] = _ZERO_QUALITY
+        self._words[slot * 32] = (generation + 1) & 0xFFFFFFFF
+        self._live[slot >> 8] += 1
+        self._entries += 1
+        return None
+
+    def _insert_overflow(self, entry: RelayEntry, slot: int, head: tuple[Any, ...], now: int) -> str | None:
+        record = bytearray(layout.OVERFLOW_SIZE)
+        struct.pack_into("<I", record, 0, 1)
+        _HEAD.pack_into(record, _HEAD_AT, *head)
+        _COUNTERS.pack_into(record, _COUNTERS_AT, 0, 0, now, entry.ttl_ms)
+        record[layout.SLOT_SIZE :] = self._wide(entry)
+        key = entry.key
+        problem = libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
+        if problem:
+            self._hops.release(entry.dst.addr, entry.src.addr)
+            return "full" if problem in (errno.E2BIG, errno.ENOMEM, errno.ENOSPC) else f"invalid: {os.strerror(problem)}"
+        self._overflow[key] = slot
+        if slot >= 0:
+            self._mark(slot)
+        else:
+            self._loose.setdefault((key.dst.addr, key.dst.port >> 8), set()).add(key)
+            self._settings[0] += 1
+        self._entries += 1
+        return None
+
+    def modify(self, entries: list[RelayEntry]) -> list[str | None]:
+        """Change what entries do; their counters go on. For each: None, `absent`, `full`, or `invalid: ` and why."""
+        return [self._modify(entry) for entry in entries]
+
+    def _modify(self, entry: RelayEntry) -> str | None:
+        fault = self._fault(entry)
+        if fault is not None:
+            return fault
+        key = entry.key
+        slot = self._slot_of(key)
+        record = self._overflow_record(key) if slot < 0 and key in self._overflow else None
+        if slot < 0 and record is None:
+            return "absent"
+        try:
+            hop = self._hops.acquire(entry.dst.addr, entry.src.addr)
+        except NextHopsExhausted:
+            return "full"
+        flags, saddr, daddr, out_saddr, out_daddr = self._shape(entry)
+        dscp = 0 if entry.dscp is None else entry.dscp << 2
+        head = (saddr, daddr, key.src.port, key.dst.port, out_saddr, out_daddr, entry.src.port, entry.dst.port, hop, flags, dscp)
+        if record is not None:
+            old = self._decode(record, record[layout.SLOT_SIZE :], 0)
+            _HEAD.pack_into(record, _HEAD_AT, *head)
+            struct.pack_into("<I", record, layout.SLOT_TTL_OFFSET, entry.ttl_ms)
+            record[layout.SLOT_SIZE :] = self._wide(entry)
+            libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
+        else:
+            old = self._entry_at(slot)
+            at = slot * layout.SLOT_SIZE
+            generation = self._words[slot * 32]
+            self._words[slot * 32] = (generation + 1) & 0xFFFFFFFF
+            if flags & (layout.ENTRY_KEY6 | layout.ENTRY_OUT6):
+                self._wide_mm[slot * 64 : slot * 64 + 64] = self._wide(entry)
+            _HEAD.pack_into(self._slot_mm, at + _HEAD_AT, *head)
+            self._words[(at + layout.SLOT_TTL_OFFSET) // 4] = entry.ttl_ms
+            self._words[slot * 32] = (generation + 2) & 0xFFFFFFFF
+        self._hops.release(old.dst.addr, old.src.addr)
+        return None
+
+    def delete(self, keys: list[FiveTuple]) -> list[bool]:
+        """Take entries out; for each whether it was in. The next packet of it already passes up."""
+        return [self._delete(key) for key in keys]
+
+    def _delete(self, key: FiveTuple) -> bool:
+        slot = self._slot_of(key)
+        if slot >= 0:
+            at = slot * layout.SLOT_SIZE
+            self._words[slot * 32] = (self._words[slot * 32] + 1) & 0xFFFFFFFF
+            if self._slot_mm[at + 30] & layout.ENTRY_OUT6:
+                out_saddr, out_daddr = self._wide_mm[slot * 64 + 32 : slot * 64 + 48], self._wide_mm[slot * 64 + 48 : slot * 64 + 64]
+            else:
+                out_saddr, out_daddr = self._slot_mm[at + 16 : at + 20], self._slot_mm[at + 20 : at + 24]
+            self._hops.release(out_daddr, out_saddr)
+            self._live[slot >> 8] -= 1
+        elif key in self._overflow:
+            record = self._overflow_record(key)
+            libbpf.delete(self._loaded.maps["overflow"], self._flow_key(key))
+            if record is not None:
+                old = self._decode(record, record[layout.SLOT_SIZE :], 0)
+                self._hops.release(old.dst.addr, old.src.addr)
+            slot = self._overflow.pop(key)
+            if slot >= 0:
+                self._unmark(slot)
+            else:
+                place = (key.dst.addr, key.dst.port >> 8)
+                self._loose[place].discard(key)
+                if not self._loose[place]:
+                    del self._loose[place]
+                self._settings[0] -= 1
+        else:
+            return False
+        self._entries -= 1
+        if slot >= 0 and not self._live[slot >> 8]:
+            self._drop_chunk(key.dst.addr, key.dst.port)
+        return True
+
+    def _slot_of(self, key: FiveTuple) -> int:
+        """The slot that holds this key's entry, or _NO_SLOT."""
+        slot = self._find_slot(key.dst.addr, key.dst.port)
+        if slot >= 0 and self._words[slot * 32] & 1 and self._holds(slot, key):
+            return slot
+        return _NO_SLOT
+
+    def clear(self) -> None:
+        """Take every entry out; media ranges stay."""
+        generations = self._slots["generation"]
+        valid = np.flatnonzero(generations & 1)
+        generations[valid] += 1
+        for key in list(self._overflow):
+            libbpf.delete(self._loaded.maps["overflow"], self._flow_key(key))
+        for slot in self._marked:
+            self._words[slot * 32 + layout.SLOT_FLAGS_OFFSET // 4] = 0
+        self._overflow.clear()
+        self._marked.clear()
+        self._loose.clear()
+        self._settings[0] = 0
+        for address in list(self._addresses.values()):
+            for position, chunk in enumerate(address.chunks):
+                if chunk:
+                    self._chunk_table[address.number * 256 + position] = 0
+                    self._live[chunk - 1] = 0
+                    self._free_chunks.append(chunk - 1)
+                    address.chunks[position] = 0
+            address.live_chunks = 0
+            self._drop_address(address)
+        self._hops.clear()
+        self._entries = 0
+
+    # Reading
+
+    def _decode(self, record: Any, wide: Any, at: int) -> RelayEntry:
+        saddr, daddr, sport, dport, out_saddr, out_daddr, out_sport, out_dport, _hop, flags, dscp = _HEAD.unpack_from(record, at + _HEAD_AT)
+        (ttl_ms,) = struct.unpack_from("<I", record, at + layout.SLOT_TTL_OFFSET)
+        if flags & layout.ENTRY_KEY6:
+            saddr, daddr = bytes(wide[0:16]), bytes(wide[16:32])
+        if flags & layout.ENTRY_OUT6:
+            out_saddr, out_daddr = bytes(wide[32:48]), bytes(wide[48:64])
+        return RelayEntry(
+            FiveTuple(Endpoint(saddr, sport), Endpoint(daddr, dport)),
+            Endpoint(out_saddr, out_sport),
+            Endpoint(out_daddr, out_dport),
+            ttl_ms,
+            dscp >> 2 if flags & layout.ENTRY_DSCP else None,
+        )
+
+    def _entry_at(self, slot: int) -> RelayEntry:
+        return self._decode(self._slot_mm, self._wide_mm[slot * 64 : slot * 64 + 64], slot * layout.SLOT_SIZE)
+
+    def get(self, keys: list[FiveTuple]) -> list[RelayEntry | None]:
+        """The entries of these keys, None for those that are not in."""
+        found: list[RelayEntry | None] = []
+        for key in keys:
+            slot = self._slot_of(key)
+            record = self._overflow_record(key) if slot < 0 and key in self._overflow else None
+            if slot >= 0:
+                found.append(self._entry_at(slot))
+            else:
+                found.append(None if record is None else self._decode(record, record[layout.SLOT_SIZE :], 0))
+        return found
+
+    def __len__(self) -> int:
+        return self._entries
+
+    def keys(self) -> list[FiveTuple]:
+        """The keys of all entries."""
+        return self._keys_at(np.flatnonzero(self._slots["generation"] & 1)) + list(self._overflow)
+
+    def _keys_at(self, slots: np.ndarray) -> list[FiveTuple]:
+        raw = np.frombuffer(self._slot_mm, dtype=np.uint8, count=len(self._slots) * layout.SLOT_SIZE).reshape(-1, layout.SLOT_SIZE)
+        heads = raw[slots, 4:16].tobytes()
+        is6 = (self._slots["flags"][slots] & layout.ENTRY_KEY6) != 0
+        keys = [FiveTuple(Endpoint(s, sp), Endpoint(d, dp)) for s, d, sp, dp in _KEY.iter_unpack(heads)]
+        for n in np.flatnonzero(is6).tolist():
+            at = int(slots[n]) * 64
+            key = keys[n]
+            keys[n] = FiveTuple(Endpoint(self._wide_mm[at : at + 16], key.src.port), Endpoint(self._wide_mm[at + 16 : at + 32], key.dst.port))
+        return keys
+
+    def _gather(self, keys: list[FiveTuple] | None) -> tuple[list[FiveTuple], np.ndarray, np.ndarray]:
+        """Keys, copies of their records, and the stray counter of each one's port."""
+        if keys is None:
+            slots = np.flatnonzero(self._slots["generation"] & 1)
+            found = self._keys_at(slots)
+            further = list(self._overflow)
+        else:
+            found, numbers, further = [], [], []
+            for key in keys:
+                slot = self._slot_of(key)
+                if slot >= 0:
+                    found.append(key)
+                    numbers.append(slot)
+                elif key in self._overflow:
+                    further.append(key)
+            slots = np.array(numbers, dtype=np.int64)
+        records = self._slots[slots]
+        strays = records["stray"]
+        if further:
+            names = {self._flow_key(key): key for key in further}
+            raw: list[bytes] = []
+            for key in further:
+                record = self._overflow_record(key)
+                raw.append(bytes(record[: layout.SLOT_SIZE]) if record is not None else b"\0" * layout.SLOT_SIZE)
+            marks = [self._overflow[key] for key in names.values()]
+            records = np.concatenate([records, np.frombuffer(b"".join(raw), dtype=layout.SLOT)])
+            strays = np.concatenate([strays, [self._words[slot * 32 + _STRAY_WORD] if slot >= 0 else 0 for slot in marks]])
+        return found + further, records, strays
+
+    def stats(self, keys: list[FiveTuple] | None = None) -> dict[FiveTuple, StreamStats]:
+        """What was counted on these entries (None: all); keys without an entry are left out.
+
+        lost is expected minus received packets (RFC 3550 A.3, so duplicates count as received), never
+        below 0; jitter_us assumes the clock of the payload type. ssrc and what goes with it are None
+        until the first RTP packet.
+        """
+        found, records, strays = self._gather(keys)
+        now = time.monotonic_ns()
+        idle = _idle_ms(records, now)
+        expected = records["cycles"].astype(np.int64) + records["max_seq"] - records["base_seq"] + 1
+        lost = np.maximum(expected - records["received"], 0) + records["lost_prior"]
+        jitter = (records["jitter"] * layout.JITTER_US).astype(np.int64)
+        columns = zip(
+            found, records["packets"].tolist(), records["bytes"].tolist(), idle.tolist(), lost.tolist(), records["reordered"].tolist(),
+            records["duplicates"].tolist(), jitter.tolist(), records["ssrc"].tolist(), strays.tolist(), records["started"].tolist(),
+        )  # fmt: skip
+        return {
+            key: StreamStats(packets, size, idle_ms, miss, late, twice, shake, ssrc, stray)
+            if started
+            else StreamStats(packets, size, idle_ms, None, None, None, None, None, stray)
+            for key, packets, size, idle_ms, miss, late, twice, shake, ssrc, stray, started in columns
+        }
+
+    def idle(self, keys: list[FiveTuple] | None = None) -> dict[FiveTuple, int]:
+        """Milliseconds since the last packet (or since the entry was put in) of these entries (None: all)."""
+        found, records, _ = self._gather(keys)
+        return dict(zip(found, _idle_ms(records, time.monotonic_ns()).tolist()))
+
+    def expired(self) -> list[FiveTuple]:
+        """Keys of the entries that have been idle for their ttl_ms or longer (ttl 0: never)."""
+        now = time.monotonic_ns()
+        # Column by column, so that a million entries cost no copy of their records.
+        valid = np.flatnonzero(self._slots["generation"] & 1)
+        last = self._slots["last_ns"][valid].astype(np.int64)
+        ttl = self._slots["ttl_ms"][valid].astype(np.int64)
+        late = valid[(ttl > 0) & (now - last >= ttl * 1_000_000)]
+        keys = self._keys_at(late)
+        if self._overflow:
+            found, records, _ = self._gather(list(self._overflow))
+            ttl = records["ttl_ms"].astype(np.int64)
+            mask = (ttl > 0) & (_idle_ms(records, now) >= ttl)
+            keys += [found[n] for n in np.flatnonzero(mask).tolist()]
+        return keys
+
+    def reset_stats(self, keys: Iterable[FiveTuple]) -> None:
+        """Set the counters of these entries to 0; their idle time goes on."""
+        for key in keys:
+            slot = self._slot_of(key)
+            if slot >= 0:
+                at = slot * layout.SLOT_SIZE
+                self._slot_mm[at + 32 : at + 48] = b"\0" * 16
+                self._slot_mm[at + 64 : at + 128] = _ZERO_QUALITY
+            elif key in self._overflow:
+                record = self._overflow_record(key)
+                if record is not None:
+                    record[32:48] = b"\0" * 16
+                    record[64:128] = _ZERO_QUALITY
+                    libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
+
+    def totals(self) -> dict[str, int]:
+        """Counters of the whole data plane, over all CPUs, since the maps were made."""
+        sums = self._sums()
+        reasons = sums[: layout.REASON_ROOM]
+        relayed, missed, stray = reasons[0], reasons[layout.MISS], reasons[layout.STRAY]
+        return {
+            "rx_packets": sum(reasons),
+            "relayed_packets": relayed,
+            "relayed_bytes": sums[layout.REASON_ROOM],
+            "missed_packets": missed,
+            "stray_packets": stray,
+            "passed_packets": sum(reasons) - relayed - missed - stray,
+            "learn_notices": sums[layout.REASON_ROOM + 1],
+            "learn_suppressed": sums[layout.REASON_ROOM + 2],
+            "entries": self._entries,
+            "capacity": self.capacity,
+        }
+
+    def reasons(self) -> dict[str, int]:
+        """How many packets ended for which reason; `relayed` is among them."""
+        return dict(zip(layout.REASONS, self._sums()))
+
+    def _sums(self) -> list[int]:
+        cpus = [layout.TOTALS.unpack(value) for value in libbpf.per_cpu(self._loaded.maps["totals"], 0, layout.TOTALS.size)]
+        return [sum(column) for column in zip(*cpus)]
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of kernel memory of each map."""
+        return {name: libbpf.map_memory(fd) for name, fd in self._loaded.maps.items()}
+
+    # Media ports
+
+    def media(self) -> list[MediaRange]:
+        """The ranges in which a miss raises a learn notice."""
+        return [r for address in self._addresses.values() for r in address.ranges]
+
+    def add_media(self, ports: MediaRange) -> str | None:
+        """Add a range. None when it is in, or `exists`, `full`, or `invalid: ` and why."""
+        if len(ports.addr) not in (4, 16) or not 0 <= ports.first_port <= ports.last_port <= 65535:
+            return f"invalid: {ports.first_port}-{ports.last_port} is no range of ports of an IPv4 or IPv6 address"
+        address = self._addresses.get(ports.addr)
+        if address is not None and ports in address.ranges:
+            return "exists"
+        address = address or self._add_address(ports.addr)
+        if address is None:
+            return "full"
+        problem = libbpf.update(self._loaded.maps["media_ranges"], self._range_key(ports), struct.pack("<I", 1))
+        if problem:
+            self._drop_address(address)
+            return "full"
+        address.ranges.add(ports)
+        self._write_media(address)
+        return None
+
+    def remove_media(self, ports: MediaRange) -> bool:
+        """Remove a range as it was added; False when it was not in."""
+        address = self._addresses.get(ports.addr)
+        if address is None or ports not in address.ranges:
+            return False
+        address.ranges.discard(ports)
+        libbpf.delete(self._loaded.maps["media_ranges"], self._range_key(ports))
+        self._write_media(address)
+        self._drop_address(address)
+        return True
+
+    def _write_media(self, address: _Address) -> None:
+        bits = np.zeros(65536, dtype=np.uint8)
+        for ports in address.ranges:
+            bits[ports.first_port : ports.last_port + 1] = 1
+        self._media[address.number * 8192 : (address.number + 1) * 8192] = np.packbits(bits, bitorder="little")
+
+    @staticmethod
+    def _range_key(ports: MediaRange) -> bytes:
+        return struct.pack("!16sHH4s", _fixed(ports.addr), ports.first_port, ports.last_port, layout.VERSION_MARK[4 if len(ports.addr) == 4 else 6])
+
+    # Learn notices
+
+    @property
+    def learn_fd(self) -> int:
+        """Readable when poll_learn() has notices."""
+        return self._loaded.maps["notices"]
+
+    def poll_learn(self, limit: int = 4096) -> list[LearnNotice]:
+        """Take up to `limit` waiting notices."""
+        found: list[LearnNotice] = []
+        for record in self._ring.read(limit):
+            saddr, daddr, sport, dport, version = layout.FLOW_KEY.unpack_from(record)
+            ssrc, seq, rtp_version, payload_type = layout.NOTICE.unpack_from(record, layout.FLOW_KEY.size)
+            if version == layout.VERSION_MARK[4]:
+                saddr, daddr = saddr[:4], daddr[:4]
+            found.append(LearnNotice(FiveTuple(Endpoint(saddr, sport), Endpoint(daddr, dport)), rtp_version, payload_type, seq, ssrc))
+        return found
+
+    # Trace
+
+    def trace(self, key: FiveTuple, vlan: int | None = None) -> dict[str, str]:
+        """What the program does with a packet of this 5-tuple now, by running it on one; nothing is counted.
+
+        vlan: the packet's 802.1Q tag. Keys of the answer: verdict (`redirect`, `pass`), reason,
+        out_src, out_dst, out_interface (empty unless redirected).
+        """
+        if len(key.src.addr) != len(key.dst.addr):
+            return {"verdict": "invalid", "reason": "addresses of two IP versions", "out_src": "", "out_dst": "", "out_interface": ""}
+        run = libbpf.test_run(self._loaded.programs["relay_trace"], sample_packet(key, vlan))
+        verdict, reason, hop = run.retval & 0xFF, run.retval >> 8 & 0xFF, run.retval >> 16
+        answer = {
+            "verdict": layout.VERDICTS[verdict] if verdict < len(layout.VERDICTS) else str(verdict),
+            "reason": layout.REASONS[reason] if reason < len(layout.REASONS) else str(reason),
+            "out_src": "",
+            "out_dst": "",
+            "out_interface": "",
+        }
+        if verdict == layout.XDP_REDIRECT:
+            src, dst, tag = _read_packet(run.packet)
+            ifindex, _, _ = self._hops.describe(hop)
+            link = self._hops.link(ifindex)
+            answer |= {"out_src": str(src), "out_dst": str(dst), "out_interface": link.name if link else str(ifindex)}
+        return answer
+
+    # Adoption
+
+    def _adopt(self) -> None:
+        """Read the state that Python keeps from the maps, and mend what a killed process left half done."""
+        used: set[int] = set()
+        found: dict[bytes, tuple[int, int]] = {}
+        for row in range(layout.ADDRESS_ROWS):
+            word = self._rows4[row]
+            if word >> 32:
+                found[(word & 0xFFFFFFFF).to_bytes(4, "little")] = ((word >> 32) - 1, row)
+            owner = self._owners6[row * 6 + 4]
+            if owner:
+                found[self._rows6[row * 24 : row * 24 + 16]] = (owner - 1, row)
+        for addr, (number, row) in found.items():
+            address = self._addresses[addr] = _Address(addr, number, row)
+            for position in range(256):
+                chunk = self._chunk_table[number * 256 + position]
+                if chunk:
+                    address.chunks[position] = chunk
+                    address.live_chunks += 1
+                    used.add(chunk - 1)
+        numbers = {address.number for address in self._addresses.values()}
+        self._free_numbers = [n for n in self._free_numbers if n not in numbers]
+        self._free_chunks = [n for n in self._free_chunks if n not in used]
+
+        valid = np.flatnonzero(self._slots["generation"] & 1)
+        reachable = np.isin(valid >> 8, np.fromiter(used, dtype=np.int64, count=len(used)))
+        stale = valid[~reachable]
+        self._slots["generation"][stale] += 1
+        valid = valid[reachable]
+        self._entries = len(valid)
+        for chunk, count in zip(*np.unique(valid >> 8, return_counts=True)):
+            self._live[int(chunk)] += int(count)
+        overflow_hops = self._adopt_overflow()
+        self._adopt_media()
+        for address in list(self._addresses.values()):
+            for position, chunk in enumerate(address.chunks):
+                if chunk and not self._live[chunk - 1]:
+                    self._drop_chunk(address.addr, position << 8)
+            if address.addr in self._addresses:
+                self._drop_address(address)
+        self._adopt_hops(valid, overflow_hops)
+
+    def _adopt_overflow(self) -> list[tuple[FiveTuple, RelayEntry, int]]:
+        entries: list[tuple[FiveTuple, RelayEntry, int]] = []
+        loose = 0
+        for _, record in libbpf.elements(self._loaded.maps["overflow"]):
+            entry = self._decode(record, record[layout.SLOT_SIZE :], 0)
+            (hop,) = struct.unpack_from("!H", record, 28)
+            slot = self._find_slot(entry.key.dst.addr, entry.key.dst.port)
+            self._overflow[entry.key] = slot
+            if slot >= 0:
+                self._mark(slot)
+            else:
+                self._loose.setdefault((entry.key.dst.addr, entry.key.dst.port >> 8), set()).add(entry.key)
+                loose += 1
+            entries.append((entry.key, entry, hop))
+        self._settings[0] = loose
+        marked = np.flatnonzero(self._slots["slot_flags"] & layout.SLOT_OVERFLOW)
+        for slot in marked.tolist():
+            if slot not in self._marked:
+                self._slots["slot_flags"][slot] = 0
+        self._entries += len(entries)
+        return entries
+
+    def _adopt_media(self) -> None:
+        for raw, _ in libbpf.elements(self._loaded.maps["media_ranges"]):
+            addr, first, last, version = struct.unpack("!16sHH4s", raw)
+            ports = MediaRange(addr[:4] if version == layout.VERSION_MARK[4] else addr, first, last)
+            address = self._addresses.get(ports.addr) or self._add_address(ports.addr)
+            if address is not None:
+                address.ranges.add(ports)
+        for address in self._addresses.values():
+            self._write_media(address)
+
+    def _adopt_hops(self, valid: np.ndarray, overflow: list[tuple[FiveTuple, RelayEntry, int]]) -> None:
+        """Find the next hops of the entries anew, on the rows that they use already wherever possible."""
+        records = self._slots[valid]
+        hops = records["nexthop"]
+        taken = set(np.unique(hops).tolist()) | {hop for _, _, hop in overflow}
+        out6 = (records["flags"] & layout.ENTRY_OUT6) != 0
+        narrow = np.flatnonzero(~out6)
+        packed = records["out_daddr"][narrow].astype(np.uint64) << np.uint64(32) | records["out_saddr"][narrow]
+        unique, first, inverse, counts = np.unique(packed, return_index=True, return_inverse=True, return_counts=True)
+        rows = np.zeros(len(unique), dtype=np.uint16)
+        for n, (name, count) in enumerate(zip(unique.tolist(), counts.tolist())):
+            dst, src = (name >> 32).to_bytes(4, "little"), (name & 0xFFFFFFFF).to_bytes(4, "little")
+            rows[n] = self._hops.adopt(dst, src, count, int(hops[narrow[first[n]]]), taken)
+        if len(narrow):
+            new = rows[inverse]
+            changed = new != hops[narrow]
+            self._slots["nexthop"][valid[narrow[changed]]] = new[changed]
+        for n in np.flatnonzero(out6).tolist():
+            slot = int(valid[n])
+            entry = self._entry_at(slot)
+            row = self._hops.adopt(entry.dst.addr, entry.src.addr, 1, int(hops[n]), taken)
+            if row != int(hops[n]):
+                self._slots["nexthop"][slot] = row
+        for key, entry, hop in overflow:
+            row = self._hops.adopt(entry.dst.addr, entry.src.addr, 1, hop, taken)
+            record = self._overflow_record(key) if row != hop else None
+            if record is not None:
+                struct.pack_into("!H", record, 28, row)
+                libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
+        self._hops.finish_adoption()
+
+
+def _idle_ms(records: np.ndarray, now_ns: int) -> np.ndarray:
+    return np.maximum(now_ns - records["last_ns"].astype(np.int64), 0) // 1_000_000
+
+
+def _ones_sum(data: bytes) -> int:
+    if len(data) % 2:
+        data += b"\0"
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+def sample_packet(key: FiveTuple, vlan: int | None = None) -> bytes:
+    """An Ethernet frame with an RTP-like UDP packet of this 5-tuple, checksums right."""
+    (saddr, sport), (daddr, dport) = key
+    payload = b"\x80\0" + b"\0" * 10
+    length = 8 + len(payload)
+    udp = struct.pack("!HHHH", sport, dport, length, 0)
+    check = ~_ones_sum(saddr + daddr + struct.pack("!HH", 17, length) + udp + payload) & 0xFFFF
+    udp = udp[:6] + struct.pack("!H", check or 0xFFFF) + payload
+    if len(saddr) == 4:
+        header = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + length, 0, 0x4000, 64, 17, 0, saddr, daddr)
+        header = header[:10] + struct.pack("!H", ~_ones_sum(header) & 0xFFFF) + header[12:]
+        kind = 0x0800
+    else:
+        header = struct.pack("!IHBB16s16s", 0x60000000, length, 17, 64, saddr, daddr)
+        kind = 0x86DD
+    tag = b"" if vlan is None else struct.pack("!HH", 0x8100, vlan & 0xFFF)
+    return b"\x02\0\0\0\0\1\x02\0\0\0\0\2" + tag + struct.pack("!H", kind) + header + udp
+
+
+def _read_packet(frame: bytes) -> tuple[Endpoint, Endpoint, int | None]:
+    """Source, destination and VLAN tag of a frame that the program has rewritten."""
+    at, tag = 14, None
+    (kind,) = struct.unpack_from("!H", frame, 12)
+    if kind == 0x8100:
+        tag, kind = struct.unpack_from("!HH", frame, 14)
+        at, tag = 18, tag & 0xFFF
+    size, addresses = (20, at + 12) if kind == 0x0800 else (40, at + 8)
+    width = 4 if kind == 0x0800 else 16
+    sport, dport = struct.unpack_from("!HH", frame, at + size)
+    src = frame[addresses : addresses + width]
+    dst = frame[addresses + width : addresses + 2 * width]
+    return Endpoint(src, sport), Endpoint(dst, dport), tag

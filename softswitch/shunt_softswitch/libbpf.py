@@ -1,0 +1,471 @@
+"""The one place that talks to libbpf and to the bpf(2) system call: objects, maps, links, test runs, pins."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import errno
+import fcntl
+import mmap
+import os
+import select
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+BPF_XDP = 37
+XDP_FLAGS_SKB_MODE = 2
+XDP_FLAGS_DRV_MODE = 4
+_BPF_FS_MAGIC = 0xCAFE4A11
+_RING_BUSY = 1 << 31
+_RING_DISCARD = 1 << 30
+_BATCH = 4096
+
+_PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+
+
+class BpfError(OSError):
+    """A bpf operation failed; the text says which, on what, and what libbpf or the verifier said."""
+
+
+class _TestRunOpts(ctypes.Structure):
+    _fields_ = [
+        ("sz", ctypes.c_size_t), ("data_in", ctypes.c_void_p), ("data_out", ctypes.c_void_p),
+        ("data_size_in", ctypes.c_uint32), ("data_size_out", ctypes.c_uint32),
+        ("ctx_in", ctypes.c_void_p), ("ctx_out", ctypes.c_void_p),
+        ("ctx_size_in", ctypes.c_uint32), ("ctx_size_out", ctypes.c_uint32),
+        ("retval", ctypes.c_uint32), ("repeat", ctypes.c_int), ("duration", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32), ("cpu", ctypes.c_uint32), ("batch_size", ctypes.c_uint32),
+    ]  # fmt: skip
+
+
+class _LinkCreateOpts(ctypes.Structure):
+    _fields_ = [
+        ("sz", ctypes.c_size_t), ("flags", ctypes.c_uint32), ("iter_info", ctypes.c_void_p),
+        ("iter_info_len", ctypes.c_uint32), ("target_btf_id", ctypes.c_uint32), ("cookie", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class _BatchOpts(ctypes.Structure):
+    _fields_ = [("sz", ctypes.c_size_t), ("elem_flags", ctypes.c_uint64), ("flags", ctypes.c_uint64)]
+
+
+class _MapInfo(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_uint32), ("id", ctypes.c_uint32), ("key_size", ctypes.c_uint32),
+        ("value_size", ctypes.c_uint32), ("max_entries", ctypes.c_uint32), ("map_flags", ctypes.c_uint32),
+        ("name", ctypes.c_char * 16),
+    ]  # fmt: skip
+
+
+class _LinkInfo(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_uint32), ("id", ctypes.c_uint32), ("prog_id", ctypes.c_uint32), ("pad", ctypes.c_uint32),
+        ("ifindex", ctypes.c_uint32), ("room", ctypes.c_uint8 * 60),
+    ]  # fmt: skip
+
+
+class _Library:
+    """libbpf with its prototypes, and the text of what it printed last."""
+
+    def __init__(self) -> None:
+        try:
+            self.lib = ctypes.CDLL("libbpf.so.1", use_errno=True)
+        except OSError as exc:
+            raise BpfError(errno.ENOENT, "libbpf.so.1 is not installed (Debian: libbpf1)") from exc
+        self._libc = ctypes.CDLL(None)
+        self._libc.vsnprintf.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p)
+        self.printed: list[str] = []
+        self._callback = _PRINT(self._print)
+        lib = self.lib
+        void, text, u32, fd = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_int
+        lib.libbpf_set_print.argtypes = (_PRINT,)
+        lib.libbpf_set_print.restype = void
+        lib.libbpf_set_print(self._callback)
+        for name, arguments, result in (
+            ("bpf_object__open_file", (text, void), void),
+            ("bpf_object__load", (void,), fd),
+            ("bpf_object__close", (void,), None),
+            ("bpf_object__next_map", (void, void), void),
+            ("bpf_object__next_program", (void, void), void),
+            ("bpf_object__find_map_by_name", (void, text), void),
+            ("bpf_map__name", (void,), text),
+            ("bpf_map__fd", (void,), fd),
+            ("bpf_map__reuse_fd", (void, fd), fd),
+            ("bpf_map__set_max_entries", (void, u32), fd),
+            ("bpf_map__initial_value", (void, ctypes.POINTER(ctypes.c_size_t)), void),
+            ("bpf_map__set_initial_value", (void, void, ctypes.c_size_t), fd),
+            ("bpf_program__name", (void,), text),
+            ("bpf_program__fd", (void,), fd),
+            ("bpf_obj_pin", (fd, text), fd),
+            ("bpf_obj_get", (text,), fd),
+            ("bpf_obj_get_info_by_fd", (fd, void, ctypes.POINTER(u32)), fd),
+            ("bpf_link_create", (fd, fd, ctypes.c_int, void), fd),
+            ("bpf_link_update", (fd, fd, void), fd),
+            ("bpf_link_detach", (fd,), fd),
+            ("bpf_prog_test_run_opts", (fd, void), fd),
+            ("bpf_map_lookup_elem", (fd, void, void), fd),
+            ("bpf_map_update_elem", (fd, void, void, ctypes.c_uint64), fd),
+            ("bpf_map_delete_elem", (fd, void), fd),
+            ("bpf_map_lookup_batch", (fd, void, void, void, void, ctypes.POINTER(u32), void), fd),
+            ("libbpf_num_possible_cpus", (), ctypes.c_int),
+        ):
+            function = getattr(lib, name)
+            function.argtypes = arguments
+            function.restype = result
+
+    def _print(self, level: int, template: bytes, arguments: int) -> int:
+        room = ctypes.create_string_buffer(1 << 16)
+        self._libc.vsnprintf(room, len(room), template, arguments)
+        if level <= 1:
+            self.printed = (self.printed + [room.value.decode("utf-8", "replace").rstrip()])[-40:]
+        return 0
+
+    def fail(self, number: int, what: str) -> BpfError:
+        said, self.printed = "\n".join(self.printed), []
+        text = f"{what}: {os.strerror(abs(number))}"
+        if abs(number) == errno.EPERM:
+            text += " (needs CAP_BPF and CAP_NET_ADMIN)"
+        return BpfError(abs(number), text + (f"\n{said[-4000:]}" if said else ""))
+
+
+_library: _Library | None = None
+
+
+def library() -> _Library:
+    """libbpf, opened on first use. Raises BpfError when it is not installed."""
+    global _library
+    if _library is None:
+        _library = _Library()
+    return _library
+
+
+@dataclass(slots=True)
+class LoadedObject:
+    """File descriptors of a loaded object's programs and maps, owned by the caller."""
+
+    programs: dict[str, int]
+    maps: dict[str, int]
+
+    def close(self) -> None:
+        for fd in (*self.programs.values(), *self.maps.values()):
+            os.close(fd)
+        self.programs, self.maps = {}, {}
+
+
+def load_object(path: Path, *, sizes: dict[str, int], reuse: dict[str, int], constants: dict[str, bytes], symbols: dict[str, int]) -> LoadedObject:
+    """Load an object file. sizes: max_entries by map name; reuse: open maps to take instead of new ones.
+
+    constants: values for the program's read-only data by variable name; symbols: their offsets in it
+    (constant_offsets() reads them). Raises BpfError with the verifier's words.
+    """
+    lib = library().lib
+    library().printed = []
+    handle = lib.bpf_object__open_file(os.fsencode(path), None)
+    if not handle:
+        raise library().fail(ctypes.get_errno(), f"cannot open {path}")
+    try:
+        current = lib.bpf_object__next_map(handle, None)
+        while current:
+            name = lib.bpf_map__name(current).decode()
+            if name in reuse:
+                _check(lib.bpf_map__reuse_fd(current, reuse[name]), f"cannot reuse map {name}")
+            elif name in sizes:
+                _check(lib.bpf_map__set_max_entries(current, sizes[name]), f"cannot size map {name}")
+            elif name.endswith(".rodata") and constants:
+                size = ctypes.c_size_t()
+                old = lib.bpf_map__initial_value(current, ctypes.byref(size))
+                value = bytearray(ctypes.string_at(old, size.value))
+                for variable, content in constants.items():
+                    offset = symbols[variable]
+                    value[offset : offset + len(content)] = content
+                _check(lib.bpf_map__set_initial_value(current, bytes(value), len(value)), "cannot set the constants")
+            current = lib.bpf_object__next_map(handle, current)
+        _check(lib.bpf_object__load(handle), f"cannot load {path.name}")
+        programs, maps = {}, {}
+        current = lib.bpf_object__next_program(handle, None)
+        while current:
+            programs[lib.bpf_program__name(current).decode()] = os.dup(lib.bpf_program__fd(current))
+            current = lib.bpf_object__next_program(handle, current)
+        current = lib.bpf_object__next_map(handle, None)
+        while current:
+            maps[lib.bpf_map__name(current).decode()] = os.dup(lib.bpf_map__fd(current))
+            current = lib.bpf_object__next_map(handle, current)
+        for fd in (*programs.values(), *maps.values()):
+            os.set_inheritable(fd, False)
+        return LoadedObject(programs, maps)
+    finally:
+        lib.bpf_object__close(handle)
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        raise library().fail(result if result < -1 else ctypes.get_errno(), what)
+    return result
+
+
+def constant_offsets(path: Path) -> dict[str, int]:
+    """Offsets of the global constants in an object's .rodata section, from its ELF symbol table."""
+    image = path.read_bytes()
+    sections_at, = struct.unpack_from("<Q", image, 0x28)
+    size, count, names_index = struct.unpack_from("<HHH", image, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", image, sections_at + size * n) for n in range(count)]
+    names_at = headers[names_index][4]
+
+    def text(at: int) -> str:
+        return image[at : image.index(b"\0", at)].decode()
+
+    found: dict[str, int] = {}
+    for header in headers:
+        if header[1] != 2:  # SHT_SYMTAB
+            continue
+        strings_at = headers[header[6]][4]
+        for at in range(header[4], header[4] + header[5], 24):
+            name, _info, _other, section, value, _size = struct.unpack_from("<IBBHQQ", image, at)
+            if 0 < section < count and text(names_at + headers[section][0]) == ".rodata" and name:
+                found[text(strings_at + name)] = value
+    return found
+
+
+def ensure_bpffs(directory: Path) -> None:
+    """Make `directory` and see to it that it lies in a BPF file system, mounting one there if need be.
+
+    Raises BpfError. In a mount namespace of its own (as `ip netns exec` makes) such a mount, and every
+    pin in it, ends with the last process of that namespace.
+    """
+    nearest = directory
+    while not nearest.exists():
+        nearest = nearest.parent
+    if not _is_bpffs(nearest):
+        libc = ctypes.CDLL(None, use_errno=True)
+        target = nearest if nearest == Path("/sys/fs/bpf") else directory
+        target.mkdir(parents=True, exist_ok=True)
+        if libc.mount(b"bpf", os.fsencode(target), b"bpf", 0, b"mode=0700") != 0:
+            raise library().fail(ctypes.get_errno(), f"cannot mount a BPF file system on {target}")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _is_bpffs(path: Path) -> bool:
+    room = ctypes.create_string_buffer(256)
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.statfs(os.fsencode(path), room) == 0 and struct.unpack_from("<q", room)[0] == _BPF_FS_MAGIC
+
+
+def lock_directory(directory: Path) -> int:
+    """Take the only writer's lock on a pin directory; returns its file descriptor. Raises BpfError when it is taken."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(fd)
+        raise BpfError(errno.EBUSY, f"another process already controls the data plane pinned in {directory}") from exc
+    return fd
+
+
+def pin(fd: int, path: Path) -> None:
+    """Pin a program, map or link. Raises BpfError."""
+    _check(library().lib.bpf_obj_pin(fd, os.fsencode(path)), f"cannot pin {path}")
+
+
+def get(path: Path) -> int:
+    """Open what is pinned at `path`; returns a file descriptor. Raises BpfError."""
+    return _check(library().lib.bpf_obj_get(os.fsencode(path)), f"cannot open pinned {path}")
+
+
+def map_info(fd: int) -> tuple[int, int, int]:
+    """Key size, value size and max_entries of a map."""
+    info = _MapInfo()
+    size = ctypes.c_uint32(ctypes.sizeof(info))
+    _check(library().lib.bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(size)), "cannot read a map's layout")
+    return info.key_size, info.value_size, info.max_entries
+
+
+def map_memory(fd: int) -> int:
+    """Bytes of kernel memory that a map takes, as the kernel accounts it."""
+    for line in Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines():
+        if line.startswith("memlock:"):
+            return int(line.split()[1])
+    return 0
+
+
+def map_view(fd: int, size: int) -> mmap.mmap:
+    """Map an mmapable array of `size` bytes. Raises BpfError."""
+    page = mmap.PAGESIZE
+    try:
+        return mmap.mmap(fd, -(-size // page) * page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    except OSError as exc:
+        raise BpfError(exc.errno, f"cannot map an array of {size} bytes: {exc.strerror}") from exc
+
+
+def lookup(fd: int, key: bytes, room: ctypes.Array) -> bool:
+    """Read one element into `room`; False when it is absent."""
+    result = library().lib.bpf_map_lookup_elem(fd, key, room)
+    if result in (-errno.ENOENT, -1) and ctypes.get_errno() in (errno.ENOENT, 0):
+        return False
+    _check(result, "cannot read a map element")
+    return True
+
+
+def update(fd: int, key: bytes, value: bytes) -> int:
+    """Write one element; returns 0 or the positive errno (E2BIG and ENOMEM: no room)."""
+    result = library().lib.bpf_map_update_elem(fd, key, value, 0)
+    return 0 if result == 0 else abs(result) if result < -1 else ctypes.get_errno()
+
+
+def delete(fd: int, key: bytes) -> bool:
+    """Remove one element; False when it was absent."""
+    return library().lib.bpf_map_delete_elem(fd, key) == 0
+
+
+def elements(fd: int) -> Iterator[tuple[bytes, bytes]]:
+    """All elements of a hash map, read in batches."""
+    key_size, value_size, _ = map_info(fd)
+    lib = library().lib
+    size = _BATCH
+    position = ctypes.create_string_buffer(max(key_size, 8))
+    first = True
+    opts = _BatchOpts(sz=ctypes.sizeof(_BatchOpts))
+    while True:
+        keys = ctypes.create_string_buffer(size * key_size)
+        values = ctypes.create_string_buffer(size * value_size)
+        count = ctypes.c_uint32(size)
+        result = lib.bpf_map_lookup_batch(fd, None if first else position, position, keys, values, ctypes.byref(count), ctypes.byref(opts))
+        number = 0 if result == 0 else ctypes.get_errno()
+        if number == errno.ENOSPC and size < 1 << 20:
+            size *= 4  # one bucket holds more than the batch
+            continue
+        if number not in (0, errno.ENOENT):
+            raise library().fail(number, "cannot read a map in batches")
+        first = False
+        for n in range(count.value):
+            yield keys.raw[n * key_size : (n + 1) * key_size], values.raw[n * value_size : (n + 1) * value_size]
+        if number == errno.ENOENT:
+            return
+
+
+def per_cpu(fd: int, index: int, size: int) -> list[bytes]:
+    """The values of one element of a per-CPU array of `size` (a multiple of 8) bytes, one for each possible CPU."""
+    cpus = library().lib.libbpf_num_possible_cpus()
+    room = ctypes.create_string_buffer(cpus * size)
+    _check(library().lib.bpf_map_lookup_elem(fd, struct.pack("<I", index), room), "cannot read per-CPU counters")
+    return [room.raw[n * size : (n + 1) * size] for n in range(cpus)]
+
+
+@dataclass(slots=True)
+class TestRun:
+    """The outcome of BPF_PROG_TEST_RUN: return value, packet afterwards, mean ns of one run."""
+
+    __test__ = False
+
+    retval: int
+    packet: bytes
+    duration_ns: int
+
+
+def test_run(program: int, packet: bytes, *, repeat: int = 1) -> TestRun:
+    """Run an XDP program on a packet of at least 14 bytes. Raises BpfError."""
+    room = ctypes.create_string_buffer(len(packet) + 256)
+    given = ctypes.create_string_buffer(packet, len(packet))
+    opts = _TestRunOpts(
+        sz=ctypes.sizeof(_TestRunOpts), data_in=ctypes.addressof(given), data_out=ctypes.addressof(room),
+        data_size_in=len(packet), data_size_out=len(room), repeat=repeat,
+    )  # fmt: skip
+    _check(library().lib.bpf_prog_test_run_opts(program, ctypes.byref(opts)), "BPF_PROG_TEST_RUN")
+    return TestRun(opts.retval, room.raw[: opts.data_size_out], opts.duration)
+
+
+def attach_xdp(program: int, ifindex: int, *, generic: bool) -> int:
+    """Attach by a link, which outlives the process once pinned; returns its file descriptor. Raises BpfError."""
+    opts = _LinkCreateOpts(sz=ctypes.sizeof(_LinkCreateOpts), flags=XDP_FLAGS_SKB_MODE if generic else XDP_FLAGS_DRV_MODE)
+    mode = "generic" if generic else "native"
+    return _check(library().lib.bpf_link_create(program, ifindex, BPF_XDP, ctypes.byref(opts)), f"cannot attach {mode} XDP to interface {ifindex}")
+
+
+def replace_program(link: int, program: int) -> None:
+    """Exchange the program of a link in one step: no packet meets an interface without one. Raises BpfError."""
+    _check(library().lib.bpf_link_update(link, program, None), "cannot replace the attached program")
+
+
+def link_ifindex(link: int) -> int:
+    """The interface of a link; 0 once that interface is gone."""
+    info = _LinkInfo()
+    size = ctypes.c_uint32(ctypes.sizeof(info))
+    _check(library().lib.bpf_obj_get_info_by_fd(link, ctypes.byref(info), ctypes.byref(size)), "cannot read a link")
+    return info.ifindex
+
+
+def detach(link: int) -> None:
+    """Detach a link for good; not an error when its interface is gone."""
+    library().lib.bpf_link_detach(link)
+
+
+class Ring:
+    """The reading end of a BPF ring buffer, straight from its shared pages (user space has one reader)."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        _, _, size = map_info(fd)
+        page = mmap.PAGESIZE
+        self._mask = size - 1
+        self._consumer = mmap.mmap(fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._producer = mmap.mmap(fd, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+        self._consumed = memoryview(self._consumer).cast("Q")
+        self._shared = memoryview(self._producer)
+        self._produced = self._shared[:8].cast("Q")
+        self._data = self._shared[page:]
+
+    def read(self, limit: int) -> list[bytes]:
+        """Take up to `limit` records."""
+        found: list[bytes] = []
+        position = self._consumed[0]
+        produced = self._produced[0]
+        header = struct.Struct("<I")
+        while position < produced and len(found) < limit:
+            at = position & self._mask
+            length, = header.unpack_from(self._data, at)
+            if length & _RING_BUSY:
+                break
+            size = length & ~_RING_DISCARD
+            if not length & _RING_DISCARD:
+                found.append(bytes(self._data[at + 8 : at + 8 + size]))
+            position += (size + 8 + 7) & ~7
+            self._consumed[0] = position
+        return found
+
+    def wait(self, timeout: float) -> bool:
+        """Whether something arrives within `timeout` seconds."""
+        poller = select.poll()
+        poller.register(self.fd, select.POLLIN)
+        return bool(poller.poll(timeout * 1000))
+
+    def close(self) -> None:
+        for view in (self._consumed, self._produced, self._data, self._shared):
+            view.release()
+        self._consumer.close()
+        self._producer.close()
+
+
+def disable_offloads(name: str) -> bool:
+    """Switch off large receive offload and VLAN stripping, which hide from XDP what a packet is.
+
+    Returns whether the interface has both off afterwards (drivers may refuse).
+    """
+    import socket
+
+    lro, rxvlan = 1 << 15, 1 << 8
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        def flags(command: int, value: int) -> int:
+            data = ctypes.create_string_buffer(struct.pack("=II", command, value), 8)
+            request = struct.pack("16sP16x", name.encode(), ctypes.addressof(data))
+            fcntl.ioctl(control, 0x8946, request)  # SIOCETHTOOL
+            return struct.unpack("=II", data.raw)[1]
+
+        try:
+            now = flags(0x25, 0)  # ETHTOOL_GFLAGS
+            if now & (lro | rxvlan):
+                flags(0x26, now & ~(lro | rxvlan))  # ETHTOOL_SFLAGS
+                now = flags(0x25, 0)
+        except OSError:
+            return False
+    return not now & (lro | rxvlan)
