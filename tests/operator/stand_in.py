@@ -5,7 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from shunt.api.server import ApiServer
 from shunt.api.view import DataPlaneUnavailable
+from shunt.config.model import Api
+
+
+def server(view: "StandIn", listen: str, token: str | None = None) -> ApiServer:
+    """A server on a port that the kernel chooses, which a configuration file cannot ask for."""
+    return ApiServer(view, Api.model_construct(listen=listen, token=token, token_file=None))
 
 
 def stream(direction: str, component: str = "rtp", state: str = "offloaded", reason: str = "offloaded", **more: Any) -> dict[str, Any]:
@@ -97,9 +104,12 @@ class StandIn:
 
     async def trace(self, src: str, dst: str) -> dict[str, Any]:
         await self._reach()
+        key = f"{src} > {dst}"
         if src.endswith(":1"):
-            return {"verdict": "pass", "reason": "no entry", "out_src": "", "out_dst": "", "out_interface": ""}
-        return {"verdict": "redirect", "reason": "entry found", "out_src": dst, "out_dst": src, "out_interface": "eth0"}
+            return {"key": key, "data_plane": None, "call": None}
+        plane = {"verdict": "redirect", "reason": "entry found", "out_src": dst, "out_dst": src, "out_interface": "eth0"}
+        slot = {"call_id": "first@x", "media": 1, "from": "caller", "component": "rtp", "state": "offloaded", "reason": "offloaded", "expected_source": src}
+        return {"key": key, "data_plane": plane, "call": slot}
 
     async def totals(self) -> dict[str, Any]:
         await self._reach()

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shunt.api import server
 from shunt.api.server import ApiServer
+from tests.operator import stand_in
 from tests.operator.stand_in import ODD_CALL_ID, StandIn
 
 
@@ -36,7 +37,7 @@ class Client:
 
 async def _client(listen: str, token: str | None = None):
     view = StandIn()
-    api = ApiServer(view, listen, token)
+    api = stand_in.server(view, listen, token)
     await api.start()
     connector = aiohttp.UnixConnector(api.listen.path) if api.listen.path else aiohttp.TCPConnector()
     async with aiohttp.ClientSession(connector=connector) as session:
@@ -124,7 +125,8 @@ async def test_errors_are_json_and_name_the_parameter(client, path, status, para
 
 async def test_trace_is_the_data_planes_answer(client):
     status, answer = await client.get("/v1/trace?src=192.0.2.9:4000&dst=[::ffff:192.0.2.1]:35000")
-    assert (status, answer["verdict"], answer["out_src"], answer["out_interface"]) == (200, "redirect", "192.0.2.1:35000", "eth0")
+    assert (status, answer["key"]) == (200, "192.0.2.9:4000 > 192.0.2.1:35000")
+    assert answer == await client.view.trace("192.0.2.9:4000", "192.0.2.1:35000")
 
 
 async def test_writing_is_refused_as_json(client):
@@ -225,24 +227,24 @@ async def test_unix_socket_is_not_for_everybody_and_goes_away(tmp_path):
     stale = socket.socket(socket.AF_UNIX)
     stale.bind(str(path))
     stale.close()
-    api = ApiServer(StandIn(), f"unix:{path}")
+    api = stand_in.server(StandIn(), f"unix:{path}")
     await api.start()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o660
     with pytest.raises(OSError, match="another process listens on it"):
-        await ApiServer(StandIn(), f"unix:{path}").start()
+        await stand_in.server(StandIn(), f"unix:{path}").start()
     await api.stop()
     assert not path.exists()
     path.write_text("precious")
     with pytest.raises(OSError, match="is no socket"):
-        await ApiServer(StandIn(), f"unix:{path}").start()
+        await stand_in.server(StandIn(), f"unix:{path}").start()
     assert path.read_text() == "precious"
 
 
 async def test_taken_port_is_named():
-    api = ApiServer(StandIn(), "127.0.0.1:0")
+    api = stand_in.server(StandIn(), "127.0.0.1:0")
     await api.start()
     with pytest.raises(OSError, match=f"API socket 127.0.0.1:{api.listen.port}"):
-        await ApiServer(StandIn(), str(api.listen)).start()
+        await stand_in.server(StandIn(), str(api.listen)).start()
     await api.stop()
 
 

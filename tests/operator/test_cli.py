@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from shunt.api.server import ApiServer
 from shunt.calls.reasons import REASONS
+from tests.operator import stand_in
 from tests.operator.stand_in import HOSTILE_CALL_ID, ODD_CALL_ID, StandIn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ async def shunt(*args: str, **env: str) -> tuple[int, str, str]:
 @pytest.fixture(params=["tcp", "unix"])
 async def agent(request, tmp_path):
     view = StandIn()
-    api = ApiServer(view, "127.0.0.1:0" if request.param == "tcp" else f"unix:{tmp_path}/api.sock")
+    api = stand_in.server(view, "127.0.0.1:0" if request.param == "tcp" else f"unix:{tmp_path}/api.sock")
     await api.start()
     view.url = str(api.listen) if api.listen.path else f"http://{api.listen}"
     yield view
@@ -50,7 +50,7 @@ async def agent(request, tmp_path):
 @pytest.fixture
 async def token_agent():
     view = StandIn()
-    api = ApiServer(view, "127.0.0.1:0", "correct horse")
+    api = stand_in.server(view, "127.0.0.1:0", "correct horse")
     await api.start()
     view.url = f"http://{api.listen}"
     yield view
@@ -83,7 +83,7 @@ async def test_json_is_the_apis(agent):
     code, out, _ = await shunt("why", "--json", "--api", agent.url, "first@x")
     assert (code, json.loads(out)["age_s"]) == (0, 76.0)
     code, out, _ = await shunt("trace", "--json", "--api", agent.url, "192.0.2.9:4000", "192.0.2.1:35000")
-    assert (code, json.loads(out)["verdict"]) == (0, "redirect")
+    assert (code, json.loads(out)["data_plane"]["verdict"]) == (0, "redirect")
 
 
 async def test_more_calls_than_a_page_are_all_listed(agent):
@@ -137,8 +137,16 @@ async def test_status_and_trace_in_plain_text(agent):
     code, out, _ = await shunt("trace", "192.0.2.9:4000", "192.0.2.1:35000", "--api", agent.url)
     assert (code, out.splitlines()) == (
         0,
-        ["192.0.2.9:4000 > 192.0.2.1:35000: redirect (entry found)", "leaves as 192.0.2.1:35000 > 192.0.2.9:4000 through eth0"],
+        [
+            "192.0.2.9:4000 > 192.0.2.1:35000: redirect (entry found)",
+            "leaves as 192.0.2.1:35000 > 192.0.2.9:4000 through eth0",
+            "This relay port is for the caller's RTP of call first@x, media 1: offloaded, reason offloaded; expected from 192.0.2.9:4000",
+        ],
     )
+    for more in ((), ("--json",)):
+        code, out, err = await shunt("trace", "192.0.2.9:1", "192.0.2.1:35000", "--api", agent.url, *more)
+        assert (code, err) == (1, "shunt: the data plane could not be asked: none is configured, or it is not connected (`shunt status`)\n")
+    assert json.loads(out)["data_plane"] is None
 
 
 async def test_exit_codes(agent):

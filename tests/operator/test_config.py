@@ -229,13 +229,13 @@ def test_token_comes_from_the_file(tmp_path):
     file = tmp_path / "token"
     config = loads(MINIMAL + f"api: {{token_file: {file}}}\n")
     with pytest.raises(ValueError, match="No such file"):
-        api_token(config)
+        api_token(config.api)
     file.write_text("short\n")
     with pytest.raises(ValueError, match="5 characters"):
-        api_token(config)
+        api_token(config.api)
     file.write_text("long enough\nsecond line\n")
-    assert api_token(config) == "long enough"
-    assert api_token(loads(MINIMAL)) is None
+    assert api_token(config.api) == "long enough"
+    assert api_token(loads(MINIMAL).api) is None
 
 
 def test_every_key_is_described():

@@ -173,7 +173,7 @@ COMPACT = (
         (BYE.replace(b";tag=a73kszlfl", b""), ("BYE", None, "f81d4fae-7dec@192.0.2.10", "", "1410948204", "BYE")),
         (BYE.replace(b"BYE sip:bob@198.51.100.7:5062", b"BYE sip:bob smith@x"), ("BYE", None, "f81d4fae-7dec@192.0.2.10", "a73kszlfl", "1410948204", "BYE")),
         (BYE.replace(b";tag=a73kszlfl", b';x="; tag=no";tag=yes'), ("BYE", None, "f81d4fae-7dec@192.0.2.10", "yes", "1410948204", "BYE")),
-        (COMPACT + b"From: <sip:a@x>;tag=78\n", ("CANCEL", None, "abc@host", "77", None, "CANCEL")),
+        (COMPACT.replace(b"CSeq", b"From: <sip:a@x>;tag=78\nX"), ("CANCEL", None, "abc@host", "77", None, "CANCEL")),
         (with_body(b""), (None, 200, "c1", "1", "2", "INVITE")),
         (b"SIP/2.0 486\r\ni: c2\r\nf: <sip:a@x>;tag=1\r\nt: <sip:b@x>;tag=2\r\nCSeq: 1 INVITE\r\n\r\n", (None, 486, "c2", "1", "2", "INVITE")),
     ],

@@ -20,7 +20,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from shunt.api.metrics import exposition
 from shunt.api.view import AgentView, DataPlaneUnavailable
-from shunt.config.values import HostPort, host_port
+from shunt.config.load import api_token
+from shunt.config.model import Api
+from shunt.config.values import host_port
 from shunt.net import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -42,12 +44,15 @@ _STOPPING: web.AppKey[asyncio.Event] = web.AppKey("stopping")
 
 
 class ApiServer:
-    """Serves an AgentView on one socket: `listen` is ADDRESS:PORT (port 0: the kernel chooses) or unix:/PATH."""
+    """Serves an AgentView on one socket: `listen` is its address, with the kernel's choice for port 0 after start."""
 
-    def __init__(self, view: AgentView, listen: str, token: str | None = None) -> None:
-        """token: if given, every route but /healthz needs Authorization: Bearer TOKEN. Raises ValueError for a bad `listen`."""
-        self.listen = _listen_address(listen)
-        self._token = token
+    def __init__(self, view: AgentView, settings: Api) -> None:
+        """With a token, every route but /healthz needs Authorization: Bearer TOKEN.
+
+        Raises ValueError where token_file cannot be read or holds no token.
+        """
+        self.listen = host_port(settings.listen)
+        self._token = api_token(settings)
         self._event_clients = 0
         self._socket_inode: int | None = None
         self._runner: web.AppRunner | None = None
@@ -158,12 +163,6 @@ class _BadParameter(Exception):
     def __init__(self, parameter: str, message: str) -> None:
         super().__init__(f"{parameter}: {message}")
         self.parameter = parameter
-
-
-def _listen_address(text: str) -> HostPort:
-    if text.endswith(":0") and not text.startswith("unix:"):
-        return host_port(text[:-1] + "1")._replace(port=0)
-    return host_port(text)
 
 
 def _remove_stale_socket(path: str) -> None:

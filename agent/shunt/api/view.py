@@ -42,8 +42,10 @@ class AgentView(Protocol):
     async def trace(self, src: str, dst: str) -> dict[str, Any]:
         """Where the data plane would send a packet from src to dst (ADDRESS:PORT).
 
-        {verdict, reason, out_src, out_dst, out_interface}: the data plane's own words. Raises
-        DataPlaneUnavailable; ValueError where src and dst cannot be a 5-tuple.
+        {key, data_plane: {verdict, reason, out_src, out_dst, out_interface} (the data plane's own words)
+        or None, call: {call_id, media, from, component, state, reason, expected_source} or None: whose
+        packets arrive at dst}. Raises DataPlaneUnavailable; ValueError where src and dst cannot be a
+        5-tuple.
         """
         ...
 

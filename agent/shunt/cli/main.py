@@ -265,6 +265,8 @@ def trace(client: Client, as_json: bool, src: str, dst: str) -> None:
         _echo_json(answer)
     else:
         show.trace(src, dst, answer)
+    if answer["data_plane"] is None:
+        raise Failure("the data plane could not be asked: none is configured, or it is not connected (`shunt status`)")
 
 
 @cli.command()

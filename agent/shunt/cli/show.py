@@ -171,8 +171,21 @@ def _or_dash(value: Any) -> Any:
 
 
 def trace(src: str, dst: str, answer: dict[str, Any]) -> None:
-    """The data plane's answer about one packet."""
-    click.echo(printable(f"{src} > {dst}: {answer['verdict']} ({answer['reason']})"))
-    if answer.get("out_dst"):
-        via = f" through {answer['out_interface']}" if answer.get("out_interface") else ""
-        click.echo(printable(f"leaves as {answer.get('out_src')} > {answer['out_dst']}{via}"))
+    """The data plane's answer about one packet, and whose relay port it would arrive at."""
+    plane, call = answer["data_plane"], answer["call"]
+    if plane is not None:
+        click.echo(printable(f"{src} > {dst}: {plane['verdict']} ({plane['reason']})"))
+        if plane.get("out_dst"):
+            via = f" through {plane['out_interface']}" if plane.get("out_interface") else ""
+            click.echo(printable(f"leaves as {plane.get('out_src')} > {plane['out_dst']}{via}"))
+    if call is None:
+        click.echo(printable(f"No call has {dst} as its relay port."))
+        return
+    media = "" if call["media"] is None else f", media {call['media']}"
+    source = call["expected_source"] or "a source not learned yet"
+    click.echo(
+        printable(
+            f"This relay port is for the {call['from']}'s {call['component'].upper()} of call {call['call_id']}{media}: "
+            f"{call['state']}, reason {call['reason']}; expected from {source}"
+        )
+    )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from shunt.config.model import Config, Location, dotted
+from shunt.config.model import Api, Config, Location, dotted
 
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 32
@@ -244,14 +244,14 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
     return text
 
 
-def api_token(config: Config) -> str | None:
+def api_token(settings: Api) -> str | None:
     """The REST API's token, from the configuration or the first line of its token_file; None if there is none.
 
     Raises ValueError, naming the file, where it cannot be read or holds no usable token.
     """
-    if config.api.token_file is None:
-        return config.api.token
-    path = config.api.token_file
+    if settings.token_file is None:
+        return settings.token
+    path = settings.token_file
     try:
         with open(path, encoding="utf-8") as stream:
             token = stream.readline(4096).strip()

@@ -174,9 +174,12 @@ def _host_port(names: bool, unix: bool) -> Any:
 
 
 def host_port(text: str) -> HostPort:
-    """Take a value of type Listen or Target apart. Raises ValueError."""
+    """Take ADDRESS:PORT, NAME:PORT or unix:/PATH apart; port 0 leaves the choice to the kernel. Raises ValueError."""
     if text.startswith("unix:"):
         return HostPort(path=_unix_path(text.removeprefix("unix:")))
+    host, _, port = text.rpartition(":")
+    if port == "0":
+        return HostPort(_address_port(f"{host}:1", "HOST:PORT", names=True)[0], 0)
     return HostPort(*_address_port(text, "HOST:PORT", names=True))
 
 

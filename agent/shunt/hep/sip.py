@@ -99,6 +99,7 @@ def _tolerant(data: bytes) -> SipMessageFacts:
         name = key if sep and key in _WANTED and not headers.get(key) else ""
         if name:
             headers[name] = value.strip(" \t")
+    headers = {key: value.strip(" \t") for key, value in headers.items()}
     if not headers.get("call-id"):
         raise SipError(f"{start[:60]!r} has no Call-ID")
     return _facts(method, status, headers, body)
