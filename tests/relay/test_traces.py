@@ -1,0 +1,214 @@
+"""Conformance: what rtpproxy answered in the recordings, the built-in relay answers too, port for port.
+
+Ports and addresses differ, so they are matched one to one: where rtpproxy gave a port twice, so must the relay, and
+where it gave another one, another one. The clock is the recording's. What differs on purpose is in DELIBERATE.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shunt.relay.relay import BuiltinRelay
+from tests.rtpproxy.traces import Exchange, Notification, load, timeline, trace_files
+
+# Recorded local address -> one that every host has. There is but one IPv6 address on loopback.
+ADDRESSES = {"10.91.1.1": "127.0.0.1", "10.91.2.1": "127.0.0.2", "10.91.3.1": "127.0.0.3", "fd91:1::1": "::1", "fd91:2::1": "::1"}
+# The recording's routing table: next hop -> local address.
+ROUTES = {"10.91.2.2": "127.0.0.2", "10.91.1.2": "127.0.0.1"}
+
+_SKIP = {
+    "20_caps_rtpproxy_221": "rtpproxy 2.2.1; its answers to VF are others than 3.2's",
+    "25": "rtpproxy 2.2.1; the relay follows 3.2 (its T sub-command is in test_commands)",
+    "15": "the recorded agent's own experiments with rtpproxy's time-out, against media that is not replayed",
+}
+FILES = [
+    f for f in trace_files()
+    if "rtpengine" not in f.name and re.match(r"(0[0-9]|1[0-9]|2[0-9]|4[0-9])", f.name) and not f.name.startswith(tuple(_SKIP))
+    and not f.name.startswith("44")
+]
+
+# (part of the file's name, part of the command) -> why the answer is another one.
+DELIBERATE = {
+    ("20_caps", b"VF 20071116"): "resizing is not done, so it is not claimed",
+    ("20_caps", b"VF 20071218"): "copying is not done",
+    ("20_caps", b"VF 20081224"): "notices can always be sent",
+    ("20_caps", b"VF 20140617"): "connect times are not anchored",
+    ("20_caps", b"VF 20150420"): "sequence numbers are not tracked in user space: zeros would be untrue",
+    ("20_caps", b"VF 20170313"): "modifier t works",
+    ("20_caps", b"VF 20191015"): "OpenSIPS would conclude that DTMF can be caught",
+    ("20_caps", b"VF 20200226"): "nothing is recorded",
+    ("20_caps", b"VF 20210524"): "sub-command T works",
+    ("20_caps", b"VF 20230205"): "no rtpa_nlost",
+    ("20_caps", b"VF 20230314"): "G and D are not fused",
+    ("20_caps", b"VF 20230424"): "no longest_ipi and jitter counters",
+    ("20_caps", b"VF 20250523"): "copying is not done",
+    ("20_caps", b"VF 20260306"): "addresses have no labels",
+    ("20_caps", b"VF 20260309"): "copying is not done",
+    ("handshake", b"VF 20071116"): "resizing is not done, so it is not claimed",
+    ("handshake", b"VF 20071218"): "copying is not done",
+    ("handshake", b"VF 20150420"): "sequence numbers are not tracked",
+    ("handshake", b"VF 20170313"): "modifier t works",
+    ("handshake", b"VF 20191015"): "OpenSIPS would conclude that DTMF can be caught",
+    ("handshake", b"VF 20081224"): "notices can always be sent",
+    ("21_direct", b"ag13 "): "counters of sequence tracking and longest_ipi are refused (E62) rather than shown as 0",
+    ("21_direct", b"ag22 "): "counters of sequence tracking are refused (E68)",
+    ("21_direct", b"ag30 "): "modifier t works",
+    ("21_direct", b"ag41 "): "notices can be sent",
+    ("21_direct", b"RETR1 D callq"): "a repetition is the same text too: another command with that cookie is executed",
+    ("21_direct", b"ag80 "): "callq was deleted by the above, callw made by ag41",
+    ("21_direct", b"ag82 "): "as ag80",
+    ("21_direct", b"ag47 "): "the relay's count of repetitions is the same but for RETR1 D",
+    ("23_ttl", b"ag310 "): "kept alive by RTCP, which is not replayed (see test_media)",
+    ("23_ttl", b"ag313 "): "kept alive by RTP, which is not replayed",
+    ("23_ttl", b"ag319 "): "kept alive by a packet a second, which is not replayed",
+    ("23_ttl", b"ag320 "): "follows from the three above",
+}
+
+
+def _deliberate(path: Path, command: bytes) -> bool:
+    # Recording 16 has the handshake in it, as the tcp socket was recorded whole.
+    name = path.name + (" handshake" if path.name.startswith("16_") else "")
+    return any(part in name and text in command for part, text in DELIBERATE)
+
+
+class RecordedHost(BuiltinRelay):
+    """A relay whose host has the recording's addresses and routes."""
+
+    def can_bind(self, ip: str) -> bool:
+        return ip in ADDRESSES.values()
+
+    def local_address_towards(self, ip: str) -> str | None:
+        return ROUTES.get(ip)
+
+
+def _configured(path: Path, clock) -> RecordedHost:
+    text = path.read_text(errors="replace")
+    line = re.search(r"rtpproxy -f .*", text).group()
+    addresses = [ADDRESSES[a] for a in re.search(r"-l (\S+)", line).group(1).split("/")]
+    if six := re.search(r"-6 (?:/|\w+@)?(\S+)", line):
+        addresses.append(ADDRESSES[six.group(1)])
+    ttl = re.search(r"-T (\d+)", line)
+    setup = re.search(r"-W (\d+)", line)
+    return RecordedHost(
+        addresses, 36000, 36999, ttl=float(ttl.group(1)) if ttl else 60, setup_ttl=float(setup.group(1)) if setup else None,
+        quarantine=0, clock=clock,
+    )
+
+
+def _local(command: bytes) -> bytes:
+    """The command with modifier l's address exchanged for its stand-in."""
+    return re.sub(rb"^([ULul]\w*?l)(10\.91\.\d\.1) ", lambda m: m.group(1) + ADDRESSES[m.group(2).decode()].encode() + b" ", command)
+
+
+class Ports:
+    """The one-to-one relation between recorded and our ports of one call."""
+
+    def __init__(self) -> None:
+        self.ours: dict[tuple, tuple] = {}
+
+    def check(self, call_id: bytes, recorded: bytes, got: bytes) -> None:
+        theirs, mine = recorded.split(), got.split()
+        assert len(theirs) == len(mine), (recorded, got)
+        for a, b in zip(theirs, mine):
+            if a == b"&&" or b == b"&&":
+                assert a == b
+        shape = [ADDRESSES.get(w.decode(), w.decode()) for w in theirs]
+        for i, word in enumerate(shape):
+            if word.isdigit() and word not in ("0", "6"):
+                known = self.ours.setdefault((call_id, word), mine[i])
+                assert known == mine[i], f"{call_id!r}: recorded port {word} was {known!r}, is {mine[i]!r}"
+                assert int(mine[i]) % 2 == 0 and 36000 <= int(mine[i]) <= 36999
+            else:
+                assert word == mine[i].decode(), (recorded, got)
+        used = [v for (call, _), v in self.ours.items() if call == call_id]
+        assert len(used) == len(set(used)), f"{call_id!r}: two recorded ports are one of ours"
+
+
+def _compare(ports: Ports, command: bytes, recorded: bytes, got: bytes) -> None:
+    verb = command[:1].upper()
+    if recorded[:1] == b"E" or recorded == b"0" or got[:1] == b"E" or got == b"0":
+        assert got == recorded
+    elif verb in (b"U", b"L"):
+        ports.check(command.split()[1], recorded, got)
+    elif verb == b"Q":
+        # Counts differ, as media is not replayed; names and the number of values must not.
+        assert re.sub(rb"[0-9.]+", b"0", got) == re.sub(rb"[0-9.]+", b"0", recorded)
+    elif verb == b"I":
+        pattern = rb"(packets \w+|average load): [0-9.]+"
+        assert re.sub(pattern, b"", got) == re.sub(pattern, b"", recorded)
+    else:
+        assert got == recorded
+
+
+@pytest.mark.skipif(not FILES, reason="the recordings (shared/traces beside the repository) are not here")
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+async def test_recording(path: Path) -> None:
+    start = float(re.search(r"^\s*(\d{10}\.\d+)", path.read_text(errors="replace"), re.MULTILINE).group(1))
+    now = start
+    has_relay = "rtpproxy -f" in path.read_text(errors="replace")
+    relay = _configured(path, lambda: now) if has_relay else RecordedHost(["127.0.0.1"], 36000, 36999, clock=lambda: now)
+    ports, channel = Ports(), None
+    compared = 0
+    try:
+        for exchange in load(path):
+            if exchange.reply is None:
+                continue
+            now = exchange.time
+            relay.sweep()
+            if exchange.is_stream:
+                cookie, body, recorded = None, exchange.command.rstrip(b"\n"), exchange.reply.rstrip(b"\n")
+                if b"\n" in body:
+                    continue  # several commands in one write: the listener's business
+                if exchange.channel != channel:
+                    # Recording 26 starts a new rtpproxy for each kind of socket.
+                    ports, channel = Ports(), exchange.channel
+                    await relay.execute(b"X")
+            else:
+                cookie, _, body = exchange.command.rstrip(b"\n").partition(b" ")
+                recorded = exchange.reply.rstrip(b"\n").partition(b" ")[2] if cookie else exchange.reply.rstrip(b"\n")
+            got = await relay.execute(_local(body), cookie or None, "127.0.0.1")
+            if _deliberate(path, exchange.command):
+                continue
+            try:
+                _compare(ports, body, recorded, got)
+            except AssertionError as error:
+                raise AssertionError(f"{path.name}:{exchange.line}: {exchange.command!r}: {recorded!r} was answered {got!r}") from error
+            compared += 1
+    finally:
+        await relay.close()
+    assert compared > 0
+
+
+@pytest.mark.skipif(not FILES, reason="the recordings (shared/traces beside the repository) are not here")
+async def test_deliberate_differences_are_real() -> None:
+    """Each entry of DELIBERATE stands for at least one command of a recording."""
+    commands = [(f.name, e.command) for f in FILES for e in load(f)]
+    for name, text in DELIBERATE:
+        assert any(name in file and text in command for file, command in commands), (name, text)
+
+
+@pytest.mark.skipif(not FILES, reason="the recordings (shared/traces beside the repository) are not here")
+async def test_notices_of_the_recording() -> None:
+    """Recording 24: the same sessions raise a notice, and no others, with the same bytes."""
+    path = next(f for f in FILES if f.name.startswith("24"))
+    now = 0.0
+    relay = _configured(path, lambda: now)
+    raised: list[str] = []
+    relay._notify.notify_soon = lambda socket, tag, peer: raised.append(tag)
+    recorded = b""
+    for event in timeline(path):
+        if isinstance(event, Exchange):
+            now = event.time
+            await relay.execute(event.command.partition(b" ")[2], None, "127.0.0.1")
+        elif isinstance(event, Notification):
+            recorded += event.data
+    now += 3.1
+    relay.sweep()
+    from shunt.rtpproxy.codec import notify_line
+    # n4 names a socket that rtpproxy was not allowed to use; the relay has no such list.
+    assert {notify_line(tag) for tag in raised} - {b"T1.notpermitted\n"} == set(recorded.splitlines(keepends=True))
+    assert relay.session_count == 0
+    await relay.close()
