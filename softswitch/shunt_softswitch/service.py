@@ -54,14 +54,15 @@ class DataPlane(Protocol):
 
     capacity: int
 
-    def insert(self, entries: Sequence[RelayEntry]) -> list[str | None]: ...
-    def modify(self, entries: Sequence[RelayEntry]) -> list[str | None]: ...
-    def delete(self, keys: Sequence[FiveTuple]) -> list[bool]: ...
-    def get(self, keys: Sequence[FiveTuple]) -> list[RelayEntry | None]: ...
+    def insert(self, entries: list[RelayEntry]) -> list[str | None]: ...
+    def modify(self, entries: list[RelayEntry]) -> list[str | None]: ...
+    def delete(self, keys: list[FiveTuple]) -> list[bool]: ...
+    def get(self, keys: list[FiveTuple]) -> list[RelayEntry | None]: ...
     def keys(self) -> Iterable[FiveTuple]: ...
-    def stats(self, keys: Sequence[FiveTuple] | None) -> dict[FiveTuple, StreamStats]: ...
+    def stats(self, keys: list[FiveTuple] | None) -> dict[FiveTuple, StreamStats]: ...
     def reset_stats(self, keys: Sequence[FiveTuple]) -> None: ...
-    def idle(self, keys: Sequence[FiveTuple] | None) -> dict[FiveTuple, int]: ...
+    def idle(self, keys: list[FiveTuple] | None) -> dict[FiveTuple, int]: ...
+    def expired(self) -> list[FiveTuple]: ...
     def clear(self) -> None: ...
     def media(self) -> Iterable[MediaRange]: ...
     def add_media(self, media: MediaRange) -> Any: ...
@@ -811,30 +812,28 @@ class BfRuntimeService:
         client = self._clients.get(config.client_id)
         if client is None:
             return
-        idle = self.dataplane.idle(None)
         reported = config.reported
+        ages = self.dataplane.idle(list(reported)) if reported else {}
         for key, ttl in list(reported.items()):
-            age = idle.get(key)
+            age = ages.get(key)
             if age is None:
                 del reported[key]
             elif age < ttl:
                 del reported[key]
                 if client.wants.enable_entry_active_notifications:
                     client.send(_idle_message(codec, key, pb.IdleTimeoutNotification.ENTRY_ACTIVE))
-        least = config.min_ttl
-        size = codec.addr_size
-        suspects = [key for key, age in idle.items() if age >= least and len(key.dst.addr) == size and key not in reported]
-        for start in range(0, len(suspects), _CHUNK):
-            keys = suspects[start : start + _CHUNK]
+        # An entry's own time-out decides, but never less than the attribute's least.
+        late = [key for key in self.dataplane.expired() if len(key.dst.addr) == codec.addr_size and key not in reported]
+        for start in range(0, len(late), _CHUNK):
+            keys = late[start : start + _CHUNK]
+            ages = self.dataplane.idle(keys)
             for key, entry in zip(keys, self.dataplane.get(keys)):
-                if entry is None or entry.ttl_ms == 0:
+                if entry is None or ages.get(key, 0) < config.min_ttl:
                     continue
-                ttl = min(max(entry.ttl_ms, config.min_ttl), config.max_ttl)
-                if idle[key] >= ttl:
-                    # What does not fit into the client's queue is reported at the next poll.
-                    if not client.send(_idle_message(codec, key, pb.IdleTimeoutNotification.ENTRY_IDLE)):
-                        return
-                    reported[key] = ttl
+                # What does not fit into the client's queue is reported at the next poll.
+                if not client.send(_idle_message(codec, key, pb.IdleTimeoutNotification.ENTRY_IDLE)):
+                    return
+                reported[key] = max(entry.ttl_ms, config.min_ttl)
 
 
 class _Reader:

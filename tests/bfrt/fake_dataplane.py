@@ -76,6 +76,9 @@ class FakeDataPlane:
     def idle(self, keys: Sequence[FiveTuple] | None) -> dict[FiveTuple, int]:
         return {key: self.ages.get(key, 0) for key in (self.table if keys is None else keys)}
 
+    def expired(self) -> list[FiveTuple]:
+        return [key for key, entry in self.table.items() if entry.ttl_ms and self.ages.get(key, 0) >= entry.ttl_ms]
+
     def clear(self) -> None:
         self.table.clear()
         self.counted.clear()

@@ -1,0 +1,136 @@
+"""The softswitch process: the kernel's relay table, served over BF Runtime until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import grpc
+
+from shunt_softswitch import schema
+from shunt_softswitch.dataplane import DataPlane, DataPlaneError
+from shunt_softswitch.service import BfRuntimeService
+from shunt_softswitch.service import DataPlane as ServedDataPlane
+
+log = logging.getLogger(__name__)
+
+# Notices taken from the kernel in one turn, so that a spray of packets does not hold up writes.
+_LEARN_TURN = 1024
+_HOUSEKEEPING = 5.0
+
+_GRPC_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Two servers on one port would each get half of the clients.
+    ("grpc.so_reuseport", 0),
+    # A client whose host died must not keep its binding: nobody else could bind.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+)
+
+
+@asynccontextmanager
+async def serve(service: BfRuntimeService, listen: list[str]) -> AsyncIterator[list[int]]:
+    """Serve on every address ("HOST:PORT", port 0 for any); yields the ports. Raises OSError for an address that is taken."""
+    server = grpc.aio.server(options=_GRPC_OPTIONS)
+    server.add_generic_rpc_handlers((service.handler(),))
+    ports = []
+    for address in listen:
+        try:
+            port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from None
+        if port == 0:
+            raise OSError(f"cannot listen on {address}")
+        ports.append(port)
+    await server.start()
+    watch = asyncio.create_task(service.watch_idle())
+    try:
+        yield ports
+    finally:
+        watch.cancel()
+        await server.stop(grace=0.2)
+
+
+async def run(
+    *,
+    interfaces: list[str],
+    listen: list[str] | None = None,
+    capacity: int = 262_144,
+    pin_dir: str = "/sys/fs/bpf/shunt",
+    mode: str = "auto",
+    unload_on_exit: bool = False,
+) -> None:
+    """Attach to the interfaces and serve until cancelled.
+
+    listen defaults to 127.0.0.1:50052. At the end programs and maps stay pinned and go on forwarding,
+    unless unload_on_exit. Raises OSError, with the reason, when the data plane or an address cannot be had.
+    """
+    listen = ["127.0.0.1:50052"] if listen is None else listen
+    try:
+        dataplane = DataPlane.open(interfaces=interfaces, capacity=capacity, pin_dir=pin_dir, mode=mode)
+    except DataPlaneError as error:
+        raise OSError(str(error)) from error
+    loop = asyncio.get_running_loop()
+    try:
+        service = BfRuntimeService(dataplane, schema.load(dataplane.capacity))
+        async with serve(service, listen) as ports:
+            _watch(loop, dataplane.learn_fd, lambda: service.notify_learn(dataplane.poll_learn(_LEARN_TURN)))
+            _watch(loop, dataplane.event_fd, dataplane.handle_events)
+            try:
+                _announce(dataplane, listen, ports)
+                while True:
+                    await asyncio.sleep(_HOUSEKEEPING)
+                    _guarded(dataplane.handle_events)
+            finally:
+                loop.remove_reader(dataplane.learn_fd)
+                loop.remove_reader(dataplane.event_fd)
+    finally:
+        if unload_on_exit:
+            dataplane.unload()
+            log.info("programs and entries are out of the kernel")
+        else:
+            dataplane.close()
+            log.info("programs and entries stay in the kernel, pinned in %s", pin_dir)
+
+
+def _watch(loop: asyncio.AbstractEventLoop, fd: int, handler: Callable[[], None]) -> None:
+    loop.add_reader(fd, _guarded, handler)
+
+
+def _guarded(handler: Callable[[], None]) -> None:
+    """One failed notice or route change must not end the process, whose other entries are fine."""
+    try:
+        handler()
+    except Exception:
+        log.exception("kernel event")
+
+
+def describe(dataplane: ServedDataPlane) -> str:
+    """The interfaces with their XDP modes, for people: "native XDP on eth0, eth1"."""
+    modes: dict[str, list[str]] = {}
+    for name, _, mode, _ in dataplane.interfaces():
+        modes.setdefault(mode, []).append(name)
+    return "; ".join(f"{mode} XDP on {', '.join(names)}" for mode, names in modes.items()) or "no interface"
+
+
+def _announce(dataplane: DataPlane, listen: list[str], ports: list[int]) -> None:
+    """Say on stdout, and to systemd where it started us, that everything works."""
+    addresses = ", ".join(f"{address.rpartition(':')[0]}:{port}" for address, port in zip(listen, ports))
+    totals = dataplane.totals()
+    line = f"softswitch ready: {describe(dataplane)}; BF Runtime on {addresses}; {totals['entries']} of {totals['capacity']} entries in use"
+    print(f"READY {line}", flush=True)
+    notify = os.environ.get("NOTIFY_SOCKET")
+    if notify:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            try:
+                sock.sendto(f"READY=1\nSTATUS={line}".encode(), "\0" + notify[1:] if notify.startswith("@") else notify)
+            except OSError as error:
+                log.warning("systemd is not told that the softswitch is ready: %s", error)
