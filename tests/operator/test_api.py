@@ -42,7 +42,7 @@ async def _client(listen: str, token: str | None = None):
     connector = aiohttp.UnixConnector(api.listen.path) if api.listen.path else aiohttp.TCPConnector()
     async with aiohttp.ClientSession(connector=connector) as session:
         yield Client(api, view, session)
-    await api.stop()
+    await api.close()
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -182,7 +182,7 @@ async def test_events_give_a_status_each_second_and_end_with_the_server(client, 
             data = await response.content.readline()
             assert json.loads(data.removeprefix(b"data: "))["calls"] == 4
             assert await response.content.readline() == b"\n"
-        await client.api.stop()
+        await client.api.close()
         rest = await response.content.read()
     assert rest.count(b"event:") <= 2
 
@@ -232,7 +232,7 @@ async def test_unix_socket_is_not_for_everybody_and_goes_away(tmp_path):
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o660
     with pytest.raises(OSError, match="another process listens on it"):
         await stand_in.server(StandIn(), f"unix:{path}").start()
-    await api.stop()
+    await api.close()
     assert not path.exists()
     path.write_text("precious")
     with pytest.raises(OSError, match="is no socket"):
@@ -245,7 +245,7 @@ async def test_taken_port_is_named():
     await api.start()
     with pytest.raises(OSError, match=f"API socket 127.0.0.1:{api.listen.port}"):
         await stand_in.server(StandIn(), str(api.listen)).start()
-    await api.stop()
+    await api.close()
 
 
 async def test_raw_garbage_does_not_stop_it(client):

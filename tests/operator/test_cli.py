@@ -44,7 +44,7 @@ async def agent(request, tmp_path):
     await api.start()
     view.url = str(api.listen) if api.listen.path else f"http://{api.listen}"
     yield view
-    await api.stop()
+    await api.close()
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def token_agent():
     await api.start()
     view.url = f"http://{api.listen}"
     yield view
-    await api.stop()
+    await api.close()
 
 
 async def test_every_command_has_help_with_the_exit_codes():

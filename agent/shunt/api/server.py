@@ -82,7 +82,7 @@ class ApiServer:
             raise OSError(error.errno, f"API socket {self.listen}: {error.strerror or error}") from error
         logger.info("REST API on %s", self.listen)
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Close the socket and end open event streams."""
         if self._runner is not None:
             await self._runner.cleanup()

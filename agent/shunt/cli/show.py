@@ -76,7 +76,7 @@ def calls(found: Sequence[dict[str, Any]]) -> None:
         rows.append((call["call_id"], duration(call["age_s"]), call["relay"], summary or "no media yet", reasons or "-", packets))
     if rows:
         table(("CALL-ID", "AGE", "RELAY", "STREAMS", "REASONS", "PACKETS"), rows, right=(1, 5))
-    click.echo(f"{len(rows)} call{'' if len(rows) == 1 else 's'}")
+    click.echo(_count(len(rows), "call"))
 
 
 def why(call: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ def status(status: dict[str, Any]) -> None:
     """The agent as a whole."""
     click.echo(printable(f"Shunt {status['version']}, up {duration(status['uptime_s'])}, control on {', '.join(status['control'])}"))
     streams = ", ".join(f"{count} {state}" for state, count in status["streams"].items())
-    click.echo(printable(f"{status['calls']} calls; streams: {streams or 'none'}"))
+    click.echo(printable(f"{_count(status['calls'], 'call')}; streams: {streams or 'none'}"))
     packets = status["packets"]
     plane_packets, relay_packets = packets.get("data_plane") or 0, packets.get("relay") or 0
     share = f" ({100 * plane_packets / (plane_packets + relay_packets):.2f} % in the data plane)" if plane_packets + relay_packets else ""
@@ -164,6 +164,10 @@ def status(status: dict[str, Any]) -> None:
         for r in status["relays"]
     ]
     table(("RELAY", "ADDRESS", "STATE", "SESSIONS", "VERSION", "KEEPALIVE"), rows, right=(3,))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _or_dash(value: Any) -> Any:
