@@ -89,6 +89,11 @@ class StandIn:
             "calls": len(self.by_id),
             "streams": {"offloaded": 4, "learning": 2, "relayed": 1},
             "packets": {"data_plane": 90_000, "relay": 10},
+            "commands": {"U": 4, "L": 4},
+            "sightings": {"messages": 28, "byes": 3},
+            "media_timeouts": 1,
+            "strays_ignored": 5,
+            "journal_failures": None,
         }
 
     def calls(self) -> list[dict[str, Any]]:

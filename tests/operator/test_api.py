@@ -170,6 +170,10 @@ async def test_metrics_are_valid_and_true(client):
     assert samples["shunt_media_packets_total", ("data_plane",)] == 90_000
     assert samples["shunt_relay_up", ("r1",)] == 1
     assert samples["shunt_data_plane_entries", ()] == 14
+    assert samples["shunt_control_commands_total", ("U",)] == 4
+    assert samples["shunt_hep_byes_total", ()] == 3
+    assert samples["shunt_media_timeouts_total", ()] == 1
+    assert "shunt_journal_failures_total" not in text
     assert samples["shunt_data_plane_rx_packets_total", ()] == 100_000
 
 

@@ -39,12 +39,22 @@ class _Snapshot:
         relays = status.get("relays") or []
         yield _labelled(GaugeMetricFamily, "shunt_relay_up", "Whether the relay answers", "relay", {r["name"]: r.get("alive") for r in relays})
         yield _labelled(GaugeMetricFamily, "shunt_relay_sessions", "Sessions on the relay", "relay", {r["name"]: r.get("sessions") for r in relays})
+        yield _labelled(CounterMetricFamily, "shunt_control_commands", "Control commands from SIP servers", "command", status.get("commands") or {})
+        for name, text, value in (
+            ("shunt_hep_messages", "SIP messages seen by HEP", (status.get("sightings") or {}).get("messages")),
+            ("shunt_hep_byes", "BYE and CANCEL seen by HEP", (status.get("sightings") or {}).get("byes")),
+            ("shunt_media_timeouts", "Media time-outs raised to SIP servers", status.get("media_timeouts")),
+            ("shunt_strays_ignored", "Noticed packets that were no party's", status.get("strays_ignored")),
+            ("shunt_journal_failures", "Journal writes that failed", status.get("journal_failures")),
+        ):
+            if value is not None:
+                yield CounterMetricFamily(name, text, value=value)
         plane = status.get("data_plane")
         if plane:
             yield _gauge("shunt_data_plane_up", "Whether the data plane is connected", plane.get("connected"))
             yield _gauge("shunt_data_plane_entries", "Relay entries in the data plane", plane.get("entries"))
             yield _gauge("shunt_data_plane_capacity", "Relay entries that the data plane can hold", plane.get("capacity"))
-        yield _gauge("shunt_data_plane_totals_read", "Whether the data plane's own counters could be read", self._totals is not None)
+        yield _gauge("shunt_data_plane_totals_read", "Whether the data plane's own counters could be read", bool(self._totals))
         for name, text in _COUNTERS.items():
             value = (self._totals or {}).get(name)
             if value is not None:

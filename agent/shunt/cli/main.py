@@ -120,7 +120,9 @@ def _serve(what: str, start: Callable[[], Any]) -> None:
         import logging
 
         logging.getLogger("shunt").debug("%s ended", what, exc_info=True)
-        raise Failure(f"{what}: {error}") from None
+        detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        name = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        raise Failure(f"{what}: {name}{detail}") from None
 
 
 @cli.command()
