@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 from shunt import __version__
 from shunt.api.server import ApiServer
+from shunt.api.view import DataPlaneUnavailable
 from shunt.calls import view
 from shunt.calls.book import CallBook
 from shunt.calls.plan import Policy
@@ -27,7 +29,7 @@ from shunt.journal import Journal
 from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint, FiveTuple
 from shunt.offload import Offloader
-from shunt.relay.notify import NotifySender
+from shunt.relay.notify import NotifySender, parse_target
 from shunt.relay.relay import BuiltinRelay
 from shunt.tables.entry import MediaRange
 from shunt.tables.relay_table import RelayTable
@@ -66,7 +68,7 @@ class Agent:
         if self.journal is not None:
             self.offloader.line_changed = lambda line: self.journal.call_changed(line.call)
         self.notifier = NotifySender()
-        self.upkeep = Upkeep(self.pool, self.offloader, self.notifier.notify)
+        self.upkeep = Upkeep(self.pool, self.offloader, self._notify)
         self.proxy = ControlProxy(self.pool, self.book, self.offloader)
         self.listeners = [ControlListener(address, self._handle, allow=config.control.allow) for address in config.control.listen]
         self.dialogs = DialogWatch(self.offloader)
@@ -84,7 +86,8 @@ class Agent:
         if settings is None:
             return None
         return BuiltinRelay(
-            [str(a) for a in settings.addresses], settings.ports.first, settings.ports.last, ttl=float(settings.ttl), quarantine=float(settings.quarantine)
+            [str(a) for a in settings.addresses], settings.ports.first, settings.ports.last, ttl=float(settings.ttl), quarantine=float(settings.quarantine),
+            policy=self.latch_policy,
         )
 
     def _make_relays(self) -> list[Relay]:
@@ -117,6 +120,23 @@ class Agent:
         if self.builtin is not None and self.journal is not None:
             self._keep_builtin()
         return reply
+
+    async def _notify(self, socket: str, tag: str, peer_ip: str | None) -> None:
+        """Tell the SIP server of a media time-out, unless the socket that its command named is not a permitted one."""
+        try:
+            target = parse_target(socket, peer_ip)
+        except ValueError as error:
+            log.warning("media time-out not told: %s", error)
+            return
+        allowed = self.config.notify.allow
+        if allowed is not None:
+            permitted = str(target) in allowed
+        else:
+            permitted = bool(target.path) or target.host == peer_ip or ipaddress.ip_address(target.host).is_loopback
+        if not permitted:
+            log.warning("media time-out not told: notify socket %s is not permitted (notify.allow)", target)
+            return
+        await self.notifier.notify(socket, tag, peer_ip)
 
     def _keep_builtin(self) -> None:
         """The built-in relay's sockets die with the agent: its sessions are journalled so that the next one reopens them."""
@@ -217,7 +237,7 @@ class Agent:
                 "relay": sum(r.packets_relayed or 0 for r in self.pool.relays),
             },
             "commands": dict(self.proxy.commands),
-            "sightings": None if self.hep is None else {"byes": self.dialogs.byes, "messages": self.hep.counters.sightings},
+            "sightings": None if self.hep is None else {"byes": self.dialogs.byes, "messages": self.hep.counters.sightings, "refused": self.hep.counters.refused, "malformed": self.hep.counters.malformed},
             "media_timeouts": self.upkeep.timeouts_raised,
             "strays_ignored": self.offloader.strays_ignored,
             "journal_failures": None if self.journal is None else self.journal.failures,
@@ -235,6 +255,8 @@ class Agent:
         call = self.book.call(call_id)
         if call is None:
             return None
+        if self.table is not None and not self.table.connected and any(line.offloaded for line in call.lines):
+            raise DataPlaneUnavailable(f"{self.config.data_plane.target} does not answer; the counters at hand are older")
         await self.offloader.read_live(call.lines)
         return view.call_view(call, self.offloader.clock())
 
