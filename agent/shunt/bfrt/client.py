@@ -1,0 +1,329 @@
+"""An asyncio BF Runtime client: one subscription and binding, kept up; writes with a result for each update; reads; notices.
+
+It needs nothing of P4 Studio and works with any server of the protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import grpc
+from google.rpc import status_pb2
+
+from shunt.bfrt import wire
+from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt.schema import Schema, SchemaError
+
+log = logging.getLogger(__name__)
+
+OK, NOT_FOUND, ALREADY_EXISTS, NO_SPACE, UNAVAILABLE = 0, 5, 6, 8, 14
+# "Not ready" and "try again later": nothing was done, and the same update may well succeed soon.
+RETRYABLE = frozenset({UNAVAILABLE})
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Reconnecting is this client's own job: gRPC's back-off would come on top.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+_SUBSCRIBE_TIMEOUT = 5.0
+_BACKOFF = (0.1, 5.0)
+_SERVICE = "/bfrt_proto.BfRuntime/"
+
+
+class BfrtUnavailable(Exception):
+    """The target did not answer: what was asked may or may not have been done."""
+
+
+class BfrtRefused(Exception):
+    """The target refused a call as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateError:
+    """Why one update or read entity failed. code is google.rpc.Code (facts: 6 exists, 5 not found, 8 no space, …)."""
+
+    code: int
+    message: str
+
+
+def _error_details(error: grpc.aio.AioRpcError) -> list[UpdateError | None] | None:
+    """The per-update errors of a failed Write or Read; None where the server sent none."""
+    for name, value in error.trailing_metadata() or ():
+        if name != "grpc-status-details-bin":
+            continue
+        status = status_pb2.Status()
+        try:
+            status.ParseFromString(value)
+            found: list[UpdateError | None] = []
+            for detail in status.details:
+                message = pb.Error()
+                if not detail.Unpack(message):
+                    return None
+                found.append(UpdateError(message.canonical_code, message.message) if message.canonical_code else None)
+        except Exception:  # protobuf's DecodeError differs between its implementations
+            return None
+        return found or None
+    return None
+
+
+class BfrtClient:
+    """A subscribed and bound client of one program.
+
+    Callbacks are plain attributes: on_up(Schema) after every (re)connection, on_down(reason) when it is
+    lost, on_digest(DigestList), on_idle(IdleTimeoutNotification). check(Schema) comes before the binding
+    and may raise SchemaError to refuse the target. None of them may block.
+    """
+
+    def __init__(self, target: str, *, client_id: int, device_id: int = 0, program: str = "relay") -> None:
+        """target is HOST:PORT; client_id must differ from every other client's."""
+        self.target = target
+        self.client_id = client_id
+        self.device_id = device_id
+        self.program = program
+        self.schema: Schema | None = None
+        self.connected = False
+        self.last_error = "not yet connected"
+        self.check: Callable[[Schema], None] = lambda schema: None
+        self.on_up: Callable[[Schema], None] = lambda schema: None
+        self.on_down: Callable[[str], None] = lambda reason: None
+        self.on_digest: Callable[[pb.DigestList], None] = lambda digest: None
+        self.on_idle: Callable[[pb.IdleTimeoutNotification], None] = lambda notice: None
+        self._channel: grpc.aio.Channel | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
+        header = pb.WriteRequest(client_id=client_id)
+        self._aim(header.target)
+        self._write_header = header.SerializeToString()
+
+    def _aim(self, target: pb.TargetDevice) -> None:
+        target.device_id, target.pipe_id, target.direction, target.prsr_id = self.device_id, 0xFFFF, 0xFF, 0xFF
+
+    # Connection.
+
+    def start(self) -> None:
+        """Begin connecting in the background, and keep connected until close()."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep_connected(), name=f"bfrt {self.target}")
+
+    async def close(self) -> None:
+        """Leave; idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._down("closed")
+        await self._drop_channel()
+
+    async def _drop_channel(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def _keep_connected(self) -> None:
+        delay = _BACKOFF[0]
+        while True:
+            reason = "the target ended the stream"
+            try:
+                self._channel = grpc.aio.insecure_channel(self.target, options=_OPTIONS)
+                await self._session(self._channel)
+            except grpc.aio.AioRpcError as error:
+                reason = f"{error.code().name}: {error.details()}"
+            except (BfrtUnavailable, BfrtRefused, SchemaError) as error:
+                reason = str(error)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                log.exception("BF Runtime session with %s", self.target)
+                reason = f"{type(error).__name__}: {error}"
+            if self.connected:
+                delay = _BACKOFF[0]
+            self._down(reason)
+            await self._drop_channel()
+            # Spread over time, so that several agents do not come back in step.
+            await asyncio.sleep(delay * random.uniform(0.8, 1.2))
+            delay = min(delay * 2, _BACKOFF[1])
+
+    def _down(self, reason: str) -> None:
+        if reason != self.last_error:
+            log.log(logging.INFO if reason == "closed" else logging.WARNING, "data plane %s: %s", self.target, reason)
+        self.last_error = reason
+        if self.connected:
+            self.connected = False
+            self._call(self.on_down, reason)
+
+    async def _session(self, channel: grpc.aio.Channel) -> None:
+        """One connection's life, until the stream ends."""
+        self._lost = asyncio.Event()
+        stream = channel.stream_stream(
+            _SERVICE + "StreamChannel", request_serializer=pb.StreamMessageRequest.SerializeToString, response_deserializer=pb.StreamMessageResponse.FromString
+        )()
+        lost = asyncio.create_task(self._lost.wait())
+        try:
+            request = pb.StreamMessageRequest(client_id=self.client_id)
+            request.subscribe.device_id = self.device_id
+            wants = request.subscribe.notifications
+            wants.enable_learn_notifications = wants.enable_idletimeout_notifications = True
+            await stream.write(request)
+            first = await asyncio.wait_for(stream.read(), _SUBSCRIBE_TIMEOUT)
+            if first is grpc.aio.EOF:
+                return
+            if first.WhichOneof("update") != "subscribe" or first.subscribe.status.code != OK:
+                raise BfrtRefused(f"subscription refused: {first.subscribe.status.message or first.WhichOneof('update')}")
+            self.schema = await self._fetch_schema(channel)
+            self.check(self.schema)
+            await self._bind(channel)
+            self.connected = True
+            self.last_error = ""
+            log.info("data plane %s: bound to %s", self.target, self.program)
+            self._call(self.on_up, self.schema)
+            while True:
+                reading = asyncio.ensure_future(stream.read())
+                reading.add_done_callback(_look_at)
+                try:
+                    await asyncio.wait({reading, lost}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    if not reading.done():
+                        reading.cancel()
+                if not reading.done():
+                    raise BfrtUnavailable(self.last_error or "a call found the session gone")
+                message = reading.result()
+                if message is grpc.aio.EOF:
+                    return
+                self._dispatch(message)
+        except TimeoutError:
+            raise BfrtUnavailable(f"no answer to the subscription within {_SUBSCRIBE_TIMEOUT:g} s") from None
+        finally:
+            lost.cancel()
+            stream.cancel()
+
+    async def _fetch_schema(self, channel: grpc.aio.Channel) -> Schema:
+        get = channel.unary_unary(
+            _SERVICE + "GetForwardingPipelineConfig",
+            request_serializer=pb.GetForwardingPipelineConfigRequest.SerializeToString,
+            response_deserializer=pb.GetForwardingPipelineConfigResponse.FromString,
+        )
+        reply = await get(pb.GetForwardingPipelineConfigRequest(device_id=self.device_id, client_id=self.client_id), timeout=30)
+        for config in reply.config:
+            if config.p4_name == self.program:
+                documents = [config.bfruntime_info]
+                if reply.non_p4_config.bfruntime_info:
+                    documents.append(reply.non_p4_config.bfruntime_info)
+                return await asyncio.to_thread(Schema.parse, *documents)
+        names = ", ".join(config.p4_name for config in reply.config) or "none"
+        raise BfrtRefused(f"the target does not run program {self.program!r}; it runs {names}")
+
+    async def _bind(self, channel: grpc.aio.Channel) -> None:
+        bind = channel.unary_unary(
+            _SERVICE + "SetForwardingPipelineConfig",
+            request_serializer=pb.SetForwardingPipelineConfigRequest.SerializeToString,
+            response_deserializer=pb.SetForwardingPipelineConfigResponse.FromString,
+        )
+        request = pb.SetForwardingPipelineConfigRequest(device_id=self.device_id, client_id=self.client_id)
+        request.action = request.BIND
+        request.config.add(p4_name=self.program)
+        try:
+            await bind(request, timeout=10)
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.ALREADY_EXISTS:
+                raise BfrtRefused(f"another client owns program {self.program!r}: {error.details()}") from None
+            raise
+
+    def _dispatch(self, message: pb.StreamMessageResponse) -> None:
+        kind = message.WhichOneof("update")
+        if kind == "digest":
+            self._call(self.on_digest, message.digest)
+        elif kind == "idle_timeout_notification":
+            self._call(self.on_idle, message.idle_timeout_notification)
+
+    def _call(self, callback: Callable[..., None], *arguments: object) -> None:
+        try:
+            callback(*arguments)
+        except Exception:
+            log.exception("data plane %s: callback", self.target)
+
+    # Calls.
+
+    def _ready(self) -> grpc.aio.Channel:
+        if not self.connected or self._channel is None:
+            raise BfrtUnavailable(f"{self.target}: {self.last_error or 'not connected'}")
+        return self._channel
+
+    def _failed(self, error: grpc.aio.AioRpcError) -> Exception:
+        """What a call's failure as a whole means; a session that turns out to be gone is given up."""
+        code, details = error.code(), error.details()
+        text = f"{self.target}: {code.name}: {details}"
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+            return BfrtUnavailable(text)
+        if code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND):
+            # UNKNOWN without details: subscribed but not bound. NOT_FOUND: the server knows no such client
+            # (it restarted faster than the stream broke).
+            self.last_error = text
+            self._lost.set()
+            return BfrtUnavailable(text)
+        return BfrtRefused(text)
+
+    async def write(self, updates: Sequence[bytes], *, timeout: float = 10.0) -> list[UpdateError | None]:
+        """Send serialised WriteRequest.updates fields (tag included); for each None or its error.
+
+        Every update is tried (CONTINUE_ON_ERROR). Raises BfrtUnavailable when there was no answer, so
+        that nothing is known, and BfrtRefused when the whole call was refused.
+        """
+        call = self._ready().unary_unary(_SERVICE + "Write")
+        try:
+            await call(self._write_header + b"".join(updates), timeout=timeout + len(updates) / 5000)
+        except grpc.aio.AioRpcError as error:
+            details = _error_details(error) if error.code() == grpc.StatusCode.UNKNOWN else None
+            if details is None:
+                raise self._failed(error) from None
+            if len(details) > len(updates):
+                raise BfrtRefused(f"{self.target}: {len(details)} errors for {len(updates)} updates") from None
+            # The list stops at the last error; what comes after it succeeded.
+            return details + [None] * (len(updates) - len(details))
+        return [None] * len(updates)
+
+    async def write_entities(self, kind: int, entities: Iterable[pb.Entity], *, timeout: float = 10.0) -> list[UpdateError | None]:
+        """Write entities with one update type; see write()."""
+        return await self.write([update_bytes(kind, entity) for entity in entities], timeout=timeout)
+
+    async def read(self, entities: Iterable[pb.Entity], *, timeout: float = 60.0) -> list[pb.Entity]:
+        """Read; the result is everything that was found, what was not found is left out.
+
+        Raises BfrtUnavailable, or BfrtRefused for any error other than "not found".
+        """
+        request = pb.ReadRequest(client_id=self.client_id, entities=entities)
+        self._aim(request.target)
+        call = self._ready().unary_stream(_SERVICE + "Read", request_serializer=pb.ReadRequest.SerializeToString, response_deserializer=pb.ReadResponse.FromString)
+        found: list[pb.Entity] = []
+        try:
+            async for response in call(request, timeout=timeout):
+                found += response.entities
+        except grpc.aio.AioRpcError as error:
+            details = _error_details(error) if error.code() == grpc.StatusCode.UNKNOWN else None
+            if details is None:
+                raise self._failed(error) from None
+            other = [detail for detail in details if detail is not None and detail.code != NOT_FOUND]
+            if other:
+                raise BfrtRefused(f"{self.target}: {other[0].message}") from None
+        return found
+
+
+def _look_at(task: asyncio.Future[object]) -> None:
+    """Take note of a read's end that nobody waits for any more, so that asyncio does not complain of it."""
+    if not task.cancelled():
+        task.exception()
+
+
+def update_bytes(kind: int, entity: pb.Entity) -> bytes:
+    """One WriteRequest.updates field with its tag, as write() takes it."""
+    body = pb.Update(type=kind, entity=entity).SerializeToString()
+    return b"\x1a" + wire.varint(len(body)) + body
