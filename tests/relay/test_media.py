@@ -309,6 +309,17 @@ async def test_asymmetric_legs_learn_nothing(relay, phone):
     assert info(relay).to_caller.asymmetric and info(relay).to_caller.learned is None
 
 
+async def test_a_leg_that_becomes_asymmetric_is_sent_to_where_it_said(relay, phone):
+    caller, said, callee = phone("127.0.0.11"), phone("127.0.0.11"), phone("127.0.0.12")
+    p_u, p_l = await call(relay, (said.ip, said.port), (callee.ip, callee.port))
+    caller.rtp(p_l)
+    await callee.heard()
+    await say(relay, "UA c1 - 0 f;1 t;1")
+    packet = callee.rtp(p_u)
+    assert await said.heard() == [(packet, p_l)]
+    assert await caller.silence()
+
+
 async def test_bridging_between_two_addresses(relay, phone):
     caller, callee = phone("127.0.0.11"), phone("127.0.0.12")
     p_u = await port_of(relay, f"UIE c1 {caller.ip} {caller.port} f;1")
@@ -476,7 +487,12 @@ async def test_changes_are_told_once(relay, phone):
     changes = relay.take_changes()
     assert changes["c1 f;1"]["legs"][1]["learned"][0] == [f"127.0.0.11:{caller.port}", 0x11111111]
     assert relay.take_changes() == {}
+    await say(relay, "Q c1 f;1 t;1 && S ttl=777")
+    assert relay.take_changes()["c1 f;1"]["ttl"] == 777
+    await say(relay, "Uw c1 - 0 f;1")
     await say(relay, "D c1 f")
+    assert relay.take_changes()["c1 f;1"]["strong"] is False
+    await say(relay, "Dw c1 t f")
     assert relay.take_changes() == {"c1 f;1": None}
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from shunt.net import Endpoint
 from shunt.relay.ports import AddressUnusable, PortsExhausted
-from shunt.relay.session import TO_CALLEE, TO_CALLER, Leg, Session, SessionTable
+from shunt.relay.session import TO_CALLEE, TO_CALLER, Deletion, Leg, Session, SessionTable
 from shunt.rtpproxy import capabilities as cap
 from shunt.rtpproxy.codec import DEFAULT_COUNTERS, PROTOCOL_VERSION, CodecError, Command, join_tag, parse_command
 
@@ -417,9 +417,7 @@ class Commands:
                 if not self.media.set_tos(session, 1 - party if argument[1] else party, argument[0]):
                     answer = b"-1"
             elif kind == "delete":
-                done = self.table.delete(session.call_id, session.tag, None, weak=bool(argument))
-                for other in done.removed:
-                    self.media.removed(other)
+                done = self._drop(session.call_id, session.tag, None, bool(argument))
                 gone += done.removed
                 answer = b"" if done.matched else b"-1"
             elif kind == "lookup":
@@ -444,17 +442,21 @@ class Commands:
     # -- the others -----------------------------------------------------------------------------------
 
     def _delete(self, command: Command) -> bytes:
-        if command.flags.letters - {"W"} or not command.modifiers.upper().replace("W", "") == "":
+        if command.modifiers.upper().replace("W", ""):
             raise Refusal(8)
         to_tag = None if command.to_tag is None else join_tag(command.to_tag, command.to_media)
-        done = self.table.delete(
-            command.call_id, join_tag(command.from_tag, command.from_media), to_tag, weak=command.flags.weak
-        )
-        for session in done.removed:
-            self.media.removed(session)
-        if not done.matched:
+        from_tag = join_tag(command.from_tag, command.from_media)
+        if not self._drop(command.call_id, from_tag, to_tag, command.flags.weak).matched:
             raise _unknown_session("D")
         return b"0"
+
+    def _drop(self, call_id: str, from_tag: str, to_tag: str | None, weak: bool) -> Deletion:
+        done = self.table.delete(call_id, from_tag, to_tag, weak=weak)
+        for session in done.removed:
+            self.media.removed(session)
+        for session in done.kept:
+            self.media.changed(session)
+        return done
 
     def _query(self, command: Command) -> bytes:
         steps = self._subcommands(command)
@@ -473,7 +475,10 @@ class Commands:
         }
         names = command.extra or QUERY_COUNTERS
         reply = self._values(names, values, bool(command.modifiers), _QUERY_UNKNOWN)
-        return reply + self._after(steps, session, 1 - leg, now)
+        reply += self._after(steps, session, 1 - leg, now)
+        if steps:
+            self.media.changed(session)
+        return reply
 
     def _ttl_left(self, session: Session, now: float) -> int:
         left = session.left(now, self.media.last_heard(session))

@@ -80,6 +80,8 @@ class MediaPort:
             self.asymmetric = asymmetric
             self.source = None
             self.latch.forget(now)
+            if asymmetric and self.signalled is not None:
+                self._send_to(_sockaddr(self.signalled))
         old = self.signalled
         if signalled is None:
             return

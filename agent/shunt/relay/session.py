@@ -74,10 +74,14 @@ def tags_match(session_tag: str, given: str) -> int:
 
 @dataclass(slots=True)
 class Deletion:
-    """What a D did: how many sessions it matched (0 is the error E50) and which of them are gone."""
+    """What a D did to the sessions it matched: gone, or kept by another flag. Neither is the error E50."""
 
-    matched: int = 0
     removed: list[Session] = field(default_factory=list)
+    kept: list[Session] = field(default_factory=list)
+
+    @property
+    def matched(self) -> bool:
+        return bool(self.removed or self.kept)
 
 
 class SessionTable:
@@ -140,12 +144,12 @@ class SessionTable:
                 match, leg = tags_match(session.tag, to_tag), TO_CALLEE
             if not match:
                 continue
-            result.matched += 1
             if weak:
                 session.legs[leg].weak = False
             else:
                 session.strong = False
             if session.held:
+                result.kept.append(session)
                 continue
             self.remove(session)
             result.removed.append(session)
