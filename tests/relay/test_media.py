@@ -577,3 +577,48 @@ async def test_unanswered_offer_lives_for_its_own_time(aging):
     aging.test_clock.now += 1.1
     aging.sweep()
     assert aging.session_count == 0
+
+
+# -- following a party that moves, by the relay's own clock ---------------------------------------------------
+
+
+async def test_a_rebinding_late_in_a_call_is_judged_by_the_latest_packets(aging, phone):
+    caller, callee = phone("127.0.0.11"), phone("127.0.0.12")
+    _, p_l = await call(aging, (caller.ip, caller.port), (callee.ip, callee.port))
+    for _ in range(6):
+        caller.rtp(p_l)
+        await callee.heard()
+        caller.seq += 400
+        aging.test_clock.now += 0.3
+    caller.rtp(p_l)
+    await callee.heard()
+    moved = phone("127.0.0.13")
+    moved.seq = caller.seq
+    packet = moved.rtp(p_l)
+    assert [data for data, _ in await callee.heard()] == [packet]
+
+
+@pytest.mark.parametrize("signalled, silent, follows", [(True, 1.0, True), (True, 0.1, False), (False, 1.0, False)])
+async def test_a_stranger_follows_only_after_signalling_and_silence(aging, phone, signalled, silent, follows):
+    """A phone behind NAT may come back from elsewhere with a new SSRC after a re-INVITE; nobody may without one."""
+    caller, callee, stranger = phone("127.0.0.11"), phone("127.0.0.12"), phone("127.0.0.13", ssrc=0x77777777)
+    p_u, p_l = await call(aging, ("192.0.2.9", 6000), (callee.ip, callee.port))
+    await say(aging, "Q c1 f;1 t;1 && S ttl=60")
+    for _ in range(8):
+        caller.rtp(p_l)
+        await asyncio.sleep(0.005)
+        aging.test_clock.now += 0.02
+    assert len(await callee.heard(8)) == 8
+    aging.test_clock.now += 11
+    if signalled:
+        await say(aging, "U c1 192.0.2.9 6000 f;1 t;1")
+    caller.rtp(p_l)
+    assert len(await callee.heard()) == 1
+    aging.test_clock.now += silent
+    for _ in range(8):
+        stranger.rtp(p_l)
+        await asyncio.sleep(0.005)
+        aging.test_clock.now += 0.02
+    assert len(await callee.heard(8, 0.2)) == (8 if follows else 0)
+    packet = callee.rtp(p_u)
+    assert await (stranger if follows else caller).heard() == [(packet, p_l)]
