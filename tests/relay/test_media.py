@@ -569,6 +569,34 @@ async def test_ttl_of_a_session_can_be_set(aging):
     assert aging.session_count == 0
 
 
+async def test_keepalives_pile_nothing_up_and_shorter_times_hold(aging):
+    await call(aging, ("192.0.2.9", 6000), ("192.0.2.8", 6000))
+    for _ in range(500):
+        aging.test_clock.now += 2
+        await say(aging, "L c1 - 0 f;1 t;1")
+        aging.sweep()
+    assert aging.session_count == 1 and len(aging._due) <= 3
+    await say(aging, "Q c1 f;1 t;1 && S ttl=3600")
+    aging.test_clock.now += 100
+    aging.sweep()
+    await say(aging, "Q c1 f;1 t;1 && S ttl=2")
+    aging.test_clock.now += 2.1
+    aging.sweep()
+    assert aging.session_count == 0
+
+
+async def test_time_outs_run_by_themselves():
+    relay = BuiltinRelay(["127.0.0.1"], FIRST, LAST, ttl=0.2)
+    await relay.start()
+    try:
+        await say(relay, "U c1 192.0.2.9 6000 f;1")
+        async with asyncio.timeout(3):
+            while relay.session_count:
+                await asyncio.sleep(0.05)
+    finally:
+        await relay.close()
+
+
 async def test_unanswered_offer_lives_for_its_own_time(aging):
     await say(aging, "U c1 192.0.2.9 6000 f;1")
     aging.test_clock.now += 19

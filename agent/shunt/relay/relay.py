@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import ipaddress
+import itertools
 import logging
+import math
 import resource
 import socket
 import time
@@ -94,8 +97,13 @@ class BuiltinRelay:
              "nsess_owrtcp", "npkts_rcvd", "npkts_relayed", "npkts_discard"), 0,
         )
         self._ended["total_duration"] = 0.0
-        self._load = 0.0
-        self._rate = 0.0
+        # When to look at a session next: never later than its time-out could come, so that a sweep costs no more than
+        # the sessions that are due. A heap entry counts only while _look_at has the same time.
+        self._due: list[tuple[float, int, Session]] = []
+        self._look_at: dict[Session, float] = {}
+        self._entries = itertools.count()
+        self._asked = (clock(), 0, 0.0)
+        self._load_asked = (time.monotonic(), time.process_time(), 0.0)
         self._sweeper: asyncio.Task[None] | None = None
 
     # -- life -----------------------------------------------------------------------------------------
@@ -128,6 +136,8 @@ class BuiltinRelay:
         self._table.clear()
         self._media.clear()
         self._born.clear()
+        self._due.clear()
+        self._look_at.clear()
         self._changed.clear()
         if self._notify is not None:
             await self._notify.close()
@@ -259,6 +269,7 @@ class BuiltinRelay:
             self._forwarder.add(port)
         self._table.add(session)
         self._born[session] = now
+        self._look_again(session)
 
     # -- what the commands ask (commands.Media) -----------------------------------------------------------
 
@@ -298,9 +309,11 @@ class BuiltinRelay:
     def changed(self, session: Session) -> None:
         if session in self._media:
             self._changed[_key(session.call_id, session.tag)] = session
+            self._look_again(session)
 
     def removed(self, session: Session) -> None:
         media = self._media.pop(session)
+        self._look_at.pop(session, None)
         for name, value in self._session_totals(session, media).items():
             self._ended[name] += value
         self._ended["nsess_destroyed"] += 1
@@ -339,11 +352,21 @@ class BuiltinRelay:
         for session, media in self._media.items():
             for name, value in self._session_totals(session, media).items():
                 totals[name] += value
-        totals["pps_in"] = self._rate
+        then, packets, rate = self._asked
+        now = self._clock()
+        if now - then >= 1.0:
+            rate = (totals["npkts_rcvd"] - packets) / (now - then)
+            self._asked = (now, totals["npkts_rcvd"], rate)
+        totals["pps_in"] = float(rate)
         return totals
 
     def load(self) -> float:
-        return self._load
+        then, used, load = self._load_asked
+        now = time.monotonic()
+        if now - then >= 1.0:
+            load = 100 * (time.process_time() - used) / (now - then)
+            self._load_asked = (now, time.process_time(), load)
+        return load
 
     def can_notify(self) -> bool:
         return self._notify is not None
@@ -368,21 +391,29 @@ class BuiltinRelay:
 
     # -- time-outs --------------------------------------------------------------------------------------
 
+    def _look_again(self, session: Session) -> None:
+        now = self._clock()
+        # At least a moment ahead: a difference lost in rounding would be due again at once, for ever.
+        due = now + max(session.left(now, self.last_heard(session)), 0.01)
+        if due < self._look_at.get(session, math.inf):
+            self._look_at[session] = due
+            heapq.heappush(self._due, (due, next(self._entries), session))
+
     async def _sweep_forever(self) -> None:
-        wall, used, packets = time.monotonic(), time.process_time(), self.totals()["npkts_rcvd"]
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL)
             self.sweep()
-            now, now_used, now_packets = time.monotonic(), time.process_time(), self.totals()["npkts_rcvd"]
-            self._load = 100 * (now_used - used) / (now - wall)
-            self._rate = (now_packets - packets) / (now - wall)
-            wall, used, packets = now, now_used, now_packets
 
     def sweep(self) -> None:
         """End the sessions whose time is up, and raise their notices."""
         now = self._clock()
-        for session in self._table:
+        while self._due and self._due[0][0] <= now:
+            due, _, session = heapq.heappop(self._due)
+            if self._look_at.get(session) != due:
+                continue
+            del self._look_at[session]
             if session.left(now, self.last_heard(session)) > 0:
+                self._look_again(session)
                 continue
             log.warning("%s %s: no media for %g s: session time-out", session.call_id, session.tag, session.limit())
             self._table.remove(session)
