@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.lab.topology import CALLEE_IP, EDGE_INTERFACES, EDGE_IP, EDGE_IP6, LabError, Topology
+from tests.lab.topology import BPF, CALLEE_IP, EDGE_INTERFACES, EDGE_IP, EDGE_IP6, LabError, Topology
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "opensips-config"
@@ -197,7 +197,7 @@ class Edge:
         self.work = work.resolve()
         self.sip_server_name, self.relay_name = choose(sip_server, relay)
         self.with_data_plane = data_plane
-        self.pin_dir = Path("/sys/fs/bpf") / topology.prefix
+        self.pin_dir = BPF / topology.prefix
         python = [sys.executable, "-m", "shunt.cli.main"]
         env = {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}", "PYTHONUNBUFFERED": "1"}
         self.config = self.work / "shunt.yaml"

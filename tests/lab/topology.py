@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import time
@@ -31,6 +32,7 @@ SINK_PORTS = "6000-31999"
 
 _LOCKS = Path("/run/shunt-lab")
 _NETNS = Path("/run/netns")
+BPF = Path("/sys/fs/bpf")  # what a run pins is below BPF / prefix
 
 # Phones play media from raw sockets (SIPp) and have no socket to receive it on: swallow it there, or the
 # kernel answers every packet with ICMP port unreachable. Captures see packets before this.
@@ -90,9 +92,11 @@ class Topology:
         _LOCKS.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(_LOCKS / self.prefix, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A SIGTERM must unwind the stack like Ctrl-C does, or nothing is cleaned up.
+        # A SIGTERM must unwind the stack like Ctrl-C does, or nothing is cleaned up; and Ctrl-C must do so
+        # even where a shell started this in the background, with SIGINT ignored.
         with contextlib.suppress(ValueError):  # not in the main thread: the caller handles signals
-            self._old_handlers[signal.SIGTERM] = signal.signal(signal.SIGTERM, _interrupt)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._old_handlers[number] = signal.signal(number, _interrupt)
         try:
             self._build()
         except BaseException:
@@ -213,6 +217,7 @@ def _remove(prefix: str) -> None:
             break
     for name in names:
         run("ip", "netns", "del", name)
+    shutil.rmtree(BPF / prefix, ignore_errors=True)
 
 
 def _interrupt(number: int, frame: object) -> None:
