@@ -54,8 +54,8 @@ class Agent:
         self.journal = Journal(config.journal.path) if config.journal else None
         self.builtin = self._make_builtin()
         self.pool = RelayPool(self._make_relays())
-        symmetric = {r.name for r in config.relays if r.symmetric}
-        self.book = CallBook(self.latch_policy, bridged_asymmetric=not symmetric)
+        symmetric = {BUILTIN, *(r.name for r in config.relays if r.symmetric)}
+        self.book = CallBook(self.latch_policy, symmetric_relays=symmetric)
         self.table: RelayTable | None = None
         if config.data_plane is not None:
             self.table = RelayTable(

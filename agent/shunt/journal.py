@@ -1,7 +1,7 @@
 """The journal: running calls on disk, so that a restarted agent carries on where it was. SQLite in WAL mode.
 
 Writing is done by one thread in groups; the event loop only marks what changed. A crash loses at most
-the last group (FLUSH_EVERY seconds), which reconciling with the data plane and the relay then repairs.
+the group being written (milliseconds), which reconciling with the data plane and the relay then repairs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from shunt.tables.entry import RelayEntry, StreamStats
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-FLUSH_EVERY = 0.05
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -89,7 +88,7 @@ class Journal:
     async def _write_groups(self) -> None:
         while True:
             await self._due.wait()
-            await asyncio.sleep(FLUSH_EVERY)
+            # No waiting for more: what changes while a group is being written makes up the next one.
             await self.flush()
 
     async def flush(self) -> None:

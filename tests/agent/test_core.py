@@ -290,3 +290,28 @@ async def test_several_media_are_separate_lines_and_one_delete_ends_all():
     assert len(core.table.held) == 4
     await core.say("D c1 A B")
     assert core.table.held == {}
+
+
+async def test_bridged_legs_are_asymmetric_as_in_rtpproxy_unless_the_relay_learns_there():
+    for symmetric, expected in (((), True), (("r1",), False)):
+        core = Core()
+        core.book._symmetric_relays = frozenset(symmetric)
+        await core.say("UIEc0 c1 10.91.1.2 6000 A;1")
+        await core.say("LEIc0 c1 10.91.2.2 7000 A;1 B;1")
+        assert [leg.asymmetric for leg in core.book.lines()[0].legs.values()] == [expected, expected]
+
+
+async def test_an_asymmetric_leg_takes_any_port_of_its_address_and_is_sent_to_the_signalled_one():
+    core = Core()
+    pu = int((await core.say("UAc0 c1 10.91.1.2 6000 A;1")).split()[0])
+    pl = int((await core.say("LAc0 c1 10.91.2.2 7000 A;1 B;1")).split()[0])
+    await core.packet("10.91.2.2:7000", pu, ssrc=2)
+    for n in range(10):
+        await core.packet("10.91.3.3:6000", pl, ssrc=1, seq=n)
+        core.now += 0.03
+    assert core.table.held == {}, "another address is never learned there"
+    await core.packet("10.91.1.2:6111", pl, ssrc=1)
+    assert core.rewrites() == {
+        f"10.91.1.2:6111 > {RELAY_IP}:{pl}": f"{RELAY_IP}:{pu} > 10.91.2.2:7000",
+        f"10.91.2.2:7000 > {RELAY_IP}:{pu}": f"{RELAY_IP}:{pl} > 10.91.1.2:6000",
+    }

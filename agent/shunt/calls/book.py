@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from shunt.calls import reasons
@@ -54,10 +55,10 @@ def _signalled(command: Command) -> Endpoint | None:
 class CallBook:
     """All calls. One instance, one owner; everything else asks it or gives it commands."""
 
-    def __init__(self, latch_policy: LatchPolicy, *, bridged_asymmetric: bool = True) -> None:
-        """bridged_asymmetric: legs with a bridging letter (E, I) and no S are not latched, as rtpproxy does."""
+    def __init__(self, latch_policy: LatchPolicy, *, symmetric_relays: Collection[str] = ()) -> None:
+        """symmetric_relays: the relays that learn addresses on bridged legs (letters E, I) even without modifier S."""
         self._policy = latch_policy
-        self._bridged_asymmetric = bridged_asymmetric
+        self._symmetric_relays = frozenset(symmetric_relays)
         self._calls: dict[str, Call] = {}
         self._slots: dict[Endpoint, Slot] = {}
         self._branches: defaultdict[str, set[str]] = defaultdict(set)
@@ -156,7 +157,7 @@ class CallBook:
             leg.signalled = address
             leg.modifiers = command.modifiers
             leg.keepalive = keepalive_modifiers(command.flags)
-            leg.asymmetric = self._is_asymmetric(command)
+            leg.asymmetric = self._is_asymmetric(command, relay)
             for latch in (leg.rtp, leg.rtcp):
                 latch.trusted = {address.addr} | self._sighted(line, side)
         if command.flags.resize:
@@ -167,9 +168,10 @@ class CallBook:
             line.blocks.add(reasons.DTMF)
         return line
 
-    def _is_asymmetric(self, command: Command) -> bool:
+    def _is_asymmetric(self, command: Command, relay: str) -> bool:
         flags = command.flags
-        return flags.asymmetric or (self._bridged_asymmetric and bool(flags.directions) and not flags.symmetric)
+        bridged = bool(flags.directions) and not flags.symmetric
+        return flags.asymmetric or (bridged and relay not in self._symmetric_relays)
 
     def _create(self, command: Command, relay: str, now: float, wall: float) -> MediaLine:
         call = self._calls.get(command.call_id)
