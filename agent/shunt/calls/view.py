@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stream
-from shunt.calls.reasons import REASONS
+from shunt.calls.reasons import NO_DATA_PLANE, REASONS
 
 
 def _text(value: object) -> str | None:
@@ -97,7 +97,7 @@ def count_streams(calls: Iterable[Call]) -> dict[str, int]:
                     continue
                 if stream.state is State.OFFLOADED:
                     counts["offloaded"] += 1
-                elif stream.state in (State.LEARNING, State.ALLOCATED):
+                elif stream.state in (State.LEARNING, State.ALLOCATED) and stream.reason != NO_DATA_PLANE:
                     counts["learning"] += 1
                 else:
                     counts["relayed"] += 1
