@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import stat
+from collections.abc import Callable
 
 import pytest
 
@@ -29,6 +30,13 @@ class Handler:
         if self.broken:
             raise RuntimeError("handler broke")
         return None if self.silent else b"ok-" + body.split()[-1]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits for what happens elsewhere in the loop; fails after 5 s."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 class Udp:
@@ -112,8 +120,7 @@ async def test_same_cookie_in_progress_runs_once_and_is_answered_once(started, h
     handler.gate = asyncio.Event()
     for _ in range(3):
         client.send(b"5_1 D c a")
-    while listener.retransmissions < 2:
-        await asyncio.sleep(0.005)
+    await until(lambda: listener.retransmissions == 2)
     handler.gate.set()
     assert await client.recv() == b"5_1 ok-a\n"
     await client.silence()
@@ -133,8 +140,7 @@ async def test_answer_to_the_predecessor_is_not_sent_to_the_restarted_client(sta
     handler.gate = asyncio.Event()
     client.send(b"7_1 V")
     client.send(b"7_1 D c a")
-    while len(handler.calls) < 2:
-        await asyncio.sleep(0.005)
+    await until(lambda: len(handler.calls) == 2)
     handler.gate.set()
     assert await client.recv() == b"7_1 ok-a\n"
     await client.silence()
@@ -199,8 +205,7 @@ async def test_a_thousand_commands_at_once(started, handler):
         client.send(b"%d_1 Q c %d" % (i, i))
         if i % 50 == 0:
             await asyncio.sleep(0)
-    while listener.in_flight < 1000:
-        await asyncio.sleep(0.005)
+    await until(lambda: listener.in_flight == 1000)
     client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     handler.gate.set()
     assert {await client.recv() for _ in range(1000)} == expected
@@ -211,8 +216,7 @@ async def test_commands_in_flight_are_bounded_and_the_rest_waits(started, handle
     handler.gate = asyncio.Event()
     for i in range(100):
         client.send(b"%d_1 V" % i)
-    while len(handler.calls) < 20:
-        await asyncio.sleep(0.005)
+    await until(lambda: len(handler.calls) == 20)
     await asyncio.sleep(0.05)
     assert len(handler.calls) == 20
     handler.gate.set()
@@ -256,8 +260,7 @@ async def test_close_lets_commands_finish(handler):
     client = Udp(listener)
     handler.gate = asyncio.Event()
     client.send(b"1_1 V")
-    while not handler.calls:
-        await asyncio.sleep(0.005)
+    await until(lambda: handler.calls)
     asyncio.get_running_loop().call_later(0.05, handler.gate.set)
     await listener.close()
     assert await client.recv() == b"1_1 ok-V\n"
@@ -334,8 +337,7 @@ async def test_client_that_vanishes_does_no_harm(lines, handler):
     handler.gate = asyncio.Event()
     reader, writer = await connect(lines)
     writer.write(b"V\n")
-    while not handler.calls:
-        await asyncio.sleep(0.005)
+    await until(lambda: handler.calls)
     writer.transport.abort()
     handler.gate.set()
     reader, writer = await connect(lines)
