@@ -8,6 +8,7 @@ the same capture say which relay ports belong to which call and when the call wa
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 import signal
 import struct
@@ -34,18 +35,20 @@ _ROW_DTYPE = np.dtype(
 class Capture:
     """Captures SIP and media of one phone while it lasts: start(), stop(), then media() and messages()."""
 
+    _numbers = itertools.count(1)
+
     def __init__(self, topology: Topology, work: Path, host: str, *, full: bool = False) -> None:
         """full: keep whole packets, so that UDP checksums are verified (costs more; not for load)."""
         self.host = host
         self._full = full
-        work = work.resolve()
-        self._media_path, self._sip_path = work / f"{host}-media.pcap", work / f"{host}-sip.pcap"
+        name = work.resolve() / f"capture-{next(self._numbers):03d}-{host}"
+        self._media_path, self._sip_path = name.with_suffix(".media.pcap"), name.with_suffix(".sip.pcap")
         common = ["tcpdump", "-i", "eth0", "-n", "-Z", "root", "--time-stamp-precision=nano", "-B", "32768"]
         # Without immediate mode the kernel hands packets over in blocks, which is cheaper, and stop() has to wait for the last.
         media = [*common, *(["--immediate-mode", "-s", "0"] if full else ["-s", "96"]), "-w", str(self._media_path), f"udp and portrange {PORTS[0]}-{PORTS[1]}"]
         sip = [*common, "--immediate-mode", "-s", "0", "-w", str(self._sip_path), "udp and port 5060"]
         self._processes = [
-            Process(topology, host, f"tcpdump-{host}-{what}", argv, work / f"tcpdump-{host}-{what}.log") for what, argv in (("media", media), ("sip", sip))
+            Process(topology, host, f"tcpdump of {what} at {host}", argv, name.with_suffix(f".{what}.log")) for what, argv in (("media", media), ("sip", sip))
         ]
 
     def start(self) -> "Capture":

@@ -165,7 +165,7 @@ def _bound(pid: int, kind: str, port: int) -> bool:
     return False
 
 
-def open_socket(topology: Topology, host: str, family: int, kind: int) -> socket.socket:
+def open_socket(topology: Topology, host: str, family: int, kind: int, protocol: int = 0) -> socket.socket:
     """A socket that lives in a host's namespace, for use from this process."""
     made: list[socket.socket] = []
     failed: list[OSError] = []
@@ -176,7 +176,7 @@ def open_socket(topology: Topology, host: str, family: int, kind: int) -> socket
             with open(f"/run/netns/{topology.name(host)}", "rb") as namespace:
                 if _libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
                     raise OSError(ctypes.get_errno(), "setns")
-            made.append(socket.socket(family, kind))
+            made.append(socket.socket(family, kind, protocol))
         except OSError as error:
             failed.append(error)
 
@@ -208,8 +208,17 @@ class Edge:
 
     def __enter__(self) -> "Edge":
         self.work.mkdir(parents=True, exist_ok=True)
-        self.config.write_text(yaml.safe_dump(self.shunt_config(), sort_keys=False))
+        self.write_config(self.shunt_config())
         self._sip_server_config_path().write_text(self.sip_server_config())
+        self.start()
+        return self
+
+    def write_config(self, config: dict) -> None:
+        """Make this the agent's and the softswitch's configuration, for their next start."""
+        self.config.write_text(yaml.safe_dump(config, sort_keys=False))
+
+    def start(self) -> None:
+        """Start all. Raises LabError, with nothing left running, if a process does not come up."""
         try:
             if self.with_data_plane:
                 self.start_softswitch()
@@ -220,7 +229,6 @@ class Edge:
         except BaseException:
             self.stop()
             raise
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.stop()

@@ -1,0 +1,1 @@
+"""End-to-end tests: real SIP calls through a real SIP server, agent, relay and kernel, judged from captures on the phones."""

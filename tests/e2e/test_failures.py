@@ -1,0 +1,129 @@
+"""Any one process is killed in mid-call: established media goes on, and what comes after is in order again."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.e2e.calls import Lab, Outcome, await_clean, place
+from tests.lab.processes import Process
+
+pytestmark = [pytest.mark.e2e, pytest.mark.netns]
+
+TALK_MS = 4000
+# Media of a call that goes on: 50 packets/s each way, less what the calls' set-up takes.
+ENOUGH = TALK_MS / 20 * 0.95
+
+
+def _kill(process: Process) -> None:
+    process.kill()
+    assert not process.alive
+
+
+def _assert_unharmed(outcome: Outcome) -> None:
+    packets = outcome.packets
+    assert outcome.call.how == "BYE by caller"
+    assert len(packets.directions) == 2
+    assert packets.lost == 0, f"lost packets: {packets.directions + packets.rtcp}"
+    assert all(d.sent >= ENOUGH for d in packets.directions), packets.directions
+
+
+def test_agent_killed(own_lab: Lab) -> None:
+    """Entries stay while there is no agent; the next one finds call and entries again, and BYE clears them."""
+    edge = own_lab.edge
+
+    def during() -> None:
+        _kill(edge.agent)
+        time.sleep(1.0)
+        edge.start_agent()
+
+    outcome = place(own_lab, "uac_call", "uas_answer", talk_ms=TALK_MS, during=during)
+    _assert_unharmed(outcome)
+    await_clean(own_lab)
+    after = place(own_lab, "uac_call", "uas_answer")
+    assert after.last_up
+    await_clean(own_lab)
+
+
+def test_softswitch_killed(own_lab: Lab) -> None:
+    """The program in the kernel forwards on; the next process takes it over with its entries."""
+    edge = own_lab.edge
+
+    def during() -> None:
+        _kill(edge.softswitch)
+        time.sleep(1.0)
+        edge.start_softswitch()
+
+    outcome = place(own_lab, "uac_call", "uas_answer", talk_ms=TALK_MS, during=during)
+    _assert_unharmed(outcome)
+    await_clean(own_lab)
+    after = place(own_lab, "uac_call", "uas_answer")
+    assert after.last_up
+    await_clean(own_lab)
+
+
+def test_relay_killed(own_lab: Lab) -> None:
+    """An offloaded call does not notice; the next relay serves the next call."""
+    edge = own_lab.edge
+    if edge.relay is None:
+        pytest.skip("RELAY=builtin: the relay is part of the agent, and test_agent_killed kills that")
+
+    def during() -> None:
+        _kill(edge.relay)
+        time.sleep(1.0)
+        edge.start_relay()
+
+    outcome = place(own_lab, "uac_call", "uas_answer", talk_ms=TALK_MS, during=during)
+    _assert_unharmed(outcome)
+    await_clean(own_lab)
+    after = place(own_lab, "uac_call", "uas_answer")
+    assert after.last_up
+    await_clean(own_lab)
+
+
+def test_sip_server_killed(own_lab: Lab) -> None:
+    """Media goes on without the SIP server. Its successor forgot the dialog, but routes the BYE by its Route header."""
+    edge = own_lab.edge
+
+    def during() -> None:
+        _kill(edge.sip_server)
+        edge.start_sip_server()
+
+    outcome = place(own_lab, "uac_call", "uas_answer", talk_ms=TALK_MS, during=during)
+    _assert_unharmed(outcome)
+    await_clean(own_lab)
+
+
+def test_without_agent_calls_use_the_relay(own_lab: Lab) -> None:
+    """The relay is the backup: calls work, nothing is offloaded; once the agent is back, the next call is."""
+    edge = own_lab.edge
+    if edge.relay is None:
+        pytest.skip("RELAY=builtin: there is no relay besides the agent")
+    own_lab.register("bob4", 5071)
+    _kill(edge.agent)
+    outcome = place(own_lab, "uac_call", "uas_answer")
+    assert len(outcome.packets.directions) == 2
+    assert outcome.packets.lost == 0
+    assert outcome.packets.offloaded == 0
+    edge.start_agent()
+    time.sleep(6.0)  # rtpproxy_disable_tout
+    after = place(own_lab, "uac_call", "uas_answer")
+    assert after.last_up
+    await_clean(own_lab)
+
+
+def test_full_table_leaves_calls_on_the_relay(own_lab: Lab) -> None:
+    """Three entries, and a call needs four: what does not fit stays on the relay, says why, and nothing is lost."""
+    edge = own_lab.edge
+    edge.stop()
+    config = edge.shunt_config()
+    config["softswitch"]["capacity"] = 1
+    edge.write_config(config)
+    edge.start()
+    outcome = place(own_lab, "uac_call", "uas_answer", talk_ms=1500)
+    assert len(outcome.packets.directions) == 2
+    assert outcome.packets.lost == 0
+    reasons = {s["reason"] for view in outcome.seen for s in outcome.streams(view)}
+    assert "table-full" in reasons, reasons
+    await_clean(own_lab)

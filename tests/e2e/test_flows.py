@@ -1,0 +1,231 @@
+"""Every call flow through the whole: legs and ports, states, media both ways, nothing lost, nothing left."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from tests.e2e.calls import MEDIA, Lab, Outcome, await_clean, place
+from tests.lab.capture import Capture, account
+from tests.lab.processes import open_socket
+from tests.lab.sipp import Sipp, address, register
+from tests.lab.topology import EDGE_IP, NAT_IP, NAT_IP6
+
+pytestmark = [pytest.mark.e2e, pytest.mark.netns]
+
+# name: (caller scenario, callee scenario, options of place(), how it ends, media lines)
+FLOWS = {
+    "caller-bye": ("uac_call", "uas_answer", {}, "BYE by caller", 1),
+    "callee-bye": ("uac_callee_bye", "uas_bye", {}, "BYE by callee", 1),
+    "early-media": ("uac_early_media", "uas_early_media", {}, "BYE by caller", 1),
+    "cancel": ("uac_cancel", "uas_cancelled", {}, "CANCEL", 1),
+    "late-offer": ("uac_late_offer", "uas_answer", {}, "BYE by caller", 1),
+    "reinvite-by-caller": ("uac_reinvite", "uas_answer", {}, "BYE by caller", 1),
+    "reinvite-by-callee": ("uac_reinvited", "uas_reinvite", {}, "BYE by caller", 1),
+    "port-change": ("uac_reinvite_port", "uas_answer", {}, "BYE by caller", 1),
+    "hold-sendonly": ("uac_hold", "uas_answer", {}, "BYE by caller", 1),
+    "hold-zero": ("uac_hold_zero", "uas_answer", {}, "BYE by caller", 1),
+    "audio-and-video": ("uac_av", "uas_av", {}, "BYE by caller", 2),
+    "video-switched-off": ("uac_video_off", "uas_av", {}, "BYE by caller", 2),
+    "nat-caller": ("uac_call", "uas_answer", {"host": "natcaller"}, "BYE by caller", 1),
+    "nat-callee-bye": ("uac_callee_bye", "uas_bye", {"host": "natcaller"}, "BYE by callee", 1),
+    "nat-reinvite": ("uac_reinvite", "uas_answer", {"host": "natcaller"}, "BYE by caller", 1),
+    "nat-cancel": ("uac_cancel", "uas_cancelled", {"host": "natcaller"}, "CANCEL", 1),
+    "trunk": ("uac_call", "uas_answer", {"trunk": True}, "BYE by caller", 1),
+    "ipv6": ("uac_call", "uas_answer", {"caller_version": 6, "callee_version": 6}, "BYE by caller", 1),
+    "ipv4-to-ipv6": ("uac_call", "uas_answer", {"caller_version": 4, "callee_version": 6}, "BYE by caller", 1),
+    "ipv6-to-ipv4": ("uac_call", "uas_answer", {"caller_version": 6, "callee_version": 4}, "BYE by caller", 1),
+    "ipv6-reinvite-by-callee": ("uac_reinvited", "uas_reinvite", {"caller_version": 6, "callee_version": 4}, "BYE by caller", 1),
+}
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_flow(lab: Lab, name: str) -> None:
+    caller, callee, options, how, lines = FLOWS[name]
+    outcome = place(lab, caller, callee, **options)
+    assert outcome.call.how == how
+    _assert_media(outcome, lines)
+    view = outcome.last_up
+    # A call switched over to one line keeps the other one's session until it ends: only the first is looked at.
+    for index in range(1 if name == "video-switched-off" else lines):
+        _assert_legs(outcome, view, index, options.get("host", "caller"), options.get("caller_version", 4), options.get("callee_version", 4))
+    assert all(s["offloaded_after_ms"] is not None and s["offloaded_after_ms"] < 1000 for s in outcome.streams(view))
+    await_clean(lab)
+
+
+def test_busy_leaves_nothing(lab: Lab) -> None:
+    outcome = place(lab, "uac_busy", "uas_busy")
+    assert outcome.call.how == "486"
+    assert outcome.packets.sent == 0
+    await_clean(lab)
+
+
+def test_reinvite_takes_entries_out_before_it_takes_effect(lab: Lab) -> None:
+    """The old port's entries must not outlive the new SDP: the states go offloaded, not offloaded, offloaded."""
+    outcome = place(lab, "uac_reinvite_port", "uas_answer", talk_ms=1200)
+    _assert_media(outcome, 1)
+    all_up = ("offloaded", "offloaded")
+    states = outcome.states()
+    first = states.index(all_up)
+    assert any(s != all_up for s in states[first:]) and states[first:].count(all_up) >= 2, states
+    ports = {leg["learned"].rpartition(":")[2] for leg in outcome.last_up["media"][0]["legs"].values()}
+    assert str(MEDIA["caller"] + 2) in ports, f"the new port is not the learned one: {ports}"
+    await_clean(lab)
+
+
+def test_forked_call_follows_the_branch_that_answers(lab: Lab) -> None:
+    """Two contacts: one sends early media, the other answers. The media must end up with the latter."""
+    for port in (5075, 5076):
+        register(lab.topology, lab.work, "callee", "forked", port)
+    captures = [Capture(lab.topology, lab.work, name, full=True).start() for name in ("caller", "callee")]
+    common = {"calls": 1, "talk_ms": 1500}
+    loser = Sipp(lab.topology, lab.work, "callee", "uas_cancelled", sip_port=5075, media_port=7400, **common).start()
+    winner = Sipp(lab.topology, lab.work, "callee", "uas_answer", sip_port=5076, media_port=7000, **common).start()
+    caller = Sipp(lab.topology, lab.work, "caller", "uac_call", sip_port=5080, media_port=6000, user="forked", **common).start()
+    views = []
+    try:
+        while caller.process.alive:
+            views += [view for view in lab.edge.calls() if not view["ended"]]
+            time.sleep(0.05)
+        for sipp in (caller, winner, loser):
+            sipp.finish(10)
+    finally:
+        for sipp in (caller, winner, loser):
+            sipp.stop()
+        for capture in captures:
+            capture.stop()
+    calls, packets = account(captures)
+    (call,) = calls.values()
+    view = Outcome(call, packets, views, 0.0).last_up
+    assert {leg["learned"] for leg in view["media"][0]["legs"].values()} == {f"{address('caller')}:6000", f"{address('callee')}:7000"}
+    to_callee = next(d for d in packets.directions if d.sender == "caller")
+    assert to_callee.sent > 50 and to_callee.received == to_callee.sent
+    await_clean(lab)
+
+
+def test_no_packet_is_forwarded_50_ms_after_bye(lab: Lab) -> None:
+    """A callee that ignores the hang-up and talks on is cut off by the data plane, not by its own good will."""
+    lab.register("bob4", 5071)
+    captures = [Capture(lab.topology, lab.work, name, full=True).start() for name in ("caller", "callee")]
+    callee = Sipp(lab.topology, lab.work, "callee", "uas_answer", sip_port=5071, media_port=7000, calls=1, talk_ms=1000).start()
+    caller = Sipp(lab.topology, lab.work, "caller", "uac_call", sip_port=5080, media_port=6000, user="bob4", calls=1, talk_ms=1000).start()
+    # A raw socket, because SIPp has bound the port; nothing is read from it.
+    talker = open_socket(lab.topology, "callee", socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+    sent = 0
+    try:
+        relay = None
+        deadline = time.monotonic() + 10
+        while relay is None:
+            assert time.monotonic() < deadline, "the call was never offloaded"
+            relay = _callee_relay_address(lab)
+            time.sleep(0.02)
+        ended: float | None = None
+        while ended is None or time.monotonic() < ended + 0.5:
+            rtp = struct.pack("!BBHII", 0x80, 13, sent & 0xFFFF, sent, 0xBADBAD)
+            talker.sendto(struct.pack("!HHHH", 7000, relay[1], 8 + len(rtp), 0) + rtp, (relay[0], 0))
+            sent += 1
+            time.sleep(0.002)
+            if ended is None and not caller.process.alive:
+                ended = time.monotonic()
+            assert time.monotonic() < deadline, "the call did not end"
+        caller.finish(5)
+        callee.finish(5)
+    finally:
+        talker.close()
+        caller.stop()
+        callee.stop()
+        for capture in captures:
+            capture.stop()
+    calls, _ = account(captures)
+    (call,) = calls.values()
+    assert call.ended is not None
+    heard = captures[0].media()
+    heard = heard[~heard["out"] & (heard["ssrc"] == 0xBADBAD)]
+    assert len(heard) > 50, "the talker was not heard during the call"
+    late = (heard["time"].max() - call.ended) * 1000
+    assert late <= 50, f"a packet was forwarded {late:.1f} ms after the BYE left the caller"
+    await_clean(lab)
+
+
+def test_spraying_the_port_range_gets_nothing_and_stops_nothing(lab: Lab) -> None:
+    """RTP Bleed and RTP Inject: another host sends RTP to every relay port through the whole call."""
+    stop = threading.Event()
+    attacker = open_socket(lab.topology, "nat", socket.AF_INET, socket.SOCK_DGRAM)
+    attacker.bind((NAT_IP, 4444))
+    attacker.settimeout(0.2)
+    stolen: list[bytes] = []
+
+    def spray() -> None:
+        seq = 0
+        while not stop.is_set():
+            packet = struct.pack("!BBHII", 0x80, 0, seq & 0xFFFF, seq * 160, 0xEB111EED) + bytes(160)
+            for port in range(35000, 65000, 2):
+                if stop.is_set():
+                    return
+                attacker.sendto(packet, (EDGE_IP, port))
+                if port % 500 == 0:
+                    time.sleep(0.005)
+            seq += 1
+
+    def listen() -> None:
+        while not stop.is_set():
+            try:
+                stolen.append(attacker.recv(2048))
+            except (TimeoutError, ConnectionError):
+                continue
+
+    threads = [threading.Thread(target=spray), threading.Thread(target=listen)]
+    for thread in threads:
+        thread.start()
+    try:
+        time.sleep(0.3)
+        outcome = place(lab, "uac_call", "uas_answer", talk_ms=2500)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        attacker.close()
+    assert stolen == []
+    _assert_media(outcome, 1)
+    assert outcome.last_up
+    await_clean(lab)
+
+
+def _assert_media(outcome: Outcome, lines: int) -> None:
+    packets = outcome.packets
+    assert len(packets.directions) == 2 * lines, f"media did not flow both ways on every line: {packets.directions}"
+    assert packets.lost == 0, f"lost packets: {[d for d in packets.directions + packets.rtcp if d.received < d.sent]}"
+    assert packets.duplicates == 0
+    assert packets.bad_checksums == 0
+    assert all(d.offloaded > 0 for d in packets.directions), f"a stream never left the relay: {packets.directions}"
+
+
+def _assert_legs(outcome: Outcome, view: dict, index: int, host: str, caller_version: int, callee_version: int) -> None:
+    """Each leg's learned address is the phone's, and it sends to the relay port that its own SDP gave it."""
+    public = {4: NAT_IP, 6: NAT_IP6}[caller_version] if host == "natcaller" else address(host, caller_version)
+    phones = {public: host, address("callee", callee_version): "callee"}
+    found = {}
+    for leg in view["media"][index]["legs"].values():
+        ip, _, port = leg["learned"].rpartition(":")
+        phone = phones[ip.strip("[]")]
+        found[phone] = int(leg["relay_address"].rpartition(":")[2])
+        if phone != "natcaller":
+            assert int(port) - MEDIA[phone] in (0, 2), f"{phone} was learned at port {port}"
+    assert found == {phone: outcome.call.relay_ports[phone][index] for phone in (host, "callee")}
+
+
+def _callee_relay_address(lab: Lab) -> tuple[str, int] | None:
+    """Where the callee sends to, once everything is offloaded."""
+    for view in lab.edge.calls():
+        streams = [s for line in view["media"] for s in line["streams"] if s["component"] == "rtp"]
+        if view["ended"] or not streams or any(s["state"] != "offloaded" for s in streams):
+            continue
+        for leg in view["media"][0]["legs"].values():
+            if leg["learned"] == f"{address('callee')}:7000":
+                ip, _, port = leg["relay_address"].rpartition(":")
+                return ip, int(port)
+    return None
