@@ -1,6 +1,6 @@
 """How many relay entries a second reach the kernel through batched BF Runtime writes: client and softswitch as two processes.
 
-Needs root: the softswitch attaches to the loopback of a network namespace of its own.
+Run as root: python -m bench.grpc_writes. The softswitch then works in a network namespace of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -18,23 +19,41 @@ from typing import Any
 
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import RelayEntry
+from shunt_softswitch.dataplane import DataPlane
 
 _ROOT = Path(__file__).resolve().parents[1]
+_NETWORK = (
+    "link set lo up",
+    "link add shunt-bench type veth peer name shunt-far",
+    "link set shunt-far up",
+    "link set shunt-bench up",
+    "address add 10.91.0.1/16 dev shunt-bench",
+    "neigh replace 10.91.255.1 lladdr 02:00:00:00:00:02 dev shunt-bench nud permanent",
+    "route add default via 10.91.255.1",
+)
 
 
-def random_entries(count: int, seed: int = 1) -> list[RelayEntry]:
-    """Relay entries of random phones on random ports of a few relay addresses; the same for the same seed."""
+def call_entries(count: int, seed: int = 1) -> list[RelayEntry]:
+    """The relay entries of calls with one audio stream: RTP and RTCP, both ways, so four to a call.
+
+    Phones are random addresses, the relay hands out its ports in order; the same for the same seed.
+    """
     rng = random.Random(seed)
-    places = rng.sample(range(20 * 30_000), count)
-    entries = []
-    for place in places:
-        relay = Endpoint(bytes((10, 91, 0, 1 + place // 30_000)), 30_000 + place % 30_000)
-        phones = [Endpoint(rng.randbytes(4), rng.randrange(1024, 65536)) for _ in range(2)]
-        entries.append(RelayEntry(FiveTuple(phones[0], relay), Endpoint(relay.addr, rng.randrange(30_000, 60_000)), phones[1]))
-    return entries
+    entries: list[RelayEntry] = []
+    call = 0
+    while len(entries) < count:
+        relay, port = bytes((10, 91, 0, 1 + call // 12_000)), 12_000 + call % 12_000 * 4
+        caller, callee = (Endpoint(rng.randbytes(3) + b"\x01", rng.randrange(1024, 65535, 2)) for _ in range(2))
+        for part in (0, 1):
+            from_caller, from_callee = Endpoint(relay, port + part), Endpoint(relay, port + 2 + part)
+            a, b = Endpoint(caller.addr, caller.port + part), Endpoint(callee.addr, callee.port + part)
+            entries += (RelayEntry(FiveTuple(a, from_caller), from_callee, b), RelayEntry(FiveTuple(b, from_callee), from_caller, a))
+        call += 1
+    return entries[:count]
 
 
-async def _measure(target: str, count: int, singles: int) -> dict[str, Any]:
+async def _client(target: str, entries: list[RelayEntry], singles: int) -> dict[str, float]:
+    """The agent's side: rates of inserts, reads and deletes of all entries, and of inserts one at a time."""
     from shunt.tables.relay_table import RelayTable
 
     table = RelayTable(target, client_id=os.getpid())
@@ -43,69 +62,78 @@ async def _measure(target: str, count: int, singles: int) -> dict[str, Any]:
     await table.start()
     try:
         await asyncio.wait_for(up.wait(), 20)
-        entries = random_entries(count + singles)
-        some, one_by_one = entries[:count], entries[count:]
+        rates: dict[str, float] = {}
         started = time.perf_counter()
-        results = await table.insert_many(some)
-        insert = time.perf_counter() - started
+        results = await table.insert_many(entries)
+        rates["grpc_entries_per_s"] = len(entries) / (time.perf_counter() - started)
         failed = [result for result in results if not result.ok]
         if failed:
-            raise RuntimeError(f"{len(failed)} of {count} entries failed, the first with {failed[0]}")
+            raise RuntimeError(f"{len(failed)} of {len(entries)} entries failed, the first with {failed[0]}")
         started = time.perf_counter()
         present = await table.entries()
-        read = time.perf_counter() - started
-        if len(present) != count:
-            raise RuntimeError(f"{count} entries are in, {len(present)} were read")
+        rates["grpc_reads_per_s"] = len(entries) / (time.perf_counter() - started)
+        if present.keys() < {entry.key for entry in entries}:
+            raise RuntimeError(f"{len(entries)} entries are in, but only {len(present)} were read")
         started = time.perf_counter()
-        deleted = await table.delete_many([entry.key for entry in some])
-        delete = time.perf_counter() - started
+        deleted = await table.delete_many([entry.key for entry in entries])
+        rates["grpc_deletes_per_s"] = len(entries) / (time.perf_counter() - started)
         if not all(result.ok for result, _ in deleted):
             raise RuntimeError("a delete failed")
         table.batch_delay = 0.0
         started = time.perf_counter()
-        for entry in one_by_one:
+        for entry in entries[:singles]:
             await table.insert(entry)
-        single = time.perf_counter() - started
-        return {
-            "grpc_entries_per_s": round(count / insert),
-            "grpc_reads_per_s": round(count / read),
-            "grpc_deletes_per_s": round(count / delete),
-            "grpc_single_per_s": round(singles / single),
-            "entries": count,
-            "data_plane": table.data_plane,
-        }
+        rates["grpc_single_per_s"] = min(singles, len(entries)) / (time.perf_counter() - started)
+        await table.delete_many([entry.key for entry in entries[:singles]])
+        return {name: round(rate) for name, rate in rates.items()}
     finally:
         await table.close()
 
 
+async def _serve(plane: DataPlane, entries: list[RelayEntry], singles: int) -> dict[str, float]:
+    from shunt_softswitch import schema
+    from shunt_softswitch.server import serve
+    from shunt_softswitch.service import BfRuntimeService
+
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(_ROOT / folder) for folder in ("agent", "softswitch", "."))}
+    async with serve(BfRuntimeService(plane, schema.load(plane.capacity)), ["127.0.0.1:0"]) as (port,):
+        client = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bench.grpc_writes", "--client", f"127.0.0.1:{port}", "--singles", str(singles)),
+            cwd=_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        out, _ = await client.communicate(pickle.dumps(entries))
+    if client.returncode != 0:
+        raise RuntimeError(f"the writing client ended with status {client.returncode}")
+    return json.loads(out.splitlines()[-1])
+
+
+def rates(plane: DataPlane, entries: list[RelayEntry], singles: int = 1000) -> dict[str, float]:
+    """Serve `plane` from this process and write `entries` from another; entries a second by kind of operation.
+
+    The entries are out again afterwards. Raises RuntimeError when an operation fails.
+    """
+    return asyncio.run(_serve(plane, entries, singles))
+
+
+def entries_per_second(plane: DataPlane, entries: list[RelayEntry]) -> float:
+    """Entries a second through batched writes into `plane`. Raises RuntimeError."""
+    return rates(plane, entries, singles=1)["grpc_entries_per_s"]
+
+
 def _in_namespace(count: int, singles: int) -> dict[str, Any]:
-    """Start a softswitch in this (private) network namespace and measure against it."""
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    pin_dir = f"/sys/fs/bpf/shunt-bench-{os.getpid()}"
-    code = (
-        "import asyncio\nfrom shunt_softswitch.server import run\n"
-        f"asyncio.run(run(interfaces=['lo'], listen=['127.0.0.1:0'], capacity={max(2 * count, 100_000)}, pin_dir={pin_dir!r}, mode='generic', unload_on_exit=True))"
-    )
-    server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    """Measure against a softswitch in this (private) network namespace."""
+    for command in _NETWORK:
+        subprocess.run(["ip", *command.split()], check=True)
+    plane = DataPlane.open(interfaces=["shunt-bench"], capacity=max(2 * count, 100_000), pin_dir=f"/sys/fs/bpf/shunt-bench-{os.getpid()}")
     try:
-        assert server.stdout is not None
-        ready = server.stdout.readline()
-        if not ready.startswith("READY"):
-            raise RuntimeError(f"the softswitch did not start: {ready.strip() or f'exit status {server.wait()}'}")
-        port = ready.partition("BF Runtime on 127.0.0.1:")[2].partition(";")[0]
-        return asyncio.run(_measure(f"127.0.0.1:{port}", count, singles))
+        return {**rates(plane, call_entries(count), singles), "entries": count, "mode": plane.interfaces()[0][2]}
     finally:
-        server.send_signal(2)
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        plane.unload()
 
 
 def measure_grpc(count: int = 100_000, singles: int = 2000) -> dict[str, Any]:
-    """Rates of inserts, reads and deletes of `count` entries, and of inserts one at a time. Raises RuntimeError."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT / "agent"), str(_ROOT / "softswitch"), str(_ROOT)])}
+    """Rates for the entries of count / 4 calls, in a network namespace of its own. Raises RuntimeError."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(_ROOT / folder) for folder in ("agent", "softswitch", "."))}
     command = ["unshare", "--net", sys.executable, "-m", "bench.grpc_writes", "--in-namespace", "--entries", str(count), "--singles", str(singles)]
     done = subprocess.run(command, env=environment, cwd=_ROOT, stdout=subprocess.PIPE, text=True, timeout=300)
     if done.returncode != 0:
@@ -124,9 +152,13 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--singles", type=int, default=2000)
     parser.add_argument("--in-namespace", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--client", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    measure = _in_namespace if options.in_namespace else measure_grpc
-    print(json.dumps(measure(options.entries, options.singles)), flush=True)
+    if options.client is not None:
+        found: dict[str, Any] = asyncio.run(_client(options.client, pickle.load(sys.stdin.buffer), options.singles))
+    else:
+        found = (_in_namespace if options.in_namespace else measure_grpc)(options.entries, options.singles)
+    print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

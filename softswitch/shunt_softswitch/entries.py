@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from shunt.bfrt import wire
 from shunt.bfrt._pb import bfruntime_pb2 as pb
@@ -297,6 +298,89 @@ def _exact(values: dict[int, KeyValue], number: int) -> bytes:
     value = values[number]
     assert isinstance(value, bytes)
     return value
+
+
+class UpdatePlan:
+    """How to read updates of one layout (see wire.Layout): the values' places and what all of them have in common."""
+
+    __slots__ = ("codec", "kind", "action", "reset", "has_ttl", "width", "_places")
+
+    def __init__(self, codec: RelayCodec, kind: int, message: pb.TableEntry) -> None:
+        """message is one such update. Raises ValueError when it is not plain: whole, correct and of the usual fields."""
+        keys = [field.field_id for field in message.key.fields]
+        if sorted(keys) != [1, 2, 3, 4] or message.is_default_entry or message.HasField("entry_tgt"):
+            raise ValueError("an unusual key")
+        codec.key(message.key)
+        self.codec = codec
+        self.kind = kind
+        self.action: Action | None = None
+        self.reset = message.table_flags.reset_stats or kind == pb.Update.INSERT_OR_MODIFY
+        self.has_ttl = False
+        places = {("key", number): place for place, number in enumerate(keys)}
+        data = [field.field_id for field in message.data.fields]
+        if kind != pb.Update.DELETE:
+            plain = codec.plain(message.data)
+            if plain is None:
+                raise ValueError("unusual data")
+            self.action, values = plain
+            parameters = set(self.action.fields.by_id)
+            if len(data) != len(set(data)) or set(data) - {ENTRY_TTL} != parameters:
+                raise ValueError("not all parameters, or some twice")
+            self.has_ttl = ENTRY_TTL in values
+        elif message.HasField("data"):
+            raise ValueError("a delete with data")
+        places.update({("data", number): len(keys) + place for place, number in enumerate(data)})
+        self._places = places
+        self.width = len(places)
+
+    def keys(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[FiveTuple, tuple[Any, ...]]]:
+        """The 5-tuple of each row, and the row."""
+        src, dst, sport, dport = (self._places["key", number] for number in (1, 2, 3, 4))
+        new, make = tuple.__new__, FiveTuple
+        for row in rows:
+            # tuple.__new__ skips NamedTuple's own constructor, which costs as much as all the rest.
+            yield new(make, (new(Endpoint, (row[src], row[sport])), new(Endpoint, (row[dst], row[dport])))), row
+
+    def entry(self, key: FiveTuple, row: tuple[Any, ...]) -> RelayEntry | None:
+        """The relay entry of a row; None when a value does not fit its width."""
+        places = self._places
+        ttl = int.from_bytes(row[places["data", ENTRY_TTL]], "big") if self.has_ttl else 0
+        new = tuple.__new__
+        if self.action is self.codec.to:
+            return RelayEntry(key, new(Endpoint, (key[1][0], row[places["data", 3]])), new(Endpoint, (row[places["data", 1]], row[places["data", 2]])), ttl)
+        set_dscp, dscp = row[places["data", 5]], row[places["data", 6]]
+        if set_dscp > 1 or dscp > 63:
+            return None
+        return RelayEntry(
+            key,
+            new(Endpoint, (row[places["data", 1]], row[places["data", 3]])),
+            new(Endpoint, (row[places["data", 2]], row[places["data", 4]])),
+            ttl,
+            dscp if set_dscp else None,
+        )
+
+
+class ReadPlan:
+    """How to read requests for whole entries, or their statistics, of one layout."""
+
+    __slots__ = ("codec", "quality", "width", "_places")
+
+    def __init__(self, codec: RelayCodec, quality: "QualityCodec | None", message: pb.TableEntry) -> None:
+        """message is one such request. Raises ValueError when it is not plain."""
+        keys = [field.field_id for field in message.key.fields]
+        flags = message.table_flags.key_only or message.table_read_flag.key_only
+        if sorted(keys) != [1, 2, 3, 4] or message.HasField("entry_tgt") or message.HasField("data") or flags:
+            raise ValueError("an unusual request")
+        codec.key(message.key)
+        self.codec = codec
+        self.quality = quality
+        self._places = [keys.index(number) for number in (1, 2, 3, 4)]
+        self.width = 4
+
+    def keys(self, rows: Iterable[tuple[Any, ...]]) -> list[FiveTuple]:
+        """The 5-tuple of each row."""
+        src, dst, sport, dport = self._places
+        return [FiveTuple(Endpoint(row[src], row[sport]), Endpoint(row[dst], row[dport])) for row in rows]
 
 
 class QualityCodec:

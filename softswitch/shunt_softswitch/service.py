@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
 
 from shunt.bfrt import wire
@@ -31,7 +32,9 @@ from shunt_softswitch.entries import (
     MediaCodec,
     MediaKey,
     QualityCodec,
+    ReadPlan,
     RelayCodec,
+    UpdatePlan,
     decode_data,
     decode_key,
     set_data,
@@ -123,10 +126,11 @@ class _Group:
 class _Batch:
     """The fate of one Write's updates."""
 
-    __slots__ = ("errors", "existed", "served")
+    __slots__ = ("errors", "existed", "gone", "served")
 
     def __init__(self, count: int) -> None:
         self.errors: list[BfrtError | None] = [None] * count
+        self.gone: set[int] = set()  # DELETE did not find these
         self.existed: list[int] = []  # INSERT_OR_MODIFY found these keys there
         self.served = count  # updates that were looked at: fewer than all after a rollback
 
@@ -159,6 +163,8 @@ class BfRuntimeService:
         self._handles: dict[int, FiveTuple] = {}
         self._handle_of: dict[FiveTuple, int] = {}
         self._next_handle = 1
+        self._updates: wire.Splitter[UpdatePlan] = wire.Splitter(3, wire.UPDATE, self._learn_update)
+        self._requests: wire.Splitter[ReadPlan] = wire.Splitter(3, wire.ENTITY, self._learn_request)
         learns = served.schema.learns
         self._learns = {4: learns["pipe.IngressDeparser.learn"].id, 16: learns["pipe.IngressDeparser.learn6"].id}
 
@@ -167,9 +173,9 @@ class BfRuntimeService:
         return grpc.method_handlers_generic_handler(
             "bfrt_proto.BfRuntime",
             {
-                "Write": grpc.unary_unary_rpc_method_handler(self.write, pb.WriteRequest.FromString, pb.WriteResponse.SerializeToString),
-                # Read answers with bytes: large tables are encoded by templates.
-                "Read": grpc.unary_stream_rpc_method_handler(self.read, pb.ReadRequest.FromString, None),
+                # Write and Read deal in bytes: most of a batch is of a few layouts, which need no protobuf objects.
+                "Write": grpc.unary_unary_rpc_method_handler(self.write, None, pb.WriteResponse.SerializeToString),
+                "Read": grpc.unary_stream_rpc_method_handler(self.read, None, None),
                 "SetForwardingPipelineConfig": grpc.unary_unary_rpc_method_handler(
                     self.set_config, pb.SetForwardingPipelineConfigRequest.FromString, pb.SetForwardingPipelineConfigResponse.SerializeToString
                 ),
@@ -319,39 +325,66 @@ class BfRuntimeService:
 
     # Write.
 
-    async def write(self, request: pb.WriteRequest, context: grpc.aio.ServicerContext) -> pb.WriteResponse:
+    def _learn_update(self, body: bytes) -> tuple[pb.Update, UpdatePlan | None]:
+        update = pb.Update.FromString(body)
+        codec = self._relay.get(update.entity.table_entry.table_id)
+        if codec is None or update.type not in _FAILED:
+            return update, None
+        try:
+            return update, UpdatePlan(codec, update.type, update.entity.table_entry)
+        except (ValueError, BfrtError):
+            return update, None
+
+    def _learn_request(self, body: bytes) -> tuple[pb.Entity, ReadPlan | None]:
+        entity = pb.Entity.FromString(body)
+        entry = entity.table_entry
+        quality, codec = self._quality.get(entry.table_id, (None, self._relay.get(entry.table_id)))
+        if codec is None or entry.WhichOneof("value") != "key":
+            return entity, None
+        try:
+            return entity, ReadPlan(codec, quality, entry)
+        except (ValueError, BfrtError):
+            return entity, None
+
+    async def write(self, data: bytes, context: grpc.aio.ServicerContext) -> pb.WriteResponse:
         """Write: a batch of updates."""
         options = _Options(context)
+        try:
+            rest, items = self._updates.split(data)
+            request = pb.WriteRequest.FromString(rest)
+        except (ValueError, DecodeError):
+            await context.abort(grpc.StatusCode.INTERNAL, "Exception deserializing request!")
         try:
             self._authorise(request.client_id, request.target.device_id, request.p4_name)
             if request.atomicity == request.DATAPLANE_ATOMIC:
                 raise BfrtError(Code.UNSUPPORTED, "DATAPLANE_ATOMIC isn't implemented")
-            batch = _Batch(len(request.updates))
             if request.atomicity == request.ROLLBACK_ON_ERROR:
-                self._apply_or_roll_back(request, batch, options)
+                updates = list(pb.WriteRequest.FromString(data).updates)
+                batch = _Batch(len(updates))
+                self._apply_or_roll_back(request.client_id, updates, batch, options)
             else:
-                self._apply(request, batch, options, stop=False)
+                batch = _Batch(sum(item.count if isinstance(item, wire.Run) else 1 for item in items))
+                self._apply(request.client_id, items, batch, options, stop=False)
         except BfrtError as error:
             await _abort(context, error)
         response = pb.WriteResponse()
-        details = self._report(request, batch, options, response)
+        details = self._report(batch, options, response)
         if details:
             await _abort_details(context, "Write Error Status", details)
         return response
 
-    def _report(self, request: pb.WriteRequest, batch: _Batch, options: "_Options", response: pb.WriteResponse) -> list[tuple[int, pb.Error]]:
+    def _report(self, batch: _Batch, options: "_Options", response: pb.WriteResponse) -> list[tuple[int, pb.Error]]:
         """Fill in the response's statuses; the result are the errors that fail the call."""
         existed = set(batch.existed)
         details = []
-        for position in range(batch.served) if options.error_in_resp or any(batch.errors) else batch.existed:
+        for position in range(batch.served) if options.error_in_resp or any(batch.errors) else sorted(existed):
             error = batch.errors[position]
             status = pb.Error()
             if position in existed:
                 status.message, status.code = "Entry aleady exists, perform MODIFY", Code.EXISTS
             elif error is not None:
                 status.message, status.canonical_code = str(error), error.code
-                forgiven = options.error_in_resp and options.ignore_not_found and request.updates[position].type == _DELETE
-                if error.code == Code.NOT_FOUND and forgiven:
+                if options.error_in_resp and options.ignore_not_found and position in batch.gone:
                     status.code, status.canonical_code = Code.NOT_FOUND, 0
                 else:
                     details.append((position, status))
@@ -359,40 +392,74 @@ class BfRuntimeService:
                 response.status.append(status)
         return details
 
-    def _apply(self, request: pb.WriteRequest, batch: _Batch, options: "_Options", *, stop: bool) -> None:
-        """Apply the updates in order; stop: not beyond the first that fails."""
-        relay = self._relay
+    def _apply(self, client_id: int, items: Sequence[pb.Update | wire.Run[UpdatePlan]], batch: _Batch, options: "_Options", *, stop: bool) -> None:
+        """Apply updates, or runs of them, in order; stop: not beyond the group in which the first fails."""
         errors = batch.errors
         group = _Group()
-        for position, update in enumerate(request.updates):
+        position = 0
+        for item in items:
             if options.deadline is not None and self.clock() > options.deadline:
                 self._flush(group, batch)
                 raise _DeadlineExceeded(Code.UNAVAILABLE, "Write RPC request timed out")
+            if stop and any(errors):
+                break
+            if isinstance(item, wire.Run):
+                group = self._take_run(group, batch, position, item)
+                position += item.count
+                continue
             try:
-                entry = update.entity.table_entry
-                codec = relay.get(entry.table_id)
+                entry = item.entity.table_entry
+                codec = self._relay.get(entry.table_id)
                 if codec is None or entry.is_default_entry or entry.WhichOneof("value") != "key":
                     self._flush(group, batch)
                     group = _Group()
-                    if stop and any(errors):
-                        return
-                    if self._write_other(request.client_id, update):
+                    if self._write_other(client_id, item):
                         batch.existed.append(position)
-                    continue
-                kind = update.type
-                key = codec.key(entry.key)
-                if kind != group.kind or key in group.keys:
-                    self._flush(group, batch)
-                    group = _Group(kind)
-                    if stop and any(errors):
-                        return
-                self._take(group, position, codec, key, entry)
+                else:
+                    key = codec.key(entry.key)
+                    if item.type != group.kind or key in group.keys:
+                        self._flush(group, batch)
+                        group = _Group(item.type)
+                    self._take(group, position, codec, key, entry)
             except BfrtError as error:
                 errors[position] = error
+                if error.code == Code.NOT_FOUND and item.type == _DELETE:
+                    batch.gone.add(position)
             except Exception as error:
-                log.exception("update %d of a Write from client %d", position, request.client_id)
+                log.exception("update %d of a Write from client %d", position, client_id)
                 errors[position] = BfrtError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+            position += 1
         self._flush(group, batch)
+
+    def _take_run(self, group: _Group, batch: _Batch, position: int, run: wire.Run[UpdatePlan]) -> _Group:
+        """Add a run of updates to the group, or to new ones; the result is the last of them."""
+        plan = run.plan
+        if plan.kind != group.kind:
+            self._flush(group, batch)
+            group = _Group(plan.kind)
+        codec = plan.codec
+        long_form = plan.action is codec.to_from
+        for key, row in plan.keys(run.values):
+            if key in group.keys:
+                self._flush(group, batch)
+                group = _Group(plan.kind)
+            if plan.action is not None:
+                entry = plan.entry(key, row)
+                if entry is None:
+                    batch.errors[position] = BfrtError(Code.INVALID, f"A value does not fit its width; table:{codec.table.name}")
+                    position += 1
+                    continue
+                if not plan.has_ttl and plan.kind != _INSERT:
+                    group.keep_ttl.append(len(group.entries))
+                if plan.reset and plan.kind != _INSERT:
+                    group.reset.add(key)
+                if long_form and codec.action_of(entry, False) is codec.to:
+                    group.explicit.add(key)
+                group.entries.append(entry)
+            group.positions.append(position)
+            group.keys[key] = None
+            position += 1
+        return group
 
     def _take(self, group: _Group, position: int, codec: RelayCodec, key: FiveTuple, message: pb.TableEntry) -> None:
         """Check one keyed update of a relay table and add it to the group. Raises BfrtError."""
@@ -460,6 +527,8 @@ class BfRuntimeService:
             for position, key, outcome in zip(group.positions, keys, outcomes):
                 if outcome is not None:
                     batch.errors[position] = _failure(group.kind, self._by_size[len(key.dst.addr)].table, outcome)
+                    if group.kind == _DELETE:
+                        batch.gone.add(position)
         self._note(group, keys, outcomes)
 
     def _modify(self, group: _Group, keys: list[FiveTuple], batch: _Batch) -> list[str | None]:
@@ -514,30 +583,30 @@ class BfRuntimeService:
                 for key in keys:
                     idle.reported.pop(key, None)
 
-    def _apply_or_roll_back(self, request: pb.WriteRequest, batch: _Batch, options: "_Options") -> None:
+    def _apply_or_roll_back(self, client_id: int, updates: Sequence[pb.Update], batch: _Batch, options: "_Options") -> None:
         """All updates or none. What can be foreseen to fail fails before anything is touched, so statistics survive."""
-        before, clears = self._foresee(request, batch, options)
+        before, clears = self._foresee(updates, batch, options)
         failed = next((n for n, error in enumerate(batch.errors) if error is not None), None)
         if failed is None:
             if clears:
                 keys = list(self.dataplane.keys())
                 before.update(zip(keys, self.dataplane.get(keys)))
             media = list(self._media_keys)
-            self._apply(request, batch, options, stop=True)
-            failed = next((n for n, error in enumerate(batch.errors) if error is not None and not _forgiven(options, request.updates[n].type, error)), None)
+            self._apply(client_id, updates, batch, options, stop=not options.ignore_not_found)
+            failed = next((n for n, error in enumerate(batch.errors) if error is not None and not (options.ignore_not_found and n in batch.gone)), None)
             if failed is None:
                 return
             self._restore(before, media)
         batch.served = failed + 1
         batch.existed = [n for n in batch.existed if n < failed]
 
-    def _foresee(self, request: pb.WriteRequest, batch: _Batch, options: "_Options") -> tuple[dict[FiveTuple, RelayEntry | None], bool]:
+    def _foresee(self, updates: Sequence[pb.Update], batch: _Batch, options: "_Options") -> tuple[dict[FiveTuple, RelayEntry | None], bool]:
         """Note the first update that must fail; the result are the keys' entries as they are, and whether a relay table is cleared."""
         keyed: list[tuple[int, int, RelayCodec, FiveTuple]] = []
         clears = False
         position = 0
         try:
-            for position, update in enumerate(request.updates):
+            for position, update in enumerate(updates):
                 entry = update.entity.table_entry
                 codec = self._relay.get(entry.table_id)
                 if codec is None:
@@ -560,10 +629,9 @@ class BfRuntimeService:
             elif kind in (_MODIFY, _DELETE) and key not in there:
                 outcome = "absent"
             if outcome is not None:
-                error = _failure(kind, codec.table, outcome)
-                if _forgiven(options, kind, error):
+                if outcome == "absent" and kind == _DELETE and options.ignore_not_found:
                     continue
-                batch.errors[position] = error
+                batch.errors[position] = _failure(kind, codec.table, outcome)
                 break
             if kind == _DELETE:
                 there.discard(key)
@@ -733,33 +801,44 @@ class BfRuntimeService:
 
     # Read.
 
-    async def read(self, request: pb.ReadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+    async def read(self, data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         """Read: one response with everything that was found, then the status."""
         options = _Options(context)
+        try:
+            rest, items = self._requests.split(data)
+            request = pb.ReadRequest.FromString(rest)
+        except (ValueError, DecodeError):
+            await context.abort(grpc.StatusCode.INTERNAL, "Exception deserializing request!")
         try:
             self._authorise(request.client_id, request.target.device_id, request.p4_name)
         except BfrtError as error:
             await _abort(context, error)
-        reader = _Reader(self, options)
-        for position, entity in enumerate(request.entities):
+        reader = _Reader(self)
+        position = 0
+        for item in items:
             if options.deadline is not None and self.clock() > options.deadline:
                 await _abort(context, _DeadlineExceeded(Code.UNAVAILABLE, "Read RPC request timed out"))
-            if entity.WhichOneof("entity") == "table_operation":
+            if isinstance(item, wire.Run):
+                reader.take_run(position, item)
+                position += item.count
+                continue
+            if item.WhichOneof("entity") == "table_operation":
                 await _abort(context, BfrtError(Code.UNSUPPORTED, "Read operation not available on TableOperation"))
             try:
-                await reader.take(position, entity)
+                await reader.take(position, item)
             except BfrtError as error:
                 reader.errors[position] = error
             except Exception as error:
                 log.exception("entity %d of a Read from client %d", position, request.client_id)
                 reader.errors[position] = BfrtError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+            position += 1
         reader.flush()
         details = [(n, pb.Error(canonical_code=error.code, message=str(error))) for n, error in sorted(reader.errors.items())]
         if options.error_in_resp:
             errors = dict(details)
             tail = pb.ReadResponse()
-            for position in range(len(request.entities)):
-                tail.status.append(errors.get(position, pb.Error()))
+            for number in range(position):
+                tail.status.append(errors.get(number, pb.Error()))
             reader.out.append(tail.SerializeToString())
             details = []
         yield b"".join(reader.out)
@@ -839,12 +918,41 @@ class BfRuntimeService:
 class _Reader:
     """Gathers one Read's answer; keyed reads of entries and statistics go to the data plane in runs."""
 
-    def __init__(self, service: BfRuntimeService, options: "_Options") -> None:
+    def __init__(self, service: BfRuntimeService) -> None:
         self.service = service
-        self.options = options
         self.out: list[bytes] = []
         self.errors: dict[int, BfrtError] = {}
         self._run: list[tuple[int, RelayCodec, QualityCodec | None, FiveTuple, pb.TableEntry]] = []
+
+    def take_run(self, position: int, run: wire.Run[ReadPlan]) -> None:
+        """Answer a run of keyed reads."""
+        self.flush()
+        codec, quality = run.plan.codec, run.plan.quality
+        service = self.service
+        keys = run.plan.keys(run.values)
+        try:
+            stats = service.dataplane.stats(keys)
+            entries: Sequence[RelayEntry | None] = service.dataplane.get(keys) if quality is None else ()
+        except Exception as error:
+            log.exception("reading %d entries", len(keys))
+            self.errors.update((position + n, BfrtError(Code.INTERNAL, f"{type(error).__name__}: {error}")) for n in range(len(keys)))
+            return
+        out = self.out
+        for n, key in enumerate(keys):
+            counted = stats.get(key)
+            if quality is not None:
+                if counted is not None:
+                    out.append(quality.read_bytes(key, counted, True))
+                    continue
+            else:
+                entry = entries[n]
+                if entry is not None:
+                    counted = counted or _NO_STATS
+                    action = codec.action_of(entry, key in service._explicit)
+                    out.append(codec.read_bytes(entry, counted, action, bool(entry.ttl_ms and (counted.idle_ms or 0) >= entry.ttl_ms), True))
+                    continue
+            table = codec.table if quality is None else quality.table
+            self.errors[position + n] = BfrtError(Code.NOT_FOUND, f"Entry not found in table:{table.name}")
 
     async def take(self, position: int, entity: pb.Entity) -> None:
         """Answer one entity, or put it into the run. Raises BfrtError."""
@@ -1167,11 +1275,6 @@ def _refused(table: Table, kind: int) -> BfrtError:
     if kind == pb.Update.RESET:
         return BfrtError(Code.UNSUPPORTED, f"Table Default Entry reset failed table:{table.name}")
     return BfrtError(Code.INVALID, "Invalid update type")
-
-
-def _forgiven(options: "_Options", kind: int, error: BfrtError) -> bool:
-    """Whether a rollback batch goes on over this error."""
-    return options.ignore_not_found and kind == _DELETE and error.code == Code.NOT_FOUND
 
 
 def _learn_values(notice: LearnNotice) -> Iterable[bytes]:

@@ -53,7 +53,8 @@ class FakeDataPlane:
 
     def delete(self, keys: Sequence[FiveTuple]) -> list[bool]:
         self._check()
-        self.counted = {key: stats for key, stats in self.counted.items() if key not in set(keys)}
+        for key in keys:
+            self.counted.pop(key, None)
         return [self.table.pop(key, None) is not None for key in keys]
 
     def get(self, keys: Sequence[FiveTuple]) -> list[RelayEntry | None]:

@@ -103,7 +103,8 @@ class BfrtClient:
         self._lost = asyncio.Event()
         header = pb.WriteRequest(client_id=client_id)
         self._aim(header.target)
-        self._write_header = header.SerializeToString()
+        # Target and client id have the same numbers in a ReadRequest.
+        self._write_header = self._read_header = header.SerializeToString()
 
     def _aim(self, target: pb.TargetDevice) -> None:
         target.device_id, target.pipe_id, target.direction, target.prsr_id = self.device_id, 0xFFFF, 0xFF, 0xFF
@@ -300,13 +301,18 @@ class BfrtClient:
 
         Raises BfrtUnavailable, or BfrtRefused for any error other than "not found".
         """
-        request = pb.ReadRequest(client_id=self.client_id, entities=entities)
-        self._aim(request.target)
-        call = self._ready().unary_stream(_SERVICE + "Read", request_serializer=pb.ReadRequest.SerializeToString, response_deserializer=pb.ReadResponse.FromString)
         found: list[pb.Entity] = []
+        for response in await self.read_raw([entity_bytes(entity) for entity in entities], timeout=timeout):
+            found += pb.ReadResponse.FromString(response).entities
+        return found
+
+    async def read_raw(self, entities: Sequence[bytes], *, timeout: float = 60.0) -> list[bytes]:
+        """Read, with serialised ReadRequest.entities fields (tag included); the result are serialised ReadResponses."""
+        call = self._ready().unary_stream(_SERVICE + "Read")
+        found: list[bytes] = []
         try:
-            async for response in call(request, timeout=timeout):
-                found += response.entities
+            async for response in call(self._read_header + b"".join(entities), timeout=timeout):
+                found.append(response)
         except grpc.aio.AioRpcError as error:
             details = _error_details(error) if error.code() == grpc.StatusCode.UNKNOWN else None
             if details is None:
@@ -326,4 +332,10 @@ def _look_at(task: asyncio.Future[object]) -> None:
 def update_bytes(kind: int, entity: pb.Entity) -> bytes:
     """One WriteRequest.updates field with its tag, as write() takes it."""
     body = pb.Update(type=kind, entity=entity).SerializeToString()
+    return b"\x1a" + wire.varint(len(body)) + body
+
+
+def entity_bytes(entity: pb.Entity) -> bytes:
+    """One ReadRequest.entities field with its tag, as read_raw() takes it."""
+    body = entity.SerializeToString()
     return b"\x1a" + wire.varint(len(body)) + body

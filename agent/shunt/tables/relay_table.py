@@ -11,8 +11,11 @@ import logging
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from shunt.bfrt import client as bfrt
 from shunt.bfrt import wire
@@ -25,6 +28,7 @@ from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, Res
 log = logging.getLogger(__name__)
 
 MAX_BATCH = 1000
+_IN_FLIGHT = 2  # batches under way: the next is made while the target works on one
 _READ_KEYS = 2000
 _IDLE_POLL_MS, _IDLE_LEAST_MS, _IDLE_MOST_MS = 1_000, 1_000, 3_600_000
 _ROUNDS = 5
@@ -96,22 +100,21 @@ class _Rewrite:
             values.append(entry.ttl_ms)
         return self._templates[kind].pack(*values)
 
-    def entry(self, key: FiveTuple, data: pb.TableData, ttl: Field | None) -> RelayEntry:
-        """The entry that a read returned."""
-        values = {field.field_id: field.stream for field in data.fields}
+    def entry(self, key: FiveTuple, values: Mapping[int, Any], ttl: Field | None) -> RelayEntry:
+        """The entry of values that a read returned, by field id."""
         fields = self.by_name
-
-        def value(name: str) -> bytes:
-            field = fields[name]
-            return values.get(field.id, b"") if field is not None else b""
-
-        src_addr = value("src_addr") if self.has_src else key.dst.addr
-        dscp = value("dscp")[0] if self.has_dscp and any(value("set_dscp")) and value("dscp") else None
+        address, sport, dport = fields["dst_addr"], fields["src_port"], fields["dst_port"]
+        assert address is not None and sport is not None and dport is not None
+        src_addr, dscp = key.dst.addr, None
+        if (source := fields["src_addr"]) is not None:
+            src_addr = values.get(source.id, b"")
+        if (rewrites := fields["set_dscp"]) is not None and (code := fields["dscp"]) is not None and _number(values.get(rewrites.id)):
+            dscp = _number(values.get(code.id))
         return RelayEntry(
             key,
-            Endpoint(src_addr, int.from_bytes(value("src_port"), "big")),
-            Endpoint(value("dst_addr"), int.from_bytes(value("dst_port"), "big")),
-            int.from_bytes(values.get(ttl.id, b""), "big") if ttl is not None else 0,
+            Endpoint(src_addr, _number(values.get(sport.id))),
+            Endpoint(values.get(address.id, b""), _number(values.get(dport.id))),
+            _number(values.get(ttl.id)) if ttl is not None else 0,
             dscp,
         )
 
@@ -127,6 +130,7 @@ class _KeyedTable:
             raise SchemaError(f"{table.name}: its key is not a 5-tuple")
         self.addr_size = sizes[0]
         self.ids = [field.id for field in self.fields]
+        self.wants(())
 
     def key_parts(self) -> list[wire.Part]:
         return wire.message(2, *(wire.key_exact(field.id, wire.Slot(_form(field))) for field in self.fields))
@@ -140,20 +144,36 @@ class _KeyedTable:
             raise SchemaError(f"{self.table.name}: the target sent a key without all of its fields") from None
         return FiveTuple(Endpoint(src, int.from_bytes(sport, "big")), Endpoint(dst, int.from_bytes(dport, "big")))
 
-    def entity(self, key: FiveTuple | None, data_fields: Iterable[int] = ()) -> pb.Entity:
-        """A read of one entry, or of all."""
-        entity = pb.Entity()
-        entry = entity.table_entry
-        entry.table_id = self.table.id
-        entry.table_flags.from_hw = True
-        if key is not None:
-            values = (key.src.addr, key.dst.addr, key.src.port.to_bytes(2, "big"), key.dst.port.to_bytes(2, "big"))
-            for number, value in zip(self.ids, values):
-                field = entry.key.fields.add()
-                field.field_id, field.exact.value = number, value
-        for number in data_fields:
-            entry.data.fields.add(field_id=number)
-        return entity
+    def wants(self, data_fields: Iterable[int]) -> None:
+        """Make read requests ask for these data fields only (none: for all)."""
+        data = [part for number in data_fields for part in wire.message(2, wire.number(1, number))]
+        tail = wire.message(3, data) if data else []
+        flags = wire.message(9, wire.number(1, 1))  # from the hardware, not from a driver's cache
+
+        def template(key: list[wire.Part]) -> wire.Template:
+            return wire.Template(wire.message(3, wire.message(1, wire.number(1, self.table.id), key, tail, flags)))
+
+        self._one, self._every = template(self.key_parts()), template([])
+
+    def request(self, key: FiveTuple | None) -> bytes:
+        """A serialised read of one entry, or of all."""
+        if key is None:
+            return self._every.pack()
+        return self._one.pack(key.src.addr, key.dst.addr, key.src.port, key.dst.port)
+
+
+class _Counters(_KeyedTable):
+    """The counters of a relay table, where there is no better source of statistics."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self.fields_of = [table.data.find(name) for name in ("$COUNTER_SPEC_PKTS", "$COUNTER_SPEC_BYTES")]
+        self.wants(field.id for field in self.fields_of if field is not None)
+
+    def stats(self, values: Mapping[int, Any]) -> StreamStats:
+        """The counters of values that a read returned; 0 where the table does not count."""
+        packets, size = (_number(values.get(field.id)) if field is not None else 0 for field in self.fields_of)
+        return StreamStats(packets, size)
 
 
 class _RelayTarget(_KeyedTable):
@@ -170,8 +190,7 @@ class _RelayTarget(_KeyedTable):
         self.rewrites.sort(key=lambda rewrite: len(rewrite.action.fields))
         self.by_action = {rewrite.action.id: rewrite for rewrite in self.rewrites}
         self._delete = wire.Template(wire.message(3, wire.number(1, _DELETE), wire.message(2, wire.message(1, wire.number(1, table.id), key))))
-        counters = [table.data.find(name) for name in ("$COUNTER_SPEC_PKTS", "$COUNTER_SPEC_BYTES")]
-        self.packets, self.bytes = counters
+        self.counters = _Counters(table)
 
     def update(self, kind: int, entry: RelayEntry) -> bytes:
         """A serialised INSERT or MODIFY. Raises ValueError or struct.error, saying what does not fit."""
@@ -192,14 +211,75 @@ class _Quality(_KeyedTable):
         super().__init__(table)
         self._names = {field.id: field.name for field in table.data}
 
-    def stats(self, data: pb.TableData) -> StreamStats:
-        """What a read returned."""
-        values = {self._names.get(field.field_id): int.from_bytes(field.stream, "big") for field in data.fields}
-        get = values.get
+    def stats(self, values: Mapping[int, Any]) -> StreamStats:
+        """The statistics of values that a read returned, by field id."""
+        get = {name: _number(values[number]) for number, name in self._names.items() if number in values}.get
         # Without an RTP packet there is nothing to say of losses and jitter.
         heard = bool(get("ssrc")) or any(get(name) for name in ("lost", "reordered", "duplicates", "jitter_us"))
         quality = [get(name) if heard else None for name in ("lost", "reordered", "duplicates", "jitter_us", "ssrc")]
         return StreamStats(get("packets", 0), get("bytes", 0), get("idle_ms"), *quality, get("stray"))
+
+
+class _Row:
+    """How to take read entries of one layout apart (see wire.Layout)."""
+
+    __slots__ = ("action_id", "width", "_key", "_data")
+
+    def __init__(self, table: _KeyedTable, message: pb.TableEntry) -> None:
+        """message is one such entry. Raises ValueError when it is an unusual one."""
+        key = [field.field_id for field in message.key.fields]
+        kinds = [field.WhichOneof("value") for field in message.data.fields]
+        data = [field.field_id for field, kind in zip(message.data.fields, kinds) if kind == "stream"]
+        if sorted(key) != sorted(table.ids) or message.is_default_entry or not set(kinds) <= {"stream", "str_val"} or len(set(data)) < len(data):
+            raise ValueError("an unusual entry")
+        if [len(field.exact.value) for field in sorted(message.key.fields, key=lambda field: table.ids.index(field.field_id))] != [field.size for field in table.fields]:
+            raise ValueError("an unusual key")
+        self.action_id = message.data.action_id
+        self._key = [key.index(number) for number in table.ids]
+        self._data = [(number, 4 + place) for place, number in enumerate(data)]
+        self.width = 4 + len(data)
+
+    def items(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[FiveTuple, dict[int, Any]]]:
+        """Key and data by field id of each row."""
+        src, dst, sport, dport = self._key
+        for row in rows:
+            yield FiveTuple(Endpoint(row[src], row[sport]), Endpoint(row[dst], row[dport])), {number: row[place] for number, place in self._data}
+
+
+class _Answers:
+    """Reads a target's answers about one table."""
+
+    def __init__(self, table: _KeyedTable) -> None:
+        self.table = table
+        self._splitter: wire.Splitter[_Row] = wire.Splitter(1, wire.ENTITY, self._learn)
+
+    def _learn(self, body: bytes) -> tuple[pb.Entity, _Row | None]:
+        entity = pb.Entity.FromString(body)
+        try:
+            return entity, _Row(self.table, entity.table_entry)
+        except ValueError:
+            return entity, None
+
+    def items(self, response: bytes) -> Iterator[tuple[FiveTuple, int, Mapping[int, Any]]]:
+        """Key, action id and data by field id of each entry; the default entry is left out. Raises SchemaError."""
+        try:
+            _, found = self._splitter.split(response)
+        except (ValueError, DecodeError) as error:
+            raise SchemaError(f"{self.table.table.name}: the target's answer cannot be read: {error}") from None
+        for item in found:
+            if isinstance(item, wire.Run):
+                for key, values in item.plan.items(item.values):
+                    yield key, item.plan.action_id, values
+            elif item.table_entry.HasField("key"):
+                message = item.table_entry
+                yield self.table.key(message.key), message.data.action_id, {field.field_id: field.stream for field in message.data.fields}
+
+
+def _number(value: bytes | int | None) -> int:
+    """A value that a read returned, as a number."""
+    if value is None:
+        return 0
+    return value if isinstance(value, int) else int.from_bytes(value, "big")
 
 
 class _Plan:
@@ -216,8 +296,15 @@ class _Plan:
         if not self.relay:
             raise SchemaError("the target has no relay table")
         self.by_table = {target.table.id: target for target in self.relay.values()}
-        self.quality = {quality.addr_size or 0: quality for quality in (_Quality(table) for table in (tables.find("softswitch.quality"), tables.find("softswitch.quality6")) if table is not None)}
-        self.trace = {keyed.addr_size or 0: keyed for keyed in (_KeyedTable(table) for table in (tables.find("softswitch.trace"), tables.find("softswitch.trace6")) if table is not None)}
+        self.answers = {size: _Answers(target) for size, target in self.relay.items()}
+        quality = [_Quality(table) for table in (tables.find("softswitch.quality"), tables.find("softswitch.quality6")) if table is not None]
+        self.quality = {source.addr_size or 0: source for source in quality}
+        self.stats: dict[int, tuple[_Quality | _Counters, _Answers]] = {}
+        for size, target in self.relay.items():
+            source = self.quality.get(size) or target.counters
+            self.stats[size] = (source, _Answers(source))
+        trace = [_KeyedTable(table) for table in (tables.find("softswitch.trace"), tables.find("softswitch.trace6")) if table is not None]
+        self.trace = {keyed.addr_size or 0: keyed for keyed in trace}
         self.totals = tables.find("softswitch.totals")
         self.interface = tables.find("softswitch.interface")
         self.media = {table.key["dst_addr"].size or 0: table for table in (tables.find("media"), tables.find("media6")) if table is not None}
@@ -316,6 +403,8 @@ class RelayTable:
         self._queue: deque[_Operation] = deque()
         self._oldest = 0.0
         self._wake = asyncio.Event()
+        self._room = asyncio.Semaphore(_IN_FLIGHT)
+        self._busy: set[FiveTuple] = set()  # keys of the operations under way
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -335,8 +424,8 @@ class RelayTable:
         await self._client.close()
         self._fail_queue("closed")
 
-    def _spawn(self, work: "asyncio.Future[None] | object") -> None:
-        task = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -482,37 +571,51 @@ class RelayTable:
         while True:
             await self._wake.wait()
             if len(self._queue) < MAX_BATCH:
-                # While a batch is under way others wait anyway, so only fresh operations wait for company.
+                # While batches are under way others wait anyway, so only fresh operations wait for company.
                 await asyncio.sleep(max(0.0, self.batch_delay - (time.monotonic() - self._oldest)))
+            await self._room.acquire()
             batch = self._take()
-            if batch:
-                try:
-                    await self._execute(batch)
-                except asyncio.CancelledError:
-                    _finish(batch, Result(Outcome.UNAVAILABLE, "closed"))
-                    raise
-                except Exception as error:
-                    log.exception("a batch of %d operations", len(batch))
-                    _finish(batch, Result(Outcome.UNAVAILABLE, f"{type(error).__name__}: {error}"))
-            if not self._queue:
+            if not batch or not self._queue:
                 self._wake.clear()
+            if batch:
+                self._spawn(self._send(batch))
+            else:
+                # Everything queued waits for an operation under way on the same key, whose end wakes us.
+                self._room.release()
 
     def _take(self) -> list[_Operation]:
-        """The next operations, no two of them on one key: what a batch retries must not overtake what follows it."""
-        batch: dict[FiveTuple, _Operation] = {}
+        """The next operations, each of another key than all others under way: none may overtake one on its key."""
+        batch: list[_Operation] = []
         waiting: list[_Operation] = []
-        queue = self._queue
+        queue, busy = self._queue, self._busy
         while queue and len(batch) < MAX_BATCH:
             operation = queue.popleft()
-            if operation.key in batch:
+            if operation.key in busy:
                 waiting.append(operation)
             else:
-                batch[operation.key] = operation
+                busy.add(operation.key)
+                batch.append(operation)
         queue.extendleft(reversed(waiting))
-        return list(batch.values())
+        return batch
+
+    async def _send(self, batch: list[_Operation]) -> None:
+        """Bring one batch to its end, whatever happens."""
+        try:
+            await self._execute(batch)
+        except asyncio.CancelledError:
+            _finish(batch, Result(Outcome.UNAVAILABLE, "closed"))
+            raise
+        except Exception as error:
+            log.exception("a batch of %d operations", len(batch))
+            _finish(batch, Result(Outcome.UNAVAILABLE, f"{type(error).__name__}: {error}"))
+        finally:
+            self._busy.difference_update(operation.key for operation in batch)
+            self._room.release()
+            if self._queue:
+                self._wake.set()
 
     async def _execute(self, batch: list[_Operation]) -> None:
-        """Bring a batch to its end: every operation has its result afterwards."""
+        """Write a batch, and again what may yet succeed; every operation has its result afterwards."""
         todo = batch
         reason = "the data plane is busy"
         leaving = [operation for operation in batch if operation.kind == _DELETE]
@@ -591,7 +694,7 @@ class RelayTable:
         """Last statistics of entries about to be deleted; without an answer they stay unknown."""
         try:
             found = await self._read_stats(plan, [operation.key for operation in operations])
-        except BfrtRefused as error:
+        except (BfrtRefused, SchemaError) as error:
             log.warning("data plane %s: last statistics: %s", self._client.target, error)
             return
         for operation in operations:
@@ -604,10 +707,10 @@ class RelayTable:
             raise DataPlaneUnavailable(self._client.last_error)
         return self._plan
 
-    async def _read(self, entities: Iterable[pb.Entity]) -> list[pb.Entity]:
+    async def _read(self, entities: Iterable[bytes]) -> list[pb.Entity]:
         self._ready()
         try:
-            return await self._client.read(entities)
+            return [entity for response in await self._client.read_raw(list(entities)) for entity in pb.ReadResponse.FromString(response).entities]
         except (BfrtUnavailable, BfrtRefused) as error:
             raise DataPlaneUnavailable(str(error)) from error
 
@@ -615,13 +718,15 @@ class RelayTable:
         """Everything in the relay tables. A Tofino gives the time left as ttl_ms, not the time set."""
         plan = self._ready()
         found: dict[FiveTuple, RelayEntry] = {}
-        for target in plan.relay.values():
-            for entity in await self._read([target.entity(None)]):
-                message = entity.table_entry
-                rewrite = target.by_action.get(message.data.action_id)
-                if rewrite is not None and message.HasField("key"):
-                    key = target.key(message.key)
-                    found[key] = rewrite.entry(key, message.data, target.ttl)
+        try:
+            for size, target in plan.relay.items():
+                for response in await self._client.read_raw([target.request(None)]):
+                    for key, action_id, values in plan.answers[size].items(response):
+                        rewrite = target.by_action.get(action_id)
+                        if rewrite is not None:
+                            found[key] = rewrite.entry(key, values, target.ttl)
+        except (BfrtUnavailable, BfrtRefused, SchemaError) as error:
+            raise DataPlaneUnavailable(str(error)) from error
         return found
 
     async def stats(self, keys: list[FiveTuple] | None) -> dict[FiveTuple, StreamStats]:
@@ -629,27 +734,21 @@ class RelayTable:
         plan = self._ready()
         try:
             return await self._read_stats(plan, keys)
-        except (BfrtUnavailable, BfrtRefused) as error:
+        except (BfrtUnavailable, BfrtRefused, SchemaError) as error:
             raise DataPlaneUnavailable(str(error)) from error
 
     async def _read_stats(self, plan: _Plan, keys: list[FiveTuple] | None) -> dict[FiveTuple, StreamStats]:
         found: dict[FiveTuple, StreamStats] = {}
-        for size, relay in plan.relay.items():
-            quality = plan.quality.get(size)
-            counters = [field.id for field in (relay.packets, relay.bytes) if field is not None]
-            table: _KeyedTable = quality or relay
-            wanted = [] if quality is not None else counters
+        for size, (source, answers) in plan.stats.items():
             if keys is None:
-                requests = [[table.entity(None, wanted)]]
+                requests = [[source.request(None)]]
             else:
                 of_size = [key for key in keys if len(key.dst.addr) == size]
-                requests = [[table.entity(key, wanted) for key in of_size[start : start + _READ_KEYS]] for start in range(0, len(of_size), _READ_KEYS)]
+                requests = [[source.request(key) for key in of_size[start : start + _READ_KEYS]] for start in range(0, len(of_size), _READ_KEYS)]
             for request in requests:
-                for entity in await self._client.read(request):
-                    message = entity.table_entry
-                    if not message.HasField("key"):
-                        continue
-                    found[table.key(message.key)] = quality.stats(message.data) if quality is not None else _counted(relay, message.data)
+                for response in await self._client.read_raw(request):
+                    for key, _, values in answers.items(response):
+                        found[key] = source.stats(values)
         return found
 
     async def declare_media(self, ranges: list[MediaRange]) -> Result:
@@ -720,7 +819,7 @@ class RelayTable:
         keyed = plan.trace.get(len(key.dst.addr))
         if keyed is None:
             return {"verdict": "unknown", "reason": "this data plane cannot trace packets", "out_src": "", "out_dst": "", "out_interface": ""}
-        for entity in await self._read([keyed.entity(key)]):
+        for entity in await self._read([keyed.request(key)]):
             values = {field.field_id: field.str_val for field in entity.table_entry.data.fields}
             return {field.name: values.get(field.id, "") for field in keyed.table.data}
         raise DataPlaneUnavailable(f"no answer to a trace of {key}")
@@ -732,19 +831,13 @@ class RelayTable:
             entity = pb.Entity()
             entity.table_entry.table_id = plan.totals.id
             entity.table_entry.is_default_entry = True
-            for found in await self._read([entity]):
+            for found in await self._read([bfrt.entity_bytes(entity)]):
                 values = {field.field_id: int.from_bytes(field.stream, "big") for field in found.table_entry.data.fields}
                 return {field.name: values.get(field.id, 0) for field in plan.totals.data}
             raise DataPlaneUnavailable("the data plane has no totals")
-        usage = [pb.Entity(table_usage=pb.TableUsage(table_id=target.table.id)) for target in plan.relay.values()]
+        usage = [bfrt.entity_bytes(pb.Entity(table_usage=pb.TableUsage(table_id=target.table.id))) for target in plan.relay.values()]
         entries = sum(found.table_usage.usage for found in await self._read(usage))
         return {"entries": entries, "capacity": sum(target.table.size for target in plan.relay.values())}
-
-
-def _counted(relay: _RelayTarget, data: pb.TableData) -> StreamStats:
-    """Statistics of a target that has at most counters."""
-    values = {field.field_id: int.from_bytes(field.stream, "big") for field in data.fields}
-    return StreamStats(values.get(relay.packets.id, 0) if relay.packets else 0, values.get(relay.bytes.id, 0) if relay.bytes else 0)
 
 
 def _results(job: _Job) -> list[Result]:
