@@ -9,27 +9,21 @@
 #define SUM_BLOCK 32
 #define SUM_BLOCKS 128
 
-/* Keeps the compiler from computing with the end of the packet, which the verifier forbids. */
-#define OPAQUE(pointer) asm volatile("" : "+r"(pointer))
+/* Hides from the compiler what it knows of a value, where it would use it in a way that the verifier forbids
+ * (as computing with the end of the packet) or cannot follow. */
+#define OPAQUE(value) asm volatile("" : "+r"(value))
 
+/* To 16 bits: the upper half of a value plus its swapped halves is their sum with the carry brought round. */
 static __always_inline __u16 fold(__u64 sum)
 {
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (__u16)sum;
+	__u32 half = (sum + (sum >> 32 | sum << 32)) >> 32;
+
+	return (half + (half >> 16 | half << 16)) >> 16;
 }
 
 static __always_inline __u64 sum4(const __be32 *words)
 {
 	return (__u64)words[0] + words[1] + words[2] + words[3];
-}
-
-/* The sum of the complements, to take words out of a checksum. */
-static __always_inline __u64 complement4(const __be32 *words)
-{
-	return (__u64)(__u32)~words[0] + (__u32)~words[1] + (__u32)~words[2] + (__u32)~words[3];
 }
 
 /* Length and protocol of the pseudo header; for IPv4 and IPv6 they sum to the same. */

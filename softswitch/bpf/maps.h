@@ -26,9 +26,14 @@
 /* Flags of a next hop. */
 #define NEXTHOP_NO_XMIT 1 /* the output interface cannot send what native XDP redirects */
 
-/* One relay entry. The first cache line is all that a relayed non-RTP IPv4 packet touches; the second
- * holds what RTP adds. `generation` is odd while the entry is valid; it changes with every write, so a
- * reader that sees the same odd value before and after copying has a whole entry. */
+/* What a slot knows of the RTP stream. */
+#define RTP_STARTED 1    /* an RTP packet has come */
+#define JITTER_SETTLED 2 /* the first measurements of jitter are done: from now on, samples */
+#define JITTER_RUNNING 4 /* a measurement has started */
+
+/* One relay entry, in one cache line: all that a packet touches that is the next of its stream. `generation`
+ * is odd while the entry is valid; it changes with every write, so a reader that sees the same odd value
+ * before and after copying has a whole entry. */
 struct slot {
 	__u32 generation;
 	__be32 saddr;
@@ -41,30 +46,36 @@ struct slot {
 	__be16 out_dport;
 	__be16 nexthop;
 	__u8 flags;
-	__u8 dscp; /* as it stands in the TOS byte: shifted left by two */
-	__u64 packets;
-	__u64 bytes;   /* IP packet lengths as received */
-	__u64 last_ns; /* CLOCK_MONOTONIC of the last packet; of the installation before the first */
-	__u32 ttl_ms;
-	__u32 slot_flags;
-
+	__u8 dscp;          /* as it stands in the TOS byte: shifted left by two */
+	__u32 packets;      /* low words; the high ones are in the detail */
+	__u32 bytes;        /* IP packet lengths as received */
+	__u32 last_jiffies; /* the kernel's tick at the last packet; at the installation before the first */
+	__u32 received;     /* RTP packets since the sequence (re)started */
+	__u64 seen;         /* bit n: sequence number max_seq - n has arrived */
 	__u32 ssrc;
+	__u16 max_seq;
+	__u8 payload_type;
+	__u8 rtp_state;
+};
+
+/* The rest of a slot: what the less frequent events change. */
+struct detail {
+	__u32 slot_flags;
+	__u32 ttl_ms;
+	__u32 packets_high;
+	__u32 bytes_high;
 	__u32 cycles;     /* RFC 3550 A.1, already shifted by 16 */
-	__u32 received;   /* since the sequence (re)started */
 	__u32 lost_prior; /* lost before the sequence (re)started */
 	__u32 reordered;
 	__u32 duplicates;
-	__u64 seen; /* bit n: sequence number max_seq - n has arrived */
-	__u32 jitter; /* RFC 3550 A.8: 16 times the estimate, in units of 1024 ns */
+	__u32 jitter;     /* RFC 3550 A.8: 16 times the estimate, in units of 1024 ns */
 	__u32 last_timestamp;
-	__u16 max_seq;
-	__u16 base_seq;
+	__u64 arrival_ns; /* with last_timestamp: the packet with which the measurement of jitter started */
 	__u32 stray;
-	__u32 bad_seq; /* 65537: none */
-	__u8 payload_type;
-	__u8 started;
-	__u16 unused;
-	__u64 arrival_ns; /* of the last RTP packet */
+	__u32 bad_seq;    /* 65537: none */
+	__u16 base_seq;
+	__u16 jitter_samples; /* up to 16 */
+	__u32 unused;
 };
 
 /* The IPv6 addresses of a slot; IPv4 never touches it. */
@@ -86,6 +97,7 @@ struct flow_key {
 
 struct overflow_entry {
 	struct slot slot;
+	struct detail detail;
 	struct wide wide;
 };
 
@@ -102,14 +114,6 @@ struct address6 {
 	__u32 unused;
 };
 
-struct address4_table {
-	struct address4 rows[ADDRESS_ROWS];
-};
-
-struct address6_table {
-	struct address6 rows[ADDRESS_ROWS];
-};
-
 /* The chunk (+ 1; 0: none) that holds each 256 ports of an address. */
 struct chunk_list {
 	__u16 chunk[65536 / CHUNK_PORTS];
@@ -124,7 +128,8 @@ struct port_set {
 struct nexthop {
 	__u32 generation;
 	__u32 ifindex;
-	__u8 macs[12]; /* destination, source */
+	__u64 macs;     /* destination and first two bytes of the source, as they stand in the frame */
+	__u32 macs_end; /* the rest of the source */
 	__u16 vlan;    /* 0: untagged */
 	__u16 mtu;
 	__u32 flags;
@@ -172,37 +177,11 @@ struct {
 	__type(value, struct layout_mark);
 } layout SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct address4_table);
-} addresses4 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct address6_table);
-} addresses6 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, ADDRESSES);
-	__type(key, __u32);
-	__type(value, struct chunk_list);
-} chunks SEC(".maps");
+/* Reached without a map lookup; each section is a map of one element. */
+struct settings settings SEC(".data.settings") = {};
+struct address4 addresses4[ADDRESS_ROWS] SEC(".data.addresses4") = {};
+struct address6 addresses6[ADDRESS_ROWS] SEC(".data.addresses6") = {};
+struct chunk_list chunks[ADDRESSES] SEC(".data.chunks") = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -228,7 +207,7 @@ struct {
 	__type(value, __u32);
 } media_ranges SEC(".maps");
 
-/* The loader sets the size of slots, wides and overflow from the capacity. */
+/* The loader sets the size of slots, details, wides and overflow from the capacity. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -236,6 +215,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct slot);
 } slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CHUNK_PORTS);
+	__type(key, __u32);
+	__type(value, struct detail);
+} details SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

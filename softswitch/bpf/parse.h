@@ -117,7 +117,7 @@ static __always_inline int parse(struct parsed *p, void *data, void *end)
 	p->eth = eth;
 	p->tag = 0;
 	p->l2_length = ETHERNET_HEADER;
-	type = eth->h_proto;
+	type = *(__be16 *)(data + 12);
 	if (type == bpf_htons(ETH_P_8021Q)) {
 		if (l3 + VLAN_TAG > end)
 			return MALFORMED;

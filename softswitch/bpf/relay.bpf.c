@@ -20,4 +20,11 @@ int relay_trace(struct xdp_md *ctx)
 	return relay(ctx, TRACE);
 }
 
+/* The kernel's tick, in which the entries' last_jiffies is. */
+SEC("xdp")
+int tick(struct xdp_md *ctx)
+{
+	return (__u32)bpf_jiffies64();
+}
+
 char LICENSE[] SEC("license") = "Apache-2.0";

@@ -12,7 +12,6 @@ import errno
 import logging
 import os
 import struct
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,17 +28,19 @@ log = logging.getLogger(__name__)
 
 OBJECT = Path(__file__).with_name("obj") / "relay.o"
 _KERNEL_MAPS = (
-    "layout", "settings", "addresses4", "addresses6", "chunks", "media", "media_ranges",
-    "slots", "wides", "overflow", "nexthops", "totals", "gates", "notices",
+    "layout", ".data.settings", ".data.addresses4", ".data.addresses6", ".data.chunks", "media", "media_ranges",
+    "slots", "details", "wides", "overflow", "nexthops", "totals", "gates", "notices",
 )  # fmt: skip
 _NO_SLOT = -1
 _ZERO4 = b"\0" * 4
 _ZERO12 = b"\0" * 12
-_ZERO_QUALITY = b"\0" * 64
+_ZERO56 = b"\0" * 56
+_ZERO20 = b"\0" * 20
 _HEAD, _HEAD_AT = layout.SLOT_HEAD, layout.SLOT_HEAD_OFFSET
 _COUNTERS, _COUNTERS_AT = layout.SLOT_COUNTERS, layout.SLOT_COUNTERS_OFFSET
 _KEY = struct.Struct("!4s4sHH")
-_STRAY_WORD = layout.SLOT_STRAY_OFFSET // 4
+_DETAIL_AT = layout.SLOT_SIZE  # in a record of the overflow table: slot, detail, wide
+_WIDE_AT = layout.SLOT_SIZE + layout.DETAIL_SIZE
 
 
 class DataPlaneError(RuntimeError):
@@ -73,6 +74,11 @@ def _fixed(addr: bytes) -> bytes:
     return addr if len(addr) == 16 else addr + _ZERO12
 
 
+def _pin_path(directory: Path, name: str) -> Path:
+    """Where a map is pinned; a BPF file system allows no dots in names."""
+    return directory / name.replace(".", "_").lstrip("_")
+
+
 class DataPlane:
     """The relay table in the kernel. Synchronous; to be used from one thread; make it with open()."""
 
@@ -87,13 +93,16 @@ class DataPlane:
         self._slot_mm = libbpf.map_view(maps["slots"], slots * layout.SLOT_SIZE)
         self._words = memoryview(self._slot_mm).cast("I")
         self._slots = np.frombuffer(self._slot_mm, dtype=layout.SLOT, count=slots)
+        self._detail_mm = libbpf.map_view(maps["details"], slots * layout.DETAIL_SIZE)
+        self._detail_words = memoryview(self._detail_mm).cast("I")
+        self._details = np.frombuffer(self._detail_mm, dtype=layout.DETAIL, count=slots)
         self._wide_mm = libbpf.map_view(maps["wides"], slots * layout.WIDE_SIZE)
-        self._rows4 = memoryview(libbpf.map_view(maps["addresses4"], layout.ADDRESS_ROWS * 8)).cast("Q")
-        self._rows6 = libbpf.map_view(maps["addresses6"], layout.ADDRESS_ROWS * 24)
+        self._rows4 = memoryview(libbpf.map_view(maps[".data.addresses4"], layout.ADDRESS_ROWS * 8)).cast("Q")
+        self._rows6 = libbpf.map_view(maps[".data.addresses6"], layout.ADDRESS_ROWS * 24)
         self._owners6 = memoryview(self._rows6).cast("I")
-        self._chunk_table = memoryview(libbpf.map_view(maps["chunks"], layout.ADDRESSES * 512)).cast("H")
+        self._chunk_table = memoryview(libbpf.map_view(maps[".data.chunks"], layout.ADDRESSES * 512)).cast("H")
         self._media = np.frombuffer(libbpf.map_view(maps["media"], layout.ADDRESSES * 8192), dtype=np.uint8, count=layout.ADDRESSES * 8192)
-        self._settings = memoryview(libbpf.map_view(maps["settings"], 8)).cast("I")
+        self._settings = memoryview(libbpf.map_view(maps[".data.settings"], 8)).cast("I")
         self._hops = NextHops(libbpf.map_view(maps["nexthops"], layout.NEXTHOPS * layout.NEXTHOP.size))
         self._ring = libbpf.Ring(maps["notices"])
         self._addresses: dict[bytes, _Address] = {}
@@ -162,7 +171,7 @@ class DataPlane:
             if fresh:
                 # What lies here otherwise is the rest of a start that did not finish.
                 for name in _KERNEL_MAPS:
-                    (directory / name).unlink(missing_ok=True)
+                    _pin_path(directory, name).unlink(missing_ok=True)
             else:
                 pinned["layout"] = libbpf.get(directory / "layout")
                 magic, version, _, _ = layout.LAYOUT_MARK.unpack_from(libbpf.map_view(pinned["layout"], layout.LAYOUT_MARK.size))
@@ -172,11 +181,11 @@ class DataPlane:
                         "unload the data plane (its entries end), then start again"
                     )
                 for name in _KERNEL_MAPS[1:]:
-                    pinned[name] = libbpf.get(directory / name)
+                    pinned[name] = libbpf.get(_pin_path(directory, name))
             chunks = layout.chunk_count(capacity)
             loaded = libbpf.load_object(
                 OBJECT,
-                sizes={"slots": chunks * layout.CHUNK_PORTS, "wides": chunks * layout.CHUNK_PORTS, "overflow": capacity},
+                sizes={"slots": chunks * layout.CHUNK_PORTS, "details": chunks * layout.CHUNK_PORTS, "wides": chunks * layout.CHUNK_PORTS, "overflow": capacity},
                 reuse=pinned,
                 constants={"tick_ns": layout.tick_table(dynamic_clock)},
                 symbols=symbols,
@@ -185,7 +194,7 @@ class DataPlane:
                 mark = libbpf.map_view(loaded.maps["layout"], layout.LAYOUT_MARK.size)
                 layout.LAYOUT_MARK.pack_into(mark, 0, layout.MAGIC, layout.LAYOUT_VERSION, capacity, chunks)
                 for name in reversed(_KERNEL_MAPS):
-                    libbpf.pin(loaded.maps[name], directory / name)
+                    libbpf.pin(loaded.maps[name], _pin_path(directory, name))
             return loaded
         finally:
             for fd in pinned.values():
@@ -202,11 +211,12 @@ class DataPlane:
         self._attached = []
         self._loaded.close()
         self._words.release()
+        self._detail_words.release()
         self._rows4.release()
         self._owners6.release()
         self._chunk_table.release()
         self._settings.release()
-        del self._slots, self._media
+        del self._slots, self._details, self._media
         os.close(self._lock)
         self._lock = -1
 
@@ -220,7 +230,7 @@ class DataPlane:
         self._hops.clear()
         # The mark goes first: a rest without it is no table.
         for name in _KERNEL_MAPS:
-            (self._pin_dir / name).unlink(missing_ok=True)
+            _pin_path(self._pin_dir, name).unlink(missing_ok=True)
         self.close()
 
     def __enter__(self) -> DataPlane:
@@ -261,7 +271,7 @@ class DataPlane:
         self._hops.attached(attached.ifindex for attached in self._attached)
 
     def _link_path(self, ifindex: int, generic: bool) -> Path:
-        # A BPF file system allows no dots in names, interface names do have them.
+        # By number: a BPF file system allows no dots in names, interface names do have them.
         return self._pin_dir / f"link_{ifindex}_{'generic' if generic else 'native'}"
 
     def _attach(self, link: netlink.Link, mode: str) -> _Attached:
@@ -364,10 +374,10 @@ class DataPlane:
             record = self._overflow_record(key)
             if record is None:
                 continue
-            entry = self._decode(record, record[layout.SLOT_SIZE :], 0)
+            entry = self._decode_record(record)
             row = new4.get(entry.dst.addr + entry.src.addr) if entry.dst.version == 4 else rest.get((entry.dst.addr, entry.src.addr))
             if row is not None:
-                struct.pack_into("!H", record, 28, row)
+                struct.pack_into("!H", record, layout.SLOT_NEXTHOP_OFFSET, row)
                 libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
 
     # Addresses and slots
@@ -450,7 +460,7 @@ class DataPlane:
         self._marked[slot] = count + 1
         if not count:
             self._live[slot >> 8] += 1
-            self._words[slot * 32 + layout.SLOT_FLAGS_OFFSET // 4] |= layout.SLOT_OVERFLOW
+            self._detail_words[slot * 16] |= layout.SLOT_OVERFLOW
 
     def _unmark(self, slot: int) -> None:
         count = self._marked[slot] - 1
@@ -459,13 +469,13 @@ class DataPlane:
             return
         del self._marked[slot]
         self._live[slot >> 8] -= 1
-        self._words[slot * 32 + layout.SLOT_FLAGS_OFFSET // 4] &= ~layout.SLOT_OVERFLOW
+        self._detail_words[slot * 16] &= ~layout.SLOT_OVERFLOW
 
     def _holds(self, slot: int, key: FiveTuple) -> bool:
         """Whether the slot's entry, known to be valid, is this key's."""
         at = slot * layout.SLOT_SIZE
         (saddr, sport), (daddr, dport) = key
-        is6 = bool(self._slot_mm[at + 30] & layout.ENTRY_KEY6)
+        is6 = bool(self._slot_mm[at + layout.SLOT_FLAGS_OFFSET] & layout.ENTRY_KEY6)
         if len(saddr) == 4:
             return not is6 and self._slot_mm[at + 4 : at + 16] == _KEY.pack(saddr, daddr, sport, dport)
         wide = slot * layout.WIDE_SIZE
@@ -486,6 +496,10 @@ class DataPlane:
         return bytearray(self._room.raw)
 
     # Entries
+
+    def _tick(self) -> int:
+        """The kernel's tick now, modulo 2^32."""
+        return libbpf.test_run(self._loaded.programs["tick"], b"\0" * 14).retval
 
     @staticmethod
     def _fault(entry: RelayEntry) -> str | None:
@@ -525,7 +539,7 @@ class DataPlane:
 
     def insert(self, entries: list[RelayEntry]) -> list[str | None]:
         """Put entries in. For each: None when it is in, or `exists`, `full`, or `invalid: ` and why."""
-        now = time.monotonic_ns()
+        now = self._tick()
         return [self._insert(entry, now) for entry in entries]
 
     def _insert(self, entry: RelayEntry, now: int) -> str | None:
@@ -535,7 +549,7 @@ class DataPlane:
         key = entry.key
         addr, port = key.dst
         slot = self._find_slot(addr, port)
-        generation = self._words[slot * 32] if slot >= 0 else 0
+        generation = self._words[slot * 16] if slot >= 0 else 0
         if generation & 1 and self._holds(slot, key):
             return "exists"
         if self._overflow and key in self._overflow:
@@ -544,7 +558,7 @@ class DataPlane:
             return "full"
         if slot < 0:
             slot = self._make_slot(addr, port)
-            generation = self._words[slot * 32] if slot >= 0 else 0
+            generation = self._words[slot * 16] if slot >= 0 else 0
         try:
             hop = self._hops.acquire(entry.dst.addr, entry.src.addr)
         except NextHopsExhausted:
@@ -561,9 +575,9 @@ class DataPlane:
             self._wide_mm[slot * 64 : slot * 64 + 64] = self._wide(entry)
         mm = self._slot_mm
         _HEAD.pack_into(mm, at + _HEAD_AT, *head)
-        _COUNTERS.pack_into(mm, at + _COUNTERS_AT, 0, 0, now, entry.ttl_ms)
-        mm[at + 64 : at + 128] = _ZERO_QUALITY
-        self._words[slot * 32] = (generation + 1) & 0xFFFFFFFF
+        _COUNTERS.pack_into(mm, at + _COUNTERS_AT, 0, 0, now)
+        layout.DETAIL_ENTRY.pack_into(self._detail_mm, at + layout.DETAIL_TTL_OFFSET, entry.ttl_ms)
+        self._words[slot * 16] = (generation + 1) & 0xFFFFFFFF
         self._live[slot >> 8] += 1
         self._entries += 1
         return None
@@ -572,8 +586,9 @@ class DataPlane:
         record = bytearray(layout.OVERFLOW_SIZE)
         struct.pack_into("<I", record, 0, 1)
         _HEAD.pack_into(record, _HEAD_AT, *head)
-        _COUNTERS.pack_into(record, _COUNTERS_AT, 0, 0, now, entry.ttl_ms)
-        record[layout.SLOT_SIZE :] = self._wide(entry)
+        _COUNTERS.pack_into(record, _COUNTERS_AT, 0, 0, now)
+        layout.DETAIL_ENTRY.pack_into(record, _DETAIL_AT + layout.DETAIL_TTL_OFFSET, entry.ttl_ms)
+        record[_WIDE_AT:] = self._wide(entry)
         key = entry.key
         problem = libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
         if problem:
@@ -609,21 +624,21 @@ class DataPlane:
         dscp = 0 if entry.dscp is None else entry.dscp << 2
         head = (saddr, daddr, key.src.port, key.dst.port, out_saddr, out_daddr, entry.src.port, entry.dst.port, hop, flags, dscp)
         if record is not None:
-            old = self._decode(record, record[layout.SLOT_SIZE :], 0)
+            old = self._decode_record(record)
             _HEAD.pack_into(record, _HEAD_AT, *head)
-            struct.pack_into("<I", record, layout.SLOT_TTL_OFFSET, entry.ttl_ms)
-            record[layout.SLOT_SIZE :] = self._wide(entry)
+            struct.pack_into("<I", record, _DETAIL_AT + layout.DETAIL_TTL_OFFSET, entry.ttl_ms)
+            record[_WIDE_AT:] = self._wide(entry)
             libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
         else:
             old = self._entry_at(slot)
             at = slot * layout.SLOT_SIZE
-            generation = self._words[slot * 32]
-            self._words[slot * 32] = (generation + 1) & 0xFFFFFFFF
+            generation = self._words[slot * 16]
+            self._words[slot * 16] = (generation + 1) & 0xFFFFFFFF
             if flags & (layout.ENTRY_KEY6 | layout.ENTRY_OUT6):
                 self._wide_mm[slot * 64 : slot * 64 + 64] = self._wide(entry)
             _HEAD.pack_into(self._slot_mm, at + _HEAD_AT, *head)
-            self._words[(at + layout.SLOT_TTL_OFFSET) // 4] = entry.ttl_ms
-            self._words[slot * 32] = (generation + 2) & 0xFFFFFFFF
+            self._detail_words[slot * 16 + layout.DETAIL_TTL_OFFSET // 4] = entry.ttl_ms
+            self._words[slot * 16] = (generation + 2) & 0xFFFFFFFF
         self._hops.release(old.dst.addr, old.src.addr)
         return None
 
@@ -635,8 +650,8 @@ class DataPlane:
         slot = self._slot_of(key)
         if slot >= 0:
             at = slot * layout.SLOT_SIZE
-            self._words[slot * 32] = (self._words[slot * 32] + 1) & 0xFFFFFFFF
-            if self._slot_mm[at + 30] & layout.ENTRY_OUT6:
+            self._words[slot * 16] = (self._words[slot * 16] + 1) & 0xFFFFFFFF
+            if self._slot_mm[at + layout.SLOT_FLAGS_OFFSET] & layout.ENTRY_OUT6:
                 out_saddr, out_daddr = self._wide_mm[slot * 64 + 32 : slot * 64 + 48], self._wide_mm[slot * 64 + 48 : slot * 64 + 64]
             else:
                 out_saddr, out_daddr = self._slot_mm[at + 16 : at + 20], self._slot_mm[at + 20 : at + 24]
@@ -646,7 +661,7 @@ class DataPlane:
             record = self._overflow_record(key)
             libbpf.delete(self._loaded.maps["overflow"], self._flow_key(key))
             if record is not None:
-                old = self._decode(record, record[layout.SLOT_SIZE :], 0)
+                old = self._decode_record(record)
                 self._hops.release(old.dst.addr, old.src.addr)
             slot = self._overflow.pop(key)
             if slot >= 0:
@@ -667,7 +682,7 @@ class DataPlane:
     def _slot_of(self, key: FiveTuple) -> int:
         """The slot that holds this key's entry, or _NO_SLOT."""
         slot = self._find_slot(key.dst.addr, key.dst.port)
-        if slot >= 0 and self._words[slot * 32] & 1 and self._holds(slot, key):
+        if slot >= 0 and self._words[slot * 16] & 1 and self._holds(slot, key):
             return slot
         return _NO_SLOT
 
@@ -679,7 +694,7 @@ class DataPlane:
         for key in list(self._overflow):
             libbpf.delete(self._loaded.maps["overflow"], self._flow_key(key))
         for slot in self._marked:
-            self._words[slot * 32 + layout.SLOT_FLAGS_OFFSET // 4] = 0
+            self._detail_words[slot * 16] = 0
         self._overflow.clear()
         self._marked.clear()
         self._loose.clear()
@@ -698,9 +713,9 @@ class DataPlane:
 
     # Reading
 
-    def _decode(self, record: Any, wide: Any, at: int) -> RelayEntry:
+    @staticmethod
+    def _decode(record: Any, at: int, wide: Any, ttl_ms: int) -> RelayEntry:
         saddr, daddr, sport, dport, out_saddr, out_daddr, out_sport, out_dport, _hop, flags, dscp = _HEAD.unpack_from(record, at + _HEAD_AT)
-        (ttl_ms,) = struct.unpack_from("<I", record, at + layout.SLOT_TTL_OFFSET)
         if flags & layout.ENTRY_KEY6:
             saddr, daddr = bytes(wide[0:16]), bytes(wide[16:32])
         if flags & layout.ENTRY_OUT6:
@@ -714,7 +729,12 @@ class DataPlane:
         )
 
     def _entry_at(self, slot: int) -> RelayEntry:
-        return self._decode(self._slot_mm, self._wide_mm[slot * 64 : slot * 64 + 64], slot * layout.SLOT_SIZE)
+        ttl_ms = self._detail_words[slot * 16 + layout.DETAIL_TTL_OFFSET // 4]
+        return self._decode(self._slot_mm, slot * 64, self._wide_mm[slot * 64 : slot * 64 + 64], ttl_ms)
+
+    def _decode_record(self, record: bytes | bytearray) -> RelayEntry:
+        (ttl_ms,) = struct.unpack_from("<I", record, _DETAIL_AT + layout.DETAIL_TTL_OFFSET)
+        return self._decode(record, 0, record[_WIDE_AT:], ttl_ms)
 
     def get(self, keys: list[FiveTuple]) -> list[RelayEntry | None]:
         """The entries of these keys, None for those that are not in."""
@@ -725,7 +745,7 @@ class DataPlane:
             if slot >= 0:
                 found.append(self._entry_at(slot))
             else:
-                found.append(None if record is None else self._decode(record, record[layout.SLOT_SIZE :], 0))
+                found.append(None if record is None else self._decode_record(record))
         return found
 
     def __len__(self) -> int:
@@ -746,8 +766,8 @@ class DataPlane:
             keys[n] = FiveTuple(Endpoint(self._wide_mm[at : at + 16], key.src.port), Endpoint(self._wide_mm[at + 16 : at + 32], key.dst.port))
         return keys
 
-    def _gather(self, keys: list[FiveTuple] | None) -> tuple[list[FiveTuple], np.ndarray, np.ndarray]:
-        """Keys, copies of their records, and the stray counter of each one's port."""
+    def _gather(self, keys: list[FiveTuple] | None) -> tuple[list[FiveTuple], np.ndarray, np.ndarray, np.ndarray]:
+        """Keys, copies of their slots and details, and the stray counter of each one's port."""
         if keys is None:
             slots = np.flatnonzero(self._slots["generation"] & 1)
             found = self._keys_at(slots)
@@ -762,18 +782,16 @@ class DataPlane:
                 elif key in self._overflow:
                     further.append(key)
             slots = np.array(numbers, dtype=np.int64)
-        records = self._slots[slots]
-        strays = records["stray"]
+        records, details = self._slots[slots], self._details[slots]
+        strays = details["stray"]
         if further:
-            names = {self._flow_key(key): key for key in further}
-            raw: list[bytes] = []
-            for key in further:
-                record = self._overflow_record(key)
-                raw.append(bytes(record[: layout.SLOT_SIZE]) if record is not None else b"\0" * layout.SLOT_SIZE)
-            marks = [self._overflow[key] for key in names.values()]
-            records = np.concatenate([records, np.frombuffer(b"".join(raw), dtype=layout.SLOT)])
-            strays = np.concatenate([strays, [self._words[slot * 32 + _STRAY_WORD] if slot >= 0 else 0 for slot in marks]])
-        return found + further, records, strays
+            raw = [bytes(self._overflow_record(key) or bytes(layout.OVERFLOW_SIZE)) for key in further]
+            records = np.concatenate([records, np.frombuffer(b"".join(r[:_DETAIL_AT] for r in raw), dtype=layout.SLOT)])
+            details = np.concatenate([details, np.frombuffer(b"".join(r[_DETAIL_AT:_WIDE_AT] for r in raw), dtype=layout.DETAIL)])
+            marks = (self._overflow[key] for key in further)
+            more = [self._detail_words[slot * 16 + layout.DETAIL_STRAY_WORD] if slot >= 0 else 0 for slot in marks]
+            strays = np.concatenate([strays, np.array(more, dtype=np.uint32)])
+        return found + further, records, details, strays
 
     def stats(self, keys: list[FiveTuple] | None = None) -> dict[FiveTuple, StreamStats]:
         """What was counted on these entries (None: all); keys without an entry are left out.
@@ -782,41 +800,41 @@ class DataPlane:
         below 0; jitter_us assumes the clock of the payload type. ssrc and what goes with it are None
         until the first RTP packet.
         """
-        found, records, strays = self._gather(keys)
-        now = time.monotonic_ns()
-        idle = _idle_ms(records, now)
-        expected = records["cycles"].astype(np.int64) + records["max_seq"] - records["base_seq"] + 1
-        lost = np.maximum(expected - records["received"], 0) + records["lost_prior"]
-        jitter = (records["jitter"] * layout.JITTER_US).astype(np.int64)
+        found, records, details, strays = self._gather(keys)
+        idle = _idle_ms(records["last_jiffies"], self._tick())
+        packets = details["packets_high"].astype(np.int64) << 32 | records["packets"]
+        size = details["bytes_high"].astype(np.int64) << 32 | records["bytes"]
+        expected = details["cycles"].astype(np.int64) + records["max_seq"] - details["base_seq"] + 1
+        lost = np.maximum(expected - records["received"], 0) + details["lost_prior"]
+        jitter = (details["jitter"] * layout.JITTER_US).astype(np.int64)
+        started = (records["rtp_state"] & layout.RTP_STARTED) != 0
         columns = zip(
-            found, records["packets"].tolist(), records["bytes"].tolist(), idle.tolist(), lost.tolist(), records["reordered"].tolist(),
-            records["duplicates"].tolist(), jitter.tolist(), records["ssrc"].tolist(), strays.tolist(), records["started"].tolist(),
+            found, packets.tolist(), size.tolist(), idle.tolist(), lost.tolist(), details["reordered"].tolist(),
+            details["duplicates"].tolist(), jitter.tolist(), records["ssrc"].tolist(), strays.tolist(), started.tolist(),
         )  # fmt: skip
         return {
             key: StreamStats(packets, size, idle_ms, miss, late, twice, shake, ssrc, stray)
-            if started
+            if heard
             else StreamStats(packets, size, idle_ms, None, None, None, None, None, stray)
-            for key, packets, size, idle_ms, miss, late, twice, shake, ssrc, stray, started in columns
+            for key, packets, size, idle_ms, miss, late, twice, shake, ssrc, stray, heard in columns
         }
 
     def idle(self, keys: list[FiveTuple] | None = None) -> dict[FiveTuple, int]:
         """Milliseconds since the last packet (or since the entry was put in) of these entries (None: all)."""
-        found, records, _ = self._gather(keys)
-        return dict(zip(found, _idle_ms(records, time.monotonic_ns()).tolist()))
+        found, records, _, _ = self._gather(keys)
+        return dict(zip(found, _idle_ms(records["last_jiffies"], self._tick()).tolist()))
 
     def expired(self) -> list[FiveTuple]:
         """Keys of the entries that have been idle for their ttl_ms or longer (ttl 0: never)."""
-        now = time.monotonic_ns()
+        now = self._tick()
         # Column by column, so that a million entries cost no copy of their records.
         valid = np.flatnonzero(self._slots["generation"] & 1)
-        last = self._slots["last_ns"][valid].astype(np.int64)
-        ttl = self._slots["ttl_ms"][valid].astype(np.int64)
-        late = valid[(ttl > 0) & (now - last >= ttl * 1_000_000)]
+        ttl = self._details["ttl_ms"][valid]
+        late = valid[(ttl > 0) & (_idle_ms(self._slots["last_jiffies"][valid], now) >= ttl)]
         keys = self._keys_at(late)
         if self._overflow:
-            found, records, _ = self._gather(list(self._overflow))
-            ttl = records["ttl_ms"].astype(np.int64)
-            mask = (ttl > 0) & (_idle_ms(records, now) >= ttl)
+            found, records, details, _ = self._gather(list(self._overflow))
+            mask = (details["ttl_ms"] > 0) & (_idle_ms(records["last_jiffies"], now) >= details["ttl_ms"])
             keys += [found[n] for n in np.flatnonzero(mask).tolist()]
         return keys
 
@@ -824,16 +842,12 @@ class DataPlane:
         """Set the counters of these entries to 0; their idle time goes on."""
         for key in keys:
             slot = self._slot_of(key)
+            record = self._overflow_record(key) if slot < 0 and key in self._overflow else None
             if slot >= 0:
-                at = slot * layout.SLOT_SIZE
-                self._slot_mm[at + 32 : at + 48] = b"\0" * 16
-                self._slot_mm[at + 64 : at + 128] = _ZERO_QUALITY
-            elif key in self._overflow:
-                record = self._overflow_record(key)
-                if record is not None:
-                    record[32:48] = b"\0" * 16
-                    record[64:128] = _ZERO_QUALITY
-                    libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
+                _reset(self._slot_mm, slot * 64, self._detail_mm, slot * 64)
+            elif record is not None:
+                _reset(record, 0, record, _DETAIL_AT)
+                libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
 
     def totals(self) -> dict[str, int]:
         """Counters of the whole data plane, over all CPUs, since the maps were made."""
@@ -861,9 +875,13 @@ class DataPlane:
         cpus = [layout.TOTALS.unpack(value) for value in libbpf.per_cpu(self._loaded.maps["totals"], 0, layout.TOTALS.size)]
         return [sum(column) for column in zip(*cpus)]
 
+    def maps(self) -> dict[str, int]:
+        """File descriptors of the maps by name, for programs that share them; they stay this object's."""
+        return {name: self._loaded.maps[name] for name in _KERNEL_MAPS}
+
     def memory(self) -> dict[str, int]:
         """Bytes of kernel memory of each map."""
-        return {name: libbpf.map_memory(fd) for name, fd in self._loaded.maps.items()}
+        return {name: libbpf.map_memory(fd) for name, fd in self.maps().items()}
 
     # Media ports
 
@@ -1001,8 +1019,8 @@ class DataPlane:
         entries: list[tuple[FiveTuple, RelayEntry, int]] = []
         loose = 0
         for _, record in libbpf.elements(self._loaded.maps["overflow"]):
-            entry = self._decode(record, record[layout.SLOT_SIZE :], 0)
-            (hop,) = struct.unpack_from("!H", record, 28)
+            entry = self._decode_record(record)
+            (hop,) = struct.unpack_from("!H", record, layout.SLOT_NEXTHOP_OFFSET)
             slot = self._find_slot(entry.key.dst.addr, entry.key.dst.port)
             self._overflow[entry.key] = slot
             if slot >= 0:
@@ -1012,10 +1030,9 @@ class DataPlane:
                 loose += 1
             entries.append((entry.key, entry, hop))
         self._settings[0] = loose
-        marked = np.flatnonzero(self._slots["slot_flags"] & layout.SLOT_OVERFLOW)
-        for slot in marked.tolist():
+        for slot in np.flatnonzero(self._details["slot_flags"]).tolist():
             if slot not in self._marked:
-                self._slots["slot_flags"][slot] = 0
+                self._detail_words[slot * 16] = 0
         self._entries += len(entries)
         return entries
 
@@ -1056,13 +1073,23 @@ class DataPlane:
             row = self._hops.adopt(entry.dst.addr, entry.src.addr, 1, hop, taken)
             record = self._overflow_record(key) if row != hop else None
             if record is not None:
-                struct.pack_into("!H", record, 28, row)
+                struct.pack_into("!H", record, layout.SLOT_NEXTHOP_OFFSET, row)
                 libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
         self._hops.finish_adoption()
 
 
-def _idle_ms(records: np.ndarray, now_ns: int) -> np.ndarray:
-    return np.maximum(now_ns - records["last_ns"].astype(np.int64), 0) // 1_000_000
+def _reset(slots: Any, slot_at: int, details: Any, detail_at: int) -> None:
+    """Zero the counters of one slot and detail."""
+    slots[slot_at + layout.SLOT_PACKETS_OFFSET : slot_at + layout.SLOT_PACKETS_OFFSET + 8] = b"\0" * 8
+    slots[slot_at + layout.SLOT_RECEIVED_OFFSET : slot_at + layout.SLOT_SIZE] = _ZERO20
+    details[detail_at + layout.DETAIL_COUNTERS_OFFSET : detail_at + layout.DETAIL_SIZE] = _ZERO56
+
+
+def _idle_ms(last_jiffies: np.ndarray, now: int) -> np.ndarray:
+    """Milliseconds from each tick to now. Ticks count modulo 2^32; one just ahead of now is now."""
+    ticks = np.uint32(now) - last_jiffies
+    ticks[ticks > 0xFFFFFF00] = 0
+    return (ticks * layout.TICK_MS).astype(np.int64)
 
 
 def _ones_sum(data: bytes) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 
 import numpy as np
 
@@ -22,53 +23,49 @@ ENTRY_DSCP = 4
 SLOT_OVERFLOW = 1
 NEXTHOP_NO_XMIT = 1
 
-SLOT_SIZE = 128
-WIDE_SIZE = 64
+SLOT_SIZE = DETAIL_SIZE = WIDE_SIZE = 64
 HASH_FACTOR = 0x9E3779B1
+RTP_STARTED = 1
 
+# Addresses are four raw bytes in network order: "<u4" is only for comparing them.
 SLOT = np.dtype(
-    {
-        "names": [
-            "generation", "saddr", "daddr", "sport", "dport", "out_saddr", "out_daddr", "out_sport", "out_dport",
-            "nexthop", "flags", "dscp", "packets", "bytes", "last_ns", "ttl_ms", "slot_flags",
-            "ssrc", "cycles", "received", "lost_prior", "reordered", "duplicates", "seen", "jitter", "last_timestamp",
-            "max_seq", "base_seq", "stray", "bad_seq", "payload_type", "started", "arrival_ns",
-        ],
-        "formats": [
-            "<u4", "<u4", "<u4", ">u2", ">u2", "<u4", "<u4", ">u2", ">u2",
-            ">u2", "u1", "u1", "<u8", "<u8", "<u8", "<u4", "<u4",
-            "<u4", "<u4", "<u4", "<u4", "<u4", "<u4", "<u8", "<u4", "<u4",
-            "<u2", "<u2", "<u4", "<u4", "u1", "u1", "<u8",
-        ],
-        "offsets": [
-            0, 4, 8, 12, 14, 16, 20, 24, 26,
-            28, 30, 31, 32, 40, 48, 56, 60,
-            64, 68, 72, 76, 80, 84, 88, 96, 100,
-            104, 106, 108, 112, 116, 117, 120,
-        ],
-        "itemsize": SLOT_SIZE,
-    }
+    [
+        ("generation", "<u4"), ("saddr", "<u4"), ("daddr", "<u4"), ("sport", ">u2"), ("dport", ">u2"),
+        ("out_saddr", "<u4"), ("out_daddr", "<u4"), ("out_sport", ">u2"), ("out_dport", ">u2"),
+        ("nexthop", ">u2"), ("flags", "u1"), ("dscp", "u1"),
+        ("packets", "<u4"), ("bytes", "<u4"), ("last_jiffies", "<u4"), ("received", "<u4"),
+        ("seen", "<u8"), ("ssrc", "<u4"), ("max_seq", "<u2"), ("payload_type", "u1"), ("rtp_state", "u1"),
+    ]
+)  # fmt: skip
+DETAIL = np.dtype(
+    [
+        ("slot_flags", "<u4"), ("ttl_ms", "<u4"), ("packets_high", "<u4"), ("bytes_high", "<u4"),
+        ("cycles", "<u4"), ("lost_prior", "<u4"), ("reordered", "<u4"), ("duplicates", "<u4"),
+        ("jitter", "<u4"), ("last_timestamp", "<u4"), ("arrival_ns", "<u8"), ("stray", "<u4"), ("bad_seq", "<u4"),
+        ("base_seq", "<u2"), ("jitter_samples", "<u2"), ("unused", "<u4"),
+    ]
 )  # fmt: skip
 
-# Addresses are kept as four raw bytes in network order: "<u4" above is only for comparing them.
-WIDE = np.dtype([("saddr", "V16"), ("daddr", "V16"), ("out_saddr", "V16"), ("out_daddr", "V16")])
-
-# Key and action of a slot, bytes 4 to 31, all in network order.
+# Key, action, and counters of a new slot: bytes 4 to 63. The first part is in network order.
 SLOT_HEAD = struct.Struct("!4s4sHH4s4sHHHBB")
 SLOT_HEAD_OFFSET = 4
-# packets, bytes, last_ns, ttl_ms: bytes 32 to 59.
-SLOT_COUNTERS = struct.Struct("<QQQI")
+SLOT_NEXTHOP_OFFSET = 28
+SLOT_FLAGS_OFFSET = 30
+SLOT_PACKETS_OFFSET = 32
+SLOT_COUNTERS = struct.Struct("<III20x")
 SLOT_COUNTERS_OFFSET = 32
-SLOT_LAST_NS_OFFSET = 48
-SLOT_TTL_OFFSET = 56
-SLOT_FLAGS_OFFSET = 60
-SLOT_QUALITY_OFFSET = 64
-SLOT_STRAY_OFFSET = 108
+SLOT_LAST_WORD = 10  # last_jiffies, as a 32-bit word of the slot
+SLOT_RECEIVED_OFFSET = 44
+# Of the detail: slot_flags outlives the entry; ttl_ms and the rest start with it.
+DETAIL_TTL_OFFSET = 4
+DETAIL_COUNTERS_OFFSET = 8
+DETAIL_ENTRY = struct.Struct("<I56x")
+DETAIL_STRAY_WORD = 12
 WIDE_ENTRY = struct.Struct("!16s16s16s16s")
 FLOW_KEY = struct.Struct("!16s16sHH4s")
 VERSION_MARK = {4: struct.pack("<I", 4), 6: struct.pack("<I", 6)}
 NOTICE = struct.Struct("<IHBB")  # behind the flow key
-OVERFLOW_SIZE = SLOT_SIZE + WIDE_SIZE
+OVERFLOW_SIZE = SLOT_SIZE + DETAIL_SIZE + WIDE_SIZE
 
 NEXTHOP = struct.Struct("<II12sHHII")
 LAYOUT_MARK = struct.Struct("<IIII")
@@ -113,6 +110,9 @@ def tick_table(dynamic_clock: int = DEFAULT_CLOCK) -> bytes:
     clocks = [_CLOCKS.get(n, dynamic_clock if n >= 96 else DEFAULT_CLOCK) for n in range(128)]
     return struct.pack("<128I", *(round(1_000_000_000 / clock) for clock in clocks))
 
+
+# The kernel's tick in milliseconds: the coarse clock advances with it.
+TICK_MS = time.clock_getres(6) * 1000  # CLOCK_MONOTONIC_COARSE
 
 # A jitter of the slot (16 times the estimate, units of 1024 ns) in microseconds.
 JITTER_US = 1024 / 1000 / 16

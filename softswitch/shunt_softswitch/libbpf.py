@@ -127,7 +127,7 @@ class _Library:
         text = f"{what}: {os.strerror(abs(number))}"
         if abs(number) == errno.EPERM:
             text += " (needs CAP_BPF and CAP_NET_ADMIN)"
-        return BpfError(abs(number), text + (f"\n{said[-4000:]}" if said else ""))
+        return BpfError(abs(number), text + (f"\n{said[-1500:]}" if said else ""))
 
 
 _library: _Library | None = None

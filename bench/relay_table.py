@@ -1,0 +1,215 @@
+"""The relay table's cost per packet, its memory and its write rates; writes build/bench/relay-table/results.json.
+
+Run as root: python bench/relay_table.py [--quick]. Everything happens in a network namespace of its own.
+
+Cost per packet: BPF_PROG_TEST_RUN of the relay program behind a wrapper that gives every run the key of
+another entry, in an order without pattern, and the next RTP packet of its stream, less the same wrapper without the relay. The empty program's own time is part of
+both, so it drops out. The smallest of several samples counts: the others had to share the processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+for folder in ("agent", "softswitch"):
+    sys.path.insert(0, str(ROOT / folder))
+
+import ctypes  # noqa: E402
+import struct  # noqa: E402
+
+from shunt.net import Endpoint, FiveTuple  # noqa: E402
+from shunt.tables.entry import RelayEntry  # noqa: E402
+from shunt_softswitch import layout, libbpf  # noqa: E402
+from shunt_softswitch.dataplane import DataPlane, sample_packet  # noqa: E402
+
+NAMESPACE = "shbench"
+# As in softswitch/bpf/relay_bench.bpf.c.
+FIRST_DADDR, FIRST_SADDR, FIRST_PORT, PORTS = 0x0A640001, 0x0B000000, 4096, 61440
+CAPACITY = 1_050_000
+SIZES = (1_000, 100_000, 1_000_000)
+TARGETS_NS = {1_000: 40, 1_000_000: 110}
+TARGET_MIB, TARGET_GRPC = 256, 50_000
+OUTPUT = ROOT / "build" / "bench" / "relay-table" / "results.json"
+CLONE_NEWNET = 0x40000000
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def enter_namespace() -> None:
+    """Make a namespace with a veth pair and a permanent neighbour, and move this process into it."""
+    subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True)
+    run("ip", "netns", "add", NAMESPACE)
+    fd = os.open(f"/run/netns/{NAMESPACE}", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(fd, CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), f"cannot enter namespace {NAMESPACE}")
+    os.close(fd)
+    run("ip", "link", "set", "lo", "up")
+    run("ip", "link", "add", "in0", "type", "veth", "peer", "name", "far0")
+    run("ethtool", "-K", "far0", "gro", "on")
+    for name in ("in0", "far0"):
+        run("ip", "link", "set", name, "up")
+    run("ip", "address", "add", "10.200.0.1/24", "dev", "in0")
+    run("ip", "neigh", "replace", "10.200.0.2", "lladdr", "02:00:00:00:00:02", "dev", "in0", "nud", "permanent")
+
+
+def entry(n: int) -> RelayEntry:
+    relay = Endpoint((FIRST_DADDR + n // PORTS).to_bytes(4, "big"), FIRST_PORT + n % PORTS)
+    source = Endpoint((FIRST_SADDR + n).to_bytes(4, "big"), 1024 + n % 50000)
+    return RelayEntry(FiveTuple(source, relay), Endpoint(relay.addr, relay.port ^ 1), Endpoint(b"\x0a\xc8\x00\x02", 1024 + n % 60000))
+
+
+def rtp_packet(key: FiveTuple, payload: int) -> bytes:
+    """An RTP packet with `payload` bytes behind the RTP header; its UDP checksum is a full one."""
+    frame = sample_packet(key)
+    at = 14 + 20 + 8
+    size = 12 + payload
+    head = bytearray(frame[:at])
+    struct.pack_into("!H", head, 16, 20 + 8 + size)
+    struct.pack_into("!H", head, 38, 8 + size)
+    struct.pack_into("!H", head, 40, 0x1234)
+    return bytes(head) + frame[at : at + 12] + bytes(payload)
+
+
+def order(entries: int) -> dict[str, bytes]:
+    """The wrapper's constants for going through this many entries without a pattern."""
+    shift = max((entries - 1).bit_length(), 2)
+    return {"bench_mask": struct.pack("<I", (1 << shift) - 1), "bench_shift": struct.pack("<I", shift), "bench_half": struct.pack("<I", shift // 2)}
+
+
+def measure_packets(plane: DataPlane, entries: int, samples: int, repeat: int) -> dict[str, Any]:
+    """ns per packet with random keys among the first `entries` entries."""
+    path = ROOT / "softswitch" / "shunt_softswitch" / "obj" / "relay_bench.o"
+    symbols = libbpf.constant_offsets(path)
+    reuse = {name: fd for name, fd in plane.maps().items()}
+    loaded = libbpf.load_object(
+        path,
+        sizes={},
+        reuse=reuse,
+        constants={"tick_ns": layout.tick_table(), "bench_entries": struct.pack("<I", entries), **order(entries)},
+        symbols=symbols,
+    )
+    try:
+        packet = rtp_packet(entry(0).key, 160)
+        before = plane.totals()["relayed_packets"]
+        taken: dict[str, list[int]] = {"bench_empty": [], "bench_wrapper": [], "bench_relay": []}
+        # Every stream past its first packets, which cost more (their jitter is measured one by one).
+        warm = 24 * entries
+        libbpf.test_run(loaded.programs["bench_relay"], packet, repeat=warm)
+        for _ in range(samples):
+            for name, found in taken.items():
+                found.append(libbpf.test_run(loaded.programs[name], packet, repeat=repeat).duration_ns)
+        relayed = plane.totals()["relayed_packets"] - before
+        # The wrapper leaves checksums that fit no packet: one in 65536 looks like a partial one, and is passed up.
+        sent = repeat * samples + warm
+        if relayed < 0.9999 * sent:
+            raise RuntimeError(f"only {relayed} of {sent} packets met their entry: {plane.reasons()}")
+        return {"ns": min(taken["bench_relay"]) - min(taken["bench_wrapper"]), "samples_ns": taken, "runs_per_sample": repeat}
+    finally:
+        loaded.close()
+
+
+def measure_grpc(plane: DataPlane, entries: int) -> float | None:
+    """Entries per second through batched BF Runtime writes into this data plane; None where the service is not installed."""
+    try:
+        from bench import grpc_writes
+    except ImportError:
+        return None
+    return grpc_writes.entries_per_second(plane, [entry(n) for n in range(entries)])
+
+
+def host() -> dict[str, Any]:
+    cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "unknown")
+    return {"kernel": platform.release(), "cpu": cpu, "cpus": os.cpu_count(), "python": platform.python_version()}
+
+
+def verdict(good: bool) -> str:
+    return "ok" if good else "MISSED"
+
+
+def report(results: dict[str, Any], print_line: Callable[[str], None] = print) -> bool:
+    """Print the table; returns whether every target was met."""
+    rows: list[tuple[str, str, str, bool | None]] = []
+    for size, ns in results["ns_per_packet"].items():
+        target = TARGETS_NS.get(int(size))
+        rows.append((f"packet, {int(size):,} entries", f"{ns} ns", f"<= {target} ns" if target else "", ns <= target if target else None))
+    rows.append((f"memory, {CAPACITY:,} entries", f"{results['memory_mib']:.1f} MiB", f"<= {TARGET_MIB} MiB", results["memory_mib"] <= TARGET_MIB))
+    rows.append(("map writes", f"{results['map_entries_per_s']:,.0f} entries/s", "", None))
+    if results["grpc_entries_per_s"] is not None:
+        rate = results["grpc_entries_per_s"]
+        rows.append(("gRPC writes", f"{rate:,.0f} entries/s", f">= {TARGET_GRPC:,}", rate >= TARGET_GRPC))
+    for what, value, target, good in rows:
+        print_line(f"{what:<28} {value:>20}  {target:<12} {'' if good is None else verdict(good)}".rstrip())
+    return all(good is not False for *_, good in rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter samples")
+    arguments = parser.parse_args()
+    samples, repeat = (3, 300_000) if arguments.quick else (9, 1_500_000)
+    enter_namespace()
+    pins = Path(tempfile.mkdtemp(prefix="shbench"))
+    plane: DataPlane | None = None
+    try:
+        plane = DataPlane.open(interfaces=["in0"], capacity=CAPACITY, pin_dir=str(pins / "pins"), mode="auto")
+        results: dict[str, Any] = {"ns_per_packet": {}, "raw": {}}
+        done = 0
+        spent = 0.0
+        for size in SIZES:
+            print(f"{size:,} entries ...", flush=True)
+            spent += insert(plane, done, size)
+            done = size
+            raw = measure_packets(plane, size, samples, repeat)
+            results["ns_per_packet"][str(size)] = raw["ns"]
+            results["raw"][str(size)] = raw
+        spent += insert(plane, done, CAPACITY)
+        memory = plane.memory()
+        results["memory_mib"] = round(sum(memory.values()) / 2**20, 1)
+        results["memory_bytes"] = memory
+        results["entries"] = len(plane)
+        results["map_entries_per_s"] = round(CAPACITY / spent)
+        plane.clear()
+        results["grpc_entries_per_s"] = measure_grpc(plane, 20_000 if arguments.quick else 100_000)
+        results["interface_mode"] = plane.interfaces()[0][2]
+        results["host"] = host()
+        OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+        OUTPUT.write_text(json.dumps(results, indent=2) + "\n")
+        return 0 if report(results) else 1
+    finally:
+        if plane is not None:
+            plane.unload()
+        subprocess.run(["umount", str(pins / "pins")], capture_output=True)
+        subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True)
+        for path in (pins / "pins", pins):
+            path.rmdir()
+
+
+def insert(plane: DataPlane, first: int, last: int) -> float:
+    """Put entries first..last-1 in, prebuilt in parts of 50,000; returns the seconds that the writes took."""
+    spent = 0.0
+    for start in range(first, last, 50_000):
+        batch = [entry(n) for n in range(start, min(start + 50_000, last))]
+        begun = time.perf_counter()
+        outcome = plane.insert(batch)
+        spent += time.perf_counter() - begun
+        wrong = next((text for text in outcome if text is not None), None)
+        if wrong:
+            raise RuntimeError(f"an entry was refused: {wrong}")
+    return spent
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+/* For bench/relay_table.py: the relay program behind a wrapper that gives every run another, random key. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "relay.h"
+
+/* Entry n has these addresses and ports; bench/relay_table.py installs the same. */
+#define FIRST_DADDR 0x0a640001
+#define FIRST_SADDR 0x0b000000
+#define FIRST_PORT 4096
+#define PORTS 61440
+
+const volatile __u32 bench_entries = 1000;
+
+const volatile __u32 bench_mask = 1023; /* the smallest 2^n - 1 that is not below bench_entries - 1 */
+const volatile __u32 bench_shift = 10;  /* n */
+const volatile __u32 bench_half = 5;    /* n / 2 */
+
+static __u64 runs;
+
+/* Make the packet one of an entry's. Each round takes every entry once, in an order without pattern, so that
+ * every stream's RTP sequence goes on without a gap. */
+static __always_inline bool choose(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct iphdr *ip = data + ETHERNET_HEADER;
+	struct udphdr *udp = (void *)(ip + 1);
+	__u8 *rtp = (void *)(udp + 1);
+	__u32 n = 0, seq = 0;
+	__u64 run;
+	int i;
+
+	if ((void *)(rtp + RTP_HEADER) > end)
+		return false;
+	for (i = 0; i < 16; i++) {
+		run = runs++;
+		seq = run >> bench_shift;
+		n = ((__u32)run ^ seq * 0x27d4eb2f) & bench_mask;
+		n = ((n ^ n >> bench_half) * 0x9e3779b1) & bench_mask;
+		n = ((n ^ n >> bench_half) * 0x85ebca6b) & bench_mask;
+		n ^= n >> bench_half;
+		if (n < bench_entries)
+			break;
+	}
+	ip->ttl = 64;
+	ip->saddr = bpf_htonl(FIRST_SADDR + n);
+	ip->daddr = bpf_htonl(FIRST_DADDR + n / PORTS);
+	udp->source = bpf_htons(1024 + n % 50000);
+	udp->dest = bpf_htons(FIRST_PORT + n % PORTS);
+	*(__be16 *)(rtp + 2) = bpf_htons((__u16)seq);
+	*(__be32 *)(rtp + 4) = bpf_htonl(seq * 160);
+	return true;
+}
+
+SEC("xdp")
+int bench_empty(struct xdp_md *ctx)
+{
+	return XDP_PASS;
+}
+
+SEC("xdp")
+int bench_wrapper(struct xdp_md *ctx)
+{
+	return choose(ctx) ? XDP_PASS : XDP_ABORTED;
+}
+
+SEC("xdp")
+int bench_relay(struct xdp_md *ctx)
+{
+	if (!choose(ctx))
+		return XDP_ABORTED;
+	return relay(ctx, NATIVE);
+}
+
+char LICENSE[] SEC("license") = "Apache-2.0";
