@@ -27,6 +27,9 @@ RETRYABLE = frozenset({UNAVAILABLE})
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    # The errors of a batch come as one trailer.
+    ("grpc.max_metadata_size", 1 << 30),
+    ("grpc.absolute_max_metadata_size", 1 << 30),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -34,6 +37,10 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+# A call that ends so may have been carried out.
+_UNCERTAIN = frozenset(
+    getattr(grpc.StatusCode, name) for name in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED", "INTERNAL", "ABORTED", "DATA_LOSS")
 )
 _SUBSCRIBE_TIMEOUT = 5.0
 _BACKOFF = (0.1, 5.0)
@@ -263,7 +270,7 @@ class BfrtClient:
         """What a call's failure as a whole means; a session that turns out to be gone is given up."""
         code, details = error.code(), error.details()
         text = f"{self.target}: {code.name}: {details}"
-        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+        if code in _UNCERTAIN:
             return BfrtUnavailable(text)
         if code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND):
             # UNKNOWN without details: subscribed but not bound. NOT_FOUND: the server knows no such client
