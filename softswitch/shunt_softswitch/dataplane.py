@@ -281,7 +281,7 @@ class DataPlane:
                 continue
             fd = libbpf.get(path)
             if mode == "auto" or generic == (mode == "generic"):
-                libbpf.replace_program(fd, self._program(generic))
+                libbpf.replace_program(fd, self._relay_program(generic))
                 return _Attached(link.name, link.ifindex, generic, fd)
             self._detach(_Attached(link.name, link.ifindex, generic, fd))
         if not libbpf.disable_offloads(link.name):
@@ -289,7 +289,7 @@ class DataPlane:
         tries = {"native": (False,), "generic": (True,), "auto": (False, True)}[mode]
         for generic in tries:
             try:
-                fd = libbpf.attach_xdp(self._program(generic), link.ifindex, generic=generic)
+                fd = libbpf.attach_xdp(self._relay_program(generic), link.ifindex, generic=generic)
             except libbpf.BpfError as exc:
                 if exc.errno == errno.EBUSY:
                     raise DataPlaneError(f"{link.name} already has another XDP program: detach it first") from exc
@@ -305,7 +305,7 @@ class DataPlane:
         os.close(attached.link)
         self._link_path(attached.ifindex, attached.generic).unlink(missing_ok=True)
 
-    def _program(self, generic: bool) -> int:
+    def _relay_program(self, generic: bool) -> int:
         return self._loaded.programs["relay_generic" if generic else "relay_native"]
 
     def interfaces(self) -> list[tuple[str, int, str, int]]:
@@ -878,6 +878,10 @@ class DataPlane:
     def maps(self) -> dict[str, int]:
         """File descriptors of the maps by name, for programs that share them; they stay this object's."""
         return {name: self._loaded.maps[name] for name in _KERNEL_MAPS}
+
+    def program(self, name: str) -> int:
+        """File descriptor of a program (`relay_native`, `relay_generic`, `relay_trace`) for a test run; it stays this object's."""
+        return self._loaded.programs[name]
 
     def memory(self) -> dict[str, int]:
         """Bytes of kernel memory of each map."""
