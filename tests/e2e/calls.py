@@ -79,7 +79,7 @@ def place(
 ) -> Outcome:
     """Place one call and watch it to its end. trunk: the callee is the trunk, and not a registered user.
 
-    during: called once every stream is offloaded, while the call goes on. Raises LabError if SIPp saw
+    during: called once every stream, RTP and RTCP, is offloaded, while the call goes on. Raises LabError if SIPp saw
     the call go in another way than the scenarios say.
     """
     port = 5060 if trunk else SIP_PORT + (callee_version == 6)
@@ -104,10 +104,11 @@ def place(
             except LabError:
                 if lab.edge.agent.alive:
                     raise
-            if during is not None and seen and all(s["state"] == "offloaded" for line in seen[-1]["media"] for s in line["streams"] if s["component"] == "rtp"):
+            if during is not None and seen and all(s["state"] == "offloaded" for line in seen[-1]["media"] for s in line["streams"]):
                 during()
                 during = None
             time.sleep(0.02)
+        assert during is None, f"not every stream was offloaded: {seen[-1] if seen else None}"
         caller.finish(5)
         callee.finish(10)
         seconds = time.monotonic() - started

@@ -104,6 +104,8 @@ def test_forked_call_follows_the_branch_that_answers(lab: Lab) -> None:
     assert {leg["learned"] for leg in view["media"][0]["legs"].values()} == {f"{address('caller')}:6000", f"{address('callee')}:7000"}
     to_callee = next(d for d in packets.directions if d.sender == "caller")
     assert to_callee.sent > 50 and to_callee.received == to_callee.sent
+    # The CANCEL of the branch that lost is not the end of the call.
+    assert to_callee.offloaded >= 0.85 * to_callee.sent, to_callee
     await_clean(lab)
 
 
