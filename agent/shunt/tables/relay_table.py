@@ -63,9 +63,15 @@ class _Rewrite:
             raise SchemaError(f"{table.name}: {action.name} has a parameter {strange[0]} that the agent does not know")
         self.has_src = self.by_name["src_addr"] is not None
         self.has_dscp = self.by_name["set_dscp"] is not None and self.by_name["dscp"] is not None
-        address = self.by_name["dst_addr"]
-        assert address is not None
-        self.addr_size = address.size
+        self.addr_size: int | None = None
+        for name, sizes in (("src_addr", (4, 16)), ("dst_addr", (4, 16)), ("src_port", (2,)), ("dst_port", (2,)), ("set_dscp", (1,)), ("dscp", (1,))):
+            field = self.by_name[name]
+            if field is not None and field.size not in sizes:
+                raise SchemaError(f"{table.name}: {action.name}'s {name} has {field.size} bytes")
+            if field is not None and "addr" in name:
+                if self.addr_size not in (None, field.size):
+                    raise SchemaError(f"{table.name}: {action.name} mixes IP versions")
+                self.addr_size = field.size
         data: list[wire.Part] = wire.number(1, action.id)
         for field in self.by_name.values():
             if field is not None:
@@ -183,9 +189,17 @@ class _RelayTarget(_KeyedTable):
         super().__init__(table)
         self.ttl = table.data.find("$ENTRY_TTL")
         key = self.key_parts()
-        self.rewrites = [_Rewrite(table, action, key, self.ttl) for action in table.actions if action.fields.find("dst_addr") is not None and not action.default_only]
+        self.rewrites: list[_Rewrite] = []
+        reasons = ["there is none"]
+        for action in table.actions:
+            if not action.default_only:
+                try:
+                    self.rewrites.append(_Rewrite(table, action, key, self.ttl))
+                except SchemaError as error:
+                    # A target may have actions for other purposes.
+                    reasons.append(str(error))
         if not self.rewrites:
-            raise SchemaError(f"{table.name}: no action says where packets go")
+            raise SchemaError(f"{table.name}: no action says where packets go: {reasons[-1]}")
         # The shortest action that suits an entry comes first.
         self.rewrites.sort(key=lambda rewrite: len(rewrite.action.fields))
         self.by_action = {rewrite.action.id: rewrite for rewrite in self.rewrites}

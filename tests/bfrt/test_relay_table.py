@@ -1,0 +1,433 @@
+"""The agent's relay table against a served data plane: results, order, retries, connections that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt.client import BfrtUnavailable
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, StreamStats
+from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
+from shunt_softswitch import schema
+from shunt_softswitch.entries import BfrtError, Code, MediaKey
+from shunt_softswitch.server import serve
+from shunt_softswitch.service import BfRuntimeService
+from tests.bfrt.conftest import Served, insert, update
+from tests.bfrt.fake_dataplane import FakeDataPlane, notice
+
+
+def entry(number: int, **changes: object) -> RelayEntry:
+    relay = Endpoint(b"\x0a\x5b\x01\x01", 10_000 + number)
+    key = FiveTuple(Endpoint((0x0B000000 + number).to_bytes(4, "big"), 4_000), relay)
+    return replace(RelayEntry(key, Endpoint(relay.addr, 9_000), Endpoint.of("10.9.9.9", 5_000)), **changes)
+
+
+def entry6(number: int) -> RelayEntry:
+    key = FiveTuple(Endpoint.of("2001:db8::1", 1 + number), Endpoint.of("2001:db8::2", 2))
+    return RelayEntry(key, Endpoint.of("10.1.1.1", 3), Endpoint.of("10.2.2.2", 4), 5_000, 46)
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def connected(target: str, **options: object) -> AsyncIterator[RelayTable]:
+    table = RelayTable(target, client_id=os.getpid(), **options)  # type: ignore[arg-type]
+    up = asyncio.Event()
+    table.on_up = up.set
+    await table.start()
+    try:
+        await asyncio.wait_for(up.wait(), 5)
+        assert table.connected and table.last_error == ""
+        yield table
+    finally:
+        await table.close()
+
+
+@pytest.fixture
+async def table(served: Served) -> AsyncIterator[RelayTable]:
+    async with connected(served.target) as table:
+        yield table
+
+
+async def test_in_changed_read_and_out(served: Served, table: RelayTable) -> None:
+    first = entry(1)
+    assert (await table.insert(first)).outcome is Outcome.INSTALLED
+    assert served.dataplane.table == {first.key: first}
+    second = replace(first, dst=Endpoint.of("10.7.7.7", 1), src=Endpoint.of("10.6.6.6", 2), dscp=0)
+    served.dataplane.counted[first.key] = StreamStats(5, 1_000, 20, 1, 2, 3, 400, 0xCAFE, 6)
+    assert (await table.modify(second)).outcome is Outcome.INSTALLED
+    assert await table.entries() == served.dataplane.table == {first.key: second}
+    expected = StreamStats(5, 1_000, 20, 1, 2, 3, 400, 0xCAFE, 6)
+    assert await table.stats([first.key, entry(2).key]) == await table.stats(None) == {first.key: expected}
+    result, last = await table.delete(first.key)
+    assert result.outcome is Outcome.REMOVED and last == expected
+    result, last = await table.delete(first.key)
+    assert result.outcome is Outcome.ABSENT and result.ok and last is None
+    assert await table.entries() == {}
+
+
+async def test_ipv6_and_between_the_versions(served: Served, table: RelayTable) -> None:
+    to6 = replace(entry(1), src=Endpoint.of("2001:db8::5", 1), dst=Endpoint.of("2001:db8::6", 2))
+    entries = [entry6(1), to6, replace(entry6(2), src=entry6(2).key.dst, dst=entry6(2).key.src, dscp=None)]
+    assert all(result.ok for result in await table.insert_many(entries))
+    assert await table.entries() == {e.key: e for e in entries} == served.dataplane.table
+    assert set(await table.stats([e.key for e in entries])) == {e.key for e in entries} == set(await table.stats(None))
+
+
+async def test_statistics_without_rtp_are_unknown_not_zero(served: Served, table: RelayTable) -> None:
+    await table.insert(entry(1))
+    served.dataplane.counted[entry(1).key] = StreamStats(5, 100, 1, None, None, None, None, None, 2)
+    assert (await table.stats(None))[entry(1).key] == StreamStats(5, 100, 1, None, None, None, None, None, 2)
+
+
+async def test_what_is_there_is_modified_and_what_is_gone_put_in(served: Served, table: RelayTable) -> None:
+    await table.insert(entry(1))
+    served.dataplane.counted[entry(1).key].packets = 7
+    other = entry(1, dst=Endpoint.of("10.5.5.5", 5))
+    assert (await table.insert(other)).outcome is Outcome.INSTALLED
+    assert served.dataplane.table[other.key] == other and served.dataplane.counted[other.key].packets == 7
+    assert (await table.modify(entry(2))).outcome is Outcome.INSTALLED
+    assert served.dataplane.table[entry(2).key] == entry(2)
+
+
+async def test_each_operation_has_its_own_result(served: Served, table: RelayTable) -> None:
+    served.dataplane.capacity = 3
+    bad = entry(2, dst=Endpoint.of("10.9.9.9", 0))
+    mixed = replace(entry(5), key=FiveTuple(Endpoint.of("2001:db8::1", 1), Endpoint.of("10.0.0.1", 1)))
+    entries = [entry(1), bad, entry(3), mixed, entry(4), entry(6), entry(7, dscp=64)]
+    results = await table.insert_many(entries)
+    assert [result.outcome.name for result in results] == ["INSTALLED", "REJECTED", "INSTALLED", "REJECTED", "INSTALLED", "TABLE_FULL", "REJECTED"]
+    assert "destination port 0" in results[1].detail and "mixes IP versions" in results[3].detail
+    assert set(served.dataplane.table) == {entry(n).key for n in (1, 3, 4)}
+
+
+async def test_many_callers_share_batches(served: Served, table: RelayTable) -> None:
+    calls = 0
+    write = served.service._apply
+
+    def counting(*arguments: object, **options: object) -> None:
+        nonlocal calls
+        calls += 1
+        write(*arguments, **options)  # type: ignore[arg-type]
+
+    served.service._apply = counting  # type: ignore[method-assign]
+    results = await asyncio.gather(*(table.insert(entry(n)) for n in range(500)))
+    assert all(result.ok for result in results) and len(served.dataplane.table) == 500
+    assert calls == 1
+
+
+async def test_operations_on_one_key_keep_their_order(served: Served, table: RelayTable) -> None:
+    """Whatever a batch holds and however the target delays, the last operation on a key wins."""
+    operations: list[Awaitable[object]] = []
+    for number in range(40):
+        key = entry(number % 4).key
+        operations.append(table.insert(entry(number % 4, dst=Endpoint.of("10.0.0.1", 1 + number))))
+        if number % 3 == 0:
+            operations.append(table.delete(key))
+    results = await asyncio.gather(*operations)
+    assert all((result[0] if isinstance(result, tuple) else result).ok for result in results)  # type: ignore[union-attr]
+    # 36 and 39 were deleted again, and they were the last of their keys.
+    assert {key.dst.port - 10_000: e.dst.port for key, e in served.dataplane.table.items()} == {1: 38, 2: 39}
+
+
+async def test_deletes_are_not_overtaken_by_statistics(served: Served, table: RelayTable) -> None:
+    await table.insert_many([entry(n) for n in range(2_500)])
+    for n, stats in enumerate(served.dataplane.counted.values()):
+        stats.packets = n + 1
+    found = await table.delete_many([entry(n).key for n in range(2_500)])
+    assert [stats.packets for _, stats in found if stats is not None] == list(range(1, 2_501))
+    assert not served.dataplane.table
+
+
+def refuse(service: BfRuntimeService, times: int, code: Code = Code.UNAVAILABLE) -> list[int]:
+    """Make the next groups of updates fail with a code."""
+    left = [times]
+    flush = service._flush
+
+    def refusing(group: object, batch: object) -> None:
+        if left[0] > 0 and group.positions:  # type: ignore[attr-defined]
+            left[0] -= 1
+            for position in group.positions:  # type: ignore[attr-defined]
+                batch.errors[position] = BfrtError(code, "told to fail")  # type: ignore[attr-defined]
+            return
+        flush(group, batch)  # type: ignore[arg-type]
+
+    service._flush = refusing  # type: ignore[method-assign]
+    return left
+
+
+async def test_a_busy_target_is_asked_again(served: Served, table: RelayTable) -> None:
+    refuse(served.service, 3)
+    assert (await table.insert(entry(1))).outcome is Outcome.INSTALLED
+    assert table.counters.retries == 3
+
+
+async def test_a_target_that_stays_busy_is_unavailable(served: Served, table: RelayTable) -> None:
+    refuse(served.service, 99)
+    result = await table.insert(entry(1))
+    assert result.outcome is Outcome.UNAVAILABLE and not result.ok and "busy" in result.detail
+    refuse(served.service, 0)
+
+
+async def test_no_answer_is_not_installed(served: Served, table: RelayTable) -> None:
+    """The target applies the write, but its answer never comes."""
+    write = table._client.write
+
+    async def lost(updates: list[bytes], **options: object) -> object:
+        await write(updates)
+        raise BfrtUnavailable("the answer was lost")
+
+    table._client.write = lost  # type: ignore[method-assign,assignment]
+    result = await table.insert(entry(1))
+    assert result.outcome is Outcome.UNAVAILABLE and "the answer was lost" in result.detail
+    assert entry(1).key in served.dataplane.table
+
+
+async def test_an_answer_that_is_lost_once_is_asked_for_again(served: Served, table: RelayTable) -> None:
+    """The repeated insert finds its entry there, which is as good as an answer."""
+    write = table._client.write
+    losses = iter((True,))
+
+    async def lost(updates: list[bytes], **options: object) -> object:
+        answer = await write(updates)
+        if next(losses, False):
+            raise BfrtUnavailable("the answer was lost")
+        return answer
+
+    table._client.write = lost  # type: ignore[method-assign,assignment]
+    assert (await table.insert(entry(1))).outcome is Outcome.INSTALLED
+    assert served.dataplane.table == {entry(1).key: entry(1)}
+
+
+async def test_media_is_declared_once_and_others_left_alone(served: Served, table: RelayTable) -> None:
+    theirs = MediaRange(b"\x0a\x00\x00\x09", 1, 2)
+    served.service._add_media(MediaKey((theirs.addr, theirs.first_port, theirs.last_port, 0)))
+    ours = [MediaRange(b"\x0a\x00\x00\x01", 10_000, 20_000), MediaRange(bytes(15) + b"\x01", 1, 65_535)]
+    for _ in range(2):
+        assert (await table.declare_media(ours)).outcome is Outcome.INSTALLED
+    assert set(served.dataplane.ranges) == {theirs, *ours}
+    refused = await table.declare_media([MediaRange(b"\x0a\x00\x00\x01", 5, 4)])
+    assert refused.outcome is Outcome.REJECTED and "after its end" in refused.detail
+    assert (await table.declare_media([])).ok
+
+
+async def test_notices(served: Served, table: RelayTable) -> None:
+    learned: list[LearnNotice] = []
+    idle: list[FiveTuple] = []
+    table.on_learn = learned.append
+    table.on_idle = idle.append
+    wanted = [notice(entry(n).key, ssrc=n, seq=n) for n in range(600)] + [notice(entry6(1).key, ssrc=2**32 - 1, seq=65_535)]
+    served.service.notify_learn(wanted)
+    await until(lambda: len(learned) == 601)
+    assert learned == wanted
+    await table.insert_many([entry(1, ttl_ms=1_500), entry6(1)])
+    served.dataplane.ages = {entry(1).key: 1_500, entry6(1).key: 60_000}
+    await until(lambda: len(idle) == 2)
+    assert set(idle) == {entry(1).key, entry6(1).key}
+
+
+async def test_callbacks_that_fail_stop_nothing(served: Served, table: RelayTable, caplog: pytest.LogCaptureFixture) -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("a bug of the caller")
+
+    table.on_learn = failing
+    served.service.notify_learn([notice(entry(1).key)])
+    await until(lambda: "a bug of the caller" in caplog.text)
+    assert (await table.insert(entry(1))).ok
+
+
+async def test_trace_totals_and_name(served: Served, table: RelayTable) -> None:
+    assert table.data_plane == "softswitch (generic XDP on lo)"
+    await table.insert(entry(1))
+    assert (await table.trace(entry(1).key))["verdict"] == "redirect"
+    assert (await table.trace(entry6(1).key)) == {"verdict": "pass", "reason": "no entry", "out_src": "", "out_dst": "", "out_interface": ""}
+    totals = await table.totals()
+    assert totals["entries"] == 1 and totals["capacity"] == 5_000 and totals["missed_packets"] == 0
+
+
+async def test_without_a_data_plane(unused_tcp_port: int) -> None:
+    table = RelayTable(f"127.0.0.1:{unused_tcp_port}", client_id=1)
+    await table.start()
+    assert not table.connected
+    assert (await table.insert(entry(1))).outcome is Outcome.UNAVAILABLE
+    assert (await table.delete(entry(1).key))[0].outcome is Outcome.UNAVAILABLE
+    assert (await table.declare_media([MediaRange(bytes(4), 1, 2)])).outcome is Outcome.UNAVAILABLE
+    for question in (table.entries(), table.stats(None), table.trace(entry(1).key), table.totals()):
+        with pytest.raises(DataPlaneUnavailable):
+            await question
+    await until(lambda: "UNAVAILABLE" in table.last_error)
+    await table.close()
+    await table.close()
+    assert (await table.insert(entry(1))).outcome is Outcome.UNAVAILABLE
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    import socket
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+async def test_the_data_plane_may_come_later_and_come_back(unused_tcp_port: int) -> None:
+    address = f"127.0.0.1:{unused_tcp_port}"
+    dataplane = FakeDataPlane()
+    ups: list[str] = []
+    downs: list[str] = []
+    table = RelayTable(address, client_id=1)
+    table.on_up = lambda: ups.append("up")
+    table.on_down = downs.append
+    await table.start()
+    await asyncio.sleep(0.2)
+    try:
+        async with serve(BfRuntimeService(dataplane, schema.load(100)), [address]):
+            await until(lambda: table.connected)
+            assert (await table.insert(entry(1))).ok
+        await until(lambda: not table.connected)
+        assert len(ups) == len(downs) == 1 and downs[0]
+        assert (await table.insert(entry(2))).outcome is Outcome.UNAVAILABLE
+        async with serve(BfRuntimeService(dataplane, schema.load(100)), [address]):
+            await until(lambda: table.connected)
+            assert set(await table.entries()) == {entry(1).key}
+            assert (await table.delete(entry(1).key))[0].outcome is Outcome.REMOVED
+        assert len(ups) == 2
+    finally:
+        await table.close()
+
+
+async def test_a_session_that_the_server_forgot_is_made_anew(served: Served, table: RelayTable) -> None:
+    downs: list[str] = []
+    table.on_down = downs.append
+    client = served.service._clients[os.getpid()]
+    client.bound = False
+    assert (await table.insert(entry(1))).outcome is Outcome.UNAVAILABLE
+    await until(lambda: downs)
+    await until(lambda: table.connected)
+    assert (await table.insert(entry(1))).ok
+
+
+async def test_only_one_agent_owns_the_program(served: Served) -> None:
+    second = RelayTable(served.target, client_id=2)
+    async with connected(served.target):
+        await second.start()
+        await until(lambda: "another client owns" in second.last_error)
+        assert not second.connected
+    await until(lambda: second.connected)
+    await second.close()
+
+
+async def test_closing_ends_what_is_under_way(served: Served) -> None:
+    async with connected(served.target, batch_delay=30.0) as table:
+        waiting = [asyncio.ensure_future(table.insert(entry(n))) for n in range(3)]
+        await asyncio.sleep(0.05)
+    assert {result.outcome for result in await asyncio.gather(*waiting)} == {Outcome.UNAVAILABLE}
+
+
+async def test_a_batch_under_way_when_the_server_dies(unused_tcp_port: int) -> None:
+    address = f"127.0.0.1:{unused_tcp_port}"
+    service = BfRuntimeService(FakeDataPlane(), schema.load(100))
+    arrived = asyncio.Event()
+
+    async def silent(data: bytes, context: grpc.aio.ServicerContext) -> pb.WriteResponse:
+        arrived.set()
+        await asyncio.sleep(60)
+        return pb.WriteResponse()
+
+    async with serve(service, [address]):
+        async with connected(address) as table:
+            pass
+    service.write = silent  # type: ignore[method-assign]
+    async with serve(service, [address]):
+        table = RelayTable(address, client_id=3)
+        await table.start()
+        await asyncio.wait_for(arrived.wait(), 5)  # the idle attribute, unanswered
+        assert not table.connected
+    await table.close()
+
+
+def reduced_schema(change: Callable[[dict[str, list[dict[str, object]]]], None]) -> tuple[bytes, bytes]:
+    """The program's schema after a change, and no fixed tables: what another target may hand out."""
+    document = json.loads(schema.load(5_000).program_json)
+    change(document)
+    return json.dumps(document).encode(), b'{"tables": []}'
+
+
+def hand_out(served: Served, program: bytes, fixed: bytes) -> None:
+    """Make the softswitch's service look like a target with another schema."""
+    served.service.served = replace(served.service.served, program_json=program, fixed_json=fixed)
+
+
+async def test_a_target_with_counters_and_one_action(served: Served) -> None:
+    """As a switch without the softswitch's tables and with the short action only."""
+
+    def change(document: dict[str, list[dict[str, object]]]) -> None:
+        document["tables"] = [t for t in document["tables"] if t["name"] in ("pipe.Ingress.relay", "pipe.Ingress.media")]
+        document["tables"][0]["action_specs"] = [a for a in document["tables"][0]["action_specs"] if a["name"] in ("Ingress.relay_to", "NoAction")]  # type: ignore[union-attr,index]
+        document["learn_filters"] = document["learn_filters"][:1]
+
+    hand_out(served, *reduced_schema(change))
+    async with connected(served.target) as table:
+        assert table.data_plane == "BF Runtime target"
+        results = await table.insert_many([entry(1), entry(2, src=Endpoint.of("10.0.0.1", 1)), entry(3, dscp=46), entry6(1)])
+        assert [result.outcome.name for result in results] == ["INSTALLED", "REJECTED", "REJECTED", "REJECTED"]
+        assert "no action that sends" in results[1].detail and "DSCP 46" in results[2].detail and "IPv6" in results[3].detail
+        served.dataplane.counted[entry(1).key] = StreamStats(7, 700, 5)
+        assert await table.stats(None) == await table.stats([entry(1).key]) == {entry(1).key: StreamStats(7, 700)}
+        result, last = await table.delete(entry(1).key)
+        assert result.ok and last == StreamStats(7, 700)
+        assert await table.totals() == {"entries": 0, "capacity": 5_000}
+        assert (await table.trace(entry(1).key))["verdict"] == "unknown"
+        assert (await table.declare_media([MediaRange(bytes(16), 1, 2)])).outcome is Outcome.REJECTED
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (b'{"tables": []}', "no relay table"),
+        (b"{", "schema document 0"),
+        (reduced_schema(lambda d: d["tables"][0]["key"].pop())[0], "no 'dst_port'"),  # type: ignore[attr-defined]
+        (reduced_schema(lambda d: d["tables"][0]["key"][3]["type"].update(width=32))[0], "not a 5-tuple"),  # type: ignore[index]
+        (reduced_schema(lambda d: d["tables"][0].update(action_specs=[]))[0], "no action says"),
+        (reduced_schema(lambda d: [a["data"] and a["data"][0].update(name="elsewhere") for a in d["tables"][0]["action_specs"]])[0], "no action says"),  # type: ignore[func-returns-value,index]
+    ],
+)
+async def test_a_target_that_cannot_serve_is_refused_with_a_reason(served: Served, program: bytes, reason: str) -> None:
+    hand_out(served, program, b'{"tables": []}')
+    table = RelayTable(served.target, client_id=4)
+    await table.start()
+    try:
+        await until(lambda: reason in table.last_error)
+        assert not table.connected and not any(client.bound for client in served.service._clients.values())
+    finally:
+        await table.close()
+
+
+async def test_another_program(served: Served) -> None:
+    table = RelayTable(served.target, client_id=4, program="switch")
+    await table.start()
+    await until(lambda: "'switch'; it runs relay" in table.last_error)
+    await table.close()
+
+
+async def test_the_table_and_another_client_agree(served: Served, table: RelayTable) -> None:
+    """What P4 Studio's client writes beside the agent, the agent reads."""
+    raw = served.raw()
+    await raw.write(insert(7), p4_name="relay")
+    assert list(await table.entries()) == list(served.dataplane.table)
+    await table.delete(next(iter(served.dataplane.table)))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await raw.write(update(pb.Update.DELETE, 7), p4_name="relay")
