@@ -63,9 +63,10 @@ class Agent:
             self.table = RelayTable(
                 config.data_plane.target, client_id=os.getpid() & 0x7FFFFFFF, device_id=config.data_plane.device_id, program=config.data_plane.program
             )
-        policy = Policy(
-            one_way_after=learning.one_way_after_s, idle_ms=config.data_plane.idle_ms if config.data_plane else 0, enabled=self.table is not None
-        )
+        # An entry has to be reported idle before the relay's own time-out would have come.
+        shortest = min(relay.ttl for relay in self.pool.relays)
+        idle_ms = min(config.data_plane.idle_ms, int(shortest * 500)) if config.data_plane else 0
+        policy = Policy(one_way_after=learning.one_way_after_s, idle_ms=max(idle_ms, 1000), enabled=self.table is not None)
         self.offloader = Offloader(self.book, self.table, policy)
         if self.journal is not None:
             self.offloader.line_changed = lambda line: self.journal.call_changed(line.call)

@@ -90,6 +90,7 @@ class Offloader:
         self._reconciling = asyncio.Lock()
         if table is not None:
             table.on_learn = self.noticed
+            table.on_idle = self.fell_idle
             table.on_up = lambda: self.spawn(self.reconcile())
 
     def restore(self, call: Call) -> None:
@@ -196,6 +197,7 @@ class Offloader:
         if result.outcome is Outcome.INSTALLED:
             stream.installed = entry
             stream.uncertain = False
+            stream.idle_since = None
             stream.was_offloaded = True
             self.entries[entry.key] = stream
             stream.set(State.OFFLOADED, reason, now)
@@ -252,6 +254,14 @@ class Offloader:
         for line in lines:
             self.book.release(line, reason)
         await asyncio.gather(*(self.sync(line) for line in lines))
+
+    # -- idle entries ----------------------------------------------------------------------------------
+
+    def fell_idle(self, key: FiveTuple) -> None:
+        """The data plane reports that an entry has met no packet for its time-out."""
+        stream = self.entries.get(key)
+        if stream is not None and stream.installed is not None:
+            stream.idle_since = self.clock() - stream.installed.ttl_ms / 1000
 
     # -- learning -----------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class Upkeep:
         self.book = offloader.book
         self.notify = notify
         self.timeouts_raised = 0
-        self._idle_read_at = 0.0
+        self._swept_at = 0.0
         self._in_flight = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
@@ -61,11 +61,21 @@ class Upkeep:
                 log.info("%s: no delete followed the BYE; learning again", line.call.call_id)
                 await self.offloader.resume(line)
         shortest = min((relay.ttl for relay in self.pool.relays), default=60.0)
-        if now - self._idle_read_at >= min(5.0, shortest / 4):
-            self._idle_read_at = now
-            await self.offloader.read_live()
-            await asyncio.gather(*(self._time_out(line, now) for line in lines))
+        if now - self._swept_at >= min(5.0, shortest / 4):
+            self._swept_at = now
+            await self._sweep([line for line in lines if self._may_be_over(line, now)], now)
             await self.offloader.sweep_orphans()
+
+    def _may_be_over(self, line: MediaLine, now: float) -> bool:
+        """Whether nothing was heard of a line for long; the data plane says which entries are idle, so live calls cost nothing."""
+        relay = self._relay(line)
+        if relay is None or now - line.last_activity < relay.ttl:
+            return False
+        return all(stream.installed is None or stream.idle_since is not None for stream in line.streams)
+
+    async def _sweep(self, lines: list[MediaLine], now: float) -> None:
+        await self.offloader.read_live(lines)
+        await asyncio.gather(*(self._time_out(line, now) for line in lines))
 
     def _relay(self, line: MediaLine) -> Relay | None:
         relay = self.pool.by_name.get(line.call.relay)
@@ -125,14 +135,18 @@ class Upkeep:
 
     async def _time_out(self, line: MediaLine, now: float) -> None:
         relay = self._relay(line)
-        if relay is None or line.released is not None or now - line.last_activity < relay.ttl:
+        if relay is None or line.released is not None:
             return
         for stream in line.streams:
-            if stream.installed is None:
+            if stream.installed is None or stream.idle_since is None:
                 continue
-            idle = now - stream.since
-            if stream.live is not None and stream.live.packets > 0 and stream.live.idle_ms is not None:
-                idle = min(idle, stream.live.idle_ms / 1000)
+            if stream.live is not None and stream.live.idle_ms is not None:
+                idle = stream.live.idle_ms / 1000
+                if idle * 1000 < stream.installed.ttl_ms:
+                    # It woke up again; the data plane will report when it falls idle the next time.
+                    stream.idle_since = None
+            else:
+                idle = now - stream.idle_since
             if idle < relay.ttl:
                 return
         relayed = await self._relay_packets(line, relay)

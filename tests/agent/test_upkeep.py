@@ -73,6 +73,8 @@ async def test_a_silent_call_is_timed_out_by_the_agent_and_the_sip_server_is_tol
     await offloaded(core)
     for stat in core.table.counts.values():
         stat.packets, stat.idle_ms = 10, 59_000
+    for key in core.table.held:
+        core.table.on_idle(key)
     core.now += 61
     core.offloader.book.lines()[0].relay_packets = 3
     await upkeep.tick()
@@ -93,9 +95,46 @@ async def test_one_live_direction_keeps_a_call():
     await offloaded(core)
     for stat, idle in zip(core.table.counts.values(), (500, 500_000)):
         stat.packets, stat.idle_ms = 10, idle
+    for key in core.table.held:
+        core.table.on_idle(key)
     core.now += 400
     await upkeep.tick()
     assert sent == [] and len(core.table.held) == 2
+
+
+async def test_live_calls_are_not_read_for_the_time_out():
+    core = Core()
+    upkeep, sent = clockwork(core)
+    await core.pool.relays[0].poll()
+    await offloaded(core)
+    read: list[object] = []
+    original = core.table.stats
+
+    async def counted(keys):
+        read.append(keys)
+        return await original(keys)
+
+    core.table.stats = counted
+    core.now += 1000
+    await upkeep.tick()
+    assert read == [] and sent == [] and len(core.table.held) == 2
+
+
+async def test_a_data_plane_without_idle_times_is_believed_by_its_notice():
+    core = Core()
+    upkeep, sent = clockwork(core)
+    await core.pool.relays[0].poll()
+    await offloaded(core)
+    core.offloader.book.lines()[0].relay_packets = 3
+    for key, stat in core.table.counts.items():
+        stat.idle_ms = None
+        core.table.on_idle(key)
+    core.now += 20
+    await upkeep.tick()
+    assert sent == []
+    core.now += 50
+    await upkeep.tick()
+    assert len(sent) == 1
 
 
 async def test_a_re_offer_without_notify_arguments_cancels_the_notification():

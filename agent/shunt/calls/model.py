@@ -93,7 +93,11 @@ class Leg:
 
 @dataclass(slots=True)
 class Stream:
-    """One direction of one component. `installed` is the entry that the data plane confirmed, and only that."""
+    """One direction of one component.
+
+    installed is the entry that the data plane confirmed, and only that; idle_since (monotonic seconds) is set
+    when the data plane reported it idle.
+    """
 
     sender: Side
     component: Component
@@ -103,6 +107,7 @@ class Stream:
     since: float = 0.0
     installed: RelayEntry | None = None
     uncertain: bool = False
+    idle_since: float | None = None
     retry_at: float = 0.0
     offloaded_after_ms: float | None = None
     was_offloaded: bool = False
