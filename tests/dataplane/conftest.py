@@ -28,9 +28,8 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         yield made
 
 
-@pytest.fixture
-def plane(lab: Lab) -> Iterator[DataPlane]:
-    """A data plane on both interfaces of the relay, with the test thread in the relay's namespace."""
+@pytest.fixture(scope="module")
+def _opened(lab: Lab) -> Iterator[DataPlane]:
     with lab_module.inside(lab.ns("relay")):
         for interface, address, mac in (
             ("ra", lab_module.HOST_A4, lab_module.MAC_A),
@@ -44,3 +43,13 @@ def plane(lab: Lab) -> Iterator[DataPlane]:
             yield opened
         finally:
             opened.unload()
+
+
+@pytest.fixture
+def plane(_opened: DataPlane) -> Iterator[DataPlane]:
+    """An empty data plane on both interfaces of the relay, with the test thread in the relay's namespace."""
+    yield _opened
+    _opened.clear()
+    for ports in _opened.media():
+        _opened.remove_media(ports)
+    _opened.poll_learn(1 << 20)

@@ -195,7 +195,7 @@ def test_packet(plane: DataPlane, case: Case) -> None:
     assert plane.reasons() == before
 
 
-@pytest.mark.parametrize("made", [V4, V6, V4_TO_6, V6_TO_4], ids=str)
+@pytest.mark.parametrize("made", [V4, V6, V4_TO_6, V6_TO_4], ids=["4", "6", "4to6", "6to4"])
 def test_generic_mode_keeps_a_partial_checksum_partial(plane: DataPlane, made: RelayEntry) -> None:
     plane.insert(ENTRIES)
     verdict, left = run(plane, partial(made), "relay_generic")
@@ -211,13 +211,13 @@ def test_trailing_ethernet_padding_stays(plane: DataPlane) -> None:
     assert run(plane, padded(packet(V4_TO_6, b"abc", udp={"chksum": 0}))) == (layout.XDP_REDIRECT, padded(relayed(V4_TO_6, b"abc")))
 
 
-@pytest.mark.parametrize("made", [V4, V6, V4_TO_6, V6_TO_4], ids=str)
+@pytest.mark.parametrize("made", [V4, V6, V4_TO_6, V6_TO_4], ids=["4", "6", "4to6", "6to4"])
 @pytest.mark.parametrize("tag", [None, Dot1Q(vlan=7, prio=5)], ids=["untagged", "tagged"])
 def test_next_hop_on_a_vlan(plane: DataPlane, made: RelayEntry, tag: Packet | None) -> None:
     """The row names tag 300: an untagged packet gets it, a tagged one has its tag rewritten and keeps its priority."""
     plane.insert(ENTRIES)
     row = libbpf.map_view(plane.maps()["nexthops"], layout.NEXTHOPS * layout.NEXTHOP.size)
-    for at in range(layout.NEXTHOP.size, 64 * layout.NEXTHOP.size, layout.NEXTHOP.size):
+    for at in range(0, layout.NEXTHOPS * layout.NEXTHOP.size, layout.NEXTHOP.size):
         generation, ifindex, macs, vlan, mtu, flags, unused = layout.NEXTHOP.unpack_from(row, at)
         if generation & 1:
             layout.NEXTHOP.pack_into(row, at, generation, ifindex, macs, 300, mtu, flags, unused)
@@ -227,7 +227,7 @@ def test_next_hop_on_a_vlan(plane: DataPlane, made: RelayEntry, tag: Packet | No
     assert left.hex() == bytes(Ether(**RELAYED) / Dot1Q(vlan=300, prio=5 if tag else 0) / plain.payload).hex()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payload=st.binary(max_size=1400), made=st.sampled_from([V4, V6, V4_TO_6, V6_TO_4, DSCP]), ttl=st.integers(2, 255), tos=st.integers(0, 255))
 def test_any_payload_leaves_with_right_checksums(plane: DataPlane, payload: bytes, made: RelayEntry, ttl: int, tos: int) -> None:
     plane.insert(ENTRIES)
@@ -254,7 +254,7 @@ def partial_of(frame: Packet) -> bytes:
     return bytes(raw)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=st.binary(min_size=14, max_size=200), base=st.sampled_from(range(len(CASES))), flips=st.lists(st.tuples(st.integers(0, 80), st.integers(0, 255)), max_size=4))
 def test_damaged_frames_are_relayed_right_or_left_alone(plane: DataPlane, raw: bytes, base: int, flips: list[tuple[int, int]]) -> None:
     """Whatever is not redirected is bit for bit as it came; whatever is went to an entry's destination."""
@@ -282,5 +282,6 @@ def test_trace_names_the_way_out(plane: DataPlane) -> None:
     assert plane.trace(V4_TO_6.key, vlan=4)["out_dst"] == f"[{HOST_B6}]:6000"
     assert plane.trace(HAIRPIN.key)["out_interface"] == "ra"
     assert plane.trace(FiveTuple(ep("192.0.2.1:1"), V4.key.dst))["reason"] == "stray-source"
+    before = plane.totals()
     assert plane.trace(UNRESOLVED.key) == {"verdict": "pass", "reason": "no-next-hop", "out_src": "", "out_dst": "", "out_interface": ""}
-    assert plane.totals()["rx_packets"] == 0
+    assert plane.totals() == before
