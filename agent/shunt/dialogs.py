@@ -27,6 +27,8 @@ class DialogWatch:
         if seen.method in ("BYE", "CANCEL"):
             self.byes += 1
             for line in self.book.of_dialog(seen.call_id, seen.from_tag, seen.to_tag):
+                if seen.method == "CANCEL" and line.established:
+                    continue  # the SIP server cancels the branches that lost
                 if line.suspended != reasons.BYE_SEEN:
                     line.resume_at = self.offloader.clock() + BYE_GRACE
                     self.offloader.spawn(self.offloader.suspend(line, reasons.BYE_SEEN))
@@ -34,6 +36,10 @@ class DialogWatch:
             self.book.sight(seen.call_id, seen.from_tag, seen.source.addr)
         elif seen.status is not None and seen.cseq_method == "INVITE" and seen.to_tag and seen.status < 300:
             self.book.sight(seen.call_id, seen.to_tag, seen.source.addr)
+            if seen.status >= 200:
+                for tag in (seen.from_tag, seen.to_tag):
+                    for line in self.book.of_dialog(seen.call_id, tag, None):
+                        line.established = True
         elif seen.status is not None and seen.status >= 300 and seen.cseq_method == "INVITE":
             # A refused re-INVITE leaves the media where it was: believe the old sources again at once.
             for line in self.book.of_dialog(seen.call_id, seen.from_tag, seen.to_tag):

@@ -172,6 +172,7 @@ def _encode_line(line: MediaLine) -> dict[str, Any]:
     return {
         "tag": line.tag, "media": line.media, "other_tag": line.other_tag,
         "notify": [line.notify_socket, line.notify_tag, line.peer_ip], "blocks": sorted(line.blocks), "ttl_raised": line.ttl_raised,
+        "established": line.established,
         "legs": {
             side.value: {
                 "signalled": _end(leg.signalled), "relay": _end(leg.relay), "modifiers": leg.modifiers, "keepalive": leg.keepalive,
@@ -199,6 +200,7 @@ def decode_call(body: dict[str, Any], policy: LatchPolicy, now: float) -> Call:
         line.notify_socket, line.notify_tag, line.peer_ip = item["notify"]
         line.blocks = set(item["blocks"])
         line.ttl_raised = item["ttl_raised"]
+        line.established = item["established"]
         for side in Side:
             _decode_leg(line.legs[side], item["legs"][side.value], now)
         for row in item["streams"]:

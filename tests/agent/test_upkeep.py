@@ -158,6 +158,26 @@ async def test_a_bye_takes_the_entries_out_without_waiting_for_the_delete(seen):
     assert core.table.held == {} and core.stream()["reason"] == "bye-seen"
 
 
+async def test_a_cancel_of_a_losing_branch_does_not_touch_the_answered_call():
+    core = Core()
+    await offloaded(core)
+    watch = DialogWatch(core.offloader)
+    watch.on_sighting(message(None, "A", "B", status=200, source="10.91.2.2:5060"))
+    watch.on_sighting(message("CANCEL", "A", None))
+    await core.settle()
+    assert len(core.table.held) == 2 and core.stream()["reason"] == "offloaded"
+
+
+async def test_an_answer_after_a_cancelled_branch_brings_the_call_back():
+    core = Core()
+    await offloaded(core)
+    DialogWatch(core.offloader).on_sighting(message("CANCEL", "A", None))
+    await core.settle()
+    assert core.table.held == {}
+    await core.say("Lc0,8 c1 10.91.2.2 7000 A;1 C;1")
+    assert len(core.table.held) == 2
+
+
 async def test_a_bye_of_another_fork_changes_nothing():
     core = Core()
     await offloaded(core)

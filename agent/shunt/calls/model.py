@@ -122,7 +122,10 @@ class Stream:
 
 @dataclass(slots=True)
 class MediaLine:
-    """One session of the relay: a call's media line, keyed (call-id, tag of the first U's sender, media index)."""
+    """One session of the relay: a call's media line, keyed (call-id, tag of the first U's sender, media index).
+
+    established: a 2xx to the INVITE was seen in SIP, so a CANCEL can no longer end it.
+    """
 
     call: "Call"
     tag: str
@@ -135,6 +138,7 @@ class MediaLine:
     notify_tag: str | None = None
     peer_ip: str | None = None
     blocks: set[str] = field(default_factory=set)
+    established: bool = False
     suspended: str | None = None
     resume_at: float | None = None
     released: str | None = None

@@ -159,7 +159,8 @@ class ControlProxy:
         line = change.line if change is not None else None
         if reply is not None:
             line = self._apply(command, relay, reply, peer_ip) or line
-        if line is not None and line.suspended in (None, reasons.RE_INVITE):
+        if line is not None:
+            # Also after a CANCEL of one branch: an offer or answer says that the call goes on.
             self.offloader.spawn(self.offloader.resume(line))
         return reply
 
