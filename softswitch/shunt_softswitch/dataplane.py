@@ -7,6 +7,7 @@ address owns which slots, which entries are in the overflow table) is read from 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import logging
@@ -232,6 +233,8 @@ class DataPlane:
         for name in _KERNEL_MAPS:
             _pin_path(self._pin_dir, name).unlink(missing_ok=True)
         self.close()
+        with contextlib.suppress(OSError):  # the mount point of the BPF file system itself stays
+            self._pin_dir.rmdir()
 
     def __enter__(self) -> DataPlane:
         return self

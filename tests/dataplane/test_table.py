@@ -274,7 +274,7 @@ def test_unknown_interface_and_mode_are_named(lab: Lab) -> None:
         with pytest.raises(DataPlaneError, match="'fast'"):
             DataPlane.open(interfaces=[], mode="fast", pin_dir=str(lab.pins / "third"))
         DataPlane.open(interfaces=[], capacity=300, pin_dir=str(lab.pins / "third")).unload()
-    assert not any((lab.pins / "third").iterdir())
+    assert not (lab.pins / "third").exists()
 
 
 # Statistics
