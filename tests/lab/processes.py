@@ -28,6 +28,7 @@ CONFIGS = ROOT / "opensips-config"
 API_PORT = 8077
 CONTROL_PORT, RELAY_PORT, GRPC_PORT = 22221, 22222, 50052
 PORTS = (35000, 65000)
+_CUSTOMERS = ("198.18.0.0/16", "fd91::/16")
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -191,12 +192,15 @@ def open_socket(topology: Topology, host: str, family: int, kind: int, protocol:
 class Edge:
     """The edge host's processes: `with Edge(topology, ...) as edge` starts all of them and stops them."""
 
-    def __init__(self, topology: Topology, work: Path, sip_server: str = "auto", relay: str = "auto", *, data_plane: bool = True) -> None:
-        """work: where logs and instantiated configurations go."""
+    def __init__(
+        self, topology: Topology, work: Path, sip_server: str = "auto", relay: str = "auto", *, data_plane: bool = True, passwords: Path | None = None
+    ) -> None:
+        """work: where logs and instantiated configurations go. passwords: turn them on, and no network is trusted; a folder for db_text."""
         self.topology = topology
         self.work = work.resolve()
         self.sip_server_name, self.relay_name = choose(sip_server, relay)
         self.with_data_plane = data_plane
+        self.passwords = passwords
         self.pin_dir = BPF / topology.prefix
         python = [sys.executable, "-m", "shunt.cli.main"]
         env = {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}", "PYTHONUNBUFFERED": "1"}
@@ -297,6 +301,10 @@ class Edge:
         text = text.replace("/run/opensips/", f"{self.work}/").replace("/run/kamailio/", f"{self.work}/")
         if self.relay_name == "builtin":  # the agent is the relay: nothing stands behind it
             text = text.replace(f" udp:127.0.0.1:{RELAY_PORT}=0", "").replace("#!define WITH_BACKUP_RELAY", "##!define WITH_BACKUP_RELAY")
+        if self.passwords is not None:
+            text = text.replace("#AUTH#", "").replace("##!define WITH_AUTH", "#!define WITH_AUTH")
+            text = text.replace("/etc/opensips/dbtext", str(self.passwords)).replace("/etc/kamailio/dbtext", str(self.passwords))
+            text = text.replace(_CUSTOMERS[0], "192.0.2.0/24").replace(_CUSTOMERS[1], "2001:db8:2::/48")
         if self.sip_server_name == "opensips":
             text = text.replace("/usr/lib/x86_64-linux-gnu/opensips/modules/", f"{_opensips_modules()}/")
         return text
@@ -345,8 +353,8 @@ def _substitute(text: str) -> str:
         ("203.0.113.10", EDGE_IP),
         ("2001:db8::10", EDGE_IP6),
         ("198.51.100.20:5060", f"{CALLEE_IP}:5060"),
-        ("192.0.2.0/24", "198.18.0.0/16"),
-        ("2001:db8:2::/48", "fd91::/16"),
+        ("192.0.2.0/24", _CUSTOMERS[0]),
+        ("2001:db8:2::/48", _CUSTOMERS[1]),
     )
     for old, new in pairs:
         text = text.replace(old, new)

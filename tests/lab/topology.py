@@ -158,7 +158,8 @@ class Topology:
         }
         for host in HOSTS:
             forward = int(host == "nat")
-            self.run(host, "sysctl", "-qw", f"net.ipv4.ip_forward={forward}", f"net.ipv6.conf.all.forwarding={forward}", "net.ipv4.conf.all.rp_filter=0")
+            settings = {"ipv4/ip_forward": forward, "ipv6/conf/all/forwarding": forward, "ipv4/conf/all/rp_filter": 0}
+            self.run(host, "sh", "-ec", "; ".join(f"echo {value} > /proc/sys/net/{name}" for name, value in settings.items()))
             devices = sorted({device for device, _ in addresses[host]} | {"lo"})
             lines = [f"link set {device} up" for device in devices]
             lines += [f"addr add {address} dev {device}" + (" nodad" if ":" in address else "") for device, address in addresses[host]]
