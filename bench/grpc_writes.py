@@ -92,10 +92,11 @@ async def _client(target: str, entries: list[RelayEntry], singles: int) -> dict[
 
 async def _serve(plane: DataPlane, entries: list[RelayEntry], singles: int) -> dict[str, float]:
     from shunt_softswitch import schema
-    from shunt_softswitch.server import serve
+    from shunt_softswitch.server import serve, settle_garbage_collector
     from shunt_softswitch.service import BfRuntimeService
 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(_ROOT / folder) for folder in ("agent", "softswitch", "."))}
+    settle_garbage_collector()
     async with serve(BfRuntimeService(plane, schema.load(plane.capacity)), ["127.0.0.1:0"]) as (port,):
         client = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.grpc_writes", "--client", f"127.0.0.1:{port}", "--singles", str(singles)),
@@ -124,11 +125,13 @@ def _in_namespace(count: int, singles: int) -> dict[str, Any]:
     """Measure against a softswitch in this (private) network namespace."""
     for command in _NETWORK:
         subprocess.run(["ip", *command.split()], check=True)
-    plane = DataPlane.open(interfaces=["shunt-bench"], capacity=max(2 * count, 100_000), pin_dir=f"/sys/fs/bpf/shunt-bench-{os.getpid()}")
+    pins = Path(f"/sys/fs/bpf/shunt-bench-{os.getpid()}")
+    plane = DataPlane.open(interfaces=["shunt-bench"], capacity=max(2 * count, 100_000), pin_dir=str(pins))
     try:
         return {**rates(plane, call_entries(count), singles), "entries": count, "mode": plane.interfaces()[0][2]}
     finally:
         plane.unload()
+        pins.rmdir()
 
 
 def measure_grpc(count: int = 100_000, singles: int = 2000) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -38,7 +39,7 @@ _GRPC_OPTIONS = (
 
 @asynccontextmanager
 async def serve(service: BfRuntimeService, listen: list[str]) -> AsyncIterator[list[int]]:
-    """Serve on every address ("HOST:PORT", port 0 for any); yields the ports. Raises OSError for an address that is taken."""
+    """Serve on every address ("HOST:PORT", port 0 for any, or "unix:PATH"); yields the ports. Raises OSError for an address that is taken."""
     server = grpc.aio.server(options=_GRPC_OPTIONS)
     server.add_generic_rpc_handlers((service.handler(),))
     ports = []
@@ -79,6 +80,7 @@ async def run(
     except DataPlaneError as error:
         raise OSError(str(error)) from error
     loop = asyncio.get_running_loop()
+    settle_garbage_collector()
     try:
         service = BfRuntimeService(dataplane, schema.load(dataplane.capacity))
         async with serve(service, listen) as ports:
@@ -99,6 +101,13 @@ async def run(
         else:
             dataplane.close()
             log.info("programs and entries stay in the kernel, pinned in %s", pin_dir)
+
+
+def settle_garbage_collector() -> None:
+    """Make Python look for reference cycles seldom: a batch makes many objects and no cycles, which costs a third of the rate."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _watch(loop: asyncio.AbstractEventLoop, fd: int, handler: Callable[[], None]) -> None:
@@ -123,7 +132,7 @@ def describe(dataplane: ServedDataPlane) -> str:
 
 def _announce(dataplane: DataPlane, listen: list[str], ports: list[int]) -> None:
     """Say on stdout, and to systemd where it started us, that everything works."""
-    addresses = ", ".join(f"{address.rpartition(':')[0]}:{port}" for address, port in zip(listen, ports))
+    addresses = ", ".join(address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}" for address, port in zip(listen, ports))
     totals = dataplane.totals()
     line = f"softswitch ready: {describe(dataplane)}; BF Runtime on {addresses}; {totals['entries']} of {totals['capacity']} entries in use"
     print(f"READY {line}", flush=True)
