@@ -9,14 +9,14 @@ DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpf
 SIP_SERVER ?= auto
 RELAY ?= auto
 
-.PHONY: help setup build demo test clean bench-relay-table
+.PHONY: help setup build demo test clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo   real SIP calls through a NAT, their media carried by the kernel (SIP_SERVER=opensips|kamailio RELAY=rtpproxy|builtin)"
 	@echo "make test   unit, property, data-plane and end-to-end tests"
 	@echo "make setup  install what both need (Debian packages, Python environment) and build"
-	@echo "make bench-relay-table   the relay table's cost per packet, memory and write rate"
+	@sed -n 's/^## //p' $(filter %.mk,$(MAKEFILE_LIST))
 
 setup: build/.debian $(VENV)/.ready build
 
@@ -51,8 +51,8 @@ demo: setup
 test: setup
 	@$(BIN)/python -m pytest
 
-bench-relay-table: setup
-	@$(BIN)/python bench/relay_table.py
+# Each part keeps its own targets next to its code.
+include $(wildcard p4/p4.mk bench/bench.mk packaging/packaging.mk)
 
 clean:
 	rm -rf build agent/shunt/bfrt/_pb softswitch/shunt_softswitch/obj

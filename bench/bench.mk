@@ -1,0 +1,6 @@
+# Benches: each target writes raw data and results under build/bench/.
+.PHONY: bench-relay-table
+
+## make bench-relay-table   the relay table's cost per packet, memory and write rate
+bench-relay-table: setup
+	@$(BIN)/python bench/relay_table.py
