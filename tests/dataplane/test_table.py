@@ -403,29 +403,38 @@ def _next_window() -> None:
     time.sleep(0.1 - time.monotonic() % 0.1 + 0.001)
 
 
+def _in_one_window(plane: DataPlane, packets: list[FiveTuple]) -> list[FiveTuple]:
+    """The 5-tuples told of `packets` when all were sent within one notice window; a busy machine may need several goes."""
+    for _ in range(50):
+        _next_window()
+        plane.poll_learn()
+        window = time.monotonic() // 0.1
+        for n, key in enumerate(packets):
+            send(plane, key, rtp(n))
+        if time.monotonic() // 0.1 == window:
+            return [notice.key for notice in plane.poll_learn()]
+    raise AssertionError(f"{len(packets)} packets never went out within one window of 100 ms")
+
+
 def test_notices_are_bounded_for_one_flow_and_come_again(plane: DataPlane) -> None:
     plane.add_media(MediaRange(ep(f"{RELAY_A4}:0").addr, 30000, 30100))
     key = FiveTuple(ep("192.0.2.5:7000"), ep(f"{RELAY_A4}:30001"))
     for _ in range(3):
-        _next_window()
-        suppressed = plane.totals()["learn_suppressed"]
-        for n in range(60):
-            send(plane, key, rtp(n))
-        assert len(plane.poll_learn()) == 16
-        assert plane.totals()["learn_suppressed"] == suppressed + 44
+        before = plane.totals()
+        assert _in_one_window(plane, [key] * 60) == [key] * 16
+        after = plane.totals()
+        seen, suppressed = (after[c] - before[c] for c in ("learn_notices", "learn_suppressed"))
+        assert seen + suppressed >= 60 and suppressed >= 44
 
 
 def test_strays_are_told_sparingly_but_a_new_source_at_once(plane: DataPlane) -> None:
     plane.insert([FIRST])
-    _next_window()
     flood = FiveTuple(ep("192.0.2.66:6666"), FIRST.key.dst)
-    for n in range(40):
-        send(plane, flood, rtp(n))
     rebound = FiveTuple(ep("10.1.0.2:4999"), FIRST.key.dst)
-    send(plane, rebound, rtp(9))
-    told = [n.key for n in plane.poll_learn()]
+    told = _in_one_window(plane, [flood] * 40 + [rebound])
     assert told.count(flood) == 2 and told.count(rebound) == 1
-    assert plane.stats()[FIRST.key].stray == 41
+    stray = plane.stats()[FIRST.key].stray
+    assert stray >= 41 and stray % 41 == 0
 
 
 def test_one_address_spraying_every_port_leaves_others_their_notices(plane: DataPlane) -> None:
