@@ -11,11 +11,14 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from shunt.calls import reasons
-from shunt.calls.book import CallBook
+from shunt.calls.book import CallBook, Slot
 from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stream
 from shunt.calls.plan import Policy, plan_stream
+from shunt.events.bus import LEARN, NOTE, STATE, TABLE, EventBus
+from shunt.events.current import CURRENT_CALL
 from shunt.learning.latch import Verdict
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, StreamStats
@@ -79,6 +82,7 @@ class Offloader:
         self.policy = policy
         self.clock = clock
         self.draining = False
+        self.events = EventBus()
         self.media: list[MediaRange] = []
         self.entries: dict[FiveTuple, Stream] = {}
         self.orphans: dict[FiveTuple, float] = {}
@@ -122,11 +126,26 @@ class Offloader:
 
     async def sync(self, line: MediaLine) -> None:
         """Make the data plane hold what `plan_stream` wants for this line. Safe to call at any time, concurrently."""
-        async with line.lock:
-            await self._remove_unwanted(line)
-            await self._install_wanted(line)
+        token = CURRENT_CALL.set(line.call.call_id)
+        try:
+            async with line.lock:
+                await self._remove_unwanted(line)
+                await self._install_wanted(line)
+        finally:
+            CURRENT_CALL.reset(token)
         self.line_changed(line)
         self._schedule_one_way(line)
+
+    def _set(self, line: MediaLine, stream: Stream, state: State, reason: str, now: float, detail: str = "", **facts: Any) -> None:
+        """Set a stream's state; a change is an event."""
+        before = stream.state
+        changed = (state, reason) != (before, stream.reason)
+        stream.set(state, reason, now, detail)
+        if changed:
+            self._tell(line, stream, STATE, state.value, reason=reason, before=before.value, detail=detail, **facts)
+
+    def _tell(self, line: MediaLine, stream: Stream, kind: str, what: str, *, at: float | None = None, **facts: Any) -> None:
+        self.events.emit(kind, line.call.call_id, what, at=at, media=line.media, party=stream.sender.value, component=stream.component.value, **facts)
 
     async def _remove_unwanted(self, line: MediaLine) -> None:
         now = self.clock()
@@ -136,14 +155,16 @@ class Offloader:
             if stream.installed is not None and (wanted.entry is None or wanted.entry.key != stream.installed.key):
                 out.append(stream)
             elif stream.installed is None and wanted.entry is None:
-                stream.set(wanted.state, wanted.reason, now)
+                self._set(line, stream, wanted.state, wanted.reason, now)
         if out:
             await asyncio.gather(*(self._remove(line, stream) for stream in out))
 
     async def _remove(self, line: MediaLine, stream: Stream) -> None:
         entry = stream.installed
         assert self.table is not None and entry is not None
+        began = time.monotonic()
         result, last = await self.table.delete(entry.key)
+        self._tell(line, stream, TABLE, "delete", at=began, key=entry.key, outcome=result.outcome, detail=result.detail, seconds=time.monotonic() - began, last=last)
         add_stats(stream.past, last)
         stream.live = None
         if not result.ok:
@@ -153,7 +174,7 @@ class Offloader:
         stream.installed = None
         now = self.clock()
         wanted = plan_stream(line, stream, now, self.policy)
-        stream.set(wanted.state if wanted.entry is None else State.LEARNING, wanted.reason, now)
+        self._set(line, stream, wanted.state if wanted.entry is None else State.LEARNING, wanted.reason, now)
 
     async def _install_wanted(self, line: MediaLine) -> None:
         # Signalling may change the line while writes are under way: plan again until nothing is left to do.
@@ -165,9 +186,9 @@ class Offloader:
                 if wanted.entry is None:
                     continue
                 if stream.installed == wanted.entry and not stream.uncertain:
-                    stream.set(State.OFFLOADED, wanted.reason, now)
+                    self._set(line, stream, State.OFFLOADED, wanted.reason, now)
                 elif self.draining and stream.installed is None:
-                    stream.set(State.LEARNING, reasons.DRAINING, now)
+                    self._set(line, stream, State.LEARNING, reasons.DRAINING, now)
                 elif now >= stream.retry_at:
                     todo.append((stream, wanted.entry, wanted.reason))
             if todo:
@@ -184,32 +205,35 @@ class Offloader:
         assert self.table is not None
         holder = self.entries.get(entry.key)
         if holder is not None and holder is not stream:
-            stream.set(State.LEARNING, reasons.CONTESTED, self.clock(), f"{entry.key} already belongs to another stream")
+            self._set(line, stream, State.LEARNING, reasons.CONTESTED, self.clock(), f"{entry.key} already belongs to another stream")
             stream.retry_at = self.clock() + 5.0
             return
         self._doomed.discard(entry.key)
         self.orphans.pop(entry.key, None)
+        began, what = time.monotonic(), "insert" if stream.installed is None else "modify"
         if stream.installed is not None:
             result = await self.table.modify(entry)
         else:
             result = await self.table.insert(entry)
         now = self.clock()
+        self._tell(line, stream, TABLE, what, at=began, key=entry.key, rewrite=(entry.src, entry.dst), outcome=result.outcome, detail=result.detail, seconds=time.monotonic() - began)
         if result.outcome is Outcome.INSTALLED:
             stream.installed = entry
             stream.uncertain = False
             stream.idle_since = None
             stream.was_offloaded = True
             self.entries[entry.key] = stream
-            stream.set(State.OFFLOADED, reason, now)
             heard = [leg.first_heard for leg in line.legs.values() if leg.first_heard is not None]
+            after: dict[str, float] = {}
             if stream.component is Component.RTP and stream.offloaded_after_ms is None and len(heard) == 2:
-                stream.offloaded_after_ms = (now - max(heard)) * 1000
+                stream.offloaded_after_ms = after["after_ms"] = (now - max(heard)) * 1000
+            self._set(line, stream, State.OFFLOADED, reason, now, **after)
             return
         if result.outcome is Outcome.UNAVAILABLE:
             # It may be in after all: reconcile decides once the data plane answers.
             self._doomed.add(entry.key)
         stream.retry_at = now + RETRY_AFTER.get(result.outcome, 5.0)
-        stream.set(State.LEARNING, result.outcome.value, now, result.detail)
+        self._set(line, stream, State.LEARNING, result.outcome.value, now, result.detail)
         asyncio.get_running_loop().call_at(asyncio.get_running_loop().time() + RETRY_AFTER.get(result.outcome, 5.0) + 0.01, self._retry, line)
 
     def _retry(self, line: MediaLine) -> None:
@@ -233,6 +257,7 @@ class Offloader:
         side: the party whose address changes and has to be learned anew; quarantine: do not believe its old source for a while.
         """
         line.suspended = reason
+        self._note(line, "suspended", side, reason=reason)
         if side is not None:
             leg = line.legs[side]
             now = self.clock()
@@ -244,6 +269,8 @@ class Offloader:
 
     async def resume(self, line: MediaLine) -> None:
         """Signalling is through: learn and offload again."""
+        if line.suspended is not None:
+            self._note(line, "resumed", reason=line.suspended)
         line.suspended = None
         line.resume_at = None
         await self.sync(line)
@@ -253,7 +280,16 @@ class Offloader:
         lines = list(lines)
         for line in lines:
             self.book.release(line, reason)
+            self._note(line, "released", reason=reason)
         await asyncio.gather(*(self.sync(line) for line in lines))
+        for call in {id(line.call): line.call for line in lines}.values():
+            # Only when the last counters of all entries have been read; two media lines may be released at once.
+            if not call.closed and all(line.released and not line.offloaded for line in call.lines):
+                call.closed = True
+                self.events.emit(NOTE, call.call_id, "ended", reason=reason, call=call)
+
+    def _note(self, line: MediaLine, what: str, side: Side | None = None, **facts: Any) -> None:
+        self.events.emit(NOTE, line.call.call_id, what, media=line.media, party=side.value if side is not None else None, **facts)
 
     # -- idle entries ----------------------------------------------------------------------------------
 
@@ -262,6 +298,9 @@ class Offloader:
         stream = self.entries.get(key)
         if stream is not None and stream.installed is not None:
             stream.idle_since = self.clock() - stream.installed.ttl_ms / 1000
+            slot = self.book.slot(key.dst)
+            if slot is not None:
+                self._tell(slot.line, stream, NOTE, "idle", seconds=stream.installed.ttl_ms / 1000)
 
     # -- learning -----------------------------------------------------------------------------------
 
@@ -277,9 +316,11 @@ class Offloader:
         if self._spray.is_sprayer(now, src, notice.key.dst) and not vouched:
             leg.strays += 1
             self.strays_ignored += 1
+            self._noted(slot, notice, "sprayer")
             return
         if leg.asymmetric and not vouched:
             leg.strays += 1
+            self._noted(slot, notice, "asymmetric")
             return
         if slot.component is Component.RTCP and vouched:
             latch.trusted.add(src.addr)
@@ -287,6 +328,7 @@ class Offloader:
         ssrc, seq = (notice.ssrc, notice.seq) if slot.component is Component.RTP else (0, 0)
         before = latch.learned
         verdict = latch.observe(now, src, ssrc, seq, is_rtp=notice.rtp_version == 2)
+        self._noted(slot, notice, verdict.value)
         if verdict is Verdict.STRAY:
             leg.strays += 1
             return
@@ -309,6 +351,12 @@ class Offloader:
             if line.suspended is None:
                 self.spawn(self.sync(line))
 
+    def _noted(self, slot: Slot, notice: LearnNotice, verdict: str) -> None:
+        self.events.emit(
+            LEARN, slot.line.call.call_id, verdict, media=slot.line.media, party=slot.side.value, component=slot.component.value,
+            source=notice.key.src, port=notice.key.dst, ssrc=notice.ssrc, seq=notice.seq, payload_type=notice.payload_type, version=notice.rtp_version,
+        )
+
     async def _rebind(self, line: MediaLine, leg: Leg, component: Component, src: Endpoint, notice: LearnNotice) -> None:
         """Follow a NAT rebinding, but only when the old source has fallen silent: an injector's victim has not."""
         stream = line.stream(leg.side, component)
@@ -324,6 +372,7 @@ class Offloader:
         if line.released is not None or line.suspended is not None:
             return
         log.info("%s media %s: the %s's %s moved from %s to %s", line.call.call_id, line.media, leg.side.value, component.value, leg.latch(component).learned, src)
+        self._note(line, "moved", leg.side, component_moved=component.value, before=leg.latch(component).learned, source=src)
         leg.latch(component).take(src, notice.ssrc if component is Component.RTP else 0, notice.seq)
         leg.last_heard[component] = self.clock()
         if component is Component.RTP:

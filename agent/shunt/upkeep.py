@@ -14,6 +14,7 @@ from shunt.calls import reasons
 from shunt.calls.model import MediaLine, Side
 from shunt.control.relays import Relay, RelayPool
 from shunt.control.upstream import RelayError
+from shunt.events.bus import NOTE
 from shunt.offload import Offloader
 from shunt.rtpproxy import codec
 from shunt.rtpproxy.codec import CodecError
@@ -180,6 +181,7 @@ class Upkeep:
         """No media anywhere for the relay's time-out: end the session as the relay would have."""
         log.warning("%s media %s: no packet for %.0f s: media time-out", line.call.call_id, line.media, relay.ttl)
         self.timeouts_raised += 1
+        self.offloader.events.emit(NOTE, line.call.call_id, "media-timeout", media=line.media, seconds=relay.ttl)
         await self.offloader.release([line], reasons.MEDIA_TIMEOUT)
         try:
             await self._ask(relay, codec.build_delete(line.call.call_id, line.tag, line.other_tag, media=line.media))

@@ -170,13 +170,14 @@ class MediaLine:
 
 @dataclass(slots=True)
 class Call:
-    """A SIP call as the relay knows it: one call-id, on one relay."""
+    """A SIP call as the relay knows it: one call-id, on one relay. closed: its end was told."""
 
     call_id: str
     relay: str
     created: float
     created_wall: float
     lines: list[MediaLine] = field(default_factory=list)
+    closed: bool = False
 
 
 def new_line(call: Call, tag: str, media: int | None, now: float, policy: LatchPolicy) -> MediaLine:

@@ -13,12 +13,16 @@ from shunt.calls.book import CallBook
 from shunt.calls.model import Component, Side
 from shunt.control.relays import Relay, RelayPool
 from shunt.control.upstream import RelayError
+from shunt.events.bus import CONTROL, RELAY
+from shunt.events.current import CURRENT_CALL
 from shunt.net import Endpoint
 from shunt.offload import Offloader
 from shunt.rtpproxy import codec
 from shunt.rtpproxy.codec import CodecError, Command
 
 log = logging.getLogger(__name__)
+
+_KEPT = 600  # bytes of a command or reply that its event holds
 
 
 class _CallLocks:
@@ -61,20 +65,35 @@ class ControlProxy:
             log.info("passing on a command that is not understood: %s", error)
             return await self._pass(self._default(), body, peer_ip)
         self.commands[command.verb] = self.commands.get(command.verb, 0) + 1
-        if command.call_id is None:
-            return await self._global(command, body, peer_ip)
-        async with self._locks.of(command.call_id):
-            return await self._of_call(command, body, peer_ip)
+        began, relay, reply = time.monotonic(), self._relay_of(command), None
+        token = CURRENT_CALL.set(command.call_id)
+        try:
+            if command.call_id is None:
+                reply = await self._global(command, body, peer_ip)
+            else:
+                async with self._locks.of(command.call_id):
+                    reply = await self._of_call(command, body, peer_ip)
+        finally:
+            CURRENT_CALL.reset(token)
+            relay = relay or self._relay_of(command)
+            self.offloader.events.emit(
+                CONTROL, command.call_id or "", command.verb, at=began, media=command.from_media, command=body[:_KEPT], reply=reply[:_KEPT] if reply is not None else None,
+                relay=relay.name if relay is not None else None, peer=peer_ip, seconds=time.monotonic() - began,
+            )
+        return reply
 
     def _default(self) -> Relay:
         return self.pool.candidates()[0]
 
     async def _pass(self, relay: Relay, body: bytes, peer_ip: str | None) -> bytes | None:
+        began = time.monotonic()
         try:
-            return await relay.forward(body, peer_ip)
+            reply = await relay.forward(body, peer_ip)
         except RelayError as error:
             log.warning("relay %s gave no answer to %.60r: %s", relay.name, body, error)
-            return None
+            reply = None
+        self.offloader.events.emit(RELAY, "", relay.name, at=began, seconds=time.monotonic() - began, answered=reply is not None)
+        return reply
 
     # -- commands about no call -----------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class SipSighting:
     None outside of a dialog; cseq_method is the method that a response answers. source and destination
     are the message's own transport addresses, 0.0.0.0:0 where the copy does not say. sdp has an
     endpoint for each media line, in m-line order: port 0 where the line is switched off, address
-    0.0.0.0 on hold and where SDP names no IP address.
+    0.0.0.0 on hold and where SDP names no IP address; media says what else there is to each.
     """
 
     method: str | None
@@ -44,6 +44,7 @@ class SipSighting:
     source: Endpoint
     destination: Endpoint
     sdp: tuple[Endpoint, ...]
+    media: tuple[sip.SdpMedia, ...] = ()
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ def sighting(data: bytes) -> SipSighting | None:
         return None
     facts = sip.parse(packet.payload)
     return SipSighting(
-        facts.method, facts.status, facts.call_id, facts.from_tag, facts.to_tag, facts.cseq_method, packet.source, packet.destination, facts.sdp
+        facts.method, facts.status, facts.call_id, facts.from_tag, facts.to_tag, facts.cseq_method, packet.source, packet.destination, facts.sdp, facts.media
     )
 
 

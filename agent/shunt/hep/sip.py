@@ -6,9 +6,11 @@ line by line: a BYE must not be missed because some other header is odd.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from aiosipua.message import SipMessage, SipRequest
 
@@ -28,10 +30,26 @@ _CSEQ = re.compile(r"[0-9]+\s+(\S{1,32})")
 _SDP_START = re.compile(rb"(?:^|[\r\n])v=0")
 _HEADER_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _MAX_MEDIA_LINES = 64
+_MAX_FORMATS = 32
+_RTPMAP = re.compile(rb"rtpmap:([0-9]{1,3})[ \t]+([\w.+-]{1,32})/([0-9]{1,9})")
+_PTIME = re.compile(rb"ptime:([0-9]{1,4})")
 
 
 class SipError(ValueError):
     """The bytes are no SIP message with a Call-ID; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SdpMedia:
+    """One media line of an SDP body. kind: audio, video, …; direction: sendrecv, sendonly, recvonly or inactive.
+
+    formats has (payload type, encoding name in upper case, clock rate in Hz) of every a=rtpmap; ptime is in ms.
+    """
+
+    kind: str
+    direction: str = "sendrecv"
+    formats: tuple[tuple[int, str, int], ...] = ()
+    ptime: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +58,8 @@ class SipMessageFacts:
 
     from_tag is "" where the header has none (RFC 2543), to_tag is None outside of a dialog; cseq_method
     is the request's that a response answers. sdp has one endpoint for each media line, in m-line order:
-    port 0 where the line is rejected, address 0.0.0.0 on hold and where c= names no IP address.
+    port 0 where the line is rejected, address 0.0.0.0 on hold and where c= names no IP address. media says
+    what else there is to each of them.
     """
 
     method: str | None
@@ -50,6 +69,7 @@ class SipMessageFacts:
     to_tag: str | None
     cseq_method: str
     sdp: tuple[Endpoint, ...]
+    media: tuple[SdpMedia, ...] = ()
 
 
 def parse(data: bytes) -> SipMessageFacts:
@@ -115,6 +135,7 @@ def _facts(method: str | None, status: int | None, headers: dict[str, str], body
         to_tag=_tag(headers.get("to", "")),
         cseq_method=cseq[1] if cseq else (method or ""),
         sdp=sdp_endpoints(body),
+        media=sdp_media(body),
     )
 
 
@@ -152,6 +173,38 @@ def sdp_endpoints(body: bytes) -> tuple[Endpoint, ...]:
             ports.append(int(port) if port.isdigit() and len(port) <= 5 and int(port) <= 65535 else 0)
             addrs.append(None)
     return tuple(Endpoint(session if addr is None else addr, port) for addr, port in zip(addrs, ports))
+
+
+@functools.lru_cache(maxsize=256)
+def sdp_media(body: bytes) -> tuple[SdpMedia, ...]:
+    """Kind, direction, formats and packet time of every media line (RFC 8866 sections 5.14, 6.4, 6.6, 6.7).
+
+    The same body passes several times, as each copy of a message does: the last few are remembered.
+    """
+    found = _SDP_START.search(body)
+    if found is None:
+        return ()
+    lines: list[dict[str, Any]] = []
+    session: dict[str, Any] = {}
+    for line in body[found.start() :].replace(b"\r", b"\n").split(b"\n"):
+        if line.startswith(b"m="):
+            if len(lines) == _MAX_MEDIA_LINES:
+                break
+            lines.append({"kind": line[2:].split(b" ")[0][:16].decode("latin-1"), "formats": ()})
+        elif line.startswith(b"a="):
+            _attribute(lines[-1] if lines else session, line[2:].strip())
+        elif line.startswith(b"--") and lines:
+            break
+    return tuple(SdpMedia(line["kind"], line.get("direction", session.get("direction", "sendrecv")), line["formats"], line.get("ptime", session.get("ptime"))) for line in lines)
+
+
+def _attribute(line: dict[str, Any], text: bytes) -> None:
+    if text in (b"sendrecv", b"sendonly", b"recvonly", b"inactive"):
+        line["direction"] = text.decode()
+    elif (match := _RTPMAP.match(text)) and len(line.get("formats", ())) < _MAX_FORMATS:
+        line["formats"] = (*line.get("formats", ()), (int(match[1]), match[2].decode("latin-1").upper(), int(match[3])))
+    elif match := _PTIME.match(text):
+        line["ptime"] = int(match[1])
 
 
 def _address(word: bytes) -> bytes:
