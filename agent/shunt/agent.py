@@ -8,11 +8,13 @@ import ipaddress
 import json
 import logging
 import os
+import secrets
 import signal
+import socket
 import time
 from typing import Any
 
-from shunt import __version__
+from shunt import __version__, limits
 from shunt.api.server import ApiServer
 from shunt.api.view import DataPlaneUnavailable
 from shunt.calls import view
@@ -26,12 +28,17 @@ from shunt.control.relays import Relay, RelayPool
 from shunt.control.upstream import RelayClient
 from shunt.dialogs import DialogWatch
 from shunt.hep.listener import HepListener
-from shunt.journal import Journal
+from shunt.journal import Journal, Store
+from shunt.journal.redis_store import RedisStore
+from shunt.journal.sqlite_store import SqliteStore
 from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint, FiveTuple
 from shunt.offload import Offloader
 from shunt.relay.notify import NotifySender, parse_target
 from shunt.relay.relay import BuiltinRelay
+from shunt.standby.fence import FencedTable
+from shunt.standby.lease import Lease
+from shunt.standby.role import ACTIVE, Role
 from shunt.tables.entry import MediaRange
 from shunt.tables.relay_table import RelayTable
 from shunt.upkeep import Upkeep
@@ -40,40 +47,49 @@ log = logging.getLogger(__name__)
 
 BUILTIN = "builtin"
 PRIORITY = -10
+_BIND_PATIENCE_S = 1.0  # for a data plane that does not answer when this agent takes over
+_RIVAL_PATIENCE_S = 5.0  # for another agent to let go of the data plane
 
 
 class Agent:
     """One running agent. Also what the REST API looks at (api.view.AgentView)."""
 
     def __init__(self, config: Config) -> None:
-        """Nothing is opened yet. Raises JournalError when the journal cannot be used."""
+        """Nothing is opened yet. Raises ValueError for values that only the whole can judge."""
         self.config = config
         self.started = time.monotonic()
         learning = config.learning
         self.latch_policy = LatchPolicy(
             packets=learning.packets, guard=learning.guard_ms / 1000, contest_hold=learning.contest_hold_s, quarantine=learning.quarantine_s
         )
-        self.journal = Journal(config.journal.path) if config.journal else None
+        self.role: Role | None = None
+        self.journal = Journal(self._make_store()) if config.journal else None
         self.builtin = self._make_builtin()
         self.pool = RelayPool(self._make_relays())
         symmetric = {BUILTIN, *(r.name for r in config.relays if r.symmetric)}
         self.book = CallBook(self.latch_policy, symmetric_relays=symmetric)
         self.table: RelayTable | None = None
         if config.data_plane is not None:
+            # The client id must differ from that of every other agent, also of one in another container or before this one.
             self.table = RelayTable(
-                config.data_plane.target, client_id=os.getpid() & 0x7FFFFFFF, device_id=config.data_plane.device_id, program=config.data_plane.program
+                config.data_plane.target, client_id=secrets.randbits(31) or 1, device_id=config.data_plane.device_id, program=config.data_plane.program
             )
+            if self.role is not None:
+                self.table = FencedTable(self.table, self.role.fence)
         # An entry has to be reported idle before the relay's own time-out would have come.
         shortest = min(relay.ttl for relay in self.pool.relays)
         idle_ms = min(config.data_plane.idle_ms, int(shortest * 500)) if config.data_plane else 0
         policy = Policy(one_way_after=learning.one_way_after_s, idle_ms=max(idle_ms, 1000), enabled=self.table is not None)
         self.offloader = Offloader(self.book, self.table, policy)
+        if self.role is not None and self.table is not None:
+            self._watch_binding(self.role, self.table)
         if self.journal is not None:
             self.offloader.line_changed = lambda line: self.journal.call_changed(line.call)
         self.notifier = NotifySender()
         self.upkeep = Upkeep(self.pool, self.offloader, self._notify)
         self.proxy = ControlProxy(self.pool, self.book, self.offloader)
-        self.listeners = [ControlListener(address, self._handle, allow=config.control.allow) for address in config.control.listen]
+        handle = self._handle if self.role is None else self.role.handle
+        self.listeners = [ControlListener(address, handle, allow=config.control.allow) for address in config.control.listen]
         self.dialogs = DialogWatch(self.offloader)
         self.hep = None
         if config.hep is not None:
@@ -81,8 +97,38 @@ class Agent:
         self.api = ApiServer(self, config.api)
         self._totals: dict[str, Any] = {}
         self._clockwork: list[asyncio.Task[None]] = []
+        self._taking_over: asyncio.Task[None] | None = None
 
     # -- putting together ---------------------------------------------------------------------------
+
+    def _make_store(self) -> Store:
+        settings = self.config.journal
+        assert settings is not None
+        if settings.redis is None:
+            return SqliteStore(settings.path)
+        store = RedisStore(settings.redis, settings.group, password=settings.password())
+        standby = self.config.standby
+        name = socket.gethostname() if standby.name is None else standby.name
+        control = self.config.control.listen[0] if standby.control is None else standby.control
+        self.role = Role(Lease(store, seconds=standby.lease_ms / 1000, control=control, name=name), self._handle)
+        return store
+
+    @staticmethod
+    def _watch_binding(role: Role, table: RelayTable | FencedTable) -> None:
+        """The fence follows the binding; an agent that lost both lease and binding must not come back by itself."""
+        went_up, went_down = table.on_up, table.on_down
+
+        def up() -> None:
+            role.fence.bound()
+            went_up()
+
+        def down(reason: str) -> None:
+            role.fence.unbound()
+            went_down(reason)
+            if role.state == ACTIVE and not role.lease.held:
+                role.lose("the lease has run out, and the data plane's binding is gone too")
+
+        table.on_up, table.on_down = up, down
 
     def _make_builtin(self) -> BuiltinRelay | None:
         settings = self.config.builtin_relay
@@ -120,8 +166,11 @@ class Agent:
 
     async def _handle(self, body: bytes, cookie: bytes | None, peer: Peer) -> bytes | None:
         reply = await self.proxy.handle(body, cookie, peer.host or None)
-        if self.builtin is not None and self.journal is not None:
-            self._keep_builtin()
+        if self.journal is not None:
+            if self.builtin is not None:
+                self._keep_builtin()
+            # What the SIP server is told holds after a crash too.
+            await self.journal.kept()
         return reply
 
     async def _notify(self, socket: str, tag: str, peer_ip: str | None) -> None:
@@ -150,10 +199,74 @@ class Agent:
     # -- running ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open everything. Raises OSError (ListenError, …) naming the socket that cannot be had."""
+        """Open everything. Raises OSError (ListenError, JournalError, …) naming what cannot be had.
+
+        With a shared journal this returns as soon as commands can be passed on; taking over follows in the background.
+        """
+        if self.role is None:
+            if self.journal is not None:
+                await self.journal.open()
+            await self._take_over()
+            await self._listen()
+        else:
+            await self._listen()
+            self._taking_over = asyncio.get_running_loop().create_task(self._stand_by(self.role))
+
+    async def _listen(self) -> None:
+        for listener in self.listeners:
+            await listener.start()
+        await self.api.start()
+
+    async def _stand_by(self, role: Role) -> None:
+        """Wait until this agent is in charge, and take over. What fails then makes way for the other agent."""
+        assert self.journal is not None
+        try:
+            await role.lease.acquire()
+            began = time.monotonic()
+            role.lease.on_lost = role.lose
+            role.lease.on_emptied = self._write_all
+            role.lease.keep()
+            self.journal.on_fenced = lambda: role.lose("the journal has a newer writer")
+            await self.journal.open()
+            await self._take_over()
+            if not await self._bind(began):
+                role.lose("another agent holds the data plane")
+                return
+            limits.count("takeovers")
+            role.become(ACTIVE)
+            log.info("in charge of group %s with token %d, %.0f ms after the lease", self.config.journal.group, role.lease.token, (time.monotonic() - began) * 1000)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("taking over failed")
+            role.lose(str(error))
+
+    async def _bind(self, began: float) -> bool:
+        """Wait for the data plane's binding: briefly for one that does not answer, longer for one that another agent still holds."""
+        if self.table is None:
+            return True
+        while not self.table.connected:
+            waited = time.monotonic() - began
+            rival = "another client owns" in self.table.last_error
+            if waited > (_RIVAL_PATIENCE_S if rival else _BIND_PATIENCE_S):
+                return not rival
+            await asyncio.sleep(0.01)
+        return True
+
+    def _write_all(self) -> None:
+        assert self.journal is not None
+        for call in self.book.calls():
+            self.journal.call_changed(call)
+        if self.builtin is not None:
+            for item in self.builtin.snapshot():
+                if "call_id" in item:
+                    self.journal.session_changed(f"{item['call_id']} {item['tag']}", json.dumps(item))
+
+    async def _take_over(self) -> None:
+        """Carry on where the journal ends."""
         restored: list = []
         if self.journal is not None:
-            calls, sessions = self.journal.load(self.latch_policy, self.offloader.clock)
+            calls, sessions = await self.journal.load(self.latch_policy, self.offloader.clock)
             if self.builtin is not None:
                 self.builtin.adopt([json.loads(body) for body in sessions.values()])
             for call in calls:
@@ -172,16 +285,16 @@ class Agent:
         if restored:
             log.info("journal: %d calls carried on", len(restored))
             self.offloader.spawn(self.upkeep.verify([line for call in restored for line in call.lines]))
-        for listener in self.listeners:
-            await listener.start()
         if self.hep is not None:
             await self.hep.start()
-        await self.api.start()
         loop = asyncio.get_running_loop()
         self._clockwork = [loop.create_task(self.upkeep.run()), loop.create_task(self._watch_totals())]
 
     async def close(self) -> None:
         """Stop serving; entries stay in the data plane and calls in the journal."""
+        if self._taking_over is not None:
+            self._taking_over.cancel()
+            await asyncio.gather(self._taking_over, return_exceptions=True)
         for listener in self.listeners:
             await listener.close()
         if self.hep is not None:
@@ -194,9 +307,12 @@ class Agent:
         if self.table is not None:
             await self.table.close()
         if self.journal is not None:
-            if self.builtin is not None:
+            in_charge = self.role is None or self.role.state == ACTIVE
+            if self.builtin is not None and in_charge:
                 self._keep_builtin()
-            await self.journal.close()
+            await self.journal.close(keep=in_charge)
+        if self.role is not None:
+            await self.role.close()
         for relay in self.pool.relays:
             if relay.close is not None:
                 await relay.close()
@@ -220,6 +336,7 @@ class Agent:
         connected = self.table is not None and self.table.connected
         return {
             "version": __version__,
+            "role": "alone" if self.role is None else self.role.state,
             "uptime_s": round(time.monotonic() - self.started, 3),
             "control": list(self.config.control.listen),
             "relays": [
@@ -244,6 +361,8 @@ class Agent:
             "media_timeouts": self.upkeep.timeouts_raised,
             "strays_ignored": self.offloader.strays_ignored,
             "journal_failures": None if self.journal is None else self.journal.failures,
+            "journal_pending": None if self.journal is None else self.journal.pending,
+            "limits": limits.snapshot(),
         }
 
     def calls(self) -> list[dict[str, Any]]:
@@ -290,15 +409,26 @@ async def run(config: Config) -> None:
     with contextlib.suppress(PermissionError):
         # Every millisecond between a packet and its entry is a packet on the relay: come before batch work.
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-    agent = Agent(config)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    try:
-        await agent.start()
-        log.info("shunt %s: control on %s, relays %s", __version__, ", ".join(config.control.listen), ", ".join(r.name for r in agent.pool.relays))
-        await stop.wait()
-    finally:
-        await agent.close()
+    while not stop.is_set():
+        agent = Agent(config)
+        try:
+            await agent.start()
+            log.info("shunt %s: control on %s, relays %s", __version__, ", ".join(config.control.listen), ", ".join(r.name for r in agent.pool.relays))
+            await _until(stop, *([agent.role.lost] if agent.role is not None else []))
+        finally:
+            await agent.close()
+        # An agent that lost its role starts again from nothing, as a standby.
 
+
+async def _until(*events: asyncio.Event) -> None:
+    """Wait for the first of these."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()

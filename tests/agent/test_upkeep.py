@@ -9,6 +9,7 @@ import pytest
 from shunt.dialogs import BYE_GRACE, DialogWatch
 from shunt.hep.listener import SipSighting
 from shunt.journal import Journal, JournalError, decode_call, encode_call
+from shunt.journal.sqlite_store import SqliteStore
 from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint
 from shunt.offload import Offloader
@@ -208,15 +209,21 @@ async def test_the_address_of_sip_messages_vouches_for_media():
     assert len(core.table.held) == 2
 
 
+async def journal_in(folder):
+    journal = Journal(SqliteStore(str(folder / "journal.sqlite")))
+    await journal.open()
+    return journal
+
+
 async def test_a_restarted_agent_knows_its_calls(tmp_path):
     core = Core()
     await offloaded(core)
-    first = Journal(str(tmp_path / "journal.sqlite"))
+    first = await journal_in(tmp_path)
     first.call_changed(core.book.calls()[0])
     await first.flush()
     await first.close()
-    second = Journal(str(tmp_path / "journal.sqlite"))
-    calls, _ = second.load(LatchPolicy(), lambda: 5.0)
+    second = await journal_in(tmp_path)
+    calls, _ = await second.load(LatchPolicy(), lambda: 5.0)
     await second.close()
     book = CallBook(LatchPolicy())
     offloader = Offloader(book, core.table, Policy(), clock=lambda: 5.0)
@@ -234,14 +241,14 @@ async def test_a_restarted_agent_knows_its_calls(tmp_path):
 async def test_a_released_call_leaves_the_journal(tmp_path):
     core = Core()
     await offloaded(core)
-    journal = Journal(str(tmp_path / "journal.sqlite"))
+    journal = await journal_in(tmp_path)
     call = core.book.calls()[0]
     journal.call_changed(call)
     await journal.flush()
     await core.say("D c1 A B")
     journal.call_changed(call)
     await journal.flush()
-    assert journal.load(LatchPolicy(), lambda: 0.0) == ([], {})
+    assert await journal.load(LatchPolicy(), lambda: 0.0) == ([], {})
     await journal.close()
 
 
@@ -257,4 +264,4 @@ async def test_a_file_that_is_no_journal_is_refused_by_name(tmp_path):
     path = tmp_path / "journal.sqlite"
     path.write_bytes(b"this is no database" * 100)
     with pytest.raises(JournalError, match="journal.sqlite"):
-        Journal(str(path))
+        await journal_in(tmp_path)

@@ -20,6 +20,7 @@ from shunt.config.values import (
     NotifySocket,
     PortRange,
     Ports,
+    RedisUrl,
     SocketAddress,
     Target,
     TcpListen,
@@ -123,9 +124,34 @@ class Notify(Section):
 
 
 class Journal(Section):
-    """The file that lets a restarted agent find its calls again."""
+    """Where calls are kept so that a restarted agent, or a standby, finds them again."""
 
-    path: AbsolutePath = Field(default="/var/lib/shunt/journal.sqlite", description="SQLite file; its folder must exist.")
+    path: AbsolutePath = Field(default="/var/lib/shunt/journal.sqlite", description="SQLite file; its folder must exist. Not used with redis.")
+    redis: RedisUrl | None = Field(
+        default=None, description="redis://HOST:PORT/DB, rediss:// for TLS, or unix:///PATH: keep the journal in Redis, so that another agent can take over."
+    )
+    redis_password_file: AbsolutePath | None = Field(default=None, description="A file whose first line is the password of Redis.")
+    group: Name = Field(default="shunt", description="Agents of one group share calls and data plane; one of them is in charge. Several groups may use one Redis.")
+
+    def password(self) -> str | None:
+        """The password of Redis. Raises ValueError, naming the file, where it cannot be read."""
+        if self.redis_password_file is None:
+            return None
+        try:
+            with open(self.redis_password_file, encoding="utf-8") as stream:
+                return stream.readline(4096).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"journal.redis_password_file {self.redis_password_file}: {getattr(error, 'strerror', None) or error}") from None
+
+
+class Standby(Section):
+    """How agents of one group take over from each other; takes effect with journal.redis."""
+
+    name: Name | None = Field(default=None, description="This agent's name in the log of the other one; without it the host's.")
+    control: ControlSocket | None = Field(
+        default=None, description="Where the other agent of the pair reaches this one's control socket; without it the first of control.listen."
+    )
+    lease_ms: int = Field(default=1000, ge=200, le=60_000, description="Milliseconds without a sign of life after which the other agent takes over.")
 
 
 class Log(Section):
@@ -157,6 +183,7 @@ class Config(Section):
     api: Api = Field(default=Api(), description="The REST API.")
     notify: Notify = Field(default=Notify(), description="Media time-out notices.")
     journal: Journal | None = Field(default=None, description="Where calls are kept for a restart; absent: a restart forgets them.")
+    standby: Standby = Field(default=Standby(), description="Taking over between agents that share a journal in Redis.")
     log: Log = Field(default=Log(), description="The log.")
     softswitch: Softswitch | None = Field(default=None, description="The Linux data plane.")
 
@@ -167,7 +194,7 @@ class Config(Section):
 
     def problems(self) -> list[tuple[Location, str]]:
         """What is wrong between keys that are right by themselves: (location, message), in file order by section."""
-        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._softswitch_problems()]
+        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._softswitch_problems()]
 
     def _relay_problems(self) -> Iterator[tuple[Location, str]]:
         only_softswitch = self.softswitch is not None and self.model_fields_set <= {"softswitch", "log"}
@@ -237,6 +264,13 @@ class Config(Section):
         exposed = not listen.path and not ipaddress.ip_address(listen.host).is_loopback
         if exposed and self.api.token is None and self.api.token_file is None:
             yield ("api", "listen"), f"{self.api.listen} is reachable from elsewhere: give api.token or api.token_file"
+
+    def _journal_problems(self) -> Iterator[tuple[Location, str]]:
+        if self.journal is not None and self.journal.redis is not None:
+            if "path" in self.journal.model_fields_set:
+                yield ("journal", "path"), "redis is given too; keep one of them"
+        elif "standby" in self.model_fields_set:
+            yield ("standby",), "without journal.redis no other agent can take over"
 
     def _softswitch_problems(self) -> Iterator[tuple[Location, str]]:
         if self.softswitch is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import PlainSerializer, PlainValidator
 
@@ -237,6 +238,24 @@ def _absolute_path(value: Any) -> str:
     return path
 
 
+def _redis_url(value: Any) -> str:
+    text = _text(value, "a URL")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    if parts.scheme == "unix":
+        if not parts.path.startswith("/"):
+            raise ValueError(f"{text!r} has no path: unix:///PATH")
+    elif parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
+        raise ValueError(f"{text!r} is not redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH")
+    if parts.password is not None:
+        raise ValueError("the password belongs into redis_password_file, where not everybody reads it")
+    return text
+
+
+
 Name = Annotated[str, _matching(_NAME, "a name of 1 to 63 letters, digits, '.', '_' or '-'")]
 Interface = Annotated[str, _matching(_INTERFACE, "the name of a network interface")]
 AbsolutePath = Annotated[str, PlainValidator(_absolute_path)]
@@ -246,6 +265,7 @@ NotifySocket = Annotated[str, _socket("tcp", "unix")]
 TcpListen = Annotated[str, _host_port(names=False, unix=False)]
 ApiListen = Annotated[str, _host_port(names=False, unix=True)]
 Target = Annotated[str, _host_port(names=True, unix=False)]
+RedisUrl = Annotated[str, PlainValidator(_redis_url)]
 Ports = Annotated[PortRange, PlainValidator(parse_ports), PlainSerializer(str, return_type=str)]
 Network = Annotated[IPNetwork, PlainValidator(_network), PlainSerializer(str, return_type=str)]
 MediaAddress = Annotated[IPAddress, PlainValidator(_media_address), PlainSerializer(str, return_type=str)]

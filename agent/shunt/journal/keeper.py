@@ -1,0 +1,174 @@
+"""Keeps the journal in step with the calls: the event loop marks what changed, one task writes it in groups.
+
+An answer to the SIP server waits until the journal has what it promises (`kept`), so a killed agent
+loses no call that the SIP server believes in. A store that fails holds nothing up: calls go on, what is
+marked is written once the store is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+
+from shunt import limits
+from shunt.calls.model import Call
+from shunt.journal.codec import decode_call, encode_call
+from shunt.journal.store import Fenced, Group, JournalError, Store
+from shunt.learning.latch import LatchPolicy
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+PATIENCE_S = 0.25
+_AT_ONCE = 2000  # calls to a group: encoding them holds up the event loop
+
+
+class Journal:
+    """Marks and groups over a Store. on_fenced is called when another agent turns out to have taken over."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.failures = 0
+        self.failing = False
+        self.on_fenced: Callable[[], None] = lambda: None
+        self._calls: dict[str, Call] = {}
+        self._gone: set[str] = set()
+        self._sessions: dict[str, str | None] = {}
+        self._due = asyncio.Event()
+        self._marked = 0
+        self._written = 0
+        self._progress = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Raises JournalError when the store cannot be used."""
+        await self.store.open()
+
+    def start(self) -> None:
+        """Write from now on what is marked."""
+        self._writer = asyncio.get_running_loop().create_task(self._write_groups())
+
+    def call_changed(self, call: Call) -> None:
+        """Mark a call to be written (or removed, when all its lines are released) with the next group."""
+        if call.lines and all(line.released for line in call.lines):
+            self._calls.pop(call.call_id, None)
+            self._gone.add(call.call_id)
+        else:
+            self._gone.discard(call.call_id)
+            self._calls[call.call_id] = call
+        self._mark()
+
+    def session_changed(self, key: str, body: str | None) -> None:
+        """Mark a session of the built-in relay to be written; None removes it."""
+        self._sessions[key] = body
+        self._mark()
+
+    def _mark(self) -> None:
+        self._marked += 1
+        self._due.set()
+
+    @property
+    def pending(self) -> int:
+        """Calls and sessions that are marked and not yet written."""
+        return len(self._calls) + len(self._gone) + len(self._sessions)
+
+    async def kept(self) -> bool:
+        """Wait until everything marked so far is written; at most PATIENCE_S, and not at all while the store fails."""
+        goal = self._marked
+        if self._written >= goal:
+            return True
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        while self._written < goal:
+            if self.failing or self._writer is None:
+                return False
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._progress.wait()
+            except TimeoutError:
+                limits.count("journal_slow")
+                return False
+        return True
+
+    async def _write_groups(self) -> None:
+        while True:
+            await self._due.wait()
+            # No waiting for more: what changes while a group is being written makes up the next one.
+            if not await self.flush():
+                await asyncio.sleep(RETRY_S)
+
+    async def flush(self) -> bool:
+        """Write what is marked; a write that fails is logged and counted, and what it held stays marked."""
+        self._due.clear()
+        goal = self._marked
+        calls = {call_id: self._calls.pop(call_id) for call_id in list(self._calls)[:_AT_ONCE]}
+        gone, self._gone = self._gone, set()
+        sessions, self._sessions = self._sessions, {}
+        group = Group({call_id: encode_call(call) for call_id, call in calls.items()} | dict.fromkeys(gone), sessions)
+        try:
+            if group:
+                await self.store.write(group)
+        except (JournalError, asyncio.CancelledError) as error:
+            for call_id, call in calls.items():
+                if call_id not in self._gone:
+                    self._calls.setdefault(call_id, call)
+            self._gone.update(gone - self._calls.keys())
+            self._sessions = sessions | self._sessions
+            self._due.set()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            self._failed(error)
+            return False
+        if self.failing:
+            self.failing = False
+            log.warning("%s: works again", self.store.name)
+        if self._calls:
+            self._due.set()  # more than one group's worth was marked
+        else:
+            self._written = max(self._written, goal)
+        self._wake()
+        return True
+
+    def _failed(self, error: JournalError) -> None:
+        self.failures += 1
+        limits.count("journal_failures")
+        if not self.failing:
+            log.error("%s; the calls run on, a restart would not know the latest", error)
+        self.failing = True
+        self._wake()
+        if isinstance(error, Fenced):
+            self.on_fenced()
+
+    def _wake(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    async def close(self, *, keep: bool = True) -> None:
+        """Write what is marked, unless not to be kept (another agent writes now), and close the store."""
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
+            self._writer = None
+        while keep and self.pending:
+            if not await self.flush():
+                break
+        await self.store.close()
+
+    async def load(self, policy: LatchPolicy, clock: Callable[[], float]) -> tuple[list[Call], dict[str, str]]:
+        """The calls and the built-in relay's sessions as they were; a row that cannot be read is logged and left out.
+
+        Raises JournalError.
+        """
+        rows, sessions = await self.store.load()
+        calls = []
+        now = clock()
+        for number, (call_id, body) in enumerate(rows):
+            if number % 500 == 499:
+                await asyncio.sleep(0)
+            try:
+                calls.append(decode_call(json.loads(body), policy, now))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                limits.count("journal_unreadable")
+                log.error("%s: call %s cannot be read (%s: %s): left out", self.store.name, call_id, type(error).__name__, error)
+        return calls, sessions

@@ -1,0 +1,47 @@
+"""What the journal needs of a place to keep calls in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class JournalError(OSError):
+    """The store cannot be used or did not take a write; the message names it and says why."""
+
+
+class Fenced(JournalError):
+    """Another agent has taken over: this one must not write any more."""
+
+
+@dataclass(slots=True)
+class Group:
+    """What one write changes: bodies by call-id and by session of the built-in relay; None removes."""
+
+    calls: dict[str, str | None] = field(default_factory=dict)
+    sessions: dict[str, str | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.calls or self.sessions)
+
+
+class Store(Protocol):
+    """A place that keeps bodies of calls and of the built-in relay's sessions. `name` is for messages."""
+
+    name: str
+
+    async def open(self) -> None:
+        """Raises JournalError when it cannot be used or is of another format."""
+        ...
+
+    async def load(self) -> tuple[list[tuple[str, str]], dict[str, str]]:
+        """(call-id, body) of every call, and the sessions' bodies. Raises JournalError."""
+        ...
+
+    async def write(self, group: Group) -> None:
+        """All of the group or nothing of it. Raises JournalError; Fenced when another agent has taken over."""
+        ...
+
+    async def close(self) -> None:
+        """Idempotent."""
+        ...

@@ -1,0 +1,45 @@
+"""Counters of limits that were met: one small registry, so that every limit has a number an operator can see.
+
+`LIMITS` says what each counter means; docs/limits.md says what happens then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+LIMITS: dict[str, str] = {
+    "table_full": "Entries that the data plane refused because its table is full.",
+    "ports_exhausted": "Commands that the built-in relay refused because its port range is empty.",
+    "journal_failures": "Writes that the journal did not take.",
+    "journal_slow": "Answers that did not wait for the journal any longer.",
+    "journal_unreadable": "Rows of the journal that could not be read and were left out.",
+    "clock_steps": "Steps of the wall clock by more than a second.",
+    "fenced_writes": "Table writes that were not sent because another agent may be in charge.",
+    "takeovers": "Times that this agent took over control.",
+    "refused_draining": "New calls that were refused because the agent is draining.",
+    "learn_flood": "Learn notices that were dropped unread because too many came.",
+    "api_busy": "REST requests that were refused because too many were under way.",
+    "single_receive_queue": "Interfaces of the data plane with one receive queue: one processor core takes all of their packets.",
+    "generic_xdp": "Interfaces of the data plane that run XDP in the kernel's generic path.",
+}
+
+_counts: Counter[str] = Counter()
+
+
+def count(name: str, by: int = 1) -> None:
+    """Count a limit that was met. Raises KeyError for a name that LIMITS does not explain."""
+    if name not in LIMITS:
+        raise KeyError(name)
+    _counts[name] += by
+
+
+def state(name: str, value: int) -> None:
+    """Set a limit that is a state and not an event. Raises KeyError as count does."""
+    if name not in LIMITS:
+        raise KeyError(name)
+    _counts[name] = value
+
+
+def snapshot() -> dict[str, int]:
+    """Every counter, those at 0 too."""
+    return {name: _counts[name] for name in LIMITS}
