@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from shunt import limits
 from shunt.calls import reasons
 from shunt.calls.book import CallBook, Slot
 from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stream
@@ -28,7 +29,9 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER = {Outcome.TABLE_FULL: 5.0, Outcome.HASH_COLLISION: 30.0, Outcome.REJECTED: 30.0, Outcome.UNAVAILABLE: 1.0}
 REBIND_SILENCE_MS = 150
-ORPHAN_IDLE_MS = 60_000
+ORPHAN_IDLE_MS = 30_000
+_AT_ONCE = 500  # media lines that reconciling brings in order at the same time
+_PAYLOAD_TYPES = 8
 _SPRAY_PORTS = 3
 _SPRAY_WINDOW = 5.0
 _SPRAY_HOLD = 30.0
@@ -89,6 +92,7 @@ class Offloader:
         self.strays_ignored = 0
         self.line_changed: Callable[[MediaLine], None] = lambda line: None
         self._doomed: set[FiveTuple] = set()
+        self._touched: set[FiveTuple] | None = None  # keys written while reconciling reads the table
         self._spray = SprayGuard()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconciling = asyncio.Lock()
@@ -166,12 +170,16 @@ class Offloader:
         result, last = await self.table.delete(entry.key)
         self._tell(line, stream, TABLE, "delete", at=began, key=entry.key, outcome=result.outcome, detail=result.detail, seconds=time.monotonic() - began, last=last)
         add_stats(stream.past, last)
+        stream.measured.add(last if last is not None else stream.live)
         stream.live = None
         if not result.ok:
             # The data plane does not answer: the key is remembered and deleted first thing when it is back.
             self._doomed.add(entry.key)
+        if self._touched is not None:
+            self._touched.add(entry.key)
         self.entries.pop(entry.key, None)
         stream.installed = None
+        stream.uncertain = False
         now = self.clock()
         wanted = plan_stream(line, stream, now, self.policy)
         self._set(line, stream, wanted.state if wanted.entry is None else State.LEARNING, wanted.reason, now)
@@ -210,6 +218,8 @@ class Offloader:
             return
         self._doomed.discard(entry.key)
         self.orphans.pop(entry.key, None)
+        if self._touched is not None:
+            self._touched.add(entry.key)
         began, what = time.monotonic(), "insert" if stream.installed is None else "modify"
         if stream.installed is not None:
             result = await self.table.modify(entry)
@@ -230,8 +240,13 @@ class Offloader:
             self._set(line, stream, State.OFFLOADED, reason, now, **after)
             return
         if result.outcome is Outcome.UNAVAILABLE:
-            # It may be in after all: reconcile decides once the data plane answers.
-            self._doomed.add(entry.key)
+            # It may be in after all, old or new: it is taken out, or written again, once the data plane answers.
+            if stream.installed is not None:
+                stream.uncertain = True
+            else:
+                self._doomed.add(entry.key)
+        elif result.outcome is Outcome.TABLE_FULL:
+            limits.count("table_full")
         stream.retry_at = now + RETRY_AFTER.get(result.outcome, 5.0)
         self._set(line, stream, State.LEARNING, result.outcome.value, now, result.detail)
         asyncio.get_running_loop().call_at(asyncio.get_running_loop().time() + RETRY_AFTER.get(result.outcome, 5.0) + 0.01, self._retry, line)
@@ -265,6 +280,7 @@ class Offloader:
             leg.rtcp.forget(now, quarantine=quarantine)
             leg.latched_at = None
             leg.last_heard.clear()
+            leg.payload_types.clear()
         await self.sync(line)
 
     async def resume(self, line: MediaLine) -> None:
@@ -341,6 +357,8 @@ class Offloader:
             latch.take(src, ssrc, seq)
         leg.last_heard[slot.component] = now
         line.last_activity = now
+        if slot.component is Component.RTP and notice.rtp_version == 2 and (notice.payload_type in leg.payload_types or len(leg.payload_types) < _PAYLOAD_TYPES):
+            leg.payload_types[notice.payload_type] = leg.payload_types.get(notice.payload_type, 0) + 1
         if slot.component is Component.RTP and leg.first_heard is None:
             leg.first_heard = now
         if verdict in (Verdict.ACCEPTED, Verdict.OVERRIDE) and slot.component is Component.RTP:
@@ -388,39 +406,87 @@ class Offloader:
             declared = await self.table.declare_media(self.media)
             if not declared.ok:
                 log.error("the data plane does not take the media addresses, so nothing can be learned: %s", declared.detail or declared.outcome.value)
-            present = await self.table.entries()
-            for key in self._doomed & present.keys():
-                if key not in self.entries:
-                    await self.table.delete(key)
-            self._doomed.clear()
-            now = self.clock()
+            touched = self._touched = set()
+            try:
+                present = await self.table.entries()
+            finally:
+                self._touched = None
+            for key in touched:  # written since: what was read of them may be old
+                present.pop(key, None)
             for key, stream in list(self.entries.items()):
-                stream.uncertain = present.get(key) is None or not _same_rewrite(present[key], stream.installed)
-            for key in present:
-                if key not in self.entries:
+                if key not in touched and not _same_rewrite(present.get(key), stream.installed):
+                    # Without it, or with something else in its place: written again below.
+                    self.entries.pop(key, None)
+                    if key in present:
+                        self._doomed.add(key)
+                    stream.installed = None
+                    stream.uncertain = False
+            now = self.clock()
+            for key, entry in present.items():
+                if key not in self.entries and key not in self._doomed and not self._adopt(key, entry, now):
                     self.orphans.setdefault(key, now)
-            for line in self.book.lines():
-                for stream in line.streams:
-                    stream.retry_at = 0.0
-                    if stream.uncertain and stream.installed is not None:
-                        self.entries.pop(stream.installed.key, None)
-                        stream.installed = None
-                        stream.uncertain = False
-                await self.sync(line)
+            await self.sweep_doomed()
+            await self._sync_all()
+
+    async def _sync_all(self) -> None:
+        todo: list[MediaLine] = []
+        for number, line in enumerate(self.book.lines()):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            now = self.clock()
+            for stream in line.streams:
+                stream.retry_at = 0.0
+            if any(plan_stream(line, s, now, self.policy).entry != s.installed or s.uncertain for s in line.streams):
+                todo.append(line)
+            if len(todo) >= _AT_ONCE:
+                await asyncio.gather(*(self.sync(line) for line in todo))
+                todo.clear()
+        await asyncio.gather(*(self.sync(line) for line in todo))
+
+    def _adopt(self, key: FiveTuple, entry: RelayEntry, now: float) -> bool:
+        """An entry that an agent before us wrote and did not live to note: it says whom that agent believed."""
+        slot = self.book.slot(key.dst)
+        if slot is None or slot.line.released is not None:
+            return False
+        line, leg = slot.line, slot.line.legs[slot.side]
+        stream = line.stream(slot.side, slot.component)
+        if stream.installed is not None:
+            return False
+        latch = leg.latch(slot.component)
+        if latch.learned is None and not latch.contested:
+            latch.take(key.src, 0, 0)
+            leg.last_heard[slot.component] = now
+            if slot.component is Component.RTP:
+                leg.latched_at = leg.first_heard = now
+        # Whether it is still wanted is for the plan to say.
+        stream.installed = entry
+        self.entries[key] = stream
+        return True
+
+    async def sweep_doomed(self) -> None:
+        """Delete the entries of which it is not known whether they are in and that nobody wants."""
+        if not self._doomed or self.table is None or not self.table.connected:
+            return
+        keys = [key for key in self._doomed if key not in self.entries]
+        self._doomed.clear()
+        for key, (result, _) in zip(keys, await self.table.delete_many(keys)):
+            if not result.ok and key not in self.entries:
+                self._doomed.add(key)
 
     async def sweep_orphans(self) -> None:
         """Delete entries that no call of ours claims once nothing uses them (they are of an agent before us)."""
         if not self.orphans or self.table is None or not self.table.connected:
             return
-        keys = [key for key in self.orphans if key not in self.entries]
-        stats = await self.table.stats(keys)
-        for key in keys:
-            stat = stats.get(key)
-            if stat is None or (stat.idle_ms is not None and stat.idle_ms > ORPHAN_IDLE_MS):
-                await self.table.delete(key)
-                self.orphans.pop(key, None)
         for key in set(self.orphans) & set(self.entries):
             self.orphans.pop(key, None)
+        stats = await self.table.stats(list(self.orphans))
+        idle = [
+            key for key in self.orphans
+            if key not in self.entries and ((stat := stats.get(key)) is None or (stat.idle_ms is not None and stat.idle_ms > ORPHAN_IDLE_MS))
+        ]
+        for key, (result, _) in zip(idle, await self.table.delete_many(idle)):
+            if result.ok:
+                self.orphans.pop(key, None)
 
     async def read_live(self, lines: Iterable[MediaLine] | None = None) -> None:
         """Read the data plane's statistics of the given lines' entries (all when None) into their streams."""
@@ -437,5 +503,5 @@ class Offloader:
                 stream.live = stat
 
 
-def _same_rewrite(a: RelayEntry, b: RelayEntry | None) -> bool:
-    return b is not None and (a.src, a.dst) == (b.src, b.dst)
+def _same_rewrite(a: RelayEntry | None, b: RelayEntry | None) -> bool:
+    return a is not None and b is not None and (a.src, a.dst) == (b.src, b.dst)

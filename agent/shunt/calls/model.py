@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from shunt.calls import reasons
 from shunt.learning.latch import Latch, LatchPolicy
 from shunt.net import Endpoint
+from shunt.quality.score import Measurement
 from shunt.tables.entry import RelayEntry, StreamStats
 
 UNSPECIFIED = (bytes(4), bytes(16))
@@ -47,7 +48,8 @@ class Leg:
     """One party of a media line.
 
     signalled is the address and port that the party's U or L command named; relay is where the party
-    sends to (the port in the reply to the OTHER party's command).
+    sends to (the port in the reply to the OTHER party's command). payload_types counts the learn notices of
+    each RTP payload type from the party's own source.
     """
 
     side: Side
@@ -62,6 +64,7 @@ class Leg:
     latched_at: float | None = None
     last_heard: dict[Component, float] = field(default_factory=dict)
     strays: int = 0
+    payload_types: dict[int, int] = field(default_factory=dict)
 
     def latch(self, component: Component) -> Latch:
         return self.rtp if component is Component.RTP else self.rtcp
@@ -96,7 +99,7 @@ class Stream:
     """One direction of one component.
 
     installed is the entry that the data plane confirmed, and only that; idle_since (monotonic seconds) is set
-    when the data plane reported it idle.
+    when the data plane reported it idle. past sums what earlier entries counted, measured what they measured.
     """
 
     sender: Side
@@ -113,6 +116,7 @@ class Stream:
     was_offloaded: bool = False
     past: StreamStats = field(default_factory=StreamStats)
     live: StreamStats | None = None
+    measured: Measurement = field(default_factory=Measurement)
 
     def set(self, state: State, reason: str, now: float, detail: str = "") -> None:
         if (state, reason) != (self.state, self.reason):

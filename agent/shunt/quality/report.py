@@ -1,0 +1,64 @@
+"""What is known of the quality of each RTP stream of a call, as plain values. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shunt.calls.model import Call, Component, Leg, MediaLine, Side
+from shunt.hep.sip import SdpMedia
+from shunt.quality.codecs import carries_speech, codec_of
+from shunt.quality.score import Score, score
+
+SdpOf = Callable[[str, int | None], SdpMedia | None]
+
+
+def speech_type(leg: Leg, formats: tuple[tuple[int, str, int], ...]) -> int | None:
+    """The payload type that a party speaks with: the one noticed most, comfort noise and DTMF aside."""
+    spoken = {number: count for number, count in leg.payload_types.items() if carries_speech(number, formats)}
+    return max(spoken, key=lambda number: spoken[number]) if spoken else None
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def stream_quality(line: MediaLine, sender: Side, sdp: SdpMedia | None, delay_ms: float) -> dict[str, Any]:
+    """One RTP stream as it arrived at the data plane. None: not measured; note says what a figure assumes or why it is missing."""
+    stream, leg = line.stream(sender, Component.RTP), line.legs[sender]
+    formats = sdp.formats if sdp is not None else ()
+    payload_type = speech_type(leg, formats)
+    total = stream.measured.with_live(stream.live)
+    codec = codec_of(payload_type, formats)
+    if sdp is not None and sdp.kind not in ("", "audio"):
+        rated = Score(codec.name if codec is not None else None, None, None, f"not rated: {sdp.kind} is not speech")
+    else:
+        rated = score(total, codec, payload_type, delay_ms=delay_ms, packet_ms=sdp.ptime if sdp is not None else None)
+    known = total.measured > 0
+    return {
+        "payload_type": payload_type,
+        "codec": rated.codec,
+        "packets": total.packets if total.entries else None,
+        "bytes": total.bytes if total.entries else None,
+        "lost": total.lost if known else None,
+        "loss_percent": _rounded(total.loss_percent),
+        "reordered": total.reordered if known else None,
+        "duplicates": total.duplicates if known else None,
+        "stray": total.stray if total.entries else None,
+        "jitter_ms": _rounded(total.jitter_ms),
+        "jitter_max_ms": total.jitter_us_max / 1000 if known else None,
+        "ssrc": total.ssrc,
+        "mos": rated.mos,
+        "r": rated.r,
+        "note": rated.note,
+    }
+
+
+def call_quality(call: Call, sdp_of: SdpOf, delay_ms: float) -> list[dict[str, Any]]:
+    """Every media line of a call: {index, kind, caller: stream_quality, callee: …}, named by who sends."""
+    lines = []
+    for line in call.lines:
+        sdp = sdp_of(call.call_id, line.media)
+        sides = {side.value: stream_quality(line, side, sdp, delay_ms) for side in Side}
+        lines.append({"index": line.media, "kind": sdp.kind if sdp is not None else None, **sides})
+    return lines
