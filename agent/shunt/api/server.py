@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from shunt.api.metrics import exposition
+from shunt.metrics.snapshot import exposition
 from shunt.api.view import AgentView, DataPlaneUnavailable
 from shunt.config.load import api_token
 from shunt.config.model import Api
