@@ -14,6 +14,7 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.offload import Offloader
 from shunt.rtpproxy import codec
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, Result, StreamStats
+from shunt.tables.relay_table import BatchCounters
 
 RELAY_IP = "10.91.1.1"
 
@@ -28,6 +29,7 @@ class MemoryTable:
         self.fail: Outcome | None = None
         self.delay = 0.0
         self.connected = True
+        self.counters = BatchCounters()
         self.on_learn = self.on_idle = lambda *_: None
         self.on_up = lambda: None
         self.on_down = lambda reason: None
@@ -51,6 +53,9 @@ class MemoryTable:
         self.log.append(("delete", key))
         found = self.held.pop(key, None)
         return Result(Outcome.REMOVED if found else Outcome.ABSENT), self.counts.pop(key, None)
+
+    async def delete_many(self, keys: list[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
+        return [await self.delete(key) for key in keys]
 
     async def entries(self) -> dict[FiveTuple, RelayEntry]:
         return dict(self.held)
