@@ -22,6 +22,7 @@ from shunt.rtpproxy.codec import CodecError
 log = logging.getLogger(__name__)
 
 RAISED_TTL = 3600
+AUDIT_AFTER = 15.0  # seconds; longer than any write may take
 _REFRESH = RAISED_TTL / 3
 _AT_ONCE = 64  # commands to one relay in flight: its control thread also serves the SIP server
 
@@ -39,6 +40,8 @@ class Upkeep:
         self.timeouts_raised = 0
         self._swept_at = 0.0
         self._in_flight = asyncio.Semaphore(_AT_ONCE)
+        self._unsure = 0
+        self._audit_at: float | None = None
 
     async def run(self) -> None:
         """Tick for ever, and poll each relay beside it, so that a dead one holds nothing up."""
@@ -56,7 +59,10 @@ class Upkeep:
     async def tick(self) -> None:
         now = self.offloader.clock()
         lines = [line for line in self.book.lines() if line.released is None]
-        await asyncio.gather(*(self._keep_alive(line, now) for line in lines))
+        # A task for each line would cost a busy agent all of its time: most have nothing due.
+        await asyncio.gather(*(self._keep_alive(line, now) for line in lines if self._is_due(line, now)))
+        await self.offloader.sweep_doomed()
+        self._audit(now)
         for line in lines:
             if line.resume_at is not None and now >= line.resume_at:
                 log.info("%s: no delete followed the BYE; learning again", line.call.call_id)
@@ -66,6 +72,18 @@ class Upkeep:
             self._swept_at = now
             await self._sweep([line for line in lines if self._may_be_over(line, now)], now)
             await self.offloader.sweep_orphans()
+
+    def _audit(self, now: float) -> None:
+        """Compare the whole table some time after writes had to be repeated: a lost answer may have been a late one."""
+        table = self.offloader.table
+        if table is None:
+            return
+        unsure = table.counters.retries + table.counters.failures
+        if unsure != self._unsure:
+            self._unsure, self._audit_at = unsure, now + AUDIT_AFTER
+        elif self._audit_at is not None and now >= self._audit_at and table.connected:
+            self._audit_at = None
+            self.offloader.spawn(self.offloader.reconcile())
 
     def _may_be_over(self, line: MediaLine, now: float) -> bool:
         """Whether nothing was heard of a line for long; the data plane says which entries are idle, so live calls cost nothing."""
@@ -91,6 +109,15 @@ class Upkeep:
                 return None
 
     # -- keeping the session ------------------------------------------------------------------------
+
+    def _is_due(self, line: MediaLine, now: float) -> bool:
+        kept = line.kept_alive_at
+        if not line.offloaded:
+            return kept is not None
+        if kept is None:
+            return True
+        relay = self.pool.by_name.get(line.call.relay)
+        return relay is not None and now - kept >= (_REFRESH if relay.keepalive != "lookup" else relay.ttl / 3)
 
     async def _keep_alive(self, line: MediaLine, now: float) -> None:
         relay = self._relay(line)

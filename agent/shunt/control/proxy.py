@@ -179,6 +179,7 @@ class ControlProxy:
         if reply is not None:
             line = self._apply(command, relay, reply, peer_ip) or line
         if line is not None:
+            self.offloader.line_changed(line)  # before the answer, which waits for the journal
             # Also after a CANCEL of one branch: an offer or answer says that the call goes on.
             self.offloader.spawn(self.offloader.resume(line))
         return reply
