@@ -187,7 +187,7 @@ async def test_no_answer_is_not_installed(served: Served, table: RelayTable) -> 
     write = table._client.write
 
     async def lost(updates: list[bytes], **options: object) -> object:
-        await write(updates)
+        await write(updates, timeout=5)
         raise BfrtUnavailable("the answer was lost")
 
     table._client.write = lost  # type: ignore[method-assign,assignment]
@@ -202,7 +202,7 @@ async def test_an_answer_that_is_lost_once_is_asked_for_again(served: Served, ta
     losses = iter((True,))
 
     async def lost(updates: list[bytes], **options: object) -> object:
-        answer = await write(updates)
+        answer = await write(updates, timeout=5)
         if next(losses, False):
             raise BfrtUnavailable("the answer was lost")
         return answer

@@ -11,7 +11,7 @@ from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import update_bytes
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import RelayEntry, StreamStats
-from shunt.tables.relay_table import _RelayTarget
+from shunt.tables.target import RelayTarget
 from shunt_softswitch.entries import QualityCodec, RelayCodec, UpdatePlan
 from tests.bfrt.conftest import RELAY, RELAY6, TABLES, insert
 
@@ -30,7 +30,7 @@ def entries(draw: st.DrawFn) -> RelayEntry:
     return RelayEntry(key, src, draw(endpoints(out)), draw(st.integers(0, 2**32 - 1)), draw(st.one_of(st.none(), st.integers(0, 63))))
 
 
-_TARGETS = {4: _RelayTarget(RELAY), 16: _RelayTarget(RELAY6)}
+_TARGETS = {4: RelayTarget(RELAY), 16: RelayTarget(RELAY6)}
 _CODECS = {4: RelayCodec(RELAY), 16: RelayCodec(RELAY6)}
 
 

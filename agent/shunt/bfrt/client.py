@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # Two channels to one target are two connections.
+    ("grpc.use_local_subchannel_pool", 1),
     # Reconnecting is this client's own job: gRPC's back-off would come on top.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -43,6 +46,9 @@ _UNCERTAIN = frozenset(
     getattr(grpc.StatusCode, name) for name in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED", "INTERNAL", "ABORTED", "DATA_LOSS")
 )
 _SUBSCRIBE_TIMEOUT = 5.0
+# A target that answers nothing for so many seconds, though asked, is as good as gone: its connection may
+# stand, but who waits for it waits in vain.
+_HUNG = 4.0
 _BACKOFF = (0.1, 5.0)
 _SERVICE = "/bfrt_proto.BfRuntime/"
 
@@ -106,8 +112,11 @@ class BfrtClient:
         self.on_digest: Callable[[pb.DigestList], None] = lambda digest: None
         self.on_idle: Callable[[pb.IdleTimeoutNotification], None] = lambda notice: None
         self._channel: grpc.aio.Channel | None = None
+        # Large answers come over a connection of their own, so that none stands in front of a write's.
+        self._bulk_channel: grpc.aio.Channel | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
+        self._silent_since: float | None = None  # the first question since the last answer
         header = pb.WriteRequest(client_id=client_id)
         self._aim(header.target)
         # Target and client id have the same numbers in a ReadRequest.
@@ -133,9 +142,11 @@ class BfrtClient:
         await self._drop_channel()
 
     async def _drop_channel(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
+        channels = (self._channel, self._bulk_channel)
+        self._channel = self._bulk_channel = None
+        for channel in channels:
+            if channel is not None:
+                await channel.close()
 
     async def _keep_connected(self) -> None:
         delay = _BACKOFF[0]
@@ -143,6 +154,7 @@ class BfrtClient:
             reason = "the target ended the stream"
             try:
                 self._channel = grpc.aio.insecure_channel(self.target, options=_OPTIONS)
+                self._bulk_channel = grpc.aio.insecure_channel(self.target, options=_OPTIONS)
                 await self._session(self._channel)
             except grpc.aio.AioRpcError as error:
                 reason = f"{error.code().name}: {error.details()}"
@@ -172,6 +184,7 @@ class BfrtClient:
     async def _session(self, channel: grpc.aio.Channel) -> None:
         """One connection's life, until the stream ends."""
         self._lost = asyncio.Event()
+        self._silent_since = None
         stream = channel.stream_stream(
             _SERVICE + "StreamChannel", request_serializer=pb.StreamMessageRequest.SerializeToString, response_deserializer=pb.StreamMessageResponse.FromString
         )()
@@ -261,10 +274,11 @@ class BfrtClient:
 
     # Calls.
 
-    def _ready(self) -> grpc.aio.Channel:
-        if not self.connected or self._channel is None:
+    def _ready(self, bulk: bool = False) -> grpc.aio.Channel:
+        channel = self._bulk_channel if bulk else self._channel
+        if not self.connected or channel is None:
             raise BfrtUnavailable(f"{self.target}: {self.last_error or 'not connected'}")
-        return self._channel
+        return channel
 
     def _failed(self, error: grpc.aio.AioRpcError) -> Exception:
         """What a call's failure as a whole means; a session that turns out to be gone is given up."""
@@ -280,16 +294,32 @@ class BfrtClient:
             return BfrtUnavailable(text)
         return BfrtRefused(text)
 
-    async def write(self, updates: Sequence[bytes], *, timeout: float = 10.0) -> list[UpdateError | None]:
+    def _asked(self) -> None:
+        if self._silent_since is None:
+            self._silent_since = time.monotonic()
+
+    def _unanswered(self) -> None:
+        """A deadline has passed: give the session up when the target has been silent for long."""
+        if self._silent_since is not None and time.monotonic() - self._silent_since >= _HUNG:
+            self.last_error = f"{self.target} has answered nothing for {_HUNG:g} s"
+            self._lost.set()
+
+    async def write(self, updates: Sequence[bytes], *, timeout: float) -> list[UpdateError | None]:
         """Send serialised WriteRequest.updates fields (tag included); for each None or its error.
 
-        Every update is tried (CONTINUE_ON_ERROR). Raises BfrtUnavailable when there was no answer, so
+        Every update is tried (CONTINUE_ON_ERROR); timeout is seconds. Raises BfrtUnavailable when there was no answer, so
         that nothing is known, and BfrtRefused when the whole call was refused.
         """
         call = self._ready().unary_unary(_SERVICE + "Write")
+        self._asked()
         try:
-            await call(self._write_header + b"".join(updates), timeout=timeout + len(updates) / 5000)
+            await call(self._write_header + b"".join(updates), timeout=timeout)
+            self._silent_since = None
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._unanswered()
+            else:
+                self._silent_since = None
             details = _error_details(error) if error.code() == grpc.StatusCode.UNKNOWN else None
             if details is None:
                 raise self._failed(error) from None
@@ -303,7 +333,7 @@ class BfrtClient:
         """Write entities with one update type; see write()."""
         return await self.write([update_bytes(kind, entity) for entity in entities], timeout=timeout)
 
-    async def read(self, entities: Iterable[pb.Entity], *, timeout: float = 60.0) -> list[pb.Entity]:
+    async def read(self, entities: Iterable[pb.Entity], *, timeout: float) -> list[pb.Entity]:
         """Read; the result is everything that was found, what was not found is left out.
 
         Raises BfrtUnavailable, or BfrtRefused for any error other than "not found".
@@ -313,14 +343,24 @@ class BfrtClient:
             found += pb.ReadResponse.FromString(response).entities
         return found
 
-    async def read_raw(self, entities: Sequence[bytes], *, timeout: float = 60.0) -> list[bytes]:
-        """Read, with serialised ReadRequest.entities fields (tag included); the result are serialised ReadResponses."""
-        call = self._ready().unary_stream(_SERVICE + "Read")
+    async def read_raw(self, entities: Sequence[bytes], *, timeout: float, bulk: bool = False) -> list[bytes]:
+        """Read, with serialised ReadRequest.entities fields (tag included); the result are serialised ReadResponses.
+
+        timeout is seconds; bulk: a large answer is expected, which must not hold up others.
+        """
+        call = self._ready(bulk).unary_stream(_SERVICE + "Read")
         found: list[bytes] = []
+        if not bulk:
+            self._asked()
         try:
             async for response in call(self._read_header + b"".join(entities), timeout=timeout):
                 found.append(response)
+            self._silent_since = None
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._unanswered()
+            else:
+                self._silent_since = None
             details = _error_details(error) if error.code() == grpc.StatusCode.UNKNOWN else None
             if details is None:
                 raise self._failed(error) from None

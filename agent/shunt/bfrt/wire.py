@@ -218,6 +218,10 @@ class Run(Generic[P]):
         self.values = values
 
 
+class Rest(bytes):
+    """A field of a message that is not one of the records."""
+
+
 class Splitter(Generic[P]):
     """Takes a message apart along one repeated field, whose records mostly are of few layouts.
 
@@ -226,6 +230,7 @@ class Splitter(Generic[P]):
     """
 
     _MOST_LAYOUTS = 128
+    _LONGEST_RUN = 4096  # so that a large message can be walked with others having their turn
 
     def __init__(self, tag: int, shape: Shape, learn: Callable[[bytes], tuple[Any, P | None]]) -> None:
         self._tag = varint(tag << 3 | _LEN)
@@ -238,12 +243,21 @@ class Splitter(Generic[P]):
         """The bytes of all other fields, and the records: parsed ones and Runs. Raises ValueError for a malformed message."""
         rest: list[bytes] = []
         items: list[Any] = []
+        for item in self.walk(data):
+            if isinstance(item, Rest):
+                rest.append(item)
+            else:
+                items.append(item)
+        return b"".join(rest), items
+
+    def walk(self, data: bytes) -> Iterator[Any]:
+        """Parsed records, Runs and, as Rest, the other fields, in order. Raises ValueError where the message is malformed."""
         at, end, tag = 0, len(data), self._tag
         while at < end:
             if data[at : at + 1] != tag:
                 start = at
                 at = _skip(data, at)
-                rest.append(data[start:at])
+                yield Rest(data[start:at])
                 continue
             size, body = read_varint(data, at + 1)
             stop = body + size
@@ -253,22 +267,21 @@ class Splitter(Generic[P]):
             for layout, plan in self._known.get(head, ()):
                 # Longer and longer steps, so that neither long runs nor mixtures are dear.
                 count, step = 0, 8
-                while (more := layout.run(data, at + count * layout.size, step)) > 0:
+                while count < self._LONGEST_RUN and (more := layout.run(data, at + count * layout.size, step)) > 0:
                     count += more
                     if more < step:
                         break
-                    step *= 8
+                    step = min(step * 8, self._LONGEST_RUN)
                 if count:
-                    items.append(Run(plan, count, layout.values(data, at, count)))
+                    yield Run(plan, count, layout.values(data, at, count))
                     at += count * layout.size
                     break
             else:
                 item, learned = self._learn(data[body:stop])
-                items.append(item)
+                yield item
                 if learned is not None:
                     self._add(head, data[at:stop], learned)
                 at = stop
-        return b"".join(rest), items
 
     def _add(self, head: bytes, record: bytes, plan: P) -> None:
         try:

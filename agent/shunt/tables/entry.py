@@ -23,6 +23,10 @@ class RelayEntry:
     ttl_ms: int = 30_000
     dscp: int | None = None
 
+    def does_as(self, other: RelayEntry) -> bool:
+        """Whether packets leave as they do with the other entry: time-outs, which a target counts down, are left aside."""
+        return (self.src, self.dst, self.dscp) == (other.src, other.dst, other.dscp)
+
 
 class Outcome(enum.Enum):
     """What became of one table operation. Only INSTALLED means that the entry is in."""
