@@ -4,3 +4,8 @@
 ## make bench-relay-table   the relay table's cost per packet, memory and write rate
 bench-relay-table: setup
 	@$(BIN)/python bench/relay_table.py
+
+.PHONY: bench-restart
+## make bench-restart   packets lost and time out of service when each process is killed under load
+bench-restart: setup
+	@$(BIN)/python bench/restart.py

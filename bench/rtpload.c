@@ -1,0 +1,166 @@
+/* Sends RTP on many flows, or sprays a port range, as fast as it is told; counts what it sent.
+ *
+ * Commands on standard input, one a line:
+ *   add ID SRC SPORT DST DPORT SSRC     one packet of 172 bytes RTP every 20 ms from now on
+ *   del ID
+ *   spray SRC DST FIRST LAST PPS        packets from random ports of SRC to random ports of DST (PPS 0: stop)
+ *   count                               answers "sent LOW HIGH SPRAYED": packets of flows with ids below 65536, of the others, and sprayed
+ * Ends at end of input. Packets leave by a raw socket with UDP checksum 0, which IPv4 allows (RFC 768).
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SLOTS = 20, PAYLOAD = 172, SIZE = 28 + PAYLOAD, BATCH = 64, MOST = 1 << 18 };
+
+struct flow { struct flow *next; uint32_t id; uint8_t packet[SIZE]; };
+
+static struct flow *slots[SLOTS];
+static struct flow **by_id;
+static unsigned sizes[SLOTS];
+static uint64_t sent[2], sprayed;
+static int raw;
+static struct { uint32_t src, dst; unsigned first, last, pps; double credit; } spray;
+
+static void fill(uint8_t *p, uint32_t src, unsigned sport, uint32_t dst, unsigned dport, uint32_t ssrc)
+{
+	uint16_t v;
+	memset(p, 0, SIZE);
+	p[0] = 0x45; v = htons(SIZE); memcpy(p + 2, &v, 2); p[8] = 64; p[9] = 17;
+	memcpy(p + 12, &src, 4); memcpy(p + 16, &dst, 4);
+	v = htons(sport); memcpy(p + 20, &v, 2);
+	v = htons(dport); memcpy(p + 22, &v, 2);
+	v = htons(8 + PAYLOAD); memcpy(p + 24, &v, 2);
+	p[28] = 0x80; p[29] = 8; ssrc = htonl(ssrc); memcpy(p + 36, &ssrc, 4);
+}
+
+static uint64_t flush(struct mmsghdr *messages, unsigned count)
+{
+	unsigned done = 0;
+	while (done < count) {
+		int n = sendmmsg(raw, messages + done, count - done, 0);
+		if (n < 0) {
+			if (errno == ENOBUFS || errno == EAGAIN || errno == EINTR) continue;
+			perror("sendmmsg");
+			return done;
+		}
+		done += n;
+	}
+	return done;
+}
+
+static void advance(uint8_t *p)
+{
+	uint16_t seq; uint32_t stamp;
+	memcpy(&seq, p + 30, 2); seq = htons(ntohs(seq) + 1); memcpy(p + 30, &seq, 2);
+	memcpy(&stamp, p + 32, 4); stamp = htonl(ntohl(stamp) + 160); memcpy(p + 32, &stamp, 4);
+}
+
+static void send_slot(unsigned slot)
+{
+	static struct mmsghdr messages[BATCH]; static struct iovec vectors[BATCH]; static struct sockaddr_in to[BATCH];
+	unsigned n = 0;
+	for (struct flow *f = slots[slot]; f; f = f->next) {
+		advance(f->packet);
+		sent[f->id >= 65536]++; /* flush() sends all or says why not */
+		vectors[n] = (struct iovec){ f->packet, SIZE };
+		to[n].sin_family = AF_INET; memcpy(&to[n].sin_addr, f->packet + 16, 4);
+		messages[n].msg_hdr = (struct msghdr){ .msg_name = &to[n], .msg_namelen = sizeof to[n], .msg_iov = &vectors[n], .msg_iovlen = 1 };
+		if (++n == BATCH) { flush(messages, n); n = 0; }
+	}
+	if (n) flush(messages, n);
+}
+
+static void send_spray(double seconds)
+{
+	static uint8_t packets[BATCH][SIZE]; static struct mmsghdr messages[BATCH]; static struct iovec vectors[BATCH]; static struct sockaddr_in to[BATCH];
+	spray.credit += spray.pps * seconds;
+	if (spray.credit > spray.pps / 20.0) spray.credit = spray.pps / 20.0; /* what a busy machine missed is not made up for in one burst */
+	while (spray.credit >= BATCH) {
+		for (unsigned i = 0; i < BATCH; i++) {
+			unsigned r = random();
+			fill(packets[i], spray.src, 1024 + r % 60000, spray.dst, spray.first + random() % (spray.last - spray.first + 1), r);
+			vectors[i] = (struct iovec){ packets[i], SIZE };
+			to[i].sin_family = AF_INET; to[i].sin_addr.s_addr = spray.dst;
+			messages[i].msg_hdr = (struct msghdr){ .msg_name = &to[i], .msg_namelen = sizeof to[i], .msg_iov = &vectors[i], .msg_iovlen = 1 };
+		}
+		sprayed += flush(messages, BATCH);
+		spray.credit -= BATCH;
+	}
+}
+
+static void command(char *line)
+{
+	unsigned id, sport, dport, first, last, pps; char src[64], dst[64]; uint32_t ssrc;
+	if (sscanf(line, "add %u %63s %u %63s %u %u", &id, src, &sport, dst, &dport, &ssrc) == 6 && id < MOST && !by_id[id]) {
+		struct flow *f = calloc(1, sizeof *f);
+		unsigned slot = id % SLOTS;
+		fill(f->packet, inet_addr(src), sport, inet_addr(dst), dport, ssrc);
+		f->id = id; f->next = slots[slot]; slots[slot] = f; by_id[id] = f; sizes[slot]++;
+	} else if (sscanf(line, "del %u", &id) == 1 && id < MOST && by_id[id]) {
+		struct flow **at = &slots[id % SLOTS];
+		while (*at && *at != by_id[id]) at = &(*at)->next;
+		if (*at) *at = by_id[id]->next;
+		free(by_id[id]); by_id[id] = NULL; sizes[id % SLOTS]--;
+	} else if (sscanf(line, "spray %63s %63s %u %u %u", src, dst, &first, &last, &pps) == 5) {
+		spray.src = inet_addr(src); spray.dst = inet_addr(dst);
+		spray.first = first; spray.last = last; spray.pps = pps; spray.credit = 0;
+	} else if (!strncmp(line, "count", 5)) {
+		printf("sent %llu %llu %llu\n", (unsigned long long)sent[0], (unsigned long long)sent[1], (unsigned long long)sprayed);
+		fflush(stdout);
+	} else {
+		fprintf(stderr, "not understood: %s\n", line);
+	}
+}
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+int main(void)
+{
+	static char buffer[1 << 16];
+	size_t held = 0;
+	by_id = calloc(MOST, sizeof *by_id);
+	raw = socket(AF_INET, SOCK_RAW, IPPROTO_RAW);
+	if (raw < 0 || !by_id) { perror("raw socket"); return 1; }
+	int size = 8 << 20;
+	setsockopt(raw, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);
+	double tick = now(), before = tick;
+	for (unsigned slot = 0;; slot = (slot + 1) % SLOTS) {
+		send_slot(slot);
+		double t = now();
+		if (spray.pps) send_spray(t - before);
+		before = t;
+		tick += 0.001;
+		for (;;) {
+			double left = tick - now();
+			struct pollfd in = { .fd = 0, .events = POLLIN };
+			struct timespec wait = { 0, left > 0 ? (long)(left * 1e9) : 0 };
+			if (ppoll(&in, 1, &wait, NULL) > 0) {
+				ssize_t n = read(0, buffer + held, sizeof buffer - held - 1);
+				if (n <= 0) return 0;
+				held += n;
+				buffer[held] = 0;
+				char *at = buffer, *end;
+				while ((end = strchr(at, '\n'))) { *end = 0; command(at); at = end + 1; }
+				held -= at - buffer;
+				memmove(buffer, at, held);
+			}
+			if (tick - now() <= 0) break;
+		}
+		if (now() - tick > 1.0) tick = now();
+	}
+}

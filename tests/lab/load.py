@@ -1,0 +1,210 @@
+"""Load without SIP: the control protocol as a SIP server speaks it, and RTP on many flows from the phones' namespaces.
+
+SIPp plays media in user space, one thread to a stream, and tops out at a few hundred calls here; this
+speaks to the agent's control socket itself and has one C program send the packets of all calls of a phone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab.processes import CONTROL_PORT, ROOT, open_socket
+from tests.lab.topology import CALLEE_IP, CALLER_IP, LabError, Topology
+
+SOURCE, BINARY = ROOT / "bench" / "rtpload.c", ROOT / "build" / "rtpload"
+IPS = {"caller": CALLER_IP, "callee": CALLEE_IP}
+# Received packets are counted by port: established calls below, fresh ones above.
+ESTABLISHED_PORTS, FRESH_PORTS = (6000, 15999), (16000, 31999)
+FRESH_IDS = 65536
+_COUNTERS = """table inet load {{
+  counter established {{ }}
+  counter fresh {{ }}
+  chain arrived {{ type filter hook input priority -20; udp dport {0}-{1} counter name established; udp dport {2}-{3} counter name fresh; }}
+}}"""
+
+
+def build_generator() -> Path:
+    """Compile the packet generator, unless it is newer than its source. Raises LabError with the compiler's words."""
+    if not BINARY.exists() or BINARY.stat().st_mtime < SOURCE.stat().st_mtime:
+        BINARY.parent.mkdir(exist_ok=True)
+        done = subprocess.run([shutil.which("clang") or "cc", "-O2", "-Wall", "-o", str(BINARY), str(SOURCE)], capture_output=True, text=True)
+        if done.returncode:
+            raise LabError(f"{SOURCE.name}: {done.stderr}")
+    return BINARY
+
+
+class Phones:
+    """The media of one host's phones: flows out, packets in. A context manager."""
+
+    def __init__(self, topology: Topology, host: str) -> None:
+        self.topology, self.host = topology, host
+        self.ip = IPS[host]
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> "Phones":
+        self.topology.run(self.host, "nft", "-f", "-", stdin=_COUNTERS.format(*ESTABLISHED_PORTS, *FRESH_PORTS))
+        command = self.topology.enter(self.host, str(build_generator()))
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(5)
+
+    def say(self, *lines: str) -> None:
+        """Commands to the generator (bench/rtpload.c)."""
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write("".join(f"{line}\n" for line in lines))
+        self._process.stdin.flush()
+
+    def sent(self) -> tuple[int, int, int]:
+        """Packets sent so far: of established calls, of fresh ones, sprayed."""
+        self.say("count")
+        assert self._process is not None and self._process.stdout is not None
+        words = self._process.stdout.readline().split()
+        return int(words[1]), int(words[2]), int(words[3])
+
+    def received(self) -> tuple[int, int]:
+        """Packets received so far: of established calls, of fresh ones."""
+        text = self.topology.run(self.host, "nft", "list", "counters", "table", "inet", "load").split()
+        found = [int(text[at + 1]) for at, word in enumerate(text) if word == "packets"]
+        return found[0], found[1]
+
+
+class ControlClient:
+    """A SIP server's side of the control protocol over UDP: a cookie for each command, repetitions with the same one."""
+
+    def __init__(self, sock: socket.socket, *, timeout: float = 0.5, tries: int = 6) -> None:
+        self._sock = sock
+        self.timeout, self.tries = timeout, tries
+        self._waiting: dict[bytes, asyncio.Future[bytes]] = {}
+        self._numbers = itertools.count(1)
+        self.repeated = 0
+        self.slowest = 0.0
+        asyncio.get_running_loop().add_reader(sock, self._readable)
+
+    @classmethod
+    def to(cls, topology: Topology, host: str = "edge", port: int = CONTROL_PORT, **more: float) -> "ControlClient":
+        """Towards a control socket on the loopback of a host's namespace."""
+        sock = open_socket(topology, host, socket.AF_INET, socket.SOCK_DGRAM)
+        sock.setblocking(False)
+        sock.connect(("127.0.0.1", port))
+        return cls(sock, **more)  # type: ignore[arg-type]
+
+    def _readable(self) -> None:
+        while True:
+            try:
+                data = self._sock.recv(65536)
+            except BlockingIOError:
+                return
+            except ConnectionRefusedError:
+                continue
+            cookie, _, body = data.partition(b" ")
+            future = self._waiting.get(cookie)
+            if future is not None and not future.done():
+                future.set_result(body.rstrip(b"\n"))
+
+    async def command(self, text: str, *, tries: int | None = None, timeout: float | None = None) -> bytes | None:
+        """The reply; None when there was none after all tries."""
+        cookie = b"%d_%d" % (os.getpid(), next(self._numbers))
+        future = self._waiting[cookie] = asyncio.get_running_loop().create_future()
+        began = time.monotonic()
+        try:
+            for attempt in range(tries or self.tries):
+                self.repeated += attempt > 0
+                try:
+                    self._sock.send(cookie + b" " + text.encode())
+                except OSError:  # nobody listens; found out with the next datagram
+                    pass
+                try:
+                    async with asyncio.timeout(timeout or self.timeout):
+                        reply = await asyncio.shield(future)
+                        self.slowest = max(self.slowest, time.monotonic() - began)
+                        return reply
+                except TimeoutError:
+                    continue
+            return None
+        finally:
+            del self._waiting[cookie]
+            future.cancel()
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._sock)
+        self._sock.close()
+
+
+@dataclass(slots=True)
+class LoadCall:
+    """One call: its id on the control channel, the phones' ports, and the relay's ports each sends to."""
+
+    number: int
+    call_id: str
+    caller_port: int
+    callee_port: int
+    caller_sends: tuple[str, int] = ("", 0)
+    callee_sends: tuple[str, int] = ("", 0)
+
+    @property
+    def ssrc(self) -> int:
+        return 0x10000 + 2 * self.number
+
+
+class Load:
+    """Places calls: U, L, media, D."""
+
+    def __init__(self, client: ControlClient, caller: Phones, callee: Phones, *, tag: str = "load") -> None:
+        self.client, self.caller, self.callee = client, caller, callee
+        self.tag = tag
+        self.failed: list[str] = []
+
+    def established(self, index: int) -> LoadCall:
+        """The index-th of the calls that are to last."""
+        port = ESTABLISHED_PORTS[0] + 2 * index
+        return LoadCall(index, f"{self.tag}-e{index}", port, port)
+
+    def fresh(self, index: int) -> LoadCall:
+        """The index-th of the short calls."""
+        port = FRESH_PORTS[0] + 2 * (index % 8000)
+        return LoadCall(FRESH_IDS + index % 100_000, f"{self.tag}-f{index}", port, port)
+
+    async def set_up(self, call: LoadCall, *, modifiers: str = "") -> bool:
+        """Offer and answer. False, and noted in `failed`, when one of them got no usable reply."""
+        offer = await self.client.command(f"U{modifiers}c8 {call.call_id} {self.caller.ip} {call.caller_port} A;1")
+        if not self._take(call, "callee", offer):
+            return False
+        answer = await self.client.command(f"L{modifiers}c8 {call.call_id} {self.callee.ip} {call.callee_port} A;1 B;1")
+        return self._take(call, "caller", answer)
+
+    def _take(self, call: LoadCall, who: str, reply: bytes | None) -> bool:
+        words = (reply or b"").split()
+        if len(words) < 2 or not words[0].isdigit() or words[0] == b"0":
+            self.failed.append(f"{call.call_id}: {reply!r}")
+            return False
+        setattr(call, f"{who}_sends", (words[1].decode(), int(words[0])))
+        return True
+
+    def talk(self, call: LoadCall) -> None:
+        """Both parties send from now on."""
+        for phones, port, (ip, relay_port), ssrc in (
+            (self.caller, call.caller_port, call.caller_sends, call.ssrc), (self.callee, call.callee_port, call.callee_sends, call.ssrc + 1),
+        ):
+            phones.say(f"add {call.number} {phones.ip} {port} {ip} {relay_port} {ssrc}")
+
+    def hush(self, call: LoadCall) -> None:
+        """Neither party sends any more."""
+        for phones in (self.caller, self.callee):
+            phones.say(f"del {call.number}")
+
+    async def hang_up(self, call: LoadCall) -> None:
+        """Delete the session. A delete that nobody answers is noted in `failed`."""
+        if await self.client.command(f"D {call.call_id} A B") is None:
+            self.failed.append(f"{call.call_id}: no answer to D")
