@@ -62,6 +62,10 @@ class Client:
             self._host, self._port = host, port or 8077
 
     def get(self, path: str, **query: Any) -> Any:
+        """The JSON answer to a question. Raises Failure as ask() does."""
+        return self.ask("GET", path, **query)
+
+    def ask(self, method: str, path: str, **query: Any) -> Any:
         """The JSON answer. Raises Failure: unreachable, or with the agent's own words for an error."""
         given = {name: value for name, value in query.items() if value is not None}
         target = path + (f"?{urlencode(given)}" if given else "")
@@ -70,7 +74,7 @@ class Client:
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
         try:
-            connection.request("GET", target, headers=self._headers)
+            connection.request(method, target, headers=self._headers | ({} if method == "GET" else {"X-Shunt-Command": "1"}))
             response = connection.getresponse()
             body = response.read()
         except TimeoutError:

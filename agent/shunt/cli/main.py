@@ -284,6 +284,24 @@ def status(client: Client, as_json: bool) -> None:
         show.status(answer)
 
 
+@cli.command()
+@click.argument("stop", required=False, type=click.Choice(["offloads", "calls", "nothing"]))
+@click.option("--wait", is_flag=True, help="Return only when the agent is empty.")
+@_asks_agent
+def drain(client: Client, as_json: bool, stop: str | None, wait: bool) -> None:
+    """Drain the agent before maintenance: stop new "offloads" or new "calls", or end draining with "nothing".
+
+    Without an argument: show what is left.
+    """
+    from shunt.cli import drain as draining
+
+    answer = draining.drain(client, stop, wait, (lambda _: None) if as_json else draining.echo)
+    if as_json:
+        _echo_json(answer)
+    else:
+        draining.echo(answer)
+
+
 _STATES = {
     "allocated": "The relay has given out ports; the call has no answer yet.",
     "learning": "The agent is finding out where a party's packets come from; the relay carries them meanwhile.",

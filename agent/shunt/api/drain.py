@@ -1,0 +1,43 @@
+"""REST routes of draining: GET, POST ?stop=offloads|calls and DELETE /v1/drain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from aiohttp import web
+
+from shunt.drain import Drain, Stop
+
+COMMAND_HEADER = "X-Shunt-Command"
+"""Requests that change something carry this header: a web page of another origin cannot send it without being asked first."""
+
+
+def add_routes(app: web.Application, drain: Drain, error: Callable[..., web.Response]) -> None:
+    """Serve draining. error(status, message, parameter) makes an answer in the API's form."""
+
+    def answer() -> web.Response:
+        return web.json_response(drain.view(), headers={"Cache-Control": "no-store"}, dumps=lambda value: json.dumps(value) + "\n")
+
+    async def get(request: web.Request) -> web.Response:
+        return answer()
+
+    async def begin(request: web.Request) -> web.Response:
+        if COMMAND_HEADER not in request.headers:
+            return error(403, f"a request that changes something needs the header {COMMAND_HEADER}")
+        try:
+            stop = Stop(request.query.get("stop", ""))
+        except ValueError:
+            return error(400, "stop: offloads or calls", parameter="stop")
+        drain.begin(stop)
+        return answer()
+
+    async def end(request: web.Request) -> web.Response:
+        if COMMAND_HEADER not in request.headers:
+            return error(403, f"a request that changes something needs the header {COMMAND_HEADER}")
+        drain.end()
+        return answer()
+
+    app.router.add_get("/v1/drain", get)
+    app.router.add_post("/v1/drain", begin)
+    app.router.add_delete("/v1/drain", end)

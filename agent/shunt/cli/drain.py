@@ -1,0 +1,38 @@
+"""`shunt drain`: stop new offloads or new calls, and wait until nothing is left."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from shunt.cli.client import Client
+
+
+def drain(client: Client, stop: str | None, wait: bool, show: Any) -> dict[str, Any]:
+    """Begin, end ("nothing") or only look (None); with wait, until the agent is empty. Returns the agent's last word."""
+    if stop == "nothing":
+        return client.ask("DELETE", "/v1/drain")
+    answer = client.get("/v1/drain") if stop is None else client.ask("POST", "/v1/drain", stop=stop)
+    last = None
+    while wait and answer["stop"] is not None and not answer["empty"]:
+        if (left := (answer["calls"], answer["entries"])) != last:
+            show(answer)
+            last = left
+        time.sleep(1)
+        answer = client.get("/v1/drain")
+    return answer
+
+
+def text(answer: dict[str, Any]) -> str:
+    """One line for people."""
+    if answer["stop"] is None:
+        return f"not draining; {answer['calls']} calls, {answer['entries']} entries in the data plane"
+    if answer["empty"]:
+        return f"draining (no new {answer['stop']}): empty" + (f"; {answer['calls']} calls on the relay" if answer["calls"] else "")
+    return f"draining (no new {answer['stop']}): {answer['calls']} calls, {answer['entries']} entries left"
+
+
+def echo(answer: dict[str, Any]) -> None:
+    click.echo(text(answer))
