@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import ipaddress
 import json
 import logging
@@ -14,11 +15,14 @@ import socket
 import time
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from shunt import __version__, limits
 from shunt.api.server import ApiServer
 from shunt.api.view import DataPlaneUnavailable
 from shunt.calls import view
 from shunt.calls.book import CallBook
+from shunt.calls.model import Call
 from shunt.calls.plan import Policy
 from shunt.config.model import Config, Relay as RelayConfig
 from shunt.config.values import SocketAddress
@@ -33,6 +37,7 @@ from shunt.journal.redis_store import RedisStore
 from shunt.journal.sqlite_store import SqliteStore
 from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint, FiveTuple
+from shunt.observers import Observers
 from shunt.offload import Offloader
 from shunt.relay.notify import NotifySender, parse_target
 from shunt.relay.relay import BuiltinRelay
@@ -47,6 +52,7 @@ log = logging.getLogger(__name__)
 
 BUILTIN = "builtin"
 PRIORITY = -10
+_FEW_CALLS = 2000
 _BIND_PATIENCE_S = 1.0  # for a data plane that does not answer when this agent takes over
 _RIVAL_PATIENCE_S = 5.0  # for another agent to let go of the data plane
 
@@ -94,6 +100,7 @@ class Agent:
         self.hep = None
         if config.hep is not None:
             self.hep = HepListener(SocketAddress.parse(config.hep.listen), config.hep.allow, self.dialogs.on_sighting)
+        self.observers = Observers(config, self.offloader, self.dialogs, self.pool)
         self.api = ApiServer(self, config.api)
         self._totals: dict[str, Any] = {}
         self._clockwork: list[asyncio.Task[None]] = []
@@ -203,6 +210,7 @@ class Agent:
 
         With a shared journal this returns as soon as commands can be passed on; taking over follows in the background.
         """
+        await self.observers.start()
         if self.role is None:
             if self.journal is not None:
                 await self.journal.open()
@@ -269,7 +277,8 @@ class Agent:
             calls, sessions = await self.journal.load(self.latch_policy, self.offloader.clock)
             if self.builtin is not None:
                 self.builtin.adopt([json.loads(body) for body in sessions.values()])
-            for call in calls:
+            # The book keeps calls in the order in which they began.
+            for call in sorted(calls, key=lambda call: call.created_wall):
                 if call.relay not in self.pool.by_name:
                     log.error("journal: call %s was on relay %s, which is not configured any more: left out", call.call_id, call.relay)
                     continue
@@ -304,6 +313,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._clockwork, return_exceptions=True)
         await self.offloader.close()
+        await self.observers.close()
         if self.table is not None:
             await self.table.close()
         if self.journal is not None:
@@ -332,7 +342,6 @@ class Agent:
     # -- what the operator sees (api.view.AgentView) -------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        calls = self.book.calls()
         connected = self.table is not None and self.table.connected
         return {
             "version": __version__,
@@ -350,8 +359,8 @@ class Agent:
                 "entries": self._totals.get("entries"), "capacity": self._totals.get("capacity"), "ours": len(self.offloader.entries),
                 "orphans": len(self.offloader.orphans),
             },
-            "calls": len(calls),
-            "streams": view.count_streams(calls),
+            "calls": self.book.count,
+            "streams": self._count_streams(),
             "packets": {
                 "data_plane": self._totals.get("relayed_packets"),
                 "relay": sum(r.packets_relayed or 0 for r in self.pool.relays),
@@ -371,7 +380,14 @@ class Agent:
 
     def call(self, call_id: str) -> dict[str, Any] | None:
         call = self.book.call(call_id)
-        return None if call is None else view.call_view(call, self.offloader.clock())
+        return None if call is None else self._view(call)
+
+    def _view(self, call: Call) -> dict[str, Any]:
+        return view.call_view(call, self.offloader.clock()) | {"quality": self.observers.quality(call)}
+
+    async def history(self, call_id: str) -> dict[str, Any] | None:
+        """A call's events and what they mean in words."""
+        return await self.observers.story(call_id)
 
     async def why(self, call_id: str) -> dict[str, Any] | None:
         call = self.book.call(call_id)
@@ -380,7 +396,7 @@ class Agent:
         if self.table is not None and not self.table.connected and any(line.offloaded for line in call.lines):
             raise DataPlaneUnavailable(f"{self.config.data_plane.target} does not answer; the counters at hand are older")
         await self.offloader.read_live(call.lines)
-        return view.call_view(call, self.offloader.clock())
+        return self._view(call)
 
     async def trace(self, src: str, dst: str) -> dict[str, Any]:
         """Where a packet from src to dst ("ADDRESS:PORT") would go. Raises ValueError for text that is no address."""

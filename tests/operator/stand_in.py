@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from shunt.api.server import ApiServer
 from shunt.api.view import DataPlaneUnavailable
 from shunt.config.model import Api
+from shunt.metrics.instruments import Instruments
 
 
 def server(view: "StandIn", listen: str, token: str | None = None) -> ApiServer:
@@ -60,6 +63,32 @@ ODD_CALL_ID = "a/b c%2F?d#e+ä@x/why"
 HOSTILE_CALL_ID = "evil\x1b[2J[bold]x"
 
 
+STORY = {
+    "begin": "2026-11-21T10:00:01+00:00",
+    "diagnosis": [{"level": "problem", "text": "One-way audio: the caller sends, but the callee has sent nothing so far.", "media": 1, "party": "callee"}],
+    "counters_fresh": True,
+    "left_out": 0,
+    "quality": [],
+    "events": [
+        {
+            "after_ms": 0.0, "monotonic_s": 12.0, "time": "2026-11-21T10:00:01+00:00", "kind": "control", "what": "U", "media": 1, "party": None, "component": None,
+            "stream": None, "title": "U offer", "text": "U first@x [bold] — reply 35000", "count": 1, "until_ms": None, "facts": {"relay": "r1"},
+        },
+        {
+            "after_ms": 812.5, "monotonic_s": 12.8125, "time": "2026-11-21T10:00:01.812500+00:00", "kind": "learn", "what": "accepted", "media": 1, "party": "caller",
+            "component": "rtp", "stream": "caller->callee rtp", "title": "RTP from 198.51.100.9:41000: accepted", "text": "to relay port 192.0.2.1:35002", "count": 3,
+            "until_ms": 860.0, "facts": {},
+        },
+    ],
+}
+
+
+def _fits(found: dict[str, Any], state: str | None, reason: str | None) -> bool:
+    if state is None and reason is None:
+        return True
+    return any((state in (None, s["state"])) and (reason in (None, s["reason"])) for media in found["media"] for s in media["streams"])
+
+
 class StandIn:
     """Implements AgentView; the switches below make it fail as a data plane or an agent would."""
 
@@ -67,6 +96,7 @@ class StandIn:
         self.unavailable = False
         self.hang = False
         self.broken = False
+        self.instruments = Instruments()
         self.by_id = {
             c["call_id"]: c
             for c in (
@@ -96,8 +126,17 @@ class StandIn:
             "journal_failures": None,
         }
 
-    def calls(self) -> list[dict[str, Any]]:
-        return list(self.by_id.values())
+    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+        found = [c for c in self.by_id.values() if (match or "") in c["call_id"] and _fits(c, state, reason)]
+        found.sort(key=lambda c: (c["created"], c["call_id"]))
+        return found[offset : offset + limit], len(found)
+
+    async def history(self, call_id: str) -> dict[str, Any] | None:
+        await self._reach()
+        return STORY | {"call_id": call_id} if call_id in self.by_id else None
+
+    def registry(self) -> CollectorRegistry:
+        return self.instruments.registry
 
     def call(self, call_id: str) -> dict[str, Any] | None:
         return self.by_id.get(call_id)

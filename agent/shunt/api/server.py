@@ -23,6 +23,7 @@ from shunt.api.view import AgentView, DataPlaneUnavailable
 from shunt.config.load import api_token
 from shunt.config.model import Api
 from shunt.config.values import host_port
+from shunt.metrics.snapshot import exposition
 from shunt.net import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -261,28 +262,17 @@ async def _metrics(request: web.Request) -> web.Response:
     with contextlib.suppress(DataPlaneUnavailable, TimeoutError):
         async with asyncio.timeout(_TOTALS_TIMEOUT_S):
             totals = await view.totals()
-    return web.Response(body=exposition(view.status(), totals), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
-
-
-def _matches(call: dict[str, Any], state: str | None, reason: str | None) -> bool:
-    if state is None and reason is None:
-        return True
-    return any(
-        (state is None or stream["state"] == state) and (reason is None or stream["reason"] == reason)
-        for media in call["media"]
-        for stream in media["streams"]
-    )
+    return web.Response(body=exposition(view.status(), totals, view.registry()), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 async def _calls(request: web.Request) -> web.Response:
-    _only(request, "state", "reason", "limit", "offset")
+    _only(request, "state", "reason", "match", "limit", "offset")
     limit = _number(request, "limit", _DEFAULT_PAGE, 1, MAX_PAGE)
     offset = _number(request, "offset", 0, 0, 999_999_999)
-    state, reason = request.query.get("state"), request.query.get("reason")
-    found = [call for call in request.app[_VIEW].calls() if _matches(call, state, reason)]
-    found.sort(key=lambda call: (call["created"], call["call_id"]))
+    query = request.query
+    found, total = await request.app[_VIEW].calls(query.get("state"), query.get("reason"), query.get("match"), offset, limit)
     after = offset + limit
-    return _json({"calls": found[offset:after], "total": len(found), "offset": offset, "limit": limit, "next": after if after < len(found) else None})
+    return _json({"calls": found, "total": total, "offset": offset, "limit": limit, "next": after if after < total else None})
 
 
 def _unknown_call(call_id: str) -> web.Response:
@@ -302,6 +292,14 @@ async def _why(request: web.Request) -> web.Response:
     async with asyncio.timeout(_DATA_PLANE_TIMEOUT_S):
         call = await request.app[_VIEW].why(call_id)
     return _unknown_call(call_id) if call is None else _json(call)
+
+
+async def _history(request: web.Request) -> web.Response:
+    _only(request)
+    call_id = request.match_info["call_id"]
+    async with asyncio.timeout(_DATA_PLANE_TIMEOUT_S):
+        story = await request.app[_VIEW].history(call_id)
+    return _unknown_call(call_id) if story is None else _json(story)
 
 
 async def _trace(request: web.Request) -> web.Response:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from prometheus_client import CollectorRegistry
+
 
 class DataPlaneUnavailable(Exception):
     """The data plane has not answered, or none is configured; the text says which. The API answers 503."""
@@ -22,8 +24,12 @@ class AgentView(Protocol):
         """
         ...
 
-    def calls(self) -> list[dict[str, Any]]:
-        """Every call with the counters at hand, as `call` gives them; the order does not matter."""
+    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+        """The calls offset to offset + limit of those that fit, in order of creation, and how many fit.
+
+        Each is as `call` gives it, with the counters at hand, without quality. state and reason: of one and the same
+        stream; match: part of the Call-ID.
+        """
         ...
 
     def call(self, call_id: str) -> dict[str, Any] | None:
@@ -32,8 +38,22 @@ class AgentView(Protocol):
         {call_id, created (ISO 8601), age_s, relay, from_tag, to_tag, media: [{index, legs: {caller:
         {signalled, learned, relay_address, vouched}, callee: {…}}, streams: [{direction:
         'caller->callee' or 'callee->caller', component: 'rtp' or 'rtcp', state, reason, detail, since_s,
-        key, rewrite, packets, bytes, lost, reordered, duplicates, jitter_ms, idle_ms, stray}]}]}
+        key, rewrite, packets, bytes, lost, reordered, duplicates, jitter_ms, idle_ms, stray}]}], quality:
+        [{index, kind, caller: {codec, packets, bytes, loss_percent, jitter_ms, mos, note, …}, callee: {…}}]}
         """
+        ...
+
+    async def history(self, call_id: str) -> dict[str, Any] | None:
+        """What happened to a call, None if nothing is known of it.
+
+        {call_id, begin (ISO 8601), diagnosis: [{level: 'problem', 'hint' or 'ok', text, media, party}],
+        counters_fresh, left_out, quality: [{call_id, media}], events: [{after_ms, monotonic_s, time, kind,
+        what, media, party, component, stream, title, text, count, until_ms, facts}]}, events in order of time.
+        """
+        ...
+
+    def registry(self) -> CollectorRegistry:
+        """Metrics that are counted as things happen."""
         ...
 
     async def why(self, call_id: str) -> dict[str, Any] | None:

@@ -70,6 +70,11 @@ class CallBook:
     def calls(self) -> list[Call]:
         return list(self._calls.values())
 
+    @property
+    def count(self) -> int:
+        """How many calls run."""
+        return len(self._calls)
+
     def lines(self) -> list[MediaLine]:
         return [line for call in self._calls.values() for line in call.lines]
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stream
 from shunt.calls.reasons import NO_DATA_PLANE, REASONS
+
+
+_SLICE = 1000
 
 
 def _text(value: object) -> str | None:
@@ -82,6 +86,29 @@ def call_view(call: Call, now: float) -> dict[str, Any]:
         "ended": bool(call.lines) and all(line.released for line in call.lines),
         "media": [line_view(line, now) for line in call.lines],
     }
+
+
+def _fits(call: Call, state: str | None, reason: str | None) -> bool:
+    if state is None and reason is None:
+        return True
+    return any((state is None or s.state.value == state) and (reason is None or s.reason == reason) for line in call.lines for s in line.streams)
+
+
+async def page(
+    calls: Sequence[Call], state: str | None, reason: str | None, match: str | None, offset: int, limit: int
+) -> tuple[list[Call], int]:
+    """The calls offset to offset + limit of those that fit, in the order given, and how many fit.
+
+    state, reason: of one and the same stream; match: part of the Call-ID. Looking through many calls is
+    done in slices, so that commands come in between.
+    """
+    if state is None and reason is None and not match:
+        return list(calls[offset : offset + limit]), len(calls)
+    found: list[Call] = []
+    for first in range(0, len(calls), _SLICE):
+        found += [call for call in calls[first : first + _SLICE] if (not match or match in call.call_id) and _fits(call, state, reason)]
+        await asyncio.sleep(0)
+    return found[offset : offset + limit], len(found)
 
 
 def count_streams(calls: Iterable[Call]) -> dict[str, int]:

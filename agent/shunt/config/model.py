@@ -24,6 +24,7 @@ from shunt.config.values import (
     SocketAddress,
     Target,
     TcpListen,
+    UdpSocket,
     addresses_overlap,
     host_port,
 )
@@ -154,6 +155,35 @@ class Standby(Section):
     lease_ms: int = Field(default=1000, ge=200, le=60_000, description="Milliseconds without a sign of life after which the other agent takes over.")
 
 
+class History(Section):
+    """What is kept of each call for `shunt history` and the web page."""
+
+    events: int = Field(default=100_000, ge=0, le=10_000_000, description="Events held in all, about 600 bytes each; the calls that ended first go. 0: none.")
+    per_call: int = Field(default=300, ge=16, le=10_000, description="Events held of one call: its first and its last ones.")
+    log: bool = Field(default=False, description="Write each event to the log too (level info; learn notices and SIP messages at debug).")
+
+
+class Cdr(Section):
+    """A record for every call that ended; other programs may rotate the files at any time."""
+
+    csv: AbsolutePath | None = Field(default=None, description="CSV file to append to, one line for each media line of a call.")
+    json_lines: AbsolutePath | None = Field(default=None, description="File of JSON lines to append to, one line for each call.")
+
+
+class Quality(Section):
+    """How speech quality is estimated (ITU-T G.107)."""
+
+    delay_ms: float = Field(default=50.0, ge=0, le=2000, description="One-way network delay to assume, in milliseconds: a server in the middle cannot measure it.")
+
+
+class Homer(Section):
+    """A Homer capture server that gets quality reports and call events (HEPv3 over UDP)."""
+
+    target: UdpSocket = Field(description="udp:ADDRESS:PORT of the capture server.")
+    capture_id: int = Field(default=2001, ge=0, le=0xFFFFFFFF, description="This agent's id at Homer.")
+    events: bool = Field(default=True, description="Send the events of calls as log lines, and not only quality reports.")
+
+
 class Log(Section):
     """The log on standard error."""
 
@@ -184,6 +214,10 @@ class Config(Section):
     notify: Notify = Field(default=Notify(), description="Media time-out notices.")
     journal: Journal | None = Field(default=None, description="Where calls are kept for a restart; absent: a restart forgets them.")
     standby: Standby = Field(default=Standby(), description="Taking over between agents that share a journal in Redis.")
+    history: History = Field(default=History(), description="Events of each call.")
+    cdr: Cdr | None = Field(default=None, description="Call records; absent: none are written.")
+    quality: Quality = Field(default=Quality(), description="Estimates of speech quality.")
+    homer: Homer | None = Field(default=None, description="Reports to Homer; absent: none are sent.")
     log: Log = Field(default=Log(), description="The log.")
     softswitch: Softswitch | None = Field(default=None, description="The Linux data plane.")
 
@@ -194,7 +228,7 @@ class Config(Section):
 
     def problems(self) -> list[tuple[Location, str]]:
         """What is wrong between keys that are right by themselves: (location, message), in file order by section."""
-        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._softswitch_problems()]
+        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._cdr_problems(), *self._softswitch_problems()]
 
     def _relay_problems(self) -> Iterator[tuple[Location, str]]:
         only_softswitch = self.softswitch is not None and self.model_fields_set <= {"softswitch", "log"}
@@ -271,6 +305,12 @@ class Config(Section):
                 yield ("journal", "path"), "redis is given too; keep one of them"
         elif "standby" in self.model_fields_set:
             yield ("standby",), "without journal.redis no other agent can take over"
+
+    def _cdr_problems(self) -> Iterator[tuple[Location, str]]:
+        if self.cdr is not None and self.cdr.csv is None and self.cdr.json_lines is None:
+            yield ("cdr",), "names no file: give csv, json_lines or both"
+        elif self.cdr is not None and self.cdr.csv == self.cdr.json_lines:
+            yield ("cdr", "json_lines"), "is the file of csv too"
 
     def _softswitch_problems(self) -> Iterator[tuple[Location, str]]:
         if self.softswitch is None:

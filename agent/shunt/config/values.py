@@ -261,6 +261,7 @@ Interface = Annotated[str, _matching(_INTERFACE, "the name of a network interfac
 AbsolutePath = Annotated[str, PlainValidator(_absolute_path)]
 ControlSocket = Annotated[str, _socket("udp", "tcp", "unix", "cunix")]
 HepSocket = Annotated[str, _socket("udp", "tcp")]
+UdpSocket = Annotated[str, _socket("udp")]
 NotifySocket = Annotated[str, _socket("tcp", "unix")]
 TcpListen = Annotated[str, _host_port(names=False, unix=False)]
 ApiListen = Annotated[str, _host_port(names=False, unix=True)]

@@ -1,4 +1,4 @@
-"""Prometheus text from one look at the agent: a collector over status() and totals(), nothing counted twice."""
+"""Prometheus text from one look at the agent: a collector over status() and totals(), and what the instruments counted."""
 
 from __future__ import annotations
 
@@ -35,10 +35,13 @@ class _Snapshot:
         yield _gauge("shunt_uptime_seconds", "Seconds since the agent's start", status.get("uptime_s"))
         yield _gauge("shunt_calls", "Calls that the agent knows", status.get("calls"))
         yield _labelled(GaugeMetricFamily, "shunt_streams", "Streams by state", "state", status.get("streams") or {})
+        yield _labelled(GaugeMetricFamily, "shunt_streams_by_reason", "RTP streams by the reason for their state", "reason", status.get("streams_by_reason") or {})
+        yield _gauge("shunt_offload_share", "Share of the RTP streams that the data plane carries, 0 to 1", _share(status.get("streams") or {}))
         yield _labelled(CounterMetricFamily, "shunt_media_packets", "Media packets by carrier", "carrier", status.get("packets") or {})
         relays = status.get("relays") or []
         yield _labelled(GaugeMetricFamily, "shunt_relay_up", "Whether the relay answers", "relay", {r["name"]: r.get("alive") for r in relays})
         yield _labelled(GaugeMetricFamily, "shunt_relay_sessions", "Sessions on the relay", "relay", {r["name"]: r.get("sessions") for r in relays})
+        yield _labelled(CounterMetricFamily, "shunt_relay_packets", "Media packets that the relay relayed", "relay", {r["name"]: r.get("packets_relayed") for r in relays})
         yield _labelled(CounterMetricFamily, "shunt_control_commands", "Control commands from SIP servers", "command", status.get("commands") or {})
         for name, text, value in (
             ("shunt_hep_messages", "SIP messages seen by HEP", (status.get("sightings") or {}).get("messages")),
@@ -53,6 +56,8 @@ class _Snapshot:
         if plane:
             yield _gauge("shunt_data_plane_up", "Whether the data plane is connected", plane.get("connected"))
             yield _gauge("shunt_data_plane_entries", "Relay entries in the data plane", plane.get("entries"))
+            yield _gauge("shunt_data_plane_ours", "Relay entries that this agent holds", plane.get("ours"))
+            yield _gauge("shunt_data_plane_orphans", "Relay entries that no call claims (left by an agent before this one)", plane.get("orphans"))
             yield _gauge("shunt_data_plane_capacity", "Relay entries that the data plane can hold", plane.get("capacity"))
         yield _gauge("shunt_data_plane_totals_read", "Whether the data plane's own counters could be read", bool(self._totals))
         for name, text in _COUNTERS.items():
@@ -76,8 +81,13 @@ def _labelled(kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: s
     return family
 
 
-def exposition(status: dict[str, Any], totals: dict[str, Any] | None) -> bytes:
-    """The text format 0.0.4; totals is None where the data plane could not be asked."""
+def _share(streams: dict[str, int]) -> float | None:
+    known = sum(streams.values())
+    return streams.get("offloaded", 0) / known if known else None
+
+
+def exposition(status: dict[str, Any], totals: dict[str, Any] | None, counted: CollectorRegistry) -> bytes:
+    """The text format 0.0.4; totals is None where the data plane could not be asked. counted: metrics.instruments."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(status, totals))
-    return generate_latest(registry)
+    return generate_latest(registry) + generate_latest(counted)

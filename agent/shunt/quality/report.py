@@ -19,6 +19,13 @@ def speech_type(leg: Leg, formats: tuple[tuple[int, str, int], ...]) -> int | No
     return max(spoken, key=lambda number: spoken[number]) if spoken else None
 
 
+def clock_known(payload_type: int | None, formats: tuple[tuple[int, str, int], ...]) -> bool:
+    """Whether the data plane, which takes 8000 Hz for every dynamic payload type, knew the stream's RTP clock: else its jitter is no time."""
+    if payload_type is None or payload_type < 96:
+        return True
+    return any(number == payload_type and rate == 8000 for number, _, rate in formats)
+
+
 def _rounded(value: float | None, digits: int = 3) -> float | None:
     return None if value is None else round(value, digits)
 
@@ -33,8 +40,9 @@ def stream_quality(line: MediaLine, sender: Side, sdp: SdpMedia | None, delay_ms
     if sdp is not None and sdp.kind not in ("", "audio"):
         rated = Score(codec.name if codec is not None else None, None, None, f"not rated: {sdp.kind} is not speech")
     else:
-        rated = score(total, codec, payload_type, delay_ms=delay_ms, packet_ms=sdp.ptime if sdp is not None else None)
+        rated = score(total, codec, payload_type, delay_ms=delay_ms, packet_ms=sdp.ptime if sdp is not None else None, timed=clock_known(payload_type, formats))
     known = total.measured > 0
+    timed = known and clock_known(payload_type, formats)
     return {
         "payload_type": payload_type,
         "codec": rated.codec,
@@ -45,8 +53,8 @@ def stream_quality(line: MediaLine, sender: Side, sdp: SdpMedia | None, delay_ms
         "reordered": total.reordered if known else None,
         "duplicates": total.duplicates if known else None,
         "stray": total.stray if total.entries else None,
-        "jitter_ms": _rounded(total.jitter_ms),
-        "jitter_max_ms": total.jitter_us_max / 1000 if known else None,
+        "jitter_ms": _rounded(total.jitter_ms) if timed else None,
+        "jitter_max_ms": total.jitter_us_max / 1000 if timed else None,
         "ssrc": total.ssrc,
         "mos": rated.mos,
         "r": rated.r,

@@ -81,8 +81,8 @@ class Score:
     note: str
 
 
-def score(measured: Measurement, codec: Codec | None, payload_type: int | None, *, delay_ms: float, packet_ms: int | None = None) -> Score:
-    """Rate a stream by G.107. delay_ms: the one-way network delay to assume, which one point cannot measure."""
+def score(measured: Measurement, codec: Codec | None, payload_type: int | None, *, delay_ms: float, packet_ms: int | None = None, timed: bool = True) -> Score:
+    """Rate a stream by G.107. delay_ms: the one-way network delay to assume, which one point cannot measure; timed: whether jitter is a time (clock_known)."""
     name = codec.name if codec is not None else None
     if not measured.packets:
         return Score(name, None, None, "not measured: the data plane carried none of its packets")
@@ -95,7 +95,7 @@ def score(measured: Measurement, codec: Codec | None, payload_type: int | None, 
         return Score(None, None, None, f"not rated: the codec is not known (payload type {seen})")
     if codec.ie is None or codec.bpl is None:
         return Score(name, None, None, codec.note)
-    loss, jitter = measured.loss_percent or 0.0, measured.jitter_ms or 0.0
+    loss, jitter = measured.loss_percent or 0.0, (measured.jitter_ms or 0.0) if timed else 0.0
     frame = packet_ms or codec.packet_ms
     # An adaptive buffer holds about twice the jitter; losses then are the network's alone.
     delay = delay_ms + frame + codec.look_ahead_ms + max(_LEAST_BUFFER_MS, 2 * jitter)

@@ -1,0 +1,99 @@
+"""What a call detail record says. No I/O."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from shunt.calls.model import Call, Component, MediaLine, Side
+from shunt.quality.report import SdpOf, stream_quality
+
+FORMAT = 1
+
+_PARTY = (
+    "signalled", "source", "packets", "bytes", "lost", "loss_percent", "jitter_ms", "jitter_max_ms", "reordered", "duplicates", "codec", "mos", "r", "note",
+    "offloaded", "offloaded_after_ms",
+)
+COLUMNS = (
+    "format", "call_id", "from_tag", "to_tag", "started", "ended", "duration_s", "reason", "relay", "media", "kind",
+    *(f"{side.value}_{name}" for side in Side for name in _PARTY),
+)
+
+
+def _time(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds")
+
+
+def _party(line: MediaLine, side: Side, sdp_of: SdpOf, delay_ms: float) -> dict[str, Any]:
+    """What one party sent."""
+    leg, stream = line.legs[side], line.stream(side, Component.RTP)
+    rtcp = line.stream(side, Component.RTCP).measured
+    return {
+        "signalled": None if leg.signalled is None else str(leg.signalled),
+        "source": None if leg.rtp.learned is None else str(leg.rtp.learned),
+        "relay_port": None if leg.relay is None else str(leg.relay),
+        **stream_quality(line, side, sdp_of(line.call.call_id, line.media), delay_ms),
+        "offloaded": stream.was_offloaded,
+        "offloaded_after_ms": None if stream.offloaded_after_ms is None else round(stream.offloaded_after_ms, 3),
+        "rtcp_packets": rtcp.packets if rtcp.entries else None,
+    }
+
+
+def record(call: Call, reason: str, now: float, wall: float, sdp_of: SdpOf, delay_ms: float) -> dict[str, Any]:
+    """The record of a call that has ended. now, wall: its end in monotonic seconds and Unix time; delay_ms as in quality.score."""
+    first = call.lines[0] if call.lines else None
+    return {
+        "format": FORMAT,
+        "call_id": call.call_id,
+        "from_tag": first.tag if first else None,
+        "to_tag": first.other_tag if first else None,
+        "started": _time(call.created_wall),
+        "ended": _time(wall),
+        "duration_s": round(max(0.0, now - call.created), 3),
+        "reason": reason,
+        "relay": call.relay,
+        "media": [_line(line, sdp_of, delay_ms) for line in call.lines],
+    }
+
+
+def _line(line: MediaLine, sdp_of: SdpOf, delay_ms: float) -> dict[str, Any]:
+    sdp = sdp_of(line.call.call_id, line.media)
+    return {
+        "index": line.media,
+        "kind": sdp.kind if sdp is not None else None,
+        "reason": line.released,
+        **{side.value: _party(line, side, sdp_of, delay_ms) for side in Side},
+    }
+
+
+def json_line(entry: dict[str, Any]) -> str:
+    """A record as one line of JSON."""
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def csv_lines(entry: dict[str, Any]) -> str:
+    """A record as CSV (RFC 4180, without header): one line for each media line, at least one."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    for media in entry["media"] or [{}]:
+        common = {**entry, "media": media.get("index"), "kind": media.get("kind"), "reason": media.get("reason") or entry["reason"]}
+        parties = {f"{side.value}_{name}": media.get(side.value, {}).get(name) for side in Side for name in _PARTY}
+        writer.writerow([_cell(parties.get(name, common.get(name))) for name in COLUMNS])
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        # A Call-ID comes from the network; a spreadsheet must not take it for a formula.
+        return "'" + value
+    return value
+
+
+def csv_header() -> str:
+    """The header line of the CSV file."""
+    return ",".join(COLUMNS) + "\r\n"

@@ -1,0 +1,281 @@
+"""What is wrong with a call's media, in words: who sends nothing, from where packets come, what keeps a stream on the relay.
+
+A pure function over the call's state and its events; every sentence names what it was concluded from.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shunt.calls import reasons
+from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State
+from shunt.events.bus import CONTROL, LEARN, SIP, Event
+from shunt.hep.sip import SdpMedia
+from shunt.net import Endpoint
+from shunt.quality.report import clock_known, speech_type
+
+_SILENT_S = 3.0  # longer than any gap that comfort noise leaves
+_ANSWER_S = 2.0  # how long after the answer a party may be silent
+_LOSS_PERCENT = 1.0
+_JITTER_MS = 30.0
+_SHARED = ipaddress.ip_network("100.64.0.0/10")
+_NEVER_MEDIA = frozenset({"recvonly", "inactive"})
+_ELSEWHERE = frozenset({reasons.OFFLOADED, reasons.ONE_WAY, reasons.WAITING_FOR_MEDIA, reasons.WAITING_FOR_OTHER_PARTY, reasons.WAITING_FOR_ANSWER, reasons.VERIFYING_SOURCE, reasons.CONTESTED})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence. level: problem, hint or ok; the first finding of a call sums it up."""
+
+    level: str
+    text: str
+    media: int | None = None
+    party: str | None = None
+
+    def view(self) -> dict[str, Any]:
+        return {"level": self.level, "text": self.text, "media": self.media, "party": self.party}
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What else is known of a call when it is judged. All of it may be missing.
+
+    sdp: the last SDP's media line by the signalled endpoint's party and media index; relay_packets: what the
+    relay counted from a party, by (media index, party); traces: the data plane's own word on an entry, by its key.
+    """
+
+    sdp: Mapping[tuple[int | None, str], SdpMedia] = field(default_factory=dict)
+    relay_packets: Mapping[tuple[int | None, str], int] = field(default_factory=dict)
+    traces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def directions_of(events: Sequence[Event]) -> dict[tuple[int | None, str], SdpMedia]:
+    """The last SDP of each party, by media index counted from 1 and party, as the SIP events show them."""
+    found: dict[tuple[int | None, str], SdpMedia] = {}
+    caller_tag: str | None = None
+    for event in events:
+        if event.kind != SIP:
+            continue
+        facts = event.facts
+        if caller_tag is None and event.what == "INVITE":
+            caller_tag = facts["from_tag"]
+        if not facts["lines"]:
+            continue
+        sender = facts["to_tag"] if event.what.isdigit() else facts["from_tag"]
+        party = "caller" if sender == caller_tag else "callee"
+        for place, line in enumerate(facts["lines"], 1):
+            found[place, party] = line
+    return found
+
+
+def diagnose(call: Call | None, events: Sequence[Event], now: float, evidence: Evidence | None = None) -> list[Finding]:
+    """Judge a call. call is None when only its events are known. now: monotonic seconds of the agent's clock."""
+    evidence = evidence or Evidence(directions_of(events))
+    if call is None:
+        return [_without_media(events)]
+    findings: list[Finding] = []
+    lines = call.lines
+    for line in lines:
+        findings += _of_line(line, events, now, evidence, several=len(lines) > 1)
+    return findings or [Finding("hint", "The relay was asked for no port yet: the call has no media.")]
+
+
+def _without_media(events: Sequence[Event]) -> Finding:
+    finals = [event for event in events if event.kind == SIP and event.what.isdigit() and int(event.what) >= 300 and event.facts["cseq"] == "INVITE"]
+    refused = [event for event in events if event.kind == CONTROL and (event.facts["reply"] or b"E").startswith(b"E")]
+    if finals:
+        return Finding("hint", f"The call ended with {finals[-1].what} before the SIP server asked the relay for ports: there was no media to carry.")
+    if refused:
+        reply = refused[-1].facts["reply"]
+        said = "gave no reply" if reply is None else f"replied {reply.decode('latin-1')}"
+        return Finding("problem", f"The relay {said} to the command {refused[-1].what}: without ports from it the call has no media.")
+    return Finding("hint", "The SIP server asked the relay for no ports: if there is media, it does not come this way.")
+
+
+class _Party:
+    """What is known of one party's sending."""
+
+    def __init__(self, line: MediaLine, side: Side, events: Sequence[Event], now: float, evidence: Evidence) -> None:
+        self.line, self.side, self.now = line, side, now
+        self.name = side.value
+        self.leg: Leg = line.legs[side]
+        self.stream = line.stream(side, Component.RTP)
+        live = self.stream.live
+        self.packets = self.stream.past.packets + (live.packets if live is not None else 0)
+        self.relay_packets = evidence.relay_packets.get((line.media, self.name))
+        self.sdp = evidence.sdp.get((line.media or 1, self.name))
+        self.notices = [
+            e for e in events if e.kind == LEARN and e.call_id == line.call.call_id and e.media == line.media and e.party == self.name and e.component == "rtp"
+        ]
+        if live is not None and live.idle_ms is not None:
+            self.idle: float | None = live.idle_ms / 1000
+        elif self.stream.idle_since is not None:
+            self.idle = now - self.stream.idle_since
+        else:
+            self.idle = None
+        self.own = [e for e in self.notices if e.what in ("accepted", "known", "override", "rebind", "waiting", "contested", "quarantined")]
+
+    @property
+    def heard(self) -> bool:
+        """Whether media of this party's own ever arrived."""
+        return bool(self.packets or self.relay_packets or self.leg.rtp.learned is not None or self.own)
+
+    @property
+    def silent_since(self) -> float | None:
+        """Seconds since its last packet, if that is long ago for media and the line is still up."""
+        if self.line.released is not None or self.idle is None or self.idle < _SILENT_S:
+            return None
+        return self.idle
+
+    @property
+    def means_to_be_silent(self) -> bool:
+        return self.sdp is not None and self.sdp.direction in _NEVER_MEDIA
+
+    def sources(self, verdicts: frozenset[str] | None = None) -> dict[Endpoint, int]:
+        """How many packets were noticed from each source address, with one of these verdicts."""
+        found: dict[Endpoint, int] = {}
+        for event in self.notices:
+            if verdicts is None or event.what in verdicts:
+                found[event.facts["source"]] = found.get(event.facts["source"], 0) + event.count
+        return found
+
+
+def _is_private(endpoint: Endpoint | None) -> bool:
+    if endpoint is None:
+        return False
+    address = ipaddress.ip_address(endpoint.addr)
+    return address in _SHARED if address.version == 4 and address in _SHARED else address.is_private
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value < 120 else f"{value / 60:.0f} min"
+
+
+def _of_line(line: MediaLine, events: Sequence[Event], now: float, evidence: Evidence, several: bool) -> list[Finding]:
+    prefix = f"Media {line.media}: " if several else ""
+    found: list[Finding] = []
+
+    def say(level: str, text: str, party: _Party | None = None) -> None:
+        found.append(Finding(level, prefix + text, line.media, party.name if party is not None else None))
+
+    caller, callee = (_Party(line, side, events, now, evidence) for side in (Side.CALLER, Side.CALLEE))
+    if not line.answered:
+        _unanswered(line, caller, say)
+        return found
+    _sum_up(line, caller, callee, now, say)
+    for party, other in ((caller, callee), (callee, caller)):
+        _about_sending(party, other, say)
+        _about_reaching(party, other, evidence, say)
+        _about_offload(party, say)
+        _about_quality(party, say)
+    return found
+
+
+def _unanswered(line: MediaLine, caller: _Party, say: Any) -> None:
+    over = f"; the line ended before ({line.released})" if line.released else " yet"
+    say("hint" if line.released else "ok", f"There is no answer with media{over}: only the caller's offer is known" + ("." if not caller.heard else ", and the caller sends already."))
+
+
+def _sum_up(line: MediaLine, caller: _Party, callee: _Party, now: float, say: Any) -> None:
+    over = line.released is not None
+    held = [party for party in (caller, callee) if party.leg.held]
+    if held and not over:
+        say("hint", f"On hold: the {held[0].name}'s signalled address is {held[0].leg.signalled}, so nothing is sent to it.")
+        return
+    speaking = [party for party in (caller, callee) if party.heard and party.silent_since is None]
+    mute = [party for party in (caller, callee) if party not in speaking]
+    if not mute:
+        offloaded = [p for p in (caller, callee) if p.stream.state is State.OFFLOADED or (over and p.stream.was_offloaded)]
+        carrier = {2: "the data plane carries it", 1: f"the data plane carries the {offloaded[0].name}'s, the relay the other" if offloaded else "", 0: "the relay carries it"}[len(offloaded)]
+        say("ok", f"Media {'flowed' if over else 'flows'} both ways; {carrier if not over else carrier.replace('carries', 'carried')}.")
+        return
+    if all(party.means_to_be_silent for party in mute):
+        words = " and ".join(f"the {party.name}'s SDP says {party.sdp.direction}" for party in mute if party.sdp is not None)
+        say("ok", f"{'One-way' if len(mute) == 1 else 'No'} media, as signalled: {words}.")
+        return
+    if not over and now - line.created < _ANSWER_S and not any(party.silent_since for party in mute):
+        say("ok", "The call has just been answered; not everybody has sent media yet.")
+        return
+    if len(mute) == 2:
+        say("problem", f"No audio either way: {_how_mute(caller)}, and {_how_mute(callee)}.")
+    else:
+        say("problem", f"One-way audio: the {speaking[0].name} sends, but {_how_mute(mute[0])}.", mute[0])
+
+
+def _how_mute(party: _Party) -> str:
+    if party.silent_since is not None:
+        return f"the {party.name} has sent nothing for {_seconds(party.silent_since)}"
+    over = party.line.released is not None
+    return f"the {party.name} sent nothing" if over else f"the {party.name} has sent nothing so far"
+
+
+def _about_sending(party: _Party, other: _Party, say: Any) -> None:
+    leg = party.leg
+    if not party.heard and not leg.held and not party.means_to_be_silent:
+        strangers = party.sources()
+        said = f"its SDP names {leg.signalled}" if leg.signalled is not None else "no SDP of it was seen"
+        if not strangers:
+            cause = "It is muted without sending silence, a firewall or NAT on its side blocks what it sends, or it sends elsewhere because the SDP that it got was changed on the way"
+            say("problem", f"Not one packet reached {leg.relay}, the relay port that the {party.name} was told to send to ({said}). {cause}.", party)
+        else:
+            listed = ", ".join(f"{source} ({count} packets: {_why_not(party, source)})" for source, count in list(strangers.items())[:4])
+            say("problem", f"Packets do reach {leg.relay}, the {party.name}'s relay port, but none that is believed to be its own: {listed}; {said}.", party)
+    elif leg.rtp.contested:
+        claims = ", ".join(str(source) for source in list(party.sources(frozenset({"contested", "waiting", "stray"})))[:4])
+        say("problem", f"Two sources claim to be the {party.name}: {claims or 'see the events'}. Its media stays on the relay until one of them falls silent; one may be an attacker.", party)
+    elif leg.rtp.learned is None and party.own:
+        source = party.own[-1].facts["source"]
+        say("hint", f"The {party.name}'s packets come from {source}, which signalling does not name ({leg.signalled}): a few more are needed to believe it.", party)
+    elif leg.rtp.learned is not None and leg.signalled is not None and leg.rtp.learned != leg.signalled and not leg.held:
+        behind = "it is behind NAT" if leg.rtp.learned.addr != leg.signalled.addr else "its port was translated"
+        say("ok", f"The {party.name} sends from {leg.rtp.learned}, its SDP says {leg.signalled}: {behind}, and that is taken care of.", party)
+    if party.silent_since is not None:
+        say("problem", f"The last packet of the {party.name} ({leg.rtp.learned}) met its entry {_seconds(party.silent_since)} ago, after {party.packets} packets: it stopped sending, or its NAT binding moved and the new source has not been believed.", party)
+    others = {source: count for source, count in party.sources(frozenset({"stray", "sprayer", "asymmetric"})).items() if source != leg.rtp.learned}
+    if others and party.heard:
+        say("hint", f"{sum(others.values())} packets to the {party.name}'s relay port came from elsewhere ({', '.join(map(str, list(others)[:3]))}) and were not taken for its own.", party)
+
+
+def _why_not(party: _Party, source: Endpoint) -> str:
+    verdicts = {event.what for event in party.notices if event.facts["source"] == source}
+    if "sprayer" in verdicts:
+        return "it sends to many relay ports, as a scanner does"
+    if "asymmetric" in verdicts:
+        return "the SIP server declared this leg asymmetric, so only the signalled address counts"
+    if all(event.facts["version"] != 2 for event in party.notices if event.facts["source"] == source):
+        return "they are not RTP"
+    return "another stream's"
+
+
+def _about_reaching(party: _Party, other: _Party, evidence: Evidence, say: Any) -> None:
+    entry = party.stream.installed
+    if entry is None:
+        return
+    trace = evidence.traces.get(str(entry.key))
+    if trace is not None and trace.get("verdict") not in ("redirect", "tx"):
+        say("problem", f"The data plane does not forward the {party.name}'s packets to {entry.dst}: {trace.get('reason') or trace.get('verdict')}.", party)
+    if other.leg.rtp.learned is None and not other.leg.asymmetric and _is_private(entry.dst):
+        say(
+            "problem",
+            f"What the {party.name} sends goes to {entry.dst}, the address in the {other.name}'s SDP. It is a private address: unless it is in a network of yours, "
+            f"nothing arrives. The {other.name}'s real address is learned from its first packet, which has not come.", party,
+        )
+
+
+def _about_offload(party: _Party, say: Any) -> None:
+    stream = party.stream
+    if party.line.released is None and stream.state is not State.OFFLOADED and stream.reason not in _ELSEWHERE:
+        detail = f" ({stream.detail})" if stream.detail else ""
+        say("hint", f"The {party.name}'s stream is on the relay: {stream.reason}{detail}. {reasons.REASONS.get(stream.reason, '')}".rstrip(), party)
+
+
+def _about_quality(party: _Party, say: Any) -> None:
+    total = party.stream.measured.with_live(party.stream.live)
+    if total.loss_percent is not None and total.loss_percent >= _LOSS_PERCENT and total.measured >= 50:
+        say("problem", f"{total.loss_percent:.1f} % of the {party.name}'s packets were lost before they arrived here: the loss is between it and this server.", party)
+    formats = party.sdp.formats if party.sdp is not None else ()
+    if total.jitter_ms is not None and total.jitter_ms >= _JITTER_MS and clock_known(speech_type(party.leg, formats), formats):
+        say("hint", f"The {party.name}'s packets arrive with {total.jitter_ms:.0f} ms of jitter: the receiver's buffer has to hold twice that.", party)

@@ -1,0 +1,156 @@
+"""Events as plain values for JSON, and as one line of text. No I/O."""
+
+from __future__ import annotations
+
+import enum
+from datetime import UTC, datetime
+from typing import Any
+
+from shunt.calls.reasons import REASONS
+from shunt.events.bus import CONTROL, LEARN, SIP, STATE, TABLE, Event
+from shunt.hep.sip import SdpMedia
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import StreamStats
+
+_COMMANDS = {"U": "offer", "L": "answer", "D": "delete", "Q": "query", "P": "play", "S": "stop playing", "R": "record", "C": "copy"}
+_PHRASES = {
+    "100": "Trying", "180": "Ringing", "181": "Forwarded", "183": "Session Progress", "200": "OK", "202": "Accepted", "302": "Moved Temporarily",
+    "400": "Bad Request", "401": "Unauthorized", "403": "Forbidden", "404": "Not Found", "407": "Proxy Authentication Required", "408": "Request Timeout",
+    "480": "Temporarily Unavailable", "481": "Call Does Not Exist", "486": "Busy Here", "487": "Request Terminated", "488": "Not Acceptable Here",
+    "491": "Request Pending", "500": "Server Error", "503": "Service Unavailable", "504": "Server Time-out", "600": "Busy Everywhere", "603": "Decline",
+}
+VERDICTS = {
+    "waiting": "not believed yet: a few more packets are needed",
+    "accepted": "believed: this is the party's address now",
+    "known": "the party's address already; its entry was not in yet",
+    "contested": "two sources claim to be this party",
+    "quarantined": "the old address, just after signalling changed it",
+    "rebind": "the same stream from a new address",
+    "override": "an address that signalling vouches for takes the place of one that it does not",
+    "stray": "not this party's: left to the relay",
+    "sprayer": "a source that sends to many ports: ignored",
+    "asymmetric": "this leg is declared asymmetric: only the signalled address counts",
+}
+_NOTES = {
+    "suspended": "signalling changes the media: entries go out before the relay hears of it",
+    "resumed": "signalling is through: learning goes on",
+    "released": "the media line is over",
+    "ended": "the call is over",
+    "idle": "no packet met this entry for its time-out",
+    "moved": "the party moved to a new address",
+    "media-timeout": "no media anywhere: the session is ended, as the relay would have",
+}
+
+
+def plain(value: Any) -> Any:
+    """A fact as a JSON value: addresses as text, bytes as Latin-1 (the control protocol's), dataclasses as objects."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("latin-1").strip("\r\n")
+    if isinstance(value, (Endpoint, FiveTuple)):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, (StreamStats, SdpMedia)):
+        return {name: plain(getattr(value, name)) for name in value.__slots__}
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def _rewrite(value: tuple[Endpoint, Endpoint] | None) -> str | None:
+    return None if value is None else f"{value[0]} > {value[1]}"
+
+
+def title(event: Event) -> str:
+    """What happened, in a few words."""
+    facts = event.facts
+    if event.kind == SIP:
+        phrase = _PHRASES.get(event.what, "")
+        return f"{event.what} {phrase}".strip() + (f" ({facts['cseq']})" if event.what.isdigit() and facts["cseq"] != "INVITE" else "")
+    if event.kind == CONTROL:
+        return f"{event.what} {_COMMANDS.get(event.what, '')}".strip()
+    if event.kind == LEARN:
+        return f"{(event.component or '').upper()} from {facts['source']}: {event.what}" + (f" ×{event.count}" if event.count > 1 else "")
+    if event.kind == TABLE:
+        return f"{event.what}: {facts['outcome'].value}"
+    if event.kind == STATE:
+        return event.what if event.what == facts["reason"] else f"{event.what}: {facts['reason']}"
+    reason = facts.get("reason")
+    return event.what + (f": {reason}" if reason else "")
+
+
+def text(event: Event) -> str:
+    """The rest of what is known of it, in a sentence."""
+    facts = event.facts
+    if event.kind == SIP:
+        media = "; ".join(
+            f"{line.kind if line is not None else 'media'} at {endpoint}" + (f", {line.direction}" if line is not None and line.direction != "sendrecv" else "")
+            for endpoint, line in zip(facts["sdp"], (*facts["lines"], *[None] * len(facts["sdp"])))
+        )
+        return f"{facts['source']} > {facts['destination']}" + (f"; SDP: {media}" if media else "")
+    if event.kind == CONTROL:
+        reply = "no reply" if facts["reply"] is None else f"reply {plain(facts['reply'])}"
+        return f"{plain(facts['command'])} — {reply} after {facts['seconds'] * 1000:.1f} ms, relay {facts['relay'] or '?'}"
+    if event.kind == LEARN:
+        what = f"to relay port {facts['port']}, " + (f"payload type {facts['payload_type']}, SSRC {facts['ssrc']:08x}" if facts["version"] == 2 else "not RTP")
+        return f"{what}; {VERDICTS.get(event.what, event.what)}"
+    if event.kind == TABLE:
+        words = str(facts["key"])
+        if rewrite := _rewrite(facts.get("rewrite")):
+            words += f" leaves as {rewrite}"
+        if (last := facts.get("last")) is not None:
+            words += f"; it carried {last.packets} packets" + (f", {last.lost} lost" if last.lost is not None else "")
+        if facts["detail"]:
+            words += f"; the data plane says: {facts['detail']}"
+        return f"{words}; {facts['seconds'] * 1000:.1f} ms"
+    if event.kind == STATE:
+        after = f" {facts['after_ms']:.1f} ms after both parties' first packet." if "after_ms" in facts else ""
+        return f"was {facts['before']}. {REASONS.get(facts['reason'], '')}{after}" + (f" {facts['detail']}" if facts["detail"] else "")
+    if event.what == "moved":
+        return f"from {facts['before']} to {facts['source']}"
+    return _NOTES.get(event.what, "")
+
+
+def stream_name(event: Event) -> str | None:
+    """Whose stream, where the event is about one: "caller->callee rtp"."""
+    if event.party is None:
+        return None
+    if event.component is None:
+        return event.party
+    return f"{event.party}->{'callee' if event.party == 'caller' else 'caller'} {event.component}"
+
+
+def event_view(event: Event, begin: float) -> dict[str, Any]:
+    """One event for JSON. begin: monotonic seconds of the history's first event; after_ms counts from there."""
+    facts = {name: plain(value) for name, value in event.facts.items() if name not in ("call", "rewrite")}
+    if "rewrite" in event.facts:
+        facts["rewrite"] = _rewrite(event.facts["rewrite"])
+    return {
+        "after_ms": round((event.at - begin) * 1000, 3),
+        "monotonic_s": round(event.at, 6),
+        "time": datetime.fromtimestamp(event.wall, UTC).isoformat(timespec="microseconds"),
+        "kind": event.kind,
+        "what": event.what,
+        "media": event.media,
+        "party": event.party,
+        "component": event.component,
+        "stream": stream_name(event),
+        "title": title(event),
+        "text": text(event),
+        "count": event.count,
+        "until_ms": round((event.until - begin) * 1000, 3) if event.count > 1 else None,
+        "facts": facts,
+    }
+
+
+def one_line(event: Event) -> str:
+    """An event as a line for a log."""
+    words = [f"[{event.kind}]"]
+    if event.media is not None:
+        words.append(f"media {event.media}")
+    if (name := stream_name(event)) is not None:
+        words.append(name)
+    rest = text(event)
+    return " ".join(words) + f" {title(event)}" + (f" — {rest}" if rest else "")

@@ -1,0 +1,1 @@
+"""What the agent tells other systems by itself: call events and quality reports to Homer."""
