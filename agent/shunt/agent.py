@@ -31,6 +31,7 @@ from shunt.control.proxy import ControlProxy
 from shunt.control.relays import Relay, RelayPool
 from shunt.control.upstream import RelayClient
 from shunt.dialogs import DialogWatch
+from shunt.drain import Drain
 from shunt.hep.listener import HepListener
 from shunt.journal import Journal, Store
 from shunt.journal.redis_store import RedisStore
@@ -97,6 +98,7 @@ class Agent:
         handle = self._handle if self.role is None else self.role.handle
         self.listeners = [ControlListener(address, handle, allow=config.control.allow) for address in config.control.listen]
         self.dialogs = DialogWatch(self.offloader)
+        self.drain = Drain(self.book, self.offloader)
         self.hep = None
         if config.hep is not None:
             self.hep = HepListener(SocketAddress.parse(config.hep.listen), config.hep.allow, self.dialogs.on_sighting)
@@ -172,6 +174,9 @@ class Agent:
         return Relay(BUILTIN, BUILTIN, float(self.config.builtin_relay.ttl), builtin.media_ranges(), forward, request, close=builtin.close)
 
     async def _handle(self, body: bytes, cookie: bytes | None, peer: Peer) -> bytes | None:
+        refusal = self.drain.refuse(body)
+        if refusal is not None:
+            return refusal
         reply = await self.proxy.handle(body, cookie, peer.host or None)
         if self.journal is not None:
             if self.builtin is not None:
@@ -371,12 +376,25 @@ class Agent:
             "strays_ignored": self.offloader.strays_ignored,
             "journal_failures": None if self.journal is None else self.journal.failures,
             "journal_pending": None if self.journal is None else self.journal.pending,
+            "drain": self.drain.view(),
             "limits": limits.snapshot(),
+            "table_batches": None if self.table is None else dataclasses.asdict(self.table.counters),
+            **self.observers.counters(),
         }
 
-    def calls(self) -> list[dict[str, Any]]:
+    def _count_streams(self) -> dict[str, int]:
+        # Counting all of a busy agent's streams takes long: then the census of the last seconds answers.
+        return view.count_streams(self.book.calls()) if self.book.count <= _FEW_CALLS else dict(self.observers.census["streams"])
+
+    def registry(self) -> CollectorRegistry:
+        """The metrics that are counted as things happen."""
+        return self.observers.instruments.registry
+
+    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+        """One page of the calls, oldest first, and how many there are in all."""
+        page, total = await view.page(self.book.calls(), state, reason, match, offset, limit)
         now = self.offloader.clock()
-        return [view.call_view(call, now) for call in self.book.calls()]
+        return [view.call_view(call, now) for call in page], total
 
     def call(self, call_id: str) -> dict[str, Any] | None:
         call = self.book.call(call_id)

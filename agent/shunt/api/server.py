@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from shunt.metrics.snapshot import exposition
+from shunt.api.drain import add_routes as add_drain_routes
 from shunt.api.view import AgentView, DataPlaneUnavailable
 from shunt.config.load import api_token
 from shunt.config.model import Api
@@ -71,8 +71,11 @@ class ApiServer:
         app.router.add_get("/v1/calls", _calls)
         app.router.add_get("/v1/calls/{call_id}", _call)
         app.router.add_get("/v1/calls/{call_id}/why", _why)
+        app.router.add_get("/v1/calls/{call_id}/history", _history)
         app.router.add_get("/v1/trace", _trace)
         app.router.add_get("/v1/events", self._events)
+        if (drain := getattr(self._view, "drain", None)) is not None:
+            add_drain_routes(app, drain, _error)
         self._runner = web.AppRunner(app, access_log=None, max_line_size=_MAX_LINE, max_field_size=_MAX_LINE, handle_signals=False, shutdown_timeout=2.0)
         await self._runner.setup()
         try:

@@ -52,6 +52,11 @@ class _Snapshot:
         ):
             if value is not None:
                 yield CounterMetricFamily(name, text, value=value)
+        yield _labelled(CounterMetricFamily, "shunt_limits", "Limits that were met, by name (docs/limits.md)", "limit", status.get("limits") or {})
+        for part, text in (("history", "Call history"), ("cdr", "Call records"), ("homer", "Packets to Homer"), ("table_batches", "Relay table writes")):
+            for name, value in (status.get(part) or {}).items():
+                kind = GaugeMetricFamily if part == "history" and name != "forgotten" else CounterMetricFamily
+                yield kind(f"shunt_{part}_{name}", f"{text}: {name}", value=value)
         plane = status.get("data_plane")
         if plane:
             yield _gauge("shunt_data_plane_up", "Whether the data plane is connected", plane.get("connected"))
