@@ -101,7 +101,7 @@ class Agent:
         self.drain = Drain(self.book, self.offloader)
         self.hep = None
         if config.hep is not None:
-            self.hep = HepListener(SocketAddress.parse(config.hep.listen), config.hep.allow, self.dialogs.on_sighting)
+            self.hep = HepListener(SocketAddress.parse(config.hep.listen), config.hep.networks(), self.dialogs.on_sighting)
         self.observers = Observers(config, self.offloader, self.dialogs, self.pool)
         self.api = ApiServer(self, config.api)
         self._totals: dict[str, Any] = {}
@@ -370,6 +370,7 @@ class Agent:
                 "data_plane": self._totals.get("relayed_packets"),
                 "relay": sum(r.packets_relayed or 0 for r in self.pool.relays),
             },
+            "learn_notices": self._totals.get("learn_notices"),
             "commands": dict(self.proxy.commands),
             "sightings": None if self.hep is None else {"byes": self.dialogs.byes, "messages": self.hep.counters.sightings, "refused": self.hep.counters.refused, "malformed": self.hep.counters.malformed},
             "media_timeouts": self.upkeep.timeouts_raised,

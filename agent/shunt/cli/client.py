@@ -115,3 +115,7 @@ class Client:
     def why(self, call_id: str) -> dict[str, Any]:
         """One call with counters read now. Raises Failure with status 503 where the data plane does not answer."""
         return self.get(f"/v1/calls/{quote(call_id, safe='')}/why")
+
+    def history(self, call_id: str) -> dict[str, Any]:
+        """What happened to a call and what it means. Raises Failure with status 404 for an unknown call."""
+        return self.get(f"/v1/calls/{quote(call_id, safe='')}/history")

@@ -246,6 +246,37 @@ def why(client: Client, as_json: bool, call_id: str) -> None:
 
 
 @cli.command()
+@click.argument("call_id", metavar="CALL-ID")
+@_asks_agent
+def history(client: Client, as_json: bool, call_id: str) -> None:
+    """Tell a call's story: what is wrong with its media in words, then every SIP message, relay command, learn notice and table write."""
+    from shunt.cli import story
+
+    found = client.history(call_id)
+    if as_json:
+        _echo_json(found)
+    else:
+        story.write(found)
+
+
+@cli.command()
+@click.option("--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, metavar="SECONDS", help="Time between two looks.")
+@click.option("--once", is_flag=True, help="Write one view and end.")
+@_asks_agent
+def top(client: Client, as_json: bool, interval: float, once: bool) -> None:
+    """Watch calls, streams, packets per second and relays, live. q ends."""
+    if as_json:
+        _echo_json({"status": client.get("/v1/status"), "calls": list(client.calls(None, None))})
+        return
+    from shunt.cli import top as view
+
+    try:
+        view.run(client, interval, once)
+    except KeyboardInterrupt:
+        click.echo()
+
+
+@cli.command()
 @click.argument("src")
 @click.argument("dst")
 @_asks_agent

@@ -84,6 +84,11 @@ def why(call: dict[str, Any]) -> None:
     echo = lambda text: click.echo(printable(text))  # noqa: E731
     ended = ", ended" if call.get("ended") else ""
     echo(f"Call {call['call_id']} on relay {call['relay']}, begun {call['created']}, {duration(call['age_s'])} ago{ended}")
+    for media in call.get("quality") or []:
+        where = "" if media["index"] is None else f", media {media['index']}"
+        for side in ("caller", "callee"):
+            if media[side]["mos"] is not None:
+                echo(f"Speech from the {side}{where}: MOS {media[side]['mos']:.2f} ({media[side]['codec']}, G.107)")
     echo(f"From tag {call['from_tag'] or '-'}, to tag {call['to_tag'] or '-'}")
     if not call["media"]:
         echo("No media line: no relay port has been asked for yet.")

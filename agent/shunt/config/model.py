@@ -13,6 +13,7 @@ from shunt.config.values import (
     ApiListen,
     ControlSocket,
     HepSocket,
+    IPNetwork,
     Interface,
     MediaAddress,
     Name,
@@ -104,7 +105,16 @@ class Hep(Section):
     """Copies of SIP messages (HEPv3), from which BYE and CANCEL are taken."""
 
     listen: HepSocket = Field(default="udp:127.0.0.1:9060", description="udp:ADDRESS:PORT or tcp:ADDRESS:PORT.")
-    allow: list[Network] = Field(default=list(_LOOPBACK), description="Networks from which copies are taken.")
+    allow: list[Network] = Field(
+        default=list(_LOOPBACK), description="Networks from which copies are taken; without this key a listen address on loopback, which only this host reaches, takes them from any."
+    )
+
+    def networks(self) -> list[IPNetwork]:
+        """Where copies may come from. A SIP server sends to loopback from whichever of its addresses it likes (Kamailio: the first)."""
+        host = SocketAddress.parse(self.listen).host
+        if "allow" in self.model_fields_set or not ipaddress.ip_address(host).is_loopback:
+            return list(self.allow)
+        return [ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")]
 
 
 class Api(Section):

@@ -21,7 +21,9 @@ _SILENT_S = 3.0  # longer than any gap that comfort noise leaves
 _ANSWER_S = 2.0  # how long after the answer a party may be silent
 _LOSS_PERCENT = 1.0
 _JITTER_MS = 30.0
-_SHARED = ipaddress.ip_network("100.64.0.0/10")
+_LEVELS = ("problem", "hint", "ok")
+# RFC 1918, RFC 6598 (carrier-grade NAT), RFC 3927, RFC 4193, RFC 4291: addresses that mean something only where they are.
+_PRIVATE = [ipaddress.ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "127.0.0.0/8", "fc00::/7", "fe80::/10")]
 _NEVER_MEDIA = frozenset({"recvonly", "inactive"})
 _ELSEWHERE = frozenset({reasons.OFFLOADED, reasons.ONE_WAY, reasons.WAITING_FOR_MEDIA, reasons.WAITING_FOR_OTHER_PARTY, reasons.WAITING_FOR_ANSWER, reasons.VERIFYING_SOURCE, reasons.CONTESTED})
 
@@ -147,7 +149,7 @@ def _is_private(endpoint: Endpoint | None) -> bool:
     if endpoint is None:
         return False
     address = ipaddress.ip_address(endpoint.addr)
-    return address in _SHARED if address.version == 4 and address in _SHARED else address.is_private
+    return any(address in network for network in _PRIVATE if network.version == address.version)
 
 
 def _seconds(value: float) -> str:
@@ -166,12 +168,14 @@ def _of_line(line: MediaLine, events: Sequence[Event], now: float, evidence: Evi
         _unanswered(line, caller, say)
         return found
     _sum_up(line, caller, callee, now, say)
+    for party in (caller, callee):
+        _about_sending(party, say)
     for party, other in ((caller, callee), (callee, caller)):
-        _about_sending(party, other, say)
         _about_reaching(party, other, evidence, say)
         _about_offload(party, say)
         _about_quality(party, say)
-    return found
+    # What is wrong comes first, the sum of it before all.
+    return found[:1] + sorted(found[1:], key=lambda f: _LEVELS.index(f.level))
 
 
 def _unanswered(line: MediaLine, caller: _Party, say: Any) -> None:
@@ -212,11 +216,11 @@ def _how_mute(party: _Party) -> str:
     return f"the {party.name} sent nothing" if over else f"the {party.name} has sent nothing so far"
 
 
-def _about_sending(party: _Party, other: _Party, say: Any) -> None:
+def _about_sending(party: _Party, say: Any) -> None:
     leg = party.leg
     if not party.heard and not leg.held and not party.means_to_be_silent:
         strangers = party.sources()
-        said = f"its SDP names {leg.signalled}" if leg.signalled is not None else "no SDP of it was seen"
+        said = f"signalling names {leg.signalled} as its own" if leg.signalled is not None else "signalling named no address of it"
         if not strangers:
             cause = "It is muted without sending silence, a firewall or NAT on its side blocks what it sends, or it sends elsewhere because the SDP that it got was changed on the way"
             say("problem", f"Not one packet reached {leg.relay}, the relay port that the {party.name} was told to send to ({said}). {cause}.", party)
@@ -231,7 +235,7 @@ def _about_sending(party: _Party, other: _Party, say: Any) -> None:
         say("hint", f"The {party.name}'s packets come from {source}, which signalling does not name ({leg.signalled}): a few more are needed to believe it.", party)
     elif leg.rtp.learned is not None and leg.signalled is not None and leg.rtp.learned != leg.signalled and not leg.held:
         behind = "it is behind NAT" if leg.rtp.learned.addr != leg.signalled.addr else "its port was translated"
-        say("ok", f"The {party.name} sends from {leg.rtp.learned}, its SDP says {leg.signalled}: {behind}, and that is taken care of.", party)
+        say("ok", f"The {party.name} sends from {leg.rtp.learned}, signalling says {leg.signalled}: {behind}, and that is taken care of.", party)
     if party.silent_since is not None:
         say("problem", f"The last packet of the {party.name} ({leg.rtp.learned}) met its entry {_seconds(party.silent_since)} ago, after {party.packets} packets: it stopped sending, or its NAT binding moved and the new source has not been believed.", party)
     others = {source: count for source, count in party.sources(frozenset({"stray", "sprayer", "asymmetric"})).items() if source != leg.rtp.learned}

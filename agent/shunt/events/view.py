@@ -32,10 +32,7 @@ VERDICTS = {
     "asymmetric": "this leg is declared asymmetric: only the signalled address counts",
 }
 _NOTES = {
-    "suspended": "signalling changes the media: entries go out before the relay hears of it",
     "resumed": "signalling is through: learning goes on",
-    "released": "the media line is over",
-    "ended": "the call is over",
     "idle": "no packet met this entry for its time-out",
     "moved": "the party moved to a new address",
     "media-timeout": "no media anywhere: the session is ended, as the relay would have",
@@ -110,6 +107,8 @@ def text(event: Event) -> str:
         return f"was {facts['before']}. {REASONS.get(facts['reason'], '')}{after}" + (f" {facts['detail']}" if facts["detail"] else "")
     if event.what == "moved":
         return f"from {facts['before']} to {facts['source']}"
+    if event.what in ("suspended", "released", "ended") and facts.get("reason") in REASONS:
+        return REASONS[facts["reason"]]
     return _NOTES.get(event.what, "")
 
 

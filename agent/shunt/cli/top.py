@@ -1,0 +1,197 @@
+"""`shunt top`: a live view of one agent on a terminal, from nothing but its REST API."""
+
+from __future__ import annotations
+
+import select
+import sys
+import termios
+import time
+import tty
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from shunt.cli.client import Client, Failure
+from shunt.cli.show import duration
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_POINTS = 60
+_STATE_STYLES = {"offloaded": "green", "learning": "yellow", "allocated": "yellow", "suspended": "red", "released": "dim"}
+
+
+@dataclass
+class Rates:
+    """Packets per second from two looks at the totals; a counter that went back (a restart) starts anew."""
+
+    last: tuple[float, dict[str, float]] | None = None
+    now: dict[str, float] = field(default_factory=dict)
+    course: dict[str, deque[float]] = field(default_factory=dict)
+
+    def look(self, at: float, totals: dict[str, float | None]) -> None:
+        """Take in totals of the moment `at` (monotonic seconds)."""
+        values = {name: value for name, value in totals.items() if value is not None}
+        if self.last is not None and at > self.last[0]:
+            span = at - self.last[0]
+            self.now = {name: (value - self.last[1][name]) / span for name, value in values.items() if value >= self.last[1].get(name, float("inf"))}
+            for name, rate in self.now.items():
+                self.course.setdefault(name, deque(maxlen=_POINTS)).append(rate)
+        self.last = (at, values)
+
+
+def sparkline(values: list[float]) -> str:
+    """The course of a figure as one line of block characters."""
+    top = max(values, default=0.0)
+    return "".join(_BARS[0 if top <= 0 else round(value / top * (len(_BARS) - 1))] for value in values)
+
+
+def _bar(share: float | None, width: int = 24) -> Text:
+    if share is None:
+        return Text("-")
+    full = round(min(max(share, 0.0), 1.0) * width)
+    style = "green" if share < 0.8 else "yellow" if share < 0.95 else "red"
+    return Text("█" * full, style) + Text("░" * (width - full), "dim") + Text(f" {100 * share:.1f} %")
+
+
+def _number(value: float | int | None) -> str:
+    return "-" if value is None else f"{value:,.0f}".replace(",", " ")
+
+
+def head(status: dict[str, Any], rates: Rates) -> RenderableType:
+    """The agent's figures."""
+    plane, streams = status.get("data_plane"), status["streams"]
+    known = sum(streams.values())
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    role = "" if status.get("role") in (None, "alone") else f", {status['role']}"
+    stopped = (status.get("drain") or {}).get("stop")
+    draining = f", DRAINING (no new {stopped})" if stopped else ""
+    grid.add_row("agent", Text(f"Shunt {status['version']}, up {duration(status['uptime_s'])}{role}{draining}"))
+    grid.add_row("calls", Text(f"{_number(status['calls'])}; streams: " + ", ".join(f"{_number(count)} {name}" for name, count in streams.items())))
+    grid.add_row("offloaded", _bar_of_share(streams.get("offloaded", 0) / known if known else None))
+    if plane is None:
+        grid.add_row("data plane", Text("none configured", "yellow"))
+    else:
+        up = Text("connected", "green") if plane["connected"] else Text("NOT CONNECTED", "bold red")
+        grid.add_row("data plane", Text(f"{plane['target']} ({plane.get('name') or 'unknown'}) ") + up)
+        entries, capacity = plane.get("entries"), plane.get("capacity")
+        share = entries / capacity if entries is not None and capacity else None
+        grid.add_row("occupancy", _bar(share) + Text(f"  {_number(entries)} of {_number(capacity)} entries"))
+    for name, label in (("data_plane", "packets/s"), ("relay", "on relays/s"), ("learn", "learn/s")):
+        course = list(rates.course.get(name, ()))
+        grid.add_row(label, Text(f"{_number(rates.now.get(name)):>10}  ") + Text(sparkline(course), "cyan"))
+    return grid
+
+
+def _bar_of_share(share: float | None, width: int = 24) -> Text:
+    """Like _bar, but much is good."""
+    if share is None:
+        return Text("-")
+    full = round(share * width)
+    return Text("█" * full, "green") + Text("░" * (width - full), "dim") + Text(f" {100 * share:.1f} %")
+
+
+def relays(status: dict[str, Any]) -> Table:
+    """One line for each relay."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("RELAY", "STATE", "SESSIONS", "PACKETS", "ADDRESS"):
+        table.add_column(name, justify="right" if name in ("SESSIONS", "PACKETS") else "left")
+    for relay in status["relays"]:
+        state = Text("up", "green") if relay["alive"] else Text("DOWN", "bold red")
+        table.add_row(Text(relay["name"]), state, _number(relay.get("sessions")), _number(relay.get("packets_relayed")), Text(relay["address"]))
+    return table
+
+
+def reasons(status: dict[str, Any]) -> Text:
+    """Why streams are where they are, the most frequent reason first."""
+    counts = sorted(((count, name) for name, count in (status.get("streams_by_reason") or {}).items() if count), reverse=True)
+    return Text("streams by reason: ", "bold") + Text(", ".join(f"{_number(count)} {name}" for count, name in counts) or "none")
+
+
+def calls(page: dict[str, Any], room: int) -> Table:
+    """The newest calls, a line each."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    for name, right in (("AGE", True), ("CALL-ID", False), ("CALLER", False), ("CALLEE", False), ("RTP", False), ("REASONS", False)):
+        table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+    for call in list(reversed(page["calls"]))[:room]:
+        media = call["media"][0] if call["media"] else {"legs": {}, "streams": []}
+        rtp = [s for line in call["media"] for s in line["streams"] if s["component"] == "rtp"]
+        states = Text(" ").join(Text(s["state"], _STATE_STYLES.get(s["state"], "")) for s in rtp)
+        legs = [media["legs"].get(side) or {} for side in ("caller", "callee")]
+        why = ", ".join(sorted({s["reason"] for s in rtp if s["reason"] != s["state"]}))
+        table.add_row(duration(call["age_s"]), Text(call["call_id"]), *(Text(leg.get("learned") or leg.get("signalled") or "-") for leg in legs), states, Text(why or "-"))
+    return table
+
+
+def screen(status: dict[str, Any], page: dict[str, Any], rates: Rates, height: int) -> RenderableType:
+    """The whole view for a terminal of so many lines."""
+    room = max(3, height - 19 - len(status["relays"]))
+    shown = min(room, len(page["calls"]))
+    return Group(
+        Panel(head(status, rates), title="shunt top", title_align="left", border_style="dim"),
+        relays(status),
+        Text(),
+        reasons(status),
+        Text(),
+        calls(page, room),
+        Text(f"{shown} newest of {page['total']} calls; q ends", "dim"),
+    )
+
+
+def _look(client: Client, rates: Rates) -> tuple[dict[str, Any], dict[str, Any]]:
+    status = client.get("/v1/status")
+    rates.look(time.monotonic(), {"data_plane": status["packets"].get("data_plane"), "relay": status["packets"].get("relay"), "learn": status.get("learn_notices")})
+    page = client.get("/v1/calls", limit=1)
+    offset = max(0, page["total"] - 60)
+    return status, client.get("/v1/calls", limit=60, offset=offset)
+
+
+@contextmanager
+def _keys() -> Iterator[None]:
+    """Single keys without Enter, while it lasts."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _pressed_q(seconds: float) -> bool:
+    if not sys.stdin.isatty():
+        time.sleep(seconds)
+        return False
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return bool(ready) and sys.stdin.read(1) in ("q", "Q", "\x1b")
+
+
+def run(client: Client, interval: float, once: bool) -> None:
+    """Show the view until q or Ctrl-C; once: one look (rates need a second one, an interval later) and end.
+
+    An agent that stops answering is waited for. Raises Failure when it cannot be reached at the start.
+    """
+    console, rates = Console(highlight=False), Rates()
+    status, page = _look(client, rates)
+    if once:
+        time.sleep(interval)
+        status, page = _look(client, rates)
+        console.print(screen(status, page, rates, console.height))
+        return
+    with _keys(), Live(screen(status, page, rates, console.height), console=console, screen=True, auto_refresh=False) as live:
+        while not _pressed_q(interval):
+            try:
+                status, page = _look(client, rates)
+                live.update(screen(status, page, rates, console.height), refresh=True)
+            except Failure as failure:
+                live.update(Panel(Text(f"{failure.message}\nwaiting for it; q ends"), title="shunt top", border_style="red"), refresh=True)
