@@ -28,9 +28,10 @@ _GRPC_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     # Two servers on one port would each get half of the clients.
     ("grpc.so_reuseport", 0),
-    # A client whose host died must not keep its binding: nobody else could bind.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    # A client that hangs or whose host died must not keep its binding: its standby takes over within two seconds.
+    ("grpc.keepalive_time_ms", 1_000),
+    ("grpc.keepalive_timeout_ms", 800),
+    ("grpc.http2.ping_timeout_ms", 800),  # without it a minute, whatever the keep-alive's own time-out
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),

@@ -70,6 +70,7 @@ class Lease:
         self._text = ""
         self._seen_token = 0
         self._seen_at = 0.0
+        self._back_at = -seconds
         self._who = {"id": secrets.token_hex(8), "name": name, "control": control, "here": _here(), "pid": os.getpid(), "start": _start_time(os.getpid())}
         self._renewing: asyncio.Task[None] | None = None
 
@@ -93,8 +94,14 @@ class Lease:
         corpse = self._corpse()
         if not corpse and self._seen_token and asked - self._seen_at < 2 * self.seconds and await self.store.emptied():
             return False  # nobody let go of the lease: the agent in charge comes first
-        grant = await self.store.acquire(self._who, ms, least=self._seen_token, instead_of=corpse)
+        if self.store_down and self._seen_token:
+            # The lease ran out because nobody could renew it; its holder has something to write.
+            await self.store.emptied()
+            self._back_at = asked
         self.store_down = False
+        if asked - self._back_at < self.seconds:
+            return False
+        grant = await self.store.acquire(self._who, ms, least=self._seen_token, instead_of=corpse)
         if grant.token:
             self._until = asked + self.seconds * (1 - _MARGIN)
             self._text = grant.body

@@ -1,0 +1,171 @@
+"""A pair of real agents on one Redis, one BF Runtime server and one relay, all on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shunt.control.upstream import RelayClient
+from shunt.net import Endpoint, FiveTuple
+from shunt_softswitch import schema
+from shunt_softswitch.server import serve
+from shunt_softswitch.service import BfRuntimeService
+from tests.agent.parts import RELAY_IP, PortRelay
+from tests.bfrt.fake_dataplane import FakeDataPlane, notice
+from tests.control.relay_double import RelayDouble
+from tests.lab.redis import LocalRedis
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port(kind: int) -> int:
+    """A port of the loopback address that nobody uses now."""
+    with socket.socket(socket.AF_INET, kind) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class AgentProcess:
+    """`shunt run` with its log; a SIP server's client to its control socket and its REST API."""
+
+    def __init__(self, folder: Path, name: str, config: dict[str, Any]) -> None:
+        self.name = name
+        self.control, self.api = f"udp:127.0.0.1:{free_port(socket.SOCK_DGRAM)}", free_port(socket.SOCK_STREAM)
+        self.log = folder / f"{name}.log"
+        self.config = folder / f"{name}.yaml"
+        self.config.write_text(yaml.safe_dump(config | {"control": {"listen": [self.control]}, "api": {"listen": f"127.0.0.1:{self.api}"}}))
+        self.client = RelayClient(self.control, timeout=0.2, retries=15)
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "AgentProcess":
+        env = os.environ | {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}"}
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen([sys.executable, "-m", "shunt.cli.main", "run", "-c", str(self.config)], stdout=log, stderr=log, env=env)
+        return self
+
+    def signal(self, number: int) -> None:
+        assert self._popen is not None
+        self._popen.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL; a stopped one too."""
+        if self._popen is not None and self._popen.poll() is None:
+            self._popen.kill()
+            self._popen.wait(5)
+
+    async def say(self, text: str) -> bytes:
+        """The reply to a SIP server's command, repeated every 0.2 s for 3 s. Raises RelayError."""
+        return await self.client.request(text.encode())
+
+    async def get(self, path: str = "/v1/status") -> dict[str, Any] | None:
+        """The REST API's answer; None when there is none."""
+        try:
+            async with asyncio.timeout(2):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.api)
+                writer.write(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                body = await reader.read()
+                writer.close()
+        except (OSError, TimeoutError):
+            return None
+        head, _, text = body.partition(b"\r\n\r\n")
+        return json.loads(text) if b" 200 " in head.split(b"\r\n")[0] else None
+
+    async def until(self, fits: Callable[[dict[str, Any]], bool], seconds: float = 10.0) -> dict[str, Any]:
+        """Wait for a status. Raises AssertionError with the last one and the log's end."""
+        deadline = time.monotonic() + seconds
+        while True:
+            status = await self.get()
+            if status is not None and fits(status):
+                return status
+            assert time.monotonic() < deadline, f"{self.name}: {status}\n{self.tail()}"
+            await asyncio.sleep(0.02)
+
+    def tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:]) if self.log.exists() else ""
+
+
+class Pair:
+    """Two agents; `plane` is what the data plane holds, `relay` what the relay was told."""
+
+    def __init__(self, folder: Path, redis: LocalRedis, relay: RelayDouble, ports: PortRelay, plane: FakeDataPlane, service: BfRuntimeService, target: str) -> None:
+        self.redis, self.relay, self.ports, self.plane, self.service = redis, relay, ports, plane, service
+        config = {
+            "relays": [{"name": "r1", "socket": relay.address, "media": [{"address": RELAY_IP, "ports": "36000-64000"}]}],
+            "data_plane": {"target": target}, "journal": {"redis": redis.url, "group": "test"}, "standby": {"lease_ms": 1000},
+        }
+        self.a, self.b = AgentProcess(folder, "a", config), AgentProcess(folder, "b", config)
+
+    async def start(self) -> None:
+        """a in charge, b standing by."""
+        self.a.start()
+        await self.a.until(lambda s: s["role"] == "active" and s["data_plane"]["connected"])
+        self.b.start()
+        await self.b.until(lambda s: s["role"] == "standby")
+
+    async def offloaded(self, agent: AgentProcess, call_id: str, number: int) -> tuple[int, int]:
+        """Set up a call by way of an agent, and have packets of both parties arrive; returns the ports they send to."""
+        caller, callee = f"10.91.1.{number}", f"10.91.2.{number}"
+        to_callee = int((await agent.say(f"Uc8 {call_id} {caller} 6000 A;1")).split()[0])
+        to_caller = int((await agent.say(f"Lc8 {call_id} {callee} 7000 A;1 B;1")).split()[0])
+        await self.media((caller, 6000, to_caller), (callee, 7000, to_callee))
+        return to_caller, to_callee
+
+    async def media(self, *packets: tuple[str, int, int]) -> None:
+        """Packets (source address and port, relay port), repeated until each has an entry."""
+        keys = [FiveTuple(Endpoint.of(ip, port), Endpoint.of(RELAY_IP, relay_port)) for ip, port, relay_port in packets]
+        deadline = time.monotonic() + 5
+        while missing := [key for key in keys if key not in self.plane.table]:
+            assert time.monotonic() < deadline, f"no entry for {missing}\n{self.a.tail()}\n{self.b.tail()}"
+            self.service.notify_learn([notice(key) for key in missing])
+            await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        for agent in (self.a, self.b):
+            agent.kill()
+            await agent.client.close()
+
+
+@asynccontextmanager
+async def pair_in(folder: Path) -> AsyncIterator[Pair]:
+    """The whole set, with neither agent started yet."""
+    redis = LocalRedis(folder).start()
+    ports = PortRelay()
+
+    async def answer(body: bytes) -> bytes | None:
+        return await ports.forward(body, None)
+
+    relay = await RelayDouble("udp", answer=answer).start()
+    plane = FakeDataPlane()
+    service = BfRuntimeService(plane, schema.load(plane.capacity))
+    try:
+        async with serve(service, ["127.0.0.1:0"]) as (port,):
+            pair = Pair(folder, redis, relay, ports, plane, service, f"127.0.0.1:{port}")
+            try:
+                yield pair
+            finally:
+                await pair.close()
+    finally:
+        await relay.stop()
+        redis.kill()
+
+
+async def timed(work: Awaitable[Any]) -> float:
+    """Seconds that something takes."""
+    began = time.monotonic()
+    await work
+    return time.monotonic() - began
+
+
+STOP, CONTINUE, TERMINATE = signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM

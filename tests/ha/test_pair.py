@@ -1,0 +1,148 @@
+"""One agent of a pair dies, hangs, is cut off or leaves: the other takes over, and calls in any state go on."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shunt.control.upstream import RelayError
+from tests.ha.pair import CONTINUE, STOP, TERMINATE, Pair, pair_in, timed
+
+pytestmark = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
+
+TAKE_OVER_S = 2.0
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with pair_in(tmp_path) as made:
+        await made.start()
+        yield made
+
+
+async def test_death_with_calls_established_ringing_and_in_re_invite(pair: Pair) -> None:
+    """SIGKILL. The established call's entries are never touched, the ringing one is answered, the re-INVITE completes."""
+    a, b = pair.a, pair.b
+    await pair.offloaded(a, "established", 1)
+    ringing_port = int((await a.say("Uc8 ringing 10.91.1.2 6000 A;1")).split()[0])
+    await pair.offloaded(a, "moving", 3)
+    before = dict(pair.plane.table)
+    steady = {key: entry for key, entry in before.items() if key.src.ip.endswith(".1")}
+    assert len(before) == 4 and len(steady) == 2
+    # The relay hears of the re-INVITE, and the agent dies before the answer comes back.
+    pair.ports.silent = True
+    offer = asyncio.ensure_future(a.say("Uc8 moving 10.91.9.9 6100 A;1 B;1"))
+    while not any(b"10.91.9.9" in body for body in pair.ports.seen):
+        await asyncio.sleep(0.005)
+    assert len(pair.plane.table) == 2, "entries of the changed call are out before the relay hears of the change"
+    a.kill()
+    died = time.monotonic()
+    pair.ports.silent = False
+    reply = await b.say("Uc8 moving 10.91.9.9 6100 A;1 B;1")
+    took = time.monotonic() - died
+    assert took < TAKE_OVER_S, f"{took:.2f} s\n{b.tail()}"
+    with pytest.raises(RelayError):
+        await offer
+    moving_port = int(reply.split()[0])
+    answer = await b.say("Lc8 moving 10.91.2.3 7000 A;1 B;1")
+    await pair.media(("10.91.9.9", 6100, int(answer.split()[0])), ("10.91.2.3", 7000, moving_port))
+    answer = await b.say("Lc8 ringing 10.91.2.2 7000 A;1 B;1")
+    await pair.media(("10.91.1.2", 6000, int(answer.split()[0])), ("10.91.2.2", 7000, ringing_port))
+    assert {key: entry for key, entry in pair.plane.table.items() if key in steady} == steady
+    status = await b.until(lambda s: s["role"] == "active" and s["calls"] == 3 and s["data_plane"]["ours"] == 6)
+    assert status["data_plane"]["orphans"] == 0 and status["limits"]["takeovers"] == 1
+    for call_id in ("established", "ringing", "moving"):
+        await b.say(f"D {call_id} A B")
+    assert pair.plane.table == {}
+    assert pair.ports.sessions == {}
+
+
+async def test_a_hung_agent_is_replaced_and_stands_by_when_it_wakes(pair: Pair) -> None:
+    """SIGSTOP: the lease runs out and the data plane drops its binding; on SIGCONT it has nothing more to say."""
+    a, b = pair.a, pair.b
+    await pair.offloaded(a, "c1", 1)
+    kept = dict(pair.plane.table)
+    a.signal(STOP)
+    stopped = time.monotonic()
+    await b.say("V")
+    assert time.monotonic() - stopped < TAKE_OVER_S + 0.5, b.tail()
+    await pair.offloaded(b, "c2", 2)
+    a.signal(CONTINUE)
+    await a.until(lambda s: s["role"] == "standby")
+    assert kept.items() <= pair.plane.table.items() and len(pair.plane.table) == 4
+    # What reaches the old one now is answered by the new one.
+    await a.say("D c1 A B")
+    await a.say("D c2 A B")
+    assert pair.plane.table == {}
+    assert (await b.get())["calls"] == 0
+
+
+async def test_an_agent_that_leaves_hands_over_at_once(pair: Pair) -> None:
+    await pair.offloaded(pair.a, "c1", 1)
+    pair.a.signal(TERMINATE)
+    took = await timed(pair.b.say("V"))
+    assert took < 1.0, f"{took:.2f} s\n{pair.b.tail()}"
+    status = await pair.b.until(lambda s: s["role"] == "active" and s["data_plane"]["ours"] == 2)
+    assert status["calls"] == 1 and len(pair.plane.table) == 2
+
+
+async def test_the_standby_passes_commands_on(pair: Pair) -> None:
+    """A SIP server may use either address; the sender that %%CC_SELF%% means is the SIP server, not the standby."""
+    await pair.offloaded(pair.b, "c1", 1)
+    assert (await pair.a.get())["calls"] == 1 and (await pair.b.get())["calls"] == 0
+    await pair.b.say("Uc8 c2 10.91.1.2 6000 A;1 tcp:%%CC_SELF%%:9999 tag")
+    assert any(b"tcp:127.0.0.1:9999" in body for body in pair.ports.seen)
+
+
+async def test_redis_dies_and_comes_back(pair: Pair) -> None:
+    """Without the store nobody takes over and the agent in charge, bound to the data plane, works on; then all is written."""
+    a, b = pair.a, pair.b
+    await pair.offloaded(a, "c1", 1)
+    pair.redis.kill()
+    await asyncio.sleep(1.5)  # longer than the lease
+    await pair.offloaded(a, "c2", 2)
+    await a.say("D c1 A B")
+    assert {key.src.ip for key in pair.plane.table} == {"10.91.1.2", "10.91.2.2"}
+    pair.redis.start()
+    await a.until(lambda s: s["journal_pending"] == 0, 5)
+    assert (await a.get())["role"] == "active" and (await b.get())["role"] == "standby"
+    a.kill()
+    await b.say("V")
+    status = await b.until(lambda s: s["role"] == "active" and s["data_plane"]["ours"] == 2)
+    assert status["calls"] == 1
+
+
+async def test_an_emptied_redis_is_filled_again(pair: Pair) -> None:
+    await pair.offloaded(pair.a, "c1", 1)
+    pair.redis.kill()
+    for path in pair.redis.folder.glob("appendonlydir/*"):
+        path.unlink()
+    pair.redis.start()
+    await asyncio.sleep(1.0)
+    await pair.a.until(lambda s: s["role"] == "active" and s["journal_pending"] == 0 and s["data_plane"]["ours"] == 2, 5)
+    assert "was emptied" in pair.a.tail()
+    pair.a.kill()
+    await pair.b.say("V")
+    status = await pair.b.until(lambda s: s["role"] == "active" and s["calls"] == 1)
+    assert status["data_plane"]["orphans"] == 0
+
+
+async def test_two_groups_share_a_redis(pair: Pair, tmp_path: Path) -> None:
+    """Agents of another group have calls of their own, whatever this one does."""
+    from shunt.journal import Group
+    from shunt.journal.redis_store import RedisStore
+
+    await pair.offloaded(pair.a, "c1", 1)
+    other = RedisStore(pair.redis.url, "other")
+    grant = await other.acquire({"id": "x"}, 1000)
+    assert grant.token == 1
+    await other.open()
+    await other.write(Group({"c9": "{}"}, {}))
+    assert await other.load() == ([("c9", "{}")], {})
+    assert (await pair.a.get())["calls"] == 1 and len(pair.plane.table) == 2
+    await other.close()
