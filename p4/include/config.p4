@@ -1,0 +1,108 @@
+/* Build options, constants and table sizes of the relay program: the one place where they are set. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SHUNT_CONFIG_P4
+#define SHUNT_CONFIG_P4
+
+/* ---- Build options, all given to the compiler as -D NAME=VALUE ------------------------------------------
+ *
+ * RELAY_KEY    hash48 (default)  48 bits of a hash of the 5-tuple are stored in place of the 5-tuple
+ *              hash32            32 bits: more entries, more strays (docs/p4.md has both figures)
+ *              exact             the 5-tuple itself: no strays, fewer entries
+ * ACTIONS      across (default)  relay_to, relay_to_from (own source address, DSCP) and IPv4 <-> IPv6
+ *              bridged           relay_to and relay_to_from
+ *              plain             relay_to alone: half the action data, so the most entries
+ * COUNTED      0 (default) or 1  a packet and byte counter on every relay entry
+ * DELAY        0 (default) or 1  delay registers for sampled streams (ingress and egress timestamps)
+ * RELAY_SIZE, RELAY6_SIZE        entries for IPv4 and IPv6; RELAY6_SIZE=0 leaves relaying of IPv6 out
+ * CPU_PORT                       where ARP, neighbour discovery and expired packets go until told otherwise
+ */
+#define hash48 48
+#define hash32 32
+#define exact 1
+#define plain 1
+#define bridged 2
+#define across 3
+
+#ifndef RELAY_KEY
+#define RELAY_KEY hash48
+#endif
+#ifndef ACTIONS
+#define ACTIONS across
+#endif
+#ifndef COUNTED
+#define COUNTED 0
+#endif
+#ifndef DELAY
+#define DELAY 0
+#endif
+
+#if RELAY_KEY == hash48
+#define HASH_BITS 48
+#elif RELAY_KEY == hash32
+#define HASH_BITS 32
+#elif RELAY_KEY == exact
+#define HASH_BITS 0
+#else
+#error "RELAY_KEY is hash48, hash32 or exact"
+#endif
+
+#if ACTIONS == across
+#define WITH_FROM 1
+#define WITH_ACROSS 1
+#elif ACTIONS == bridged
+#define WITH_FROM 1
+#define WITH_ACROSS 0
+#elif ACTIONS == plain
+#define WITH_FROM 0
+#define WITH_ACROSS 0
+#else
+#error "ACTIONS is plain, bridged or across"
+#endif
+
+/* These words are the language's own further on. */
+#undef hash48
+#undef hash32
+#undef exact
+#undef plain
+#undef bridged
+#undef across
+
+/* ---- Table sizes ----------------------------------------------------------------------------------------
+ * The relay tables take what the others leave; p4/builds.yaml has the largest sizes that were found to
+ * compile for each build. These defaults fit every build on both chips. */
+#ifndef RELAY_SIZE
+#define RELAY_SIZE 131072
+#endif
+#ifndef RELAY6_SIZE
+#define RELAY6_SIZE 16384
+#endif
+#define WITH_RELAY6 (RELAY6_SIZE > 0)
+#if WITH_ACROSS && RELAY6_SIZE == 0
+#error "ACTIONS=across needs RELAY6_SIZE > 0"
+#endif
+
+const bit<32> MEDIA_SIZE = 512;     /* relay addresses times port ranges, IPv4 and IPv6 each */
+const bit<32> ROUTE_SIZE = 1024;    /* IPv4 prefixes */
+const bit<32> ROUTE6_SIZE = 512;    /* IPv6 prefixes */
+const bit<32> NEXTHOP_SIZE = 1024;
+const bit<32> L2_SIZE = 256;        /* the switch's own MAC addresses, and the neighbours of its CPU */
+const bit<32> SAMPLE_SIZE = 2048;   /* streams watched at a time, IPv4; half as many for IPv6 */
+const bit<32> SAMPLE6_SIZE = 1024;
+
+/* ---- Numbers of the protocols --------------------------------------------------------------------------- */
+const bit<16> TPID_8021Q = 0x8100;
+const bit<16> ETHERTYPE_IPV4 = 0x0800;
+const bit<16> ETHERTYPE_ARP = 0x0806;
+const bit<16> ETHERTYPE_IPV6 = 0x86dd;
+const bit<8> PROTOCOL_UDP = 17;
+const bit<8> PROTOCOL_ICMPV6 = 58;
+const bit<16> IPV4_HEADER_BYTES = 20;
+
+/* ---- Our own numbers ------------------------------------------------------------------------------------ */
+#ifndef CPU_PORT
+#define CPU_PORT 64
+#endif
+#define DIGEST_LEARN 1
+#define DIGEST_LEARN6 2
+
+#endif

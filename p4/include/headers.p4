@@ -1,0 +1,154 @@
+/* Headers as they are on the wire, and what the program knows of a packet beside them. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SHUNT_HEADERS_P4
+#define SHUNT_HEADERS_P4
+
+/* The Ethernet header in three parts, so that a tag comes and goes by its validity alone. */
+header ethernet_h {
+    bit<48> dst_addr;
+    bit<48> src_addr;
+}
+
+header vlan_h {
+    bit<16> tpid;
+    bit<3> pcp;
+    bit<1> dei;
+    bit<12> vid;
+}
+
+header ether_type_h {
+    bit<16> value;
+}
+
+/* RFC 791 */
+header ipv4_h {
+    bit<4> version;
+    bit<4> ihl;
+    bit<6> dscp;
+    bit<2> ecn;
+    bit<16> total_len;
+    bit<16> identification;
+    bit<3> flags;
+    bit<13> frag_offset;
+    bit<8> ttl;
+    bit<8> protocol;
+    bit<16> checksum;
+    bit<32> src_addr;
+    bit<32> dst_addr;
+}
+
+/* RFC 8200 */
+header ipv6_h {
+    bit<4> version;
+    bit<6> dscp;
+    bit<2> ecn;
+    bit<20> flow_label;
+    bit<16> payload_len;
+    bit<8> next_hdr;
+    bit<8> hop_limit;
+    bit<128> src_addr;
+    bit<128> dst_addr;
+}
+
+/* RFC 768 */
+header udp_h {
+    bit<16> src_port;
+    bit<16> dst_port;
+    bit<16> length;
+    bit<16> checksum;
+}
+
+/* RFC 3550 section 5.1; only ever looked at ahead, never taken off the packet. */
+header rtp_h {
+    bit<2> version;
+    bit<1> padding;
+    bit<1> extension;
+    bit<4> csrc_count;
+    bit<1> marker;
+    bit<7> payload_type;
+    bit<16> seq;
+    bit<32> timestamp;
+    bit<32> ssrc;
+}
+
+/* What ingress tells egress about a packet. It never leaves the switch. */
+header bridged_h {
+    bit<16> nexthop;
+    bit<1> routed;     /* the frame gets the MAC addresses of its next hop; else it leaves as it is */
+    bit<1> last_hop;   /* forwarded with a time to live that could not be lowered */
+    bit<1> sampled;
+    bit<4> unused;
+    bit<9> ingress_port;
+#if DELAY
+    bit<16> sample;
+    bit<32> arrival;   /* nanoseconds, the low bits of the time stamp at the ingress port */
+#endif
+}
+
+struct headers_t {
+    bridged_h bridged;
+    ethernet_h ethernet;
+    vlan_h vlan;
+    ether_type_h ether_type;
+    ipv4_h ipv4;
+    ipv6_h ipv6;
+    udp_h udp;
+}
+
+struct metadata_t {
+    /* Set by the parser. All are zero where nothing sets them. */
+    bit<1> relayable;       /* a datagram that may be relayed as far as its headers say: no fragment, no options, time to live left */
+    bit<1> checksummed;     /* it carries a UDP checksum, which has to stay right */
+    bit<1> neighbour_discovery;
+    bit<8> hops;            /* what forwarding takes off the time to live: 1, or 0 when there is none left to take */
+    bit<16> ipv4_residual;  /* what the IPv4 header checksum covers beside the fixed header: 0 in a good header without options */
+    bit<16> udp_residual;   /* what the UDP checksum covers beside addresses and ports */
+    bit<2> rtp_version;     /* these four are RTP's fixed header, or all zero in a payload too short for it */
+    bit<7> rtp_payload_type;
+    bit<16> rtp_seq;
+    bit<32> rtp_ssrc;
+
+    /* Set by the tables. */
+    bit<16> excess;         /* IPv4 total length less UDP length: 20, or the two contradict each other */
+    bit<1> routable;        /* addressed to this switch's MAC address */
+    bit<1> switched;        /* not to be routed: the layer 2 table has said where it goes */
+    bit<1> media;           /* to a relay address and media port */
+    bit<1> relayed;
+    bit<1> sampled;
+    bit<16> sample;
+    bit<16> ahead;          /* by how many sequence numbers a packet is ahead of the expected one */
+#if WITH_FROM
+    bit<1> set_dscp;
+    bit<6> dscp;
+#endif
+#if WITH_ACROSS
+    bit<1> to_v6;           /* an IPv4 packet whose IPv6 header has been made beside it */
+    bit<16> src_port;
+    bit<16> dst_port;
+#endif
+}
+
+/* Learn notices: docs/architecture.md fixes names and widths. */
+struct learn_t {
+    bit<32> src_addr;
+    bit<32> dst_addr;
+    bit<16> src_port;
+    bit<16> dst_port;
+    bit<2> rtp_version;
+    bit<7> payload_type;
+    bit<16> seq;
+    bit<32> ssrc;
+}
+
+struct learn6_t {
+    bit<128> src_addr;
+    bit<128> dst_addr;
+    bit<16> src_port;
+    bit<16> dst_port;
+    bit<2> rtp_version;
+    bit<7> payload_type;
+    bit<16> seq;
+    bit<32> ssrc;
+}
+
+#endif

@@ -1,0 +1,98 @@
+/* The order of things in ingress and egress, the same on every architecture. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SHUNT_PIPELINE_P4
+#define SHUNT_PIPELINE_P4
+
+#include "conference.p4"
+#include "counters.p4"
+#include "forwarding.p4"
+#include "learning.p4"
+#include "relay.p4"
+
+/* Why: what is looked up on the packet as it came (media, sample) stands before the relay, which changes it;
+ * the route stands after it. Nothing else stands between these: every stage that lay between them would be
+ * lost to the relay table. */
+control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
+    Layer2() layer2;
+    Media() media;
+    Sample() sample;
+    Sequence() sequence;
+    Relay() relay;
+    Learn() learn;
+    Conference() conference;
+#if WITH_FROM
+    Mark() mark;
+#endif
+    Forwarding() forwarding;
+
+    apply {
+        hdr.bridged.setValid();
+        hdr.bridged.nexthop = 0;
+        hdr.bridged.routed = 0;
+        hdr.bridged.last_hop = 0;
+        hdr.bridged.sampled = 0;
+        hdr.bridged.unused = 0;
+        hdr.bridged.ingress_port = INGRESS_PORT;
+#if DELAY
+        hdr.bridged.sample = 0;
+        hdr.bridged.arrival = ARRIVAL_NS;
+#endif
+
+        layer2.apply(hdr, md, INGRESS_SWITCH_PASSED);
+        if (hdr.udp.isValid()) {
+            media.apply(hdr, md);
+        }
+        if (hdr.ipv4.isValid()) {
+            md.excess = hdr.ipv4.total_len - hdr.udp.length;
+        } else {
+            md.excess = hdr.ipv6.payload_len - hdr.udp.length;
+        }
+
+        if (md.relayable == 1 && PARSED_WHOLE &&
+            ((hdr.ipv4.isValid() && md.excess == IPV4_HEADER_BYTES) || (!hdr.ipv4.isValid() && md.excess == 0))) {
+            sample.apply(hdr, md);
+            if (md.sampled == 1) {
+#if DELAY
+                hdr.bridged.sampled = 1;
+                hdr.bridged.sample = md.sample;
+#endif
+                /* RTP, and not RTCP on the same port (RFC 5761). */
+                if (md.rtp_version == 2 && md.rtp_payload_type[6:5] != 0b10) {
+                    sequence.apply(md);
+                }
+            }
+            relay.apply(hdr, md);
+            if (md.relayed == 0) {
+                conference.apply(hdr, md, INGRESS_SWITCH_PASSED);
+                if (md.media == 1 && md.routable == 1) {
+                    learn.apply(hdr, md, INGRESS_SWITCH_PASSED);
+                }
+            }
+        }
+#if WITH_FROM
+        mark.apply(hdr, md);
+#endif
+        forwarding.apply(hdr, md, INGRESS_SWITCH_PASSED);
+    }
+}
+
+/* Why: copies first become packets for their receiver; every packet then gets its next hop's addresses. */
+control EgressPipeline(inout headers_t hdr, EGRESS_SWITCH) {
+    ConferenceCopy() copy;
+    NextHop() nexthop;
+#if DELAY
+    Delay() delay;
+#endif
+
+    apply {
+        copy.apply(hdr, EGRESS_SWITCH_PASSED);
+        nexthop.apply(hdr, EGRESS_SWITCH_PASSED);
+#if DELAY
+        if (hdr.bridged.sampled == 1) {
+            delay.apply(hdr, EGRESS_SWITCH_PASSED);
+        }
+#endif
+    }
+}
+
+#endif

@@ -1,0 +1,109 @@
+/* The relay program for v1model, so that BMv2 can run it: the same tables and controls as relay.p4. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "include/arch_v1model.p4"
+#include "include/config.p4"
+#include "include/headers.p4"
+#include "include/pipeline.p4"
+
+/* Why: headers only; v1model's parser cannot add. */
+parser PacketParser(packet_in pkt, out headers_t hdr, inout metadata_t md, inout standard_metadata_t std) {
+    state start {
+        transition parse_ethernet;
+    }
+
+#include "include/parser.p4"
+}
+
+/* Why: nothing is verified; a checksum that was wrong stays wrong. */
+control VerifyNothing(inout headers_t hdr, inout metadata_t md) {
+    apply {
+    }
+}
+
+/* Why: what Tofino's parser does with its checksum units: take off the checksums what may change. The
+ * complement of a sum is its negative. */
+control TakeChecksums(inout headers_t hdr, inout metadata_t md) {
+    apply {
+        if (hdr.ipv4.isValid()) {
+            hash(md.ipv4_residual, HashAlgorithm.csum16, 16w0,
+                 {hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_len, hdr.ipv4.identification,
+                  hdr.ipv4.flags, hdr.ipv4.frag_offset, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.checksum,
+                  hdr.ipv4.src_addr, hdr.ipv4.dst_addr}, 32w0x10000);
+        }
+        if (md.checksummed == 1) {
+            if (hdr.ipv4.isValid()) {
+                hash(md.udp_residual, HashAlgorithm.csum16, 16w0,
+                     {hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.checksum}, 32w0x10000);
+            } else {
+                hash(md.udp_residual, HashAlgorithm.csum16, 16w0,
+                     {hdr.ipv6.src_addr, hdr.ipv6.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.checksum}, 32w0x10000);
+            }
+        }
+    }
+}
+
+/* Why: what Tofino's deparser does with its checksum units. */
+control GiveChecksums(inout headers_t hdr, inout metadata_t md) {
+    apply {
+        if (hdr.ipv4.isValid()) {
+            hash(hdr.ipv4.checksum, HashAlgorithm.csum16, 16w0,
+                 {hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_len, hdr.ipv4.identification,
+                  hdr.ipv4.flags, hdr.ipv4.frag_offset, hdr.ipv4.ttl, hdr.ipv4.protocol,
+                  hdr.ipv4.src_addr, hdr.ipv4.dst_addr, md.ipv4_residual}, 32w0x10000);
+        }
+        if (md.checksummed == 1) {
+            if (hdr.ipv4.isValid()) {
+                hash(hdr.udp.checksum, HashAlgorithm.csum16, 16w0,
+                     {hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, md.udp_residual}, 32w0x10000);
+            } else {
+                hash(hdr.udp.checksum, HashAlgorithm.csum16, 16w0,
+                     {hdr.ipv6.src_addr, hdr.ipv6.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, md.udp_residual}, 32w0x10000);
+            }
+            if (hdr.udp.checksum == 0) {
+                hdr.udp.checksum = 0xffff;
+            }
+        }
+    }
+}
+
+/* Why: the pipeline is shared with the other architecture; only the name of this control is the schema's. */
+control Ingress(inout headers_t hdr, inout metadata_t md, inout standard_metadata_t std) {
+    TakeChecksums() take_checksums;
+    GiveChecksums() give_checksums;
+    IngressPipeline() pipeline;
+
+    apply {
+        take_checksums.apply(hdr, md);
+        pipeline.apply(hdr, md, std);
+        give_checksums.apply(hdr, md);
+    }
+}
+
+/* Why: as Ingress. */
+control Egress(inout headers_t hdr, inout metadata_t md, inout standard_metadata_t std) {
+    EgressPipeline() pipeline;
+
+    apply {
+        pipeline.apply(hdr, std);
+    }
+}
+
+/* Why: v1model computes checksums here from whole fields; they are already made. */
+control ComputeNothing(inout headers_t hdr, inout metadata_t md) {
+    apply {
+    }
+}
+
+/* Why: all but the bridged header goes on the wire. */
+control PacketDeparser(packet_out pkt, in headers_t hdr) {
+    apply {
+        pkt.emit(hdr.ethernet);
+        pkt.emit(hdr.vlan);
+        pkt.emit(hdr.ether_type);
+        pkt.emit(hdr.ipv4);
+        pkt.emit(hdr.ipv6);
+        pkt.emit(hdr.udp);
+    }
+}
+
+V1Switch(PacketParser(), VerifyNothing(), Ingress(), Egress(), ComputeNothing(), PacketDeparser()) main;

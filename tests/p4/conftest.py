@@ -1,0 +1,7 @@
+"""Fixtures of the vector tests: the softswitch's, from its own tests."""
+
+from __future__ import annotations
+
+from tests.dataplane.conftest import _opened, lab, plane
+
+__all__ = ["_opened", "lab", "plane"]
