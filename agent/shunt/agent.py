@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import ipaddress
 import json
 import logging
-import os
 import secrets
 import signal
 import socket
@@ -34,7 +32,6 @@ from shunt.dialogs import DialogWatch
 from shunt.drain import Drain
 from shunt.hep.listener import HepListener
 from shunt.journal import Journal, Store
-from shunt.journal.redis_store import RedisStore
 from shunt.journal.sqlite_store import SqliteStore
 from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint, FiveTuple
@@ -46,14 +43,15 @@ from shunt.standby.fence import FencedTable
 from shunt.standby.lease import Lease
 from shunt.standby.role import ACTIVE, Role
 from shunt.tables.entry import MediaRange
+from shunt.tables import relay_table as tables
 from shunt.tables.relay_table import RelayTable
 from shunt.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
 BUILTIN = "builtin"
-PRIORITY = -10
 _FEW_CALLS = 2000
+_COUNTERS_PATIENCE_S = 1.0  # a list of calls is worth having without the latest counters too
 _BIND_PATIENCE_S = 1.0  # for a data plane that does not answer when this agent takes over
 _RIVAL_PATIENCE_S = 5.0  # for another agent to let go of the data plane
 
@@ -79,7 +77,8 @@ class Agent:
         if config.data_plane is not None:
             # The client id must differ from that of every other agent, also of one in another container or before this one.
             self.table = RelayTable(
-                config.data_plane.target, client_id=secrets.randbits(31) or 1, device_id=config.data_plane.device_id, program=config.data_plane.program
+                config.data_plane.target, client_id=secrets.randbits(31) or 1, device_id=config.data_plane.device_id, program=config.data_plane.program,
+                stored_hash=config.data_plane.hash,
             )
             if self.role is not None:
                 self.table = FencedTable(self.table, self.role.fence)
@@ -115,6 +114,8 @@ class Agent:
         assert settings is not None
         if settings.redis is None:
             return SqliteStore(settings.path)
+        from shunt.journal.redis_store import RedisStore  # takes its time, and most agents stand alone
+
         store = RedisStore(settings.redis, settings.group, password=settings.password())
         standby = self.config.standby
         name = socket.gethostname() if standby.name is None else standby.name
@@ -377,6 +378,7 @@ class Agent:
             "strays_ignored": self.offloader.strays_ignored,
             "journal_failures": None if self.journal is None else self.journal.failures,
             "journal_pending": None if self.journal is None else self.journal.pending,
+            "table_reconciled": self.table is not None and self.offloader.reconciled,
             "drain": self.drain.view(),
             "limits": limits.snapshot(),
             "table_batches": None if self.table is None else dataclasses.asdict(self.table.counters),
@@ -394,6 +396,9 @@ class Agent:
     async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
         """One page of the calls, oldest first, and how many there are in all."""
         page, total = await view.page(self.book.calls(), state, reason, match, offset, limit)
+        with contextlib.suppress(tables.DataPlaneUnavailable, TimeoutError):
+            async with asyncio.timeout(_COUNTERS_PATIENCE_S):
+                await self.offloader.read_live([line for call in page for line in call.lines if line.offloaded])
         now = self.offloader.clock()
         return [view.call_view(call, now) for call in page], total
 
@@ -441,9 +446,6 @@ class Agent:
 
 async def run(config: Config) -> None:
     """Run an agent until SIGTERM or SIGINT."""
-    with contextlib.suppress(PermissionError):
-        # Every millisecond between a packet and its entry is a packet on the relay: come before batch work.
-        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

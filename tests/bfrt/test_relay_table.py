@@ -381,7 +381,7 @@ async def test_a_target_with_counters_and_one_action(served: Served) -> None:
 
     hand_out(served, *reduced_schema(change))
     async with connected(served.target) as table:
-        assert table.data_plane == "BF Runtime target"
+        assert table.data_plane == "BF Runtime target (5-tuples taken as 32-bit and 48-bit hashes)"
         results = await table.insert_many([entry(1), entry(2, src=Endpoint.of("10.0.0.1", 1)), entry(3, dscp=46), entry6(1)])
         assert [result.outcome.name for result in results] == ["INSTALLED", "REJECTED", "REJECTED", "REJECTED"]
         assert "no action that sends" in results[1].detail and "DSCP 46" in results[2].detail and "IPv6" in results[3].detail

@@ -239,7 +239,8 @@ class BfrtClient:
                 documents = [config.bfruntime_info]
                 if reply.non_p4_config.bfruntime_info:
                     documents.append(reply.non_p4_config.bfruntime_info)
-                return await asyncio.to_thread(Schema.parse, *documents)
+                contexts = [profile.context for profile in config.profiles if profile.context]
+                return await asyncio.to_thread(lambda: Schema.parse(*documents).with_contexts(contexts))
         names = ", ".join(config.p4_name for config in reply.config) or "none"
         raise BfrtRefused(f"the target does not run program {self.program!r}; it runs {names}")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
+
+from shunt.bfrt.proxy_hash import HashError, LinearHash, distinct, from_context
 
 _WIDTHS = {"uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64, "int8": 8, "int16": 16, "int32": 32, "int64": 64}
 MATCH_PRIORITY = "$MATCH_PRIORITY"
@@ -122,6 +124,8 @@ class Schema:
 
     tables: Names[Table]
     learns: Names[Learn] = field(default_factory=lambda: Names("learn filters", ()))
+    # How tables whose key is a 5-tuple store it, by the compiler's names; None: the target does not say.
+    hashes: Mapping[str, tuple[LinearHash, ...]] | None = None
 
     @classmethod
     def parse(cls, *documents: bytes | str) -> "Schema":
@@ -140,6 +144,23 @@ class Schema:
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise SchemaError(f"{where}: {type(error).__name__}: {error}") from None
         return cls(Names("tables", tables), Names("learn filters", learns))
+
+    def with_contexts(self, contexts: Iterable[bytes]) -> "Schema":
+        """The same, with what the compiler's context.json of each pipeline says of stored hashes. Raises SchemaError."""
+        hashes: dict[str, tuple[LinearHash, ...]] | None = None
+        for context in contexts:
+            hashes = hashes or {}
+            try:
+                for name, found in from_context(context).items():
+                    hashes[name] = distinct((*hashes.get(name, ()), *found))
+            except HashError as error:
+                raise SchemaError(str(error)) from None
+        return replace(self, hashes=hashes)
+
+    def hashes_of(self, table: Table) -> tuple[LinearHash, ...] | None:
+        """The hashes under which a table stores its keys, () for the keys themselves; None: the target does not say."""
+        found = [hashes for name, hashes in (self.hashes or {}).items() if table.name == name or table.name.endswith(f".{name}")]
+        return found[0] if len(found) == 1 else None
 
 
 def _table(item: Mapping[str, Any]) -> Table:

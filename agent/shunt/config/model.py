@@ -87,6 +87,10 @@ class DataPlane(Section):
     device_id: int = Field(default=0, ge=0, le=0xFFFFFFFF, description="BF Runtime device id.")
     program: Name = Field(default="relay", description="Name of the P4 program whose tables are written.")
     idle_ms: int = Field(default=30_000, ge=1000, le=3_600_000, description="Milliseconds without a packet after which an entry counts as idle.")
+    hash: Literal["auto", "none", "hash32", "hash48"] = Field(
+        default="auto",
+        description="Under which hash a switch stores 5-tuples (RELAY_KEY of its build) when it does not say so itself; auto: then any build is reckoned with.",
+    )
 
 
 class Learning(Section):

@@ -20,6 +20,7 @@ from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtClient, BfrtRefused, BfrtUnavailable, UpdateError
 from shunt.bfrt.schema import MATCH_PRIORITY, Schema, SchemaError, Table
 from shunt.net import Endpoint, FiveTuple
+from shunt.tables.collisions import Collisions
 from shunt.tables.doubt import Doubts, Wanted
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, Result, StreamStats
 from shunt.tables.operation import Job, Lanes, Operation
@@ -79,6 +80,7 @@ class BatchCounters:
     updates: int = 0
     retries: int = 0
     failures: int = 0
+    collisions: int = 0  # entries not written because another one had their hash
     repairs: int = 0  # entries put right after a write that was given up had been carried out all the same
 
 
@@ -100,8 +102,11 @@ class RelayTable:
     when there is no answer; operations end in a Result in any case.
     """
 
-    def __init__(self, target: str, *, client_id: int, device_id: int = 0, program: str = "relay", batch_delay: float = 0.002) -> None:
-        """target: HOST:PORT of a BF Runtime server. batch_delay: seconds an operation may wait for company."""
+    def __init__(self, target: str, *, client_id: int, device_id: int = 0, program: str = "relay", stored_hash: str = "auto", batch_delay: float = 0.002) -> None:
+        """target: HOST:PORT of a BF Runtime server. batch_delay: seconds an operation may wait for company.
+
+        stored_hash: how the target stores 5-tuples if it does not say so itself: none, hash32, hash48, or auto (see stored_hashes).
+        """
         self.on_learn: Callable[[LearnNotice], None] = lambda notice: None
         self.on_idle: Callable[[FiveTuple], None] = lambda key: None
         self.on_up: Callable[[], None] = lambda: None
@@ -116,6 +121,9 @@ class RelayTable:
         self._client.on_digest = self._digest
         self._client.on_idle = self._idle
         self._plan: Plan | None = None
+        self._hash_setting = stored_hash
+        self._hashes: dict[int, Collisions] = {}  # by the size of an address, for tables that store hashes
+        self._written: list[set[FiveTuple]] = []  # for each reading of everything: the keys written meanwhile
         self._up = False
         self._queues = Lanes()
         self._lanes = {manners.bulk: _Lane(manners) for manners in (_URGENT, _BULK)}
@@ -159,7 +167,13 @@ class RelayTable:
         return "" if self.connected else self._client.last_error or "coming up"
 
     def _check(self, schema: Schema) -> None:
-        self._plan = Plan(schema)
+        self._plan = plan = Plan(schema, self._hash_setting)
+        held = [key for collisions in self._hashes.values() for key in collisions.keys()]
+        self._hashes = {size: Collisions(hashes) for size, hashes in plan.hashes.items() if hashes}
+        # They may all still be in; reading the table shows which.
+        for key in held:
+            if (collisions := self._hashes.get(len(key.dst.addr))) is not None:
+                collisions.claim(key)
 
     def _session_up(self, schema: Schema) -> None:
         self._spawn(self._come_up())
@@ -194,7 +208,8 @@ class RelayTable:
     async def _name(self, plan: Plan) -> str:
         table = plan.interface
         if table is None:
-            return "BF Runtime target"
+            bits = sorted({hash_.bits for hashes in plan.hashes.values() for hash_ in hashes})
+            return "BF Runtime target" + (f" (5-tuples taken as {' and '.join(f'{number}-bit' for number in bits)} hashes)" if bits else "")
         entity = pb.Entity()
         entity.table_entry.table_id = table.id
         modes: dict[str, list[str]] = {}
@@ -343,6 +358,8 @@ class RelayTable:
         finally:
             self._queues.release(batch)
             self._believe(batch)
+            if self._hashes:
+                self._free_hashes(batch)
             self._wake()
 
     async def _execute(self, manners: _Manners, batch: list[Operation]) -> None:
@@ -412,6 +429,13 @@ class RelayTable:
             if operation.result is not None and operation.waited_for and operation.key in self._doubts:
                 self._doubts.note(operation.key, operation.told, operation.entry, modify=operation.asked == _MODIFY)
 
+    def _free_hashes(self, operations: list[Operation]) -> None:
+        """Free the hashes of entries that are certainly not in after these operations."""
+        for operation in operations:
+            outcome = operation.result.outcome if operation.result is not None else None
+            if outcome in (Outcome.REMOVED, Outcome.ABSENT) or (operation.kind == _INSERT and outcome in (Outcome.TABLE_FULL, Outcome.REJECTED)):
+                self._release(operation.key)
+
     async def _watch_doubts(self) -> None:
         """Look, for ever, at the keys in doubt when they are due."""
         while True:
@@ -446,6 +470,8 @@ class RelayTable:
                 continue
             self._doubts.looked(key, time.monotonic())
             there = present.get(key)
+            if wanted is Wanted.NOTHING and there is None:
+                self._release(key)
             # Whatever went on since the read began, what is written now is what ought to be there.
             if wanted is Wanted.NOTHING and there is not None:
                 repairs.append(Operation(_DELETE, key, None))
@@ -468,11 +494,35 @@ class RelayTable:
             try:
                 target = plan.for_key(operation.key)
                 entry = operation.entry
-                updates.append(target.delete(operation.key) if entry is None else target.update(operation.kind, entry))
+                update = target.delete(operation.key) if entry is None else target.update(operation.kind, entry)
+                if entry is not None and self._hashes and not self._claim(operation):
+                    continue
+                updates.append(update)
                 sent.append(operation)
             except (ValueError, struct.error) as error:
                 operation.finish(Result(Outcome.REJECTED, str(error)))
         return sent, updates
+
+    def _claim(self, operation: Operation) -> bool:
+        """Make sure that no other entry has the hash of this one; else it ends here."""
+        key = operation.key
+        collisions = self._hashes.get(len(key.dst.addr))
+        holder = collisions.claim(key) if collisions is not None else None
+        for written in self._written:
+            written.add(key)
+        if collisions is None or holder is None:
+            return True
+        bits = "/".join(str(hash_.bits) for hash_ in collisions.hashes)
+        self.counters.collisions += 1
+        operation.finish(Result(Outcome.HASH_COLLISION, f"{holder} has the same {bits}-bit hash in the data plane"))
+        return False
+
+    def _release(self, key: FiveTuple) -> None:
+        """The key's entry is not in; another of its hash may be."""
+        collisions = self._hashes.get(len(key.dst.addr))
+        # After a write that was given up it may yet come.
+        if collisions is not None and key not in self._doubts:
+            collisions.release(key)
 
     def _settle(self, operations: list[Operation], errors: list[UpdateError | None]) -> tuple[list[Operation], bool]:
         """Finish what has an answer; the result are those to send again, and whether to wait before."""
@@ -535,10 +585,33 @@ class RelayTable:
     async def entries(self) -> dict[FiveTuple, RelayEntry]:
         """Everything in the relay tables. A Tofino gives the time left as ttl_ms, not the time set."""
         plan = self._ready()
+        written: set[FiveTuple] = set()
+        self._written.append(written)
         try:
-            return await self._read_entries(plan, None)
+            found = await self._read_entries(plan, None)
         except (BfrtUnavailable, BfrtRefused, SchemaError) as error:
             raise DataPlaneUnavailable(str(error)) from error
+        finally:
+            self._written = [other for other in self._written if other is not written]
+        if self._hashes:
+            self._take_stock(found, written)
+        return found
+
+    def _take_stock(self, found: dict[FiveTuple, RelayEntry], written: set[FiveTuple]) -> None:
+        """Note who holds which hash; of two entries of one hash, which an agent that knew nothing of hashes left, one goes."""
+        for collisions in self._hashes.values():
+            for key in collisions.keys():
+                if key not in found and key not in written and key not in self._queues:
+                    self._release(key)
+        colliding = []
+        for key in found:
+            held = self._hashes.get(len(key.dst.addr))
+            if held is not None and (holder := held.claim(key)) is not None:
+                log.error("data plane %s: %s and %s have the same hash: the second is taken out", self._client.target, holder, key)
+                colliding.append(Operation(_DELETE, key, None))
+        for operation in colliding:
+            del found[operation.key]
+        self._submit(colliding, bulk=True)
 
     async def _read_entries(self, plan: Plan, keys: Sequence[FiveTuple] | None) -> dict[FiveTuple, RelayEntry]:
         found: dict[FiveTuple, RelayEntry] = {}

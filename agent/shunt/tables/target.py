@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 
 from shunt.bfrt import wire
 from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt.proxy_hash import HASH32, HASH48, LinearHash, distinct
 from shunt.bfrt.schema import Action, Field, Schema, SchemaError, Table
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import RelayEntry, StreamStats
@@ -282,10 +283,27 @@ def _number(value: bytes | int | None) -> int:
     return value if isinstance(value, int) else int.from_bytes(value, "big")
 
 
+_BUILDS = {"none": (), "hash32": (HASH32,), "hash48": (HASH48,)}
+
+
+def stored_hashes(schema: Schema, target: RelayTarget, setting: str) -> tuple[LinearHash, ...]:
+    """Under which hashes a relay table may store its keys, as far as the target and the configuration say; () for none.
+
+    What the target's own context.json says always counts; the setting (none, hash32, hash48) is added
+    to it. With "auto", a target that says nothing and is no softswitch may be any build that there is.
+    """
+    told = schema.hashes_of(target.table)
+    crcs = _BUILDS.get(setting)
+    if crcs is None:
+        exact = told is not None or schema.tables.find("softswitch.totals") is not None
+        crcs = () if exact else (HASH32, HASH48)
+    return distinct((*(told or ()), *(LinearHash.of_crc(crc, 2 * (target.addr_size or 0) + 4) for crc in crcs)))
+
+
 class Plan:
     """What a target's schema offers the relay table, resolved to ids. Raises SchemaError for one that cannot serve."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, hash_setting: str = "auto") -> None:
         tables = schema.tables
         self.relay: dict[int, RelayTarget] = {}
         for name in ("relay", "relay6"):
@@ -295,6 +313,7 @@ class Plan:
                 self.relay[target.addr_size or 0] = target
         if not self.relay:
             raise SchemaError("the target has no relay table")
+        self.hashes = {size: stored_hashes(schema, target, hash_setting) for size, target in self.relay.items()}
         self.by_table = {target.table.id: target for target in self.relay.values()}
         self.answers = {size: Answers(target) for size, target in self.relay.items()}
         quality = [Quality(table) for table in (tables.find("softswitch.quality"), tables.find("softswitch.quality6")) if table is not None]
