@@ -143,7 +143,7 @@ async def test_statistics_that_come_later_than_a_delete_waits_are_in_its_result(
 async def test_single_writes_go_before_bulk_work(rig: Rig) -> None:
     """While 40,000 entries are written, a call's own entries come and go in the time of some batches."""
     async with connected(rig.target) as table:
-        bulk = asyncio.create_task(table.insert_many([many(n) for n in range(40_000)]))
+        bulk = asyncio.create_task(timed(table.insert_many([many(n) for n in range(40_000)])))
         await until(lambda: rig.dataplane.table)
         waits = []
         for number in range(5):
@@ -154,9 +154,10 @@ async def test_single_writes_go_before_bulk_work(rig: Rig) -> None:
             waits.append(took)
             assert result.ok
         assert not bulk.done(), "the bulk work was over too early to be in the way"
-        assert all(result.ok for result in await bulk) and len(rig.dataplane.table) == 40_000
-        # Both sides of this test share one thread, so the bound is a wide one; in order it would be seconds.
-        assert sorted(waits)[5] < 0.25 and max(waits) < 0.8, waits
+        results, bulk_took = await bulk
+        assert all(result.ok for result in results) and len(rig.dataplane.table) == 40_000
+        # Both sides share one thread and a busy machine: what counts is that nothing waits for the bulk work's end.
+        assert max(waits) < bulk_took / 4, (waits, bulk_took)
 
 
 async def test_a_write_that_is_swallowed_holds_up_no_other(rig: Rig, impatient: None) -> None:
