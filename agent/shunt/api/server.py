@@ -18,6 +18,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from shunt import web as web_page
 from shunt.api.drain import add_routes as add_drain_routes
 from shunt.api.view import AgentView, DataPlaneUnavailable
 from shunt.config.load import api_token
@@ -48,7 +49,7 @@ class ApiServer:
     """Serves an AgentView on one socket: `listen` is its address, with the kernel's choice for port 0 after start."""
 
     def __init__(self, view: AgentView, settings: Api) -> None:
-        """With a token, every route but /healthz needs Authorization: Bearer TOKEN.
+        """With a token, every route but /healthz and the page's own files needs Authorization: Bearer TOKEN.
 
         Raises ValueError where token_file cannot be read or holds no token.
         """
@@ -65,6 +66,7 @@ class ApiServer:
         app[_VIEW] = self._view
         app[_STOPPING] = asyncio.Event()
         app.on_shutdown.append(_announce_stop)
+        web_page.add_routes(app)
         app.router.add_get("/healthz", _healthz)
         app.router.add_get("/metrics", _metrics)
         app.router.add_get("/v1/status", _status)
@@ -119,7 +121,7 @@ class ApiServer:
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
             if self._token is not None:
-                if request.path != "/healthz" and not _bearer_matches(request, self._token):
+                if request.path != "/healthz" and request.path not in web_page.PATHS and not _bearer_matches(request, self._token):
                     return _error(401, "a bearer token is needed (header Authorization)", headers={"WWW-Authenticate": "Bearer"})
             elif not self.listen.path and not _host_is_literal(request.host):
                 # Without a token, a web page that points a name of its own at this address could read calls.

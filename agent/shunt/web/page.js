@@ -1,0 +1,303 @@
+// The page's behaviour: asks the REST API every two seconds and writes what it says. Nothing is kept but the token, in this tab.
+"use strict";
+
+const PERIOD_MS = 2000, PAGE = 25, POINTS = 90;
+const $ = (id) => document.getElementById(id);
+const KINDS = {sip: "SIP", control: "rtpproxy", learn: "learning", table: "table writes", state: "states", note: "agent"};
+const SIDES = [["caller", "callee"], ["callee", "caller"]];
+let token = sessionStorage.getItem("shunt-token");
+let offset = null; // of the shown page of calls; null: the newest
+let story = null, openEvent = null, looking = 0;
+const shown = new Set(Object.keys(KINDS));
+const courses = {};
+let lastTotals = null;
+
+class Refused extends Error {}
+
+async function get(path, kind = "json") {
+  const answer = await fetch(path, {headers: token ? {Authorization: `Bearer ${token}`} : {}, cache: "no-store"});
+  if (answer.status === 401) throw new Refused();
+  if (!answer.ok) {
+    const words = await answer.json().catch(() => ({}));
+    const error = new Error(words.error || `status ${answer.status}`);
+    error.status = answer.status;
+    throw error;
+  }
+  return kind === "json" ? answer.json() : answer.text();
+}
+
+function make(name, className, ...children) {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  element.append(...children.filter((child) => child !== null && child !== undefined).map((child) => child instanceof Node ? child : String(child)));
+  return element;
+}
+
+const number = (value) => value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en").replaceAll(",", " ");
+const percent = (share) => share === null ? "–" : `${(100 * share).toFixed(share > 0.9995 || share < 0.0005 ? 0 : 1)} %`;
+
+function age(seconds) {
+  if (seconds < 60) return `${seconds.toFixed(0)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${String(Math.floor(seconds % 60)).padStart(2, "0")} s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${String(Math.floor(seconds / 60) % 60).padStart(2, "0")} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor(seconds / 3600) % 24} h`;
+}
+
+function size(bytes) {
+  if (bytes === null || bytes === undefined) return "–";
+  for (const unit of ["B", "kB", "MB"]) {
+    if (bytes < 1000) return `${unit === "B" ? bytes : bytes.toFixed(1)} ${unit}`;
+    bytes /= 1000;
+  }
+  return `${bytes.toFixed(1)} GB`;
+}
+
+// -- metrics -------------------------------------------------------------------------------------
+
+// The text format of Prometheus: name{label="value",…} number.
+function parseMetrics(text) {
+  const found = [];
+  for (const line of text.split("\n")) {
+    const match = /^(\w+)(?:\{(.*)\})? (\S+)$/.exec(line);
+    if (!match) continue;
+    const labels = Object.fromEntries([...(match[2] || "").matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map((m) => [m[1], m[2]]));
+    found.push({name: match[1], labels, value: Number(match[3])});
+  }
+  return found;
+}
+
+function quantile(metrics, name, share) {
+  const buckets = metrics.filter((m) => m.name === `${name}_bucket`).map((m) => [m.labels.le === "+Inf" ? Infinity : Number(m.labels.le), m.value]).sort((a, b) => a[0] - b[0]);
+  const all = buckets.length ? buckets[buckets.length - 1][1] : 0;
+  if (!all) return null;
+  const want = share * all;
+  let [below, count] = [0, 0];
+  for (const [edge, sum] of buckets) {
+    if (sum >= want) return edge === Infinity ? below : below + (edge - below) * ((want - count) / (sum - count || 1));
+    [below, count] = [edge, sum];
+  }
+  return below;
+}
+
+// -- overview ------------------------------------------------------------------------------------
+
+function rates(status) {
+  const now = performance.now() / 1000;
+  const totals = {plane: status.packets.data_plane, relay: status.packets.relay, learn: status.learn_notices};
+  for (const relay of status.relays) totals[`relay ${relay.name}`] = relay.packets_relayed;
+  const found = {};
+  for (const [name, value] of Object.entries(totals)) {
+    const last = lastTotals && lastTotals.totals[name];
+    if (typeof value !== "number" || typeof last !== "number" || value < last) continue;
+    found[name] = (value - last) / (now - lastTotals.now);
+    (courses[name] ||= []).push(found[name]);
+    if (courses[name].length > POINTS) courses[name].shift();
+  }
+  lastTotals = {now, totals};
+  return found;
+}
+
+function sparkline(values) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", `0 0 ${POINTS} 22`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  const top = Math.max(1, ...values), line = document.createElementNS(svg.namespaceURI, "polyline");
+  line.setAttribute("points", values.map((v, n) => `${POINTS - values.length + n},${21 - 20 * v / top}`).join(" "));
+  line.setAttribute("fill", "none");
+  line.setAttribute("stroke", "var(--accent)");
+  line.setAttribute("stroke-width", "1.5");
+  line.setAttribute("vector-effect", "non-scaling-stroke");
+  svg.append(line);
+  return svg;
+}
+
+function bar(share, grade) {
+  const fill = make("i", grade);
+  fill.style.width = `${Math.min(100, 100 * (share || 0))}%`;
+  return make("div", "bar", fill);
+}
+
+function tile(name, value, unit, ...rest) {
+  const figure = make("div", "value", value);
+  if (unit) figure.append(make("small", "", ` ${unit}`));
+  return make("div", "tile", make("div", "name", name), figure, ...rest);
+}
+
+function writeOverview(status, metrics) {
+  const rate = rates(status), plane = status.data_plane, streams = status.streams;
+  const known = Object.values(streams).reduce((sum, n) => sum + n, 0), share = known ? streams.offloaded / known : null;
+  const full = plane && plane.capacity ? plane.entries / plane.capacity : null;
+  const [half, most] = [0.5, 0.99].map((q) => quantile(metrics, "shunt_time_to_offload_seconds", q));
+  const mosCount = metrics.filter((m) => m.name === "shunt_stream_mos_count").reduce((sum, m) => sum + m.value, 0);
+  const mosSum = metrics.filter((m) => m.name === "shunt_stream_mos_sum").reduce((sum, m) => sum + m.value, 0);
+  $("tiles").replaceChildren(
+    tile("Calls", number(status.calls), "", make("div", "below", `${number(streams.offloaded)} offloaded, ${number(streams.learning)} learning, ${number(streams.relayed)} relayed`)),
+    tile("Streams in the data plane", percent(share), "", bar(share)),
+    tile("Table occupancy", full === null ? "–" : percent(full), "", bar(full, full > 0.95 ? "bad" : full > 0.8 ? "warn" : ""), make("div", "below", plane ? `${number(plane.entries)} of ${number(plane.capacity)} entries` : "no data plane")),
+    tile("Data plane", number(rate.plane), "packets/s", sparkline(courses.plane || [])),
+    tile("Relays", number(rate.relay), "packets/s", sparkline(courses.relay || [])),
+    tile("Learn notices", number(rate.learn), "/s", sparkline(courses.learn || [])),
+    tile("Time to offload", most === null ? "–" : number(most * 1000), most === null ? "" : "ms, 99 %", make("div", "below", half === null ? "" : `half within ${number(half * 1000)} ms`)),
+    tile("Mean MOS", mosCount ? (mosSum / mosCount).toFixed(2) : "–", "", make("div", "below", mosCount ? `of ${number(mosCount)} streams that ended` : "no stream has ended yet")),
+  );
+  $("agent").textContent = `${status.version}, up ${age(status.uptime_s)}`;
+  const chips = [];
+  if (status.role && status.role !== "alone") chips.push(make("span", `chip ${status.role === "active" ? "good" : "warn"}`, status.role));
+  if (status.drain && status.drain.stop) chips.push(make("span", "chip warn", `draining: no new ${status.drain.stop}`));
+  chips.push(plane ? make("span", `chip ${plane.connected ? "good" : "bad"}`, plane.connected ? plane.name : `data plane ${plane.target} is not connected`) : make("span", "chip", "no data plane"));
+  for (const relay of status.relays) if (!relay.alive) chips.push(make("span", "chip bad", `relay ${relay.name} does not answer`));
+  $("chips").replaceChildren(...chips);
+  $("relays").tBodies[0].replaceChildren(...status.relays.map((relay) => {
+    const of = metrics.filter((m) => m.labels.relay === relay.name), value = (name) => (of.find((m) => m.name === name) || {}).value;
+    const count = value("shunt_relay_reply_seconds_count"), sum = value("shunt_relay_reply_seconds_sum");
+    return make("tr", "",
+      make("td", "", relay.name), make("td", "", make("span", `chip ${relay.alive ? "good" : "bad"}`, relay.alive ? "up" : "down")),
+      make("td", "right", number(relay.sessions)), make("td", "right", number(rate[`relay ${relay.name}`])), make("td", "right", count ? `${(1000 * sum / count).toFixed(1)} ms` : "–"));
+  }));
+  const reasons = Object.entries(status.streams_by_reason || {}).filter(([, n]) => n).sort((a, b) => b[1] - a[1]);
+  const most_ = Math.max(1, ...reasons.map(([, n]) => n));
+  $("reasons").replaceChildren(...(reasons.length ? reasons.map(([name, n]) => make("div", "share", make("span", "", name), bar(n / most_, name === "offloaded" || name === "one-way" ? "" : "warn"), make("b", "", number(n)))) : [make("p", "muted", "No streams.")]));
+  const failures = [
+    ...metrics.filter((m) => m.name === "shunt_offload_failures_total" && m.value).map((m) => [m.labels.reason, m.value]),
+    ...Object.entries(status.limits || {}).filter(([, n]) => n).map(([name, n]) => [name.replaceAll("_", " "), n]),
+    ...(status.media_timeouts ? [["media time-outs raised", status.media_timeouts]] : []),
+    ...(status.strays_ignored ? [["packets of sprayers ignored", status.strays_ignored]] : []),
+  ];
+  $("failures").replaceChildren(...(failures.length ? failures.map(([name, n]) => make("div", "share", make("span", "", name), make("span", ""), make("b", "", number(n)))) : [make("p", "muted", "Nothing since the agent's start.")]));
+}
+
+const GRADES = {offloaded: "good", learning: "warn", allocated: "", suspended: "bad", released: ""};
+
+function stateChips(call, direction) {
+  return call.media.flatMap((line) => line.streams.filter((s) => s.component === "rtp" && s.direction === direction)).map((s) => make("span", `chip ${GRADES[s.state] || ""}`, s.state === s.reason ? s.state : `${s.state}: ${s.reason}`));
+}
+
+async function writeCalls() {
+  const query = new URLSearchParams({limit: PAGE});
+  if ($("match").value) query.set("match", $("match").value.trim());
+  if ($("state").value) query.set("state", $("state").value);
+  let page;
+  if (offset === null) {
+    // The API counts from the oldest; the newest are what one looks for.
+    const {total} = await get(`/v1/calls?${new URLSearchParams({...Object.fromEntries(query), limit: 1})}`);
+    query.set("offset", Math.max(0, total - PAGE));
+  } else {
+    query.set("offset", offset);
+  }
+  page = await get(`/v1/calls?${query}`);
+  $("total").textContent = page.total > PAGE ? `${number(page.offset + 1)} to ${number(page.offset + page.calls.length)} of ${number(page.total)}` : number(page.total);
+  $("older").disabled = page.offset === 0;
+  $("newer").disabled = page.next === null;
+  $("older").onclick = () => { offset = Math.max(0, page.offset - PAGE); tick(); };
+  $("newer").onclick = () => { offset = page.next === null || page.next + PAGE >= page.total ? null : page.next; tick(); };
+  $("no-calls").hidden = page.calls.length > 0;
+  $("calls").tBodies[0].replaceChildren(...page.calls.reverse().map((call) => {
+    const legs = call.media.length ? call.media[0].legs : {caller: {}, callee: {}};
+    const link = make("a", "", call.call_id);
+    link.href = `#${encodeURIComponent(call.call_id)}`;
+    const packets = call.media.flatMap((line) => line.streams).reduce((sum, s) => sum + (s.packets || 0), 0);
+    const row = make("tr", "",
+      make("td", "right", age(call.age_s)), make("td", "", link),
+      ...["caller", "callee"].map((side) => make("td", "", legs[side].learned || make("span", "muted", legs[side].signalled ? `${legs[side].signalled} (signalled)` : "–"))),
+      make("td", "", ...stateChips(call, "caller->callee")), make("td", "", ...stateChips(call, "callee->caller")), make("td", "right", number(packets)));
+    row.onclick = () => { location.hash = encodeURIComponent(call.call_id); };
+    return row;
+  }));
+}
+
+// -- one call ------------------------------------------------------------------------------------
+
+function facts(...pairs) {
+  return make("dl", "", ...pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").flatMap(([name, value]) => [make("dt", "", name), make("dd", "", value)]));
+}
+
+function partyPanel(side, other, media, quality, several) {
+  const leg = media.legs[side], stream = media.streams.find((s) => s.component === "rtp" && s.direction === `${side}->${other}`), q = quality ? quality[side] : null;
+  const title = `${side[0].toUpperCase()}${side.slice(1)}${several ? `, media ${media.index}` : ""}${quality && quality.kind ? ` (${quality.kind})` : ""}`;
+  const mos = q && q.mos !== null ? make("span", "", make("span", "mos", q.mos.toFixed(2)), ` R ${q.r.toFixed(1)}, ${q.codec}`) : make("span", "muted", q ? `none — ${q.note}` : "none");
+  return make("div", "panel", make("h2", "", title), facts(
+    ["Signalling says", leg.signalled || "–"],
+    ["Sends from", leg.learned || make("b", "", "nothing believed to be its own has arrived")],
+    ["Sends to relay port", leg.relay_address],
+    ["Its stream", make("span", "", make("span", `chip ${GRADES[stream.state] || ""}`, stream.state), stream.reason === stream.state ? "" : ` ${stream.reason}`, stream.detail ? ` (${stream.detail})` : "")],
+    ["", stream.explanation ? make("span", "muted", stream.explanation) : null],
+    ["In the data plane", q && q.packets !== null ? `${number(q.packets)} packets, ${size(q.bytes)}${stream.idle_ms !== null && stream.idle_ms > 1000 ? `, the last ${age(stream.idle_ms / 1000)} ago` : ""}` : "no packet"],
+    ["Lost before here", q && q.loss_percent !== null ? `${number(q.lost)} (${q.loss_percent.toFixed(2)} %)` : null],
+    ["Jitter", q && q.jitter_ms !== null ? `${q.jitter_ms.toFixed(2)} ms` : null],
+    ["Time to offload", stream.offloaded_after_ms === null || stream.offloaded_after_ms === undefined ? null : `${stream.offloaded_after_ms.toFixed(0)} ms`],
+    ["MOS (G.107)", mos],
+    ["Packets of others", leg.strays ? number(leg.strays) : null],
+  ));
+}
+
+function writeStory(call) {
+  $("diagnosis").replaceChildren(...story.diagnosis.map((finding, n) => make("div", `finding ${finding.level}${n === 0 ? " first" : ""}`, finding.text)));
+  if (!story.counters_fresh) $("diagnosis").append(make("div", "finding hint", "The data plane does not answer: the counters are older."));
+  $("call-line").textContent = [call ? `relay ${call.relay}, begun ${call.created.replace("T", " ").slice(0, 19)} UTC, ${call.ended ? "ended" : `${age(call.age_s)} ago`}` : "no media session is known any more", `${story.events.length} events`].join("; ");
+  const panels = [];
+  for (const [n, media] of (call ? call.media : []).entries()) {
+    for (const [side, other] of SIDES) panels.push(partyPanel(side, other, media, call.quality && call.quality[n], call.media.length > 1));
+  }
+  $("parties").replaceChildren(...panels);
+  $("left-out").hidden = !story.left_out;
+  $("left-out").textContent = `${number(story.left_out)} events were left out in the middle: a call keeps its first and its last ones.`;
+  Ladder.draw($("ladder"), story, shown, openEvent, (event) => { openEvent = event; writeStory(call); });
+}
+
+async function writeCall(callId) {
+  const path = `/v1/calls/${encodeURIComponent(callId)}`;
+  $("call-id").textContent = callId;
+  const found = await get(`${path}/history`);
+  const ids = found.quality.map((q) => q.call_id);
+  const call = await get(ids.length && !ids.includes(callId) ? `/v1/calls/${encodeURIComponent(ids[0])}` : path).catch((error) => { if (error.status === 404) return null; throw error; });
+  if (location.hash.slice(1) !== encodeURIComponent(callId)) return;
+  if (openEvent) openEvent = found.events.find((e) => e.monotonic_s === openEvent.monotonic_s && e.title === openEvent.title) || null;
+  story = found;
+  writeStory(call);
+}
+
+for (const [kind, name] of Object.entries(KINDS)) {
+  const box = make("input", "");
+  box.type = "checkbox";
+  box.checked = true;
+  box.onchange = () => { box.checked ? shown.add(kind) : shown.delete(kind); tick(); };
+  $("filters").append(make("label", "", box, name));
+}
+
+// -- the round -----------------------------------------------------------------------------------
+
+async function tick() {
+  const turn = ++looking, hash = location.hash.slice(1);
+  const callId = hash ? decodeURIComponent(hash) : null;
+  try {
+    const [status, metrics] = await Promise.all([get("/v1/status"), get("/metrics", "text").then(parseMetrics)]);
+    if (turn !== looking) return;
+    $("token").hidden = true;
+    writeOverview(status, metrics);
+    if (callId) await writeCall(callId); else await writeCalls();
+    $("overview").hidden = Boolean(callId);
+    $("call").hidden = !callId;
+    $("trouble").hidden = true;
+  } catch (error) {
+    if (error instanceof Refused) {
+      $("token").hidden = false;
+      $("overview").hidden = $("call").hidden = true;
+    } else {
+      $("trouble").textContent = error instanceof TypeError ? "The agent does not answer; trying again." : error.message;
+      $("trouble").hidden = false;
+    }
+  }
+}
+
+$("token").onsubmit = (event) => {
+  event.preventDefault();
+  token = $("token-text").value;
+  sessionStorage.setItem("shunt-token", token);
+  tick();
+};
+$("match").oninput = $("state").onchange = () => { offset = null; tick(); };
+$("match").onkeydown = (event) => { if (event.key === "Enter" && $("match").value.trim()) location.hash = encodeURIComponent($("match").value.trim()); };
+window.onhashchange = () => { story = null; openEvent = null; tick(); };
+window.onresize = () => { if (story && !$("call").hidden) tick(); };
+tick();
+setInterval(() => { if (!document.hidden && $("token").hidden) tick(); }, PERIOD_MS);
