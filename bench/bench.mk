@@ -9,3 +9,4 @@ bench-relay-table: setup
 ## make bench-restart   packets lost and time out of service when each process is killed under load
 bench-restart: setup
 	@$(BIN)/python bench/restart.py
+	@$(BIN)/python bench/restart_table.py

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import ipaddress
+import itertools
 import json
 import logging
 import secrets
@@ -40,6 +41,7 @@ from shunt.observers import Observers
 from shunt.offload import Offloader
 from shunt.relay.notify import NotifySender, parse_target
 from shunt.relay.relay import BuiltinRelay
+from shunt.rtpproxy import codec
 from shunt.standby.fence import FencedTable
 from shunt.standby.lease import Lease
 from shunt.standby.role import ACTIVE, Role
@@ -52,6 +54,7 @@ log = logging.getLogger(__name__)
 
 BUILTIN = "builtin"
 _FEW_CALLS = 2000
+_WAKE_AT_ONCE = 100  # calls read from the journal before commands have their turn
 _COUNTERS_PATIENCE_S = 1.0  # a list of calls is worth having without the latest counters too
 _BIND_PATIENCE_S = 1.0  # for a data plane that does not answer when this agent takes over
 _RIVAL_PATIENCE_S = 5.0  # for another agent to let go of the data plane
@@ -105,6 +108,7 @@ class Agent:
         self.observers = Observers(config, self.offloader, self.dialogs, self.pool)
         self.api = ApiServer(self, config.api)
         self._totals: dict[str, Any] = {}
+        self._dormant: dict[str, str] = {}  # calls of the journal that are not yet in the book
         self._clockwork: list[asyncio.Task[None]] = []
         self._taking_over: asyncio.Task[None] | None = None
 
@@ -176,6 +180,8 @@ class Agent:
         return Relay(BUILTIN, BUILTIN, float(self.config.builtin_relay.ttl), builtin.media_ranges(), forward, request, close=builtin.close)
 
     async def _handle(self, body: bytes, cookie: bytes | None, peer: Peer) -> bytes | None:
+        if self._dormant:
+            self._wake_named(body)
         refusal = self.drain.refuse(body)
         if refusal is not None:
             return refusal
@@ -270,6 +276,8 @@ class Agent:
 
     def _write_all(self) -> None:
         assert self.journal is not None
+        for call_id in list(self._dormant):
+            self._wake(call_id)
         for call in self.book.calls():
             self.journal.call_changed(call)
         if self.builtin is not None:
@@ -278,33 +286,64 @@ class Agent:
                     self.journal.session_changed(f"{item['call_id']} {item['tag']}", json.dumps(item))
 
     async def _take_over(self) -> None:
-        """Carry on where the journal ends."""
-        restored: list = []
+        """Carry on where the journal ends. Calls are read in the background; one that a command names is read at once."""
         if self.journal is not None:
-            calls, sessions = await self.journal.load(self.latch_policy, self.offloader.clock)
+            self._dormant, sessions = await self.journal.rows()
             if self.builtin is not None:
                 self.builtin.adopt([json.loads(body) for body in sessions.values()])
-            # The book keeps calls in the order in which they began.
-            for call in sorted(calls, key=lambda call: call.created_wall):
-                if call.relay not in self.pool.by_name:
-                    log.error("journal: call %s was on relay %s, which is not configured any more: left out", call.call_id, call.relay)
-                    continue
-                self.book.restore(call)
-                self.offloader.restore(call)
-                restored.append(call)
             self.journal.start()
         if self.builtin is not None:
             await self.builtin.start()
         if self.table is not None:
             self.offloader.media = [media for relay in self.pool.relays for media in relay.media]
             await self.table.start()
-        if restored:
-            log.info("journal: %d calls carried on", len(restored))
-            self.offloader.spawn(self.upkeep.verify([line for call in restored for line in call.lines]))
+        if self._dormant:
+            self.offloader.loaded.clear()
+            self.offloader.spawn(self._wake_all())
         if self.hep is not None:
             await self.hep.start()
         loop = asyncio.get_running_loop()
         self._clockwork = [loop.create_task(self.upkeep.run()), loop.create_task(self._watch_totals())]
+
+    def _wake(self, call_id: str) -> Call | None:
+        """Take a call out of what the journal said. None when it has none, or one that cannot be carried on."""
+        body = self._dormant.pop(call_id, None)
+        if body is None or self.journal is None:
+            return None
+        call = self.journal.read(call_id, body, self.latch_policy, self.offloader.clock())
+        if call is None:
+            return None
+        if call.relay not in self.pool.by_name:
+            log.error("journal: call %s was on relay %s, which is not configured any more: left out", call.call_id, call.relay, extra={"call_id": call.call_id})
+            return None
+        self.book.restore(call)
+        self.offloader.restore(call)
+        return call
+
+    def _wake_named(self, body: bytes) -> None:
+        """Wake the call that a command names."""
+        try:
+            command = codec.parse_command(body)
+        except codec.CodecError:
+            return
+        if command.call_id is not None:
+            self._wake(command.call_id)
+        elif command.verb == "X":
+            for call_id in list(self._dormant):
+                self._wake(call_id)
+
+    async def _wake_all(self) -> None:
+        began, count = time.monotonic(), len(self._dormant)
+        try:
+            while self._dormant:
+                for call_id in list(itertools.islice(self._dormant, _WAKE_AT_ONCE)):
+                    self._wake(call_id)
+                await asyncio.sleep(0)
+        finally:
+            self.book.put_in_order()
+            self.offloader.loaded.set()
+        log.info("journal: %d calls carried on, read in %.1f s", count, time.monotonic() - began)
+        await self.upkeep.verify(self.book.lines())
 
     async def close(self) -> None:
         """Stop serving; entries stay in the data plane and calls in the journal."""
@@ -379,6 +418,7 @@ class Agent:
             "strays_ignored": self.offloader.strays_ignored,
             "journal_failures": None if self.journal is None else self.journal.failures,
             "journal_pending": None if self.journal is None else self.journal.pending,
+            "calls_to_read": len(self._dormant),
             "table_reconciled": self.table is not None and self.offloader.reconciled,
             "drain": self.drain.view(),
             "limits": limits.snapshot(),

@@ -18,6 +18,7 @@ from shunt.calls import reasons
 from shunt.calls.book import CallBook, Slot
 from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stream
 from shunt.calls.plan import Policy, plan_stream
+from shunt.collide import CollisionWatch
 from shunt.events.bus import LEARN, NOTE, STATE, TABLE, EventBus
 from shunt.events.current import CURRENT_CALL
 from shunt.learning.latch import Verdict
@@ -96,10 +97,14 @@ class Offloader:
         self._spray = SprayGuard()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconciling = asyncio.Lock()
+        self.reconciled = False
+        self.loaded = asyncio.Event()
+        self.loaded.set()
         if table is not None:
             table.on_learn = self.noticed
             table.on_idle = self.fell_idle
             table.on_up = lambda: self.spawn(self.reconcile())
+        self.collisions = CollisionWatch(self)
 
     def restore(self, call: Call) -> None:
         """A call from the journal: its entries are claimed, and reconcile will make sure of them."""
@@ -134,6 +139,7 @@ class Offloader:
         try:
             async with line.lock:
                 await self._remove_unwanted(line)
+                self.collisions.expect([line])
                 await self._install_wanted(line)
         finally:
             CURRENT_CALL.reset(token)
@@ -183,6 +189,15 @@ class Offloader:
         now = self.clock()
         wanted = plan_stream(line, stream, now, self.policy)
         self._set(line, stream, wanted.state if wanted.entry is None else State.LEARNING, wanted.reason, now)
+
+    async def take_out(self, line: MediaLine, stream: Stream, seconds: float, state: State, reason: str, detail: str) -> None:
+        """Take a stream's entry out for at least so many seconds, for a reason that is not its own. The caller holds the line's lock."""
+        await self._remove(line, stream)
+        now = self.clock()
+        stream.retry_at = now + seconds
+        self._set(line, stream, state, reason, now, detail)
+        self.line_changed(line)
+        asyncio.get_running_loop().call_later(seconds + 0.01, self._retry, line)
 
     async def _install_wanted(self, line: MediaLine) -> None:
         # Signalling may change the line while writes are under way: plan again until nothing is left to do.
@@ -389,7 +404,7 @@ class Offloader:
             return
         if line.released is not None or line.suspended is not None:
             return
-        log.info("%s media %s: the %s's %s moved from %s to %s", line.call.call_id, line.media, leg.side.value, component.value, leg.latch(component).learned, src)
+        log.info("%s media %s: the %s's %s moved from %s to %s", line.call.call_id, line.media, leg.side.value, component.value, leg.latch(component).learned, src, extra={"call_id": line.call.call_id})
         self._note(line, "moved", leg.side, component_moved=component.value, before=leg.latch(component).learned, source=src)
         leg.latch(component).take(src, notice.ssrc if component is Component.RTP else 0, notice.seq)
         leg.last_heard[component] = self.clock()
@@ -403,9 +418,11 @@ class Offloader:
         """The data plane is (back) there: make sure of every entry, in both directions, never cutting a live stream."""
         assert self.table is not None
         async with self._reconciling:
+            self.reconciled = False
             declared = await self.table.declare_media(self.media)
             if not declared.ok:
                 log.error("the data plane does not take the media addresses, so nothing can be learned: %s", declared.detail or declared.outcome.value)
+            await self.loaded.wait()
             touched = self._touched = set()
             try:
                 present = await self.table.entries()
@@ -427,6 +444,7 @@ class Offloader:
                     self.orphans.setdefault(key, now)
             await self.sweep_doomed()
             await self._sync_all()
+            self.reconciled = True
 
     async def _sync_all(self) -> None:
         todo: list[MediaLine] = []

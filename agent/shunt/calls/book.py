@@ -227,6 +227,10 @@ class CallBook:
             if slot is not None and slot.line is line:
                 del self._slots[port]
 
+    def put_in_order(self) -> None:
+        """The order in which calls began, after calls were restored in any."""
+        self._calls = dict(sorted(self._calls.items(), key=lambda item: item[1].created_wall))
+
     def restore(self, call: Call) -> None:
         """Take back a call from the journal, with its legs' relay ports."""
         self._enter(call)

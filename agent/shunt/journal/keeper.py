@@ -160,15 +160,20 @@ class Journal:
 
         Raises JournalError.
         """
+        rows, sessions = await self.rows()
+        calls = [self.read(call_id, body, policy, clock()) for call_id, body in rows.items()]
+        return [call for call in calls if call is not None], sessions
+
+    async def rows(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Bodies of calls by call-id, for read(), and of the built-in relay's sessions. Raises JournalError."""
         rows, sessions = await self.store.load()
-        calls = []
-        now = clock()
-        for number, (call_id, body) in enumerate(rows):
-            if number % 500 == 499:
-                await asyncio.sleep(0)
-            try:
-                calls.append(decode_call(json.loads(body), policy, now))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                limits.count("journal_unreadable")
-                log.error("%s: call %s cannot be read (%s: %s): left out", self.store.name, call_id, type(error).__name__, error)
-        return calls, sessions
+        return dict(rows), sessions
+
+    def read(self, call_id: str, body: str, policy: LatchPolicy, now: float) -> Call | None:
+        """One call as it was; None, logged and counted, for a body that cannot be read."""
+        try:
+            return decode_call(json.loads(body), policy, now)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            limits.count("journal_unreadable")
+            log.error("%s: call %s cannot be read (%s: %s): left out", self.store.name, call_id, type(error).__name__, error)
+            return None
