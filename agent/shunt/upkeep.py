@@ -65,13 +65,14 @@ class Upkeep:
         self._audit(now)
         for line in lines:
             if line.resume_at is not None and now >= line.resume_at:
-                log.info("%s: no delete followed the BYE; learning again", line.call.call_id)
+                log.info("%s: no delete followed the BYE; learning again", line.call.call_id, extra={"call_id": line.call.call_id})
                 await self.offloader.resume(line)
         shortest = min((relay.ttl for relay in self.pool.relays), default=60.0)
         if now - self._swept_at >= min(5.0, shortest / 4):
             self._swept_at = now
             await self._sweep([line for line in lines if self._may_be_over(line, now)], now)
             await self.offloader.sweep_orphans()
+            self.offloader.collisions.expect(lines)
 
     def _audit(self, now: float) -> None:
         """Compare the whole table some time after writes had to be repeated: a lost answer may have been a late one."""
@@ -136,7 +137,7 @@ class Upkeep:
                     line.ttl_raised = False
                     await self._ask(relay, self._keepalive_command(line, relay, int(relay.ttl)))
         except CodecError as error:
-            log.error("%s: no keep-alive can be written for it: %s", line.call.call_id, error)
+            log.error("%s: no keep-alive can be written for it: %s", line.call.call_id, error, extra={"call_id": line.call.call_id})
 
     def _keepalive_command(self, line: MediaLine, relay: Relay, ttl: int) -> bytes:
         if relay.keepalive == "ttl-subcommand":
@@ -206,13 +207,13 @@ class Upkeep:
 
     async def _raise(self, line: MediaLine, relay: Relay) -> None:
         """No media anywhere for the relay's time-out: end the session as the relay would have."""
-        log.warning("%s media %s: no packet for %.0f s: media time-out", line.call.call_id, line.media, relay.ttl)
+        log.warning("%s media %s: no packet for %.0f s: media time-out", line.call.call_id, line.media, relay.ttl, extra={"call_id": line.call.call_id})
         self.timeouts_raised += 1
         self.offloader.events.emit(NOTE, line.call.call_id, "media-timeout", media=line.media, seconds=relay.ttl)
         await self.offloader.release([line], reasons.MEDIA_TIMEOUT)
         try:
             await self._ask(relay, codec.build_delete(line.call.call_id, line.tag, line.other_tag, media=line.media))
         except CodecError as error:
-            log.error("%s: no delete can be written for it: %s", line.call.call_id, error)
+            log.error("%s: no delete can be written for it: %s", line.call.call_id, error, extra={"call_id": line.call.call_id})
         if line.notify_socket and line.notify_tag:
             await self.notify(line.notify_socket, line.notify_tag, line.peer_ip)

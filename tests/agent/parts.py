@@ -29,6 +29,7 @@ class MemoryTable:
         self.fail: Outcome | None = None
         self.delay = 0.0
         self.connected = True
+        self.stores_hashes = False
         self.counters = BatchCounters()
         self.on_learn = self.on_idle = lambda *_: None
         self.on_up = lambda: None

@@ -13,8 +13,9 @@ import pytest
 from shunt.bfrt.proxy_hash import HASH32, HASH48, Crc, LinearHash
 from shunt.bfrt.client import BfrtUnavailable
 from shunt.net import Endpoint, FiveTuple
+from shunt.tables import collisions as collisions_module
 from shunt.tables import doubt, relay_table
-from shunt.tables.collisions import Collisions
+from shunt.tables.collisions import EXPECTED_FOR, Collisions
 from shunt.tables.entry import Outcome, RelayEntry
 from shunt_softswitch import schema
 from shunt_softswitch.server import serve
@@ -37,7 +38,8 @@ def pair(crc: Crc = HASH32, size: int = 4, seed: int = 1) -> tuple[RelayEntry, R
 
 @pytest.mark.parametrize("size", [4, 16])
 @pytest.mark.parametrize(("setting", "crc"), [("hash32", HASH32), ("hash48", HASH48)])
-async def test_the_second_of_two_stays_out_until_the_first_has_gone(served: Served, setting: str, crc: Crc, size: int) -> None:
+async def test_the_second_of_two_stays_out_until_the_first_has_gone(served: Served, setting: str, crc: Crc, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collisions_module, "EXPECTED_FOR", 0.0)
     first, second = pair(crc, size)
     async with connected(served.target, stored_hash=setting) as table:
         assert (await table.insert(first)).outcome is Outcome.INSTALLED
@@ -182,11 +184,52 @@ def test_a_table_whose_stages_hash_differently_heeds_them_all() -> None:
     hashes = (LinearHash.of_crc(HASH32, 12), LinearHash.of_crc(HASH48, 12))
     collisions = Collisions(hashes)
     first = some_key(random.Random(1))
-    assert collisions.claim(first) is None and collisions.claim(first) is None and len(collisions) == 1
+    assert collisions.claim(first, 0) is None and collisions.claim(first, 0) is None and len(collisions) == 1
     for hash_ in hashes:
-        assert all(collisions.claim(other) == first for other in colliding(hash_, first, free=range(96)))
+        assert all(collisions.claim(other, 0) == first for other in colliding(hash_, first, free=range(96)))
     assert collisions.keys() == [first]
     collisions.release(some_key(random.Random(2)))
     assert len(collisions) == 1
     collisions.release(first)
     assert len(collisions) == 0 and collisions.keys() == []
+
+
+def test_a_5_tuple_in_use_keeps_others_of_its_hash_out_for_a_while() -> None:
+    hash_ = LinearHash.of_crc(HASH32, 12)
+    collisions = Collisions([hash_])
+    first = some_key(random.Random(1))
+    second, third = colliding(hash_, first)[:2]
+    assert collisions.expect(first, 100) is None
+    assert collisions.claim(first, 100) is None, "its own announcement does not keep a 5-tuple out"
+    assert collisions.expect(second, 101) == first
+    collisions.release(first)
+    assert collisions.claim(first, 102) == second
+    assert collisions.claim(second, 103) == first, "neither of them, as long as both are in use"
+    assert collisions.claim(third, 104) in (first, second)
+    # first and second come no more; third has it when that is believed.
+    assert collisions.claim(third, 103 + EXPECTED_FOR) is None
+    collisions.release(third)
+    for number in range(1000):
+        collisions.expect(some_key(random.Random(number)), 200)
+    collisions.expect(first, 200 + 2 * EXPECTED_FOR)
+    assert sum(map(len, collisions._expected)) == 1, "announcements that have run out are forgotten"
+
+
+async def test_an_entry_is_told_of_whose_packets_another_would_take(served: Served) -> None:
+    first, second = pair()
+    told: list[tuple[FiveTuple, FiveTuple]] = []
+    async with connected(served.target, stored_hash="hash32") as table:
+        assert table.stores_hashes
+        table.on_collision = lambda key, holder: told.append((key, holder))
+        await table.insert(first)
+        table.expect(second.key)
+        table.expect(first.key)
+        assert told == [(second.key, first.key)]
+        await table.insert(second)
+        assert told == [(second.key, first.key)] * 2
+        await table.delete(first.key)
+        assert (await table.insert(first)).outcome is Outcome.HASH_COLLISION, "the other one is in use"
+        table.expect(some_key(random.Random(9), 16))
+    async with connected(served.target) as table:
+        assert not table.stores_hashes
+        table.expect(second.key)

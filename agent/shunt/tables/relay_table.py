@@ -98,7 +98,8 @@ class RelayTable:
     """Relay entries into one data plane, notices and statistics out of it.
 
     Callbacks are attributes: on_learn(LearnNotice), on_idle(FiveTuple), on_up() when the data plane is
-    (back) there, on_down(reason). Questions (entries, stats, trace, totals) raise DataPlaneUnavailable
+    (back) there, on_down(reason), on_collision(key, holder) when packets of a 5-tuple that has no entry
+    would leave by that of another one. Questions (entries, stats, trace, totals) raise DataPlaneUnavailable
     when there is no answer; operations end in a Result in any case.
     """
 
@@ -109,6 +110,7 @@ class RelayTable:
         """
         self.on_learn: Callable[[LearnNotice], None] = lambda notice: None
         self.on_idle: Callable[[FiveTuple], None] = lambda key: None
+        self.on_collision: Callable[[FiveTuple, FiveTuple], None] = lambda key, holder: None
         self.on_up: Callable[[], None] = lambda: None
         self.on_down: Callable[[str], None] = lambda reason: None
         self.batch_delay = batch_delay
@@ -173,7 +175,7 @@ class RelayTable:
         # They may all still be in; reading the table shows which.
         for key in held:
             if (collisions := self._hashes.get(len(key.dst.addr))) is not None:
-                collisions.claim(key)
+                collisions.claim(key, time.monotonic())
 
     def _session_up(self, schema: Schema) -> None:
         self._spawn(self._come_up())
@@ -507,7 +509,7 @@ class RelayTable:
         """Make sure that no other entry has the hash of this one; else it ends here."""
         key = operation.key
         collisions = self._hashes.get(len(key.dst.addr))
-        holder = collisions.claim(key) if collisions is not None else None
+        holder = collisions.claim(key, time.monotonic()) if collisions is not None else None
         for written in self._written:
             written.add(key)
         if collisions is None or holder is None:
@@ -515,7 +517,27 @@ class RelayTable:
         bits = "/".join(str(hash_.bits) for hash_ in collisions.hashes)
         self.counters.collisions += 1
         operation.finish(Result(Outcome.HASH_COLLISION, f"{holder} has the same {bits}-bit hash in the data plane"))
+        self._check_expected(collisions, key)
         return False
+
+    @property
+    def stores_hashes(self) -> bool:
+        """Whether the data plane may store 5-tuples as hashes, so that expect() matters."""
+        return bool(self._hashes)
+
+    def expect(self, key: FiveTuple) -> None:
+        """Packets of this 5-tuple may come although no entry is in: those of other 5-tuples with its hash have to stay out for the next seconds."""
+        collisions = self._hashes.get(len(key.dst.addr))
+        if collisions is not None:
+            self._check_expected(collisions, key)
+
+    def _check_expected(self, collisions: Collisions, key: FiveTuple) -> None:
+        holder = collisions.expect(key, time.monotonic())
+        if holder is not None:
+            try:
+                self.on_collision(key, holder)
+            except Exception:
+                log.exception("on_collision")
 
     def _release(self, key: FiveTuple) -> None:
         """The key's entry is not in; another of its hash may be."""
@@ -606,7 +628,7 @@ class RelayTable:
         colliding = []
         for key in found:
             held = self._hashes.get(len(key.dst.addr))
-            if held is not None and (holder := held.claim(key)) is not None:
+            if held is not None and (holder := held.claim(key, time.monotonic())) is not None:
                 log.error("data plane %s: %s and %s have the same hash: the second is taken out", self._client.target, holder, key)
                 colliding.append(Operation(_DELETE, key, None))
         for operation in colliding:
