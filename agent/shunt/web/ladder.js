@@ -99,12 +99,14 @@ const Ladder = (() => {
       body.append(group);
       y += ROW;
       if (open === row.event && !row.shift) {
-        const box = make("foreignObject", {x: LEFT, y: y - ROW / 2 + 2, width: width - LEFT - 10, height: 74});
+        const text = `${row.event.time} — ${row.event.title}. ${row.event.text}`, room = width - LEFT - 10;
+        const height = 14 + 18 * Math.ceil(text.length * 7 / (room - 20));
+        const box = make("foreignObject", {x: LEFT, y: y - ROW / 2 + 2, width: room, height});
         const words = document.createElement("div");
-        words.textContent = `${row.event.time} — ${row.event.title}. ${row.event.text}`;
+        words.textContent = text;
         box.append(words);
         body.append(box);
-        y += 78;
+        y += height + 6;
       }
     }
     const bottom = y + 4;
