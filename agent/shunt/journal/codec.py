@@ -13,6 +13,7 @@ from typing import Any
 from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stream, new_line
 from shunt.learning.latch import Latch, LatchPolicy
 from shunt.net import Endpoint, FiveTuple
+from shunt.quality.score import Measurement
 from shunt.tables.entry import RelayEntry, StreamStats
 
 FORMAT = 1
@@ -46,12 +47,13 @@ def _encode_line(line: MediaLine) -> dict[str, Any]:
         "legs": {
             side.value: {
                 "signalled": _end(leg.signalled), "relay": _end(leg.relay), "modifiers": leg.modifiers, "keepalive": leg.keepalive,
-                "asymmetric": leg.asymmetric, "rtp": _latch(leg.rtp), "rtcp": _latch(leg.rtcp),
+                "asymmetric": leg.asymmetric, "rtp": _latch(leg.rtp), "rtcp": _latch(leg.rtcp), "types": list(leg.payload_types.items()),
             } for side, leg in line.legs.items()
         },
         "streams": [
             {
                 "sender": s.sender.value, "component": s.component.value, "was": s.was_offloaded, "packets": s.past.packets, "bytes": s.past.bytes,
+                "measured": s.measured.values() if s.measured.entries else None,
                 "entry": None if s.installed is None else [
                     _end(s.installed.key.src), _end(s.installed.key.dst), _end(s.installed.src), _end(s.installed.dst), s.installed.ttl_ms,
                 ],
@@ -82,6 +84,7 @@ def decode_call(body: dict[str, Any], policy: LatchPolicy, now: float) -> Call:
 def _decode_leg(leg: Leg, row: dict[str, Any], now: float) -> None:
     leg.signalled, leg.relay = _endpoint(row["signalled"]), _endpoint(row["relay"])
     leg.modifiers, leg.keepalive, leg.asymmetric = row["modifiers"], row["keepalive"], row["asymmetric"]
+    leg.payload_types = dict(row.get("types", ()))
     for latch, kept in ((leg.rtp, row["rtp"]), (leg.rtcp, row["rtcp"])):
         latch.trusted = {bytes.fromhex(a) for a in kept["trusted"]}
         learned = _endpoint(kept["learned"])
@@ -94,6 +97,7 @@ def _decode_leg(leg: Leg, row: dict[str, Any], now: float) -> None:
 def _decode_stream(stream: Stream, row: dict[str, Any], now: float) -> None:
     stream.was_offloaded = row["was"]
     stream.past = StreamStats(packets=row["packets"], bytes=row["bytes"])
+    stream.measured = Measurement(*(row.get("measured") or (stream.past.packets, stream.past.bytes, int(stream.past.packets > 0))))
     if row["entry"] is not None:
         key_src, key_dst, src, dst = (_endpoint(value) for value in row["entry"][:4])
         stream.installed = RelayEntry(FiveTuple(key_src, key_dst), src, dst, row["entry"][4])

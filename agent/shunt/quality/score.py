@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from shunt.quality import emodel
 from shunt.quality.codecs import Codec
@@ -53,9 +54,13 @@ class Measurement:
             self.jitter_us_sum += stats.jitter_us * stats.packets
             self.jitter_us_max = max(self.jitter_us_max, stats.jitter_us)
 
+    def values(self) -> list[Any]:
+        """All fields in order, for the journal."""
+        return [getattr(self, name) for name in Measurement.__slots__]
+
     def with_live(self, live: StreamStats | None) -> "Measurement":
         """This and the entry that is in now."""
-        total = Measurement(**{name: getattr(self, name) for name in Measurement.__slots__})
+        total = Measurement(*self.values())
         total.add(live)
         return total
 
