@@ -436,6 +436,10 @@ class Offloader:
                     self.entries.pop(key, None)
                     if key in present:
                         self._doomed.add(key)
+                    # What it had counted when it was last read is all that will be known of it.
+                    add_stats(stream.past, stream.live)
+                    stream.measured.add(stream.live)
+                    stream.live = None
                     stream.installed = None
                     stream.uncertain = False
             now = self.clock()

@@ -62,7 +62,8 @@ def mos(r: float) -> float:
         return 1.0
     if r >= 100:
         return 4.5
-    return 1 + 0.035 * r + r * (r - 60) * (100 - r) * 7e-6
+    # Between 0 and 6.5 the polynomial dips below the scale's end.
+    return max(1.0, 1 + 0.035 * r + r * (r - 60) * (100 - r) * 7e-6)
 
 
 def good_or_better(r: float) -> float:
