@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shunt.cli.client import Client, Failure
-from shunt.cli.show import duration
+from shunt.cli.show import duration, printable
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _POINTS = 60
@@ -127,7 +127,7 @@ def calls(page: dict[str, Any], room: int) -> Table:
         states = Text(" ").join(Text(s["state"], _STATE_STYLES.get(s["state"], "")) for s in rtp)
         legs = [media["legs"].get(side) or {} for side in ("caller", "callee")]
         why = ", ".join(sorted({s["reason"] for s in rtp if s["reason"] != s["state"]}))
-        table.add_row(duration(call["age_s"]), Text(call["call_id"]), *(Text(leg.get("learned") or leg.get("signalled") or "-") for leg in legs), states, Text(why or "-"))
+        table.add_row(duration(call["age_s"]), Text(printable(call["call_id"])), *(Text(printable(leg.get("learned") or leg.get("signalled") or "-")) for leg in legs), states, Text(why or "-"))
     return table
 
 
