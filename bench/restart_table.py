@@ -48,7 +48,7 @@ def make_call(number: int, now: float, policy: LatchPolicy, plan: Policy) -> tup
     """An established call, with what ought to be in the table for it."""
     call = Call(f"table-{number}@bench", "local", now, time.time())
     line = new_line(call, "A", 1, now, policy)
-    line.other_tag, line.established, line.ttl_raised = "B", True, True
+    line.other_tag, line.established, line.ttl_raised, line.kept_alive_at = "B", True, True, now
     for place, side in enumerate(Side):
         leg = line.legs[side]
         home = Endpoint((0x0A000000 + 2 * number + place).to_bytes(4, "big"), 6000)

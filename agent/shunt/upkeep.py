@@ -130,6 +130,7 @@ class Upkeep:
                 if line.kept_alive_at is None or now - line.kept_alive_at >= every:
                     line.kept_alive_at = now
                     line.ttl_raised = relay.keepalive != "lookup"
+                    self.offloader.line_changed(line)
                     await self._ask(relay, self._keepalive_command(line, relay, RAISED_TTL))
             elif line.kept_alive_at is not None:
                 line.kept_alive_at = None

@@ -32,15 +32,17 @@ def _latch(latch: Latch) -> dict[str, Any]:
 
 
 def encode_call(call: Call) -> str:
-    """A call as one line of JSON. Monotonic times are not kept: they mean nothing to the next process."""
+    """A call as one line of JSON. Times are kept as Unix times: monotonic ones mean nothing to the next process."""
+    epoch = call.created_wall - call.created
     return json.dumps({
         "call_id": call.call_id, "relay": call.relay, "created": call.created_wall,
-        "lines": [_encode_line(line) for line in call.lines if line.released is None],
+        "lines": [_encode_line(line, epoch) for line in call.lines if line.released is None],
     })
 
 
-def _encode_line(line: MediaLine) -> dict[str, Any]:
+def _encode_line(line: MediaLine, epoch: float) -> dict[str, Any]:
     return {
+        "kept": None if line.kept_alive_at is None else round(epoch + line.kept_alive_at, 3),
         "tag": line.tag, "media": line.media, "other_tag": line.other_tag,
         "notify": [line.notify_socket, line.notify_tag, line.peer_ip], "blocks": sorted(line.blocks), "ttl_raised": line.ttl_raised,
         "established": line.established,
@@ -72,6 +74,8 @@ def decode_call(body: dict[str, Any], policy: LatchPolicy, now: float) -> Call:
         line.notify_socket, line.notify_tag, line.peer_ip = item["notify"]
         line.blocks = set(item["blocks"])
         line.ttl_raised = item["ttl_raised"]
+        if item.get("kept") is not None:
+            line.kept_alive_at = min(now, call.created + float(item["kept"]) - wall)
         line.established = item.get("established", False)
         for side in Side:
             _decode_leg(line.legs[side], item["legs"][side.value], now)
