@@ -47,11 +47,13 @@ struct slot {
 	__be16 nexthop;
 	__u8 flags;
 	__u8 dscp;          /* as it stands in the TOS byte: shifted left by two */
+	__be16 ip_change;   /* IPv4 to IPv4: what the rewrite adds to the header's sum (RFC 1624), TTL included */
+	__be16 udp_change;  /* likewise to the UDP checksum's: addresses and ports */
 	__u32 packets;      /* low words; the high ones are in the detail */
 	__u32 bytes;        /* IP packet lengths as received */
 	__u32 last_jiffies; /* the kernel's tick at the last packet; at the installation before the first */
 	__u32 received;     /* RTP packets since the sequence (re)started */
-	__u64 seen;         /* bit n: sequence number max_seq - n has arrived */
+	__u32 seen;         /* bit n: sequence number max_seq - n has arrived */
 	__u32 ssrc;
 	__u16 max_seq;
 	__u8 payload_type;
@@ -75,7 +77,7 @@ struct detail {
 	__u32 bad_seq;    /* 65537: none */
 	__u16 base_seq;
 	__u16 jitter_samples; /* up to 16 */
-	__u32 unused;
+	__u32 jitter_tries;   /* measurements begun and ended, also those that said nothing; up to 16 */
 };
 
 /* The IPv6 addresses of a slot; IPv4 never touches it. */

@@ -447,16 +447,14 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	struct iphdr *ip = data + ETHERNET_HEADER;
 	struct udphdr *udp = data + ETHERNET_HEADER + IPV4_HEADER;
 	__u8 *payload = data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER;
-	__u32 generation, number, slot_index, index, length;
+	__u32 generation, number, slot_index, index, length, ports, out_ports, macs_end, ifindex;
+	__u64 addresses, out_addresses, macs, sum;
 	struct detail *detail;
-	struct slot *slot;
-	struct nexthop *hop;
-	__be32 saddr, daddr, out_saddr, out_daddr;
-	__u64 change, sum, macs;
-	__u32 macs_end, ifindex;
 	struct totals *totals;
+	struct nexthop *hop;
+	struct slot *slot;
 	struct rtp rtp;
-	__u16 check;
+	__u16 check, ip_change;
 	bool over;
 	__u8 tos;
 
@@ -469,10 +467,12 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	length = bpf_ntohs(ip->tot_len);
 	if (length < IPV4_HEADER + UDP_HEADER + RTP_HEADER || length != IPV4_HEADER + bpf_ntohs(udp->len) || (void *)ip + length > end)
 		goto any;
-	saddr = ip->saddr;
-	daddr = ip->daddr;
+	/* Both addresses in one word, both ports in one, here and in the slot: what waits for the slot to come
+	 * from memory should be little. */
+	addresses = *(__u64 *)&ip->saddr;
+	ports = *(__u32 *)&udp->source;
 
-	number = slot_number(owner4(daddr), udp->dest);
+	number = slot_number(owner4(addresses >> 32), ports >> 16);
 	if (!number)
 		goto any;
 	slot_index = number - 1;
@@ -480,55 +480,47 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	if (!slot)
 		goto any;
 	generation = read_generation(&slot->generation);
-	if (!(generation & 1) || slot->saddr != saddr || slot->daddr != daddr || slot->sport != udp->source ||
-	    slot->dport != udp->dest || slot->flags & (ENTRY_KEY6 | ENTRY_OUT6))
+	if (!(generation & 1) || *(__u64 *)&slot->saddr != addresses || *(__u32 *)&slot->sport != ports ||
+	    slot->flags & (ENTRY_KEY6 | ENTRY_OUT6))
 		goto any;
 	tos = slot->flags & ENTRY_DSCP ? slot->dscp | (ip->tos & 3) : ip->tos;
-	out_saddr = slot->out_saddr;
-	out_daddr = slot->out_daddr;
-	change = (__u64)(__u32)~saddr + (__u32)~daddr + out_saddr + out_daddr;
 	check = udp->check;
 	if (check) {
-		if (check == fold((__u64)saddr + daddr + pseudo_constant(udp->len)))
+		if (check == fold((addresses & 0xffffffff) + (addresses >> 32) + pseudo_constant(udp->len)))
 			goto any;
-		check = udp_checksum(change + (__u16)~check + (__u16)~udp->source + (__u16)~udp->dest + slot->out_sport + slot->out_dport);
+		check = udp_checksum((__u64)(__u16)~check + slot->udp_change);
 	}
-	{
-		__be16 sport = slot->out_sport, dport = slot->out_dport;
+	ip_change = slot->ip_change;
+	out_addresses = *(__u64 *)&slot->out_saddr;
+	out_ports = *(__u32 *)&slot->out_sport;
+	index = bpf_ntohs(slot->nexthop);
+	if (!generation_is(&slot->generation, generation))
+		goto any;
+	hop = bpf_map_lookup_elem(&nexthops, &index);
+	if (!hop)
+		goto any;
+	generation = read_generation(&hop->generation);
+	if (!(generation & 1) || hop->vlan || hop->flags || length > hop->mtu)
+		goto any;
+	macs = hop->macs;
+	macs_end = hop->macs_end;
+	ifindex = hop->ifindex;
+	if (!generation_is(&hop->generation, generation))
+		goto any;
 
-		index = bpf_ntohs(slot->nexthop);
-		if (!generation_is(&slot->generation, generation))
-			goto any;
-		hop = bpf_map_lookup_elem(&nexthops, &index);
-		if (!hop)
-			goto any;
-		generation = read_generation(&hop->generation);
-		if (!(generation & 1) || hop->vlan || hop->flags || length > hop->mtu)
-			goto any;
-		macs = hop->macs;
-		macs_end = hop->macs_end;
-		ifindex = hop->ifindex;
-		if (!generation_is(&hop->generation, generation))
-			goto any;
-
-		/* From here on it will be relayed. Fields are written in the width in which they are read, or the
-		 * processor waits for the store. */
-		*(__u64 *)data = macs;
-		*(__u32 *)(data + 8) = macs_end;
-		/* One less in the TTL is one more in the checksum of the word it stands in. */
-		sum = change + (__u16)~ip->check + (__u16)~bpf_htons(0x0100);
-		if (tos != ip->tos) {
-			sum += (__u16)~bpf_htons(ip->tos) + (__u64)bpf_htons(tos);
-			ip->tos = tos;
-		}
-		ip->check = ~fold(sum);
-		ip->ttl--;
-		ip->saddr = out_saddr;
-		ip->daddr = out_daddr;
-		udp->source = sport;
-		udp->dest = dport;
-		udp->check = check;
+	/* From here on it will be relayed. */
+	*(__u64 *)data = macs;
+	*(__u32 *)(data + 8) = macs_end;
+	sum = (__u64)(__u16)~ip->check + ip_change;
+	if (tos != ip->tos) {
+		sum += (__u16)~bpf_htons(ip->tos) + (__u64)bpf_htons(tos);
+		ip->tos = tos;
 	}
+	ip->check = ~fold(sum);
+	ip->ttl--;
+	*(__u64 *)&ip->saddr = out_addresses;
+	*(__u32 *)&udp->source = out_ports;
+	udp->check = check;
 	rtp.version = payload[0] >> 6;
 	rtp.second = payload[1];
 	rtp.seq = bpf_ntohs(*(__be16 *)(payload + 2));

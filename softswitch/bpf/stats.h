@@ -8,6 +8,7 @@
 #define MAX_DROPOUT 3000
 #define MAX_MISORDER 100
 #define SEQ_MODULUS 65536
+#define SEEN_BITS 32
 #define NO_BAD_SEQ (SEQ_MODULUS + 1)
 #define JITTER_SMOOTHING 16
 #define MAX_TRANSIT_CHANGE (1 << 20) /* about one second: more is a new start of the clock, not jitter */
@@ -15,10 +16,10 @@
 /* Nanoseconds in one unit of the RTP timestamp, by payload type; the loader fills it in. */
 const volatile __u32 tick_ns[128] = {};
 
-/* Whether a measurement of jitter starts with this sequence number: one in sixteen. */
+/* Whether a measurement of jitter starts with this sequence number: one in thirty-two. */
 static __always_inline bool jitter_sample(__u16 seq)
 {
-	return (((__u32)seq * 0x9e3779b1) >> 28) == 0;
+	return (((__u32)seq * 0x9e3779b1) >> 27) == 0;
 }
 
 /* The first packet of an SSRC, or of a new sequence within it; what was lost before stays counted. */
@@ -50,7 +51,7 @@ static __always_inline void start_jitter(struct slot *slot, struct detail *detai
 }
 
 /* RFC 3550 A.8. Reading the clock costs as much as all the rest of a packet, so after the first packets of
- * a stream only one in sixteen starts a measurement, which the next packet ends. The first measurements are
+ * a stream only one in thirty-two starts a measurement, which the next packet ends. The first measurements are
  * averaged, the later ones smoothed by the RFC's 1/16. Packets that share a timestamp (an event, a video
  * frame) say nothing about jitter. */
 static __always_inline void jitter(struct slot *slot, struct detail *detail, const struct rtp *rtp)
@@ -74,12 +75,13 @@ static __always_inline void jitter(struct slot *slot, struct detail *detail, con
 		if (change < 0)
 			change = -change;
 		slot->rtp_state &= ~JITTER_RUNNING;
+		/* A sender whose clock makes no sense has had its tries too: it must not cost a clock reading a packet. */
+		if (detail->jitter_tries < JITTER_SMOOTHING)
+			detail->jitter_tries++;
+		else
+			slot->rtp_state |= JITTER_SETTLED;
 		if (change < MAX_TRANSIT_CHANGE) {
-			n = detail->jitter_samples + 1;
-			if (n >= JITTER_SMOOTHING) {
-				n = JITTER_SMOOTHING;
-				slot->rtp_state |= JITTER_SETTLED;
-			}
+			n = detail->jitter_samples < JITTER_SMOOTHING ? detail->jitter_samples + 1 : JITTER_SMOOTHING;
 			detail->jitter_samples = n;
 			detail->jitter = (detail->jitter * (n - 1) + (__u32)change * 16) / n;
 		}
@@ -105,14 +107,14 @@ __noinline int count_rtp(struct slot *slot, struct detail *detail, const struct 
 		if (rtp->seq < slot->max_seq)
 			detail->cycles += SEQ_MODULUS;
 		slot->max_seq = rtp->seq;
-		slot->seen = ahead < 64 ? slot->seen << ahead | 1 : 1;
+		slot->seen = ahead < SEEN_BITS ? slot->seen << ahead | 1 : 1;
 	} else if (ahead > SEQ_MODULUS - MAX_MISORDER || !ahead) {
 		behind = (__u16)-ahead;
-		if (behind < 64 && (slot->seen >> behind & 1)) {
+		if (behind < SEEN_BITS && (slot->seen >> behind & 1)) {
 			detail->duplicates++;
 		} else {
-			if (behind < 64)
-				slot->seen |= 1ULL << behind;
+			if (behind < SEEN_BITS)
+				slot->seen |= 1U << behind;
 			detail->reordered++;
 		}
 	} else if (rtp->seq == detail->bad_seq) {

@@ -36,8 +36,8 @@ _NO_SLOT = -1
 _ZERO4 = b"\0" * 4
 _ZERO12 = b"\0" * 12
 _ZERO56 = b"\0" * 56
-_ZERO20 = b"\0" * 20
 _HEAD, _HEAD_AT = layout.SLOT_HEAD, layout.SLOT_HEAD_OFFSET
+_FLAGS = 9  # of the head's fields
 _COUNTERS, _COUNTERS_AT = layout.SLOT_COUNTERS, layout.SLOT_COUNTERS_OFFSET
 _KEY = struct.Struct("!4s4sHH")
 _DETAIL_AT = layout.SLOT_SIZE  # in a record of the overflow table: slot, detail, wide
@@ -522,9 +522,10 @@ class DataPlane:
         return None
 
     @staticmethod
-    def _shape(entry: RelayEntry) -> tuple[int, bytes, bytes, bytes, bytes]:
-        """Flags, and the four addresses of the slot (zero where the wide part has them)."""
-        saddr, daddr, out_saddr, out_daddr = entry.key.src.addr, entry.key.dst.addr, entry.src.addr, entry.dst.addr
+    def _head(entry: RelayEntry, hop: int) -> tuple[Any, ...]:
+        """The slot's part in network order; Addresses are zero where the wide part has them."""
+        (saddr, sport), (daddr, dport) = entry.key
+        (out_saddr, out_sport), (out_daddr, out_dport) = entry.src, entry.dst
         flags = 0
         if len(saddr) == 16:
             flags = layout.ENTRY_KEY6
@@ -532,9 +533,12 @@ class DataPlane:
         if len(out_saddr) == 16:
             flags |= layout.ENTRY_OUT6
             out_saddr = out_daddr = _ZERO4
+        dscp = 0
         if entry.dscp is not None:
             flags |= layout.ENTRY_DSCP
-        return flags, saddr, daddr, out_saddr, out_daddr
+            dscp = entry.dscp << 2
+        changes = layout.checksum_changes(saddr, daddr, sport, dport, out_saddr, out_daddr, out_sport, out_dport)
+        return saddr, daddr, sport, dport, out_saddr, out_daddr, out_sport, out_dport, hop, flags, dscp, *changes
 
     @staticmethod
     def _wide(entry: RelayEntry) -> bytes:
@@ -568,13 +572,11 @@ class DataPlane:
             if slot >= 0 and not self._live[slot >> 8]:
                 self._drop_chunk(addr, port)
             return "full"
-        flags, saddr, daddr, out_saddr, out_daddr = self._shape(entry)
-        dscp = 0 if entry.dscp is None else entry.dscp << 2
-        head = (saddr, daddr, key.src.port, port, out_saddr, out_daddr, entry.src.port, entry.dst.port, hop, flags, dscp)
+        head = self._head(entry, hop)
         if slot < 0 or generation & 1:
             return self._insert_overflow(entry, slot, head, now)
         at = slot * layout.SLOT_SIZE
-        if flags & (layout.ENTRY_KEY6 | layout.ENTRY_OUT6):
+        if head[_FLAGS] & (layout.ENTRY_KEY6 | layout.ENTRY_OUT6):
             self._wide_mm[slot * 64 : slot * 64 + 64] = self._wide(entry)
         mm = self._slot_mm
         _HEAD.pack_into(mm, at + _HEAD_AT, *head)
@@ -623,9 +625,7 @@ class DataPlane:
             hop = self._hops.acquire(entry.dst.addr, entry.src.addr)
         except NextHopsExhausted:
             return "full"
-        flags, saddr, daddr, out_saddr, out_daddr = self._shape(entry)
-        dscp = 0 if entry.dscp is None else entry.dscp << 2
-        head = (saddr, daddr, key.src.port, key.dst.port, out_saddr, out_daddr, entry.src.port, entry.dst.port, hop, flags, dscp)
+        head = self._head(entry, hop)
         if record is not None:
             old = self._decode_record(record)
             _HEAD.pack_into(record, _HEAD_AT, *head)
@@ -637,7 +637,7 @@ class DataPlane:
             at = slot * layout.SLOT_SIZE
             generation = self._words[slot * 16]
             self._words[slot * 16] = (generation + 1) & 0xFFFFFFFF
-            if flags & (layout.ENTRY_KEY6 | layout.ENTRY_OUT6):
+            if head[_FLAGS] & (layout.ENTRY_KEY6 | layout.ENTRY_OUT6):
                 self._wide_mm[slot * 64 : slot * 64 + 64] = self._wide(entry)
             _HEAD.pack_into(self._slot_mm, at + _HEAD_AT, *head)
             self._detail_words[slot * 16 + layout.DETAIL_TTL_OFFSET // 4] = entry.ttl_ms
@@ -718,7 +718,7 @@ class DataPlane:
 
     @staticmethod
     def _decode(record: Any, at: int, wide: Any, ttl_ms: int) -> RelayEntry:
-        saddr, daddr, sport, dport, out_saddr, out_daddr, out_sport, out_dport, _hop, flags, dscp = _HEAD.unpack_from(record, at + _HEAD_AT)
+        saddr, daddr, sport, dport, out_saddr, out_daddr, out_sport, out_dport, _hop, flags, dscp, _, _ = _HEAD.unpack_from(record, at + _HEAD_AT)
         if flags & layout.ENTRY_KEY6:
             saddr, daddr = bytes(wide[0:16]), bytes(wide[16:32])
         if flags & layout.ENTRY_OUT6:
@@ -1088,7 +1088,7 @@ class DataPlane:
 def _reset(slots: Any, slot_at: int, details: Any, detail_at: int) -> None:
     """Zero the counters of one slot and detail."""
     slots[slot_at + layout.SLOT_PACKETS_OFFSET : slot_at + layout.SLOT_PACKETS_OFFSET + 8] = b"\0" * 8
-    slots[slot_at + layout.SLOT_RECEIVED_OFFSET : slot_at + layout.SLOT_SIZE] = _ZERO20
+    slots[slot_at + layout.SLOT_RECEIVED_OFFSET : slot_at + layout.SLOT_SIZE] = bytes(layout.SLOT_SIZE - layout.SLOT_RECEIVED_OFFSET)
     details[detail_at + layout.DETAIL_COUNTERS_OFFSET : detail_at + layout.DETAIL_SIZE] = _ZERO56
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 MAGIC = 0x53484E54
 # Changes with every change of maps.h that an adopting process could trip over.
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 
 ADDRESS_ROWS = 4096
 ADDRESS_PROBES = 8
@@ -32,9 +32,9 @@ SLOT = np.dtype(
     [
         ("generation", "<u4"), ("saddr", "<u4"), ("daddr", "<u4"), ("sport", ">u2"), ("dport", ">u2"),
         ("out_saddr", "<u4"), ("out_daddr", "<u4"), ("out_sport", ">u2"), ("out_dport", ">u2"),
-        ("nexthop", ">u2"), ("flags", "u1"), ("dscp", "u1"),
+        ("nexthop", ">u2"), ("flags", "u1"), ("dscp", "u1"), ("ip_change", ">u2"), ("udp_change", ">u2"),
         ("packets", "<u4"), ("bytes", "<u4"), ("last_jiffies", "<u4"), ("received", "<u4"),
-        ("seen", "<u8"), ("ssrc", "<u4"), ("max_seq", "<u2"), ("payload_type", "u1"), ("rtp_state", "u1"),
+        ("seen", "<u4"), ("ssrc", "<u4"), ("max_seq", "<u2"), ("payload_type", "u1"), ("rtp_state", "u1"),
     ]
 )  # fmt: skip
 DETAIL = np.dtype(
@@ -42,20 +42,20 @@ DETAIL = np.dtype(
         ("slot_flags", "<u4"), ("ttl_ms", "<u4"), ("packets_high", "<u4"), ("bytes_high", "<u4"),
         ("cycles", "<u4"), ("lost_prior", "<u4"), ("reordered", "<u4"), ("duplicates", "<u4"),
         ("jitter", "<u4"), ("last_timestamp", "<u4"), ("arrival_ns", "<u8"), ("stray", "<u4"), ("bad_seq", "<u4"),
-        ("base_seq", "<u2"), ("jitter_samples", "<u2"), ("unused", "<u4"),
+        ("base_seq", "<u2"), ("jitter_samples", "<u2"), ("jitter_tries", "<u4"),
     ]
 )  # fmt: skip
 
 # Key, action, and counters of a new slot: bytes 4 to 63. The first part is in network order.
-SLOT_HEAD = struct.Struct("!4s4sHH4s4sHHHBB")
+SLOT_HEAD = struct.Struct("!4s4sHH4s4sHHHBBHH")
 SLOT_HEAD_OFFSET = 4
 SLOT_NEXTHOP_OFFSET = 28
 SLOT_FLAGS_OFFSET = 30
-SLOT_PACKETS_OFFSET = 32
-SLOT_COUNTERS = struct.Struct("<III20x")
-SLOT_COUNTERS_OFFSET = 32
-SLOT_LAST_WORD = 10  # last_jiffies, as a 32-bit word of the slot
-SLOT_RECEIVED_OFFSET = 44
+SLOT_PACKETS_OFFSET = 36
+SLOT_COUNTERS = struct.Struct("<III16x")
+SLOT_COUNTERS_OFFSET = 36
+SLOT_LAST_WORD = 11  # last_jiffies, as a 32-bit word of the slot
+SLOT_RECEIVED_OFFSET = 48
 # Of the detail: slot_flags outlives the entry; ttl_ms and the rest start with it.
 DETAIL_TTL_OFFSET = 4
 DETAIL_COUNTERS_OFFSET = 8
@@ -125,6 +125,16 @@ def address_home(addr: bytes) -> int:
     a, b, c, d = struct.unpack("<4I", addr)
     mixed = a ^ (b * 3 & 0xFFFFFFFF) ^ (c * 5 & 0xFFFFFFFF) ^ (d * 7 & 0xFFFFFFFF)
     return (mixed * HASH_FACTOR & 0xFFFFFFFF) >> 20
+
+
+def checksum_changes(saddr: bytes, daddr: bytes, sport: int, dport: int, out_saddr: bytes, out_daddr: bytes, out_sport: int, out_dport: int) -> tuple[int, int]:
+    """What the rewrite of an IPv4 packet adds to the sum of its IP header and to that of its UDP datagram (RFC 1624).
+
+    Sums of 16-bit words in ones' complement arithmetic are remainders modulo 65535. The IP header's has one hop
+    less in it, which is 0x0100 in the word of the TTL.
+    """
+    addresses = int.from_bytes(out_saddr, "big") + int.from_bytes(out_daddr, "big") - int.from_bytes(saddr, "big") - int.from_bytes(daddr, "big")
+    return (addresses - 0x0100) % 65535, (addresses + out_sport + out_dport - sport - dport) % 65535
 
 
 def chunk_count(capacity: int) -> int:

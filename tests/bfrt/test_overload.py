@@ -157,7 +157,7 @@ async def test_single_writes_go_before_bulk_work(rig: Rig) -> None:
         results, bulk_took = await bulk
         assert all(result.ok for result in results) and len(rig.dataplane.table) == 40_000
         # Both sides share one thread and a busy machine: what counts is that nothing waits for the bulk work's end.
-        assert max(waits) < bulk_took / 4, (waits, bulk_took)
+        assert max(waits) < bulk_took / 2, (waits, bulk_took)
 
 
 async def test_a_write_that_is_swallowed_holds_up_no_other(rig: Rig, impatient: None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import struct
@@ -324,16 +325,21 @@ def test_jitter_of_a_steady_stream_is_small_and_of_a_shaken_one_is_its_own(plane
     steady, shaken = FIRST, entry(f"{HOST_A4}:4002", f"{RELAY_A4}:20004", f"{RELAY_B4}:20002", f"{HOST_B4}:6000")
     plane.insert([steady, shaken])
     begun = time.monotonic()
+    delays = []
     for n in range(60):
         while time.monotonic() - begun < n * 0.004:
             pass
         # The clock advances by what really passed; the shaken stream's packets are now 5 ms early, now late.
-        now = int((time.monotonic() - begun) * 8000)
+        read = time.monotonic()
+        now = int((read - begun) * 8000)
         send(plane, steady.key, rtp(n, timestamp=now))
         send(plane, shaken.key, rtp(n, timestamp=now + (40 if n % 2 else 0)))
+        delays.append((time.monotonic() - read) * 1e6)
+    # What the test itself shook the streams by, when it lost the processor, and a tick of their clocks.
+    unsure = max(a + b for a, b in itertools.pairwise(delays)) + 250
     found = plane.stats()
-    assert found[steady.key].jitter_us < 1500
-    assert 3500 < found[shaken.key].jitter_us < 6500
+    assert found[steady.key].jitter_us <= unsure
+    assert 5000 - unsure <= found[shaken.key].jitter_us <= 5000 + unsure
 
 
 def test_counters_carry_into_their_high_words(plane: DataPlane) -> None:
