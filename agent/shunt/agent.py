@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import contextlib
 import dataclasses
 import ipaddress
@@ -334,12 +335,15 @@ class Agent:
 
     async def _wake_all(self) -> None:
         began, count = time.monotonic(), len(self._dormant)
+        gc.disable()  # nothing of all this is garbage, and looking for some takes longer the more there is
         try:
             while self._dormant:
                 for call_id in list(itertools.islice(self._dormant, _WAKE_AT_ONCE)):
                     self._wake(call_id)
                 await asyncio.sleep(0)
         finally:
+            gc.freeze()
+            gc.enable()
             self.book.put_in_order()
             self.offloader.loaded.set()
         log.info("journal: %d calls carried on, read in %.1f s", count, time.monotonic() - began)
