@@ -119,6 +119,18 @@ async def test_a_call_that_loses_its_data_plane_keeps_what_was_last_read() -> No
     assert records.entries[0]["media"][0]["caller"]["packets"] == 600
 
 
+async def test_a_relayed_call_has_the_relays_own_counts() -> None:
+    """Without a data plane nothing is measured, but the SIP server's last query says what the relay relayed."""
+    core = Core(enabled=False)
+    records = Records(core)
+    await core.call()
+    await core.say("Q c1 A;1 B;1")
+    await core.say("D c1 A B")
+    caller, callee = (records.entries[0]["media"][0][side] for side in ("caller", "callee"))
+    assert (caller["relay_packets"], callee["relay_packets"]) == (1, 2)
+    assert caller["packets"] is None and caller["mos"] is None
+
+
 # -- text ---------------------------------------------------------------------------------------------
 
 

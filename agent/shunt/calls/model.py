@@ -128,7 +128,8 @@ class Stream:
 class MediaLine:
     """One session of the relay: a call's media line, keyed (call-id, tag of the first U's sender, media index).
 
-    established: a 2xx to the INVITE was seen in SIP, so a CANCEL can no longer end it.
+    established: a 2xx to the INVITE was seen in SIP, so a CANCEL can no longer end it. relay_counts: packets from
+    each party by the relay's own word, the last time that somebody asked it.
     """
 
     call: "Call"
@@ -150,6 +151,7 @@ class MediaLine:
     ttl_raised: bool = False
     last_activity: float = 0.0
     relay_packets: int | None = None
+    relay_counts: dict[Side, int] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property

@@ -14,7 +14,7 @@ from shunt.quality.report import SdpOf, stream_quality
 FORMAT = 1
 
 _PARTY = (
-    "signalled", "source", "packets", "bytes", "lost", "loss_percent", "jitter_ms", "jitter_max_ms", "reordered", "duplicates", "codec", "mos", "r", "note",
+    "signalled", "source", "relay_packets", "packets", "bytes", "lost", "loss_percent", "jitter_ms", "jitter_max_ms", "reordered", "duplicates", "codec", "mos", "r", "note",
     "offloaded", "offloaded_after_ms",
 )
 COLUMNS = (
@@ -36,6 +36,7 @@ def _party(line: MediaLine, side: Side, sdp_of: SdpOf, delay_ms: float) -> dict[
         "source": None if leg.rtp.learned is None else str(leg.rtp.learned),
         "relay_port": None if leg.relay is None else str(leg.relay),
         **stream_quality(line, side, sdp_of(line.call.call_id, line.media), delay_ms),
+        "relay_packets": line.relay_counts.get(side),
         "offloaded": stream.was_offloaded,
         "offloaded_after_ms": None if stream.offloaded_after_ms is None else round(stream.offloaded_after_ms, 3),
         "rtcp_packets": rtcp.packets if rtcp.entries else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from shunt.calls import reasons
 from shunt.calls.book import CallBook
-from shunt.calls.model import Component, Side
+from shunt.calls.model import Component, MediaLine, Side
 from shunt.control.relays import Relay, RelayPool
 from shunt.control.upstream import RelayError
 from shunt.events.bus import CONTROL, RELAY
@@ -19,6 +20,7 @@ from shunt.net import Endpoint
 from shunt.offload import Offloader
 from shunt.rtpproxy import codec
 from shunt.rtpproxy.codec import CodecError, Command
+from shunt.tables.relay_table import DataPlaneUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -227,8 +229,10 @@ class ControlProxy:
         if reply is None or found is None:
             return reply
         line, swapped = found
-        await self.offloader.read_live([line])
         first = Side.CALLEE if swapped else Side.CALLER
+        self._keep_counts(line, first, command, reply)
+        with contextlib.suppress(DataPlaneUnavailable):  # then the counts at hand are added
+            await self.offloader.read_live([line])
         counts = {}
         for side in Side:
             stream = line.stream(side, Component.RTP)
@@ -239,3 +243,13 @@ class ControlProxy:
         except CodecError as error:
             log.warning("relay %s: %s", line.call.relay, error)
             return reply
+
+    @staticmethod
+    def _keep_counts(line: MediaLine, first: Side, command: Command, reply: bytes) -> None:
+        """A SIP server asks for the counts just before it hangs up: what the relay itself relayed belongs into the call's record."""
+        try:
+            values = dict(codec.parse_query_reply(command, reply))
+        except CodecError:
+            return
+        if "npkts_ina" in values and "npkts_ino" in values:
+            line.relay_counts = {first: int(values["npkts_ina"]), first.other: int(values["npkts_ino"])}

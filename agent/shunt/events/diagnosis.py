@@ -107,7 +107,7 @@ class _Party:
         self.stream = line.stream(side, Component.RTP)
         live = self.stream.live
         self.packets = self.stream.past.packets + (live.packets if live is not None else 0)
-        self.relay_packets = evidence.relay_packets.get((line.media, self.name))
+        self.relay_packets = evidence.relay_packets.get((line.media, self.name), line.relay_counts.get(side))
         self.sdp = evidence.sdp.get((line.media or 1, self.name))
         self.notices = [
             e for e in events if e.kind == LEARN and e.call_id == line.call.call_id and e.media == line.media and e.party == self.name and e.component == "rtp"
