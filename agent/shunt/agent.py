@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 
 BUILTIN = "builtin"
 _FEW_CALLS = 2000
+_VIEWS_AT_ONCE = 25  # before commands have their turn
 _WAKE_AT_ONCE = 100  # calls read from the journal before commands have their turn
 _COUNTERS_PATIENCE_S = 1.0  # a list of calls is worth having without the latest counters too
 _BIND_PATIENCE_S = 1.0  # for a data plane that does not answer when this agent takes over
@@ -444,8 +445,12 @@ class Agent:
         with contextlib.suppress(tables.DataPlaneUnavailable, TimeoutError):
             async with asyncio.timeout(_COUNTERS_PATIENCE_S):
                 await self.offloader.read_live([line for call in page for line in call.lines if line.offloaded])
-        now = self.offloader.clock()
-        return [view.call_view(call, now) for call in page], total
+        now, found = self.offloader.clock(), []
+        for call in page:
+            found.append(view.call_view(call, now))
+            if len(found) % _VIEWS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return found, total
 
     def call(self, call_id: str) -> dict[str, Any] | None:
         call = self.book.call(call_id)

@@ -12,7 +12,7 @@ from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stre
 from shunt.calls.reasons import NO_DATA_PLANE, REASONS
 
 
-_SLICE = 1000
+_SLICE = 250  # calls looked through before commands have their turn
 
 
 def _text(value: object) -> str | None:
