@@ -10,3 +10,8 @@ bench-relay-table: setup
 bench-restart: setup
 	@$(BIN)/python bench/restart.py
 	@$(BIN)/python bench/restart_table.py
+
+.PHONY: bench-bfrt
+## make bench-bfrt   BF Runtime writes, reads and reconciling against a softswitch
+bench-bfrt: setup
+	@$(BIN)/python -m bench.bfrt

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -131,7 +132,7 @@ def _in_namespace(count: int, singles: int) -> dict[str, Any]:
         return {**rates(plane, call_entries(count), singles), "entries": count, "mode": plane.interfaces()[0][2]}
     finally:
         plane.unload()
-        pins.rmdir()
+        shutil.rmtree(pins, ignore_errors=True)
 
 
 def measure_grpc(count: int = 100_000, singles: int = 2000) -> dict[str, Any]:

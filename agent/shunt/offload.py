@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 RETRY_AFTER = {Outcome.TABLE_FULL: 5.0, Outcome.HASH_COLLISION: 30.0, Outcome.REJECTED: 30.0, Outcome.UNAVAILABLE: 1.0}
 REBIND_SILENCE_MS = 150
 ORPHAN_IDLE_MS = 30_000
+_WRITTEN_AT_ONCE = 4000  # entries
 _AT_ONCE = 500  # media lines that reconciling brings in order at the same time
 _PAYLOAD_TYPES = 8
 _SPRAY_PORTS = 3
@@ -430,18 +431,18 @@ class Offloader:
                 self._touched = None
             for key in touched:  # written since: what was read of them may be old
                 present.pop(key, None)
-            for key, stream in list(self.entries.items()):
+            lost = {}
+            for number, (key, stream) in enumerate(list(self.entries.items())):
+                if number % _WRITTEN_AT_ONCE == _WRITTEN_AT_ONCE - 1:
+                    await asyncio.sleep(0)
                 if key not in touched and not _same_rewrite(present.get(key), stream.installed):
-                    # Without it, or with something else in its place: written again below.
-                    self.entries.pop(key, None)
-                    if key in present:
-                        self._doomed.add(key)
-                    # What it had counted when it was last read is all that will be known of it.
-                    add_stats(stream.past, stream.live)
-                    stream.measured.add(stream.live)
-                    stream.live = None
-                    stream.installed = None
-                    stream.uncertain = False
+                    lost[key] = stream
+                    if key not in present:
+                        # What it had counted when it was last read is all that will be known of it.
+                        add_stats(stream.past, stream.live)
+                        stream.measured.add(stream.live)
+                        stream.live = None
+            await self._write_again(lost, present)
             now = self.clock()
             for key, entry in present.items():
                 if key not in self.entries and key not in self._doomed and not self._adopt(key, entry, now):
@@ -449,6 +450,39 @@ class Offloader:
             await self.sweep_doomed()
             await self._sync_all()
             self.reconciled = True
+
+    async def _write_again(self, lost: dict[FiveTuple, Stream], present: dict[FiveTuple, RelayEntry]) -> None:
+        """Put in again what the data plane has lost, or has something else in place of: many at a time. What fails is left to sync()."""
+        keys = list(lost)
+        for start in range(0, len(keys), _WRITTEN_AT_ONCE):
+            now = self.clock()
+            again: list[tuple[MediaLine, Stream, RelayEntry]] = []
+            for key in keys[start : start + _WRITTEN_AT_ONCE]:
+                stream, slot = lost[key], self.book.slot(key.dst)
+                entry = stream.installed
+                if entry is None or entry.key != key or self.entries.get(key) is not stream:
+                    continue  # it has changed since
+                if slot is None or slot.line.lock.locked() or plan_stream(slot.line, stream, now, self.policy).entry != entry:
+                    self._give_up(key, stream, key in present)
+                else:
+                    again.append((slot.line, stream, entry))
+            # Whatever signalling asks for from here on comes after these writes: operations on one key keep their order.
+            began = time.monotonic()
+            for (line, stream, entry), result in zip(again, await self.table.insert_many([entry for _, _, entry in again])):
+                if not result.ok and stream.installed is entry:
+                    self._give_up(entry.key, stream, entry.key in present or result.outcome is Outcome.UNAVAILABLE)
+                self._tell(
+                    line, stream, TABLE, "insert", at=began, key=entry.key, rewrite=(entry.src, entry.dst), outcome=result.outcome, detail=result.detail,
+                    seconds=time.monotonic() - began,
+                )
+
+    def _give_up(self, key: FiveTuple, stream: Stream, may_be_in: bool) -> None:
+        """A stream has no entry that could be counted on."""
+        self.entries.pop(key, None)
+        if may_be_in:
+            self._doomed.add(key)
+        stream.installed = None
+        stream.uncertain = False
 
     async def _sync_all(self) -> None:
         todo: list[MediaLine] = []

@@ -55,6 +55,9 @@ class MemoryTable:
         found = self.held.pop(key, None)
         return Result(Outcome.REMOVED if found else Outcome.ABSENT), self.counts.pop(key, None)
 
+    async def insert_many(self, entries: list[RelayEntry]) -> list[Result]:
+        return [await self.insert(entry) for entry in entries]
+
     async def delete_many(self, keys: list[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
         return [await self.delete(key) for key in keys]
 

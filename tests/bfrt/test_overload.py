@@ -88,6 +88,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines of tenths of seconds."""
     monkeypatch.setattr(relay_table, "_URGENT", replace(relay_table._URGENT, timeout=0.2, patience=1.0))
     monkeypatch.setattr(relay_table, "_READ_TIMEOUT", 0.5)
+    monkeypatch.setattr(relay_table, "_EXTENSION", 0.2)
     monkeypatch.setattr(doubt, "LOOKS", (0.2, 0.3, 0.3))
     monkeypatch.setattr(bfrt_client, "_HUNG", 60.0)
 

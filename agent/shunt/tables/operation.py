@@ -17,13 +17,14 @@ from shunt.tables.entry import Outcome, RelayEntry, Result, StreamStats
 class Job:
     """What one caller waits for: the results of one or many operations."""
 
-    __slots__ = ("results", "stats", "left", "done")
+    __slots__ = ("results", "stats", "left", "done", "timer")
 
     def __init__(self, count: int) -> None:
         self.results: list[Result | None] = [None] * count
         self.stats: list[StreamStats | None] = [None] * count
         self.left = count
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.timer: asyncio.TimerHandle | None = None
         if not count:
             self.done.set_result(None)
 

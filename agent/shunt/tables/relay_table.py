@@ -36,6 +36,7 @@ _FEW = 64  # a question about so few entries need not go the way of the large an
 _READ_TIMEOUT = 5.0
 _READ_ALL_TIMEOUT = 60.0
 _LATE_WORDS = 0.1  # seconds that the result of a delete waits for the statistics, once the entry is out
+_EXTENSION, _EXTENSIONS = 1.0, 10  # seconds, and how often, that a late caller waits on while others are answered
 _TURN = 1024  # entries of a large answer taken apart before others have their turn
 _INSERT, _MODIFY, _DELETE = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE
 
@@ -131,6 +132,8 @@ class RelayTable:
         self._lanes = {manners.bulk: _Lane(manners) for manners in (_URGENT, _BULK)}
         self._doubts = Doubts()
         self._doubtful = asyncio.Event()
+        self._given_up = 0
+        self._answered = 0.0  # when the last batch was answered
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -282,19 +285,34 @@ class RelayTable:
         job = Job(len(keys))
         self._submit([Operation(kind, key, entry, job, place) for place, (key, entry) in enumerate(zip(keys, entries))], bulk=bulk)
         if not job.done.done():
-            patience = self._lanes[bulk].manners.patience_for(len(keys))
-            late = Result(Outcome.UNAVAILABLE, f"{self._client.target} has not answered for {patience:.3g} s")
-            timer = asyncio.get_running_loop().call_later(patience, self._give_up, job, late)
+            # Who stands at the end of a long queue waits longer.
+            patience = self._lanes[bulk].manners.patience_for(self._queues.urgent + (self._queues.bulk if bulk else 0))
+            job.timer = asyncio.get_running_loop().call_later(patience, self._late, job, patience, 0)
             try:
                 await job.done
             finally:
-                timer.cancel()
+                if job.timer is not None:
+                    job.timer.cancel()
         return job
 
-    def _give_up(self, job: Job, late: Result) -> None:
-        log.warning("data plane %s: %d operations have no answer: %s", self._client.target, job.left, late.detail)
+    def _late(self, job: Job, patience: float, extensions: int) -> None:
+        """A caller has waited for long: it goes on waiting only while others get answers, and not for ever."""
+        if extensions < _EXTENSIONS and time.monotonic() - self._answered < _EXTENSION:
+            job.timer = asyncio.get_running_loop().call_later(_EXTENSION, self._late, job, patience + _EXTENSION, extensions + 1)
+        else:
+            self._give_up(job, patience)
+
+    def _give_up(self, job: Job, patience: float) -> None:
+        if not self._given_up:
+            # One line for all that are given up together.
+            asyncio.get_running_loop().call_later(0.5, self._tell_given_up)
+        self._given_up += job.left
         self.counters.failures += job.left
-        job.expire(late)
+        job.expire(Result(Outcome.UNAVAILABLE, f"{self._client.target} has not answered for {patience:.3g} s"))
+
+    def _tell_given_up(self) -> None:
+        log.warning("data plane %s: %d operations had no answer in time", self._client.target, self._given_up)
+        self._given_up = 0
 
     async def insert(self, entry: RelayEntry) -> Result:
         """Put an entry in; one that is there already is made to do what this one says."""
@@ -398,6 +416,7 @@ class RelayTable:
                 if errors is None:
                     todo, wait = sent, True
                 else:
+                    self._answered = time.monotonic()
                     self.counters.updates += len(sent)
                     todo, wait = self._settle(sent, errors)
                 if not todo:
