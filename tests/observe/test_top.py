@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import io
 import json
 import logging
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
 import threading
+import time
 from collections.abc import Iterator
 
-import asyncio
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -46,6 +55,35 @@ def test_top_shows_calls_relays_and_rates(api) -> None:
     for words in ("first@x", "r1", "14 of 262 144 entries", "offloaded", "198.51.100.9:41000", "newest of 4 calls"):
         assert words in done.output, words
     assert "\x1b[2J" not in done.output and "[bold]" in done.output, "a Call-ID is text, neither control codes nor markup"
+
+
+def test_top_lives_on_a_terminal_and_ends_with_q(api) -> None:
+    url, view = api
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+    command = [sys.executable, "-m", "shunt.cli.main", "top", "--interval", "0.2", "--api", url]
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"}, close_fds=True)
+    os.close(slave)
+    try:
+        seen = _read_until(master, "first@x", 10)
+        view.broken = True
+        seen += _read_until(master, "waiting for it", 10)
+        view.broken = False
+        os.write(master, b"q")
+        assert process.wait(5) == 0, seen
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+def _read_until(fd: int, text: str, seconds: float) -> str:
+    seen, deadline = "", time.monotonic() + seconds
+    while text not in seen:
+        assert time.monotonic() < deadline, seen
+        if select.select([fd], [], [], 0.1)[0]:
+            seen += os.read(fd, 65536).decode(errors="replace")
+    return seen
 
 
 def test_top_as_json_has_status_and_calls(api) -> None:
