@@ -37,6 +37,9 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
         hdr.bridged.sample = 0;
         hdr.bridged.arrival = ARRIVAL_NS;
 #endif
+        if (md.hops == 0) {
+            hdr.bridged.last_hop = 1;
+        }
 
         layer2.apply(hdr, md, INGRESS_SWITCH_PASSED);
         if (hdr.udp.isValid()) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 
 from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption_NOP
@@ -37,23 +38,19 @@ TAGGED_6 = entry(f"[{HOST_A6}]:4030", f"[{RELAY_A6}]:20030", f"[{RELAY_B6}]:2000
 
 
 def _collision() -> tuple[RelayEntry, RelayEntry]:
-    """Two entries whose 5-tuples have one CRC-32, whatever its start value and bit order of the result.
+    """Two entries whose 5-tuples have the same CRC-32, the hash of the hash32 build.
 
-    CRCs are linear: 5-tuples that differ by a multiple of the polynomial collide. The difference is chosen in the
-    source address, and the ports are what makes it a multiple.
+    What the ports, its last four bytes, make of a CRC depends only on them XORed with what it was before them.
     """
-    for change in range(1, 1 << 16):
-        remainder = change << 64
-        for bit in range(95, 31, -1):
-            if remainder >> bit & 1:
-                remainder ^= 0x104C11DB7 << (bit - 32)
-        source, relay_port = 4040 ^ remainder >> 16, 20040 ^ remainder & 0xFFFF
-        if MEDIA_FIRST <= relay_port <= MEDIA_LAST and source:
-            address = ".".join(str(byte) for byte in (0x0A010002 ^ change).to_bytes(4, "big"))
-            return (
-                entry(f"{HOST_A4}:4040", f"{RELAY_A4}:20040", f"{RELAY_B4}:20002", f"{HOST_B4}:6040"),
-                entry(f"{address}:{source}", f"{RELAY_A4}:{relay_port}", f"{RELAY_B4}:20002", f"{HOST_B4}:6041"),
-            )
+    first = FiveTuple(ep(f"{HOST_A4}:4040"), ep(f"{RELAY_A4}:20040"))
+    ports = int.from_bytes(struct.pack("!HH", first.src.port, first.dst.port), "little")
+    for host in range(3, 250):
+        addr = Endpoint.of(f"10.1.0.{host}", 0).addr
+        changed = ports ^ zlib.crc32(first.src.addr + first.dst.addr) ^ zlib.crc32(addr + first.dst.addr)
+        sport, dport = struct.unpack("!HH", changed.to_bytes(4, "little"))
+        if MEDIA_FIRST <= dport <= MEDIA_LAST and sport:
+            second = FiveTuple(Endpoint(addr, sport), Endpoint(first.dst.addr, dport))
+            return RelayEntry(first, ep(f"{RELAY_B4}:20002"), ep(f"{HOST_B4}:6040")), RelayEntry(second, ep(f"{RELAY_B4}:20002"), ep(f"{HOST_B4}:6041"))
     raise AssertionError("no collision found")
 
 

@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""Compiles the builds of builds.yaml with bf-p4c and reports the resources that each one takes."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+PROGRAM = HERE / "relay.p4"
+GENERATED = HERE / "generated"
+_ARCHITECTURE = {"tofino": "tna", "tofino2": "t2na"}
+_CHIP = {"tofino": "Tofino 1", "tofino2": "Tofino 2"}
+_HELP = """\
+No Tofino compiler found. `make p4` needs bf-p4c, which is part of
+  - the P4 compiler p4c (https://github.com/p4lang/p4c), built with ENABLE_TOFINO=ON; put its bf-p4c on PATH; or
+  - P4 Studio (https://github.com/p4lang/open-p4studio); set SDE_INSTALL to where it is installed."""
+
+
+class NoCompiler(Exception):
+    """bf-p4c is not installed."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One way to compile the program. options: the -D macros, RELAY_SIZE and RELAY6_SIZE among them."""
+
+    name: str
+    chip: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a build takes of a pipe. Available figures are of all stages of the chip."""
+
+    name: str
+    chip: str
+    options: dict[str, str]
+    relay: int
+    relay6: int
+    stages: int
+    stages_available: int
+    sram: int
+    sram_available: int
+    map_ram: int
+    map_ram_available: int
+    tcam: int
+    tcam_available: int
+    hash_bits: int
+    hash_bits_available: int
+    phv_bits: int
+    phv_bits_available: int
+    seconds: float
+
+
+def find_compiler() -> str:
+    """bf-p4c of $SDE_INSTALL, or on PATH. Raises NoCompiler."""
+    install = os.environ.get("SDE_INSTALL")
+    found = shutil.which("bf-p4c", path=str(Path(install) / "bin")) if install else None
+    found = found or shutil.which("bf-p4c")
+    if found is None:
+        raise NoCompiler(_HELP)
+    return found
+
+
+def read_builds(path: Path = HERE / "builds.yaml") -> list[Build]:
+    return [Build(row["name"], row["chip"], {name: str(value) for name, value in row.get("options", {}).items()}) for row in yaml.safe_load(path.read_text())["builds"]]
+
+
+def sources() -> list[Path]:
+    """Every file that the Tofino program is made of."""
+    return [PROGRAM, *sorted(path for path in (HERE / "include").glob("*.p4") if path.name != "arch_v1model.p4")]
+
+
+def source_hash() -> str:
+    """SHA-256 over names and contents of the sources: a generated file says which ones it came from."""
+    digest = hashlib.sha256()
+    for path in sources():
+        digest.update(path.relative_to(HERE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def compile_build(compiler: str, build: Build, out: Path) -> str | None:
+    """Compile into a directory. Returns None, or the compiler's reason for refusing."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    command = [compiler, "--target", build.chip, "--arch", _ARCHITECTURE[build.chip], "-g"]
+    for name, value in build.options.items():
+        command += ["-D", f"{name}={value}"]
+    done = subprocess.run([*command, "-o", str(out), str(PROGRAM)], capture_output=True, text=True)
+    (out / "compiler.log").write_text(done.stdout + done.stderr)
+    if done.returncode == 0:
+        return None
+    errors = [line for line in (done.stdout + done.stderr).splitlines() if "error" in line.lower() or "stages" in line]
+    return "; ".join(errors[:4]) or f"exit status {done.returncode}"
+
+
+def read_resources(build: Build, out: Path, seconds: float) -> Resources:
+    """The figures of a finished build, from the compiler's own logs."""
+    logs = out / "pipe" / "logs"
+    mau = json.loads((logs / "resources.json").read_text())["resources"]["mau"]
+    metrics = json.loads((logs / "metrics.json").read_text())
+    rows = mau["mau_stages"]
+
+    def total(of: str, things: str, *sizes: str) -> tuple[int, int]:
+        used = sum(len(row[of][things]) for row in rows)
+        available = 0
+        for row in rows:
+            product = 1
+            for size in sizes:
+                product *= row[of][size]
+            available += product
+        return used, available
+
+    sram, map_ram = total("rams", "srams", "nRows", "nColumns"), total("map_rams", "maprams", "nRows", "nUnits")
+    tcam, hash_bits = total("tcams", "tcams", "nRows", "nColumns"), total("hash_bits", "bits", "nBits", "nFunctions")
+    used_stages = [row["stage_number"] for row in rows if row["rams"]["srams"] or row["tcams"]["tcams"] or row.get("gateways", {}).get("gateways") or row.get("logical_tables", {}).get("ids")]
+    phv = metrics["phv"]
+    phv_bits = sum(kind["bits_occupied"] for kinds in phv.values() if isinstance(kinds, list) for kind in kinds)
+    config = macros(build)
+    return Resources(
+        build.name, build.chip, dict(build.options), int(config["RELAY_SIZE"]), int(config["RELAY6_SIZE"]),
+        max(used_stages) + 1, mau["nStages"], *sram, *map_ram, *tcam, *hash_bits, phv_bits, PHV_BITS[build.chip], round(seconds, 1),
+    )  # fmt: skip
+
+
+# Of one pipe: 64 containers of 32 bits, 96 of 16 and 64 of 8 on Tofino 1, with half as many again in tagalong containers that tables cannot
+# reach; normal, mocha and dark containers on Tofino 2.
+PHV_BITS = {"tofino": 4096 + 2048, "tofino2": 5120}
+
+
+def macros(build: Build) -> dict[str, str]:
+    """The build's options, with include/config.p4's defaults for the rest."""
+    text = (HERE / "include" / "config.p4").read_text()
+    found = dict(re.findall(r"#ifndef (\w+)\n#define \1 (\w+)", text))
+    return {**found, **build.options}
+
+
+def table(rows: list[Resources]) -> str:
+    """The resources as a Markdown table."""
+    lines = [
+        "| build | chip | key | actions | counted | IPv4 entries | IPv6 entries | stages | SRAM | map RAM | TCAM | hash bits | PHV bits |",
+        "| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        config = macros(Build(row.name, row.chip, row.options))
+        share = [
+            f"{row.stages} of {row.stages_available}",
+            *(f"{used} ({100 * used / available:.0f} %)" for used, available in (
+                (row.sram, row.sram_available), (row.map_ram, row.map_ram_available), (row.tcam, row.tcam_available), (row.hash_bits, row.hash_bits_available), (row.phv_bits, row.phv_bits_available),
+            )),
+        ]  # fmt: skip
+        counted = "yes" if config["COUNTED"] == "1" else "no"
+        lines.append(f"| {row.name} | {_CHIP[row.chip]} | {config['RELAY_KEY']} | {config['ACTIONS']} | {counted} | {row.relay:,} | {row.relay6:,} | " + " | ".join(share) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="builds of builds.yaml; all when none is named")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "p4", help="where to compile to")
+    arguments = parser.parse_args()
+    try:
+        compiler = find_compiler()
+    except NoCompiler as reason:
+        print(reason, file=sys.stderr)
+        return 1
+    builds = [build for build in read_builds() if not arguments.names or build.name in arguments.names]
+    unknown = set(arguments.names) - {build.name for build in builds}
+    if unknown:
+        print(f"no such build: {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 1
+    found, failed = [], 0
+    for build in builds:
+        started = time.monotonic()
+        reason = compile_build(compiler, build, arguments.out / build.name)
+        seconds = time.monotonic() - started
+        if reason is not None:
+            print(f"{build.name}: {reason}", file=sys.stderr)
+            failed += 1
+            continue
+        found.append(read_resources(build, arguments.out / build.name, seconds))
+        print(f"{build.name}: {found[-1].stages} stages, {found[-1].sram} SRAM blocks, {seconds:.0f} s")
+    report = {"compiler": compiler_version(compiler), "sources": source_hash(), "builds": [asdict(row) for row in found]}
+    (arguments.out / "resources.json").write_text(json.dumps(report, indent=1) + "\n")
+    (arguments.out / "resources.md").write_text(table(found))
+    print(table(found))
+    return 1 if failed else 0
+
+
+def compiler_version(compiler: str) -> str:
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True)
+    return (done.stdout + done.stderr).strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+# The P4 program: compiling it for Tofino, and running its packet vectors.
+.PHONY: p4 p4-generated p4-test
+
+## make p4     compile the P4 program for Tofino 1 and 2, every build, and report the resources (needs bf-p4c)
+p4: $(VENV)/.ready
+	@$(BIN)/python p4/compile.py
+
+## make p4-generated   renew the committed schema and hash functions after a change of the P4 program (needs bf-p4c)
+p4-generated: $(VENV)/.ready
+	@$(BIN)/python p4/generate.py
+
+## make p4-test   packet vectors against every data plane that is there: softswitch, BMv2, Tofino
+p4-test: setup
+	@$(BIN)/python -m tests.p4.run

@@ -1,0 +1,33 @@
+"""`make p4-test`: says which data planes are there, and runs the vectors on every one of them."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.dataplane import lab
+from tests.p4 import bmv2, tofino
+
+TARGETS = {
+    "softswitch (eBPF)": (lab.missing, "tests/p4/test_vectors_softswitch.py"),
+    "BMv2 (v1model twin)": (bmv2.missing, "tests/p4/test_vectors_bmv2.py"),
+    "Tofino (model or hardware, PTF)": (tofino.missing, "tests/p4/test_vectors_tofino.py"),
+}
+
+
+def main() -> int:
+    present = []
+    for name, (missing, path) in TARGETS.items():
+        reason = missing()
+        print(f"{name}: {'present' if reason is None else f'not here: {reason}'}")
+        if reason is None:
+            present.append(path)
+    if not present:
+        print("no data plane to run the vectors on", file=sys.stderr)
+        return 1
+    return int(pytest.main(["-q", *present]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""A Tofino (model or hardware) under test: tables over BF Runtime, frames through PTF's data plane.
+
+SHUNT_PTF_TARGET is bf_switchd's BF Runtime socket; SHUNT_PTF_PORTS says where the scene's ports are, as
+"A=DEV_PORT@INTERFACE B=... SERVER=... CPU=...": the chip's port, and the interface on which PTF meets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import ipaddress
+import os
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt.client import BfrtClient
+from shunt.bfrt.schema import Schema
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import LearnNotice, RelayEntry
+from tests.vectors.model import MAC_A, MEDIA, NEXTHOPS, ROUTED_MACS, ROUTES, SWITCH_ADDRESS, Port
+
+_CONNECT_TIMEOUT = 30.0
+Key = bytes | int | tuple[str, bytes | int, bytes | int]
+
+
+def missing() -> str | None:
+    """What running against a Tofino lacks here, or None."""
+    if importlib.util.find_spec("ptf") is None:
+        return "the Python package ptf (part of P4 Studio) is not installed"
+    for variable in ("SHUNT_PTF_TARGET", "SHUNT_PTF_PORTS"):
+        if variable not in os.environ:
+            return f"{variable} is not set (docs/switch.md)"
+    return None
+
+
+def read_ports(text: str) -> dict[Port, tuple[int, str]]:
+    """The scene's ports: the chip's port and the interface. Raises ValueError for a port that is missing or unknown."""
+    found = {}
+    for word in text.split():
+        name, _, place = word.partition("=")
+        number, _, interface = place.partition("@")
+        if name not in Port.__members__ or not number.isdigit() or not interface:
+            raise ValueError(f"{word!r} is not PORT=DEV_PORT@INTERFACE with PORT one of {', '.join(Port.__members__)}")
+        found[Port[name]] = (int(number), interface)
+    if set(found) != set(Port):
+        raise ValueError(f"ports without a place: {', '.join(sorted(port.name for port in set(Port) - set(found)))}")
+    return found
+
+
+def _bytes(value: bytes | int, size: int) -> bytes:
+    return value if isinstance(value, bytes) else value.to_bytes(size, "big")
+
+
+def entity(schema: Schema, table_name: str, key: Mapping[str, Key], action_name: str, data: Mapping[str, bytes | int], *, default: bool = False) -> pb.Entity:
+    """A table entry. Keys are exact values, or ("ternary", value, mask), ("lpm", value, length), ("range", low, high).
+
+    Raises SchemaError or KeyError for a name that the target does not have.
+    """
+    table = schema.tables[table_name]
+    made = pb.Entity()
+    entry = made.table_entry
+    entry.table_id = table.id
+    entry.is_default_entry = default
+    for name, value in key.items():
+        wanted = table.key[name]
+        size = wanted.size or 4
+        part = entry.key.fields.add(field_id=wanted.id)
+        match value:
+            case ("ternary", given, mask):
+                part.ternary.value, part.ternary.mask = _bytes(given, size), _bytes(mask, size)
+            case ("lpm", given, length):
+                part.lpm.value, part.lpm.prefix_len = _bytes(given, size), int(length)
+            case ("range", low, high):
+                part.range.low, part.range.high = _bytes(low, size), _bytes(high, size)
+            case bytes() | int():
+                part.exact.value = _bytes(value, size)
+    action = table.actions[action_name]
+    entry.data.action_id = action.id
+    for name, given in data.items():
+        wanted = action.fields[name]
+        entry.data.fields.add(field_id=wanted.id, stream=_bytes(given, wanted.size or 0))
+    return made
+
+
+def relay_entity(schema: Schema, made: RelayEntry) -> pb.Entity:
+    """A relay entry, with the smallest action that can say it, as the agent chooses."""
+    src, dst, six = made.src, made.dst, made.key.src.version == 6
+    table = "relay6" if six else "relay"
+    data: dict[str, bytes | int] = {"dst_addr": dst.addr, "dst_port": dst.port, "src_port": src.port}
+    if dst.version != made.key.dst.version:
+        action = "relay6_to_v4" if six else "relay_to_v6"
+    else:
+        action = f"{table}_to" if src.addr == made.key.dst.addr and made.dscp is None else f"{table}_to_from"
+    if not action.endswith("_to"):
+        data |= {"src_addr": src.addr, "set_dscp": int(made.dscp is not None), "dscp": made.dscp or 0}
+    key: dict[str, Key] = {"src_addr": made.key.src.addr, "dst_addr": made.key.dst.addr, "src_port": made.key.src.port, "dst_port": made.key.dst.port}
+    return entity(schema, f"Ingress.{table}", key, f"Ingress.{action}", data)
+
+
+def scene_entities(schema: Schema, ports: Mapping[Port, tuple[int, str]]) -> list[pb.Entity]:
+    """The switch of the vectors' scene, without relay entries."""
+
+    def mac(text: str) -> bytes:
+        return bytes.fromhex(text.replace(":", ""))
+
+    made = []
+    for hop in NEXTHOPS:
+        data: dict[str, bytes | int] = {"src_mac": mac(hop.src_mac), "dst_mac": mac(hop.dst_mac)}
+        if hop.vlan:
+            data["vlan"] = hop.vlan
+        made.append(entity(schema, "Egress.nexthop", {"nexthop": hop.number}, "Egress.send_tagged" if hop.vlan else "Egress.send", data))
+    for prefix, hop in ROUTES:
+        network = ipaddress.ip_network(prefix)
+        six = "6" if network.version == 6 else ""
+        key: dict[str, Key] = {"dst_addr": ("lpm", network.network_address.packed, network.prefixlen)}
+        made.append(entity(schema, f"Ingress.route{six}", key, f"Ingress.forward{six}", {"port": ports[hop.port][0], "nexthop": hop.number}))
+    for media in MEDIA:
+        six = "6" if len(media.addr) == 16 else ""
+        key = {"dst_addr": media.addr, "dst_port": ("range", media.first_port, media.last_port), "$MATCH_PRIORITY": 1}
+        made.append(entity(schema, f"Ingress.media{six}", key, f"Ingress.is_media{six}", {}))
+    whole_port, whole_mac = 0x1FF, 0xFFFFFFFFFFFF
+    for port, address in ROUTED_MACS:
+        key = {"ingress_port": ("ternary", ports[port][0], whole_port), "hdr.ethernet.dst_addr": ("ternary", mac(address), whole_mac), "$MATCH_PRIORITY": 1}
+        made.append(entity(schema, "Ingress.layer2", key, "Ingress.route_frame", {}))
+    key = {"ingress_port": ("ternary", ports[Port.CPU][0], whole_port), "hdr.ethernet.dst_addr": ("ternary", mac(MAC_A), whole_mac), "$MATCH_PRIORITY": 1}
+    made.append(entity(schema, "Ingress.layer2", key, "Ingress.bridge_to", {"port": ports[Port.A][0]}))
+    key = {"dst_addr": ("lpm", ipaddress.ip_address(SWITCH_ADDRESS).packed, 32)}
+    made.append(entity(schema, "Ingress.route", key, "Ingress.to_cpu", {"port": ports[Port.CPU][0]}))
+    return made
+
+
+@dataclass
+class Tofino:
+    """A switch whose tables are filled; frames go in and come out through PTF."""
+
+    client: BfrtClient
+    schema: Schema
+    dataplane: Any
+    ports: Mapping[Port, tuple[int, str]]
+    raised: list[LearnNotice] = field(default_factory=list)
+
+    def send(self, port: Port, frame: bytes) -> None:
+        self.dataplane.send(0, int(port), frame)
+
+    async def received(self, expected: int, *, patience: float = 5.0, quiet: float = 0.3) -> list[tuple[Port, bytes]]:
+        """Frames that came out: waits for `expected` of them, then for more until it is quiet."""
+        frames: list[tuple[Port, bytes]] = []
+        deadline = time.monotonic() + patience
+        while True:
+            wait = quiet if len(frames) >= expected else max(0.0, deadline - time.monotonic())
+            result = await asyncio.to_thread(self.dataplane.poll, device_number=0, timeout=wait)
+            if not isinstance(result, self.dataplane.PollSuccess):
+                return frames
+            frames.append((Port(result.port), bytes(result.packet)))
+
+    async def notices(self, expected: int, *, patience: float = 5.0) -> list[LearnNotice]:
+        deadline = time.monotonic() + patience
+        while len(self.raised) < expected and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        found, self.raised[:] = list(self.raised), []
+        return found
+
+    def learned(self, digest: pb.DigestList) -> None:
+        learn = self.schema.learns.by_id[digest.digest_id]
+        names = {field.id: field.name for field in learn.fields}
+        for data in digest.data:
+            values = {names[item.field_id]: item.stream for item in data.fields}
+            number = {name: int.from_bytes(value, "big") for name, value in values.items() if "addr" not in name}
+            key = FiveTuple(Endpoint(values["src_addr"], number["src_port"]), Endpoint(values["dst_addr"], number["dst_port"]))
+            self.raised.append(LearnNotice(key, number["rtp_version"], number["payload_type"], number["seq"], number["ssrc"]))
+
+
+@contextlib.asynccontextmanager
+async def filled(entries: Iterable[RelayEntry]) -> AsyncIterator[Tofino]:
+    """Connect, fill the tables, open the ports; the entries are taken out afterwards. Raises RuntimeError."""
+    from ptf.dataplane import DataPlane
+
+    ports = read_ports(os.environ["SHUNT_PTF_PORTS"])
+    client = BfrtClient(os.environ["SHUNT_PTF_TARGET"], client_id=os.getpid() & 0xFFFF)
+    up = asyncio.Event()
+    client.on_up = lambda schema: up.set()
+    client.start()
+    dataplane = DataPlane({"platform": "eth"})
+    written: list[pb.Entity] = []
+    try:
+        try:
+            await asyncio.wait_for(up.wait(), _CONNECT_TIMEOUT)
+        except TimeoutError:
+            raise RuntimeError(f"{client.target}: {client.last_error}") from None
+        assert client.schema is not None
+        made = Tofino(client, client.schema, dataplane, ports)
+        client.on_digest = made.learned
+        for port, (_, interface) in ports.items():
+            dataplane.port_add(interface, 0, int(port))
+        written = [*scene_entities(client.schema, ports), *(relay_entity(client.schema, entry) for entry in entries)]
+        errors = [error for error in await client.write_entities(pb.Update.INSERT, written) if error is not None]
+        if errors:
+            raise RuntimeError(f"{client.target}: {errors[0]}")
+        punt = entity(client.schema, "Ingress.punt", {}, "Ingress.to_cpu", {"port": ports[Port.CPU][0]}, default=True)
+        await client.write_entities(pb.Update.MODIFY, [punt])
+        yield made
+    finally:
+        if client.connected and written:
+            for item in written:
+                item.table_entry.ClearField("data")
+            await client.write_entities(pb.Update.DELETE, written)
+        dataplane.kill()
+        await client.close()
