@@ -24,7 +24,7 @@ from shunt.events.current import CURRENT_CALL
 from shunt.learning.latch import Verdict
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, StreamStats
-from shunt.tables.relay_table import RelayTable
+from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 
 log = logging.getLogger(__name__)
 
@@ -421,35 +421,45 @@ class Offloader:
         async with self._reconciling:
             self.reconciled = False
             declared = await self.table.declare_media(self.media)
-            if not declared.ok:
+            while not declared.ok:
                 log.error("the data plane does not take the media addresses, so nothing can be learned: %s", declared.detail or declared.outcome.value)
+                await asyncio.sleep(RETRY_AFTER[declared.outcome])
+                if not self.table.connected:
+                    return
+                declared = await self.table.declare_media(self.media)
             await self.loaded.wait()
-            touched = self._touched = set()
+            touched = self._touched = set()  # written while this goes on: what was read of them may be old
             try:
-                present = await self.table.entries()
+                await self._compare(touched)
+            except DataPlaneUnavailable as error:
+                log.warning("the table was not compared: %s", error)  # it is again when the data plane is back
+                return
             finally:
                 self._touched = None
-            for key in touched:  # written since: what was read of them may be old
-                present.pop(key, None)
-            lost = {}
-            for number, (key, stream) in enumerate(list(self.entries.items())):
-                if number % _WRITTEN_AT_ONCE == _WRITTEN_AT_ONCE - 1:
-                    await asyncio.sleep(0)
-                if key not in touched and not _same_rewrite(present.get(key), stream.installed):
-                    lost[key] = stream
-                    if key not in present:
-                        # What it had counted when it was last read is all that will be known of it.
-                        add_stats(stream.past, stream.live)
-                        stream.measured.add(stream.live)
-                        stream.live = None
-            await self._write_again(lost, present)
-            now = self.clock()
-            for key, entry in present.items():
-                if key not in self.entries and key not in self._doomed and not self._adopt(key, entry, now):
-                    self.orphans.setdefault(key, now)
             await self.sweep_doomed()
             await self._sync_all()
             self.reconciled = True
+
+    async def _compare(self, touched: set[FiveTuple]) -> None:
+        """Read the table; what it has lost is written again, what it has besides is adopted or an orphan."""
+        assert self.table is not None
+        present = await self.table.entries()
+        lost = {}
+        for number, (key, stream) in enumerate(list(self.entries.items())):
+            if number % _WRITTEN_AT_ONCE == _WRITTEN_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if key not in touched and not _same_rewrite(present.get(key), stream.installed):
+                lost[key] = stream
+                if key not in present:
+                    # What it had counted when it was last read is all that will be known of it.
+                    add_stats(stream.past, stream.live)
+                    stream.measured.add(stream.live)
+                    stream.live = None
+        await self._write_again(lost, present)
+        now = self.clock()
+        for key, entry in present.items():
+            if key not in touched and key not in self.entries and key not in self._doomed and not self._adopt(key, entry, now):
+                self.orphans.setdefault(key, now)
 
     async def _write_again(self, lost: dict[FiveTuple, Stream], present: dict[FiveTuple, RelayEntry]) -> None:
         """Put in again what the data plane has lost, or has something else in place of: many at a time. What fails is left to sync()."""
@@ -523,11 +533,13 @@ class Offloader:
         """Delete the entries of which it is not known whether they are in and that nobody wants."""
         if not self._doomed or self.table is None or not self.table.connected:
             return
-        keys = [key for key in self._doomed if key not in self.entries]
-        self._doomed.clear()
+        self._doomed.difference_update([key for key in self._doomed if key in self.entries])
+        keys = list(self._doomed)
+        if self._touched is not None:
+            self._touched.update(keys)
         for key, (result, _) in zip(keys, await self.table.delete_many(keys)):
-            if not result.ok and key not in self.entries:
-                self._doomed.add(key)
+            if result.ok:
+                self._doomed.discard(key)
 
     async def sweep_orphans(self) -> None:
         """Delete entries that no call of ours claims once nothing uses them (they are of an agent before us)."""
@@ -540,6 +552,8 @@ class Offloader:
             key for key in self.orphans
             if key not in self.entries and ((stat := stats.get(key)) is None or (stat.idle_ms is not None and stat.idle_ms > ORPHAN_IDLE_MS))
         ]
+        if self._touched is not None:
+            self._touched.update(idle)
         for key, (result, _) in zip(idle, await self.table.delete_many(idle)):
             if result.ok:
                 self.orphans.pop(key, None)
