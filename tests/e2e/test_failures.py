@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -29,57 +30,35 @@ def _assert_unharmed(outcome: Outcome) -> None:
     assert all(d.sent >= ENOUGH for d in packets.directions), packets.directions
 
 
-def test_agent_killed(own_lab: Lab) -> None:
-    """Entries stay while there is no agent; the next one finds call and entries again, and BYE clears them."""
-    edge = own_lab.edge
+def _killed_in_a_call(lab: Lab, victim: str, restart: Callable[[], None]) -> None:
+    """Kill a process in mid-call and start it again a second later: this call is unharmed, and so is the next."""
 
     def during() -> None:
-        _kill(edge.agent)
+        _kill(getattr(lab.edge, victim))
         time.sleep(1.0)
-        edge.start_agent()
+        restart()
 
-    outcome = place(own_lab, "uac_call", "uas_answer", talk_ms=TALK_MS, during=during)
-    _assert_unharmed(outcome)
-    await_clean(own_lab)
-    after = place(own_lab, "uac_call", "uas_answer")
-    assert after.last_up
-    await_clean(own_lab)
+    _assert_unharmed(place(lab, "uac_call", "uas_answer", talk_ms=TALK_MS, during=during))
+    await_clean(lab)
+    assert place(lab, "uac_call", "uas_answer").last_up
+    await_clean(lab)
+
+
+def test_agent_killed(own_lab: Lab) -> None:
+    """Entries stay while there is no agent; the next one finds call and entries again, and BYE clears them."""
+    _killed_in_a_call(own_lab, "agent", own_lab.edge.start_agent)
 
 
 def test_softswitch_killed(own_lab: Lab) -> None:
     """The program in the kernel forwards on; the next process takes it over with its entries."""
-    edge = own_lab.edge
-
-    def during() -> None:
-        _kill(edge.softswitch)
-        time.sleep(1.0)
-        edge.start_softswitch()
-
-    outcome = place(own_lab, "uac_call", "uas_answer", talk_ms=TALK_MS, during=during)
-    _assert_unharmed(outcome)
-    await_clean(own_lab)
-    after = place(own_lab, "uac_call", "uas_answer")
-    assert after.last_up
-    await_clean(own_lab)
+    _killed_in_a_call(own_lab, "softswitch", own_lab.edge.start_softswitch)
 
 
 def test_relay_killed(own_lab: Lab) -> None:
     """An offloaded call does not notice; the next relay serves the next call."""
-    edge = own_lab.edge
-    if edge.relay is None:
+    if own_lab.edge.relay is None:
         pytest.skip("RELAY=builtin: the relay is part of the agent, and test_agent_killed kills that")
-
-    def during() -> None:
-        _kill(edge.relay)
-        time.sleep(1.0)
-        edge.start_relay()
-
-    outcome = place(own_lab, "uac_call", "uas_answer", talk_ms=TALK_MS, during=during)
-    _assert_unharmed(outcome)
-    await_clean(own_lab)
-    after = place(own_lab, "uac_call", "uas_answer")
-    assert after.last_up
-    await_clean(own_lab)
+    _killed_in_a_call(own_lab, "relay", own_lab.edge.start_relay)
 
 
 def test_sip_server_killed(own_lab: Lab) -> None:
