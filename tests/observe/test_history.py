@@ -140,3 +140,18 @@ def test_every_kind_of_event_can_be_written() -> None:
         shown = event_view(event, seen[0].at)
         assert shown["title"] and isinstance(shown["text"], str) and one_line(event)
     assert isinstance(seen[0], Event) and event_view(seen[0], seen[0].at)["after_ms"] == 0
+
+
+def test_a_flood_of_invites_to_nobody_is_bounded_in_bytes() -> None:
+    """Each with a Call-ID of its own: an attacker's cheapest way to fill a history."""
+    import tracemalloc
+
+    history = History(events=5000)
+    bus = bus_with(history)
+    source = Endpoint.parse("198.51.100.9:5060")
+    tracemalloc.start()
+    for n in range(20_000):
+        bus.emit(SIP, f"flood{n}@x", "INVITE", source=source, destination=source, cseq="INVITE", from_tag="a", to_tag=None, sdp=(), lines=())
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(history) <= 5000 and size / 5000 < 2000, f"{size / 5000:.0f} bytes each"

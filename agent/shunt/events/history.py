@@ -16,32 +16,43 @@ _MERGE_KEYS = 8  # sources told apart within the window; the rest count together
 
 
 class _Track:
-    """The events of one call-id. Learn notices are kept apart: they come in any number."""
+    """The events of one call-id. Learn notices are kept apart: they come in any number.
 
-    __slots__ = ("first", "last", "notices", "left_out", "ended", "has_media", "_merging", "_window")
+    What an INVITE without more would not need is made when it is needed: such come in floods.
+    """
+
+    __slots__ = ("first", "last", "notices", "left_out", "ended", "has_media", "_per_call", "_merging", "_window")
 
     def __init__(self, per_call: int) -> None:
         self.first: list[Event] = []
-        self.last: deque[Event] = deque(maxlen=per_call // 2)
-        self.notices: deque[Event] = deque(maxlen=per_call // 4)
+        self.last: deque[Event] | tuple[()] = ()
+        self.notices: deque[Event] | tuple[()] = ()
         self.left_out = 0
         self.ended = False
         self.has_media = False
-        self._merging: dict[tuple, Event] = {}
+        self._per_call = per_call
+        self._merging: dict[tuple, Event] | None = None
         self._window = 0.0
 
     def add(self, event: Event) -> int:
         """Keep an event; returns by how many more events are held now."""
-        if len(self.first) < (self.last.maxlen or 1) // 2:
+        if len(self.first) < self._per_call // 4:
             self.first.append(event)
             return 1
-        full = len(self.last) == self.last.maxlen
+        if isinstance(self.last, tuple):
+            self.last = deque(maxlen=self._per_call // 2)
+        return self._append(self.last, event)
+
+    def _append(self, events: deque[Event], event: Event) -> int:
+        full = len(events) == events.maxlen
         self.left_out += full
-        self.last.append(event)
+        events.append(event)
         return 0 if full else 1
 
     def add_notice(self, event: Event) -> int:
         """Keep a learn notice, merged with like ones of the last second."""
+        if self._merging is None or isinstance(self.notices, tuple):
+            self._merging, self.notices = {}, deque(maxlen=self._per_call // 4)
         if event.at - self._window > _MERGE_WINDOW:
             self._merging.clear()
             self._window = event.at
@@ -55,10 +66,7 @@ class _Track:
             like.until = event.at
             return 0
         self._merging[key] = event
-        full = len(self.notices) == self.notices.maxlen
-        self.left_out += full
-        self.notices.append(event)
-        return 0 if full else 1
+        return self._append(self.notices, event)
 
     def __len__(self) -> int:
         return len(self.first) + len(self.last) + len(self.notices)
