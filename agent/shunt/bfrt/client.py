@@ -49,7 +49,7 @@ _SUBSCRIBE_TIMEOUT = 5.0
 # A target that answers nothing for so many seconds, though asked, is as good as gone: its connection may
 # stand, but who waits for it waits in vain.
 _HUNG = 4.0
-_BACKOFF = (0.1, 5.0)
+_BACKOFF = (0.1, 0.5)  # seconds; a restarted data plane must not wait for us
 _SERVICE = "/bfrt_proto.BfRuntime/"
 
 
