@@ -67,7 +67,7 @@ async def test_a_call_becomes_log_lines_and_two_reports(server: Server) -> None:
     assert {packet.correlation_id for packet in packets} == {b"c1"} and {packet.capture_id for packet in packets} == {77}
     assert all(packet.seconds > 1_700_000_000 for packet in packets)
     lines = [packet.payload.decode() for packet in packets if packet.kind == KIND_LOG]
-    assert any("U offer" in line for line in lines) and any("insert: installed" in line for line in lines) and any("offloaded" in line for line in lines)
+    assert any("U: the caller's media" in line for line in lines) and any("insert: installed" in line for line in lines) and any("offloaded" in line for line in lines)
     reports = [(json.loads(packet.payload), packet) for packet in packets if packet.kind == KIND_RTP_REPORT]
     assert len(reports) == 2
     body, packet = reports[0]

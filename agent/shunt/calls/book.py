@@ -131,6 +131,13 @@ class CallBook:
         fresh = leg.signalled is None
         return Change(line, side, moved, changed=moved or (not fresh and leg.modifiers != command.modifiers))
 
+    def described(self, command: Command) -> str | None:
+        """Whose media a U or L describes, "caller" or "callee"; None where that is not known, and for other commands."""
+        if command.verb not in ("U", "L"):
+            return None
+        found = self.find(command)
+        return None if found is None else self._described(command, found[1]).value
+
     @staticmethod
     def _described(command: Command, swapped: bool) -> Side:
         caller = (command.verb == "U") != swapped

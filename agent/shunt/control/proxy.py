@@ -79,7 +79,7 @@ class ControlProxy:
             CURRENT_CALL.reset(token)
             relay = relay or self._relay_of(command)
             self.offloader.events.emit(
-                CONTROL, command.call_id or "", command.verb, at=began, media=command.from_media, command=body[:_KEPT], reply=reply[:_KEPT] if reply is not None else None,
+                CONTROL, command.call_id or "", command.verb, at=began, media=command.from_media, party=self.book.described(command), command=body[:_KEPT], reply=reply[:_KEPT] if reply is not None else None,
                 relay=relay.name if relay is not None else None, peer=peer_ip, seconds=time.monotonic() - began,
             )
         return reply

@@ -67,6 +67,8 @@ def title(event: Event) -> str:
         phrase = _PHRASES.get(event.what, "")
         return f"{event.what} {phrase}".strip() + (f" ({facts['cseq']})" if event.what.isdigit() and facts["cseq"] != "INVITE" else "")
     if event.kind == CONTROL:
+        if event.party is not None:
+            return f"{event.what}: the {event.party}'s media"
         return f"{event.what} {_COMMANDS.get(event.what, '')}".strip()
     if event.kind == LEARN:
         return f"{(event.component or '').upper()} from {facts['source']}: {event.what}" + (f" ×{event.count}" if event.count > 1 else "")

@@ -62,7 +62,9 @@ const Ladder = (() => {
         }
       }
     }
-    return found;
+    // A reply comes when it comes, and not right behind its command.
+    const at = (row) => row.event.after_ms + (row.shift || 0);
+    return found.sort((a, b) => at(a) - at(b));
   }
 
   const arrow = (stream) => (stream || "").replace("->", " → ");
