@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,26 @@ async def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch, caplog) ->
     await writer.close()
     assert [row["call_id"] for row in parsed(path.read_text())] == ["c1", "c2"]
     assert sum("No space left" in line.message for line in caplog.records) == 1, "one line of log, not one a second"
+
+
+async def test_closing_during_a_write_writes_once(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(writing, "_GATHER_S", 0.0)
+    began, real = asyncio.Event(), writing.append
+    loop = asyncio.get_running_loop()
+
+    def slow(path: str, header: str, data: bytes) -> None:
+        loop.call_soon_threadsafe(began.set)
+        time.sleep(0.1)
+        real(path, header, data)
+
+    monkeypatch.setattr(writing, "append", slow)
+    writer = RecordWriter(None, str(tmp_path / "cdr.jsonl"))
+    writer.start()
+    writer.put(entry("c1"))
+    await began.wait()
+    writer.put(entry("c2"))
+    await writer.close()
+    assert [json.loads(line)["call_id"] for line in (tmp_path / "cdr.jsonl").read_text().splitlines()] == ["c1", "c2"]
 
 
 async def test_a_folder_that_is_not_there_is_named_and_waited_for(tmp_path: Path, monkeypatch, caplog) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import deque
@@ -34,7 +35,9 @@ class RecordWriter:
         self._waiting: deque[dict[str, Any]] = deque()
         # A record is due in both files; one of them may fail while the other does not.
         self._rest: list[tuple[str, str, bytes]] = []
+        self._rest_count = 0
         self._due = asyncio.Event()
+        self._closing = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cdr")
         self._task: asyncio.Task[None] | None = None
         self._healthy = True
@@ -52,13 +55,18 @@ class RecordWriter:
         self._due.set()
 
     async def _run(self) -> None:
-        while True:
+        # Never cancelled: a write that is under way in the thread would be done a second time by close().
+        while not self._closing.is_set():
             await self._due.wait()
-            await asyncio.sleep(_GATHER_S)
+            await self._pause(_GATHER_S)
             self._due.clear()
             if not await self._flush():
-                await asyncio.sleep(_RETRY_S)
+                await self._pause(_RETRY_S)
                 self._due.set()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
 
     async def _flush(self) -> bool:
         """Write what waits; whether all of it is written."""
@@ -95,9 +103,10 @@ class RecordWriter:
 
     async def close(self) -> None:
         """Write what waits, once, and end."""
+        self._closing.set()
+        self._due.set()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._task
         if not await self._flush():
             log.error("call records: %d could not be written", len(self._waiting) + self._rest_count)
         self._thread.shutdown()
