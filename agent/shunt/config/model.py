@@ -6,8 +6,10 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from shunt.config.section import Location, Section
+from shunt.config.switch import Switch
 from shunt.config.values import (
     AbsolutePath,
     ApiListen,
@@ -30,15 +32,7 @@ from shunt.config.values import (
     host_port,
 )
 
-Location = tuple[str | int, ...]
-
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
-
-
-class Section(BaseModel):
-    """One section: unknown keys are errors, and no value is bent into another type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Control(Section):
@@ -234,6 +228,7 @@ class Config(Section):
     homer: Homer | None = Field(default=None, description="Reports to Homer; absent: none are sent.")
     log: Log = Field(default=Log(), description="The log.")
     softswitch: Softswitch | None = Field(default=None, description="The Linux data plane.")
+    switch: Switch | None = Field(default=None, description="Ports and routes of a Tofino switch, for its set-up script.")
 
     @property
     def serves_agent(self) -> bool:
@@ -242,10 +237,10 @@ class Config(Section):
 
     def problems(self) -> list[tuple[Location, str]]:
         """What is wrong between keys that are right by themselves: (location, message), in file order by section."""
-        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._cdr_problems(), *self._softswitch_problems()]
+        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._cdr_problems(), *self._softswitch_problems(), *self._switch_problems()]
 
     def _relay_problems(self) -> Iterator[tuple[Location, str]]:
-        only_softswitch = self.softswitch is not None and self.model_fields_set <= {"softswitch", "log"}
+        only_softswitch = (self.softswitch or self.switch) is not None and self.model_fields_set <= {"softswitch", "switch", "log"}
         if not self.serves_agent and not only_softswitch:
             yield (), "no relay: give relays, builtin_relay or both"
         names: dict[str, int] = {}
@@ -325,6 +320,10 @@ class Config(Section):
             yield ("cdr",), "names no file: give csv, json_lines or both"
         elif self.cdr is not None and self.cdr.csv == self.cdr.json_lines:
             yield ("cdr", "json_lines"), "is the file of csv too"
+
+    def _switch_problems(self) -> Iterator[tuple[Location, str]]:
+        for where, message in self.switch.problems() if self.switch is not None else ():
+            yield ("switch", *where), message
 
     def _softswitch_problems(self) -> Iterator[tuple[Location, str]]:
         if self.softswitch is None:
