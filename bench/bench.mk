@@ -15,3 +15,9 @@ bench-restart: setup
 ## make bench-bfrt   BF Runtime writes, reads and reconciling against a softswitch
 bench-bfrt: setup
 	@$(BIN)/python -m bench.bfrt
+
+.PHONY: fuzz
+FUZZ_INPUTS ?= 200000
+## make fuzz   every parser of outside bytes under a coverage-guided fuzzer (FUZZ_INPUTS=10000000 for a long run)
+fuzz: setup
+	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.run --inputs $(FUZZ_INPUTS)

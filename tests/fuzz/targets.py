@@ -1,0 +1,272 @@
+"""What is fuzzed: for each parser a function that takes any bytes and may fail only as the parser says it does.
+
+A target that returns has kept its promises; any exception is a finding. Where a parser has an inverse, or
+a second parser reads what it passes on, that is checked too.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from shunt.bfrt.schema import Schema, SchemaError
+from shunt.config.load import ConfigError, loads
+from shunt.control.framing import info_reply_end, parse_address, take_line
+from shunt.hep import codec as hep
+from shunt.hep import sip
+from shunt.journal import Journal, encode_call
+from shunt.learning.latch import LatchPolicy
+from shunt.net import Endpoint
+from shunt.relay.learning import read_rtcp, read_rtp
+from shunt.relay.notify import parse_target
+from shunt.rtpproxy import codec
+from shunt.tables.target import Answers, Plan
+from shunt_softswitch import schema
+from shunt_softswitch.service import BfRuntimeService
+from tests.bfrt.fake_dataplane import FakeDataPlane
+
+
+def rtpproxy_command(data: bytes) -> None:
+    """Datagram, command, and what is made of them on the way to the relay."""
+    try:
+        cookie, body = codec.parse_datagram(data)
+    except codec.CodecError:
+        cookie, body = b"1", data
+    try:
+        command = codec.parse_command(body, cookie)
+    except codec.CodecError:
+        return
+    assert command.raw == body
+    passed_on = codec.rewrite_notify_self(command, "192.0.2.1")
+    assert codec.parse_command(passed_on).verb == command.verb
+    try:
+        codec.sub_lookup(command)
+        codec.keepalive_modifiers(command.flags)
+        assert command.endpoint is None or command.endpoint.port <= 65535
+    except codec.CodecError:
+        pass
+
+
+def rtpproxy_reply(data: bytes) -> None:
+    """Replies to U and L, and one to a Q whose command precedes it on a line of its own."""
+    for parse in (codec.parse_reply, codec.parse_ports_reply):
+        try:
+            parse(data)
+        except codec.CodecError:
+            pass
+    line, _, reply = data.partition(b"\n")
+    try:
+        command = codec.parse_command(line)
+        if command.verb == "Q":
+            codec.parse_query_reply(command, reply)
+            again = codec.rewrite_query_reply(command, reply, {"npkts_ina": 1, "nrelayed": 2})
+            codec.parse_query_reply(command, again)
+    except codec.CodecError:
+        pass
+
+
+def control_framing(data: bytes) -> None:
+    """Streams of commands and replies, and socket addresses."""
+    buffer = bytearray(data)
+    while (line := take_line(buffer)) is not None:
+        assert b"\n" not in line
+    assert 0 <= info_reply_end(data[:8], data) <= len(data)
+    text = data.decode("latin-1")
+    for parse in (parse_address, Endpoint.parse, lambda value: parse_target(value, "192.0.2.1")):
+        try:
+            parse(text)
+        except ValueError:
+            pass
+
+
+def hep3(data: bytes) -> None:
+    """A HEP packet; what was read is written and read to the same."""
+    try:
+        packet = hep.decode(data)
+    except hep.HepError:
+        return
+    try:
+        again = hep.encode(packet)
+    except hep.HepError:  # mixed IP versions, or a payload that was compressed and is too long without
+        return
+    assert hep.decode(again) == packet
+
+
+def sip_message(data: bytes) -> None:
+    """A SIP message with its SDP, however broken."""
+    try:
+        sip.parse(data)
+    except sip.SipError:
+        pass
+    sip.sdp_endpoints(data)
+    sip.sdp_media(data)
+
+
+def rtp_packet(data: bytes) -> None:
+    """RTP and RTCP headers."""
+    view = memoryview(data)
+    for read in (read_rtp, read_rtcp):
+        version_fits, ssrc, seq = read(view, len(data))
+        assert isinstance(version_fits, bool) and 0 <= ssrc < 1 << 32 and 0 <= seq < 1 << 16
+
+
+def bfrt_schema(data: bytes) -> None:
+    """The schema that a target hands out."""
+    try:
+        Plan(Schema.parse(data))
+    except SchemaError:
+        pass
+
+
+def configuration(data: bytes) -> None:
+    """shunt.yaml."""
+    try:
+        loads(data.decode("utf-8", "replace"))
+    except ConfigError as error:
+        assert error.problems and all(p.line >= 1 and p.column >= 1 for p in error.problems)
+
+
+def journal_row(data: bytes) -> None:
+    """A row of the journal, of this or another version; one that is read can be written again."""
+    call = _JOURNAL.read("c", data.decode("utf-8", "replace"), _POLICY, 1000.0)
+    if call is not None:
+        encode_call(call)
+
+
+def bfrt_answer(data: bytes) -> None:
+    """What a target answers to a read of the relay table."""
+    for size, target in _PLAN.relay.items():
+        try:
+            for _ in Answers(target).items(data):
+                pass
+        except SchemaError:
+            pass
+
+
+def bfrt_request(data: bytes) -> None:
+    """A Write and a Read as they reach the softswitch, from a client that is bound."""
+    context = _Context()
+    for begin in (lambda: _SERVICE.write(data, context), lambda: _drained(_SERVICE.read(data, context))):
+        try:
+            _run(begin())
+        except _Aborted:
+            pass
+    assert len(_PLANE.table) <= _PLANE.capacity
+    if _PLANE.table:
+        _SERVICE.clear_all()
+
+
+class _Aborted(Exception):
+    """The server refused the call."""
+
+
+class _Context:
+    """As much of a gRPC context as the service uses."""
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: object = ()) -> None:
+        assert isinstance(code, grpc.StatusCode) and code is not grpc.StatusCode.OK
+        raise _Aborted(details)
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def time_remaining(self) -> None:
+        return None
+
+    def set_trailing_metadata(self, metadata: object) -> None:
+        return None
+
+    async def write(self, message: object) -> None:
+        return None
+
+
+class _Nowhere:
+    """A store that is never asked."""
+
+    name = "fuzz"
+
+
+async def _drained(answers: Any) -> None:
+    async for _ in answers:
+        pass
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> None:
+    """Run a coroutine that never waits."""
+    try:
+        while True:
+            work.send(None)
+    except StopIteration:
+        return
+
+
+_SERVED = schema.load(50)
+_PLAN = Plan(_SERVED.schema)
+_PLANE = FakeDataPlane(capacity=50)
+_SERVICE = BfRuntimeService(_PLANE, _SERVED)
+_POLICY = LatchPolicy()
+_JOURNAL = Journal(_Nowhere())  # type: ignore[arg-type]
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target
+    for target in (
+        rtpproxy_command, rtpproxy_reply, control_framing, hep3, sip_message, rtp_packet, bfrt_schema, configuration, journal_row, bfrt_answer, bfrt_request,
+    )
+}
+
+
+def seeds() -> dict[str, list[bytes]]:
+    """A few inputs of each kind that are as they should be, for the fuzzer to start from."""
+    corpus = Path(__file__).resolve().parents[1] / "rtpproxy" / "corpus"
+    wire = sorted({ast.literal_eval(found) for path in corpus.glob("*.txt") for found in re.findall(r"b'(?:[^'\\\\]|\\\\.)*'", path.read_text(errors="replace"))})
+    invite = (
+        b"INVITE sip:bob@198.18.0.1 SIP/2.0\r\nVia: SIP/2.0/UDP 198.18.1.2:5060;branch=z9hG4bK1\r\nFrom: <sip:a@x>;tag=A\r\nTo: <sip:b@x>\r\n"
+        b"Call-ID: c1\r\nCSeq: 1 INVITE\r\nContent-Type: application/sdp\r\nContent-Length: 115\r\n\r\n"
+        b"v=0\r\no=- 1 1 IN IP4 198.18.1.2\r\ns=-\r\nc=IN IP4 198.18.1.2\r\nt=0 0\r\nm=audio 6000 RTP/AVP 8 0\r\na=rtpmap:8 PCMA/8000\r\n"
+    )
+    program = _SERVED.program_json
+    return {
+        "rtpproxy_command": [
+            b"1_2 Uc0,8 c1 198.18.1.2 6000 A;1 tcp:%%CC_SELF%%:9999 tag", b"1_2 Lc8 c1 198.18.2.2 7000 A;1 B;1", b"3 D c1 A B", b"4 VF 20040107",
+            b"5 Q c1 A B", b"6 Uii c1 fd91::2 6000 A;1 && S ttl=3600", b"7 P1 c1 file codec A B", b"8 G npkts_relayed", *wire[::4],
+        ],
+        "rtpproxy_reply": [b"36000 198.18.0.1", b"36000 fd91::1", b"E50", b"0", b"Q c1 A B\n60 1 2 3 0", b"Qv c1 A B npkts_ina ttl\n12 60"],
+        "control_framing": [b"udp:127.0.0.1:22221", b"unix:/run/x.sock", b"tcp:[::1]:9999", b"V\nI\n", b"active sessions: 1\npackets transmitted: 3\n"],
+        "hep3": [hep.encode(hep.HepPacket(Endpoint.of("198.18.1.2", 5060), Endpoint.of("198.18.0.1", 5060), invite))],
+        "sip_message": [
+            invite, b"SIP/2.0 200 OK\r\nCall-ID: c1\r\nCSeq: 1 INVITE\r\nFrom: <sip:a@x>;tag=A\r\nTo: <sip:b@x>;tag=B\r\n\r\n",
+            b"BYE sip:b SIP/2.0\r\ni: c1\r\nf: a;tag=A\r\nt: b;tag=B\r\nCSeq: 2 BYE\r\n\r\n",
+        ],
+        "rtp_packet": [bytes.fromhex("8008000100000001deadbeef") + bytes(20), bytes.fromhex("80c8000600000001") + bytes(20)],
+        "bfrt_schema": [program if isinstance(program, bytes) else program.encode()],
+        "configuration": [
+            b"builtin_relay: {addresses: [127.0.0.1]}\n",
+            b"relays:\n  - {name: a, socket: 'udp:127.0.0.1:1', media: [{address: 10.0.0.1, ports: 35000-65000}]}\ndata_plane: {}\njournal: {redis: 'redis://h:1/0'}\n",
+        ],
+        "journal_row": [_row().encode()],
+        "bfrt_answer": [b"", b"\x0a\x02\x0a\x00"],
+        "bfrt_request": [b"", _write()],
+    }
+
+
+def _write() -> bytes:
+    from shunt.bfrt._pb import bfruntime_pb2 as pb
+    from tests.bfrt.conftest import insert
+
+    return pb.WriteRequest(client_id=1, p4_name="relay", updates=[insert(1), insert(2)]).SerializeToString()
+
+
+def _row() -> str:
+    from shunt.calls.model import Call, new_line
+
+    call = Call("c1", "r1", 1000.0, 1.0)
+    call.lines.append(new_line(call, "A", 1, 1000.0, _POLICY))
+    text = json.loads(encode_call(call))
+    text["lines"][0]["legs"]["caller"]["relay"] = ["0a5b0101", 36000]
+    return json.dumps(text)
