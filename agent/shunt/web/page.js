@@ -156,7 +156,7 @@ function writeOverview(status, metrics) {
   }));
   const reasons = Object.entries(status.streams_by_reason || {}).filter(([, n]) => n).sort((a, b) => b[1] - a[1]);
   const most_ = Math.max(1, ...reasons.map(([, n]) => n));
-  $("reasons").replaceChildren(...(reasons.length ? reasons.map(([name, n]) => make("div", "share", make("span", "", name), bar(n / most_, name === "offloaded" || name === "one-way" ? "" : "warn"), make("b", "", number(n)))) : [make("p", "muted", "No streams.")]));
+  $("reasons").replaceChildren(...(reasons.length ? reasons.map(([name, n]) => make("div", "share", make("span", "", name), bar(n / most_, name === "offloaded" ? "" : "warn"), make("b", "", number(n)))) : [make("p", "muted", "No streams.")]));
   const failures = [
     ...metrics.filter((m) => m.name === "shunt_offload_failures_total" && m.value).map((m) => [m.labels.reason, m.value]),
     ...Object.entries(status.limits || {}).filter(([, n]) => n).map(([name, n]) => [name.replaceAll("_", " "), n]),
@@ -175,7 +175,9 @@ function stateChips(call, direction) {
 async function writeCalls() {
   const query = new URLSearchParams({limit: PAGE});
   if ($("match").value) query.set("match", $("match").value.trim());
-  if ($("state").value) query.set("state", $("state").value);
+  const [state, reason] = $("state").value.split("reason:");
+  if (state) query.set("state", state);
+  if (reason) query.set("reason", reason);
   let page;
   if (offset === null) {
     // The API counts from the oldest; the newest are what one looks for.
