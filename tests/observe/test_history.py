@@ -9,6 +9,7 @@ from shunt.events.history import History
 from shunt.events.view import event_view, one_line
 from shunt.net import Endpoint
 from shunt.tables.entry import Outcome
+from tests.agent.parts import Core
 
 
 def bus_with(history: History) -> EventBus:
@@ -94,6 +95,19 @@ def test_all_calls_together_are_bounded_and_ended_ones_go_first() -> None:
     for n in range(5000):
         bus.emit(CONTROL, f"running{n}", "U", command=b"U", reply=b"1", relay="r1", seconds=0.1)
     assert history.held <= 1000 and len(history) <= 1000
+
+
+async def test_real_calls_that_ended_make_room_for_one_that_runs() -> None:
+    """The delete that ends a call is reported after its end: that must not make it a running call again."""
+    core, history = Core(), History(events=600)
+    core.offloader.events.subscribe(history)
+    ports = await core.call("long")
+    await core.packet("10.91.1.2:6000", ports[0])
+    for n in range(60):
+        await core.call(f"short{n}")
+        await core.say(f"D short{n} A B")
+    assert history.held <= 600 and history.calls_forgotten > 10
+    assert any(event.kind == LEARN for event in history.of("long")[0])
 
 
 def test_branches_of_rtp_relay_belong_to_their_call() -> None:

@@ -97,7 +97,7 @@ class History:
             return
         track = self._running.get(call_id)
         if track is None:
-            track = self._open(call_id, kind)
+            track = self._open(event)
         self.held += track.add_notice(event) if kind == LEARN else track.add(event)
         if kind == CONTROL:
             track.has_media = True
@@ -108,10 +108,11 @@ class History:
         if self.held > self.capacity:
             self._forget()
 
-    def _open(self, call_id: str, kind: str) -> _Track:
+    def _open(self, event: Event) -> _Track:
+        call_id = event.call_id
         track = self._ended.get(call_id)
         if track is not None:
-            if kind == CONTROL:
+            if event.kind == CONTROL and event.what in ("U", "L"):
                 # The call-id is used again, or another branch of it begins.
                 del self._ended[call_id]
                 track.ended = False
