@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from shunt.agent import Agent
@@ -120,7 +121,12 @@ async def whole(agent: Agent) -> str:
         relay.sessions, relay.packets_relayed = 1, 100
     agent._totals.update(TOTALS)
     agent.proxy.commands.update(core.proxy.commands)
-    return exposition(agent.status(), TOTALS, agent.registry()).decode()
+    return scrape(agent)
+
+
+def scrape(agent: Agent) -> str:
+    """What a scrape would get while a stream runs."""
+    return exposition(agent.status() | {"streams": {"offloaded": 2, "learning": 1, "relayed": 1}}, TOTALS, agent.registry()).decode()
 
 
 async def test_the_exposition_is_valid_and_no_series_comes_twice(agent: Agent) -> None:
@@ -128,18 +134,20 @@ async def test_the_exposition_is_valid_and_no_series_comes_twice(agent: Agent) -
     seen = [line.rsplit(" ", 1)[0] for line in text.splitlines() if line and not line.startswith("#")]
     assert len(seen) == len(set(seen))
     found = samples(text)
-    assert found["shunt_calls"][0].value == 0 and found["shunt_history_events"][0].value > 5
+    assert found["shunt_calls"][0].value == 0 and found["shunt_offload_share"][0].value == 0.5 and found["shunt_history_events"][0].value > 5
     assert found["shunt_table_operations_total"]
     helped = set(re.findall(r"^# HELP (\S+) (?=\S)", text, re.MULTILINE))
     assert {family.name for family in text_string_to_metric_families(text)} <= {name.removesuffix("_total") for name in helped} | helped
 
 
-async def test_every_expression_of_the_dashboard_has_its_metrics(agent: Agent) -> None:
+async def test_every_expression_of_dashboard_and_alerts_has_its_metrics(agent: Agent) -> None:
     names = set(samples(await whole(agent)))
     dashboard = json.loads((ROOT / "packaging/grafana/shunt.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     expressions += [variable["definition"] for variable in dashboard["templating"]["list"] if "definition" in variable]
-    assert len(expressions) > 50
+    rules = yaml.safe_load((ROOT / "packaging/prometheus/shunt.rules.yml").read_text())["groups"][0]["rules"]
+    expressions += [rule["expr"] for rule in rules if rule["alert"] != "ShuntDown"]
+    assert len(expressions) > 60
     for expression in expressions:
         used = set(re.findall(r"\bshunt_\w+", expression))
         assert used, expression
@@ -154,7 +162,7 @@ _cache: dict[int, dict[str, list]] = {}
 
 def samples_of(names: set[str], agent: Agent, name: str) -> list:
     if id(agent) not in _cache:
-        _cache[id(agent)] = samples(exposition(agent.status(), TOTALS, agent.registry()).decode())
+        _cache[id(agent)] = samples(scrape(agent))
     return _cache[id(agent)].get(name, [])
 
 
