@@ -24,6 +24,7 @@ from shunt.tables.collisions import Collisions
 from shunt.tables.doubt import Doubts, Wanted
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, Result, StreamStats
 from shunt.tables.operation import Job, Lanes, Operation
+from shunt.tables.samples import SamplePlan, Samples
 from shunt.tables.target import Answers, KeyedTable, Plan, StatsSource
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ _FEW = 64  # a question about so few entries need not go the way of the large an
 _READ_TIMEOUT = 5.0
 _READ_ALL_TIMEOUT = 60.0
 _LATE_WORDS = 0.1  # seconds that the result of a delete waits for the statistics, once the entry is out
+_SAMPLE_DELAY = 0.05
 _EXTENSION, _EXTENSIONS = 1.0, 10  # seconds, and how often, that a late caller waits on while others are answered
 _TURN = 1024  # entries of a large answer taken apart before others have their turn
 _INSERT, _MODIFY, _DELETE = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE
@@ -124,6 +126,9 @@ class RelayTable:
         self._client.on_digest = self._digest
         self._client.on_idle = self._idle
         self._plan: Plan | None = None
+        self._sample_plan: SamplePlan | None = None
+        self._samples = Samples()
+        self._sampling = asyncio.Event()
         self._hash_setting = stored_hash
         self._hashes: dict[int, Collisions] = {}  # by the size of an address, for tables that store hashes
         self._written: list[set[FiveTuple]] = []  # for each reading of everything: the keys written meanwhile
@@ -145,6 +150,7 @@ class RelayTable:
         for lane in self._lanes.values():
             self._spawn(self._work(lane))
         self._spawn(self._watch_doubts())
+        self._spawn(self._keep_samples())
 
     async def close(self) -> None:
         """Leave the data plane as it is; what is still on its way ends UNAVAILABLE. Idempotent."""
@@ -173,6 +179,8 @@ class RelayTable:
 
     def _check(self, schema: Schema) -> None:
         self._plan = plan = Plan(schema, self._hash_setting)
+        # Where every entry counts, nothing need be watched besides.
+        self._sample_plan = None if plan.counts else SamplePlan.of(schema)
         held = [key for collisions in self._hashes.values() for key in collisions.keys()]
         self._hashes = {size: Collisions(hashes) for size, hashes in plan.hashes.items() if hashes}
         # They may all still be in; reading the table shows which.
@@ -200,6 +208,7 @@ class RelayTable:
                 if error is not None:
                     log.warning("data plane %s: no idle notices: %s", self._client.target, error.message)
             self.data_plane = await self._name(plan)
+            await self._adopt_samples()
         except (BfrtUnavailable, BfrtRefused) as error:
             log.warning("data plane %s: %s", self._client.target, error)
             if not self._client.connected:
@@ -380,6 +389,8 @@ class RelayTable:
             self._believe(batch)
             if self._hashes:
                 self._free_hashes(batch)
+            if self._sample_plan is not None:
+                self._follow(batch)
             self._wake()
 
     async def _execute(self, manners: _Manners, batch: list[Operation]) -> None:
@@ -397,7 +408,7 @@ class RelayTable:
                 sent, updates = self._encode(plan, todo)
                 if not sent:
                     return
-                if words is None and sent[0].kind == _DELETE and plan.counts:
+                if words is None and sent[0].kind == _DELETE and (plan.counts or self._samples.indices):
                     words = self._spawn(self._read_last(plan, sent, manners.bulk))
                     await asyncio.wait({words}, timeout=manners.last_words)
                 try:
@@ -593,11 +604,13 @@ class RelayTable:
         """Last statistics of entries about to be deleted; without an answer they stay unknown."""
         keys = [operation.key for operation in operations]
         # All at once, so that every question is ahead of the delete.
-        questions = [
-            self._stats_of(source, answers, requests, timeout, bulk)
-            for size, (source, answers) in plan.stats.items()
-            for requests, timeout in _requests(source, size, keys)
-        ]
+        questions = [self._sampled(keys, bulk)]
+        if plan.counts:
+            questions += [
+                self._stats_of(source, answers, requests, timeout, bulk)
+                for size, (source, answers) in plan.stats.items()
+                for requests, timeout in _requests(source, size, keys)
+            ]
         by_key = {operation.key: operation for operation in operations}
         for found in await asyncio.gather(*questions, return_exceptions=True):
             if isinstance(found, (BfrtUnavailable, BfrtRefused, SchemaError)):
@@ -607,6 +620,90 @@ class RelayTable:
             else:
                 for key, stats in found.items():
                     by_key[key].stats = stats
+
+    # Streams that are watched because not every entry counts.
+
+    def _follow(self, operations: list[Operation]) -> None:
+        """Watch the streams that these operations put in, let go of those that they took out."""
+        done = [(operation.key, operation.entry) for operation in operations if operation.result is not None and operation.result.ok]
+        self._samples.want([key for key, entry in done if entry is not None])
+        self._samples.drop([key for key, entry in done if entry is None])
+        if self._samples.waiting:
+            self._sampling.set()
+
+    async def _adopt_samples(self) -> None:
+        """Take over what the target watches already, with its counts."""
+        plan = self._sample_plan
+        self._samples = Samples(plan.room if plan is not None else 0)
+        if plan is None:
+            return
+        watched = {}
+        for target in plan.targets.values():
+            for response in await self._client.read_raw([target.request(None)], timeout=_READ_TIMEOUT, bulk=True):
+                for key, _, values in target.answers.items(response):
+                    watched[key] = target.index_of(values)
+        self._samples.adopt(watched)
+
+    async def _keep_samples(self) -> None:
+        """Write, for ever, which streams are to be watched; the streams' own entries come first."""
+        while True:
+            await self._sampling.wait()
+            await asyncio.sleep(_SAMPLE_DELAY)
+            self._sampling.clear()
+            try:
+                while self._samples.waiting and self._client.connected:
+                    await self._write_samples()
+            except (BfrtUnavailable, BfrtRefused, SchemaError) as error:
+                # What is really watched is read when the data plane is back.
+                log.warning("data plane %s: watching streams: %s", self._client.target, error)
+
+    async def _write_samples(self) -> None:
+        plan, samples = self._sample_plan, self._samples
+        if plan is None:
+            samples.take(len(samples.indices) + _READ_KEYS)
+            return
+        watch, leave = samples.take(_READ_KEYS)
+        targets = [(key, index, plan.targets.get(len(key.dst.addr))) for key, index in [*watch, *((key, None) for key in leave)]]
+        for key, _, target in targets:
+            if target is None:
+                samples.release(key)
+        sent = [(key, index, target) for key, index, target in targets if target is not None]
+        if not sent:
+            return
+        updates = [target.unwatch(key) if index is None else target.watch(key, index) for key, index, target in sent]
+        again = []
+        for (key, index, target), error in zip(sent, await self._client.write(updates, timeout=_READ_TIMEOUT)):
+            if index is None:
+                samples.release(key)
+            elif error is not None and error.code == bfrt.ALREADY_EXISTS:
+                again.append((key, target.watch(key, index, again=True)))
+            elif error is not None:
+                log.debug("data plane %s: %s is not watched: %s", self._client.target, key, error.message)
+                samples.release(key)
+        if again:
+            for (key, _), error in zip(again, await self._client.write([update for _, update in again], timeout=_READ_TIMEOUT)):
+                if error is not None:
+                    samples.release(key)
+
+    async def _sampled(self, keys: Sequence[FiveTuple], bulk: bool) -> dict[FiveTuple, StreamStats]:
+        """What was counted on those of these streams that are watched."""
+        plan, samples = self._sample_plan, self._samples
+        watched = [key for key in keys if key in samples.indices]
+        if plan is None or not watched:
+            return {}
+        missing: dict[int, int] = {}
+        counts: dict[FiveTuple, tuple[int, int]] = {}
+        for size, target in plan.targets.items():
+            for requests, timeout in _requests(target, size, watched):
+                for response in await self._client.read_raw(requests, timeout=timeout, bulk=bulk):
+                    for key, _, values in target.answers.items(response):
+                        counts[key] = target.counts_of(values)
+        if plan.missing is not None:
+            indices = [samples.indices[key] for key in counts if key in samples.indices]
+            for start in range(0, len(indices), _READ_KEYS):
+                for response in await self._client.read_raw([plan.missing.request(index) for index in indices[start : start + _READ_KEYS]], timeout=_READ_TIMEOUT, bulk=bulk):
+                    missing.update(plan.missing.values(response))
+        return {key: samples.stats(key, *counted, missing.get(samples.indices[key])) for key, counted in counts.items() if key in samples.indices}
 
     # Questions.
 
@@ -636,6 +733,10 @@ class RelayTable:
             self._written = [other for other in self._written if other is not written]
         if self._hashes:
             self._take_stock(found, written)
+        if self._sample_plan is not None:
+            self._samples.drop([key for key in self._samples.indices if key not in found and key not in written and key not in self._queues])
+            self._samples.want(found)
+            self._sampling.set()
         return found
 
     def _take_stock(self, found: dict[FiveTuple, RelayEntry], written: set[FiveTuple]) -> None:
@@ -680,6 +781,8 @@ class RelayTable:
         for size, (source, answers) in plan.stats.items():
             for requests, timeout in _requests(source, size, keys):
                 found.update(await self._stats_of(source, answers, requests, timeout, bulk))
+        if self._samples.indices:
+            found.update(await self._sampled(list(found), bulk))
         return found
 
     async def _stats_of(self, source: StatsSource, answers: Answers, requests: list[bytes], timeout: float, bulk: bool) -> dict[FiveTuple, StreamStats]:

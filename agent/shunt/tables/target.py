@@ -18,7 +18,7 @@ PARAMETERS = ("src_addr", "dst_addr", "src_port", "dst_port")
 _INSERT, _MODIFY, _DELETE = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE
 
 
-def _form(field: Field) -> str:
+def form(field: Field) -> str:
     """The struct format of a field's value on the wire."""
     if field.size is None or field.repeated:
         raise SchemaError(f"{field.name} is {field.type}, not a bit string")
@@ -52,7 +52,7 @@ class Rewrite:
         data: list[wire.Part] = wire.number(1, action.id)
         for field in self.by_name.values():
             if field is not None:
-                data += wire.data_stream(field.id, wire.Slot(_form(field)))
+                data += wire.data_stream(field.id, wire.Slot(form(field)))
         if ttl is not None:
             data += wire.data_stream(ttl.id, wire.Slot("I"))
         self.has_ttl = ttl is not None
@@ -91,13 +91,13 @@ class Rewrite:
         src_addr, dscp = key.dst.addr, None
         if (source := fields["src_addr"]) is not None:
             src_addr = values.get(source.id, b"")
-        if (rewrites := fields["set_dscp"]) is not None and (code := fields["dscp"]) is not None and _number(values.get(rewrites.id)):
-            dscp = _number(values.get(code.id))
+        if (rewrites := fields["set_dscp"]) is not None and (code := fields["dscp"]) is not None and as_number(values.get(rewrites.id)):
+            dscp = as_number(values.get(code.id))
         return RelayEntry(
             key,
-            Endpoint(src_addr, _number(values.get(sport.id))),
-            Endpoint(values.get(address.id, b""), _number(values.get(dport.id))),
-            _number(values.get(ttl.id)) if ttl is not None else 0,
+            Endpoint(src_addr, as_number(values.get(sport.id))),
+            Endpoint(values.get(address.id, b""), as_number(values.get(dport.id))),
+            as_number(values.get(ttl.id)) if ttl is not None else 0,
             dscp,
         )
 
@@ -116,7 +116,7 @@ class KeyedTable:
         self.wants(())
 
     def key_parts(self) -> list[wire.Part]:
-        return wire.message(2, *(wire.key_exact(field.id, wire.Slot(_form(field))) for field in self.fields))
+        return wire.message(2, *(wire.key_exact(field.id, wire.Slot(form(field))) for field in self.fields))
 
     def key(self, message: pb.TableKey) -> FiveTuple:
         """The 5-tuple of a key that the target sent. Raises SchemaError."""
@@ -156,7 +156,7 @@ class Counters(KeyedTable):
 
     def stats(self, values: Mapping[int, Any]) -> StreamStats:
         """The counters of values that a read returned; 0 where the table does not count."""
-        packets, size = (_number(values.get(field.id)) if field is not None else 0 for field in self.fields_of)
+        packets, size = (as_number(values.get(field.id)) if field is not None else 0 for field in self.fields_of)
         return StreamStats(packets, size)
 
 
@@ -207,7 +207,7 @@ class Quality(KeyedTable):
 
     def stats(self, values: Mapping[int, Any]) -> StreamStats:
         """The statistics of values that a read returned, by field id."""
-        get = {name: _number(values[number]) for number, name in self._names.items() if number in values}.get
+        get = {name: as_number(values[number]) for number, name in self._names.items() if number in values}.get
         # Without an RTP packet there is nothing to say of losses and jitter.
         heard = bool(get("ssrc")) or any(get(name) for name in ("lost", "reordered", "duplicates", "jitter_us"))
         quality = [get(name) if heard else None for name in ("lost", "reordered", "duplicates", "jitter_us", "ssrc")]
@@ -276,7 +276,7 @@ class Answers:
                 yield self.table.key(message.key), message.data.action_id, {field.field_id: field.stream for field in message.data.fields}
 
 
-def _number(value: bytes | int | None) -> int:
+def as_number(value: bytes | int | None) -> int:
     """A value that a read returned, as a number."""
     if value is None:
         return 0

@@ -1,0 +1,209 @@
+"""A double of bf_switchd: a BF Runtime server that keeps the tables of any schema in memory, entry by entry, as the protocol has them.
+
+Unlike the softswitch it knows nothing of relaying, so it serves whatever the compiler made of a program.
+Counters count when a test says so, registers hold what a test puts in, in each of four pipes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import status_pb2
+
+from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt._pb import bfruntime_pb2_grpc
+from shunt.bfrt.schema import Schema, Table
+
+PIPES = 4
+_NOT_FOUND, _EXISTS, _INVALID, _NO_SPACE = 5, 6, 3, 8
+
+
+class Refused(Exception):
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
+    """Entries by table and key: {table id: {key as sorted (field id, bytes): TableData}}."""
+
+    def __init__(self, program: bytes, *, fixed: bytes = b'{"tables": []}', contexts: tuple[bytes, ...] = (), name: str = "relay") -> None:
+        self.program, self.fixed, self.contexts, self.name = program, fixed, contexts, name
+        self.schema = Schema.parse(program, fixed)
+        self.entries: dict[int, dict[tuple[Any, ...], pb.TableData]] = {table.id: {} for table in self.schema.tables}
+        self.attributes: list[pb.TableAttribute] = []
+        self.counted: dict[tuple[int, tuple[Any, ...]], tuple[int, int]] = {}
+        self.writes = 0
+        self.updates: list[tuple[str, int]] = []  # (table, update type) as they came
+        self.port = 0
+
+    def table(self, name: str) -> Table:
+        return self.schema.tables[name]
+
+    def held(self, name: str) -> dict[tuple[Any, ...], pb.TableData]:
+        """A table's entries by the values of their key fields, in the order of the schema."""
+        return {tuple(value for _, value in key): data for key, data in self.entries[self.table(name).id].items()}
+
+    async def StreamChannel(self, requests: AsyncIterator[pb.StreamMessageRequest], context: grpc.aio.ServicerContext) -> AsyncIterator[pb.StreamMessageResponse]:
+        async for request in requests:
+            if request.WhichOneof("update") == "subscribe":
+                reply = pb.StreamMessageResponse()
+                reply.subscribe.status.code = 0
+                yield reply
+
+    async def GetForwardingPipelineConfig(self, request: Any, context: Any) -> pb.GetForwardingPipelineConfigResponse:
+        reply = pb.GetForwardingPipelineConfigResponse()
+        config = reply.config.add(p4_name=self.name, bfruntime_info=self.program)
+        for number, text in enumerate(self.contexts):
+            config.profiles.add(profile_name=f"pipe{number}", context=text, binary=b"\0" * 100)
+        reply.non_p4_config.bfruntime_info = self.fixed
+        return reply
+
+    async def SetForwardingPipelineConfig(self, request: Any, context: Any) -> pb.SetForwardingPipelineConfigResponse:
+        return pb.SetForwardingPipelineConfigResponse()
+
+    async def Write(self, request: pb.WriteRequest, context: grpc.aio.ServicerContext) -> pb.WriteResponse:
+        self.writes += 1
+        errors: list[Refused | None] = []
+        for update in request.updates:
+            try:
+                self._write(update)
+                errors.append(None)
+            except Refused as error:
+                errors.append(error)
+        await _report(context, "Write Error Status", errors)
+        return pb.WriteResponse()
+
+    def _write(self, update: pb.Update) -> None:
+        if update.entity.WhichOneof("entity") == "table_attribute":
+            self.attributes.append(update.entity.table_attribute)
+            return
+        entry = update.entity.table_entry
+        table = self.schema.tables.by_id[entry.table_id]
+        self.updates.append((table.name, update.type))
+        held = self.entries[table.id]
+        if not entry.HasField("key"):
+            if update.type != pb.Update.DELETE:
+                raise Refused(_INVALID, "no key")
+            held.clear()
+            return
+        key = self._key(table, entry.key)
+        if update.type == pb.Update.DELETE:
+            if held.pop(key, None) is None:
+                raise Refused(_NOT_FOUND, f"Table Entry delete failed table:{table.name} Object not found")
+            self.counted.pop((table.id, key), None)
+            return
+        self._check(table, entry.data)
+        if update.type == pb.Update.INSERT and key in held:
+            raise Refused(_EXISTS, f"Table Add failed table:{table.name} Already exists")
+        if update.type == pb.Update.MODIFY and key not in held:
+            raise Refused(_NOT_FOUND, f"Table Entry modify failed table:{table.name} Object not found")
+        if len(held) >= table.size and key not in held:
+            raise Refused(_NO_SPACE, f"Table Add failed table:{table.name} No space")
+        held[key] = entry.data
+
+    def _key(self, table: Table, message: pb.TableKey) -> tuple[Any, ...]:
+        found = {}
+        for field in message.fields:
+            known = table.key.by_id.get(field.field_id)
+            if known is None or field.WhichOneof("match_type") != {"Exact": "exact", "Range": "range"}.get(known.match):
+                raise Refused(_INVALID, f"field {field.field_id} table:{table.name}")
+            value: Any = field.exact.value if known.match == "Exact" else (field.range.low, field.range.high)
+            if known.match == "Exact" and len(value) != known.size:
+                raise Refused(_INVALID, f"{known.name} has {len(value)} bytes table:{table.name}")
+            found[known.id] = value
+        return tuple((number, found.get(number, b"")) for number in sorted(table.key.by_id))
+
+    def _check(self, table: Table, data: pb.TableData) -> None:
+        action = table.actions.by_id.get(data.action_id)
+        if len(table.actions) and action is None:
+            raise Refused(_NOT_FOUND, f"action {data.action_id} table:{table.name}")
+        for field in data.fields:
+            known = (action.fields.by_id.get(field.field_id) if action is not None else None) or table.data.by_id.get(field.field_id)
+            if known is None:
+                raise Refused(_NOT_FOUND, f"field {field.field_id} table:{table.name}")
+            if known.size is not None and len(field.stream) != known.size:
+                raise Refused(_INVALID, f"{known.name} has {len(field.stream)} bytes table:{table.name}")
+
+    async def Read(self, request: pb.ReadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[pb.ReadResponse]:
+        response = pb.ReadResponse()
+        errors: list[Refused | None] = []
+        for entity in request.entities:
+            try:
+                self._read(entity, response)
+                errors.append(None)
+            except Refused as error:
+                errors.append(error)
+        yield response
+        await _report(context, "Read Error Status", errors)
+
+    def _read(self, entity: pb.Entity, response: pb.ReadResponse) -> None:
+        if entity.WhichOneof("entity") == "table_usage":
+            response.entities.add().table_usage.CopyFrom(pb.TableUsage(table_id=entity.table_usage.table_id, usage=len(self.entries[entity.table_usage.table_id])))
+            return
+        request = entity.table_entry
+        table = self.schema.tables.by_id[request.table_id]
+        held = self.entries[table.id]
+        if request.HasField("key"):
+            key = self._key(table, request.key)
+            if table.type == "Register":
+                held.setdefault(key, pb.TableData())
+            if key not in held:
+                raise Refused(_NOT_FOUND, f"Entry not found in table:{table.name}")
+            self._answer(table, key, held[key], response)
+            return
+        for key, data in held.items():
+            self._answer(table, key, data, response)
+        if len(table.actions):
+            answer = response.entities.add().table_entry
+            answer.table_id, answer.is_default_entry = table.id, True
+            answer.data.SetInParent()
+
+    def _answer(self, table: Table, key: tuple[Any, ...], data: pb.TableData, response: pb.ReadResponse) -> None:
+        answer = response.entities.add().table_entry
+        answer.table_id = table.id
+        for number, value in key:
+            field = answer.key.fields.add(field_id=number)
+            if isinstance(value, tuple):
+                field.range.low, field.range.high = value
+            else:
+                field.exact.value = value
+        answer.data.CopyFrom(data)
+        packets, size = self.counted.get((table.id, key), (0, 0))
+        for name, count in (("$COUNTER_SPEC_BYTES", size), ("$COUNTER_SPEC_PKTS", packets)):
+            counter = table.data.find(name)
+            if counter is not None:
+                answer.data.fields.add(field_id=counter.id, stream=count.to_bytes(counter.size or 8, "big"))
+        if table.type == "Register" and not data.fields:
+            for field in table.data:
+                for _ in range(PIPES):
+                    answer.data.fields.add(field_id=field.id, stream=bytes(field.size or 1))
+
+
+async def _report(context: grpc.aio.ServicerContext, message: str, errors: list[Refused | None]) -> None:
+    failed = [number for number, error in enumerate(errors) if error is not None]
+    if not failed:
+        return
+    status = status_pb2.Status(code=2, message=message)
+    for error in errors[: failed[-1] + 1]:
+        packed = any_pb2.Any()
+        packed.Pack(pb.Error() if error is None else pb.Error(canonical_code=error.code, message=str(error)))
+        status.details.append(packed)
+    await context.abort(grpc.StatusCode.UNKNOWN, message, (("grpc-status-details-bin", status.SerializeToString()),))
+
+
+@asynccontextmanager
+async def running(switch: FakeSwitch) -> AsyncIterator[str]:
+    """Serve a switch; yields HOST:PORT."""
+    server = grpc.aio.server(options=(("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)))
+    bfruntime_pb2_grpc.add_BfRuntimeServicer_to_server(switch, server)
+    switch.port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{switch.port}"
+    finally:
+        await server.stop(grace=0.1)
