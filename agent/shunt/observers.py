@@ -27,7 +27,7 @@ from shunt.offload import Offloader
 from shunt.quality.report import call_quality
 from shunt.rtpproxy import codec
 from shunt.rtpproxy.codec import CodecError
-from shunt.tables.relay_table import DataPlaneUnavailable
+from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 
 log = logging.getLogger("shunt.call")
 
@@ -48,7 +48,10 @@ class Observers:
         self.homer = HomerExport(config.homer.target, config.homer.capture_id, config.homer.events) if config.homer is not None else None
         self.census: dict[str, dict[str, int]] = {"streams": {}, "reasons": {}}
         self._census_task: asyncio.Task[None] | None = None
-        bus = offloader.events
+        self._alive = {relay.name: relay.alive for relay in pool.relays}
+        self._bus = bus = offloader.events
+        if offloader.table is not None:
+            self._watch_table(offloader.table)
         subscribers: list[Callable[[Event], None]] = [self.instruments]
         if config.history.events:
             subscribers.append(self.history)
@@ -77,6 +80,25 @@ class Observers:
             await self.records.close()
         if self.homer is not None:
             await self.homer.close()
+
+    def _watch_table(self, table: RelayTable) -> None:
+        went_up, went_down = table.on_up, table.on_down
+
+        def up() -> None:
+            self._bus.emit(NOTE, "", "data-plane-up")
+            went_up()
+
+        def down(reason: str) -> None:
+            self._bus.emit(NOTE, "", "data-plane-down", detail=reason)
+            went_down(reason)
+
+        table.on_up, table.on_down = up, down
+
+    def _watch_relays(self) -> None:
+        for relay in self.pool.relays:
+            if relay.alive != self._alive.get(relay.name):
+                self._alive[relay.name] = relay.alive
+                self._bus.emit(NOTE, "", "relay-up" if relay.alive else "relay-down", detail=relay.name)
 
     # -- the end of a call --------------------------------------------------------------------------
 
@@ -116,6 +138,7 @@ class Observers:
             findings += diagnosis.diagnose(call, events, self.offloader.clock(), evidence)
         if not calls:
             findings = diagnosis.diagnose(None, events, self.offloader.clock())
+        events = self._with_surroundings(events)
         begin = events[0].at if events else time.monotonic()
         return {
             "call_id": call_id,
@@ -126,6 +149,14 @@ class Observers:
             "quality": [{"call_id": call.call_id, "media": self.quality(call)} for call in calls],
             "events": [event_view(event, begin) for event in events],
         }
+
+    def _with_surroundings(self, events: list[Event]) -> list[Event]:
+        """A call's events with those of the agent as a whole that fell into its time."""
+        common, _ = self.history.of("") or ([], 0)
+        if not events or not common:
+            return events
+        over = events[-1].at if any(event.what == "ended" and event.kind == NOTE for event in events) else float("inf")
+        return sorted([*events, *(event for event in common if events[0].at <= event.at <= over)], key=lambda event: event.at)
 
     def _names(self, call_id: str, found: tuple[list[Event], int] | None) -> list[str]:
         """The call-ids on the control channel that belong to this one."""
@@ -174,6 +205,7 @@ class Observers:
     async def _take_census(self) -> None:
         """Count streams by state and by reason for metrics, in slices: a hundred thousand calls must not hold up a command."""
         while True:
+            self._watch_relays()
             began = time.monotonic()
             worked = 0.0
             streams: Counter[str] = Counter(offloaded=0, learning=0, relayed=0)

@@ -99,6 +99,19 @@ async def test_an_agent_without_a_data_plane_still_tells_a_story(agent: Agent) -
     await agent.builtin.close()
 
 
+async def test_what_befell_the_agent_meanwhile_is_in_the_calls_story(agent: Agent) -> None:
+    await agent.builtin.start()
+    agent.pool.relays[0].alive = False
+    agent.observers._watch_relays()
+    await agent.proxy.handle(b"Uc0,8 c1 127.0.0.1 6000 A;1", b"1", "127.0.0.1")
+    agent.pool.relays[0].alive = True
+    agent.observers._watch_relays()
+    agent.observers._watch_relays()
+    told = [(event["what"], event["text"]) for event in (await agent.history("c1"))["events"] if event["kind"] == "note"]
+    assert told == [("relay-up", "a relay answers again: builtin")], "what was before the call is not part of it"
+    await agent.builtin.close()
+
+
 @pytest.mark.parametrize(
     ("section", "says"),
     [

@@ -31,6 +31,10 @@ VERDICTS = {
     "sprayer": "a source that sends to many ports: ignored",
     "asymmetric": "this leg is declared asymmetric: only the signalled address counts",
 }
+_COMMON = {
+    "data-plane-up": "the data plane answers", "data-plane-down": "the data plane does not answer", "relay-up": "a relay answers again",
+    "relay-down": "a relay does not answer",
+}
 _NOTES = {
     "resumed": "signalling is through: learning goes on",
     "idle": "no packet met this entry for its time-out",
@@ -107,6 +111,8 @@ def text(event: Event) -> str:
     if event.kind == STATE:
         after = f" {facts['after_ms']:.1f} ms after both parties' first packet." if "after_ms" in facts else ""
         return f"was {facts['before']}. {REASONS.get(facts['reason'], '')}{after}" + (f" {facts['detail']}" if facts["detail"] else "")
+    if event.what in _COMMON:
+        return f"{_COMMON[event.what]}{': ' if facts.get('detail') else ''}{facts.get('detail') or ''}"
     if event.what == "moved":
         return f"from {facts['before']} to {facts['source']}"
     if event.what in ("suspended", "released", "ended") and facts.get("reason") in REASONS:

@@ -58,7 +58,7 @@ const Ladder = (() => {
           last.members.push(e);
           last.label = `${last.streams} streams ${e.title}`;
         } else {
-          found.push({event: e, at: e.kind === "state" ? "plane" : "agent", streams: 1, members: [e], label: e.kind === "state" ? `${arrow(e.stream)} ${e.title}` : e.title, failed: e.what === "media-timeout"});
+          found.push({event: e, at: e.kind === "state" ? "plane" : "agent", streams: 1, members: [e], label: e.kind === "state" ? `${arrow(e.stream)} ${e.title}` : e.title, failed: e.what === "media-timeout" || e.what.endsWith("-down")});
         }
       }
     }
