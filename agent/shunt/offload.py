@@ -104,6 +104,7 @@ class Offloader:
         if table is not None:
             table.on_learn = self.noticed
             table.on_idle = self.fell_idle
+            table.on_active = self.woke_up
             table.on_up = lambda: self.spawn(self.reconcile())
         self.collisions = CollisionWatch(self)
 
@@ -334,6 +335,12 @@ class Offloader:
             if slot is not None:
                 self._tell(slot.line, stream, NOTE, "idle", seconds=stream.installed.ttl_ms / 1000)
 
+    def woke_up(self, key: FiveTuple) -> None:
+        """An entry that had fallen idle meets packets again."""
+        stream = self.entries.get(key)
+        if stream is not None:
+            stream.idle_since = None
+
     # -- learning -----------------------------------------------------------------------------------
 
     def noticed(self, notice: LearnNotice) -> None:
@@ -397,7 +404,9 @@ class Offloader:
         if stream.installed is not None and self.table is not None:
             stats = await self.table.stats([stream.installed.key])
             stat = stats.get(stream.installed.key)
-            if stat is None or stat.idle_ms is None or stat.idle_ms < REBIND_SILENCE_MS:
+            # A switch tells no idle times, only that an entry has fallen idle.
+            silent = stat is not None and (stream.idle_since is not None if stat.idle_ms is None else stat.idle_ms >= REBIND_SILENCE_MS)
+            if not silent:
                 leg.strays += 1
                 return
         elif self.clock() - leg.last_heard.get(component, 0.0) < REBIND_SILENCE_MS / 1000:

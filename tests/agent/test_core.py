@@ -252,6 +252,27 @@ async def test_nat_rebinding_is_followed_only_when_the_old_source_is_silent():
     assert core.rewrites()[f"10.91.2.2:7000 > {RELAY_IP}:{pu}"] == f"{RELAY_IP}:{pl} > 10.91.3.2:50000"
 
 
+async def test_a_switch_that_tells_no_idle_times_says_when_a_source_is_silent():
+    """Idle and active notices alone decide whether a source may have moved, and whether a stream counts as idle."""
+    core = Core()
+    pl, pu = await core.call(caller="192.168.50.2 6000")
+    await core.packet("10.91.2.2:7000", pu, ssrc=2)
+    for n in range(6):
+        await core.packet("10.91.3.2:41234", pl, ssrc=1, seq=n)
+        core.now += 0.03
+    old = FiveTuple(Endpoint.parse("10.91.3.2:41234"), Endpoint.of(RELAY_IP, pl))
+    core.table.counts[old].idle_ms = None
+    core.table.on_idle(old)
+    assert core.offloader.entries[old].idle_since is not None
+    core.table.on_active(old)
+    assert core.offloader.entries[old].idle_since is None
+    await core.packet("10.91.3.2:50000", pl, ssrc=1, seq=7)
+    assert old in core.table.held, "the old source sends again"
+    core.table.on_idle(old)
+    await core.packet("10.91.3.2:50000", pl, ssrc=1, seq=8)
+    assert old not in core.table.held
+
+
 async def test_unknown_commands_and_garbage_reach_the_relay_as_they_came():
     core = Core()
     for body in ("Z whatever 1 2 3", "V", "VF 20050322", "G nsess_created"):

@@ -237,6 +237,11 @@ async def test_notices(served: Served, table: RelayTable) -> None:
     served.dataplane.ages = {entry(1).key: 1_500, entry6(1).key: 60_000}
     await until(lambda: len(idle) == 2)
     assert set(idle) == {entry(1).key, entry6(1).key}
+    active: list[FiveTuple] = []
+    table.on_active = active.append
+    served.dataplane.ages[entry(1).key] = 10
+    await until(lambda: active)
+    assert active == [entry(1).key] and len(idle) == 2
 
 
 async def test_callbacks_that_fail_stop_nothing(served: Served, table: RelayTable, caplog: pytest.LogCaptureFixture) -> None:

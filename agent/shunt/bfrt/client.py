@@ -193,7 +193,7 @@ class BfrtClient:
             request = pb.StreamMessageRequest(client_id=self.client_id)
             request.subscribe.device_id = self.device_id
             wants = request.subscribe.notifications
-            wants.enable_learn_notifications = wants.enable_idletimeout_notifications = True
+            wants.enable_learn_notifications = wants.enable_idletimeout_notifications = wants.enable_entry_active_notifications = True
             await stream.write(request)
             first = await asyncio.wait_for(stream.read(), _SUBSCRIBE_TIMEOUT)
             if first is grpc.aio.EOF:

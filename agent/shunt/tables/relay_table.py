@@ -100,7 +100,8 @@ class _Lane:
 class RelayTable:
     """Relay entries into one data plane, notices and statistics out of it.
 
-    Callbacks are attributes: on_learn(LearnNotice), on_idle(FiveTuple), on_up() when the data plane is
+    Callbacks are attributes: on_learn(LearnNotice), on_idle(FiveTuple) when an entry has met no packet for
+    its time-out, on_active(FiveTuple) when it meets one again, on_up() when the data plane is
     (back) there, on_down(reason), on_collision(key, holder) when packets of a 5-tuple that has no entry
     would leave by that of another one. Questions (entries, stats, trace, totals) raise DataPlaneUnavailable
     when there is no answer; operations end in a Result in any case.
@@ -113,6 +114,7 @@ class RelayTable:
         """
         self.on_learn: Callable[[LearnNotice], None] = lambda notice: None
         self.on_idle: Callable[[FiveTuple], None] = lambda key: None
+        self.on_active: Callable[[FiveTuple], None] = lambda key: None
         self.on_collision: Callable[[FiveTuple, FiveTuple], None] = lambda key, holder: None
         self.on_up: Callable[[], None] = lambda: None
         self.on_down: Callable[[str], None] = lambda reason: None
@@ -268,8 +270,9 @@ class RelayTable:
 
     def _idle(self, notice: pb.IdleTimeoutNotification) -> None:
         target = self._plan.by_table.get(notice.table_entry.table_id) if self._plan is not None else None
-        if target is not None and notice.type == pb.IdleTimeoutNotification.ENTRY_IDLE:
-            self.on_idle(target.key(notice.table_entry.key))
+        if target is not None:
+            told = self.on_idle if notice.type == pb.IdleTimeoutNotification.ENTRY_IDLE else self.on_active
+            told(target.key(notice.table_entry.key))
 
     # Operations.
 
