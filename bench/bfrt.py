@@ -253,9 +253,17 @@ def _inside(options: argparse.Namespace) -> dict[str, Any]:
         shutil.rmtree(pins, ignore_errors=True)
 
 
+def _calibration() -> float:
+    """Seconds of processor time for a fixed piece of Python, now: what other work on the machine does to every figure here."""
+    started, total = time.process_time(), 0
+    for number in range(2_000_000):
+        total += number
+    return round(time.process_time() - started, 3)
+
+
 def _machine() -> dict[str, Any]:
     model = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine())
-    return {"cpu": model, "cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version(), "load_before": os.getloadavg(), "nice": os.nice(0)}
+    return {"cpu": model, "cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version(), "load_before": os.getloadavg(), "nice": os.nice(0), "calibration_before_s": _calibration()}
 
 
 def main() -> None:
@@ -290,7 +298,7 @@ def main() -> None:
     figures = found["figures"]
     met = {name: (figures[name] <= goal if name.endswith("_s") and "per_s" not in name else figures[name] >= goal) for name, goal in GOALS.items()}
     results = {
-        "entries": options.entries, "repeats": options.repeats, "machine": machine | {"load_after": os.getloadavg()},
+        "entries": options.entries, "repeats": options.repeats, "machine": machine | {"load_after": os.getloadavg(), "calibration_after_s": _calibration()},
         "figures": figures, "goals": GOALS, "met": met, "samples": found["samples"],
     }  # fmt: skip
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)

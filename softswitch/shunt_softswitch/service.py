@@ -43,7 +43,7 @@ from shunt_softswitch.schema import PROGRAM, ServedSchema
 
 log = logging.getLogger(__name__)
 
-_CHUNK = 2048
+_CHUNK = 1024
 _DIGEST = 256
 _STREAM_QUEUE = 4096
 _ALL_PIPES = 0xFFFF
@@ -1129,6 +1129,10 @@ class _Reader:
             for start in range(0, len(keys), _CHUNK):
                 chunk = keys[start : start + _CHUNK]
                 stats = service.dataplane.stats(chunk)
+                if quality is not None and not request.data.fields and not request.HasField("entry_tgt"):
+                    self.out += [quality.read_bytes(key, counted, False) for key, counted in stats.items()]
+                    await asyncio.sleep(0)
+                    continue
                 for entry in service.dataplane.get(chunk):
                     if entry is not None:
                         self._one(codec, quality, entry, stats.get(entry.key, _NO_STATS), request, keyed=False)
