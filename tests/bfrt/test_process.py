@@ -9,13 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from shunt.bfrt import client as bfrt_client
 from shunt.net import Endpoint
-from shunt.tables.entry import MediaRange
+from shunt.tables import relay_table
+from shunt.tables.entry import MediaRange, Outcome
 from shunt.tables.relay_table import RelayTable
 from tests.bfrt.test_relay_table import entry, entry6, until
 
@@ -150,6 +154,39 @@ async def test_entries_survive_the_process(process: Process, table: RelayTable) 
     await until(lambda: table.connected, 15)
     assert await process.stop() == 0
     assert not pinned()
+
+
+async def test_a_stopped_process_is_waited_for_neither_long_nor_in_vain(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP: connections stand, and nobody answers. What was written meanwhile is done, or is not, as the results say."""
+    monkeypatch.setattr(relay_table, "_URGENT", replace(relay_table._URGENT, timeout=0.4, patience=1.0))
+    monkeypatch.setattr(relay_table, "_EXTENSION", 0.2)
+    monkeypatch.setattr(bfrt_client, "_HUNG", 0.8)
+    await process.start()
+    table = RelayTable(process.target, client_id=1)
+    await table.start()
+    try:
+        await until(lambda: table.connected, 15)
+        assert (await table.insert(entry(1))).ok
+        child = process.child
+        assert child is not None
+        child.send_signal(signal.SIGSTOP)
+        try:
+            started = time.monotonic()
+            (gone, _), new = await asyncio.gather(table.delete(entry(1).key), table.insert(entry(2)))
+            assert time.monotonic() - started < 4
+            assert gone.outcome is new.outcome is Outcome.UNAVAILABLE
+            await until(lambda: not table.connected)
+        finally:
+            child.send_signal(signal.SIGCONT)
+        await until(lambda: table.connected, 15)
+        # Nobody claims either of the two now: both are looked at, and out in the end.
+        async with asyncio.timeout(15):
+            while await table.entries():
+                await asyncio.sleep(0.2)
+        assert (await table.insert(entry(3))).ok and set(await table.entries()) == {entry(3).key}
+        assert (await table.delete(entry(3).key))[0].ok
+    finally:
+        await table.close()
 
 
 async def test_what_cannot_be_had_is_said(process: Process, namespace: str) -> None:
