@@ -408,7 +408,7 @@ class Agent:
             "data_plane": None if self.table is None else {
                 "target": self.config.data_plane.target, "connected": connected, "name": self.table.data_plane if connected else None,
                 "entries": self._totals.get("entries"), "capacity": self._totals.get("capacity"), "ours": len(self.offloader.entries),
-                "orphans": len(self.offloader.orphans),
+                "orphans": len(self.offloader.orphans), "lacks": self.table.lacks,
             },
             "calls": self.book.count,
             "streams": self._count_streams(),

@@ -255,7 +255,7 @@ async def test_callbacks_that_fail_stop_nothing(served: Served, table: RelayTabl
 
 
 async def test_trace_totals_and_name(served: Served, table: RelayTable) -> None:
-    assert table.data_plane == "softswitch (generic XDP on lo)"
+    assert table.data_plane == "softswitch (generic XDP on lo)" and table.lacks == []
     await table.insert(entry(1))
     assert (await table.trace(entry(1).key))["verdict"] == "redirect"
     assert (await table.trace(entry6(1).key)) == {"verdict": "pass", "reason": "no entry", "out_src": "", "out_dst": "", "out_interface": ""}
@@ -396,6 +396,10 @@ async def test_a_target_with_counters_and_one_action(served: Served) -> None:
         assert result.ok and last == StreamStats(7, 700)
         assert await table.totals() == {"entries": 0, "capacity": 5_000}
         assert (await table.trace(entry(1).key))["verdict"] == "unknown"
+        assert [sentence.partition(":")[0] for sentence in table.lacks] == [
+            "no relay table for IPv6", "relay has no action with a source address", "relay has no action that sets DSCP",
+            "relay has no action towards the other IP version", "no softswitch.quality for relay", "no softswitch.trace",
+        ]
         assert (await table.declare_media([MediaRange(bytes(16), 1, 2)])).outcome is Outcome.REJECTED
 
 

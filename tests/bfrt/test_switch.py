@@ -102,6 +102,14 @@ async def test_everything_an_agent_does(switch: FakeSwitch) -> None:
         assert (await table.delete(wanted[0].key))[0].outcome is Outcome.ABSENT
 
 
+async def test_what_a_switch_lacks_is_said(switch: FakeSwitch) -> None:
+    async with running(switch) as target, connected(target) as table:
+        assert "no softswitch.trace: packets cannot be traced through the data plane" in table.lacks
+        assert "no softswitch.quality for relay: no jitter or idle times, nothing counted but on watched streams" in table.lacks
+        assert len(table.lacks) == 3
+    assert table.lacks == []
+
+
 async def test_a_full_table_and_an_entry_that_is_there(switch: FakeSwitch) -> None:
     async with running(switch) as target, connected(target) as table:
         size = switch.table("Ingress.relay").size

@@ -18,7 +18,7 @@ class AgentView(Protocol):
         """The agent as a whole.
 
         {version, uptime_s, control: [socket], relays: [{name, address, alive, sessions, version,
-        keepalive}], data_plane: {target, connected, name, entries, capacity} or None, calls: number,
+        keepalive}], data_plane: {target, connected, name, entries, capacity, lacks: [sentence]} or None, calls: number,
         streams: {state: number}, packets: {data_plane, relay}}, and where known commands: {command:
         number}, sightings: {messages, byes} or None, media_timeouts, strays_ignored, journal_failures.
         """

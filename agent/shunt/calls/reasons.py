@@ -46,7 +46,7 @@ REASONS: dict[str, str] = {
     NO_DATA_PLANE: "No data plane is configured.",
     DATA_PLANE_UNAVAILABLE: "The data plane does not answer; whatever it holds goes on, nothing new can be put in.",
     TABLE_FULL: "The data plane's relay table is full.",
-    HASH_COLLISION: "Another stream's 5-tuple has the same hash; installing both could misdeliver packets.",
+    HASH_COLLISION: "Another stream's 5-tuple has the same hash in the switch, which cannot tell the two apart: both stay on the relay while both are in use.",
     REJECTED: "The data plane refused the entry; the detail holds its words.",
     DRAINING: "The agent is draining: no new stream is offloaded.",
     RELEASED: "The media line was deleted by signalling.",

@@ -164,6 +164,8 @@ def status(status: dict[str, Any]) -> None:
     else:
         state = "connected" if plane["connected"] else "NOT CONNECTED"
         click.echo(printable(f"Data plane: {plane['target']} ({plane.get('name') or 'unknown'}), {state}, {_or_dash(plane.get('entries'))} of {_or_dash(plane.get('capacity'))} entries"))
+        for sentence in plane.get("lacks") or ():
+            click.echo(printable(f"    {sentence}"))
     rows = [
         (r["name"], r["address"], "up" if r["alive"] else "DOWN", _or_dash(r.get("sessions")), _or_dash(r.get("version")), _or_dash(r.get("keepalive")))
         for r in status["relays"]

@@ -128,6 +128,7 @@ class RelayTable:
         self._client.on_digest = self._digest
         self._client.on_idle = self._idle
         self._plan: Plan | None = None
+        self._lacks: list[str] = []
         self._sample_plan: SamplePlan | None = None
         self._samples = Samples()
         self._sampling = asyncio.Event()
@@ -175,6 +176,11 @@ class RelayTable:
         return self._up and self._client.connected
 
     @property
+    def lacks(self) -> list[str]:
+        """What the data plane does not offer, as sentences for operators; empty while there is none."""
+        return self._lacks if self.connected else []
+
+    @property
     def last_error(self) -> str:
         """Why there is no connection; empty while there is one."""
         return "" if self.connected else self._client.last_error or "coming up"
@@ -210,6 +216,9 @@ class RelayTable:
                 if error is not None:
                     log.warning("data plane %s: no idle notices: %s", self._client.target, error.message)
             self.data_plane = await self._name(plan)
+            self._lacks = plan.lacks()
+            for sentence in self._lacks:
+                log.info("data plane %s: %s", self._client.target, sentence)
             await self._adopt_samples()
         except (BfrtUnavailable, BfrtRefused) as error:
             log.warning("data plane %s: %s", self._client.target, error)

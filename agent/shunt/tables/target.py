@@ -334,6 +334,28 @@ class Plan:
             if learn is not None:
                 self.learns[learn.id] = {part: learn.fields[part].id for part in (*PARAMETERS, "rtp_version", "payload_type", "seq", "ssrc")}
 
+    def lacks(self) -> list[str]:
+        """What the target does not offer, as sentences for operators: a missing table switches off one thing and no more."""
+        found = [f"no relay table for IPv{4 if size == 4 else 6}: such media stays on the relay" for size in (4, 16) if size not in self.relay]
+        for size, target in self.relay.items():
+            name = target.table.name.rpartition(".")[2]
+            if not any(rewrite.has_src for rewrite in target.rewrites):
+                found.append(f"{name} has no action with a source address: media between two relay addresses stays on the relay")
+            if not any(rewrite.has_dscp for rewrite in target.rewrites):
+                found.append(f"{name} has no action that sets DSCP")
+            if not any(rewrite.addr_size != size for rewrite in target.rewrites):
+                found.append(f"{name} has no action towards the other IP version: such media stays on the relay")
+            if "IdleTimeout" not in target.table.attributes:
+                found.append(f"{name} does not age: no media time-outs from the data plane")
+            if size not in self.quality:
+                counts = "packets and bytes only" if target.counters.counts else "nothing counted but on watched streams"
+                found.append(f"no softswitch.quality for {name}: no jitter or idle times, {counts}")
+            if size not in self.media:
+                found.append(f"no media table for IPv{4 if size == 4 else 6}: no source can be learned")
+        if not self.trace:
+            found.append("no softswitch.trace: packets cannot be traced through the data plane")
+        return found
+
     def for_key(self, key: FiveTuple) -> RelayTarget:
         """The relay table of a key. Raises ValueError when the target has none for its IP version."""
         if len(key.src.addr) != len(key.dst.addr):
