@@ -33,6 +33,10 @@ static __always_inline struct totals *my_totals(void)
 	return bpf_map_lookup_elem(&totals, &zero);
 }
 
+/* What becomes of a packet to a relay port that has an entry for another source; the loader decides. The relay has not
+ * heard the party for as long as the entry carried it, and would believe the newcomer: so, unless told otherwise, it gets nothing. */
+const volatile __u8 drop_strays = 0;
+
 /* Ends without relaying. */
 static __always_inline int pass(int mode, __u32 reason, __u32 hop)
 {
@@ -305,7 +309,7 @@ __noinline int rewrite(struct xdp_md *ctx, const struct change *change, int mode
 	return RELAYED;
 }
 
-/* No entry for this packet: count, perhaps tell user space, pass up. */
+/* No entry for this packet: count, perhaps tell user space, pass up (or drop what a stranger sent). */
 __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u32 reason)
 {
 	struct totals *totals = my_totals();
@@ -315,7 +319,7 @@ __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u3
 		if (reason != NOT_MEDIA)
 			learn(totals, key, rtp, reason == STRAY);
 	}
-	return XDP_PASS;
+	return reason == STRAY && drop_strays ? XDP_DROP : XDP_PASS;
 }
 
 static __always_inline bool wide_matches(const struct wide *wide, const struct ipv6hdr *ip6)
@@ -392,7 +396,7 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 			reason = is_media(owner, p.udp->dest) ? MISS : NOT_MEDIA;
 		}
 		if (mode == TRACE)
-			return pass(mode, reason, 0);
+			return reason == STRAY && drop_strays ? XDP_DROP | reason << 8 : pass(mode, reason, 0);
 		return unmatched(&key, &rtp, reason);
 	}
 

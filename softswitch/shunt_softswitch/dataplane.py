@@ -123,25 +123,27 @@ class DataPlane:
 
     @classmethod
     def open(
-        cls, *, interfaces: list[str], capacity: int = 262144, pin_dir: str = "/sys/fs/bpf/shunt", mode: str = "auto", dynamic_clock: int = layout.DEFAULT_CLOCK
+        cls, *, interfaces: list[str], capacity: int = 262144, pin_dir: str = "/sys/fs/bpf/shunt", mode: str = "auto", dynamic_clock: int = layout.DEFAULT_CLOCK, strays: str = "pass",
     ) -> DataPlane:
         """Load and attach, or take over what a former process left pinned in pin_dir.
 
         mode: `native`, `generic`, or `auto`: native where every interface can both run the program and
         send what others redirect to it, else generic. dynamic_clock: RTP clock in Hz assumed for the
-        payload types 96 to 127. Maps that are taken over keep their capacity. Raises DataPlaneError.
+        payload types 96 to 127. strays: `pass` or `drop` packets to a port whose entry is for another source. Maps that are taken over keep their capacity. Raises DataPlaneError.
         """
         if mode not in ("auto", "native", "generic"):
             raise DataPlaneError(f"XDP mode {mode!r} is none of auto, native, generic")
         if not 1 <= capacity <= 60000 * layout.CHUNK_PORTS:
             raise DataPlaneError(f"capacity {capacity} is not in 1..{60000 * layout.CHUNK_PORTS}")
+        if strays not in ("pass", "drop"):
+            raise DataPlaneError(f"strays {strays!r} is none of pass, drop")
         directory = Path(pin_dir)
         lock = -1
         plane: DataPlane | None = None
         try:
             libbpf.ensure_bpffs(directory)
             lock = libbpf.lock_directory(directory)
-            loaded = cls._load(directory, capacity, dynamic_clock)
+            loaded = cls._load(directory, capacity, dynamic_clock, strays == "drop")
             plane = cls(pin_dir=directory, lock=lock, loaded=loaded)
             if plane.capacity != capacity:
                 log.warning("the table pinned in %s has capacity %d; %d takes effect after it is unloaded", pin_dir, plane.capacity, capacity)
@@ -162,7 +164,7 @@ class DataPlane:
         return plane
 
     @staticmethod
-    def _load(directory: Path, capacity: int, dynamic_clock: int) -> libbpf.LoadedObject:
+    def _load(directory: Path, capacity: int, dynamic_clock: int, drop_strays: bool) -> libbpf.LoadedObject:
         if not OBJECT.exists():
             raise DataPlaneError(f"{OBJECT} is missing: build the programs first (make build)")
         symbols = libbpf.constant_offsets(OBJECT)
@@ -188,7 +190,7 @@ class DataPlane:
                 OBJECT,
                 sizes={"slots": chunks * layout.CHUNK_PORTS, "details": chunks * layout.CHUNK_PORTS, "wides": chunks * layout.CHUNK_PORTS, "overflow": capacity},
                 reuse=pinned,
-                constants={"tick_ns": layout.tick_table(dynamic_clock)},
+                constants={"tick_ns": layout.tick_table(dynamic_clock), "drop_strays": bytes([drop_strays])},
                 symbols=symbols,
             )
             if fresh:

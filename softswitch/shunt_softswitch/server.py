@@ -68,6 +68,7 @@ async def run(
     capacity: int = 262_144,
     pin_dir: str = "/sys/fs/bpf/shunt",
     mode: str = "auto",
+    strays: str = "drop",
     unload_on_exit: bool = False,
 ) -> None:
     """Attach to the interfaces and serve until cancelled.
@@ -77,7 +78,7 @@ async def run(
     """
     listen = ["127.0.0.1:50052"] if listen is None else listen
     try:
-        dataplane = DataPlane.open(interfaces=interfaces, capacity=capacity, pin_dir=pin_dir, mode=mode)
+        dataplane = DataPlane.open(interfaces=interfaces, capacity=capacity, pin_dir=pin_dir, mode=mode, strays=strays)
     except DataPlaneError as error:
         raise OSError(str(error)) from error
     loop = asyncio.get_running_loop()

@@ -206,6 +206,9 @@ class Softswitch(Section):
     listen: list[TcpListen] = Field(default=["127.0.0.1:50052"], min_length=1, description="ADDRESS:PORT for BF Runtime (gRPC).")
     capacity: int = Field(default=262_144, ge=1, le=16_777_216, description="Entries of the relay table; four to a call with one audio stream.")
     mode: Literal["auto", "native", "generic"] = Field(default="auto", description="XDP in the driver, in the kernel's generic path, or native with generic as fallback.")
+    strays: Literal["drop", "pass"] = Field(
+        default="drop", description="Packets to a relay port whose entry is for another source: drop them (the agent still hears of them), or pass them to the relay."
+    )
     pin_dir: AbsolutePath = Field(default="/sys/fs/bpf/shunt", description="Folder on a BPF file system where programs and maps are pinned.")
 
 
