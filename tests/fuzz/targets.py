@@ -234,7 +234,7 @@ def seeds() -> dict[str, list[bytes]]:
     return {
         "rtpproxy_command": [
             b"1_2 Uc0,8 c1 198.18.1.2 6000 A;1 tcp:%%CC_SELF%%:9999 tag", b"1_2 Lc8 c1 198.18.2.2 7000 A;1 B;1", b"3 D c1 A B", b"4 VF 20040107",
-            b"5 Q c1 A B", b"6 Uii c1 fd91::2 6000 A;1 && S ttl=3600", b"7 P1 c1 file codec A B", b"8 G npkts_relayed", *wire[::4],
+            b"5 Q c1 A B", b"6 Uii c1 fd91::2 6000 A;1 && S ttl=3600", b"7 P1 c1 file codec A B", b"8 G npkts_relayed", b"9 U c1 198.18.1.2 6000 A;1 && ", *wire[::4],
         ],
         "rtpproxy_reply": [b"36000 198.18.0.1", b"36000 fd91::1", b"E50", b"0", b"Q c1 A B\n60 1 2 3 0", b"Qv c1 A B npkts_ina ttl\n12 60"],
         "control_framing": [b"udp:127.0.0.1:22221", b"unix:/run/x.sock", b"tcp:[::1]:9999", b"V\nI\n", b"active sessions: 1\npackets transmitted: 3\n"],

@@ -446,7 +446,7 @@ def sub_lookup(command: Command) -> Command | None:
     """
     for part in command.subcommands:
         words = part.split()
-        if words[0][:1] in b"Ll" and len(words) == 3 and command.from_tag is not None and command.call_id is not None:
+        if len(words) == 3 and words[0][:1] in (b"L", b"l") and command.from_tag is not None and command.call_id is not None:
             tags = [join_tag(command.from_tag, command.from_media)]
             if command.to_tag is not None:
                 tags.append(join_tag(command.to_tag, command.to_media))
