@@ -28,6 +28,7 @@ class MemoryTable:
         self.log: list[tuple[str, FiveTuple]] = []
         self.fail: Outcome | None = None
         self.delay = 0.0
+        self.order = asyncio.Lock()  # operations on one key keep their order
         self.connected = True
         self.stores_hashes = False
         self.counters = BatchCounters()
@@ -36,7 +37,11 @@ class MemoryTable:
         self.on_down = lambda reason: None
 
     async def insert(self, entry: RelayEntry) -> Result:
-        await asyncio.sleep(self.delay)
+        async with self.order:
+            await asyncio.sleep(self.delay)
+            return self._insert(entry)
+
+    def _insert(self, entry: RelayEntry) -> Result:
         if self.fail is not None:
             return Result(self.fail, "told to fail")
         self.log.append(("insert", entry.key))
@@ -48,15 +53,18 @@ class MemoryTable:
         return await self.insert(entry)
 
     async def delete(self, key: FiveTuple) -> tuple[Result, StreamStats | None]:
-        await asyncio.sleep(self.delay)
-        if self.fail is Outcome.UNAVAILABLE:
-            return Result(Outcome.UNAVAILABLE), None
-        self.log.append(("delete", key))
-        found = self.held.pop(key, None)
-        return Result(Outcome.REMOVED if found else Outcome.ABSENT), self.counts.pop(key, None)
+        async with self.order:
+            await asyncio.sleep(self.delay)
+            if self.fail is Outcome.UNAVAILABLE:
+                return Result(Outcome.UNAVAILABLE), None
+            self.log.append(("delete", key))
+            found = self.held.pop(key, None)
+            return Result(Outcome.REMOVED if found else Outcome.ABSENT), self.counts.pop(key, None)
 
     async def insert_many(self, entries: list[RelayEntry]) -> list[Result]:
-        return [await self.insert(entry) for entry in entries]
+        async with self.order:
+            await asyncio.sleep(self.delay)
+            return [self._insert(entry) for entry in entries]
 
     async def delete_many(self, keys: list[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
         return [await self.delete(key) for key in keys]

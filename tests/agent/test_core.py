@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -232,6 +233,40 @@ async def test_reconcile_puts_back_what_the_data_plane_lost_and_cuts_nothing_liv
     await core.offloader.reconcile()
     assert core.table.log == [("insert", lost)]
     assert set(core.table.held) == {lost, kept}
+
+
+async def test_reconcile_rewrites_what_is_wrong_and_says_what_cannot_be_put_back():
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    first, second = list(core.table.held)
+    right = core.table.held[first]
+    core.table.held[first] = replace(right, dst=Endpoint.parse("10.9.9.9:9"))
+    core.table.log.clear()
+    await core.offloader.reconcile()
+    assert core.table.held[first] == right and ("delete", first) not in core.table.log
+    # A data plane that came back empty, and smaller.
+    core.table.held.clear()
+    core.table.fail = Outcome.TABLE_FULL
+    await core.offloader.reconcile()
+    assert core.offloader.entries == {} and core.stream()["reason"] == "table-full"
+    core.table.fail = None
+    await core.offloader.reconcile()
+    assert set(core.table.held) == {first, second} and core.stream()["state"] == "offloaded"
+
+
+async def test_a_call_that_ends_while_its_entries_are_written_again_leaves_nothing():
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    core.table.held.clear()
+    core.table.delay = 0.05
+    reconciling = asyncio.create_task(core.offloader.reconcile())
+    await asyncio.sleep(0.02)
+    assert (await core.say("D c1 A B")) == b"0"
+    await reconciling
+    await core.settle()
+    assert core.table.held == {} and core.offloader.entries == {}
 
 
 async def test_nat_rebinding_is_followed_only_when_the_old_source_is_silent():
