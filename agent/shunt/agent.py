@@ -37,6 +37,7 @@ from shunt.hep.listener import HepListener
 from shunt.journal import Journal, Store
 from shunt.journal.sqlite_store import SqliteStore
 from shunt.learning.latch import LatchPolicy
+from shunt.learning.scanners import Scanners
 from shunt.net import Endpoint, FiveTuple
 from shunt.observers import Observers
 from shunt.offload import Offloader
@@ -70,8 +71,10 @@ class Agent:
         self.config = config
         self.started = time.monotonic()
         learning = config.learning
+        self.scanners = Scanners()
         self.latch_policy = LatchPolicy(
-            packets=learning.packets, guard=learning.guard_ms / 1000, contest_hold=learning.contest_hold_s, quarantine=learning.quarantine_s
+            packets=learning.packets, guard=learning.guard_ms / 1000, contest_hold=learning.contest_hold_s, quarantine=learning.quarantine_s,
+            suspect=self.scanners.is_suspect,
         )
         self.role: Role | None = None
         self.journal = Journal(self._make_store()) if config.journal else None
@@ -93,6 +96,7 @@ class Agent:
         idle_ms = min(config.data_plane.idle_ms, int(shortest * 500)) if config.data_plane else 0
         policy = Policy(one_way_after=learning.one_way_after_s, idle_ms=max(idle_ms, 1000), enabled=self.table is not None)
         self.offloader = Offloader(self.book, self.table, policy)
+        self.offloader.scanners = self.scanners
         if self.role is not None and self.table is not None:
             self._watch_binding(self.role, self.table)
         if self.journal is not None:

@@ -22,6 +22,7 @@ from shunt.collide import CollisionWatch
 from shunt.events.bus import LEARN, NOTE, STATE, TABLE, EventBus
 from shunt.events.current import CURRENT_CALL
 from shunt.learning.latch import Verdict
+from shunt.learning.scanners import Scanners
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, StreamStats
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
@@ -29,7 +30,7 @@ from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 log = logging.getLogger(__name__)
 
 RETRY_AFTER = {Outcome.TABLE_FULL: 5.0, Outcome.HASH_COLLISION: 30.0, Outcome.REJECTED: 30.0, Outcome.UNAVAILABLE: 1.0}
-REBIND_SILENCE_MS = 150
+REBIND_SILENCE_MS = 1000  # a shorter gap is loss, or a pause in speech, and no proof that the party has moved
 ORPHAN_IDLE_MS = 30_000
 _WRITTEN_AT_ONCE = 4000  # entries
 _AT_ONCE = 500  # media lines that reconciling brings in order at the same time
@@ -96,6 +97,7 @@ class Offloader:
         self._doomed: set[FiveTuple] = set()
         self._touched: set[FiveTuple] | None = None  # keys written while reconciling reads the table
         self._spray = SprayGuard()
+        self.scanners: Scanners | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconciling = asyncio.Lock()
         self.reconciled = False
@@ -347,6 +349,8 @@ class Offloader:
         """A learn notice from the data plane. Called for every one: no awaiting, no writes here."""
         slot = self.book.slot(notice.key.dst)
         if slot is None or slot.line.released is not None:
+            if self.scanners is not None:
+                self.scanners.note(notice.key)
             return
         now = self.clock()
         line, leg, src = slot.line, slot.line.legs[slot.side], notice.key.src

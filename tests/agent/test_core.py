@@ -281,7 +281,7 @@ async def test_nat_rebinding_is_followed_only_when_the_old_source_is_silent():
     core.table.counts[old].idle_ms = 10
     await core.packet("10.91.3.2:50000", pl, ssrc=1, seq=7)
     assert old in core.table.held, "the old source still sends: this is an injection, not a rebinding"
-    core.table.counts[old].idle_ms = 400
+    core.table.counts[old].idle_ms = 1500
     await core.packet("10.91.3.2:50000", pl, ssrc=1, seq=8)
     assert old not in core.table.held
     assert core.rewrites()[f"10.91.2.2:7000 > {RELAY_IP}:{pu}"] == f"{RELAY_IP}:{pl} > 10.91.3.2:50000"

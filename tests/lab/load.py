@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab.processes import CONTROL_PORT, ROOT, open_socket
-from tests.lab.topology import CALLEE_IP, CALLER_IP, LabError, Topology
+from tests.lab.topology import CALLEE_IP, CALLER_IP, NAT_IP, LabError, Topology
 
 SOURCE, BINARY = ROOT / "bench" / "rtpload.c", ROOT / "build" / "rtpload"
-IPS = {"caller": CALLER_IP, "callee": CALLEE_IP}
+IPS = {"caller": CALLER_IP, "callee": CALLEE_IP, "nat": NAT_IP}
 # Received packets are counted by port: established calls below, fresh ones above.
 ESTABLISHED_PORTS, FRESH_PORTS = (6000, 15999), (16000, 31999)
 FRESH_IDS = 65536

@@ -9,7 +9,7 @@ SSRC, over a guard time, with no rival.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shunt.net import Endpoint
@@ -26,7 +26,9 @@ class LatchPolicy:
     another source a rival (a spray touches each port too rarely); rival_window: how long a rival
     counts after its last packet; contest_hold: how long a contested leg stays on the relay after the
     last rival; quarantine: how long the old source is not learned again after signalling changed;
-    max_seq_gap: the sequence distance that is plausible for one and the same stream.
+    max_seq_gap: the sequence distance that is plausible for one and the same stream; max_gap: how long
+    an unvouched source may pause before it has to begin again (a scanner comes by less often than a
+    phone sends); suspect: says of an address that nothing that comes from it is to be believed.
     """
 
     packets: int = 5
@@ -37,6 +39,8 @@ class LatchPolicy:
     quarantine: float = 3.0
     max_seq_gap: int = 3000
     max_candidates: int = 16
+    max_gap: float = 0.3
+    suspect: Callable[[bytes], bool] | None = None
 
 
 class Verdict(enum.Enum):
@@ -132,7 +136,7 @@ class Latch:
         if trusted:
             self.take(src, ssrc, seq)
             return Verdict.ACCEPTED
-        if not is_rtp:
+        if not is_rtp or (self.policy.suspect is not None and self.policy.suspect(src.addr)):
             return Verdict.STRAY
         candidate = self._count(now, src, ssrc, seq)
         if self._rival(now, src) and candidate.count >= self.policy.rival_packets:
@@ -154,7 +158,7 @@ class Latch:
             return Verdict.OVERRIDE
         if trusted or (is_rtp and ssrc == self.ssrc and ssrc != 0):
             return Verdict.REBIND
-        if not is_rtp or self.vouched:
+        if not is_rtp or self.vouched or (self.policy.suspect is not None and self.policy.suspect(src.addr)):
             return Verdict.STRAY
         # An unvouched source holds the leg: another one that is as persistent has an equal claim.
         if self._count(now, src, ssrc, seq).count >= self.policy.packets:
@@ -170,7 +174,7 @@ class Latch:
                 weakest = min(self._candidates, key=lambda s: (self._candidates[s].count, self._candidates[s].last))
                 del self._candidates[weakest]
             candidate = self._candidates[src] = _Candidate(now, now, ssrc, seq)
-        elif candidate.ssrc == ssrc and seq_follows(seq, candidate.seq, self.policy.max_seq_gap):
+        elif candidate.ssrc == ssrc and now - candidate.last <= self.policy.max_gap and seq_follows(seq, candidate.seq, self.policy.max_seq_gap):
             candidate.count += 1
             candidate.last, candidate.seq = now, seq
         else:

@@ -1,0 +1,70 @@
+"""A spray of packets over the whole port range, from random ports: honest callers are offloaded all the same, and soon."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.scene import Scene, scene
+from tests.dataplane.lab import missing
+from tests.lab.load import Phones
+from tests.lab.processes import PORTS
+from tests.lab.topology import EDGE_IP
+
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+
+RATE = 100_000
+LEAST_RATE = 10_000  # what the slowest machine has to manage for the test to mean anything
+BAR_MS = 200.0
+CALLS = 8
+
+
+@pytest.mark.parametrize("natted", [False, True], ids=["addresses-signalled", "behind-nat"])
+async def test_spray(natted: bool, tmp_path: Path) -> None:
+    async with scene(tmp_path, "builtin") as here:
+        with Phones(here.topology, "nat") as sprayer:
+            await _spray(here, sprayer, natted)
+
+
+async def _spray(here: Scene, sprayer: Phones, natted: bool) -> None:
+    sprayer.say(f"spray {sprayer.ip} {EDGE_IP} {PORTS[0]} {PORTS[1]} {RATE}")
+    began, before = time.monotonic(), sprayer.sent()[2]
+    await asyncio.sleep(0.5)
+    cpu = _cpu(here.edge.agent.pid)
+    delays: list[float] = []
+    for number in range(CALLS):
+        await here.next_phones(1 + number)
+        to_caller, to_callee = await here.call(f"c{number}", natted=natted)
+        here.caller.talk(to_caller)
+        here.callee.talk(to_callee)
+        delays += await here.until_offloaded(f"c{number}", 8.0)
+        await here.caller.hush()
+        await here.callee.hush()
+        await here.client.command(f"D c{number} A B")
+    took = time.monotonic() - began
+    rate = (sprayer.sent()[2] - before) / took
+    used = _cpu(here.edge.agent.pid) - cpu
+    sprayer.say(f"spray {sprayer.ip} {EDGE_IP} {PORTS[0]} {PORTS[1]} 0")
+    resident = _resident_mib(here.edge.agent.pid)
+    delays.sort()
+    print(
+        f"spray of {rate:.0f} packets/s (asked for {RATE}): both parties heard to offloaded {delays[len(delays) // 2]:.0f} ms median, "
+        f"{delays[-1]:.0f} ms most; agent {used / took:.0%} of a core, {resident} MiB"
+    )
+    assert rate > LEAST_RATE
+    assert len(delays) == 2 * CALLS and delays[len(delays) // 2] <= BAR_MS
+    assert resident < 400
+    assert here.caller.foul == here.callee.foul == 0
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of processor time used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def _resident_mib(pid: int) -> int:
+    return next(int(line.split()[1]) // 1024 for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
