@@ -21,3 +21,18 @@ FUZZ_INPUTS ?= 200000
 ## make fuzz   every parser of outside bytes under a coverage-guided fuzzer (FUZZ_INPUTS=10000000 for a long run)
 fuzz: setup
 	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.run --inputs $(FUZZ_INPUTS)
+
+# The load generator's programs, which only benches and their tests need.
+BENCH_OBJECTS := $(patsubst bench/%.bpf.c,build/bench/obj/%.o,$(wildcard bench/*.bpf.c))
+PROFILE ?= short
+
+build/bench/obj/%.o: bench/%.bpf.c $(wildcard softswitch/bpf/*.h)
+	@echo "==> $< -> $@"
+	@mkdir -p $(@D)
+	@clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -Isoftswitch/bpf -I/usr/include/$(shell uname -m)-linux-gnu -c $< -o $@
+
+.PHONY: bench-relay
+## make bench-relay   the same streams through rtpproxy, rtpengine, nftables, Shunt and others (PROFILE=short|full)
+bench-relay: setup $(BENCH_OBJECTS)
+	@.ci/debian-packages rtpengine-daemon
+	@$(BIN)/python -m bench.relay_peers --profile $(PROFILE)

@@ -1,0 +1,327 @@
+"""What relays the same streams, one way each: relay servers in user space, the kernel's NAT, Shunt's XDP, plain forwarding.
+
+Every peer gets calls with the same phones, and answers with the ports that callers and callees send to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import yaml
+
+from bench.load import FIRST_PHONE_PORT, NEAR_LINKS, PHONES, RELAY_IP, ROOT, LoadError, Wires, inside
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import RelayEntry
+from shunt_softswitch.dataplane import DataPlane
+
+Ports = list[tuple[int, int]]
+FIRST_RELAY_PORT, LAST_RELAY_PORT = 10000, 65000
+CONTROL = ("127.0.0.1", 22222)
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Peer(ABC):
+    """One way of relaying. start() before use, stop() after it, in any state."""
+
+    name: str
+    title: str
+    most_calls = 15000  # two relay ports to a call below 65000, less where a peer needs more
+
+    def __init__(self, wires: Wires, work: Path, cpus: list[int]) -> None:
+        """work: for logs and configurations. cpus: the cores that a relay process may use (the generator has its own)."""
+        self.wires, self.work, self.cpus = wires, work, cpus
+
+    @staticmethod
+    def missing() -> str:
+        """What has to be installed before this peer can run; empty when nothing."""
+        return ""
+
+    @staticmethod
+    def version() -> str:
+        return ""
+
+    @abstractmethod
+    def start(self, calls: int) -> Ports | int:
+        """Be ready to relay so many calls: the ports of each that its caller and its callee send to, or how many there are without any. Raises LoadError."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Leave nothing behind."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that packets go through."""
+        return ()
+
+    def phone(self, side: int, call: int) -> tuple[str, int]:
+        """Address and port of the caller (side 0) or callee (1) of a call."""
+        return PHONES[side], FIRST_PHONE_PORT + 2 * call
+
+
+def _first_line(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True)
+    text = (done.stdout + done.stderr).strip()
+    return text.splitlines()[0] if text else ""
+
+
+class _Server(Peer):
+    """A relay server: a process on the relay host that speaks the rtpproxy control protocol over UDP."""
+
+    most_calls = 4000  # four sockets to a call, below the usual limit of open files
+    _process: subprocess.Popen[bytes] | None = None
+
+    def argv(self) -> list[str]:
+        raise NotImplementedError
+
+    def start(self, calls: int) -> Ports:
+        self.work.mkdir(parents=True, exist_ok=True)
+        argv = self.wires.enter(self.wires.relay, "taskset", "-c", ",".join(map(str, self.cpus)), *self.argv())
+        with (self.work / f"{self.name}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.work, start_new_session=True, preexec_fn=_before_exec,
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}"},
+            )  # fmt: skip
+        with inside(self.wires.relay):
+            control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with control:
+            control.connect(CONTROL)
+            self._await(control)
+            return [self._call(control, call) for call in range(calls)]
+
+    def _await(self, control: socket.socket) -> None:
+        deadline = time.monotonic() + 20
+        control.settimeout(0.1)
+        while time.monotonic() < deadline:
+            if self._process is None or self._process.poll() is not None:
+                raise LoadError(f"{self.name} ended at once; its log: {self.work / self.name}.log")
+            try:
+                control.send(b"v0 V")
+                if control.recv(4096).startswith(b"v0 "):
+                    return
+            except (ConnectionRefusedError, TimeoutError):
+                time.sleep(0.05)
+        raise LoadError(f"{self.name} does not answer on its control socket; its log: {self.work / self.name}.log")
+
+    def _call(self, control: socket.socket, call: int) -> tuple[int, int]:
+        ports = []
+        for verb, side, tags in (("U", 0, "a;1"), ("L", 1, "a;1 b;1")):
+            address, port = self.phone(side, call)
+            ports.append(self._ask(control, f"c{call}{verb}", f"{verb} bench{call}@shunt {address} {port} {tags}"))
+        to_callee, to_caller = ports  # the reply to U is what the callee sends to
+        return to_caller, to_callee
+
+    def _ask(self, control: socket.socket, cookie: str, text: str) -> int:
+        """Send a command, repeated as a SIP server would; return the port of its reply. Raises LoadError."""
+        control.settimeout(1.0)
+        for _ in range(5):
+            try:
+                control.send(f"{cookie} {text}".encode())
+                while True:
+                    words = control.recv(4096).decode().split()
+                    if words and words[0] == cookie:
+                        break
+            except TimeoutError:
+                continue
+            if len(words) < 2 or not words[1].isdigit() or words[1] == "0":
+                raise LoadError(f"{self.name} answered {' '.join(words[1:])!r} to {text!r}")
+            return int(words[1])
+        raise LoadError(f"{self.name} did not answer {text!r}")
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)  # it leads its own session
+                self._process.wait(5)
+        self._process = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self._process.pid,) if self._process is not None else ()
+
+
+def _before_exec() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class Rtpproxy(_Server):
+    name, title = "rtpproxy", "rtpproxy"
+
+    @staticmethod
+    def missing() -> str:
+        return "" if shutil.which("rtpproxy") else "rtpproxy is not on PATH"
+
+    @staticmethod
+    def version() -> str:
+        return _first_line("rtpproxy", "-V")
+
+    def argv(self) -> list[str]:
+        return [
+            "rtpproxy", "-f", "-F", "-s", f"udp:{CONTROL[0]}:{CONTROL[1]}", "-l", RELAY_IP, "-m", str(FIRST_RELAY_PORT), "-M", str(LAST_RELAY_PORT),
+            "-T", "600", "-d", "ERR", "-p", str(self.work / "rtpproxy.pid"),
+        ]  # fmt: skip
+
+
+class Rtpengine(_Server):
+    name, title = "rtpengine", "rtpengine, user space"
+
+    @staticmethod
+    def missing() -> str:
+        return "" if shutil.which("rtpengine") else "rtpengine is not installed (Debian: rtpengine-daemon)"
+
+    @staticmethod
+    def version() -> str:
+        return _first_line("rtpengine", "--version")
+
+    def argv(self) -> list[str]:
+        # No kernel module (table -1); as many threads as it has cores.
+        return [
+            "rtpengine", "--config-file=none", "--table=-1", "-f", "-E", f"--interface={RELAY_IP}", f"--listen-udp={CONTROL[0]}:{CONTROL[1]}",
+            f"--port-min={FIRST_RELAY_PORT}", f"--port-max={LAST_RELAY_PORT}", "--log-level=3", f"--num-threads={len(self.cpus)}", "--timeout=600",
+            "--silent-timeout=600",
+        ]  # fmt: skip
+
+
+class Builtin(_Server):
+    name, title = "builtin", "Shunt's built-in relay, slow path"
+
+    @staticmethod
+    def version() -> str:
+        return f"Python {sys.version.split()[0]}"
+
+    def argv(self) -> list[str]:
+        config = self.work / "builtin.yaml"
+        relay = {"addresses": [RELAY_IP], "ports": f"{FIRST_RELAY_PORT}-{LAST_RELAY_PORT}", "ttl": 600, "quarantine": 0}
+        config.write_text(yaml.safe_dump({"control": {"listen": [f"udp:{CONTROL[0]}:{CONTROL[1]}"]}, "builtin_relay": relay, "api": {"listen": "127.0.0.1:8077"}}))
+        return [sys.executable, "-m", "shunt.cli.main", "run", "-c", str(config)]
+
+
+class _InKernel(Peer):
+    """Ports that no process holds: two to a call, in order."""
+
+    def ports(self, calls: int) -> Ports:
+        return [(FIRST_RELAY_PORT + 2 * call, FIRST_RELAY_PORT + 2 * call + 1) for call in range(calls)]
+
+
+class Nftables(_InKernel):
+    name, title = "nftables", "nftables, connection tracking, DNAT and SNAT"
+
+    @staticmethod
+    def missing() -> str:
+        return "" if shutil.which("nft") else "nft is not installed (Debian: nftables)"
+
+    @staticmethod
+    def version() -> str:
+        return _first_line("nft", "--version")
+
+    def start(self, calls: int) -> Ports:
+        ports = self.ports(calls)
+        onward, source = [], []
+        for call, (to_caller_port, to_callee_port) in enumerate(ports):
+            # The caller sends to the first; what it sends leaves from the second, towards the callee.
+            for arrives, leaves, (address, port) in (
+                (to_caller_port, to_callee_port, self.phone(1, call)),
+                (to_callee_port, to_caller_port, self.phone(0, call)),
+            ):
+                onward.append(f"{arrives} : {address} . {port}")
+                source.append(f"{address} . {port} : {RELAY_IP} . {leaves}")
+        self.wires.run(self.wires.relay, "nft", "-f", "-", stdin=_NAT.replace("ONWARD", ", ".join(onward)).replace("SOURCE", ", ".join(source)).replace("RELAY", RELAY_IP))
+        self.wires.forwarding(True)
+        return ports
+
+    def stop(self) -> None:
+        self.wires.forwarding(False)
+        subprocess.run(self.wires.enter(self.wires.relay, "nft", "delete", "table", "ip", "bench"), capture_output=True)
+
+
+_NAT = """table ip bench {
+  map onward { type inet_service : ipv4_addr . inet_service; elements = { ONWARD } }
+  map source { type ipv4_addr . inet_service : ipv4_addr . inet_service; elements = { SOURCE } }
+  chain prerouting { type nat hook prerouting priority dstnat; ip daddr RELAY meta l4proto udp dnat ip to udp dport map @onward; }
+  chain postrouting { type nat hook postrouting priority srcnat; meta l4proto udp snat ip to ip daddr . udp dport map @source; }
+}
+"""
+
+
+class Shunt(_InKernel):
+    name, title = "shunt", "Shunt, XDP"
+    _plane: DataPlane | None = None
+    _pins: Path | None = None
+    capacity = 65536
+
+    @staticmethod
+    def version() -> str:
+        return _first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty")
+
+    def start(self, calls: int) -> Ports:
+        ports = self.ports(calls)
+        self._pins = Path(tempfile.mkdtemp(prefix="shbench"))
+        with inside(self.wires.relay):
+            self._plane = DataPlane.open(interfaces=list(NEAR_LINKS), capacity=self.capacity, pin_dir=str(self._pins / "pins"), mode="native")
+            self.insert(self.entries(ports))
+        return ports
+
+    def entries(self, ports: Ports) -> list[RelayEntry]:
+        found = []
+        for call, (for_caller, for_callee) in enumerate(ports):
+            phones = [Endpoint(socket.inet_aton(address), port) for address, port in (self.phone(0, call), self.phone(1, call))]
+            relay = [Endpoint(socket.inet_aton(RELAY_IP), port) for port in (for_caller, for_callee)]
+            found += [RelayEntry(FiveTuple(phones[side], relay[side]), relay[1 - side], phones[1 - side]) for side in (0, 1)]
+        return found
+
+    def insert(self, entries: list[RelayEntry]) -> None:
+        """Put entries in. Raises LoadError when one is refused."""
+        assert self._plane is not None
+        wrong = next((text for text in self._plane.insert(entries) if text is not None), None)
+        if wrong:
+            raise LoadError(f"the data plane refused an entry: {wrong}")
+
+    @property
+    def plane(self) -> DataPlane:
+        assert self._plane is not None
+        return self._plane
+
+    def stop(self) -> None:
+        if self._plane is not None:
+            self._plane.unload()
+            self._plane = None
+        if self._pins is not None:
+            subprocess.run(["umount", str(self._pins / "pins")], capture_output=True)
+            shutil.rmtree(self._pins, ignore_errors=True)
+            self._pins = None
+
+
+class Forward(Peer):
+    name, title = "forward", "plain kernel forwarding"
+
+    @staticmethod
+    def version() -> str:
+        return f"Linux {os.uname().release}"
+
+    def start(self, calls: int) -> int:
+        self.wires.forwarding(True)
+        return calls
+
+    def stop(self) -> None:
+        self.wires.forwarding(False)
+
+
+PEERS: tuple[type[Peer], ...] = (Rtpproxy, Rtpengine, Builtin, Nftables, Shunt, Forward)

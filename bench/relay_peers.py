@@ -1,0 +1,340 @@
+"""The same streams through every relay: what a packet costs, how long it takes, what is lost, and how far it goes.
+
+Run as root: python -m bench.relay_peers [--profile short|full] [--fresh]. Writes build/bench/relay/PROFILE/: raw/ (one
+file for each step), results.json, report.html, report.md. Exits 1 when a target was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+for _folder in (".", "agent", "softswitch"):
+    if str(ROOT / _folder) not in sys.path:
+        sys.path.insert(0, str(ROOT / _folder))
+
+from bench.load import PACKETS_PER_S, Load, Measured, Wires, quantile  # noqa: E402
+from bench.peers import PEERS, Peer, Rtpproxy, Shunt  # noqa: E402
+from bench.runs import Run, spread  # noqa: E402
+from shunt.quality import score as quality  # noqa: E402
+from shunt.quality.codecs import codec_of  # noqa: E402
+
+PCMA = 8
+WARM_S = 0.5
+BASE_PPS = 10_000
+LADDER_FACTOR = 1.5
+LOST_AT_MOST = 1e-4  # of the packets sent: what still counts as "before loss"
+KEPT_UP = 0.999
+NOISY = 0.25  # relative range of the baseline's repetitions beyond which costs are not quoted
+NOISY_PART = 0.2  # largest part of a cost that the baseline's uncertainty may be
+BUSY = 0.1  # share of the machine's cores that others may use before a run
+SESSIONS = 900  # streams of the papers' scenario, one direction each
+TIMES_SATURATION = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    repetitions: int
+    seconds: float       # of a measurement at the base rate
+    ladder_seconds: float
+    arrivals: float      # streams that start per second, up to SESSIONS
+    hold: float          # seconds after the last arrival
+    bisections: int
+    most_pps: int
+
+
+PROFILES = {
+    # Whether everything works: a minute, and no figure to be quoted.
+    "smoke": Profile(1, 0.5, 0.3, 900.0, 0.5, 0, 25_000),
+    "short": Profile(3, 3.0, 1.0, 150.0, 1.0, 1, 3_000_000),
+    "full": Profile(9, 10.0, 4.0, 30.0, 15.0, 3, 12_000_000),
+}
+
+
+def batch_of(pps: float) -> int:
+    """Frames handed over together: what a network card that waits 50 µs would collect, 64 at most."""
+    return max(1, min(64, int(pps * 50e-6)))
+
+
+def streams_of(pps: float, peer: type[Peer] | None) -> int:
+    """As many streams of 50 packets/s as make this rate, in whole calls; a peer's largest number when that is less."""
+    most = Peer.most_calls if peer is None else peer.most_calls
+    return 2 * max(1, min(most, round(pps / (2 * PACKETS_PER_S))))
+
+
+class Bench:
+    """What the steps share: the wires, the load generator, and one peer at a time."""
+
+    def __init__(self, run: Run, profile: Profile, wires: Wires, load: Load, peers: list[type[Peer]]) -> None:
+        self.run, self.profile, self.wires, self.load, self.peers = run, profile, wires, load, peers
+
+    def measure(self, cls: type[Peer] | None, pps: float, seconds: float, streams: int | None = None, **more: Any) -> dict[str, Any]:
+        """One measurement with a peer started for it, or (None) over the bare wire."""
+        count = streams or streams_of(pps, cls)
+        if cls is None:
+            self.load.route(count // 2)
+            with self.load.direct():
+                return self._warm_and_run(pps, seconds, (), **more).record() | {"pps": pps}
+        peer = cls(self.wires, self.run.folder / "work", self.load.other_cpus)
+        try:
+            self.load.route(peer.start(count // 2))
+            return self._warm_and_run(pps, seconds, peer.pids, **more).record() | {"pps": pps}
+        finally:
+            peer.stop()
+
+    def _warm_and_run(self, pps: float, seconds: float, pids: tuple[int, ...], **more: Any) -> Measured:
+        # Every stream has been heard by the relay and its paths are in the caches before anything is measured.
+        self.load.run(min(pps, BASE_PPS) if pids else pps, max(WARM_S, 2.2 * self.load.streams / min(pps, BASE_PPS) if pids else 0), pids=pids, batch=batch_of(pps))
+        return self.load.run(pps, seconds, pids=pids, batch=batch_of(pps), **more)
+
+    def cost(self) -> None:
+        """Every peer at the base rate, in turns, with the bare wire before, between and after."""
+        for n in range(self.profile.repetitions):
+            turn = n % len(self.peers)
+            self.run.step(f"cost/{n}/direct-before", lambda: self.measure(None, BASE_PPS, self.profile.seconds))
+            for cls in self.peers[turn:] + self.peers[:turn]:
+                self.run.step(f"cost/{n}/{cls.name}", lambda: self.measure(cls, BASE_PPS, self.profile.seconds))
+            self.run.step(f"cost/{n}/direct-after", lambda: self.measure(None, BASE_PPS, self.profile.seconds))
+
+    def sessions(self) -> None:
+        """The papers' scenario: streams arrive one by one, up to 900; CPU over time, then delay and loss of each."""
+        seconds = SESSIONS / self.profile.arrivals + self.profile.hold
+        for cls in (None, *self.peers):
+            name = cls.name if cls else "direct"
+            self.run.step(
+                f"sessions/{name}",
+                lambda: self.measure(cls, SESSIONS * PACKETS_PER_S, seconds, SESSIONS, grow=self.profile.arrivals, every=min(0.5, seconds / 40)),
+            )
+
+    def ladder(self, cls: type[Peer] | None) -> float:
+        """Higher and higher rates until something is lost or the generator cannot follow; returns the highest clean rate."""
+        name = cls.name if cls else "direct"
+        self.run.plan(8)
+
+        def clean(pps: float) -> bool:
+            found = self.run.step(f"ladder/{name}/{round(pps):08}", lambda: self.measure(cls, pps, self.profile.ladder_seconds))
+            return is_clean(found)
+
+        pps, good, bad = float(BASE_PPS), 0.0, 0.0
+        while pps <= self.profile.most_pps:
+            if not clean(pps):
+                # Once more, further up: what others do on the machine must not pass for the relay's limit.
+                if bad:
+                    break
+                bad = pps
+            else:
+                good, bad = pps, 0.0
+            pps = round(pps * LADDER_FACTOR)
+        for _ in range(self.profile.bisections if bad and good else 0):
+            middle = round(math.sqrt(good * bad))
+            if clean(middle):
+                good = middle
+            else:
+                bad = middle
+        return good
+
+
+def is_clean(found: dict[str, Any]) -> bool:
+    """Whether the generator kept up and next to nothing was lost, garbled or sent elsewhere."""
+    wrong = found["sent"] - found["received"] + found["corrupt"] + found["misdelivered"]
+    return found["sent"] >= KEPT_UP * found["offered"] and wrong <= LOST_AT_MOST * found["sent"]
+
+
+def cpu_ns(found: dict[str, Any]) -> float:
+    """CPU time of the relay's processes and of network softirqs, per received packet. The softirqs that interrupted the process are in both clocks."""
+    return (found["process_ns"] + found["softirq_ns"] - found["softirq_in_process_ns"]) / max(1, found["received"])
+
+
+def mos_of_streams(found: dict[str, Any]) -> list[float]:
+    """MOS of each stream by the E-model, from its measured loss, delay and delay variation; nothing else is in the way."""
+    values = []
+    per_stream = found["sent"] / found["streams"]
+    for n in range(found["streams"]):
+        lost, sent = found["stream_lost"].get(str(n), (0, max(quality.LEAST_PACKETS, round(per_stream))))
+        jitter_us = found["stream_variation_mean"][n] / 1000
+        measured = max(sent - lost, quality.LEAST_PACKETS)
+        one = quality.Measurement(packets=measured, measured=measured, lost=lost, jitter_us_sum=jitter_us * measured)
+        value = quality.score(one, codec_of(PCMA), PCMA, delay_ms=found["stream_delay_mean"][n] / 1e6).mos
+        if value is not None:
+            values.append(value)
+    return values
+
+
+def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """All figures from the raw steps. read: the steps below a folder of raw/, each with its `key`."""
+    by_repetition: dict[str, dict[str, dict[str, Any]]] = {}
+    for found in read("cost"):
+        _, n, name = found["key"].split("/")
+        by_repetition.setdefault(n, {})[name] = found
+    complete = [found for found in by_repetition.values() if "direct-before" in found and "direct-after" in found]
+    base = [cpu_ns(found[which]) for found in complete for which in ("direct-before", "direct-after")]
+    remarks = []
+    if facts["busy_before"] > BUSY:
+        remarks.append(f"{facts['busy_before']:.0%} of the cores' time was already used when the run began: delays and limits are not to be quoted")
+    figures: dict[str, Any] = {}
+    # How far two baselines of one repetition are apart is how well a cost is known.
+    doubt = max(abs(cpu_ns(found["direct-before"]) - cpu_ns(found["direct-after"])) for found in complete)
+    relative = (max(base) - min(base)) / spread(base)["median"]
+    if relative > NOISY:
+        remarks.append(f"the bare wire cost {min(base):.0f} to {max(base):.0f} ns a packet, a range of {relative:.0%} (at most {NOISY:.0%}): no cost of this run is to be quoted")
+    for name in names:
+        costs, delays = [], {q: [] for q in (0.5, 0.99)}
+        lost = sent = 0
+        for found in complete:
+            if name not in found:
+                continue
+            wire = (cpu_ns(found["direct-before"]) + cpu_ns(found["direct-after"])) / 2
+            costs.append(cpu_ns(found[name]) - wire)
+            for q, values in delays.items():
+                values.append(quantile(found[name]["delay"], q))
+            lost += found[name]["sent"] - found[name]["received"]
+            sent += found[name]["sent"]
+        if not costs:
+            continue
+        figures[name] = {"cpu_ns": spread(costs), "p50_ns": spread(delays[0.5]), "p99_ns": spread(delays[0.99]), "lost": lost, "sent": sent}
+        figures[name]["kept_up"] = all(found[name]["sent"] >= KEPT_UP * found[name]["offered"] for found in complete if name in found)
+        if not figures[name]["kept_up"]:
+            remarks.append(f"the generator did not keep up at {BASE_PPS:,} packets/s with {name}: it was held up by other work on its core")
+    if "shunt" in figures:
+        for name in figures:
+            pairs = [(cpu_ns(f[name]), cpu_ns(f["shunt"]), (cpu_ns(f["direct-before"]) + cpu_ns(f["direct-after"])) / 2) for f in complete if name in f and "shunt" in f]
+            ratios = [(peer - wire) / (ours - wire) for peer, ours, wire in pairs if ours > wire]
+            if ratios:
+                figures[name]["ratio"] = spread(ratios)
+        if doubt > NOISY_PART * figures["shunt"]["cpu_ns"]["median"]:
+            remarks.append(f"the bare wire's cost is known to {doubt:.0f} ns only, which is more than a fifth of Shunt's: ratios are not to be quoted")
+    for name in (*names, "direct"):
+        steps = sorted(read(f"ladder/{name}"), key=lambda found: found["pps"])
+        good = [found["pps"] for found in steps if is_clean(found)]
+        first = next((found for found in steps if found["pps"] > max(good, default=0)), None)
+        if steps:
+            limit = None if first is None else "loss" if first["sent"] - first["received"] > LOST_AT_MOST * first["sent"] else "generator"
+            levels = [
+                {
+                    "pps": found["pps"], "sent": found["sent"], "offered": found["offered"], "lost": found["sent"] - found["received"], "cpu_ns": cpu_ns(found),
+                    "p50_ns": quantile(found["delay"], 0.5) if found["received"] else None, "p99_ns": quantile(found["delay"], 0.99) if found["received"] else None,
+                    "mos": mos_quantiles(found),
+                }
+                for found in steps
+            ]  # fmt: skip
+            figures.setdefault(name, {})["ladder"] = {"highest_clean_pps": max(good, default=0), "limited_by": limit, "levels": levels}
+    for found in read("sessions"):
+        name = found["key"].split("/")[1]
+        figures.setdefault(name, {})["sessions"] = {
+            "sent": found["sent"], "offered": found["offered"], "lost": found["sent"] - found["received"], "streams_with_loss": len(found["stream_lost"]),
+            "p50_ns": quantile(found["delay"], 0.5), "p99_ns": quantile(found["delay"], 0.99), "mos": mos_quantiles(found),
+        }  # fmt: skip
+    for key in ("twenty", "table"):
+        for found in read(key):
+            figures.setdefault("shunt", {})[key] = {
+                "pps": found["pps"], "offered": found["offered"], "sent": found["sent"], "lost": found["sent"] - found["received"], "cpu_ns": cpu_ns(found),
+                "entries": found.get("entries"), "p50_ns": quantile(found["delay"], 0.5), "p99_ns": quantile(found["delay"], 0.99),
+            }  # fmt: skip
+    return {"direct_ns": spread(base), "doubt_ns": doubt, "remarks": remarks, "figures": figures, "targets": targets(figures)}
+
+
+def mos_quantiles(found: dict[str, Any]) -> dict[str, float]:
+    values = sorted(mos_of_streams(found))
+    return {"least": values[0], "p5": values[len(values) // 20], "median": values[len(values) // 2]} if values else {}
+
+
+def targets(figures: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was promised, what was found; met is None where the peer was not there."""
+    rows = []
+
+    def add(text: str, wanted: str, found: str, met: bool | None) -> None:
+        rows.append({"target": text, "wanted": wanted, "found": found, "met": met})
+
+    for name, least in (("rtpproxy", 100), ("rtpengine", 100), ("nftables", 10)):
+        ratio = figures.get(name, {}).get("ratio")
+        text = f"CPU per relayed packet at {BASE_PPS:,} packets/s, {name} / Shunt"
+        if ratio is None:
+            add(text, f"≥ {least}", "not measured", None)
+        else:
+            add(text, f"≥ {least}", f"{ratio['median']:.1f} ({ratio['least']:.1f}–{ratio['most']:.1f})", ratio["median"] >= least)
+    shunt, forward = figures.get("shunt", {}), figures.get("forward", {})
+    for q in ("p50_ns", "p99_ns"):
+        if q in shunt and q in forward:
+            ours, floor = shunt[q]["median"], forward[q]["median"]
+            add(f"delay {q[:3]}, Shunt / plain forwarding", "≤ 1", f"{ours / floor:.2f} ({ours / 1000:.1f} µs / {floor / 1000:.1f} µs)", ours <= floor)
+    twenty = shunt.get("twenty")
+    if twenty:
+        sent_enough = twenty["sent"] >= KEPT_UP * twenty["offered"]
+        text = f"{twenty['lost']:,} of {twenty['sent']:,} lost" + ("" if sent_enough else f"; the generator reached only {twenty['sent'] / twenty['offered']:.0%} of it")
+        add(f"loss at {TIMES_SATURATION} × rtpproxy's limit ({twenty['pps']:,.0f} packets/s)", "none", text, twenty["lost"] == 0 and sent_enough)
+    else:
+        add(f"loss at {TIMES_SATURATION} × rtpproxy's limit", "none", "not measured", None)
+    return rows
+
+
+def reader(run: Run) -> Callable[[str], list[dict[str, Any]]]:
+    import json
+
+    def read(folder: str) -> list[dict[str, Any]]:
+        top = run.raw / folder
+        paths = [top.with_suffix(".json")] if top.with_suffix(".json").exists() else sorted(top.rglob("*.json"))
+        return [json.loads(path.read_text()) | {"key": str(path.relative_to(run.raw).with_suffix(""))} for path in paths]
+
+    return read
+
+
+class ShuntFull(Shunt):
+    """Shunt's table with as many further entries as the papers' 400,000 sessions have."""
+
+    capacity = 1_050_000
+    further = 400_000
+
+    def entries(self, ports: list[tuple[int, int]]) -> Any:
+        from bench.relay_table import entry
+
+        from shunt.net import Endpoint
+        from shunt.tables.entry import RelayEntry
+
+        towards = Endpoint(bytes((198, 18, 2, 2)), 9)
+        others = [RelayEntry(one.key, one.src, towards) for one in map(entry, range(self.further))]
+        return others + super().entries(ports)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--profile", choices=sorted(PROFILES), default="short")
+    parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
+    parser.add_argument("--only", nargs="+", choices=[cls.name for cls in PEERS], help="these peers alone")
+    arguments = parser.parse_args()
+    profile = PROFILES[arguments.profile]
+    wanted = [cls for cls in PEERS if not arguments.only or cls.name in arguments.only]
+    peers = [cls for cls in wanted if not cls.missing()]
+    missing = [f"{cls.title}: not measured, {cls.missing()}" for cls in wanted if cls.missing()]
+    for text in missing:
+        print(text)
+    run = Run("relay" if not arguments.only else "relay-" + "-".join(arguments.only), arguments.profile, {cls.name: cls.version() for cls in peers}, fresh=arguments.fresh)
+    with Wires() as wires, Load(wires) as load:
+        bench = Bench(run, profile, wires, load, peers)
+        run.plan(profile.repetitions * (len(peers) + 2) + len(peers) + 1)
+        bench.cost()
+        bench.sessions()
+        limits = {cls.name: bench.ladder(cls) for cls in peers}
+        bench.ladder(None)
+        if limits.get(Rtpproxy.name) and Shunt in peers:
+            twenty = TIMES_SATURATION * limits[Rtpproxy.name]
+            run.step("twenty", lambda: bench.measure(Shunt, twenty, profile.seconds))
+        if Shunt in peers:
+            run.step("table", lambda: bench.measure(ShuntFull, BASE_PPS, profile.seconds) | {"entries": ShuntFull.further})
+    results = analyse(reader(run), run.facts, [cls.name for cls in peers])
+    results["missing"] = missing
+    results["titles"] = {cls.name: cls.title for cls in PEERS} | {"direct": "the bare wire"}
+    run.results(results)
+    from bench.report import relay
+
+    relay.write(run, results, reader(run))
+    return relay.print_targets(results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""The report on relays: tables and plots after the published evaluation's figures 5, 6a, 6b, 6c and 7."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bench.load import bin_edge
+from bench.report.page import COLOURS, Page, heading_line, markdown
+from bench.runs import Run
+
+Read = Callable[[str], list[dict[str, Any]]]
+
+
+def _us(ns: float) -> str:
+    return f"{ns / 1000:,.1f}"
+
+
+def _range(one: dict[str, Any], digits: int = 0, scale: float = 1.0) -> str:
+    return f"{one['median'] / scale:,.{digits}f} ({one['least'] / scale:,.{digits}f}–{one['most'] / scale:,.{digits}f})"
+
+
+def cost_rows(results: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for name, one in results["figures"].items():
+        if "cpu_ns" not in one:
+            continue
+        ratio = _range(one["ratio"], 1) if "ratio" in one and name != "shunt" else ""
+        rows.append([results["titles"][name], _range(one["cpu_ns"]), ratio, _range(one["p50_ns"], 1, 1000), _range(one["p99_ns"], 1, 1000), f"{one['lost']:,} of {one['sent']:,}"])
+    return rows
+
+
+COST_HEAD = ("relay", "CPU ns a packet", "times Shunt's", "delay p50, µs", "delay p99, µs", "lost")
+
+
+def limit_rows(results: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for name, one in results["figures"].items():
+        ladder = one.get("ladder")
+        if not ladder:
+            continue
+        why = {"loss": "loss", "generator": "the generator's core was full", None: "the end of the ladder"}[ladder["limited_by"]]
+        at = next((level for level in ladder["levels"] if level["pps"] == ladder["highest_clean_pps"]), None)
+        rows.append([results["titles"][name], f"{ladder['highest_clean_pps']:,.0f}", f"{ladder['highest_clean_pps'] / 100:,.0f}", why, _us(at["p99_ns"]) if at else "", f"{at['cpu_ns']:,.0f}" if at else ""])
+    return rows
+
+
+LIMIT_HEAD = ("relay", "packets/s before loss", "two-way calls", "ended by", "delay p99 there, µs", "CPU ns a packet there, receiving included")
+TARGET_HEAD = ("target", "wanted", "found", "")
+
+
+def target_rows(results: dict[str, Any]) -> list[list[str]]:
+    return [[row["target"], row["wanted"], row["found"], {True: "met", False: "MISSED", None: "not measured"}[row["met"]]] for row in results["targets"]]
+
+
+def print_targets(results: dict[str, Any]) -> int:
+    """Print what was found beside what was promised; the exit status."""
+    for row in cost_rows(results):
+        print("  ".join(f"{cell:>24}" if n else f"{cell:<46}" for n, cell in enumerate(row)))
+    for text in results["remarks"]:
+        print(f"! {text}")
+    for target, wanted, found, verdict in target_rows(results):
+        print(f"{target:<62} {wanted:>6}  {found:<48} {verdict}")
+    return 1 if any(row["met"] is False for row in results["targets"]) else 0
+
+
+def cdf(histogram: dict[str, int]) -> tuple[list[float], list[float]]:
+    """µs and the part of the packets that took at most that long."""
+    total, seen = sum(histogram.values()), 0
+    xs, ys = [], []
+    for number in sorted(map(int, histogram)):
+        seen += histogram[str(number)]
+        xs.append(bin_edge(number + 1) / 1000)
+        ys.append(seen / total)
+    return xs, ys
+
+
+def _merged(steps: list[dict[str, Any]], field: str) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for found in steps:
+        for number, count in found[field].items():
+            total[number] = total.get(number, 0) + count
+    return total
+
+
+def write(run: Run, results: dict[str, Any], read: Read) -> None:
+    """Write report.html and report.md of a run."""
+    titles, figures = results["titles"], results["figures"]
+    page = Page("Relays side by side")
+    page.paragraph(
+        "The same RTP streams (G.711, 50 packets/s of 172 bytes, two to a call) through every relay in the same run. Frames come from inside the kernel, as a network "
+        "card's driver hands them up; sender and receiver count every sequence number and read one clock. CPU is the time of the relay's processes and of network "
+        "softirqs, less what the same frames cost over a bare wire without a relay; the receiver's share is so taken out."
+    )
+    for text in (*results["missing"], *results["remarks"]):
+        page.remark(text)
+    rows = target_rows(results)
+    page.heading("Targets")
+    page.table(TARGET_HEAD, rows, [{"met": "met", "MISSED": "missed"}.get(row[3], "") for row in rows])
+    page.heading("10,000 packets/s")
+    page.table(COST_HEAD, cost_rows(results))
+    page.paragraph(f"Median of the repetitions, least and most in brackets. The bare wire: {_range(results['direct_ns'])} ns a packet, known to {results['doubt_ns']:.0f} ns.")
+    with page.plot("CPU time per relayed packet at 10,000 packets/s; bars are medians, lines the range of the repetitions.") as axes:
+        named = [(name, one["cpu_ns"]) for name, one in figures.items() if "cpu_ns" in one]
+        medians = [max(one["median"], 1) for _, one in named]
+        errors = [[max(m - o["least"], 0) for m, (_, o) in zip(medians, named)], [max(o["most"] - m, 0) for m, (_, o) in zip(medians, named)]]
+        axes.bar([name for name, _ in named], medians, color=[COLOURS[name] for name, _ in named], yerr=errors, capsize=4)
+        axes.set_yscale("log")
+        axes.set_ylabel("ns a packet")
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for found in read("cost"):
+        by_name.setdefault(found["key"].split("/")[2].removesuffix("-before").removesuffix("-after"), []).append(found)
+    with page.plot("Delay (left, Fig. 6a) and delay variation between consecutive packets of a stream (right, Fig. 6b), all packets of all repetitions.", columns=2) as both:
+        for axes, field, label in zip(both, ("delay", "variation"), ("delay, µs", "delay variation, µs")):
+            for name, steps in by_name.items():
+                axes.plot(*cdf(_merged(steps, field)), color=COLOURS[name], label=titles[name].split(",")[0], drawstyle="steps-post")
+            axes.set_xscale("log")
+            axes.set_xlabel(label)
+            axes.set_ylabel("part of the packets")
+        both[0].legend(fontsize=7)
+    sessions = {found["key"].split("/")[1]: found for found in read("sessions")}
+    page.heading("900 sessions, arriving one by one")
+    with page.plot("CPU over time (Fig. 5): processes of the relay (left), network softirqs, those of sending and receiving included (right), in percent of one core.", columns=2) as both:
+        for name, found in sessions.items():
+            samples = found["samples"]
+            times = [(a[0] + b[0]) / 2 for a, b in zip(samples, samples[1:])]
+            process = [100 * ((b[3] - a[3]) - (b[5] - a[5])) / ((b[0] - a[0]) * 1e9) for a, b in zip(samples, samples[1:])]
+            softirq = [100 * (b[4] - a[4]) / ((b[0] - a[0]) * 1e9) for a, b in zip(samples, samples[1:])]
+            for axes, values in zip(both, (process, softirq)):
+                axes.plot(times, values, color=COLOURS[name], label=titles[name].split(",")[0])
+        for axes in both:
+            axes.set_xlabel("s")
+            axes.set_ylabel("% of a core")
+        both[1].legend(fontsize=7)
+    page.table(
+        ("relay", "sent", "offered", "lost", "streams with loss", "delay p50, µs", "delay p99, µs", "MOS median", "MOS least"),
+        [
+            (titles[name], f"{one['sent']:,}", f"{one['offered']:,}", f"{one['lost']:,}", one["streams_with_loss"], _us(one["p50_ns"]), _us(one["p99_ns"]), one["mos"].get("median", ""), one["mos"].get("least", ""))
+            for name, whole in figures.items() if (one := whole.get("sessions"))
+        ],
+    )  # fmt: skip
+    with page.plot("Loss of each stream (Fig. 6c).") as axes:
+        for name, found in sessions.items():
+            losses = sorted([100 * lost / sent for lost, sent in found["stream_lost"].values() if sent] + [0.0] * (found["streams"] - len(found["stream_lost"])))
+            axes.plot(losses, [(n + 1) / len(losses) for n in range(len(losses))], color=COLOURS[name], label=titles[name].split(",")[0], drawstyle="steps-post")
+        axes.set_xlabel("loss of a stream, %")
+        axes.set_ylabel("part of the streams")
+        axes.set_xlim(left=-0.1)
+        axes.legend(fontsize=7)
+    page.heading("Growing load")
+    page.table(LIMIT_HEAD, limit_rows(results))
+    page.paragraph("The generator's core also runs the softirqs that frames arrive in: where the kernel relays, generating and relaying share that one core, and the limit is that core's.")
+    with page.plot("Loss (left) and MOS of the worst twentieth of the streams (right, after Fig. 7) against the packet rate.", columns=2) as both:
+        for name, one in figures.items():
+            levels = [level for level in one.get("ladder", {}).get("levels", []) if level["sent"]]
+            both[0].plot([level["pps"] for level in levels], [100 * level["lost"] / level["sent"] for level in levels], "o-", ms=3, color=COLOURS[name], label=titles[name].split(",")[0])
+            rated = [level for level in levels if level["mos"]]
+            both[1].plot([level["pps"] for level in rated], [level["mos"]["p5"] for level in rated], "o-", ms=3, color=COLOURS[name])
+        for axes, label in zip(both, ("lost, %", "MOS")):
+            axes.set_xscale("log")
+            axes.set_xlabel("packets/s offered")
+            axes.set_ylabel(label)
+        both[0].legend(fontsize=7)
+    for key, text in (("twenty", "Shunt at twenty times rtpproxy's limit"), ("table", "Shunt with 400,000 further entries")):
+        one = figures.get("shunt", {}).get(key)
+        if one:
+            page.paragraph(f"{text}: {one['pps']:,.0f} packets/s offered, {one['sent']:,} sent, {one['lost']:,} lost, delay p50 {_us(one['p50_ns'])} µs, p99 {_us(one['p99_ns'])} µs.")
+    page.heading("The generator's own limits")
+    page.table(
+        ("step", "offered", "sent", "given up", "late: mean, µs", "late: most, µs"),
+        [(found["key"], f"{found['offered']:,}", f"{found['sent']:,}", f"{found['skipped']:,}", _us(found["late_mean"]), _us(found["late_max"])) for found in read(".")],
+    )
+    page.facts(run.facts)
+    run.write("report.html", page.text())
+    text = f"## Relays: {heading_line(run.facts)}\n\n"
+    text += "".join(f"- {remark}\n" for remark in (*results["missing"], *results["remarks"])) + ("\n" if results["missing"] or results["remarks"] else "")
+    text += markdown(TARGET_HEAD, rows) + "\n" + markdown(COST_HEAD, cost_rows(results)) + "\n" + markdown(LIMIT_HEAD, limit_rows(results))
+    print(f"report: {run.write('report.md', text).with_suffix('.html')}")

@@ -1,0 +1,199 @@
+"""The load generator: the receiver's accounts against an oracle, frames on a real wire, and figures computed by hand."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import load as instrument
+from bench.load import SETTINGS, TEMPLATE, Load, LoadError, Wires, bin_edge, quantile
+from bench.relay_peers import analyse, batch_of, cpu_ns, is_clean, mos_of_streams
+from bench.runs import spread
+from shunt_softswitch import libbpf
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.netns
+
+
+@pytest.fixture(scope="module")
+def load():
+    if os.geteuid() != 0 or not shutil.which("clang"):
+        pytest.skip("needs root and clang")
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("the generator needs a core of its own")
+    subprocess.run(["make", "-s", "-o", "setup", "build/bench/obj/loadgen.o"], cwd=ROOT, check=True)
+    with Wires() as wires, Load(wires) as made:
+        yield made
+
+
+def _receive(load: Load, sequence: list[int], *, port: int | None = None, garble: bool = False) -> np.void:
+    """Give the receiver these sequence numbers of stream 0, as frames in memory; what it then says of that stream."""
+    load.route(1)
+    load._clear()
+    load._number += 1
+    load._write(0, 0, 1, 0, 0)
+    frame = bytearray(TEMPLATE)
+    stream = load._streams[0]
+    struct.pack_into("!II", frame, 26, int(stream["saddr"]), int(stream["far_addr"]))
+    struct.pack_into("!HH", frame, 34, int(stream["sport"]), port or int(stream["far_port"]))
+    words = struct.unpack_from("!10H", frame, 14)
+    total = sum(words)
+    total = (total & 0xFFFF) + (total >> 16)
+    struct.pack_into("!H", frame, 24, ~(total + (total >> 16)) & 0xFFFF ^ (1 if garble else 0))
+    struct.pack_into("!I", frame, 50, 0x5A000000)
+    for seq in sequence:
+        struct.pack_into("!H", frame, 44, seq & 0xFFFF)
+        struct.pack_into("<QI", frame, 54, time.monotonic_ns(), load._number)
+        assert libbpf.test_run(load.programs["receive"], bytes(frame)).retval == 1  # XDP_DROP: swallowed
+    return load._received[0].copy()
+
+
+def _oracle(sequence: list[int]) -> dict[str, int]:
+    """What a receiver with a memory of 64 sequence numbers must say."""
+    got = dict.fromkeys(("packets", "duplicates", "reordered", "stale"), 0)
+    highest, known = sequence[0], {sequence[0]}
+    got["packets"] = 1
+    for seq in sequence[1:]:
+        if seq > highest:
+            highest = seq
+            got["packets"] += 1
+        elif highest - seq >= 64:
+            got["stale"] += 1
+            continue
+        elif seq in known:
+            got["duplicates"] += 1
+            continue
+        else:
+            got["packets"] += 1
+            got["reordered"] += 1
+        known.add(seq)
+    return got
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_packet_is_accounted_for(load, seed):
+    rng = random.Random(seed)
+    first = rng.randrange(65536) if seed else 65500  # over the end of the 16 bits too
+    sequence = [first + n for n in range(300) if rng.random() > 0.1]
+    for _ in range(40):
+        at = rng.randrange(1, len(sequence))
+        if rng.random() < 0.5:
+            sequence.insert(at, sequence[max(0, at - rng.randrange(1, 100))])
+        else:
+            other = min(len(sequence) - 1, at + rng.randrange(1, 90))
+            sequence[at], sequence[other] = sequence[other], sequence[at]
+    found, wanted = _receive(load, sequence), _oracle(sequence)
+    assert {name: int(found[name]) for name in wanted} == wanted
+
+
+def test_frames_that_are_not_as_they_should_be_are_not_counted_as_received(load):
+    assert int(_receive(load, [1, 2, 3], port=4321)["misdelivered"]) == 3
+    found = _receive(load, [1, 2, 3], garble=True)
+    assert (int(found["corrupt"]), int(found["packets"])) == (3, 0)
+
+
+def test_frames_cross_the_wire_by_the_clock_and_with_correct_checksums(load):
+    load.route(20)
+    with load.direct():
+        found = load.run(2000, 1.0)
+    # Other work on the generator's core may hold it up: what it gave up, it must say.
+    assert found.sent + found.skipped >= 0.9 * found.offered
+    assert found.sent <= found.offered + 1
+    assert found.received == found.sent and not found.corrupt and not found.misdelivered and not found.duplicates
+    assert sum(found.delay) == found.received
+    assert max(found.stream_sent) - min(found.stream_sent) <= 1
+    load.wires.forwarding(True)
+    try:
+        found = load.run(2000, 0.5)
+    finally:
+        load.wires.forwarding(False)
+    assert found.received == found.sent > 0
+
+
+def test_udp_checksums_are_accepted_by_a_socket(load):
+    """The relay host's own stack verifies what the generator made: a wrong checksum would be dropped."""
+    import socket
+
+    load.route([(40000, 40002)])
+    with instrument.inside(load.wires.relay):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sock:
+        sock.bind((instrument.RELAY_IP, 40000))
+        sock.settimeout(2)
+        load.run(200, 0.3)
+        packet, sender = sock.recvfrom(2048)
+    assert sender == (instrument.PHONES[0], instrument.FIRST_PHONE_PORT)
+    assert len(packet) == instrument.RTP_BYTES and packet[0] == 0x80 and packet[1] == 8
+
+
+def test_lost_packets_are_lost(load):
+    load.route([(40100, 40102)] * 1)
+    found = load.run(500, 0.4)  # nobody relays
+    assert found.sent > 0 and found.received == 0 and found.lost == found.sent
+
+
+def test_too_many_calls_are_refused(load):
+    with pytest.raises(LoadError, match="more than the generator"):
+        load.route(40000)
+
+
+def test_bins_and_quantiles():
+    edges = [bin_edge(n) for n in range(400)]
+    assert edges == sorted(set(edges)) and edges[31] == 31 and edges[32] == 32 and edges[64] == 64 and edges[96] == 128
+    assert quantile({"10": 98, "64": 1, "96": 1}, 0.5) == 10.5
+    assert quantile({"10": 98, "64": 1, "96": 1}, 0.99) == 65
+    with pytest.raises(LoadError):
+        quantile({}, 0.5)
+
+
+def test_settings_have_the_layout_of_the_program():
+    assert SETTINGS.size == 80 and instrument.STREAM.itemsize == 40 and instrument.PROGRESS.itemsize == 56
+
+
+def _step(key: str, cpu: int, packets: int = 1000, **more: int) -> dict:
+    plain = {"key": key, "offered": packets, "sent": packets, "received": packets, "corrupt": 0, "misdelivered": 0, "process_ns": 0, "softirq_in_process_ns": 0}
+    return {**plain, "softirq_ns": cpu * packets, "delay": {"40": packets}, **more}
+
+
+def test_costs_are_ratios_within_a_repetition():
+    steps = []
+    for n, wire in enumerate((100, 104, 102)):
+        costs = {"direct-before": wire, "direct-after": wire, "rtpproxy": wire + 20000, "shunt": wire + 100 + n}
+        steps += [_step(f"cost/{n}/{name}", ns) for name, ns in costs.items()]
+    found = analyse(lambda folder: steps if folder == "cost" else [], {"busy_before": 0.0}, ["rtpproxy", "shunt"])
+    assert found["figures"]["rtpproxy"]["cpu_ns"]["median"] == 20000
+    assert found["figures"]["rtpproxy"]["ratio"] == spread([20000 / 100, 20000 / 101, 20000 / 102])
+    assert found["remarks"] == []
+    assert [row["met"] for row in found["targets"] if "rtpproxy / Shunt" in row["target"]] == [True]
+
+
+def test_a_noisy_baseline_says_so():
+    steps = [_step(f"cost/0/{name}", ns) for name, ns in {"direct-before": 100, "direct-after": 190, "shunt": 250}.items()]
+    found = analyse(lambda folder: steps if folder == "cost" else [], {"busy_before": 0.5}, ["shunt"])
+    assert len(found["remarks"]) == 3 and all("to be quoted" in text for text in found["remarks"])
+
+
+def test_cpu_that_interrupted_the_process_counts_once():
+    assert cpu_ns({"process_ns": 900, "softirq_ns": 500, "softirq_in_process_ns": 400, "received": 10}) == 100
+
+
+def test_a_rate_is_clean_only_with_next_to_no_loss_and_a_generator_that_kept_up():
+    assert is_clean(_step("x", 1, 20000, received=19999))
+    assert not is_clean(_step("x", 1, 20000, received=19990))
+    assert not is_clean(_step("x", 1, 20000, offered=21000))
+    assert not is_clean(_step("x", 1, 20000, misdelivered=50))
+    assert (batch_of(1000), batch_of(400_000), batch_of(1e7)) == (1, 20, 64)
+
+
+def test_mos_falls_with_loss():
+    found = {"sent": 2000, "streams": 2, "stream_lost": {"1": [100, 1000]}, "stream_variation_mean": [1000, 1000], "stream_delay_mean": [10_000, 10_000]}
+    clean, lossy = mos_of_streams(found)
+    assert clean > 4.2 and lossy < clean - 0.5
