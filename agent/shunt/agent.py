@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import contextlib
 import dataclasses
+import gc
 import ipaddress
 import itertools
 import json
@@ -18,9 +18,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from shunt import __version__, limits
+from shunt import __version__, limits, privileges
 from shunt.api.server import ApiServer
 from shunt.api.view import DataPlaneUnavailable
+from shunt.bfrt.tls import client_credentials
 from shunt.calls import view
 from shunt.calls.book import CallBook
 from shunt.calls.model import Call
@@ -87,6 +88,7 @@ class Agent:
             # The client id must differ from that of every other agent, also of one in another container or before this one.
             self.table = RelayTable(
                 config.data_plane.target, client_id=secrets.randbits(31) or 1, device_id=config.data_plane.device_id, program=config.data_plane.program,
+                credentials=client_credentials(config.data_plane.tls),
                 stored_hash=config.data_plane.hash,
             )
             if self.role is not None:
@@ -384,7 +386,9 @@ class Agent:
         await self.notifier.close()
 
     async def _watch_totals(self) -> None:
+        clock = limits.ClockWatch()
         while True:
+            clock.look()
             if self.table is not None and self.table.connected:
                 try:
                     self._totals = await self.table.totals()
@@ -508,6 +512,7 @@ async def run(config: Config) -> None:
         agent = Agent(config)
         try:
             await agent.start()
+            privileges.keep_only(())
             log.info("shunt %s: control on %s, relays %s", __version__, ", ".join(config.control.listen), ", ".join(r.name for r in agent.pool.relays))
             await _until(stop, *([agent.role.lost] if agent.role is not None else []))
         finally:

@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 LIMITS: dict[str, str] = {
     "table_full": "Entries that the data plane refused because its table is full.",
@@ -17,7 +22,6 @@ LIMITS: dict[str, str] = {
     "fenced_writes": "Table writes that were not sent because another agent may be in charge.",
     "takeovers": "Times that this agent took over control.",
     "refused_draining": "New calls that were refused because the agent is draining.",
-    "learn_flood": "Learn notices that were dropped unread because too many came.",
     "api_busy": "REST requests that were refused because too many were under way.",
     "single_receive_queue": "Interfaces of the data plane with one receive queue: one processor core takes all of their packets.",
     "generic_xdp": "Interfaces of the data plane that run XDP in the kernel's generic path.",
@@ -43,3 +47,24 @@ def state(name: str, value: int) -> None:
 def snapshot() -> dict[str, int]:
     """Every counter, those at 0 too."""
     return {name: _counts[name] for name in LIMITS}
+
+
+class ClockWatch:
+    """Notices when the wall clock is set. Nothing but the times in logs and records depends on it."""
+
+    STEP_S = 1.0
+
+    def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
+        """wall: Unix time; steady: seconds that nobody sets."""
+        self._wall, self._steady = wall, steady
+        self._apart = wall() - steady()
+
+    def look(self) -> float:
+        """Seconds by which the wall clock was set since the last look; 0 for the little that clocks drift."""
+        apart = self._wall() - self._steady()
+        step, self._apart = apart - self._apart, apart
+        if abs(step) < self.STEP_S:
+            return 0.0
+        count("clock_steps")
+        log.warning("the wall clock was set by %+.1f s; calls and time-outs do not depend on it", step)
+        return step

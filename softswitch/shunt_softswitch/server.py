@@ -12,6 +12,9 @@ from contextlib import asynccontextmanager
 
 import grpc
 
+from shunt.bfrt.tls import server_credentials
+from shunt.config.model import Tls
+from shunt.privileges import BPF, NET_ADMIN, PERFMON, SYS_ADMIN, keep_only
 from shunt_softswitch import schema
 from shunt_softswitch.dataplane import DataPlane, DataPlaneError
 from shunt_softswitch.service import BfRuntimeService
@@ -39,14 +42,14 @@ _GRPC_OPTIONS = (
 
 
 @asynccontextmanager
-async def serve(service: BfRuntimeService, listen: list[str]) -> AsyncIterator[list[int]]:
+async def serve(service: BfRuntimeService, listen: list[str], credentials: grpc.ServerCredentials | None = None) -> AsyncIterator[list[int]]:
     """Serve on every address ("HOST:PORT", port 0 for any, or "unix:PATH"); yields the ports. Raises OSError for an address that is taken."""
     server = grpc.aio.server(options=_GRPC_OPTIONS)
     server.add_generic_rpc_handlers((service.handler(),))
     ports = []
     for address in listen:
         try:
-            port = server.add_insecure_port(address)
+            port = server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}: {error}") from None
         if port == 0:
@@ -69,6 +72,7 @@ async def run(
     pin_dir: str = "/sys/fs/bpf/shunt",
     mode: str = "auto",
     strays: str = "drop",
+    tls: dict[str, str | None] | None = None,
     unload_on_exit: bool = False,
 ) -> None:
     """Attach to the interfaces and serve until cancelled.
@@ -77,6 +81,7 @@ async def run(
     unless unload_on_exit. Raises OSError, with the reason, when the data plane or an address cannot be had.
     """
     listen = ["127.0.0.1:50052"] if listen is None else listen
+    credentials = server_credentials(Tls.model_validate(tls)) if tls is not None else None
     try:
         dataplane = DataPlane.open(interfaces=interfaces, capacity=capacity, pin_dir=pin_dir, mode=mode, strays=strays)
     except DataPlaneError as error:
@@ -85,10 +90,14 @@ async def run(
     settle_garbage_collector()
     try:
         service = BfRuntimeService(dataplane, schema.load(dataplane.capacity))
-        async with serve(service, listen) as ports:
+        async with serve(service, listen, credentials) as ports:
             _watch(loop, dataplane.learn_fd, lambda: service.notify_learn(dataplane.poll_learn(_LEARN_TURN)))
             _watch(loop, dataplane.event_fd, dataplane.handle_events)
             try:
+                for name, _, _, queues in dataplane.interfaces():
+                    if queues == 1:
+                        log.warning("%s has one receive queue: one processor core takes all of its packets (ethtool -L)", name)
+                keep_only((NET_ADMIN, SYS_ADMIN, PERFMON, BPF))
                 _announce(dataplane, listen, ports)
                 while True:
                     await asyncio.sleep(_HOUSEKEEPING)

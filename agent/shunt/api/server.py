@@ -19,6 +19,7 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from shunt import web as web_page
+from shunt import limits
 from shunt.api.drain import add_routes as add_drain_routes
 from shunt.api.view import AgentView, DataPlaneUnavailable
 from shunt.config.load import api_token
@@ -34,6 +35,7 @@ _DEFAULT_PAGE = 100
 _MAX_BODY = 1024  # nothing here takes a body
 _MAX_LINE = 8190
 _MAX_EVENT_CLIENTS = 32
+_MAX_REQUESTS = 128  # under way at once, followers of events among them
 _EVENT_PERIOD_S = 1.0
 _SOCKET_MODE = 0o660
 # How long an answer may wait for the data plane before the caller is told so.
@@ -56,6 +58,7 @@ class ApiServer:
         self.listen = host_port(settings.listen)
         self._token = api_token(settings)
         self._event_clients = 0
+        self._requests = 0
         self._socket_inode: int | None = None
         self._runner: web.AppRunner | None = None
         self._view = view
@@ -119,6 +122,10 @@ class ApiServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if self._requests >= _MAX_REQUESTS and request.path != "/v1/events":
+            limits.count("api_busy")
+            return _error(503, f"{_MAX_REQUESTS} requests are under way", headers={"Retry-After": "1"})
+        self._requests += 1
         try:
             if self._token is not None:
                 if request.path != "/healthz" and request.path not in web_page.PATHS and not _bearer_matches(request, self._token):
@@ -144,6 +151,8 @@ class ApiServer:
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
             return _error(500, "the agent failed to answer; its log has the cause")
+        finally:
+            self._requests -= 1
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if self._event_clients >= _MAX_EVENT_CLIENTS:

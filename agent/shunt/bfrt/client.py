@@ -100,6 +100,7 @@ class BfrtClient:
     def __init__(self, target: str, *, client_id: int, device_id: int = 0, program: str = "relay") -> None:
         """target is HOST:PORT; client_id must differ from every other client's."""
         self.target = target
+        self.credentials: grpc.ChannelCredentials | None = None  # of TLS; None: without
         self.client_id = client_id
         self.device_id = device_id
         self.program = program
@@ -121,6 +122,11 @@ class BfrtClient:
         self._aim(header.target)
         # Target and client id have the same numbers in a ReadRequest.
         self._write_header = self._read_header = header.SerializeToString()
+
+    def _open(self) -> grpc.aio.Channel:
+        if self.credentials is None:
+            return grpc.aio.insecure_channel(self.target, options=_OPTIONS)
+        return grpc.aio.secure_channel(self.target, self.credentials, options=_OPTIONS)
 
     def _aim(self, target: pb.TargetDevice) -> None:
         target.device_id, target.pipe_id, target.direction, target.prsr_id = self.device_id, 0xFFFF, 0xFF, 0xFF
@@ -153,8 +159,7 @@ class BfrtClient:
         while True:
             reason = "the target ended the stream"
             try:
-                self._channel = grpc.aio.insecure_channel(self.target, options=_OPTIONS)
-                self._bulk_channel = grpc.aio.insecure_channel(self.target, options=_OPTIONS)
+                self._channel, self._bulk_channel = self._open(), self._open()
                 await self._session(self._channel)
             except grpc.aio.AioRpcError as error:
                 reason = f"{error.code().name}: {error.details()}"

@@ -74,12 +74,21 @@ class BuiltinRelay(Section):
     quarantine: float = Field(default=5, ge=0, le=3600, description="Seconds for which a freed port is not given out again.")
 
 
+class Tls(Section):
+    """Certificates for BF Runtime over TLS; PEM files."""
+
+    ca_file: AbsolutePath | None = Field(default=None, description="Who signs the other side's certificate. In the agent's section without it: the system's authorities; in the softswitch's: clients need none.")
+    certificate_file: AbsolutePath | None = Field(default=None, description="This side's certificate; the softswitch needs one.")
+    key_file: AbsolutePath | None = Field(default=None, description="The certificate's key.")
+
+
 class DataPlane(Section):
     """The BF Runtime server that holds the relay table; without this section all media stays on the relay."""
 
     target: Target = Field(default="127.0.0.1:50052", description="HOST:PORT of the softswitch or of bf_switchd.")
     device_id: int = Field(default=0, ge=0, le=0xFFFFFFFF, description="BF Runtime device id.")
     program: Name = Field(default="relay", description="Name of the P4 program whose tables are written.")
+    tls: Tls | None = Field(default=None, description="TLS towards the BF Runtime server; without it the connection is in the clear: only for loopback or a network of its own.")
     idle_ms: int = Field(default=30_000, ge=1000, le=3_600_000, description="Milliseconds without a packet after which an entry counts as idle.")
     hash: Literal["auto", "none", "hash32", "hash48"] = Field(
         default="auto",
@@ -206,6 +215,7 @@ class Softswitch(Section):
     listen: list[TcpListen] = Field(default=["127.0.0.1:50052"], min_length=1, description="ADDRESS:PORT for BF Runtime (gRPC).")
     capacity: int = Field(default=262_144, ge=1, le=16_777_216, description="Entries of the relay table; four to a call with one audio stream.")
     mode: Literal["auto", "native", "generic"] = Field(default="auto", description="XDP in the driver, in the kernel's generic path, or native with generic as fallback.")
+    tls: Tls | None = Field(default=None, description="Serve BF Runtime over TLS only; with ca_file only to clients with a certificate.")
     strays: Literal["drop", "pass"] = Field(
         default="drop", description="Packets to a relay port whose entry is for another source: drop them (the agent still hears of them), or pass them to the relay."
     )
@@ -328,7 +338,18 @@ class Config(Section):
         for where, message in self.switch.problems() if self.switch is not None else ():
             yield ("switch", *where), message
 
+    def _tls_problems(self) -> Iterator[tuple[Location, str]]:
+        for name, section in (("data_plane", self.data_plane), ("softswitch", self.softswitch)):
+            tls = section.tls if section is not None else None
+            if tls is None:
+                continue
+            if (tls.certificate_file is None) != (tls.key_file is None):
+                yield (name, "tls"), "certificate_file and key_file go together"
+            elif name == "softswitch" and tls.certificate_file is None:
+                yield (name, "tls"), "a server needs certificate_file and key_file"
+
     def _softswitch_problems(self) -> Iterator[tuple[Location, str]]:
+        yield from self._tls_problems()
         if self.softswitch is None:
             return
         seen: dict[str, int] = {}

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from shunt import limits
 from shunt.net import Endpoint
 from shunt.relay.ports import AddressUnusable, PortsExhausted
 from shunt.relay.session import TO_CALLEE, TO_CALLER, Deletion, Leg, Session, SessionTable
@@ -307,6 +308,7 @@ class Commands:
         try:
             self.media.open_leg(session, index)
         except (PortsExhausted, AddressUnusable) as error:
+            limits.count("ports_exhausted")
             log.error("%s: no port: %s", session.call_id, error)
             raise Refusal(code) from None
 

@@ -15,6 +15,9 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
+
+from shunt import limits
 from shunt.bfrt import client as bfrt
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtClient, BfrtRefused, BfrtUnavailable, UpdateError
@@ -107,10 +110,13 @@ class RelayTable:
     when there is no answer; operations end in a Result in any case.
     """
 
-    def __init__(self, target: str, *, client_id: int, device_id: int = 0, program: str = "relay", stored_hash: str = "auto", batch_delay: float = 0.002) -> None:
+    def __init__(self, target: str, *, client_id: int, device_id: int = 0, program: str = "relay", stored_hash: str = "auto", batch_delay: float = 0.002,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
         """target: HOST:PORT of a BF Runtime server. batch_delay: seconds an operation may wait for company.
 
         stored_hash: how the target stores 5-tuples if it does not say so itself: none, hash32, hash48, or auto (see stored_hashes).
+        credentials: of TLS to the target; without them the connection is in the clear.
         """
         self.on_learn: Callable[[LearnNotice], None] = lambda notice: None
         self.on_idle: Callable[[FiveTuple], None] = lambda key: None
@@ -122,6 +128,7 @@ class RelayTable:
         self.counters = BatchCounters()
         self.data_plane = "BF Runtime target"
         self._client = BfrtClient(target, client_id=client_id, device_id=device_id, program=program)
+        self._client.credentials = credentials
         self._client.check = self._check
         self._client.on_up = self._session_up
         self._client.on_down = self._session_down
@@ -238,11 +245,19 @@ class RelayTable:
         entity = pb.Entity()
         entity.table_entry.table_id = table.id
         modes: dict[str, list[str]] = {}
-        name_id, mode_id = table.data["name"].id, table.data["mode"].id
+        name_id, mode_id, queues = table.data["name"].id, table.data["mode"].id, table.data.find("rx_queues")
+        single: list[str] = []
         for found in await self._client.read([entity], timeout=_READ_TIMEOUT):
             values = {field.field_id: field.str_val for field in found.table_entry.data.fields}
             if name_id in values:
                 modes.setdefault(values.get(mode_id, "?"), []).append(values[name_id])
+                streams = {field.field_id: field.stream for field in found.table_entry.data.fields}
+                if queues is not None and int.from_bytes(streams.get(queues.id, b""), "big") == 1:
+                    single.append(values[name_id])
+        limits.state("generic_xdp", len(modes.get("generic", ())))
+        limits.state("single_receive_queue", len(single))
+        if single:
+            log.warning("data plane %s: one receive queue, so one processor core for all packets: %s", self._client.target, ", ".join(single))
         return f"softswitch ({'; '.join(f'{mode} XDP on ' + ', '.join(names) for mode, names in modes.items()) or 'no interface'})"
 
     def _session_down(self, reason: str) -> None:
