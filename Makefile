@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PB := agent/shunt/bfrt/_pb/bfruntime_pb2.py
 BPF_SOURCES := $(wildcard softswitch/bpf/*.bpf.c)
 BPF_OBJECTS := $(patsubst softswitch/bpf/%.bpf.c,softswitch/shunt_softswitch/obj/%.o,$(BPF_SOURCES))
-DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio sip-tester tcpdump redis-server
+DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio sip-tester tcpdump redis-server openssl
 SIP_SERVER ?= auto
 RELAY ?= auto
 
