@@ -66,8 +66,8 @@ control GiveChecksums(inout headers_t hdr, inout metadata_t md) {
     }
 }
 
-/* Why: the pipeline is shared with the other architecture; only the name of this control is the schema's. */
-control Ingress(inout headers_t hdr, inout metadata_t md, inout standard_metadata_t std) {
+/* Why: the pipeline is shared with the other architecture, and so are the names of its tables. */
+control PacketIngress(inout headers_t hdr, inout metadata_t md, inout standard_metadata_t std) {
     TakeChecksums() take_checksums;
     GiveChecksums() give_checksums;
     IngressPipeline() pipeline;
@@ -79,8 +79,8 @@ control Ingress(inout headers_t hdr, inout metadata_t md, inout standard_metadat
     }
 }
 
-/* Why: as Ingress. */
-control Egress(inout headers_t hdr, inout metadata_t md, inout standard_metadata_t std) {
+/* Why: as PacketIngress. */
+control PacketEgress(inout headers_t hdr, inout metadata_t md, inout standard_metadata_t std) {
     EgressPipeline() pipeline;
 
     apply {
@@ -106,4 +106,4 @@ control PacketDeparser(packet_out pkt, in headers_t hdr) {
     }
 }
 
-V1Switch(PacketParser(), VerifyNothing(), Ingress(), Egress(), ComputeNothing(), PacketDeparser()) main;
+V1Switch(PacketParser(), VerifyNothing(), PacketIngress(), PacketEgress(), ComputeNothing(), PacketDeparser()) main;

@@ -113,7 +113,7 @@ struct metadata_t {
     bit<1> routable;        /* addressed to this switch's MAC address */
     bit<1> switched;        /* not to be routed: the layer 2 table has said where it goes */
     bit<1> media;           /* to a relay address and media port */
-    bit<1> relayed;
+    bit<1> relayed;         /* its 5-tuple has an entry */
     bit<1> sampled;
     bit<16> sample;
     bit<16> ahead;          /* by how many sequence numbers a packet is ahead of the expected one */

@@ -77,7 +77,6 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
     action stay_as_ipv4() {
         hdr.ipv6.setInvalid();
         md.set_dscp = 0;
-        md.relayed = 0;
     }
 #endif
 

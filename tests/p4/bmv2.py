@@ -29,6 +29,9 @@ _LEARN, _LEARN6 = 1, 2
 # Scalability protocols over a Unix socket: greeting of a subscriber and of a publisher.
 _SUBSCRIBER, _PUBLISHER = b"\0SP\0\0\x21\0\0", b"\0SP\0\0\x20\0\0"
 _LEARN_HEADER = struct.Struct("<4sQIiQI")
+# linux/if_packet.h: the kernel takes the tag of a received frame aside.
+_SOL_PACKET, _PACKET_AUXDATA, _VLAN_VALID = 263, 8, 0x10
+_AUXDATA = struct.Struct("=IIIHHHH")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -158,9 +161,9 @@ class Bmv2:
             if not ready:
                 return frames
             for made in ready:
-                frame, address = made.recvfrom(65536)
+                frame, ancillary, _, address = made.recvmsg(65536, 256)
                 if address[2] != socket.PACKET_OUTGOING:
-                    frames.append((by_socket[made], frame))
+                    frames.append((by_socket[made], _with_tag(frame, ancillary)))
 
     def notices(self, expected: int, *, patience: float = 2.0) -> list[LearnNotice]:
         """Learn notices that were raised; waits for `expected` of them up to `patience` seconds."""
@@ -180,6 +183,15 @@ class Bmv2:
             if not data:
                 raise RuntimeError("BMv2 closed its notification socket")
             self._buffer += data
+
+
+def _with_tag(frame: bytes, ancillary: list[tuple[int, int, bytes]]) -> bytes:
+    for level, kind, data in ancillary:
+        if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
+            status, _, _, _, _, tag, protocol = _AUXDATA.unpack_from(data)
+            if status & _VLAN_VALID:
+                return frame[:12] + struct.pack("!HH", protocol, tag) + frame[12:]
+    return frame
 
 
 def _samples(message: bytes) -> list[LearnNotice]:
@@ -228,6 +240,7 @@ def running(program: Path) -> Iterator[Bmv2]:
             with _inside(namespace):
                 made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
             stack.callback(made.close)
+            made.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
             made.bind((host, 0))
             sockets[port] = made
         interfaces = [word for port in Port for word in ("-i", f"{int(port)}@s{int(port)}")]
