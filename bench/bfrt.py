@@ -32,7 +32,7 @@ _NETWORK = (
     "link add shunt-bench type veth peer name shunt-far",
     "link set shunt-far up",
     "link set shunt-bench up",
-    "address add 10.91.0.1/16 dev shunt-bench",
+    *(f"address add 10.91.0.{number}/16 dev shunt-bench" for number in range(1, 10)),
     "neigh replace 10.91.255.1 lladdr 02:00:00:00:00:02 dev shunt-bench nud permanent",
     "route add default via 10.91.255.1",
 )

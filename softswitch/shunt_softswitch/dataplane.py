@@ -549,7 +549,12 @@ class DataPlane:
     def insert(self, entries: list[RelayEntry]) -> list[str | None]:
         """Put entries in. For each: None when it is in, or `exists`, `full`, or `invalid: ` and why."""
         now = self._tick()
-        return [self._insert(entry, now) for entry in entries]
+        if len(entries) > 1:
+            self._hops.look_ahead({(entry.dst.addr, entry.src.addr): None for entry in entries})
+        try:
+            return [self._insert(entry, now) for entry in entries]
+        finally:
+            self._hops.look_ahead(())
 
     def _insert(self, entry: RelayEntry, now: int) -> str | None:
         fault = self._fault(entry)

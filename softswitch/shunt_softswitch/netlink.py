@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
@@ -32,6 +32,7 @@ _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _LINK = struct.Struct("=BxHiII")
+_ROUTES_AT_ONCE = 64  # their answers have to fit into the socket's buffer
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _GENERIC = struct.Struct("=BBxx")
@@ -146,6 +147,25 @@ def parse_neighbour(body: bytes) -> Neighbour | None:
     return Neighbour(ifindex, found.get(1, b""), found.get(2, b""), state, bool(extended & NTF_EXT_MANAGED))
 
 
+def _route_body(dst: bytes, src: bytes | None) -> bytes:
+    """The body of an RTM_GETROUTE; attributes of addresses need no padding."""
+    body = _ROUTE.pack(family_of(dst), len(dst) * 8, len(src) * 8 if src else 0, 0, 0, 0, 0, 0, 0) + _attribute(1, dst)
+    return body + _attribute(2, src) if src else body
+
+
+def _read_route(body: bytes, dst: bytes) -> Route | None:
+    """Read an RTM_NEWROUTE body; None when it is not unicast or has no interface."""
+    if _ROUTE.unpack_from(body)[7] != RTN_UNICAST:
+        return None
+    found = attributes(body, _ROUTE.size)
+    if 4 not in found:  # RTA_OIF
+        return None
+    gateway = found.get(5) or found.get(18, b"\0\0")[2:] or dst  # RTA_GATEWAY, RTA_VIA
+    metrics = attributes(found.get(8, b""))
+    mtu = struct.unpack("=I", metrics[2])[0] if 2 in metrics else 0
+    return Route(struct.unpack("=i", found[4])[0], gateway, mtu)
+
+
 class Requests:
     """A socket for requests whose answers are awaited. Raises NetlinkError for what the kernel refuses."""
 
@@ -189,26 +209,36 @@ class Requests:
 
     def route(self, dst: bytes, src: bytes | None = None) -> Route | None:
         """The kernel's choice for dst (from src); None when there is none, or dst is this host's or not unicast."""
-        body = _ROUTE.pack(family_of(dst), len(dst) * 8, len(src) * 8 if src else 0, 0, 0, 0, 0, 0, 0) + _attribute(1, dst)
-        if src:
-            body += _attribute(2, src)
         try:
-            answer = self.ask(RTM_GETROUTE, 0, body)
+            answer = self.ask(RTM_GETROUTE, 0, _route_body(dst, src))
         except NetlinkError as exc:
             if exc.errno == errno.ETIMEDOUT:
                 raise
             return None
-        for kind, content in answer:
-            if kind != RTM_NEWROUTE or _ROUTE.unpack_from(content)[7] != RTN_UNICAST:
-                continue
-            found = attributes(content, _ROUTE.size)
-            if 4 not in found:  # RTA_OIF
-                continue
-            gateway = found.get(5) or found.get(18, b"\0\0")[2:] or dst  # RTA_GATEWAY, RTA_VIA
-            metrics = attributes(found.get(8, b""))
-            mtu = struct.unpack("=I", metrics[2])[0] if 2 in metrics else 0
-            return Route(struct.unpack("=i", found[4])[0], gateway, mtu)
-        return None
+        return next((_read_route(content, dst) for kind, content in answer if kind == RTM_NEWROUTE), None)
+
+    def routes(self, wanted: Sequence[tuple[bytes, bytes | None]]) -> list[Route | None]:
+        """route() of each (dst, src), many to a system call: asked for one by one, most of the time goes into calls."""
+        found: list[Route | None] = [None] * len(wanted)
+        for start in range(0, len(wanted), _ROUTES_AT_ONCE):
+            part = wanted[start : start + _ROUTES_AT_ONCE]
+            first = self._sequence + 1
+            self._sequence += len(part)
+            bodies = [_route_body(dst, src) for dst, src in part]
+            self._socket.send(b"".join(_HEADER.pack(_HEADER.size + len(body), RTM_GETROUTE, _REQUEST, first + n, 0) + body for n, body in enumerate(bodies)))
+            left = len(part)
+            while left:
+                try:
+                    data = self._socket.recv(1 << 14)
+                except TimeoutError as exc:
+                    raise NetlinkError(errno.ETIMEDOUT, "netlink: no answer") from exc
+                for answer, sequence, content in messages(data):
+                    place = sequence - first
+                    if 0 <= place < len(part):
+                        left -= 1
+                        if answer == RTM_NEWROUTE:
+                            found[start + place] = _read_route(content, part[place][0])
+        return found
 
     def neighbour(self, ifindex: int, addr: bytes) -> Neighbour | None:
         body = _NEIGHBOUR.pack(family_of(addr), ifindex, 0, 0, 0) + _attribute(1, addr)

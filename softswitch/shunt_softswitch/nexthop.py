@@ -85,6 +85,7 @@ class NextHops:
         self._destinations: dict[tuple[bytes, bytes], _Destination] = {}
         self._free: deque[int] = deque(range(1, layout.NEXTHOPS))
         self._by_index: dict[int, _Hop] = {}
+        self._ahead: dict[tuple[bytes, bytes], netlink.Route | None] = {}  # asked for before it is needed
         self._pending: deque[tuple[bytes, bytes]] = deque()  # routes to look up again
         self._managed: bool | None = None  # whether this kernel keeps neighbours resolved; None: not tried
         self._probed = time.monotonic()
@@ -130,6 +131,12 @@ class NextHops:
 
     # References
 
+    def look_ahead(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Ask the kernel in one go for the routes of (dst, src) that are about to be acquired; none: forget what was not."""
+        unknown = [pair for pair in pairs if pair not in self._destinations]
+        routes = self._requests.routes([(dst, src if len(src) == len(dst) else None) for dst, src in unknown])
+        self._ahead = dict(zip(unknown, routes))
+
     def acquire(self, dst: bytes, src: bytes) -> int:
         """The row by which packets from src to dst leave; one reference more. Raises NextHopsExhausted."""
         destination = self._destinations.get((dst, src))
@@ -167,7 +174,10 @@ class NextHops:
         self._free = deque(index for index in range(1, layout.NEXTHOPS) if index not in self._by_index)
 
     def _resolve(self, dst: bytes, src: bytes, wanted: int = 0, taken: set[int] | None = None) -> int:
-        route = self._requests.route(dst, src if len(src) == len(dst) else None)
+        if (dst, src) in self._ahead:
+            route = self._ahead.pop((dst, src))
+        else:
+            route = self._requests.route(dst, src if len(src) == len(dst) else None)
         if route is None and src:
             route = self._requests.route(dst)
         if route is None:
