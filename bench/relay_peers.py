@@ -21,7 +21,7 @@ for _folder in (".", "agent", "softswitch"):
 
 from bench.load import PACKETS_PER_S, Load, Measured, Wires, quantile  # noqa: E402
 from bench.peers import PEERS, Peer, Rtpproxy, Shunt  # noqa: E402
-from bench.runs import Run, spread  # noqa: E402
+from bench.runs import Run, raw_steps, spread  # noqa: E402
 from shunt.quality import score as quality  # noqa: E402
 from shunt.quality.codecs import codec_of  # noqa: E402
 
@@ -273,13 +273,12 @@ def targets(figures: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def reader(run: Run) -> Callable[[str], list[dict[str, Any]]]:
-    import json
+def reader(run_folder: Path) -> Callable[[str], list[dict[str, Any]]]:
+    """Reads the steps of a folder of a run's raw/, or the one step of that name; "" is all of them."""
+    steps = raw_steps(run_folder)
 
     def read(folder: str) -> list[dict[str, Any]]:
-        top = run.raw / folder
-        paths = [top.with_suffix(".json")] if top.with_suffix(".json").exists() else sorted(top.rglob("*.json"))
-        return [json.loads(path.read_text()) | {"key": str(path.relative_to(run.raw).with_suffix(""))} for path in paths]
+        return [found | {"key": key} for key, found in steps.items() if not folder or key == folder or key.startswith(f"{folder}/")]
 
     return read
 
@@ -326,13 +325,14 @@ def main() -> int:
             run.step("twenty", lambda: bench.measure(Shunt, twenty, profile.seconds))
         if Shunt in peers:
             run.step("table", lambda: bench.measure(ShuntFull, BASE_PPS, profile.seconds) | {"entries": ShuntFull.further})
-    results = analyse(reader(run), run.facts, [cls.name for cls in peers])
+    read = reader(run.folder)
+    results = analyse(read, run.facts, [cls.name for cls in peers])
     results["missing"] = missing
     results["titles"] = {cls.name: cls.title for cls in PEERS} | {"direct": "the bare wire"}
     run.results(results)
     from bench.report import relay
 
-    relay.write(run, results, reader(run))
+    relay.write(run, results, read)
     return relay.print_targets(results)
 
 

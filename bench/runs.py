@@ -13,7 +13,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -121,14 +120,15 @@ class Run:
         return self.write("results.json", json.dumps({"facts": self.facts, **value}, indent=1) + "\n")
 
 
+def raw_steps(folder: Path) -> dict[str, dict[str, Any]]:
+    """What every step of the run in this folder found, by key."""
+    raw = folder / "raw"
+    return {str(path.relative_to(raw).with_suffix("")): json.loads(path.read_text()) for path in sorted(raw.rglob("*.json"))}
+
+
 def spread(values: list[float]) -> dict[str, Any]:
     """The median of repetitions, their range and all of them."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
     return {"median": median, "least": ordered[0], "most": ordered[-1], "values": values}
-
-
-def fail(text: str) -> int:
-    print(text, file=sys.stderr)
-    return 1

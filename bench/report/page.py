@@ -36,11 +36,18 @@ class Page:
         self._title = title
         self._parts: list[str] = []
 
+    def part(self, text: str) -> None:
+        self._parts.append(f"<h1>{html.escape(text)}</h1>")
+
     def heading(self, text: str) -> None:
         self._parts.append(f"<h2>{html.escape(text)}</h2>")
 
     def paragraph(self, text: str) -> None:
         self._parts.append(f"<p>{html.escape(text)}</p>")
+
+    def block(self, text: str) -> None:
+        """Text as it was printed."""
+        self._parts.append(f"<pre>{html.escape(text)}</pre>")
 
     def remark(self, text: str) -> None:
         self._parts.append(f'<p class="remark">{html.escape(text)}</p>')

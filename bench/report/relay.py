@@ -83,10 +83,9 @@ def _merged(steps: list[dict[str, Any]], field: str) -> dict[str, int]:
     return total
 
 
-def write(run: Run, results: dict[str, Any], read: Read) -> None:
-    """Write report.html and report.md of a run."""
+def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], read: Read) -> None:
+    """Add the tables and plots of a run to a page."""
     titles, figures = results["titles"], results["figures"]
-    page = Page("Relays side by side")
     page.paragraph(
         "The same RTP streams (G.711, 50 packets/s of 172 bytes, two to a call) through every relay in the same run. Frames come from inside the kernel, as a network "
         "card's driver hands them up; sender and receiver count every sequence number and read one clock. CPU is the time of the relay's processes and of network "
@@ -160,6 +159,8 @@ def write(run: Run, results: dict[str, Any], read: Read) -> None:
             axes.set_xscale("log")
             axes.set_xlabel("packets/s offered")
             axes.set_ylabel(label)
+        both[0].set_ylim(bottom=0)
+        both[1].set_ylim(1, 4.6)
         both[0].legend(fontsize=7)
     for key, text in (("twenty", "Shunt at twenty times rtpproxy's limit"), ("table", "Shunt with 400,000 further entries")):
         one = figures.get("shunt", {}).get(key)
@@ -168,11 +169,21 @@ def write(run: Run, results: dict[str, Any], read: Read) -> None:
     page.heading("The generator's own limits")
     page.table(
         ("step", "offered", "sent", "given up", "late: mean, µs", "late: most, µs"),
-        [(found["key"], f"{found['offered']:,}", f"{found['sent']:,}", f"{found['skipped']:,}", _us(found["late_mean"]), _us(found["late_max"])) for found in read(".")],
+        [(found["key"], f"{found['offered']:,}", f"{found['sent']:,}", f"{found['skipped']:,}", _us(found["late_mean"]), _us(found["late_max"])) for found in read("")],
     )
-    page.facts(run.facts)
-    run.write("report.html", page.text())
-    text = f"## Relays: {heading_line(run.facts)}\n\n"
-    text += "".join(f"- {remark}\n" for remark in (*results["missing"], *results["remarks"])) + ("\n" if results["missing"] or results["remarks"] else "")
-    text += markdown(TARGET_HEAD, rows) + "\n" + markdown(COST_HEAD, cost_rows(results)) + "\n" + markdown(LIMIT_HEAD, limit_rows(results))
-    print(f"report: {run.write('report.md', text).with_suffix('.html')}")
+    page.facts(facts)
+
+
+def text(facts: dict[str, Any], results: dict[str, Any]) -> str:
+    """The run as an entry of the log, in Markdown."""
+    remarks = "".join(f"- {remark}\n" for remark in (*results["missing"], *results["remarks"]))
+    tables = [markdown(TARGET_HEAD, target_rows(results)), markdown(COST_HEAD, cost_rows(results)), markdown(LIMIT_HEAD, limit_rows(results))]
+    return f"## Relays: {heading_line(facts)}\n\n" + (remarks + "\n" if remarks else "") + "\n".join(tables)
+
+
+def write(run: Run, results: dict[str, Any], read: Read) -> None:
+    """Write report.html and report.md of a run."""
+    page = Page("Relays side by side")
+    fill(page, run.facts, results, read)
+    run.write("report.md", text(run.facts, results))
+    print(f"report: {run.write('report.html', page.text())}")

@@ -1,0 +1,107 @@
+"""All benches of a profile, one after the other, and one report over them: build/bench/PROFILE.html and PROFILE.md.
+
+Run as root: python -m bench.all [--profile short|full|smoke] [--fresh]. short (under ten minutes on two cores): relays and
+data plane; full: these at length, then the relay table, BF Runtime and the restarts, whose own targets are printed beside
+what they found. Exits 1 when a target was missed or a bench failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+for _folder in (".", "agent", "softswitch"):
+    if str(ROOT / _folder) not in sys.path:
+        sys.path.insert(0, str(ROOT / _folder))
+
+from bench.relay_peers import PROFILES, reader  # noqa: E402
+from bench.report import packet as packet_report  # noqa: E402
+from bench.report import relay as relay_report  # noqa: E402
+from bench.report.page import Page  # noqa: E402
+from bench.runs import OUTPUT  # noqa: E402
+
+PROFILED = ("bench.relay_peers", "bench.packet")
+# Name, arguments, where it keeps its results.
+OTHERS = (
+    ("relay table", (str(ROOT / "bench" / "relay_table.py"),), "relay-table"),
+    ("BF Runtime", ("-m", "bench.bfrt"), "bfrt"),
+    ("restarts", (str(ROOT / "bench" / "restart.py"),), "restart"),
+)
+
+
+def _run(title: str, *arguments: str) -> int:
+    """Run a bench that writes its own report; returns its exit status."""
+    print(f"==> {title}", flush=True)
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT).returncode
+
+
+def _run_and_keep(title: str, *arguments: str) -> tuple[int, str]:
+    """Run a bench, show what it prints, and return its exit status and its last lines."""
+    print(f"==> {title}", flush=True)
+    lines: list[str] = []
+    with subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    return process.returncode, "\n".join(lines[-60:])
+
+
+def _load(folder: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Facts and results of a finished run."""
+    try:
+        results = json.loads((folder / "results.json").read_text())
+    except FileNotFoundError:
+        return None
+    return results["facts"], results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--profile", choices=sorted(PROFILES), default="short")
+    parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
+    arguments = parser.parse_args()
+    begun = time.monotonic()
+    statuses: dict[str, int] = {}
+    printed: dict[str, str] = {}
+    for module in PROFILED:
+        statuses[module] = _run(module, "-m", module, "--profile", arguments.profile, *(["--fresh"] if arguments.fresh else []))
+    if arguments.profile == "full":
+        for title, command, _ in OTHERS:
+            statuses[title], printed[title] = _run_and_keep(title, *command)
+    page, entry = Page("Shunt measured"), []
+    relay, packet = (_load(OUTPUT / name / arguments.profile) for name in ("relay", "packet"))
+    if relay:
+        page.part("Relays side by side")
+        relay_report.fill(page, *relay, reader(OUTPUT / "relay" / arguments.profile))
+        entry.append(relay_report.text(*relay))
+    if packet:
+        page.part("The data plane, packet by packet")
+        packet_report.fill(page, *packet)
+        entry.append(packet_report.text(*packet))
+    for title, _, folder in OTHERS:
+        if title in printed:
+            status, text = statuses[title], printed[title]
+            page.part(title[0].upper() + title[1:])
+            page.paragraph(f"Exit status {status}; raw samples and results in build/bench/{folder}/. What it printed:")
+            page.block(text)
+            entry.append(f"## {title[0].upper() + title[1:]}\n\nExit status {status}.\n\n```\n{text}\n```\n")
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    whole = OUTPUT / f"{arguments.profile}.html"
+    whole.write_text(page.text())
+    (OUTPUT / f"{arguments.profile}.md").write_text("\n".join(entry))
+    print(f"==> {time.monotonic() - begun:.0f} s; report: {whole.relative_to(ROOT)}, table for docs/performance.md: {whole.with_suffix('.md').relative_to(ROOT)}")
+    missed = [name for name, status in statuses.items() if status]
+    if missed:
+        print(f"targets missed, or failed: {', '.join(missed)}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Figures of the packet bench, interrupted runs, and that a report is one file that fetches nothing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bench import packet, runs
+from bench.report import packet as packet_report
+from bench.report import relay as relay_report
+from bench.report.page import Page, markdown
+from bench.relay_peers import analyse
+
+FACTS = {
+    "commit": "0123456789ab", "started": "2026-01-02T03:04:05+00:00", "profile": "smoke", "busy_before": 0.0, "versions": {"clang": "14"},
+    "machine": {"cpu": "a <fast> one", "cores": 2, "virtual": True, "memory_mib": 2048, "kernel": "6.1", "system": "Debian", "mitigations": {"spectre_v2": "Mitigation: Retpolines"}},
+}  # fmt: skip
+
+
+def _samples(kind: str, entries: int, relay: int, payload: int = 160, **more: int) -> dict:
+    taken = {f"{kind}_wrapper": [20, 22], f"{kind}_relay": [relay + 20, relay + 22], **{name: [value, value + 2] for name, value in more.items()}}
+    return {"kind": kind, "entries": entries, "payload": payload, "samples_ns": taken}
+
+
+def _steps() -> dict:
+    live = {name: {"received": count, "sent": count, "seconds": 1.0} for name, count in (("direct", 4_000_000), ("relay", 2_000_000))}
+    return {
+        "entries/ipv4-0000100": _samples("ipv4", 100, 40, ipv4_line=23),
+        "entries/ipv4-0010000": _samples("ipv4", 10_000, 60, ipv4_line=25),
+        "entries/vlan-0000100": _samples("vlan", 100, 100, vlan_adjusted=32),
+        "payload/ipv4-1200": _samples("ipv4", 1000, 45, payload=1200, ipv4_line=23),
+        "table": {"entries": 1000, "inserted_s": 0.01, "read_s": 0.001, "deleted_s": 0.002, "capacity": 1000, "memory_bytes": {"slots": 64000}},
+        "live/0": live,
+    }
+
+
+def test_packet_figures():
+    found = packet.analyse(_steps(), FACTS)
+    by = {(one["kind"], one["entries"]): one["ns"]["median"] for one in found["costs"] if one["by"] == "entries"}
+    assert by == {("ipv4", 100): 40, ("ipv4", 10_000): 60, ("vlan", 100): 94}  # less one of the two adjustments of 12 ns together
+    assert found["slope_ns_per_decade"] == {"ipv4": pytest.approx(10)}
+    assert found["lines"][100]["median"] == 3
+    # 500 ns a packet with the relay, 250 without: 250 for the relay alone.
+    assert found["live"]["alone"]["median"] == pytest.approx(4_000_000)
+    assert found["table"]["inserted_per_s"] == pytest.approx(100_000) and found["table"]["bytes_per_entry"] == 64
+    assert found["remarks"] == []
+
+
+def test_a_restless_wrapper_says_so():
+    steps = _steps()
+    steps["entries/ipv4-0000100"]["samples_ns"]["ipv4_wrapper"] = [20, 40]
+    assert [text for text in packet.analyse(steps, FACTS)["remarks"] if text.startswith("entries/ipv4-0000100") and "not to be quoted" in text]
+
+
+def _relay_step(cpu: int, **more: object) -> dict:
+    plain = {name: 0 for name in ("process_ns", "softirq_in_process_ns", "corrupt", "misdelivered", "skipped")}
+    plain |= {"offered": 1000, "sent": 1000, "received": 1000, "softirq_ns": cpu * 1000, "late_mean": 5.0, "late_max": 70, "pps": 10_000, "streams": 2}
+    plain |= {name: {"200": 1000} for name in ("delay", "variation", "late")}
+    plain |= {"stream_lost": {}, "stream_delay_mean": [900, 900], "stream_variation_mean": [10, 10], "samples": [[0.0, 0, 2, 0, 0, 0], [0.5, 500, 2, 10, 90, 5], [1.0, 999, 2, 20, 200, 9]]}
+    return plain | more
+
+
+def test_a_relay_report_is_one_file_and_holds_its_figures():
+    steps = {f"cost/0/{name}": _relay_step(cpu) for name, cpu in (("direct-before", 300), ("direct-after", 300), ("rtpproxy", 20_300), ("shunt", 500), ("forward", 1500))}
+    steps |= {f"sessions/{name}": _relay_step(500) for name in ("direct", "shunt")}
+    steps |= {f"ladder/shunt/{pps:08}": _relay_step(500, pps=pps, received=1000 - (pps > 10_000)) for pps in (10_000, 15_000)}
+    steps["twenty"] = _relay_step(500, pps=200_000)
+
+    def read(folder: str) -> list[dict]:
+        return [found | {"key": key} for key, found in steps.items() if not folder or key == folder or key.startswith(f"{folder}/")]
+
+    results = analyse(read, FACTS, ["rtpproxy", "shunt", "forward"])
+    results |= {"missing": ["rtpengine: not measured, it is not installed"], "titles": {name: name for name in ("rtpproxy", "shunt", "forward", "direct")}}
+    assert results["figures"]["rtpproxy"]["ratio"]["median"] == 100
+    assert results["figures"]["shunt"]["ladder"] | {"levels": []} == {"highest_clean_pps": 10_000, "limited_by": "loss", "levels": []}
+    assert {row["target"].split(",")[0]: row["met"] for row in results["targets"]}["CPU per relayed packet at 10"] is None  # the last: nftables was not there
+    page = Page("Relays <side> by side")
+    relay_report.fill(page, FACTS, results, read)
+    text = page.text()
+    assert text.count("<svg") == 5 and "Relays &lt;side&gt; by side" in text and "a &lt;fast&gt; one" in text
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", text.replace("xlink:href", "href")) and "url(http" not in text
+    assert "100.0 (100.0–100.0)" in text and "rtpengine: not measured" in text
+    assert "100.0 (100.0–100.0)" in relay_report.text(FACTS, results)
+
+
+def test_a_packet_report_states_the_slope():
+    page = Page("x")
+    results = packet.analyse(_steps(), FACTS)
+    packet_report.fill(page, FACTS, results)
+    assert "ns more for every tenfold number of entries</td><td>10.0" in page.text()
+    assert "| IPv4 | 10,000 | 160 | 60 (60–60) |" in packet_report.text(FACTS, results)
+
+
+def test_markdown_keeps_its_columns():
+    assert markdown(("a", "b"), [("x|y", 1)]) == "| a | b |\n| --- | --- |\n| x\\|y | 1 |\n"
+
+
+def test_an_interrupted_run_goes_on_and_a_changed_one_starts_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "OUTPUT", tmp_path)
+    monkeypatch.setattr(runs, "busy_share", lambda: 0.0)
+    done: list[str] = []
+
+    def go(version: str, fresh: bool = False) -> dict:
+        run = runs.Run("x", "smoke", {"peer": version}, fresh=fresh)
+        for key in ("a/1", "a/2"):
+            run.step(key, lambda: done.append(key) or {"found": key})
+        return runs.raw_steps(run.folder)
+
+    def dies() -> dict:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run = runs.Run("x", "smoke", {"peer": "1"})
+        run.step("a/1", lambda: done.append("a/1") or {"found": "a/1"})
+        run.step("a/2", dies)
+    assert go("1") == {"a/1": {"found": "a/1"}, "a/2": {"found": "a/2"}}
+    assert done == ["a/1", "a/2"]
+    go("1")
+    assert done == ["a/1", "a/2"]
+    go("2")
+    go("2", fresh=True)
+    assert done == ["a/1", "a/2"] * 3
