@@ -45,6 +45,7 @@ FIRST_PHONE_PORT = 2000
 PACKETS_PER_S = 50  # of a stream: G.711, 20 ms
 RTP_BYTES = 172
 FRAME_BYTES = 14 + 20 + 8 + RTP_BYTES
+GRACE_NS = 5_000_000  # for what was due before a run's end and is not sent yet
 _CLONE_NEWNET = 0x40000000
 
 STREAM = np.dtype(
@@ -234,6 +235,11 @@ def bin_edge(number: int) -> int:
     return number if number < 32 else (32 + number % 32) << (number // 32 - 1)
 
 
+def later_than(histogram: dict[str, int], ns: int) -> int:
+    """How many of a sparse histogram took at least so long, bins taken whole."""
+    return sum(count for number, count in histogram.items() if bin_edge(int(number)) >= ns)
+
+
 def quantile(histogram: dict[str, int], q: float) -> float:
     """The value in ns below which the part q of a sparse histogram lies: the middle of its bin. Raises LoadError when it is empty."""
     total = sum(histogram.values())
@@ -415,6 +421,7 @@ class Load:
                         Sample(at, int(self._progress["sent"][0]), active, processes() - cpu_before, softirqs[0] - before[0], softirqs[1] - before[1])
                     )
                 time.sleep(min(0.1 if grow else every, max(0.001, (stop - time.monotonic_ns()) / 1e9)))
+            thread.join(1.0)
         finally:
             self._write(start, 0, interval(), 0, watched)
             thread.join()
@@ -440,7 +447,8 @@ class Load:
         try:
             os.sched_setaffinity(0, {self.cpu})
             enter(self.wires.phones)
-            while (left := stop - time.monotonic_ns()) > 0:
+            start = SETTINGS.unpack_from(self._settings)[0]
+            while (left := stop + GRACE_NS - time.monotonic_ns()) > 0 and start + (int(self._progress["due"][0]) >> 10) < stop:
                 # A run of the program takes at least as long as an idle one: short enough to end in time, long enough to be rare.
                 repeat = int(min(max(left / self.idle_ns, batch), 1 << 22))
                 runs, begun = int(self._progress["runs"][0]), time.monotonic_ns()

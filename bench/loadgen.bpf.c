@@ -175,10 +175,9 @@ int generate(struct xdp_md *ctx)
 
 	progress.runs++;
 	now = bpf_ktime_get_ns();
-	if (now >= settings.stop_ns || !settings.active)
-		return XDP_DROP;
 	due = settings.start_ns + (progress.due >> 10);
-	if (now < due)
+	/* What was due before the end is still sent after it: user space decides for how long. */
+	if (now < due || due >= settings.stop_ns || !settings.active)
 		return XDP_DROP;
 	late = now - due;
 	if (late > STALL && settings.interval_ns) {

@@ -19,7 +19,7 @@ for _folder in (".", "agent", "softswitch"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench.load import PACKETS_PER_S, Load, Measured, Wires, quantile  # noqa: E402
+from bench.load import PACKETS_PER_S, Load, Measured, Wires, later_than, quantile  # noqa: E402
 from bench.peers import PEERS, Peer, Rtpproxy, Shunt  # noqa: E402
 from bench.runs import Run, raw_steps, spread  # noqa: E402
 from shunt.quality import score as quality  # noqa: E402
@@ -30,6 +30,7 @@ WARM_S = 0.5
 BASE_PPS = 10_000
 LADDER_FACTOR = 1.5
 LOST_AT_MOST = 1e-4  # of the packets sent: what still counts as "before loss"
+TOO_LATE_NS = 100_000_000  # as good as lost to a listener: sockets hold seconds of a stream before they lose any
 KEPT_UP = 0.999
 NOISY = 0.25  # relative range of the baseline's repetitions beyond which costs are not quoted
 NOISY_PART = 0.2  # largest part of a cost that the baseline's uncertainty may be
@@ -140,10 +141,21 @@ class Bench:
         return good
 
 
+def unusable(found: dict[str, Any]) -> int:
+    """Packets lost, garbled, sent elsewhere, or too late for a listener."""
+    return found["sent"] - found["received"] + found["corrupt"] + found["misdelivered"] + later_than(found["delay"], TOO_LATE_NS)
+
+
 def is_clean(found: dict[str, Any]) -> bool:
-    """Whether the generator kept up and next to nothing was lost, garbled or sent elsewhere."""
-    wrong = found["sent"] - found["received"] + found["corrupt"] + found["misdelivered"]
-    return found["sent"] >= KEPT_UP * found["offered"] and wrong <= LOST_AT_MOST * found["sent"]
+    """Whether the generator kept up and next to nothing became unusable."""
+    return found["sent"] >= KEPT_UP * found["offered"] and unusable(found) <= LOST_AT_MOST * found["sent"]
+
+
+def what_ended(found: dict[str, Any]) -> str:
+    """Why a rate was not clean: `loss`, `delay` or `generator`."""
+    if unusable(found) <= LOST_AT_MOST * found["sent"]:
+        return "generator"
+    return "loss" if unusable(found) - later_than(found["delay"], TOO_LATE_NS) > LOST_AT_MOST * found["sent"] else "delay"
 
 
 def cpu_ns(found: dict[str, Any]) -> float:
@@ -214,11 +226,11 @@ def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], 
         good = [found["pps"] for found in steps if is_clean(found)]
         first = next((found for found in steps if found["pps"] > max(good, default=0)), None)
         if steps:
-            limit = None if first is None else "loss" if first["sent"] - first["received"] > LOST_AT_MOST * first["sent"] else "generator"
+            limit = None if first is None else what_ended(first)
             levels = [
                 {
-                    "pps": found["pps"], "sent": found["sent"], "offered": found["offered"], "lost": found["sent"] - found["received"], "cpu_ns": cpu_ns(found),
-                    "p50_ns": quantile(found["delay"], 0.5) if found["received"] else None, "p99_ns": quantile(found["delay"], 0.99) if found["received"] else None,
+                    "pps": found["pps"], "sent": found["sent"], "offered": found["offered"], "lost": found["sent"] - found["received"],
+                    "too_late": later_than(found["delay"], TOO_LATE_NS), "cpu_ns": cpu_ns(found), "p50_ns": quantile(found["delay"], 0.5) if found["received"] else None, "p99_ns": quantile(found["delay"], 0.99) if found["received"] else None,
                     "mos": mos_quantiles(found),
                 }
                 for found in steps

@@ -39,13 +39,13 @@ def limit_rows(results: dict[str, Any]) -> list[list[str]]:
         ladder = one.get("ladder")
         if not ladder:
             continue
-        why = {"loss": "loss", "generator": "the generator's core was full", None: "the end of the ladder"}[ladder["limited_by"]]
+        why = {"loss": "loss", "delay": "packets more than 100 ms late", "generator": "the generator's core was full", None: "the end of the ladder"}[ladder["limited_by"]]
         at = next((level for level in ladder["levels"] if level["pps"] == ladder["highest_clean_pps"]), None)
         rows.append([results["titles"][name], f"{ladder['highest_clean_pps']:,.0f}", f"{ladder['highest_clean_pps'] / 100:,.0f}", why, _us(at["p99_ns"]) if at else "", f"{at['cpu_ns']:,.0f}" if at else ""])
     return rows
 
 
-LIMIT_HEAD = ("relay", "packets/s before loss", "two-way calls", "ended by", "delay p99 there, µs", "CPU ns a packet there, receiving included")
+LIMIT_HEAD = ("relay", "packets/s before loss or lateness", "two-way calls", "ended by", "delay p99 there, µs", "CPU ns a packet there, receiving included")
 TARGET_HEAD = ("target", "wanted", "found", "")
 
 
@@ -149,13 +149,13 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], read: Read)
     page.heading("Growing load")
     page.table(LIMIT_HEAD, limit_rows(results))
     page.paragraph("The generator's core also runs the softirqs that frames arrive in: where the kernel relays, generating and relaying share that one core, and the limit is that core's.")
-    with page.plot("Loss (left) and MOS of the worst twentieth of the streams (right, after Fig. 7) against the packet rate.", columns=2) as both:
+    with page.plot("Packets lost or more than 100 ms late (left) and MOS of the worst twentieth of the streams (right, after Fig. 7) against the packet rate.", columns=2) as both:
         for name, one in figures.items():
             levels = [level for level in one.get("ladder", {}).get("levels", []) if level["sent"]]
-            both[0].plot([level["pps"] for level in levels], [100 * level["lost"] / level["sent"] for level in levels], "o-", ms=3, color=COLOURS[name], label=titles[name].split(",")[0])
+            both[0].plot([level["pps"] for level in levels], [100 * (level["lost"] + level["too_late"]) / level["sent"] for level in levels], "o-", ms=3, color=COLOURS[name], label=titles[name].split(",")[0])
             rated = [level for level in levels if level["mos"]]
             both[1].plot([level["pps"] for level in rated], [level["mos"]["p5"] for level in rated], "o-", ms=3, color=COLOURS[name])
-        for axes, label in zip(both, ("lost, %", "MOS")):
+        for axes, label in zip(both, ("lost or late, %", "MOS")):
             axes.set_xscale("log")
             axes.set_xlabel("packets/s offered")
             axes.set_ylabel(label)

@@ -15,7 +15,7 @@ import pytest
 
 from bench import load as instrument
 from bench.load import SETTINGS, TEMPLATE, Load, LoadError, Wires, bin_edge, quantile
-from bench.relay_peers import analyse, batch_of, cpu_ns, is_clean, mos_of_streams
+from bench.relay_peers import analyse, batch_of, cpu_ns, is_clean, mos_of_streams, what_ended
 from bench.runs import spread
 from shunt_softswitch import libbpf
 
@@ -190,6 +190,9 @@ def test_a_rate_is_clean_only_with_next_to_no_loss_and_a_generator_that_kept_up(
     assert not is_clean(_step("x", 1, 20000, received=19990))
     assert not is_clean(_step("x", 1, 20000, offered=21000))
     assert not is_clean(_step("x", 1, 20000, misdelivered=50))
+    late = _step("x", 1, 20000, delay={"40": 19990, "900": 10})
+    assert bin_edge(900) > 100e6 and not is_clean(late) and what_ended(late) == "delay"
+    assert what_ended(_step("x", 1, 20000, received=19000)) == "loss" and what_ended(_step("x", 1, 20000, offered=30000)) == "generator"
     assert (batch_of(1000), batch_of(400_000), batch_of(1e7)) == (1, 20, 64)
 
 
