@@ -46,7 +46,7 @@ from shunt.relay.notify import NotifySender, parse_target
 from shunt.relay.relay import BuiltinRelay
 from shunt.rtpproxy import codec
 from shunt.standby.fence import FencedTable
-from shunt.standby.lease import Lease
+from shunt.standby.lease import UNDECIDED_S, Lease
 from shunt.standby.role import ACTIVE, Role
 from shunt.tables.entry import MediaRange
 from shunt.tables import relay_table as tables
@@ -255,10 +255,13 @@ class Agent:
             role.lease.on_lost = role.lose
             role.lease.on_emptied = self._write_all
             role.lease.keep()
-            self.journal.on_fenced = lambda: role.lose("the journal has a newer writer")
             await self.journal.open()
             await self._take_over()
             if not await self._bind(began):
+                await self.table.close()
+                await role.lease.close()
+                # It was not dead but cut off from the store: it is to have the lease back.
+                await asyncio.sleep(UNDECIDED_S)
                 role.lose("another agent holds the data plane")
                 return
             limits.count("takeovers")

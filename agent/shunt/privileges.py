@@ -14,18 +14,18 @@ log = logging.getLogger(__name__)
 NET_ADMIN, NET_RAW, SYS_ADMIN, PERFMON, BPF = 12, 13, 21, 38, 39
 _VERSION_3 = 0x20080522
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
-_HIGHEST = 63
 
 
 def keep_only(capabilities: Iterable[int]) -> bool:
     """Drop every capability but these, for this process and what it may ever start. False where the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     kept = sum(1 << number for number in capabilities)
-    for number in range(_HIGHEST + 1):
-        if not kept >> number & 1 and libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) < 0 and os.geteuid() == 0 and ctypes.get_errno() != 22:
+    permitted, bounding = _set("CapPrm"), _set("CapBnd")
+    for number in range(bounding.bit_length()):
+        # Without root nothing can be taken out of the bounding set, and nothing be gained from it.
+        if bounding & ~kept & 1 << number and permitted and libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
             log.warning("capability %d stays in the bounding set: %s", number, os.strerror(ctypes.get_errno()))
     low, high = kept & 0xFFFFFFFF, kept >> 32
-    permitted = _permitted()
     header = struct.pack("<Ii", _VERSION_3, 0)
     data = struct.pack("<6I", low & permitted, low & permitted, 0, high & permitted >> 32, high & permitted >> 32, 0)
     if libc.capset(header, data) < 0:
@@ -36,7 +36,7 @@ def keep_only(capabilities: Iterable[int]) -> bool:
     return True
 
 
-def _permitted() -> int:
-    """This process's permitted set."""
-    with open("/proc/self/status", encoding="ascii") as status:
-        return next(int(line.split()[1], 16) for line in status if line.startswith("CapPrm:"))
+def _set(name: str) -> int:
+    """One of this process's sets of capabilities."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        return next(int(line.split()[1], 16) for line in status if line.startswith(f"{name}:"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.scene import missing_relay, relays, scene
+from tests.attacks.scene import Scene, missing_relay, relays, scene
 from tests.dataplane.lab import missing
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
@@ -15,58 +15,62 @@ pytestmark = [pytest.mark.netns, pytest.mark.skipif(missing() is not None, reaso
 
 @pytest.mark.parametrize("relay", relays())
 async def test_bleed_and_inject(relay: str, tmp_path: Path) -> None:
+    if (reason := missing_relay(relay)) is not None:
+        pytest.skip(reason)
+    async with scene(tmp_path, relay) as here:
+        await _running_call(here, relay)
+        await here.next_phones(1)
+        await _call_being_set_up(here, relay)
+
+
+async def _running_call(here: Scene, relay: str) -> None:
     """An attacker who knows the relay's ports, and then the SSRC and sequence too, gets no packet and has none forwarded."""
-    if (reason := missing_relay(relay)) is not None:
-        pytest.skip(reason)
-    async with scene(tmp_path, relay) as here:
-        to_caller, to_callee = await here.call("victim", natted=False)
-        here.caller.talk(to_caller)
-        here.callee.talk(to_callee)
-        await here.until_offloaded("victim")
-        before = here.caller.received[0x0B0B]
-        # RTP Bleed: a stranger's packets at both ports, and whatever they bring back.
-        here.attacker.talk(to_caller, to_callee, every=0.005)
-        await asyncio.sleep(1.0)
-        await here.attacker.hush()
-        # RTP Inject: with the victims' own SSRC, and sequence numbers that follow theirs.
-        for step in range(150):
-            here.attacker.send(to_caller, ssrc=here.caller.ssrc, seq=here.caller.seq + 1 + step % 3)
-            here.attacker.send(to_callee, ssrc=here.callee.ssrc, seq=here.callee.seq + 1 + step % 3)
-            await asyncio.sleep(0.005)
-        await asyncio.sleep(0.3)
-        stolen, injected = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
-        heard = here.caller.received[0x0B0B] - before
-        print(f"{relay}: attacker sent {here.attacker.sent} packets, got {stolen}; {injected} injected")
-        assert stolen == 0, f"the attacker received {stolen} packets"
-        assert injected == 0, f"{injected} packets of the attacker reached a phone"
-        assert heard > 60, "the call itself went on"
-        view = await here.view("victim")
-        assert all(s["state"] == "offloaded" for line in view["media"] for s in line["streams"] if s["component"] == "rtp")
-        assert view["media"][0]["legs"]["caller"]["learned"].startswith("198.18.1.2:")
+    to_caller, to_callee = await here.call("victim", natted=False)
+    here.caller.talk(to_caller)
+    here.callee.talk(to_callee)
+    await here.until_offloaded("victim")
+    before = here.caller.received[0x0B0B]
+    # RTP Bleed: a stranger's packets at both ports, and whatever they bring back.
+    here.attacker.talk(to_caller, to_callee, every=0.005)
+    await asyncio.sleep(1.0)
+    await here.attacker.hush()
+    # RTP Inject: with the victims' own SSRC, and sequence numbers that follow theirs.
+    for step in range(150):
+        here.attacker.send(to_caller, ssrc=here.caller.ssrc, seq=here.caller.seq + 1 + step % 3)
+        here.attacker.send(to_callee, ssrc=here.callee.ssrc, seq=here.callee.seq + 1 + step % 3)
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.3)
+    stolen, injected = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
+    heard = here.caller.received[0x0B0B] - before
+    print(f"{relay}: attacker sent {here.attacker.sent} packets, got {stolen}; {injected} injected")
+    assert stolen == 0, f"the attacker received {stolen} packets"
+    assert injected == 0, f"{injected} packets of the attacker reached a phone"
+    assert heard > 60, "the call itself went on"
+    view = await here.view("victim")
+    assert all(s["state"] == "offloaded" for line in view["media"] for s in line["streams"] if s["component"] == "rtp")
+    assert view["media"][0]["legs"]["caller"]["learned"].startswith("198.18.1.2:")
+    await here.client.command("D victim A B")
 
 
-@pytest.mark.parametrize("relay", relays())
-async def test_bleed_while_the_call_is_set_up(relay: str, tmp_path: Path) -> None:
+async def _call_being_set_up(here: Scene, relay: str) -> None:
     """Phones behind NAT, and an attacker who touches every port over and over: the data plane never takes the attacker's address."""
-    if (reason := missing_relay(relay)) is not None:
-        pytest.skip(reason)
-    async with scene(tmp_path, relay) as here:
-        to_caller, to_callee = await here.call("victim", natted=True)
-        # As RTP Bleed scanners do: each port in its turn, the two of the call among them.
-        ports = [(to_caller[0], port) for port in range(to_caller[1] - 200, to_caller[1] + 200, 2)] + [to_callee]
-        here.attacker.talk(*ports, every=0.05)
-        await asyncio.sleep(0.3)
-        here.caller.talk(to_caller)
-        here.callee.talk(to_callee)
-        await here.until_offloaded("victim")
-        view = await here.view("victim")
-        learned = {side: leg["learned"] for side, leg in view["media"][0]["legs"].items()}
-        assert learned == {"caller": f"{here.caller.ip}:{here.caller.port}", "callee": f"{here.callee.ip}:{here.callee.port}"}
-        got, foul = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
-        await asyncio.sleep(1.0)
-        later, foul_later = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
-        print(f"{relay}: before the offload the attacker got {got} packets and had {foul} forwarded, afterwards {later - got} and {foul_later - foul}")
-        assert later == got, "the attacker receives media of an offloaded call"
-        assert foul_later == foul, "the attacker's packets reach a phone of an offloaded call"
-        if relay == "builtin":  # what rtpproxy does before the offload is its own
-            assert got == 0 and foul == 0, "the built-in relay gives an attacker nothing before the offload either"
+    to_caller, to_callee = await here.call("natted", natted=True)
+    before, foul_before = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
+    # As RTP Bleed scanners do: each port in its turn, the two of the call among them.
+    ports = [(to_caller[0], port) for port in range(to_caller[1] - 200, to_caller[1] + 200, 2)] + [to_callee]
+    here.attacker.talk(*ports, every=0.05)
+    await asyncio.sleep(0.3)
+    here.caller.talk(to_caller)
+    here.callee.talk(to_callee)
+    await here.until_offloaded("natted")
+    view = await here.view("natted")
+    learned = {side: leg["learned"] for side, leg in view["media"][0]["legs"].items()}
+    assert learned == {"caller": f"{here.caller.ip}:{here.caller.port}", "callee": f"{here.callee.ip}:{here.callee.port}"}
+    got, foul = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
+    await asyncio.sleep(1.0)
+    later, foul_later = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
+    print(f"{relay}: before the offload the attacker got {got - before} packets and had {foul - foul_before} forwarded, afterwards {later - got} and {foul_later - foul}")
+    assert later == got, "the attacker receives media of an offloaded call"
+    assert foul_later == foul, "the attacker's packets reach a phone of an offloaded call"
+    if relay == "builtin":  # what rtpproxy does before the offload is its own
+        assert (got, foul) == (before, foul_before), "the built-in relay gives an attacker nothing before the offload either"

@@ -55,6 +55,10 @@ class AgentProcess:
             self._popen = subprocess.Popen([sys.executable, "-m", "shunt.cli.main", "run", "-c", str(self.config)], stdout=log, stderr=log, env=env)
         return self
 
+    def change(self, **sections: Any) -> None:
+        """Other sections for its configuration, before it is started."""
+        self.config.write_text(yaml.safe_dump(yaml.safe_load(self.config.read_text()) | sections))
+
     def signal(self, number: int) -> None:
         assert self._popen is not None
         self._popen.send_signal(number)
@@ -94,6 +98,43 @@ class AgentProcess:
 
     def tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:]) if self.log.exists() else ""
+
+
+class Bridge:
+    """A unix socket that leads to another one, and can be taken away with all that goes over it."""
+
+    def __init__(self, path: Path, to: Path) -> None:
+        self.path, self.to = path, to
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._join, str(self.path))
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.path.unlink(missing_ok=True)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_unix_connection(str(self.to))
+        for source, sink in ((reader, back), (there, writer)):
+            task = asyncio.create_task(self._pump(source, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                sink.write(data)
+                await sink.drain()
+        finally:
+            sink.close()
 
 
 class Pair:

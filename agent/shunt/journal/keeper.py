@@ -15,7 +15,7 @@ from collections.abc import Callable
 from shunt import limits
 from shunt.calls.model import Call
 from shunt.journal.codec import decode_call, encode_call
-from shunt.journal.store import Fenced, Group, JournalError, Store
+from shunt.journal.store import Group, JournalError, Store
 from shunt.learning.latch import LatchPolicy
 
 log = logging.getLogger(__name__)
@@ -26,13 +26,12 @@ _AT_ONCE = 2000  # calls to a group: encoding them holds up the event loop
 
 
 class Journal:
-    """Marks and groups over a Store. on_fenced is called when another agent turns out to have taken over."""
+    """Marks and groups over a Store. That another agent has taken over (Fenced) is a failure like any other: the lease finds out too."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.failures = 0
         self.failing = False
-        self.on_fenced: Callable[[], None] = lambda: None
         self._calls: dict[str, Call] = {}
         self._gone: set[str] = set()
         self._sessions: dict[str, str | None] = {}
@@ -137,8 +136,6 @@ class Journal:
             log.error("%s; the calls run on, a restart would not know the latest", error)
         self.failing = True
         self._wake()
-        if isinstance(error, Fenced):
-            self.on_fenced()
 
     def _wake(self) -> None:
         self._progress.set()

@@ -23,6 +23,8 @@ from shunt.journal.store import JournalError
 log = logging.getLogger(__name__)
 
 _RENEWALS = 4
+UNDECIDED_S = 8.0
+"""How long an agent that was cut off waits for another to let go of the lease."""
 _MARGIN = 0.1  # share of the lease that is left to clocks that run at different speeds and to a write under way
 
 
@@ -145,6 +147,7 @@ class Lease:
         self._renewing = asyncio.get_running_loop().create_task(self._renew())
 
     async def _renew(self) -> None:
+        cut_off: float | None = None
         while True:
             await asyncio.sleep(self.seconds / _RENEWALS)
             asked = self.clock()
@@ -155,16 +158,22 @@ class Lease:
                     log.error("%s: the lease cannot be renewed", error)
                 self.store_down = True
                 continue
-            if self.store_down:
-                log.warning("%s: answers again", self.store.name)
-            self.store_down = False
             if answer == 1:
+                if self.store_down:
+                    log.warning("%s: answers again", self.store.name)
+                self.store_down, cut_off = False, None
                 self._until = asked + self.seconds * (1 - _MARGIN)
-            elif answer == -1 and await self._again(asked):
-                log.error("%s was emptied: writing everything again", self.store.name)
+                continue
+            if cut_off is None and (self.store_down or answer == -1):
+                # This agent was cut off from the store, and another was granted the lease. If that one could not have
+                # the data plane, which one agent at a time can, it lets go of the lease again.
+                cut_off = asked
+            if cut_off is not None and await self._again(asked):
+                log.error("%s: %s; writing everything again", self.store.name, "it was emptied" if answer == -1 else "this agent was cut off from it")
+                self.store_down, cut_off = False, None
                 self.on_emptied()
-            else:
-                self._until = 0.0
+            elif cut_off is None or asked - cut_off > UNDECIDED_S:
+                self._until, self.store_down = 0.0, False
                 self.on_lost("another agent holds the lease")
                 return
 
