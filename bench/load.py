@@ -407,7 +407,6 @@ class Load:
         thread = threading.Thread(target=self._generate, args=(stop, batch, failed), name="generate")
         thread.start()
         samples: list[Sample] = []
-        wanted = 0.0
         try:
             while time.monotonic_ns() < stop and thread.is_alive():
                 if grow is not None:

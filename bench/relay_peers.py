@@ -230,7 +230,9 @@ def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], 
             levels = [
                 {
                     "pps": found["pps"], "sent": found["sent"], "offered": found["offered"], "lost": found["sent"] - found["received"],
-                    "too_late": later_than(found["delay"], TOO_LATE_NS), "cpu_ns": cpu_ns(found), "p50_ns": quantile(found["delay"], 0.5) if found["received"] else None, "p99_ns": quantile(found["delay"], 0.99) if found["received"] else None,
+                    "too_late": later_than(found["delay"], TOO_LATE_NS), "cpu_ns": cpu_ns(found),
+                    "p50_ns": quantile(found["delay"], 0.5) if found["received"] else None,
+                    "p99_ns": quantile(found["delay"], 0.99) if found["received"] else None,
                     "mos": mos_quantiles(found),
                 }
                 for found in steps

@@ -76,8 +76,9 @@ class Page:
     def facts(self, facts: dict[str, Any]) -> None:
         """Machine, versions and commit."""
         machine = facts["machine"]
+        cpu = f"{machine['cpu']}, {machine['cores']} cores" + (" of a virtual machine" if machine["virtual"] else "")
         rows = [
-            ("commit", facts["commit"]), ("started", facts["started"]), ("profile", facts["profile"]), ("CPU", f"{machine['cpu']}, {machine['cores']} cores" + (" of a virtual machine" if machine["virtual"] else "")),
+            ("commit", facts["commit"]), ("started", facts["started"]), ("profile", facts["profile"]), ("CPU", cpu),
             ("memory", f"{machine['memory_mib']:,} MiB"), ("system", f"{machine['system']}, Linux {machine['kernel']}"),
             ("in use by others before", f"{facts['busy_before']:.1%} of all cores"),
             *((name, version) for name, version in facts["versions"].items()), *(("mitigation: " + name, text) for name, text in machine["mitigations"].items()),
@@ -87,7 +88,9 @@ class Page:
 
     def text(self) -> str:
         body = "\n".join(self._parts)
-        return f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(self._title)}</title><style>{_STYLE}</style></head><body><h1>{html.escape(self._title)}</h1>\n{body}\n</body></html>\n'
+        title = html.escape(self._title)
+        head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+        return f'<!doctype html><html lang="en"><head>{head}</head><body><h1>{title}</h1>\n{body}\n</body></html>\n'
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -101,4 +104,5 @@ def heading_line(facts: dict[str, Any]) -> str:
     """What a log entry begins with: date, commit, machine."""
     machine = facts["machine"]
     kind = "cores of a virtual machine" if machine["virtual"] else "cores"
-    return f"{facts['started'][:10]}, commit {facts['commit']}, {facts['profile']} profile; {machine['cpu']}, {machine['cores']} {kind}, {machine['system']}, Linux {machine['kernel']}; {facts['busy_before']:.1%} of all cores in use before"
+    where = f"{machine['cpu']}, {machine['cores']} {kind}, {machine['system']}, Linux {machine['kernel']}"
+    return f"{facts['started'][:10]}, commit {facts['commit']}, {facts['profile']} profile; {where}; {facts['busy_before']:.1%} of all cores in use before"

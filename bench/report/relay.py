@@ -41,7 +41,9 @@ def limit_rows(results: dict[str, Any]) -> list[list[str]]:
             continue
         why = {"loss": "loss", "delay": "packets more than 100 ms late", "generator": "the generator's core was full", None: "the end of the ladder"}[ladder["limited_by"]]
         at = next((level for level in ladder["levels"] if level["pps"] == ladder["highest_clean_pps"]), None)
-        rows.append([results["titles"][name], f"{ladder['highest_clean_pps']:,.0f}", f"{ladder['highest_clean_pps'] / 100:,.0f}", why, _us(at["p99_ns"]) if at else "", f"{at['cpu_ns']:,.0f}" if at else ""])
+        highest = ladder["highest_clean_pps"]
+        there = [_us(at["p99_ns"]), f"{at['cpu_ns']:,.0f}"] if at else ["", ""]
+        rows.append([results["titles"][name], f"{highest:,.0f}", f"{highest / 100:,.0f}", why, *there])
     return rows
 
 
@@ -134,7 +136,10 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], read: Read)
     page.table(
         ("relay", "sent", "offered", "lost", "streams with loss", "delay p50, µs", "delay p99, µs", "MOS median", "MOS least"),
         [
-            (titles[name], f"{one['sent']:,}", f"{one['offered']:,}", f"{one['lost']:,}", one["streams_with_loss"], _us(one["p50_ns"]), _us(one["p99_ns"]), one["mos"].get("median", ""), one["mos"].get("least", ""))
+            (
+                titles[name], f"{one['sent']:,}", f"{one['offered']:,}", f"{one['lost']:,}", one["streams_with_loss"], _us(one["p50_ns"]), _us(one["p99_ns"]),
+                one["mos"].get("median", ""), one["mos"].get("least", ""),
+            )
             for name, whole in figures.items() if (one := whole.get("sessions"))
         ],
     )  # fmt: skip
@@ -152,7 +157,8 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], read: Read)
     with page.plot("Packets lost or more than 100 ms late (left) and MOS of the worst twentieth of the streams (right, after Fig. 7) against the packet rate.", columns=2) as both:
         for name, one in figures.items():
             levels = [level for level in one.get("ladder", {}).get("levels", []) if level["sent"]]
-            both[0].plot([level["pps"] for level in levels], [100 * (level["lost"] + level["too_late"]) / level["sent"] for level in levels], "o-", ms=3, color=COLOURS[name], label=titles[name].split(",")[0])
+            unusable = [100 * (level["lost"] + level["too_late"]) / level["sent"] for level in levels]
+            both[0].plot([level["pps"] for level in levels], unusable, "o-", ms=3, color=COLOURS[name], label=titles[name].split(",")[0])
             rated = [level for level in levels if level["mos"]]
             both[1].plot([level["pps"] for level in rated], [level["mos"]["p5"] for level in rated], "o-", ms=3, color=COLOURS[name])
         for axes, label in zip(both, ("lost or late, %", "MOS")):
