@@ -26,6 +26,7 @@ for _folder in (".", "agent", "softswitch"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
+from bench import counters  # noqa: E402
 from bench.load import FAR_LINKS, Load, Wires, inside  # noqa: E402
 from bench.peers import Shunt  # noqa: E402
 from bench.relay_table import order  # noqa: E402
@@ -140,9 +141,27 @@ class Table:
             # The wrapper's IPv4 and IPv6 checksums fit no packet: one in 65536 looks like a partial one and goes the long way.
             if relayed < 0.9999 * sent:
                 raise RuntimeError(f"only {relayed} of {sent} packets met their entry: {self.plane.reasons()}")
-            return {"kind": kind, "entries": entries, "payload": payload, "runs_per_sample": repeat, "samples_ns": taken, "relayed": relayed, "sent": sent}
+            counted = {name: counters_of(loaded.programs[name], start, repeat) for name in names[:2]}
+            return {
+                "kind": kind, "entries": entries, "payload": payload, "runs_per_sample": repeat, "samples_ns": taken, "relayed": relayed, "sent": sent,
+                "counted": counted,
+            }  # fmt: skip
         finally:
             loaded.close()
+
+
+def counters_of(program: int, start: bytes, repeat: int) -> dict[str, Any]:
+    """What the processor counted over so many runs; where it cannot be read, why."""
+    try:
+        return counters.count(lambda: libbpf.test_run(program, start, repeat=repeat))
+    except counters.NotCounted as error:
+        return {"not_counted": str(error.strerror)}
+
+
+def counted(step: dict[str, Any]) -> dict[str, float]:
+    """Instructions, cycles and cache misses of one packet, the wrapper's taken off; empty where they could not be read."""
+    wrapper, relay = (step["counted"][f"{step['kind']}_{name}"] for name in ("wrapper", "relay"))
+    return {name: (relay[name] - wrapper[name]) / step["runs_per_sample"] for name in counters.HARDWARE if name in relay and name in wrapper}
 
 
 def cost(step: dict[str, Any]) -> dict[str, Any]:
@@ -244,12 +263,13 @@ def analyse(steps: dict[str, dict[str, Any]], facts: dict[str, Any]) -> dict[str
     costs, lines = [], {}
     for key, step in steps.items():
         if key.startswith(("entries/", "payload/")):
-            costs.append({"by": key.split("/")[0], **{name: step[name] for name in ("kind", "entries", "payload")}, "ns": cost(step)})
+            costs.append({"by": key.split("/")[0], **{name: step[name] for name in ("kind", "entries", "payload")}, "ns": cost(step), "counted": counted(step)})
             wrapper = spread([float(value) for value in step["samples_ns"][f"{step['kind']}_wrapper"]])
             if (wrapper["most"] - wrapper["least"]) / wrapper["median"] > NOISY:
                 remarks.append(f"{key}: the wrapper alone took {wrapper['least']:.0f} to {wrapper['most']:.0f} ns: this figure is not to be quoted")
         if key.startswith("entries/ipv4"):
             lines[step["entries"]] = spread([float(a - b) for a, b in zip(step["samples_ns"]["ipv4_line"], step["samples_ns"]["ipv4_wrapper"])])
+    reason = next((step["counted"][f"{step['kind']}_relay"].get("not_counted") for key, step in steps.items() if key.startswith("entries/")), None)
     slopes = {}
     for kind in ("ipv4", "vlan", "ipv6"):
         points = [(one["entries"], one["ns"]["median"]) for one in costs if one["by"] == "entries" and one["kind"] == kind]
@@ -258,7 +278,7 @@ def analyse(steps: dict[str, dict[str, Any]], facts: dict[str, Any]) -> dict[str
     rates = [live_rates(step) for key, step in steps.items() if key.startswith("live/")]
     table = steps["table"]
     found = {
-        "remarks": remarks, "costs": costs, "lines": lines, "slope_ns_per_decade": slopes,
+        "remarks": remarks, "not_counted": reason, "costs": costs, "lines": lines, "slope_ns_per_decade": slopes,
         "live": {name: spread([one[name] for one in rates]) for name in ("relay", "direct", "alone")} | {"lost": sum(one["lost"] for one in rates), "sent": sum(one["sent"] for one in rates)},
         "table": {
             "entries": table["entries"], **{f"{name}_per_s": table["entries"] / table[f"{name}_s"] for name in ("inserted", "read", "deleted")},

@@ -221,6 +221,7 @@ def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], 
                 figures[name]["ratio"] = spread(ratios)
         if doubt > NOISY_PART * figures["shunt"]["cpu_ns"]["median"]:
             remarks.append(f"the bare wire's cost is known to {doubt:.0f} ns only, which is more than a fifth of Shunt's: ratios are not to be quoted")
+    wires = {found["pps"]: cpu_ns(found) for found in read("ladder/direct") if is_clean(found)}
     for name in (*names, "direct"):
         steps = sorted(read(f"ladder/{name}"), key=lambda found: found["pps"])
         good = [found["pps"] for found in steps if is_clean(found)]
@@ -231,6 +232,7 @@ def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], 
                 {
                     "pps": found["pps"], "sent": found["sent"], "offered": found["offered"], "lost": found["sent"] - found["received"],
                     "too_late": later_than(found["delay"], TOO_LATE_NS), "cpu_ns": cpu_ns(found),
+                    "cost_ns": cpu_ns(found) - wires[found["pps"]] if found["pps"] in wires and is_clean(found) else None,
                     "p50_ns": quantile(found["delay"], 0.5) if found["received"] else None,
                     "p99_ns": quantile(found["delay"], 0.99) if found["received"] else None,
                     "mos": mos_quantiles(found),

@@ -10,7 +10,7 @@ from bench.runs import Run
 
 _COLOURS = {"ipv4": "#1b7837", "vlan": "#762a83", "ipv6": "#2166ac"}
 _TITLES = {"ipv4": "IPv4", "vlan": "IPv4, tagged on arrival", "ipv6": "IPv6"}
-COST_HEAD = ("packet", "entries", "payload, bytes", "ns a packet")
+COST_HEAD = ("packet", "entries", "payload, bytes", "ns a packet", "instructions", "cycles", "cache misses")
 OTHER_HEAD = ("figure", "found")
 
 
@@ -19,13 +19,19 @@ def _range(one: dict[str, Any], scale: float = 1.0, digits: int = 0) -> str:
 
 
 def cost_rows(results: dict[str, Any]) -> list[list[str]]:
-    return [[_TITLES[one["kind"]], f"{one['entries']:,}", f"{one['payload']}", _range(one["ns"])] for one in results["costs"]]
+    rows = []
+    for one in results["costs"]:
+        counts = [f"{one['counted'][name]:.1f}" if name in one["counted"] else "–" for name in ("instructions", "cycles", "cache_misses")]
+        rows.append([_TITLES[one["kind"]], f"{one['entries']:,}", f"{one['payload']}", _range(one["ns"]), *counts])
+    return rows
 
 
 def other_rows(results: dict[str, Any]) -> list[list[str]]:
     live, table = results["live"], results["table"]
     rows = [[f"{_TITLES[kind]}: ns more for every tenfold number of entries", f"{value:.1f}"] for kind, value in results["slope_ns_per_decade"].items()]
     rows += [[f"reading one cache line of the table, {int(entries):,} entries, ns", _range(one)] for entries, one in results["lines"].items()]
+    if results["not_counted"]:
+        rows.append(["the processor's counters", f"cannot be read here ({results['not_counted']})"])
     alone = _range(live["alone"], 1e6, 2) if math.isfinite(live["alone"]["most"]) else "more than could be told from the generator's own"
     rows += [
         ["one core that generates, relays and receives, million packets/s", _range(live["relay"], 1e6, 2)],

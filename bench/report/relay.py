@@ -168,6 +168,16 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], read: Read)
         both[0].set_ylim(bottom=0)
         both[1].set_ylim(1, 4.6)
         both[0].legend(fontsize=7)
+    with page.plot("CPU time per relayed packet against the packet rate, what the bare wire costs at that rate taken off; one run each, as far as it was clean.") as axes:
+        for name, one in figures.items():
+            costs = [(level["pps"], level["cost_ns"]) for level in one.get("ladder", {}).get("levels", []) if level["cost_ns"] and level["cost_ns"] > 0]
+            if name != "direct" and costs:
+                axes.plot([pps for pps, _ in costs], [ns for _, ns in costs], "o-", ms=3, color=COLOURS[name], label=titles[name].split(",")[0])
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("packets/s")
+        axes.set_ylabel("ns a packet")
+        axes.legend(fontsize=7)
     for key, text in (("twenty", "Shunt at twenty times rtpproxy's limit"), ("table", "Shunt with 400,000 further entries")):
         one = figures.get("shunt", {}).get(key)
         if one:

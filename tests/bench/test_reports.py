@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
-from bench import packet, runs
+from bench import counters, packet, runs
 from bench.report import packet as packet_report
 from bench.report import relay as relay_report
 from bench.report.page import Page, markdown
@@ -20,7 +21,8 @@ FACTS = {
 
 def _samples(kind: str, entries: int, relay: int, payload: int = 160, **more: int) -> dict:
     taken = {f"{kind}_wrapper": [20, 22], f"{kind}_relay": [relay + 20, relay + 22], **{name: [value, value + 2] for name, value in more.items()}}
-    return {"kind": kind, "entries": entries, "payload": payload, "samples_ns": taken}
+    counts = {f"{kind}_wrapper": {"instructions": 100_000, "cycles": 1}, f"{kind}_relay": {"instructions": 350_000, "cycles": 1}}
+    return {"kind": kind, "entries": entries, "payload": payload, "samples_ns": taken, "runs_per_sample": 1000, "counted": counts}
 
 
 def _steps() -> dict:
@@ -78,7 +80,7 @@ def test_a_relay_report_is_one_file_and_holds_its_figures():
     page = Page("Relays <side> by side")
     relay_report.fill(page, FACTS, results, read)
     text = page.text()
-    assert text.count("<svg") == 5 and "Relays &lt;side&gt; by side" in text and "a &lt;fast&gt; one" in text
+    assert text.count("<svg") == 6 and "Relays &lt;side&gt; by side" in text and "a &lt;fast&gt; one" in text
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", text.replace("xlink:href", "href")) and "url(http" not in text
     assert "100.0 (100.0–100.0)" in text and "rtpengine: not measured" in text
     assert "100.0 (100.0–100.0)" in relay_report.text(FACTS, results)
@@ -89,7 +91,21 @@ def test_a_packet_report_states_the_slope():
     results = packet.analyse(_steps(), FACTS)
     packet_report.fill(page, FACTS, results)
     assert "ns more for every tenfold number of entries</td><td>10.0" in page.text()
-    assert "| IPv4 | 10,000 | 160 | 60 (60–60) |" in packet_report.text(FACTS, results)
+    assert "| IPv4 | 10,000 | 160 | 60 (60–60) | 250.0 | 0.0 | – |" in packet_report.text(FACTS, results)
+
+
+def test_counters_count_the_work_and_say_when_they_cannot():
+    begun = time.process_time_ns()
+    found = counters.count(lambda: sum(range(2_000_000)), ("task_clock_ns",))
+    spent = time.process_time_ns() - begun
+    assert 0 < found["task_clock_ns"] <= spent * 1.1
+    assert found["task_clock_ns"] > spent / 3
+    steps = _steps()
+    for step in steps.values():
+        if "counted" in step:
+            step["counted"] = {name: {"not_counted": "instructions: not here"} for name in step["counted"]}
+    results = packet.analyse(steps, FACTS)
+    assert ["the processor's counters", "cannot be read here (instructions: not here)"] in packet_report.other_rows(results)
 
 
 def test_markdown_keeps_its_columns():
