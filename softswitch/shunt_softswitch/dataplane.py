@@ -13,7 +13,7 @@ import errno
 import logging
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -811,6 +811,10 @@ class DataPlane:
         until the first RTP packet.
         """
         found, records, details, strays = self._gather(keys)
+        return dict(zip(found, self._figures(records, details, strays)))
+
+    def _figures(self, records: np.ndarray, details: np.ndarray, strays: np.ndarray) -> list[StreamStats]:
+        """What copies of slots and details say."""
         idle = _idle_ms(records["last_jiffies"], self._tick())
         packets = details["packets_high"].astype(np.int64) << 32 | records["packets"]
         size = details["bytes_high"].astype(np.int64) << 32 | records["bytes"]
@@ -819,15 +823,35 @@ class DataPlane:
         jitter = (details["jitter"] * layout.JITTER_US).astype(np.int64)
         started = (records["rtp_state"] & layout.RTP_STARTED) != 0
         columns = zip(
-            found, packets.tolist(), size.tolist(), idle.tolist(), lost.tolist(), details["reordered"].tolist(),
+            packets.tolist(), size.tolist(), idle.tolist(), lost.tolist(), details["reordered"].tolist(),
             details["duplicates"].tolist(), jitter.tolist(), records["ssrc"].tolist(), strays.tolist(), started.tolist(),
         )  # fmt: skip
-        return {
-            key: StreamStats(packets, size, idle_ms, miss, late, twice, shake, ssrc, stray)
+        return [
+            StreamStats(packets, size, idle_ms, miss, late, twice, shake, ssrc, stray)
             if heard
             else StreamStats(packets, size, idle_ms, None, None, None, None, None, stray)
-            for key, packets, size, idle_ms, miss, late, twice, shake, ssrc, stray, heard in columns
-        }
+            for packets, size, idle_ms, miss, late, twice, shake, ssrc, stray, heard in columns
+        ]
+
+    def scan(self, size: int, most: int) -> Iterator[list[tuple[RelayEntry, StreamStats]]]:
+        """All entries with addresses of `size` bytes and their statistics, at most `most` at a time.
+
+        Entries may come and go between two steps: those that went are left out, those that came may be.
+        """
+        valid = (self._slots["generation"] & 1 != 0) & ((self._slots["flags"] & layout.ENTRY_KEY6 != 0) == (size == 16))
+        slots = np.flatnonzero(valid)
+        for start in range(0, len(slots), most):
+            chunk = slots[start : start + most]
+            chunk = chunk[self._slots["generation"][chunk] & 1 != 0]
+            records, details = self._slots[chunk], self._details[chunk]
+            entries = [self._entry_at(slot) for slot in chunk.tolist()]
+            # Another entry may have taken a slot since.
+            yield [pair for pair in zip(entries, self._figures(records, details, details["stray"])) if len(pair[0].key.dst.addr) == size]
+        further = [key for key in self._overflow if len(key.dst.addr) == size]
+        for start in range(0, len(further), most):
+            keys = further[start : start + most]
+            stats = self.stats(keys)
+            yield [(entry, stats[entry.key]) for entry in self.get(keys) if entry is not None and entry.key in stats]
 
     def idle(self, keys: list[FiveTuple] | None = None) -> dict[FiveTuple, int]:
         """Milliseconds since the last packet (or since the entry was put in) of these entries (None: all)."""

@@ -62,6 +62,7 @@ class DataPlane(Protocol):
     def delete(self, keys: list[FiveTuple]) -> list[bool]: ...
     def get(self, keys: list[FiveTuple]) -> list[RelayEntry | None]: ...
     def keys(self) -> Iterable[FiveTuple]: ...
+    def scan(self, size: int, most: int) -> Iterable[list[tuple[RelayEntry, StreamStats]]]: ...
     def stats(self, keys: list[FiveTuple] | None) -> dict[FiveTuple, StreamStats]: ...
     def reset_stats(self, keys: Sequence[FiveTuple]) -> None: ...
     def idle(self, keys: list[FiveTuple] | None) -> dict[FiveTuple, int]: ...
@@ -1124,18 +1125,14 @@ class _Reader:
         if codec is not None:
             if quality is None and request.data.action_id and request.data.action_id not in table.actions.by_id:
                 raise BfrtError(Code.NOT_FOUND, f"Data Allocate failed for table:{table.name}")
-            keys = [key for key in service.dataplane.keys() if len(key.dst.addr) == codec.addr_size]
             self._listed = False
-            for start in range(0, len(keys), _CHUNK):
-                chunk = keys[start : start + _CHUNK]
-                stats = service.dataplane.stats(chunk)
-                if quality is not None and not request.data.fields and not request.HasField("entry_tgt"):
-                    self.out += [quality.read_bytes(key, counted, False) for key, counted in stats.items()]
-                    await asyncio.sleep(0)
-                    continue
-                for entry in service.dataplane.get(chunk):
-                    if entry is not None:
-                        self._one(codec, quality, entry, stats.get(entry.key, _NO_STATS), request, keyed=False)
+            plain = not request.data.fields and not request.HasField("entry_tgt")
+            for part in service.dataplane.scan(codec.addr_size, _CHUNK):
+                if quality is not None and plain:
+                    self.out += [quality.read_bytes(entry.key, counted, False) for entry, counted in part]
+                else:
+                    for entry, counted in part:
+                        self._one(codec, quality, entry, counted, request, keyed=False)
                         self._listed = True
                 # A large table must not hold up writes and notices.
                 await asyncio.sleep(0)

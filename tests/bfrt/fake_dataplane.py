@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from shunt.net import FiveTuple
@@ -63,6 +63,12 @@ class FakeDataPlane:
 
     def keys(self) -> Iterable[FiveTuple]:
         return list(self.table)
+
+    def scan(self, size: int, most: int) -> Iterator[list[tuple[RelayEntry, StreamStats]]]:
+        keys = [key for key in self.table if len(key.dst.addr) == size]
+        for start in range(0, len(keys), most):
+            stats = self.stats(keys[start : start + most])
+            yield [(self.table[key], stats[key]) for key in keys[start : start + most] if key in self.table and key in stats]
 
     def stats(self, keys: Sequence[FiveTuple] | None) -> dict[FiveTuple, StreamStats]:
         for key, age in self.ages.items():

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from shunt.bfrt import client as bfrt_client
-from shunt.net import Endpoint
+from shunt.net import Endpoint, FiveTuple
 from shunt.tables import relay_table
 from shunt.tables.entry import MediaRange, Outcome
 from shunt.tables.relay_table import RelayTable
@@ -129,6 +129,8 @@ async def test_entries_survive_the_process(process: Process, table: RelayTable) 
     await until(lambda: table.connected, 15)
     assert table.data_plane in ("softswitch (native XDP on in0)", "softswitch (generic XDP on in0)")
     entries = [entry(1), entry(2, dscp=46, src=Endpoint.of("10.91.1.9", 7)), entry6(1)]
+    # A second source at one relay port, which has no slot of its own.
+    entries.append(replace(entry(1), key=FiveTuple(Endpoint.of("11.9.9.9", 9), entry(1).key.dst)))
     assert all(result.ok for result in await table.insert_many(entries))
     media = [MediaRange(bytes((10, 91, 1, 1)), 10_000, 20_000)]
     assert (await table.declare_media(media)).ok
@@ -137,17 +139,17 @@ async def test_entries_survive_the_process(process: Process, table: RelayTable) 
     assert set(stats) == {e.key for e in entries} and all(s.packets == 0 and s.idle_ms is not None for s in stats.values())
     trace = await table.trace(entry(1).key)
     assert trace["out_src"] == str(entry(1).src) and trace["out_dst"] == str(entry(1).dst), trace
-    assert (await table.totals())["entries"] == 3
+    assert (await table.totals())["entries"] == 4
 
     assert await process.stop() == 0
     assert pinned()
     await until(lambda: not table.connected)
     await process.start()
-    assert "3 of 2000 entries" in process.ready
+    assert "4 of 2000 entries" in process.ready
     await until(lambda: table.connected, 15)
     assert await table.entries() == {e.key: e for e in entries}
     assert (await table.declare_media(media)).ok
-    assert [r.outcome.value for r, _ in await table.delete_many([e.key for e in entries])] == ["removed"] * 3
+    assert [r.outcome.value for r, _ in await table.delete_many([e.key for e in entries])] == ["removed"] * 4
 
     await process.stop(signal.SIGKILL)
     await process.start(unload=True)
