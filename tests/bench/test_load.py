@@ -181,6 +181,15 @@ def test_a_noisy_baseline_says_so():
     assert len(found["remarks"]) == 3 and all("to be quoted" in text for text in found["remarks"])
 
 
+def test_a_relay_whose_interruptions_cannot_be_told_apart_says_so():
+    steps = [_step(f"cost/0/{name}", ns) for name, ns in {"direct-before": 100, "direct-after": 100, "rtpproxy": 500}.items()]
+    steps[2]["process_ns"] = 5_000_000
+    found = analyse(lambda folder: steps if folder == "cost" else [], {"busy_before": 0.0}, ["rtpproxy"])
+    assert [text for text in found["remarks"] if "overstated" in text]
+    steps[2]["softirq_in_process_ns"] = 100
+    assert analyse(lambda folder: steps if folder == "cost" else [], {"busy_before": 0.0}, ["rtpproxy"])["remarks"] == []
+
+
 def test_cpu_that_interrupted_the_process_counts_once():
     assert cpu_ns({"process_ns": 900, "softirq_ns": 500, "softirq_in_process_ns": 400, "received": 10}) == 100
 

@@ -67,6 +67,7 @@ def test_a_relay_report_is_one_file_and_holds_its_figures():
     steps = {f"cost/0/{name}": _relay_step(cpu) for name, cpu in (("direct-before", 300), ("direct-after", 300), ("rtpproxy", 20_300), ("shunt", 500), ("forward", 1500))}
     steps |= {f"sessions/{name}": _relay_step(500) for name in ("direct", "shunt")}
     steps |= {f"ladder/shunt/{pps:08}": _relay_step(500, pps=pps, received=1000 - (pps > 10_000)) for pps in (10_000, 15_000)}
+    steps["ladder/direct/00010000"] = _relay_step(300)
     steps["twenty"] = _relay_step(500, pps=200_000)
 
     def read(folder: str) -> list[dict]:
@@ -77,6 +78,7 @@ def test_a_relay_report_is_one_file_and_holds_its_figures():
     assert results["figures"]["rtpproxy"]["ratio"]["median"] == 100
     assert results["figures"]["shunt"]["ladder"] | {"levels": []} == {"highest_clean_pps": 10_000, "limited_by": "loss", "levels": []}
     assert {row["target"].split(",")[0]: row["met"] for row in results["targets"]}["CPU per relayed packet at 10"] is None  # the last: nftables was not there
+    assert [level["cost_ns"] for level in results["figures"]["shunt"]["ladder"]["levels"]] == [200, None]
     page = Page("Relays <side> by side")
     relay_report.fill(page, FACTS, results, read)
     text = page.text()
