@@ -218,6 +218,9 @@ def _figures(meter: Meter) -> dict[str, float]:
         "beside_bulk_work_ms_max": round(beside[-1] * 1000, 2),
         "client_cpu_us_per_entry": round(cpu["client"], 2),
         "server_cpu_us_per_entry": round(cpu["server"], 2),
+        # What the slower side would reach with a core to itself, and what reconciling costs both sides together.
+        "batched_entries_per_core_s": round(1e6 / max(cpu.values())),
+        "reconcile_cpu_s": round(max(s["client_cpu_s"] + s["server_cpu_s"] for s in meter.samples if s["name"].startswith("reconcile")), 2),
     }
 
 
