@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -172,6 +173,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="builds of builds.yaml; all when none is named")
     parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "p4", help="where to compile to")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compiler runs at a time")
     arguments = parser.parse_args()
     try:
         compiler = find_compiler()
@@ -183,22 +185,25 @@ def main() -> int:
     if unknown:
         print(f"no such build: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 1
-    found, failed = [], 0
-    for build in builds:
+    def one(build: Build) -> Resources | None:
         started = time.monotonic()
         reason = compile_build(compiler, build, arguments.out / build.name)
         seconds = time.monotonic() - started
         if reason is not None:
-            print(f"{build.name}: {reason}", file=sys.stderr)
-            failed += 1
-            continue
-        found.append(read_resources(build, arguments.out / build.name, seconds))
-        print(f"{build.name}: {found[-1].stages} stages, {found[-1].sram} SRAM blocks, {seconds:.0f} s")
+            print(f"{build.name}: {reason}", file=sys.stderr, flush=True)
+            return None
+        made = read_resources(build, arguments.out / build.name, seconds)
+        print(f"{build.name}: {made.stages} stages, {made.sram} SRAM blocks, {seconds:.0f} s", flush=True)
+        return made
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        results = list(pool.map(one, builds))
+    found = [made for made in results if made is not None]
     report = {"compiler": compiler_version(compiler), "sources": source_hash(), "builds": [asdict(row) for row in found]}
     (arguments.out / "resources.json").write_text(json.dumps(report, indent=1) + "\n")
     (arguments.out / "resources.md").write_text(table(found))
     print(table(found))
-    return 1 if failed else 0
+    return 1 if len(found) < len(builds) else 0
 
 
 def compiler_version(compiler: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +67,10 @@ def main() -> int:
     p4_compile.GENERATED.mkdir(exist_ok=True)
     files: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for name, (chip, options) in {**_SCHEMAS, **_HASHES}.items():
-            out = _compiled(compiler, chip, options, Path(scratch) / name)
+        wanted = {**_SCHEMAS, **_HASHES}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            outs = list(pool.map(lambda item: _compiled(compiler, *item[1], Path(scratch) / item[0]), wanted.items()))
+        for name, out in zip(wanted, outs, strict=True):
             if name in _SCHEMAS:
                 content = json.dumps(json.loads((out / "bfrt.json").read_text()), indent=1)
             else:

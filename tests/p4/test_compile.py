@@ -1,0 +1,65 @@
+"""`make p4`: what it says without a compiler, and, where there is one, that every kind of build still compiles."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.p4.program import P4, compile_p4
+
+
+def test_without_a_compiler_it_says_what_to_install(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": str(tmp_path), "SDE_INSTALL": str(tmp_path)}
+    for script in ("compile.py", "generate.py"):
+        done = subprocess.run([sys.executable, str(P4 / script)], env=environment, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert "bf-p4c" in done.stderr and "SDE_INSTALL" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_build_that_is_not_there_is_named(tmp_path: Path) -> None:
+    fake = tmp_path / "bin" / "bf-p4c"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\n")
+    fake.chmod(0o755)
+    done = subprocess.run([sys.executable, str(P4 / "compile.py"), "nothing"], env={**os.environ, "SDE_INSTALL": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode != 0 and "no such build: nothing" in done.stderr
+
+
+def test_a_refusal_of_the_compiler_is_reported(tmp_path: Path) -> None:
+    fake = tmp_path / "bf-p4c"
+    fake.write_text("#!/bin/sh\necho 'error: tofino supports up to 12 stages, using 13' >&2; exit 2\n")
+    fake.chmod(0o755)
+    build = compile_p4.Build("x", "tofino", {"RELAY_SIZE": "9"})
+    assert "using 13" in compile_p4.compile_build(str(fake), build, tmp_path / "out")
+
+
+def test_builds_name_options_that_the_program_has() -> None:
+    known = set(re.findall(r"#ifndef (\w+)", (P4 / "include" / "config.p4").read_text()))
+    builds = compile_p4.read_builds()
+    assert len({build.name for build in builds}) == len(builds)
+    for build in builds:
+        assert set(build.options) <= known
+        assert build.chip in ("tofino", "tofino2")
+
+
+def test_every_option_is_built_for_both_chips() -> None:
+    """Each value of each option is in some build of each chip, so that `make p4` compiles it."""
+    for chip in ("tofino", "tofino2"):
+        configs = [compile_p4.macros(build) for build in compile_p4.read_builds() if build.chip == chip]
+        for option, values in {"RELAY_KEY": {"hash48", "hash32", "exact"}, "ACTIONS": {"across", "bridged", "plain"}, "COUNTED": {"0", "1"}, "DELAY": {"0", "1"}}.items():
+            assert {config[option] for config in configs} >= values, (chip, option)
+
+
+@pytest.mark.parametrize("chip", ["tofino", "tofino2"])
+def test_program_compiles(chip: str, tmp_path: Path) -> None:
+    if shutil.which("bf-p4c") is None and "SDE_INSTALL" not in os.environ:
+        pytest.skip("no bf-p4c on PATH and no SDE_INSTALL")
+    build = compile_p4.Build("small", chip, {"RELAY_SIZE": "4096", "RELAY6_SIZE": "4096"})
+    assert compile_p4.compile_build(compile_p4.find_compiler(), build, tmp_path / "out") is None
+    assert compile_p4.read_resources(build, tmp_path / "out", 0.0).stages <= (12 if chip == "tofino" else 20)
