@@ -18,7 +18,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from shunt import __version__, limits, privileges
+from shunt import __version__, limits, privileges, supervisor
 from shunt.api.server import ApiServer
 from shunt.api.view import DataPlaneUnavailable
 from shunt.bfrt.tls import client_credentials
@@ -511,16 +511,26 @@ async def run(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    while not stop.is_set():
-        agent = Agent(config)
-        try:
-            await agent.start()
-            privileges.keep_only(())
-            log.info("shunt %s: control on %s, relays %s", __version__, ", ".join(config.control.listen), ", ".join(r.name for r in agent.pool.relays))
-            await _until(stop, *([agent.role.lost] if agent.role is not None else []))
-        finally:
-            await agent.close()
-        # An agent that lost its role starts again from nothing, as a standby.
+    async with supervisor.signs_of_life():
+        while not stop.is_set():
+            # An agent that lost its role starts again from nothing, as a standby.
+            await _serve(config, stop)
+
+
+async def _serve(config: Config, stop: asyncio.Event) -> None:
+    """One agent's life: until told to stop, or until it has lost its role."""
+    agent = Agent(config)
+    try:
+        await agent.start()
+        privileges.keep_only(())
+        control = ", ".join(config.control.listen)
+        log.info("shunt %s: control on %s, relays %s", __version__, control, ", ".join(r.name for r in agent.pool.relays))
+        supervisor.tell(READY=1, STATUS=f"control on {control}")
+        await _until(stop, *([agent.role.lost] if agent.role is not None else []))
+        if stop.is_set():
+            supervisor.tell(STOPPING=1)
+    finally:
+        await agent.close()
 
 
 async def _until(*events: asyncio.Event) -> None:

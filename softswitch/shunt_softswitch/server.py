@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import grpc
 
+from shunt import supervisor
 from shunt.bfrt.tls import server_credentials
 from shunt.config.model import Tls
 from shunt.privileges import BPF, NET_ADMIN, PERFMON, SYS_ADMIN, keep_only
@@ -99,9 +98,10 @@ async def run(
                         log.warning("%s has one receive queue: one processor core takes all of its packets (ethtool -L)", name)
                 keep_only((NET_ADMIN, SYS_ADMIN, PERFMON, BPF))
                 _announce(dataplane, listen, ports)
-                while True:
-                    await asyncio.sleep(_HOUSEKEEPING)
-                    _guarded(dataplane.handle_events)
+                async with supervisor.signs_of_life():
+                    while True:
+                        await asyncio.sleep(_HOUSEKEEPING)
+                        _guarded(dataplane.handle_events)
             finally:
                 loop.remove_reader(dataplane.learn_fd)
                 loop.remove_reader(dataplane.event_fd)
@@ -147,10 +147,4 @@ def _announce(dataplane: DataPlane, listen: list[str], ports: list[int]) -> None
     totals = dataplane.totals()
     line = f"softswitch ready: {describe(dataplane)}; BF Runtime on {addresses}; {totals['entries']} of {totals['capacity']} entries in use"
     print(f"READY {line}", flush=True)
-    notify = os.environ.get("NOTIFY_SOCKET")
-    if notify:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            try:
-                sock.sendto(f"READY=1\nSTATUS={line}".encode(), "\0" + notify[1:] if notify.startswith("@") else notify)
-            except OSError as error:
-                log.warning("systemd is not told that the softswitch is ready: %s", error)
+    supervisor.tell(READY=1, STATUS=line)

@@ -1,7 +1,8 @@
 """Calls as the journal keeps them: one line of JSON each. Pure functions.
 
 Old and new versions of the agent read each other's lines: a key that is missing has its default, a key
-that is not known is passed over. A change that cannot be read so needs another FORMAT.
+that is not known is passed over, and so is what follows the known items of a list. A change that cannot be
+read so needs another FORMAT.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def decode_call(body: dict[str, Any], policy: LatchPolicy, now: float) -> Call:
     for item in body["lines"]:
         line = new_line(call, item["tag"], item["media"], now, policy)
         line.other_tag = item["other_tag"]
-        line.notify_socket, line.notify_tag, line.peer_ip = item["notify"]
+        line.notify_socket, line.notify_tag, line.peer_ip = item["notify"][:3]
         line.blocks = set(item["blocks"])
         line.ttl_raised = item["ttl_raised"]
         if item.get("kept") is not None:
@@ -101,7 +102,8 @@ def _decode_leg(leg: Leg, row: dict[str, Any], now: float) -> None:
 def _decode_stream(stream: Stream, row: dict[str, Any], now: float) -> None:
     stream.was_offloaded = row["was"]
     stream.past = StreamStats(packets=row["packets"], bytes=row["bytes"])
-    stream.measured = Measurement(*(row.get("measured") or (stream.past.packets, stream.past.bytes, int(stream.past.packets > 0))))
+    measured = row.get("measured") or (stream.past.packets, stream.past.bytes, int(stream.past.packets > 0))
+    stream.measured = Measurement(*measured[: len(Measurement.__slots__)])
     if row["entry"] is not None:
         key_src, key_dst, src, dst = (_endpoint(value) for value in row["entry"][:4])
         stream.installed = RelayEntry(FiveTuple(key_src, key_dst), src, dst, row["entry"][4])

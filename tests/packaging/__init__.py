@@ -1,0 +1,1 @@
+"""The package, the manual, the units, and what an upgrade relies on."""
