@@ -42,7 +42,7 @@ class Outcome:
     packets: Account
     seen: list[dict[str, Any]]  # the agent's view of it, again and again while it lasted
     seconds: float
-    history: list[dict[str, Any]]  # the agent's events of it; empty where no agent has seen it
+    history: list[dict[str, Any]] = field(default_factory=list)  # the agent's events of it; empty where no agent has seen it
 
     def streams(self, view: dict[str, Any], component: str = "rtp") -> list[dict[str, Any]]:
         return [s for line in view["media"] for s in line["streams"] if s["component"] == component]
