@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Builds the Debian package with dpkg-deb: deb.sh FILE VERSION ARCHITECTURE PYTHON
+set -euo pipefail
+umask 022
+cd "$(dirname "$0")/.."
+file=$1 version=$2 architecture=$3 python=$4
+echo "==> $file"
+tree=$(mktemp -d build/packaging/deb.XXXXXX)
+trap 'rm -rf "$tree"' EXIT
+chmod 755 "$tree"
+packaging/install.sh "$tree" /usr "$python"
+mkdir "$tree/DEBIAN"
+install -m 755 packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm "$tree/DEBIAN"
+(cd "$tree" && find etc -type f -printf '/%p\n') > "$tree/DEBIAN/conffiles"
+(cd "$tree" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) > "$tree/DEBIAN/md5sums"
+size=$(du -sk --exclude=DEBIAN "$tree" | cut -f1)
+minor=$("$python" -c 'import sys; print(sys.version_info.minor)')
+sed -e "s|@VERSION@|$version|; s|@ARCHITECTURE@|$architecture|; s|@SIZE@|$size|; s|@PYTHON@|3.$minor|; s|@NEXT_PYTHON@|3.$((minor + 1))|" \
+  packaging/debian/control.in > "$tree/DEBIAN/control"
+install -m 644 packaging/debian/copyright "$tree/usr/share/doc/shunt/copyright"
+dpkg-deb --root-owner-group -Zzstd -z6 --build "$tree" "$file.part" > /dev/null
+mv "$file.part" "$file"

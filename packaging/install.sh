@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Installs everything below a root: install.sh ROOT PREFIX PYTHON. ROOT is empty for this machine itself.
+set -euo pipefail
+umask 022
+cd "$(dirname "$0")/.."
+root=$1 prefix=$2 python=$3
+home=$prefix/lib/shunt
+doc=$root$prefix/share/doc/shunt
+site=$home/lib/$("$python" -c 'import sys; print(f"python{sys.version_info.major}.{sys.version_info.minor}")')/site-packages
+
+# A virtualenv of its own: no library of the system's can take the place of a pinned one.
+rm -rf "$root${home:?}"
+mkdir -p "$root$home"
+"$python" -m venv --without-pip "$root$home"
+sed -i '/^command = /d' "$root$home/pyvenv.cfg"
+rm -f "$root$home"/bin/[Aa]ctivate*
+mkdir -p "$root$site"
+cp -R build/packaging/libraries/. agent/shunt softswitch/shunt_softswitch "$root$site"
+rm -rf "$root$site/.ready" "$root$site/shunt_softswitch/obj"
+install -D -m 644 build/packaging/obj/relay.o "$root$site/shunt_softswitch/obj/relay.o"
+find "$root$site" \( -name __pycache__ -o -name .keep \) -prune -exec rm -rf {} +
+cp packaging/shunt-command "$root$home/bin/shunt"
+sed -i "1s|.*|#!$home/bin/python3 -I|" "$root$home/bin/shunt"
+chmod 755 "$root$home/bin/shunt"
+# Readable by the agent's user, whatever the wheels said; compiled, since that user cannot write here.
+chmod -R u+rwX,go+rX,go-w "$root$home"
+"$python" -m compileall -q -s "$root" -p / --invalidation-mode checked-hash "$root$site"
+install -d "$root$prefix/bin"
+ln -sf ../lib/shunt/bin/shunt "$root$prefix/bin/shunt"
+
+install -d "$root$prefix/lib/systemd/system" "$root$prefix/lib/sysusers.d"
+for unit in packaging/systemd/*.service.in; do
+  sed "s|@PREFIX@|$prefix|g" "$unit" > "$root$prefix/lib/systemd/system/$(basename "$unit" .in)"
+done
+install -m 644 packaging/systemd/shunt.sysusers "$root$prefix/lib/sysusers.d/shunt.conf"
+
+for page in build/packaging/manual/*.[15]; do
+  section=${page##*.}
+  install -d "$root$prefix/share/man/man$section"
+  gzip -9n < "$page" > "$root$prefix/share/man/man$section/$(basename "$page").gz"
+done
+
+install -d "$doc/opensips-config" "$doc/examples" "$root$prefix/share/shunt/grafana" "$root$prefix/share/shunt/prometheus"
+install -m 644 README.md docs/*.md "$doc"
+install -m 644 opensips-config/* "$doc/opensips-config"
+install -m 644 opensips-config/shunt.yaml packaging/standby.yaml "$doc/examples"
+install -m 644 packaging/grafana/* "$root$prefix/share/shunt/grafana"
+install -m 644 packaging/prometheus/* "$root$prefix/share/shunt/prometheus"
+
+# An operator's configuration is never written over.
+install -d -m 755 "$root/etc/shunt"
+[ -e "$root/etc/shunt/shunt.yaml" ] || install -m 640 opensips-config/shunt.yaml "$root/etc/shunt/shunt.yaml"
+
+if [ -z "$root" ]; then
+  echo "Installed in $prefix. Next: systemd-sysusers; chgrp shunt /etc/shunt/shunt.yaml; edit it;"
+  echo "systemctl daemon-reload; systemctl enable --now shunt-softswitch shunt-agent"
+fi

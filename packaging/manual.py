@@ -1,0 +1,203 @@
+"""Writes the manual pages, docs/reference.md and the README's table from the commands themselves, the configuration model and manual.yaml.
+
+    manual.py FOLDER        shunt.1 and shunt.yaml.5 into FOLDER
+    manual.py --docs ROOT   docs/reference.md and the table in README.md below ROOT
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+from pydantic_core import PydanticUndefined
+
+from shunt import __version__
+from shunt.cli.main import cli
+from shunt.config.model import Config
+from shunt.config.section import Section
+
+TEXT: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("manual.yaml").read_text(encoding="utf-8"))
+TABLE = re.compile(r"\| command \| answers \|\n\| --- \| --- \|\n(?:\|.*\n)+")
+
+
+# -- what there is ------------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
+    """Every command with its name and a context for its usage line; running ones first."""
+    parent = click.Context(cli, info_name="shunt")
+    first = ["run", "softswitch", "check-config"]
+    for name in [*first, *sorted(set(cli.commands) - set(first))]:
+        command = cli.commands[name]
+        yield name, command, click.Context(command, info_name=name, parent=parent)
+
+
+def usage(name: str, command: click.Command, context: click.Context) -> str:
+    """The synopsis: "shunt why [OPTIONS] CALL-ID"."""
+    return " ".join(["shunt", name, *command.collect_usage_pieces(context)])
+
+
+def options(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
+    """(how it is written, what it does) of each option."""
+    records = [p.get_help_record(context) for p in command.params if isinstance(p, click.Option)]
+    return [record for record in records if record is not None]
+
+
+def paragraphs(text: str) -> list[str]:
+    """Text by paragraph, each on one line."""
+    return [" ".join(part.split()) for part in text.strip().split("\n\n") if part.strip()]
+
+
+def _nested(annotation: Any) -> tuple[type[Section] | None, bool]:
+    """The section that a key holds, if any, and whether it is a list of them."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation, False
+    for kind in typing.get_args(annotation):
+        found, many = _nested(kind)
+        if found is not None:
+            return found, many or typing.get_origin(annotation) is list
+    return None, False
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is None or value is PydanticUndefined or value == []:
+        return ""
+    if isinstance(value, list):
+        return "default: [" + ", ".join(map(str, value)) + "]"
+    return f"default: {str(value).lower() if isinstance(value, bool) else value}"
+
+
+def keys(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(dotted key, meaning, default) of every key of the configuration; of a list's items as relays[].name."""
+    for name, field in section.model_fields.items():
+        inner, many = _nested(field.annotation)
+        if inner is None:
+            yield f"{prefix}{name}", field.description or "", _default(field)
+            continue
+        where = f"{prefix}{name}{'[]' if many else ''}"
+        yield where, field.description or "", "required" if field.is_required() else ""
+        yield from keys(inner, f"{where}.")
+
+
+# -- manual pages -------------------------------------------------------------------------------------
+
+
+def roff(text: str) -> str:
+    """Text that troff prints as it is; `code` in bold."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
+    text = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", text)
+    return "\\&" + text if text.startswith((".", "'")) else text
+
+
+def _page(name: str, section: int, what: str) -> list[str]:
+    return [f'.TH {name.upper()} {section} "" "shunt {__version__}" "Shunt"', ".ad l", ".nh", ".SH NAME", f"{roff(name)} \\- {roff(what)}"]
+
+
+def _pairs(title: str, pairs: dict[str, str]) -> list[str]:
+    lines = [f".SH {title}"]
+    for name, text in pairs.items():
+        lines += [".TP", f".B {roff(name)}", roff(text)]
+    return lines
+
+
+def man_command() -> str:
+    """shunt(1)."""
+    lines = _page("shunt", 1, "takes the media of SIP calls off the relay server")
+    lines.append(".SH SYNOPSIS")
+    for name, command, context in commands():
+        arguments = " ".join(command.collect_usage_pieces(context))
+        lines += [f"\\fBshunt {roff(name)}\\fR {roff(arguments)}", ".br"]
+    lines.append(".SH DESCRIPTION")
+    for part in paragraphs(TEXT["description"]):
+        lines += [".PP", roff(part)]
+    lines.append(".SH COMMANDS")
+    for name, command, context in commands():
+        lines.append(f".SS {roff(usage(name, command, context))}")
+        for part in paragraphs(command.help or ""):
+            lines += [roff(part), ".PP"]
+        lines.pop()
+        for written, does in options(command, context):
+            lines += [".TP", f".B {roff(written)}", roff(does)]
+    lines += _pairs("ENVIRONMENT", TEXT["environment"]) + _pairs("FILES", TEXT["files"]) + _pairs("SIGNALS", TEXT["signals"])
+    codes = re.sub(r"^Exit codes: ", "", cli.epilog or "")
+    lines.append(".SH EXIT STATUS")
+    for code in codes.rstrip(".").split(";"):
+        number, _, meaning = code.strip().partition(" ")
+        lines += [".TP", f".B {roff(number)}", roff(meaning[0].upper() + meaning[1:] + ".")]
+    lines += [".SH SEE ALSO", ".BR shunt.yaml (5),", ".BR rtpproxy (8)"]
+    return "\n".join(lines) + "\n"
+
+
+def man_configuration() -> str:
+    """shunt.yaml(5)."""
+    lines = _page("shunt.yaml", 5, "configuration of the Shunt agent and softswitch")
+    lines += [".SH DESCRIPTION", roff("YAML, read by `shunt run` and `shunt softswitch`. `shunt check-config` names every error with line and column. Keys of sections are written with dots here; [] is an item of a list."), ".SH KEYS"]
+    for key, meaning, default in keys():
+        lines += [".TP", f".B {roff(key)}", roff(meaning + (f" ({default})" if default else ""))]
+    lines += [".SH FILES", ".TP", ".B /etc/shunt/shunt.yaml", roff("What the units read."), ".SH SEE ALSO", ".BR shunt (1)"]
+    return "\n".join(lines) + "\n"
+
+
+# -- documents ----------------------------------------------------------------------------------------
+
+
+def readme_table() -> str:
+    """The README's table of commands."""
+    rows = ["| command | answers |", "| --- | --- |"]
+    for name, answer in TEXT["answers"].items():
+        command = cli.commands[name]
+        arguments = [p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument) and p.required]
+        rows.append(f"| `{' '.join(['shunt', name, *arguments])}` | {answer} |")
+    return "\n".join(rows) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def reference() -> str:
+    """docs/reference.md."""
+    lines = ["# Reference", "", "Made by `make manual` from the commands themselves, the configuration's model and `packaging/manual.yaml`; the same as",
+             "`man shunt` and `man shunt.yaml`.", "", "## Commands", ""]
+    for name, command, context in commands():
+        lines += [f"### {usage(name, command, context)}", "", *[line for part in paragraphs(command.help or "") for line in (part, "")]]
+        lines += ["| option | |", "| --- | --- |", *(f"| `{_cell(written)}` | {_cell(does)} |" for written, does in options(command, context)), ""] if options(command, context) else []
+    lines += [cli.epilog or "", ""]
+    for title in ("environment", "files", "signals"):
+        lines += [f"## {title.capitalize()}", "", "| | |", "| --- | --- |", *(f"| `{name}` | {_cell(text)} |" for name, text in TEXT[title].items()), ""]
+    lines += ["## Configuration", "", "Keys of sections are written with dots; `[]` is an item of a list.", "", "| key | meaning | default |", "| --- | --- | --- |"]
+    lines += [f"| `{key}` | {_cell(meaning)} | {_cell(default.removeprefix('default: '))} |" for key, meaning, default in keys()]
+    return "\n".join(lines) + "\n"
+
+
+def documents(root: Path) -> dict[Path, str]:
+    """The committed documents and what they should say."""
+    readme = root / "README.md"
+    return {readme: TABLE.sub(lambda _: readme_table(), readme.read_text(encoding="utf-8"), count=1), root / "docs/reference.md": reference()}
+
+
+def main(arguments: list[str]) -> None:
+    """As the module's text says."""
+    if len(arguments) == 2 and arguments[0] == "--docs":
+        written = documents(Path(arguments[1]))
+    elif len(arguments) == 1:
+        folder = Path(arguments[0])
+        folder.mkdir(parents=True, exist_ok=True)
+        written = {folder / "shunt.1": man_command(), folder / "shunt.yaml.5": man_configuration()}
+    else:
+        sys.exit(__doc__)
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
