@@ -72,7 +72,7 @@ def main() -> int:
             outs = list(pool.map(lambda item: _compiled(compiler, *item[1], Path(scratch) / item[0]), wanted.items()))
         for name, out in zip(wanted, outs, strict=True):
             if name in _SCHEMAS:
-                content = json.dumps(json.loads((out / "bfrt.json").read_text()), indent=1)
+                content = json.dumps(json.loads((out / "bfrt.json").read_text()), separators=(",", ":"))
             else:
                 content = json.dumps(reduced(json.loads((out / "pipe" / "context.json").read_text())), separators=(",", ":"))
             (p4_compile.GENERATED / name).write_text(content + "\n")

@@ -28,6 +28,7 @@ parser IngressParser(packet_in pkt, out headers_t hdr, out metadata_t md, out in
         md.switched = 0;
         md.media = 0;
         md.relayed = 0;
+        md.notice_version = 0;
         md.sampled = 0;
         md.sample = 0;
         md.ahead = 0;
@@ -37,6 +38,8 @@ parser IngressParser(packet_in pkt, out headers_t hdr, out metadata_t md, out in
 #endif
 #if WITH_ACROSS
         md.to_v6 = 0;
+        md.to_v4 = 0;
+        md.total_len = 0;
         md.src_port = 0;
         md.dst_port = 0;
 #endif
@@ -68,11 +71,11 @@ control IngressDeparser(packet_out pkt, inout headers_t hdr, in metadata_t md, i
     apply {
         if (ig_dprsr_md.digest_type == DIGEST_LEARN) {
             learn.pack({hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.udp.src_port, hdr.udp.dst_port,
-                        md.rtp_version, md.rtp_payload_type, md.rtp_seq, md.rtp_ssrc});
+                        md.notice_version, md.rtp_payload_type, md.rtp_seq, md.rtp_ssrc});
         }
         if (ig_dprsr_md.digest_type == DIGEST_LEARN6) {
             learn6.pack({hdr.ipv6.src_addr, hdr.ipv6.dst_addr, hdr.udp.src_port, hdr.udp.dst_port,
-                         md.rtp_version, md.rtp_payload_type, md.rtp_seq, md.rtp_ssrc});
+                         md.notice_version, md.rtp_payload_type, md.rtp_seq, md.rtp_ssrc});
         }
         hdr.ipv4.checksum = ipv4_checksum.update({hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_len,
                                                   hdr.ipv4.identification, hdr.ipv4.flags, hdr.ipv4.frag_offset,

@@ -114,6 +114,7 @@ struct metadata_t {
     bit<1> switched;        /* not to be routed: the layer 2 table has said where it goes */
     bit<1> media;           /* to a relay address and media port */
     bit<1> relayed;         /* its 5-tuple has an entry */
+    bit<2> notice_version;  /* rtp_version, moved to where a notice has it in its byte */
     bit<1> sampled;
     bit<16> sample;
     bit<16> ahead;          /* by how many sequence numbers a packet is ahead of the expected one */
@@ -122,7 +123,9 @@ struct metadata_t {
     bit<6> dscp;
 #endif
 #if WITH_ACROSS
-    bit<1> to_v6;           /* an IPv4 packet whose IPv6 header has been made beside it */
+    bit<1> to_v6;           /* an IPv4 packet whose IPv6 header has been begun beside it */
+    bit<1> to_v4;           /* and the other way round */
+    bit<16> total_len;      /* of an IPv6 packet when it becomes IPv4 */
     bit<16> src_port;
     bit<16> dst_port;
 #endif

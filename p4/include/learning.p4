@@ -55,8 +55,9 @@ control Media(inout headers_t hdr, inout metadata_t md) {
 
 /* Why: the agent learns from the first packets of a stream where a party behind a NAT really is. The packet
  * itself goes on to the relay server, which does its own learning. */
-control Learn(in headers_t hdr, in metadata_t md, INGRESS_SWITCH) {
+control Learn(in headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     apply {
+        md.notice_version = md.rtp_version;
         if (hdr.ipv4.isValid()) {
             RAISE_LEARN;
         } else {

@@ -49,6 +49,9 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
             md.excess = hdr.ipv4.total_len - hdr.udp.length;
         } else {
             md.excess = hdr.ipv6.payload_len - hdr.udp.length;
+#if WITH_ACROSS
+            md.total_len = hdr.udp.length + IPV4_HEADER_BYTES;
+#endif
         }
 
         if (md.relayable == 1 && PARSED_WHOLE &&

@@ -43,17 +43,14 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
 #endif
 
 #if WITH_ACROSS
-    /* To a party that speaks IPv6. The new header stands beside the old one until change_version chooses. */
+    /* To a party that speaks IPv6. The new header stands beside the old one until leave_as_ipv6 or stay_as_ipv4. An
+     * action of the chip cannot fill one word from a constant and two fields, so the fields follow there. */
     @name(".Ingress.relay_to_v6")
     action relay_to_v6(bit<128> src_addr, bit<128> dst_addr, bit<16> src_port, bit<16> dst_port, bit<1> set_dscp, bit<6> dscp) {
         hdr.ipv6.setValid();
         hdr.ipv6.version = 6;
-        hdr.ipv6.dscp = hdr.ipv4.dscp;
-        hdr.ipv6.ecn = hdr.ipv4.ecn;
         hdr.ipv6.flow_label = 0;
-        hdr.ipv6.payload_len = hdr.udp.length;
         hdr.ipv6.next_hdr = PROTOCOL_UDP;
-        hdr.ipv6.hop_limit = hdr.ipv4.ttl;
         hdr.ipv6.src_addr = src_addr;
         hdr.ipv6.dst_addr = dst_addr;
         md.src_port = src_port;
@@ -68,6 +65,10 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
     }
 
     action leave_as_ipv6() {
+        hdr.ipv6.dscp = hdr.ipv4.dscp;
+        hdr.ipv6.ecn = hdr.ipv4.ecn;
+        hdr.ipv6.payload_len = hdr.udp.length;
+        hdr.ipv6.hop_limit = hdr.ipv4.ttl;
         hdr.ether_type.value = ETHERTYPE_IPV6;
         hdr.ipv4.setInvalid();
         hdr.udp.src_port = md.src_port;
@@ -148,27 +149,31 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
         hdr.ipv4.setValid();
         hdr.ipv4.version = 4;
         hdr.ipv4.ihl = 5;
-        hdr.ipv4.dscp = hdr.ipv6.dscp;
-        hdr.ipv4.ecn = hdr.ipv6.ecn;
-        hdr.ipv4.total_len = hdr.udp.length + IPV4_HEADER_BYTES;
         hdr.ipv4.identification = 0;
         hdr.ipv4.flags = 0b010;
         hdr.ipv4.frag_offset = 0;
-        hdr.ipv4.ttl = hdr.ipv6.hop_limit;
         hdr.ipv4.protocol = PROTOCOL_UDP;
         hdr.ipv4.checksum = 0;
         hdr.ipv4.src_addr = src_addr;
         hdr.ipv4.dst_addr = dst_addr;
-        hdr.ether_type.value = ETHERTYPE_IPV4;
-        hdr.ipv6.setInvalid();
         hdr.udp.src_port = src_port;
         hdr.udp.dst_port = dst_port;
         md.set_dscp = set_dscp;
         md.dscp = dscp;
+        md.to_v4 = 1;
         md.relayed = 1;
 #if COUNTED
         COUNT(relay6_counter)
 #endif
+    }
+
+    action leave_as_ipv4() {
+        hdr.ipv4.dscp = hdr.ipv6.dscp;
+        hdr.ipv4.ecn = hdr.ipv6.ecn;
+        hdr.ipv4.total_len = md.total_len;
+        hdr.ipv4.ttl = hdr.ipv6.hop_limit;
+        hdr.ether_type.value = ETHERTYPE_IPV4;
+        hdr.ipv6.setInvalid();
     }
 #endif
 
@@ -218,6 +223,8 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
             } else {
                 stay_as_ipv4();
             }
+        } else if (md.to_v4 == 1) {
+            leave_as_ipv4();
         }
 #endif
     }
