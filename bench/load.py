@@ -47,6 +47,7 @@ RTP_BYTES = 172
 FRAME_BYTES = 14 + 20 + 8 + RTP_BYTES
 GRACE_NS = 5_000_000  # for what was due before a run's end and is not sent yet
 _CLONE_NEWNET = 0x40000000
+_PR_SET_NAME = 15
 
 STREAM = np.dtype(
     [("saddr", ">u4"), ("daddr", ">u4"), ("sport", ">u2"), ("dport", ">u2"), ("far_addr", ">u4"), ("far_port", ">u2"), ("side", "<u2")]
@@ -360,7 +361,7 @@ class Load:
         self._settings[: SETTINGS.size] = SETTINGS.pack(start, stop, interval, active, self._number, *(self.wires.ifindex[link] for link in FAR_LINKS), watched, 0, *macs)
 
     def softirq(self) -> tuple[int, int]:
-        """ns in network softirqs so far on all cores, and the part that interrupted the watched process."""
+        """ns in the load's network softirqs so far on all cores, and the part that interrupted the watched process."""
         found = [SOFTIRQ.unpack(value) for value in libbpf.per_cpu(self._loaded.maps["softirqs"], 0, SOFTIRQ.size)]
         return sum(row[1] for row in found), sum(row[2] for row in found)
 
@@ -445,6 +446,7 @@ class Load:
     def _generate(self, stop: int, batch: int, failed: list[BaseException]) -> None:
         try:
             os.sched_setaffinity(0, {self.cpu})
+            _libc.prctl(_PR_SET_NAME, b"bench-generate", 0, 0, 0)  # by which the programs know its softirqs
             enter(self.wires.phones)
             start = SETTINGS.unpack_from(self._settings)[0]
             while (left := stop + GRACE_NS - time.monotonic_ns()) > 0 and start + (int(self._progress["due"][0]) >> 10) < stop:

@@ -78,7 +78,7 @@ struct progress {
 
 struct softirq {
 	__u64 begun;
-	__u64 ns;         /* receive and transmit softirqs of the network */
+	__u64 ns;         /* receive and transmit softirqs of the network that are the load's */
 	__u64 watched_ns; /* the part that interrupted the watched process */
 	__u64 count;
 };
@@ -311,6 +311,21 @@ static __always_inline bool of_network(__u32 vector)
 	return vector == 2 || vector == 3; /* NET_TX, NET_RX */
 }
 
+/* Softirqs run in the thread that gave rise to them, or in ksoftirqd when there are too many. Those of the generator, of
+ * the relay and of ksoftirqd are the load's; what other programs' traffic costs on the same machine is not. */
+static __always_inline bool of_load(bool watched)
+{
+	union {
+		char text[16];
+		__u64 word;
+	} name = {}, generator = { "bench-ge" }, daemon = { "ksoftirq" };
+
+	if (watched)
+		return true;
+	bpf_get_current_comm(name.text, sizeof(name.text));
+	return name.word == generator.word || name.word == daemon.word;
+}
+
 SEC("raw_tp/softirq_entry")
 int softirq_begins(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -327,15 +342,19 @@ int softirq_ends(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 zero = 0;
 	struct softirq *mine = bpf_map_lookup_elem(&softirqs, &zero);
+	bool watched;
 	__u64 ns;
 
 	if (!mine || !of_network(ctx->args[0]) || !mine->begun)
 		return 0;
 	ns = bpf_ktime_get_ns() - mine->begun;
 	mine->begun = 0;
+	watched = settings.watched && bpf_get_current_pid_tgid() >> 32 == settings.watched;
+	if (!of_load(watched))
+		return 0;
 	mine->ns += ns;
 	mine->count++;
-	if (settings.watched && bpf_get_current_pid_tgid() >> 32 == settings.watched)
+	if (watched)
 		mine->watched_ns += ns;
 	return 0;
 }

