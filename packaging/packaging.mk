@@ -36,12 +36,12 @@ deb: $(DEB)
 $(DEB): $(PACKAGE_SOURCES) build/packaging/obj/relay.o build/packaging/libraries/.ready build/packaging/manual/shunt.1 | build
 	@packaging/deb.sh $@ $(DEB_VERSION) $(DEB_ARCH) $(PYTHON)
 
-# The clean root is as debootstrap leaves it, with what the package depends on.
+# The clean root is as debootstrap leaves it, with what the package depends on, and systemd to boot it.
 $(CLEAN_ROOT)/.ready: packaging/packaging.mk
 	@.ci/debian-packages debootstrap
 	@echo "==> a clean Debian 12"
-	@rm -rf $(CLEAN_ROOT)
-	@debootstrap --variant=minbase --include=python3,libbpf1 bookworm $(CLEAN_ROOT) > build/packaging/debootstrap.log || { tail -5 build/packaging/debootstrap.log; exit 1; }
+	@rm -rf $(CLEAN_ROOT) && mkdir -p $(@D:/root=)
+	@debootstrap --variant=minbase --include=python3,libbpf1,systemd,iproute2 bookworm $(CLEAN_ROOT) > build/packaging/debootstrap.log || { tail -5 build/packaging/debootstrap.log; exit 1; }
 	@rm -rf $(CLEAN_ROOT)/var/cache/apt/archives/*.deb $(CLEAN_ROOT)/var/lib/apt/lists/*
 	@touch $@
 

@@ -136,7 +136,7 @@ def _next_version(package: Path, folder: Path) -> Path:
 
 def _install(host: Host, package: Path) -> str:
     shutil.copy(package, host.root / "tmp/shunt.deb")
-    return host.run("dpkg", "--force-confdef", "--force-confold", "--install", "/tmp/shunt.deb")  # as unattended upgrades do
+    return host.run("dpkg", "--force-confdef", "--force-confold", "--force-unsafe-io", "--install", "/tmp/shunt.deb")  # as unattended upgrades do
 
 
 def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:

@@ -1,0 +1,153 @@
+"""The package under a real systemd: services start with their hardening, come back when killed or hung, and an upgrade ends no call."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.packaging import test_deb
+
+pytestmark = [
+    *test_deb.pytestmark,
+    pytest.mark.skipif(not (test_deb.CLEAN / "usr/lib/systemd/systemd").exists(), reason="needs a clean root with systemd: make deb-test"),
+]
+
+_BOOT = """
+set -e
+mount --make-rprivate /
+mount --bind {root} {root}
+ip link set lo up
+ip link add in0 type veth peer name out0
+ip link set in0 up
+ip link set out0 up
+ip address add 10.94.1.1/24 dev in0
+mount -t proc proc {root}/proc
+mount -t sysfs sysfs {root}/sys
+mount -t cgroup2 cgroup2 {root}/sys/fs/cgroup
+mount -t bpf bpf {root}/sys/fs/bpf
+mount -t tmpfs tmpfs {root}/run
+exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot {root} /usr/lib/systemd/systemd --log-target=null
+"""
+
+
+class Machine:
+    """A clean Debian in namespaces of its own, with systemd as its first process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "root"
+        self._outer: subprocess.Popen[bytes] | None = None
+        self._init = 0
+
+    def boot(self) -> None:
+        script = _BOOT.format(root=self.root)
+        self._outer = subprocess.Popen(
+            ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child", "sh", "-c", script],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
+        self.until(lambda: children.read_text().strip() != "", "no first process")
+        self._init = int(children.read_text().split()[0])
+        self.until(lambda: self.run("systemctl", "is-system-running", check=False).strip() in ("running", "degraded"), "systemd did not come up")
+
+    def destroy(self) -> None:
+        if self._outer is not None:
+            if self._init:
+                os.kill(self._init, signal.SIGKILL)  # and with it everything in its namespace
+            self._outer.wait(10)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Standard output and error. Raises AssertionError where the command fails."""
+        inside = ["nsenter", f"--target={self._init}", "--all", "--root", "/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"]
+        done = subprocess.run([*inside, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert not check or done.returncode == 0, f"{command}: {done.stdout}"
+        return done.stdout
+
+    def show(self, unit: str, name: str) -> str:
+        return self.run("systemctl", "show", f"--property={name}", "--value", unit).strip()
+
+    def until(self, holds: Callable[[], bool], otherwise: str, seconds: float = 40.0) -> None:
+        """Wait until holds() is true. Raises AssertionError."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < deadline, otherwise + (self.run("journalctl", "--no-pager", "--lines=40", check=False) if self._init else "")
+            time.sleep(0.1)
+
+    def say(self, command: str) -> str:
+        """A SIP server's command to the agent, sent again until there is a reply, as SIP servers do."""
+        script = (
+            "import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.settimeout(0.3)\nfor _ in range(60):\n    try:\n"
+            f"        s.sendto(b'1_1 ' + sys.argv[1].encode(), ('127.0.0.1', {test_deb.CONTROL}))\n        print(s.recv(1000).decode().split(' ', 1)[1], end='')\n        break\n"
+            "    except OSError:\n        pass\n"
+        )
+        return self.run("python3", "-c", script, command).strip()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    try:
+        subprocess.run(["cp", "-a", "--reflink=auto", test_deb.CLEAN, made.root], check=True)
+        made.boot()
+        yield made
+    finally:
+        made.destroy()
+
+
+def _install(machine: Machine, package: Path) -> str:
+    shutil.copy(package, machine.root / "root/shunt.deb")
+    return machine.run("dpkg", "--force-confdef", "--force-confold", "--force-unsafe-io", "--install", "/root/shunt.deb")
+
+
+def test_services_under_systemd(machine: Machine, tmp_path: Path) -> None:
+    said = _install(machine, test_deb.PACKAGES[-1])
+    assert "systemctl enable --now" in said
+    assert machine.run("systemctl", "is-active", "shunt-agent", check=False).strip() == "inactive", "nothing starts with an example's addresses"
+    (machine.root / "etc/shunt/shunt.yaml").write_text(test_deb.CONFIGURATION)
+    # Type=notify: this returns when both have said that they are ready.
+    machine.run("systemctl", "enable", "--now", "shunt-softswitch", "shunt-agent")
+    assert machine.show("shunt-softswitch", "StatusText").startswith("softswitch ready")
+    agent = machine.show("shunt-agent", "MainPID")
+    rights = dict(line.split(":", 1) for line in machine.run("cat", f"/proc/{agent}/status").splitlines() if ":" in line)
+    assert int(rights["CapPrm"], 16) == int(rights["CapBnd"], 16) == 0 and rights["NoNewPrivs"].strip() == "1" and rights["Seccomp"].strip() == "2"
+
+    port = machine.say("Uc8 call-1 10.94.1.2 6000 from").split()[0]
+    assert port.isdigit()
+
+    # Killed: both are back, the call too.
+    for unit in ("shunt-agent", "shunt-softswitch"):
+        pid = machine.show(unit, "MainPID")
+        machine.run("systemctl", "kill", "--signal=KILL", unit)
+        machine.until(lambda: machine.show(unit, "MainPID") not in (pid, "0") and machine.show(unit, "ActiveState") == "active", f"{unit} is not back")
+    assert machine.say("Uc8 call-1 10.94.1.2 6000 from").split()[0] == port
+
+    # Hung: the watchdog ends it, and it is back.
+    pid = machine.show("shunt-agent", "MainPID")
+    machine.run("systemctl", "kill", "--signal=STOP", "shunt-agent")
+    machine.until(lambda: machine.show("shunt-agent", "MainPID") not in (pid, "0") and machine.show("shunt-agent", "ActiveState") == "active", "no watchdog")
+    assert machine.say("Uc8 call-1 10.94.1.2 6000 from").split()[0] == port
+
+    # An upgrade restarts what runs, and the call is there.
+    before = {unit: machine.show(unit, "MainPID") for unit in ("shunt-agent", "shunt-softswitch")}
+    later = test_deb._next_version(test_deb.PACKAGES[-1], tmp_path)
+    _install(machine, later)
+    assert all(machine.show(unit, "MainPID") not in (pid, "0") for unit, pid in before.items())
+    assert machine.show("shunt-standby", "ActiveState") == "inactive"
+    assert machine.say("Uc8 call-1 10.94.1.2 6000 from").split()[0] == port
+
+    # A version that does not take the operator's file leaves the running processes alone.
+    (machine.root / "etc/shunt/shunt.yaml").write_text(test_deb.CONFIGURATION + "of_another_version: 1\n")
+    pid = machine.show("shunt-agent", "MainPID")
+    assert "go on with the old code" in _install(machine, later)
+    assert machine.show("shunt-agent", "MainPID") == pid
+
+    machine.run("dpkg", "--purge", "shunt")
+    assert machine.show("shunt-agent", "ActiveState") == "inactive"
+    assert "shunt" not in machine.run("ls", "/sys/fs/bpf").split()
