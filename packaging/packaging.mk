@@ -47,4 +47,4 @@ $(CLEAN_ROOT)/.ready: packaging/packaging.mk
 
 ## make deb-test   build the package, install, run, upgrade and purge it in a clean Debian 12 (debootstrap; root)
 deb-test: setup $(DEB) $(CLEAN_ROOT)/.ready
-	@$(BIN)/python -m pytest tests/packaging
+	@DEB_TEST=1 $(BIN)/python -m pytest tests/packaging

@@ -14,10 +14,7 @@ import pytest
 
 from tests.packaging import test_deb
 
-pytestmark = [
-    *test_deb.pytestmark,
-    pytest.mark.skipif(not (test_deb.CLEAN / "usr/lib/systemd/systemd").exists(), reason="needs a clean root with systemd: make deb-test"),
-]
+pytestmark = test_deb.pytestmark
 
 _BOOT = """
 set -e
