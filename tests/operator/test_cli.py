@@ -308,6 +308,8 @@ async def test_softswitch_takes_the_file_and_lets_options_win(tmp_path):
         "listen": ["127.0.0.1:50052"],
         "capacity": 2000,
         "mode": "native",
+        "strays": "drop",
+        "tls": None,
         "pin_dir": "/sys/fs/bpf/shunt",
         "unload_on_exit": True,
     }
