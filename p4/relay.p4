@@ -1,7 +1,7 @@
 /* The relay program for Tofino: TNA on Tofino 1, T2NA on Tofino 2. Its build options are in include/config.p4. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "include/arch_tna.p4"
 #include "include/config.p4"
+#include "include/arch_tna.p4"
 #include "include/headers.p4"
 #include "include/pipeline.p4"
 

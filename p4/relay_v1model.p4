@@ -1,7 +1,7 @@
 /* The relay program for v1model, so that BMv2 can run it: the same tables and controls as relay.p4. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "include/arch_v1model.p4"
 #include "include/config.p4"
+#include "include/arch_v1model.p4"
 #include "include/headers.p4"
 #include "include/pipeline.p4"
 

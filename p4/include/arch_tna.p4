@@ -49,6 +49,9 @@
         md.udp_residual = udp_checksum.get();
 
 /* The hash stored in place of the 5-tuple. The agent computes it too (agent/shunt/bfrt), from the compiler's context.json. */
+#ifndef HASH_BITS
+#error "config.p4 comes first"
+#endif
 #if HASH_BITS == 48
 #define STORED_HASH(name) \
     CRCPolynomial<bit<64>>(64w0x42f0e1eba9ea3693, false, false, false, 64w0, 64w0) name##_polynomial; \

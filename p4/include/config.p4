@@ -13,6 +13,9 @@
  *              plain             relay_to alone: half the action data, so the most entries
  * COUNTED      0 (default) or 1  a packet and byte counter on every relay entry
  * DELAY        0 (default) or 1  delay registers for sampled streams (ingress and egress timestamps)
+ * SAMPLES      1 (default) or 0  counters and sequence registers for watched streams
+ * CHECK_LENGTHS 1 (default) or 0 datagrams whose UDP and IP lengths contradict each other are not relayed; without
+ *                                that check the relay table gets one stage more
  * RELAY_SIZE, RELAY6_SIZE        entries for IPv4 and IPv6; RELAY6_SIZE=0 leaves relaying of IPv6 out
  * CPU_PORT                       where ARP, neighbour discovery and expired packets go until told otherwise
  */
@@ -34,6 +37,13 @@
 #endif
 #ifndef DELAY
 #define DELAY 0
+#endif
+
+#ifndef SAMPLES
+#define SAMPLES 1
+#endif
+#ifndef CHECK_LENGTHS
+#define CHECK_LENGTHS 1
 #endif
 
 #if RELAY_KEY == hash48
@@ -68,8 +78,7 @@
 #undef across
 
 /* ---- Table sizes ----------------------------------------------------------------------------------------
- * The relay tables take what the others leave; p4/builds.yaml has the largest sizes that were found to
- * compile for each build. These defaults fit every build on both chips. */
+ * The relay tables take what the others leave. p4/builds.yaml sets them for each build; these fit all. */
 #ifndef RELAY_SIZE
 #define RELAY_SIZE 131072
 #endif
@@ -77,6 +86,9 @@
 #define RELAY6_SIZE 16384
 #endif
 #define WITH_RELAY6 (RELAY6_SIZE > 0)
+#if DELAY && !SAMPLES
+#error "DELAY=1 needs SAMPLES=1"
+#endif
 #if WITH_ACROSS && RELAY6_SIZE == 0
 #error "ACTIONS=across needs RELAY6_SIZE > 0"
 #endif

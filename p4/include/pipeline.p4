@@ -15,8 +15,10 @@
 control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     Layer2() layer2;
     Media() media;
+#if SAMPLES
     Sample() sample;
     Sequence() sequence;
+#endif
     Relay() relay;
     Learn() learn;
     Conference() conference;
@@ -45,17 +47,23 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
         if (hdr.udp.isValid()) {
             media.apply(hdr, md);
         }
+#if CHECK_LENGTHS
         if (hdr.ipv4.isValid()) {
             md.excess = hdr.ipv4.total_len - hdr.udp.length;
         } else {
             md.excess = hdr.ipv6.payload_len - hdr.udp.length;
-#if WITH_ACROSS
-            md.total_len = hdr.udp.length + IPV4_HEADER_BYTES;
-#endif
         }
+#endif
+#if WITH_ACROSS
+        md.total_len = hdr.udp.length + IPV4_HEADER_BYTES;
+#endif
 
-        if (md.relayable == 1 && PARSED_WHOLE &&
-            ((hdr.ipv4.isValid() && md.excess == IPV4_HEADER_BYTES) || (!hdr.ipv4.isValid() && md.excess == 0))) {
+        if (md.relayable == 1 && PARSED_WHOLE
+#if CHECK_LENGTHS
+            && ((hdr.ipv4.isValid() && md.excess == IPV4_HEADER_BYTES) || (!hdr.ipv4.isValid() && md.excess == 0))
+#endif
+        ) {
+#if SAMPLES
             sample.apply(hdr, md);
             if (md.sampled == 1) {
 #if DELAY
@@ -67,6 +75,7 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
                     sequence.apply(md);
                 }
             }
+#endif
             relay.apply(hdr, md);
             if (md.relayed == 0) {
                 conference.apply(hdr, md, INGRESS_SWITCH_PASSED);
