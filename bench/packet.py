@@ -10,6 +10,7 @@ frames through a real interface pair, with the relay and without it, generated a
 from __future__ import annotations
 
 import argparse
+import errno
 import math
 import shutil
 import struct
@@ -45,6 +46,7 @@ G711 = 160
 PAYLOADS = (20, G711, 480, 1200)
 PAYLOAD_ENTRIES = 1_000
 NOISY = 0.25
+INTERRUPTED_AT_MOST = 10
 BUSY = 0.1
 
 
@@ -90,6 +92,17 @@ def frame(kind: str, payload: int) -> bytes:
     return ethernet + network + struct.pack("!HHHH", 0, 0, size, 0x1234) + b"\x80\x08" + bytes(10 + payload)
 
 
+def run_program(program: int, start: bytes, *, repeat: int) -> libbpf.TestRun:
+    """BPF_PROG_TEST_RUN; begun anew when a signal ended it. Raises BpfError."""
+    for _ in range(INTERRUPTED_AT_MOST):
+        try:
+            return libbpf.test_run(program, start, repeat=repeat)
+        except libbpf.BpfError as error:
+            if error.errno != errno.EINTR:
+                raise
+    raise libbpf.BpfError(errno.EINTR, f"{INTERRUPTED_AT_MOST} runs in a row were ended by signals")
+
+
 class Table:
     """A data plane in the relay host's namespace, and the wrapped programs on its maps."""
 
@@ -132,14 +145,14 @@ class Table:
             before = self.plane.totals()["relayed_packets"]
             # Every stream past its first packets, whose jitter is measured one by one.
             warm = 24 * entries
-            libbpf.test_run(loaded.programs[f"{kind}_relay"], start, repeat=warm)
+            run_program(loaded.programs[f"{kind}_relay"], start, repeat=warm)
             taken: dict[str, list[int]] = {name: [] for name in names}
             for _ in range(samples):
                 for name in names:
-                    taken[name].append(libbpf.test_run(loaded.programs[name], start, repeat=repeat).duration_ns)
+                    taken[name].append(run_program(loaded.programs[name], start, repeat=repeat).duration_ns)
             relayed, sent = self.plane.totals()["relayed_packets"] - before, warm + samples * repeat
             # The wrapper's IPv4 and IPv6 checksums fit no packet: one in 65536 looks like a partial one and goes the long way.
-            if relayed < 0.9999 * sent:
+            if relayed < 0.9999 * sent:  # more than were asked for: runs that a signal ended
                 raise RuntimeError(f"only {relayed} of {sent} packets met their entry: {self.plane.reasons()}")
             counted = {name: counters_of(loaded.programs[name], start, repeat) for name in names[:2]}
             return {
@@ -153,7 +166,7 @@ class Table:
 def counters_of(program: int, start: bytes, repeat: int) -> dict[str, Any]:
     """What the processor counted over so many runs; where it cannot be read, why."""
     try:
-        return counters.count(lambda: libbpf.test_run(program, start, repeat=repeat))
+        return counters.count(lambda: run_program(program, start, repeat=repeat))
     except counters.NotCounted as error:
         return {"not_counted": str(error.strerror)}
 
