@@ -182,7 +182,8 @@ class Direction:
     receiver: str
     send_port: int  # the relay port that the sender sends to
     receive_port: int  # the relay port that it arrives from
-    sent: int = 0  # until the call was hung up
+    sent: int = 0  # until the call was hung up, without the unreachable ones
+    unreachable: int = 0  # sent before the receiver behind a NAT had opened the way by sending: nobody can deliver these
     received: int = 0  # of these
     duplicates: int = 0
     offloaded: int = 0  # of the received ones: came through the data plane
@@ -221,6 +222,10 @@ class Account:
     @property
     def bad_checksums(self) -> int:
         return sum(d.bad_checksums for d in self._all())
+
+    @property
+    def unreachable(self) -> int:
+        return sum(d.unreachable for d in self._all())
 
     @property
     def duplicates(self) -> int:
@@ -292,6 +297,11 @@ def _direction(call: Call, flows: dict[str, _Flows], sender: str, receiver: str,
     sent = flows[sender].rows(send, True, call.started, until)
     # SIPp's player sums a packet up, sleeps, and sends it to where the call has moved meanwhile: no loss of ours.
     sent = sent[~sent["bad"]]
+    if receiver == "natcaller":
+        opened = flows[receiver].rows(receive, True, call.started, until)
+        reachable = sent["time"] >= (opened["time"][0] if len(opened) else until)
+        direction.unreachable = int((~reachable).sum())
+        sent = sent[reachable]
     if not len(sent):
         return direction
     # A packet may be received just after the hang-up that it was sent before.

@@ -174,6 +174,7 @@ class Demo:
                 "sent": packets.sent,
                 "received": packets.received,
                 "lost": packets.lost,
+                "unreachable": packets.unreachable,
                 "data_plane": carried,
                 "relay": packets.received - carried,
             },
@@ -216,6 +217,7 @@ class Demo:
             f"\n{done['attempted']} calls, up to {self.most_at_once} at once ({hung_up}). {report['packets']['sent']:,} media packets sent, "
             f"{report['packets']['received']:,} received; {report['packets']['data_plane']:,} came through the data plane "
             f"and {report['packets']['relay']:,} through the relay, whose sockets saw {slow:,} in all (media after a hang-up included). "
+            f"Not counted: {report['packets']['unreachable']} packets to phones behind the NAT that had sent nothing yet, which nobody can deliver. "
             f"From the second party's first packet to the first one through the data plane: {delay['p50']} ms (median), {delay['p99']} ms (99 %), "
             "of which up to 20 ms is the wait for the next packet.",
             highlight=False,
