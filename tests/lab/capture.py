@@ -253,6 +253,11 @@ def account(captures: list[Capture]) -> tuple[dict[str, Call], Account]:
     calls = calls_of(captures)
     flows = {capture.host: _Flows(capture.media()) for capture in captures}
     directions, rtcp = [], []
+    begun: dict[tuple[str, int], list[float]] = {}
+    for call in calls.values():
+        for host, ports in call.relay_ports.items():
+            for port in ports:
+                begun.setdefault((host, port), []).append(call.started)
     for call in calls.values():
         if call.callee not in flows or call.caller not in flows:
             continue
@@ -263,7 +268,8 @@ def account(captures: list[Capture]) -> tuple[dict[str, Call], Account]:
                 (call.callee, call.caller, callee_sends_to, caller_sends_to),
             ):
                 for step, into in ((0, directions), (1, rtcp)):
-                    direction = _direction(call, flows, sender, receiver, send + step, receive + step)
+                    taken_again = min((t for t in begun[receiver, receive] if t > call.started), default=float("inf"))
+                    direction = _direction(call, flows, sender, receiver, send + step, receive + step, taken_again)
                     if direction.sent:
                         into.append(direction)
     return calls, Account(directions, rtcp)
@@ -291,7 +297,8 @@ class _Flows:
         return part[first:last]
 
 
-def _direction(call: Call, flows: dict[str, _Flows], sender: str, receiver: str, send: int, receive: int) -> Direction:
+def _direction(call: Call, flows: dict[str, _Flows], sender: str, receiver: str, send: int, receive: int, taken_again: float) -> Direction:
+    """taken_again: when the next call began that `receiver` hears from the same relay port."""
     until = call.ended if call.ended is not None else float("inf")
     direction = Direction(call.call_id, sender, receiver, send, receive)
     sent = flows[sender].rows(send, True, call.started, until)
@@ -304,8 +311,9 @@ def _direction(call: Call, flows: dict[str, _Flows], sender: str, receiver: str,
         sent = sent[reachable]
     if not len(sent):
         return direction
-    # A packet may be received just after the hang-up that it was sent before.
-    got = flows[receiver].rows(receive, False, call.started, until + 1.0)
+    # A packet may be received just after the hang-up that it was sent before; but a relay may give the port to the
+    # next call meanwhile, and SIPp's streams are all alike.
+    got = flows[receiver].rows(receive, False, call.started, min(until + 1.0, taken_again))
     names = ["second", "seq", "ssrc"]
     sent_keys, got_keys = sent[names].copy(), got[names].copy()
     wanted = np.isin(_packed(got_keys), _packed(sent_keys))
