@@ -110,7 +110,7 @@ def compile_build(compiler: str, build: Build, out: Path) -> str | None:
 
 
 def read_resources(build: Build, out: Path, seconds: float) -> Resources:
-    """The figures of a finished build, from the compiler's own logs."""
+    """The figures of a finished build, from the compiler's own logs, which name only the stages in use."""
     logs = out / "pipe" / "logs"
     mau = json.loads((logs / "resources.json").read_text())["resources"]["mau"]
     metrics = json.loads((logs / "metrics.json").read_text())
@@ -118,12 +118,9 @@ def read_resources(build: Build, out: Path, seconds: float) -> Resources:
 
     def total(of: str, things: str, *sizes: str) -> tuple[int, int]:
         used = sum(len(row[of][things]) for row in rows)
-        available = 0
-        for row in rows:
-            product = 1
-            for size in sizes:
-                product *= row[of][size]
-            available += product
+        available = mau["nStages"]
+        for size in sizes:
+            available *= rows[0][of][size]
         return used, available
 
     sram, map_ram = total("rams", "srams", "nRows", "nColumns"), total("map_rams", "maprams", "nRows", "nUnits")

@@ -41,7 +41,16 @@ def reduced(context: dict[str, Any]) -> dict[str, Any]:
                 "stage_number": stage["stage_number"],
                 "proxy_hash_bit_width": stage["proxy_hash_bit_width"],
                 "proxy_hash_algorithm": stage["proxy_hash_algorithm"],
-                "proxy_hash_function": {"hash_bits": stage["proxy_hash_function"]["hash_bits"]},
+                "proxy_hash_function": {
+                    "hash_bits": [
+                        {
+                            "hash_bit": bit["hash_bit"],
+                            "seed": bit["seed"],
+                            "bits_to_xor": [{"field_name": source["field_name"], "field_bit": source["field_bit"]} for source in bit["bits_to_xor"]],
+                        }
+                        for bit in stage["proxy_hash_function"]["hash_bits"]
+                    ]
+                },
             }
             for stage in stages
         ]

@@ -1,0 +1,118 @@
+"""The schema as contract: what bf-p4c made of the program, held against the softswitch's schema and the agent's reader."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from shunt.bfrt.proxy_hash import HASH32, LinearHash, distinct, from_context
+from shunt.bfrt.schema import Schema, Table
+from shunt.net import Endpoint, FiveTuple
+from shunt_softswitch import schema as softswitch_schema
+from tests.p4.program import GENERATED, compile_p4
+from tests.vectors.relay import COLLIDING, COLLIDING_TOO
+
+SCHEMAS = ["relay.tofino1.bf-rt.json", "relay.tofino2.bf-rt.json", "relay-counted.tofino1.bf-rt.json"]
+CONTEXTS = ["hash48.tofino1.context.json", "hash48.tofino2.context.json", "hash32.tofino1.context.json"]
+MANIFEST = json.loads((GENERATED / "manifest.json").read_text())
+
+
+def generated(name: str) -> Schema:
+    return Schema.parse((GENERATED / name).read_bytes())
+
+
+SOFTSWITCH = Schema.parse(softswitch_schema.load(4096).program_json)
+
+
+def test_generated_files_are_those_of_these_sources() -> None:
+    assert MANIFEST["sources"] == compile_p4.source_hash(), "the P4 program has changed: run `make p4-generated`"
+
+
+@pytest.mark.parametrize("name", [*SCHEMAS, *CONTEXTS])
+def test_generated_files_are_not_edited(name: str) -> None:
+    assert MANIFEST["files"][name] == hashlib.sha256((GENERATED / name).read_bytes()).hexdigest()
+
+
+def test_manifest_names_every_file() -> None:
+    assert set(MANIFEST["files"]) == {path.name for path in GENERATED.iterdir()} - {"manifest.json"}
+
+
+def shape(table: Table) -> dict[str, Any]:
+    """Names, widths and match kinds of a table's key and actions, as a writer must know them."""
+    return {
+        "key": [(field.name, field.width, field.match) for field in table.key],
+        "actions": {
+            action.name: [(field.name, field.width) for field in action.fields] for action in table.actions if not action.default_only
+        },
+    }
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_tables_are_the_softswitchs(name: str) -> None:
+    compiled = generated(name)
+    for table in SOFTSWITCH.tables:
+        assert shape(compiled.tables[table.name]) == shape(table), table.name
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_ids_are_the_softswitchs(name: str) -> None:
+    compiled = generated(name)
+    for table in SOFTSWITCH.tables:
+        assert compiled.tables[table.name].id == table.id
+        for action in table.actions:
+            assert compiled.tables[table.name].actions[action.name].id == action.id
+        for field in table.key:
+            assert compiled.tables[table.name].key[field.name].id == field.id
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_digests_are_the_softswitchs(name: str) -> None:
+    compiled = generated(name)
+    for learn in SOFTSWITCH.learns:
+        found = compiled.learns[learn.name]
+        assert [(field.id, field.name, field.width) for field in found.fields] == [(field.id, field.name, field.width) for field in learn.fields]
+
+
+@pytest.mark.parametrize("table", ["pipe.Ingress.relay", "pipe.Ingress.relay6"])
+def test_all_entries_age_and_the_counted_build_counts(table: str) -> None:
+    wanted = {field.name for field in SOFTSWITCH.tables[table].data}
+    counters = {name for name in wanted if name.startswith("$COUNTER")}
+    assert counters and wanted - counters
+    assert {field.name for field in generated("relay-counted.tofino1.bf-rt.json").tables[table].data} >= wanted
+    plain = {field.name for field in generated("relay.tofino1.bf-rt.json").tables[table].data}
+    assert plain >= wanted - counters and not plain & counters
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_every_bit_of_the_hash_counts(name: str) -> None:
+    """One function for a table in however many stages, and as many independent bits as it is wide."""
+    hashes = from_context((GENERATED / name).read_bytes())
+    bits = int(name[4:6])
+    assert {key.rpartition(".")[2]: value[0].size for key, value in hashes.items()} == {"relay": 12, "relay6": 36}
+    for found in hashes.values():
+        assert len(found) == 1
+        assert found[0].bits == len(found[0].rows()) == bits
+
+
+@pytest.mark.parametrize("table, size", [("relay", 12), ("relay6", 36)])
+def test_short_hash_is_crc_32(table: str, size: int) -> None:
+    hashes = from_context((GENERATED / "hash32.tofino1.context.json").read_bytes())
+    found = [value for key, value in hashes.items() if key.rpartition(".")[2] == table]
+    # Collisions are what matters: the bits may be in another order.
+    assert len(found) == 1 and len(distinct([*found[0], LinearHash.of_crc(HASH32, size)])) == 1
+
+
+def test_collisions_are_found_by_the_compilers_own_function() -> None:
+    """Two 5-tuples with one CRC-32 share the 32-bit hash of the compiled program, and not the 48-bit one."""
+    short = next(value[0] for name, value in from_context((GENERATED / "hash32.tofino1.context.json").read_bytes()).items() if name.endswith("relay"))
+    long = next(value[0] for name, value in from_context((GENERATED / "hash48.tofino1.context.json").read_bytes()).items() if name.endswith("relay"))
+    assert short.of(COLLIDING.key) == short.of(COLLIDING_TOO.key)
+    assert long.of(COLLIDING.key) != long.of(COLLIDING_TOO.key)
+    other = FiveTuple(Endpoint.of("10.1.0.9", 1), COLLIDING.key.dst)
+    assert short.of(other) != short.of(COLLIDING.key)
+    packed = [key.src.addr + key.dst.addr + key.src.port.to_bytes(2, "big") + key.dst.port.to_bytes(2, "big") for key in (COLLIDING.key, COLLIDING_TOO.key)]
+    assert zlib.crc32(packed[0]) == zlib.crc32(packed[1])
