@@ -122,13 +122,14 @@ async def test_a_full_table_and_an_entry_that_is_there(switch: FakeSwitch) -> No
 
 async def test_the_hash_is_the_compiled_programs(switch: FakeSwitch) -> None:
     """The switch hands out the compiler's context.json, and the agent keeps 5-tuples of one hash apart."""
-    from shunt.bfrt.proxy_hash import HASH48, LinearHash
+    from shunt.bfrt.proxy_hash import HASH48, from_context
     from tests.bfrt.test_proxy_hash import colliding, context
 
     switch.contexts = (json.dumps(context(HASH48, 4)).encode(), json.dumps(context(HASH48, 16, name="Ingress.relay6", header="hdr.ipv6")).encode())
     if switch.program != by_hand():
         switch.contexts = (compiled("hash48.tofino1.context.json"),)
-    other = colliding(LinearHash.of_crc(HASH48, 12), entry(1).key, free=range(96))[0]
+    (hash_,) = next(hashes for name, hashes in from_context(switch.contexts[0]).items() if name.endswith(".relay"))
+    other = colliding(hash_, entry(1).key, free=range(96))[0]
     async with running(switch) as target, connected(target) as table:
         assert table.data_plane == "BF Runtime target (5-tuples taken as 48-bit hashes)"
         assert (await table.insert(entry(1))).ok
