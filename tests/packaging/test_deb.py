@@ -135,8 +135,8 @@ def _next_version(package: Path, folder: Path) -> Path:
 
 
 def _install(host: Host, package: Path) -> str:
-    shutil.copy(package, host.root / "tmp/shunt.deb")
-    return host.run("dpkg", "--force-confdef", "--force-confold", "--force-unsafe-io", "--install", "/tmp/shunt.deb")  # as unattended upgrades do
+    shutil.copy(package, host.root / "shunt.deb")
+    return host.run("dpkg", "--force-confdef", "--force-confold", "--force-unsafe-io", "--install", "/shunt.deb")  # as unattended upgrades do
 
 
 def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
