@@ -82,8 +82,9 @@ class _Server(Peer):
     most_calls = 4000  # four sockets to a call, below the usual limit of open files
     _process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def argv(self) -> list[str]:
-        raise NotImplementedError
+        """The command that runs the relay in the foreground."""
 
     def start(self, calls: int) -> Ports:
         self.work.mkdir(parents=True, exist_ok=True)
