@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import importlib
 import ipaddress
 import itertools
 import json
@@ -14,12 +15,12 @@ import secrets
 import signal
 import socket
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
 from shunt import __version__, limits, privileges, supervisor
-from shunt.api.server import ApiServer
+from shunt.api.door import open_door
 from shunt.api.view import DataPlaneUnavailable
 from shunt.bfrt.tls import client_credentials
 from shunt.calls import view
@@ -27,7 +28,7 @@ from shunt.calls.book import CallBook
 from shunt.calls.model import Call
 from shunt.calls.plan import Policy
 from shunt.config.model import Config, Relay as RelayConfig
-from shunt.config.values import SocketAddress
+from shunt.config.values import SocketAddress, host_port
 from shunt.control.listener import ControlListener, Peer
 from shunt.control.proxy import ControlProxy
 from shunt.control.relays import Relay, RelayPool
@@ -52,6 +53,9 @@ from shunt.tables.entry import MediaRange
 from shunt.tables import relay_table as tables
 from shunt.tables.relay_table import RelayTable
 from shunt.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from shunt.api.server import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +118,9 @@ class Agent:
         if config.hep is not None:
             self.hep = HepListener(SocketAddress.parse(config.hep.listen), config.hep.networks(), self.dialogs.on_sighting)
         self.observers = Observers(config, self.offloader, self.dialogs, self.pool)
-        self.api = ApiServer(self, config.api)
+        self.api: ApiServer | None = None
+        self._door: socket.socket | None = None  # of the API
+        self._serving = asyncio.Event()  # commands that arrive before wait
         self._totals: dict[str, Any] = {}
         self._dormant: dict[str, str] = {}  # calls of the journal that are not yet in the book
         self._clockwork: list[asyncio.Task[None]] = []
@@ -188,6 +194,8 @@ class Agent:
         return Relay(BUILTIN, BUILTIN, float(self.config.builtin_relay.ttl), builtin.media_ranges(), forward, request, close=builtin.close)
 
     async def _handle(self, body: bytes, cookie: bytes | None, peer: Peer) -> bytes | None:
+        if not self._serving.is_set():
+            await self._serving.wait()
         if self._dormant:
             self._wake_named(body)
         refusal = self.drain.refuse(body)
@@ -227,24 +235,34 @@ class Agent:
     # -- running ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open everything. Raises OSError (ListenError, JournalError, …) naming what cannot be had.
+        """Serve. Raises OSError (ListenError, JournalError, …) naming what cannot be had.
 
         With a shared journal this returns as soon as commands can be passed on; taking over follows in the background.
         """
+        if self._door is None:
+            await self.open()
         await self.observers.start()
         if self.role is None:
             if self.journal is not None:
                 await self.journal.open()
             await self._take_over()
-            await self._listen()
         else:
-            await self._listen()
             self._taking_over = asyncio.get_running_loop().create_task(self._stand_by(self.role))
+        await self._start_api()
 
-    async def _listen(self) -> None:
+    async def open(self) -> None:
+        """Open what may need privileges, and start no thread: threads keep the privileges that they are born with. Raises OSError."""
         for listener in self.listeners:
             await listener.start()
-        await self.api.start()
+        if self.hep is not None and self.role is None:
+            await self.hep.start()
+        self._door = open_door(host_port(self.config.api.listen))
+
+    async def _start_api(self) -> None:
+        # What answering commands has no need of takes as long to import as all the rest: that goes on beside the event loop.
+        server, _ = await asyncio.to_thread(lambda: [importlib.import_module(name) for name in ("shunt.api.server", "aiosipua.message")])
+        self.api = server.ApiServer(self, self.config.api)
+        await self.api.start(self._door)
 
     async def _stand_by(self, role: Role) -> None:
         """Wait until this agent is in charge, and take over. What fails then makes way for the other agent."""
@@ -311,8 +329,9 @@ class Agent:
         if self._dormant:
             self.offloader.loaded.clear()
             self.offloader.spawn(self._wake_all())
-        if self.hep is not None:
+        if self.hep is not None and self.role is not None:
             await self.hep.start()
+        self._serving.set()
         loop = asyncio.get_running_loop()
         self._clockwork = [loop.create_task(self.upkeep.run()), loop.create_task(self._watch_totals())]
 
@@ -368,7 +387,10 @@ class Agent:
             await listener.close()
         if self.hep is not None:
             await self.hep.stop()
-        await self.api.close()
+        if self.api is not None:
+            await self.api.close()
+        elif self._door is not None:
+            self._door.close()
         for task in self._clockwork:
             task.cancel()
         await asyncio.gather(*self._clockwork, return_exceptions=True)
@@ -521,8 +543,9 @@ async def _serve(config: Config, stop: asyncio.Event) -> None:
     """One agent's life: until told to stop, or until it has lost its role."""
     agent = Agent(config)
     try:
-        await agent.start()
+        await agent.open()
         privileges.keep_only(())
+        await agent.start()
         control = ", ".join(config.control.listen)
         log.info("shunt %s: control on %s, relays %s", __version__, control, ", ".join(r.name for r in agent.pool.relays))
         supervisor.tell(READY=1, STATUS=f"control on {control}")

@@ -87,6 +87,7 @@ async def run(
         raise OSError(str(error)) from error
     loop = asyncio.get_running_loop()
     settle_garbage_collector()
+    keep_only((NET_ADMIN, SYS_ADMIN, PERFMON, BPF))  # before the first thread: threads keep what they are born with
     try:
         service = BfRuntimeService(dataplane, schema.load(dataplane.capacity))
         async with serve(service, listen, credentials) as ports:
@@ -96,7 +97,6 @@ async def run(
                 for name, _, _, queues in dataplane.interfaces():
                     if queues == 1:
                         log.warning("%s has one receive queue: one processor core takes all of its packets (ethtool -L)", name)
-                keep_only((NET_ADMIN, SYS_ADMIN, PERFMON, BPF))
                 _announce(dataplane, listen, ports)
                 async with supervisor.signs_of_life():
                     while True:

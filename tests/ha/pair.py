@@ -37,6 +37,12 @@ def free_port(kind: int) -> int:
         return sock.getsockname()[1]
 
 
+def media_ports() -> str:
+    """A range of 200 pairs of media ports that no free_port() lies in: below the kernel's own choice for sockets."""
+    first = 10_000 + os.getpid() * 400 % 20_000
+    return f"{first}-{first + 399}"
+
+
 class AgentProcess:
     """`shunt run` with its log; a SIP server's client to its control socket and its REST API."""
 

@@ -22,14 +22,13 @@ from shunt_softswitch import schema
 from shunt_softswitch.server import serve
 from shunt_softswitch.service import BfRuntimeService
 from tests.bfrt.fake_dataplane import FakeDataPlane
-from tests.ha.pair import ROOT, AgentProcess, free_port
+from tests.ha.pair import ROOT, AgentProcess, media_ports
 
 
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncIterator[AgentProcess]:
     """An agent with the built-in relay and no data plane."""
-    first = free_port(socket.SOCK_DGRAM) & ~3
-    config = {"builtin_relay": {"addresses": ["127.0.0.1"], "ports": f"{min(first, 60000)}-{min(first, 60000) + 399}"}, "journal": {"path": str(tmp_path / "j.sqlite")}}
+    config = {"builtin_relay": {"addresses": ["127.0.0.1"], "ports": media_ports()}, "journal": {"path": str(tmp_path / "j.sqlite")}}
     process = AgentProcess(tmp_path, "agent", config).start()
     try:
         await process.until(lambda status: True)
@@ -99,11 +98,14 @@ async def test_flood_of_rest_requests(agent: AgentProcess) -> None:
 
 async def test_the_agent_keeps_no_capability(agent: AgentProcess) -> None:
     assert agent._popen is not None
-    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{agent._popen.pid}/status").read_text().splitlines() if ":\t" in line)
-    held = {name: int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff")}
-    assert held == {"CapInh": 0, "CapPrm": 0, "CapEff": 0} and status["NoNewPrivs"] == "1"
-    if os.geteuid() == 0:
-        assert int(status["CapBnd"], 16) == 0
+    threads = list(Path(f"/proc/{agent._popen.pid}/task").iterdir())
+    assert len(threads) > 1  # the journal's, at least
+    for thread in threads:
+        status = dict(line.split(":\t", 1) for line in (thread / "status").read_text().splitlines() if ":\t" in line)
+        held = {name: int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff")}
+        assert held == {"CapInh": 0, "CapPrm": 0, "CapEff": 0} and status["NoNewPrivs"] == "1", status["Name"]
+        if os.geteuid() == 0:
+            assert int(status["CapBnd"], 16) == 0
     # It works on: new calls, with ports of their own, and the journal.
     assert (await agent.say("Uc8 later 127.0.0.1 6000 A")).split()[0].isdigit()
     await agent.until(lambda s: s["journal_pending"] == 0 and s["journal_failures"] == 0)

@@ -41,6 +41,18 @@ def build_generator() -> Path:
     return BINARY
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What arrived of a stream: different packets, repeated ones, those that the data plane carried and the first of these; what the listener missed; gaps by sequence number."""
+
+    packets: int
+    duplicates: int
+    offloaded: int
+    first_offloaded: int
+    overflown: int
+    gaps: list[tuple[int, int]]
+
+
 class Phones:
     """The media of one host's phones: flows out, packets in. A context manager."""
 
@@ -68,10 +80,28 @@ class Phones:
 
     def sent(self) -> tuple[int, int, int]:
         """Packets sent so far: of established calls, of fresh ones, sprayed."""
-        self.say("count")
-        assert self._process is not None and self._process.stdout is not None
-        words = self._process.stdout.readline().split()
+        words = self._ask("count")
         return int(words[1]), int(words[2]), int(words[3])
+
+    def hear(self) -> None:
+        """Note every packet that arrives from now on, stream by stream."""
+        self.say(f"hear {ESTABLISHED_PORTS[0]} {FRESH_PORTS[1]}")
+
+    def end(self, number: int) -> tuple[int, float, float]:
+        """End a call's flow: packets that were sent, and when the first and the last of them (time.monotonic)."""
+        words = self._ask(f"end {number}")
+        return int(words[1]), float(words[2]), float(words[3])
+
+    def heard(self, ssrc: int, sent: int) -> "Heard":
+        """What arrived of a stream of which so many packets were sent; it is forgotten then."""
+        words = self._ask(f"heard {ssrc} {sent}")
+        gaps = [(int(first), int(last)) for first, _, last in (word.partition("-") for word in words[6:])]
+        return Heard(*map(int, words[1:6]), gaps)
+
+    def _ask(self, line: str) -> list[str]:
+        self.say(line)
+        assert self._process is not None and self._process.stdout is not None
+        return self._process.stdout.readline().split()
 
     def received(self) -> tuple[int, int]:
         """Packets received so far: of established calls, of fresh ones."""

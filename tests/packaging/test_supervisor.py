@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from shunt import supervisor
-from tests.ha.pair import ROOT, free_port
+from tests.ha.pair import ROOT, free_port, media_ports
 
 PERIOD_S = 0.6
 
@@ -47,11 +47,11 @@ class Ear:
 
 
 async def test_an_agent_under_a_watchdog(tmp_path: Path) -> None:
-    control, api, first = free_port(socket.SOCK_DGRAM), free_port(socket.SOCK_STREAM), free_port(socket.SOCK_DGRAM) & ~3
+    control, api = free_port(socket.SOCK_DGRAM), free_port(socket.SOCK_STREAM)
     config = tmp_path / "shunt.yaml"
     config.write_text(yaml.safe_dump({
         "control": {"listen": [f"udp:127.0.0.1:{control}"]}, "api": {"listen": f"127.0.0.1:{api}"},
-        "builtin_relay": {"addresses": ["127.0.0.1"], "ports": f"{min(first, 60000)}-{min(first, 60000) + 99}"},
+        "builtin_relay": {"addresses": ["127.0.0.1"], "ports": media_ports()},
     }))
     ear = Ear(str(tmp_path / "notify"))
     environment = os.environ | {

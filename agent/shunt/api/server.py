@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import hmac
 import ipaddress
 import json
 import logging
 import os
 import socket
-import stat
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,6 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from shunt import web as web_page
 from shunt import limits
+from shunt.api.door import open_door
 from shunt.api.drain import add_routes as add_drain_routes
 from shunt.api.view import AgentView, DataPlaneUnavailable
 from shunt.config.load import api_token
@@ -37,7 +36,6 @@ _MAX_LINE = 8190
 _MAX_EVENT_CLIENTS = 32
 _MAX_REQUESTS = 128  # under way at once, followers of events among them
 _EVENT_PERIOD_S = 1.0
-_SOCKET_MODE = 0o660
 # How long an answer may wait for the data plane before the caller is told so.
 _DATA_PLANE_TIMEOUT_S = 5.0
 _TOTALS_TIMEOUT_S = 2.0
@@ -63,8 +61,14 @@ class ApiServer:
         self._runner: web.AppRunner | None = None
         self._view = view
 
-    async def start(self) -> None:
-        """Bind and serve. Raises OSError, naming the socket, where it cannot be bound."""
+    async def start(self, sock: socket.socket | None = None) -> None:
+        """Serve, on a socket from open_door() or one of its own. Raises OSError, naming the socket, where it cannot be had."""
+        if sock is None:
+            sock = open_door(self.listen)
+        if self.listen.path:
+            self._socket_inode = os.stat(self.listen.path).st_ino
+        else:
+            self.listen = self.listen._replace(port=sock.getsockname()[1])
         app = web.Application(middlewares=[self._guard], client_max_size=_MAX_BODY)
         app[_VIEW] = self._view
         app[_STOPPING] = asyncio.Event()
@@ -84,11 +88,12 @@ class ApiServer:
         self._runner = web.AppRunner(app, access_log=None, max_line_size=_MAX_LINE, max_field_size=_MAX_LINE, handle_signals=False, shutdown_timeout=2.0)
         await self._runner.setup()
         try:
-            await self._bind(self._runner)
-        except OSError as error:
+            await web.SockSite(self._runner, sock).start()
+        except BaseException:
             await self._runner.cleanup()
             self._runner = None
-            raise OSError(error.errno, f"API socket {self.listen}: {error.strerror or error}") from error
+            sock.close()
+            raise
         logger.info("REST API on %s", self.listen)
 
     async def close(self) -> None:
@@ -102,23 +107,6 @@ class ApiServer:
                 if os.stat(self.listen.path).st_ino == self._socket_inode:
                     os.unlink(self.listen.path)
             self._socket_inode = None
-
-    async def _bind(self, runner: web.AppRunner) -> None:
-        if not self.listen.path:
-            site = web.TCPSite(runner, self.listen.host, self.listen.port, reuse_address=True)
-            await site.start()
-            self.listen = self.listen._replace(port=runner.addresses[0][1])
-            return
-        _remove_stale_socket(self.listen.path)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.bind(self.listen.path)
-            os.chmod(self.listen.path, _SOCKET_MODE)
-            self._socket_inode = os.stat(self.listen.path).st_ino
-            await web.SockSite(runner, sock).start()
-        except BaseException:
-            sock.close()
-            raise
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -178,24 +166,6 @@ class _BadParameter(Exception):
     def __init__(self, parameter: str, message: str) -> None:
         super().__init__(f"{parameter}: {message}")
         self.parameter = parameter
-
-
-def _remove_stale_socket(path: str) -> None:
-    """Unlink a socket that nobody listens on. Raises OSError (EADDRINUSE) where somebody does, or it is no socket."""
-    try:
-        kind = os.stat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(kind):
-        raise OSError(errno.EADDRINUSE, "the path exists and is no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-    raise OSError(errno.EADDRINUSE, "another process listens on it")
 
 
 def _bearer_matches(request: web.Request, token: str) -> bool:

@@ -11,8 +11,6 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
-
 _LEN = 2
 
 
@@ -165,31 +163,40 @@ class Layout:
     are then taken apart at once. A value of 1, 2 or 8 bytes comes as a number, any other as bytes.
     """
 
-    __slots__ = ("size", "sizes", "_struct", "_columns", "_constants")
+    LONGEST_STEP = 512  # records that one comparison may hold
+
+    __slots__ = ("size", "sizes", "_struct", "_mask", "_constant", "_steps")
 
     def __init__(self, record: bytes, head: int, shape: Shape) -> None:
         """record[head:] is the message. Raises ValueError when it is not of this shape."""
         spans = _spans(record, head, len(record), shape)
         self.size = len(record)
         self.sizes = [stop - start for start, stop in spans]
-        form, constant, at = [">"], np.ones(len(record), dtype=bool), 0
+        form, mask, at = [">"], bytearray(b"\xff" * len(record)), 0
         for start, stop in spans:
             form.append(f"{start - at}x{_FORMS.get(stop - start, f'{stop - start}s')}")
-            constant[start:stop] = False
+            mask[start:stop] = bytes(stop - start)
             at = stop
         form.append(f"{len(record) - at}x")
         self._struct = struct.Struct("".join(form))
-        self._columns = np.flatnonzero(constant)
-        self._constants = np.frombuffer(record, dtype=np.uint8)[self._columns]
+        self._mask = bytes(mask)
+        self._constant = bytes(byte & kept for byte, kept in zip(record, mask))
+        self._steps: dict[int, tuple[int, int]] = {}  # mask and constants of so many records, as one number each
 
     def run(self, data: bytes, at: int, most: int) -> int:
-        """How many records from `at` on, at most `most`, have this layout."""
+        """How many records from `at` on, at most `most` and LONGEST_STEP, have this layout."""
+        most = min(most, self.LONGEST_STEP)
         count = min(most, (len(data) - at) // self.size)
         if count <= 0:
             return 0
-        rows = np.frombuffer(data, dtype=np.uint8, count=count * self.size, offset=at).reshape(count, self.size)
-        same = (rows[:, self._columns] == self._constants).all(axis=1)
-        return count if same.all() else int(same.argmin())
+        numbers = self._steps.get(most)
+        if numbers is None:
+            numbers = self._steps[most] = (int.from_bytes(self._mask * most, "little"), int.from_bytes(self._constant * most, "little"))
+        # All records are compared as one long number, whose lowest bit that differs is in the first that does.
+        differing = int.from_bytes(data[at : at + count * self.size], "little") & numbers[0] ^ numbers[1]
+        if not differing:
+            return count
+        return min(count, ((differing & -differing).bit_length() - 1) // 8 // self.size)
 
     def values(self, data: bytes, at: int, count: int) -> Iterator[tuple[Any, ...]]:
         """The values of `count` records, a tuple each."""
@@ -271,7 +278,7 @@ class Splitter(Generic[P]):
                     count += more
                     if more < step:
                         break
-                    step = min(step * 8, self._LONGEST_RUN)
+                    step = min(step * 8, layout.LONGEST_STEP)
                 if count:
                     yield Run(plan, count, layout.values(data, at, count))
                     at += count * layout.size

@@ -9,25 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-import click
+from shunt.cli.failure import EXIT_PROBLEM, EXIT_UNREACHABLE, EXIT_USAGE, Failure
 
-DEFAULT_API = "http://127.0.0.1:8077"
-EXIT_PROBLEM, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 # More than the agent itself waits for the data plane, so that its own words arrive.
 _TIMEOUT_S = 8.0
 _PAGE = 1000
-
-
-class Failure(click.ClickException):
-    """Ends the command with a message on standard error and an exit code."""
-
-    def __init__(self, message: str, exit_code: int = EXIT_PROBLEM, status: int = 0) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-        self.status = status
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"shunt: {self.message}", err=True)
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shunt import __version__
-from shunt.cli.client import DEFAULT_API, EXIT_PROBLEM, EXIT_USAGE, Client, Failure
+from shunt.cli.failure import EXIT_PROBLEM, EXIT_USAGE, Failure
 
 if TYPE_CHECKING:
+    from shunt.cli.client import Client
     from shunt.config.model import Config
 
 _PRIORITY = -10
+_DEFAULT_API = "http://127.0.0.1:8077"
 _EXIT_CODES = "Exit codes: 0 all is well; 1 a problem, or not found; 2 wrong usage; 3 the agent cannot be reached."
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -51,10 +53,12 @@ def cli() -> None:
 def _asks_agent(command: Callable[..., None]) -> Callable[..., None]:
     """Adds --api, --token-file and --json, and hands the command a Client."""
 
-    @click.option("--api", envvar="SHUNT_API", default=DEFAULT_API, show_default=True, metavar="URL", help="The agent: http://HOST:PORT or unix:/PATH; also SHUNT_API.")
+    @click.option("--api", envvar="SHUNT_API", default=_DEFAULT_API, show_default=True, metavar="URL", help="The agent: http://HOST:PORT or unix:/PATH; also SHUNT_API.")
     @click.option("--token-file", type=click.Path(dir_okay=False), help="File whose first line is the API's token; or put the token into SHUNT_TOKEN.")
     @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
     def wrapped(api: str, token_file: str | None, **arguments: Any) -> None:
+        from shunt.cli.client import Client
+
         command(client=Client(api, _token(token_file)), **arguments)
 
     wrapped.__doc__ = command.__doc__

@@ -142,7 +142,7 @@ class ControlListener:
                 self._sock = self._open_unix(self._wanted.path)
                 self._bound = self._wanted
             else:
-                self._sock = await self._open_inet()
+                self._sock = self._open_inet()
                 host, port = self._sock.getsockname()[:2]
                 self._bound = ControlAddress(self._wanted.kind, host, port, family6=":" in host)
         except OSError as error:
@@ -179,14 +179,12 @@ class ControlListener:
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
-    async def _open_inet(self) -> socket.socket:
+    def _open_inet(self) -> socket.socket:
         wanted = self._wanted
         kind = socket.SOCK_DGRAM if wanted.kind == "udp" else socket.SOCK_STREAM
         family = socket.AF_INET6 if wanted.family6 else socket.AF_INET
-        assert self._loop is not None
-        found = await self._loop.getaddrinfo(
-            wanted.host or None, wanted.port, family=family, type=kind, flags=socket.AI_PASSIVE
-        )
+        # One's own address needs no resolver that might block; and a thread born here would keep the process's privileges.
+        found = socket.getaddrinfo(wanted.host or None, wanted.port, family=family, type=kind, flags=socket.AI_PASSIVE)
         family, _, _, _, where = found[0]
         sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:

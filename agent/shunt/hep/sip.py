@@ -12,8 +12,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from aiosipua.message import SipMessage, SipRequest
-
 from shunt.hep.codec import UNKNOWN
 from shunt.net import Endpoint
 
@@ -74,6 +72,8 @@ class SipMessageFacts:
 
 def parse(data: bytes) -> SipMessageFacts:
     """Read one message. Raises SipError where start line or Call-ID cannot be made out, and nothing else."""
+    from aiosipua.message import SipMessage, SipRequest  # long to import: a starting agent answers commands first
+
     data = data.lstrip(b"\r\n\0 \t")
     try:
         message = SipMessage.parse(data)
