@@ -11,6 +11,12 @@ bench-restart: setup
 	@$(BIN)/python bench/restart.py
 	@$(BIN)/python bench/restart_table.py
 
+KILL_SECONDS ?= 600
+.PHONY: bench-kills
+## make bench-kills   processes killed at random under SIP calls for ten minutes (KILL_SECONDS), every lost packet with its cause
+bench-kills: setup
+	@$(BIN)/python bench/kills.py --seconds $(KILL_SECONDS)
+
 .PHONY: bench-bfrt
 ## make bench-bfrt   BF Runtime writes, reads and reconciling against a softswitch
 bench-bfrt: setup

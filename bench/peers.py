@@ -11,6 +11,7 @@ import resource
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,14 +21,16 @@ from pathlib import Path
 
 import yaml
 
-from bench.load import FIRST_PHONE_PORT, NEAR_LINKS, PHONES, RELAY_IP, ROOT, LoadError, Wires, inside
+from bench.load import FAR_LINKS, FIRST_PHONE_PORT, NEAR_LINKS, PHONES, RELAY_IP, ROOT, LoadError, Wires, come_first, inside
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import RelayEntry
+from shunt_softswitch import libbpf
 from shunt_softswitch.dataplane import DataPlane
 
 Ports = list[tuple[int, int]]
 FIRST_RELAY_PORT, LAST_RELAY_PORT = 10000, 65000
 CONTROL = ("127.0.0.1", 22222)
+REDIRECT = ROOT / "build" / "bench" / "obj" / "redirect.o"
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -159,6 +162,7 @@ class _Server(Peer):
 
 def _before_exec() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    come_first()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -325,4 +329,31 @@ class Forward(Peer):
         self.wires.forwarding(False)
 
 
-PEERS: tuple[type[Peer], ...] = (Rtpproxy, Rtpengine, Builtin, Nftables, Shunt, Forward)
+class Redirect(Peer):
+    """The floor: what the wires cost when a program on them does nothing but turn each frame to the other interface."""
+
+    name, title = "redirect", "XDP that only redirects"
+    _links: tuple[int, ...] = ()
+    _loaded: libbpf.LoadedObject | None = None
+
+    @staticmethod
+    def version() -> str:
+        return f"Linux {os.uname().release}"
+
+    def start(self, calls: int) -> int:
+        doors = struct.pack("<II", *(self.wires.ifindex[link] for link in NEAR_LINKS))
+        macs = b"".join((self.wires.macs[far] + self.wires.macs[near]).ljust(16, b"\0") for far, near in zip(FAR_LINKS, NEAR_LINKS))
+        self._loaded = libbpf.load_object(REDIRECT, sizes={}, reuse={}, constants={"doors": doors, "macs": macs}, symbols=libbpf.constant_offsets(REDIRECT))
+        with inside(self.wires.relay):
+            self._links = tuple(libbpf.attach_xdp(self._loaded.programs["redirect"], self.wires.ifindex[link], generic=False) for link in NEAR_LINKS)
+        return calls
+
+    def stop(self) -> None:
+        for fd in self._links:
+            os.close(fd)
+        if self._loaded is not None:
+            self._loaded.close()
+        self._links, self._loaded = (), None
+
+
+PEERS: tuple[type[Peer], ...] = (Rtpproxy, Rtpengine, Builtin, Nftables, Shunt, Redirect, Forward)
