@@ -52,6 +52,7 @@ class BfrtError(Exception):
 
 
 KeyValue = bytes | tuple[bytes, bytes]
+Values = dict[int, Any]  # data by field number: bytes, str, bool, or a list of numbers or bools
 
 
 def _check_bytes(table: Table, field: Field, value: bytes) -> None:
@@ -97,14 +98,14 @@ def decode_key(table: Table, key: pb.TableKey) -> dict[int, KeyValue]:
 _ARRAYS = {"bool_arr_val": "bool", "str_arr_val": "string"}
 
 
-def decode_data(table: Table, data: pb.TableData) -> tuple[Action | None, dict[int, bytes | str | bool | list[object]]]:
+def decode_data(table: Table, data: pb.TableData) -> tuple[Action | None, Values]:
     """Check data against the schema: the action, and the given fields by id. Raises BfrtError."""
     action: Action | None = None
     if data.action_id:
         action = table.actions.by_id.get(data.action_id)
         if action is None:
             raise BfrtError(Code.NOT_FOUND, f"Table data allocation failed for table : {table.name}")
-    values: dict[int, bytes | str | bool | list[object]] = {}
+    values: Values = {}
     for message in data.fields:
         field = action.fields.by_id.get(message.field_id) if action is not None else None
         field = field or table.data.by_id.get(message.field_id)
@@ -444,7 +445,7 @@ class MediaCodec:
         field.field_id, field.exact.value = self._priority, priority.to_bytes(4, "big")
 
 
-def set_data(message: pb.TableData, fields: Names[Field], values: dict[int, bytes | str], wanted: Callable[[int], bool]) -> None:
+def set_data(message: pb.TableData, fields: Names[Field], values: Values, wanted: Callable[[int], bool]) -> None:
     """Fill in the wanted data fields that have a value, in the schema's order."""
     for field in fields:
         if field.id in values and wanted(field.id):
@@ -453,5 +454,9 @@ def set_data(message: pb.TableData, fields: Names[Field], values: dict[int, byte
             value = values[field.id]
             if isinstance(value, str):
                 out.str_val = value
+            elif isinstance(value, list):
+                array = out.bool_arr_val if field.type == "bool" else out.int_arr_val
+                array.SetInParent()
+                array.val.extend(value)
             else:
                 out.stream = value

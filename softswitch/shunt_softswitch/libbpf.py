@@ -10,11 +10,12 @@ import mmap
 import os
 import select
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 BPF_XDP = 37
+_DEVMAP = 14
 XDP_FLAGS_SKB_MODE = 2
 XDP_FLAGS_DRV_MODE = 4
 _LIVE_FRAMES = 1 << 1
@@ -109,6 +110,7 @@ class _Library:
             ("bpf_map_lookup_elem", (fd, void, void), fd),
             ("bpf_map_update_elem", (fd, void, void, ctypes.c_uint64), fd),
             ("bpf_map_delete_elem", (fd, void), fd),
+            ("bpf_map_create", (ctypes.c_int, text, u32, u32, u32, void), fd),
             ("bpf_map_lookup_batch", (fd, void, void, void, void, ctypes.POINTER(u32), void), fd),
             ("libbpf_num_possible_cpus", (), ctypes.c_int),
         ):
@@ -317,6 +319,20 @@ def update(fd: int, key: bytes, value: bytes) -> int:
 def delete(fd: int, key: bytes) -> bool:
     """Remove one element; False when it was absent."""
     return library().lib.bpf_map_delete_elem(fd, key) == 0
+
+
+def device_map(ports: Sequence[int], program: int) -> int:
+    """A device map with these interfaces (by number, any number of times), each with an egress program; returns its file descriptor.
+
+    The interfaces are those of the calling thread's namespace. Raises BpfError.
+    """
+    fd = _check(library().lib.bpf_map_create(_DEVMAP, b"c_copies_out", 4, 8, max(len(ports), 1), None), "cannot make a device map")
+    for position, ifindex in enumerate(ports):
+        problem = update(fd, struct.pack("<I", position), struct.pack("<Ii", ifindex, program))
+        if problem:
+            os.close(fd)
+            raise library().fail(problem, f"cannot put interface {ifindex} into a device map")
+    return fd
 
 
 def elements(fd: int) -> Iterator[tuple[bytes, bytes]]:

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import resources
 
 from shunt.bfrt.schema import Schema
+from shunt_softswitch.replication import sizes
 
 PROGRAM = "relay"
 _SIZED = frozenset({"pipe.Ingress.relay", "pipe.Ingress.relay6", "softswitch.quality", "softswitch.quality6"})
@@ -23,13 +24,21 @@ class ServedSchema:
 
 
 @cache
-def load(capacity: int) -> ServedSchema:
-    """Read the schema files; capacity is the size that the relay tables (which share it) announce."""
+def load(capacity: int, copies: int = 0) -> ServedSchema:
+    """Read the schema files; capacity is the size that the relay tables (which share it) announce.
+
+    copies: the size of the table `copy`; without any, the tables of conferences are left out.
+    """
     documents = []
-    for name in ("relay.json", "fixed.json"):
-        document = json.loads(resources.files(__package__).joinpath("schema", name).read_text())
+    sized = dict.fromkeys(_SIZED, capacity)
+    if copies:
+        rows = sizes(copies)
+        sized |= {"pipe.Ingress.conference": rows["c_streams"], "pipe.Ingress.conference6": rows["c_streams"], "pipe.Egress.copy": copies, "$pre.node": rows["c_nodes"]}
+    for names in (("relay.json", "conference.json") if copies else ("relay.json",), ("fixed.json",)):
+        document, *further = (json.loads(resources.files(__package__).joinpath("schema", name).read_text()) for name in names)
+        for other in further:
+            document["tables"] += other["tables"]
         for table in document["tables"]:
-            if table["name"] in _SIZED:
-                table["size"] = capacity
+            table["size"] = sized.get(table["name"], table["size"])
         documents.append(json.dumps(document).encode())
     return ServedSchema(Schema.parse(*documents), *documents)

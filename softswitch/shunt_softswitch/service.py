@@ -35,10 +35,12 @@ from shunt_softswitch.entries import (
     ReadPlan,
     RelayCodec,
     UpdatePlan,
+    Values,
     decode_data,
     decode_key,
     set_data,
 )
+from shunt_softswitch.replication_tables import ReplicationTables, Row, set_key
 from shunt_softswitch.schema import PROGRAM, ServedSchema
 
 log = logging.getLogger(__name__)
@@ -152,6 +154,7 @@ class BfRuntimeService:
         self._trace = {tables[name].id: self._relay[tables[relay].id] for name, relay in (("softswitch.trace", "relay"), ("softswitch.trace6", "relay6"))}
         self._totals = tables["softswitch.totals"]
         self._interface = tables["softswitch.interface"]
+        self._replication = ReplicationTables(tables, getattr(dataplane, "replication", None))
         self._own = {*self._quality, *self._trace, self._totals.id, self._interface.id}
         self._by_size = {codec.addr_size: codec for codec in self._relay.values()}
         self._media_keys: dict[MediaKey, None] = {MediaKey((m.addr, m.first_port, m.last_port, 0)): None for m in dataplane.media()}
@@ -300,6 +303,7 @@ class BfRuntimeService:
         for media in {key.range: None for key in self._media_keys}:
             self.dataplane.remove_media(media)
         self._media_keys.clear()
+        self._replication.clear_all()
         self._forget_entries()
         for idle in self._idle.values():
             idle.enable = False
@@ -593,10 +597,13 @@ class BfRuntimeService:
                 keys = list(self.dataplane.keys())
                 before.update(zip(keys, self.dataplane.get(keys)))
             media = list(self._media_keys)
+            self._replication.begin()
             self._apply(client_id, updates, batch, options, stop=not options.ignore_not_found)
             failed = next((n for n, error in enumerate(batch.errors) if error is not None and not (options.ignore_not_found and n in batch.gone)), None)
             if failed is None:
+                self._replication.commit()
                 return
+            self._replication.roll_back()
             self._restore(before, media)
         batch.served = failed + 1
         batch.existed = [n for n in batch.existed if n < failed]
@@ -700,6 +707,8 @@ class BfRuntimeService:
             self._clear(table)
             return False
         assert key is not None
+        if table.id in self._replication:
+            return self._replication.write(kind, table, key, action, values, reset=entry.table_flags.reset_stats)
         if media is None:
             raise BfrtError(Code.UNSUPPORTED, f"{_FAILED[kind]} table:{table.name}")
         return self._write_media(media, kind, media.key(entry.key), action)
@@ -715,6 +724,9 @@ class BfRuntimeService:
 
     def _clear(self, table: Table) -> None:
         """Delete every entry of one table."""
+        if table.id in self._replication:
+            self._replication.clear(table)
+            return
         if table.id in self._own:
             raise BfrtError(Code.UNSUPPORTED, f"Table Entry delete all failed table:{table.name}")
         if table.id in self._media:
@@ -1065,7 +1077,7 @@ class _Reader:
         if request.HasField("entry_tgt"):
             answer.entry_tgt.CopyFrom(request.entry_tgt)
 
-    def _fill(self, answer: pb.TableEntry, table: Table, action: Action | None, values: dict[int, bytes | str], request: pb.TableEntry) -> None:
+    def _fill(self, answer: pb.TableEntry, table: Table, action: Action | None, values: Values, request: pb.TableEntry) -> None:
         """Add the data fields that the request names, or all. Raises BfrtError for a field that is not there."""
         wanted = {message.field_id for message in request.data.fields}
         missing = wanted - values.keys()
@@ -1100,6 +1112,8 @@ class _Reader:
                 if wanted not in service._media_keys:
                     raise BfrtError(Code.NOT_FOUND, f"Entry not found in table:{table.name}")
                 self._media(media, wanted, request, keyed=True)
+            elif table.id in service._replication:
+                self._row(table, service._replication.row(table, key), request, keyed=True)
             else:
                 raise BfrtError(Code.NOT_FOUND, f"Entry not found in table:{table.name}")
             return
@@ -1144,6 +1158,11 @@ class _Reader:
         elif table.id == service._interface.id:
             for row in service.dataplane.interfaces():
                 self._interface(table, request, row, keyed=False)
+        elif table.id in service._replication:
+            for number, found in enumerate(service._replication.rows(table)):
+                self._row(table, found, request, keyed=False)
+                if number % _CHUNK == _CHUNK - 1:
+                    await asyncio.sleep(0)
 
     def _small(self, table: Table, request: pb.TableEntry, values: dict[int, bytes | str]) -> None:
         out = pb.Entity()
@@ -1168,6 +1187,15 @@ class _Reader:
         out.table_entry.data.action_id = codec.action.id
         self._put(out)
 
+    def _row(self, table: Table, row: Row, request: pb.TableEntry, *, keyed: bool) -> None:
+        out = pb.Entity()
+        self._begin(out.table_entry, table, request, keyed=keyed)
+        set_key(out.table_entry.key, table, row.key)
+        if row.action is not None:
+            out.table_entry.data.action_id = row.action.id
+        self._fill(out.table_entry, table, row.action, row.data, request)
+        self._put(out)
+
     def _usage(self, request: pb.TableUsage) -> None:
         service = self.service
         table = service._table(request.table_id)
@@ -1178,6 +1206,8 @@ class _Reader:
             count = sum(len(key[0]) == service._media[table.id].addr_size for key in service._media_keys)
         elif table.id == service._interface.id:
             count = len(list(service.dataplane.interfaces()))
+        elif table.id in service._replication:
+            count = service._replication.usage(table)
         elif table.id in service._own:
             raise BfrtError(Code.UNSUPPORTED, "Unable to get usage")
         else:

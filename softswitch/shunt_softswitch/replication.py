@@ -1,0 +1,878 @@
+"""Conferences in the kernel: streams, copies and the replication engine's trees, made into lists of copies that the programs walk.
+
+bpf/conference.h says what the programs make of the maps. Nothing that a program may be reading is ever written over: a
+change writes new records, turns every stream over to its new list with one store, and gives the old records
+back after a grace period of the kernel. So no packet is lost to a change, or copied twice. Each update succeeds whole or
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shunt.net import Endpoint, FiveTuple
+from shunt_softswitch import layout, libbpf
+from shunt_softswitch.buddy import Buddy
+from shunt_softswitch.entries import BfrtError, Code
+from shunt_softswitch.nexthop import Moved, NextHops, NextHopsExhausted
+from shunt_softswitch.pre import PORTS, Engine, Members, Node, Undo
+
+log = logging.getLogger(__name__)
+
+OBJECT = Path(__file__).with_name("obj") / "replicate.o"
+MAPS = ("c_layout", "c_index", "c_streams", "c_copies", "c_wides", "c_lists", "c_nodes", "c_trees", "c_prunes", "c_groups", "c_outputs", "c_devices", "c_agent")
+_MAGIC = 0x53484E44
+# Changes with every change of conference.h that an adopting process could trip over.
+_VERSION = 1
+_MARK = struct.Struct("<IIIIII")
+
+# The most copies of one packet. A driver's queue has to take them in one go.
+MAX_COPIES = 512
+DEVICES = 4
+OUTPUTS = 4096
+_BARRIER = 0  # the row of c_outputs that no list names
+_NO_PORT = 0xFFFFFFFF
+_RETIRED = 4096  # records that wait for a grace period before one is asked for
+
+_STREAM_SIZE = 128
+_STREAM_KEY = struct.Struct("!16s16sHH4s")
+_STREAM_LIST, _STREAM_FLAGS, _STREAM_COUNTERS, _STREAM_ACTION = 48, 52, 56, 84
+_STREAM_STATS = struct.Struct("<QQQI")
+_ACTION = struct.Struct("<IHHHH")
+_TO_AGENT = 1
+_COPY_SIZE = 64
+_COPY = struct.Struct("!4s4sHH")
+_COPY_NEXTHOP, _COPY_FLAGS, _COPY_VALID, _COPY_COUNTERS, _COPY_NAME, _COPY_PRIOR = 12, 14, 15, 16, 40, 48
+_COPY_STATS = struct.Struct("<QQQ")
+_COPY_KEY = struct.Struct("<IHH")
+_OUT6 = 1
+_WIDE_SIZE = 32
+_ELEMENT = struct.Struct("<I")
+_CHANGES = struct.Struct("!HH")
+_HEAD = struct.Struct("<HHHH")
+_DEVICE = struct.Struct("<II")
+_NODE = struct.Struct("<IIHHHBB")
+_AGENT_COPY = struct.Struct("<II")
+_ZERO4, _ZERO12 = bytes(4), bytes(12)
+MAX_NUMBER = (1 << 24) - 1
+
+
+class StreamKey(NamedTuple):
+    """A sender's stream: where it comes from, where to, and its SSRC."""
+
+    flow: FiveTuple
+    ssrc: int
+
+
+class Action(NamedTuple):
+    """The parameters of `replicate`."""
+
+    mgid: int
+    l1_xid: int
+    rid: int
+    l2_xid: int
+    number: int
+    to_agent: bool = False
+
+
+class Rewrite(NamedTuple):
+    """The parameters of `copy_to`: nexthop is kept and not used."""
+
+    src: Endpoint
+    dst: Endpoint
+    nexthop: int = 0
+
+
+class Counted(NamedTuple):
+    """What an entry has counted. lost: packets of a stream without any copy, copies without a next hop or too big for it."""
+
+    packets: int
+    bytes: int
+    lost: int
+    idle_ticks: int | None = None  # since the last packet, in the kernel's ticks
+
+
+@dataclass(slots=True)
+class _Stream:
+    index: int
+    action: Action
+    at: int = 0
+    words: int = 0
+    outputs: int = 0
+    copies: frozenset[int] = frozenset()  # RIDs in its list
+
+
+@dataclass(slots=True)
+class _Copy:
+    index: int
+    rewrite: Rewrite
+    row: int
+    ifindex: int  # that it leaves by; 0: no route
+    former: list[int] = field(default_factory=list)  # indexes whose counters still have to be added
+
+
+@dataclass(slots=True)
+class _List:
+    """A list that has been written and is not yet in force."""
+
+    at: int
+    words: int
+    outputs: int
+    copies: frozenset[int]
+
+
+class Full(BfrtError):
+    """Something has no room for an update."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(Code.NO_SPACE, what)
+
+
+def sizes(copies: int) -> dict[str, int]:
+    """The rows of each map for this many rewrites: streams half as many, four words of lists for each."""
+    words = 1 << max(4 * copies - 1, 63).bit_length()
+    streams = max(64, copies // 2)
+    return {"c_index": streams, "c_streams": streams, "c_copies": copies + 1, "c_wides": copies + 1, "c_lists": words, "c_nodes": max(64, copies)}
+
+
+class Replication:
+    """The conference part of the data plane. Synchronous, one thread; made with open()."""
+
+    def __init__(self, loaded: libbpf.LoadedObject, hops: NextHops, clock: Callable[[], int]) -> None:
+        """Use open(). clock: the kernel's tick."""
+        self._loaded = loaded
+        self._hops = hops
+        self._tick = clock
+        maps = loaded.maps
+        _, _, streams, copies, words, _ = _MARK.unpack_from(libbpf.map_view(maps["c_layout"], _MARK.size))
+        self.capacity = copies - 1
+        self.stream_capacity = streams
+        self._stream_mm = libbpf.map_view(maps["c_streams"], streams * _STREAM_SIZE)
+        self._stream_words = memoryview(self._stream_mm).cast("I")
+        self._copy_mm = libbpf.map_view(maps["c_copies"], copies * _COPY_SIZE)
+        self._copy_shorts = memoryview(self._copy_mm).cast("H")
+        self._wide_mm = libbpf.map_view(maps["c_wides"], copies * _WIDE_SIZE)
+        self._list_mm = libbpf.map_view(maps["c_lists"], words * 8)
+        self._ring = libbpf.Ring(maps["c_agent"])
+        self.engine = Engine(max_nodes=sizes(self.capacity)["c_nodes"])
+        self._streams: dict[StreamKey, _Stream] = {}
+        self._copies: dict[tuple[int, int], _Copy] = {}
+        self._by_tree: dict[int, dict[StreamKey, None]] = {}
+        self._by_number: dict[int, dict[StreamKey, None]] = {}
+        self._keys: dict[int, StreamKey] = {}  # by index
+        self._free_streams = list(range(streams - 1, -1, -1))
+        self._free_copies = list(range(copies - 1, 0, -1))
+        self._lists = Buddy(words)
+        self._outputs: dict[tuple[tuple[int, int], ...], int] = {}
+        self._output_of: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._output_users: Counter[int] = Counter()
+        self._free_outputs = list(range(OUTPUTS - 1, 0, -1))
+        self._devices: set[int] = set()
+        self._retired: list[Callable[[], None]] = []
+        self._spare = 0
+
+    # Opening and closing
+
+    @classmethod
+    def open(
+        cls, *, pin_dir: Path, copies: int, hops: NextHops, clock: Callable[[], int], relay_maps: dict[str, int], constants: dict[str, bytes]
+    ) -> Replication:
+        """Load the programs over the relay's maps, with room for `copies` rewrites; or on the maps that are pinned in pin_dir.
+
+        To be followed by adopt(). Raises BpfError, or OSError for maps of another layout.
+        """
+        pinned: dict[str, int] = {}
+        try:
+            fresh = not (pin_dir / "c_layout").exists()
+            for name in MAPS:
+                if fresh:
+                    (pin_dir / name).unlink(missing_ok=True)
+                else:
+                    pinned[name] = libbpf.get(pin_dir / name)
+            if not fresh:
+                magic, version, *_ = _MARK.unpack_from(libbpf.map_view(pinned["c_layout"], _MARK.size))
+                if (magic, version) != (_MAGIC, _VERSION):
+                    raise OSError(f"the conference maps pinned in {pin_dir} have layout {version}, this program needs {_VERSION}: unload the data plane, then start again")
+            wanted = sizes(copies)
+            loaded = libbpf.load_object(OBJECT, sizes=wanted, reuse={**relay_maps, **pinned}, constants=constants, symbols=libbpf.constant_offsets(OBJECT))
+            if fresh:
+                mark = libbpf.map_view(loaded.maps["c_layout"], _MARK.size)
+                _MARK.pack_into(mark, 0, _MAGIC, _VERSION, wanted["c_streams"], wanted["c_copies"], wanted["c_lists"], 0)
+                for name in reversed(MAPS):
+                    libbpf.pin(loaded.maps[name], pin_dir / name)
+        finally:
+            for fd in pinned.values():
+                os.close(fd)
+        return cls(loaded, hops, clock)
+
+    def close(self) -> None:
+        """End this process's part; everything goes on in the kernel."""
+        self._ring.close()
+        for view in (self._stream_words, self._copy_shorts):
+            view.release()
+        if self._spare:
+            os.close(self._spare)
+        self._loaded.close()
+
+    @staticmethod
+    def unpin(pin_dir: Path) -> None:
+        """Forget the maps for good, once no interface has the programs any more."""
+        for name in MAPS:
+            (pin_dir / name).unlink(missing_ok=True)
+
+    def program(self, generic: bool) -> int:
+        """The program that takes the relay's place on an interface."""
+        return self._loaded.programs["replicate_generic" if generic else "replicate_native"]
+
+    # Streams
+
+    def insert_stream(self, key: StreamKey, action: Action) -> None:
+        """Replicate a stream from now on. Raises BfrtError."""
+        self._check_stream(key, action)
+        if key in self._streams:
+            raise BfrtError(Code.EXISTS, "The stream is replicated already")
+        if not self._free_streams:
+            self.settle()
+        if not self._free_streams:
+            raise Full(f"There is room for {self.stream_capacity} streams")
+        stream = _Stream(self._free_streams.pop(), action)
+        self._link(key, action)
+        try:
+            fresh = self._write_list(key, stream)
+        except BfrtError:
+            self._unlink(key, action)
+            self._free_streams.append(stream.index)
+            raise
+        at = stream.index * _STREAM_SIZE
+        self._stream_mm[at : at + _STREAM_SIZE] = bytes(_STREAM_SIZE)
+        raw = _raw_key(key)
+        self._stream_mm[at : at + len(raw)] = raw
+        self._put_action(stream.index, action)
+        self._stream_words[at // 4 + 20] = self._tick()
+        self._turn(stream, fresh)
+        problem = libbpf.update(self._loaded.maps["c_index"], raw, struct.pack("<I", stream.index))
+        if problem:
+            self._unlink(key, action)
+            self._retire_list(stream)
+            self._retire(lambda: self._free_streams.append(stream.index))
+            raise Full(f"{os.strerror(problem)}: no room for one more stream")
+        self._streams[key] = stream
+        self._keys[stream.index] = key
+
+    def modify_stream(self, key: StreamKey, action: Action) -> None:
+        """Change how a stream is replicated; its counters go on. Raises BfrtError."""
+        self._check_stream(key, action)
+        stream = self._stream(key)
+        before = stream.action
+        self._unlink(key, before)
+        self._link(key, action)
+        stream.action = action
+        try:
+            fresh = self._write_list(key, stream)
+        except BfrtError:
+            self._unlink(key, action)
+            self._link(key, before)
+            stream.action = before
+            raise
+        self._put_action(stream.index, action)
+        self._turn(stream, fresh)
+
+    def delete_stream(self, key: StreamKey) -> None:
+        """Replicate a stream no longer. Raises BfrtError."""
+        stream = self._stream(key)
+        libbpf.delete(self._loaded.maps["c_index"], _raw_key(key))
+        self._unlink(key, stream.action)
+        del self._streams[key], self._keys[stream.index]
+        self._retire_list(stream)
+
+        def free() -> None:
+            at = stream.index * _STREAM_SIZE
+            self._stream_mm[at : at + _STREAM_SIZE] = bytes(_STREAM_SIZE)
+            self._free_streams.append(stream.index)
+
+        self._retire(free)
+
+    def stream(self, key: StreamKey) -> Action | None:
+        """How a stream is replicated; None when it is not."""
+        stream = self._streams.get(key)
+        return stream.action if stream is not None else None
+
+    def streams(self) -> Iterator[StreamKey]:
+        """All streams."""
+        return iter(list(self._streams))
+
+    def count_stream(self, key: StreamKey) -> Counted:
+        """What has come of a stream. Raises BfrtError."""
+        packets, size, unsent, tick = _STREAM_STATS.unpack_from(self._stream_mm, self._stream(key).index * _STREAM_SIZE + _STREAM_COUNTERS)
+        return Counted(packets, size, unsent, (self._tick() - tick) & 0xFFFFFFFF)
+
+    def reset_stream(self, key: StreamKey) -> None:
+        """Set a stream's counters to 0. Raises BfrtError."""
+        at = self._stream(key).index * _STREAM_SIZE + _STREAM_COUNTERS
+        self._stream_mm[at : at + 24] = bytes(24)
+
+    def _stream(self, key: StreamKey) -> _Stream:
+        stream = self._streams.get(key)
+        if stream is None:
+            raise BfrtError(Code.NOT_FOUND, "The stream is not replicated")
+        return stream
+
+    @staticmethod
+    def _check_stream(key: StreamKey, action: Action) -> None:
+        src, dst = key.flow
+        if len(src.addr) != len(dst.addr) or len(src.addr) not in (4, 16):
+            raise BfrtError(Code.INVALID, "The stream's addresses are not both IPv4 or both IPv6")
+        if not 0 <= action.number <= MAX_NUMBER:
+            raise BfrtError(Code.INVALID, f"The number {action.number} is not in 0..{MAX_NUMBER}")
+
+    def _link(self, key: StreamKey, action: Action) -> None:
+        self._by_tree.setdefault(action.mgid, {})[key] = None
+        self._by_number.setdefault(action.number, {})[key] = None
+
+    def _unlink(self, key: StreamKey, action: Action) -> None:
+        for table, name in ((self._by_tree, action.mgid), (self._by_number, action.number)):
+            del table[name][key]
+            if not table[name]:
+                del table[name]
+
+    def _put_action(self, index: int, action: Action) -> None:
+        at = index * _STREAM_SIZE
+        _ACTION.pack_into(self._stream_mm, at + _STREAM_ACTION, action.number, action.mgid, action.rid, action.l1_xid, action.l2_xid)
+        self._stream_words[(at + _STREAM_FLAGS) // 4] = _TO_AGENT if action.to_agent else 0
+
+    # Copies
+
+    def insert_copy(self, number: int, rid: int, rewrite: Rewrite) -> None:
+        """Say what the copies with this RID of the streams with this number become. Raises BfrtError."""
+        if (number, rid) in self._copies:
+            raise BfrtError(Code.EXISTS, "There is a rewrite for these copies")
+        copy = self._make_copy(number, rid, rewrite)
+        self._copies[number, rid] = copy
+        try:
+            fresh = self._write_lists(self._receiving(number, rid))
+        except BfrtError:
+            del self._copies[number, rid]
+            self._drop_copy(copy)
+            raise
+        self._copy_mm[copy.index * _COPY_SIZE + _COPY_VALID] = 1
+        self._turn_all(fresh)
+
+    def modify_copy(self, number: int, rid: int, rewrite: Rewrite) -> None:
+        """Change what copies become; their counters go on. Raises BfrtError."""
+        old = self._copy(number, rid)
+        new = self._make_copy(number, rid, rewrite)
+        new.former = [*old.former, old.index]
+        self._copies[number, rid] = new
+        try:
+            fresh = self._write_lists(self._receiving(number, rid))
+        except BfrtError:
+            self._copies[number, rid] = old
+            self._drop_copy(new)
+            raise
+        self._copy_mm[new.index * _COPY_SIZE + _COPY_VALID] = 1
+        self._turn_all(fresh)
+        self._copy_mm[old.index * _COPY_SIZE + _COPY_VALID] = 0
+
+        def fold() -> None:
+            at = new.index * _COPY_SIZE + _COPY_PRIOR
+            packets, size, _ = self._copy_counters(old.index)
+            have = struct.unpack_from("<QQ", self._copy_mm, at)
+            struct.pack_into("<QQ", self._copy_mm, at, have[0] + packets, have[1] + size)
+            new.former = [index for index in new.former if index != old.index]
+            current = self._copies.get((number, rid))
+            if current is not None and current is not new:
+                current.former = [index for index in current.former if index != old.index]
+            self._drop_copy(old)
+
+        self._retire(fold)
+
+    def delete_copy(self, number: int, rid: int) -> None:
+        """These copies are dropped from now on. Raises BfrtError."""
+        copy = self._copy(number, rid)
+        receiving = self._receiving(number, rid)
+        del self._copies[number, rid]
+        try:
+            fresh = self._write_lists(receiving)
+        except BfrtError:
+            self._copies[number, rid] = copy
+            raise
+        self._turn_all(fresh)
+        self._copy_mm[copy.index * _COPY_SIZE + _COPY_VALID] = 0
+        self._retire(lambda: self._drop_copy(copy))
+
+    def copy(self, number: int, rid: int) -> Rewrite | None:
+        """What copies become; None when they are dropped."""
+        copy = self._copies.get((number, rid))
+        return copy.rewrite if copy is not None else None
+
+    def copies(self) -> Iterator[tuple[int, int]]:
+        """Number and RID of all rewrites."""
+        return iter(list(self._copies))
+
+    def count_copy(self, number: int, rid: int) -> Counted:
+        """What has been sent by a rewrite. Raises BfrtError."""
+        copy = self._copy(number, rid)
+        sums = [0, 0, 0]
+        for index in (copy.index, *copy.former):
+            for n, value in enumerate(self._copy_counters(index)):
+                sums[n] += value
+        return Counted(*sums)
+
+    def reset_copy(self, number: int, rid: int) -> None:
+        """Set the counters of a rewrite to 0. Raises BfrtError."""
+        copy = self._copy(number, rid)
+        for index in (copy.index, *copy.former):
+            at = index * _COPY_SIZE
+            self._copy_mm[at + _COPY_COUNTERS : at + _COPY_COUNTERS + 24] = bytes(24)
+            self._copy_mm[at + _COPY_PRIOR : at + _COPY_PRIOR + 16] = bytes(16)
+
+    def _copy_counters(self, index: int) -> tuple[int, int, int]:
+        at = index * _COPY_SIZE
+        packets, size, dropped = _COPY_STATS.unpack_from(self._copy_mm, at + _COPY_COUNTERS)
+        prior_packets, prior_size = struct.unpack_from("<QQ", self._copy_mm, at + _COPY_PRIOR)
+        return packets + prior_packets, size + prior_size, dropped
+
+    def _copy(self, number: int, rid: int) -> _Copy:
+        copy = self._copies.get((number, rid))
+        if copy is None:
+            raise BfrtError(Code.NOT_FOUND, "There is no rewrite for these copies")
+        return copy
+
+    def _receiving(self, number: int, rid: int) -> list[tuple[StreamKey, _Stream]]:
+        """The streams of a number whose packets have a copy with this RID."""
+        found = []
+        for key in self._by_number.get(number, ()):
+            stream = self._streams[key]
+            if rid in stream.copies or rid in self.engine.copies(*stream.action[:4]):
+                found.append((key, stream))
+        return found
+
+    def _make_copy(self, number: int, rid: int, rewrite: Rewrite) -> _Copy:
+        src, dst = rewrite.src, rewrite.dst
+        if len(src.addr) != len(dst.addr) or len(src.addr) not in (4, 16):
+            raise BfrtError(Code.INVALID, "Source and destination of the copy are not both IPv4 or both IPv6")
+        if not 0 <= number <= MAX_NUMBER:
+            raise BfrtError(Code.INVALID, f"The number {number} is not in 0..{MAX_NUMBER}")
+        if not self._free_copies:
+            self.settle()
+        if not self._free_copies:
+            raise Full(f"There is room for {self.capacity} rewrites")
+        try:
+            row = self._hops.acquire(dst.addr, src.addr)
+        except NextHopsExhausted as error:
+            raise Full(str(error)) from error
+        copy = _Copy(self._free_copies.pop(), rewrite, row, self._ifindex(row))
+        at = copy.index * _COPY_SIZE
+        six = len(dst.addr) == 16
+        self._copy_mm[at : at + _COPY_SIZE] = bytes(_COPY_SIZE)
+        _COPY.pack_into(self._copy_mm, at, _ZERO4 if six else src.addr, _ZERO4 if six else dst.addr, src.port, dst.port)
+        self._copy_shorts[(at + _COPY_NEXTHOP) // 2] = row
+        self._copy_mm[at + _COPY_FLAGS] = _OUT6 if six else 0
+        _COPY_KEY.pack_into(self._copy_mm, at + _COPY_NAME, number, rid, rewrite.nexthop)
+        if six:
+            self._wide_mm[copy.index * _WIDE_SIZE : (copy.index + 1) * _WIDE_SIZE] = src.addr + dst.addr
+        return copy
+
+    def _drop_copy(self, copy: _Copy) -> None:
+        self._copy_mm[copy.index * _COPY_SIZE + _COPY_VALID] = 0
+        self._hops.release(copy.rewrite.dst.addr, copy.rewrite.src.addr)
+        self._free_copies.append(copy.index)
+
+    def _ifindex(self, row: int) -> int:
+        """The interface that frames by this row are handed to: below a VLAN's."""
+        ifindex, _, _ = self._hops.describe(row)
+        link = self._hops.link(ifindex)
+        return link.parent if link is not None and link.vlan else ifindex
+
+    # The replication engine
+
+    def change_engine(self, trees: Iterable[int], change: Callable[[], Undo]) -> None:
+        """Change the engine's tables; `trees`: the trees whose copies that may change. Raises BfrtError, and then nothing has changed."""
+        undo = change()
+        streams = {key: self._streams[key] for mgid in trees for key in self._by_tree.get(mgid, ())}
+        try:
+            fresh = self._write_lists(streams.items())
+        except BfrtError:
+            undo()
+            raise
+        self._turn_all(fresh)
+
+    def insert_node(self, number: int, rid: int, ports: list[int], lags: list[int]) -> None:
+        """INSERT into `$pre.node`. Raises BfrtError."""
+        self.change_engine((), lambda: self.engine.add_node(number, rid, ports, lags))
+        self._save_node(number)
+
+    def modify_node(self, number: int, rid: int | None, ports: list[int], lags: list[int]) -> None:
+        """MODIFY of `$pre.node`. Raises BfrtError."""
+        node = self.engine.nodes.get(number)
+        trees = [node.mgid] if node is not None and node.mgid is not None else []
+        self.change_engine(trees, lambda: self.engine.modify_node(number, rid, ports, lags))
+        self._save_node(number)
+
+    def delete_node(self, number: int) -> None:
+        """DELETE from `$pre.node`. Raises BfrtError."""
+        node = self.engine.nodes.get(number)
+        trees = [node.mgid] if node is not None and node.mgid is not None else []
+        self.change_engine(trees, lambda: self.engine.delete_node(number))
+        libbpf.delete(self._loaded.maps["c_nodes"], struct.pack("<I", number))
+
+    def insert_tree(self, mgid: int, members: Members) -> None:
+        """INSERT into `$pre.mgid`. Raises BfrtError."""
+        self.change_engine((mgid,), lambda: self.engine.add_tree(mgid, members))
+        libbpf.update(self._loaded.maps["c_trees"], struct.pack("<I", mgid), struct.pack("<I", 1))
+        self._save_members(mgid)
+
+    def modify_tree(self, mgid: int, members: Members) -> None:
+        """MODIFY of `$pre.mgid`: every stream's packets have either the old copies or the new. Raises BfrtError."""
+        before = list(self.engine.trees.get(mgid, ()))
+        self.change_engine((mgid,), lambda: self.engine.modify_tree(mgid, members))
+        for number in before:
+            if self.engine.nodes[number].mgid is None:
+                self._save_node(number)
+        self._save_members(mgid)
+
+    def delete_tree(self, mgid: int) -> None:
+        """DELETE from `$pre.mgid`. Raises BfrtError."""
+        before = list(self.engine.trees.get(mgid, ()))
+        self.change_engine((mgid,), lambda: self.engine.delete_tree(mgid))
+        libbpf.delete(self._loaded.maps["c_trees"], struct.pack("<I", mgid))
+        for number in before:
+            self._save_node(number)
+
+    def set_prune(self, l2_xid: int, ports: list[int]) -> None:
+        """Set an entry of `$pre.prune`. Raises BfrtError."""
+        trees = {stream.action.mgid for stream in self._streams.values() if stream.action.l2_xid == l2_xid}
+        self.change_engine(trees, lambda: self.engine.set_prune(l2_xid, ports))
+        key = struct.pack("<I", l2_xid)
+        bits = sum(1 << port for port in self.engine.prunes.get(l2_xid, ()))
+        if bits:
+            libbpf.update(self._loaded.maps["c_prunes"], key, bits.to_bytes(PORTS // 8, "little"))
+        else:
+            libbpf.delete(self._loaded.maps["c_prunes"], key)
+
+    def _save_members(self, mgid: int) -> None:
+        for position, number in enumerate(self.engine.trees[mgid]):
+            self._save_node(number, position)
+
+    def _save_node(self, number: int, position: int = 0) -> None:
+        node = self.engine.nodes[number]
+        in_tree = node.mgid is not None
+        port = _NO_PORT if node.port is None else node.port
+        value = _NODE.pack(port, position, node.rid, node.mgid or 0, node.xid or 0, node.xid is not None, in_tree)
+        problem = libbpf.update(self._loaded.maps["c_nodes"], struct.pack("<I", number), value)
+        if problem:
+            log.error("node %d is in force but cannot be kept for a restart: %s", number, os.strerror(problem))
+
+    # Lists
+
+    def _elements(self, key: StreamKey, stream: _Stream) -> list[tuple[int, int, _Copy]]:
+        """RID, interface and rewrite of each copy of a stream, ordered by interface."""
+        action = stream.action
+        found = []
+        for rid in self.engine.copies(*action[:4]):
+            copy = self._copies.get((action.number, rid))
+            if copy is not None and copy.ifindex:
+                found.append((rid, copy.ifindex, copy))
+        found.sort(key=_by_interface)
+        return found
+
+    def _write_lists(self, streams: Iterable[tuple[StreamKey, _Stream]]) -> list[tuple[_Stream, _List]]:
+        """Write the lists that these streams are to have, without turning to them. Raises Full, and then none is written."""
+        made: list[tuple[_Stream, _List]] = []
+        try:
+            for key, stream in streams:
+                made.append((stream, self._write_list(key, stream)))
+        except BfrtError:
+            for _, fresh in made:
+                self._free_list(fresh.at, fresh.words, fresh.outputs)
+            raise
+        return made
+
+    def _write_list(self, key: StreamKey, stream: _Stream) -> _List:
+        elements = self._elements(key, stream)
+        if not elements:
+            return _List(0, 0, 0, frozenset())
+        if len(elements) > MAX_COPIES:
+            raise Full(f"A packet has at most {MAX_COPIES} copies, not {len(elements)}")
+        counts = Counter(ifindex for _, ifindex, _ in elements)
+        if len(counts) > DEVICES:
+            raise Full(f"The copies of a packet leave by at most {DEVICES} interfaces, not {len(counts)}")
+        composition = tuple(sorted(counts.items()))
+        words = 1 + len(composition) + len(elements)
+        at = self._lists.take(words)
+        if not at:
+            self.settle()
+            at = self._lists.take(words)
+        if not at:
+            raise Full(f"There is room for {self._lists.size} words of lists, {self._lists.used} are taken")
+        try:
+            outputs = self._output(composition)
+        except BfrtError:
+            self._lists.give(at, words)
+            raise
+        body = bytearray(_HEAD.pack(len(elements), outputs, len(composition), 0))
+        first = 0
+        for ifindex, count in composition:
+            body += _DEVICE.pack(ifindex, first)
+            first += count
+        (saddr, sport), (daddr, dport) = key.flow
+        for _, _, copy in elements:
+            src, dst, _ = copy.rewrite
+            body += _ELEMENT.pack(copy.index)
+            if len(saddr) == 4 and len(dst.addr) == 4:
+                body += _CHANGES.pack(*layout.checksum_changes(saddr, daddr, sport, dport, src.addr, dst.addr, src.port, dst.port))
+            else:
+                body += _ZERO4
+        self._list_mm[at * 8 : at * 8 + len(body)] = bytes(body)
+        return _List(at, words, outputs, frozenset(rid for rid, _, _ in elements))
+
+    def _turn_all(self, fresh: list[tuple[_Stream, _List]]) -> None:
+        for stream, made in fresh:
+            self._turn(stream, made)
+
+    def _turn(self, stream: _Stream, fresh: _List) -> None:
+        """From here on the stream's packets have the copies of this list."""
+        at, words, outputs = stream.at, stream.words, stream.outputs
+        self._stream_words[(stream.index * _STREAM_SIZE + _STREAM_LIST) // 4] = fresh.at
+        stream.at, stream.words, stream.outputs, stream.copies = fresh.at, fresh.words, fresh.outputs, fresh.copies
+        if at:
+            self._retire(lambda: self._free_list(at, words, outputs))
+
+    def _retire_list(self, stream: _Stream) -> None:
+        at, words, outputs = stream.at, stream.words, stream.outputs
+        if at:
+            self._retire(lambda: self._free_list(at, words, outputs))
+
+    def _free_list(self, at: int, words: int, outputs: int) -> None:
+        if not at:
+            return
+        self._lists.give(at, words)
+        self._output_users[outputs] -= 1
+        if not self._output_users[outputs]:
+            del self._output_users[outputs]
+            del self._outputs[self._output_of.pop(outputs)]
+            self._free_outputs.append(outputs)
+
+    def _output(self, composition: tuple[tuple[int, int], ...]) -> int:
+        """The row of the device map with these interfaces, one reference more."""
+        row = self._outputs.get(composition)
+        if row is None:
+            if not self._free_outputs:
+                self.settle()
+            if not self._free_outputs:
+                raise Full(f"There is room for {OUTPUTS - 1} different sets of interfaces and numbers of copies")
+            row = self._free_outputs[-1]
+            self._fill_output(row, composition)
+            self._free_outputs.pop()
+            self._outputs[composition] = row
+            self._output_of[row] = composition
+        self._output_users[row] += 1
+        return row
+
+    def _fill_output(self, row: int, composition: tuple[tuple[int, int], ...]) -> None:
+        program = self._loaded.programs["replicate_copy"]
+        try:
+            # Relayed packets to such an interface run the same program, whoever comes first in a poll.
+            for ifindex in {ifindex for ifindex, _ in composition} - self._devices:
+                problem = libbpf.update(self._loaded.maps["c_devices"], struct.pack("<I", ifindex), struct.pack("<Ii", ifindex, program))
+                if problem:
+                    raise OSError(problem, f"interface {ifindex}: {os.strerror(problem)}")
+                self._devices.add(ifindex)
+                self._barrier()
+            fd = libbpf.device_map([ifindex for ifindex, count in composition for _ in range(count)], program)
+        except OSError as error:
+            raise Full(f"no device map: {error}") from error
+        try:
+            problem = libbpf.update(self._loaded.maps["c_outputs"], struct.pack("<I", row), struct.pack("<i", fd))
+        finally:
+            os.close(fd)
+        if problem:
+            raise Full(f"no device map: {os.strerror(problem)}")
+
+    # Giving back
+
+    def _retire(self, free: Callable[[], None]) -> None:
+        self._retired.append(free)
+        if len(self._retired) > _RETIRED:
+            self.settle()
+
+    def settle(self) -> None:
+        """Give back what no program reads any more. Takes a grace period (some ms) when there is anything."""
+        if not self._retired:
+            return
+        self._barrier()
+        retired, self._retired = self._retired, []
+        for free in retired:
+            free()
+
+    def _barrier(self) -> None:
+        """Wait until every program that is running now has ended: an update of a map of maps does, before it returns."""
+        if not self._spare:
+            self._spare = libbpf.device_map([], self._loaded.programs["replicate_copy"])
+        problem = libbpf.update(self._loaded.maps["c_outputs"], struct.pack("<I", _BARRIER), struct.pack("<i", self._spare))
+        if problem:
+            raise libbpf.BpfError(problem, f"cannot wait for the programs: {os.strerror(problem)}")
+
+    # Events
+
+    def moved(self, moved: Iterable[Moved]) -> None:
+        """Follow next hops that changed: those whose routes go elsewhere now."""
+        rows = {(move.dst, move.src): move.index for move in moved}
+        if not rows or not self._copies:
+            return
+        streams: dict[StreamKey, _Stream] = {}
+        for (number, rid), copy in self._copies.items():
+            row = rows.get((copy.rewrite.dst.addr, copy.rewrite.src.addr))
+            if row is None:
+                continue
+            self._copy_shorts[(copy.index * _COPY_SIZE + _COPY_NEXTHOP) // 2] = row
+            copy.row = row
+            if copy.ifindex != self._ifindex(row):
+                copy.ifindex = self._ifindex(row)
+                streams.update((key, stream) for key, stream in self._receiving(number, rid))
+        for key, stream in streams.items():
+            try:
+                self._turn_all(self._write_lists([(key, stream)]))
+            except BfrtError as error:
+                log.error("a route changed, and the copies of %s with SSRC %08x do not follow: %s", key.flow, key.ssrc, error)
+
+    @property
+    def agent_fd(self) -> int:
+        """Readable when poll_agent() has packets."""
+        return self._loaded.maps["c_agent"]
+
+    def poll_agent(self, limit: int = 256) -> list[tuple[StreamKey, bytes]]:
+        """Take up to `limit` frames of streams with to_agent set, each as it came (its first 1,536 bytes)."""
+        found = []
+        for record in self._ring.read(limit):
+            index, length = _AGENT_COPY.unpack_from(record)
+            key = self._keys.get(index)
+            if key is not None:
+                found.append((key, record[_AGENT_COPY.size : _AGENT_COPY.size + length]))
+        return found
+
+    # Adoption
+
+    def clear(self) -> None:
+        """Take everything out."""
+        for key in list(self._streams):
+            self.delete_stream(key)
+        for number, rid in list(self._copies):
+            self.delete_copy(number, rid)
+        for mgid in list(self.engine.trees):
+            self.delete_tree(mgid)
+        for number in list(self.engine.nodes):
+            self.delete_node(number)
+        for l2_xid in list(self.engine.prunes):
+            self.set_prune(l2_xid, [])
+        self.settle()
+
+    def rows(self) -> set[int]:
+        """The rows of the next-hop table that the copies in the maps use."""
+        return {self._copy_shorts[(index * _COPY_SIZE + _COPY_NEXTHOP) // 2] for index in self._valid_copies()}
+
+    def adopt(self, taken: set[int]) -> None:
+        """Read the tables from the maps, and put every stream on the list that they call for. taken: rows of next hops that others may use."""
+        maps = self._loaded.maps
+        trees = {struct.unpack("<I", key)[0]: [] for key, _ in libbpf.elements(maps["c_trees"])}
+        for key, value in libbpf.elements(maps["c_nodes"]):
+            number, = struct.unpack("<I", key)
+            port, position, rid, mgid, xid, xid_valid, in_tree = _NODE.unpack(value)
+            node = self.engine.nodes[number] = Node(rid, None if port == _NO_PORT else port)
+            if in_tree and mgid in trees:
+                node.mgid, node.xid = mgid, xid if xid_valid else None
+                trees[mgid].append((position, number))
+        self.engine.trees = {mgid: dict.fromkeys(number for _, number in sorted(members)) for mgid, members in trees.items()}
+        for key, value in libbpf.elements(maps["c_prunes"]):
+            bits = int.from_bytes(value, "little")
+            self.engine.prunes[struct.unpack("<I", key)[0]] = frozenset(n for n in range(PORTS) if bits >> n & 1)
+        self._adopt_copies(taken)
+        self._adopt_streams()
+
+    def _valid_copies(self) -> list[int]:
+        flags = np.frombuffer(self._copy_mm, dtype=np.uint8, count=(self.capacity + 1) * _COPY_SIZE)[_COPY_VALID::_COPY_SIZE]
+        return np.flatnonzero(flags).tolist()
+
+    def _adopt_copies(self, taken: set[int]) -> None:
+        for index in self._valid_copies():
+            at = index * _COPY_SIZE
+            saddr, daddr, sport, dport = _COPY.unpack_from(self._copy_mm, at)
+            if self._copy_mm[at + _COPY_FLAGS] & _OUT6:
+                wide = self._wide_mm[index * _WIDE_SIZE : (index + 1) * _WIDE_SIZE]
+                saddr, daddr = wide[:16], wide[16:]
+            number, rid, nexthop = _COPY_KEY.unpack_from(self._copy_mm, at + _COPY_NAME)
+            if (number, rid) in self._copies:
+                # A process was killed between the two stores of a change.
+                self._copy_mm[at + _COPY_VALID] = 0
+                continue
+            rewrite = Rewrite(Endpoint(saddr, sport), Endpoint(daddr, dport), nexthop)
+            row = self._hops.adopt(daddr, saddr, 1, self._copy_shorts[(at + _COPY_NEXTHOP) // 2], taken)
+            self._copy_shorts[(at + _COPY_NEXTHOP) // 2] = row
+            self._copies[number, rid] = _Copy(index, rewrite, row, self._ifindex(row))
+        used = {copy.index for copy in self._copies.values()}
+        self._free_copies = [index for index in self._free_copies if index not in used]
+
+    def _adopt_streams(self) -> None:
+        taken: set[int] = set()
+        for raw, value in libbpf.elements(self._loaded.maps["c_index"]):
+            index, = struct.unpack("<I", value)
+            saddr, daddr, sport, dport, version = _STREAM_KEY.unpack_from(raw)
+            if version == layout.VERSION_MARK[4]:
+                saddr, daddr = saddr[:4], daddr[:4]
+            key = StreamKey(FiveTuple(Endpoint(saddr, sport), Endpoint(daddr, dport)), struct.unpack_from("<I", raw, _STREAM_KEY.size)[0])
+            number, mgid, rid, l1_xid, l2_xid = _ACTION.unpack_from(self._stream_mm, index * _STREAM_SIZE + _STREAM_ACTION)
+            flags = self._stream_words[(index * _STREAM_SIZE + _STREAM_FLAGS) // 4]
+            stream = _Stream(index, Action(mgid, l1_xid, rid, l2_xid, number, bool(flags & _TO_AGENT)))
+            self._streams[key], self._keys[index] = stream, key
+            self._link(key, stream.action)
+            taken.add(index)
+            self._adopt_list(stream)
+        self._free_streams = [index for index in self._free_streams if index not in taken]
+        used = set(self._output_of)
+        self._free_outputs = [row for row in self._free_outputs if row not in used]
+        for row, composition in self._output_of.items():
+            self._fill_output(row, composition)
+        for key, stream in self._streams.items():
+            try:
+                self._turn_all(self._write_lists([(key, stream)]))
+            except BfrtError as error:
+                log.error("the copies of %s with SSRC %08x stay as they were: %s", key.flow, key.ssrc, error)
+        self.settle()
+
+    def _adopt_list(self, stream: _Stream) -> None:
+        """Take over the list that a stream is on, until it has its new one."""
+        at = self._stream_words[(stream.index * _STREAM_SIZE + _STREAM_LIST) // 4]
+        if not at:
+            return
+        copies, outputs, devices, _ = _HEAD.unpack_from(self._list_mm, at * 8)
+        words = 1 + devices + copies
+        if not self._lists.claim(at, words):
+            log.error("the list of stream %d overlaps another one: its packets have no copies until it is made anew", stream.index)
+            self._stream_words[(stream.index * _STREAM_SIZE + _STREAM_LIST) // 4] = 0
+            return
+        places = [_DEVICE.unpack_from(self._list_mm, (at + 1 + n) * 8) for n in range(devices)]
+        ends = [first for _, first in places[1:]] + [copies]
+        composition = tuple((ifindex, end - first) for (ifindex, first), end in zip(places, ends))
+        stream.at, stream.words, stream.outputs = at, words, outputs
+        self._outputs[composition] = outputs
+        self._output_of[outputs] = composition
+        self._output_users[outputs] += 1
+
+
+def _by_interface(element: tuple[int, int, _Copy]) -> int:
+    return element[1]
+
+
+def _raw_key(key: StreamKey) -> bytes:
+    (saddr, sport), (daddr, dport) = key.flow
+    six = len(saddr) == 16
+    return _STREAM_KEY.pack(saddr if six else saddr + _ZERO12, daddr if six else daddr + _ZERO12, sport, dport, layout.VERSION_MARK[6 if six else 4]) + struct.pack("<I4x", key.ssrc)
