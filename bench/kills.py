@@ -228,7 +228,7 @@ class Run:
     async def _short_call(self, load: SipLoad, index: int) -> None:
         call, began = load.fresh(index), self.now
         if not await load.set_up(call):
-            self.failed.append((began, self.now, load.failed[-1]))
+            self.failed += [(began, self.now, what) for what in load.failed if what.startswith(f"{call.call_id}:")]
             await load.hang_up(call)
             return
         load.talk(call)
@@ -242,11 +242,9 @@ class Run:
         for sender, port, hearer, ssrc in (("caller", call.caller_sends[1], load.callee, call.ssrc), ("callee", call.callee_sends[1], load.caller, call.ssrc + 1)):
             self._count(call.call_id, sender, port, ended[sender], hearer, ssrc)
             self._ports.setdefault(port, []).append((call.call_id, began, self.now))
-        failures = len(load.failed)
         hanging = self.now
         await load.hang_up(call)
-        if len(load.failed) > failures:
-            self.failed.append((hanging, self.now, load.failed[-1]))
+        self.failed += [(hanging, self.now, what) for what in load.failed if what.startswith(f"{call.call_id}:")]
 
     def _count(self, call_id: str, sender: str, port: int, ended: tuple[int, float, float], hearer: Phones, ssrc: int) -> None:
         sent, first, last = ended

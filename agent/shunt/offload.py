@@ -406,7 +406,10 @@ class Offloader:
         """Follow a NAT rebinding, but only when the old source has fallen silent: an injector's victim has not."""
         stream = line.stream(leg.side, component)
         if stream.installed is not None and self.table is not None:
-            stats = await self.table.stats([stream.installed.key])
+            try:
+                stats = await self.table.stats([stream.installed.key])
+            except DataPlaneUnavailable:
+                return  # the next packet from there asks again
             stat = stats.get(stream.installed.key)
             # A switch tells no idle times, only that an entry has fallen idle.
             silent = stat is not None and (stream.idle_since is not None if stat.idle_ms is None else stat.idle_ms >= REBIND_SILENCE_MS)

@@ -11,13 +11,14 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from shunt.calls import reasons
-from shunt.calls.model import MediaLine, Side
+from shunt.calls.model import MediaLine, Side, Stream
 from shunt.control.relays import Relay, RelayPool
 from shunt.control.upstream import RelayError
 from shunt.events.bus import NOTE
-from shunt.offload import Offloader
+from shunt.offload import ORPHAN_IDLE_MS, Offloader
 from shunt.rtpproxy import codec
 from shunt.rtpproxy.codec import CodecError
+from shunt.tables.relay_table import DataPlaneUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Upkeep:
         self._in_flight = asyncio.Semaphore(_AT_ONCE)
         self._unsure = 0
         self._audit_at: float | None = None
+        self._forgotten: list[MediaLine] = []
 
     async def run(self) -> None:
         """Tick for ever, and poll each relay beside it, so that a dead one holds nothing up."""
@@ -71,6 +73,7 @@ class Upkeep:
         if now - self._swept_at >= min(5.0, shortest / 4):
             self._swept_at = now
             await self._sweep([line for line in lines if self._may_be_over(line, now)], now)
+            await self._sweep_forgotten()
             await self.offloader.sweep_orphans()
             self.offloader.collisions.expect(lines)
 
@@ -151,15 +154,35 @@ class Upkeep:
         )
 
     async def verify(self, lines: list[MediaLine]) -> None:
-        """After a restart: let go of the lines whose session ended while nobody was listening."""
+        """After a restart: let go of the lines whose session ended while nobody was listening.
+
+        A relay that has died meanwhile forgot calls that go on in the data plane: those are let go of once no packet meets their entries.
+        """
         for relay in self.pool.relays:
             await relay.poll()
         gone = []
         for line in lines:
             relay = self._relay(line)
             if relay is not None and await self._relay_packets(line, relay) == "gone":
-                gone.append(line)
+                (self._forgotten if line.offloaded else gone).append(line)
         await self.offloader.release(gone, reasons.RELAY_TIMEOUT)
+
+    async def _sweep_forgotten(self) -> None:
+        table = self.offloader.table
+        self._forgotten = [line for line in self._forgotten if line.released is None]
+        if not self._forgotten or table is None or not table.connected:
+            return
+        try:
+            await self.offloader.read_live(self._forgotten)
+        except DataPlaneUnavailable:
+            return
+        over = []
+        for line in self._forgotten:
+            if all(stream.installed is None or _is_idle(stream) for stream in line.streams):
+                relay = self._relay(line)
+                if relay is not None and await self._relay_packets(line, relay) == "gone":  # a re-INVITE may have made it known again
+                    over.append(line)
+        await self.offloader.release(over, reasons.RELAY_TIMEOUT)
 
     # -- media time-out -----------------------------------------------------------------------------
 
@@ -218,3 +241,10 @@ class Upkeep:
             log.error("%s: no delete can be written for it: %s", line.call.call_id, error, extra={"call_id": line.call.call_id})
         if line.notify_socket and line.notify_tag:
             await self.notify(line.notify_socket, line.notify_tag, line.peer_ip)
+
+
+def _is_idle(stream: Stream) -> bool:
+    """Whether no packet has met a stream's entry for long; a switch tells no times, only that an entry has fallen idle."""
+    if stream.live is None or stream.live.idle_ms is None:
+        return stream.idle_since is not None
+    return stream.live.idle_ms > ORPHAN_IDLE_MS

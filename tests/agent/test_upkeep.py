@@ -89,6 +89,28 @@ async def test_a_silent_call_is_timed_out_by_the_agent_and_the_sip_server_is_tol
     assert core.stream()["reason"] == "media-timeout"
 
 
+async def test_calls_that_a_dead_relay_forgot_go_on_until_they_are_silent():
+    """The relay died, then the agent: what the next agent finds in the data plane is live, and is not cut."""
+    core = Core()
+    upkeep, _ = clockwork(core)
+    await core.pool.relays[0].poll()
+    await offloaded(core)
+    await core.call("c2", "10.91.1.3 6000", "10.91.2.3 7000")
+    core.relay.sessions.clear()
+    await upkeep.verify(core.book.lines())
+    assert core.stream("c2")["reason"] == "relay-timeout", "nothing carries that one's media any more"
+    for stat, idle in zip(core.table.counts.values(), (500, 40_000)):
+        stat.packets, stat.idle_ms = 10, idle
+    core.now += 10
+    await upkeep.tick()
+    assert len(core.table.held) == 2
+    for stat in core.table.counts.values():
+        stat.idle_ms = 31_000
+    core.now += 10
+    await upkeep.tick()
+    assert core.table.held == {} and core.stream()["reason"] == "relay-timeout"
+
+
 async def test_one_live_direction_keeps_a_call():
     core = Core()
     upkeep, sent = clockwork(core)

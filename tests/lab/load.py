@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import shutil
 import socket
@@ -102,6 +103,11 @@ class Phones:
         self.say(line)
         assert self._process is not None and self._process.stdout is not None
         return self._process.stdout.readline().split()
+
+    def link_drops(self) -> int:
+        """Packets that the lab's own link to this host has dropped since it was made: its ring was full, in either direction, because the machine was."""
+        stats = json.loads(self.topology.run(self.host, "ip", "-j", "-s", "link", "show", "eth0"))[0]["stats64"]
+        return stats["tx"]["dropped"] + stats["rx"]["dropped"]
 
     def received(self) -> tuple[int, int]:
         """Packets received so far: of established calls, of fresh ones."""

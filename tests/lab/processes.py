@@ -214,13 +214,16 @@ class Edge:
     def __enter__(self) -> "Edge":
         self.work.mkdir(parents=True, exist_ok=True)
         self.write_config(self.shunt_config())
-        self._sip_server_config_path().write_text(self.sip_server_config())
+        self.write_sip_server_config()
         self.start()
         return self
 
     def write_config(self, config: dict) -> None:
         """Make this the agent's and the softswitch's configuration, for their next start."""
         self.config.write_text(yaml.safe_dump(config, sort_keys=False))
+
+    def write_sip_server_config(self) -> None:
+        self._sip_server_config_path().write_text(self.sip_server_config())
 
     def start(self) -> None:
         """Start all. Raises LabError, with nothing left running, if a process does not come up."""
