@@ -28,6 +28,7 @@ parser IngressParser(packet_in pkt, out headers_t hdr, out metadata_t md, out in
         md.switched = 0;
         md.media = 0;
         md.relayed = 0;
+        md.notice = 0;
         md.notice_version = 0;
         md.sampled = 0;
         md.sample = 0;

@@ -10,6 +10,23 @@
 #include <tna.p4>
 #endif
 
+/* A container of the chip is written once a stage, so what different tables set lies in containers of its own; else these
+ * tables could not share a stage. */
+@pa_solitary("ingress", "md.routable")
+@pa_solitary("ingress", "md.switched")
+@pa_solitary("ingress", "md.media")
+@pa_solitary("ingress", "md.notice")
+@pa_solitary("ingress", "md.sampled")
+@pa_solitary("ingress", "md.sample")
+@pa_solitary("ingress", "md.relayed")
+@pa_solitary("ingress", "md.set_dscp")
+@pa_solitary("ingress", "md.dscp")
+@pa_solitary("ingress", "md.to_v6")
+@pa_solitary("ingress", "md.to_v4")
+@pa_solitary("ingress", "ig_intr_md_for_dprsr.drop_ctl")
+/* In a container of 32 bits the parser could not set them in one state, and bf-p4c would split a checksum over two. */
+@pa_container_size("ingress", "hdr.ipv4.$valid", 16)
+
 /* What ingress controls are handed beside headers and metadata, and how they hand it on. */
 #define INGRESS_SWITCH in ingress_intrinsic_metadata_t ig_intr_md, in ingress_intrinsic_metadata_from_parser_t ig_prsr_md, \
     inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md, inout ingress_intrinsic_metadata_for_tm_t ig_tm_md
@@ -24,8 +41,7 @@
 #define SEND_TO(port) ig_tm_md.ucast_egress_port = port
 #define SEND_TO_GROUP(group) ig_tm_md.mcast_grp_a = group
 #define DISCARD ig_dprsr_md.drop_ctl = 1
-#define RAISE_LEARN ig_dprsr_md.digest_type = DIGEST_LEARN
-#define RAISE_LEARN6 ig_dprsr_md.digest_type = DIGEST_LEARN6
+#define RAISE_NOTICE ig_dprsr_md.digest_type = md.notice;
 
 #define EGRESS_PORT eg_intr_md.egress_port
 #define DEPARTURE_NS eg_prsr_md.global_tstamp[31:0]

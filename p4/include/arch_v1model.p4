@@ -18,9 +18,10 @@
 #define SEND_TO(port) std.egress_spec = port
 #define SEND_TO_GROUP(group) std.mcast_grp = group
 #define DISCARD mark_to_drop(std)
-#define RAISE_LEARN digest<learn_t>(DIGEST_LEARN, {hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, \
+#define RAISE_NOTICE if (md.notice == DIGEST_LEARN) { LEARN; } else if (md.notice == DIGEST_LEARN6) { LEARN6; }
+#define LEARN digest<learn_t>(DIGEST_LEARN, {hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, \
     md.notice_version, md.rtp_payload_type, md.rtp_seq, md.rtp_ssrc})
-#define RAISE_LEARN6 digest<learn6_t>(DIGEST_LEARN6, {hdr.ipv6.src_addr, hdr.ipv6.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, \
+#define LEARN6 digest<learn6_t>(DIGEST_LEARN6, {hdr.ipv6.src_addr, hdr.ipv6.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, \
     md.notice_version, md.rtp_payload_type, md.rtp_seq, md.rtp_ssrc})
 
 #define EGRESS_PORT std.egress_port

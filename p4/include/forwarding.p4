@@ -119,16 +119,14 @@ control Forwarding(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
             /* Layer2 has chosen the port. */
         } else if (hdr.ether_type.value == ETHERTYPE_ARP || md.neighbour_discovery == 1) {
             punt.apply();
-        } else if (md.routable == 0) {
+        } else if (md.routable == 0 || (!hdr.ipv4.isValid() && !hdr.ipv6.isValid())) {
             DISCARD;
-        } else if (md.hops == 0 && md.media == 0 && (hdr.ipv4.isValid() || hdr.ipv6.isValid())) {
+        } else if (md.hops == 0 && md.media == 0) {
             punt.apply();
         } else if (hdr.ipv4.isValid()) {
             route.apply();
-        } else if (hdr.ipv6.isValid()) {
-            route6.apply();
         } else {
-            DISCARD;
+            route6.apply();
         }
     }
 }

@@ -114,6 +114,7 @@ struct metadata_t {
     bit<1> switched;        /* not to be routed: the layer 2 table has said where it goes */
     bit<1> media;           /* to a relay address and media port */
     bit<1> relayed;         /* its 5-tuple has an entry */
+    bit<3> notice;          /* DIGEST_LEARN or DIGEST_LEARN6: the notice of a packet to a relay address and media port */
     bit<2> notice_version;  /* rtp_version, moved to where a notice has it in its byte */
     bit<1> sampled;
     bit<16> sample;

@@ -9,11 +9,13 @@ control Media(inout headers_t hdr, inout metadata_t md) {
     @name(".Ingress.is_media")
     action is_media() {
         md.media = 1;
+        md.notice = DIGEST_LEARN;
     }
 
     @name(".Ingress.is_media6")
     action is_media6() {
         md.media = 1;
+        md.notice = DIGEST_LEARN6;
     }
 
     @name(".Ingress.media")
@@ -57,12 +59,7 @@ control Media(inout headers_t hdr, inout metadata_t md) {
  * itself goes on to the relay server, which does its own learning. */
 control Learn(in headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     apply {
-        md.notice_version = md.rtp_version;
-        if (hdr.ipv4.isValid()) {
-            RAISE_LEARN;
-        } else {
-            RAISE_LEARN6;
-        }
+        RAISE_NOTICE
     }
 }
 

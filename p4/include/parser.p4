@@ -5,6 +5,18 @@
  * speaks against it. Whatever is odd is left as it is and forwarded as any other packet. */
 
     state parse_ethernet {
+        /* Begun here, where it costs no table. */
+        hdr.bridged.setValid();
+        hdr.bridged.nexthop = 0;
+        hdr.bridged.routed = 0;
+        hdr.bridged.last_hop = 0;
+        hdr.bridged.sampled = 0;
+        hdr.bridged.unused = 0;
+        hdr.bridged.ingress_port = INGRESS_PORT;
+#if DELAY
+        hdr.bridged.sample = 0;
+        hdr.bridged.arrival = ARRIVAL_NS;
+#endif
         pkt.extract(hdr.ethernet);
         transition select(pkt.lookahead<bit<16>>()) {
             TPID_8021Q: parse_vlan;
@@ -45,6 +57,7 @@
     }
 
     state ipv4_last_hop {
+        hdr.bridged.last_hop = 1;
         transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.flags, hdr.ipv4.frag_offset, hdr.ipv4.protocol) {
             (4, 5, 0 &&& 0b101, 0, PROTOCOL_UDP): parse_last_udp;
             default: accept;
@@ -71,6 +84,7 @@
     }
 
     state ipv6_last_hop {
+        hdr.bridged.last_hop = 1;
         transition select(hdr.ipv6.version, hdr.ipv6.next_hdr) {
             (6, PROTOCOL_UDP): parse_last_udp;
             default: accept;

@@ -11,7 +11,8 @@
 
 /* Why: what is looked up on the packet as it came (media, sample) stands before the relay, which changes it;
  * the route stands after it. Nothing else stands between these: every stage that lay between them would be
- * lost to the relay table. */
+ * lost to the relay table. So would one in which something that does not fit beside the relay table's parts had
+ * to wait for its end: the compiler places nothing of ingress while a table goes on from stage to stage. */
 control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     Layer2() layer2;
     Media() media;
@@ -28,20 +29,7 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
     Forwarding() forwarding;
 
     apply {
-        hdr.bridged.setValid();
-        hdr.bridged.nexthop = 0;
-        hdr.bridged.routed = 0;
-        hdr.bridged.last_hop = 0;
-        hdr.bridged.sampled = 0;
-        hdr.bridged.unused = 0;
-        hdr.bridged.ingress_port = INGRESS_PORT;
-#if DELAY
-        hdr.bridged.sample = 0;
-        hdr.bridged.arrival = ARRIVAL_NS;
-#endif
-        if (md.hops == 0) {
-            hdr.bridged.last_hop = 1;
-        }
+        md.notice_version = md.rtp_version;
 
         layer2.apply(hdr, md, INGRESS_SWITCH_PASSED);
         if (hdr.udp.isValid()) {
@@ -58,11 +46,7 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
         md.total_len = hdr.udp.length + IPV4_HEADER_BYTES;
 #endif
 
-        if (md.relayable == 1 && PARSED_WHOLE
-#if CHECK_LENGTHS
-            && ((hdr.ipv4.isValid() && md.excess == IPV4_HEADER_BYTES) || (!hdr.ipv4.isValid() && md.excess == 0))
-#endif
-        ) {
+        if (md.relayable == 1 && PARSED_WHOLE) {
 #if SAMPLES
             sample.apply(hdr, md);
             if (md.sampled == 1) {
@@ -76,11 +60,16 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
                 }
             }
 #endif
-            relay.apply(hdr, md);
-            if (md.relayed == 0) {
-                conference.apply(hdr, md, INGRESS_SWITCH_PASSED);
-                if (md.media == 1 && md.routable == 1) {
-                    learn.apply(hdr, md, INGRESS_SWITCH_PASSED);
+#if CHECK_LENGTHS
+            if ((hdr.ipv4.isValid() && md.excess == IPV4_HEADER_BYTES) || (!hdr.ipv4.isValid() && md.excess == 0))
+#endif
+            {
+                relay.apply(hdr, md);
+                if (md.relayed == 0) {
+                    conference.apply(hdr, md, INGRESS_SWITCH_PASSED);
+                    if (md.media == 1 && md.routable == 1) {
+                        learn.apply(hdr, md, INGRESS_SWITCH_PASSED);
+                    }
                 }
             }
         }
