@@ -7,6 +7,7 @@ import random
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from shunt.tables.target import Plan
 from shunt_softswitch import schema as softswitch
 
 SIZES = {4: 12, 16: 36}
+GENERATED = Path(__file__).parents[2] / "p4" / "generated"
 
 
 def key_bytes(key: FiveTuple) -> bytes:
@@ -86,10 +88,21 @@ def context(crc: Crc, size: int, *, name: str = "Ingress.relay", places: Sequenc
     return {"tables": [other, relay, {"name": "Ingress.relay.learn", "table_type": "action_data"}]}
 
 
-def test_the_definitions_are_the_known_crcs() -> None:
-    """The check values of the CRC catalogue, and zlib."""
+def test_definitions_are_the_known_crcs() -> None:
+    """The check values of the CRC catalogue (CRC-32, CRC-64/ECMA-182, CRC-64/XZ), and zlib."""
     assert HASH32.of(b"123456789") == 0xCBF43926 == zlib.crc32(b"123456789")
-    assert HASH48.of(b"123456789") == 0x6C40DF5F0B497347 & (1 << 48) - 1
+    assert Crc(64, 64, 0x42F0E1EBA9EA3693, False, 0, 0).of(b"123456789") == 0x6C40DF5F0B497347
+    assert Crc(64, 64, 0x42F0E1EBA9EA3693, True, 2**64 - 1, 2**64 - 1).of(b"123456789") == 0x995DC9BBDF1939FA
+
+
+@pytest.mark.parametrize("size", [12, 36])
+@pytest.mark.parametrize(("crc", "chips"), [(HASH32, ["tofino1"]), (HASH48, ["tofino1", "tofino2"])], ids=["hash32", "hash48"])
+def test_hashes_known_without_a_context_are_the_compiled_programs(crc: Crc, chips: list[str], size: int) -> None:
+    """Every bit of the matrix and of the seed, as bf-p4c gave them to the driver."""
+    built_in = LinearHash.of_crc(crc, size)
+    for chip in chips:
+        compiled = from_context((GENERATED / f"hash{crc.bits}.{chip}.context.json").read_bytes())["Ingress.relay" if size == 12 else "Ingress.relay6"]
+        assert [(hash_.bits, hash_.seed, hash_.columns) for hash_ in compiled] == [(built_in.bits, built_in.seed, built_in.columns)]
 
 
 @lru_cache

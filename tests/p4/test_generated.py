@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shunt.bfrt.proxy_hash import HASH32, LinearHash, distinct, from_context
+from shunt.bfrt.proxy_hash import from_context
 from shunt.bfrt.schema import Schema, Table
 from shunt.net import Endpoint, FiveTuple
 from shunt_softswitch import schema as softswitch_schema
@@ -96,14 +96,6 @@ def test_every_bit_of_the_hash_counts(name: str) -> None:
     for found in hashes.values():
         assert len(found) == 1
         assert found[0].bits == len(found[0].rows()) == bits
-
-
-@pytest.mark.parametrize("table, size", [("relay", 12), ("relay6", 36)])
-def test_short_hash_is_crc_32(table: str, size: int) -> None:
-    hashes = from_context((GENERATED / "hash32.tofino1.context.json").read_bytes())
-    found = [value for key, value in hashes.items() if key.rpartition(".")[2] == table]
-    # Collisions are what matters: the bits may be in another order.
-    assert len(found) == 1 and len(distinct([*found[0], LinearHash.of_crc(HASH32, size)])) == 1
 
 
 def test_collisions_are_found_by_the_compilers_own_function() -> None:

@@ -51,8 +51,12 @@ class Crc:
 
 HASH32 = Crc(32, 32, 0x04C11DB7, True, 0xFFFFFFFF, 0xFFFFFFFF)
 """RELAY_KEY=hash32: HashAlgorithm_t.CRC32."""
-HASH48 = Crc(48, 64, 0x42F0E1EBA9EA3693, False, 0, 0)
-"""RELAY_KEY=hash48: 48 bits of a CRC-64 (ECMA-182)."""
+HASH48 = Crc(48, 63, 0x05E1C3D753D46D27, False, 0, 0)
+"""RELAY_KEY=hash48: the low 48 bits of what bf-p4c makes of the CRC-64 polynomial in p4/include/arch_tna.p4.
+
+It takes the 64 bits for all terms but the last (Koopman's notation, as its own CRC-32's 82608edb is), so the
+polynomial becomes 85e1c3d753d46d27, whose highest term is x^63.
+"""
 
 
 class LinearHash:
