@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles the builds of builds.yaml with bf-p4c and reports the resources that each one takes."""
+"""Compiles the builds of builds.yaml with bf-p4c, those that are not yet there, and reports the resources that each one takes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import yaml
 HERE = Path(__file__).resolve().parent
 PROGRAM = HERE / "relay.p4"
 GENERATED = HERE / "generated"
+_MADE = "made.json"
 _ARCHITECTURE = {"tofino": "tna", "tofino2": "t2na"}
 _CHIP = {"tofino": "Tofino 1", "tofino2": "Tofino 2"}
 _HELP = """\
@@ -94,6 +95,34 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
+def _made_from(compiler: str, build: Build) -> dict[str, object]:
+    """All that a build's output depends on."""
+    return {"compiler": compiler_version(compiler), "sources": source_hash(), "chip": build.chip, "options": dict(build.options)}
+
+
+def kept_seconds(compiler: str, build: Build, out: Path) -> float | None:
+    """How long the build in a directory took, if it was made of the same sources and options by the same compiler; else None."""
+    try:
+        made = json.loads((out / _MADE).read_text())
+    except (OSError, ValueError):
+        return None
+    return float(made["seconds"]) if made["from"] == _made_from(compiler, build) else None
+
+
+def make(compiler: str, build: Build, out: Path) -> tuple[str | None, float]:
+    """Compile a build unless it is there. Returns None, or the compiler's reason for refusing, and how long the compiler took, in seconds."""
+    kept = kept_seconds(compiler, build, out)
+    if kept is not None:
+        return None, kept
+    started = time.monotonic()
+    made_from = _made_from(compiler, build)
+    reason = compile_build(compiler, build, out)
+    seconds = round(time.monotonic() - started, 1)
+    if reason is None:
+        (out / _MADE).write_text(json.dumps({"from": made_from, "seconds": seconds}) + "\n")
+    return reason, seconds
+
+
 def compile_build(compiler: str, build: Build, out: Path) -> str | None:
     """Compile into a directory. Returns None, or the compiler's reason for refusing."""
     shutil.rmtree(out, ignore_errors=True)
@@ -131,7 +160,7 @@ def read_resources(build: Build, out: Path, seconds: float) -> Resources:
     config = macros(build)
     return Resources(
         build.name, build.chip, dict(build.options), int(config["RELAY_SIZE"]), int(config["RELAY6_SIZE"]),
-        max(used_stages) + 1, mau["nStages"], *sram, *map_ram, *tcam, *hash_bits, phv_bits, PHV_BITS[build.chip], round(seconds, 1),
+        max(used_stages) + 1, mau["nStages"], *sram, *map_ram, *tcam, *hash_bits, phv_bits, PHV_BITS[build.chip], seconds,
     )  # fmt: skip
 
 
@@ -147,10 +176,13 @@ def macros(build: Build) -> dict[str, str]:
     return {**found, **build.options}
 
 
+_COLUMNS = ("RELAY_KEY", "ACTIONS", "RELAY_SIZE", "RELAY6_SIZE")
+
+
 def table(rows: list[Resources]) -> str:
     """The resources as a Markdown table."""
     lines = [
-        "| build | chip | key | actions | counted | IPv4 entries | IPv6 entries | stages | SRAM | map RAM | TCAM | hash bits | PHV bits |",
+        "| build | chip | key | actions | other options | IPv4 entries | IPv6 entries | stages | SRAM | map RAM | TCAM | hash bits | PHV bits |",
         "| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
@@ -161,8 +193,8 @@ def table(rows: list[Resources]) -> str:
                 (row.sram, row.sram_available), (row.map_ram, row.map_ram_available), (row.tcam, row.tcam_available), (row.hash_bits, row.hash_bits_available), (row.phv_bits, row.phv_bits_available),
             )),
         ]  # fmt: skip
-        counted = "yes" if config["COUNTED"] == "1" else "no"
-        lines.append(f"| {row.name} | {_CHIP[row.chip]} | {config['RELAY_KEY']} | {config['ACTIONS']} | {counted} | {row.relay:,} | {row.relay6:,} | " + " | ".join(share) + " |")
+        others = " ".join(f"`{name}={value}`" for name, value in row.options.items() if name not in _COLUMNS)
+        lines.append(f"| {row.name} | {_CHIP[row.chip]} | {config['RELAY_KEY']} | {config['ACTIONS']} | {others} | {row.relay:,} | {row.relay6:,} | " + " | ".join(share) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -182,10 +214,9 @@ def main() -> int:
     if unknown:
         print(f"no such build: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 1
+
     def one(build: Build) -> Resources | None:
-        started = time.monotonic()
-        reason = compile_build(compiler, build, arguments.out / build.name)
-        seconds = time.monotonic() - started
+        reason, seconds = make(compiler, build, arguments.out / build.name)
         if reason is not None:
             print(f"{build.name}: {reason}", file=sys.stderr, flush=True)
             return None

@@ -1,7 +1,7 @@
 # The P4 program: compiling it for Tofino, and running its packet vectors.
 .PHONY: p4 p4-generated p4-test
 
-## make p4     compile the P4 program for Tofino 1 and 2, every build, and report the resources (needs bf-p4c)
+## make p4     compile the P4 program for Tofino 1 and 2, every build that has changed, and report the resources (needs bf-p4c)
 p4: $(VENV)/.ready
 	@$(BIN)/python p4/compile.py
 

@@ -39,6 +39,24 @@ def test_a_refusal_of_the_compiler_is_reported(tmp_path: Path) -> None:
     assert "using 13" in compile_p4.compile_build(str(fake), build, tmp_path / "out")
 
 
+def test_a_build_is_compiled_again_only_when_something_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = tmp_path / "runs"
+    fake = tmp_path / "bf-p4c"
+    fake.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo 1 || echo x >> {runs}\n')
+    fake.chmod(0o755)
+    build, out = compile_p4.Build("x", "tofino", {"RELAY_SIZE": "9"}), tmp_path / "out"
+    reason, seconds = compile_p4.make(str(fake), build, out)
+    assert reason is None and compile_p4.make(str(fake), build, out) == (None, seconds)
+    assert len(runs.read_text().splitlines()) == 1
+    compile_p4.make(str(fake), compile_p4.Build("x", "tofino", {"RELAY_SIZE": "10"}), out)
+    monkeypatch.setattr(compile_p4, "source_hash", lambda: "changed")
+    compile_p4.make(str(fake), compile_p4.Build("x", "tofino", {"RELAY_SIZE": "10"}), out)
+    assert len(runs.read_text().splitlines()) == 3
+    fake.write_text("#!/bin/sh\nexit 2\n")
+    assert compile_p4.make(str(fake), build, out)[0] == "exit status 2"
+    assert compile_p4.make(str(fake), build, out)[0] == "exit status 2", "a build that failed is not there"
+
+
 def test_builds_name_options_that_the_program_has() -> None:
     known = set(re.findall(r"#ifndef (\w+)", (P4 / "include" / "config.p4").read_text()))
     builds = compile_p4.read_builds()
