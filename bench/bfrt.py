@@ -111,7 +111,7 @@ class Calls:
             self.offloader.restore(call)
 
 
-async def _measure(target: str, server: int, count: int, singles: int, repeats: int) -> dict[str, Any]:
+async def _measure(target: str, server: int, count: int, singles: int, repeats: int, only_reconcile: bool) -> dict[str, Any]:
     from shunt.tables.relay_table import RelayTable
 
     table = RelayTable(target, client_id=os.getpid())
@@ -124,10 +124,14 @@ async def _measure(target: str, server: int, count: int, singles: int, repeats: 
         calls = Calls(count, table)
         gc.freeze()
         for _ in range(repeats):
+            if only_reconcile:
+                _sure(await table.insert_many(calls.entries))
+                await _reconciling(meter, table, calls)
+                continue
             await _writes(meter, table, calls.entries, singles)
             await _beside_bulk_work(meter, table, calls.entries)
             await _reconciling(meter, table, calls)
-        return {"samples": meter.samples, "figures": _figures(meter)}
+        return {"samples": meter.samples, "figures": {} if only_reconcile else _figures(meter)}
     finally:
         await table.close()
 
@@ -224,13 +228,18 @@ def _figures(meter: Meter) -> dict[str, float]:
     }
 
 
+def _numbers(options: argparse.Namespace) -> list[str]:
+    """The command line's share that both sides need."""
+    return ["--entries", str(options.entries), "--singles", str(options.singles), "--repeats", str(options.repeats), *(["--reconcile"] if options.reconcile else [])]
+
+
 async def _serve(plane: Any, options: argparse.Namespace) -> dict[str, Any]:
     from shunt_softswitch import schema
     from shunt_softswitch.server import serve, settle_garbage_collector
     from shunt_softswitch.service import BfRuntimeService
 
     settle_garbage_collector()
-    numbers = ("--entries", str(options.entries), "--singles", str(options.singles), "--repeats", str(options.repeats))
+    numbers = _numbers(options)
     async with serve(BfRuntimeService(plane, schema.load(plane.capacity)), ["127.0.0.1:0"]) as (port,):
         client = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.bfrt", "--client", f"127.0.0.1:{port}", "--server", str(os.getpid()), *numbers), cwd=ROOT, stdout=subprocess.PIPE
@@ -275,6 +284,7 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=100_000, help="a multiple of 4")
     parser.add_argument("--singles", type=int, default=2_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--reconcile", action="store_true", help="only reconcile, and print the samples as one line of JSON")
     parser.add_argument("--quick", action="store_true", help="10,000 entries, once")
     for name in ("--client", "--server"):
         parser.add_argument(name, help=argparse.SUPPRESS)
@@ -283,7 +293,7 @@ def main() -> None:
     if options.quick:
         options.entries, options.singles, options.repeats = 10_000, 500, 1
     if options.client is not None:
-        print(json.dumps(asyncio.run(_measure(options.client, int(options.server), options.entries, options.singles, options.repeats))), flush=True)
+        print(json.dumps(asyncio.run(_measure(options.client, int(options.server), options.entries, options.singles, options.repeats, options.reconcile))), flush=True)
         return
     if options.inside:
         print(json.dumps(_inside(options)), flush=True)
@@ -291,13 +301,16 @@ def main() -> None:
     if os.geteuid() != 0:
         sys.exit("bench-bfrt makes a network namespace and loads eBPF programs: run it as root")
     machine = _machine()
-    numbers = ["--entries", str(options.entries), "--singles", str(options.singles), "--repeats", str(options.repeats)]
+    numbers = _numbers(options)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("agent", "softswitch", "."))}
     print(f"==> BF Runtime: {options.entries:,} entries, {options.repeats} times", file=sys.stderr)
     done = subprocess.run(["unshare", "--net", sys.executable, "-m", "bench.bfrt", "--inside", *numbers], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         sys.exit(f"the measurement ended with status {done.returncode}")
     found = json.loads(done.stdout.splitlines()[-1])
+    if options.reconcile:
+        print(json.dumps(found["samples"]))
+        return
     figures = found["figures"]
     met = {name: (figures[name] <= goal if name.endswith("_s") and "per_s" not in name else figures[name] >= goal) for name, goal in GOALS.items()}
     results = {

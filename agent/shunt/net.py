@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import socket
 from typing import NamedTuple
+
+
+@functools.lru_cache(maxsize=16384)
+def _packed(ip: str) -> bytes:
+    """An address read once is not read again: a call's commands name the same ones several times. Raises ValueError."""
+    address = ipaddress.ip_address(ip.strip("[]"))
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.packed
 
 
 class Endpoint(NamedTuple):
@@ -21,10 +31,7 @@ class Endpoint(NamedTuple):
         """
         if not 0 <= port <= 65535:
             raise ValueError(f"port {port} is not in 0..65535")
-        address = ipaddress.ip_address(ip.strip("[]"))
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        return cls(address.packed, port)
+        return cls(_packed(ip), port)
 
     @classmethod
     def parse(cls, text: str) -> "Endpoint":

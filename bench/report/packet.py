@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bench.report.page import Page, heading_line, markdown
+from bench.report.page import Page, heading_line, markdown, range_text
 from bench.runs import Run
 
 _COLOURS = {"ipv4": "#1b7837", "vlan": "#762a83", "ipv6": "#2166ac"}
@@ -14,28 +14,24 @@ COST_HEAD = ("packet", "entries", "payload, bytes", "ns a packet", "instructions
 OTHER_HEAD = ("figure", "found")
 
 
-def _range(one: dict[str, Any], scale: float = 1.0, digits: int = 0) -> str:
-    return f"{one['median'] / scale:,.{digits}f} ({one['least'] / scale:,.{digits}f}–{one['most'] / scale:,.{digits}f})"
-
-
 def cost_rows(results: dict[str, Any]) -> list[list[str]]:
     rows = []
     for one in results["costs"]:
         counts = [f"{one['counted'][name]:.1f}" if name in one["counted"] else "–" for name in ("instructions", "cycles", "cache_misses")]
-        rows.append([_TITLES[one["kind"]], f"{one['entries']:,}", f"{one['payload']}", _range(one["ns"]), *counts])
+        rows.append([_TITLES[one["kind"]], f"{one['entries']:,}", f"{one['payload']}", range_text(one["ns"]), *counts])
     return rows
 
 
 def other_rows(results: dict[str, Any]) -> list[list[str]]:
     live, table = results["live"], results["table"]
     rows = [[f"{_TITLES[kind]}: ns more for every tenfold number of entries", f"{value:.1f}"] for kind, value in results["slope_ns_per_decade"].items()]
-    rows += [[f"reading one cache line of the table, {int(entries):,} entries, ns", _range(one)] for entries, one in results["lines"].items()]
+    rows += [[f"reading one cache line of the table, {int(entries):,} entries, ns", range_text(one)] for entries, one in results["lines"].items()]
     if results["not_counted"]:
         rows.append(["the processor's counters", f"cannot be read here ({results['not_counted']})"])
-    alone = _range(live["alone"], 1e6, 2) if math.isfinite(live["alone"]["most"]) else "more than could be told from the generator's own"
+    alone = range_text(live["alone"], 2, 1e6) if math.isfinite(live["alone"]["most"]) else "more than could be told from the generator's own"
     rows += [
-        ["one core that generates, relays and receives, million packets/s", _range(live["relay"], 1e6, 2)],
-        ["the same without the relay, million packets/s", _range(live["direct"], 1e6, 2)],
+        ["one core that generates, relays and receives, million packets/s", range_text(live["relay"], 2, 1e6)],
+        ["the same without the relay, million packets/s", range_text(live["direct"], 2, 1e6)],
         ["one core that only relays (from these two), million packets/s", alone],
         ["lost in these runs", f"{live['lost']:,} of {live['sent']:,}"],
         ["entries inserted / read with counters / deleted a second", " / ".join(f"{table[f'{name}_per_s']:,.0f}" for name in ("inserted", "read", "deleted"))],

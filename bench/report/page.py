@@ -29,6 +29,20 @@ figure { margin: 1rem 0; } figcaption { font-size: 13px; color: #555; } svg { ma
 """
 
 
+TARGET_HEAD = ("target", "wanted", "found", "")
+
+
+def target_rows(results: dict[str, Any]) -> list[list[str]]:
+    """Targets beside what was found; `wanted` – is a figure that has no target."""
+    verdicts = {True: "met", False: "MISSED", None: "not measured"}
+    return [[row["target"], row["wanted"], row["found"], "" if row["wanted"] == "–" else verdicts[row["met"]]] for row in results["targets"]]
+
+
+def range_text(one: dict[str, Any], digits: int = 0, scale: float = 1.0) -> str:
+    """A median with the least and the most in brackets."""
+    return f"{one['median'] / scale:,.{digits}f} ({one['least'] / scale:,.{digits}f}–{one['most'] / scale:,.{digits}f})"
+
+
 class Page:
     """Collects the parts of a page; text() is the page."""
 
@@ -59,6 +73,10 @@ class Page:
             mark = f' class="{classes[n]}"' if n < len(classes) and classes[n] else ""
             lines.append(f"<tr{mark}>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>")
         self._parts.append("\n".join(lines) + "</table>")
+
+    def targets(self, rows: Sequence[Sequence[str]]) -> None:
+        """The table of targets, met and missed marked."""
+        self.table(TARGET_HEAD, rows, [{"met": "met", "MISSED": "missed"}.get(row[3], "") for row in rows])
 
     @contextmanager
     def plot(self, caption: str, *, columns: int = 1, height: float = 3.2) -> Iterator[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.load import bin_edge
-from bench.report.page import COLOURS, Page, heading_line, markdown
+from bench.report.page import COLOURS, TARGET_HEAD, Page, heading_line, markdown, range_text, target_rows
 from bench.runs import Run
 
 Read = Callable[[str], list[dict[str, Any]]]
@@ -16,18 +16,14 @@ def _us(ns: float) -> str:
     return f"{ns / 1000:,.1f}"
 
 
-def _range(one: dict[str, Any], digits: int = 0, scale: float = 1.0) -> str:
-    return f"{one['median'] / scale:,.{digits}f} ({one['least'] / scale:,.{digits}f}–{one['most'] / scale:,.{digits}f})"
-
-
 def cost_rows(results: dict[str, Any]) -> list[list[str]]:
     rows = []
     for name, one in results["figures"].items():
         if "cpu_ns" not in one:
             continue
-        ratio = _range(one["ratio"], 1) if "ratio" in one and name != "shunt" else ""
-        above = _range(one["above_floor_ns"]) if one["above_floor_ns"] and name != "redirect" else ""
-        rows.append([results["titles"][name], _range(one["cpu_ns"]), ratio, above, _range(one["p50_ns"], 1, 1000), _range(one["p99_ns"], 1, 1000), f"{one['lost']:,} of {one['sent']:,}"])
+        ratio = range_text(one["ratio"], 1) if "ratio" in one and name != "shunt" else ""
+        above = range_text(one["above_floor_ns"]) if one["above_floor_ns"] and name != "redirect" else ""
+        rows.append([results["titles"][name], range_text(one["cpu_ns"]), ratio, above, range_text(one["p50_ns"], 1, 1000), range_text(one["p99_ns"], 1, 1000), f"{one['lost']:,} of {one['sent']:,}"])
     return rows
 
 
@@ -49,13 +45,6 @@ def limit_rows(results: dict[str, Any]) -> list[list[str]]:
 
 
 LIMIT_HEAD = ("relay", "packets/s before loss or lateness", "two-way calls", "ended by", "delay p99 there, µs", "CPU ns a packet there, receiving included")
-TARGET_HEAD = ("target", "wanted", "found", "")
-
-
-def target_rows(results: dict[str, Any]) -> list[list[str]]:
-    return [[row["target"], row["wanted"], row["found"], "" if row["wanted"] == "–" else {True: "met", False: "MISSED", None: "not measured"}[row["met"]]] for row in results["targets"]]
-
-
 def print_targets(results: dict[str, Any]) -> int:
     """Print what was found beside what was promised; the exit status."""
     for row in cost_rows(results):
@@ -96,16 +85,15 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], read: Read)
     )
     for text in (*results["missing"], *results["remarks"]):
         page.remark(text)
-    rows = target_rows(results)
     page.heading("Targets")
-    page.table(TARGET_HEAD, rows, [{"met": "met", "MISSED": "missed"}.get(row[3], "") for row in rows])
+    page.targets(target_rows(results))
     page.heading("10,000 packets/s")
     page.table(COST_HEAD, cost_rows(results))
     page.paragraph(
         "XDP that only redirects is the floor: a frame comes in by one veth and goes out by the other. What a relay costs beyond it is the relay's own work; the floor itself is "
         "receiving and sending on veths, one frame at a time, and no program in XDP can cost less here."
     )
-    page.paragraph(f"Median of the repetitions, least and most in brackets. The bare wire: {_range(results['direct_ns'])} ns a packet, known to {results['doubt_ns']:.0f} ns.")
+    page.paragraph(f"Median of the repetitions, least and most in brackets. The bare wire: {range_text(results['direct_ns'])} ns a packet, known to {results['doubt_ns']:.0f} ns.")
     with page.plot("CPU time per relayed packet at 10,000 packets/s; bars are medians, lines the range of the repetitions.") as axes:
         named = [(name, one["cpu_ns"]) for name, one in figures.items() if "cpu_ns" in one]
         medians = [max(one["median"], 1) for _, one in named]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from shunt import limits
@@ -25,6 +26,12 @@ PATIENCE_S = 0.25
 _AT_ONCE = 2000  # calls to a group: encoding them holds up the event loop
 
 
+def _give_up(written: asyncio.Future[None]) -> None:
+    if not written.done():
+        limits.count("journal_slow")
+        written.set_result(None)
+
+
 class Journal:
     """Marks and groups over a Store. That another agent has taken over (Fenced) is a failure like any other: the lease finds out too."""
 
@@ -38,7 +45,7 @@ class Journal:
         self._due = asyncio.Event()
         self._marked = 0
         self._written = 0
-        self._progress = asyncio.Event()
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # goals in order
         self._writer: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -78,17 +85,17 @@ class Journal:
         goal = self._marked
         if self._written >= goal:
             return True
-        deadline = asyncio.get_running_loop().time() + PATIENCE_S
-        while self._written < goal:
-            if self.failing or self._writer is None:
-                return False
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._progress.wait()
-            except TimeoutError:
-                limits.count("journal_slow")
-                return False
-        return True
+        if self.failing or self._writer is None:
+            return False
+        loop = asyncio.get_running_loop()
+        written = loop.create_future()
+        self._waiting.append((goal, written))
+        timer = loop.call_later(PATIENCE_S, _give_up, written)
+        try:
+            await written
+        finally:
+            timer.cancel()
+        return self._written >= goal
 
     async def _write_groups(self) -> None:
         while True:
@@ -138,8 +145,12 @@ class Journal:
         self._wake()
 
     def _wake(self) -> None:
-        self._progress.set()
-        self._progress = asyncio.Event()
+        """Wake those whose marks are written; while the store fails, all."""
+        waiting = self._waiting
+        while waiting and (self.failing or waiting[0][0] <= self._written or waiting[0][1].done()):
+            _, written = waiting.popleft()
+            if not written.done():
+                written.set_result(None)
 
     async def close(self, *, keep: bool = True) -> None:
         """Write what is marked, unless not to be kept (another agent writes now), and close the store."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,10 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS call (call_id TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS relay_session (id TEXT PRIMARY KEY, body TEXT NOT NULL);
 """
+
+
+# How long the event loop may keep the interpreter's lock while the journal's thread wants it: answers wait for that thread.
+_SWITCH_S = 0.0005
 
 
 class SqliteStore:
@@ -34,6 +39,7 @@ class SqliteStore:
             raise JournalError(f"{self.name}: {error}") from error
 
     async def open(self) -> None:
+        sys.setswitchinterval(_SWITCH_S)
         self._db = await self._do(self._open)
 
     def _open(self) -> sqlite3.Connection:

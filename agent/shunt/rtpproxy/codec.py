@@ -7,6 +7,7 @@ Names follow the protocol: U (update, the offer), L (lookup, the answer), D (del
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from dataclasses import dataclass, field
@@ -159,7 +160,7 @@ class Command:
         if self.address is None:
             return False
         try:
-            return ipaddress.ip_address(self.address).is_unspecified
+            return _ip(self.address).is_unspecified
         except ValueError:
             return False
 
@@ -433,10 +434,15 @@ def _address_at(text: str, i: int) -> tuple[str | None, int]:
 
 def _is_address(text: str) -> bool:
     try:
-        ipaddress.ip_address(text)
+        _ip(text)
     except ValueError:
         return False
     return True
+
+
+@functools.lru_cache(maxsize=16384)
+def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(text)
 
 
 def sub_lookup(command: Command) -> Command | None:

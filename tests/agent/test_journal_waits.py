@@ -1,0 +1,103 @@
+"""Answers wait for the journal: each for what it promises and no longer, in order, and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from shunt.calls.model import Call
+from shunt.journal import keeper
+from shunt.journal.keeper import Journal
+from shunt.journal.store import JournalError
+
+
+class _Store:
+    """Writes a group when told to."""
+
+    name = "a store"
+
+    def __init__(self) -> None:
+        self.groups: list = []
+        self.gates: list[asyncio.Event] = []
+        self.error: JournalError | None = None
+
+    async def write(self, group) -> None:
+        gate = asyncio.Event()
+        self.gates.append(gate)
+        await gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.groups.append(group)
+
+    async def close(self) -> None:
+        pass
+
+
+def _call(name: str) -> Call:
+    call = Call(name, "relay", 0.0, 0.0)
+    call.lines.append(SimpleNamespace(released="over"))
+    return call
+
+
+@pytest.fixture
+async def journal():
+    made = Journal(_Store())
+    made.start()
+    yield made
+    await made.close(keep=False)
+
+
+async def _until(condition) -> None:
+    deadline = time.monotonic() + 2
+    while not condition() and time.monotonic() < deadline:
+        await asyncio.sleep(0.001)
+    assert condition()
+
+
+async def test_an_answer_waits_for_its_own_group_and_not_for_later_ones(journal):
+    store = journal.store
+    journal.call_changed(_call("a"))
+    first = asyncio.create_task(journal.kept())
+    await _until(lambda: len(store.gates) == 1)
+    journal.call_changed(_call("b"))  # while the first group is being written
+    second, third = asyncio.create_task(journal.kept()), asyncio.create_task(journal.kept())
+    await asyncio.sleep(0)
+    store.gates[0].set()
+    assert await first is True
+    await _until(lambda: len(store.gates) == 2)
+    assert not second.done() and not third.done()
+    store.gates[1].set()
+    assert await second is True and await third is True
+    assert [set(group.calls) for group in store.groups] == [{"a"}, {"b"}]
+    assert await journal.kept() is True
+
+
+async def test_a_store_that_fails_or_hangs_holds_nobody_up(journal, monkeypatch):
+    monkeypatch.setattr(keeper, "PATIENCE_S", 0.05)
+    store = journal.store
+    journal.call_changed(_call("a"))
+    began = time.monotonic()
+    assert await journal.kept() is False
+    assert 0.04 < time.monotonic() - began < 1.0
+    monkeypatch.setattr(keeper, "PATIENCE_S", 5.0)
+    waiting = [asyncio.create_task(journal.kept()) for _ in range(3)]
+    await asyncio.sleep(0)
+    store.error = JournalError("no room")
+    store.gates[0].set()
+    assert await asyncio.wait_for(asyncio.gather(*waiting), 1) == [False] * 3
+    assert journal.failing and await journal.kept() is False
+
+
+async def test_a_cancelled_wait_does_not_hold_up_the_others(journal):
+    store = journal.store
+    journal.call_changed(_call("a"))
+    gone, other = asyncio.create_task(journal.kept()), asyncio.create_task(journal.kept())
+    await _until(lambda: len(store.gates) == 1)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    store.gates[0].set()
+    assert await asyncio.wait_for(other, 1) is True
