@@ -49,6 +49,8 @@ ON_THE_WAY_S = 0.3  # for what is under way to arrive
 LEFT_BEHIND_S = 75.0  # more than the relay's own time-out: what nobody ended is gone by then
 # A process that has just answered has work to do before it does what it did before.
 SETTLING_S = 1.0
+MOST_STORIES = 100
+STALE_S = 10.0  # for which the entry of a call that ended unseen may still be in
 
 
 @dataclass
@@ -111,6 +113,7 @@ class Run:
         self.failed: list[tuple[float, float, str]] = []
         self.placed = 0
         self.overflown = 0
+        self._stories = MOST_STORIES
         self._ports: dict[int, list[tuple[str, float, float]]] = {}  # relay ports, with the calls that had them, from when until when
         self._pending: set[asyncio.Task[None]] = set()
         self._away: set[str] = set()
@@ -126,6 +129,7 @@ class Run:
         self.work.mkdir(parents=True)
         with Topology("kills") as topology, Phones(topology, "caller") as caller, Phones(topology, "callee") as callee:
             edge, redis = Edge(topology, self.work, self.sip_server, self.relay), RedisServer(topology, self.work)
+            self.edge = edge
             for process in (edge.agent, edge.softswitch):
                 process.argv = ["nice", "-n", str(PRIORITY - os.nice(0)), *process.argv]  # as their units start them
             config = edge.shunt_config() | {"log": {"level": "info"}}
@@ -201,7 +205,7 @@ class Run:
         await asyncio.sleep(RESTART_AFTER)
         await asyncio.to_thread(start)
         if kill.part == "agent":
-            while await load.client.command("V", tries=1, timeout=1.0) is None:
+            while await load.client.command("V", tries=1, timeout=0.1) is None:
                 pass
         kill.back = self.now
         self._away.discard(kill.part)
@@ -242,9 +246,17 @@ class Run:
         for sender, port, hearer, ssrc in (("caller", call.caller_sends[1], load.callee, call.ssrc), ("callee", call.callee_sends[1], load.caller, call.ssrc + 1)):
             self._count(call.call_id, sender, port, ended[sender], hearer, ssrc)
             self._ports.setdefault(port, []).append((call.call_id, began, self.now))
+        if self._stories and any(loss.call_id == call.call_id for loss in self.account.losses[-8:]):
+            self._stories -= 1
+            await asyncio.to_thread(self._keep_story, call.call_id)
         hanging = self.now
         await load.hang_up(call)
         self.failed += [(hanging, self.now, what) for what in load.failed if what.startswith(f"{call.call_id}:")]
+
+    def _keep_story(self, call_id: str) -> None:
+        """What the agent knows of a call that lost packets, for whoever looks into it later."""
+        with contextlib.suppress(LabError, OSError):
+            (self.work / f"{call_id}.history.json").write_text(json.dumps(self.edge.get(f"/v1/calls/{call_id}/history"), indent=1))
 
     def _count(self, call_id: str, sender: str, port: int, ended: tuple[int, float, float], hearer: Phones, ssrc: int) -> None:
         sent, first, last = ended
@@ -273,12 +285,21 @@ class Run:
                 continue
             if kill.covers(loss.begin, loss.end):
                 return f"{kill.part} dead from {kill.at:.1f} to {kill.back:.1f} s, and the stream not yet in the data plane"
-            other = next((name for name, begin, end in self._ports.get(loss.port, ()) if name != loss.call_id and begin < kill.at < end and end + SETTLING_S > loss.begin), None)
-            if carrier == "relay" and other is not None:
+            other = self._neighbour(loss, lambda begin, end: begin < kill.at < end and end + SETTLING_S > loss.begin)
+            if carrier == "relay" and other:
                 return f"the relay died at {kill.at:.1f} s, forgot that {other} has port {loss.port}, and gave it out again"
             if carrier == "relay" and not loss.offloaded_from:
                 return f"its session died with the relay at {kill.at:.1f} s, and the call had been set up without the agent"
+        for kill in self.kills:
+            if kill.part in ("agent", "softswitch") and kill.at <= loss.end:
+                other = self._neighbour(loss, lambda begin, end: kill.covers(end, end) and loss.begin - end < STALE_S)
+                if other:
+                    return f"{other} ended while the {kill.part} was dead ({kill.at:.1f} to {kill.back:.1f} s), and the relay gave its port {loss.port} out again before the entry was out"
         return ""
+
+    def _neighbour(self, loss: Loss, fits: Callable[[float, float], bool]) -> str:
+        """Another call with the same relay port whose begin and end fit; "" where there is none."""
+        return next((name for name, begin, end in self._ports.get(loss.port, ()) if name != loss.call_id and fits(begin, end)), "")
 
     def _dead(self, begin: float, end: float) -> str:
         return ", ".join(f"{kill.part} killed at {kill.at:.1f} s" for kill in self.kills if kill.covers(begin, end))
@@ -332,7 +353,7 @@ def report(result: dict[str, Any], show: Callable[[str], None] = print) -> None:
     for loss in result["losses"]:
         show(
             f"lost: {loss['packets']} of {loss['call_id']} from the {loss['sender']} ({loss['first']}-{loss['last']}, {loss['begin']:.2f} to {loss['end']:.2f} s; "
-            f"in the data plane from {loss['offloaded_from'] or 'never'}): {loss['cause'] or 'NO CAUSE'}"
+            f"in the data plane from {loss['offloaded_from'] or 'never'}): {loss['cause'] or 'NO CAUSE'}" + (f" (port {loss['port']})" if not loss["cause"] else "")
         )
     for call in result["failed_calls"]:
         show(f"failed: {call['what']} ({call['from']:.1f} to {call['to']:.1f} s): {call['cause'] or 'NO CAUSE'}")

@@ -43,7 +43,7 @@ from shunt.learning.scanners import Scanners
 from shunt.net import Endpoint, FiveTuple
 from shunt.observers import Observers
 from shunt.offload import Offloader
-from shunt.relay.notify import NotifySender, parse_target
+from shunt.relay.notify import NotifySender, NotifyTarget
 from shunt.relay.relay import BuiltinRelay
 from shunt.rtpproxy import codec
 from shunt.standby.fence import FencedTable
@@ -65,6 +65,7 @@ _VIEWS_AT_ONCE = 25  # before commands have their turn
 _WAKE_AT_ONCE = 100  # calls read from the journal before commands have their turn
 _COUNTERS_PATIENCE_S = 1.0  # a list of calls is worth having without the latest counters too
 _BIND_PATIENCE_S = 1.0  # for a data plane that does not answer when this agent takes over
+_TAKE_OVER_FIRST_S = 1.0  # that the REST API waits for a take-over which may be due at the start
 _RIVAL_PATIENCE_S = 5.0  # for another agent to let go of the data plane
 
 
@@ -83,6 +84,7 @@ class Agent:
         )
         self.role: Role | None = None
         self.journal = Journal(self._make_store()) if config.journal else None
+        self.notifier = NotifySender(self._may_notify)
         self.builtin = self._make_builtin()
         self.pool = RelayPool(self._make_relays())
         symmetric = {BUILTIN, *(r.name for r in config.relays if r.symmetric)}
@@ -107,8 +109,7 @@ class Agent:
             self._watch_binding(self.role, self.table)
         if self.journal is not None:
             self.offloader.line_changed = lambda line: self.journal.call_changed(line.call)
-        self.notifier = NotifySender()
-        self.upkeep = Upkeep(self.pool, self.offloader, self._notify)
+        self.upkeep = Upkeep(self.pool, self.offloader, self.notifier.notify)
         self.proxy = ControlProxy(self.pool, self.book, self.offloader)
         handle = self._handle if self.role is None else self.role.handle
         self.listeners = [ControlListener(address, handle, allow=config.control.allow) for address in config.control.listen]
@@ -165,7 +166,7 @@ class Agent:
             return None
         return BuiltinRelay(
             [str(a) for a in settings.addresses], settings.ports.first, settings.ports.last, ttl=float(settings.ttl), quarantine=float(settings.quarantine),
-            policy=self.latch_policy,
+            policy=self.latch_policy, notifier=self.notifier, packet_limit=settings.packet_limit,
         )
 
     def _make_relays(self) -> list[Relay]:
@@ -209,22 +210,12 @@ class Agent:
             await self.journal.kept()
         return reply
 
-    async def _notify(self, socket: str, tag: str, peer_ip: str | None) -> None:
-        """Tell the SIP server of a media time-out, unless the socket that its command named is not a permitted one."""
-        try:
-            target = parse_target(socket, peer_ip)
-        except ValueError as error:
-            log.warning("media time-out not told: %s", error)
-            return
+    def _may_notify(self, target: NotifyTarget, peer_ip: str | None) -> bool:
+        """Whether the SIP server may be told of a media time-out at the socket that its command named."""
         allowed = self.config.notify.allow
         if allowed is not None:
-            permitted = str(target) in allowed
-        else:
-            permitted = bool(target.path) or target.host == peer_ip or ipaddress.ip_address(target.host).is_loopback
-        if not permitted:
-            log.warning("media time-out not told: notify socket %s is not permitted (notify.allow)", target)
-            return
-        await self.notifier.notify(socket, tag, peer_ip)
+            return str(target) in allowed
+        return bool(target.path) or target.host == peer_ip or ipaddress.ip_address(target.host).is_loopback
 
     def _keep_builtin(self) -> None:
         """The built-in relay's sockets die with the agent: its sessions are journalled so that the next one reopens them."""
@@ -248,6 +239,7 @@ class Agent:
             await self._take_over()
         else:
             self._taking_over = asyncio.get_running_loop().create_task(self._stand_by(self.role))
+            await asyncio.wait({self._taking_over}, timeout=_TAKE_OVER_FIRST_S)
         await self._start_api()
 
     async def open(self) -> None:
@@ -319,7 +311,7 @@ class Agent:
         if self.journal is not None:
             self._dormant, sessions = await self.journal.rows()
             if self.builtin is not None:
-                self.builtin.adopt([json.loads(body) for body in sessions.values()])
+                await self.builtin.take_over([json.loads(body) for body in sessions.values()])
             self.journal.start()
         if self.builtin is not None:
             await self.builtin.start()
@@ -403,11 +395,11 @@ class Agent:
             if self.builtin is not None and in_charge:
                 self._keep_builtin()
             await self.journal.close(keep=in_charge)
-        if self.role is not None:
-            await self.role.close()
         for relay in self.pool.relays:
             if relay.close is not None:
                 await relay.close()
+        if self.role is not None:
+            await self.role.close()  # when the relay's ports are free: the other agent opens them at once
         await self.notifier.close()
 
     async def _watch_totals(self) -> None:

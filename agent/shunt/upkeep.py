@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 RAISED_TTL = 3600
 AUDIT_AFTER = 15.0  # seconds; longer than any write may take
 _REFRESH = RAISED_TTL / 3
+_ENDED_IDLE_MS = 1000
+_FEW_FORGOTTEN = 200  # to be looked at every second
 _AT_ONCE = 64  # commands to one relay in flight: its control thread also serves the SIP server
 
 Notify = Callable[[str, str, str | None], Awaitable[None]]
@@ -43,7 +45,7 @@ class Upkeep:
         self._in_flight = asyncio.Semaphore(_AT_ONCE)
         self._unsure = 0
         self._audit_at: float | None = None
-        self._forgotten: list[MediaLine] = []
+        self._forgotten: list[tuple[MediaLine, int]] = []  # with the milliseconds without a packet after which they are over
 
     async def run(self) -> None:
         """Tick for ever, and poll each relay beside it, so that a dead one holds nothing up."""
@@ -69,6 +71,8 @@ class Upkeep:
             if line.resume_at is not None and now >= line.resume_at:
                 log.info("%s: no delete followed the BYE; learning again", line.call.call_id, extra={"call_id": line.call.call_id})
                 await self.offloader.resume(line)
+        if len(self._forgotten) <= _FEW_FORGOTTEN:
+            await self._sweep_forgotten()
         shortest = min((relay.ttl for relay in self.pool.relays), default=60.0)
         if now - self._swept_at >= min(5.0, shortest / 4):
             self._swept_at = now
@@ -156,29 +160,38 @@ class Upkeep:
     async def verify(self, lines: list[MediaLine]) -> None:
         """After a restart: let go of the lines whose session ended while nobody was listening.
 
-        A relay that has died meanwhile forgot calls that go on in the data plane: those are let go of once no packet meets their entries.
+        Never of one whose entries carry media: a relay that has died meanwhile forgot calls that go on in the data plane.
         """
         for relay in self.pool.relays:
             await relay.poll()
-        gone = []
+        gone: list[MediaLine] = []
+        known_since: dict[str, float] = {}
         for line in lines:
             relay = self._relay(line)
-            if relay is not None and await self._relay_packets(line, relay) == "gone":
-                (self._forgotten if line.offloaded else gone).append(line)
-        await self.offloader.release(gone, reasons.RELAY_TIMEOUT)
+            said = None if relay is None else await self._relay_packets(line, relay)
+            if said == "gone":
+                gone.append(line)
+            elif said is not None:
+                known_since[line.call.relay] = min(line.created, known_since.get(line.call.relay, line.created))
+        await self.offloader.release([line for line in gone if not line.offloaded], reasons.RELAY_TIMEOUT)
+        for line in gone:
+            if line.offloaded:
+                # A relay that remembers an older session has not died since: this one was ended.
+                ended = known_since.get(line.call.relay, line.created) < line.created
+                self._forgotten.append((line, _ENDED_IDLE_MS if ended else ORPHAN_IDLE_MS))
 
     async def _sweep_forgotten(self) -> None:
         table = self.offloader.table
-        self._forgotten = [line for line in self._forgotten if line.released is None]
+        self._forgotten = [(line, patience) for line, patience in self._forgotten if line.released is None]
         if not self._forgotten or table is None or not table.connected:
             return
         try:
-            await self.offloader.read_live(self._forgotten)
+            await self.offloader.read_live([line for line, _ in self._forgotten])
         except DataPlaneUnavailable:
             return
         over = []
-        for line in self._forgotten:
-            if all(stream.installed is None or _is_idle(stream) for stream in line.streams):
+        for line, patience in self._forgotten:
+            if all(stream.installed is None or _is_idle(stream, patience) for stream in line.streams):
                 relay = self._relay(line)
                 if relay is not None and await self._relay_packets(line, relay) == "gone":  # a re-INVITE may have made it known again
                     over.append(line)
@@ -243,8 +256,8 @@ class Upkeep:
             await self.notify(line.notify_socket, line.notify_tag, line.peer_ip)
 
 
-def _is_idle(stream: Stream) -> bool:
-    """Whether no packet has met a stream's entry for long; a switch tells no times, only that an entry has fallen idle."""
+def _is_idle(stream: Stream, patience_ms: int) -> bool:
+    """Whether no packet has met a stream's entry for so long; a switch tells no times, only that an entry has fallen idle."""
     if stream.live is None or stream.live.idle_ms is None:
         return stream.idle_since is not None
-    return stream.live.idle_ms > ORPHAN_IDLE_MS
+    return stream.live.idle_ms > patience_ms

@@ -111,6 +111,28 @@ async def test_calls_that_a_dead_relay_forgot_go_on_until_they_are_silent():
     assert core.table.held == {} and core.stream()["reason"] == "relay-timeout"
 
 
+async def test_a_call_that_was_ended_while_no_agent_was_there_goes_soon_after_its_media():
+    """The relay remembers an older call, so it has not died: the other one was ended by a delete that no agent saw."""
+    core = Core()
+    upkeep, _ = clockwork(core)
+    await core.pool.relays[0].poll()
+    await core.call("older", "10.91.1.3 6000", "10.91.2.3 7000")
+    core.now += 5
+    await offloaded(core)
+    for key in [key for key in core.relay.sessions if key[0] == "c1"]:
+        del core.relay.sessions[key]
+    for stat in core.table.counts.values():
+        stat.idle_ms = 300
+    await upkeep.verify(core.book.lines())
+    await upkeep.tick()
+    assert len(core.table.held) == 2
+    for stat in core.table.counts.values():
+        stat.idle_ms = 1200
+    core.now += 1
+    await upkeep.tick()
+    assert core.table.held == {} and core.stream()["reason"] == "relay-timeout" and core.book.call("older").lines[0].released is None
+
+
 async def test_one_live_direction_keeps_a_call():
     core = Core()
     upkeep, sent = clockwork(core)

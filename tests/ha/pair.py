@@ -215,4 +215,4 @@ async def timed(work: Awaitable[Any]) -> float:
     return time.monotonic() - began
 
 
-STOP, CONTINUE, TERMINATE = signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM
+KILL, STOP, CONTINUE, TERMINATE = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from shunt.control.upstream import RelayError
-from tests.ha.pair import CONTINUE, STOP, TERMINATE, Bridge, Pair, pair_in, timed
+from tests.ha.pair import CONTINUE, KILL, STOP, TERMINATE, AgentProcess, Bridge, Pair, media_ports, pair_in, timed
+from tests.lab.redis import LocalRedis
 
 pytestmark = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
 
@@ -89,6 +90,28 @@ async def test_an_agent_that_leaves_hands_over_at_once(pair: Pair) -> None:
     assert took < 1.0, f"{took:.2f} s\n{pair.b.tail()}"
     status = await pair.b.until(lambda s: s["role"] == "active" and s["data_plane"]["ours"] == 2)
     assert status["calls"] == 1 and len(pair.plane.table) == 2
+
+
+@pytest.mark.parametrize("how", [KILL, TERMINATE])
+async def test_the_built_in_relays_ports_change_hands(tmp_path: Path, how: int) -> None:
+    """Two agents on one host with the built-in relay: the second opens the same ports, also while the first is still letting go of them."""
+    redis = LocalRedis(tmp_path).start()
+    config = {"builtin_relay": {"addresses": ["127.0.0.1"], "ports": media_ports()}, "journal": {"redis": redis.url, "group": "ports"}}
+    a, b = AgentProcess(tmp_path, "a", config), AgentProcess(tmp_path, "b", config)
+    try:
+        await a.start().until(lambda s: s["role"] == "active")
+        await b.start().until(lambda s: s["role"] == "standby")
+        calls = [f"Uc8 call-{n} 10.94.1.2 6000 A" for n in range(40)]
+        before = [await a.say(text) for text in calls]
+        assert len(set(before)) == 40 and await b.say(calls[0]) == before[0], "either address serves"
+        a.signal(how)
+        assert [await b.say(text) for text in calls] == before, b.tail()
+        await b.until(lambda s: s["role"] == "active" and s["calls"] == 40)
+    finally:
+        for agent in (a, b):
+            agent.kill()
+            await agent.client.close()
+        redis.kill()
 
 
 async def test_the_standby_passes_commands_on(pair: Pair) -> None:

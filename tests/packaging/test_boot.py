@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -40,6 +41,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
         self._outer: subprocess.Popen[bytes] | None = None
+        self._redis: subprocess.Popen[bytes] | None = None
         self._init = 0
 
     def boot(self) -> None:
@@ -54,6 +56,9 @@ class Machine:
         self.until(lambda: self.run("systemctl", "is-system-running", check=False).strip() in ("running", "degraded"), "systemd did not come up")
 
     def destroy(self) -> None:
+        if self._redis is not None:
+            self._redis.kill()
+            self._redis.wait(10)
         if self._outer is not None:
             if self._init:
                 os.kill(self._init, signal.SIGKILL)  # and with it everything in its namespace
@@ -77,11 +82,23 @@ class Machine:
             assert time.monotonic() < deadline, otherwise + (self.run("journalctl", "--no-pager", "--lines=40", check=False) if self._init else "")
             time.sleep(0.1)
 
-    def say(self, command: str) -> str:
+    def start_redis(self) -> None:
+        """A Redis of this test's in the machine's network, as redis-server.service would be there; destroy() ends it."""
+        folder = self.root.parent / "redis"
+        folder.mkdir()
+        command = ["nsenter", f"--target={self._init}", "--net", "redis-server", "--bind", "127.0.0.1", "--port", "6379", "--appendonly", "yes", "--dir", str(folder)]
+        self._redis = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def role(self, port: int) -> str:
+        """What the agent with its API at this port says it is; "" when it does not answer."""
+        said = self.run("shunt", "status", "--json", "--api", f"127.0.0.1:{port}", check=False)
+        return json.loads(said)["role"] if said.startswith("{") else ""
+
+    def say(self, command: str, port: int = test_deb.CONTROL) -> str:
         """A SIP server's command to the agent, sent again until there is a reply, as SIP servers do."""
         script = (
             "import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.settimeout(0.3)\nfor _ in range(60):\n    try:\n"
-            f"        s.sendto(b'1_1 ' + sys.argv[1].encode(), ('127.0.0.1', {test_deb.CONTROL}))\n        print(s.recv(1000).decode().split(' ', 1)[1], end='')\n        break\n"
+            f"        s.sendto(b'1_1 ' + sys.argv[1].encode(), ('127.0.0.1', {port}))\n        print(s.recv(1000).decode().split(' ', 1)[1], end='')\n        break\n"
             "    except OSError:\n        pass\n"
         )
         return self.run("python3", "-c", script, command).strip()
@@ -148,3 +165,46 @@ def test_services_under_systemd(machine: Machine, tmp_path: Path) -> None:
     machine.run("dpkg", "--purge", "shunt")
     assert machine.show("shunt-agent", "ActiveState") == "inactive"
     assert "shunt" not in machine.run("ls", "/sys/fs/bpf").split()
+
+
+_PAIR = """\
+builtin_relay: {addresses: [10.94.1.1], ports: "36000-36099"}
+data_plane: {target: "127.0.0.1:50052"}
+journal: {redis: "redis://127.0.0.1:6379/0"}
+softswitch: {interfaces: [in0], capacity: 1000}
+"""
+_STANDBY = _PAIR + """\
+control: {listen: ["udp:127.0.0.1:22223"]}
+api: {listen: "127.0.0.1:8078"}
+"""
+_TAKE_OVER_S = 2.0
+_LATE_S = 1.0  # for starting the program that asks, on a busy machine
+
+
+def test_a_warm_standby(machine: Machine, tmp_path: Path) -> None:
+    """Two units on one Redis: the second takes over from the first, the first stands by when it is back, and an upgrade of both ends no call."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed")
+    _install(machine, test_deb.PACKAGES[-1])
+    machine.start_redis()
+    (machine.root / "etc/shunt/shunt.yaml").write_text(_PAIR)
+    (machine.root / "etc/shunt/standby.yaml").write_text(_STANDBY)
+    machine.run("chgrp", "shunt", "/etc/shunt/standby.yaml")
+    machine.run("systemctl", "enable", "--now", "shunt-softswitch", "shunt-agent")
+    machine.until(lambda: machine.role(8077) == "active", "the agent is not in charge")
+    machine.run("systemctl", "enable", "--now", "shunt-standby")
+    machine.until(lambda: machine.role(8078) == "standby", "the standby does not stand by")
+    port = machine.say("Uc8 call-1 10.94.1.2 6000 from").split()[0]
+    assert port.isdigit() and machine.say("Uc8 call-1 10.94.1.2 6000 from", 22223).split()[0] == port, "either address serves"
+
+    machine.run("systemctl", "kill", "--signal=KILL", "shunt-agent")
+    killed = time.monotonic()
+    assert machine.say("Uc8 call-1 10.94.1.2 6000 from", 22223).split()[0] == port
+    took = time.monotonic() - killed
+    print(f"the standby answered for the call {took:.2f} s after the kill")
+    assert took < _TAKE_OVER_S + _LATE_S
+    machine.until(lambda: sorted((machine.role(8077), machine.role(8078))) == ["active", "standby"], "the killed one does not stand by")
+
+    _install(machine, test_deb._next_version(test_deb.PACKAGES[-1], tmp_path))
+    machine.until(lambda: sorted((machine.role(8077), machine.role(8078))) == ["active", "standby"], "no pair after the upgrade")
+    assert machine.say("Uc8 call-1 10.94.1.2 6000 from").split()[0] == port

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from shunt import limits
 from shunt.relay.relay import BuiltinRelay
 
 FIRST, LAST = 42000, 42999
@@ -112,6 +113,35 @@ async def test_both_ways_and_counts(relay, phone):
     assert await say(relay, "G npkts_rcvd npkts_relayed npkts_discard") == b"17 17 0"
     assert await say(relay, "D c1 f t") == b"0"
     assert await say(relay, "G npkts_relayed nsess_nortp nsess_nortcp") == b"17 0 1"
+
+
+async def test_a_stream_above_its_packet_limit_is_cut_down_and_others_are_not(phone):
+    """400 packets/s: 100 in a quarter of a second. The flood's victim gets no more; the other direction, other calls and strangers cost nothing of it."""
+    relay = BuiltinRelay(["127.0.0.1"], FIRST, LAST, packet_limit=400)
+    await relay.start()
+    try:
+        over = limits.snapshot()["packets_over_limit"]
+        caller, callee, stranger = phone("127.0.0.11"), phone("127.0.0.12", ssrc=0x22222222), phone("127.0.0.13")
+        p_u, p_l = await call(relay, (caller.ip, caller.port), (callee.ip, callee.port))
+        caller.rtp(p_l)
+        callee.rtp(p_u)
+        assert len(await callee.heard(1)) == len(await caller.heard(1)) == 1
+        await asyncio.sleep(0.3)
+        for n in range(300):
+            caller.rtp(p_l)
+            stranger.rtp(p_u)
+            if n % 30 == 0:
+                callee.rtp(p_u)
+                await asyncio.sleep(0)
+        assert len(await caller.heard(10, 2.0)) == 10, "neither the flood nor the stranger takes anything from the callee's stream"
+        got = len(await callee.heard(300, 0.2))
+        assert 90 <= got <= 200, "a window's worth, or two where the machine was slow"
+        assert limits.snapshot()["packets_over_limit"] - over == info(relay).packets["dropped"] == 300 - got
+        await asyncio.sleep(0.3)
+        caller.rtp(p_l)
+        assert len(await callee.heard(1)) == 1, "the next window"
+    finally:
+        await relay.close()
 
 
 async def test_sizes_from_nothing_to_the_largest(relay, phone):
@@ -474,6 +504,19 @@ async def test_snapshot_with_ports_taken_or_nonsense_is_refused_one_by_one():
         assert len(second.adopt(saved)) == 2, "sessions that are there already"
     finally:
         squatter.close()
+        await second.close()
+
+
+async def test_ports_of_a_process_that_is_just_ending_are_waited_for():
+    first, second = BuiltinRelay(["127.0.0.1"], FIRST, LAST), BuiltinRelay(["127.0.0.1"], FIRST, LAST)
+    await first.start()
+    try:
+        p_u, p_l = await call(first, ("192.0.2.9", 6000), ("192.0.2.8", 6000))
+        asyncio.get_running_loop().call_later(0.1, first._forwarder.close)
+        assert await second.take_over(first.snapshot(), patience=5.0) == []
+        assert await port_of(second, "U c1 192.0.2.9 6000 f;1 t;1") == p_u
+        assert len(await second.take_over([{"call_id": "x"}])) == 1, "nonsense is not waited for"
+    finally:
         await second.close()
 
 

@@ -7,6 +7,8 @@ import contextlib
 
 import pytest
 
+from shunt.agent import Agent
+from shunt.config.load import loads
 from shunt.relay import notify
 from shunt.relay.notify import NotifySender, NotifyTarget, parse_target
 from shunt.relay.relay import BuiltinRelay
@@ -60,6 +62,22 @@ async def test_tags_over_one_connection_unquoted(sender, tcp):
     await sender.notify(f"tcp:127.0.0.1:{tcp.port}", "tag%20with%20space", None)
     assert await tcp.has(b"T123.abcd\ntag with space\n")
     assert tcp.connections == 1 and sender.sent == 2 and sender.failed == 0
+
+
+async def test_the_built_in_relays_own_notices_need_permission_too(tcp):
+    """The agent's notify.allow reaches the relay inside it: a session names a socket that is not on the list."""
+    config = loads("builtin_relay: {addresses: [127.0.0.1], ports: 43500-43599, ttl: 1}\nnotify: {allow: ['tcp:127.0.0.1:%d']}\n" % tcp.port)
+    agent, now = Agent(config), 0.0
+    assert agent.builtin._notify is agent.notifier
+    relay = BuiltinRelay(["127.0.0.1"], 43500, 43599, ttl=1, clock=lambda: now, notifier=agent.notifier)
+    await relay.execute(b"U c1 127.0.0.11 6000 f;1 tcp:127.0.0.1:%d allowed" % tcp.port)
+    await relay.execute(b"U c2 127.0.0.11 6002 f;1 tcp:127.0.0.2:%d refused" % tcp.port)
+    now = 10.0
+    relay.sweep()
+    assert await tcp.has(b"allowed\n")
+    assert relay.session_count == 0 and agent.notifier.failed == 1 and tcp.connections == 1
+    await relay.close()
+    await agent.notifier.close()
 
 
 async def test_cc_self_is_where_the_command_came_from(sender, tcp):

@@ -72,6 +72,9 @@ class BuiltinRelay(Section):
     ports: Ports = Field(default=PortRange(35000, 65000), description="UDP ports for media, inclusive; starts at an even port.")
     ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which a session is dropped.")
     quarantine: float = Field(default=5, ge=0, le=3600, description="Seconds for which a freed port is not given out again.")
+    packet_limit: int = Field(
+        default=0, ge=0, le=1_000_000, description="Most packets per second of one stream; further ones are dropped and counted. 0: no limit. Speech has 50 or less often 100, video some hundred."
+    )
 
 
 class Tls(Section):

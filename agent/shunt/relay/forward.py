@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import select
 import socket
 import time
 from collections.abc import Callable
 
+from shunt import limits
 from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint
 from shunt.relay.learning import Decision, SourceLatch, read_rtcp, read_rtp
@@ -24,6 +26,8 @@ _CLOSE = 0.002
 _SOCKETS = 128
 # Seconds between looks at a known source's SSRC and sequence number.
 _SYNC_INTERVAL = 0.25
+# Seconds over which a limit of packets is counted.
+_WINDOW_S = 0.25
 
 # One buffer for all sockets: a packet is sent on before the next is read. Views of every usual length are made
 # beforehand, because slicing a memoryview allocates.
@@ -47,12 +51,13 @@ class MediaPort:
     __slots__ = (
         "sock", "fd", "port", "is_rtp", "sibling", "opposite", "latch", "asymmetric", "signalled", "remote", "source",
         "out", "destination", "received", "relayed", "dropped", "ignored", "send_errors", "last_heard", "_next_sync",
-        "_recv", "_on_learned",
+        "_recv", "_on_learned", "_window_limit", "_window_ends", "_window_count",
     )
 
     def __init__(
-        self, sock: socket.socket, *, is_rtp: bool, policy: LatchPolicy, on_learned: Callable[[], None] = lambda: None
+        self, sock: socket.socket, *, is_rtp: bool, policy: LatchPolicy, on_learned: Callable[[], None] = lambda: None, packet_limit: int = 0
     ) -> None:
+        """packet_limit: most packets/s of the source that are relayed; further ones are dropped. 0: no limit."""
         self.sock = sock
         self.fd = sock.fileno()
         self.port = sock.getsockname()[1]
@@ -71,6 +76,9 @@ class MediaPort:
         self._next_sync = 0.0
         self._recv = sock.recvfrom_into
         self._on_learned = on_learned
+        self._window_limit = math.ceil(packet_limit * _WINDOW_S)
+        self._window_ends = 0.0
+        self._window_count = 0
 
     # -- what signalling says -------------------------------------------------------------------------
 
@@ -115,6 +123,7 @@ class MediaPort:
         recv = self._recv
         relayed = received = 0
         size = -1
+        room = self._room(now) if self._window_limit else _BURST
         try:
             for _ in range(_BURST if now - self.last_heard < _CLOSE else 1):
                 size, sender = recv(_BUFFER)
@@ -123,6 +132,8 @@ class MediaPort:
                     size = -1
                     continue
                 received += 1
+                if received > room:
+                    continue
                 try:
                     self.out(_VIEWS[size] if size <= 2048 else _WHOLE[:size], self.destination)
                     relayed += 1
@@ -136,10 +147,20 @@ class MediaPort:
         if received:
             self.received += received
             self.relayed += relayed
+            if received > room:
+                self.dropped += received - room
+                limits.count("packets_over_limit", received - room)
+            self._window_count += received
             self.last_heard = now
             if now >= self._next_sync and size >= 0:
                 self._next_sync = now + _SYNC_INTERVAL
                 self.latch.sync(_view(size), size)
+
+    def _room(self, now: float) -> int:
+        """How many packets of the known source may still be relayed in this window. Those of strangers are not its fault."""
+        if now >= self._window_ends:
+            self._window_ends, self._window_count = now + _WINDOW_S, 0
+        return max(0, self._window_limit - self._window_count)
 
     def _not_sent(self) -> None:
         if self.out is not None and self.destination is not None:
@@ -219,10 +240,11 @@ def _sockaddr(endpoint: Endpoint) -> SockAddr:
 class MediaLegs:
     """The sockets of one session: per leg an RTP and an RTCP port, joined with those of the other leg."""
 
-    __slots__ = ("ports", "_policy", "_on_learned")
+    __slots__ = ("ports", "_policy", "_on_learned", "_packet_limit")
 
-    def __init__(self, policy: LatchPolicy, on_learned: Callable[[], None] = lambda: None) -> None:
-        """on_learned is called whenever a port of the session has learned a source."""
+    def __init__(self, policy: LatchPolicy, on_learned: Callable[[], None] = lambda: None, packet_limit: int = 0) -> None:
+        """on_learned is called whenever a port of the session has learned a source; packet_limit as in MediaPort."""
+        self._packet_limit = packet_limit
         self.ports: list[tuple[MediaPort, MediaPort] | None] = [None, None]
         self._policy = policy
         self._on_learned = on_learned
@@ -230,7 +252,7 @@ class MediaLegs:
     def open(self, index: int, sockets: tuple[socket.socket, socket.socket], leg: Leg, now: float) -> None:
         """Put the sockets of a leg in, new or in place of others, and join them with the other leg's."""
         rtp, rtcp = (
-            MediaPort(sock, is_rtp=is_rtp, policy=self._policy, on_learned=self._on_learned)
+            MediaPort(sock, is_rtp=is_rtp, policy=self._policy, on_learned=self._on_learned, packet_limit=self._packet_limit)
             for sock, is_rtp in zip(sockets, (True, False))
         )
         rtp.sibling = rtcp

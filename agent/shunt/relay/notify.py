@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shunt.rtpproxy.codec import notify_line
@@ -121,9 +122,11 @@ class NotifySender:
     counts those written.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, permit: Callable[[NotifyTarget, str | None], bool] = lambda target, peer_ip: True) -> None:
+        """permit(target, where the command came from): whether a U command may name this target."""
         self.sent = 0
         self.failed = 0
+        self._permit = permit
         self._connections: dict[NotifyTarget, _Connection] = {}
 
     async def notify(self, socket: str, tag: str, peer_ip: str | None) -> None:
@@ -135,6 +138,8 @@ class NotifySender:
         """notify() for callers that are no coroutines; needs a running event loop."""
         try:
             target = parse_target(socket, peer_ip)
+            if not self._permit(target, peer_ip):
+                raise ValueError(f"notify socket {target} is not permitted (notify.allow)")
             connection = self._connections.get(target)
             if connection is None:
                 if len(self._connections) >= _TARGETS:

@@ -27,6 +27,7 @@ from shunt.tables.entry import MediaRange
 log = logging.getLogger(__name__)
 
 _SWEEP_INTERVAL = 0.5
+_TAKEN_RETRY_S = 0.02
 _QUARANTINE_KEY = "quarantine"
 
 
@@ -69,9 +70,12 @@ class BuiltinRelay:
     def __init__(
         self, addresses: list[str], first_port: int, last_port: int, *, ttl: float = 60.0, setup_ttl: float | None = None,
         quarantine: float = 5.0, asymmetric: bool = False, policy: LatchPolicy | None = None, notify: bool = True,
+        notifier: NotifySender | None = None, packet_limit: int = 0,
         on_timeout: Callable[[str, str], None] | None = None, clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ValueError for an address that is none, a range without a pair, or a ttl not above 0."""
+        """notifier: who sends the notices, in place of one of its own. packet_limit: most packets/s of one stream, 0: no limit.
+
+        Raises ValueError for an address that is none, a range without a pair, or a ttl not above 0."""
         if not addresses:
             raise ValueError("the built-in relay needs an address")
         if ttl <= 0 or (setup_ttl is not None and setup_ttl <= 0):
@@ -86,7 +90,9 @@ class BuiltinRelay:
         self._forwarder = Forwarder(clock)
         self._table = SessionTable()
         self._media: dict[Session, MediaLegs] = {}
-        self._notify = NotifySender() if notify else None
+        self._packet_limit = packet_limit
+        self._own_notifier = NotifySender() if notify and notifier is None else None
+        self._notify = notifier if notify and notifier is not None else self._own_notifier
         self._commands = Commands(
             self._table, self, self.addresses, ttl=ttl, setup_ttl=setup_ttl or ttl, asymmetric=asymmetric, clock=clock
         )
@@ -139,8 +145,8 @@ class BuiltinRelay:
         self._due.clear()
         self._look_at.clear()
         self._changed.clear()
-        if self._notify is not None:
-            await self._notify.close()
+        if self._own_notifier is not None:
+            await self._own_notifier.close()
 
     async def execute(self, body: bytes, cookie: bytes | None = None, peer_ip: str | None = None) -> bytes:
         """Execute a command; command and reply are without cookie and line end. peer_ip: the sender's address.
@@ -193,11 +199,23 @@ class BuiltinRelay:
         changed, self._changed = self._changed, {}
         return {key: None if session is None else self._dump(session) for key, session in changed.items()}
 
-    def adopt(self, snapshot: Iterable[dict[str, Any]]) -> list[str]:
+    async def take_over(self, snapshot: Iterable[dict[str, Any]], patience: float = 1.0) -> list[str]:
+        """adopt(), with so many seconds for the sockets of a process that is just ending to be let go of."""
+        waiting, deadline = list(snapshot), time.monotonic() + patience
+        problems: list[str] = []
+        while waiting:
+            taken: list[dict[str, Any]] = []
+            problems += self.adopt(waiting, taken if time.monotonic() < deadline else None)
+            waiting = taken
+            if waiting:
+                await asyncio.sleep(_TAKEN_RETRY_S)
+        return problems
+
+    def adopt(self, snapshot: Iterable[dict[str, Any]], taken: list[dict[str, Any]] | None = None) -> list[str]:
         """Open the ports of these sessions again, under the same numbers, with what had been learned.
 
         Returns a sentence for each one that could not be had (its ports are taken, or the snapshot is not one of ours);
-        such a session is unknown from now on. Its time-out begins anew.
+        such a session is unknown from now on. Its time-out begins anew. taken: where those go instead whose ports are taken.
         """
         problems = []
         for item in snapshot:
@@ -208,6 +226,9 @@ class BuiltinRelay:
                 else:
                     self._load_session(item)
             except (PortTaken, KeyError, TypeError, ValueError, IndexError) as error:
+                if taken is not None and isinstance(error, PortTaken):
+                    taken.append(item)
+                    continue
                 name = item.get("call_id") if isinstance(item, dict) else None
                 problems.append(f"session {name!r} cannot be carried on: {error or type(error).__name__}")
                 log.error("built-in relay: %s", problems[-1])
@@ -296,7 +317,7 @@ class BuiltinRelay:
             self._forwarder.remove(port)
 
     def _new_media(self, session: Session) -> MediaLegs:
-        media = self._media[session] = MediaLegs(self._policy, lambda: self.changed(session))
+        media = self._media[session] = MediaLegs(self._policy, lambda: self.changed(session), self._packet_limit)
         return media
 
     def leg_signalled(self, session: Session, index: int) -> None:
