@@ -8,6 +8,7 @@ changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import struct
@@ -138,10 +139,9 @@ class Full(BfrtError):
 
 
 def sizes(copies: int) -> dict[str, int]:
-    """The rows of each map for this many rewrites: streams half as many, four words of lists for each."""
-    words = 1 << max(4 * copies - 1, 63).bit_length()
-    streams = max(64, copies // 2)
-    return {"c_index": streams, "c_streams": streams, "c_copies": copies + 1, "c_wides": copies + 1, "c_lists": words, "c_nodes": max(64, copies)}
+    """The rows of each map for this many rewrites: as many streams and nodes, eight words of lists for each."""
+    words = 1 << max(8 * copies - 1, 63).bit_length()
+    return {"c_index": copies, "c_streams": copies, "c_copies": copies + 1, "c_wides": copies + 1, "c_lists": words, "c_nodes": copies}
 
 
 class Replication:
@@ -177,6 +177,7 @@ class Replication:
         self._output_users: Counter[int] = Counter()
         self._free_outputs = list(range(OUTPUTS - 1, 0, -1))
         self._devices: set[int] = set()
+        self._held: Counter[tuple[bytes, bytes]] = Counter()
         self._retired: list[Callable[[], None]] = []
         self._spare = 0
 
@@ -232,6 +233,22 @@ class Replication:
     def program(self, generic: bool) -> int:
         """The program that takes the relay's place on an interface."""
         return self._loaded.programs["replicate_generic" if generic else "replicate_native"]
+
+    def maps(self) -> dict[str, int]:
+        """File descriptors of the maps by name; they stay this object's."""
+        return {name: self._loaded.maps[name] for name in MAPS}
+
+    @contextlib.contextmanager
+    def other_program(self, copies: int, program: int) -> Iterator[None]:
+        """For measurements: copies of packets that have this many run another egress program for a while."""
+        rows = {row: composition for row, composition in self._output_of.items() if sum(count for _, count in composition) == copies}
+        for row, composition in rows.items():
+            self._fill_output(row, composition, program)
+        try:
+            yield
+        finally:
+            for row, composition in rows.items():
+                self._fill_output(row, composition)
 
     # Streams
 
@@ -470,6 +487,7 @@ class Replication:
             row = self._hops.acquire(dst.addr, src.addr)
         except NextHopsExhausted as error:
             raise Full(str(error)) from error
+        self._held[dst.addr, src.addr] += 1
         copy = _Copy(self._free_copies.pop(), rewrite, row, self._ifindex(row))
         at = copy.index * _COPY_SIZE
         six = len(dst.addr) == 16
@@ -484,7 +502,11 @@ class Replication:
 
     def _drop_copy(self, copy: _Copy) -> None:
         self._copy_mm[copy.index * _COPY_SIZE + _COPY_VALID] = 0
-        self._hops.release(copy.rewrite.dst.addr, copy.rewrite.src.addr)
+        destination = copy.rewrite.dst.addr, copy.rewrite.src.addr
+        self._hops.release(*destination)
+        self._held[destination] -= 1
+        if not self._held[destination]:
+            del self._held[destination]
         self._free_copies.append(copy.index)
 
     def _ifindex(self, row: int) -> int:
@@ -678,8 +700,8 @@ class Replication:
         self._output_users[row] += 1
         return row
 
-    def _fill_output(self, row: int, composition: tuple[tuple[int, int], ...]) -> None:
-        program = self._loaded.programs["replicate_copy"]
+    def _fill_output(self, row: int, composition: tuple[tuple[int, int], ...], program: int | None = None) -> None:
+        program = self._loaded.programs["replicate_copy"] if program is None else program
         try:
             # Relayed packets to such an interface run the same program, whoever comes first in a poll.
             for ifindex in {ifindex for ifindex, _ in composition} - self._devices:
@@ -722,7 +744,11 @@ class Replication:
         if problem:
             raise libbpf.BpfError(problem, f"cannot wait for the programs: {os.strerror(problem)}")
 
-    # Events
+    # Next hops
+
+    def destinations(self) -> Counter[tuple[bytes, bytes]]:
+        """How many rewrites hold each destination and source address, those that are only waiting to be given back too."""
+        return self._held
 
     def moved(self, moved: Iterable[Moved]) -> None:
         """Follow next hops that changed: those whose routes go elsewhere now."""
@@ -816,6 +842,7 @@ class Replication:
                 continue
             rewrite = Rewrite(Endpoint(saddr, sport), Endpoint(daddr, dport), nexthop)
             row = self._hops.adopt(daddr, saddr, 1, self._copy_shorts[(at + _COPY_NEXTHOP) // 2], taken)
+            self._held[daddr, saddr] += 1
             self._copy_shorts[(at + _COPY_NEXTHOP) // 2] = row
             self._copies[number, rid] = _Copy(index, rewrite, row, self._ifindex(row))
         used = {copy.index for copy in self._copies.values()}

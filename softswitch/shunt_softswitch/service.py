@@ -1119,11 +1119,12 @@ class _Reader:
             return
         if not request.is_default_entry:
             await self._all(table, request)
-        if table.id in service._relay or table.id in service._media:
+        default = next((action for action in table.actions if action.default_only), None)
+        if default is not None:
             answer = pb.Entity()
             answer.table_entry.is_default_entry = True
             self._begin(answer.table_entry, table, request, keyed=False)
-            answer.table_entry.data.action_id = table.actions["NoAction"].id
+            answer.table_entry.data.action_id = default.id
             self._put(answer)
         elif table.id == service._totals.id:
             totals = service.dataplane.totals()
