@@ -66,7 +66,7 @@ static __always_inline void learn(struct totals *totals, const struct flow_key *
 	if (!notice)
 		goto suppressed;
 	notice->key = *key;
-	notice->ssrc = rtp->ssrc;
+	notice->ssrc = bpf_ntohl(rtp->ssrc);
 	notice->seq = rtp->seq;
 	notice->rtp_version = rtp->version;
 	notice->payload_type = rtp->second & 0x7f;

@@ -33,32 +33,38 @@
 
 /* One relay entry, in one cache line: all that a packet touches that is the next of its stream. `generation`
  * is odd while the entry is valid; it changes with every write, so a reader that sees the same odd value
- * before and after copying has a whole entry. */
+ * before and after copying has a whole entry. The fast path reads it as eight words (enum slot_word). */
 struct slot {
 	__u32 generation;
-	__be32 saddr;
-	__be32 daddr;
-	__be16 sport;
-	__be16 dport;
-	__be32 out_saddr;
-	__be32 out_daddr;
-	__be16 out_sport;
-	__be16 out_dport;
 	__be16 nexthop;
 	__u8 flags;
 	__u8 dscp;          /* as it stands in the TOS byte: shifted left by two */
+	__be32 saddr;
+	__be32 daddr;
+	__be32 out_saddr;
+	__be32 out_daddr;
+	__be16 sport;
+	__be16 dport;
+	__be16 out_sport;
+	__be16 out_dport;
 	__be16 ip_change;   /* IPv4 to IPv4: what the rewrite adds to the header's sum (RFC 1624), TTL included */
 	__be16 udp_change;  /* likewise to the UDP checksum's: addresses and ports */
+	__u32 seen;         /* bit n: the sequence number of the last 32 that is n modulo 32 has arrived */
 	__u32 packets;      /* low words; the high ones are in the detail */
+	__u32 received;     /* RTP packets since the sequence (re)started */
 	__u32 bytes;        /* IP packet lengths as received */
 	__u32 last_jiffies; /* the kernel's tick at the last packet; at the installation before the first */
-	__u32 received;     /* RTP packets since the sequence (re)started */
-	__u32 seen;         /* bit n: sequence number max_seq - n has arrived */
-	__u32 ssrc;
+	__be32 ssrc;
 	__u16 max_seq;
 	__u8 payload_type;
 	__u8 rtp_state;
-};
+} __attribute__((aligned(8)));
+
+/* The same eight words of 64 bits, little end first: first the generation and from bit 32 on the next hop, flags and DSCP; the
+ * addresses; those after; the ports before and, from bit 32 on, after; the changes and from bit 32 on `seen`; and so on. */
+enum slot_word { WORD_STATE, WORD_ADDRESSES, WORD_OUT_ADDRESSES, WORD_PORTS, WORD_CHANGES, WORD_COUNTS, WORD_VOLUME, WORD_POSITION };
+#define STATE_FLAGS 48 /* where flags and DSCP stand in WORD_STATE */
+#define STATE_DSCP 56
 
 /* The rest of a slot: what the less frequent events change. */
 struct detail {
@@ -135,7 +141,7 @@ struct nexthop {
 	__u16 vlan;    /* 0: untagged */
 	__u16 mtu;
 	__u32 flags;
-	__u32 unused;
+	__u32 plain_mtu; /* the MTU again, if there is neither a tag nor a flag; 0 otherwise */
 };
 
 /* What one CPU counted. reason[RELAYED] is the relayed packets. */
@@ -184,6 +190,7 @@ struct settings settings SEC(".data.settings") = {};
 struct address4 addresses4[ADDRESS_ROWS] SEC(".data.addresses4") = {};
 struct address6 addresses6[ADDRESS_ROWS] SEC(".data.addresses6") = {};
 struct chunk_list chunks[ADDRESSES] SEC(".data.chunks") = {};
+struct nexthop nexthops[NEXTHOPS] SEC(".data.nexthops") = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -241,14 +248,6 @@ struct {
 	__type(key, struct flow_key);
 	__type(value, struct overflow_entry);
 } overflow SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, NEXTHOPS);
-	__type(key, __u32);
-	__type(value, struct nexthop);
-} nexthops SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -34,10 +34,11 @@ struct parsed {
 	bool v6;
 };
 
-/* The first twelve bytes of a UDP payload, read as RTP; all 0 when the payload is shorter. Host order. */
+/* The first twelve bytes of a UDP payload, read as RTP; all 0 when the payload is shorter. Host order but for
+ * the SSRC, of which only equality matters. */
 struct rtp {
 	__u32 timestamp;
-	__u32 ssrc;
+	__be32 ssrc;
 	__u16 seq;
 	__u8 version;
 	__u8 second; /* marker bit and payload type, or the RTCP packet type */
@@ -146,7 +147,7 @@ static __always_inline void parse_rtp(struct rtp *rtp, const struct parsed *p, v
 	rtp->second = payload[1];
 	rtp->seq = bpf_ntohs(*(__be16 *)(payload + 2));
 	rtp->timestamp = bpf_ntohl(*(__be32 *)(payload + 4));
-	rtp->ssrc = bpf_ntohl(*(__be32 *)(payload + 8));
+	rtp->ssrc = *(__be32 *)(payload + 8);
 }
 
 #endif

@@ -137,11 +137,9 @@ static __always_inline bool generation_is(const __u32 *generation, __u32 value)
 /* Copy a resolved next hop; false when it is not resolved. */
 static __always_inline bool read_nexthop(__u32 index, struct nexthop *copy)
 {
-	struct nexthop *hop = bpf_map_lookup_elem(&nexthops, &index);
+	struct nexthop *hop = &nexthops[index & (NEXTHOPS - 1)];
 	__u32 generation;
 
-	if (!hop)
-		return false;
 	generation = read_generation(&hop->generation);
 	if (!(generation & 1))
 		return false;
@@ -432,13 +430,15 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 		return XDP_ABORTED;
 	if (reason)
 		return pass(mode, reason, hop_index);
-	if (mode != TRACE && detail) {
-		if (count_packet(entry, l3_length))
-			carry(entry, detail, l3_length);
-		if (is_rtp(&rtp) && !count_next(entry, &rtp))
-			count_rtp(entry, detail, &rtp);
-	}
+	if (mode != TRACE && detail)
+		count_any(entry, detail, &rtp, l3_length);
 	return out(mode, change.hop.ifindex, l3_length, hop_index);
+}
+
+/* A sum of two 16-bit words to 16 bits. */
+static __always_inline __u32 fold_two(__u32 sum)
+{
+	return (sum & 0xffff) + (sum >> 16);
 }
 
 /* What nearly every packet is: untagged IPv4 with at least an RTP header's worth of payload and a full
@@ -450,95 +450,85 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	void *end = (void *)(long)ctx->data_end;
 	struct iphdr *ip = data + ETHERNET_HEADER;
 	struct udphdr *udp = data + ETHERNET_HEADER + IPV4_HEADER;
-	__u8 *payload = data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER;
-	__u32 generation, number, slot_index, index, length, ports, out_ports, macs_end, ifindex;
-	__u64 addresses, out_addresses, macs, sum;
+	void *payload = data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER;
+	__u64 addresses, state, changes, now;
+	__u32 number, slot_index, length, ports, word, generation, ifindex, sum;
 	struct detail *detail;
 	struct totals *totals;
 	struct nexthop *hop;
-	struct slot *slot;
+	struct parsed p;
 	struct rtp rtp;
-	__u16 check, ip_change;
-	bool over;
+	__u64 *words;
 	__u8 tos;
 
 	if (mode == TRACE)
 		return relay_any(ctx, mode);
-	if ((void *)payload + RTP_HEADER > end || *(__be16 *)(data + 12) != bpf_htons(ETH_P_IP) || *(__u8 *)data & 1)
+	if (payload + RTP_HEADER > end || *(__u8 *)data & 1)
 		goto any;
-	if (*(__u8 *)ip != 0x45 || ip->protocol != IPPROTO_UDP || ip->frag_off & ~bpf_htons(IPV4_DONT_FRAGMENT) || ip->ttl <= 1)
+	/* The Ethernet type, version and header length; the fragment bits and the protocol. */
+	if ((*(__u32 *)(data + 12) & bpf_htonl(0xffffff00)) != bpf_htonl(ETH_P_IP << 16 | 0x4500))
+		goto any;
+	word = *(__u32 *)(data + 20);
+	if ((word & bpf_htonl(0xbfff00ff)) != bpf_htonl(IPPROTO_UDP) || ip->ttl <= 1)
 		goto any;
 	length = bpf_ntohs(ip->tot_len);
 	if (length < IPV4_HEADER + UDP_HEADER + RTP_HEADER || length != IPV4_HEADER + bpf_ntohs(udp->len) || (void *)ip + length > end)
 		goto any;
-	/* Both addresses in one word, both ports in one, here and in the slot: what waits for the slot to come
-	 * from memory should be little. */
-	addresses = *(__u64 *)&ip->saddr;
-	ports = *(__u32 *)&udp->source;
+	addresses = *(__u64 *)(data + 26);
+	ports = *(__u32 *)(data + 34);
+	/* A local sender left the checksum to the hardware: the field holds the pseudo header's sum. */
+	if (udp->check == fold((addresses & 0xffffffff) + (addresses >> 32) + pseudo_constant(udp->len)))
+		goto any;
+	now = bpf_jiffies64();
 
 	number = slot_number(owner4(addresses >> 32), ports >> 16);
 	if (!number)
 		goto any;
 	slot_index = number - 1;
-	slot = bpf_map_lookup_elem(&slots, &slot_index);
-	if (!slot)
+	words = bpf_map_lookup_elem(&slots, &slot_index);
+	if (!words)
 		goto any;
-	generation = read_generation(&slot->generation);
-	if (!(generation & 1) || *(__u64 *)&slot->saddr != addresses || *(__u32 *)&slot->sport != ports ||
-	    slot->flags & (ENTRY_KEY6 | ENTRY_OUT6))
+	state = *(volatile __u64 *)words;
+	if ((state & (1 | (__u64)(ENTRY_KEY6 | ENTRY_OUT6) << STATE_FLAGS)) != 1 || words[WORD_ADDRESSES] != addresses ||
+	    (__u32)words[WORD_PORTS] != ports)
 		goto any;
-	tos = slot->flags & ENTRY_DSCP ? slot->dscp | (ip->tos & 3) : ip->tos;
-	check = udp->check;
-	if (check) {
-		if (check == fold((addresses & 0xffffffff) + (addresses >> 32) + pseudo_constant(udp->len)))
-			goto any;
-		check = udp_checksum((__u64)(__u16)~check + slot->udp_change);
-	}
-	ip_change = slot->ip_change;
-	out_addresses = *(__u64 *)&slot->out_saddr;
-	out_ports = *(__u32 *)&slot->out_sport;
-	index = bpf_ntohs(slot->nexthop);
-	if (!generation_is(&slot->generation, generation))
-		goto any;
-	hop = bpf_map_lookup_elem(&nexthops, &index);
-	if (!hop)
-		goto any;
+	hop = &nexthops[bpf_ntohs(state >> 32)];
 	generation = read_generation(&hop->generation);
-	if (!(generation & 1) || hop->vlan || hop->flags || length > hop->mtu)
-		goto any;
-	macs = hop->macs;
-	macs_end = hop->macs_end;
-	ifindex = hop->ifindex;
-	if (!generation_is(&hop->generation, generation))
+	if (!(generation & 1) || length > hop->plain_mtu)
 		goto any;
 
-	/* From here on it will be relayed. */
-	*(__u64 *)data = macs;
-	*(__u32 *)(data + 8) = macs_end;
-	sum = (__u64)(__u16)~ip->check + ip_change;
-	if (tos != ip->tos) {
-		sum += (__u16)~bpf_htons(ip->tos) + (__u64)bpf_htons(tos);
+	/* From here on it will be relayed, straight from the entry and the next hop: copies of them would not fit the registers. */
+	*(__u64 *)data = hop->macs;
+	*(__u32 *)(data + 8) = hop->macs_end;
+	ifindex = hop->ifindex;
+	changes = words[WORD_CHANGES];
+	if (udp->check) {
+		sum = fold_two((__u16)~udp->check + (__u16)(changes >> 16));
+		udp->check = sum == 0xffff ? sum : ~sum;
+	}
+	sum = (__u16)~ip->check + (__u16)changes;
+	if (state & (__u64)ENTRY_DSCP << STATE_FLAGS) {
+		tos = state >> STATE_DSCP | (ip->tos & 3);
+		sum = fold_two(sum) + (__u16)~bpf_htons(ip->tos);
+		sum = fold_two(sum) + bpf_htons(tos);
 		ip->tos = tos;
 	}
-	ip->check = ~fold(sum);
+	ip->check = ~fold_two(sum);
 	ip->ttl--;
-	*(__u64 *)&ip->saddr = out_addresses;
-	*(__u32 *)&udp->source = out_ports;
-	udp->check = check;
-	rtp.version = payload[0] >> 6;
-	rtp.second = payload[1];
-	rtp.seq = bpf_ntohs(*(__be16 *)(payload + 2));
-	rtp.timestamp = bpf_ntohl(*(__be32 *)(payload + 4));
-	rtp.ssrc = bpf_ntohl(*(__be32 *)(payload + 8));
-	over = count_packet(slot, length);
-	if (over || (is_rtp(&rtp) && !count_next(slot, &rtp))) {
+	*(__u64 *)(data + 26) = words[WORD_OUT_ADDRESSES];
+	*(__u32 *)(data + 34) = words[WORD_PORTS] >> 32;
+	/* Either was written anew while it was read: the packet may now be half of each, and there is no way back. */
+	if (!generation_is((__u32 *)words, state) || !generation_is(&hop->generation, generation)) {
+		pass(mode, CHANGING, 0);
+		return XDP_DROP;
+	}
+	if (!count_next(words, *(__u16 *)payload, bpf_ntohs(*(__be16 *)(payload + 2)), *(__be32 *)(payload + 8), length, now)) {
+		p.udp = udp;
+		p.udp_length = length - IPV4_HEADER;
+		parse_rtp(&rtp, &p, end);
 		detail = bpf_map_lookup_elem(&details, &slot_index);
-		if (detail) {
-			if (over)
-				carry(slot, detail, length);
-			if (is_rtp(&rtp) && !(over && count_next(slot, &rtp)))
-				count_rtp(slot, detail, &rtp);
-		}
+		if (detail)
+			count_any((struct slot *)words, detail, &rtp, length);
 	}
 	totals = my_totals();
 	if (totals) {

@@ -44,11 +44,13 @@ static __always_inline bool choose(struct xdp_md *ctx, __u64 *runs)
 			break;
 	}
 	/* As from the wire: nothing in it comes from the packet before. */
-	*(__u32 *)&ip->ttl = bpf_htonl(64 << 24 | IPPROTO_UDP << 16 | 0x5678);
-	udp->check = bpf_htons(0x1234);
 	/* In the words in which the relay reads them: a read of two fresh stores would wait for both. */
-	*(__u64 *)&ip->saddr = (__u64)bpf_htonl(FIRST_DADDR + n / PORTS) << 32 | bpf_htonl(FIRST_SADDR + n);
-	*(__u32 *)&udp->source = (__u32)bpf_htons(FIRST_PORT + n % PORTS) << 16 | bpf_htons(1024 + n % 50000);
+	*(__u64 *)data = bpf_cpu_to_be64(0x0200000000010200);
+	*(__u32 *)(data + 20) = bpf_htonl(IPV4_DONT_FRAGMENT << 16 | 64 << 8 | IPPROTO_UDP);
+	ip->check = bpf_htons(0x5678);
+	udp->check = bpf_htons(0x1234);
+	*(__u64 *)(data + 26) = (__u64)bpf_htonl(FIRST_DADDR + n / PORTS) << 32 | bpf_htonl(FIRST_SADDR + n);
+	*(__u32 *)(data + 34) = (__u32)bpf_htons(FIRST_PORT + n % PORTS) << 16 | bpf_htons(1024 + n % 50000);
 	*(__be16 *)(rtp + 2) = bpf_htons((__u16)(seq + n * 40503));
 	*(__be32 *)(rtp + 4) = bpf_htonl(seq * 160);
 	return true;

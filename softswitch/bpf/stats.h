@@ -9,6 +9,8 @@
 #define MAX_MISORDER 100
 #define SEQ_MODULUS 65536
 #define SEEN_BITS 32
+#define JITTER_RUN 8
+#define JITTER_CYCLE 512
 #define NO_BAD_SEQ (SEQ_MODULUS + 1)
 #define JITTER_SMOOTHING 16
 #define MAX_TRANSIT_CHANGE (1 << 20) /* about one second: more is a new start of the clock, not jitter */
@@ -16,10 +18,29 @@
 /* Nanoseconds in one unit of the RTP timestamp, by payload type; the loader fills it in. */
 const volatile __u32 tick_ns[128] = {};
 
-/* Whether a measurement of jitter starts with this sequence number: one in thirty-two. */
-static __always_inline bool jitter_sample(__u16 seq)
+/* Whether measurements of jitter start at this sequence number: eight in a row in every 512. */
+static __always_inline bool in_jitter_run(__u16 seq)
 {
-	return (((__u32)seq * 0x9e3779b1) >> 27) == 0;
+	return seq % JITTER_CYCLE < JITTER_RUN;
+}
+
+/* RFC 5761: with rtcp-mux a second byte of 192 to 223 is RTCP. */
+static __always_inline bool is_rtp(const struct rtp *rtp)
+{
+	return rtp->version == 2 && (rtp->second & 0xe0) != 0xc0;
+}
+
+static __always_inline __u32 seen_bit(__u16 seq)
+{
+	return 1U << (seq % SEEN_BITS);
+}
+
+/* The bits of the `count` sequence numbers after `seq`; `count` is less than 32. */
+static __always_inline __u32 seen_bits_after(__u16 seq, __u32 count)
+{
+	__u32 bits = (1U << count) - 1, shift = (seq + 1) % SEEN_BITS;
+
+	return bits << shift | bits >> ((SEEN_BITS - shift) % SEEN_BITS);
 }
 
 /* The first packet of an SSRC, or of a new sequence within it; what was lost before stays counted. */
@@ -35,7 +56,7 @@ static __always_inline void restart(struct slot *slot, struct detail *detail, co
 	slot->ssrc = rtp->ssrc;
 	slot->max_seq = rtp->seq;
 	slot->received = 1;
-	slot->seen = 1;
+	slot->seen = seen_bit(rtp->seq);
 	slot->payload_type = rtp->second & 0x7f;
 	slot->rtp_state = (slot->rtp_state | RTP_STARTED) & ~JITTER_RUNNING;
 	detail->base_seq = rtp->seq;
@@ -51,9 +72,9 @@ static __always_inline void start_jitter(struct slot *slot, struct detail *detai
 }
 
 /* RFC 3550 A.8. Reading the clock costs as much as all the rest of a packet, so after the first packets of
- * a stream only one in thirty-two starts a measurement, which the next packet ends. The first measurements are
- * averaged, the later ones smoothed by the RFC's 1/16. Packets that share a timestamp (an event, a video
- * frame) say nothing about jitter. */
+ * a stream only runs of packets are measured, each against the one before. The first measurements are averaged, the
+ * later ones smoothed by the RFC's 1/16. Packets that share a timestamp (an event, a video frame) say nothing about
+ * jitter; a run goes on until one says something. */
 static __always_inline void jitter(struct slot *slot, struct detail *detail, const struct rtp *rtp)
 {
 	__u32 type = rtp->second & 0x7f;
@@ -86,17 +107,15 @@ static __always_inline void jitter(struct slot *slot, struct detail *detail, con
 			detail->jitter = (detail->jitter * (n - 1) + (__u32)change * 16) / n;
 		}
 	}
-	if (!(slot->rtp_state & JITTER_SETTLED) || jitter_sample(rtp->seq))
+	if (!(slot->rtp_state & JITTER_SETTLED) || in_jitter_run(rtp->seq))
 		start_jitter(slot, detail, rtp, now ? now : bpf_ktime_get_ns());
 }
 
 /* RFC 3550 A.1, any packet. */
-__noinline int count_rtp(struct slot *slot, struct detail *detail, const struct rtp *rtp)
+static __always_inline int count_rtp(struct slot *slot, struct detail *detail, const struct rtp *rtp)
 {
 	__u32 ahead, behind;
 
-	if (!slot || !detail || !rtp)
-		return 0;
 	if (!(slot->rtp_state & RTP_STARTED) || slot->ssrc != rtp->ssrc) {
 		restart(slot, detail, rtp);
 		start_jitter(slot, detail, rtp, bpf_ktime_get_ns());
@@ -106,15 +125,18 @@ __noinline int count_rtp(struct slot *slot, struct detail *detail, const struct 
 	if (ahead && ahead < MAX_DROPOUT) {
 		if (rtp->seq < slot->max_seq)
 			detail->cycles += SEQ_MODULUS;
+		if (ahead < SEEN_BITS)
+			slot->seen = (slot->seen & ~seen_bits_after(slot->max_seq, ahead)) | seen_bit(rtp->seq);
+		else
+			slot->seen = seen_bit(rtp->seq);
 		slot->max_seq = rtp->seq;
-		slot->seen = ahead < SEEN_BITS ? slot->seen << ahead | 1 : 1;
 	} else if (ahead > SEQ_MODULUS - MAX_MISORDER || !ahead) {
 		behind = (__u16)-ahead;
-		if (behind < SEEN_BITS && (slot->seen >> behind & 1)) {
+		if (behind < SEEN_BITS && slot->seen & seen_bit(rtp->seq)) {
 			detail->duplicates++;
 		} else {
 			if (behind < SEEN_BITS)
-				slot->seen |= 1U << behind;
+				slot->seen |= seen_bit(rtp->seq);
 			detail->reordered++;
 		}
 	} else if (rtp->seq == detail->bad_seq) {
@@ -131,42 +153,40 @@ __noinline int count_rtp(struct slot *slot, struct detail *detail, const struct 
 	return 0;
 }
 
-/* RFC 5761: with rtcp-mux a second byte of 192 to 223 is RTCP. */
-static __always_inline bool is_rtp(const struct rtp *rtp)
+/* Any packet of `length` bytes (network header and all behind it). */
+__noinline int count_any(struct slot *slot, struct detail *detail, const struct rtp *rtp, __u32 length)
 {
-	return rtp->version == 2 && (rtp->second & 0xe0) != 0xc0;
-}
-
-/* The next packet of a stream in good order changes nothing but its slot. */
-static __always_inline bool count_next(struct slot *slot, const struct rtp *rtp)
-{
-	if ((slot->rtp_state & (RTP_STARTED | JITTER_SETTLED | JITTER_RUNNING)) != (RTP_STARTED | JITTER_SETTLED) ||
-	    rtp->seq != (__u16)(slot->max_seq + 1) || rtp->seq == 0 || slot->ssrc != rtp->ssrc ||
-	    slot->payload_type != (rtp->second & 0x7f) || jitter_sample(rtp->seq))
-		return false;
-	slot->max_seq = rtp->seq;
-	slot->seen = slot->seen << 1 | 1;
-	slot->received++;
-	return true;
-}
-
-/* Add one packet of `length` bytes (network header and all behind it); returns whether a low word ran over. */
-static __always_inline bool count_packet(struct slot *slot, __u32 length)
-{
-	__u32 bytes = slot->bytes + length, packets = slot->packets + 1;
-
-	slot->bytes = bytes;
-	slot->packets = packets;
+	if (!slot || !detail || !rtp)
+		return 0;
 	slot->last_jiffies = (__u32)bpf_jiffies64();
-	return packets == 0 || bytes < length;
-}
-
-static __always_inline void carry(const struct slot *slot, struct detail *detail, __u32 length)
-{
-	if (slot->packets == 0)
-		detail->packets_high++;
+	slot->bytes += length;
 	if (slot->bytes < length)
 		detail->bytes_high++;
+	if (++slot->packets == 0)
+		detail->packets_high++;
+	if (is_rtp(rtp))
+		count_rtp(slot, detail, rtp);
+	return 0;
+}
+
+/* The next packet of a stream in good order, which changes nothing but its slot. False, and nothing counted, where more is to
+ * be done. Where the stream is stands in one word: all that waits for the slot to come from memory should be little.
+ * marks: the first two bytes of the RTP header as they stand; now: the kernel's tick. */
+static __always_inline bool count_next(__u64 *words, __u16 marks, __u16 seq, __be32 ssrc, __u32 length, __u64 now)
+{
+	__u64 expected = (__u64)(RTP_STARTED | JITTER_SETTLED) << 56 | (__u64)(marks >> 8 & 0x7f) << 48 | (__u64)(__u16)(seq - 1) << 32 | ssrc;
+	__u32 bytes = (__u32)words[WORD_VOLUME] + length;
+	__u64 counts = words[WORD_COUNTS], changes = words[WORD_CHANGES];
+
+	/* A run of jitter measurements starts at 0, so the number after 65535 is not for here. */
+	if (in_jitter_run(seq) || (marks & 0xc0) != 0x80 || words[WORD_POSITION] != expected || bytes < length || (__u32)counts == ~0U)
+		return false;
+	if (changes >> 32 != 0xffffffff)
+		words[WORD_CHANGES] = changes | (__u64)seen_bit(seq) << 32;
+	words[WORD_POSITION] = expected + (1ULL << 32);
+	words[WORD_COUNTS] = counts + (1ULL << 32 | 1);
+	words[WORD_VOLUME] = now << 32 | bytes;
+	return true;
 }
 
 #endif

@@ -29,17 +29,19 @@ log = logging.getLogger(__name__)
 
 OBJECT = Path(__file__).with_name("obj") / "relay.o"
 _KERNEL_MAPS = (
-    "layout", ".data.settings", ".data.addresses4", ".data.addresses6", ".data.chunks", "media", "media_ranges",
-    "slots", "details", "wides", "overflow", "nexthops", "totals", "gates", "notices",
+    "layout", ".data.settings", ".data.addresses4", ".data.addresses6", ".data.chunks", ".data.nexthops", "media", "media_ranges",
+    "slots", "details", "wides", "overflow", "totals", "gates", "notices",
 )  # fmt: skip
 _NO_SLOT = -1
 _ZERO4 = b"\0" * 4
 _ZERO12 = b"\0" * 12
 _ZERO56 = b"\0" * 56
 _HEAD, _HEAD_AT = layout.SLOT_HEAD, layout.SLOT_HEAD_OFFSET
-_FLAGS = 9  # of the head's fields
+_FLAGS = 1  # of the head's fields
 _COUNTERS, _COUNTERS_AT = layout.SLOT_COUNTERS, layout.SLOT_COUNTERS_OFFSET
-_KEY = struct.Struct("!4s4sHH")
+_PORTS = struct.Struct("!HH")
+_KEYS = struct.Struct("!4s4s8xHH")  # from the addresses to the ports
+_ADDRESSES_AT, _OUT_AT, _PORTS_AT = layout.SLOT_ADDRESSES_OFFSET, layout.SLOT_OUT_OFFSET, layout.SLOT_PORTS_OFFSET
 _DETAIL_AT = layout.SLOT_SIZE  # in a record of the overflow table: slot, detail, wide
 _WIDE_AT = layout.SLOT_SIZE + layout.DETAIL_SIZE
 
@@ -104,7 +106,7 @@ class DataPlane:
         self._chunk_table = memoryview(libbpf.map_view(maps[".data.chunks"], layout.ADDRESSES * 512)).cast("H")
         self._media = np.frombuffer(libbpf.map_view(maps["media"], layout.ADDRESSES * 8192), dtype=np.uint8, count=layout.ADDRESSES * 8192)
         self._settings = memoryview(libbpf.map_view(maps[".data.settings"], 8)).cast("I")
-        self._hops = NextHops(libbpf.map_view(maps["nexthops"], layout.NEXTHOPS * layout.NEXTHOP.size))
+        self._hops = NextHops(libbpf.map_view(maps[".data.nexthops"], layout.NEXTHOPS * layout.NEXTHOP.size))
         self._ring = libbpf.Ring(maps["notices"])
         self._addresses: dict[bytes, _Address] = {}
         self._free_numbers = list(range(layout.ADDRESSES - 1, -1, -1))
@@ -480,15 +482,14 @@ class DataPlane:
         """Whether the slot's entry, known to be valid, is this key's."""
         at = slot * layout.SLOT_SIZE
         (saddr, sport), (daddr, dport) = key
-        is6 = bool(self._slot_mm[at + layout.SLOT_FLAGS_OFFSET] & layout.ENTRY_KEY6)
+        mm = self._slot_mm
+        if mm[at + _PORTS_AT : at + _PORTS_AT + 4] != _PORTS.pack(sport, dport):
+            return False
+        is6 = bool(mm[at + layout.SLOT_FLAGS_OFFSET] & layout.ENTRY_KEY6)
         if len(saddr) == 4:
-            return not is6 and self._slot_mm[at + 4 : at + 16] == _KEY.pack(saddr, daddr, sport, dport)
+            return not is6 and mm[at + _ADDRESSES_AT : at + _ADDRESSES_AT + 8] == saddr + daddr
         wide = slot * layout.WIDE_SIZE
-        return (
-            is6
-            and self._slot_mm[at + 4 : at + 16] == _KEY.pack(_ZERO4, _ZERO4, sport, dport)
-            and self._wide_mm[wide : wide + 32] == saddr + daddr
-        )
+        return is6 and self._wide_mm[wide : wide + 32] == saddr + daddr
 
     @staticmethod
     def _flow_key(key: FiveTuple) -> bytes:
@@ -540,7 +541,7 @@ class DataPlane:
             flags |= layout.ENTRY_DSCP
             dscp = entry.dscp << 2
         changes = layout.checksum_changes(saddr, daddr, sport, dport, out_saddr, out_daddr, out_sport, out_dport)
-        return saddr, daddr, sport, dport, out_saddr, out_daddr, out_sport, out_dport, hop, flags, dscp, *changes
+        return hop, flags, dscp, saddr, daddr, out_saddr, out_daddr, sport, dport, out_sport, out_dport, *changes
 
     @staticmethod
     def _wide(entry: RelayEntry) -> bytes:
@@ -587,7 +588,7 @@ class DataPlane:
             self._wide_mm[slot * 64 : slot * 64 + 64] = self._wide(entry)
         mm = self._slot_mm
         _HEAD.pack_into(mm, at + _HEAD_AT, *head)
-        _COUNTERS.pack_into(mm, at + _COUNTERS_AT, 0, 0, now)
+        _COUNTERS.pack_into(mm, at + _COUNTERS_AT, now)
         layout.DETAIL_ENTRY.pack_into(self._detail_mm, at + layout.DETAIL_TTL_OFFSET, entry.ttl_ms)
         self._words[slot * 16] = (generation + 1) & 0xFFFFFFFF
         self._live[slot >> 8] += 1
@@ -598,7 +599,7 @@ class DataPlane:
         record = bytearray(layout.OVERFLOW_SIZE)
         struct.pack_into("<I", record, 0, 1)
         _HEAD.pack_into(record, _HEAD_AT, *head)
-        _COUNTERS.pack_into(record, _COUNTERS_AT, 0, 0, now)
+        _COUNTERS.pack_into(record, _COUNTERS_AT, now)
         layout.DETAIL_ENTRY.pack_into(record, _DETAIL_AT + layout.DETAIL_TTL_OFFSET, entry.ttl_ms)
         record[_WIDE_AT:] = self._wide(entry)
         key = entry.key
@@ -664,7 +665,7 @@ class DataPlane:
             if self._slot_mm[at + layout.SLOT_FLAGS_OFFSET] & layout.ENTRY_OUT6:
                 out_saddr, out_daddr = self._wide_mm[slot * 64 + 32 : slot * 64 + 48], self._wide_mm[slot * 64 + 48 : slot * 64 + 64]
             else:
-                out_saddr, out_daddr = self._slot_mm[at + 16 : at + 20], self._slot_mm[at + 20 : at + 24]
+                out_saddr, out_daddr = self._slot_mm[at + _OUT_AT : at + _OUT_AT + 4], self._slot_mm[at + _OUT_AT + 4 : at + _OUT_AT + 8]
             self._hops.release(out_daddr, out_saddr)
             self._live[slot >> 8] -= 1
         elif key in self._overflow:
@@ -725,7 +726,7 @@ class DataPlane:
 
     @staticmethod
     def _decode(record: Any, at: int, wide: Any, ttl_ms: int) -> RelayEntry:
-        saddr, daddr, sport, dport, out_saddr, out_daddr, out_sport, out_dport, _hop, flags, dscp, _, _ = _HEAD.unpack_from(record, at + _HEAD_AT)
+        _hop, flags, dscp, saddr, daddr, out_saddr, out_daddr, sport, dport, out_sport, out_dport, _, _ = _HEAD.unpack_from(record, at + _HEAD_AT)
         if flags & layout.ENTRY_KEY6:
             saddr, daddr = bytes(wide[0:16]), bytes(wide[16:32])
         if flags & layout.ENTRY_OUT6:
@@ -767,9 +768,9 @@ class DataPlane:
 
     def _keys_at(self, slots: np.ndarray) -> list[FiveTuple]:
         raw = np.frombuffer(self._slot_mm, dtype=np.uint8, count=len(self._slots) * layout.SLOT_SIZE).reshape(-1, layout.SLOT_SIZE)
-        heads = raw[slots, 4:16].tobytes()
+        heads = raw[slots, _ADDRESSES_AT : _PORTS_AT + 4].tobytes()
         is6 = (self._slots["flags"][slots] & layout.ENTRY_KEY6) != 0
-        keys = [FiveTuple(Endpoint(s, sp), Endpoint(d, dp)) for s, d, sp, dp in _KEY.iter_unpack(heads)]
+        keys = [FiveTuple(Endpoint(s, sp), Endpoint(d, dp)) for s, d, sp, dp in _KEYS.iter_unpack(heads)]
         for n in np.flatnonzero(is6).tolist():
             at = int(slots[n]) * 64
             key = keys[n]
@@ -1118,8 +1119,8 @@ class DataPlane:
 
 def _reset(slots: Any, slot_at: int, details: Any, detail_at: int) -> None:
     """Zero the counters of one slot and detail."""
-    slots[slot_at + layout.SLOT_PACKETS_OFFSET : slot_at + layout.SLOT_PACKETS_OFFSET + 8] = b"\0" * 8
-    slots[slot_at + layout.SLOT_RECEIVED_OFFSET : slot_at + layout.SLOT_SIZE] = bytes(layout.SLOT_SIZE - layout.SLOT_RECEIVED_OFFSET)
+    (last,) = struct.unpack_from("<I", slots, slot_at + layout.SLOT_LAST_OFFSET)
+    _COUNTERS.pack_into(slots, slot_at + _COUNTERS_AT, last)
     details[detail_at + layout.DETAIL_COUNTERS_OFFSET : detail_at + layout.DETAIL_SIZE] = _ZERO56
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 MAGIC = 0x53484E54
 # Changes with every change of maps.h that an adopting process could trip over.
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 
 ADDRESS_ROWS = 4096
 ADDRESS_PROBES = 8
@@ -30,11 +30,11 @@ RTP_STARTED = 1
 # Addresses are four raw bytes in network order: "<u4" is only for comparing them.
 SLOT = np.dtype(
     [
-        ("generation", "<u4"), ("saddr", "<u4"), ("daddr", "<u4"), ("sport", ">u2"), ("dport", ">u2"),
-        ("out_saddr", "<u4"), ("out_daddr", "<u4"), ("out_sport", ">u2"), ("out_dport", ">u2"),
-        ("nexthop", ">u2"), ("flags", "u1"), ("dscp", "u1"), ("ip_change", ">u2"), ("udp_change", ">u2"),
-        ("packets", "<u4"), ("bytes", "<u4"), ("last_jiffies", "<u4"), ("received", "<u4"),
-        ("seen", "<u4"), ("ssrc", "<u4"), ("max_seq", "<u2"), ("payload_type", "u1"), ("rtp_state", "u1"),
+        ("generation", "<u4"), ("nexthop", ">u2"), ("flags", "u1"), ("dscp", "u1"), ("saddr", "<u4"), ("daddr", "<u4"),
+        ("out_saddr", "<u4"), ("out_daddr", "<u4"), ("sport", ">u2"), ("dport", ">u2"), ("out_sport", ">u2"), ("out_dport", ">u2"),
+        ("ip_change", ">u2"), ("udp_change", ">u2"),
+        ("seen", "<u4"), ("packets", "<u4"), ("received", "<u4"), ("bytes", "<u4"), ("last_jiffies", "<u4"),
+        ("ssrc", ">u4"), ("max_seq", "<u2"), ("payload_type", "u1"), ("rtp_state", "u1"),
     ]
 )  # fmt: skip
 DETAIL = np.dtype(
@@ -47,15 +47,16 @@ DETAIL = np.dtype(
 )  # fmt: skip
 
 # Key, action, and counters of a new slot: bytes 4 to 63. The first part is in network order.
-SLOT_HEAD = struct.Struct("!4s4sHH4s4sHHHBBHH")
+SLOT_HEAD = struct.Struct("!HBB4s4s4s4sHHHHHH")
 SLOT_HEAD_OFFSET = 4
-SLOT_NEXTHOP_OFFSET = 28
-SLOT_FLAGS_OFFSET = 30
-SLOT_PACKETS_OFFSET = 36
-SLOT_COUNTERS = struct.Struct("<III16x")
+SLOT_NEXTHOP_OFFSET = 4
+SLOT_FLAGS_OFFSET = 6
+SLOT_ADDRESSES_OFFSET = 8  # 8 bytes: source and destination of the key, if they are IPv4
+SLOT_OUT_OFFSET = 16  # 8 bytes: those of the action
+SLOT_PORTS_OFFSET = 24  # 4 bytes: of the key
+SLOT_COUNTERS = struct.Struct("<16xI8x")  # all 0 but last_jiffies, which an entry starts with
 SLOT_COUNTERS_OFFSET = 36
-SLOT_LAST_WORD = 11  # last_jiffies, as a 32-bit word of the slot
-SLOT_RECEIVED_OFFSET = 48
+SLOT_LAST_OFFSET = 52  # last_jiffies
 # Of the detail: slot_flags outlives the entry; ttl_ms and the rest start with it.
 DETAIL_TTL_OFFSET = 4
 DETAIL_COUNTERS_OFFSET = 8

@@ -203,7 +203,7 @@ class NextHops:
         self._hops[route.ifindex, route.gateway] = hop
         self._by_index[index] = hop
         if wanted == index and self._words[index * 8] & 1:
-            hop.content = bytes(self._table[index * 32 + 4 : index * 32 + 28])
+            hop.content = bytes(self._table[index * 32 + 4 : index * 32 + 32])
         self._watch(hop)
         self._write(hop)
         return hop
@@ -271,7 +271,7 @@ class NextHops:
             out = parent
         mtu = min(m for m in (link.mtu, hop.mtu, 65535) if m)
         flags = 0 if self.sends(out.ifindex) else layout.NEXTHOP_NO_XMIT
-        return layout.NEXTHOP.pack(0, out.ifindex, hop.neighbour.mac + link.mac, link.vlan, mtu, flags, 0)[4:28]
+        return layout.NEXTHOP.pack(0, out.ifindex, hop.neighbour.mac + link.mac, link.vlan, mtu, flags, 0 if link.vlan or flags else mtu)[4:]
 
     def _write(self, hop: _Hop) -> None:
         content = self._content(hop)
@@ -282,7 +282,7 @@ class NextHops:
         if generation & 1:
             generation = self._words[at] = (generation + 1) & 0xFFFFFFFF
         if content:
-            self._table[hop.index * 32 + 4 : hop.index * 32 + 28] = content
+            self._table[hop.index * 32 + 4 : hop.index * 32 + 32] = content
             self._words[at] = (generation + 1) & 0xFFFFFFFF
         hop.content = content
 

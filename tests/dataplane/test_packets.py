@@ -216,11 +216,11 @@ def test_trailing_ethernet_padding_stays(plane: DataPlane) -> None:
 def test_next_hop_on_a_vlan(plane: DataPlane, made: RelayEntry, tag: Packet | None) -> None:
     """The row names tag 300: an untagged packet gets it, a tagged one has its tag rewritten and keeps its priority."""
     plane.insert(ENTRIES)
-    row = libbpf.map_view(plane.maps()["nexthops"], layout.NEXTHOPS * layout.NEXTHOP.size)
+    row = libbpf.map_view(plane.maps()[".data.nexthops"], layout.NEXTHOPS * layout.NEXTHOP.size)
     for at in range(0, layout.NEXTHOPS * layout.NEXTHOP.size, layout.NEXTHOP.size):
-        generation, ifindex, macs, vlan, mtu, flags, unused = layout.NEXTHOP.unpack_from(row, at)
+        generation, ifindex, macs, _vlan, mtu, flags, _plain = layout.NEXTHOP.unpack_from(row, at)
         if generation & 1:
-            layout.NEXTHOP.pack_into(row, at, generation, ifindex, macs, 300, mtu, flags, unused)
+            layout.NEXTHOP.pack_into(row, at, generation, ifindex, macs, 300, mtu, flags, 0)
     verdict, left = run(plane, packet(made, tag=tag))
     plain = relayed(made)
     assert verdict == layout.XDP_REDIRECT
