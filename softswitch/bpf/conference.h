@@ -475,12 +475,10 @@ static __always_inline int copy_out(struct xdp_md *ctx)
 	if (flags & MARK_PARTIAL || copy->flags & COPY_OUT6 || *(__u8 *)ip != 0x45)
 		goto any;
 	row = copy->nexthop;
-	hop = bpf_map_lookup_elem(&nexthops, &row);
-	if (!hop)
-		goto drop;
+	hop = &nexthops[row & (NEXTHOPS - 1)];
 	length = bpf_ntohs(ip->tot_len);
 	generation = read_generation(&hop->generation);
-	if (!(generation & 1) || hop->vlan || hop->flags || length > hop->mtu)
+	if (!(generation & 1) || length > hop->plain_mtu)
 		goto any;
 	macs = hop->macs;
 	macs_end = hop->macs_end;
