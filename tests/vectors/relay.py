@@ -7,7 +7,9 @@ import zlib
 from collections.abc import Callable
 
 from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption_NOP
-from scapy.layers.inet6 import ICMPv6EchoRequest, ICMPv6ND_NA, ICMPv6ND_NS, IPv6, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop
+from scapy.layers.inet6 import (
+    ICMPv6EchoRequest, ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6ND_RA, ICMPv6ND_Redirect, ICMPv6ND_RS, IPv6, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop,
+)  # fmt: skip
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
@@ -282,6 +284,10 @@ PASSED = [
     _else("ARP request with a tag", lambda: Ether(src=MAC_A, dst="ff:ff:ff:ff:ff:ff") / Dot1Q(vlan=12) / ARP(hwsrc=MAC_A, psrc=HOST_A4, pdst=RELAY_A4), Else.CPU),
     _else("ARP reply", lambda: Ether(src=MAC_A, dst=MAC_RA) / ARP(op=2, hwsrc=MAC_A, psrc=HOST_A4, hwdst=MAC_RA, pdst=RELAY_A4), Else.CPU),
     _else("neighbour solicitation", lambda: Ether(src=MAC_A, dst="33:33:ff:00:00:01") / IPv6(src=HOST_A6, dst="ff02::1:ff00:1", hlim=255) / ICMPv6ND_NS(tgt=RELAY_A6), Else.CPU),
+    _else("neighbour solicitation with a tag", lambda: Ether(src=MAC_A, dst="33:33:ff:00:00:01") / Dot1Q(vlan=12) / IPv6(src=HOST_A6, dst="ff02::1:ff00:1", hlim=255) / ICMPv6ND_NS(tgt=RELAY_A6), Else.CPU),
+    _else("router solicitation", lambda: Ether(src=MAC_A, dst="33:33:00:00:00:02") / IPv6(src=HOST_A6, dst="ff02::2", hlim=255) / ICMPv6ND_RS(), Else.CPU),
+    _else("router advertisement", lambda: Ether(src=MAC_A, dst="33:33:00:00:00:01") / IPv6(src="fe80::1", dst="ff02::1", hlim=255) / ICMPv6ND_RA(), Else.CPU),
+    _else("redirect", lambda: Ether(src=MAC_A, dst=MAC_RA) / IPv6(src="fe80::1", dst=RELAY_A6, hlim=255) / ICMPv6ND_Redirect(tgt=HOST_A6, dst=HOST_B6), Else.CPU),
     _else("neighbour advertisement", lambda: Ether(src=MAC_A, dst=MAC_RA) / IPv6(src=HOST_A6, dst=RELAY_A6, hlim=255) / ICMPv6ND_NA(tgt=HOST_A6), Else.CPU),
 ]  # fmt: skip
 
@@ -302,9 +308,13 @@ FORWARDED = [
     _else("no route", lambda: Ether(src=MAC_A, dst=MAC_RA) / IP(src=HOST_A4, dst="203.0.113.9") / UDP(sport=1, dport=2), Else.DROP, only="switch"),
     _else("no route, IPv6", lambda: Ether(src=MAC_A, dst=MAC_RA) / IPv6(src=HOST_A6, dst="2001:db8::9") / UDP(sport=1, dport=2), Else.DROP, only="switch"),
     _else("expired on its way to another", lambda: Ether(src=MAC_A, dst=MAC_RA) / IP(src=HOST_A4, dst=HOST_B4, ttl=1) / UDP(sport=1, dport=2), Else.CPU, only="switch"),
+    _else("expired media, back to where it came from", lambda: Ether(src=MAC_S, dst=MAC_RS) / IP(src=HOST_A4, dst=RELAY_A4, ttl=1) / UDP(sport=7200, dport=20610) / Raw(RTP), Else.DROP, port=Port.SERVER, only="switch"),
+    _else("expired media, back to where it came from, IPv6", lambda: Ether(src=MAC_S, dst=MAC_RS) / IPv6(src=HOST_A6, dst=RELAY_A6, hlim=1) / UDP(sport=7200, dport=20610) / Raw(RTP), Else.DROP, port=Port.SERVER, only="switch"),
     _else("to the switch itself", lambda: Ether(src=MAC_A, dst=MAC_RA) / IP(src=HOST_A4, dst=SWITCH_ADDRESS, ttl=255) / ICMP(), Else.CPU, only="switch"),
     Vector("ARP from the switch's CPU", lambda: Ether(src=MAC_RA, dst=MAC_A) / ARP(op=2, hwsrc=MAC_RA, psrc="10.1.0.254", hwdst=MAC_A, pdst=HOST_A4),
            (Port.A, lambda: Ether(src=MAC_RA, dst=MAC_A) / ARP(op=2, hwsrc=MAC_RA, psrc="10.1.0.254", hwdst=MAC_A, pdst=HOST_A4)), port=Port.CPU, only="switch"),
+    Vector("media from the switch's CPU goes as it is, and nothing is learned from it", lambda: Ether(src=MAC_RA, dst=MAC_A) / IP(src=SWITCH_ADDRESS, dst=RELAY_A4) / UDP(sport=7201, dport=20611) / Raw(RTP),
+           (Port.A, lambda: Ether(src=MAC_RA, dst=MAC_A) / IP(src=SWITCH_ADDRESS, dst=RELAY_A4) / UDP(sport=7201, dport=20611) / Raw(RTP)), port=Port.CPU, only="switch"),
     Vector("IP from the switch's CPU goes as it is", lambda: Ether(src=MAC_RA, dst=MAC_A) / IP(src=SWITCH_ADDRESS, dst=HOST_A4, ttl=64) / ICMP(),
            (Port.A, lambda: Ether(src=MAC_RA, dst=MAC_A) / IP(src=SWITCH_ADDRESS, dst=HOST_A4, ttl=64) / ICMP()), port=Port.CPU, only="switch"),
 ]  # fmt: skip
