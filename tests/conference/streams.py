@@ -96,6 +96,7 @@ class Oracle:
         self.forwarded = self.late = self.extra = self.masked = self.repeated = 0
         self.duplicates = self.misordered = 0
         self._given: dict[int, int] = {}
+        self._served: set[int] = set()
         self._first: tuple[int, int] | None = None
         self._top = 0
         self._error = 0
@@ -103,9 +104,11 @@ class Oracle:
     def see(self, packet: Sent, outcome: Outcome) -> None:
         """Judge what was said of one arriving packet."""
         if outcome.verdict is not Verdict.FORWARD:
-            self.late += outcome.verdict is Verdict.LATE
-            self.repeated += outcome.verdict is Verdict.REPEATED
+            copy = packet.index in self._served
+            self.late += outcome.verdict is Verdict.LATE and not copy
+            self.repeated += outcome.verdict is Verdict.REPEATED or copy
             return
+        self._served.add(packet.index)
         self.forwarded += 1
         ideal = self.ideal[packet.index]
         if self._first is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
 import inspect
 import json
 import os
@@ -42,6 +43,15 @@ class _Command(click.Command):
 
 class _Group(click.Group):
     command_class = _Command
+    elsewhere = {"conference": "shunt.conference.command"}  # groups that their own package defines
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self.elsewhere])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.elsewhere:
+            return getattr(importlib.import_module(self.elsewhere[cmd_name]), cmd_name)  # type: ignore[no-any-return]
+        return super().get_command(ctx, cmd_name)
 
 
 @click.group(cls=_Group, context_settings=_CONTEXT, epilog=_EXIT_CODES)

@@ -1,0 +1,239 @@
+"""Receivers' feedback (Scallop, sections 5.3 to 5.5): whose estimate a sender hears, and what each receiver gets of it.
+
+A sender obeys the last estimate it hears (browsers do), so it must hear of one downlink only: the best, because layers are
+dropped for the others. And a receiver gets the highest decode target that its own estimate carries.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+SMOOTHING = 0.3  # weight of a new estimate in the EWMA
+LEAD = 1.1  # another downlink has to be better by this much
+HOLD_S = 2.0  # and for this long
+STALE_S = 5.0  # a receiver not heard of for so long is out (browsers send an estimate every 0.2 s)
+
+
+@dataclass(slots=True)
+class _Downlink:
+    average: float
+    heard: float
+
+
+class BestDownlink:
+    """For one sender: which receiver's REMB goes on to it.
+
+    Each receiver's estimates are smoothed (EWMA). The chosen one stays until another's average has been LEAD times its own
+    for HOLD_S seconds without a break, until it leaves, or until nothing has been heard of it for STALE_S seconds. Times
+    are seconds of any clock that never goes back; estimates bit/s.
+    """
+
+    def __init__(self, smoothing: float = SMOOTHING, lead: float = LEAD, hold: float = HOLD_S, stale: float = STALE_S) -> None:
+        self._smoothing, self._lead, self._hold, self._stale = smoothing, lead, hold, stale
+        self._downlinks: dict[str, _Downlink] = {}
+        self._leading: tuple[str, float] | None = None  # who is better than the chosen one, and since when
+        self.chosen: str | None = None
+
+    def estimate(self, receiver: str, bitrate: float, now: float) -> bool:
+        """Take a receiver's estimate in; whether it goes on to the sender."""
+        downlink = self._downlinks.get(receiver)
+        if downlink is None or now - downlink.heard > self._stale:
+            self._downlinks[receiver] = _Downlink(bitrate, now)
+        else:
+            downlink.average += self._smoothing * (bitrate - downlink.average)
+            downlink.heard = now
+        self._choose(now)
+        return receiver == self.chosen
+
+    def leave(self, receiver: str, now: float) -> None:
+        """A receiver is gone: at once, not when its estimates are stale."""
+        self._downlinks.pop(receiver, None)
+        if self.chosen == receiver:
+            self.chosen = self._leading = None
+            self._choose(now)
+
+    def average(self, receiver: str) -> float | None:
+        """A receiver's smoothed estimate, bit/s."""
+        downlink = self._downlinks.get(receiver)
+        return downlink.average if downlink else None
+
+    def _choose(self, now: float) -> None:
+        for receiver in [name for name, downlink in self._downlinks.items() if now - downlink.heard > self._stale]:
+            del self._downlinks[receiver]
+        if not self._downlinks:
+            self.chosen = self._leading = None
+            return
+        best = max(self._downlinks, key=lambda name: self._downlinks[name].average)
+        current = self._downlinks.get(self.chosen) if self.chosen is not None else None
+        if current is None:
+            self.chosen, self._leading = best, None
+        elif best == self.chosen or self._downlinks[best].average < self._lead * current.average:
+            self._leading = None
+        elif self._leading is None or self._leading[0] != best:
+            self._leading = best, now
+        elif now - self._leading[1] >= self._hold:
+            self.chosen, self._leading = best, None
+
+
+class Estimate(NamedTuple):
+    """What a receiver said: when (s), its estimate (bit/s), the rate of each decode target as it was then (bit/s, lowest first,
+    all that lies below included), and the decode target that it was sent."""
+
+    time: float
+    bitrate: float
+    rates: tuple[float, ...]
+    target: int
+
+
+# (decode target now, estimates before, oldest first, the new one) -> decode target
+SelectDecodeTarget = Callable[[int, Sequence[Estimate], Estimate], int]
+
+UP_ROOM = 1.1  # a higher target has to fit so many times,
+UP_AFTER_S = 3.0  # and for so long: an estimate that climbs may fall again
+BOUND = 1.3  # browsers' estimates end at about 1.5 times what arrives: from here on an estimate says no more than that,
+TRY_AFTER_S = 8.0  # and after so long the next target is tried all the same,
+RETRY_S = 30.0  # but not where it was sent in vain a short while ago
+GRACE_S = 15.0  # a new target's estimate may take so long to climb to its rate, as long as it does not fall
+
+
+def select_decode_target(current: int, history: Sequence[Estimate], estimate: Estimate) -> int:
+    """The default: down at once to what fits, up by one when the next target has fitted for a while, or may well fit.
+
+    Down: the present target needs more than the estimate; at once, unless the receiver is new to it and its estimate only
+    has to climb yet. Up: the estimate has carried the next target for UP_AFTER_S seconds; or it has been as high as it can
+    get with what is sent for TRY_AFTER_S seconds, which is how a receiver that gets little ever gets more.
+    """
+    rates = estimate.rates
+    current = min(current, len(rates) - 1)
+    if rates[current] > estimate.bitrate:
+        since, before = estimate, None
+        for past in reversed(history):
+            if past.target != current:
+                before = past
+                break
+            since = past
+        new = estimate.time - since.time < GRACE_S and (before is None or before.target < current)
+        if new and estimate.bitrate >= 0.95 * (before or since).bitrate:
+            return current
+        return max((target for target in range(current) if rates[target] <= estimate.bitrate), default=0)
+    above = current + 1
+    if above == len(rates):
+        return current
+
+    def held(seconds: float, holds: Callable[[Estimate], bool]) -> bool:
+        since = estimate.time - seconds
+        return bool(history) and history[0].time <= since and all(holds(past) for past in history if past.time > since) and holds(estimate)
+
+    if held(UP_AFTER_S, lambda past: past.bitrate >= UP_ROOM * (past.rates[above] if above < len(past.rates) else rates[above])):
+        return above
+    in_vain = any(past.target >= above and past.time > estimate.time - RETRY_S for past in history)
+    if not in_vain and held(TRY_AFTER_S, lambda past: past.target == current and past.bitrate >= BOUND * past.rates[current]):
+        return above
+    return current
+
+
+def load_selector(name: str) -> SelectDecodeTarget:
+    """The function that a configuration names as "module:function". Raises ValueError when there is none such, or it does not work."""
+    module_name, separator, attribute = name.partition(":")
+    if not separator:
+        raise ValueError(f"{name!r} is not MODULE:FUNCTION")
+    try:
+        function = getattr(importlib.import_module(module_name), attribute)
+    except ImportError as error:
+        raise ValueError(f"{name}: {error}") from None
+    except AttributeError:
+        raise ValueError(f"{name}: {module_name} has no {attribute}") from None
+    if not callable(function):
+        raise ValueError(f"{name} is not a function")
+    chosen: SelectDecodeTarget = function
+    trial = Estimate(0.0, 1e6, (1e5, 2e5, 4e5), 0)
+    try:
+        answer = chosen(0, (), trial)
+    except Exception as error:  # whatever the operator's own code raises
+        raise ValueError(f"{name} on a first estimate: {type(error).__name__}: {error}") from None
+    if not isinstance(answer, int) or isinstance(answer, bool):
+        raise ValueError(f"{name} answers {answer!r}, not a decode target")
+    return chosen
+
+
+class Change(NamedTuple):
+    """A receiver's decode target changes. key_frame: the sender is to be asked for one (PLI)."""
+
+    target: int
+    key_frame: bool
+
+
+@dataclass(slots=True)
+class Downlink:
+    """One receiver of one sender: its decode target, from its estimates.
+
+    keep: seconds of history handed to the function. needs_key_frame(old, new): whether a move up has to begin with a key frame;
+    by default it has, because a decoder that lacks the frames below cannot use the layer's next one. Streams whose higher
+    layers depend on nothing that was dropped (the template's dti is "S" for the new target) can do without.
+    """
+
+    target: int
+    select: SelectDecodeTarget = select_decode_target
+    keep: float = 60.0
+    needs_key_frame: Callable[[int, int], bool] = lambda old, new: new > old
+    _history: deque[Estimate] = field(default_factory=deque)
+
+    def estimate(self, now: float, bitrate: float, rates: Sequence[float]) -> Change | None:
+        """Take an estimate in; the change it makes, if any.
+
+        rates: bit/s that each decode target needs, lowest first (all that lies below included). A function that fails or
+        answers what is no target changes nothing: its error is the caller's to report. Raises what the function raises.
+        """
+        new = Estimate(now, bitrate, tuple(rates), self.target)
+        target = self.select(self.target, tuple(self._history), new)
+        self._history.append(new)
+        while self._history[0].time < now - self.keep:
+            self._history.popleft()
+        if not isinstance(target, int) or not 0 <= target < len(new.rates):
+            raise ValueError(f"decode target {target!r} is not in 0..{len(new.rates) - 1}")
+        if target == self.target:
+            return None
+        old, self.target = self.target, target
+        return Change(target, target > old and self.needs_key_frame(old, target))
+
+
+class KeyFrames:
+    """For one sender: key-frame requests of many receivers made one. least: seconds between two that go on."""
+
+    def __init__(self, least: float = 0.5) -> None:
+        self._least = least
+        self._asked: float | None = None
+        self._due = False
+
+    def wanted(self, now: float) -> bool:
+        """Somebody needs a key frame; whether the request goes on now. One that does not is due later: ask due()."""
+        if self._asked is None or now - self._asked >= self._least:
+            self._asked, self._due = now, False
+            return True
+        self._due = True
+        return False
+
+    def due(self, now: float) -> bool:
+        """Whether a request that was held back goes on now."""
+        return self._due and self.wanted(now)
+
+    def seen(self) -> None:
+        """A key frame came: what was held back has been answered."""
+        self._due = False
+
+
+def split_estimate(bitrate: float, rates: Mapping[str, float]) -> dict[str, float]:
+    """A receiver's estimate about several senders at once, as its share for each: by what each is sent now (bit/s).
+
+    Where receivers take senders over one association, a REMB is about all of them, and no sender may have it whole. Senders
+    of whom nothing is sent yet share evenly what an average sender has.
+    """
+    sending = [rate for rate in rates.values() if rate > 0]
+    typical = sum(sending) / len(sending) if sending else 1.0
+    weights = {sender: rate if rate > 0 else typical for sender, rate in rates.items()}
+    total = sum(weights.values())
+    return {sender: bitrate * weight / total for sender, weight in weights.items()}
