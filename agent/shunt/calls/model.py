@@ -21,6 +21,9 @@ class Side(enum.Enum):
     CALLER = "caller"
     CALLEE = "callee"
 
+    # There is one of each, and legs are looked up by it at every step: the Enum's own hash is that of its name, in Python.
+    __hash__ = object.__hash__
+
     @property
     def other(self) -> "Side":
         return Side.CALLEE if self is Side.CALLER else Side.CALLER
@@ -31,6 +34,8 @@ class Component(enum.Enum):
 
     RTP = "rtp"
     RTCP = "rtcp"
+
+    __hash__ = object.__hash__
 
 
 class State(enum.Enum):
@@ -160,7 +165,7 @@ class MediaLine:
 
     @property
     def answered(self) -> bool:
-        return all(leg.relay is not None for leg in self.legs.values())
+        return self.legs[Side.CALLER].relay is not None and self.legs[Side.CALLEE].relay is not None
 
     @property
     def offloaded(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shunt.calls import reasons
 from shunt.calls.model import Component, MediaLine, State, Stream
@@ -19,8 +20,7 @@ class Policy:
     enabled: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """The entry a stream should have (None: stay on the relay), with state and reason."""
 
     entry: RelayEntry | None

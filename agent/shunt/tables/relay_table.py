@@ -71,7 +71,7 @@ class _Manners:
 # Several batches of single streams' operations may be under way, so that one that the target has swallowed
 # does not hold up the others; of bulk work never more than what the target has done in some milliseconds.
 _URGENT = _Manners(False, 1000, 8, 2.0, 5.0, 0.02)
-_BULK = _Manners(True, 1000, 2, 10.0, 30.0, 2.0)
+_BULK = _Manners(True, 400, 2, 10.0, 30.0, 2.0)
 
 _INSTALLED = Result(Outcome.INSTALLED)
 _REMOVED = Result(Outcome.REMOVED)
