@@ -3,6 +3,16 @@
 #ifndef SHUNT_CONFERENCE_H
 #define SHUNT_CONFERENCE_H
 
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+
+/* The relay's programs are built with these two in them. */
+static __always_inline int redirect_beside_copies(__u32 ifindex, int mode);
+int conference(struct xdp_md *ctx, int mode);
+#define REDIRECT(ifindex, mode) redirect_beside_copies(ifindex, mode)
+#define CLAIM(ctx, mode) (mode == TRACE ? -1 : conference(ctx, mode))
 #include "relay.h"
 
 /* User space makes of trees, exclusions and rewrites one list of copies for each stream (replication.py); a packet walks
@@ -35,7 +45,7 @@ struct mark {
 
 struct stream_key {
 	struct flow_key flow;
-	__u32 ssrc;
+	__be32 ssrc;
 	__u32 unused; /* 0 */
 };
 
@@ -244,6 +254,17 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } c_agent SEC(".maps");
+
+/* A relayed packet's way out. Generic XDP has no queue to share. */
+static __always_inline int redirect_beside_copies(__u32 ifindex, int mode)
+{
+	int verdict;
+
+	if (mode == GENERIC)
+		return bpf_redirect(ifindex, 0);
+	verdict = bpf_redirect_map(&c_devices, ifindex, 0);
+	return verdict == XDP_REDIRECT ? verdict : bpf_redirect(ifindex, 0);
+}
 
 /* The packet as it came, to the agent; lost when it does not keep up. */
 static __always_inline void copy_to_agent(struct xdp_md *ctx, __u32 stream, __u32 length)

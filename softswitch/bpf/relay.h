@@ -5,6 +5,7 @@
 
 #include "checksum.h"
 #include "learn.h"
+#include "limit.h"
 #include "maps.h"
 #include "parse.h"
 #include "reasons.h"
@@ -37,6 +38,17 @@ static __always_inline struct totals *my_totals(void)
  * heard the party for as long as the entry carried it, and would believe the newcomer: so, unless told otherwise, it gets nothing. */
 const volatile __u8 drop_strays = 0;
 
+/* How a packet leaves. Where conferences are carried, by a device map whose program tells copies from other packets
+ * (conference.h): a device's queue has one program for all that one poll sends. */
+#ifndef REDIRECT
+#define REDIRECT(ifindex, mode) bpf_redirect(ifindex, 0)
+#endif
+
+/* What else may claim a packet that no entry does; a negative verdict: nothing. */
+#ifndef CLAIM
+#define CLAIM(ctx, mode) (-1)
+#endif
+
 /* Ends without relaying. */
 static __always_inline int pass(int mode, __u32 reason, __u32 hop)
 {
@@ -50,6 +62,16 @@ static __always_inline int pass(int mode, __u32 reason, __u32 hop)
 	return XDP_PASS;
 }
 
+/* Ends a packet of a stream that has had its share. */
+static __always_inline int over(void)
+{
+	struct totals *totals = my_totals();
+
+	if (totals)
+		totals->reason[OVER_LIMIT]++;
+	return XDP_DROP;
+}
+
 static __always_inline int out(int mode, __u32 ifindex, __u32 length, __u32 hop)
 {
 	struct totals *totals;
@@ -61,7 +83,7 @@ static __always_inline int out(int mode, __u32 ifindex, __u32 length, __u32 hop)
 		totals->reason[RELAYED]++;
 		totals->relayed_bytes += length;
 	}
-	return bpf_redirect(ifindex, 0);
+	return REDIRECT(ifindex, mode);
 }
 
 /* The number of the relay address plus 1, or 0 when it is not one. */
@@ -333,7 +355,7 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	__u32 owner, number, index, hop_index, generation = 0, l3_length;
+	__u32 owner, number, index = 0, hop_index, generation = 0, l3_length;
 	struct wide *wide = 0, *slot_wide;
 	struct slot *slot = 0, *entry = 0;
 	struct detail *detail = 0, *slot_detail = 0;
@@ -386,17 +408,22 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 		}
 	}
 	if (!entry) {
+		reason = CLAIM(ctx, mode);
+		if (reason >= 0)
+			return reason;
 		if (slot_detail && (generation & 1 || slot_detail->slot_flags & SLOT_OVERFLOW)) {
 			reason = STRAY;
 			if (mode != TRACE)
 				slot_detail->stray++;
 		} else {
-			reason = is_media(owner, p.udp->dest) ? MISS : NOT_MEDIA;
+			reason = is_media(owner, key.dport) ? MISS : NOT_MEDIA;
 		}
 		if (mode == TRACE)
 			return reason == STRAY && drop_strays ? XDP_DROP | reason << 8 : pass(mode, reason, 0);
 		return unmatched(&key, &rtp, reason);
 	}
+	if (packet_limit && mode != TRACE && over_limit(entry == slot ? index : loose_limit(&key), bpf_jiffies64()))
+		return over();
 
 	flags = entry->flags;
 	hop_index = bpf_ntohs(entry->nexthop);
@@ -497,6 +524,9 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	if (!(generation & 1) || length > hop->plain_mtu)
 		goto any;
 
+	if (packet_limit && over_limit(slot_index, now))
+		return over();
+
 	/* From here on it will be relayed, straight from the entry and the next hop: copies of them would not fit the registers. */
 	*(__u64 *)data = hop->macs;
 	*(__u32 *)(data + 8) = hop->macs_end;
@@ -535,7 +565,7 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 		totals->reason[RELAYED]++;
 		totals->relayed_bytes += length;
 	}
-	return bpf_redirect(ifindex, 0);
+	return REDIRECT(ifindex, mode);
 any:
 	return relay_any(ctx, mode);
 }

@@ -5,17 +5,13 @@
 SEC("xdp")
 int replicate_native(struct xdp_md *ctx)
 {
-	int verdict = conference(ctx, NATIVE);
-
-	return verdict < 0 ? relay(ctx, NATIVE) : verdict;
+	return relay(ctx, NATIVE);
 }
 
 SEC("xdp")
 int replicate_generic(struct xdp_md *ctx)
 {
-	int verdict = conference(ctx, GENERIC);
-
-	return verdict < 0 ? relay(ctx, GENERIC) : verdict;
+	return relay(ctx, GENERIC);
 }
 
 SEC("xdp/devmap")

@@ -24,6 +24,7 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 from shunt_softswitch import layout, libbpf, netlink
 from shunt_softswitch.nexthop import NextHops, NextHopsExhausted
+from shunt_softswitch.replication import Replication
 
 log = logging.getLogger(__name__)
 
@@ -120,18 +121,21 @@ class DataPlane:
         self._names: list[str] = []
         self._mode = "auto"
         self._room = ctypes.create_string_buffer(layout.OVERFLOW_SIZE)
+        self.replication: Replication | None = None
 
     # Opening and closing
 
     @classmethod
     def open(
-        cls, *, interfaces: list[str], capacity: int = 262144, pin_dir: str = "/sys/fs/bpf/shunt", mode: str = "auto", dynamic_clock: int = layout.DEFAULT_CLOCK, strays: str = "pass",
+        cls, *, interfaces: list[str], capacity: int = 262144, pin_dir: str = "/sys/fs/bpf/shunt", mode: str = "auto", dynamic_clock: int = layout.DEFAULT_CLOCK, strays: str = "pass", copies: int = 0, packet_limit: int = 0,
     ) -> DataPlane:
         """Load and attach, or take over what a former process left pinned in pin_dir.
 
         mode: `native`, `generic`, or `auto`: native where every interface can both run the program and
         send what others redirect to it, else generic. dynamic_clock: RTP clock in Hz assumed for the
-        payload types 96 to 127. strays: `pass` or `drop` packets to a port whose entry is for another source. Maps that are taken over keep their capacity. Raises DataPlaneError.
+        payload types 96 to 127. strays: `pass` or `drop` packets to a port whose entry is for another source. copies: rewrites of
+        conference packets to have room for (0: no conferences). packet_limit: packets per second of one entry above which they are
+        dropped (0: no limit). Maps that are taken over keep their capacity. Raises DataPlaneError.
         """
         if mode not in ("auto", "native", "generic"):
             raise DataPlaneError(f"XDP mode {mode!r} is none of auto, native, generic")
@@ -145,12 +149,19 @@ class DataPlane:
         try:
             libbpf.ensure_bpffs(directory)
             lock = libbpf.lock_directory(directory)
-            loaded = cls._load(directory, capacity, dynamic_clock, strays == "drop")
+            loaded = cls._load(directory, capacity, dynamic_clock, strays == "drop", packet_limit)
             plane = cls(pin_dir=directory, lock=lock, loaded=loaded)
             if plane.capacity != capacity:
                 log.warning("the table pinned in %s has capacity %d; %d takes effect after it is unloaded", pin_dir, plane.capacity, capacity)
+            if copies:
+                constants = cls._constants(dynamic_clock, strays == "drop") | cls._limit_constants(packet_limit, plane._slots.size)
+                plane.replication = Replication.open(
+                    pin_dir=directory, copies=copies, hops=plane._hops, clock=plane._tick, relay_maps=plane.maps(), constants=constants
+                )
             plane._adopt()
             plane._attach_all(interfaces, mode)
+            if not copies:
+                Replication.unpin(directory)
         except OSError as exc:
             if plane is not None:
                 plane.close()
@@ -166,11 +177,12 @@ class DataPlane:
         return plane
 
     @staticmethod
-    def _load(directory: Path, capacity: int, dynamic_clock: int, drop_strays: bool) -> libbpf.LoadedObject:
+    def _load(directory: Path, capacity: int, dynamic_clock: int, drop_strays: bool, packet_limit: int) -> libbpf.LoadedObject:
         if not OBJECT.exists():
             raise DataPlaneError(f"{OBJECT} is missing: build the programs first (make build)")
         symbols = libbpf.constant_offsets(OBJECT)
         pinned: dict[str, int] = {}
+        chunks = layout.chunk_count(capacity)
         try:
             fresh = not (directory / "layout").exists()
             if fresh:
@@ -179,7 +191,7 @@ class DataPlane:
                     _pin_path(directory, name).unlink(missing_ok=True)
             else:
                 pinned["layout"] = libbpf.get(directory / "layout")
-                magic, version, _, _ = layout.LAYOUT_MARK.unpack_from(libbpf.map_view(pinned["layout"], layout.LAYOUT_MARK.size))
+                magic, version, _, chunks = layout.LAYOUT_MARK.unpack_from(libbpf.map_view(pinned["layout"], layout.LAYOUT_MARK.size))
                 if magic != layout.MAGIC or version != layout.LAYOUT_VERSION:
                     raise DataPlaneError(
                         f"the maps pinned in {directory} have layout {version}, this program needs {layout.LAYOUT_VERSION}: "
@@ -187,12 +199,12 @@ class DataPlane:
                     )
                 for name in _KERNEL_MAPS[1:]:
                     pinned[name] = libbpf.get(_pin_path(directory, name))
-            chunks = layout.chunk_count(capacity)
+            slots = chunks * layout.CHUNK_PORTS
             loaded = libbpf.load_object(
                 OBJECT,
-                sizes={"slots": chunks * layout.CHUNK_PORTS, "details": chunks * layout.CHUNK_PORTS, "wides": chunks * layout.CHUNK_PORTS, "overflow": capacity},
+                sizes={"slots": slots, "details": slots, "wides": slots, "overflow": capacity, "limits": slots + layout.LOOSE_LIMITS if packet_limit else 1},
                 reuse=pinned,
-                constants={"tick_ns": layout.tick_table(dynamic_clock), "drop_strays": bytes([drop_strays])},
+                constants=DataPlane._constants(dynamic_clock, drop_strays) | DataPlane._limit_constants(packet_limit, slots),
                 symbols=symbols,
             )
             if fresh:
@@ -205,10 +217,20 @@ class DataPlane:
             for fd in pinned.values():
                 os.close(fd)
 
+    @staticmethod
+    def _constants(dynamic_clock: int, drop_strays: bool) -> dict[str, bytes]:
+        return {"tick_ns": layout.tick_table(dynamic_clock), "drop_strays": bytes([drop_strays])}
+
+    @staticmethod
+    def _limit_constants(packet_limit: int, slots: int) -> dict[str, bytes]:
+        return {name: value.to_bytes(4, "little") for name, value in layout.packet_limits(packet_limit, slots).items()}
+
     def close(self) -> None:
         """End this process's part; programs, maps and attachments stay and forward on."""
         if self._lock < 0:
             return
+        if self.replication is not None:
+            self.replication.close()
         self._hops.close()
         self._ring.close()
         for attached in self._attached:
@@ -233,6 +255,7 @@ class DataPlane:
         for path in self._pin_dir.glob("link_*"):
             path.unlink()
         self._hops.clear()
+        Replication.unpin(self._pin_dir)
         # The mark goes first: a rest without it is no table.
         for name in _KERNEL_MAPS:
             _pin_path(self._pin_dir, name).unlink(missing_ok=True)
@@ -313,6 +336,8 @@ class DataPlane:
         self._link_path(attached.ifindex, attached.generic).unlink(missing_ok=True)
 
     def _relay_program(self, generic: bool) -> int:
+        if self.replication is not None:
+            return self.replication.program(generic)
         return self._loaded.programs["relay_generic" if generic else "relay_native"]
 
     def interfaces(self) -> list[tuple[str, int, str, int]]:
@@ -351,6 +376,8 @@ class DataPlane:
         moved = self._hops.handle_events()
         if moved:
             self._move(moved)
+            if self.replication is not None:
+                self.replication.moved(moved)
             self._hops.settle(moved)
         if any(self._hops.link(attached.ifindex) is None for attached in self._attached):
             self._reattach()
@@ -719,7 +746,7 @@ class DataPlane:
                     address.chunks[position] = 0
             address.live_chunks = 0
             self._drop_address(address)
-        self._hops.clear()
+        self._hops.clear(self.replication.destinations() if self.replication is not None else {})
         self._entries = 0
 
     # Reading
@@ -888,14 +915,15 @@ class DataPlane:
         """Counters of the whole data plane, over all CPUs, since the maps were made."""
         sums = self._sums()
         reasons = sums[: layout.REASON_ROOM]
-        relayed, missed, stray = reasons[0], reasons[layout.MISS], reasons[layout.STRAY]
+        relayed, missed, stray, limited = reasons[0], reasons[layout.MISS], reasons[layout.STRAY], reasons[layout.OVER_LIMIT]
         return {
             "rx_packets": sum(reasons),
             "relayed_packets": relayed,
             "relayed_bytes": sums[layout.REASON_ROOM],
             "missed_packets": missed,
             "stray_packets": stray,
-            "passed_packets": sum(reasons) - relayed - missed - stray,
+            "passed_packets": sum(reasons) - relayed - missed - stray - limited,
+            "limited_packets": limited,
             "learn_notices": sums[layout.REASON_ROOM + 1],
             "learn_suppressed": sums[layout.REASON_ROOM + 2],
             "entries": self._entries,
@@ -912,7 +940,7 @@ class DataPlane:
 
     def maps(self) -> dict[str, int]:
         """File descriptors of the maps by name, for programs that share them; they stay this object's."""
-        return {name: self._loaded.maps[name] for name in _KERNEL_MAPS}
+        return {name: self._loaded.maps[name] for name in (*_KERNEL_MAPS, "limits")}
 
     def program(self, name: str) -> int:
         """File descriptor of a program (`relay_native`, `relay_generic`, `relay_trace`) for a test run; it stays this object's."""
@@ -1090,6 +1118,8 @@ class DataPlane:
         records = self._slots[valid]
         hops = records["nexthop"]
         taken = set(np.unique(hops).tolist()) | {hop for _, _, hop in overflow}
+        if self.replication is not None:
+            taken |= self.replication.rows()
         out6 = (records["flags"] & layout.ENTRY_OUT6) != 0
         narrow = np.flatnonzero(~out6)
         packed = records["out_daddr"][narrow].astype(np.uint64) << np.uint64(32) | records["out_saddr"][narrow]
@@ -1114,6 +1144,8 @@ class DataPlane:
             if record is not None:
                 struct.pack_into("!H", record, layout.SLOT_NEXTHOP_OFFSET, row)
                 libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
+        if self.replication is not None:
+            self.replication.adopt(taken)
         self._hops.finish_adoption()
 
 

@@ -12,8 +12,9 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from shunt_softswitch import layout, netlink
 
@@ -402,8 +403,10 @@ class NextHops:
         for move in moved:
             self._leave(move.old)
 
-    def clear(self) -> None:
-        """Give up every reference."""
-        for destination in self._destinations.values():
-            self._leave(destination.index)
-        self._destinations.clear()
+    def clear(self, kept: Mapping[tuple[bytes, bytes], int] = MappingProxyType({})) -> None:
+        """Give up every reference but `kept`: how many to each (dst, src)."""
+        for name, destination in list(self._destinations.items()):
+            destination.users = kept.get(name, 0)
+            if not destination.users:
+                self._leave(destination.index)
+                del self._destinations[name]

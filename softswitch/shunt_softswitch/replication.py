@@ -855,7 +855,7 @@ class Replication:
             saddr, daddr, sport, dport, version = _STREAM_KEY.unpack_from(raw)
             if version == layout.VERSION_MARK[4]:
                 saddr, daddr = saddr[:4], daddr[:4]
-            key = StreamKey(FiveTuple(Endpoint(saddr, sport), Endpoint(daddr, dport)), struct.unpack_from("<I", raw, _STREAM_KEY.size)[0])
+            key = StreamKey(FiveTuple(Endpoint(saddr, sport), Endpoint(daddr, dport)), struct.unpack_from("!I", raw, _STREAM_KEY.size)[0])
             number, mgid, rid, l1_xid, l2_xid = _ACTION.unpack_from(self._stream_mm, index * _STREAM_SIZE + _STREAM_ACTION)
             flags = self._stream_words[(index * _STREAM_SIZE + _STREAM_FLAGS) // 4]
             stream = _Stream(index, Action(mgid, l1_xid, rid, l2_xid, number, bool(flags & _TO_AGENT)))
@@ -902,4 +902,4 @@ def _by_interface(element: tuple[int, int, _Copy]) -> int:
 def _raw_key(key: StreamKey) -> bytes:
     (saddr, sport), (daddr, dport) = key.flow
     six = len(saddr) == 16
-    return _STREAM_KEY.pack(saddr if six else saddr + _ZERO12, daddr if six else daddr + _ZERO12, sport, dport, layout.VERSION_MARK[6 if six else 4]) + struct.pack("<I4x", key.ssrc)
+    return _STREAM_KEY.pack(saddr if six else saddr + _ZERO12, daddr if six else daddr + _ZERO12, sport, dport, layout.VERSION_MARK[6 if six else 4]) + struct.pack("!I4x", key.ssrc)

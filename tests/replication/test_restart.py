@@ -1,0 +1,121 @@
+"""The kernel replicates on without the process, and the next process takes over what it finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import RelayEntry
+from shunt_softswitch.dataplane import DataPlane
+from shunt_softswitch.replication import Action, Rewrite
+from tests.dataplane import lab as lab_module
+from tests.dataplane.lab import RELAY_A4, RELAY_B4
+from tests.replication.conftest import COPIES, Bridge, drain, fix_neighbours, rtp, settled
+
+pytestmark = pytest.mark.netns
+
+TREE, NUMBER, SSRC = 5, 7, 0x1234
+
+
+@pytest.fixture
+def bridge() -> object:
+    """A data plane of this test's own, which it closes and opens again."""
+    reason = lab_module.missing()
+    if reason:
+        pytest.skip(reason)
+    with lab_module.build("q") as lab, lab_module.inside(lab.ns("relay")):
+        fix_neighbours()
+        made = Bridge(lab, reopened(lab))
+        yield made
+        for one in made.open_sockets:
+            one.close()
+        made.plane.unload()
+
+
+def reopened(lab: lab_module.Lab, copies: int = COPIES) -> DataPlane:
+    return DataPlane.open(interfaces=["ra", "rb"], capacity=4096, pin_dir=str(lab.pins), mode="native", copies=copies)
+
+
+def tables(bridge: Bridge) -> object:
+    r = bridge.replication
+    nodes = {number: (node.rid, node.port, node.mgid, node.xid) for number, node in r.engine.nodes.items()}
+    return (
+        {key: r.stream(key) for key in r.streams()}, {name: r.copy(*name) for name in r.copies()},
+        nodes, {mgid: list(tree) for mgid, tree in r.engine.trees.items()}, dict(r.engine.prunes),
+    )  # fmt: skip
+
+
+def test_nothing_is_lost_over_restarts(bridge: Bridge) -> None:
+    hosts = [("b", 4), ("b", 6), ("a", 4)]
+    parties = [bridge.party(rid, NUMBER, *hosts[rid % 3]) for rid in range(1, 10)]
+    bridge.replication.insert_tree(TREE, [(party.rid, 1 if party.rid < 9 else 2) for party in parties])
+    bridge.replication.insert_tree(6, [])
+    bridge.replication.set_prune(3, [0, 7, 511])
+    bridge.replication.modify_copy(NUMBER, 2, Rewrite(parties[1].relay, parties[1].here, nexthop=99))
+    sender = bridge.stream(SSRC, Action(TREE, 2, 1, 3, NUMBER))
+    other = bridge.stream(77, Action(6, 0, 0, 0, 8, to_agent=True), 6)
+    other.send(1)
+    before = tables(bridge)
+    with sender.talking(gap=0.001):
+        for _ in range(3):
+            bridge.plane.close()
+            settled(0.02)
+            bridge.plane = reopened(bridge.lab)
+            assert tables(bridge) == before
+            # What a process has taken over it can also change.
+            bridge.replication.modify_tree(TREE, [(party.rid, 1) for party in parties])
+            bridge.replication.modify_tree(TREE, [(party.rid, 1 if party.rid < 9 else 2) for party in parties])
+            bridge.replication.settle()
+    assert sender.sent > 20
+    for party in parties:
+        got = party.numbers()
+        if 1 < party.rid < 9:
+            assert got == list(range(sender.sent)), party.rid
+    assert bridge.replication.count_copy(NUMBER, 2).packets == sender.sent
+    counted = {key.ssrc: bridge.replication.count_stream(key) for key in bridge.replication.streams()}
+    assert counted[SSRC].packets == sender.sent and counted[77].packets == 1
+    # All of the room comes back.
+    bridge.replication.clear()
+    assert bridge.replication._lists.used == 4 and len(bridge.replication._free_copies) == COPIES
+
+
+def test_relay_entries_and_conferences_do_not_end_each_other(bridge: Bridge) -> None:
+    """Both use the next hops; clearing one table, and taking over, leaves the other's alone."""
+    party = bridge.party(1, NUMBER)
+    bridge.replication.insert_tree(TREE, [(1, None)])
+    sender = bridge.stream(SSRC, Action(TREE, 0, 0, 0, NUMBER))
+    caller, here = bridge.socket("a")
+    flow = FiveTuple(here, Endpoint.of(RELAY_A4, 7001))
+
+    def relay() -> list[int]:
+        callee, there = bridge.socket("b")
+        assert bridge.plane.insert([RelayEntry(flow, Endpoint.of(RELAY_B4, 7002), there)]) == [None]
+        caller.sendto(rtp(1, 9), (RELAY_A4, 7001))
+        settled()
+        return [number for number, _ in drain(callee)]
+
+    assert relay() == [1]
+    bridge.plane.clear()
+    sender.send(5)
+    settled()
+    assert party.numbers() == [0, 1, 2, 3, 4]
+    bridge.plane.close()
+    bridge.plane = reopened(bridge.lab)
+    sender.send(5)
+    settled()
+    assert party.numbers() == [5, 6, 7, 8, 9] and relay() == [1]
+    bridge.replication.clear()
+    caller.sendto(rtp(2, 9), (RELAY_A4, 7001))
+    settled()
+    assert bridge.plane.stats([flow])[flow].packets == 2
+
+
+def test_without_room_for_conferences_the_relay_is_the_relay(bridge: Bridge) -> None:
+    bridge.party(1, NUMBER)
+    bridge.plane.close()
+    bridge.plane = reopened(bridge.lab, copies=0)
+    assert bridge.plane.replication is None
+    assert not list(bridge.lab.pins.glob("c_*"))
+    bridge.plane.close()
+    bridge.plane = reopened(bridge.lab)
+    assert list(bridge.replication.copies()) == []
