@@ -22,6 +22,11 @@ bench-kills: setup
 bench-bfrt: setup
 	@$(BIN)/python -m bench.bfrt
 
+.PHONY: bench-sequence
+## make bench-sequence   what rewriting sequence numbers costs under loss and reordering, judged by an oracle
+bench-sequence: setup
+	@PYTHONPATH=. $(BIN)/python -m bench.sequence
+
 .PHONY: fuzz
 FUZZ_INPUTS ?= 200000
 ## make fuzz   every parser of outside bytes under a coverage-guided fuzzer (FUZZ_INPUTS=10000000 for a long run)
