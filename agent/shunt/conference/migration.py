@@ -176,12 +176,12 @@ class Allocator:
 
     def _move(self, old: Placement, new: Placement, kept: Set[str | None]) -> Iterator[Write]:
         """Each write moves whole packets of one stream, or of one tree that stays, from the old state to the new."""
-        for key in kept:
-            yield from self._trees_of(new.slots[key], new)
         for source in old.conference.keys() - new.conference.keys() - new.relay.keys():
             yield Write(Action.DELETE, CONFERENCE, source)
         for source in old.relay.keys() - new.relay.keys() - new.conference.keys():
             yield Write(Action.DELETE, RELAY, source)
+        for key in kept:
+            yield from self._trees_of(new.slots[key], new)
         for table, before, now in ((CONFERENCE, old.conference, new.conference), (RELAY, old.relay, new.relay)):
             for source, value in now.items():
                 if before.get(source) != value:
