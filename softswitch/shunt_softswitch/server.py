@@ -71,6 +71,7 @@ async def run(
     pin_dir: str = "/sys/fs/bpf/shunt",
     mode: str = "auto",
     strays: str = "drop",
+    conference_copies: int = 0,
     tls: dict[str, str | None] | None = None,
     unload_on_exit: bool = False,
 ) -> None:
@@ -82,14 +83,15 @@ async def run(
     listen = ["127.0.0.1:50052"] if listen is None else listen
     credentials = server_credentials(Tls.model_validate(tls)) if tls is not None else None
     try:
-        dataplane = DataPlane.open(interfaces=interfaces, capacity=capacity, pin_dir=pin_dir, mode=mode, strays=strays)
+        dataplane = DataPlane.open(interfaces=interfaces, capacity=capacity, pin_dir=pin_dir, mode=mode, strays=strays, copies=conference_copies)
     except DataPlaneError as error:
         raise OSError(str(error)) from error
     loop = asyncio.get_running_loop()
     settle_garbage_collector()
     keep_only((NET_ADMIN, SYS_ADMIN, PERFMON, BPF))  # before the first thread: threads keep what they are born with
     try:
-        service = BfRuntimeService(dataplane, schema.load(dataplane.capacity))
+        replication = dataplane.replication
+        service = BfRuntimeService(dataplane, schema.load(dataplane.capacity, replication.capacity if replication is not None else 0))
         async with serve(service, listen, credentials) as ports:
             _watch(loop, dataplane.learn_fd, lambda: service.notify_learn(dataplane.poll_learn(_LEARN_TURN)))
             _watch(loop, dataplane.event_fd, dataplane.handle_events)

@@ -309,6 +309,7 @@ async def test_softswitch_takes_the_file_and_lets_options_win(tmp_path):
         "capacity": 2000,
         "mode": "native",
         "strays": "drop",
+        "conference_copies": 0,
         "tls": None,
         "pin_dir": "/sys/fs/bpf/shunt",
         "unload_on_exit": True,
