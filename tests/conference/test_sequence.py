@@ -146,6 +146,32 @@ def test_the_senders_number_of_a_number_given_out():
     assert checked > 1000
 
 
+def test_a_retransmission_gets_the_number_its_packet_has_or_would_have_had():
+    """RTX of packets that got through, and of packets that the network lost before anybody saw them."""
+    rng = random.Random(5)
+    sent = list(streams.video(rng, 3000))
+    rewriter = LowRetransmission(history=32, window=256)
+    given: dict[int, int] = {}
+    numbers: dict[int, int] = {}
+    arriving = {packet.index: packet for packet in streams.network(rng, sent, loss=0.1)}
+    right = refused = 0
+    for packet in sent:
+        if packet.index in arriving:
+            outcome = rewriter.accept(packet.row(1))
+            if outcome.verdict is Verdict.FORWARD:
+                given[packet.index] = outcome.position
+                numbers[outcome.position] = packet.index
+        again = sent[max(0, packet.index - 40)]
+        if again.layer <= 1:
+            number = rewriter.number_of(again.sequence, again.frame) if given else None
+            refused += number is None
+            if number is not None:
+                right += 1
+                assert numbers.get(number, again.index) == again.index
+                assert again.index not in given or given[again.index] == number
+    assert right > 20 * refused
+
+
 def test_a_sender_that_starts_anew_goes_on_in_its_receivers_numbers():
     rewriter = LowRetransmission()
     assert rewriter.accept(Row(500, 1, True, True, True)).position == 500

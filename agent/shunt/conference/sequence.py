@@ -275,8 +275,22 @@ class LowRetransmission:
     def _older(self, sequence: int, frame: int, keep: bool, ahead: int) -> Outcome:
         if not keep:
             return _SUPPRESSED_LATE
-        offset, following = self._offset, (self._high + 1 - self._offset) & _M
-        number = (sequence - offset) & _M
+        number = self.number_of(sequence, frame)
+        if number is None:
+            return _REPEATED if ahead == 0 else _LATE
+        back = ((self._high - self._offset) - number) & _M
+        if self._used >> back & 1:
+            return _REPEATED
+        self._used |= 1 << back
+        return Outcome(Verdict.FORWARD, number, False)
+
+    def number_of(self, sequence: int, frame: int) -> int | None:
+        """The number that a kept packet from before the highest has or would have; None when that is no longer certain.
+
+        What a retransmission in a stream of its own (RTX, RFC 4588) needs for its original sequence number: with None it
+        must not go on to this receiver.
+        """
+        number = (sequence - self._offset) & _M
         if after(number, self._lowest) < 0 or after(frame, self._first) < 0 or after(self._frame, frame) < 0:
             for epoch in reversed(self._epochs):
                 number = (sequence - epoch.offset) & _M
@@ -286,20 +300,12 @@ class LowRetransmission:
                 ):
                     break
             else:
-                return _REPEATED if ahead == 0 else _LATE
-        back = after((following - 1) & _M, number)
-        if not 0 <= back < self._size:
-            return _LATE
-        if self._used >> back & 1:
-            return _REPEATED
-        self._used |= 1 << back
-        return Outcome(Verdict.FORWARD, number, False)
+                return None
+        return number if 0 <= after(self._high - self._offset, number) < self._size else None
 
     def original(self, number: int) -> int | None:
         """The sender's number of one that was given out, as far back as window and history reach; None for others."""
-        following = (self._high + 1 - self._offset) & _M
-        back = after((following - 1) & _M, number)
-        if self._mode == _FRESH or not 0 <= back < self._size:
+        if self._mode == _FRESH or not 0 <= after(self._high - self._offset, number) < self._size:
             return None
         if after(number, self._lowest) >= 0:
             return (number + self._offset) & _M
