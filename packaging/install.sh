@@ -17,7 +17,9 @@ rm -f "$root$home"/bin/[Aa]ctivate*
 mkdir -p "$root$site"
 cp -R build/packaging/libraries/. agent/shunt softswitch/shunt_softswitch "$root$site"
 rm -rf "$root$site/.ready" "$root$site/shunt_softswitch/obj"
-install -D -m 644 build/packaging/obj/relay.o "$root$site/shunt_softswitch/obj/relay.o"
+for object in relay replicate; do
+    install -D -m 644 "build/packaging/obj/$object.o" "$root$site/shunt_softswitch/obj/$object.o"
+done
 find "$root$site" \( -name __pycache__ -o -name .keep \) -prune -exec rm -rf {} +
 cp packaging/shunt-command "$root$home/bin/shunt"
 sed -i "1s|.*|#!$home/bin/python3 -I|" "$root$home/bin/shunt"

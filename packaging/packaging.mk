@@ -7,6 +7,8 @@ DEB := build/shunt_$(DEB_VERSION)_$(DEB_ARCH).deb
 CLEAN_ROOT := build/packaging/root
 PACKAGE_SOURCES := $(shell find agent/shunt softswitch/shunt_softswitch packaging opensips-config docs README.md LICENSE -type f ! -path '*/__pycache__/*' ! -name '*.o' 2>/dev/null)
 
+PACKAGE_OBJECTS := build/packaging/obj/relay.o build/packaging/obj/replicate.o
+
 .PHONY: manual install deb deb-test
 
 build/packaging/libraries/.ready: requirements.lock pyproject.toml | $(VENV)/.ready
@@ -14,7 +16,7 @@ build/packaging/libraries/.ready: requirements.lock pyproject.toml | $(VENV)/.re
 	@packaging/libraries.sh $(BIN)/python build/packaging/libraries
 
 # As in the build, but without what a debugger wants and without the name of this folder.
-build/packaging/obj/relay.o: softswitch/bpf/relay.bpf.c $(wildcard softswitch/bpf/*.h)
+build/packaging/obj/%.o: softswitch/bpf/%.bpf.c $(wildcard softswitch/bpf/*.h)
 	@mkdir -p $(@D)
 	@clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -fdebug-compilation-dir=. -I/usr/include/$(shell uname -m)-linux-gnu -c $< -o $@
 	@llvm-strip -g $@
@@ -27,13 +29,13 @@ manual: build/packaging/manual/shunt.1
 	@$(BIN)/python packaging/manual.py --docs .
 
 ## make install    into PREFIX (default /usr/local), units and configuration too; DESTDIR puts it all below another root
-install: build build/packaging/obj/relay.o build/packaging/libraries/.ready build/packaging/manual/shunt.1
+install: build $(PACKAGE_OBJECTS) build/packaging/libraries/.ready build/packaging/manual/shunt.1
 	@packaging/install.sh "$(DESTDIR)" "$(PREFIX)" $(PYTHON)
 
 ## make deb        a Debian package in build/
 deb: $(DEB)
 
-$(DEB): $(PACKAGE_SOURCES) build/packaging/obj/relay.o build/packaging/libraries/.ready build/packaging/manual/shunt.1 | build
+$(DEB): $(PACKAGE_SOURCES) $(PACKAGE_OBJECTS) build/packaging/libraries/.ready build/packaging/manual/shunt.1 | build
 	@packaging/deb.sh $@ $(DEB_VERSION) $(DEB_ARCH) $(PYTHON)
 
 # The clean root is as debootstrap leaves it, with what the package depends on, and systemd to boot it.
