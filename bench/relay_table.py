@@ -39,7 +39,7 @@ from shunt_softswitch.dataplane import DataPlane, sample_packet  # noqa: E402
 
 NAMESPACE = "shbench"
 # As in softswitch/bpf/relay_bench.bpf.c.
-FIRST_DADDR, FIRST_SADDR, FIRST_PORT, PORTS = 0x0A640001, 0x0B000000, 4096, 61440
+FIRST_DADDR, FIRST_SADDR, FIRST_PORT, PORTS = 0x0A640001, 0x0B000000, 16384, 32768
 CAPACITY = 1_050_000
 SIZES = (1_000, 100_000, 1_000_000)
 TARGETS_NS = {1_000: 40, 1_000_000: 110}
@@ -71,7 +71,7 @@ def enter_namespace() -> None:
 
 def entry(n: int) -> RelayEntry:
     relay = Endpoint((FIRST_DADDR + n // PORTS).to_bytes(4, "big"), FIRST_PORT + n % PORTS)
-    source = Endpoint((FIRST_SADDR + n).to_bytes(4, "big"), 1024 + n % 50000)
+    source = Endpoint((FIRST_SADDR + n).to_bytes(4, "big"), 1024 + n % PORTS)
     return RelayEntry(FiveTuple(source, relay), Endpoint(relay.addr, relay.port ^ 1), Endpoint(b"\x0a\xc8\x00\x02", 1024 + n % 60000))
 
 

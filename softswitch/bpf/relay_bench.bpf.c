@@ -5,8 +5,8 @@
 /* Entry n has these addresses and ports; bench/relay_table.py installs the same. */
 #define FIRST_DADDR 0x0a640001
 #define FIRST_SADDR 0x0b000000
-#define FIRST_PORT 4096
-#define PORTS 61440
+#define FIRST_PORT 16384
+#define PORTS 32768
 
 const volatile __u32 bench_entries = 1000;
 
@@ -36,9 +36,7 @@ static __always_inline bool choose(struct xdp_md *ctx, __u64 *runs)
 	for (i = 0; i < 16; i++) {
 		run = (*runs)++;
 		seq = run >> bench_shift;
-		n = ((__u32)run ^ seq * 0x27d4eb2f) & bench_mask;
-		n = ((n ^ n >> bench_half) * 0x9e3779b1) & bench_mask;
-		n = ((n ^ n >> bench_half) * 0x85ebca6b) & bench_mask;
+		n = (((__u32)run ^ seq * 0x27d4eb2f) * 0x9e3779b1) & bench_mask;
 		n ^= n >> bench_half;
 		if (n < bench_entries)
 			break;
@@ -50,7 +48,7 @@ static __always_inline bool choose(struct xdp_md *ctx, __u64 *runs)
 	ip->check = bpf_htons(0x5678);
 	udp->check = bpf_htons(0x1234);
 	*(__u64 *)(data + 26) = (__u64)bpf_htonl(FIRST_DADDR + n / PORTS) << 32 | bpf_htonl(FIRST_SADDR + n);
-	*(__u32 *)(data + 34) = (__u32)bpf_htons(FIRST_PORT + n % PORTS) << 16 | bpf_htons(1024 + n % 50000);
+	*(__u32 *)(data + 34) = (__u32)bpf_htons(FIRST_PORT + n % PORTS) << 16 | bpf_htons(1024 + n % PORTS);
 	*(__be16 *)(rtp + 2) = bpf_htons((__u16)(seq + n * 40503));
 	*(__be32 *)(rtp + 4) = bpf_htonl(seq * 160);
 	return true;
