@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shunt.conference import engine
-from shunt.conference.engine import EngineFull, Limits, Replicate, Source, Tables
+from shunt.conference.engine import EngineFull, Limits, Replicate, Source
 from shunt.conference.migration import Abandoned, Action, Allocator, Write
 from shunt.conference.trees import Design, Meeting, Participant, design_of
+from tests.conference import model
+from tests.conference.model import Tables
 
 TOP = 2
 
@@ -44,17 +46,17 @@ def journeys(history: list[dict], source: Source, layer: int) -> Iterator[list[s
     """
     at_ingress: dict = {}
     for i, tables in enumerate(history):
-        at_ingress.setdefault(engine.ingress(tables, source), i)
+        at_ingress.setdefault(model.ingress(tables, source), i)
     for action, i in at_ingress.items():
         if not isinstance(action, Replicate):
             yield [action] if action else []
             continue
         at_engine: dict = {}
         for j in range(i, len(history)):
-            at_engine.setdefault(tuple(engine.replicate(history[j], action, layer)), j)
+            at_engine.setdefault(tuple(model.replicate(history[j], action, layer)), j)
         for made, j in at_engine.items():
             for tables in history[j:]:
-                found = [engine.egress(tables, action.stream, rid) for rid, _ in made]
+                found = [model.egress(tables, action.stream, rid) for rid, _ in made]
                 assert all(copy is None or copy.source == source for copy in found)
                 yield [copy.receiver for copy in found if copy is not None]
 
@@ -114,7 +116,7 @@ def test_many_receivers_on_one_port():
     meeting = Meeting("m", people(*(f"p{n}" for n in range(50)), port=7))
     run(tables, allocator.change(meeting))
     assert_delivers(tables, meeting)
-    assert len(engine.replicate(tables, tables[engine.CONFERENCE]["m", "p9", "video"], 2)) == 49
+    assert len(model.replicate(tables, tables[engine.CONFERENCE]["m", "p9", "video"], 2)) == 49
 
 
 @pytest.mark.parametrize("design", [Design.NRA, Design.RA_R, Design.RA_SR])
