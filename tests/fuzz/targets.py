@@ -213,17 +213,19 @@ _PLANE = FakeDataPlane(capacity=50)
 _SERVICE = BfRuntimeService(_PLANE, _SERVED)
 _POLICY = LatchPolicy()
 _JOURNAL = Journal(_Nowhere())  # type: ignore[arg-type]
+_DESCRIPTOR = bytes.fromhex("c00001800214eaa860414d1410208427027f0167")
+_STRUCTURE = descriptor.parse(_DESCRIPTOR).structure
+
 
 def conference_rtp(data: bytes) -> None:
     """Header, extensions and every kind of descriptor that a conference's packets carry."""
     try:
         header = rtp.parse_header(data)
-        elements = [data[element.data] for element in rtp.elements(data, header)]
+        elements = [data[element.data] for element in rtp.elements(data, header)] + [data[header.payload]]
     except rtp.MediaError:
         elements = [data]
-    known = descriptor.parse(_STRUCTURE).structure
     for element in elements:
-        for parse in (lambda raw: descriptor.parse(raw, known), payload.parse_frame_mark, payload.parse_vp8, payload.parse_vp9):
+        for parse in (lambda raw: descriptor.parse(raw, _STRUCTURE), payload.parse_frame_mark, payload.parse_vp8, payload.parse_vp9):
             try:
                 parsed = parse(element)
             except rtp.MediaError:
@@ -245,8 +247,6 @@ def conference_rtcp(data: bytes) -> None:
     for built in requests.values():
         assert not rtcp.classify(built) & ~rtcp.TO_SENDER
 
-
-_STRUCTURE = bytes.fromhex("c00001800214eaa860414d1410208427027f0167")
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
@@ -281,13 +281,12 @@ def seeds() -> dict[str, list[bytes]]:
         ],
         "rtp_packet": [bytes.fromhex("8008000100000001deadbeef") + bytes(20), bytes.fromhex("80c8000600000001") + bytes(20)],
         "conference_rtp": [
-            bytes.fromhex("902e06d38c9a9a8bf8576f4f10000006") + b"\x0c\x14" + _STRUCTURE + b"\x00\x00" + bytes(8),
+            bytes.fromhex("902e06d38c9a9a8bf8576f4f10000006") + b"\x0c\x14" + _DESCRIPTOR + b"\x00\x00" + bytes(8),
             bytes.fromhex("902e06d48c9a9a8bf8576f4fbede0002") + bytes.fromhex("c2c0000222010203") + bytes.fromhex("90e0a1b2c3a09d012a"),
         ],
         "conference_rtcp": [
             rtcp.build_rr(1) + rtcp.build_remb(1, 10**6, [1, 2]) + bytes.fromhex("80cf00040000000104000002eeabffd8510fa58f"),
             rtcp.build_nack(3, 1, [5, 6, 30]) + rtcp.build_fir(3, 1, 4) + rtcp.build_pli(3, 1),
-            bytes.fromhex("80c80006000000010775c8d9c22b93f6000000200000003ccc81ca000600000001") + bytes.fromhex("01103944304668477a31784d412b6a48466400")[:20] + b"\x00" * 3,
         ],
         "bfrt_schema": [program if isinstance(program, bytes) else program.encode()],
         "configuration": [
