@@ -21,6 +21,7 @@ enum reason {
 	NO_XMIT,      /* the output interface cannot send what native XDP redirects */
 	NO_ROOM,      /* no headroom for the longer header */
 	CHANGING,     /* the entry was being written at that moment */
+	OVER_LIMIT,   /* more packets of one stream than its limit */
 	REASON_COUNT,
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 
@@ -89,10 +90,12 @@ REASONS = (
     "output-cannot-transmit",
     "no-headroom",
     "entry-changing",
+    "over-limit",
 )
 REASON_ROOM = 24
 MISS = REASONS.index("no-entry")
 STRAY = REASONS.index("stray-source")
+OVER_LIMIT = REASONS.index("over-limit")
 TOTALS = struct.Struct(f"<{REASON_ROOM}QQQQQQ")
 
 XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT = range(5)
@@ -114,6 +117,17 @@ def tick_table(dynamic_clock: int = DEFAULT_CLOCK) -> bytes:
 
 # The kernel's tick in milliseconds: the coarse clock advances with it.
 TICK_MS = time.clock_getres(6) * 1000  # CLOCK_MONOTONIC_COARSE
+
+# A limit of packets per second is kept over windows of about so many milliseconds (limit.h).
+LIMIT_WINDOW_MS = 250
+LOOSE_LIMITS = 4096
+
+
+def packet_limits(packets_per_s: int, slots: int) -> dict[str, int]:
+    """What the programs hold of a limit of packets per second: packets in a window, the window's length in ticks, and where slots end."""
+    ticks = max(1, round(LIMIT_WINDOW_MS / TICK_MS))
+    return {"packet_limit": math.ceil(packets_per_s * ticks * TICK_MS / 1000), "limit_window": ticks, "limit_slots": slots}
+
 
 # A jitter of the slot (16 times the estimate, units of 1024 ns) in microseconds.
 JITTER_US = 1024 / 1000 / 16

@@ -72,6 +72,7 @@ async def run(
     mode: str = "auto",
     strays: str = "drop",
     conference_copies: int = 0,
+    packet_limit: int = 0,
     tls: dict[str, str | None] | None = None,
     unload_on_exit: bool = False,
 ) -> None:
@@ -83,7 +84,7 @@ async def run(
     listen = ["127.0.0.1:50052"] if listen is None else listen
     credentials = server_credentials(Tls.model_validate(tls)) if tls is not None else None
     try:
-        dataplane = DataPlane.open(interfaces=interfaces, capacity=capacity, pin_dir=pin_dir, mode=mode, strays=strays, copies=conference_copies)
+        dataplane = DataPlane.open(interfaces=interfaces, capacity=capacity, pin_dir=pin_dir, mode=mode, strays=strays, copies=conference_copies, packet_limit=packet_limit)
     except DataPlaneError as error:
         raise OSError(str(error)) from error
     loop = asyncio.get_running_loop()

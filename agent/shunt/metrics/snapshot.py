@@ -16,6 +16,7 @@ _COUNTERS = {
     "relayed_bytes": "Bytes relayed by the data plane",
     "missed_packets": "Packets to a media port that met no entry",
     "stray_packets": "Packets to an offloaded media port from another source",
+    "limited_packets": "Packets dropped because their stream had more than softswitch.packet_limit",
     "passed_packets": "Packets handed on to the kernel untouched",
     "learn_notices": "Learn notices raised",
     "learn_suppressed": "Learn notices left out by rate limiting",
