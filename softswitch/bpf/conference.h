@@ -386,14 +386,22 @@ unsent:
 	return XDP_DROP;
 }
 
+/* One more copy has been sent, of so many bytes. */
+static __always_inline void count_copy(struct copy *copy, __u32 length)
+{
+	__sync_fetch_and_add(&copy->packets, 1);
+	__sync_fetch_and_add(&copy->bytes, length);
+}
+
 /* Any copy: of another IP version than the packet, tagged, with a checksum that the hardware is to complete. */
-__noinline int rewrite_copy(struct xdp_md *ctx, const struct copy *copy, __u32 index, int mode)
+__noinline int rewrite_copy(struct xdp_md *ctx, struct copy *copy, __u32 index, int mode)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
 	struct change change = {};
 	struct copy_wide *wide;
 	__be16 *type = data + 12;
+	__u32 length;
 	__u8 first;
 	int reason;
 
@@ -413,26 +421,28 @@ __noinline int rewrite_copy(struct xdp_md *ctx, const struct copy *copy, __u32 i
 		change.action.saddr[0] = copy->saddr;
 		change.action.daddr[0] = copy->daddr;
 	}
-	if (first >> 4 == 4)
+	if (first >> 4 == 4) {
 		change.action.tos = *(__u8 *)(data + ETHERNET_HEADER + 1);
-	else
+		length = bpf_ntohs(*(__be16 *)(data + ETHERNET_HEADER + 2)) - IPV4_HEADER;
+	} else {
 		change.action.tos = (__u8)(bpf_ntohl(*(__be32 *)(data + ETHERNET_HEADER)) >> 20);
+		length = bpf_ntohs(*(__be16 *)(data + ETHERNET_HEADER + 4));
+	}
+	length += change.action.v6 ? IPV6_HEADER : IPV4_HEADER;
 	if (!read_nexthop(copy->nexthop, &change.hop))
 		return NO_NEXTHOP;
 	if (change.hop.flags & NEXTHOP_NO_XMIT && mode == NATIVE)
 		return NO_XMIT;
+	if (length > change.hop.mtu)
+		return TOO_BIG;
 	/* The headers are put back as the packet's parser expects them. */
 	*(__u8 *)data = 0;
 	*type = first >> 4 == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 	reason = rewrite(ctx, &change, mode);
 	OPAQUE(reason);
-	if (reason)
-		return reason;
-	data = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
-	if ((long)end - (long)data > (long)change.hop.mtu + ETHERNET_HEADER + (change.hop.vlan ? VLAN_TAG : 0))
-		return TOO_BIG;
-	return RELAYED;
+	if (reason == RELAYED)
+		count_copy(copy, length);
+	return reason;
 }
 
 /* Runs on everything that leaves through the device maps. What is no copy leaves as it is: a device's queue has one program
@@ -514,17 +524,11 @@ static __always_inline int copy_out(struct xdp_md *ctx)
 	*(__u32 *)&udp->source = *(__u32 *)&copy->sport;
 	if (udp->check)
 		udp->check = udp_checksum((__u64)(__u16)~udp->check + element->udp_change);
-	__sync_fetch_and_add(&copy->packets, 1);
-	__sync_fetch_and_add(&copy->bytes, length);
+	count_copy(copy, length);
 	return XDP_PASS;
 any:
-	if (rewrite_copy(ctx, copy, index, flags & MARK_GENERIC ? GENERIC : NATIVE) != RELAYED)
-		goto drop;
-	__sync_fetch_and_add(&copy->packets, 1);
-	data = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
-	__sync_fetch_and_add(&copy->bytes, (long)end - (long)data - ETHERNET_HEADER);
-	return XDP_PASS;
+	if (rewrite_copy(ctx, copy, index, flags & MARK_GENERIC ? GENERIC : NATIVE) == RELAYED)
+		return XDP_PASS;
 drop:
 	__sync_fetch_and_add(&copy->dropped, 1);
 	return XDP_DROP;
