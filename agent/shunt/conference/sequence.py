@@ -231,9 +231,12 @@ class LowRetransmission:
             self._lowest, self._first = position, frame
         elif gone or not keep:
             before = (high + 1 - old_offset) & _M
-            lowest = position if tail_kept or not keep or mode == _RESUME else before
+            # What of the gap stays open belongs to the new frame only if packets of that one are all that can fill it.
+            lowest = before if keep and not start and not tail_kept and mode == _RUNNING else position
             if self._epochs.maxlen and lowest != self._lowest:  # otherwise no number was given out since
-                self._epochs.append(_Epoch(old_offset, self._lowest, (lowest - 1) & _M, self._first, old_frame))
+                # A frame right after one that ended, or whose lost end was kept, had the same offset.
+                last = old_frame + 1 if marks & self._ENDED or tail_kept else old_frame
+                self._epochs.append(_Epoch(old_offset, self._lowest, (lowest - 1) & _M, self._first, last & _M))
             self._lowest, self._first = lowest, frame
         # USED
         if mode == _FRESH:
