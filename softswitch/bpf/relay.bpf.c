@@ -14,6 +14,19 @@ int relay_generic(struct xdp_md *ctx)
 	return relay(ctx, GENERIC);
 }
 
+/* Where streams have a limit every packet goes the long way, so that the short one knows nothing of it. */
+SEC("xdp")
+int limited_native(struct xdp_md *ctx)
+{
+	return relay_any(ctx, NATIVE);
+}
+
+SEC("xdp")
+int limited_generic(struct xdp_md *ctx)
+{
+	return relay_any(ctx, GENERIC);
+}
+
 SEC("xdp")
 int relay_trace(struct xdp_md *ctx)
 {

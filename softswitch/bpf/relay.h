@@ -524,9 +524,6 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	if (!(generation & 1) || length > hop->plain_mtu)
 		goto any;
 
-	if (packet_limit && over_limit(slot_index, now))
-		return over();
-
 	/* From here on it will be relayed, straight from the entry and the next hop: copies of them would not fit the registers. */
 	*(__u64 *)data = hop->macs;
 	*(__u32 *)(data + 8) = hop->macs_end;

@@ -14,6 +14,19 @@ int replicate_generic(struct xdp_md *ctx)
 	return relay(ctx, GENERIC);
 }
 
+/* With a limit to streams, as in relay.bpf.c. */
+SEC("xdp")
+int replicate_limited_native(struct xdp_md *ctx)
+{
+	return relay_any(ctx, NATIVE);
+}
+
+SEC("xdp")
+int replicate_limited_generic(struct xdp_md *ctx)
+{
+	return relay_any(ctx, GENERIC);
+}
+
 SEC("xdp/devmap")
 int replicate_copy(struct xdp_md *ctx)
 {

@@ -120,6 +120,7 @@ class DataPlane:
         self._attached: list[_Attached] = []
         self._names: list[str] = []
         self._mode = "auto"
+        self._limited = False
         self._room = ctypes.create_string_buffer(layout.OVERFLOW_SIZE)
         self.replication: Replication | None = None
 
@@ -151,6 +152,7 @@ class DataPlane:
             lock = libbpf.lock_directory(directory)
             loaded = cls._load(directory, capacity, dynamic_clock, strays == "drop", packet_limit)
             plane = cls(pin_dir=directory, lock=lock, loaded=loaded)
+            plane._limited = packet_limit > 0
             if plane.capacity != capacity:
                 log.warning("the table pinned in %s has capacity %d; %d takes effect after it is unloaded", pin_dir, plane.capacity, capacity)
             if copies:
@@ -337,8 +339,8 @@ class DataPlane:
 
     def _relay_program(self, generic: bool) -> int:
         if self.replication is not None:
-            return self.replication.program(generic)
-        return self._loaded.programs["relay_generic" if generic else "relay_native"]
+            return self.replication.program(generic, self._limited)
+        return self._loaded.programs[f"{'limited' if self._limited else 'relay'}_{'generic' if generic else 'native'}"]
 
     def interfaces(self) -> list[tuple[str, int, str, int]]:
         """(name, ifindex, `native` or `generic`, receive queues) of each interface with the program."""
@@ -943,7 +945,7 @@ class DataPlane:
         return {name: self._loaded.maps[name] for name in (*_KERNEL_MAPS, "limits")}
 
     def program(self, name: str) -> int:
-        """File descriptor of a program (`relay_native`, `relay_generic`, `relay_trace`) for a test run; it stays this object's."""
+        """File descriptor of a program (`relay_native`, `relay_generic`, `limited_native`, `limited_generic`, `relay_trace`) for a test run; it stays this object's."""
         return self._loaded.programs[name]
 
     def memory(self) -> dict[str, int]:

@@ -230,9 +230,9 @@ class Replication:
         for name in MAPS:
             (pin_dir / name).unlink(missing_ok=True)
 
-    def program(self, generic: bool) -> int:
+    def program(self, generic: bool, limited: bool) -> int:
         """The program that takes the relay's place on an interface."""
-        return self._loaded.programs["replicate_generic" if generic else "replicate_native"]
+        return self._loaded.programs[f"replicate_{'limited_' if limited else ''}{'generic' if generic else 'native'}"]
 
     def maps(self) -> dict[str, int]:
         """File descriptors of the maps by name; they stay this object's."""

@@ -44,7 +44,7 @@ def _in_one_window(plane: DataPlane, send: list[bytes]) -> list[int]:
         before = _window(plane)
         while (start := _window(plane)) == before:  # to be at its very beginning
             time.sleep(0.001)
-        verdicts = [run(plane, frame)[0] for frame in send]
+        verdicts = [run(plane, frame, "limited_native")[0] for frame in send]
         if _window(plane) == start:
             return verdicts
     raise AssertionError("this machine is too slow to send so few packets in a quarter of a second")
@@ -83,5 +83,7 @@ def test_the_limit_comes_and_goes_with_the_process_and_entries_stay(lab: Lab) ->
         with opened(lab, limit, unload=False) as plane:
             plane.insert([V4])
             assert _in_one_window(plane, flood).count(layout.XDP_REDIRECT) == expected
+            name = "limited_native" if limit else "relay_native"
+            assert plane._relay_program(generic=False) == plane.program(name), "only what keeps the limit is slower"
     with opened(lab) as plane:
         assert plane.keys() == [V4.key]

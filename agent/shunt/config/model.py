@@ -223,7 +223,7 @@ class Softswitch(Section):
         default="drop", description="Packets to a relay port whose entry is for another source: drop them (the agent still hears of them), or pass them to the relay."
     )
     packet_limit: int = Field(
-        default=0, ge=0, le=1_000_000, description="Most packets per second of one entry, that is of one stream from one source; further ones are dropped and counted. 0: no limit, and no cost."
+        default=0, ge=0, le=1_000_000, description="Most packets per second of one entry, that is of one stream from one source; further ones are dropped and counted. 0: no limit, and no cost; with one, packets take the longer way through the program."
     )
     conference_copies: int = Field(
         default=0, ge=0, le=4_000_000, description="Rewrites of conference packets to have room for: one for each receiver of each stream with ports of its own. 0: no conferences."
