@@ -1,8 +1,8 @@
 """All benches of a profile, one after the other, and one report over them: build/bench/PROFILE.html and PROFILE.md.
 
-Run as root: python -m bench.all [--profile short|full|smoke] [--fresh]. short (under ten minutes on two cores): relays and
-data plane; full: these at length, then the relay table, BF Runtime and the restarts, whose own targets are printed beside
-what they found. Exits 1 when a target was missed or a bench failed.
+Run as root: python -m bench.all [--profile short|full|smoke] [--fresh]. short (under ten minutes on two cores): relays,
+data plane and control plane; full: these at length, then the relay table, BF Runtime and the restarts, whose own targets are
+printed beside what they found. Exits 1 when a target was missed or a bench failed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ for _folder in (".", "agent", "softswitch"):
         sys.path.insert(0, str(ROOT / _folder))
 
 from bench.relay_peers import PROFILES, reader  # noqa: E402
+from bench.report import control as control_report  # noqa: E402
 from bench.report import packet as packet_report  # noqa: E402
 from bench.report import relay as relay_report  # noqa: E402
 from bench.report.page import Page  # noqa: E402
-from bench.runs import OUTPUT  # noqa: E402
+from bench.runs import OUTPUT, raw_steps  # noqa: E402
 
-PROFILED = ("bench.relay_peers", "bench.packet")
+PROFILED = ("bench.relay_peers", "bench.packet", "bench.control")
 # Name, arguments, where it keeps its results.
 OTHERS = (
     ("relay table", (str(ROOT / "bench" / "relay_table.py"),), "relay-table"),
@@ -85,6 +86,11 @@ def main() -> int:
         page.part("The data plane, packet by packet")
         packet_report.fill(page, *packet)
         entry.append(packet_report.text(*packet))
+    control = _load(OUTPUT / "control" / arguments.profile)
+    if control:
+        page.part("The control plane")
+        control_report.fill(page, *control, raw_steps(OUTPUT / "control" / arguments.profile))
+        entry.append(control_report.text(*control))
     for title, _, folder in OTHERS:
         if title in printed:
             status, text = statuses[title], printed[title]

@@ -19,6 +19,7 @@ for _folder in (".", "agent", "softswitch"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
+from bench import iperf  # noqa: E402
 from bench.load import PACKETS_PER_S, Load, Measured, Wires, later_than, quantile  # noqa: E402
 from bench.peers import PEERS, Peer, Rtpproxy, Shunt  # noqa: E402
 from bench.runs import Run, raw_steps, spread  # noqa: E402
@@ -258,7 +259,8 @@ def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], 
                 "pps": found["pps"], "offered": found["offered"], "sent": found["sent"], "lost": found["sent"] - found["received"], "cpu_ns": cpu_ns(found),
                 "entries": found.get("entries"), "p50_ns": quantile(found["delay"], 0.5), "p99_ns": quantile(found["delay"], 0.99),
             }  # fmt: skip
-    return {"direct_ns": spread(base), "doubt_ns": doubt, "remarks": remarks, "figures": figures, "targets": targets(figures)}
+    iperfs = {found["key"].split("/")[1]: found for found in read("iperf")}
+    return {"iperf": iperfs, "direct_ns": spread(base), "doubt_ns": doubt, "remarks": remarks, "figures": figures, "targets": targets(figures)}
 
 
 def mos_quantiles(found: dict[str, Any]) -> dict[str, float]:
@@ -308,23 +310,6 @@ def reader(run_folder: Path) -> Callable[[str], list[dict[str, Any]]]:
     return read
 
 
-class ShuntFull(Shunt):
-    """Shunt's table with as many further entries as the papers' 400,000 sessions have."""
-
-    capacity = 1_050_000
-    further = 400_000
-
-    def entries(self, ports: list[tuple[int, int]]) -> Any:
-        from bench.relay_table import entry
-
-        from shunt.net import Endpoint
-        from shunt.tables.entry import RelayEntry
-
-        towards = Endpoint(bytes((198, 18, 2, 2)), 9)
-        others = [RelayEntry(one.key, one.src, towards) for one in map(entry, range(self.further))]
-        return others + super().entries(ports)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profile", choices=sorted(PROFILES), default="short")
@@ -335,12 +320,13 @@ def main() -> int:
     wanted = [cls for cls in PEERS if not arguments.only or cls.name in arguments.only]
     peers = [cls for cls in wanted if not cls.missing()]
     missing = [f"{cls.title}: not measured, {cls.missing()}" for cls in wanted if cls.missing()]
+    missing += [f"The iperf3 scenario: not measured, {iperf.missing()}"] if iperf.missing() else []
     for text in missing:
         print(text)
     run = Run("relay" if not arguments.only else "relay-" + "-".join(arguments.only), arguments.profile, {cls.name: cls.version() for cls in peers}, fresh=arguments.fresh)
     with Wires() as wires, Load(wires) as load:
         bench = Bench(run, profile, wires, load, peers)
-        run.plan(profile.repetitions * (len(peers) + 2) + len(peers) + 1)
+        run.plan(profile.repetitions * (len(peers) + 2) + len(peers) + 4)
         bench.cost()
         bench.sessions()
         limits = {cls.name: bench.ladder(cls) for cls in peers}
@@ -349,7 +335,10 @@ def main() -> int:
             twenty = TIMES_SATURATION * limits[Rtpproxy.name]
             run.step("twenty", lambda: bench.measure(Shunt, twenty, profile.seconds))
         if Shunt in peers:
-            run.step("table", lambda: bench.measure(ShuntFull, BASE_PPS, profile.seconds) | {"entries": ShuntFull.further})
+            run.step("table", lambda: bench.measure(iperf.FullShunt, BASE_PPS, profile.seconds) | {"entries": iperf.FullShunt.further})
+        if not iperf.missing() and not arguments.only:
+            for way in iperf.WAYS:
+                run.step(f"iperf/{way}", lambda: iperf.measure(wires, run.folder / "work", load.other_cpus, way, profile.seconds))
     read = reader(run.folder)
     results = analyse(read, run.facts, [cls.name for cls in peers])
     results["missing"] = missing

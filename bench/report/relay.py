@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from bench.load import bin_edge
+from bench.load import ROOT, bin_edge
 from bench.report.page import COLOURS, TARGET_HEAD, Page, heading_line, markdown, range_text, target_rows
 from bench.runs import Run
 
@@ -45,6 +47,43 @@ def limit_rows(results: dict[str, Any]) -> list[list[str]]:
 
 
 LIMIT_HEAD = ("relay", "packets/s before loss or lateness", "two-way calls", "ended by", "delay p99 there, µs", "CPU ns a packet there, receiving included")
+IPERF_HEAD = ("iperf3, one UDP stream of 1,400-byte datagrams", "entries in the table", "sent", "Gbit/s", "relayed", "lost, the receiver's socket included", "jitter, ms")
+
+
+def iperf_rows(results: dict[str, Any]) -> list[list[str]]:
+    """The third scenario: what iperf3 sent, what the relay passed on, what arrived."""
+    return [
+        [
+            results["titles"][way], f"{one['entries']:,}" if one["entries"] else "", f"{one['sent']:,}", f"{one['bits_per_s'] / 1e9:.2f}",
+            f"{one['relayed']:,} (its set-up included)" if one["relayed"] is not None else "not counted", f"{one['lost']:,}", f"{one['jitter_ms']:.3f}",
+        ]
+        for way, one in results["iperf"].items()
+    ]  # fmt: skip
+
+
+RESOURCES = ROOT / "build" / "p4" / "resources.json"
+TABLE_TWO_HEAD = ("program", "chip", "IPv4 entries", "stages", "SRAM", "hash bits", "TCAM")
+# Kfoury et al., Table II, the program on its own: 32-bit hashes that do not age.
+_PAPER = (("published", "Tofino", "1,000,000", "", "97.84 %", "86.4 %", "0 %"), ("published", "Tofino", "1,050,000", "", "107.5 %", "89.8 %", "0 %"))
+
+
+def table_two_rows(path: Path = RESOURCES) -> list[tuple[str, ...]]:
+    """The paper's figures, and beside them what the compiler says of each build of ours; only the paper's where it has not run."""
+    rows = list(_PAPER)
+    if path.exists():
+        for one in json.loads(path.read_text())["builds"]:
+            shares = (f"{100 * one[name] / one[f'{name}_available']:.1f} %" for name in ("sram", "hash_bits", "tcam"))
+            rows.append((one["name"], one["chip"], f"{one['relay']:,}", f"{one['stages']} of {one['stages_available']}", *shares))
+    return rows
+
+
+def table_two_note(path: Path = RESOURCES) -> str:
+    """By which compiler, or that there was none."""
+    if not path.exists():
+        return "Ours are not there: no compiler (bf-p4c) has made the switch program's builds on this machine (make p4)."
+    return f"By the compiler's own reports: {json.loads(path.read_text())['compiler']}."
+
+
 def print_targets(results: dict[str, Any]) -> int:
     """Print what was found beside what was promised; the exit status."""
     for row in cost_rows(results):
@@ -171,14 +210,18 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], read: Read)
         axes.set_xlabel("packets/s")
         axes.set_ylabel("ns a packet")
         axes.legend(fontsize=7)
-    for key, text in (("twenty", "Shunt at twenty times rtpproxy's limit"), ("table", "Shunt with 400,000 further entries")):
+    page.table(IPERF_HEAD, iperf_rows(results))
+    page.heading("Resources of the switch program (Table II)")
+    page.paragraph(table_two_note())
+    page.table(TABLE_TWO_HEAD, table_two_rows())
+    for key, text in (("twenty", "Shunt at twenty times rtpproxy's limit"), ("table", "Shunt with 800,000 further entries")):
         one = figures.get("shunt", {}).get(key)
         if one:
             page.paragraph(f"{text}: {one['pps']:,.0f} packets/s offered, {one['sent']:,} sent, {one['lost']:,} lost, delay p50 {_us(one['p50_ns'])} µs, p99 {_us(one['p99_ns'])} µs.")
     page.heading("The generator's own limits")
     page.table(
         ("step", "offered", "sent", "given up", "late: mean, µs", "late: most, µs"),
-        [(found["key"], f"{found['offered']:,}", f"{found['sent']:,}", f"{found['skipped']:,}", _us(found["late_mean"]), _us(found["late_max"])) for found in read("")],
+        [(found["key"], f"{found['offered']:,}", f"{found['sent']:,}", f"{found['skipped']:,}", _us(found["late_mean"]), _us(found["late_max"])) for found in read("") if "offered" in found],
     )
     page.facts(facts)
 
@@ -187,6 +230,7 @@ def text(facts: dict[str, Any], results: dict[str, Any]) -> str:
     """The run as an entry of the log, in Markdown."""
     remarks = "".join(f"- {remark}\n" for remark in (*results["missing"], *results["remarks"]))
     tables = [markdown(TARGET_HEAD, target_rows(results)), markdown(COST_HEAD, cost_rows(results)), markdown(LIMIT_HEAD, limit_rows(results))]
+    tables += [markdown(IPERF_HEAD, iperf_rows(results)), f"Table II. {table_two_note()}\n\n" + markdown(TABLE_TWO_HEAD, table_two_rows())]
     return f"## Relays: {heading_line(facts)}\n\n" + (remarks + "\n" if remarks else "") + "\n".join(tables)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 
@@ -69,6 +70,7 @@ def test_a_relay_report_is_one_file_and_holds_its_figures():
     steps |= {f"ladder/shunt/{pps:08}": _relay_step(500, pps=pps, received=1000 - (pps > 10_000)) for pps in (10_000, 15_000)}
     steps["ladder/direct/00010000"] = _relay_step(300)
     steps["twenty"] = _relay_step(500, pps=200_000)
+    steps["iperf/shunt"] = {"entries": 800_002, "seconds": 2.0, "sent": 1000, "bits_per_s": 2.5e9, "jitter_ms": 0.01, "lost": 3, "relayed": 1002, "length": 1400}
 
     def read(folder: str) -> list[dict]:
         return [found | {"key": key} for key, found in steps.items() if not folder or key == folder or key.startswith(f"{folder}/")]
@@ -85,7 +87,28 @@ def test_a_relay_report_is_one_file_and_holds_its_figures():
     assert text.count("<svg") == 6 and "Relays &lt;side&gt; by side" in text and "a &lt;fast&gt; one" in text
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", text.replace("xlink:href", "href")) and "url(http" not in text
     assert "100.0 (100.0–100.0)" in text and "rtpengine: not measured" in text
+    assert "<td>800,002</td><td>1,000</td><td>2.50</td><td>1,002 (its set-up included)</td><td>3</td>" in text
     assert "100.0 (100.0–100.0)" in relay_report.text(FACTS, results)
+
+
+def test_table_two_stands_beside_the_published_one_and_says_when_there_was_no_compiler(tmp_path):
+    path = tmp_path / "resources.json"
+    assert "no compiler" in relay_report.table_two_note(path) and [row[0] for row in relay_report.table_two_rows(path)] == ["published"] * 2
+    build = {"name": "b", "chip": "tofino", "relay": 1000, "stages": 7, "stages_available": 12}
+    build |= {f"{name}{end}": value for name in ("sram", "hash_bits", "tcam") for end, value in (("", 24), ("_available", 96))}
+    path.write_text(json.dumps({"compiler": "9.13", "builds": [build]}))
+    assert "9.13" in relay_report.table_two_note(path)
+    assert relay_report.table_two_rows(path)[-1] == ("b", "tofino", "1,000", "7 of 12", "25.0 %", "25.0 %", "25.0 %")
+
+
+def test_what_a_relay_costs_beyond_the_floor():
+    costs = {"direct-before": 300, "direct-after": 300, "rtpproxy": 20_500, "shunt": 600, "redirect": 500}
+    steps = {f"cost/0/{name}": _relay_step(cpu) for name, cpu in costs.items()}
+    results = analyse(lambda folder: [found | {"key": key} for key, found in steps.items() if key.startswith(folder)], FACTS, ["rtpproxy", "shunt", "redirect"])
+    assert results["figures"]["shunt"]["above_floor_ns"]["median"] == 100 and results["figures"]["shunt"]["cpu_ns"]["median"] == 300
+    assert results["figures"]["rtpproxy"]["ratio_above_floor"] == 200
+    # What stands beside the target is not the target.
+    assert [(row["met"], row["wanted"]) for row in results["targets"] if "beyond" in row["target"]] == [(None, "–")]
 
 
 def test_a_packet_report_states_the_slope():

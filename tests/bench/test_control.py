@@ -1,0 +1,133 @@
+"""The load of control commands against a relay that answers as told, and the figures of the control bench by hand."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from bench import commands, control, stand_in
+from bench.report import control as report
+from bench.report.page import Page
+from tests.bench.test_reports import FACTS
+
+
+@pytest.fixture
+def relay():
+    """A socket connected to a relay, and a list with what answers its commands: delay in seconds and reply, or None for silence."""
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(("127.0.0.1", 0))
+    server.settimeout(0.05)
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.connect(server.getsockname())
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            try:
+                data, sender = server.recvfrom(4096)
+            except TimeoutError:
+                continue
+            cookie, command = data.split(b" ", 1)
+            delay_and_reply = answers[0](command.decode())
+            if delay_and_reply is not None:
+                time.sleep(delay_and_reply[0])
+                server.sendto(cookie + b" " + delay_and_reply[1], sender)
+
+    answers = [lambda command: (0.0, b"0" if command.startswith("D") else b"4000 198.18.0.1")]
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield client, answers
+    over.set()
+    thread.join()
+    server.close()
+    client.close()
+
+
+def test_every_command_is_accounted_for(relay):
+    client, _ = relay
+    answered: list[int] = []
+    found = commands.run(client, 20, 400, hold_s=0.02, tag="t", on_answer=answered.append)
+    assert found.sent == {"U": 20, "L": 20, "D": 20} and {verb: len(values) for verb, values in found.delays.items()} == found.sent
+    assert sorted(answered) == list(range(20)) and not found.refused
+    assert 0.045 <= found.set_up_s < 2 and len(found.late_us) == 20
+
+
+def test_delays_are_the_relays_and_lost_commands_are_lost(relay, monkeypatch):
+    monkeypatch.setattr(commands, "PATIENCE_S", 0.3)
+    client, answers = relay
+    answers[0] = lambda command: None if command.startswith("L") and " t3@" in command else (0.01, b"0" if command.startswith("D") else b"4000 198.18.0.1")
+    found = commands.run(client, 5, 20, hold_s=0.0, tag="t")
+    assert found.sent == {"U": 5, "L": 5, "D": 4} and len(found.delays["L"]) == 4 and len(found.delays["D"]) == 4
+    assert 10_000 <= min(found.delays["U"]) and commands.quantiles(found.delays["U"])["p50"] < 60_000
+    assert found.record()["received"]["L"] == 4
+
+
+def test_refusals_are_told(relay):
+    client, answers = relay
+    answers[0] = lambda command: (0.0, b"E8" if command.startswith("U") else b"0")
+    found = commands.run(client, 3, 100, hold_s=0.0, tag="t")
+    assert len(found.refused) == 3 and found.sent["L"] == 0
+
+
+def test_the_stand_in_has_ports_for_every_call():
+    first, last = control.STAND_IN_PORTS
+    seen = set()
+    for number in range(30_000):
+        address, to_callee, to_caller = stand_in.endpoints(number, 0xC6130001, first, last)
+        assert first <= to_callee < to_caller <= last - 1 and to_callee % 2 == 0
+        seen |= {(address, to_callee), (address, to_caller)}
+    assert len(seen) == 60_000
+    assert len({address for address, _ in seen}) == stand_in.addresses(30_000, first, last)
+
+
+def _commands(us: float, rate: int = 300, calls: int = 300, lost: int = 0, late: float = 10.0) -> dict:
+    return {
+        "calls": calls, "seconds": calls / rate, "rate": rate, "refused": [], "refused_count": 0, "late_us": {"p50": late, "p99": late, "max": late}, "agent_cpu_s": 0.3,
+        "sent": dict.fromkeys(commands.VERBS, calls), "received": dict.fromkeys(commands.VERBS, calls - lost), "delays_us": {verb: [us] * (calls - lost) for verb in commands.VERBS},
+    }  # fmt: skip
+
+
+def _steps() -> dict:
+    steps = {f"delay/{n}/{way}": _commands(us + n) for n in range(3) for way, us in (("direct", 100.0), ("agent", 500.0))}
+    steps |= {f"ladder/direct/{rate:06}": _commands(100.0, rate) for rate in (300, 450)}
+    steps |= {"ladder/agent/000300": _commands(600.0), "ladder/agent/000450": _commands(90_000.0, 450)}
+    row = {"answer_ms": 30.0, "packet_ms": 20.0, "write_ms": 3.0}
+    steps |= {f"offload/{name}": {"calls": 2, "offloaded": 2, "rows": [row, row]} for name in control.OFFLOADS}
+    sip = {"rate": 100, "calls": 10, "good": 10, "failed": 0, "took_s": 1.0, "invite_us": {"p50": 104_000.0, "p99": 110_000.0, "max": 1.0}, "timed": 10, "server": "kamailio", "agent_cpu_s": 0.02}
+    steps |= {f"sip/{way}/00100": sip for way in control.WAYS}
+    steps["calls/0001000"] = {
+        "calls": 1000, "answered": 1000, "memory_before_mib": 50.0, "memory_mib": 60.0, "idle_before": 0.01, "idle": 0.02, "entries": 2000, "entries_left": 0, "set_up_s": 3.0,
+        "set_up_cpu_s": 1.5, "hang_up_cpu_s": 0.5, "hang_up_s": 3.0, "softswitch_cpu_s": 0.2, "answer_us": {},
+    }  # fmt: skip
+    samples = [{"name": f"reconcile, {name}", "seconds": seconds} for name, seconds in (("all missing", 0.4), ("nothing to do", 0.2), ("a fifth missing or wrong", 0.3))]
+    steps["reconcile/0010000"] = {"entries": 10_000, "samples": samples}
+    return steps
+
+
+def test_control_figures_by_hand():
+    found = control.analyse(_steps(), FACTS)
+    assert found["delays_us"]["L"]["p99"]["added"]["values"] == [400.0] * 3
+    assert (found["rates"]["direct"]["highest"], found["rates"]["agent"]["highest"]) == (450, 300)
+    assert found["agent_cpu_us_per_call"]["median"] == pytest.approx(1000)
+    assert [row["met"] for row in found["targets"]] == [True, True] and found["remarks"] == []
+    row = dict(zip(report.CALLS_HEAD, report.calls_rows(found)[0]))
+    assert row["KiB a call"] == "10.2" and row["agent, CPU ms a call set up"] == "1.50"
+
+
+def test_slow_lossy_and_late_rates_are_not_kept():
+    assert control.is_clean(_commands(1000.0))
+    assert not control.is_clean(_commands(60_000.0)) and not control.is_clean(_commands(100.0, lost=2)) and not control.is_clean(_commands(100.0, late=30_000.0))
+    slow = {key: _commands(2500.0) if key.endswith("/agent") else step for key, step in _steps().items()}
+    assert [row["met"] for row in control.analyse(slow, FACTS)["targets"]] == [True, False]
+
+
+def test_the_report_holds_the_figures_and_fetches_nothing():
+    results, page = control.analyse(_steps(), FACTS), Page("x")
+    report.fill(page, FACTS, results, _steps())
+    text = page.text()
+    assert text.count("<svg") == 3 and "0.400 (0.400–0.400)" in text and "url(http" not in text
+    assert "| 10,000 | 2,500 | 0.400 | 0.200 | 0.300 |" in report.text(FACTS, results)
+    assert report.print_targets(results) == 0
