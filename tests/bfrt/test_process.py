@@ -69,6 +69,7 @@ class Process:
         self.path = path
         self.child: subprocess.Popen[str] | None = None
         self.ready = ""
+        self.settings: dict[str, object] = {"interfaces": ["in0"], "capacity": 2_000, "pin_dir": str(PIN_DIR)}
 
     @property
     def target(self) -> str:
@@ -76,7 +77,7 @@ class Process:
 
     async def start(self, *, unload: bool = False, notify: str | None = None) -> str:
         """Start it; the result is its first line on stdout, empty when it ends without one."""
-        settings = {"interfaces": ["in0"], "listen": [self.target], "capacity": 2_000, "pin_dir": str(PIN_DIR), "unload_on_exit": unload}
+        settings = {**self.settings, "listen": [self.target], "unload_on_exit": unload}
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("agent", "softswitch"))}
         if notify is not None:
             environment["NOTIFY_SOCKET"] = notify

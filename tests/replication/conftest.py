@@ -30,6 +30,12 @@ def rtp(seq: int, ssrc: int, size: int = 172) -> bytes:
     return struct.pack("!BBHII", 0x80, 96, seq & 0xFFFF, seq * 160 & 0xFFFFFFFF, ssrc) + struct.pack("!I", seq) + bytes(size - 16)
 
 
+def roomy(made: socket.socket) -> socket.socket:
+    """With room for 15,000 packets."""
+    made.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, 32 << 20)
+    return made
+
+
 def drain(receiver: socket.socket) -> list[tuple[int, tuple[str, int]]]:
     """Numbers of the packets that wait in a socket, each with its source."""
     found = []
@@ -75,8 +81,7 @@ class Bridge:
         """A UDP socket of host `a` or `b` with room for 15,000 packets."""
         ip = {("a", 4): HOST_A4, ("b", 4): HOST_B4, ("a", 6): HOST_A6, ("b", 6): HOST_B6}[host, version]
         number = next(_ports) if port is None else port
-        made = self.lab.socket(host, ip, number)
-        made.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, 32 << 20)
+        made = roomy(self.lab.socket(host, ip, number))
         self.open_sockets.append(made)
         return made, Endpoint.of(ip, number)
 
