@@ -213,7 +213,10 @@ class Replication:
         finally:
             for fd in pinned.values():
                 os.close(fd)
-        return cls(loaded, hops, clock)
+        made = cls(loaded, hops, clock)
+        if made.capacity != copies:
+            log.warning("the conference maps pinned in %s have room for %d rewrites; %d takes effect after they are unloaded", pin_dir, made.capacity, copies)
+        return made
 
     def close(self) -> None:
         """End this process's part; everything goes on in the kernel."""

@@ -110,6 +110,14 @@ def test_relay_entries_and_conferences_do_not_end_each_other(bridge: Bridge) -> 
     assert bridge.plane.stats([flow])[flow].packets == 2
 
 
+def test_other_room_takes_effect_after_unloading(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
+    party = bridge.party(1, NUMBER)
+    bridge.plane.close()
+    bridge.plane = reopened(bridge.lab, copies=10)
+    assert f"have room for {COPIES} rewrites; 10 takes effect after" in caplog.text
+    assert bridge.replication.capacity == COPIES and bridge.replication.copy(NUMBER, 1) == Rewrite(party.relay, party.here)
+
+
 def test_without_room_for_conferences_the_relay_is_the_relay(bridge: Bridge) -> None:
     bridge.party(1, NUMBER)
     bridge.plane.close()
