@@ -146,6 +146,44 @@ def test_the_senders_number_of_a_number_given_out():
     assert checked > 1000
 
 
+def steady(rewriter, frames: range) -> None:
+    """One-packet frames, every second one suppressed: even frames are kept."""
+    for n in frames:
+        rewriter.accept(Row(n, n, True, True, n % 2 == 0))
+
+
+def test_a_lost_key_frame_in_the_place_of_a_suppressed_one_is_not_hidden():
+    rewriter = LowRetransmission()
+    steady(rewriter, range(11))  # 10 is kept; 11 would be suppressed, but is a key frame, and lost
+    assert rewriter.accept(Row(12, 12, True, True, False)).position == 10 - 5 + 2  # after 5 comes a gap of one
+    assert rewriter.accept(Row(13, 13, True, True, True)).position == 7
+
+
+def test_nothing_is_taken_for_suppressed_between_the_wish_for_a_key_frame_and_its_coming():
+    for asked in (False, True):
+        rewriter = LowRetransmission(history=4)
+        steady(rewriter, range(11))
+        if asked:
+            rewriter.expect_key()
+        assert rewriter.accept(Row(12, 12, True, True, True)).position == (7 if asked else 6)
+        assert rewriter.accept(Row(13, 13, True, True, True, True)).position == (8 if asked else 7)
+    steady(rewriter, range(14, 23))
+    before = rewriter.accept(Row(24, 24, True, True, True)).position  # 23 is lost, and known to be suppressed again
+    assert rewriter.original(before) == 24 and rewriter.original((before - 1) & 0xFFFF) == 22
+
+
+def test_s_lm_with_another_cadence():
+    low = LowMemory(Cadence(0b1010))
+    for n in range(0, 12, 2):
+        assert low.accept(Row(n, n, True, True, True)).position == n // 2
+    low.set_cadence(None)
+    assert low.accept(Row(12, 12, True, True, True)).position == 7  # a gap stays
+    low.set_cadence(Cadence(0b0101))
+    assert low.accept(Row(14, 14, True, True, True)).position == 9  # what does not fit closes nothing
+    assert low.accept(Row(15, 15, True, True, True)).position == 10
+    assert low.accept(Row(17, 17, True, True, True)).position == 11
+
+
 def test_a_retransmission_gets_the_number_its_packet_has_or_would_have_had():
     """RTX of packets that got through, and of packets that the network lost before anybody saw them."""
     rng = random.Random(5)

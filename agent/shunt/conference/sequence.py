@@ -13,7 +13,7 @@ Tofino's register arrays allows (two 16-bit halves to a word), and eBPF needs no
     word      halves                          S-LM   S-LR
     HIGH      highest number, mode             x      x     mode: fresh, running, resume
     FRAME     its frame number, its marks      x      x     ended, kept (S-LR), open (S-LM)
-    CADENCE   one bit for each of four frames         x     suppressed or not, learned from what passes
+    CADENCE   one bit for each of four frames, hold   x     suppressed or not, learned from what passes
     OFFSET    what is taken from the number    x      x
     FLOOR     lowest number, first frame              x     of the packets to which the offset applies
     USED      numbers given out lately                x     one slot for each number modulo the window
@@ -112,7 +112,7 @@ class LowMemory:
     _ENDED, _OPEN = 1, 2
 
     def __init__(self, cadence: Cadence | None = None) -> None:
-        self._cadence = cadence.turned() if cadence else 0
+        self.set_cadence(cadence)
         self._high, self._mode = 0, _FRESH
         self._frame, self._marks = 0, 0
         self._offset = 0
@@ -121,6 +121,10 @@ class LowMemory:
         """The sender starts anew somewhere: the next packet gets the next number, whatever its own is."""
         if self._mode == _RUNNING:
             self._mode = _RESUME
+
+    def set_cadence(self, cadence: Cadence | None) -> None:
+        """What signalling knows now. None, which closes no gap, from when a key frame was asked for until it has come."""
+        self._cadence = cadence.turned() if cadence else 0
 
     def accept(self, row: Row) -> Outcome:
         """Give a packet that its receiver shall get a number."""
@@ -134,7 +138,10 @@ class LowMemory:
         # FRAME
         frames = (row.frame - self._frame) & _M
         ended, opened = self._marks & self._ENDED, self._marks & self._OPEN
-        closes = mode == _RUNNING and bool(ended) and row.start and 2 <= frames <= _FAR and suppressed_between(self._cadence, self._frame, frames - 1) == frames - 1
+        fits = False
+        if 2 <= frames <= _FAR and not self._cadence >> (row.frame & 3) & 1:
+            fits = suppressed_between(self._cadence, self._frame, frames - 1) == frames - 1
+        closes = mode == _RUNNING and fits and bool(ended) and row.start
         if in_order:
             self._marks = (self._ENDED if row.end else 0) | (self._OPEN if mode == _RUNNING and ahead > 1 and not closes else 0)
             self._frame = row.frame
@@ -177,6 +184,7 @@ class LowRetransmission:
     """
 
     _ENDED, _KEPT = 1, 2
+    _HOLD = 0x8000
 
     def __init__(self, cadence: Cadence | None = None, *, learn: bool = True, history: int = 0, window: int = 16) -> None:
         self._high, self._mode = 0, _FRESH
@@ -195,7 +203,11 @@ class LowRetransmission:
 
     def retarget(self) -> None:
         """From the next packet on other layers are kept: what was learned of the cadence no longer holds."""
-        self._mask = 0
+        self._mask &= self._HOLD
+
+    def expect_key(self) -> None:
+        """A key frame was asked for. It may come at the place of a suppressed frame and be lost: until one is seen no frame is taken for one."""
+        self._mask |= self._HOLD
 
     def accept(self, row: Row) -> Outcome:
         """Take one packet in, suppressed ones too."""
@@ -210,9 +222,15 @@ class LowRetransmission:
         self._frame, self._marks = frame, (self._ENDED if end else 0) | (self._KEPT if keep else 0)
         # CADENCE
         mask = self._mask
-        if self._learn:
-            bit = 1 << (frame & 3)
-            self._mask = mask | bit if not keep else 0 if key else mask & ~bit
+        bit = 1 << (frame & 3)
+        if key and keep:
+            self._mask = 0 if self._learn else mask & ~self._HOLD
+        elif self._learn:
+            far = (frame - old_frame - 1) & _M > _FAR and frame != old_frame
+            before = mask & self._HOLD if far else mask
+            self._mask = before & ~bit if keep else before | bit
+        if mask & self._HOLD or bool(mask & bit) == keep:
+            mask = 0  # a packet that does not fit: the cadence may have begun anew within the gap
         # What of the gap is certainly suppressed: a table of small numbers.
         old_offset, tail_kept = self._offset, False
         if mode == _RUNNING:
