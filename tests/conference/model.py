@@ -21,6 +21,14 @@ class Tables:
     def apply(self, action: str, table: str, key: Any, value: Any) -> None:
         """One write, refused (ValueError) as a data plane refuses it: adding what is there, changing or deleting what is not, dangling nodes."""
         rows = self.rows[table]
+        if table == PRUNE:  # every exclusion set is there from the start
+            if action != "modify":
+                raise ValueError(f"{action} {PRUNE} {key}: rows there are only modified")
+            if value:
+                rows[key] = value
+            else:
+                rows.pop(key, None)
+            return
         if (action == "add") == (key in rows):
             raise ValueError(f"{action} {table} {key}: {'there is one' if key in rows else 'there is none'}")
         if table == MGID and value is not None and not all(member.node in self.rows[NODE] for member in value):

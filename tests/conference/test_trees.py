@@ -315,6 +315,8 @@ def test_writes_that_a_data_plane_refuses():
         tables.apply("delete", engine.NODE, 1, None)
     with pytest.raises(ValueError, match="there is one"):
         tables.apply("add", engine.NODE, 1, engine.Node(1, (0,)))
+    with pytest.raises(ValueError, match="rows there are only modified"):
+        tables.apply("add", engine.PRUNE, 1, (3,))
     with pytest.raises(ValueError, match="there is none"):
         tables.apply("modify", engine.NODE, 2, engine.Node(1, (0,)))
 
@@ -337,7 +339,7 @@ def test_a_change_that_fails_while_building_is_taken_back(failing):
     writes = allocator.change(Meeting("m", people("a", "b", "c", "d"), {("a", "b"): 0}))
     for _ in range(failing):
         write = next(writes)
-        assert write.action is Action.ADD and write.table in (engine.NODE, engine.MGID, engine.COPY, engine.PRUNE)
+        assert (write.action, write.table) in ((Action.MODIFY, engine.PRUNE), *((Action.ADD, table) for table in (engine.NODE, engine.MGID, engine.COPY)))
         tables.apply(write.action.value, write.table, write.key, write.value)
     failed = next(writes)
     tables.apply(failed.action.value, failed.table, failed.key, failed.value)  # it was in after all

@@ -26,7 +26,7 @@ class Action(enum.Enum):
 
 
 class Write(NamedTuple):
-    """One table operation; key and value as in shunt.conference.engine."""
+    """One table operation; key and value as in shunt.conference.engine. `$pre.prune` has all its rows from the start: they are only modified."""
 
     action: Action
     table: str = ""
@@ -172,7 +172,7 @@ class Allocator:
         for source, action in new.conference.items():
             if action.l2_xid and action.l2_xid not in self._excluding:
                 self._excluding.add(action.l2_xid)
-                yield Write(Action.ADD, PRUNE, action.l2_xid, (ports[source.sender],))
+                yield Write(Action.MODIFY, PRUNE, action.l2_xid, (ports[source.sender],))
 
     def _move(self, old: Placement, new: Placement, kept: Set[str | None]) -> Iterator[Write]:
         """Each write moves whole packets of one stream, or of one tree that stays, from the old state to the new."""
@@ -206,7 +206,7 @@ class Allocator:
                 xid = self.room.drop_exclusion(sender.port)
                 if xid is not None:
                     self._excluding.discard(xid)
-                    yield Write(Action.DELETE, PRUNE, xid)
+                    yield Write(Action.MODIFY, PRUNE, xid, ())
 
     def _trees_of(self, slot: Slot, placement: Placement | None) -> Iterator[Write]:
         for layer in range(slot.trees):
