@@ -33,9 +33,13 @@ def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
     """Every command with its name and a context for its usage line; running ones first."""
     parent = click.Context(cli, info_name="shunt")
     first = ["run", "softswitch", "check-config"]
-    for name in [*first, *sorted(set(cli.commands) - set(first))]:
-        command = cli.commands[name]
-        yield name, command, click.Context(command, info_name=name, parent=parent)
+    for name in [*first, *sorted(set(cli.list_commands(parent)) - set(first))]:
+        command = cli.get_command(parent, name)
+        assert command is not None
+        inner = command.commands if isinstance(command, click.Group) else {"": command}
+        for sub, found in inner.items():
+            whole = f"{name} {sub}".rstrip()
+            yield whole, found, click.Context(found, info_name=whole, parent=parent)
 
 
 def usage(name: str, command: click.Command, context: click.Context) -> str:
