@@ -50,7 +50,7 @@ LEFT_BEHIND_S = 75.0  # more than the relay's own time-out: what nobody ended is
 # A process that has just answered has work to do before it does what it did before.
 SETTLING_S = 1.0
 MOST_STORIES = 100
-STALE_S = 10.0  # for which the entry of a call that ended unseen may still be in
+STALE_S = 40.0  # for which the entry of a call that ended unseen may still be in: 30 s idle, and the next sweep
 
 
 @dataclass
@@ -306,7 +306,7 @@ class Run:
 
     async def _matches(self, edge: Edge, entries: int) -> bool:
         """Whether, with the short calls gone, the data plane holds the lasting calls' entries and no others."""
-        for _ in range(60):
+        for _ in range(180):  # an entry that no call claims goes once it has been idle for 30 s
             with contextlib.suppress(LabError, OSError):
                 plane = (await asyncio.to_thread(edge.status))["data_plane"]
                 if plane["entries"] == plane["ours"] and plane["orphans"] == 0 and plane["entries"] <= entries:

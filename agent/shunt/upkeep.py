@@ -67,10 +67,7 @@ class Upkeep:
         await asyncio.gather(*(self._keep_alive(line, now) for line in lines if self._is_due(line, now)))
         await self.offloader.sweep_doomed()
         self._audit(now)
-        for line in lines:
-            if line.resume_at is not None and now >= line.resume_at:
-                log.info("%s: no delete followed the BYE; learning again", line.call.call_id, extra={"call_id": line.call.call_id})
-                await self.offloader.resume(line)
+        await asyncio.gather(*(self._after_bye(line) for line in lines if line.resume_at is not None and now >= line.resume_at))
         if len(self._forgotten) <= _FEW_FORGOTTEN:
             await self._sweep_forgotten()
         shortest = min((relay.ttl for relay in self.pool.relays), default=60.0)
@@ -80,6 +77,15 @@ class Upkeep:
             await self._sweep_forgotten()
             await self.offloader.sweep_orphans()
             self.offloader.collisions.expect(lines)
+
+    async def _after_bye(self, line: MediaLine) -> None:
+        """No delete followed a BYE. Either the SIP server gave it to the relay itself, while it thought this agent dead, or the call goes on."""
+        relay = self._relay(line)
+        if relay is not None and await self._relay_packets(line, relay) == "gone":
+            await self.offloader.release([line], reasons.RELEASED)
+            return
+        log.info("%s: no delete followed the BYE; learning again", line.call.call_id, extra={"call_id": line.call.call_id})
+        await self.offloader.resume(line)
 
     def _audit(self, now: float) -> None:
         """Compare the whole table some time after writes had to be repeated: a lost answer may have been a late one."""

@@ -243,6 +243,20 @@ async def test_a_refused_bye_is_forgotten_after_a_while():
     assert len(core.table.held) == 2
 
 
+async def test_a_call_whose_delete_went_to_the_relay_itself_is_over_after_its_bye():
+    """The SIP server thought the agent dead and asked its backup, the relay."""
+    core = Core()
+    upkeep, _ = clockwork(core)
+    await core.pool.relays[0].poll()
+    await offloaded(core)
+    DialogWatch(core.offloader).on_sighting(message("BYE", "A", "B"))
+    core.relay.sessions.clear()
+    await core.settle()
+    core.now += BYE_GRACE + 1
+    await upkeep.tick()
+    assert core.table.held == {} and core.stream()["reason"] == "released"
+
+
 async def test_the_address_of_sip_messages_vouches_for_media():
     core = Core()
     watch = DialogWatch(core.offloader)
