@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterable
 
 import pytest
 
 from shunt.conference import descriptor, rtp
-from shunt.conference.packets import Layers, MediaPacket, Reader
+from shunt.conference.packets import Layers, MediaPacket, Reader, original_sequence, why_not_adapted, with_original_sequence
 from shunt.conference.rtp import MediaError
 from shunt.conference.sequence import LowRetransmission, Verdict
 from tests.conference import captures, streams
@@ -164,3 +165,47 @@ def test_vp9_descriptors_say_the_same_as_the_dependency_descriptor():
         first = one.frame if first is None else first
         assert ((one.frame - first) & 0xFFFF, one.start, one.end) == (other.frame, other.start, other.end)
         assert [one.row(target).keep for target in range(3)] == [other.row(target).keep for target in range(3)]
+
+
+# -- retransmissions and SRTP --------------------------------------------------------------------------------------
+
+
+def test_a_retransmission_names_the_number_that_its_receiver_knows():
+    data = bytes.fromhex("802f0001000000000000000905dc" + "c0ffee")
+    found = rtp.parse_header(data)
+    assert original_sequence(data, found) == 1500
+    changed = with_original_sequence(data, found, 65536 + 7)
+    assert original_sequence(changed, found) == 7 and changed[:12] + changed[14:] == data[:12] + data[14:]
+    padding = bytes.fromhex("a02f00010000000000000009" + "00000004")
+    assert original_sequence(padding, rtp.parse_header(padding)) is None
+    short = bytes.fromhex("802f0001000000000000000905")
+    with pytest.raises(MediaError, match="RTX payload of 1 byte"):
+        original_sequence(short, rtp.parse_header(short))
+
+
+@pytest.mark.skipif(not VIDEOS, reason="no captures beside the repository (../shared/captures)")
+@pytest.mark.parametrize("name", VIDEOS or ["none"])
+def test_retransmissions_in_captures_are_copies_of_packets_that_were_sent(name):
+    sent, again, padding = {}, 0, 0
+    rtx = {int(ssrc) for ssrc in re.findall(r"ssrc=(\d+) pt=\d+ rtx", captures.summary(name))}
+    for datagram in captures.datagrams(name):
+        data = datagram.payload
+        if data[0] >> 6 != 2 or rtp.is_rtcp(data):
+            continue
+        found = rtp.parse_header(data)
+        if found.ssrc not in rtx:
+            sent[found.sequence, found.timestamp] = data[found.payload]
+        elif (number := original_sequence(data, found)) is None:
+            padding += 1
+        else:
+            assert sent[number, found.timestamp] == data[found.payload][2:]
+            again += 1
+    told = re.search(r"rtx/90000: (\d+) pkts.*padding-only pkts (\d+)", captures.summary(name))
+    assert (again + padding, padding) == (int(told[1]), int(told[2]))
+
+
+def test_srtp_is_not_adapted_and_the_reason_is_said():
+    assert why_not_adapted("RTP/AVP") is None and why_not_adapted("rtp/avpf") is None
+    for transport in ("RTP/SAVP", "UDP/TLS/RTP/SAVPF"):
+        assert why_not_adapted(transport) == f"{transport}: SRTP authenticates sequence numbers, which leaving out layers has to rewrite"
+    assert "no RTP transport" in why_not_adapted("UDP/DTLS/SCTP")

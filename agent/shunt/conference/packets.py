@@ -138,3 +138,34 @@ class Reader:
 def _from_layer(temporal: int) -> int:
     """All decode targets from this temporal layer on."""
     return descriptor.EVERYBODY - (1 << temporal) + 1
+
+
+def original_sequence(packet: bytes, header: rtp.Header) -> int | None:
+    """The number that a retransmission in a stream of its own is of (RFC 4588 section 4); None for one that is only padding.
+
+    Raises MediaError for a payload of one byte.
+    """
+    size = header.payload.stop - header.payload.start
+    if size == 1:
+        raise MediaError(f"RTX payload of 1 byte at byte {header.payload.start}: the original sequence number has 2")
+    return int.from_bytes(packet[header.payload.start : header.payload.start + 2], "big") if size else None
+
+
+def with_original_sequence(packet: bytes, header: rtp.Header, number: int) -> bytes:
+    """The same retransmission, of the packet that its receiver knows as `number` (LowRetransmission.number_of)."""
+    at = header.payload.start
+    return packet[:at] + (number & _M).to_bytes(2, "big") + packet[at + 2 :]
+
+
+def why_not_adapted(transport: str) -> str | None:
+    """Why streams of this transport (the SDP's m= line: "RTP/AVPF", "UDP/TLS/RTP/SAVPF") must go on whole; None when they need not.
+
+    SRTP authenticates the whole RTP header (RFC 3711 section 3.1), so a rewritten sequence number makes every packet a forgery;
+    and layers left out without rewriting are asked for again as losses.
+    """
+    profile = transport.upper().rsplit("/", 1)[-1]
+    if profile in ("SAVP", "SAVPF"):
+        return f"{transport}: SRTP authenticates sequence numbers, which leaving out layers has to rewrite"
+    if profile in ("AVP", "AVPF"):
+        return None
+    return f"{transport} is no RTP transport that is known"

@@ -12,10 +12,11 @@ Tofino's register arrays allows (two 16-bit halves to a word), and eBPF needs no
 
     word      halves                          S-LM   S-LR
     HIGH      highest number, mode             x      x     mode: fresh, running, resume
-    FRAME     its frame number, its marks      x      x     ended, kept (S-LR), open (S-LM)
+    FRAME     its frame number, its marks      x      x     ended, kept (S-LR)
     CADENCE   one bit for each of four frames, hold   x     suppressed or not, learned from what passes
     OFFSET    what is taken from the number    x      x
     FLOOR     lowest number, first frame              x     of the packets to which the offset applies
+    OPEN      whether the number before is     x            unused
     USED      numbers given out lately                x     one slot for each number modulo the window
 
 S-LR sees every packet of the stream, also those it suppresses. Where the replication engine prunes them before anything
@@ -98,7 +99,7 @@ def suppressed_between(mask: int, frame: int, count: int) -> int:
 
 
 class LowMemory:
-    """S-LM: three words of state. Packets suppressed are not shown to it; the cadence comes from signalling.
+    """S-LM: three words of state and a bit. Packets suppressed are not shown to it; the cadence comes from signalling.
 
     * The next number: the offset stays.
     * A gap: when the frame before had ended, a new one starts and all frames between are suppressed ones, the whole gap is
@@ -106,16 +107,14 @@ class LowMemory:
     * An older packet: only the one right before the highest, and only while the number before the highest is unused.
 
     The paper closes every gap that has the right number of frames, and rewrites the packet before the highest in any case;
-    the first hides losses at the edges of frames, and the second gives numbers out twice. Hence the marks in FRAME.
+    the first hides losses at the edges of frames, and the second gives numbers out twice. Hence the mark in FRAME, and OPEN.
     """
-
-    _ENDED, _OPEN = 1, 2
 
     def __init__(self, cadence: Cadence | None = None) -> None:
         self.set_cadence(cadence)
         self._high, self._mode = 0, _FRESH
-        self._frame, self._marks = 0, 0
-        self._offset = 0
+        self._frame, self._ended = 0, False
+        self._offset, self._open = 0, False
 
     def resume(self) -> None:
         """The sender starts anew somewhere: the next packet gets the next number, whatever its own is."""
@@ -136,26 +135,24 @@ class LowMemory:
         if in_order:
             self._high, self._mode = row.sequence, _RUNNING
         # FRAME
-        frames = (row.frame - self._frame) & _M
-        ended, opened = self._marks & self._ENDED, self._marks & self._OPEN
-        fits = False
-        if 2 <= frames <= _FAR and not self._cadence >> (row.frame & 3) & 1:
-            fits = suppressed_between(self._cadence, self._frame, frames - 1) == frames - 1
-        closes = mode == _RUNNING and fits and bool(ended) and row.start
+        frames, ended = (row.frame - self._frame) & _M, self._ended
         if in_order:
-            self._marks = (self._ENDED if row.end else 0) | (self._OPEN if mode == _RUNNING and ahead > 1 and not closes else 0)
-            self._frame = row.frame
-        elif ahead == -1 and opened:
-            self._marks &= ~self._OPEN
+            self._frame, self._ended = row.frame, row.end
+        closes = False
+        if mode == _RUNNING and ended and row.start and 2 <= frames <= _FAR and not self._cadence >> (row.frame & 3) & 1:
+            closes = suppressed_between(self._cadence, (row.frame - frames) & _M, frames - 1) == frames - 1
         # OFFSET
+        if in_order and (mode == _RESUME or closes):
+            self._offset = (self._offset + row.sequence - high - 1) & _M
+        number = (row.sequence - self._offset) & _M
+        # OPEN
+        opened = self._open
         if in_order:
-            if mode == _RESUME:
-                self._offset = (self._offset + row.sequence - high - 1) & _M
-            elif closes:
-                self._offset = (self._offset + ahead - 1) & _M
-            return Outcome(Verdict.FORWARD, (row.sequence - self._offset) & _M, True)
-        if ahead == -1 and opened:
-            return Outcome(Verdict.FORWARD, (row.sequence - self._offset) & _M, False)
+            self._open = mode == _RUNNING and ahead > 1 and not closes
+        elif ahead == -1:
+            self._open = False
+        if in_order or ahead == -1 and opened:
+            return Outcome(Verdict.FORWARD, number, in_order)
         return _REPEATED if ahead == 0 else _LATE
 
 
