@@ -306,6 +306,7 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 	struct stream_key key __attribute__((aligned(8))) = {};
 	struct stream *stream;
 	struct parsed p = {};
+	struct totals *totals;
 	struct groups *groups;
 	struct list_head *head;
 	__u64 addresses, sum;
@@ -352,6 +353,9 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 	stream->packets++;
 	stream->bytes += length;
 	stream->last_jiffies = (__u32)bpf_jiffies64();
+	totals = my_totals();
+	if (totals)
+		totals->reason[CONFERENCE]++;
 	if (stream->flags & STREAM_TO_AGENT)
 		copy_to_agent(ctx, number, p.l2_length + length);
 	list = *(volatile __u32 *)&stream->list;

@@ -22,6 +22,7 @@ enum reason {
 	NO_ROOM,      /* no headroom for the longer header */
 	CHANGING,     /* the entry was being written at that moment */
 	OVER_LIMIT,   /* more packets of one stream than its limit */
+	CONFERENCE,   /* copied to the receivers of its conference, if it has any */
 	REASON_COUNT,
 };
 

@@ -917,15 +917,16 @@ class DataPlane:
         """Counters of the whole data plane, over all CPUs, since the maps were made."""
         sums = self._sums()
         reasons = sums[: layout.REASON_ROOM]
-        relayed, missed, stray, limited = reasons[0], reasons[layout.MISS], reasons[layout.STRAY], reasons[layout.OVER_LIMIT]
+        relayed, missed, stray, limited, conference = (reasons[n] for n in (0, layout.MISS, layout.STRAY, layout.OVER_LIMIT, layout.CONFERENCE))
         return {
             "rx_packets": sum(reasons),
             "relayed_packets": relayed,
             "relayed_bytes": sums[layout.REASON_ROOM],
             "missed_packets": missed,
             "stray_packets": stray,
-            "passed_packets": sum(reasons) - relayed - missed - stray - limited,
+            "passed_packets": sum(reasons) - relayed - missed - stray - limited - conference,
             "limited_packets": limited,
+            "conference_packets": conference,
             "learn_notices": sums[layout.REASON_ROOM + 1],
             "learn_suppressed": sums[layout.REASON_ROOM + 2],
             "entries": self._entries,

@@ -91,11 +91,13 @@ REASONS = (
     "no-headroom",
     "entry-changing",
     "over-limit",
+    "conference",
 )
 REASON_ROOM = 24
 MISS = REASONS.index("no-entry")
 STRAY = REASONS.index("stray-source")
 OVER_LIMIT = REASONS.index("over-limit")
+CONFERENCE = REASONS.index("conference")
 TOTALS = struct.Struct(f"<{REASON_ROOM}QQQQQQ")
 
 XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT = range(5)

@@ -29,6 +29,7 @@ def test_every_receiver_gets_every_packet_once(bridge: Bridge, count: int) -> No
     parties = build(bridge, count)
     sender = bridge.stream(SSRC, NOBODY)
     errors = bridge.lab.checksum_errors("b")
+    before = bridge.plane.totals()
     sender.send(40, gap=0.0005 if count < 100 else 0.004)
     settled()
     for party in parties:
@@ -36,6 +37,10 @@ def test_every_receiver_gets_every_packet_once(bridge: Bridge, count: int) -> No
         counted = bridge.replication.count_copy(NUMBER, party.rid)
         assert counted == (40, 40 * (20 + 8 + 172), 0, None)
     assert bridge.lab.checksum_errors("b") == errors
+    after = bridge.plane.totals()
+    counted = {name: after[name] - before[name] for name in after}
+    assert counted["conference_packets"] == 40 and counted["relayed_packets"] == 0
+    assert counted["rx_packets"] == 40 + counted["passed_packets"], "besides there is what hosts say to their neighbours"
 
 
 @pytest.mark.parametrize("size", [16, 17, 173, 1200, 1400])

@@ -17,6 +17,7 @@ _COUNTERS = {
     "missed_packets": "Packets to a media port that met no entry",
     "stray_packets": "Packets to an offloaded media port from another source",
     "limited_packets": "Packets dropped because their stream had more than softswitch.packet_limit",
+    "conference_packets": "Packets of conferences, each copied to its receivers",
     "passed_packets": "Packets handed on to the kernel untouched",
     "learn_notices": "Learn notices raised",
     "learn_suppressed": "Learn notices left out by rate limiting",
