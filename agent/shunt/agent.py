@@ -297,6 +297,7 @@ class Agent:
 
     def _write_all(self) -> None:
         assert self.journal is not None
+        self.journal.emptied()
         for call_id in list(self._dormant):
             self._wake(call_id)
         for call in self.book.calls():

@@ -101,3 +101,33 @@ async def test_a_cancelled_wait_does_not_hold_up_the_others(journal):
         await gone
     store.gates[0].set()
     assert await asyncio.wait_for(other, 1) is True
+
+
+async def test_what_the_store_has_already_is_not_written_again_unless_it_was_lost(journal):
+    store, call = journal.store, Call("a", "relay", 0.0, 0.0)
+
+    async def changed() -> bool:
+        """Whether a mark led to a write."""
+        before = len(store.gates)
+        journal.call_changed(call)
+        waiting = asyncio.create_task(journal.kept())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        for gate in store.gates[before:]:
+            gate.set()
+        assert await asyncio.wait_for(waiting, 1) is (store.error is None)
+        return len(store.gates) > before
+
+    assert await changed() and not await changed()
+    call.relay = "another"
+    assert await changed() and not await changed()
+    journal.emptied()
+    assert await changed()
+    call.relay, store.error = "a third", JournalError("no room")
+    assert await changed()
+    store.error = None
+    await _until(lambda: len(store.gates) == 5)  # it is tried again
+    store.gates[4].set()
+    await _until(lambda: not journal.failing)
+    assert not await changed()
+    assert [list(group.calls.values())[0].count("third") for group in store.groups] == [0, 0, 0, 1]

@@ -42,6 +42,7 @@ class Journal:
         self._calls: dict[str, Call] = {}
         self._gone: set[str] = set()
         self._sessions: dict[str, str | None] = {}
+        self._kept: dict[str, int] = {}  # by call-id the hash of what the store has of it
         self._due = asyncio.Event()
         self._marked = 0
         self._written = 0
@@ -65,6 +66,10 @@ class Journal:
             self._gone.discard(call.call_id)
             self._calls[call.call_id] = call
         self._mark()
+
+    def emptied(self) -> None:
+        """The store has lost what it had: all that is marked from now on is to be written, changed or not."""
+        self._kept.clear()
 
     def session_changed(self, key: str, body: str | None) -> None:
         """Mark a session of the built-in relay to be written; None removes it."""
@@ -111,11 +116,15 @@ class Journal:
         calls = {call_id: self._calls.pop(call_id) for call_id in list(self._calls)[:_AT_ONCE]}
         gone, self._gone = self._gone, set()
         sessions, self._sessions = self._sessions, {}
-        group = Group({call_id: encode_call(call) for call_id, call in calls.items()} | dict.fromkeys(gone), sessions)
+        # Much that marks a call changes nothing that is kept of it, and a write costs more than finding that out.
+        bodies = {call_id: body for call_id, call in calls.items() if self._kept.get(call_id) != hash(body := encode_call(call))}
+        group = Group(bodies | dict.fromkeys(gone), sessions)
         try:
             if group:
                 await self.store.write(group)
         except (JournalError, asyncio.CancelledError) as error:
+            for call_id in group.calls:
+                self._kept.pop(call_id, None)  # what the store has of it is not known
             for call_id, call in calls.items():
                 if call_id not in self._gone:
                     self._calls.setdefault(call_id, call)
@@ -126,6 +135,9 @@ class Journal:
                 raise
             self._failed(error)
             return False
+        for call_id in gone:
+            self._kept.pop(call_id, None)
+        self._kept.update((call_id, hash(body)) for call_id, body in bodies.items())
         if self.failing:
             self.failing = False
             log.warning("%s: works again", self.store.name)
