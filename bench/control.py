@@ -33,7 +33,7 @@ for _folder in (".", "agent", "softswitch"):
         sys.path.insert(0, str(ROOT / _folder))
 
 from bench import commands, stand_in  # noqa: E402
-from bench.load import come_first  # noqa: E402
+from bench.load import come_first, give_precedence  # noqa: E402
 from bench.peers import Rtpengine, Rtpproxy  # noqa: E402
 from bench.runs import Run, raw_steps, spread  # noqa: E402
 from tests.lab.load import ControlClient, Load, Phones  # noqa: E402
@@ -141,6 +141,8 @@ class Lab:
         edge.start_softswitch()
         edge.start_relay()
         edge.start_agent()
+        for process in (edge.softswitch, edge.relay, edge.agent):
+            give_precedence(process.pid)
         deadline = time.monotonic() + 20
         while not (status := edge.status())["data_plane"]["connected"]:
             if time.monotonic() > deadline:
@@ -347,6 +349,7 @@ def sip_step(lab: Lab, way: str, rate: int, seconds: float) -> dict[str, Any]:
     scenario.write_text(_timed((SCENARIOS / "uac_call.xml").read_text()))
     before = process_cpu_s(edge.agent.pid)
     edge.start_sip_server()
+    give_precedence(edge.sip_server.pid)
     calls = max(1, round(rate * seconds))
     uas = Sipp(topology, edge.work, "callee", "uas_silent", sip_port=5060, media_port=6000)
     uac = Sipp(

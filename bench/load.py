@@ -74,10 +74,15 @@ class LoadError(RuntimeError):
 
 
 def come_first() -> None:
-    """Give the calling thread, and its session where the kernel schedules by sessions, a server's precedence over whatever else runs here."""
+    """Give the calling thread and its session a server's precedence over whatever else runs here."""
     os.setpriority(os.PRIO_PROCESS, 0, FIRST)
+    give_precedence(os.getpid())
+
+
+def give_precedence(pid: int) -> None:
+    """Precedence for all of a process's session, where the kernel schedules by sessions (and nice values count within one only)."""
     with contextlib.suppress(OSError):  # a kernel without automatic groups
-        Path("/proc/self/autogroup").write_text(str(FIRST))
+        Path(f"/proc/{pid}/autogroup").write_text(str(FIRST))
 
 
 def command(*argv: str, stdin: str | None = None) -> str:
