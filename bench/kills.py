@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import platform
 import random
 import shutil
@@ -40,7 +39,6 @@ from tests.lab.topology import LabError, Topology  # noqa: E402
 OUTPUT = ROOT / "build" / "bench" / "kills"
 PARTS = ("agent", "softswitch", "relay", "sip-server", "redis")
 RESTART_AFTER = 0.2
-PRIORITY = -10
 AT_ONCE = 20  # calls being set up or hung up together
 EVERY_S = (4.0, 10.0)
 SECOND_VICTIM = 0.2  # how often another process dies within a second
@@ -130,8 +128,7 @@ class Run:
         with Topology("kills") as topology, Phones(topology, "caller") as caller, Phones(topology, "callee") as callee:
             edge, redis = Edge(topology, self.work, self.sip_server, self.relay), RedisServer(topology, self.work)
             self.edge = edge
-            for process in (edge.agent, edge.softswitch):
-                process.argv = ["nice", "-n", str(PRIORITY - os.nice(0)), *process.argv]  # as their units start them
+            edge.hurry()
             config = edge.shunt_config() | {"log": {"level": "info"}}
             if "redis" in self.parts:
                 redis.start()

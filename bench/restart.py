@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import platform
 import shutil
 import sys
@@ -38,7 +37,6 @@ from tests.lab.topology import LabError, Topology  # noqa: E402
 
 OUTPUT = ROOT / "build" / "bench" / "restart"
 RESTART_AFTER = 0.1
-PRIORITY = -10
 RELAY_TIMEOUT_S = 15.0  # until a minute without media has passed for what came last
 TALK = 4.0
 PARTS = ("agent", "softswitch", "relay", "sip-server", "redis")
@@ -63,8 +61,7 @@ class Run:
         with Topology("restart") as topology, Phones(topology, "caller") as caller, Phones(topology, "callee") as callee:
             edge = Edge(topology, self.work, self.sip_server, self.relay)
             redis = RedisServer(topology, self.work)
-            for process in (edge.agent, edge.softswitch):
-                process.argv = ["nice", "-n", str(PRIORITY - os.nice(0)), *process.argv]  # as their units start them
+            edge.hurry()
             config = edge.shunt_config()
             config["log"] = {"level": "warning"}
             if self.with_redis:

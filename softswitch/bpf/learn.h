@@ -21,22 +21,26 @@ static __always_inline __u32 mix(__u32 hash, __u32 word)
 	return hash ^ (hash >> 15);
 }
 
-/* Whether gate `hash` lets one more through in this window. A collision of two hashes shares the gate. */
-static __always_inline bool gate(__u32 hash, __u32 window, __u32 limit)
+/* Whether one more is within the limit of this window; then it is counted. The word holds the window's number and the count. */
+static __always_inline bool within(__u64 *word, __u32 window, __u32 limit)
 {
-	__u32 index = (hash ^ hash >> 16) & (GATES - 1);
-	__u64 *word = bpf_map_lookup_elem(&gates, &index);
-	__u64 state;
+	__u64 state = *word;
 
-	if (!word)
-		return false;
-	state = *word;
 	if (state >> 32 != window)
 		state = (__u64)window << 32;
 	if ((__u32)state >= limit)
 		return false;
 	*word = state + 1;
 	return true;
+}
+
+/* Whether gate `hash` lets one more through in this window. A collision of two hashes shares the gate. */
+static __always_inline bool gate(__u32 hash, __u32 window, __u32 limit)
+{
+	__u32 index = (hash ^ hash >> 16) & (GATES - 1);
+	__u64 *word = bpf_map_lookup_elem(&gates, &index);
+
+	return word && within(word, window, limit);
 }
 
 /* Raise a notice of this packet if the bounds allow. */

@@ -32,18 +32,8 @@ static __always_inline __u32 loose_limit(const struct flow_key *key)
 static __always_inline bool over_limit(__u32 index, __u64 now)
 {
 	__u64 *word = bpf_map_lookup_elem(&limits, &index);
-	__u32 window = now / (limit_window ? limit_window : 1);
-	__u64 state;
 
-	if (!word)
-		return false;
-	state = *word;
-	if (state >> 32 != window)
-		state = (__u64)window << 32;
-	if ((__u32)state >= packet_limit)
-		return true;
-	*word = state + 1;
-	return false;
+	return word && !within(word, now / (limit_window ? limit_window : 1), packet_limit);
 }
 
 #endif
