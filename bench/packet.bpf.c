@@ -1,4 +1,4 @@
-/* For bench/packet.py: the relay behind wrappers that give every run another entry's packet: IPv4, IPv4 tagged, IPv6. */
+/* For bench/packet.py: the relay behind wrappers that give every run another entry's packet: IPv4, IPv4 tagged, IPv6, and from one version to the other. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "relay.h"
 
@@ -106,6 +106,94 @@ static __always_inline bool ipv6(struct xdp_md *ctx, __u64 *runs)
 	word[9] = bpf_htonl(1 + n / PORTS);
 	put_udp(word + 10, n, round);
 	return true;
+}
+
+#define GROWTH (IPV6_HEADER - IPV4_HEADER)
+
+/* The whole header: what was there last is the other version's. */
+static __always_inline bool whole_ipv4(struct xdp_md *ctx, __u64 *runs)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 length = end - data - ETHERNET_HEADER;
+	__be32 *word = data + ETHERNET_HEADER;
+
+	if ((void *)word + IPV4_HEADER + UDP_HEADER + RTP_HEADER > end)
+		return false;
+	*(__be64 *)data = 2;
+	*(__be16 *)(data + 12) = bpf_htons(ETH_P_IP);
+	word[0] = bpf_htonl(0x45000000 | (length & 0xffff));
+	word[1] = bpf_htonl(IPV4_DONT_FRAGMENT);
+	if (!put_ipv4(word, end, runs))
+		return false;
+	word[2] = bpf_htonl(64 << 24 | IPPROTO_UDP << 16);
+	*(__u16 *)((void *)word + 10) = ~fold((__u64)word[0] + word[1] + word[2] + word[3] + word[4]);
+	return true;
+}
+
+static __always_inline bool whole_ipv6(struct xdp_md *ctx, __u64 *runs)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 length = end - data - ETHERNET_HEADER - IPV6_HEADER;
+	__be32 *word = data + ETHERNET_HEADER;
+
+	if ((void *)word + IPV6_HEADER + UDP_HEADER + RTP_HEADER > end)
+		return false;
+	*(__be64 *)data = 2;
+	*(__be16 *)(data + 12) = bpf_htons(ETH_P_IPV6);
+	word[0] = bpf_htonl(0x60000000);
+	word[1] = bpf_htonl((length & 0xffff) << 16 | IPPROTO_UDP << 8);
+	return ipv6(ctx, runs);
+}
+
+/* The relay makes the packet longer or shorter; the next run needs it as it was. */
+SEC("xdp")
+int to6_relay(struct xdp_md *ctx)
+{
+	int verdict;
+
+	if (!whole_ipv4(ctx, &relay_runs))
+		return XDP_ABORTED;
+	verdict = relay(ctx, NATIVE);
+	return bpf_xdp_adjust_head(ctx, GROWTH) ? XDP_ABORTED : verdict;
+}
+
+SEC("xdp")
+int to6_wrapper(struct xdp_md *ctx)
+{
+	return whole_ipv4(ctx, &wrapper_runs) ? XDP_PASS : XDP_ABORTED;
+}
+
+SEC("xdp")
+int to6_adjusted(struct xdp_md *ctx)
+{
+	if (!whole_ipv4(ctx, &wrapper_runs) || bpf_xdp_adjust_head(ctx, -GROWTH) || bpf_xdp_adjust_head(ctx, GROWTH))
+		return XDP_ABORTED;
+	return XDP_PASS;
+}
+
+SEC("xdp")
+int to4_relay(struct xdp_md *ctx)
+{
+	int verdict;
+
+	if (!whole_ipv6(ctx, &relay_runs))
+		return XDP_ABORTED;
+	verdict = relay(ctx, NATIVE);
+	return bpf_xdp_adjust_head(ctx, -GROWTH) ? XDP_ABORTED : verdict;
+}
+
+SEC("xdp")
+int to4_wrapper(struct xdp_md *ctx)
+{
+	return whole_ipv6(ctx, &wrapper_runs) ? XDP_PASS : XDP_ABORTED;
+}
+
+SEC("xdp")
+int to4_adjusted(struct xdp_md *ctx)
+{
+	if (!whole_ipv6(ctx, &wrapper_runs) || bpf_xdp_adjust_head(ctx, GROWTH) || bpf_xdp_adjust_head(ctx, -GROWTH))
+		return XDP_ABORTED;
+	return XDP_PASS;
 }
 
 SEC("xdp")

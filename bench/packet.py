@@ -42,6 +42,9 @@ CAPACITY = 1_050_000
 # As in packet.bpf.c.
 FIRST_DADDR, FIRST_SADDR, FIRST_PORT, PORTS = 0x0A640001, 0x0B000000, 4096, 61440
 DADDR6, SADDR6 = 0xFD000064, 0xFD00000B
+PHONE4, PHONE6 = bytes((198, 18, 2, 2)), struct.pack("!IIII", 0xFD910002, 0, 0, 2)
+RELAY4, RELAY6 = (FIRST_DADDR).to_bytes(4, "big"), struct.pack("!IIII", DADDR6, 0, 0, 1)
+ADJUSTED = ("vlan", "to6", "to4")  # kinds whose wrapper moves the packet's beginning back
 G711 = 160
 PAYLOADS = (20, G711, 480, 1200)
 PAYLOAD_ENTRIES = 1_000
@@ -62,29 +65,29 @@ class Profile:
 
 PROFILES = {
     "smoke": Profile(2, 20_000, (100, 1_000), (100,), 0.3, 1),
-    "short": Profile(7, 400_000, (100, 1_000, 10_000, 100_000, 1_000_000), (100, 1_000, 10_000, 100_000), 1.0, 5),
+    "short": Profile(7, 400_000, (100, 1_000, 10_000, 100_000, 1_000_000), (100, 1_000, 10_000, 100_000), 1.0, 3),
     "full": Profile(25, 2_000_000, (100, 1_000, 10_000, 100_000, 1_000_000), (100, 1_000, 10_000, 100_000, 1_000_000), 5.0, 15),
 }
 
 
-def entry(n: int, v6: bool) -> RelayEntry:
-    """Entry n of the table: a stream of its own, towards the phones' side."""
-    if v6:
+def entry(n: int, kind: str) -> RelayEntry:
+    """Entry n of the table: a stream of its own, towards the phones' side; to6 and to4 leave as the other IP version."""
+    if kind in ("ipv6", "to4"):
         relay = Endpoint(struct.pack("!IIII", DADDR6, 0, 0, 1 + n // PORTS), FIRST_PORT + n % PORTS)
         source = Endpoint(struct.pack("!IIII", SADDR6, 0, 0, n), 1024 + n % 50000)
-        towards = Endpoint(struct.pack("!IIII", 0xFD910002, 0, 0, 2), 1024 + n % 60000)
     else:
         relay = Endpoint((FIRST_DADDR + n // PORTS).to_bytes(4, "big"), FIRST_PORT + n % PORTS)
         source = Endpoint((FIRST_SADDR + n).to_bytes(4, "big"), 1024 + n % 50000)
-        towards = Endpoint(bytes((198, 18, 2, 2)), 1024 + n % 60000)
-    return RelayEntry(FiveTuple(source, relay), Endpoint(relay.addr, relay.port ^ 1), towards)
+    towards = Endpoint(PHONE6 if kind in ("ipv6", "to6") else PHONE4, 1024 + n % 60000)
+    leaves = {"to6": RELAY6, "to4": RELAY4}.get(kind, relay.addr)
+    return RelayEntry(FiveTuple(source, relay), Endpoint(leaves, relay.port ^ 1), towards)
 
 
 def frame(kind: str, payload: int) -> bytes:
     """A frame to start from: the wrapper fills in addresses, ports, checksums and RTP."""
     size = 8 + 12 + payload
     ethernet = b"\x02\0\0\0\0\x01\x02\0\0\0\0\x02"
-    if kind == "ipv6":
+    if kind in ("ipv6", "to4"):
         network = b"\x86\xdd" + struct.pack("!IHBB", 0x60000000, size, 17, 64) + bytes(32)
     else:
         network = b"\x08\0" + struct.pack("!BBHHHBBH", 0x45, 0, 20 + size, 1, 0x4000, 64, 17, 0) + bytes(8)
@@ -121,11 +124,11 @@ class Table:
         subprocess.run(["umount", str(self._pins / "pins")], capture_output=True)
         shutil.rmtree(self._pins, ignore_errors=True)
 
-    def fill(self, first: int, last: int, v6: bool) -> float:
+    def fill(self, first: int, last: int, kind: str) -> float:
         """Insert entries; returns the seconds spent in the data plane."""
         spent = 0.0
         for start in range(first, last, 50_000):
-            batch = [entry(n, v6) for n in range(start, min(start + 50_000, last))]
+            batch = [entry(n, kind) for n in range(start, min(start + 50_000, last))]
             begun = time.perf_counter()
             with inside(self._wires.relay):
                 outcome = self.plane.insert(batch)
@@ -140,7 +143,7 @@ class Table:
         constants = {"tick_ns": layout.tick_table(), "bench_entries": struct.pack("<I", entries), **order(entries)}
         loaded = libbpf.load_object(OBJECT, sizes={}, reuse=dict(self.plane.maps()), constants=constants, symbols=symbols)
         try:
-            names = [f"{kind}_wrapper", f"{kind}_relay", *{"ipv4": ["ipv4_line"], "vlan": ["vlan_adjusted"], "ipv6": []}[kind]]
+            names = [f"{kind}_wrapper", f"{kind}_relay", *(["ipv4_line"] if kind == "ipv4" else [f"{kind}_adjusted"] if kind in ADJUSTED else [])]
             start = frame(kind, payload)
             before = self.plane.totals()["relayed_packets"]
             # Every stream past its first packets, whose jitter is measured one by one.
@@ -181,8 +184,8 @@ def cost(step: dict[str, Any]) -> dict[str, Any]:
     """ns of one packet: the differences of all samples."""
     taken, kind = step["samples_ns"], step["kind"]
     values = [relay - wrapper for relay, wrapper in zip(taken[f"{kind}_relay"], taken[f"{kind}_wrapper"])]
-    if kind == "vlan":  # the wrapper gives back the room of the tag: one adjustment of two
-        values = [value - (adjusted - wrapper) / 2 for value, adjusted, wrapper in zip(values, taken["vlan_adjusted"], taken["vlan_wrapper"])]
+    if kind in ADJUSTED:  # the wrapper gives the room back or takes it: one adjustment of two
+        values = [value - (adjusted - wrapper) / 2 for value, adjusted, wrapper in zip(values, taken[f"{kind}_adjusted"], taken[f"{kind}_wrapper"])]
     return spread([float(value) for value in values])
 
 
@@ -198,11 +201,12 @@ def measure(run: Run, profile: Profile) -> None:
     def missing(*keys: str) -> bool:
         return any(not (run.raw / f"{key}.json").exists() for key in keys)
 
-    run.plan(2 * len(profile.sizes) + len(profile.sizes6) + len(PAYLOADS) + profile.repetitions + 1)
+    run.plan(2 * len(profile.sizes) + 3 * len(profile.sizes6) + len(PAYLOADS) + profile.repetitions + 1)
     with Wires() as wires:
-        for v6, sizes, kinds in ((False, profile.sizes, ("ipv4", "vlan")), (True, profile.sizes6, ("ipv6",))):
+        for sizes, kinds in ((profile.sizes, ("ipv4", "vlan")), *((profile.sizes6, (kind,)) for kind in ("ipv6", "to6", "to4"))):
+            plain = kinds[0] == "ipv4"
             keys = {(kind, size): f"entries/{kind}-{size:07}" for size in sizes for kind in kinds}
-            extra = [f"payload/ipv4-{payload:04}" for payload in PAYLOADS] + ["table"] if not v6 else []
+            extra = [f"payload/ipv4-{payload:04}" for payload in PAYLOADS] + ["table"] if plain else []
             if not missing(*keys.values(), *extra):
                 for key in (*keys.values(), *extra):
                     run.step(key, dict)
@@ -211,14 +215,14 @@ def measure(run: Run, profile: Profile) -> None:
             try:
                 filled, spent = 0, 0.0
                 for size in sizes:
-                    spent += table.fill(filled, size, v6)
+                    spent += table.fill(filled, size, kinds[0])
                     filled = size
                     for kind in kinds:
                         run.step(keys[kind, size], lambda: table.packet(kind, size, G711, profile.samples, profile.repeat))
-                    if not v6 and size == PAYLOAD_ENTRIES:
+                    if plain and size == PAYLOAD_ENTRIES:
                         for payload in PAYLOADS:
                             run.step(f"payload/ipv4-{payload:04}", lambda: table.packet("ipv4", size, payload, profile.samples, profile.repeat))
-                if not v6:
+                if plain:
                     run.step("table", lambda: table_rates(table, filled, spent))
             finally:
                 table.close()
@@ -284,7 +288,7 @@ def analyse(steps: dict[str, dict[str, Any]], facts: dict[str, Any]) -> dict[str
             lines[step["entries"]] = spread([float(a - b) for a, b in zip(step["samples_ns"]["ipv4_line"], step["samples_ns"]["ipv4_wrapper"])])
     reason = next((step["counted"][f"{step['kind']}_relay"].get("not_counted") for key, step in steps.items() if key.startswith("entries/")), None)
     slopes = {}
-    for kind in ("ipv4", "vlan", "ipv6"):
+    for kind in ("ipv4", "vlan", "ipv6", "to6", "to4"):
         points = [(one["entries"], one["ns"]["median"]) for one in costs if one["by"] == "entries" and one["kind"] == kind]
         if len(points) > 1:
             slopes[kind] = slope(points)

@@ -8,8 +8,8 @@ from typing import Any
 from bench.report.page import Page, heading_line, markdown, range_text
 from bench.runs import Run
 
-_COLOURS = {"ipv4": "#1b7837", "vlan": "#762a83", "ipv6": "#2166ac"}
-_TITLES = {"ipv4": "IPv4", "vlan": "IPv4, tagged on arrival", "ipv6": "IPv6"}
+_COLOURS = {"ipv4": "#1b7837", "vlan": "#762a83", "ipv6": "#2166ac", "to6": "#b35806", "to4": "#e08214"}
+_TITLES = {"ipv4": "IPv4", "vlan": "IPv4, tagged on arrival", "ipv6": "IPv6", "to6": "IPv4 in, IPv6 out", "to4": "IPv6 in, IPv4 out"}
 COST_HEAD = ("packet", "entries", "payload, bytes", "ns a packet", "instructions", "cycles", "cache misses")
 OTHER_HEAD = ("figure", "found")
 
