@@ -11,7 +11,7 @@ import pytest
 from shunt.conference import descriptor, rtp
 from shunt.conference.packets import Layers, MediaPacket, Reader, original_sequence, why_not_adapted, with_original_sequence
 from shunt.conference.rtp import MediaError
-from shunt.conference.sequence import LowRetransmission, Verdict
+from shunt.conference.sequence import LowRetransmission, Splice, Verdict
 from tests.conference import captures, streams
 from tests.conference.streams import Sent
 
@@ -79,6 +79,22 @@ def test_losses_and_reordering_read_from_packets(way, target):
     assert oracle.masked <= 0.001 * oracle.kept
     # Without a count of frames a lost frame may be any number of them: gaps stay that need not.
     assert oracle.overhead() < (0.05 if way in ("VP8", "VP9") else 0.2), oracle.overhead()
+
+
+def test_where_receivers_without_a_descriptor_move_up():
+    def read(way: str, **fields) -> MediaPacket:
+        return WAYS[way][1]().read(WAYS[way][0](Sent(0, **{"layer": 0, "sequence": 9, "frame": 5, "start": True, "end": True, "key": False, **fields})))
+
+    key = read("frame marking", key=True)
+    assert key.changes(0, 2) and key.changes(0, 1) and key.changes(2, 0)
+    base = read("frame marking")
+    assert not base.changes(0, 1) and base.changes(2, 1)  # the next frame of layer 1 may depend on one that was left out
+    assert not read("frame marking", key=True, start=False).changes(0, 2)
+    one = header(Sent(0, 1, 9, 5, True, True, False), bytes((0x32, 0xC8 | 1, 0, 0)))
+    sync = Reader(Layers.FRAME_MARKING, 3).read(one + b"x")
+    assert sync.changes(0, 1) and not sync.changes(0, 2)
+    assert Reader(Layers.VP8).read(bytes.fromhex("80e000010000000000000007" + "90e0800101" + "60" + "01")).changes(0, 1)
+    assert Reader(Layers.VP8).read(bytes.fromhex("80e000010000000000000007" + "10" + "00")).changes(0, 2)
 
 
 def test_what_a_reader_needs():
@@ -156,15 +172,48 @@ def test_captures_with_losses(name):
 
 
 @pytest.mark.skipif(not VIDEOS, reason="no captures beside the repository (../shared/captures)")
+@pytest.mark.parametrize("name", VIDEOS or ["none"])
+def test_after_changes_of_target_every_frame_has_the_frames_it_depends_on(name):
+    """Up where the stream allows it, down anywhere: frame differences of the descriptor only name frames that were forwarded."""
+    identity = captures.extension_id(name)
+    rng = random.Random(3)
+    reader, known, ups = Reader(Layers.DEPENDENCY_DESCRIPTOR, identity), None, 0
+    rewriters = {target: LowRetransmission() for target in range(3)}
+    splice, wanted = Splice(0), 0
+    forwarded, numbers = set(), []
+    for data, found in video_of(name):
+        packet = reader.read(data)
+        parsed = descriptor.parse(rtp.find_element(data, found, identity), known)
+        known = parsed.structure or known
+        if rng.random() < 0.1:
+            wanted = rng.randrange(3)
+        before = splice.target
+        outcomes = {target: rewriter.accept(packet.row(target)) for target, rewriter in rewriters.items()}
+        number = splice.accept(wanted, packet.changes(before, wanted), outcomes)
+        ups += splice.target > before
+        if number is not None:
+            numbers.append(number)
+            assert all((packet.frame - diff) & 0xFFFF in forwarded for diff in parsed.template.fdiffs), packet
+            forwarded.add(packet.frame)
+    assert ups > 5
+    assert [(b - a) & 0xFFFF for a, b in zip(numbers, numbers[1:])] == [1] * (len(numbers) - 1)
+
+
+@pytest.mark.skipif(not VIDEOS, reason="no captures beside the repository (../shared/captures)")
 def test_vp9_descriptors_say_the_same_as_the_dependency_descriptor():
     name = next(name for name in VIDEOS if "vp9" in name)
     by_descriptor, by_payload = Reader(Layers.DEPENDENCY_DESCRIPTOR, captures.extension_id(name)), Reader(Layers.VP9)
-    first = None
+    first, ups = None, 0
     for data, _ in video_of(name):
         one, other = by_descriptor.read(data), by_payload.read(data)
         first = one.frame if first is None else first
         assert ((one.frame - first) & 0xFFFF, one.start, one.end) == (other.frame, other.start, other.end)
         assert [one.row(target).keep for target in range(3)] == [other.row(target).keep for target in range(3)]
+        for old in range(3):
+            for new in range(3):
+                assert not other.changes(old, new) or one.changes(old, new), (one, other)
+        ups += other.changes(0, 2)
+    assert ups > 50
 
 
 # -- retransmissions and SRTP --------------------------------------------------------------------------------------

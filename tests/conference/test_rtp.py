@@ -128,22 +128,34 @@ def test_chain_fields_are_not_whole_bits():
     assert parsed.structure.protected_by == (1, 2, 0, 2) and parsed.template.chain_fdiffs == (5, 6, 7)
 
 
+def needed(table: descriptor.LayerTable, ids) -> list[int | None]:
+    return [table.rows[i].needed_by if i in table.rows else None for i in ids]
+
+
 def test_layer_table_has_the_rows_before_the_packet_that_needs_them():
     table = descriptor.LayerTable()
-    assert table.needed_by(3) == descriptor.EVERYBODY
+    assert table.layer(3) == (descriptor.EVERYBODY, 0)
     first = descriptor.parse(bytes.fromhex(AV1)).structure
     changes = table.see(first)
-    assert changes == table.rows and {i: table.rows[i] for i in range(5)} == {0: 7, 1: 7, 2: 6, 3: 4, 4: 4}
-    assert {i: table.rows[i] for i in range(5, 10)} == {5: 7, 6: 7, 7: 6, 8: 4, 9: 4}  # where the ids go next
+    assert changes == table.rows and needed(table, range(5)) == [7, 7, 6, 4, 4]
+    assert needed(table, range(5, 11)) == [7, 7, 6, 4, 4, None]  # where the ids go next
     assert table.see(first) == {}
     changes = table.see(descriptor.parse(bytes.fromhex(AV1_MOVED)).structure)
-    assert changes == {10: 7, 11: 7, 12: 6, 13: 4, 14: 4}
-    assert table.rows[3] == 4 and table.rows[8] == 4  # late packets of the old structure are judged as before
+    assert {i: layer.needed_by for i, layer in changes.items()} == {10: 7, 11: 7, 12: 6, 13: 4, 14: 4}
+    assert needed(table, (3, 8)) == [4, 4]  # late packets of the old structure are judged as before
     third = descriptor.parse(bytes.fromhex(VP8)).structure
     assert third.offset == 0
     changes = table.see(third)
     assert changes[14] is None and 14 not in table.rows
-    assert [table.rows[i] for i in range(14)] == [7, 7, 7, 6, 6, 4, 4, 6, 4, 4, 6, 6, 4, 4]  # in force, then late, then next
+    assert needed(table, range(14)) == [7, 7, 7, 6, 6, 4, 4, 6, 4, 4, 6, 6, 4, 4]  # in force, then late, then next
+
+
+def test_where_a_receiver_moves_up():
+    table = descriptor.LayerTable()
+    table.see(descriptor.parse(bytes.fromhex(AV1)).structure)
+    assert [table.rows[i].switches for i in range(5)] == [0b111, 0b111, 0b100, 0, 0]  # T0: to any; T1: to all layers
+    table.see(descriptor.parse(bytes.fromhex(VP8)).structure)
+    assert [table.rows[i].switches for i in range(7)] == [0b111, 0b111, 0b001, 0b110, 0b100, 0, 0]
 
 
 def test_nested_targets():
@@ -202,9 +214,9 @@ def test_any_structure_that_reads_is_whole(data):
     assert all(0 <= chain < len(structure.templates[0].chain_fdiffs) for chain in structure.protected_by)
     table = descriptor.LayerTable()
     table.see(structure)
-    assert {i: mask for i, mask in table.rows.items() if i in structure.layers()} == {
-        (structure.offset + i) % 64: descriptor.needed_by(template) for i, template in enumerate(structure.templates)
-    }
+    for i, template in enumerate(structure.templates):
+        layer = table.rows[(structure.offset + i) % 64]
+        assert layer == (descriptor.needed_by(template), descriptor.switches(template)) and layer.switches & ~layer.needed_by == 0
 
 
 # -- payload descriptors -------------------------------------------------------------------------------------------
@@ -269,11 +281,11 @@ def test_captures(name):
         assert descriptor.has_structure(raw) == (parsed.structure is not None)
         if parsed.structure is not None:
             if known is not None:  # the first packet of a new structure already finds its rows
-                assert table.rows[template_id] == descriptor.needed_by(parsed.template)
+                assert table.rows[template_id].needed_by == descriptor.needed_by(parsed.template)
             known = parsed.structure
             table.see(known)
             structures.append(raw.hex())
-        assert table.needed_by(template_id) == descriptor.needed_by(parsed.template)
+        assert table.layer(template_id) == (descriptor.needed_by(parsed.template), descriptor.switches(parsed.template))
         ids[template_id] += 1
         frames.setdefault(parsed.mandatory.frame_number, (template_id, (parsed.template.spatial, parsed.template.temporal)))
         if codec == "VP8/90000":

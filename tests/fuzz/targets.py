@@ -233,7 +233,7 @@ def conference_rtp(data: bytes) -> None:
             if isinstance(parsed, descriptor.Descriptor) and parsed.structure is not None:
                 table = descriptor.LayerTable()
                 table.see(parsed.structure)
-                assert all(0 <= row < descriptor.IDS for row in table.rows) and parsed.mandatory.template_id in table.rows
+                assert all(0 <= template_id < descriptor.IDS for template_id in table.rows) and parsed.mandatory.template_id in table.rows
 
 
 def conference_rtcp(data: bytes) -> None:

@@ -178,6 +178,11 @@ def needed_by(template: Template) -> int:
     return sum(1 << target for target, dti in enumerate(template.dtis) if dti != NOT_PRESENT)
 
 
+def switches(template: Template) -> int:
+    """Bit n: whoever can decode a frame of this template can decode all that decode target n needs from there on."""
+    return sum(1 << target for target, dti in enumerate(template.dtis) if dti == SWITCH)
+
+
 def nested(structure: Structure) -> bool:
     """Whether each decode target needs all that the one below it needs (L1Tn; not S3T3), so that targets are qualities.
 
@@ -191,8 +196,18 @@ def nested(structure: Structure) -> bool:
 EVERYBODY = (1 << 32) - 1
 
 
+class Layer(NamedTuple):
+    """A row of the layer table: bit n of needed_by: decode target n gets the packet; of switches: see switches()."""
+
+    needed_by: int
+    switches: int
+
+
+UNKNOWN = Layer(EVERYBODY, 0)
+
+
 class LayerTable:
-    """What the data plane's layer table of one stream holds: for each template id, which decode targets need it.
+    """What the data plane's layer table of one stream holds: for each template id, which decode targets need it, and move up there.
 
     see() takes each descriptor that carries a structure, and says which rows change. The rows of the structure before
     stay (late packets still ask for them) and so do rows for the ids that the same structure would have after the next
@@ -202,26 +217,26 @@ class LayerTable:
 
     def __init__(self) -> None:
         self.structure: Structure | None = None
-        self.rows: dict[int, int] = {}
-        self._before: dict[int, int] = {}
+        self.rows: dict[int, Layer] = {}
+        self._before: dict[int, Layer] = {}
 
-    def needed_by(self, template_id: int) -> int:
-        """Bit n: decode target n needs this template; all bits where no row is."""
-        return self.rows.get(template_id, EVERYBODY)
+    def layer(self, template_id: int) -> Layer:
+        """The row of this template, or what holds where none is."""
+        return self.rows.get(template_id, UNKNOWN)
 
-    def see(self, structure: Structure) -> Mapping[int, int | None]:
-        """Take a structure in; returns the rows that change, id -> decode targets, None for a row that goes."""
+    def see(self, structure: Structure) -> Mapping[int, Layer | None]:
+        """Take a structure in; returns the rows that change, by template id; None for a row that goes."""
         current = _rows(structure, structure.offset)
         if self.structure is not None and structure.offset != self.structure.offset:
             self._before = _rows(self.structure, self.structure.offset)
         self.structure = structure
         following = _rows(structure, structure.offset + len(structure.templates))
         rows = {**following, **self._before, **current}
-        changes: dict[int, int | None] = {i: None for i in self.rows if i not in rows}
-        changes.update((i, mask) for i, mask in rows.items() if self.rows.get(i) != mask)
+        changes: dict[int, Layer | None] = {i: None for i in self.rows if i not in rows}
+        changes.update((i, layer) for i, layer in rows.items() if self.rows.get(i) != layer)
         self.rows = rows
         return changes
 
 
-def _rows(structure: Structure, offset: int) -> dict[int, int]:
-    return {(offset + i) % IDS: needed_by(template) for i, template in enumerate(structure.templates)}
+def _rows(structure: Structure, offset: int) -> dict[int, Layer]:
+    return {(offset + i) % IDS: Layer(needed_by(template), switches(template)) for i, template in enumerate(structure.templates)}

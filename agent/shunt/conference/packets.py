@@ -31,7 +31,8 @@ class Layers(enum.Enum):
 class MediaPacket(NamedTuple):
     """One packet as read; needed_by: bit n is set when decode target n (temporal layer n where no descriptor says more) needs it.
 
-    to_agent: it carries a template structure. empty: it has no payload, only padding (browsers probe with such packets).
+    switches: bit n: whoever can decode this frame can decode all of target n from here on; decodable: bit n: whoever gets
+    target n can decode it. to_agent: it carries a template structure. empty: it has no payload, only padding (browsers probe with such packets).
     """
 
     header: rtp.Header
@@ -39,8 +40,14 @@ class MediaPacket(NamedTuple):
     start: bool
     end: bool
     needed_by: int
+    switches: int
+    decodable: int
     to_agent: bool
     empty: bool
+
+    def changes(self, old: int, new: int) -> bool:
+        """Whether a receiver may change its decode target with this packet: down with any frame, up where the stream allows it."""
+        return self.start and (new < old or bool(self.switches >> new & self.decodable >> old & 1))
 
     def row(self, target: int) -> Row:
         """What rewriting asks, for receivers with this decode target."""
@@ -70,11 +77,11 @@ class Reader:
         element = rtp.find_element(packet, header, self._id)
         if self._layers is Layers.FRAME_MARKING:
             if element is None:
-                return self._whole(header, self._count(header, True, True, None), True, True, descriptor.EVERYBODY, not body)
+                return self._whole(header, self._count(header, True, True, None), True, True, None, not body)
             mark = payload.parse_frame_mark(element)
-            return self._whole(header, self._count(header, mark.start, mark.end, None), mark.start, mark.end, _from_layer(mark.temporal), not body)
+            return self._whole(header, self._count(header, mark.start, mark.end, None), mark.start, mark.end, mark.temporal, not body, mark.base_sync, mark.independent)
         if element is None:  # of no frame: everybody gets it, and a gap beside it is not taken for a suppressed one
-            return self._whole(header, self._frame, True, True, descriptor.EVERYBODY, not body)
+            return self._whole(header, self._frame, True, True, None, not body)
         mandatory = descriptor.parse_mandatory(element)
         if self._sequence is None or after(header.sequence, self._sequence) > 0:
             self._sequence, self._frame = header.sequence, mandatory.frame_number
@@ -83,24 +90,41 @@ class Reader:
             found = descriptor.parse(element).structure
             if found is not None:
                 self.table.see(found)
-        needed_by = self.table.needed_by(mandatory.template_id)
-        return MediaPacket(header, mandatory.frame_number, mandatory.start, mandatory.end, needed_by, carries, not body)
+        layer = self.table.layer(mandatory.template_id)
+        return MediaPacket(header, mandatory.frame_number, mandatory.start, mandatory.end, *layer, layer.needed_by, carries, not body)
 
     def _from_payload(self, header: rtp.Header, body: bytes) -> MediaPacket:
         if not body:
-            return self._whole(header, self._count(header, True, True, None), True, True, descriptor.EVERYBODY, True)
+            return self._whole(header, self._count(header, True, True, None), True, True, None, True)
+        sync = up = False
         if self._layers is Layers.VP8:
             vp8 = payload.parse_vp8(body)
-            start, end, picture, temporal = vp8.start, header.marker, vp8.picture_id, vp8.temporal
+            start, end, picture, temporal, sync, key = vp8.start, header.marker, vp8.picture_id, vp8.temporal, vp8.sync, vp8.key
         else:
             vp9 = payload.parse_vp9(body)
             # Layers in space are frames of their own there, of one picture: only the picture counts here.
             start, end, picture, temporal = vp9.start and not vp9.spatial, header.marker, vp9.picture_id, vp9.temporal
-        return self._whole(header, self._count(header, start, end, picture), start, end, _from_layer(temporal or 0), False)
+            up, key = vp9.switching, not vp9.predicted and not vp9.spatial
+        return self._whole(header, self._count(header, start, end, picture), start, end, temporal or 0, False, sync, key, up)
 
     @staticmethod
-    def _whole(header: rtp.Header, frame: int, start: bool, end: bool, needed_by: int, empty: bool) -> MediaPacket:
-        return MediaPacket(header, frame, start, end, needed_by, False, empty)
+    def _whole(
+        header: rtp.Header, frame: int, start: bool, end: bool, temporal: int | None, empty: bool, sync: bool = False, key: bool = False, up: bool = False
+    ) -> MediaPacket:
+        """A packet of this temporal layer; None: of no frame.
+
+        Layers are nested there. sync: the frame depends on the base layer only, so from it on its layer can be decoded by
+        everybody; what is above is not said. key: it depends on nothing. up: what is above depends on nothing above it from before.
+        """
+        if temporal is None:
+            return MediaPacket(header, frame, start, end, descriptor.EVERYBODY, 0, 0, False, empty)
+        needed_by = descriptor.EVERYBODY - (1 << temporal) + 1
+        if key:
+            return MediaPacket(header, frame, start, end, needed_by, descriptor.EVERYBODY, descriptor.EVERYBODY, False, empty)
+        above = needed_by & ~(1 << temporal) if up else 0
+        if sync and temporal:
+            return MediaPacket(header, frame, start, end, needed_by, 1 << temporal | above, descriptor.EVERYBODY, False, empty)
+        return MediaPacket(header, frame, start, end, needed_by, above, needed_by, False, empty)
 
     def _count(self, header: rtp.Header, start: bool, end: bool, picture: int | None) -> int:
         """The number of the packet's frame."""
@@ -133,11 +157,6 @@ class Reader:
         if gap == 0 or gap == edges:
             return 1
         return 2 if gap == 1 and edges == 0 else _UNCERTAIN
-
-
-def _from_layer(temporal: int) -> int:
-    """All decode targets from this temporal layer on."""
-    return descriptor.EVERYBODY - (1 << temporal) + 1
 
 
 def original_sequence(packet: bytes, header: rtp.Header) -> int | None:

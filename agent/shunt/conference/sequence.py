@@ -337,8 +337,8 @@ class Splice:
     """What follows S-LR for each receiver: from the numbers of its decode target to its own, across changes of target.
 
     Three words: TARGET (the target in force), BASE (taken from the target's numbers) and FLOOR (the first number given out
-    under this target). A change takes place with the first packet in order that starts a frame and that the new target
-    keeps: it gets the number that the old target would give next, so the receiver notices nothing, and losses around it
+    under this target). A change takes place with the first packet in order that allows it (MediaPacket.changes) and that the
+    new target keeps: it gets the number that the old target would give next, so the receiver notices nothing, and losses around it
     stay gaps. Packets that come later than that and are from before it have no number any more.
     """
 
@@ -347,12 +347,15 @@ class Splice:
         self._base = 0
         self._floor: int | None = None
 
-    def accept(self, wanted: int, start: bool, outcomes: dict[int, Outcome]) -> int | None:
-        """The number for one packet, or None: not for this receiver. outcomes: what S-LR said for each target."""
+    def accept(self, wanted: int, changes: bool, outcomes: dict[int, Outcome]) -> int | None:
+        """The number for one packet, or None: not for this receiver.
+
+        changes: whether the target may change to the wanted one with it; outcomes: what S-LR said for each target.
+        """
         outcome = outcomes[self.target]
         if wanted != self.target:
             new = outcomes[wanted]
-            if start and new.in_order and new.verdict is Verdict.FORWARD and new.position is not None and outcome.position is not None:
+            if changes and new.in_order and new.verdict is Verdict.FORWARD and new.position is not None and outcome.position is not None:
                 # TARGET, BASE, FLOOR
                 self._floor = (outcome.position - self._base) & _M
                 self._base = (new.position - self._floor) & _M
