@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import struct
-import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bench import load as instrument
-from bench.load import SETTINGS, TEMPLATE, Load, LoadError, Wires, bin_edge, quantile
+from bench.load import SETTINGS, TEMPLATE, Load, LoadError, bin_edge, quantile
 from bench.relay_peers import analyse, batch_of, cpu_ns, is_clean, mos_of_streams, what_ended
 from bench.runs import spread
 from shunt_softswitch import libbpf
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.netns
-
-
-@pytest.fixture(scope="module")
-def load():
-    if os.geteuid() != 0 or not shutil.which("clang"):
-        pytest.skip("needs root and clang")
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("the generator needs a core of its own")
-    subprocess.run(["make", "-s", "-o", "setup", "build/bench/obj/loadgen.o"], cwd=ROOT, check=True)
-    with Wires() as wires, Load(wires) as made:
-        yield made
 
 
 def _receive(load: Load, sequence: list[int], *, port: int | None = None, garble: bool = False) -> np.void:
