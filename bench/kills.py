@@ -75,6 +75,7 @@ class Loss:
     end: float
     offloaded_from: int  # the stream's first packet that the data plane carried; 0: none
     port: int  # of the relay, that the sender sends to
+    started: float  # when the stream began
     cause: str = ""
 
     @property
@@ -268,7 +269,7 @@ class Run:
         step = (last - first) / max(1, sent - 1)
         for a, b in heard.gaps:
             begin, end = (first - self._began + (seq - 1) * step for seq in (a, b))
-            account.losses.append(Loss(call_id, sender, a, b, round(begin, 2), round(end, 2), heard.first_offloaded, port))
+            account.losses.append(Loss(call_id, sender, a, b, round(begin, 2), round(end, 2), heard.first_offloaded, port, round(first - self._began, 2)))
 
     # -- judging ------------------------------------------------------------------------------------
 
@@ -277,7 +278,7 @@ class Run:
         if loss.offloaded_from and loss.first >= loss.offloaded_from:
             return ""
         carrier = "relay" if self.relay != "builtin" else "agent"
-        for kill in self.kills:
+        for kill in reversed(self.kills):
             if kill.part != carrier or kill.at > loss.end:
                 continue
             if kill.covers(loss.begin, loss.end):
@@ -285,8 +286,8 @@ class Run:
             other = self._neighbour(loss, lambda begin, end: begin < kill.at < end and end + SETTLING_S > loss.begin)
             if carrier == "relay" and other:
                 return f"the relay died at {kill.at:.1f} s, forgot that {other} has port {loss.port}, and gave it out again"
-            if carrier == "relay" and not loss.offloaded_from:
-                return f"its session died with the relay at {kill.at:.1f} s, and the call had been set up without the agent"
+            if carrier == "relay" and kill.at >= loss.started:
+                return f"its session died with the relay at {kill.at:.1f} s, and the stream was not in the data plane"
         for kill in self.kills:
             if kill.part in ("agent", "softswitch") and kill.at <= loss.end:
                 other = self._neighbour(loss, lambda begin, end: kill.covers(end, end) and loss.begin - end < STALE_S)

@@ -31,15 +31,15 @@ def _run_with(*kills: Kill, relay: str = "rtpproxy") -> Run:
 def test_only_the_death_of_what_carries_a_stream_is_a_cause() -> None:
     """An offloaded stream needs no process; one on the relay needs the relay, and its session."""
     run = _run_with(Kill("agent", 5.0, 6.0), Kill("relay", 10.0, 10.5))
-    assert run._cause(Loss("a", "caller", 30, 31, 5.2, 5.3, 1, 40000)) == ""
-    assert run._cause(Loss("a", "caller", 30, 31, 5.2, 5.3, 40, 40000)) == ""
-    assert run._cause(Loss("a", "caller", 30, 31, 10.2, 10.3, 1, 40000)) == ""
-    assert "dead from 10.0" in run._cause(Loss("a", "caller", 30, 31, 10.2, 10.3, 40, 40000))
-    assert "died with the relay" in run._cause(Loss("a", "caller", 30, 900, 14.0, 20.0, 0, 40000))
-    assert run._cause(Loss("a", "caller", 30, 31, 14.0, 14.1, 40, 40000)) == ""
+    assert run._cause(Loss("a", "caller", 30, 31, 5.2, 5.3, 1, 40000, 1.0)) == ""
+    assert run._cause(Loss("a", "caller", 30, 31, 5.2, 5.3, 40, 40000, 1.0)) == ""
+    assert run._cause(Loss("a", "caller", 30, 31, 10.2, 10.3, 1, 40000, 1.0)) == ""
+    assert "dead from 10.0" in run._cause(Loss("a", "caller", 30, 31, 10.2, 10.3, 40, 40000, 1.0))
+    assert "died with the relay" in run._cause(Loss("a", "caller", 30, 900, 14.0, 20.0, 0, 40000, 1.0))
+    assert run._cause(Loss("a", "caller", 1, 31, 14.0, 14.1, 40, 40000, 13.9)) == "", "the relay had died before that call began"
     run._ports[40000] = [("old", 2.0, 20.0)]
-    assert "forgot that old has port 40000" in run._cause(Loss("a", "caller", 30, 31, 14.0, 14.1, 40, 40000))
-    assert "agent dead" in _run_with(Kill("agent", 5.0, 6.0), relay="builtin")._cause(Loss("a", "caller", 1, 9, 5.2, 5.4, 10, 40000))
+    assert "forgot that old has port 40000" in run._cause(Loss("a", "caller", 30, 31, 14.0, 14.1, 40, 40000, 1.0))
+    assert "agent dead" in _run_with(Kill("agent", 5.0, 6.0), relay="builtin")._cause(Loss("a", "caller", 1, 9, 5.2, 5.4, 10, 40000, 1.0))
 
 
 def test_what_falls_short() -> None:
