@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.load import ROOT, bin_edge
 from bench.report.page import COLOURS, TARGET_HEAD, Page, heading_line, markdown, range_text, target_rows
+from bench.relay_peers import is_clean, mos_of_streams
 from bench.runs import Run
 
 Read = Callable[[str], list[dict[str, Any]]]
@@ -114,6 +115,25 @@ def _merged(steps: list[dict[str, Any]], field: str) -> dict[str, int]:
     return total
 
 
+def _by_rate(read: Read) -> dict[float, dict[str, dict[str, Any]]]:
+    """The steps of the growing load by packet rate and relay; those at which anything arrived."""
+    found: dict[float, dict[str, dict[str, Any]]] = {}
+    for step in read("ladder"):
+        name = step["key"].split("/")[1]
+        if name != "direct" and step["received"]:
+            found.setdefault(step["pps"], {})[name] = step
+    return found
+
+
+def _telling_rates(by_rate: dict[float, dict[str, dict[str, Any]]]) -> list[float]:
+    """Three rates (or the first of them for another): where all is well, where it begins not to be, and as high as two relays were taken."""
+    if not by_rate:
+        return []
+    ordered = sorted(by_rate)
+    failed = next((rate for rate in ordered if not all(is_clean(step) for step in by_rate[rate].values())), ordered[0])
+    return [ordered[0], failed, max((rate for rate in ordered if len(by_rate[rate]) > 1), default=ordered[0])]
+
+
 def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], read: Read) -> None:
     """Add the tables and plots of a run to a page."""
     titles, figures = results["titles"], results["figures"]
@@ -200,6 +220,18 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], read: Read)
         both[0].set_ylim(bottom=0)
         both[1].set_ylim(1, 4.6)
         both[0].legend(fontsize=7)
+    by_rate = _by_rate(read)
+    if rates := _telling_rates(by_rate):
+        with page.plot("MOS of all streams (Fig. 7) at the lowest rate, at the first that a relay did not keep, and at the highest that two relays were offered.", columns=3) as three:
+            for axes, rate in zip(three, rates):
+                for name, found in by_rate[rate].items():
+                    values = sorted(mos_of_streams(found))
+                    axes.plot(values, [(n + 1) / len(values) for n in range(len(values))], color=COLOURS[name], label=titles[name].split(",")[0], drawstyle="steps-post")
+                axes.set_title(f"{rate:,.0f} packets/s, {rate / 100:,.0f} calls", fontsize=8)
+                axes.set_xlim(1, 4.6)
+                axes.set_xlabel("MOS")
+            three[0].set_ylabel("part of the streams")
+            three[0].legend(fontsize=6)
     with page.plot("CPU time per relayed packet against the packet rate, what the bare wire costs at that rate taken off; one run each, as far as it was clean.") as axes:
         for name, one in figures.items():
             costs = [(level["pps"], level["cost_ns"]) for level in one.get("ladder", {}).get("levels", []) if level["cost_ns"] and level["cost_ns"] > 0]

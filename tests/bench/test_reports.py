@@ -84,7 +84,7 @@ def test_a_relay_report_is_one_file_and_holds_its_figures():
     page = Page("Relays <side> by side")
     relay_report.fill(page, FACTS, results, read)
     text = page.text()
-    assert text.count("<svg") == 6 and "Relays &lt;side&gt; by side" in text and "a &lt;fast&gt; one" in text
+    assert text.count("<svg") == 7 and "Relays &lt;side&gt; by side" in text and "a &lt;fast&gt; one" in text
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", text.replace("xlink:href", "href")) and "url(http" not in text
     assert "100.0 (100.0–100.0)" in text and "rtpengine: not measured" in text
     assert "<td>800,002</td><td>1,000</td><td>2.50</td><td>1,002 (its set-up included)</td><td>3</td>" in text
