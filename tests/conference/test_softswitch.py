@@ -136,7 +136,7 @@ def test_live_packets_over_joins_leaves_and_migrations(bridge):  # noqa: F811
         time.sleep(0.05)
     settled()
     sent, ssrc = speaker.sent, speaker.ssrc
-    assert sent > 200 and neighbour.sent > 200
+    assert sent > 50 and neighbour.sent > 50
     assert call.numbers("q") == {ssrc: list(range(sent))}
     assert call.numbers("p") == {}  # nobody hears himself
     left = call.numbers("r")[ssrc]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shunt.conference.sequence import LowMemory, LowRetransmission, Outcome, Row, Verdict
+from shunt.conference.sequence import LowMemory, LowRetransmission, Outcome, Row, Splice, Verdict
 from tests.conference import streams, vectors
 
 SOURCE = """
@@ -20,6 +20,7 @@ SOURCE = """
 struct outcome slr(struct slr *s, struct row r, int learn) { return slr_accept(s, r, learn); }
 void slr_fresh(struct slr *s, u16 mask) { slr_init(s, mask); }
 struct outcome slm(struct slm *s, struct row r, u16 mask) { return slm_accept(s, r, mask); }
+int splice(struct splice *s, u16 wanted, int changes, const struct outcome *of, u16 *number) { return splice_accept(s, wanted, changes, of, number); }
 """
 VERDICTS = (Verdict.FORWARD, Verdict.SUPPRESS, Verdict.LATE, Verdict.REPEATED)
 
@@ -48,6 +49,7 @@ def words(tmp_path_factory) -> ctypes.CDLL:
     found.slr.restype = found.slm.restype = COutcome
     found.slr.argtypes = [ctypes.c_void_p, CRow, ctypes.c_int]
     found.slm.argtypes = [ctypes.c_void_p, CRow, ctypes.c_uint16]
+    found.splice.argtypes = [ctypes.c_void_p, ctypes.c_uint16, ctypes.c_int, ctypes.POINTER(COutcome), ctypes.POINTER(ctypes.c_uint16)]
     found.slr_fresh.argtypes = [ctypes.c_void_p, ctypes.c_uint16]
     return found
 
@@ -56,6 +58,12 @@ def s_lr(words: ctypes.CDLL, mask: int = 0, learn: bool = True) -> Callable[[Row
     state = ctypes.create_string_buffer(256)
     words.slr_fresh(state, mask)
     return lambda row: words.slr(state, CRow(*row), learn).told()
+
+
+def raw_s_lr(words: ctypes.CDLL) -> Callable[[Row], COutcome]:
+    state = ctypes.create_string_buffer(256)
+    words.slr_fresh(state, 0)
+    return lambda row: words.slr(state, CRow(*row), True)
 
 
 def s_lm(words: ctypes.CDLL, mask: int) -> Callable[[Row], Outcome]:
@@ -101,3 +109,24 @@ def test_the_same_on_rows_that_no_sender_would_send(words):
         assert accept(row) == reference.accept(row), row
         if row.keep:
             assert low(row) == low_reference.accept(row), row
+
+
+def test_splice_is_the_same_over_changes_of_target_and_bad_networks(words):
+    changed = passed = 0
+    for seed in range(6):
+        rng = random.Random(seed)
+        sent = list(streams.video(rng, 4000))
+        rewriters, references = [raw_s_lr(words) for _ in range(3)], [LowRetransmission() for _ in range(3)]
+        state, reference, wanted = (ctypes.c_uint16 * 4)(2), Splice(2), 2
+        number = ctypes.c_uint16()
+        for packet in streams.network(rng, sent, loss=0.1 * (seed % 3), reorder=0.05, repeat=0.02):
+            if rng.random() < 0.02:
+                wanted = rng.randrange(3)
+            before = reference.target
+            outcomes = (COutcome * 3)(*(rewriter(packet.row(target)) for target, rewriter in enumerate(rewriters)))
+            told = reference.accept(wanted, packet.start, {target: each.accept(packet.row(target)) for target, each in enumerate(references)})
+            goes = words.splice(state, wanted, packet.start, outcomes, ctypes.byref(number))
+            assert (number.value if goes else None) == told and state[0] == reference.target
+            changed += reference.target != before
+            passed += bool(goes)
+    assert changed > 100 and passed > 5000

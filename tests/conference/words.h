@@ -239,4 +239,40 @@ static inline struct outcome slm_accept(struct slm *s, struct row r, u16 mask)
 	return (struct outcome){ FORWARD, !older, 1, r.sequence - offset - add };
 }
 
+/* -- Splice: from the numbers of the decode target to the receiver's ------------------------------------------------- */
+
+#define TARGETS 3
+
+struct splice {
+	u16 target, base;
+	struct pair floor; /* the first number under this target; whether there was a change at all */
+};
+
+static inline u16 pass_target(u16 *target, u16 wanted, int may)
+{
+	u16 old = *target;
+
+	if (may)
+		*target = wanted;
+	return old;
+}
+
+/* Returns whether the packet goes to this receiver, and its number. All targets see the same packets in order. */
+static inline int splice_accept(struct splice *s, u16 wanted, int changes, const struct outcome *of, u16 *number)
+{
+	const struct outcome *new = &of[wanted], *old;
+	int may = changes && new->in_order && new->verdict == FORWARD;
+	u16 was = pass_target(&s->target, wanted, may), base;
+	struct pair floor;
+	int changed = may && was != wanted;
+
+	old = &of[was];
+	base = pass_offset(&s->base, changed ? new->position - old->position : 0);
+	*number = old->position - base; /* in force before, and the first after: the same number */
+	floor = pass_floor(&s->floor, (struct pair){ *number, 1 }, changed);
+	if (changed)
+		return 1;
+	return old->verdict == FORWARD && (old->in_order || !floor.two || (s16)(*number - floor.one) >= 0);
+}
+
 #endif
