@@ -286,6 +286,9 @@ def targets(figures: dict[str, Any]) -> list[dict[str, Any]]:
     for name in ("rtpproxy", "rtpengine", "nftables"):
         if "ratio_above_floor" in figures.get(name, {}):
             add(f"the same beyond what {FLOOR} costs, {name} / Shunt", "–", f"{figures[name]['ratio_above_floor']:.0f}", None)
+    costs = {name: {level["pps"]: level["cost_ns"] for level in figures.get(name, {}).get("ladder", {}).get("levels", []) if level["cost_ns"]} for name in ("nftables", "shunt")}
+    if common := [pps for pps in costs["nftables"] if costs["shunt"].get(pps, 0) > 0]:
+        add(f"the same at {max(common):,.0f} packets/s, in batches of {batch_of(max(common))}, nftables / Shunt", "–", f"{costs['nftables'][max(common)] / costs['shunt'][max(common)]:.1f}", None)
     for q in ("p50_ns", "p99_ns"):
         if q in shunt and q in forward:
             ours, floor = shunt[q]["median"], forward[q]["median"]
