@@ -158,7 +158,7 @@ class DataPlane:
             if copies:
                 constants = cls._constants(dynamic_clock, strays == "drop") | cls._limit_constants(packet_limit, plane._slots.size)
                 plane.replication = Replication.open(
-                    pin_dir=directory, copies=copies, hops=plane._hops, clock=plane._tick, relay_maps=plane.maps(), constants=constants
+                    pin_dir=directory, copies=copies, hops=plane._hops, clock=plane._tick, relay_maps=plane.maps(), constants=constants, limited=plane._limited
                 )
             plane._adopt()
             plane._attach_all(interfaces, mode)
@@ -208,6 +208,7 @@ class DataPlane:
                 reuse=pinned,
                 constants=DataPlane._constants(dynamic_clock, drop_strays) | DataPlane._limit_constants(packet_limit, slots),
                 symbols=symbols,
+                without=("relay_native", "relay_generic") if packet_limit else ("limited_native", "limited_generic"),
             )
             if fresh:
                 mark = libbpf.map_view(loaded.maps["layout"], layout.LAYOUT_MARK.size)

@@ -10,7 +10,7 @@ import mmap
 import os
 import select
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,6 +100,7 @@ class _Library:
             ("bpf_map__set_initial_value", (void, void, ctypes.c_size_t), fd),
             ("bpf_program__name", (void,), text),
             ("bpf_program__fd", (void,), fd),
+            ("bpf_program__set_autoload", (void, ctypes.c_bool), fd),
             ("bpf_obj_pin", (fd, text), fd),
             ("bpf_obj_get", (text,), fd),
             ("bpf_obj_get_info_by_fd", (fd, void, ctypes.POINTER(u32)), fd),
@@ -157,11 +158,13 @@ class LoadedObject:
         self.programs, self.maps = {}, {}
 
 
-def load_object(path: Path, *, sizes: dict[str, int], reuse: dict[str, int], constants: dict[str, bytes], symbols: dict[str, int]) -> LoadedObject:
+def load_object(
+    path: Path, *, sizes: dict[str, int], reuse: dict[str, int], constants: dict[str, bytes], symbols: dict[str, int], without: Container[str] = ()
+) -> LoadedObject:
     """Load an object file. sizes: max_entries by map name; reuse: open maps to take instead of new ones.
 
     constants: values for the program's read-only data by variable name; symbols: their offsets in it
-    (constant_offsets() reads them). Raises BpfError with the verifier's words.
+    (constant_offsets() reads them). without: programs to leave out, whose verification would take its time. Raises BpfError with the verifier's words.
     """
     lib = library().lib
     library().printed = []
@@ -185,11 +188,18 @@ def load_object(path: Path, *, sizes: dict[str, int], reuse: dict[str, int], con
                     value[offset : offset + len(content)] = content
                 _check(lib.bpf_map__set_initial_value(current, bytes(value), len(value)), "cannot set the constants")
             current = lib.bpf_object__next_map(handle, current)
+        current = lib.bpf_object__next_program(handle, None)
+        while current:
+            if lib.bpf_program__name(current).decode() in without:
+                _check(lib.bpf_program__set_autoload(current, False), "cannot leave a program out")
+            current = lib.bpf_object__next_program(handle, current)
         _check(lib.bpf_object__load(handle), f"cannot load {path.name}")
         programs, maps = {}, {}
         current = lib.bpf_object__next_program(handle, None)
         while current:
-            programs[lib.bpf_program__name(current).decode()] = os.dup(lib.bpf_program__fd(current))
+            name = lib.bpf_program__name(current).decode()
+            if name not in without:
+                programs[name] = os.dup(lib.bpf_program__fd(current))
             current = lib.bpf_object__next_program(handle, current)
         current = lib.bpf_object__next_map(handle, None)
         while current:

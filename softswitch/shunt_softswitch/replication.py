@@ -185,9 +185,9 @@ class Replication:
 
     @classmethod
     def open(
-        cls, *, pin_dir: Path, copies: int, hops: NextHops, clock: Callable[[], int], relay_maps: dict[str, int], constants: dict[str, bytes]
+        cls, *, pin_dir: Path, copies: int, hops: NextHops, clock: Callable[[], int], relay_maps: dict[str, int], constants: dict[str, bytes], limited: bool
     ) -> Replication:
-        """Load the programs over the relay's maps, with room for `copies` rewrites; or on the maps that are pinned in pin_dir.
+        """Load the programs over the relay's maps, with room for `copies` rewrites; or on the maps that are pinned in pin_dir. limited: where streams have a limit.
 
         To be followed by adopt(). Raises BpfError, or OSError for maps of another layout.
         """
@@ -204,7 +204,10 @@ class Replication:
                 if (magic, version) != (_MAGIC, _VERSION):
                     raise OSError(f"the conference maps pinned in {pin_dir} have layout {version}, this program needs {_VERSION}: unload the data plane, then start again")
             wanted = sizes(copies)
-            loaded = libbpf.load_object(OBJECT, sizes=wanted, reuse={**relay_maps, **pinned}, constants=constants, symbols=libbpf.constant_offsets(OBJECT))
+            others = ("replicate_native", "replicate_generic") if limited else ("replicate_limited_native", "replicate_limited_generic")
+            loaded = libbpf.load_object(
+                OBJECT, sizes=wanted, reuse={**relay_maps, **pinned}, constants=constants, symbols=libbpf.constant_offsets(OBJECT), without=others
+            )
             if fresh:
                 mark = libbpf.map_view(loaded.maps["c_layout"], _MARK.size)
                 _MARK.pack_into(mark, 0, _MAGIC, _VERSION, wanted["c_streams"], wanted["c_copies"], wanted["c_lists"], 0)
