@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from shunt.calls.model import Call
-from shunt.journal import keeper
+from shunt.journal import keeper, sqlite_store
 from shunt.journal.keeper import Journal
-from shunt.journal.store import JournalError
+from shunt.journal.sqlite_store import SqliteStore
+from shunt.journal.store import Group, JournalError
 
 
 class _Store:
@@ -131,3 +132,23 @@ async def test_what_the_store_has_already_is_not_written_again_unless_it_was_los
     await _until(lambda: not journal.failing)
     assert not await changed()
     assert [list(group.calls.values())[0].count("third") for group in store.groups] == [0, 0, 0, 1]
+
+
+async def test_the_log_of_a_journal_that_is_always_written_does_not_grow_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite_store, "_COPY_EVERY", 20)
+    monkeypatch.setattr(sqlite_store, "_LOG_PAGES", 100)
+    path = tmp_path / "journal.sqlite"
+    store = SqliteStore(str(path))
+    await store.open()
+    sizes = []
+    for number in range(1500):
+        await store.write(Group({f"call-{number}": "x" * 1500, f"call-{number - 50}": None}))
+        sizes.append((tmp_path / "journal.sqlite-wal").stat().st_size // 4096)
+    assert max(sizes) < 2000  # without copying it would be three pages and more to a write
+    # A process that is killed now leaves the file as another finds it.
+    other = SqliteStore(str(path))
+    await other.open()
+    rows, _ = await other.load()
+    assert {name for name, _ in rows} == {f"call-{number}" for number in range(1450, 1500)}
+    await other.close()
+    await store.close()

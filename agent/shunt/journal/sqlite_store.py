@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -23,14 +25,25 @@ CREATE TABLE IF NOT EXISTS relay_session (id TEXT PRIMARY KEY, body TEXT NOT NUL
 _SWITCH_S = 0.0005
 
 
+# What was written is copied from the write-ahead log into the file by a thread of its own, every so many writes: it waits for the disk,
+# and no answer may. While calls come without a pause the log would grow for ever; beyond so many pages the writer begins it anew.
+_COPY_EVERY = 500
+_LOG_PAGES = 8192
+
+log = logging.getLogger(__name__)
+
+
 class SqliteStore:
-    """One file, one thread that uses it. A killed process loses nothing that was written; a power cut the last moments."""
+    """One file, one thread that writes it. A killed process loses nothing that was written; a power cut the last moments."""
 
     def __init__(self, path: str) -> None:
         self.name = f"journal {path}"
         self._path = path
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._db: sqlite3.Connection | None = None
+        self._copier = ThreadPoolExecutor(1, thread_name_prefix="journal-copy")
+        self._copying: asyncio.Task[None] | None = None
+        self._writes = 0
 
     async def _do(self, work: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -46,6 +59,7 @@ class SqliteStore:
         db = sqlite3.connect(self._path)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=NORMAL")
+        db.execute("PRAGMA wal_autocheckpoint=0")
         db.executescript(_SCHEMA)
         found = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
         if found is None:
@@ -65,6 +79,27 @@ class SqliteStore:
 
     async def write(self, group: Group) -> None:
         await self._do(self._write, group)
+        self._writes += 1
+        if self._writes >= _COPY_EVERY and (self._copying is None or self._copying.done()):
+            self._writes = 0
+            self._copying = asyncio.get_running_loop().create_task(self._copy())
+
+    async def _copy(self) -> None:
+        try:
+            pages = await asyncio.get_running_loop().run_in_executor(self._copier, self._checkpoint)
+            if pages > _LOG_PAGES:
+                await self._do(self._begin_log_anew)
+        except (sqlite3.Error, JournalError) as error:
+            log.warning("%s: not copied from its log: %s", self.name, error)
+
+    def _checkpoint(self) -> int:
+        """Copy what can be copied without anybody waiting; returns how many pages the log has."""
+        with contextlib.closing(sqlite3.connect(self._path)) as db:
+            return int(db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1])
+
+    def _begin_log_anew(self) -> None:
+        assert self._db is not None
+        self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
 
     def _write(self, group: Group) -> None:
         assert self._db is not None
@@ -74,7 +109,10 @@ class SqliteStore:
                 self._db.executemany(f"DELETE FROM {table} WHERE {key} = ?", [(name,) for name, body in rows.items() if body is None])
 
     async def close(self) -> None:
+        if self._copying is not None:
+            await asyncio.gather(self._copying, return_exceptions=True)
         db, self._db = self._db, None
         if db is not None:
             await self._do(db.close)
         self._thread.shutdown()
+        self._copier.shutdown()
