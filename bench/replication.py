@@ -149,9 +149,12 @@ def load(lab: lab_module.Lab, meetings: int) -> dict[str, Any]:
         sent = [replication.count_copy(place // PARTIES, place // PARTIES % 2 * PARTIES + party).packets for place in keys for party in range(PARTIES)]
         if sent != [0, 10, 10, 10, 10, 0]:
             raise RuntimeError(f"the first and the last meeting's parties got {sent} packets, and not 10 each but the sender's none")
+        streams_in, trees_in = len(list(replication.streams())), len(replication.engine.trees)
         memory = {name: libbpf.map_memory(fd) for name, fd in replication.maps().items()}
+        begun_clearing = time.perf_counter()
+        replication.clear()
         return {
-            "meetings": meetings, "parties": PARTIES, "trees": len(replication.engine.trees), "streams": entries, "copies": entries,
+            "seconds_clearing": time.perf_counter() - begun_clearing, "meetings": meetings, "parties": PARTIES, "trees": trees_in, "streams": streams_in, "copies": entries,
             "nodes": entries, "seconds_trees_and_copies": trees - begun, "seconds_streams": streams - trees, "kernel_bytes": memory,
             "process_mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024,
         }  # fmt: skip

@@ -163,23 +163,28 @@ class Replication:
         self._wide_mm = libbpf.map_view(maps["c_wides"], copies * _WIDE_SIZE)
         self._list_mm = libbpf.map_view(maps["c_lists"], words * 8)
         self._ring = libbpf.Ring(maps["c_agent"])
+        self._words = words
+        self._devices: set[int] = set()
+        self._spare = 0
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        """What Python keeps of tables without entries."""
         self.engine = Engine(max_nodes=sizes(self.capacity)["c_nodes"])
         self._streams: dict[StreamKey, _Stream] = {}
         self._copies: dict[tuple[int, int], _Copy] = {}
         self._by_tree: dict[int, dict[StreamKey, None]] = {}
         self._by_number: dict[int, dict[StreamKey, None]] = {}
         self._keys: dict[int, StreamKey] = {}  # by index
-        self._free_streams = list(range(streams - 1, -1, -1))
-        self._free_copies = list(range(copies - 1, 0, -1))
-        self._lists = Buddy(words)
+        self._free_streams = list(range(self.stream_capacity - 1, -1, -1))
+        self._free_copies = list(range(self.capacity, 0, -1))
+        self._lists = Buddy(self._words)
         self._outputs: dict[tuple[tuple[int, int], ...], int] = {}
         self._output_of: dict[int, tuple[tuple[int, int], ...]] = {}
         self._output_users: Counter[int] = Counter()
         self._free_outputs = list(range(OUTPUTS - 1, 0, -1))
-        self._devices: set[int] = set()
         self._held: Counter[tuple[bytes, bytes]] = Counter()
         self._retired: list[Callable[[], None]] = []
-        self._spare = 0
 
     # Opening and closing
 
@@ -795,18 +800,20 @@ class Replication:
     # Adoption
 
     def clear(self) -> None:
-        """Take everything out."""
-        for key in list(self._streams):
-            self.delete_stream(key)
-        for number, rid in list(self._copies):
-            self.delete_copy(number, rid)
-        for mgid in list(self.engine.trees):
-            self.delete_tree(mgid)
-        for number in list(self.engine.nodes):
-            self.delete_node(number)
-        for l2_xid in list(self.engine.prunes):
-            self.set_prune(l2_xid, [])
-        self.settle()
+        """Take everything out, in a time that does not hold up others even for the largest tables."""
+        maps = self._loaded.maps
+        for key in self._streams:
+            libbpf.delete(maps["c_index"], _raw_key(key))
+        for table, numbers in (("c_trees", self.engine.trees), ("c_nodes", self.engine.nodes), ("c_prunes", self.engine.prunes)):
+            for number in numbers:
+                libbpf.delete(maps[table], struct.pack("<I", number))
+        self._copy_flags()[:] = 0
+        # No packet finds a stream any more; those under way still have their lists.
+        self._barrier()
+        for (dst, src), users in self._held.items():
+            for _ in range(users):
+                self._hops.release(dst, src)
+        self._start_empty()
 
     def rows(self) -> set[int]:
         """The rows of the next-hop table that the copies in the maps use."""
@@ -831,8 +838,11 @@ class Replication:
         self._adopt_streams()
 
     def _valid_copies(self) -> list[int]:
-        flags = np.frombuffer(self._copy_mm, dtype=np.uint8, count=(self.capacity + 1) * _COPY_SIZE)[_COPY_VALID::_COPY_SIZE]
-        return np.flatnonzero(flags).tolist()
+        return np.flatnonzero(self._copy_flags()).tolist()
+
+    def _copy_flags(self) -> np.ndarray:
+        """Of every record, whether it is in force."""
+        return np.frombuffer(self._copy_mm, dtype=np.uint8, count=(self.capacity + 1) * _COPY_SIZE)[_COPY_VALID::_COPY_SIZE]
 
     def _adopt_copies(self, taken: set[int]) -> None:
         for index in self._valid_copies():
