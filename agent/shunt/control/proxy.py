@@ -182,8 +182,9 @@ class ControlProxy:
             line = self._apply(command, relay, reply, peer_ip) or line
         if line is not None:
             self.offloader.line_changed(line)  # before the answer, which waits for the journal
-            # Also after a CANCEL of one branch: an offer or answer says that the call goes on.
-            self.offloader.spawn(self.offloader.resume(line))
+            if line.answered or line.suspended is not None or line.offloaded:
+                # Also after a CANCEL of one branch: an offer or answer says that the call goes on. Before an answer there is nothing to do.
+                self.offloader.spawn(self.offloader.resume(line))
         return reply
 
     async def _first_living(self, body: bytes, peer_ip: str | None) -> tuple[Relay, bytes | None]:
