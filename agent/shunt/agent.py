@@ -8,7 +8,6 @@ import dataclasses
 import gc
 import importlib
 import ipaddress
-import itertools
 import json
 import logging
 import secrets
@@ -62,7 +61,7 @@ log = logging.getLogger(__name__)
 BUILTIN = "builtin"
 _FEW_CALLS = 2000
 _VIEWS_AT_ONCE = 25  # before commands have their turn
-_WAKE_AT_ONCE = 100  # calls read from the journal before commands have their turn
+_TURN_S = 0.005  # of reading calls from the journal before commands have theirs
 _COUNTERS_PATIENCE_S = 1.0  # a list of calls is worth having without the latest counters too
 _BIND_PATIENCE_S = 1.0  # for a data plane that does not answer when this agent takes over
 _TAKE_OVER_FIRST_S = 1.0  # that the REST API waits for a take-over which may be due at the start
@@ -359,10 +358,12 @@ class Agent:
         began, count = time.monotonic(), len(self._dormant)
         gc.disable()  # nothing of all this is garbage, and looking for some takes longer the more there is
         try:
-            while self._dormant:
-                for call_id in list(itertools.islice(self._dormant, _WAKE_AT_ONCE)):
-                    self._wake(call_id)
-                await asyncio.sleep(0)
+            turn = began
+            for call_id in list(self._dormant):
+                self._wake(call_id)
+                if time.monotonic() - turn > _TURN_S:
+                    await asyncio.sleep(0)
+                    turn = time.monotonic()
         finally:
             gc.freeze()
             gc.enable()
