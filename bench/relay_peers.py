@@ -29,7 +29,6 @@ from shunt.quality.codecs import codec_of  # noqa: E402
 PCMA = 8
 WARM_S = 1.0  # fifty packets of each stream: past those whose jitter the data plane measures one by one
 BASE_PPS = 10_000
-LADDER_FACTOR = 1.5
 LOST_AT_MOST = 1e-4  # of the packets sent: what still counts as "before loss"
 TOO_LATE_NS = 100_000_000  # as good as lost to a listener: sockets hold seconds of a stream before they lose any
 KEPT_UP = 0.999
@@ -48,15 +47,16 @@ class Profile:
     ladder_seconds: float
     arrivals: float      # streams that start per second, up to SESSIONS
     hold: float          # seconds after the last arrival
+    factor: float        # from one rate of the growing load to the next
     bisections: int
     most_pps: int
 
 
 PROFILES = {
     # Whether everything works: a minute, and no figure to be quoted.
-    "smoke": Profile(1, 0.5, 0.3, 900.0, 0.5, 0, 25_000),
-    "short": Profile(3, 3.0, 1.0, 150.0, 1.0, 1, 3_000_000),
-    "full": Profile(9, 10.0, 4.0, 30.0, 15.0, 3, 12_000_000),
+    "smoke": Profile(1, 0.5, 0.3, 900.0, 0.5, 1.5, 0, 25_000),
+    "short": Profile(3, 2.0, 0.5, 300.0, 0.5, 2.0, 1, 3_000_000),
+    "full": Profile(9, 10.0, 4.0, 30.0, 15.0, 1.5, 3, 12_000_000),
 }
 
 
@@ -133,7 +133,7 @@ class Bench:
                 bad = pps
             else:
                 good, bad = pps, 0.0
-            pps = round(pps * LADDER_FACTOR)
+            pps = round(pps * self.profile.factor)
         for _ in range(self.profile.bisections if bad and good else 0):
             middle = round(math.sqrt(good * bad))
             if clean(middle):
