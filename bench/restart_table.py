@@ -151,7 +151,7 @@ async def measure(calls: int) -> dict[str, Any]:
         del config["builtin_relay"]
         addresses = [str(relay_port(n).ip) for n in range(0, 2 * calls + PAIRS, PAIRS)]
         media = [{"address": address, "ports": f"{FIRST_PORT}-{LAST_PORT}"} for address in dict.fromkeys([*addresses, "198.18.4.200"])]
-        config |= {"relays": [{"name": "local", "socket": f"udp:127.0.0.1:{RELAY_PORT}", "media": media, "symmetric": True}], "log": {"level": "warning"}}
+        config |= {"relays": [{"name": "local", "socket": f"udp:127.0.0.1:{RELAY_PORT}", "media": media, "symmetric": True, "ttl": 86400}], "log": {"level": "warning"}}
         config["softswitch"]["capacity"] = 4 * calls + 1000
         edge.write_config(config)
         relay = RelayDouble("udp", answer=answer)
