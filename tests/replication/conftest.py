@@ -147,6 +147,13 @@ def settled(seconds: float = 0.05) -> None:
     time.sleep(seconds)
 
 
+def follow(bridge: Bridge) -> None:
+    """Let the data plane hear of what changed."""
+    for _ in range(20):
+        bridge.plane.handle_events()
+        time.sleep(0.005)
+
+
 def fix_neighbours() -> None:
     """Permanent neighbours, so that no packet waits for one to be resolved."""
     for interface, address, mac in (("ra", HOST_A4, MAC_A), ("ra", HOST_A6, MAC_A), ("rb", HOST_B4, MAC_B), ("rb", HOST_B6, MAC_B)):

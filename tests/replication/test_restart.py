@@ -10,7 +10,7 @@ from shunt_softswitch.dataplane import DataPlane
 from shunt_softswitch.replication import Action, Rewrite
 from tests.dataplane import lab as lab_module
 from tests.dataplane.lab import RELAY_A4, RELAY_B4
-from tests.replication.conftest import COPIES, Bridge, drain, fix_neighbours, rtp, settled
+from tests.replication.conftest import COPIES, Bridge, drain, fix_neighbours, follow, rtp, settled
 
 pytestmark = pytest.mark.netns
 
@@ -127,3 +127,29 @@ def test_without_room_for_conferences_the_relay_is_the_relay(bridge: Bridge) -> 
     bridge.plane.close()
     bridge.plane = reopened(bridge.lab)
     assert list(bridge.replication.copies()) == []
+
+
+def test_an_interface_that_is_made_anew(bridge: Bridge) -> None:
+    """Its number is another one, so all device maps with it have to be."""
+    party = bridge.party(1, NUMBER)
+    bridge.replication.insert_tree(TREE, [(1, None)])
+    sender = bridge.stream(SSRC, Action(TREE, 0, 0, 0, NUMBER))
+    sender.send(3)
+    settled()
+    assert party.numbers() == [0, 1, 2]
+    lab = bridge.lab
+    lab.ip("relay", "link", "del", "rb")
+    follow(bridge)
+    sender.send(3)
+    lab.ip("relay", "link", "add", "rb", "address", lab_module.MAC_RB, "type", "veth", "peer", "name", "b0", "address", lab_module.MAC_B, "netns", lab.ns("b"))
+    lab_module.sh("ip", "netns", "exec", lab.ns("b"), "ethtool", "-K", "b0", "gro", "on")
+    lab.ip("b", "address", "add", f"{lab_module.HOST_B4}/24", "dev", "b0")
+    lab.ip("b", "link", "set", "b0", "up")
+    lab.ip("b", "route", "add", "default", "via", RELAY_B4)
+    lab.ip("relay", "address", "add", f"{RELAY_B4}/24", "dev", "rb")
+    lab.ip("relay", "link", "set", "rb", "up")
+    fix_neighbours()
+    follow(bridge)
+    sender.send(3)
+    settled()
+    assert party.numbers() == [6, 7, 8]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import struct
-import time
 
 import pytest
 
 from shunt.net import Endpoint
 from shunt_softswitch import layout, libbpf
 from shunt_softswitch.replication import Action, Rewrite
+from tests.dataplane import lab as lab_module
 from tests.dataplane.lab import HOST_A4, HOST_B4, MAC_B, RELAY_B4
-from tests.replication.conftest import Bridge, numbers, rtp, settled
+from tests.replication.conftest import Bridge, follow, numbers, rtp, settled
 
 pytestmark = pytest.mark.netns
 
@@ -20,14 +20,7 @@ FAR = "192.0.2.1"
 _SOL_PACKET, _PACKET_AUXDATA = 263, 8
 
 
-def follow(bridge: Bridge) -> None:
-    """Let the data plane hear of what changed."""
-    for _ in range(20):
-        bridge.plane.handle_events()
-        time.sleep(0.005)
-
-
-def test_a_receiver_without_a_route_and_one_that_moves_to_another_interface(bridge: Bridge) -> None:
+def test_a_receiver_without_a_route_and_one_that_moves_to_another_interface(bridge: Bridge, request: pytest.FixtureRequest) -> None:
     near = bridge.party(1, NUMBER)
     bridge.replication.insert_copy(NUMBER, 2, Rewrite(Endpoint.of(RELAY_B4, 9), Endpoint.of(FAR, 40_001)))
     bridge.replication.insert_node(2, 2, [0], [])
@@ -38,15 +31,16 @@ def test_a_receiver_without_a_route_and_one_that_moves_to_another_interface(brid
     assert near.numbers() == list(range(5))
     assert bridge.replication.count_copy(NUMBER, 2)[:3] == (0, 0, 0)
     found = {}
+    request.addfinalizer(lambda: lab_module.sh("ip", "-n", bridge.lab.ns("relay"), "route", "flush", "root", "192.0.2.0/24"))
     for host, gateway, interface in (("b", HOST_B4, "rb"), ("a", HOST_A4, "ra")):
         bridge.lab.ip(host, "address", "add", f"{FAR}/32", "dev", "lo")
         bridge.lab.ip("relay", "route", "replace", f"{FAR}/32", "via", gateway, "dev", interface)
         follow(bridge)
         far = found[host] = bridge.lab.socket(host, FAR, 40_001)
         first = sender.sent
-        with sender.talking(gap=0.001):
-            time.sleep(0.05)
-        assert numbers(far) == list(range(first, sender.sent)) and sender.sent > first, host
+        sender.send(30, gap=0.001)
+        settled()
+        assert numbers(far) == list(range(first, first + 30)), host
         assert near.numbers() == list(range(first, sender.sent))
     bridge.lab.ip("relay", "route", "del", f"{FAR}/32")
     follow(bridge)
