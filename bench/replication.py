@@ -16,7 +16,6 @@ import resource
 import socket
 import struct
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
