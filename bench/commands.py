@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import heapq
 import os
+import random
 import select
 import socket
 import struct
@@ -62,7 +63,7 @@ def run(
     sock: socket.socket, calls: int, rate: float, *, hold_s: float | None, tag: str, modifiers: str = "", media: Callable[[int], tuple[str, int, str, int]] | None = None,
     on_answer: Callable[[int], None] = lambda call: None,
 ) -> Outcome:
-    """Set up so many calls at a rate per second; hang each up hold_s later (None: leave them).
+    """Set up so many calls at a rate per second; hang each up hold_s to twice hold_s later (None: leave them).
 
     sock: a connected UDP socket. media(n): address and port of call n's caller and callee. on_answer is told of each
     call whose answer the relay has taken.
@@ -77,6 +78,7 @@ def run(
     room = socket.CMSG_SPACE(_STAMP.size)
     waiting: dict[bytes, tuple[str, int, float]] = {}
     hang_ups: list[tuple[float, int]] = []
+    spread = random.Random(calls)
     ready: deque[int] = deque()  # calls whose offer is answered
     where = media or (lambda n: ("198.18.1.2", 2000 + 2 * (n % 30000), "198.18.2.2", 2000 + 2 * (n % 30000)))
 
@@ -116,7 +118,8 @@ def run(
             elif verb == "L":
                 on_answer(call)
                 if hold_s is not None:
-                    heapq.heappush(hang_ups, (time.monotonic() + hold_s, call))
+                    # Spread, so that hanging up does not fall into step with setting up.
+                    heapq.heappush(hang_ups, (time.monotonic() + hold_s * spread.uniform(1.0, 2.0), call))
 
     gc.collect()
     gc.disable()
