@@ -55,6 +55,7 @@ from shunt.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from shunt.api.server import ApiServer
+    from shunt.conference.control.manager import Conferences
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class Agent:
         self.offloader.scanners = self.scanners
         if self.role is not None and self.table is not None:
             self._watch_binding(self.role, self.table)
+        self.conferences = self._make_conferences()
         if self.journal is not None:
             self.offloader.line_changed = lambda line: self.journal.call_changed(line.call)
         self.upkeep = Upkeep(self.pool, self.offloader, self.notifier.notify)
@@ -158,6 +160,16 @@ class Agent:
                 role.lose("the lease has run out, and the data plane's binding is gone too")
 
         table.on_up, table.on_down = up, down
+
+    def _make_conferences(self) -> Conferences | None:
+        if self.config.conference is None or self.table is None:
+            return None
+        from shunt.conference.control.manager import Conferences
+
+        made = Conferences(self.config.conference, self.latch_policy, self.scanners)
+        made.attach(self.table)
+        self.offloader.foreign = made.owns
+        return made
 
     def _make_builtin(self) -> BuiltinRelay | None:
         settings = self.config.builtin_relay
@@ -315,6 +327,8 @@ class Agent:
             self.journal.start()
         if self.builtin is not None:
             await self.builtin.start()
+        if self.conferences is not None:
+            await self.conferences.start()
         if self.table is not None:
             self.offloader.media = [media for relay in self.pool.relays for media in relay.media]
             await self.table.start()
@@ -388,6 +402,8 @@ class Agent:
         for task in self._clockwork:
             task.cancel()
         await asyncio.gather(*self._clockwork, return_exceptions=True)
+        if self.conferences is not None:
+            await self.conferences.close()
         await self.offloader.close()
         await self.observers.close()
         if self.table is not None:

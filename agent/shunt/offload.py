@@ -92,6 +92,7 @@ class Offloader:
         self.media: list[MediaRange] = []
         self.entries: dict[FiveTuple, Stream] = {}
         self.orphans: dict[FiveTuple, float] = {}
+        self.foreign: Callable[[FiveTuple], bool] = lambda key: False  # entries that another part of the agent looks after
         self.strays_ignored = 0
         self.line_changed: Callable[[MediaLine], None] = lambda line: None
         self._doomed: set[FiveTuple] = set()
@@ -474,7 +475,7 @@ class Offloader:
         await self._write_again(lost, present)
         now = self.clock()
         for key, entry in present.items():
-            if key not in touched and key not in self.entries and key not in self._doomed and not self._adopt(key, entry, now):
+            if key not in touched and key not in self.entries and key not in self._doomed and not self.foreign(key) and not self._adopt(key, entry, now):
                 self.orphans.setdefault(key, now)
 
     async def _write_again(self, lost: dict[FiveTuple, Stream], present: dict[FiveTuple, RelayEntry]) -> None:

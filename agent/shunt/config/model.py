@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from shunt.conference.control.settings import Conference
 from shunt.config.section import Location, Section
 from shunt.config.switch import Switch
 from shunt.config.values import (
@@ -249,6 +250,7 @@ class Config(Section):
     quality: Quality = Field(default=Quality(), description="Estimates of speech quality.")
     homer: Homer | None = Field(default=None, description="Reports to Homer; absent: none are sent.")
     log: Log = Field(default=Log(), description="The log.")
+    conference: Conference | None = Field(default=None, description="Conferences; absent: none.")
     softswitch: Softswitch | None = Field(default=None, description="The Linux data plane.")
     switch: Switch | None = Field(default=None, description="Ports and routes of a Tofino switch, for its set-up script.")
 
@@ -259,7 +261,7 @@ class Config(Section):
 
     def problems(self) -> list[tuple[Location, str]]:
         """What is wrong between keys that are right by themselves: (location, message), in file order by section."""
-        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._cdr_problems(), *self._softswitch_problems(), *self._switch_problems()]
+        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._cdr_problems(), *self._softswitch_problems(), *self._switch_problems(), *self._conference_problems()]
 
     def _relay_problems(self) -> Iterator[tuple[Location, str]]:
         only_softswitch = (self.softswitch or self.switch) is not None and self.model_fields_set <= {"softswitch", "switch", "log"}
@@ -287,6 +289,8 @@ class Config(Section):
         if self.builtin_relay is not None:
             for address in dict.fromkeys(self.builtin_relay.addresses):
                 yield ("builtin_relay", "ports"), str(address), self.builtin_relay.ports
+        if self.conference is not None:
+            yield ("conference", "ports"), str(self.conference.address), self.conference.ports
 
     def _port_problems(self) -> Iterator[tuple[Location, str]]:
         ranges = list(self.media_ranges())
@@ -346,6 +350,11 @@ class Config(Section):
     def _switch_problems(self) -> Iterator[tuple[Location, str]]:
         for where, message in self.switch.problems() if self.switch is not None else ():
             yield ("switch", *where), message
+
+    def _conference_problems(self) -> Iterator[tuple[Location, str]]:
+        shared = self.journal is not None and self.journal.redis is not None
+        for where, message in self.conference.problems(self.data_plane is not None, shared) if self.conference is not None else ():
+            yield ("conference", *where), message
 
     def _tls_problems(self) -> Iterator[tuple[Location, str]]:
         for name, section in (("data_plane", self.data_plane), ("softswitch", self.softswitch)):

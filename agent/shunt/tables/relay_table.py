@@ -183,6 +183,11 @@ class RelayTable:
         return self._up and self._client.connected
 
     @property
+    def client(self) -> BfrtClient:
+        """The connection, for tables that are none of the relay's (conferences): a data plane has one client that writes."""
+        return self._client
+
+    @property
     def lacks(self) -> list[str]:
         """What the data plane does not offer, as sentences for operators; empty while there is none."""
         return self._lacks if self.connected else []

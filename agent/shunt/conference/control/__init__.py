@@ -1,0 +1,1 @@
+"""Control of conferences: who takes part, and the rows of the data plane that follow from it."""

@@ -1,0 +1,124 @@
+"""`shunt conference create|join|leave|quality|list|watch|end`: asks the agent; the group's `capacity` needs none."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import click
+
+from shunt.cli.main import _EXIT_CODES, _asks_agent, _Command
+from shunt.conference.command import conference
+
+if TYPE_CHECKING:
+    from shunt.cli.client import Client
+
+__all__ = ["conference"]
+
+_MEDIA = click.Choice(["audio", "video", "screen"])
+
+
+def _path(*parts: str) -> str:
+    return "/v1/conferences" + "".join("/" + quote(part, safe="") for part in parts)
+
+
+def _write(value: Any, as_json: bool, text: str) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2) if as_json else text)
+
+
+def _media(participant: dict[str, Any]) -> str:
+    return "   ".join(f"{leg['medium']} {leg['relay']}" for leg in participant["media"])
+
+
+@conference.command("create", cls=_Command)
+@click.argument("name")
+@_asks_agent
+def create(client: Client, as_json: bool, name: str) -> None:
+    """Make a conference, empty yet."""
+    _write(client.ask("POST", _path(), name=name), as_json, f"{name} is there")
+
+
+@conference.command("join", cls=_Command)
+@click.argument("name")
+@click.argument("participant")
+@click.option("--media", multiple=True, type=_MEDIA, default=["audio"], show_default=True, help="What it sends and gets; may be given more than once.")
+@click.option("--trusted", multiple=True, metavar="ADDRESS", help="An address from which its media is believed at once; any other has to show a run of packets.")
+@_asks_agent
+def join(client: Client, as_json: bool, name: str, participant: str, media: tuple[str, ...], trusted: tuple[str, ...]) -> None:
+    """Let a participant in, and say where it has to send its media."""
+    answer = client.ask("POST", _path(name, "participants"), name=participant, media=",".join(media), trusted=",".join(trusted) or None)
+    _write(answer, as_json, f"{participant} sends to   {_media(answer)}")
+
+
+@conference.command("leave", cls=_Command)
+@click.argument("name")
+@click.argument("participant")
+@_asks_agent
+def leave(client: Client, as_json: bool, name: str, participant: str) -> None:
+    """Take a participant out."""
+    _write(client.ask("DELETE", _path(name, "participants", participant)), as_json, f"{participant} has left {name}")
+
+
+@conference.command("quality", cls=_Command)
+@click.argument("name")
+@click.argument("sender")
+@click.argument("receiver")
+@click.argument("quality", type=_MEDIA)
+@_asks_agent
+def set_quality(client: Client, as_json: bool, name: str, sender: str, receiver: str, quality: str) -> None:
+    """Say how much of SENDER's media RECEIVER gets: audio alone, video too, or the screen too."""
+    answer = client.ask("POST", _path(name, "quality"), sender=sender, receiver=receiver, quality=quality)
+    _write(answer, as_json, f"{receiver} gets of {sender}: up to {quality}")
+
+
+@conference.command("end", cls=_Command)
+@click.argument("name")
+@_asks_agent
+def end(client: Client, as_json: bool, name: str) -> None:
+    """Take all participants out, and the conference away."""
+    _write(client.ask("DELETE", _path(name)), as_json, f"{name} is over")
+
+
+@conference.command("list", cls=_Command)
+@_asks_agent
+def list_all(client: Client, as_json: bool) -> None:
+    """List conferences."""
+    answer = client.get(_path())
+    rows = [f"{one['name']:<24}{one['present']:>4} of {one['participants']:<4}{one['design']:<11}{one['problem']}" for one in answer["conferences"]]
+    _write(answer, as_json, "\n".join(rows) or "no conferences")
+
+
+@conference.command("watch", cls=_Command)
+@click.argument("name")
+@click.option("--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, metavar="SECONDS", help="Time between two looks.")
+@click.option("--once", is_flag=True, help="One look, and end.")
+@_asks_agent
+def watch(client: Client, as_json: bool, name: str, interval: float, once: bool) -> None:
+    """Show who is there, from where, and who gets how many packets of whom, again and again. With --json: one object to a look."""
+    try:
+        while True:
+            answer = client.get(_path(name))
+            if as_json:
+                click.echo(json.dumps(answer, ensure_ascii=False, indent=2 if once else None))
+            else:
+                click.echo(text(answer))
+            if once:
+                return
+            time.sleep(interval)
+    except KeyboardInterrupt:
+        click.echo()
+
+
+def text(answer: dict[str, Any]) -> str:
+    """A conference for people."""
+    lines = [f"{answer['name']}: {answer['design']}" + (f"   {answer['problem']}" if answer["problem"] else "")]
+    for one in answer["participants"]:
+        for leg in one["media"]:
+            source = leg["source"] or ("contested" if leg["contested"] else "not heard yet")
+            lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + (f", {leg['strays']} strays" if leg["strays"] else ""))
+    for flow in answer["flows"]:
+        packets = "-" if flow["packets"] is None else flow["packets"]
+        lines.append(f"  {flow['sender']:<16}> {flow['receiver']:<16}{flow['medium']:<8}{flow['ssrc']:08x}{packets:>12}")
+    return "\n".join(lines)

@@ -1,0 +1,401 @@
+"""Conferences in a running agent: joins and leaves, sources learned, and the data plane kept in step.
+
+Whatever changes marks its conference; one task brings marked conferences to what they are to be, one after the other.
+Nothing here waits for the data plane but that task and questions about counters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
+from shunt.bfrt.schema import SchemaError
+from shunt.conference.control.model import KINDS, STREAMS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of
+from shunt.conference.control.settings import Conference as Settings
+from shunt.conference.control.sockets import Sockets
+from shunt.conference.control.writer import Broken, Refused, Row, Writer
+from shunt.conference.engine import EngineFull
+from shunt.learning.latch import LatchPolicy, Verdict
+from shunt.learning.scanners import Scanners
+from shunt.net import FiveTuple
+from shunt.offload import REBIND_SILENCE_MS, SprayGuard
+from shunt.tables.entry import LearnNotice, MediaRange
+from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+_LEFT_OUT_S = 5.0  # until a conference for which there was no room is tried again
+_POLL_S = 5.0
+_NEW_SSRC_S = 0.2  # between two new SSRCs of one source: more often is no encoder that starts anew
+_FAILURES = (Broken, BfrtUnavailable, BfrtRefused, DataPlaneUnavailable, SchemaError)
+
+
+class Conferences:
+    """All conferences of an agent. attach() comes before the data plane's start."""
+
+    def __init__(self, settings: Settings, policy: LatchPolicy, scanners: Scanners | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is read or opened yet. clock: monotonic seconds."""
+        self.settings = settings
+        self.clock = clock
+        self.book = Book(settings.address.packed, settings.ports.first, settings.ports.last, policy, Path(settings.state))
+        self.problem = "the data plane has not been connected yet"
+        self.strays_ignored = 0
+        self.scanners = scanners
+        self._table: RelayTable | None = None
+        self._writer: Writer | None = None
+        self._spray = SprayGuard()
+        self._sockets = Sockets(self.book)
+        self._dirty: dict[str, None] = {}
+        self._unsure = True
+        self._wake = asyncio.Event()
+        self._new_ssrc: dict[int, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def attach(self, table: RelayTable) -> None:
+        """Hear of the data plane's notices and comings; those of calls go on to whom they went before."""
+        self._table, self._writer = table, Writer(table, self.book)
+        went_up, learned = table.on_up, table.on_learn
+
+        def up() -> None:
+            went_up()
+            self._unsure = True
+            self._wake.set()
+
+        def notice(told: LearnNotice) -> None:
+            if self.book.owns(told.key.dst):
+                self.noticed(told)
+            else:
+                learned(told)
+
+        table.on_up, table.on_learn = up, notice
+
+    def owns(self, key: FiveTuple) -> bool:
+        """Whether a relay entry of this key is a conference's."""
+        return self.book.owns(key.dst)
+
+    async def start(self) -> None:
+        """Carry on with the conferences of the state folder, and serve."""
+        if count := self.book.load():
+            log.info("conferences: %d carried on from %s", count, self.settings.state)
+        for conference in self.book:
+            for participant in conference.participants.values():
+                self._sockets.open(participant)
+        self._spawn(self._work())
+        self._spawn(self._poll())
+
+    async def close(self) -> None:
+        """Stop; rows stay in the data plane, and conferences in the state folder."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._sockets.close_all()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task of the conferences failed", exc_info=task.exception())
+
+    def _touch(self, name: str) -> None:
+        self._dirty[name] = None
+        self._wake.set()
+
+    def _later(self, seconds: float, name: str | None) -> None:
+        loop = asyncio.get_running_loop()
+        if name is None:
+            loop.call_later(seconds, self._wake.set)
+        else:
+            loop.call_later(seconds, self._touch, name)
+
+    # -- the data plane --------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """For ever: bring what is marked to what it is to be."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._table is None or not self._table.connected:
+                continue  # its coming wakes us
+            try:
+                if self._unsure:
+                    await self._make_sure()
+                while self._dirty:
+                    name = next(iter(self._dirty))
+                    del self._dirty[name]
+                    await self._bring(name)
+            except _FAILURES as error:
+                if str(error) != self.problem:
+                    log.error("conferences: %s", error)
+                self.problem = str(error)
+                self._unsure = True
+                self._later(_RETRY_S, None)
+
+    async def _make_sure(self) -> None:
+        assert self._table is not None and self._writer is not None
+        declared = await self._table.declare_media([MediaRange(self.book.address, self.book.first, self.book.last | 1)])
+        if not declared.ok:
+            raise Broken(f"the data plane does not take the conferences' address, so nobody can be learned: {declared.detail or declared.outcome.value}")
+        self._dirty.clear()
+        self._unsure = False
+        for conference in self.book:
+            conference.problem = ""
+        for meeting, reason in await self._writer.adopt([conference.meeting() for conference in self.book]):
+            self._no_room(meeting.name, reason)
+        self.problem = ""
+
+    async def _bring(self, name: str) -> None:
+        assert self._writer is not None
+        conference = self.book.conferences.get(name, Conference(name))
+        try:
+            await self._writer.bring(conference.meeting())
+            conference.problem = ""
+        except (EngineFull, Refused) as error:
+            self._no_room(name, str(error))
+
+    def _no_room(self, name: str, reason: str) -> None:
+        conference = self.book.conferences.get(name)
+        if conference is not None:
+            if conference.problem != reason:
+                log.error("conference %s: %s", name, reason)
+            conference.problem = reason
+        self._later(_LEFT_OUT_S, name)
+
+    # -- learning --------------------------------------------------------------------------------------------------
+
+    def noticed(self, notice: LearnNotice) -> None:
+        """A packet to a conference's address that no row claims. Called for every one: nothing here waits."""
+        place = self.book.at(notice.key.dst)
+        if place is None:
+            # RTCP of a participant has the port after its RTP's.
+            if self.scanners is not None and self.book.at(notice.key.dst._replace(port=notice.key.dst.port & ~1)) is None:
+                self.scanners.note(notice.key)
+            return
+        if notice.rtp_version != 2 or 64 <= notice.payload_type <= 95:
+            return  # STUN, DTLS, or RTCP beside RTP (RFC 5761 section 4): never a stream's packet
+        conference, participant, kind = place
+        leg, src, now = participant.legs[kind], notice.key.src, self.clock()
+        latch = leg.latch
+        if self._spray.is_sprayer(now, src, notice.key.dst) and src.addr not in latch.trusted:
+            self._stray(leg)
+            return
+        before = latch.learned
+        verdict = latch.observe(now, src, notice.ssrc, notice.seq)
+        if verdict in (Verdict.STRAY, Verdict.QUARANTINED):
+            self._stray(leg)
+            return
+        if verdict is Verdict.REBIND:
+            if not leg.moving:
+                leg.moving = True
+                self._spawn(self._rebind(conference, participant, kind, notice))
+            return
+        if verdict is Verdict.OVERRIDE:
+            latch.take(src, notice.ssrc, notice.seq)
+        if verdict is Verdict.KNOWN:
+            self._heard_ssrc(conference, participant, leg, notice.ssrc)
+        elif latch.learned != before:
+            leg.ssrcs = [notice.ssrc] if latch.learned is not None else []
+            self._moved(conference, participant, kind)
+
+    def _stray(self, leg: Leg) -> None:
+        leg.strays += 1
+        self.strays_ignored += 1
+
+    def _heard_ssrc(self, conference: Conference, participant: Participant, leg: Leg, ssrc: int) -> None:
+        """The source sends a stream that is not known yet: another one, or its encoder has started anew."""
+        now = self.clock()
+        if ssrc in leg.ssrcs or now - self._new_ssrc.get(leg.relay.port, -_NEW_SSRC_S) < _NEW_SSRC_S:
+            return
+        self._new_ssrc[leg.relay.port] = now
+        leg.ssrcs = [*leg.ssrcs, ssrc][-STREAMS:]
+        participant.heard = now
+        self.book.keep(conference)
+        self._touch(conference.name)
+
+    def _moved(self, conference: Conference, participant: Participant, kind: str) -> None:
+        leg = participant.legs[kind]
+        participant.heard = self.clock()
+        log.info("conference %s: %s's %s comes from %s to %s", conference.name, participant.name, kind, leg.latch.learned or "nobody certain", leg.relay)
+        self.book.keep(conference)
+        self._touch(conference.name)
+
+    async def _rebind(self, conference: Conference, participant: Participant, kind: str, notice: LearnNotice) -> None:
+        """Follow a NAT rebinding, but only when the old source has fallen silent: an injector's victim has not."""
+        leg = participant.legs[kind]
+        old = leg.latch.learned
+        try:
+            before = await self._count_leg(conference.name, participant.name, kind)
+            await asyncio.sleep(REBIND_SILENCE_MS / 1000)
+            silent = before is not None and before == await self._count_leg(conference.name, participant.name, kind)
+        except _FAILURES:
+            return  # the next packet from there asks again
+        finally:
+            leg.moving = False
+        if self.book.conferences.get(conference.name) is not conference or conference.participants.get(participant.name) is not participant or leg.latch.learned != old:
+            return
+        if not silent:
+            self._stray(leg)
+            return
+        leg.latch.take(notice.key.src, notice.ssrc, notice.seq)
+        if notice.ssrc not in leg.ssrcs:
+            leg.ssrcs = [*leg.ssrcs, notice.ssrc][-STREAMS:]
+        self._moved(conference, participant, kind)
+
+    async def _count_leg(self, name: str, participant: str, kind: str) -> int | None:
+        """Packets of a leg that the data plane counted; None when none of its rows is in."""
+        assert self._writer is not None
+        rows = [row for source, receiver, row in self._writer.rows_of(name) if row[0] != "copy" and (source.sender, kind_of(source.name)[0]) == (participant, kind)]
+        counted = await self._writer.counts(list(dict.fromkeys(rows)))
+        return sum(counted.values()) if counted else None
+
+    # -- time-outs -------------------------------------------------------------------------------------------------
+
+    async def _poll(self) -> None:
+        """For ever: read counters, and take out who has not been heard for long."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            try:
+                await self._look()
+            except _FAILURES as error:
+                log.warning("counters of conferences: %s", error)
+
+    async def _look(self) -> None:
+        if self._table is None or not self._table.connected or self._unsure or self.problem:
+            # Nobody can be heard while there is no data plane to hear with.
+            for conference in self.book:
+                for participant in conference.participants.values():
+                    participant.heard = self.clock()
+            return
+        for conference in list(self.book):
+            await self._look_at(conference)
+
+    async def _look_at(self, conference: Conference) -> None:
+        assert self._writer is not None and self._table is not None
+        rows: dict[tuple[str, str], dict[Row, None]] = {}
+        for source, _, row in self._writer.rows_of(conference.name):
+            if row[0] != "copy":
+                rows.setdefault((source.sender, kind_of(source.name)[0]), {})[row] = None
+        counted = await self._writer.counts([row for those in rows.values() for row in those])
+        relayed = [row[1] for those in rows.values() for row in those if row[0] == "relay"]
+        stats = await self._table.stats(relayed) if relayed else {}
+        now = self.clock()
+        for participant in list(conference.participants.values()):
+            for kind, leg in participant.legs.items():
+                mine = rows.get((participant.name, kind), {})
+                packets = sum(counted.get(row, 0) for row in mine)
+                if packets != leg.packets:
+                    leg.packets, participant.heard = packets, now
+                for row in mine:
+                    # A relay entry takes every SSRC, so nobody notices a new one; a tree will want to know it.
+                    stat = stats.get(row[1])
+                    if stat is not None and stat.ssrc and stat.packets:
+                        self._heard_ssrc(conference, participant, leg, stat.ssrc)
+            if now - participant.heard > self.settings.timeout:
+                log.info("conference %s: %s has sent nothing for %d s and is taken out", conference.name, participant.name, self.settings.timeout)
+                with contextlib.suppress(ConferenceError):
+                    self.leave(conference.name, participant.name)
+
+    # -- what operators ask for ----------------------------------------------------------------------------------
+
+    def create(self, name: str) -> dict[str, Any]:
+        """Raises ConferenceError."""
+        return self._view(self.book.create(name), {})
+
+    def join(self, name: str, participant: str, kinds: list[str], trusted: list[bytes]) -> dict[str, Any]:
+        """Give a participant its relay addresses. trusted: packed addresses that somebody vouches for. Raises ConferenceError."""
+        if self.problem:
+            raise ConferenceError(503, self.problem)
+        made = self.book.join(name, participant, kinds, trusted, self.clock())
+        self._sockets.open(made)
+        log.info("conference %s: %s joins at %s", name, participant, ", ".join(f"{kind} {leg.relay}" for kind, leg in made.legs.items()))
+        return self._participant(self.book.get(name), made, {})
+
+    def leave(self, name: str, participant: str) -> dict[str, Any]:
+        """Raises ConferenceError."""
+        gone = self.book.leave(name, participant)
+        self._sockets.close(gone)
+        for leg in gone.legs.values():
+            self._new_ssrc.pop(leg.relay.port, None)
+        self._touch(name)
+        log.info("conference %s: %s leaves", name, participant)
+        return {"conference": name, "left": participant}
+
+    def end(self, name: str) -> dict[str, Any]:
+        """Raises ConferenceError."""
+        for participant in list(self.book.get(name).participants.values()):
+            self.leave(name, participant.name)
+        self.book.end(name)
+        self._touch(name)
+        return {"ended": name}
+
+    def set_quality(self, name: str, sender: str, receiver: str, quality: str) -> dict[str, Any]:
+        """Raises ConferenceError."""
+        conference = self.book.set_quality(name, sender, receiver, quality)
+        self._touch(name)
+        return self._view(conference, {})
+
+    def list(self) -> list[dict[str, Any]]:
+        """Every conference in a few words."""
+        return [
+            {"name": one.name, "participants": len(one.participants), "present": sum(p.present for p in one.participants.values()), "design": self._design(one), "problem": one.problem or self.problem}
+            for one in self.book
+        ]
+
+    async def look(self, name: str) -> dict[str, Any]:
+        """A conference with what the data plane counts now, as far as it answers. Raises ConferenceError."""
+        conference = self.book.get(name)
+        counted: dict[Row, int] = {}
+        if self._writer is not None and not self.problem:
+            with contextlib.suppress(*_FAILURES):
+                counted = await self._writer.counts(list(dict.fromkeys(row for _, _, row in self._writer.rows_of(name))))
+        return self._view(conference, counted)
+
+    def _design(self, conference: Conference) -> str:
+        placement = self._writer.allocator.placements.get(conference.name) if self._writer is not None else None
+        return placement.design.value if placement is not None else "empty"
+
+    def _view(self, conference: Conference, counted: dict[Row, int]) -> dict[str, Any]:
+        people = [self._participant(conference, one, counted) for one in conference.participants.values()]
+        flows = []
+        if self._writer is not None:
+            for source, receiver, row in self._writer.rows_of(conference.name):
+                if receiver is not None:
+                    kind, ssrc = kind_of(source.name)
+                    level = conference.qualities.get((source.sender, receiver), TOP)
+                    if KINDS.index(kind) <= level:
+                        flows.append({"sender": source.sender, "receiver": receiver, "medium": kind, "ssrc": ssrc, "packets": counted.get(row)})
+        qualities = [{"sender": sender, "receiver": receiver, "quality": KINDS[level]} for (sender, receiver), level in conference.qualities.items()]
+        return {"name": conference.name, "design": self._design(conference), "problem": conference.problem or self.problem, "participants": people, "qualities": qualities, "flows": flows}
+
+    def _participant(self, conference: Conference, one: Participant, counted: dict[Row, int]) -> dict[str, Any]:
+        sent: dict[str, int] = {}
+        if self._writer is not None:
+            seen: set[Row] = set()
+            for source, _, row in self._writer.rows_of(conference.name):
+                if source.sender == one.name and row[0] != "copy" and row not in seen:
+                    seen.add(row)
+                    kind = kind_of(source.name)[0]
+                    sent[kind] = sent.get(kind, 0) + counted.get(row, 0)
+        return {
+            "name": one.name,
+            "present": one.present,
+            "silent_s": round(self.clock() - one.heard, 1),
+            "media": [
+                {
+                    "medium": kind, "relay": str(leg.relay), "source": str(leg.latch.learned) if leg.latch.learned is not None else None, "contested": leg.latch.contested,
+                    "ssrcs": leg.ssrcs, "packets": sent.get(kind, 0), "strays": leg.strays,
+                } for kind, leg in one.legs.items()
+            ],
+        }

@@ -1,0 +1,327 @@
+"""Conferences as they are to be: participants, their media, who gets what of whom. The one place that owns this.
+
+It does no I/O but for keeping itself in files, one for each conference, so that a restarted agent carries on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shunt.conference.engine import Source
+from shunt.conference.trees import Meeting
+from shunt.conference.trees import Participant as Planned
+from shunt.learning.latch import Latch, LatchPolicy
+from shunt.net import Endpoint
+
+log = logging.getLogger(__name__)
+
+KINDS = ("audio", "video", "screen")
+"""Media. A quality is the name of the highest of them that a receiver gets of a sender."""
+TOP = len(KINDS) - 1
+STREAMS = 4  # SSRCs of one medium of one participant: further ones push the oldest out
+PORT = 1  # of the replication engine: the softswitch sends each copy by its route, and needs it for excluding the sender only
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,62}")
+_FORMAT = 1
+
+
+class ConferenceError(Exception):
+    """What was asked for cannot be done; status is HTTP's: 404 not there, 409 there already or full, 400 nonsense."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(slots=True)
+class Leg:
+    """One medium of one participant: the relay address that is its own, and the source learned there."""
+
+    relay: Endpoint
+    latch: Latch
+    ssrcs: list[int] = field(default_factory=list)
+    strays: int = 0
+    moving: bool = False  # a new source is being looked into
+    packets: int = 0  # when the counters were last read
+
+
+@dataclass(slots=True)
+class Participant:
+    """Who takes part. heard: monotonic seconds of the last sign of life."""
+
+    name: str
+    legs: dict[str, Leg]
+    heard: float
+
+    @property
+    def present(self) -> bool:
+        """Whether any of its media has a source: until then nothing is sent to it."""
+        return any(leg.latch.learned is not None for leg in self.legs.values())
+
+
+@dataclass(slots=True)
+class Conference:
+    """One conference. qualities: (sender, receiver) -> level in KINDS, where it is not all of them."""
+
+    name: str
+    participants: dict[str, Participant] = field(default_factory=dict)
+    qualities: dict[tuple[str, str], int] = field(default_factory=dict)
+    problem: str = ""
+
+    def participant(self, name: str) -> Participant:
+        """Raises ConferenceError."""
+        found = self.participants.get(name)
+        if found is None:
+            raise ConferenceError(404, f"conference {self.name} has no participant {name!r}")
+        return found
+
+    def meeting(self) -> Meeting:
+        """What trees are laid out for: those who have been heard, with the streams that they send."""
+        here = [one for one in self.participants.values() if one.present]
+        planned, highest = [], {}
+        for one in here:
+            sources = tuple((source_name(kind, ssrc), kind != KINDS[0]) for kind, leg in one.legs.items() if leg.latch.learned is not None for ssrc in leg.ssrcs)
+            highest[one.name] = max((KINDS.index(kind_of(name)[0]) for name, _ in sources), default=0)
+            planned.append(Planned(one.name, PORT, sources))
+        # A limit that holds nothing back needs no trees.
+        targets = {pair: level for pair, level in self.qualities.items() if pair[1] in highest and level < highest.get(pair[0], 0)}
+        return Meeting(self.name, tuple(planned), targets)
+
+    def leg(self, participant: str, source: str) -> Leg | None:
+        """The leg of a participant on which it sends, or gets, streams such as `source`."""
+        found = self.participants.get(participant)
+        return None if found is None else found.legs.get(kind_of(source)[0])
+
+
+def source_name(kind: str, ssrc: int) -> str:
+    """How the planner calls a stream."""
+    return f"{kind}:{ssrc:08x}"
+
+
+def kind_of(source: str) -> tuple[str, int]:
+    """(medium, SSRC) of a stream's name."""
+    kind, _, ssrc = source.partition(":")
+    return kind, int(ssrc, 16)
+
+
+def quality_level(text: str) -> int:
+    """Raises ConferenceError."""
+    if text not in KINDS:
+        raise ConferenceError(400, f"quality {text!r} is none of {', '.join(KINDS)}")
+    return KINDS.index(text)
+
+
+class Ports:
+    """Even ports of the range; freed ones are given out last, so that late packets of a participant who left find nobody."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._free = deque(range(first, last, 2))
+
+    def take(self) -> int:
+        """Raises ConferenceError."""
+        if not self._free:
+            raise ConferenceError(409, "all ports of conference.ports are taken")
+        return self._free.popleft()
+
+    def claim(self, port: int) -> bool:
+        """Take this very one; whether it was free."""
+        with contextlib.suppress(ValueError):
+            self._free.remove(port)
+            return True
+        return False
+
+    def give(self, port: int) -> None:
+        self._free.append(port)
+
+
+class Book:
+    """All conferences, and whose each relay address is."""
+
+    def __init__(self, address: bytes, first: int, last: int, policy: LatchPolicy, folder: Path) -> None:
+        """address is packed, ports are inclusive. folder: where conferences are kept."""
+        self.address, self.first, self.last = address, first, last
+        self.policy = policy
+        self.conferences: dict[str, Conference] = {}
+        self._folder = folder
+        self._ports = Ports(first, last)
+        self._at: dict[Endpoint, tuple[Conference, Participant, str]] = {}
+
+    def __iter__(self) -> Iterator[Conference]:
+        return iter(self.conferences.values())
+
+    def owns(self, endpoint: Endpoint) -> bool:
+        """Whether this is one of the conferences' relay addresses, in use or not."""
+        return endpoint.addr == self.address and self.first <= endpoint.port <= self.last | 1
+
+    def at(self, relay: Endpoint) -> tuple[Conference, Participant, str] | None:
+        """Whose RTP arrives at this relay address: (conference, participant, medium)."""
+        return self._at.get(relay)
+
+    def of(self, source: Source, participant: str) -> Leg | None:
+        """The leg on which a participant sends or gets this stream."""
+        conference = self.conferences.get(source.meeting)
+        return None if conference is None else conference.leg(participant, source.name)
+
+    def get(self, name: str) -> Conference:
+        """Raises ConferenceError."""
+        found = self.conferences.get(name)
+        if found is None:
+            raise ConferenceError(404, f"there is no conference {name!r}")
+        return found
+
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    def create(self, name: str) -> Conference:
+        """Raises ConferenceError."""
+        _check_name("conference", name)
+        if name in self.conferences:
+            raise ConferenceError(409, f"there is a conference {name} already")
+        made = self.conferences[name] = Conference(name)
+        self.keep(made)
+        return made
+
+    def join(self, name: str, participant: str, kinds: Iterable[str], trusted: Iterable[bytes], now: float) -> Participant:
+        """Room for one more. trusted: packed addresses that somebody vouches for. Raises ConferenceError with nothing changed."""
+        conference = self.get(name)
+        _check_name("participant", participant)
+        if participant in conference.participants:
+            raise ConferenceError(409, f"{participant} takes part in {name} already")
+        wanted = list(dict.fromkeys(kinds))
+        unknown = [kind for kind in wanted if kind not in KINDS]
+        if unknown or not wanted:
+            raise ConferenceError(400, f"medium {unknown[0]!r} is none of {', '.join(KINDS)}" if unknown else "no medium is given")
+        trusted = list(trusted)
+        legs: dict[str, Leg] = {}
+        try:
+            for kind in sorted(wanted, key=KINDS.index):
+                legs[kind] = Leg(Endpoint(self.address, self._ports.take()), Latch(self.policy, trusted))
+        except ConferenceError:
+            for leg in legs.values():
+                self._ports.give(leg.relay.port)
+            raise
+        made = conference.participants[participant] = Participant(participant, legs, now)
+        for kind, leg in legs.items():
+            self._at[leg.relay] = conference, made, kind
+        self.keep(conference)
+        return made
+
+    def leave(self, name: str, participant: str) -> Participant:
+        """Raises ConferenceError."""
+        conference = self.get(name)
+        gone = conference.participant(participant)
+        del conference.participants[participant]
+        conference.qualities = {pair: level for pair, level in conference.qualities.items() if participant not in pair}
+        for leg in gone.legs.values():
+            del self._at[leg.relay]
+            self._ports.give(leg.relay.port)
+        self.keep(conference)
+        return gone
+
+    def end(self, name: str) -> Conference:
+        """All leave, and the conference is gone. Raises ConferenceError."""
+        conference = self.get(name)
+        for participant in list(conference.participants):
+            self.leave(name, participant)
+        del self.conferences[name]
+        self._file(name).unlink(missing_ok=True)
+        return conference
+
+    def set_quality(self, name: str, sender: str, receiver: str, quality: str) -> Conference:
+        """Raises ConferenceError."""
+        conference = self.get(name)
+        level = quality_level(quality)
+        for one in (sender, receiver):
+            conference.participant(one)
+        if sender == receiver:
+            raise ConferenceError(400, f"{sender} gets nothing of its own")
+        if level == TOP:
+            conference.qualities.pop((sender, receiver), None)
+        else:
+            conference.qualities[sender, receiver] = level
+        self.keep(conference)
+        return conference
+
+    # -- over a restart ------------------------------------------------------------------------------------------
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def keep(self, conference: Conference) -> None:
+        """Write a conference down. A folder that fails is said and does not stop the conference."""
+        body = {
+            "format": _FORMAT,
+            "name": conference.name,
+            "participants": [
+                {
+                    "name": one.name,
+                    "legs": {
+                        kind: {
+                            "port": leg.relay.port, "trusted": sorted(addr.hex() for addr in leg.latch.trusted),
+                            "learned": str(leg.latch.learned) if leg.latch.learned is not None else None, "ssrcs": leg.ssrcs,
+                        } for kind, leg in one.legs.items()
+                    },
+                } for one in conference.participants.values()
+            ],
+            "qualities": [[*pair, KINDS[level]] for pair, level in conference.qualities.items()],
+        }
+        path = self._file(conference.name)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_suffix(".new")
+            fresh.write_text(json.dumps(body))
+            os.replace(fresh, path)
+        except OSError as error:
+            log.error("conference %s is not kept for a restart: %s: %s", conference.name, path, error.strerror or error)
+
+    def load(self) -> int:
+        """Carry on with the conferences of the folder; how many. One that cannot be read is said and left alone."""
+        for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
+            try:
+                conference = self._read(json.loads(path.read_text()))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                log.error("%s cannot be carried on: %s: %s", path, type(error).__name__, error)
+                continue
+            self.conferences[conference.name] = conference
+            for one in conference.participants.values():
+                for kind, leg in one.legs.items():
+                    self._at[leg.relay] = conference, one, kind
+        return len(self.conferences)
+
+    def _read(self, body: dict[str, Any]) -> Conference:
+        if body["format"] != _FORMAT:
+            raise ValueError(f"format {body['format']}, this version reads {_FORMAT}")
+        conference, now = Conference(body["name"]), time.monotonic()
+        claimed: list[int] = []
+        try:
+            for item in body["participants"]:
+                legs = {}
+                for kind, given in item["legs"].items():
+                    if not self._ports.claim(given["port"]):
+                        raise ValueError(f"port {given['port']} is not free in conference.ports")
+                    claimed.append(given["port"])
+                    latch = Latch(self.policy, [bytes.fromhex(addr) for addr in given["trusted"]])
+                    ssrcs = [int(ssrc) for ssrc in given["ssrcs"]]
+                    if given["learned"] is not None:
+                        latch.take(Endpoint.parse(given["learned"]), ssrcs[-1] if ssrcs else 0, 0)
+                    legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs)
+                conference.participants[item["name"]] = Participant(item["name"], legs, now)
+            conference.qualities = {(sender, receiver): KINDS.index(quality) for sender, receiver, quality in body["qualities"]}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            for port in claimed:
+                self._ports.give(port)
+            raise
+        return conference
+
+
+def _check_name(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConferenceError(400, f"{what} {name!r}: a name has 1 to 63 letters, digits, '_', '.', '@', '+' or '-', and starts with a letter, digit or '_'")

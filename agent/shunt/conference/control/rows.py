@@ -1,0 +1,166 @@
+"""Rows of the replication tables as messages of BF Runtime, and back (docs/replication.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt.schema import Field, Schema, SchemaError, Table
+from shunt.conference.engine import CONFERENCE, COPY, MGID, NODE, PRUNE, Member, Node
+from shunt.net import Endpoint, FiveTuple
+
+
+class StreamKey(NamedTuple):
+    """A key of `conference`."""
+
+    flow: FiveTuple
+    ssrc: int
+
+
+class Tree(NamedTuple):
+    """What `conference` says of a stream."""
+
+    mgid: int
+    l1_xid: int
+    rid: int
+    l2_xid: int
+    stream: int
+
+
+class Rewrite(NamedTuple):
+    """What `copy` says of a copy."""
+
+    src: Endpoint
+    dst: Endpoint
+
+
+class Found(NamedTuple):
+    """A row that was read, with what it counted."""
+
+    table: str
+    key: Any
+    value: Any
+    packets: int
+
+
+class Rows:
+    """The replication tables of one target. Raises SchemaError for one without them."""
+
+    def __init__(self, schema: Schema) -> None:
+        tables = schema.tables
+        if tables.find("copy") is None or tables.find(MGID) is None:
+            raise SchemaError("the data plane has no tables for conferences (softswitch.conference_copies is 0, or it is built without)")
+        self._conference = {size: tables[name] for size, name in ((4, "conference"), (16, "conference6"))}
+        self._copy, self._mgid, self._node, self._prune = tables["copy"], tables[MGID], tables[NODE], tables[PRUNE]
+        self._rewrite = {4: self._copy.actions["copy_to"], 16: self._copy.actions["copy_to_v6"]}
+        self._names = {table.id: CONFERENCE for table in self._conference.values()} | {self._copy.id: COPY, self._mgid.id: MGID, self._node.id: NODE}
+        self._tables = {table.id: table for table in (*self._conference.values(), self._copy, self._mgid, self._node, self._prune)}
+
+    def entity(self, name: str, key: Any, value: Any = None) -> pb.Entity:
+        """One row; without a value only its key. Raises ValueError for what the target has no row for."""
+        entity = pb.Entity()
+        entry = entity.table_entry
+        if name == CONFERENCE:
+            flow, ssrc = key
+            table = self._conference[len(flow.dst.addr)]
+            keys = {"src_addr": flow.src.addr, "dst_addr": flow.dst.addr, "src_port": flow.src.port, "dst_port": flow.dst.port, "ssrc": ssrc}
+        else:
+            table = {COPY: self._copy, MGID: self._mgid, NODE: self._node, PRUNE: self._prune}[name]
+            keys = {"stream": key[0], "rid": key[1]} if name == COPY else {next(iter(table.key)).name: key}
+        entry.table_id = table.id
+        for field_name, part in keys.items():
+            field = table.key[field_name]
+            made = entry.key.fields.add(field_id=field.id)
+            made.exact.value = _bytes(field, part)
+        if value is not None:
+            self._put(name, table, entry.data, value)
+        return entity
+
+    def _put(self, name: str, table: Table, data: pb.TableData, value: Any) -> None:
+        if name == CONFERENCE:
+            action = next(action for action in table.actions if not action.default_only)
+            data.action_id = action.id
+            for part, number in zip(value._fields, value):
+                _stream(data, action.fields[part], number)
+            _stream(data, action.fields["to_agent"], 0)
+        elif name == COPY:
+            if len(value.src.addr) != len(value.dst.addr):
+                raise ValueError(f"{value.dst} is not of the IP version of {value.src}")
+            action = self._rewrite[len(value.dst.addr)]
+            data.action_id = action.id
+            for part, given in (("src_addr", value.src.addr), ("dst_addr", value.dst.addr), ("src_port", value.src.port), ("dst_port", value.dst.port), ("nexthop", 0)):
+                _stream(data, action.fields[part], given)
+        elif name == MGID:
+            _array(data, table.data["$MULTICAST_NODE_ID"], [member.node for member in value])
+            _array(data, table.data["$MULTICAST_NODE_L1_XID_VALID"], [member.xid_valid for member in value])
+            _array(data, table.data["$MULTICAST_NODE_L1_XID"], [member.xid for member in value])
+        elif name == NODE:
+            _stream(data, table.data["$MULTICAST_RID"], value.rid)
+            _array(data, table.data["$MULTICAST_LAG_ID"], [])
+            _array(data, table.data["$DEV_PORT"], list(value.ports))
+        else:
+            _array(data, table.data["$DEV_PORT"], list(value))
+
+    def everything(self) -> list[pb.Entity]:
+        """Reads of all that belongs to conferences. Exclusion sets have a row each always, and are not among them."""
+        return [pb.Entity(table_entry=pb.TableEntry(table_id=number)) for number in self._names]
+
+    def found(self, entities: list[pb.Entity]) -> Iterator[Found]:
+        """Take apart what was read; default entries are left out."""
+        for entity in entities:
+            entry = entity.table_entry
+            name = self._names.get(entry.table_id)
+            if name is None or not entry.key.fields:
+                continue
+            table = self._tables[entry.table_id]
+            keys = {field.field_id: field.exact.value for field in entry.key.fields}
+            action = table.actions.by_id.get(entry.data.action_id)
+            data: dict[str, Any] = {}
+            for message in entry.data.fields:
+                field = (action.fields.by_id.get(message.field_id) if action is not None else None) or table.data.by_id.get(message.field_id)
+                if field is not None:
+                    kind = message.WhichOneof("value")
+                    data[field.name] = message.stream if kind == "stream" else list(getattr(message, kind).val)
+            yield Found(name, *_row(name, table, keys, data), _number(data.get("$COUNTER_SPEC_PKTS", b"")))
+
+
+def _row(name: str, table: Table, keys: dict[int, bytes], data: dict[str, Any]) -> tuple[Any, Any]:
+    if name == CONFERENCE:
+        part = {short: keys[table.key[short].id] for short in ("src_addr", "dst_addr", "src_port", "dst_port", "ssrc")}
+        flow = FiveTuple(Endpoint(part["src_addr"], _number(part["src_port"])), Endpoint(part["dst_addr"], _number(part["dst_port"])))
+        return StreamKey(flow, _number(part["ssrc"])), Tree(*(_number(data[short]) for short in Tree._fields))
+    if name == COPY:
+        key = _number(keys[table.key["stream"].id]), _number(keys[table.key["rid"].id])
+        return key, Rewrite(Endpoint(data["src_addr"], _number(data["src_port"])), Endpoint(data["dst_addr"], _number(data["dst_port"])))
+    (value,) = keys.values()
+    if name == MGID:
+        arrays = (data.get(f"$MULTICAST_NODE_{part}", []) for part in ("ID", "L1_XID_VALID", "L1_XID"))
+        return _number(value), tuple(Member(node, bool(valid), xid) for node, valid, xid in zip(*arrays))
+    return _number(value), Node(_number(data["$MULTICAST_RID"]), tuple(data.get("$DEV_PORT", [])))
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value, "big")
+
+
+def _bytes(field: Field, value: int | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if field.limit is not None and value >= field.limit:
+        raise ValueError(f"{field.name}: {value} does not fit into {field.width} bits")
+    try:
+        return value.to_bytes(field.size or 0, "big")
+    except OverflowError:
+        raise ValueError(f"{field.name}: {value} does not fit into {field.width} bits") from None
+
+
+def _stream(data: pb.TableData, field: Field, value: int | bytes) -> None:
+    data.fields.add(field_id=field.id).stream = _bytes(field, value)
+
+
+def _array(data: pb.TableData, field: Field, values: list[Any]) -> None:
+    out = data.fields.add(field_id=field.id)
+    array = out.bool_arr_val if field.type == "bool" else out.int_arr_val
+    array.SetInParent()
+    array.val.extend(values)

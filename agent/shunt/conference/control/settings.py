@@ -1,0 +1,26 @@
+"""The `conference:` section of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from shunt.config.section import Location, Section
+from shunt.config.values import AbsolutePath, MediaAddress, PortRange, Ports
+
+
+class Conference(Section):
+    """Conferences, replicated by the data plane."""
+
+    address: MediaAddress = Field(description="The address that participants send to, and that copies come from.")
+    ports: Ports = Field(default=PortRange(20000, 29999), description="UDP ports for participants, inclusive: two for each medium of each participant; starts at an even port.")
+    state: AbsolutePath = Field(default="/var/lib/shunt/conferences", description="Folder in which conferences are kept for a restart of the agent, a file for each; it is made if need be.")
+    timeout: int = Field(default=60, ge=5, le=86400, description="Seconds without a packet after which a participant is taken out.")
+
+    def problems(self, data_plane: bool, shared: bool) -> Iterator[tuple[Location, str]]:
+        """What is wrong with the rest of the file: without a data plane, or with a journal that another agent shares."""
+        if not data_plane:
+            yield (), "needs a data_plane: nothing else carries conferences"
+        if shared:
+            yield (), "an agent with a standby (journal.redis) cannot have conferences: they are not handed over"

@@ -1,0 +1,333 @@
+"""Puts the planner's rows into the data plane, in the planner's order, and makes sure of them when the data plane is (back) there.
+
+The planner names meetings, participants and streams; here addresses stand in their place. A row whose receiver has no
+address yet is not written until it has one; a row whose addresses change is written anew, the new key before the old
+one goes. Nothing else of the agent writes these tables, nor relay entries at the conferences' addresses.
+
+After a restart of either side all that is found is left to work while everything is laid out anew beside it, under
+numbers that nothing found uses. Then streams are moved one by one, and what was found and is not wanted goes last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from shunt.bfrt import client as bfrt
+from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
+from shunt.conference.control.model import KINDS, Book, kind_of
+from shunt.conference.control.rows import Found, Rewrite, Rows, StreamKey, Tree
+from shunt.conference.engine import CONFERENCE, COPY, MGID, NODE, PRUNE, RELAY, CopyTo, EngineFull, Replicate, Source
+from shunt.conference.migration import Abandoned, Action, Allocator, Write
+from shunt.conference.trees import Meeting, Slot
+from shunt.net import FiveTuple
+from shunt.tables.entry import Outcome, RelayEntry
+from shunt.tables.relay_table import RelayTable
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 0.02
+"""How long a packet may be under way in the data plane (shunt.conference.migration); a softswitch's takes microseconds."""
+_TIMEOUT = 5.0
+_READ_ALL = 60.0
+_READ_KEYS = 500
+_ORDER = (RELAY, CONFERENCE, COPY, MGID, NODE)  # in which rows that nobody wants go
+_RETRIES = 5
+
+Row = tuple[str, Any]
+
+
+class Refused(Exception):
+    """The data plane did not take a row; what had been built for it has been taken out, and all is as it was."""
+
+
+class Broken(Exception):
+    """A change ended half way, or the data plane is gone: everything has to be made sure of."""
+
+
+class Writer:
+    """The rows of all conferences in one data plane. One caller at a time."""
+
+    def __init__(self, table: RelayTable, book: Book) -> None:
+        self.book = book
+        self.allocator = Allocator(qualities=len(KINDS))
+        self.inside: dict[Row, Any] = {}
+        self.writes = 0
+        self._table = table
+        self._rows: Rows | None = None
+        self._plan: dict[Row, Any] = {}
+        self._placed: dict[Row, Row] = {}  # where a row of the plan went
+        self._owners: dict[Row, set[Row]] = {}  # rows of the plan that want this row: streams of one source share a relay entry
+
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    async def bring(self, meeting: Meeting) -> None:
+        """Bring a meeting into this state. Raises EngineFull and Refused, with nothing changed, and Broken."""
+        placement = self.allocator.placements.get(meeting.name)
+        if (placement.meeting if placement is not None else Meeting(meeting.name, ())) != meeting:
+            await self._change(meeting)
+        placement = self.allocator.placements.get(meeting.name)
+        if placement is not None:
+            try:
+                for row in [*((COPY, key) for key in placement.copies), *((CONFERENCE, key) for key in placement.conference), *((RELAY, key) for key in placement.relay)]:
+                    await self._settle(row)
+            except Refused as error:
+                raise Broken(f"conference {meeting.name}: {error}") from None
+
+    async def _change(self, meeting: Meeting) -> None:
+        change = self.allocator.change(meeting)
+        refused: Refused | None = None
+        write = next(change, None)
+        while write is not None:
+            try:
+                await self._carry_out(write)
+            except Refused as error:
+                if refused is not None:
+                    raise Broken(f"conference {meeting.name}: {error}") from None
+                refused = error
+                try:
+                    write = change.throw(Abandoned())
+                except StopIteration:
+                    break
+                except Abandoned:  # streams had been moved already
+                    raise Broken(f"conference {meeting.name}: {error}") from None
+                continue
+            write = next(change, None)
+        if refused is not None:
+            raise refused
+
+    async def _carry_out(self, write: Write) -> None:
+        if write.action is Action.DRAIN:
+            await asyncio.sleep(DRAIN_S)
+            return
+        row = (write.table, write.key)
+        if write.action is Action.DELETE:
+            self._plan.pop(row, None)
+        else:
+            self._plan[row] = write.value
+        await self._settle(row)
+
+    async def _settle(self, row: Row) -> None:
+        """Make the data plane hold what the plan says of this row, now that addresses are what they are."""
+        wanted = self._told(row)
+        before = self._placed.get(row)
+        if wanted is not None:
+            here, value = wanted
+            if self.inside.get(here) != value:
+                await self._put(here, value)
+            self._owners.setdefault(here, set()).add(row)
+            self._placed[row] = here
+        else:
+            self._placed.pop(row, None)
+        if before is not None and (wanted is None or before != wanted[0]):
+            owners = self._owners[before]
+            owners.discard(row)
+            if not owners:
+                del self._owners[before]
+                await self._take_out(before)
+
+    def _told(self, row: Row) -> tuple[Row, Any] | None:
+        """A row of the plan in the data plane's own terms; None where there is none, or an address is missing yet."""
+        if row not in self._plan:
+            return None
+        name, key = row
+        value = self._plan[row]
+        if name == CONFERENCE:
+            return self._stream(key, value)
+        if name == COPY:
+            return self._copy(key, value)
+        if name == RELAY:
+            return self._relay(key, value)
+        return row, value
+
+    def _stream(self, source: Source, value: Replicate) -> tuple[Row, Any] | None:
+        leg = self.book.of(source, source.sender)
+        if leg is None or leg.latch.learned is None:
+            return None
+        kind, ssrc = kind_of(source.name)
+        # Each medium is a layer: the tree of "up to video" has those who get video.
+        mgid = value.mgid + min(KINDS.index(kind), value.trees - 1)
+        return (CONFERENCE, StreamKey(FiveTuple(leg.latch.learned, leg.relay), ssrc)), Tree(mgid, value.l1_xid, value.rid, value.l2_xid, value.stream)
+
+    def _copy(self, key: tuple[int, int], value: CopyTo) -> tuple[Row, Any] | None:
+        leg = self.book.of(value.source, value.receiver)
+        if leg is None or leg.latch.learned is None:
+            return None
+        return (COPY, key), Rewrite(leg.relay, leg.latch.learned)
+
+    def _relay(self, source: Source, receiver: str) -> tuple[Row, Any] | None:
+        leg, other = self.book.of(source, source.sender), self.book.of(source, receiver)
+        if leg is None or other is None or leg.latch.learned is None or other.latch.learned is None:
+            return None
+        entry = RelayEntry(FiveTuple(leg.latch.learned, leg.relay), other.relay, other.latch.learned)
+        return (RELAY, entry.key), entry
+
+    # -- single rows ---------------------------------------------------------------------------------------------
+
+    async def _put(self, row: Row, value: Any) -> None:
+        name, key = row
+        if name == RELAY:
+            result = await self._table.insert(value)
+            self._judge(name, key, result.outcome, result.detail)
+        elif name == PRUNE:
+            await self._write(pb.Update.MODIFY, row, value)
+        else:
+            await self._write(pb.Update.MODIFY if row in self.inside else pb.Update.INSERT, row, value)
+        self.inside[row] = value
+
+    async def _take_out(self, row: Row) -> None:
+        name, key = row
+        if name == RELAY:
+            result, _ = await self._table.delete(key)
+            self._judge(name, key, result.outcome, result.detail)
+        elif name != PRUNE:
+            await self._write(pb.Update.DELETE, row, None)
+        self.inside.pop(row, None)
+
+    @staticmethod
+    def _judge(name: str, key: Any, outcome: Outcome, detail: str) -> None:
+        if outcome is Outcome.UNAVAILABLE:
+            raise Broken(detail or "the data plane does not answer")
+        if outcome not in (Outcome.INSTALLED, Outcome.REMOVED, Outcome.ABSENT):
+            raise Refused(f"{name} {key}: {outcome.value}: {detail}")
+
+    async def _write(self, kind: int, row: Row, value: Any) -> None:
+        name, key = row
+        if self._rows is None:
+            raise Broken("the data plane's tables are not known yet")
+        for attempt in range(_RETRIES):
+            try:
+                update = bfrt.update_bytes(kind, self._rows.entity(name, key, value))
+                (error,) = await self._table.client.write([update], timeout=_TIMEOUT)
+            except BfrtUnavailable as unavailable:
+                raise Broken(str(unavailable)) from None
+            except (BfrtRefused, ValueError) as refused:
+                raise Refused(f"{name} {key}: {refused}") from None
+            self.writes += 1
+            if error is None or (kind == pb.Update.DELETE and error.code == bfrt.NOT_FOUND):
+                return
+            if error.code == bfrt.ALREADY_EXISTS and kind == pb.Update.INSERT and name in (CONFERENCE, COPY):
+                kind = pb.Update.MODIFY
+            elif error.code == bfrt.NOT_FOUND and kind == pb.Update.MODIFY and name in (CONFERENCE, COPY):
+                kind = pb.Update.INSERT
+            elif error.code in bfrt.RETRYABLE:
+                await asyncio.sleep(DRAIN_S * 2**attempt)
+            else:
+                raise Refused(f"{name} {key}: {error.message}")
+        raise Broken(f"{name} {key}: the data plane puts the write off again and again")
+
+    # -- making sure of everything ---------------------------------------------------------------------------------
+
+    async def adopt(self, meetings: list[Meeting]) -> list[tuple[Meeting, str]]:
+        """Take over what the data plane holds and bring it to these meetings; those for which there was no room, with the reason.
+
+        Raises Broken, SchemaError for a data plane without these tables, BfrtUnavailable, BfrtRefused and DataPlaneUnavailable.
+        """
+        schema = self._table.client.schema
+        if schema is None:
+            raise BfrtUnavailable("the data plane is not connected")
+        self._rows = rows = Rows(schema)
+        found = list(rows.found(await self._table.client.read(rows.everything(), timeout=_READ_ALL)))
+        self.inside = {(one.table, one.key): one.value for one in found}
+        self.inside |= {(RELAY, key): entry for key, entry in (await self._table.entries()).items() if self.book.owns(key.dst)}
+        self._plan, self._placed, self._owners = {}, {}, {}
+        self.allocator = Allocator(qualities=len(KINDS))
+        held = _Held(self.allocator, found)
+        left_out = []
+        for meeting in meetings:
+            try:
+                await self.bring(meeting)
+            except (EngineFull, Refused) as error:
+                left_out.append((meeting, str(error)))
+        await asyncio.sleep(DRAIN_S)
+        unwanted = [row for row in self.inside if row not in self._owners and row[0] != PRUNE]
+        try:
+            for row in sorted(unwanted, key=lambda row: _ORDER.index(row[0])):
+                await self._take_out(row)
+        except Refused as error:
+            raise Broken(str(error)) from None
+        held.give_back()
+        log.info("conferences: %d carried on, %d rows found, %d of them taken out", len(meetings) - len(left_out), len(found), len(unwanted))
+        return left_out
+
+    # -- counters ------------------------------------------------------------------------------------------------
+
+    async def counts(self, rows: list[Row]) -> dict[Row, int]:
+        """Packets counted by rows that are in. Raises BfrtUnavailable, BfrtRefused and DataPlaneUnavailable."""
+        counted: dict[Row, int] = {}
+        asked = [row for row in rows if row[0] in (CONFERENCE, COPY)]
+        for start in range(0, len(asked) if self._rows is not None else 0, _READ_KEYS):
+            assert self._rows is not None
+            entities = [self._rows.entity(*row) for row in asked[start : start + _READ_KEYS]]
+            for one in self._rows.found(await self._table.client.read(entities, timeout=_TIMEOUT)):
+                counted[one.table, one.key] = one.packets
+        relayed = [key for name, key in rows if name == RELAY]
+        if relayed:
+            counted |= {(RELAY, key): stats.packets for key, stats in (await self._table.stats(relayed)).items()}
+        return counted
+
+    def rows_of(self, name: str) -> Iterator[tuple[Source, str | None, Row]]:
+        """What is in for a conference: (stream, receiver of a copy or relay entry, row)."""
+        placement = self.allocator.placements.get(name)
+        if placement is None:
+            return
+        for source in placement.conference:
+            if (row := self._placed.get((CONFERENCE, source))) is not None:
+                yield source, None, row
+        for key, copy in placement.copies.items():
+            if (row := self._placed.get((COPY, key))) is not None:
+                yield copy.source, copy.receiver, row
+        for source, receiver in placement.relay.items():
+            if (row := self._placed.get((RELAY, source))) is not None:
+                yield source, receiver, row
+
+
+class _Held:
+    """Numbers that rows which were found use: kept from an allocator until those rows are gone."""
+
+    def __init__(self, allocator: Allocator, found: list[Found]) -> None:
+        self._room = room = allocator.room
+        trees = {one.key for one in found if one.table == MGID} | {one.value.mgid for one in found if one.table == CONFERENCE}
+        nodes = {one.key for one in found if one.table == NODE}
+        streams = {one.key[0] for one in found if one.table == COPY} | {one.value.stream for one in found if one.table == CONFERENCE}
+        self._halves: list[Slot] = []
+        free: list[Slot] = []
+        top = 0
+        while top < max(trees, default=0):
+            # Sets come in order, each with both of its halves.
+            pair = [room.half(room.qualities, 0), room.half(room.qualities, 1)]
+            used = any(pair[0].base <= mgid < pair[0].base + room.qualities for mgid in trees)
+            (self._halves if used else free).extend(pair)
+            top = pair[0].base + room.qualities - 1
+        for slot in reversed(free):
+            room.give_half(slot)
+        self._nodes = self._take(max(nodes, default=0), nodes)
+        self._streams = [self._stream(number) for number in range(1, max(streams, default=0) + 1)]
+        for number, source in zip(range(len(self._streams), 0, -1), reversed(self._streams[:])):
+            if number not in streams:
+                room.forget(source.meeting, set())
+                self._streams.remove(source)
+
+    def _take(self, last: int, used: set[int]) -> list[int]:
+        taken = [self._room.node() for _ in range(last)]
+        for number in reversed(taken):
+            if number not in used:
+                self._room.give_node(number)
+        return [number for number in taken if number in used]
+
+    def _stream(self, number: int) -> Source:
+        source = Source(f"/{number}", "", "")  # no conference has such a name
+        self._room.stream(source)
+        return source
+
+    def give_back(self) -> None:
+        """The rows are gone."""
+        for slot in reversed(self._halves):
+            self._room.give_half(slot)
+        for number in reversed(self._nodes):
+            self._room.give_node(number)
+        for source in reversed(self._streams):
+            self._room.forget(source.meeting, set())

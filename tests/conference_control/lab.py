@@ -1,0 +1,212 @@
+"""Participants with real sockets, and the agent and the softswitch as processes, for end-to-end tests of conferences."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import select
+import shutil
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from tests.lab.processes import API_PORT, CONTROL_PORT, GRPC_PORT, ROOT, Process, open_socket
+from tests.lab.topology import BPF, EDGE_INTERFACES, EDGE_IP, LabError, Topology, run
+
+PORTS = "20000-20999"
+_RCVBUFFORCE = 33
+_GAP_S = 0.005
+_LEAST = 40_000  # below, phones' ports are swallowed
+_ssrcs = itertools.count(0x1000)
+
+
+class Party:
+    """A participant: one socket that sends numbered RTP to its relay address, and notes every packet that comes."""
+
+    def __init__(self, topology: Topology, host: str, name: str, port: int = 0) -> None:
+        self.name, self.host = name, host
+        self.ssrc = next(_ssrcs)
+        self.sent = 0
+        self.got: dict[int, list[int]] = {}  # SSRC -> numbers, as they came
+        self.rtcp: list[bytes] = []
+        self.sources: set[tuple[str, int]] = set()
+        self.relay: tuple[str, int] | None = None
+        self.socket = open_socket(topology, host, socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, 8 << 20)
+        self.socket.bind(("0.0.0.0", port or _LEAST + self.ssrc % 1000))
+        self._talking = threading.Event()
+        self._over = threading.Event()
+        self._sender = threading.Thread(target=self._send, daemon=True)
+        self._receiver = threading.Thread(target=self._receive, daemon=True)
+        self._sender.start()
+        self._receiver.start()
+
+    def talk(self, relay: str) -> None:
+        """Send to this address from now on."""
+        host, _, port = relay.rpartition(":")
+        self.relay = host, int(port)
+        self._talking.set()
+
+    def hush(self) -> None:
+        """Send no more, and wait until what was sent has arrived."""
+        self._talking.clear()
+        time.sleep(0.1)
+
+    def close(self) -> None:
+        self._over.set()
+        self._talking.set()
+        self._sender.join()
+        self._receiver.join()
+        self.socket.close()
+
+    def _send(self) -> None:
+        while True:
+            self._talking.wait()
+            if self._over.is_set():
+                return
+            assert self.relay is not None
+            packet = struct.pack("!BBHIII", 0x80, 96, self.sent & 0xFFFF, self.sent * 160, self.ssrc, self.sent) + bytes(156)
+            self.socket.sendto(packet, self.relay)
+            self.sent += 1
+            time.sleep(_GAP_S)
+
+    def _receive(self) -> None:
+        while not self._over.is_set():
+            if not select.select([self.socket], [], [], 0.05)[0]:
+                continue
+            data, source = self.socket.recvfrom(2048)
+            if 192 <= data[1] <= 223:
+                self.rtcp.append(data)
+                continue
+            ssrc, number = struct.unpack_from("!II", data, 8)
+            self.sources.add(source)
+            self.got.setdefault(ssrc, []).append(number)
+
+    def heard(self, other: Party) -> list[int]:
+        """The numbers of another's packets, as they came."""
+        return self.got.get(other.ssrc, [])
+
+    def await_hearing(self, *others: Party, seconds: float = 5.0) -> None:
+        """Wait until packets of all of these have come. Raises LabError."""
+        deadline = time.monotonic() + seconds
+        before = {other.ssrc: len(self.heard(other)) for other in others}
+        while time.monotonic() < deadline:
+            if all(len(self.heard(other)) > before[other.ssrc] + 2 for other in others):
+                return
+            time.sleep(0.01)
+        raise LabError(f"{self.name} does not hear {[other.name for other in others if len(self.heard(other)) <= before[other.ssrc] + 2]}")
+
+
+def unbroken(numbers: list[int]) -> bool:
+    """Whether these are consecutive numbers, each once and in order."""
+    return bool(numbers) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+class Bridge:
+    """Softswitch and agent on the edge host, with conferences."""
+
+    def __init__(self, topology: Topology, work: Path) -> None:
+        self.topology, self.work = topology, work
+        self.config = work / "shunt.yaml"
+        self.pin_dir = BPF / topology.prefix
+        python = [sys.executable, "-m", "shunt.cli.main"]
+        env = {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}", "PYTHONUNBUFFERED": "1"}
+        self.agent = Process(topology, "edge", "agent", [*python, "run", "-c", str(self.config)], work / "agent.log", env)
+        self.softswitch = Process(topology, "edge", "softswitch", [*python, "softswitch", "-c", str(self.config)], work / "softswitch.log", env)
+        self.parties: list[Party] = []
+        self.settings: dict = {
+            "control": {"listen": [f"udp:127.0.0.1:{CONTROL_PORT}"]},
+            "builtin_relay": {"addresses": [EDGE_IP], "ports": "35000-36000"},
+            "data_plane": {"target": f"127.0.0.1:{GRPC_PORT}"},
+            "conference": {"address": EDGE_IP, "ports": PORTS, "state": str(work / "conferences"), "timeout": 60},
+            "softswitch": {
+                "interfaces": list(EDGE_INTERFACES), "listen": [f"127.0.0.1:{GRPC_PORT}"], "capacity": 1000, "conference_copies": 400, "pin_dir": str(self.pin_dir),
+            },
+        }  # fmt: skip
+
+    def start(self) -> None:
+        self.config.write_text(yaml.safe_dump(self.settings))
+        self.softswitch.start().await_listening("tcp", GRPC_PORT, 30)
+        self.start_agent()
+
+    def start_agent(self) -> None:
+        self.agent.start().await_listening("tcp", API_PORT, 30)
+
+    def dismiss(self) -> None:
+        """Close all parties' sockets."""
+        for party in self.parties:
+            party.close()
+        self.parties.clear()
+
+    def stop(self) -> None:
+        self.dismiss()
+        self.agent.stop()
+        self.softswitch.stop()
+        shutil.rmtree(self.pin_dir, ignore_errors=True)
+
+    def party(self, host: str, name: str) -> Party:
+        made = Party(self.topology, host, name)
+        self.parties.append(made)
+        return made
+
+    def ask(self, method: str, path: str) -> dict:
+        """A request to the REST API. Raises LabError with its words when it fails."""
+        return json.loads(self._command(["curl", "-sS", "--fail-with-body", "-X", method, "-H", "X-Shunt-Command: 1", f"http://127.0.0.1:{API_PORT}{path}"]))
+
+    def _command(self, argv: list[str]) -> str:
+        return run(*self.topology.enter("edge", *argv))
+
+    def conference(self, name: str = "room") -> dict:
+        return self.ask("GET", f"/v1/conferences/{name}")
+
+    def shunt(self, *argv: str) -> str:
+        """The output of a `shunt` command on the edge host."""
+        env = f"PYTHONPATH={ROOT / 'agent'}:{ROOT / 'softswitch'}"
+        return self._command(["env", env, sys.executable, "-m", "shunt.cli.main", *argv])
+
+    def join(self, party: Party, name: str = "room", **more: str) -> str:
+        """Let a party in; the result is the relay address of its audio."""
+        query = "&".join(f"{key}={value}" for key, value in {"name": party.name, **more}.items())
+        answer = self.ask("POST", f"/v1/conferences/{name}/participants?{query}")
+        return answer["media"][0]["relay"]
+
+    def leave(self, party: Party, name: str = "room") -> None:
+        self.ask("DELETE", f"/v1/conferences/{name}/participants/{party.name}")
+
+    def await_design(self, design: str, name: str = "room", seconds: float = 5.0) -> dict:
+        """Wait until a conference is laid out so. Raises LabError."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = self.conference(name)
+            if found["design"] == design and not found["problem"]:
+                return found
+            if time.monotonic() > deadline:
+                raise LabError(f"{name} is {found['design']} ({found['problem']}), not {design}:\n{self.agent.tail()}")
+            time.sleep(0.02)
+
+    def await_ready(self, seconds: float = 10.0) -> None:
+        """Wait until conferences can be joined. Raises LabError."""
+        deadline = time.monotonic() + seconds
+        while self.conference()["problem"]:
+            if time.monotonic() > deadline:
+                raise LabError(f"{self.conference()['problem']}\n{self.agent.tail()}")
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def bridge(work: Path) -> Iterator[Bridge]:
+    """A running bridge without conferences; everything is gone afterwards."""
+    with Topology("conf") as topology:
+        made = Bridge(topology, work)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()

@@ -1,0 +1,177 @@
+"""Conferences with real processes: RTP over real sockets, one participant behind a NAT, every packet accounted for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conference_control.lab import Bridge, Party, bridge, unbroken
+from tests.lab.processes import ROOT
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP"),
+    pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl"),
+    pytest.mark.skipif(not (ROOT / "softswitch/shunt_softswitch/obj/relay.o").exists(), reason="needs the built XDP programs: make build"),
+]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
+    with bridge(tmp_path_factory.mktemp("bridge")) as made:
+        yield made
+
+
+@pytest.fixture
+def room(running: Bridge) -> Iterator[Bridge]:
+    """A bridge with an empty conference `room`."""
+    running.ask("POST", "/v1/conferences?name=room")
+    running.await_ready()
+    yield running
+    running.dismiss()
+    if running.ask("GET", "/v1/conferences")["conferences"]:
+        running.ask("DELETE", "/v1/conferences/room")
+
+
+def enter(room: Bridge, host: str, name: str, **more: str) -> Party:
+    party = room.party(host, name)
+    party.talk(room.join(party, **more))
+    return party
+
+
+def three(room: Bridge) -> list[Party]:
+    """Three who hear each other: behind the NAT, and two in the open."""
+    parties = [enter(room, host, name) for host, name in (("caller", "ann"), ("callee", "bob"), ("natcaller", "cem"))]
+    room.await_design("NRA")
+    for one in parties:
+        one.await_hearing(*(other for other in parties if other is not one))
+    return parties
+
+
+def accounted(parties: list[Party]) -> None:
+    """Everybody has heard each other without a gap to the end, each packet once, and never itself."""
+    for one in parties:
+        one.hush()
+    time.sleep(0.1)
+    for one in parties:
+        assert one.ssrc not in one.got, f"{one.name} hears itself"
+        for other in parties:
+            if other is not one:
+                numbers = one.heard(other)
+                assert unbroken(numbers), f"{one.name} of {other.name}: {numbers[:3]}..{numbers[-3:]}, {len(numbers)} of {numbers[-1] - numbers[0] + 1 if numbers else 0}"
+                assert numbers[-1] == other.sent - 1, f"{one.name} of {other.name}: the last is {numbers[-1]} of {other.sent}"
+
+
+def test_three_hear_each_other_once(room: Bridge) -> None:
+    parties = three(room)
+    time.sleep(0.5)
+    accounted(parties)
+    assert all(len(one.heard(other)) > 80 for one in parties for other in parties if one is not other)
+    # Copies come from the address that the receiver sends to: a NAT lets nothing else in.
+    assert all(one.sources == {one.relay} for one in parties)
+    look = room.conference()
+    copied = {(flow["sender"], flow["receiver"]): flow["packets"] for flow in look["flows"]}
+    assert set(copied) == {(other.name, one.name) for one in parties for other in parties if one is not other} and min(copied.values()) > 80
+    natted = next(one for one in look["participants"] if one["name"] == "cem")
+    assert natted["media"][0]["source"].startswith("198.18.3.2:"), "the NAT's address was learned"
+
+
+def test_two_are_relayed_and_a_third_makes_a_tree_and_back(room: Bridge) -> None:
+    ann, bob = enter(room, "caller", "ann"), enter(room, "natcaller", "bob")
+    room.await_design("two-party")
+    ann.await_hearing(bob)
+    bob.await_hearing(ann)
+    cem = enter(room, "callee", "cem")
+    room.await_design("NRA")
+    ann.await_hearing(cem)
+    cem.await_hearing(ann, bob)
+    ann.await_hearing(bob)
+    room.leave(cem)
+    found = room.await_design("two-party")
+    assert {one["name"] for one in found["participants"]} == {"ann", "bob"}
+    ann.await_hearing(bob)
+    time.sleep(0.2)
+    heard = len(ann.heard(cem)), len(cem.heard(ann))
+    time.sleep(0.2)
+    assert (len(ann.heard(cem)), len(cem.heard(ann))) == heard, "who has left hears nothing, and is not heard"
+    accounted([ann, bob])
+    assert unbroken(ann.heard(cem)) and unbroken(cem.heard(ann)) and unbroken(cem.heard(bob))
+
+
+def test_joins_and_leaves_lose_nothing_for_the_others(room: Bridge) -> None:
+    parties = three(room)
+    for turn in range(3):
+        guest = enter(room, "callee", f"guest{turn}")
+        parties[0].await_hearing(guest)
+        guest.await_hearing(*parties)
+        room.leave(guest)
+        guest.hush()
+        assert all(unbroken(guest.heard(one)) and unbroken(one.heard(guest)) for one in parties)
+    accounted(parties)
+
+
+def test_qualities_change_trees_and_lose_nothing(room: Bridge) -> None:
+    """Video for one receiver of one sender less: RA-SR, then RA-R, and back; audio never misses a packet."""
+    parties = [enter(room, host, name, media="audio,video") for host, name in (("caller", "ann"), ("callee", "bob"), ("natcaller", "cem"))]
+    ann, bob, cem = parties
+    room.await_design("NRA")
+    video = room.party("caller", "ann's camera")
+    video.talk(next(leg["relay"] for one in room.conference()["participants"] if one["name"] == "ann" for leg in one["media"] if leg["medium"] == "video"))
+    cameras = [video]
+    for one in (bob, cem):
+        camera = room.party(one.host, f"{one.name}'s camera")
+        camera.talk(next(leg["relay"] for p in room.conference()["participants"] if p["name"] == one.name for leg in p["media"] if leg["medium"] == "video"))
+        cameras.append(camera)
+    for camera in cameras:
+        camera.await_hearing(*(other for other in cameras if other is not camera))
+    room.ask("POST", "/v1/conferences/room/quality?sender=ann&receiver=cem&quality=audio")
+    room.await_design("RA-SR")
+    cameras[1].await_hearing(video)
+    cameras[2].await_hearing(cameras[1])
+    before = len(cameras[2].heard(video))
+    time.sleep(0.2)
+    assert len(cameras[2].heard(video)) == before, "cem gets no picture of ann"
+    room.ask("POST", "/v1/conferences/room/quality?sender=bob&receiver=cem&quality=audio")
+    room.await_design("RA-R")
+    room.ask("POST", "/v1/conferences/room/quality?sender=ann&receiver=cem&quality=screen")
+    room.ask("POST", "/v1/conferences/room/quality?sender=bob&receiver=cem&quality=screen")
+    room.await_design("NRA")
+    cameras[2].await_hearing(video, cameras[1])
+    accounted(parties)
+    for camera in cameras:
+        camera.hush()
+    assert unbroken(cameras[1].heard(video)) and unbroken(cameras[0].heard(cameras[1])) and unbroken(cameras[0].heard(cameras[2]))
+
+
+def test_the_agent_is_killed_and_comes_back(room: Bridge) -> None:
+    parties = three(room)
+    room.agent.kill()
+    time.sleep(0.3)
+    for one in parties:
+        one.await_hearing(*(other for other in parties if other is not one))
+    room.start_agent()
+    room.await_ready()
+    found = room.await_design("NRA")
+    assert {one["name"]: one["present"] for one in found["participants"]} == {"ann": True, "bob": True, "cem": True}
+    # Three streams, six rewrites, a tree and its three nodes: all are laid out anew, and the old ones go.
+    room.agent.await_log("1 carried on, 13 rows found, 13 of them taken out")
+    guest = enter(room, "callee", "guest")
+    guest.await_hearing(*parties)
+    parties[2].await_hearing(guest)
+    room.leave(guest)
+    room.agent.kill()
+    room.start_agent()
+    room.await_ready()
+    assert room.agent.log.read_text().count("1 carried on, 13 rows found, 13 of them taken out") == 2, "nothing was left behind"
+    accounted(parties)
+    room.ask("DELETE", "/v1/conferences/room")
+    assert room.ask("GET", "/v1/conferences")["conferences"] == []
+    time.sleep(0.3)
+    room.agent.kill()
+    room.start_agent()
+    room.agent.await_log("0 carried on, 0 rows found")
