@@ -214,8 +214,8 @@ def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], 
         above = [cpu_ns(found[name]) - cpu_ns(found[FLOOR]) for found in complete if name in found and FLOOR in found]
         figures[name] = {"cpu_ns": spread(costs), "above_floor_ns": spread(above) if above else None, "p50_ns": spread(delays[0.5]), "p99_ns": spread(delays[0.99]), "lost": lost, "sent": sent}
         figures[name]["kept_up"] = all(found[name]["sent"] >= KEPT_UP * found[name]["offered"] for found in complete if name in found)
-        if not figures[name]["kept_up"]:
-            remarks.append(f"the generator did not keep up at {BASE_PPS:,} packets/s with {name}: it was held up by other work on its core")
+    if held_up := [name for name, one in figures.items() if not one["kept_up"]]:
+        remarks.append(f"the generator did not keep up at {BASE_PPS:,} packets/s with {', '.join(held_up)}: it was held up by other work on its core")
     if "shunt" in figures:
         for name in figures:
             pairs = [(cpu_ns(f[name]), cpu_ns(f["shunt"]), (cpu_ns(f["direct-before"]) + cpu_ns(f["direct-after"])) / 2) for f in complete if name in f and "shunt" in f]
