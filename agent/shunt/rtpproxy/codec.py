@@ -240,7 +240,7 @@ def parse_command(body: bytes, cookie: bytes | None = None) -> Command:
     args = [(at, token.decode("latin-1")) for at, token in main[1:]]
     base = {"raw": raw, "cookie": cookie, "verb": verb, "modifiers": modifiers, "subcommands": subcommands}
     if verb in ("U", "L"):
-        flags = _parse_media_modifiers(modifiers, position + 1, raw)
+        flags = _media_modifiers(modifiers, position + 1, raw)
         return Command(flags=flags, **base, **_media_arguments(verb, args, raw))
     flags = Modifiers(letters=frozenset(c.upper() for c in modifiers if c.isascii() and c.isalpha()))
     if verb == "D":
@@ -353,8 +353,23 @@ def _media_arguments(verb: str, args: list[tuple[int, str]], raw: bytes) -> dict
     return fields
 
 
-def _parse_media_modifiers(text: str, base: int, raw: bytes) -> Modifiers:
+def _media_modifiers(text: str, base: int, raw: bytes) -> Modifiers:
     """The modifiers of U and L; `base` is the offset of the text in the command, for error positions."""
+    known = _known_modifiers.get(text)
+    if known is None:
+        known = _parse_media_modifiers(text, base, raw)
+        if len(_known_modifiers) >= _MODIFIERS_KEPT:
+            _known_modifiers.clear()
+        _known_modifiers[text] = known
+    return known
+
+
+_MODIFIERS_KEPT = 512
+# A SIP server says the same few with every call.
+_known_modifiers: dict[str, Modifiers] = {}
+
+
+def _parse_media_modifiers(text: str, base: int, raw: bytes) -> Modifiers:
     if not text:
         return _NO_MODIFIERS
     letters: set[str] = set()
