@@ -18,9 +18,10 @@ from pathlib import Path
 import yaml
 
 from tests.lab.processes import API_PORT, CONTROL_PORT, GRPC_PORT, ROOT, Process, open_socket
-from tests.lab.topology import BPF, EDGE_INTERFACES, EDGE_IP, LabError, Topology, run
+from tests.lab.topology import BPF, CALLEE_IP, CALLER_IP, EDGE_INTERFACES, EDGE_IP, LabError, Topology, run
 
 PORTS = "20000-20999"
+SIP_PORT = 5070
 _RCVBUFFORCE = 33
 _GAP_S = 0.005
 _LEAST = 40_000  # below, phones' ports are swallowed
@@ -125,7 +126,10 @@ class Bridge:
             "control": {"listen": [f"udp:127.0.0.1:{CONTROL_PORT}"]},
             "builtin_relay": {"addresses": [EDGE_IP], "ports": "35000-36000"},
             "data_plane": {"target": f"127.0.0.1:{GRPC_PORT}"},
-            "conference": {"address": EDGE_IP, "ports": PORTS, "state": str(work / "conferences"), "timeout": 60},
+            "conference": {
+                "address": EDGE_IP, "ports": PORTS, "state": str(work / "conferences"), "timeout": 60,
+                "sip": f"udp:{EDGE_IP}:{SIP_PORT}", "sip_allow": ["198.18.0.0/16"],
+            },
             "softswitch": {
                 "interfaces": list(EDGE_INTERFACES), "listen": [f"127.0.0.1:{GRPC_PORT}"], "capacity": 1000, "conference_copies": 400, "pin_dir": str(self.pin_dir),
             },
@@ -210,3 +214,62 @@ def bridge(work: Path) -> Iterator[Bridge]:
             yield made
         finally:
             made.stop()
+
+
+class Phone:
+    """A SIP phone of few words: it calls a conference, and its party sends to the address of the answer."""
+
+    def __init__(self, bridge: Bridge, host: str, name: str) -> None:
+        self.party = bridge.party(host, name)
+        self._name = name
+        self._ip = {"caller": CALLER_IP, "callee": CALLEE_IP}[host]
+        self._socket = open_socket(bridge.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((self._ip, 0))
+        self._socket.settimeout(5)
+        self._port = self._socket.getsockname()[1]
+        self._to = ""
+        self._cseq = 0
+        self._room = ""
+
+    def call(self, conference: str, media: str = "m=audio {port} RTP/AVP 0\r\n") -> int:
+        """INVITE, and ACK of the answer; the final status. With 200 the party talks."""
+        self._room = conference
+        port = self.party.socket.getsockname()[1]
+        sdp = f"v=0\r\no=- 1 1 IN IP4 {self._ip}\r\ns=-\r\nc=IN IP4 {self._ip}\r\nt=0 0\r\n" + media.format(port=port)
+        self._send("INVITE", sdp)
+        answer = self._final()
+        self._to = next(line for line in answer.splitlines() if line.lower().startswith("to:"))[3:].strip()
+        self._send("ACK", new=False)
+        status = int(answer.split()[1])
+        if status == 200:
+            words = next(line for line in answer.splitlines() if line.startswith("m=audio")).split()
+            self.party.talk(f"{EDGE_IP}:{words[1]}")
+        return status
+
+    def bye(self) -> int:
+        """Hang up; the status of the answer. The party falls silent."""
+        self._send("BYE")
+        status = int(self._final().split()[1])
+        self.party.hush()
+        return status
+
+    def receive(self) -> str:
+        """The next message."""
+        return self._socket.recv(4096).decode()
+
+    def _final(self) -> str:
+        while True:
+            text = self.receive()
+            if text.startswith("SIP/2.0") and not text.startswith("SIP/2.0 1"):
+                return text
+
+    def _send(self, method: str, body: str = "", *, new: bool = True) -> None:
+        self._cseq += new
+        uri = f"sip:{self._room}@{EDGE_IP}:{SIP_PORT}"
+        lines = [
+            f"{method} {uri} SIP/2.0", f"Via: SIP/2.0/UDP {self._ip}:{self._port};branch=z9hG4bK{self.party.ssrc}{method}{self._cseq};rport", "Max-Forwards: 70",
+            f"From: <sip:{self._name}@{self._ip}>;tag={self.party.ssrc}", f"To: {self._to or f'<{uri}>'}", f"Call-ID: {self.party.ssrc}@{self._ip}",
+            f"CSeq: {self._cseq} {method}", f"Contact: <sip:{self._name}@{self._ip}:{self._port}>",
+            *(["Content-Type: application/sdp"] if body else []), f"Content-Length: {len(body)}",
+        ]  # fmt: skip
+        self._socket.sendto(("\r\n".join(lines) + "\r\n\r\n" + body).encode(), (EDGE_IP, SIP_PORT))

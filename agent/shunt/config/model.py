@@ -310,6 +310,8 @@ class Config(Section):
             yield ("control", "listen", i), SocketAddress.parse(text)
         if self.hep is not None:
             yield ("hep", "listen"), SocketAddress.parse(self.hep.listen)
+        if self.conference is not None and self.conference.sip is not None:
+            yield ("conference", "sip"), SocketAddress.parse(self.conference.sip)
         yield ("api", "listen"), _as_socket(self.api.listen)
         if self.softswitch is not None:
             for i, text in enumerate(self.softswitch.listen):

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
 from shunt.bfrt.schema import SchemaError
@@ -21,12 +21,16 @@ from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.sockets import Sockets
 from shunt.conference.control.writer import Broken, Refused, Row, Writer
 from shunt.conference.engine import EngineFull
+from shunt.config.values import SocketAddress
 from shunt.learning.latch import LatchPolicy, Verdict
 from shunt.learning.scanners import Scanners
 from shunt.net import FiveTuple
 from shunt.offload import REBIND_SILENCE_MS, SprayGuard
 from shunt.tables.entry import LearnNotice, MediaRange
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
+
+if TYPE_CHECKING:
+    from shunt.conference.control.focus import Focus
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +56,12 @@ class Conferences:
         self._writer: Writer | None = None
         self._spray = SprayGuard()
         self._sockets = Sockets(self.book)
+        self._focus: Focus | None = None
         self._dirty: dict[str, None] = {}
         self._unsure = True
         self._wake = asyncio.Event()
         self._new_ssrc: dict[int, float] = {}
+        self.on_left: Callable[[str, str], None] = lambda conference, participant: None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- running -------------------------------------------------------------------------------------------------
@@ -89,6 +95,11 @@ class Conferences:
         for conference in self.book:
             for participant in conference.participants.values():
                 self._sockets.open(participant)
+        if self.settings.sip is not None:
+            from shunt.conference.control.focus import Focus
+
+            self._focus = Focus(SocketAddress.parse(self.settings.sip), self.settings.sip_allow, self)
+            await self._focus.start()
         self._spawn(self._work())
         self._spawn(self._poll())
 
@@ -97,6 +108,8 @@ class Conferences:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._focus is not None:
+            await self._focus.stop()
         self._sockets.close_all()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -302,7 +315,7 @@ class Conferences:
                     stat = stats.get(row[1])
                     if stat is not None and stat.ssrc and stat.packets:
                         self._heard_ssrc(conference, participant, leg, stat.ssrc)
-            if now - participant.heard > self.settings.timeout:
+            if not participant.held and now - participant.heard > self.settings.timeout:
                 log.info("conference %s: %s has sent nothing for %d s and is taken out", conference.name, participant.name, self.settings.timeout)
                 with contextlib.suppress(ConferenceError):
                     self.leave(conference.name, participant.name)
@@ -330,7 +343,21 @@ class Conferences:
             self._new_ssrc.pop(leg.relay.port, None)
         self._touch(name)
         log.info("conference %s: %s leaves", name, participant)
+        self.on_left(name, participant)
         return {"conference": name, "left": participant}
+
+    def renew(self, name: str, participant: str, addresses: list[bytes] | None, held: bool) -> None:
+        """Signalling speaks of a participant again: other addresses (None: the same), on hold or not. Raises ConferenceError."""
+        conference = self.book.get(name)
+        one = conference.participant(participant)
+        one.held, one.heard = held, self.clock()
+        if addresses is not None:
+            for leg in one.legs.values():
+                leg.latch.trusted = set(addresses)
+                leg.latch.forget(self.clock(), quarantine=True)
+                leg.ssrcs = []
+            self.book.keep(conference)
+            self._touch(name)
 
     def end(self, name: str) -> dict[str, Any]:
         """Raises ConferenceError."""

@@ -35,7 +35,7 @@ _FORMAT = 1
 
 
 class ConferenceError(Exception):
-    """What was asked for cannot be done; status is HTTP's: 404 not there, 409 there already or full, 400 nonsense."""
+    """What was asked for cannot be done; status is HTTP's, or SIP's where a call is refused: 404 not there, 409 there already or full, 400 nonsense."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -61,6 +61,7 @@ class Participant:
     name: str
     legs: dict[str, Leg]
     heard: float
+    held: bool = False  # on hold: not expected to send
 
     @property
     def present(self) -> bool:
@@ -70,11 +71,16 @@ class Participant:
 
 @dataclass(slots=True)
 class Conference:
-    """One conference. qualities: (sender, receiver) -> level in KINDS, where it is not all of them."""
+    """One conference.
+
+    qualities: (sender, receiver) -> level in KINDS, where it is not all of them. formats: what those who dial in have to
+    send of each medium, [payload type, rtpmap, fmtp].
+    """
 
     name: str
     participants: dict[str, Participant] = field(default_factory=dict)
     qualities: dict[tuple[str, str], int] = field(default_factory=dict)
+    formats: dict[str, list[str]] = field(default_factory=dict)
     problem: str = ""
 
     def participant(self, name: str) -> Participant:
@@ -271,6 +277,7 @@ class Book:
                     },
                 } for one in conference.participants.values()
             ],
+            "formats": conference.formats,
             "qualities": [[*pair, KINDS[level]] for pair, level in conference.qualities.items()],
         }
         path = self._file(conference.name)
@@ -314,6 +321,7 @@ class Book:
                         latch.take(Endpoint.parse(given["learned"]), ssrcs[-1] if ssrcs else 0, 0)
                     legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs)
                 conference.participants[item["name"]] = Participant(item["name"], legs, now)
+            conference.formats = {str(kind): [str(part) for part in format_] for kind, format_ in body["formats"].items()}
             conference.qualities = {(sender, receiver): KINDS.index(quality) for sender, receiver, quality in body["qualities"]}
         except (ValueError, KeyError, TypeError, AttributeError):
             for port in claimed:

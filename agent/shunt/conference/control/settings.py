@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
 
 from pydantic import Field
 
 from shunt.config.section import Location, Section
-from shunt.config.values import AbsolutePath, MediaAddress, PortRange, Ports
+from shunt.config.values import AbsolutePath, MediaAddress, Network, PortRange, Ports, UdpSocket
 
 
 class Conference(Section):
@@ -17,6 +18,10 @@ class Conference(Section):
     ports: Ports = Field(default=PortRange(20000, 29999), description="UDP ports for participants, inclusive: two for each medium of each participant; starts at an even port.")
     state: AbsolutePath = Field(default="/var/lib/shunt/conferences", description="Folder in which conferences are kept for a restart of the agent, a file for each; it is made if need be.")
     timeout: int = Field(default=60, ge=5, le=86400, description="Seconds without a packet after which a participant is taken out.")
+    sip: UdpSocket | None = Field(default=None, description="udp:ADDRESS:PORT on which SIP calls to sip:CONFERENCE@ADDRESS are taken from the SIP server; absent: no dial-in.")
+    sip_allow: list[Network] = Field(
+        default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")], description="Networks from which SIP is taken: the SIP server's, which says who may call."
+    )
 
     def problems(self, data_plane: bool, shared: bool) -> Iterator[tuple[Location, str]]:
         """What is wrong with the rest of the file: without a data plane, or with a journal that another agent shares."""

@@ -1,0 +1,203 @@
+"""SIP dial-in: an INVITE to a conference's URI is answered with relay addresses of its own, a BYE leaves (RFC 4579's focus, its least part).
+
+Packets are not transcoded and payload types not rewritten: who comes first settles each medium's format, and who cannot
+take it gets 488. The SIP server stands in front: requests are taken from configured networks alone, and it authenticates.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+import time
+from collections.abc import Sequence
+
+from aiosipua import ConnectionData, IncomingCall, MediaDescription, Origin, SdpMessage, SipRequest, SipResponse, SipUAS, UdpSipTransport, parse_uri
+
+from shunt import __version__
+from shunt.conference.control.manager import Conferences
+from shunt.conference.control.model import Conference, ConferenceError, Participant
+from shunt.config.values import IPNetwork, SocketAddress
+
+log = logging.getLogger(__name__)
+
+_PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
+_DIRECTIONS = {"sendrecv": "sendrecv", "sendonly": "recvonly", "recvonly": "sendonly", "inactive": "inactive"}
+_UNWANTED = re.compile(r"[^A-Za-z0-9_.@+-]")
+
+
+class Focus:
+    """A SIP user agent that conferences are dialled at."""
+
+    def __init__(self, listen: SocketAddress, allow: Sequence[IPNetwork], conferences: Conferences) -> None:
+        """allow: networks from which requests are taken; from elsewhere they are ignored."""
+        self._allow = tuple(allow)
+        self._conferences = conferences
+        self._transport = UdpSipTransport(local_addr=(listen.host, listen.port))
+        self._uas = SipUAS(self._transport, user_agent=f"shunt/{__version__}")
+        self._uas.on_invite = self._invited
+        self._uas.on_reinvite = self._invited_again
+        self._uas.on_bye = lambda call, request: self._gone(call)
+        self._uas.on_ack_timeout = self._gone
+        self._calls: dict[tuple[str, str], IncomingCall] = {}  # by conference and participant
+        self._seats: dict[str, tuple[str, str]] = {}  # by Call-ID
+        self._addresses: dict[str, list[bytes]] = {}  # of the last offer, by Call-ID
+        conferences.on_left = self._left
+
+    async def start(self) -> None:
+        """Listen. Raises OSError."""
+        await self._uas.start()
+        inner = self._transport.on_message
+
+        def checked(message: SipRequest | SipResponse, addr: tuple[str, int]) -> None:
+            source = ipaddress.ip_address(addr[0])
+            if inner is not None and any(source in network for network in self._allow):
+                inner(message, addr)
+
+        self._transport.on_message = checked
+
+    async def stop(self) -> None:
+        """Listen no more; calls stay, and their media goes on."""
+        await self._uas.stop()
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def _invited(self, call: IncomingCall) -> None:
+        try:
+            conference = self._conferences.book.get(parse_uri(call.invite.uri).user or "")
+            offer = _offer(call)
+            formats = [_format(conference, kind, media) if kind is not None else None for kind, media in offer]
+            kinds = [kind for (kind, _), format_ in zip(offer, formats) if kind is not None and format_ is not None]
+            if not kinds:
+                raise ConferenceError(488, "no medium of the offer can be taken")
+            name = self._name(conference, call)
+            addresses = _addresses(call)
+            self._conferences.join(conference.name, name, kinds, addresses)
+        except (ConferenceError, ValueError) as error:
+            # What is nonsense or full to the API has names of its own in SIP.
+            status = {400: 488, 409: 480}.get(error.status, error.status) if isinstance(error, ConferenceError) else 400
+            log.info("SIP call %s is refused with %d: %s", call.call_id, status, error)
+            call.reject(status)
+            return
+        for (kind, _), format_ in zip(offer, formats):
+            if kind is not None and format_ is not None:
+                conference.formats.setdefault(kind, format_)
+        self._conferences.book.keep(conference)
+        self._calls[conference.name, name] = call
+        self._seats[call.call_id] = conference.name, name
+        self._addresses[call.call_id] = addresses
+        call.accept(_answer(conference, conference.participants[name], offer, 1))
+
+    def _invited_again(self, call: IncomingCall) -> None:
+        """Hold, resume, another address: the relay addresses stay; a new address has to be learned anew."""
+        seat = self._seats.get(call.call_id)
+        conference = self._conferences.book.conferences.get(seat[0]) if seat is not None else None
+        if seat is None or conference is None or seat[1] not in conference.participants:
+            call.reject(481)
+            return
+        try:
+            offer, addresses = _offer(call), _addresses(call)
+        except (ConferenceError, ValueError):
+            call._send_response(488, "Not Acceptable Here")  # the dialog goes on as it was
+            return
+        held = all(media.direction in ("sendonly", "inactive", "recvonly") for kind, media in offer if kind is not None)
+        self._conferences.renew(*seat, addresses if addresses != self._addresses.get(call.call_id) else None, held)
+        self._addresses[call.call_id] = addresses
+        call.accept(_answer(conference, conference.participants[seat[1]], offer, int(time.time())))
+
+    def _gone(self, call: IncomingCall) -> None:
+        seat = self._forget(call.call_id)
+        if seat is not None:
+            try:
+                self._conferences.leave(*seat)
+            except ConferenceError as error:
+                log.debug("SIP call %s: %s", call.call_id, error)
+
+    def _left(self, conference: str, participant: str) -> None:
+        """A participant is out, whoever says so: its call ends."""
+        call = self._calls.get((conference, participant))
+        if call is not None:
+            self._forget(call.call_id)
+            call.hangup()
+
+    def _forget(self, call_id: str) -> tuple[str, str] | None:
+        seat = self._seats.pop(call_id, None)
+        self._addresses.pop(call_id, None)
+        if seat is not None:
+            self._calls.pop(seat, None)
+        return seat
+
+    @staticmethod
+    def _name(conference: Conference, call: IncomingCall) -> str:
+        """The caller's user part, with a number where somebody of that name is there already."""
+        wanted = _UNWANTED.sub("_", parse_uri(call.caller).user or "anonymous")[:50].lstrip(".@+-") or "anonymous"
+        name, number = wanted, 1
+        while name in conference.participants:
+            number += 1
+            name = f"{wanted}-{number}"
+        return name
+
+
+def _offer(call: IncomingCall) -> list[tuple[str | None, MediaDescription]]:
+    """The offer's media descriptions, and which medium each is. Raises ConferenceError."""
+    if call.sdp_offer is None:
+        raise ConferenceError(488, "the INVITE has no offer")
+    found: list[tuple[str | None, MediaDescription]] = []
+    taken = set()
+    for media in call.sdp_offer.media:
+        kind = {"audio": "audio", "video": "video"}.get(media.media)
+        if kind == "video" and ("slides" in media.attributes.get("content", []) or "video" in taken):
+            kind = "screen"
+        if kind in taken or not media.port or media.proto not in _PROTOCOLS:
+            kind = None
+        if kind is not None:
+            taken.add(kind)
+        found.append((kind, media))
+    return found
+
+
+def _format(conference: Conference, kind: str, media: MediaDescription) -> list[str] | None:
+    """[payload type, rtpmap, fmtp] to answer with: the conference's, or the first that is offered; None when they do not agree."""
+    settled = conference.formats.get(kind)
+    for codec in media.codecs:
+        rate = f"{codec.encoding_name}/{codec.clock_rate}" + (f"/{codec.channels}" if codec.channels not in (None, 1) else "")
+        if codec.encoding_name and codec.encoding_name.lower() not in ("telephone-event", "cn"):
+            if settled is None:
+                return [str(codec.payload_type), rate, codec.fmtp or ""]
+            if settled[:1] == [str(codec.payload_type)] and settled[1].lower() == rate.lower():
+                return settled
+    return None
+
+
+def _addresses(call: IncomingCall) -> list[bytes]:
+    """Where the offer says that media is: what signalling vouches for."""
+    assert call.sdp_offer is not None
+    found = []
+    for connection in [call.sdp_offer.connection, *(media.connection for media in call.sdp_offer.media)]:
+        if connection is not None:
+            try:
+                address = ipaddress.ip_address(connection.address)
+            except ValueError:
+                continue  # a name: its packets will have to prove themselves
+            if not address.is_unspecified and address.packed not in found:
+                found.append(address.packed)
+    return found
+
+
+def _answer(conference: Conference, participant: Participant, offer: list[tuple[str | None, MediaDescription]], version: int) -> SdpMessage:
+    """One description for each of the offer's; streams of all others come in it, told apart by their SSRCs."""
+    first = next(iter(participant.legs.values())).relay
+    where = "IP4" if first.version == 4 else "IP6"
+    media = []
+    for kind, offered in offer:
+        leg = participant.legs.get(kind) if kind is not None else None
+        format_ = conference.formats.get(kind) if kind is not None else None
+        if leg is None or format_ is None:
+            media.append(MediaDescription(offered.media, 0, offered.proto, offered.formats[:1]))
+            continue
+        attributes = {"rtpmap": [f"{format_[0]} {format_[1]}"]} | ({"fmtp": [f"{format_[0]} {format_[2]}"]} if format_[2] else {})
+        attributes[_DIRECTIONS[offered.direction]] = []
+        media.append(MediaDescription(offered.media, leg.relay.port, offered.proto, [format_[0]], attributes=attributes))
+    return SdpMessage(
+        origin=Origin("shunt", str(first.port), str(version), "IN", where, first.ip), session_name=conference.name, connection=ConnectionData("IN", where, first.ip), media=media
+    )
