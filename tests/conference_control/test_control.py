@@ -1,0 +1,439 @@
+"""The model and the writer without a data plane: latching, two-party relaying, trees, refusals, restarts, the configuration's errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt.client import ALREADY_EXISTS, NO_SPACE, NOT_FOUND, UpdateError
+from shunt.conference.control.manager import Conferences
+from shunt.conference.control.model import Book, ConferenceError
+from shunt.conference.control.rows import Rewrite, Rows, StreamKey, Tree
+from shunt.conference.control.settings import Conference as Settings
+from shunt.conference.control.writer import Broken, Refused, Writer
+from shunt.conference.engine import CONFERENCE, COPY, MGID, NODE, PRUNE, RELAY, Member, Node
+from shunt.config.load import ConfigError, loads
+from shunt.learning.latch import LatchPolicy
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, Result
+from shunt_softswitch import schema as softswitch_schema
+
+SCHEMA = softswitch_schema.load(4096, 100).schema
+RELAY_IP = Endpoint.of("192.0.2.1", 0).addr
+POLICY = LatchPolicy()
+
+
+class Plane:
+    """A data plane in memory, as the writer sees it: a RelayTable and its client in one. It refuses what a real one refuses."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, Any], Any] = {}
+        self.relays: dict[FiveTuple, RelayEntry] = {}
+        self.schema = SCHEMA
+        self.connected = True
+        self.room = 1000  # rows
+        self.client = self
+        self.log: list[tuple[str, str]] = []
+        self.on_up = lambda: None
+        self.on_learn = lambda notice: None
+        self._codec = Rows(SCHEMA)
+
+    async def write(self, updates: list[bytes], *, timeout: float) -> list[UpdateError | None]:
+        message = pb.WriteRequest.FromString(b"".join(updates))
+        return [self._one(update) for update in message.updates]
+
+    def _one(self, update: pb.Update) -> UpdateError | None:
+        if update.entity.table_entry.table_id == SCHEMA.tables["$pre.prune"].id:
+            self.log.append(("MODIFY", PRUNE))
+            return None if update.type == pb.Update.MODIFY else UpdateError(3, "only modified")
+        deleting = update.type == pb.Update.DELETE
+        if deleting:
+            row = next((row for row in self.rows if self._codec.entity(*row).table_entry.key == update.entity.table_entry.key and self._codec.entity(*row).table_entry.table_id == update.entity.table_entry.table_id), None)
+            if row is None:
+                return UpdateError(NOT_FOUND, "not found")
+            self.log.append(("DELETE", row[0]))
+            if row[0] == NODE and any(member.node == row[1] for (name, _), value in self.rows.items() if name == MGID for member in value):
+                raise AssertionError("a node goes that a tree still has")
+            del self.rows[row]
+            return None
+        (found,) = self._codec.found([update.entity])
+        row = (found.table, found.key)
+        if update.type == pb.Update.INSERT and row in self.rows:
+            return UpdateError(ALREADY_EXISTS, "exists")
+        if update.type == pb.Update.MODIFY and row not in self.rows:
+            return UpdateError(NOT_FOUND, "not found")
+        if len(self.rows) >= self.room and row not in self.rows:
+            return UpdateError(NO_SPACE, "the table is full")
+        self.log.append((pb.Update.Type.Name(update.type), found.table))
+        self.rows[row] = found.value
+        return None
+
+    async def read(self, entities: list[pb.Entity], *, timeout: float) -> list[pb.Entity]:
+        wanted = {entity.table_entry.table_id for entity in entities}
+        made = [self._codec.entity(*row, value) for row, value in self.rows.items()]
+        return [entity for entity in made if entity.table_entry.table_id in wanted]
+
+    async def entries(self) -> dict[FiveTuple, RelayEntry]:
+        return dict(self.relays)
+
+    async def insert(self, entry: RelayEntry) -> Result:
+        self.log.append(("INSERT", RELAY))
+        self.relays[entry.key] = entry
+        return Result(Outcome.INSTALLED)
+
+    async def delete(self, key: FiveTuple) -> tuple[Result, None]:
+        self.log.append(("DELETE", RELAY))
+        self.relays.pop(key, None)
+        return Result(Outcome.REMOVED), None
+
+    async def declare_media(self, ranges: list[MediaRange]) -> Result:
+        return Result(Outcome.INSTALLED)
+
+    def receivers(self, key: StreamKey) -> set[Endpoint]:
+        """Where a packet of a stream would leave to, by the tables alone."""
+        tree = self.rows[CONFERENCE, key]
+        found = set()
+        for member in self.rows.get((MGID, tree.mgid), ()):
+            rid = self.rows[NODE, member.node].rid
+            if not (member.xid_valid and member.xid == tree.l1_xid) and rid != tree.rid:
+                copy = self.rows.get((COPY, (tree.stream, rid)))
+                if copy is not None:
+                    assert copy.dst not in found, "two copies to one receiver"
+                    found.add(copy.dst)
+        return found
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    made = Book(RELAY_IP, 20_000, 20_099, POLICY, tmp_path)
+    made.create("room")
+    return made
+
+
+def source(number: int) -> Endpoint:
+    return Endpoint.of("198.51.100.9", 30_000 + number)
+
+
+def seat(book: Book, number: int, kinds: tuple[str, ...] = ("audio",)) -> str:
+    """A participant whose source is known."""
+    one = book.join("room", f"p{number}", kinds, [], 0.0)
+    for offset, leg in enumerate(one.legs.values()):
+        leg.latch.take(source(number * 10 + offset), number, 1)
+        leg.ssrcs = [number * 10 + offset]
+    book.keep(book.get("room"))
+    return one.name
+
+
+async def written(book: Book, plane: Plane) -> Writer:
+    made = Writer(plane, book)  # type: ignore[arg-type]
+    assert await made.adopt([conference.meeting() for conference in book]) == []
+    return made
+
+
+def keys(book: Book) -> dict[str, StreamKey]:
+    return {name: StreamKey(FiveTuple(one.legs["audio"].latch.learned, one.legs["audio"].relay), one.legs["audio"].ssrcs[0]) for name, one in book.get("room").participants.items()}  # type: ignore[arg-type]
+
+
+def everybody_hears_the_others(book: Book, plane: Plane) -> None:
+    for name, key in keys(book).items():
+        assert plane.receivers(key) == {other.legs["audio"].latch.learned for other in book.get("room").participants.values() if other.name != name}
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        (CONFERENCE, StreamKey(FiveTuple(source(1), Endpoint(RELAY_IP, 20_000)), 0xFFFFFFFF), Tree(65_535, 2, 9, 287, 0xFFFFFF)),
+        (CONFERENCE, StreamKey(FiveTuple(Endpoint.of("2001:db8::1", 1), Endpoint.of("2001:db8::2", 2)), 7), Tree(1, 1, 1, 1, 1)),
+        (COPY, (0xFFFFFF, 65_535), Rewrite(Endpoint(RELAY_IP, 20_002), source(2))),
+        (COPY, (1, 2), Rewrite(Endpoint.of("2001:db8::2", 20_002), Endpoint.of("2001:db8::1", 9))),
+        (MGID, 65_535, (Member(5, True, 2), Member(6, True, 1))),
+        (NODE, 16_777_215, Node(7, (1,))),
+    ],
+)
+def test_rows_come_back_as_they_were_written(name: str, key: Any, value: Any) -> None:
+    rows = Rows(SCHEMA)
+    (found,) = rows.found([rows.entity(name, key, value)])
+    assert found[:3] == (name, key, value)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    with pytest.raises(ValueError, match="stream: 16777216 does not fit into 24 bits"):
+        Rows(SCHEMA).entity(COPY, (1 << 24, 1), Rewrite(source(1), source(2)))
+    with pytest.raises(ValueError, match="not of the IP version"):
+        Rows(SCHEMA).entity(COPY, (1, 1), Rewrite(source(1), Endpoint.of("2001:db8::1", 1)))
+
+
+# -- the writer --------------------------------------------------------------------------------------------------------
+
+
+async def test_two_are_relayed_three_replicated_and_all_goes_at_the_end(book: Book) -> None:
+    plane = Plane()
+    writer = await written(book, plane)
+    seat(book, 1)
+    await writer.bring(book.get("room").meeting())
+    assert not plane.rows and not plane.relays, "one alone hears nobody"
+    seat(book, 2)
+    await writer.bring(book.get("room").meeting())
+    first, second = keys(book).values()
+    assert not plane.rows
+    assert {key: (entry.src, entry.dst) for key, entry in plane.relays.items()} == {
+        first.flow: (second.flow.dst, second.flow.src), second.flow: (first.flow.dst, first.flow.src),
+    }  # fmt: skip
+    seat(book, 3)
+    plane.log.clear()
+    await writer.bring(book.get("room").meeting())
+    assert not plane.relays
+    everybody_hears_the_others(book, plane)
+    # Before a relay entry goes, its stream has a row, and that row a tree with nodes and rewrites.
+    order = [name for _, name in plane.log]
+    assert max(i for i, name in enumerate(order) if name in (NODE, MGID, COPY)) < order.index(CONFERENCE) < order.index(RELAY)
+    book.leave("room", "p1")
+    plane.log.clear()
+    await writer.bring(book.get("room").meeting())
+    # The row of who left goes at once, those of the others when relay entries have their packets.
+    assert plane.log[:5] == [("DELETE", CONFERENCE), *[("INSERT", RELAY)] * 2, *[("DELETE", CONFERENCE)] * 2] and len(plane.relays) == 2
+    book.end("room")
+    await writer.bring(type(book.create("room"))("room").meeting())
+    assert not plane.relays and not plane.rows and not writer.inside.keys() - {(PRUNE, 1)}
+
+
+async def test_qualities_say_who_gets_which_medium(book: Book) -> None:
+    plane = Plane()
+    writer = await written(book, plane)
+    for number in (1, 2, 3):
+        seat(book, number, ("audio", "video"))
+    book.set_quality("room", "p1", "p3", "audio")
+    await writer.bring(book.get("room").meeting())
+    one, two, three = book.get("room").participants.values()
+    key = {kind: StreamKey(FiveTuple(leg.latch.learned, leg.relay), leg.ssrcs[0]) for kind, leg in one.legs.items()}  # type: ignore[arg-type]
+    assert plane.receivers(key["audio"]) == {two.legs["audio"].latch.learned, three.legs["audio"].latch.learned}
+    assert plane.receivers(key["video"]) == {two.legs["video"].latch.learned}
+    leg = two.legs["video"]
+    assert plane.receivers(StreamKey(FiveTuple(leg.latch.learned, leg.relay), leg.ssrcs[0])) == {one.legs["video"].latch.learned, three.legs["video"].latch.learned}  # type: ignore[arg-type]
+
+
+async def test_a_receiver_that_moves_gets_copies_at_its_new_address(book: Book) -> None:
+    plane = Plane()
+    writer = await written(book, plane)
+    for number in (1, 2, 3):
+        seat(book, number)
+    await writer.bring(book.get("room").meeting())
+    old = keys(book)["p2"]
+    book.get("room").participants["p2"].legs["audio"].latch.take(source(99), 2, 1)
+    await writer.bring(book.get("room").meeting())
+    everybody_hears_the_others(book, plane)
+    assert (CONFERENCE, old) not in plane.rows
+
+
+async def test_no_room_leaves_everything_as_it_was(book: Book) -> None:
+    plane = Plane()
+    writer = await written(book, plane)
+    for number in (1, 2, 3):
+        seat(book, number)
+    await writer.bring(book.get("room").meeting())
+    before, plane.room = dict(plane.rows), len(plane.rows) + 3
+    seat(book, 4)
+    with pytest.raises(Refused, match="the table is full"):
+        await writer.bring(book.get("room").meeting())
+    assert plane.rows == before
+    plane.room = 1000
+    await writer.bring(book.get("room").meeting())
+    everybody_hears_the_others(book, plane)
+
+
+async def test_restarts_take_over_what_is_there(book: Book, tmp_path: Path) -> None:
+    plane = Plane()
+    writer = await written(book, plane)
+    for number in (1, 2, 3, 4):
+        seat(book, number)
+    await writer.bring(book.get("room").meeting())
+    count = len(plane.rows)
+    # Rows of an agent that died in the middle of a change.
+    plane.rows |= {(NODE, 500): Node(9, (1,)), (MGID, 40): (Member(500, True, 1),), (COPY, (77, 9)): Rewrite(source(5), source(6))}
+    for _ in range(5):
+        again = Book(RELAY_IP, 20_000, 20_099, POLICY, tmp_path)
+        assert again.load() == 1
+        assert keys(again) == keys(book)
+        plane.log.clear()
+        await written(again, plane)
+        assert len(plane.rows) == count
+        everybody_hears_the_others(again, plane)
+        # Streams are moved, never taken out.
+        assert ("DELETE", CONFERENCE) not in plane.log and plane.log.count(("MODIFY", CONFERENCE)) == 4
+
+
+async def test_a_data_plane_that_is_gone_is_no_refusal(book: Book) -> None:
+    plane = Plane()
+    writer = await written(book, plane)
+
+    async def unanswered(entry: RelayEntry) -> Result:
+        return Result(Outcome.UNAVAILABLE, "no answer")
+
+    plane.insert = unanswered  # type: ignore[method-assign]
+    seat(book, 1)
+    seat(book, 2)
+    with pytest.raises(Broken, match="no answer"):
+        await writer.bring(book.get("room").meeting())
+
+
+# -- learning --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[tuple[Conferences, Plane]]:
+    """Conferences over a data plane in memory, with an empty `room`."""
+    settings = Settings.model_validate({"address": "192.0.2.1", "ports": "20000-20099", "state": str(tmp_path)})
+    made, plane = Conferences(settings, POLICY, clock=lambda: running_clock[0]), Plane()
+    running_clock[0] = 100.0
+    made.attach(plane)  # type: ignore[arg-type]
+    await made.start()
+    plane.on_up()
+    await asyncio.sleep(0.05)
+    made.create("room")
+    yield made, plane
+    await made.close()
+
+
+running_clock = [100.0]
+
+
+def hear(conferences: Conferences, participant: str, src: Endpoint, ssrc: int, count: int, *, version: int = 2, payload_type: int = 0) -> None:
+    """So many packets, 20 ms apart."""
+    relay = conferences.book.get("room").participants[participant].legs["audio"].relay
+    for seq in range(count):
+        conferences._table.on_learn(LearnNotice(FiveTuple(src, relay), version, payload_type, seq, ssrc))  # type: ignore[union-attr]
+        running_clock[0] += 0.02
+
+
+async def test_a_source_is_believed_after_the_guard_and_a_rival_ends_that(running: tuple[Conferences, Plane]) -> None:
+    conferences, plane = running
+    for name in ("ann", "bob"):
+        conferences.join("room", name, ["audio"], [])
+    ann = conferences.book.get("room").participants["ann"].legs["audio"]
+    hear(conferences, "ann", source(1), 11, 4)
+    assert ann.latch.learned is None, "four packets prove nothing"
+    hear(conferences, "ann", source(1), 11, 5)
+    hear(conferences, "bob", source(2), 22, 9)
+    assert ann.latch.learned == source(1) and ann.ssrcs == [11]
+    await asyncio.sleep(0.05)
+    assert {key.src for key in plane.relays} == {source(1), source(2)}
+    # Somebody as persistent, with another SSRC: nobody can tell who is right, so nobody is carried.
+    hear(conferences, "ann", source(3), 33, 9)
+    await asyncio.sleep(0.05)
+    assert ann.latch.contested and not plane.relays
+
+
+async def test_a_trusted_address_is_believed_at_once_and_an_intruder_never(running: tuple[Conferences, Plane]) -> None:
+    conferences, _ = running
+    conferences.join("room", "ann", ["audio"], [source(1).addr])
+    ann = conferences.book.get("room").participants["ann"].legs["audio"]
+    hear(conferences, "ann", source(1), 11, 1)
+    assert ann.latch.learned == source(1)
+    hear(conferences, "ann", Endpoint.of("203.0.113.66", 9), 66, 50)
+    assert ann.latch.learned == source(1) and ann.strays == 50
+
+
+async def test_rtcp_and_stun_are_no_streams(running: tuple[Conferences, Plane]) -> None:
+    conferences, _ = running
+    conferences.join("room", "ann", ["audio"], [source(1).addr])
+    hear(conferences, "ann", source(1), 11, 9, payload_type=72)
+    hear(conferences, "ann", source(1), 11, 9, version=0)
+    assert conferences.book.get("room").participants["ann"].legs["audio"].latch.learned is None
+
+
+async def test_a_new_ssrc_becomes_a_stream_but_not_without_end(running: tuple[Conferences, Plane]) -> None:
+    conferences, plane = running
+    for number, name in enumerate(("ann", "bob", "cem")):
+        conferences.join("room", name, ["audio"], [source(1).addr])
+        hear(conferences, name, source(number), 100 + number, 1)
+    for ssrc in range(1, 30):
+        hear(conferences, "ann", source(0), ssrc, 1)
+        running_clock[0] += 1
+    await asyncio.sleep(0.2)
+    assert conferences.book.get("room").participants["ann"].legs["audio"].ssrcs == [26, 27, 28, 29]
+    assert len([1 for name, _ in plane.rows if name == CONFERENCE]) == 6
+
+
+async def test_who_is_silent_is_taken_out(running: tuple[Conferences, Plane]) -> None:
+    conferences, _ = running
+    left = []
+    conferences.on_left = lambda *who: left.append(who)
+    conferences.join("room", "ann", ["audio"], [])
+    running_clock[0] += 59
+    await conferences._look()
+    assert not left
+    running_clock[0] += 2
+    await conferences._look()
+    assert left == [("room", "ann")] and conferences.list()[0]["participants"] == 0
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_is_refused_with_the_reason(book: Book) -> None:
+    seat(book, 1)
+    for status, message, call in (
+        (409, "already", lambda: book.create("room")),
+        (400, "starts with a letter", lambda: book.create("../etc")),
+        (404, "no conference 'x'", lambda: book.join("x", "p", ["audio"], [], 0.0)),
+        (409, "takes part in room already", lambda: book.join("room", "p1", ["audio"], [], 0.0)),
+        (400, "'smell' is none of audio, video, screen", lambda: book.join("room", "p2", ["smell"], [], 0.0)),
+        (400, "gets nothing of its own", lambda: book.set_quality("room", "p1", "p1", "audio")),
+        (400, "'best' is none of", lambda: book.set_quality("room", "p1", "p1", "best")),
+        (404, "no participant 'p9'", lambda: book.leave("room", "p9")),
+    ):
+        with pytest.raises(ConferenceError, match=message) as error:
+            call()
+        assert error.value.status == status
+
+
+def test_ports_run_out_and_come_back(book: Book) -> None:
+    for number in range(16):
+        book.join("room", f"p{number}", ["audio", "video", "screen"], [], 0.0)
+    with pytest.raises(ConferenceError, match="all ports of conference.ports"):
+        book.join("room", "late", ["audio", "video", "screen"], [], 0.0)
+    gone = book.leave("room", "p3")
+    assert {leg.relay.port % 2 for leg in gone.legs.values()} == {0}
+    book.join("room", "late", ["audio", "video", "screen"], [], 0.0)
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", '{"format": 2}', '{"format": 1, "name": "x", "participants": [{"name": "a", "legs": {"audio": {"port": 5}}}], "qualities": []}'])
+def test_a_file_that_cannot_be_read_is_left_alone(tmp_path: Path, body: str, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "x.json").write_text(body)
+    assert Book(RELAY_IP, 20_000, 20_099, POLICY, tmp_path).load() == 0
+    assert "x.json cannot be carried on" in caplog.text and (tmp_path / "x.json").read_text() == body
+
+
+# -- configuration -----------------------------------------------------------------------------------------------------
+
+_BASE = "builtin_relay: {addresses: [192.0.2.1], ports: '35000-36000'}\ndata_plane: {target: '127.0.0.1:50052'}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (_BASE + "conference: {ports: '20000-20099'}\n", "3:13: conference.address: this key is missing"),
+        (_BASE + "conference: {address: 192.0.2.1, ports: '35500-35600'}\n", "3:41: conference.ports: 192.0.2.1 ports 35500-35600 overlap 35000-36000 of builtin_relay.ports"),
+        (_BASE + "conference: {address: 192.0.2.1, port: 5}\n", "3:34: conference.port: unknown key; did you mean ports?"),
+        (_BASE + "conference: {address: 192.0.2.1, sip: 'udp:192.0.2.1:20002'}\n", "conference.sip: udp:192.0.2.1:20002 lies within the media ports 192.0.2.1 20000-29999"),
+        (_BASE.splitlines()[0] + "\nconference: {address: 192.0.2.1}\n", "2:13: conference: needs a data_plane"),
+        (_BASE + "conference: {address: 192.0.2.1}\njournal: {redis: 'redis://127.0.0.1:6379/0'}\n", "3:13: conference: an agent with a standby"),
+    ],
+)
+def test_configuration_errors_name_key_and_line(text: str, error: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        loads(text)
+    assert error in str(raised.value)
+
+
+def test_without_the_section_there_are_no_conferences() -> None:
+    assert loads(_BASE).conference is None
+    assert str(loads(_BASE + "conference: {address: 192.0.2.1}\n").conference.ports) == "20000-29999"
