@@ -310,6 +310,7 @@ async def test_softswitch_takes_the_file_and_lets_options_win(tmp_path):
         "mode": "native",
         "strays": "drop",
         "conference_copies": 0,
+        "packet_limit": 0,
         "tls": None,
         "pin_dir": "/sys/fs/bpf/shunt",
         "unload_on_exit": True,
