@@ -55,6 +55,11 @@ class Party:
         self.relay = host, int(port)
         self._talking.set()
 
+    def send_rtcp(self, data: bytes) -> None:
+        """Once, from the socket of its media."""
+        assert self.relay is not None
+        self.socket.sendto(data, self.relay)
+
     def hush(self) -> None:
         """Send no more, and wait until what was sent has arrived."""
         self._talking.clear()

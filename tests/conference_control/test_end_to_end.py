@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from shunt.conference.rtcp import build_pli, build_rr
 from tests.conference_control.lab import Bridge, Party, Phone, bridge, unbroken
 from tests.lab.processes import ROOT
+from tests.lab.topology import LabError
 
 pytestmark = [
     pytest.mark.netns,
@@ -196,3 +200,65 @@ def test_dial_in(room: Bridge) -> None:
     assert phones[1].receive().startswith("BYE sip:bob@")
     assert Phone(room, "caller", "dan").call("elsewhere") == 404
     assert Phone(room, "caller", "eve").call("room", "m=audio {port} RTP/AVP 96\r\na=rtpmap:96 opus/48000/2\r\n") == 488, "the format is settled"
+
+
+def test_the_command(room: Bridge) -> None:
+    """From create to end, for people and as JSON."""
+    assert room.shunt("conference", "create", "board") == "board is there\n"
+    for name in ("ann", "bob"):
+        assert f"{name} sends to   audio 198.18.0.1:2" in room.shunt("conference", "join", "board", name, "--media", "audio", "--media", "video")
+    room.shunt("conference", "quality", "board", "ann", "bob", "audio")
+    seen = json.loads(room.shunt("conference", "watch", "board", "--once", "--json"))
+    assert seen["qualities"] == [{"sender": "ann", "receiver": "bob", "quality": "audio"}] and [one["present"] for one in seen["participants"]] == [False, False]
+    assert "not heard yet" in room.shunt("conference", "watch", "board", "--once")
+    room.shunt("conference", "leave", "board", "bob")
+    assert {one["name"]: one["participants"] for one in json.loads(room.shunt("conference", "list", "--json"))["conferences"]} == {"room": 0, "board": 1}
+    with pytest.raises(LabError, match="conference board has no participant 'bob'"):
+        room.shunt("conference", "leave", "board", "bob")
+    assert room.shunt("conference", "end", "board") == "board is over\n"
+
+
+def test_rtcp_finds_its_way(room: Bridge) -> None:
+    """Reports of a sender to all others, without its report blocks; a PLI to the one sender that it names, and nobody else; a broken one nowhere."""
+    parties = three(room)
+    ann, bob, cem = parties
+    for one in parties:
+        one.send_rtcp(build_rr(one.ssrc))
+    block = struct.pack("!IIIIII", bob.ssrc, 0, 0, 0, 0, 0)
+    report = struct.pack("!BBHIQIII", 0x81, 200, 12, ann.ssrc, 1, 2, 3, 4) + block
+    time.sleep(0.2)
+    assert not any(one.rtcp for one in parties), "reports of a receiver are not passed on"
+    ann.send_rtcp(report)
+    cem.send_rtcp(build_rr(cem.ssrc) + build_pli(cem.ssrc, bob.ssrc))
+    bob.send_rtcp(report[:30])
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline and not (len(bob.rtcp) == 2 and cem.rtcp):
+        time.sleep(0.02)
+    time.sleep(0.1)
+    bare = struct.pack("!BBHIQIII", 0x80, 200, 6, ann.ssrc, 1, 2, 3, 4)
+    assert cem.rtcp == [bare] and sorted(bob.rtcp) == sorted([bare, build_pli(cem.ssrc, bob.ssrc)]) and ann.rtcp == []
+
+
+def test_a_picture_that_somebody_gets_anew_begins_with_a_key_frame(room: Bridge) -> None:
+    parties = [enter(room, host, name, media="video") for host, name in (("caller", "ann"), ("callee", "bob"))]
+    for one in parties:
+        one.send_rtcp(build_rr(one.ssrc))
+    room.await_design("two-party")
+    time.sleep(0.6)
+    for one in parties:
+        one.send_rtcp(build_rr(one.ssrc))
+    ann, bob = parties
+    third = enter(room, "natcaller", "cem", media="video")
+    room.await_design("NRA")
+    third.await_hearing(ann, bob)
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline and not (build_pli(1, ann.ssrc) in ann.rtcp and build_pli(1, bob.ssrc) in bob.rtcp):
+        for one in parties:  # in a two-party relay the agent did not see whether RTCP shares the port
+            one.send_rtcp(build_rr(one.ssrc))
+        room.ask("POST", "/v1/conferences/room/quality?sender=ann&receiver=cem&quality=audio")
+        room.ask("POST", "/v1/conferences/room/quality?sender=bob&receiver=cem&quality=audio")
+        time.sleep(0.3)
+        room.ask("POST", "/v1/conferences/room/quality?sender=ann&receiver=cem&quality=screen")
+        room.ask("POST", "/v1/conferences/room/quality?sender=bob&receiver=cem&quality=screen")
+        time.sleep(0.3)
+    assert build_pli(1, ann.ssrc) in ann.rtcp and build_pli(1, bob.ssrc) in bob.rtcp

@@ -20,7 +20,7 @@ from shunt.conference.control.model import KINDS, STREAMS, TOP, Book, Conference
 from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.sockets import Sockets
 from shunt.conference.control.writer import Broken, Refused, Row, Writer
-from shunt.conference.engine import EngineFull
+from shunt.conference.engine import EngineFull, Source
 from shunt.config.values import SocketAddress
 from shunt.learning.latch import LatchPolicy, Verdict
 from shunt.learning.scanners import Scanners
@@ -61,6 +61,7 @@ class Conferences:
         self._unsure = True
         self._wake = asyncio.Event()
         self._new_ssrc: dict[int, float] = {}
+        self._flows: dict[str, set[tuple[Source, str | None]]] = {}  # of pictures, when the data plane was last brought to them
         self.on_left: Callable[[str, str], None] = lambda conference, participant: None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -175,8 +176,24 @@ class Conferences:
         try:
             await self._writer.bring(conference.meeting())
             conference.problem = ""
+            self._want_pictures(conference)
         except (EngineFull, Refused) as error:
             self._no_room(name, str(error))
+
+    def _want_pictures(self, conference: Conference) -> None:
+        """Ask for key frames of the pictures that somebody gets from now on."""
+        assert self._writer is not None
+        flows = {
+            (source, receiver) for source, receiver, _ in self._writer.rows_of(conference.name)
+            if receiver is not None and 0 < KINDS.index(kind_of(source.name)[0]) <= conference.qualities.get((source.sender, receiver), TOP)
+        }
+        for source in {source for source, _ in flows - self._flows.get(conference.name, set())}:
+            leg = self.book.of(source, source.sender)
+            if leg is not None:
+                self._sockets.want_key_frame(leg)
+        self._flows[conference.name] = flows
+        if conference.name not in self.book.conferences:
+            del self._flows[conference.name]
 
     def _no_room(self, name: str, reason: str) -> None:
         conference = self.book.conferences.get(name)

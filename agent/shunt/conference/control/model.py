@@ -51,6 +51,8 @@ class Leg:
     ssrcs: list[int] = field(default_factory=list)
     strays: int = 0
     moving: bool = False  # a new source is being looked into
+    rtcp: Endpoint | None = None  # where its RTCP came from last
+    muxed: bool = False  # RTCP comes to the RTP port (RFC 5761)
     packets: int = 0  # when the counters were last read
 
 

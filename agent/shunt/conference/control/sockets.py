@@ -1,7 +1,9 @@
-"""Sockets at the relay addresses of participants: nobody else gets their ports, and what no row claims is not answered with ICMP errors.
+"""Sockets at the relay addresses of participants, and the way of RTCP through them.
 
-What arrives here is what the data plane leaves to the host: packets before their source is learned, and RTCP. It is read and
-dropped. Where the relay address is not of this host there is nothing to hold.
+What arrives here is what the data plane leaves to the host: RTCP, and packets before their source is learned. Reports of a
+sender go on to all who get its medium, requests (NACK, PLI, FIR) to the one sender they name; of two participants all RTCP
+goes on as it is. RTP is dropped. While somebody holds a port, nobody else gets it, and senders get no ICMP errors. Where the
+relay address is not of this host there is nothing to hold, and RTCP is not heard.
 """
 
 from __future__ import annotations
@@ -10,24 +12,32 @@ import asyncio
 import errno
 import logging
 import socket
+import time
 
-from shunt.conference.control.model import Book, Participant
+from shunt.conference.control.model import KINDS, TOP, Book, Conference, Leg, Participant
+from shunt.conference.feedback import KeyFrames
+from shunt.conference.rtcp import TO_RECEIVERS, Kind, Route, build_pli, classify, to_senders, walk
+from shunt.conference.rtp import MediaError
 from shunt.net import Endpoint
 
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 64
 _MOST = 2048
+_KEY_FRAME_S = 0.5
+_OWN_SSRC = 1  # in whose name the agent itself asks for key frames
+_SR_BARE = bytes((0x80, 200, 0, 6))  # an SR without report blocks: those are about the sender's own receptions
 
 
 class Sockets:
     """RTP and RTCP sockets of all participants."""
 
     def __init__(self, book: Book) -> None:
+        self.rtcp_taken = self.rtcp_refused = 0
         self._book = book
         self._open: dict[Endpoint, socket.socket] = {}
         self._elsewhere = False
-        self.packets = 0
+        self._key_frames: dict[int, KeyFrames] = {}  # by relay port
 
     def open(self, participant: Participant) -> None:
         """Hold a participant's ports. One that somebody else has is said: its media works, but errors go back to its senders."""
@@ -47,21 +57,12 @@ class Sockets:
             self._elsewhere = self._elsewhere or error.errno == errno.EADDRNOTAVAIL
             return
         self._open[endpoint] = made
-        asyncio.get_running_loop().add_reader(made, self._read, made)
-
-    def _read(self, sock: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            try:
-                sock.recv(_MOST)
-            except BlockingIOError:
-                return
-            except OSError:
-                continue  # an ICMP error of something sent from here
-            self.packets += 1
+        asyncio.get_running_loop().add_reader(made, self._read, made, endpoint)
 
     def close(self, participant: Participant) -> None:
         """Let a participant's ports go."""
         for leg in participant.legs.values():
+            self._key_frames.pop(leg.relay.port, None)
             for endpoint in (leg.relay, leg.relay.next_port()):
                 self._let_go(endpoint)
 
@@ -74,3 +75,82 @@ class Sockets:
         if made is not None:
             asyncio.get_running_loop().remove_reader(made)
             made.close()
+
+    # -- RTCP ----------------------------------------------------------------------------------------------------
+
+    def _read(self, sock: socket.socket, here: Endpoint) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                data, source = sock.recvfrom(_MOST)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue  # an ICMP error of something sent from here
+            if len(data) >= 8 and data[0] >> 6 == 2 and 192 <= data[1] <= 223:
+                self.take(here, Endpoint.of(source[0], source[1]), data)
+
+    def take(self, here: Endpoint, source: Endpoint, data: bytes) -> None:
+        """RTCP that arrived at a relay address. From whoever does not send the leg's media it is not taken."""
+        relay = here._replace(port=here.port & ~1)
+        place = self._book.at(relay)
+        if place is None:
+            return
+        conference, sender, kind = place
+        leg = sender.legs[kind]
+        if leg.latch.learned is None or source.addr != leg.latch.learned.addr:
+            self.rtcp_refused += 1
+            return
+        try:
+            kinds = classify(data)
+            leg.rtcp, leg.muxed = source, here == relay
+            others = {name: one.legs[kind] for name, one in conference.participants.items() if one is not sender and kind in one.legs and one.legs[kind].latch.learned is not None}
+            present = sum(one.present for one in conference.participants.values())
+            if present <= 2:
+                for other in others.values():
+                    self._send(other, data)
+            else:
+                self._share(conference, sender.name, kind, others, kinds, data)
+            self.rtcp_taken += 1
+        except MediaError as error:
+            self.rtcp_refused += 1
+            log.debug("conference %s: RTCP of %s: %s", conference.name, sender.name, error)
+
+    def _share(self, conference: Conference, sender: str, kind: str, others: dict[str, Leg], kinds: Kind, data: bytes) -> None:
+        if kinds & (Kind.SR | Kind.BYE):
+            parts = [_SR_BARE + data[item.where][4:28] if item.kind is Kind.SR else data[item.where] for item in walk(data) if item.kind in TO_RECEIVERS]
+            for name, other in others.items():
+                if KINDS.index(kind) <= conference.qualities.get((sender, name), TOP):
+                    self._send(other, b"".join(parts))
+        routes = {ssrc: Route(name, ssrc) for name, other in others.items() for ssrc in other.ssrcs}
+        for name, request in to_senders(data, routes, int.from_bytes(data[4:8], "big")).items():
+            self._send(others[name], request)
+
+    def _send(self, leg: Leg, data: bytes) -> None:
+        """To where its RTCP comes from, or by custom ought to (RFC 3550 section 11)."""
+        if leg.latch.learned is None:
+            return
+        muxed = leg.muxed and leg.rtcp is not None
+        sock = self._open.get(leg.relay if muxed else leg.relay.next_port())
+        to = leg.latch.learned if muxed else leg.rtcp or leg.latch.learned.next_port()
+        if sock is None or to.port > 65535 or to.addr != leg.latch.learned.addr:
+            return
+        try:
+            sock.sendto(data, (to.ip, to.port))
+        except OSError as error:
+            log.debug("RTCP to %s: %s", to, error)
+
+    def want_key_frame(self, leg: Leg) -> None:
+        """Somebody gets this leg's pictures anew: its sender is asked for a key frame, at most every half second."""
+        frames = self._key_frames.setdefault(leg.relay.port, KeyFrames(_KEY_FRAME_S))
+        if frames.wanted(time.monotonic()):
+            self._ask(leg)
+        else:
+            asyncio.get_running_loop().call_later(_KEY_FRAME_S, self._ask_late, leg, frames)
+
+    def _ask_late(self, leg: Leg, frames: KeyFrames) -> None:
+        if self._key_frames.get(leg.relay.port) is frames and frames.due(time.monotonic()):
+            self._ask(leg)
+
+    def _ask(self, leg: Leg) -> None:
+        for ssrc in leg.ssrcs:
+            self._send(leg, build_pli(_OWN_SSRC, ssrc))
