@@ -49,6 +49,7 @@ LEFT_BEHIND_S = 75.0  # more than the relay's own time-out: what nobody ended is
 SETTLING_S = 1.0
 MOST_STORIES = 100
 SHUNNED_S = 6.0  # for which the shipped configurations' SIP server does not ask an agent that did not answer; with the built-in relay there is nobody else to ask
+BUILTIN_TTL_S = 20  # only the time-out ends a call whose delete the SIP server, shunning its one relay, gave to nobody
 STALE_S = 40.0  # for which the entry of a call that ended unseen may still be in: 30 s idle, and the next sweep
 
 
@@ -135,6 +136,8 @@ class Run:
             if "redis" in self.parts:
                 redis.start()
                 config["journal"] = {"redis": redis.url}
+            if self.relay == "builtin":
+                config["builtin_relay"]["ttl"] = BUILTIN_TTL_S
             edge.write_config(config)
             edge.write_sip_server_config()
             try:

@@ -14,6 +14,7 @@ from shunt.calls import reasons
 from shunt.calls.model import MediaLine, Side, Stream
 from shunt.control.relays import Relay, RelayPool
 from shunt.control.upstream import RelayError
+from shunt.dialogs import BYE_GRACE
 from shunt.events.bus import NOTE
 from shunt.offload import ORPHAN_IDLE_MS, Offloader
 from shunt.rtpproxy import codec
@@ -85,6 +86,14 @@ class Upkeep:
             await self.offloader.release([line], reasons.RELEASED)
             return
         log.info("%s: no delete followed the BYE; learning again", line.call.call_id, extra={"call_id": line.call.call_id})
+        now, said = self.offloader.clock(), line.resume_at - BYE_GRACE
+        if line.last_activity <= said:
+            # Nothing was heard since: no entries until something is, and the time-out counts from the BYE.
+            line.last_activity = said
+            for leg in line.legs.values():
+                leg.rtp.forget(now, quarantine=False)
+                leg.rtcp.forget(now, quarantine=False)
+                leg.latched_at = None
         await self.offloader.resume(line)
 
     def _audit(self, now: float) -> None:

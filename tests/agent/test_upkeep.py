@@ -236,11 +236,38 @@ async def test_a_refused_bye_is_forgotten_after_a_while():
     upkeep, _ = clockwork(core)
     await core.pool.relays[0].poll()
     await offloaded(core)
+    keys = list(core.table.held)
+    DialogWatch(core.offloader).on_sighting(message("BYE", "A", "B"))
+    await core.settle()
+    core.now += 1
+    for ssrc, key in enumerate(keys, 1):
+        await core.packet(str(key.src), key.dst.port, ssrc=ssrc, seq=2)
+    assert core.table.held == {}
+    core.now += BYE_GRACE
+    await upkeep.tick()
+    assert len(core.table.held) == 2
+
+
+async def test_a_call_that_is_silent_after_its_bye_has_no_entries_and_times_out_from_there():
+    """Nobody was given the delete: the SIP server had just found the agent dead, and has no other relay."""
+    core = Core()
+    upkeep, sent = clockwork(core)
+    await core.pool.relays[0].poll()
+    await offloaded(core)
+    await upkeep.tick()
+    core.now += 100
     DialogWatch(core.offloader).on_sighting(message("BYE", "A", "B"))
     await core.settle()
     core.now += BYE_GRACE + 1
     await upkeep.tick()
-    assert len(core.table.held) == 2
+    assert core.table.held == {} and sent == []
+    core.now += 1
+    await upkeep.tick()
+    assert b"Q c1 A;1 B;1 && S ttl=60" in core.relay.seen, "the relay times it out as any other"
+    core.relay.sessions.clear()
+    core.now += 60
+    await upkeep.tick()
+    assert core.stream()["reason"] == "relay-timeout"
 
 
 async def test_a_call_whose_delete_went_to_the_relay_itself_is_over_after_its_bye():
