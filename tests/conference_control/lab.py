@@ -142,8 +142,11 @@ class Bridge:
 
     def start(self) -> None:
         self.config.write_text(yaml.safe_dump(self.settings))
-        self.softswitch.start().await_listening("tcp", GRPC_PORT, 30)
+        self.start_softswitch()
         self.start_agent()
+
+    def start_softswitch(self) -> None:
+        self.softswitch.start().await_listening("tcp", GRPC_PORT, 30)
 
     def start_agent(self) -> None:
         self.agent.start().await_listening("tcp", API_PORT, 30)
@@ -224,8 +227,12 @@ def bridge(work: Path) -> Iterator[Bridge]:
 class Phone:
     """A SIP phone of few words: it calls a conference, and its party sends to the address of the answer."""
 
-    def __init__(self, bridge: Bridge, host: str, name: str) -> None:
+    def __init__(self, bridge: Bridge, host: str, name: str, server: int = SIP_PORT) -> None:
+        """server: the port on the edge host that it sends SIP to."""
         self.party = bridge.party(host, name)
+        self._server = server
+        self._target = ""
+        self._route: list[str] = []
         self._name = name
         self._ip = {"caller": CALLER_IP, "callee": CALLEE_IP}[host]
         self._socket = open_socket(bridge.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
@@ -244,8 +251,11 @@ class Phone:
         self._send("INVITE", sdp)
         answer = self._final()
         self._to = next(line for line in answer.splitlines() if line.lower().startswith("to:"))[3:].strip()
-        self._send("ACK", new=False)
         status = int(answer.split()[1])
+        if status == 200:  # what follows goes to the contact, by way of who recorded a route
+            self._target = next(line for line in answer.splitlines() if line.lower().startswith("contact:")).partition("<")[2].rstrip(">")
+            self._route = [line.partition(":")[2].strip() for line in reversed(answer.splitlines()) if line.lower().startswith("record-route:")]
+        self._send("ACK", new=False)
         if status == 200:
             words = next(line for line in answer.splitlines() if line.startswith("m=audio")).split()
             self.party.talk(f"{EDGE_IP}:{words[1]}")
@@ -270,11 +280,47 @@ class Phone:
 
     def _send(self, method: str, body: str = "", *, new: bool = True) -> None:
         self._cseq += new
-        uri = f"sip:{self._room}@{EDGE_IP}:{SIP_PORT}"
+        uri = f"sip:{self._room}@{EDGE_IP}:{self._server}"
         lines = [
-            f"{method} {uri} SIP/2.0", f"Via: SIP/2.0/UDP {self._ip}:{self._port};branch=z9hG4bK{self.party.ssrc}{method}{self._cseq};rport", "Max-Forwards: 70",
+            f"{method} {self._target or uri} SIP/2.0", *(f"Route: {route}" for route in self._route), f"Via: SIP/2.0/UDP {self._ip}:{self._port};branch=z9hG4bK{self.party.ssrc}{method}{self._cseq};rport", "Max-Forwards: 70",
             f"From: <sip:{self._name}@{self._ip}>;tag={self.party.ssrc}", f"To: {self._to or f'<{uri}>'}", f"Call-ID: {self.party.ssrc}@{self._ip}",
             f"CSeq: {self._cseq} {method}", f"Contact: <sip:{self._name}@{self._ip}:{self._port}>",
             *(["Content-Type: application/sdp"] if body else []), f"Content-Length: {len(body)}",
         ]  # fmt: skip
-        self._socket.sendto(("\r\n".join(lines) + "\r\n\r\n" + body).encode(), (EDGE_IP, SIP_PORT))
+        self._socket.sendto(("\r\n".join(lines) + "\r\n\r\n" + body).encode(), (EDGE_IP, self._server))
+
+
+def kamailio(bridge: Bridge) -> Process:
+    """A SIP server on port 5060 of the edge host that sends new calls to the focus, and stays in their way."""
+    config = bridge.work / "kamailio.cfg"
+    config.write_text(_KAMAILIO)
+    argv = ["kamailio", "-DD", "-E", "-f", str(config), "-m", "32", "-M", "4", "-P", str(bridge.work / "kamailio.pid"), "-Y", str(bridge.work), "-w", str(bridge.work)]
+    made = Process(bridge.topology, "edge", "kamailio", argv, bridge.work / "kamailio.log")
+    made.start().await_listening("udp", 5060)
+    return made
+
+
+_KAMAILIO = f"""#!KAMAILIO
+children = 1
+disable_tcp = yes
+log_stderror = yes
+listen = udp:{EDGE_IP}:5060
+loadmodule "kex.so"
+loadmodule "tm.so"
+loadmodule "sl.so"
+loadmodule "rr.so"
+loadmodule "pv.so"
+loadmodule "siputils.so"
+loadmodule "textops.so"
+request_route {{
+    if (has_totag()) {{
+        if (loose_route()) {{ t_relay(); }} else if (is_method("ACK") && t_check_trans()) {{ t_relay(); }}
+        exit;
+    }}
+    if (is_method("INVITE")) {{
+        record_route();
+        $du = "sip:{EDGE_IP}:{SIP_PORT}";
+        t_relay();
+    }}
+}}
+"""

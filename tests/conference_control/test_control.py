@@ -135,6 +135,16 @@ async def written(book: Book, plane: Plane) -> Writer:
     return made
 
 
+async def three(book: Book) -> tuple[Plane, Writer]:
+    """Three participants in trees."""
+    plane = Plane()
+    writer = await written(book, plane)
+    for number in (1, 2, 3):
+        seat(book, number)
+    await writer.bring(book.get("room").meeting())
+    return plane, writer
+
+
 def keys(book: Book) -> dict[str, StreamKey]:
     return {name: StreamKey(FiveTuple(one.legs["audio"].latch.learned, one.legs["audio"].relay), one.legs["audio"].ssrcs[0]) for name, one in book.get("room").participants.items()}  # type: ignore[arg-type]
 
@@ -221,11 +231,7 @@ async def test_qualities_say_who_gets_which_medium(book: Book) -> None:
 
 
 async def test_a_receiver_that_moves_gets_copies_at_its_new_address(book: Book) -> None:
-    plane = Plane()
-    writer = await written(book, plane)
-    for number in (1, 2, 3):
-        seat(book, number)
-    await writer.bring(book.get("room").meeting())
+    plane, writer = await three(book)
     old = keys(book)["p2"]
     book.get("room").participants["p2"].legs["audio"].latch.take(source(99), 2, 1)
     await writer.bring(book.get("room").meeting())
@@ -234,11 +240,7 @@ async def test_a_receiver_that_moves_gets_copies_at_its_new_address(book: Book) 
 
 
 async def test_no_room_leaves_everything_as_it_was(book: Book) -> None:
-    plane = Plane()
-    writer = await written(book, plane)
-    for number in (1, 2, 3):
-        seat(book, number)
-    await writer.bring(book.get("room").meeting())
+    plane, writer = await three(book)
     before, plane.room = dict(plane.rows), len(plane.rows) + 3
     seat(book, 4)
     with pytest.raises(Refused, match="the table is full"):
@@ -268,6 +270,21 @@ async def test_restarts_take_over_what_is_there(book: Book, tmp_path: Path) -> N
         everybody_hears_the_others(again, plane)
         # Streams are moved, never taken out.
         assert ("DELETE", CONFERENCE) not in plane.log and plane.log.count(("MODIFY", CONFERENCE)) == 4
+
+
+async def test_a_restart_without_room_for_both_makes_room(book: Book, tmp_path: Path) -> None:
+    plane = Plane()
+    for number in (1, 2, 3, 4):
+        seat(book, number)
+    await written(book, plane)
+    plane.room = len(plane.rows) + 2
+    again = Book(RELAY_IP, 20_000, 20_099, POLICY, tmp_path)
+    again.load()
+    writer = Writer(plane, again)  # type: ignore[arg-type]
+    ((meeting, reason),) = await writer.adopt([again.get("room").meeting()])
+    assert meeting.name == "room" and "full" in reason and not plane.rows
+    await writer.bring(meeting)
+    everybody_hears_the_others(again, plane)
 
 
 async def test_a_data_plane_that_is_gone_is_no_refusal(book: Book) -> None:

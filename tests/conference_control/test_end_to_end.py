@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shunt.conference.rtcp import build_pli, build_rr
-from tests.conference_control.lab import Bridge, Party, Phone, bridge, unbroken
+from tests.conference_control.lab import Bridge, Party, Phone, bridge, kamailio, unbroken
 from tests.lab.processes import ROOT
 from tests.lab.topology import LabError
 
@@ -182,6 +182,21 @@ def test_the_agent_is_killed_and_comes_back(room: Bridge) -> None:
     room.agent.await_log("0 carried on, 0 rows found")
 
 
+def test_the_softswitch_is_killed_and_comes_back(room: Bridge) -> None:
+    parties = three(room)
+    room.softswitch.kill()
+    time.sleep(0.3)
+    room.start_softswitch()
+    room.await_ready()
+    found = room.await_design("NRA")
+    assert len(found["flows"]) == 6
+    guest = enter(room, "callee", "guest")
+    guest.await_hearing(*parties)
+    room.leave(guest)
+    time.sleep(0.2)
+    accounted(parties)
+
+
 def test_dial_in(room: Bridge) -> None:
     """Two call in through SIP, one is let in by the API; a BYE leaves, and who is put out gets a BYE."""
     cem = enter(room, "natcaller", "cem")
@@ -200,6 +215,32 @@ def test_dial_in(room: Bridge) -> None:
     assert phones[1].receive().startswith("BYE sip:bob@")
     assert Phone(room, "caller", "dan").call("elsewhere") == 404
     assert Phone(room, "caller", "eve").call("room", "m=audio {port} RTP/AVP 96\r\na=rtpmap:96 opus/48000/2\r\n") == 488, "the format is settled"
+
+
+@pytest.mark.skipif(shutil.which("kamailio") is None, reason="needs kamailio")
+def test_dial_in_through_a_sip_server(room: Bridge) -> None:
+    server = kamailio(room)
+    try:
+        phones = [Phone(room, host, name, 5060) for host, name in (("caller", "ann"), ("callee", "bob"))]
+        for phone in phones:
+            assert phone.call("room") == 200
+        ann, bob = (phone.party for phone in phones)
+        room.await_design("two-party")
+        ann.await_hearing(bob)
+        bob.await_hearing(ann)
+        cem = enter(room, "natcaller", "cem")
+        room.await_design("NRA")
+        ann.await_hearing(cem)
+        cem.await_hearing(ann, bob)
+        assert phones[0].bye() == 200
+        room.await_design("two-party")
+        bob.await_hearing(cem)
+        accounted([bob, cem])
+        assert unbroken(ann.heard(bob)) and unbroken(bob.heard(ann))
+        room.leave(bob)
+        assert phones[1].receive().startswith("BYE sip:bob@"), "the server passes the focus's BYE on"
+    finally:
+        server.stop()
 
 
 def test_the_command(room: Bridge) -> None:

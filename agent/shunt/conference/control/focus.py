@@ -26,6 +26,20 @@ _DIRECTIONS = {"sendrecv": "sendrecv", "sendonly": "recvonly", "recvonly": "send
 _UNWANTED = re.compile(r"[^A-Za-z0-9_.@+-]")
 
 
+class _Transport(UdpSipTransport):
+    """Adds the Record-Route headers of an INVITE to its answers (RFC 3261 section 12.1.1), which aiosipua leaves out: without them a proxy does not see the rest of the call."""
+
+    uas: SipUAS | None = None
+
+    def send_reply(self, response: SipResponse) -> None:
+        cseq = response.cseq
+        call = self.uas.get_call(response.call_id or "") if self.uas is not None else None
+        if call is not None and cseq is not None and cseq.method == "INVITE" and 100 < response.status_code < 300 and not response.headers.get("record-route"):
+            for route in call.invite.headers.get("record-route"):
+                response.headers.append("Record-Route", route)
+        super().send_reply(response)
+
+
 class Focus:
     """A SIP user agent that conferences are dialled at."""
 
@@ -33,8 +47,8 @@ class Focus:
         """allow: networks from which requests are taken; from elsewhere they are ignored."""
         self._allow = tuple(allow)
         self._conferences = conferences
-        self._transport = UdpSipTransport(local_addr=(listen.host, listen.port))
-        self._uas = SipUAS(self._transport, user_agent=f"shunt/{__version__}")
+        self._transport = _Transport(local_addr=(listen.host, listen.port))
+        self._transport.uas = self._uas = SipUAS(self._transport, user_agent=f"shunt/{__version__}")
         self._uas.on_invite = self._invited
         self._uas.on_reinvite = self._invited_again
         self._uas.on_bye = lambda call, request: self._gone(call)
@@ -83,6 +97,7 @@ class Focus:
             if kind is not None and format_ is not None:
                 conference.formats.setdefault(kind, format_)
         self._conferences.book.keep(conference)
+        call.dialog.route_set = list(call.invite.headers.get("record-route"))  # the called side's order is that of the request
         self._calls[conference.name, name] = call
         self._seats[call.call_id] = conference.name, name
         self._addresses[call.call_id] = addresses

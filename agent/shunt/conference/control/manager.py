@@ -26,7 +26,7 @@ from shunt.learning.latch import LatchPolicy, Verdict
 from shunt.learning.scanners import Scanners
 from shunt.net import FiveTuple
 from shunt.offload import REBIND_SILENCE_MS, SprayGuard
-from shunt.tables.entry import LearnNotice, MediaRange
+from shunt.tables.entry import LearnNotice, MediaRange, StreamStats
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 
 if TYPE_CHECKING:
@@ -308,22 +308,26 @@ class Conferences:
                 for participant in conference.participants.values():
                     participant.heard = self.clock()
             return
-        for conference in list(self.book):
-            await self._look_at(conference)
-
-    async def _look_at(self, conference: Conference) -> None:
-        assert self._writer is not None and self._table is not None
-        rows: dict[tuple[str, str], dict[Row, None]] = {}
-        for source, _, row in self._writer.rows_of(conference.name):
-            if row[0] != "copy":
-                rows.setdefault((source.sender, kind_of(source.name)[0]), {})[row] = None
+        assert self._writer is not None
+        rows: dict[tuple[str, str, str], dict[Row, None]] = {}
+        for conference in self.book:
+            for source, _, row in self._writer.rows_of(conference.name):
+                if row[0] != "copy":
+                    rows.setdefault((conference.name, source.sender, kind_of(source.name)[0]), {})[row] = None
         counted = await self._writer.counts([row for those in rows.values() for row in those])
         relayed = [row[1] for those in rows.values() for row in those if row[0] == "relay"]
         stats = await self._table.stats(relayed) if relayed else {}
+        for conference in list(self.book):
+            self._judge(conference, rows, counted, stats)
+
+    def _judge(
+        self, conference: Conference, rows: dict[tuple[str, str, str], dict[Row, None]], counted: dict[Row, int], stats: dict[FiveTuple, StreamStats]
+    ) -> None:
+        """Who of a conference has been heard, by the counters of its rows; who has been silent for too long is taken out."""
         now = self.clock()
         for participant in list(conference.participants.values()):
             for kind, leg in participant.legs.items():
-                mine = rows.get((participant.name, kind), {})
+                mine = rows.get((conference.name, participant.name, kind), {})
                 packets = sum(counted.get(row, 0) for row in mine)
                 if packets != leg.packets:
                     leg.packets, participant.heard = packets, now
