@@ -74,6 +74,13 @@ def test_every_option_is_built_for_both_chips() -> None:
             assert {config[option] for config in configs} >= values, (chip, option)
 
 
+def test_published_sizes_are_those_of_the_builds() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (P4.parent / "docs" / "p4.md").read_text().splitlines() if "| Tofino " in line]
+    published = {row[0]: [int(cell.replace(",", "")) for cell in row[5:7]] for row in rows}
+    builds = {build.name: [int(build.options[size]) for size in ("RELAY_SIZE", "RELAY6_SIZE")] for build in compile_p4.read_builds()}
+    assert published == builds
+
+
 @pytest.mark.parametrize("chip", ["tofino", "tofino2"])
 def test_program_compiles(chip: str, tmp_path: Path) -> None:
     if shutil.which("bf-p4c") is None and "SDE_INSTALL" not in os.environ:
