@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,6 +117,17 @@ class Phones:
         return found[0], found[1]
 
 
+def datagrams(sock: socket.socket) -> Iterator[bytes]:
+    """What has arrived on a socket that does not block; that nobody listened where it had sent to is no matter."""
+    while True:
+        try:
+            yield sock.recv(65536)
+        except BlockingIOError:
+            return
+        except ConnectionRefusedError:
+            continue
+
+
 class ControlClient:
     """A SIP server's side of the control protocol over UDP: a cookie for each command, repetitions with the same one."""
 
@@ -137,13 +149,7 @@ class ControlClient:
         return cls(sock, **more)  # type: ignore[arg-type]
 
     def _readable(self) -> None:
-        while True:
-            try:
-                data = self._sock.recv(65536)
-            except BlockingIOError:
-                return
-            except ConnectionRefusedError:
-                continue
+        for data in datagrams(self._sock):
             cookie, _, body = data.partition(b" ")
             future = self._waiting.get(cookie)
             if future is not None and not future.done():

@@ -14,7 +14,7 @@ import secrets
 import socket
 from dataclasses import dataclass, field
 
-from tests.lab.load import ControlClient, Load, LoadCall, Phones
+from tests.lab.load import ControlClient, Load, LoadCall, Phones, datagrams
 from tests.lab.processes import open_socket
 from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP, Topology
 
@@ -84,13 +84,7 @@ class _Phone:
         asyncio.get_running_loop().add_reader(self._sock, self._readable)
 
     def _readable(self) -> None:
-        while True:
-            try:
-                data = self._sock.recv(65536)
-            except BlockingIOError:
-                return
-            except ConnectionRefusedError:
-                continue
+        for data in datagrams(self._sock):
             if data.strip():
                 self.received(Message.parse(data))
 
