@@ -233,6 +233,7 @@ class Phone:
         self._server = server
         self._target = ""
         self._route: list[str] = []
+        self.answer = ""
         self._name = name
         self._ip = {"caller": CALLER_IP, "callee": CALLEE_IP}[host]
         self._socket = open_socket(bridge.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
@@ -244,12 +245,12 @@ class Phone:
         self._room = ""
 
     def call(self, conference: str, media: str = "m=audio {port} RTP/AVP 0\r\n") -> int:
-        """INVITE, and ACK of the answer; the final status. With 200 the party talks."""
+        """INVITE, in the call if there is one, and ACK of the answer; the final status. With 200 the party talks."""
         self._room = conference
         port = self.party.socket.getsockname()[1]
         sdp = f"v=0\r\no=- 1 1 IN IP4 {self._ip}\r\ns=-\r\nc=IN IP4 {self._ip}\r\nt=0 0\r\n" + media.format(port=port)
         self._send("INVITE", sdp)
-        answer = self._final()
+        answer = self.answer = self._final()
         self._to = next(line for line in answer.splitlines() if line.lower().startswith("to:"))[3:].strip()
         status = int(answer.split()[1])
         if status == 200:  # what follows goes to the contact, by way of who recorded a route

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import ALREADY_EXISTS, NO_SPACE, NOT_FOUND, UpdateError
 from shunt.conference.control.manager import Conferences
 from shunt.conference.control.model import Book, ConferenceError
+from shunt.conference.control.routes import add_routes
 from shunt.conference.control.rows import Rewrite, Rows, StreamKey, Tree
 from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.writer import Broken, Refused, Writer
@@ -389,7 +392,42 @@ async def test_who_is_silent_is_taken_out(running: tuple[Conferences, Plane]) ->
     assert not left
     running_clock[0] += 2
     await conferences._look()
-    assert left == [("room", "ann")] and conferences.list()[0]["participants"] == 0
+    assert left == [("room", "ann")]
+    # Who waits alone for others has no row that counts, but is heard.
+    conferences.join("room", "bob", ["audio"], [source(2).addr])
+    for _ in range(5):
+        running_clock[0] += 30
+        hear(conferences, "bob", source(2), 2, 1)
+        await conferences._look()
+    assert len(left) == 1
+    conferences.leave("room", "bob")
+    assert conferences.list()[0]["participants"] == 0
+
+
+async def test_rest_says_what_is_wrong(running: tuple[Conferences, Plane]) -> None:
+    conferences, _ = running
+    app = web.Application()
+    add_routes(app, conferences, lambda status, message, parameter=None: web.json_response({"error": message}, status=status))
+    go = {"X-Shunt-Command": "1"}
+    async with TestClient(TestServer(app)) as client:
+        for method, path, headers, status, words in (
+            ("POST", "/v1/conferences?name=x", {}, 403, "needs the header X-Shunt-Command"),
+            ("DELETE", "/v1/conferences/room", {}, 403, "needs the header"),
+            ("POST", "/v1/conferences", go, 400, "name: is missing"),
+            ("POST", "/v1/conferences?name=room", go, 409, "already"),
+            ("POST", "/v1/conferences?nmae=x", go, 400, "nmae: unknown parameter; known here: name"),
+            ("POST", "/v1/conferences?name=x&name=y", go, 400, "given more than once"),
+            ("POST", "/v1/conferences/room/participants?name=a&trusted=1.2.3", go, 400, "'1.2.3' is not an IP address"),
+            ("POST", "/v1/conferences/room/participants?name=a&media=", go, 400, "medium ''"),
+            ("GET", "/v1/conferences/none", {}, 404, "no conference 'none'"),
+        ):
+            async with client.request(method, path, headers=headers) as answer:
+                assert (answer.status, words in (await answer.json())["error"]) == (status, True), path
+        async with client.post("/v1/conferences/room/participants?name=a&media=audio,video&trusted=192.0.2.7,2001:db8::7", headers=go) as answer:
+            assert answer.status == 200 and [leg["relay"] for leg in (await answer.json())["media"]] == ["192.0.2.1:20000", "192.0.2.1:20002"]
+        conferences.problem = "the data plane is away"
+        async with client.post("/v1/conferences/room/participants?name=b", headers=go) as answer:
+            assert (answer.status, await answer.json()) == (503, {"error": "the data plane is away"})
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------

@@ -207,10 +207,17 @@ def test_dial_in(room: Bridge) -> None:
     room.await_design("NRA")
     for one in (ann, bob, cem):
         one.await_hearing(*(other for other in (ann, bob, cem) if other is not one))
+    # On hold and back, and an offer that cannot be: the relay address stays, and so does the media.
+    first = ann.relay
+    for direction, mirrored in (("inactive", "inactive"), ("sendonly", "recvonly"), ("sendrecv", "sendrecv")):
+        assert phones[0].call("room", f"m=audio {{port}} RTP/AVP 0\r\na={direction}\r\n") == 200
+        assert f"a={mirrored}\r\n" in phones[0].answer and ann.relay == first
+    bob.await_hearing(ann)
     assert phones[0].bye() == 200
     room.await_design("two-party")
     bob.await_hearing(cem)
     accounted([bob, cem])
+    assert unbroken(bob.heard(ann)) and unbroken(cem.heard(ann))
     room.leave(bob)
     assert phones[1].receive().startswith("BYE sip:bob@")
     assert Phone(room, "caller", "dan").call("elsewhere") == 404

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["conference"]
 
+conference.help = "Conferences: let participants in and out, and watch; what fits into a replication engine."
 _MEDIA = click.Choice(["audio", "video", "screen"])
 
 

@@ -59,8 +59,12 @@ class Focus:
         conferences.on_left = self._left
 
     async def start(self) -> None:
-        """Listen. Raises OSError."""
-        await self._uas.start()
+        """Listen. Raises OSError, naming the socket."""
+        try:
+            await self._uas.start()
+        except OSError as error:
+            host, port = self._transport.local_addr
+            raise OSError(error.errno, f"conference.sip {host} port {port}: {error.strerror or error}") from error
         inner = self._transport.on_message
 
         def checked(message: SipRequest | SipResponse, addr: tuple[str, int]) -> None:
@@ -134,6 +138,7 @@ class Focus:
         if call is not None:
             self._forget(call.call_id)
             call.hangup()
+            self._uas._calls.pop(call.call_id, None)  # it forgets calls of which a BYE comes, not those that it ends
 
     def _forget(self, call_id: str) -> tuple[str, str] | None:
         seat = self._seats.pop(call_id, None)

@@ -233,6 +233,8 @@ class Conferences:
             return
         if verdict is Verdict.OVERRIDE:
             latch.take(src, notice.ssrc, notice.seq)
+        if latch.learned == src:
+            participant.heard = now  # who is alone has no row that would count
         if verdict is Verdict.KNOWN:
             self._heard_ssrc(conference, participant, leg, notice.ssrc)
         elif latch.learned != before:
