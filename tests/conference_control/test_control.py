@@ -460,7 +460,7 @@ def test_ports_run_out_and_come_back(book: Book) -> None:
     book.join("room", "late", ["audio", "video", "screen"], [], 0.0)
 
 
-@pytest.mark.parametrize("body", ["", "{", "[]", '{"format": 2}', '{"format": 1, "name": "x", "participants": [{"name": "a", "legs": {"audio": {"port": 5}}}], "qualities": []}'])
+@pytest.mark.parametrize("body", ["", "{", "[]", '{"format": 2}', '{"format": 1, "name": "x", "participants": [{"name": "a", "call_id": "", "legs": {"audio": {"port": 5}}}], "qualities": []}'])
 def test_a_file_that_cannot_be_read_is_left_alone(tmp_path: Path, body: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "x.json").write_text(body)
     assert Book(RELAY_IP, 20_000, 20_099, POLICY, tmp_path).load() == 0

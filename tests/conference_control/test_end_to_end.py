@@ -250,6 +250,23 @@ def test_dial_in_through_a_sip_server(room: Bridge) -> None:
         server.stop()
 
 
+def test_a_call_outlives_the_agent(room: Bridge) -> None:
+    phones = [Phone(room, host, name) for host, name in (("caller", "ann"), ("callee", "bob"))]
+    for phone in phones:
+        assert phone.call("room") == 200
+    room.await_design("two-party")
+    room.agent.kill()
+    room.start_agent()
+    room.await_ready()
+    ann, bob = (phone.party for phone in phones)
+    ann.await_hearing(bob)
+    assert phones[0].call("room") == 481, "nobody knows the dialog, and nobody joins a second time"
+    assert [one["name"] for one in room.conference()["participants"]] == ["ann", "bob"]
+    accounted([ann, bob])
+    assert phones[0].bye() == 200
+    assert [one["name"] for one in room.conference()["participants"]] == ["bob"]
+
+
 def test_the_command(room: Bridge) -> None:
     """From create to end, for people and as JSON."""
     assert room.shunt("conference", "create", "board") == "board is there\n"

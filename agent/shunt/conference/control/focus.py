@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from aiosipua import ConnectionData, IncomingCall, MediaDescription, Origin, SdpMessage, SipRequest, SipResponse, SipUAS, UdpSipTransport, parse_uri
+from aiosipua import ConnectionData, IncomingCall, MediaDescription, Origin, SdpMessage, SipRequest, SipResponse, SipUAS, UdpSipTransport, create_dialog_from_request, parse_uri
 
 from shunt import __version__
 from shunt.conference.control.manager import Conferences
@@ -59,7 +59,8 @@ class Focus:
         conferences.on_left = self._left
 
     async def start(self) -> None:
-        """Listen. Raises OSError, naming the socket."""
+        """Listen. Calls from before a restart are known by their Call-IDs. Raises OSError, naming the socket."""
+        self._seats = {one.call_id: (conference.name, one.name) for conference in self._conferences.book for one in conference.participants.values() if one.call_id}
         try:
             await self._uas.start()
         except OSError as error:
@@ -69,7 +70,7 @@ class Focus:
 
         def checked(message: SipRequest | SipResponse, addr: tuple[str, int]) -> None:
             source = ipaddress.ip_address(addr[0])
-            if inner is not None and any(source in network for network in self._allow):
+            if inner is not None and any(source in network for network in self._allow) and not self._ends_former(message):
                 inner(message, addr)
 
         self._transport.on_message = checked
@@ -78,9 +79,24 @@ class Focus:
         """Listen no more; calls stay, and their media goes on."""
         await self._uas.stop()
 
+    def _ends_former(self, message: SipRequest | SipResponse) -> bool:
+        """Whether this was the BYE of a call from before a restart, whose dialog nobody here knows any more."""
+        if not isinstance(message, SipRequest) or message.method != "BYE":
+            return False
+        call_id = message.call_id or ""
+        if self._uas.get_call(call_id) is not None or call_id not in self._seats:
+            return False
+        self._transport.send_reply(create_dialog_from_request(message).create_response(message, 200, "OK"))
+        self._leave(call_id)
+        return True
+
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def _invited(self, call: IncomingCall) -> None:
+        to = call.invite.to_addr
+        if to is not None and to.tag:
+            call.reject(481)  # a re-INVITE of a call from before a restart: its media goes on as it is
+            return
         try:
             conference = self._conferences.book.get(parse_uri(call.invite.uri).user or "")
             offer = _offer(call)
@@ -100,6 +116,7 @@ class Focus:
         for (kind, _), format_ in zip(offer, formats):
             if kind is not None and format_ is not None:
                 conference.formats.setdefault(kind, format_)
+        conference.participants[name].call_id = call.call_id
         self._conferences.book.keep(conference)
         call.dialog.route_set = list(call.invite.headers.get("record-route"))  # the called side's order is that of the request
         self._calls[conference.name, name] = call
@@ -125,16 +142,20 @@ class Focus:
         call.accept(_answer(conference, conference.participants[seat[1]], offer, int(time.time())))
 
     def _gone(self, call: IncomingCall) -> None:
-        seat = self._forget(call.call_id)
+        self._leave(call.call_id)
+
+    def _leave(self, call_id: str) -> None:
+        seat = self._forget(call_id)
         if seat is not None:
             try:
                 self._conferences.leave(*seat)
             except ConferenceError as error:
-                log.debug("SIP call %s: %s", call.call_id, error)
+                log.debug("SIP call %s: %s", call_id, error)
 
     def _left(self, conference: str, participant: str) -> None:
         """A participant is out, whoever says so: its call ends."""
         call = self._calls.get((conference, participant))
+        self._seats = {call_id: seat for call_id, seat in self._seats.items() if seat != (conference, participant)}
         if call is not None:
             self._forget(call.call_id)
             call.hangup()

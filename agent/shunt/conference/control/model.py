@@ -58,12 +58,13 @@ class Leg:
 
 @dataclass(slots=True)
 class Participant:
-    """Who takes part. heard: monotonic seconds of the last sign of life."""
+    """Who takes part. heard: monotonic seconds of the last sign of life; call_id: of the SIP call it came by."""
 
     name: str
     legs: dict[str, Leg]
     heard: float
     held: bool = False  # on hold: not expected to send
+    call_id: str = ""
 
     @property
     def present(self) -> bool:
@@ -271,6 +272,7 @@ class Book:
             "participants": [
                 {
                     "name": one.name,
+                    "call_id": one.call_id,
                     "legs": {
                         kind: {
                             "port": leg.relay.port, "trusted": sorted(addr.hex() for addr in leg.latch.trusted),
@@ -322,7 +324,7 @@ class Book:
                     if given["learned"] is not None:
                         latch.take(Endpoint.parse(given["learned"]), ssrcs[-1] if ssrcs else 0, 0)
                     legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs)
-                conference.participants[item["name"]] = Participant(item["name"], legs, now)
+                conference.participants[item["name"]] = Participant(item["name"], legs, now, call_id=str(item["call_id"]))
             conference.formats = {str(kind): [str(part) for part in format_] for kind, format_ in body["formats"].items()}
             conference.qualities = {(sender, receiver): KINDS.index(quality) for sender, receiver, quality in body["qualities"]}
         except (ValueError, KeyError, TypeError, AttributeError):
