@@ -382,6 +382,28 @@ async def test_a_new_ssrc_becomes_a_stream_but_not_without_end(running: tuple[Co
     assert len([1 for name, _ in plane.rows if name == CONFERENCE]) == 6
 
 
+async def test_trouble_is_said_and_made_good(running: tuple[Conferences, Plane], monkeypatch: pytest.MonkeyPatch) -> None:
+    conferences, plane = running
+    insert, failing = plane.insert, [RuntimeError("trouble")]
+
+    async def once(entry: RelayEntry) -> Result:
+        if failing:
+            raise failing.pop()
+        return await insert(entry)
+
+    monkeypatch.setattr(plane, "insert", once)
+    monkeypatch.setattr("shunt.conference.control.manager._RETRY_S", 0.3)
+    for number, name in enumerate(("ann", "bob")):
+        conferences.join("room", name, ["audio"], [source(1).addr])
+        hear(conferences, name, source(number), number + 1, 1)
+    await asyncio.sleep(0.1)
+    assert conferences.list()[0]["problem"] == "RuntimeError: trouble" and len(plane.relays) < 2
+    with pytest.raises(ConferenceError, match="trouble"):
+        conferences.join("room", "cem", ["audio"], [])
+    await asyncio.sleep(0.5)
+    assert conferences.list()[0]["problem"] == "" and len(plane.relays) == 2
+
+
 async def test_who_is_silent_is_taken_out(running: tuple[Conferences, Plane]) -> None:
     conferences, _ = running
     left = []

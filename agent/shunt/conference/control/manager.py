@@ -153,9 +153,15 @@ class Conferences:
             except _FAILURES as error:
                 if str(error) != self.problem:
                     log.error("conferences: %s", error)
-                self.problem = str(error)
-                self._unsure = True
-                self._later(_RETRY_S, None)
+                self._start_over(str(error))
+            except Exception as error:  # one conference's trouble must not be the end of all others
+                log.exception("conferences")
+                self._start_over(f"{type(error).__name__}: {error}")
+
+    def _start_over(self, reason: str) -> None:
+        """What the data plane holds is not certain: soon everything is made sure of."""
+        self.problem, self._unsure = reason, True
+        self._later(_RETRY_S, None)
 
     async def _make_sure(self) -> None:
         assert self._table is not None and self._writer is not None
@@ -302,6 +308,8 @@ class Conferences:
                 await self._look()
             except _FAILURES as error:
                 log.warning("counters of conferences: %s", error)
+            except Exception:
+                log.exception("counters of conferences")
 
     async def _look(self) -> None:
         if self._table is None or not self._table.connected or self._unsure or self.problem:
