@@ -56,16 +56,22 @@ static __always_inline bool put_ipv4(void *l3, void *end, __u64 *runs)
 	if (l3 + IPV4_HEADER + UDP_HEADER + RTP_HEADER > end)
 		return false;
 	n = choose(runs, &round);
-	/* As from the wire: nothing in it comes from the packet before. */
-	*(__u32 *)&ip->ttl = bpf_htonl(64 << 24 | IPPROTO_UDP << 16 | 0x5678);
-	*(__u64 *)&ip->saddr = (__u64)bpf_htonl(FIRST_DADDR + n / PORTS) << 32 | bpf_htonl(FIRST_SADDR + n);
+	/* As from the wire: nothing in it comes from the packet before. In whole words, as the relay reads them. */
+	*(__u32 *)(l3 + 6) = bpf_htonl(IPV4_DONT_FRAGMENT << 16 | 64 << 8 | IPPROTO_UDP);
+	ip->check = bpf_htons(0x5678);
+	*(__u64 *)(l3 + 12) = (__u64)bpf_htonl(FIRST_DADDR + n / PORTS) << 32 | bpf_htonl(FIRST_SADDR + n);
 	put_udp(ip + 1, n, round);
 	return true;
 }
 
 static __always_inline bool ipv4(struct xdp_md *ctx, __u64 *runs)
 {
-	return put_ipv4((void *)(long)ctx->data + ETHERNET_HEADER, (void *)(long)ctx->data_end, runs);
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	if (!put_ipv4(data + ETHERNET_HEADER, end, runs))
+		return false;
+	*(__u64 *)data = bpf_cpu_to_be64(0x0200000000010200);
+	return true;
 }
 
 /* Behind a tag, with a header checksum that fits: the general way verifies it. */
