@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -132,7 +133,7 @@ def set_key(message: pb.TableKey, table: Table, values: list[int | bytes]) -> No
         out.exact.value = value if isinstance(value, bytes) else value.to_bytes(field.size or 0, "big")
 
 
-class _Served:
+class _Served(ABC):
     """One table: between its messages and the data plane."""
 
     def __init__(self, table: Table, replication: Replication) -> None:
@@ -146,27 +147,27 @@ class _Served:
         assert isinstance(value, bytes)
         return int.from_bytes(value, "big")
 
-    def keys(self) -> Iterator[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def keys(self) -> Iterator[Any]: ...
 
-    def has(self, key: Any) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def has(self, key: Any) -> bool: ...
 
-    def data(self, action: Action | None, values: Values, there: bool) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def data(self, action: Action | None, values: Values, there: bool) -> Any: ...
 
-    def insert(self, key: Any, data: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def insert(self, key: Any, data: Any) -> None: ...
 
-    def modify(self, key: Any, data: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def modify(self, key: Any, data: Any) -> None: ...
 
-    def delete(self, key: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def delete(self, key: Any) -> None: ...
 
+    @abstractmethod
     def state(self, key: Any) -> Any:
         """The entry's data as insert() takes it; None when it is absent."""
-        raise NotImplementedError
 
     def restore(self, key: Any) -> Callable[[], None]:
         """What brings this entry, absent or not, back to how it is now."""
@@ -182,8 +183,8 @@ class _Served:
 
         return back
 
-    def row(self, key: Any) -> Row:
-        raise NotImplementedError
+    @abstractmethod
+    def row(self, key: Any) -> Row: ...
 
     def reset(self, key: Any) -> None:
         """Counters to 0, where there are any."""

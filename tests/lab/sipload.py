@@ -12,6 +12,7 @@ import itertools
 import re
 import secrets
 import socket
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from tests.lab.load import ControlClient, Load, LoadCall, Phones, datagrams
@@ -72,7 +73,7 @@ class _Dialog:
     ack: bytes = b""
 
 
-class _Phone:
+class _Phone(ABC):
     """One user agent's socket."""
 
     def __init__(self, topology: Topology, host: str, ip: str, port: int) -> None:
@@ -88,8 +89,8 @@ class _Phone:
             if data.strip():
                 self.received(Message.parse(data))
 
-    def received(self, message: Message) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def received(self, message: Message) -> None: ...
 
     def send(self, data: bytes) -> None:
         with contextlib.suppress(OSError):  # no server: it will be sent again
