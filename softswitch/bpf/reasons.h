@@ -20,7 +20,7 @@ enum reason {
 	TOO_BIG,      /* for the output interface */
 	NO_XMIT,      /* the output interface cannot send what native XDP redirects */
 	NO_ROOM,      /* no headroom for the longer header */
-	CHANGING,     /* the entry was being written at that moment */
+	CHANGING,     /* the entry was being written at that moment; dropped if the packet was half rewritten by then */
 	OVER_LIMIT,   /* more packets of one stream than its limit */
 	CONFERENCE,   /* copied to the receivers of its conference, if it has any */
 	REASON_COUNT,
