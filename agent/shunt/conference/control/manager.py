@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
 from shunt.bfrt.schema import SchemaError
-from shunt.conference.control.model import KINDS, STREAMS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of
+from shunt.conference.control.model import KINDS, STREAMS, TARGETS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of
 from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.sockets import Sockets
 from shunt.conference.control.writer import Broken, Refused, Row, Writer
@@ -403,6 +403,16 @@ class Conferences:
         conference = self.book.set_quality(name, sender, receiver, quality)
         self._touch(name)
         return self._view(conference, {})
+
+    def set_target(self, name: str, sender: str, receiver: str, target: int) -> None:
+        """Which layers of a sender's pictures a receiver gets from now on: 0 the lowest frame rate, TARGETS - 1 everything.
+
+        Pictures without layers that could be left out go on whole. Asking for what is in force already costs nothing.
+        Raises ConferenceError.
+        """
+        if self.book.get(name).targets.get((sender, receiver), TARGETS - 1) != target:
+            self.book.set_target(name, sender, receiver, target)
+            self._touch(name)
 
     def list(self) -> list[dict[str, Any]]:
         """Every conference in a few words."""

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 KINDS = ("audio", "video", "screen")
 """Media. A quality is the name of the highest of them that a receiver gets of a sender."""
 TOP = len(KINDS) - 1
+TARGETS = 3
+"""Decode targets of a picture with layers: 0 is the lowest frame rate, TARGETS - 1 is everything."""
 STREAMS = 4  # SSRCs of one medium of one participant: further ones push the oldest out
 PORT = 1  # of the replication engine: the softswitch sends each copy by its route, and needs it for excluding the sender only
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,62}")
@@ -76,13 +78,16 @@ class Participant:
 class Conference:
     """One conference.
 
-    qualities: (sender, receiver) -> level in KINDS, where it is not all of them. formats: what those who dial in have to
+    qualities: (sender, receiver) -> level in KINDS, where it is not all of them. targets: the decode target of each (sender,
+    receiver) that has ever had one; it stays when it is everything again, because numbers that were rewritten once are
+    rewritten to the end. formats: what those who dial in have to
     send of each medium, [payload type, rtpmap, fmtp].
     """
 
     name: str
     participants: dict[str, Participant] = field(default_factory=dict)
     qualities: dict[tuple[str, str], int] = field(default_factory=dict)
+    targets: dict[tuple[str, str], int] = field(default_factory=dict)
     formats: dict[str, list[str]] = field(default_factory=dict)
     problem: str = ""
 
@@ -229,6 +234,7 @@ class Book:
         gone = conference.participant(participant)
         del conference.participants[participant]
         conference.qualities = {pair: level for pair, level in conference.qualities.items() if participant not in pair}
+        conference.targets = {pair: target for pair, target in conference.targets.items() if participant not in pair}
         for leg in gone.legs.values():
             del self._at[leg.relay]
             self._ports.give(leg.relay.port)
@@ -248,15 +254,23 @@ class Book:
         """Raises ConferenceError."""
         conference = self.get(name)
         level = quality_level(quality)
-        for one in (sender, receiver):
-            conference.participant(one)
-        if sender == receiver:
-            raise ConferenceError(400, f"{sender} gets nothing of its own")
+        _check_pair(conference, sender, receiver)
         if level == TOP:
             conference.qualities.pop((sender, receiver), None)
         else:
             conference.qualities[sender, receiver] = level
         self.keep(conference)
+        return conference
+
+    def set_target(self, name: str, sender: str, receiver: str, target: int) -> Conference:
+        """Which layers of a sender's pictures a receiver gets: the decode target, 0..TARGETS - 1. Raises ConferenceError."""
+        conference = self.get(name)
+        _check_pair(conference, sender, receiver)
+        if not 0 <= target < TARGETS:
+            raise ConferenceError(400, f"decode target {target} is not in 0..{TARGETS - 1}")
+        if target < TARGETS - 1 or (sender, receiver) in conference.targets:
+            conference.targets[sender, receiver] = target
+            self.keep(conference)
         return conference
 
     # -- over a restart ------------------------------------------------------------------------------------------
@@ -283,6 +297,7 @@ class Book:
             ],
             "formats": conference.formats,
             "qualities": [[*pair, KINDS[level]] for pair, level in conference.qualities.items()],
+            "targets": [[*pair, target] for pair, target in conference.targets.items()],
         }
         path = self._file(conference.name)
         try:
@@ -327,11 +342,19 @@ class Book:
                 conference.participants[item["name"]] = Participant(item["name"], legs, now, call_id=str(item["call_id"]))
             conference.formats = {str(kind): [str(part) for part in format_] for kind, format_ in body["formats"].items()}
             conference.qualities = {(sender, receiver): KINDS.index(quality) for sender, receiver, quality in body["qualities"]}
+            conference.targets = {(sender, receiver): int(target) for sender, receiver, target in body.get("targets", ())}
         except (ValueError, KeyError, TypeError, AttributeError):
             for port in claimed:
                 self._ports.give(port)
             raise
         return conference
+
+
+def _check_pair(conference: Conference, sender: str, receiver: str) -> None:
+    for one in (sender, receiver):
+        conference.participant(one)
+    if sender == receiver:
+        raise ConferenceError(400, f"{sender} gets nothing of its own")
 
 
 def _check_name(what: str, name: str) -> None:
