@@ -36,6 +36,7 @@ from shunt.dialogs import DialogWatch
 from shunt.drain import Drain
 from shunt.hep.listener import HepListener
 from shunt.journal import Journal, Store
+from shunt.journal.codec import relay_ports
 from shunt.journal.sqlite_store import SqliteStore
 from shunt.learning.latch import LatchPolicy
 from shunt.learning.scanners import Scanners
@@ -125,6 +126,8 @@ class Agent:
         self._serving = asyncio.Event()  # commands that arrive before wait
         self._totals: dict[str, Any] = {}
         self._dormant: dict[str, str] = {}  # calls of the journal that are not yet in the book
+        self._dormant_ports: dict[Endpoint, str] | None = None  # which of them holds a relay port, once somebody has asked
+        self.proxy.ports.wake = self._wake_holder
         self._clockwork: list[asyncio.Task[None]] = []
         self._taking_over: asyncio.Task[None] | None = None
 
@@ -368,6 +371,16 @@ class Agent:
             for call_id in list(self._dormant):
                 self._wake(call_id)
 
+    def _wake_holder(self, port: Endpoint) -> None:
+        """Wake the call that holds a relay port or the one below it."""
+        if not self._dormant:
+            return
+        if self._dormant_ports is None:
+            self._dormant_ports = {each: call_id for call_id, body in self._dormant.items() for each in relay_ports(body)}
+        for each in (port, Endpoint(port.addr, port.port - 1)):
+            if each in self._dormant_ports:
+                self._wake(self._dormant_ports[each])
+
     async def _wake_all(self) -> None:
         began, count = time.monotonic(), len(self._dormant)
         gc.disable()  # nothing of all this is garbage, and looking for some takes longer the more there is
@@ -381,6 +394,7 @@ class Agent:
         finally:
             gc.freeze()
             gc.enable()
+            self._dormant_ports = None
             self.book.put_in_order()
             self.offloader.loaded.set()
         log.info("journal: %d calls carried on, read in %.1f s", count, time.monotonic() - began)

@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 LIMITS: dict[str, str] = {
     "table_full": "Entries that the data plane refused because its table is full.",
     "ports_exhausted": "Commands that the built-in relay refused because its port range is empty.",
+    "ports_clashed": "Times that a relay gave out a port of another call, and was made to take another.",
+    "ports_clashed_refused": "Commands that were refused because a relay gave out nothing but ports of other calls.",
     "packets_over_limit": "Packets that the built-in relay dropped because a stream had more than builtin_relay.packet_limit.",
     "journal_failures": "Writes that the journal did not take.",
     "journal_slow": "Answers that did not wait for the journal any longer.",

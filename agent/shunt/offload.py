@@ -24,6 +24,7 @@ from shunt.events.current import CURRENT_CALL
 from shunt.learning.latch import Verdict
 from shunt.learning.scanners import Scanners
 from shunt.net import Endpoint, FiveTuple
+from shunt.orphans import Orphans
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, StreamStats
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 
@@ -91,7 +92,7 @@ class Offloader:
         self.events = EventBus()
         self.media: list[MediaRange] = []
         self.entries: dict[FiveTuple, Stream] = {}
-        self.orphans: dict[FiveTuple, float] = {}
+        self.orphans = Orphans()
         self.foreign: Callable[[FiveTuple], bool] = lambda key: False  # entries that another part of the agent looks after
         self.strays_ignored = 0
         self.line_changed: Callable[[MediaLine], None] = lambda line: None

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from shunt.calls import reasons
 from shunt.calls.book import CallBook
 from shunt.calls.model import Component, MediaLine, Side
+from shunt.control.port_guard import PortGuard
 from shunt.control.relays import Relay, RelayPool
 from shunt.control.upstream import RelayError
 from shunt.events.bus import CONTROL, RELAY
@@ -19,7 +20,7 @@ from shunt.events.current import CURRENT_CALL
 from shunt.net import Endpoint
 from shunt.offload import Offloader
 from shunt.rtpproxy import codec
-from shunt.rtpproxy.codec import CodecError, Command
+from shunt.rtpproxy.codec import CodecError, Command, Reply
 from shunt.tables.relay_table import DataPlaneUnavailable
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class ControlProxy:
         self.pool = pool
         self.book = book
         self.offloader = offloader
+        self.ports = PortGuard(book, offloader.orphans)
         self._locks = _CallLocks()
         self.commands: dict[str, int] = {}
 
@@ -177,6 +179,10 @@ class ControlProxy:
         else:
             reply = await self._somewhere(command, relay, body, peer_ip)
             relay = relay or self._default()
+        if reply is not None:
+            reply = await self.ports.settle(
+                command, body, reply, lambda again: self._pass(relay, again, peer_ip), lambda part, ports: self._relay_port(part, relay, ports),
+            )
         line = change.line if change is not None else None
         if reply is not None:
             line = self._apply(command, relay, reply, peer_ip) or line
@@ -209,15 +215,19 @@ class ControlProxy:
         for part, ports in zip(parts, replies):
             if ports.error is not None or not ports.port:
                 continue
-            relay_port = ports.endpoint
-            if relay_port is None and (known := self.book.sibling_address(part) or self._only_address(relay)) is not None:
-                # A bare port, or 0.0.0.0 for a further media line (rtpengine): the SIP server keeps the session's address.
-                relay_port = Endpoint(known, ports.port)
+            relay_port = self._relay_port(part, relay, ports)
             if relay_port is None:
                 log.warning("relay %s answered %.60r without a usable address: that media line is not offloaded", relay.name, reply)
                 continue
             line = self.book.offer_answer(part, relay.name, relay_port, self.offloader.clock(), time.time(), peer_ip) or line
         return line
+
+    def _relay_port(self, command: Command, relay: Relay, ports: Reply) -> Endpoint | None:
+        """The address and port that the reply to a U or L names."""
+        if ports.endpoint is None and ports.port and (known := self.book.sibling_address(command) or self._only_address(relay)) is not None:
+            # A bare port, or 0.0.0.0 for a further media line (rtpengine): the SIP server keeps the session's address.
+            return Endpoint(known, ports.port)
+        return ports.endpoint
 
     @staticmethod
     def _only_address(relay: Relay) -> bytes | None:

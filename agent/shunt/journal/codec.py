@@ -8,6 +8,7 @@ read so needs another FORMAT.
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -63,6 +64,14 @@ def _encode_line(line: MediaLine, epoch: float) -> dict[str, Any]:
             } for s in line.streams
         ],
     }
+
+
+_RELAY_PORT = re.compile(r'"relay": \["([0-9a-f]+)", ([0-9]+)\]')
+
+
+def relay_ports(body: str) -> list[Endpoint]:
+    """The relay ports of a call's legs, out of its line of JSON as encode_call writes it; much quicker than reading the call."""
+    return [Endpoint(bytes.fromhex(address), int(port)) for address, port in _RELAY_PORT.findall(body)]
 
 
 def decode_call(body: dict[str, Any], policy: LatchPolicy, now: float) -> Call:

@@ -595,6 +595,22 @@ def rewrite_notify_self(command: Command, address: str) -> bytes:
     raise AssertionError("notify socket is not among the command's words")
 
 
+def with_new_port(body: bytes) -> bytes:
+    """The same U or L with modifier N, and without sub-commands: the relay takes another port for the leg that it answers with."""
+    words = body.split()
+    if b"&&" in words:
+        del words[words.index(b"&&"):]
+    words[0] = words[0][:1] + b"N" + words[0][1:]
+    return b" ".join(words)
+
+
+def splice_reply(reply: bytes, number: int, answer: bytes) -> bytes:
+    """A reply to U or L whose part `number` (from 0, parts are divided by &&) is replaced by another answer."""
+    parts = [b" ".join(part.split()) for part in (b" " + reply + b" ").split(b" && ")]
+    parts[number] = b" ".join(answer.split())
+    return b" && ".join(parts)
+
+
 def notify_line(notify_tag: str) -> bytes:
     """The line that a relay sends to the notify socket at media time-out: the tag, URL-decoded, and a newline."""
     return unquote_to_bytes(notify_tag.encode("latin-1")) + b"\n"
