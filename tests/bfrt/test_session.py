@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import statistics
+import time
 
 import grpc
 import pytest
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt.client import BfrtClient
+from shunt_softswitch.server import serve
 from tests.bfrt.conftest import Served, entity, insert
 
 Code = grpc.StatusCode
@@ -167,3 +171,36 @@ async def test_verify_of_another_program_is_refused(served: Served) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await client.stub.SetForwardingPipelineConfig(Request(client_id=client.client_id, action=Request.VERIFY, config=[pb.ForwardingPipelineConfig(p4_name="x")]))
     assert caught.value.code() == Code.INVALID_ARGUMENT
+
+
+async def test_a_target_that_listens_again_is_not_kept_waiting(served: Served, unused_tcp_port: int) -> None:
+    """The pause between two tries grows to half a second; a data plane that comes back within it has its client at once."""
+    client = BfrtClient(f"127.0.0.1:{unused_tcp_port}", client_id=4711)
+    up = asyncio.Event()
+    client.on_up = lambda schema: up.set()
+    client.start()
+    waits = []
+    try:
+        for _ in range(3):
+            await asyncio.sleep(1.6)  # by now a pause lasts half a second
+            began = time.monotonic()
+            async with serve(served.service, [client.target]):
+                await asyncio.wait_for(up.wait(), 2)
+                waits.append(time.monotonic() - began)
+                up.clear()
+    finally:
+        await client.close()
+    assert statistics.median(waits) < 0.2
+
+
+async def test_a_target_that_listens_and_refuses_is_not_asked_more_often(served: Served) -> None:
+    """Another agent has the program: the pauses are kept, though the server takes connections."""
+    await served.raw().connect()
+    client, tries = BfrtClient(served.target, client_id=4712), []
+    client.check = lambda schema: tries.append(time.monotonic())
+    client.start()
+    try:
+        await asyncio.sleep(1.5)
+    finally:
+        await client.close()
+    assert not client.connected and 2 <= len(tries) <= 5

@@ -6,8 +6,10 @@ It needs nothing of P4 Studio and works with any server of the protocol.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import random
+import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -49,7 +51,8 @@ _SUBSCRIBE_TIMEOUT = 5.0
 # A target that answers nothing for so many seconds, though asked, is as good as gone: its connection may
 # stand, but who waits for it waits in vain.
 _HUNG = 4.0
-_BACKOFF = (0.1, 0.5)  # seconds; a restarted data plane must not wait for us
+_BACKOFF = (0.1, 0.5)  # seconds
+_PROBE_S = 0.05  # between two looks whether a restarted data plane listens again
 _SERVICE = "/bfrt_proto.BfRuntime/"
 
 
@@ -175,8 +178,33 @@ class BfrtClient:
             self._down(reason)
             await self._drop_channel()
             # Spread over time, so that several agents do not come back in step.
-            await asyncio.sleep(delay * random.uniform(0.8, 1.2))
+            await self._pause(delay * random.uniform(0.8, 1.2))
             delay = min(delay * 2, _BACKOFF[1])
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait so long, or until the target, which had refused a connection, takes one: a restarted data plane must not wait for us."""
+        deadline, refused = time.monotonic() + seconds, False
+        while (left := deadline - time.monotonic()) > 0:
+            if not await self._listens():
+                refused = True
+            elif refused:
+                return
+            await asyncio.sleep(min(_PROBE_S, left))
+
+    async def _listens(self) -> bool:
+        """Whether the target takes TCP connections; a name is not looked up for it, and a gRPC address of another kind not judged."""
+        host, _, port = self.target.rpartition(":")
+        try:
+            address = str(ipaddress.ip_address(host.strip("[]")))
+        except ValueError:
+            return True
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.setblocking(False)
+            try:
+                await asyncio.wait_for(asyncio.get_running_loop().sock_connect(probe, (address, int(port))), _BACKOFF[1])
+            except OSError:  # TimeoutError is one
+                return False
+        return True
 
     def _down(self, reason: str) -> None:
         if reason != self.last_error:
