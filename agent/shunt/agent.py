@@ -169,7 +169,7 @@ class Agent:
             return None
         from shunt.conference.control.manager import Conferences
 
-        made = Conferences(self.config.conference, self.latch_policy, self.scanners)
+        made = Conferences(self.config.conference, self.latch_policy, self.scanners, events=self.offloader.events)
         made.attach(self.table)
         self.offloader.foreign = made.owns
         return made

@@ -499,6 +499,7 @@ _BASE = "builtin_relay: {addresses: [192.0.2.1], ports: '35000-36000'}\ndata_pla
     [
         (_BASE + "conference: {ports: '20000-20099'}\n", "3:13: conference.address: this key is missing"),
         (_BASE + "conference: {address: 192.0.2.1, ports: '35500-35600'}\n", "3:41: conference.ports: 192.0.2.1 ports 35500-35600 overlap 35000-36000 of builtin_relay.ports"),
+        (_BASE + "conference: {address: 192.0.2.1, selector: 'shunt.conference.feedback:STALE_S'}\n", "3:44: conference.selector: shunt.conference.feedback:STALE_S is not a function"),
         (_BASE + "conference: {address: 192.0.2.1, port: 5}\n", "3:34: conference.port: unknown key; did you mean ports?"),
         (_BASE + "conference: {address: 192.0.2.1, sip: 'udp:192.0.2.1:20002'}\n", "conference.sip: udp:192.0.2.1:20002 lies within the media ports 192.0.2.1 20000-29999"),
         (_BASE.splitlines()[0] + "\nconference: {address: 192.0.2.1}\n", "2:13: conference: needs a data_plane"),

@@ -79,6 +79,34 @@ class BestDownlink:
             self.chosen, self._leading = best, None
 
 
+FEW_LOST, MANY_LOST = 0.02, 0.1  # shares of packets
+CLIMB = 1.05  # by so much the bound rises with a report of few losses
+BEYOND = 1.5  # no estimate says more of a downlink than so many times what is sent
+
+
+@dataclass(slots=True)
+class LossBound:
+    """What a receiver's reports of loss leave of its downlink (draft-ietf-rmcat-gcc-02, section 6), bit/s; None: nothing speaks for a bound.
+
+    A receiver's own estimate (REMB) is of delay alone: loss is for the sender of a call to judge, and in a conference for us.
+    """
+
+    bitrate: float | None = None
+
+    def report(self, lost: float, sent: float) -> float | None:
+        """Take a report in. lost: share of the packets, 0 to 1; sent: bit/s that go to this receiver now. The bound that holds now.
+
+        It goes when it has climbed beyond anything that an estimate says of what is sent.
+        """
+        if lost > MANY_LOST:
+            self.bitrate = (sent if self.bitrate is None else min(self.bitrate, sent)) * (1 - lost / 2)
+        elif lost < FEW_LOST and self.bitrate is not None:
+            self.bitrate *= CLIMB
+            if self.bitrate > BEYOND * sent:
+                self.bitrate = None
+        return self.bitrate
+
+
 class Estimate(NamedTuple):
     """What a receiver said: when (s), its estimate (bit/s), the rate of each decode target as it was then (bit/s, lowest first,
     all that lies below included), and the decode target that it was sent."""

@@ -20,6 +20,7 @@ RELAY = "relay"  # a relay's name; facts: seconds, answered (one command that th
 LEARN = "learn"  # a verdict of guarded latching; facts: source, port, ssrc, seq, payload_type
 TABLE = "table"  # insert, modify, delete; facts: key, rewrite, outcome, detail, seconds, last
 STATE = "state"  # the new state of a stream; facts: reason, before, detail, and after_ms for an offload
+CONFERENCE = "conference"  # joined, left, source, target, downlink, …; call_id is empty, facts: conference, and what says more
 NOTE = "note"  # anything else, in a word: suspended, resumed, ended, media-timeout, rebound, idle, …
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 
-from shunt.events.bus import CONTROL, LEARN, NOTE, RELAY, SIP, Event
+from shunt.events.bus import CONFERENCE, CONTROL, LEARN, NOTE, RELAY, SIP, Event
 
 _MERGE_WINDOW = 1.0  # seconds within which like learn notices count as one event
 _MERGE_KEYS = 8  # sources told apart within the window; the rest count together
@@ -93,7 +93,7 @@ class History:
     def __call__(self, event: Event) -> None:
         """Take in one event (as a subscriber)."""
         kind, call_id = event.kind, event.call_id
-        if kind == RELAY or (kind == CONTROL and not call_id):
+        if kind in (RELAY, CONFERENCE) or (kind == CONTROL and not call_id):
             return
         track = self._running.get(call_id)
         if track is None:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from shunt.calls import reasons
 from shunt.calls.model import State
-from shunt.events.bus import CONTROL, LEARN, NOTE, RELAY, STATE, TABLE, Event
+from shunt.events.bus import CONFERENCE, CONTROL, LEARN, NOTE, RELAY, STATE, TABLE, Event
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _OFFLOAD = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
@@ -47,6 +47,7 @@ class Instruments:
         self._loss = Histogram("shunt_stream_loss_ratio", "Share of lost packets of measured streams that ended", buckets=_LOSS, registry=registry)
         self._jitter = Histogram("shunt_stream_jitter_seconds", "Interarrival jitter (RFC 3550) of measured streams that ended", buckets=_JITTER, registry=registry)
         self._unrated = Counter("shunt_streams_unrated", "Streams that ended without a MOS, by cause", ["cause"], registry=registry)
+        self._conferences = Counter("shunt_conference_events", "What happened in conferences: joined, left, source, target, downlink and others", ["what"], registry=registry)
         for verdict in ("accepted", "contested", "stray", "rebind"):
             self._learn.labels(verdict)
         for operation in ("insert", "modify", "delete"):
@@ -78,6 +79,8 @@ class Instruments:
                 self._child(self._relay_time, event.what).observe(facts["seconds"])
             else:
                 self._child(self._relay_silent, event.what).inc()
+        elif kind == CONFERENCE:
+            self._child(self._conferences, event.what).inc()
         elif kind == NOTE and event.what == "ended":
             self._child(self._ended, facts["reason"]).inc()
             self._duration.observe(max(0.0, event.wall - facts["call"].created_wall))

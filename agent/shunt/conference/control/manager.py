@@ -11,17 +11,21 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
 from shunt.bfrt.schema import SchemaError
+from shunt.conference.control.adaptation import Adaptation
 from shunt.conference.control.model import KINDS, STREAMS, TARGETS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of
 from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.sockets import Sockets
 from shunt.conference.control.writer import Broken, Refused, Row, Writer
-from shunt.conference.engine import EngineFull, Source
+from shunt.conference.engine import CONFERENCE, EngineFull, Source
+from shunt.conference.feedback import load_selector
 from shunt.config.values import SocketAddress
+from shunt.events.bus import CONFERENCE as EVENT, EventBus
 from shunt.learning.latch import LatchPolicy, Verdict
 from shunt.learning.scanners import Scanners
 from shunt.net import FiveTuple
@@ -37,15 +41,34 @@ log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 _LEFT_OUT_S = 5.0  # until a conference for which there was no room is tried again
 _POLL_S = 5.0
+_METER_S, _METER_WEIGHT = 1.0, 0.5
 _NEW_SSRC_S = 0.2  # between two new SSRCs of one source: more often is no encoder that starts anew
 _FAILURES = (Broken, BfrtUnavailable, BfrtRefused, DataPlaneUnavailable, SchemaError)
+
+
+class _Meter:
+    """A rate from counters that are read now and then."""
+
+    def __init__(self) -> None:
+        self.rate: float | None = None  # bit/s
+        self._before: tuple[float, dict[Row, int]] | None = None
+
+    def take(self, now: float, octets: dict[Row, int]) -> None:
+        """octets: what each row has counted; a row that is new, or counts anew, counts from its next reading."""
+        if self._before is not None and now > self._before[0]:
+            then, earlier = self._before
+            rate = sum(max(0, count - earlier[row]) for row, count in octets.items() if row in earlier) * 8 / (now - then)
+            self.rate = rate if self.rate is None else self.rate + _METER_WEIGHT * (rate - self.rate)
+        self._before = now, octets
 
 
 class Conferences:
     """All conferences of an agent. attach() comes before the data plane's start."""
 
-    def __init__(self, settings: Settings, policy: LatchPolicy, scanners: Scanners | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is read or opened yet. clock: monotonic seconds."""
+    def __init__(
+        self, settings: Settings, policy: LatchPolicy, scanners: Scanners | None = None, *, events: EventBus | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Nothing is read or opened yet. events: who else hears of what happens; clock: monotonic seconds. Raises ValueError where the selector cannot be used."""
         self.settings = settings
         self.clock = clock
         self.book = Book(settings.address.packed, settings.ports.first, settings.ports.last, policy, Path(settings.state))
@@ -55,7 +78,10 @@ class Conferences:
         self._table: RelayTable | None = None
         self._writer: Writer | None = None
         self._spray = SprayGuard()
-        self._sockets = Sockets(self.book)
+        self.adaptation = Adaptation(self, load_selector(settings.selector), clock)
+        self._events = events
+        self._meters: dict[tuple[str, str, str], _Meter] = {}
+        self._sockets = Sockets(self.book, self.adaptation)
         self._focus: Focus | None = None
         self._dirty: dict[str, None] = {}
         self._unsure = True
@@ -103,6 +129,7 @@ class Conferences:
             await self._focus.start()
         self._spawn(self._work())
         self._spawn(self._poll())
+        self._spawn(self._measure())
 
     async def close(self) -> None:
         """Stop; rows stay in the data plane, and conferences in the state folder."""
@@ -205,6 +232,7 @@ class Conferences:
         conference = self.book.conferences.get(name)
         if conference is not None:
             if conference.problem != reason:
+                self.tell(name, "no-room", detail=reason)
                 log.error("conference %s: %s", name, reason)
             conference.problem = reason
         self._later(_LEFT_OUT_S, name)
@@ -265,6 +293,7 @@ class Conferences:
     def _moved(self, conference: Conference, participant: Participant, kind: str) -> None:
         leg = participant.legs[kind]
         participant.heard = self.clock()
+        self.tell(conference.name, "source", participant=participant.name, medium=kind, source=str(leg.latch.learned) if leg.latch.learned is not None else None)
         log.info("conference %s: %s's %s comes from %s to %s", conference.name, participant.name, kind, leg.latch.learned or "nobody certain", leg.relay)
         self.book.keep(conference)
         self._touch(conference.name)
@@ -351,6 +380,59 @@ class Conferences:
                 with contextlib.suppress(ConferenceError):
                     self.leave(conference.name, participant.name)
 
+    # -- rates and targets (shunt.conference.control.adaptation.Hands) --------------------------------------------
+
+    async def _measure(self) -> None:
+        """For ever: the rates of what is sent in conferences whose receivers say what they can take."""
+        while True:
+            await asyncio.sleep(_METER_S)
+            names = self.adaptation.active()
+            self._meters = {place: meter for place, meter in self._meters.items() if place[0] in names}
+            if not names or self._writer is None or self.problem:
+                continue
+            rows: dict[Row, tuple[str, str, str]] = {
+                row: (name, source.sender, kind_of(source.name)[0]) for name in names for source, _, row in self._writer.rows_of(name) if row[0] == CONFERENCE
+            }
+            try:
+                counted = await self._writer.octets(list(rows))
+            except _FAILURES as error:
+                log.debug("rates of conferences: %s", error)
+                continue
+            sums: dict[tuple[str, str, str], dict[Row, int]] = {}
+            for row, octets in counted.items():
+                sums.setdefault(rows[row], {})[row] = octets
+            for place, octets in sums.items():
+                self._meters.setdefault(place, _Meter()).take(self.clock(), octets)
+
+    def rates(self, conference: str, sender: str, kind: str) -> tuple[float, ...]:
+        """bit/s of each decode target of a sender's medium, lowest first; empty where they have not been measured yet."""
+        meter = self._meters.get((conference, sender, kind))
+        return () if meter is None or meter.rate is None else (meter.rate,)
+
+    def target(self, conference: str, sender: str, receiver: str) -> int | None:
+        """The decode target that a receiver is limited to; None: it gets all."""
+        found = self.book.conferences.get(conference)
+        return None if found is None else found.targets.get((sender, receiver))
+
+    def needs_key_frame(self, conference: str, sender: str, kind: str) -> bool:
+        """Whether a receiver can take up higher layers of this medium with a key frame only."""
+        return True
+
+    def want_key_frame(self, conference: str, sender: str, kind: str) -> None:
+        """Ask a sender for a key frame, at most every half second."""
+        found = self.book.conferences.get(conference)
+        one = found.participants.get(sender) if found is not None else None
+        if one is not None and kind in one.legs:
+            self._sockets.want_key_frame(one.legs[kind])
+
+    def tell(self, conference: str, what: str, **facts: Any) -> None:
+        """Something happened in a conference: for its own record, and for who watches the agent's events."""
+        found = self.book.conferences.get(conference)
+        if found is not None:
+            found.happened.append({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "what": what, **facts})
+        if self._events is not None:
+            self._events.emit(EVENT, "", what, conference=conference, **facts)
+
     # -- what operators ask for ----------------------------------------------------------------------------------
 
     def create(self, name: str) -> dict[str, Any]:
@@ -363,12 +445,15 @@ class Conferences:
             raise ConferenceError(503, self.problem)
         made = self.book.join(name, participant, kinds, trusted, self.clock())
         self._sockets.open(made)
+        self.tell(name, "joined", participant=participant, media=list(made.legs))
         log.info("conference %s: %s joins at %s", name, participant, ", ".join(f"{kind} {leg.relay}" for kind, leg in made.legs.items()))
         return self._participant(self.book.get(name), made, {})
 
     def leave(self, name: str, participant: str) -> dict[str, Any]:
         """Raises ConferenceError."""
         gone = self.book.leave(name, participant)
+        self.adaptation.leave(name, participant)
+        self.tell(name, "left", participant=participant)
         self._sockets.close(gone)
         for leg in gone.legs.values():
             self._new_ssrc.pop(leg.relay.port, None)
@@ -395,6 +480,7 @@ class Conferences:
         for participant in list(self.book.get(name).participants.values()):
             self.leave(name, participant.name)
         self.book.end(name)
+        self.adaptation.end(name)
         self._touch(name)
         return {"ended": name}
 
@@ -445,7 +531,7 @@ class Conferences:
                     if KINDS.index(kind) <= level:
                         flows.append({"sender": source.sender, "receiver": receiver, "medium": kind, "ssrc": ssrc, "packets": counted.get(row)})
         qualities = [{"sender": sender, "receiver": receiver, "quality": KINDS[level]} for (sender, receiver), level in conference.qualities.items()]
-        return {"name": conference.name, "design": self._design(conference), "problem": conference.problem or self.problem, "participants": people, "qualities": qualities, "flows": flows}
+        return {"name": conference.name, "design": self._design(conference), "problem": conference.problem or self.problem, "participants": people, "qualities": qualities, "flows": flows, "downlinks": self.adaptation.view(conference.name), "happened": list(conference.happened)}
 
     def _participant(self, conference: Conference, one: Participant, counted: dict[Row, int]) -> dict[str, Any]:
         sent: dict[str, int] = {}

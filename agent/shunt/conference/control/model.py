@@ -30,6 +30,7 @@ KINDS = ("audio", "video", "screen")
 TOP = len(KINDS) - 1
 TARGETS = 3
 """Decode targets of a picture with layers: 0 is the lowest frame rate, TARGETS - 1 is everything."""
+EVENTS = 100  # that are kept of each conference
 STREAMS = 4  # SSRCs of one medium of one participant: further ones push the oldest out
 PORT = 1  # of the replication engine: the softswitch sends each copy by its route, and needs it for excluding the sender only
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,62}")
@@ -81,7 +82,7 @@ class Conference:
     qualities: (sender, receiver) -> level in KINDS, where it is not all of them. targets: the decode target of each (sender,
     receiver) that has ever had one; it stays when it is everything again, because numbers that were rewritten once are
     rewritten to the end. formats: what those who dial in have to
-    send of each medium, [payload type, rtpmap, fmtp].
+    send of each medium, [payload type, rtpmap, fmtp]. happened: the last events, oldest first.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Conference:
     targets: dict[tuple[str, str], int] = field(default_factory=dict)
     formats: dict[str, list[str]] = field(default_factory=dict)
     problem: str = ""
+    happened: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS), compare=False)
 
     def participant(self, name: str) -> Participant:
         """Raises ConferenceError."""

@@ -42,6 +42,7 @@ class Found(NamedTuple):
     key: Any
     value: Any
     packets: int
+    octets: int
 
 
 class Rows:
@@ -122,7 +123,7 @@ class Rows:
                 if field is not None:
                     kind = message.WhichOneof("value")
                     data[field.name] = message.stream if kind == "stream" else list(getattr(message, kind).val)
-            yield Found(name, *_row(name, table, keys, data), _number(data.get("$COUNTER_SPEC_PKTS", b"")))
+            yield Found(name, *_row(name, table, keys, data), _number(data.get("$COUNTER_SPEC_PKTS", b"")), _number(data.get("$COUNTER_SPEC_BYTES", b"")))
 
 
 def _row(name: str, table: Table, keys: dict[int, bytes], data: dict[str, Any]) -> tuple[Any, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from shunt.conference.feedback import load_selector
 from shunt.config.section import Location, Section
 from shunt.config.values import AbsolutePath, MediaAddress, Network, PortRange, Ports, UdpSocket
 
@@ -18,10 +19,20 @@ class Conference(Section):
     ports: Ports = Field(default=PortRange(20000, 29999), description="UDP ports for participants, inclusive: two for each medium of each participant; starts at an even port.")
     state: AbsolutePath = Field(default="/var/lib/shunt/conferences", description="Folder in which conferences are kept for a restart of the agent, a file for each; it is made if need be.")
     timeout: int = Field(default=60, ge=5, le=86400, description="Seconds without a packet after which a participant is taken out.")
+    selector: str = Field(
+        default="shunt.conference.feedback:select_decode_target",
+        description="MODULE:FUNCTION that says which layers a receiver gets: called with its decode target, its earlier estimates and the new one, it returns the new decode target.",
+    )
     sip: UdpSocket | None = Field(default=None, description="udp:ADDRESS:PORT on which SIP calls to sip:CONFERENCE@ADDRESS are taken from the SIP server; absent: no dial-in.")
     sip_allow: list[Network] = Field(
         default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")], description="Networks from which SIP is taken: the SIP server's, which says who may call."
     )
+
+    @field_validator("selector")
+    @classmethod
+    def _selector_works(cls, name: str) -> str:
+        load_selector(name)
+        return name
 
     def problems(self, data_plane: bool, shared: bool) -> Iterator[tuple[Location, str]]:
         """What is wrong with the rest of the file: without a data plane, or with a journal that another agent shares."""

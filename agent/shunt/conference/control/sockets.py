@@ -1,8 +1,8 @@
 """Sockets at the relay addresses of participants, and the way of RTCP through them.
 
 What arrives here is what the data plane leaves to the host: RTCP, and packets before their source is learned. Reports of a
-sender go on to all who get its medium, requests (NACK, PLI, FIR) to the one sender they name; of two participants all RTCP
-goes on as it is. RTP is dropped. While somebody holds a port, nobody else gets it, and senders get no ICMP errors. Where the
+sender go on to all who get its medium, requests (NACK, PLI, FIR) to the one sender they name, and receivers' reports and
+estimates to shunt.conference.control.adaptation; of two participants all RTCP goes on as it is. RTP is dropped. While somebody holds a port, nobody else gets it, and senders get no ICMP errors. Where the
 relay address is not of this host there is nothing to hold, and RTCP is not heard.
 """
 
@@ -14,6 +14,7 @@ import logging
 import socket
 import time
 
+from shunt.conference.control.adaptation import OWN_SSRC, Adaptation
 from shunt.conference.control.model import KINDS, TOP, Book, Conference, Leg, Participant
 from shunt.conference.feedback import KeyFrames
 from shunt.conference.rtcp import TO_RECEIVERS, Kind, Route, build_pli, classify, to_senders, walk
@@ -25,16 +26,15 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 64
 _MOST = 2048
 _KEY_FRAME_S = 0.5
-_OWN_SSRC = 1  # in whose name the agent itself asks for key frames
 _SR_BARE = bytes((0x80, 200, 0, 6))  # an SR without report blocks: those are about the sender's own receptions
 
 
 class Sockets:
     """RTP and RTCP sockets of all participants."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: Book, adaptation: Adaptation) -> None:
         self.rtcp_taken = self.rtcp_refused = 0
-        self._book = book
+        self._book, self._adaptation = book, adaptation
         self._open: dict[Endpoint, socket.socket] = {}
         self._elsewhere = False
         self._key_frames: dict[int, KeyFrames] = {}  # by relay port
@@ -121,7 +121,11 @@ class Sockets:
             for name, other in others.items():
                 if KINDS.index(kind) <= conference.qualities.get((sender, name), TOP):
                     self._send(other, b"".join(parts))
-        routes = {ssrc: Route(name, ssrc) for name, other in others.items() for ssrc in other.ssrcs}
+        wanted = {name: other for name, other in others.items() if KINDS.index(kind) <= conference.qualities.get((name, sender), TOP)}
+        streams = {ssrc: name for name, other in wanted.items() for ssrc in other.ssrcs}
+        for name, report in self._adaptation.heard(conference.name, sender, kind, streams, data).items():
+            self._send(others[name], report)
+        routes = {ssrc: Route(name, ssrc) for ssrc, name in streams.items()}
         for name, request in to_senders(data, routes, int.from_bytes(data[4:8], "big")).items():
             self._send(others[name], request)
 
@@ -153,4 +157,4 @@ class Sockets:
 
     def _ask(self, leg: Leg) -> None:
         for ssrc in leg.ssrcs:
-            self._send(leg, build_pli(_OWN_SSRC, ssrc))
+            self._send(leg, build_pli(OWN_SSRC, ssrc))

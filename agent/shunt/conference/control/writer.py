@@ -257,17 +257,24 @@ class Writer:
 
     async def counts(self, rows: list[Row]) -> dict[Row, int]:
         """Packets counted by rows that are in. Raises BfrtUnavailable, BfrtRefused and DataPlaneUnavailable."""
-        counted: dict[Row, int] = {}
-        asked = [row for row in rows if row[0] in (CONFERENCE, COPY)]
-        for start in range(0, len(asked) if self._rows is not None else 0, _READ_KEYS):
-            assert self._rows is not None
-            entities = [self._rows.entity(*row) for row in asked[start : start + _READ_KEYS]]
-            for one in self._rows.found(await self._table.client.read(entities, timeout=_TIMEOUT)):
-                counted[one.table, one.key] = one.packets
+        counted = {(one.table, one.key): one.packets for one in await self._counters(rows)}
         relayed = [key for name, key in rows if name == RELAY]
         if relayed:
             counted |= {(RELAY, key): stats.packets for key, stats in (await self._table.stats(relayed)).items()}
         return counted
+
+    async def octets(self, rows: list[Row]) -> dict[Row, int]:
+        """Bytes counted by rows of the replication tables that are in, as counts() does packets."""
+        return {(one.table, one.key): one.octets for one in await self._counters(rows)}
+
+    async def _counters(self, rows: list[Row]) -> list[Found]:
+        asked = [row for row in rows if row[0] in (CONFERENCE, COPY)]
+        found: list[Found] = []
+        for start in range(0, len(asked) if self._rows is not None else 0, _READ_KEYS):
+            assert self._rows is not None
+            entities = [self._rows.entity(*row) for row in asked[start : start + _READ_KEYS]]
+            found += self._rows.found(await self._table.client.read(entities, timeout=_TIMEOUT))
+        return found
 
     def rows_of(self, name: str) -> Iterator[tuple[Source, str | None, Row]]:
         """What is in for a conference: (stream, receiver of a copy or relay entry, row)."""

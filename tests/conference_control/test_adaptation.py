@@ -1,0 +1,193 @@
+"""What follows from receivers' feedback: targets, the one report that each sender hears, key frames, the operator's own function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shunt.conference.control.adaptation import OWN_SSRC, Adaptation
+from shunt.conference.feedback import BEYOND, LossBound
+from shunt.conference.rtcp import Kind, Report, build_remb, build_rr, classify, remb, reports, walk
+from shunt.conference.rtp import MediaError
+
+ANN, BOB, CEM = 0xA, 0xB, 0xC
+LADDER = (200e3, 300e3, 500e3)
+
+
+class Hands:
+    """Streams of known rates, and a record of what is asked for."""
+
+    def __init__(self, **rates: tuple[float, ...]) -> None:
+        self.ladders = rates
+        self.targets: dict[tuple[str, str], int] = {}
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.key_frames: list[str] = []
+        self.keys_needed = True
+
+    def rates(self, conference: str, sender: str, kind: str) -> tuple[float, ...]:
+        return self.ladders.get(sender, ()) if kind == "video" else ()
+
+    def target(self, conference: str, sender: str, receiver: str) -> int | None:
+        return self.targets.get((sender, receiver))
+
+    def set_target(self, conference: str, sender: str, receiver: str, target: int) -> None:
+        self.targets[sender, receiver] = target
+
+    def needs_key_frame(self, conference: str, sender: str, kind: str) -> bool:
+        return self.keys_needed
+
+    def want_key_frame(self, conference: str, sender: str, kind: str) -> None:
+        self.key_frames.append(sender)
+
+    def tell(self, conference: str, what: str, **facts: Any) -> None:
+        self.told.append((what, facts))
+
+
+class Room:
+    """An adaptation whose clock is turned by hand."""
+
+    def __init__(self, *select: Any, **rates: tuple[float, ...]) -> None:
+        self.now = 0.0
+        self.hands = Hands(**rates)
+        self.adaptation = Adaptation(self.hands, *select, clock=lambda: self.now)
+
+    def hear(self, receiver: str, streams: dict[int, str], bitrate: float | None = None, lost: float = 0.0, *, named: list[int] | None = None, kind: str = "video") -> dict[str, bytes]:
+        data = build_rr(9, [Report(ssrc, int(lost * 256), 0, 1, 2, 3, 4) for ssrc in streams])
+        if bitrate is not None:
+            data += build_remb(9, int(bitrate), streams if named is None else named)
+        return self.adaptation.heard("room", receiver, kind, streams, data)
+
+
+def estimate_in(packet: bytes) -> tuple[int, tuple[int, ...]] | None:
+    return next(((found.bitrate, found.ssrcs) for item in walk(packet) if item.kind is Kind.REMB for found in [remb(packet, item)]), None)
+
+
+def test_a_sender_hears_the_best_downlink_alone() -> None:
+    room = Room(ann=LADDER)
+    for tick in range(60):
+        room.now = tick * 0.2
+        bob, cem = room.hear("bob", {ANN: "ann"}, 1e6), room.hear("cem", {ANN: "ann"}, 4e5)
+        assert list(bob) == ["ann"] and cem == {}
+    bitrate, named = estimate_in(bob["ann"]) or (0, ())
+    assert bitrate == pytest.approx(1e6, rel=1e-4) and named == (ANN,)
+    (item, _) = walk(bob["ann"])
+    assert reports(bob["ann"], item) == [Report(ANN, 0, 0, 1, 2, 3, 4)] and int.from_bytes(bob["ann"][4:8], "big") == OWN_SSRC
+    # The other becomes the better one, and stays it for a while: the sender hears of it, and of one only.
+    for tick in range(60, 90):
+        room.now = tick * 0.2
+        heard = [room.hear("bob", {ANN: "ann"}, 3e5), room.hear("cem", {ANN: "ann"}, 2e6)]
+        assert sum(map(bool, heard)) == 1
+    assert heard[0] == {} and [facts["receiver"] for what, facts in room.hands.told if what == "downlink"] == ["bob", "cem"]
+    room.adaptation.leave("room", "cem")
+    assert list(room.hear("bob", {ANN: "ann"}, 3e5)) == ["ann"]
+
+
+def test_a_transport_of_several_senders_is_shared_out() -> None:
+    room = Room(ann=(600e3,), bob=(200e3,))
+    onward = room.hear("cem", {ANN: "ann", BOB: "bob"}, 1.6e6)
+    assert {sender: estimate_in(packet) for sender, packet in onward.items()} == {"ann": (pytest.approx(1.2e6, rel=1e-4), (ANN,)), "bob": (pytest.approx(4e5, rel=1e-4), (BOB,))}
+    # A REMB about streams that nobody has is about the transport; reports about such are nobody's.
+    assert estimate_in(room.hear("cem", {ANN: "ann", BOB: "bob"}, 1.6e6, named=[77])["bob"]) == (pytest.approx(4e5, rel=1e-4), (BOB,))
+    assert room.adaptation.heard("room", "cem", "video", {ANN: "ann"}, build_rr(9, [Report(77, 0, 0, 0, 0, 0, 0)])) == {}
+
+
+@pytest.mark.parametrize("keys_needed", [True, False])
+def test_a_slow_receiver_gets_less_and_later_more_again(keys_needed: bool) -> None:
+    room = Room(ann=LADDER)
+    room.hands.keys_needed = keys_needed
+    course = []
+    for tick in range(600):
+        room.now = tick * 0.2
+        room.hear("bob", {ANN: "ann"}, 1e6)
+        downlink = 1e6 if tick < 100 else 320e3 if tick < 200 else 230e3 if tick < 300 else 1e6
+        target = room.hands.targets.get(("ann", "cem"), 2)
+        room.hear("cem", {ANN: "ann"}, min(downlink, BEYOND * LADDER[target]))
+        if not course or course[-1] != target:
+            course.append(target)
+    assert course == [2, 1, 0, 1, 2] and ("ann", "bob") not in room.hands.targets
+    assert bool(room.hands.key_frames) == keys_needed and set(room.hands.key_frames) <= {"ann"}
+    changes = [(facts["before"], facts["target"]) for what, facts in room.hands.told if what == "target"]
+    assert changes == [(2, 1), (1, 0), (0, 1), (1, 2)]
+    (cem,) = (one for one in room.adaptation.view("room") if one["receiver"] == "cem")
+    assert (cem["target"], cem["targets"], cem["heard_by_sender"], cem["rates"]) == (2, 3, False, [200000, 300000, 500000])
+
+
+def test_who_only_reports_loses_layers_by_loss() -> None:
+    room = Room(ann=LADDER)
+    for tick in range(20):
+        room.now = tick * 1.0
+        room.hear("cem", {ANN: "ann"}, lost=0.3 if room.hands.targets.get(("ann", "cem"), 2) == 2 else 0.0)
+    assert room.hands.targets["ann", "cem"] == 1
+    for tick in range(20, 120):
+        room.now = tick * 1.0
+        room.hear("cem", {ANN: "ann"})
+    assert room.hands.targets["ann", "cem"] == 2, "and gets them back when nothing is lost any more"
+
+
+def test_an_estimate_that_ignores_losses_is_bound_by_them() -> None:
+    room = Room(ann=LADDER)
+    for tick in range(5):
+        room.now = tick * 0.2
+        room.hear("cem", {ANN: "ann"}, 1e6, lost=0.5)
+    assert room.hands.targets["ann", "cem"] < 2
+
+
+def test_audio_has_one_reporter_and_no_targets() -> None:
+    room = Room(ann=LADDER)
+    for tick in range(10):
+        room.now = tick * 6.0
+        assert estimate_in(room.hear("bob", {ANN: "ann"}, kind="audio")["ann"]) is None
+        assert room.hear("cem", {ANN: "ann"}, kind="audio") == {}
+    assert room.hands.targets == {} and room.adaptation.view("room")[0]["estimate"] is None
+
+
+def test_layers_that_become_known_later_begin_where_the_data_plane_is() -> None:
+    room = Room(ann=(500e3,))
+    room.hear("cem", {ANN: "ann"}, 1e6)
+    room.hands.targets["ann", "cem"] = 1  # from before a restart
+    room.hands.ladders["ann"] = LADDER
+    room.now = 0.2
+    room.hear("cem", {ANN: "ann"}, 1e6)
+    assert room.adaptation.view("room")[0]["target"] == 1 and room.hands.targets["ann", "cem"] == 1
+
+
+def test_an_operators_function_is_asked_and_its_failure_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    room = Room(lambda current, history, estimate: 0 if estimate.bitrate < 7e5 else 9, ann=LADDER)
+    room.hear("cem", {ANN: "ann"}, 6e5)
+    assert room.hands.targets == {("ann", "cem"): 0}
+    for _ in range(3):
+        room.hear("cem", {ANN: "ann"}, 9e5)
+    assert room.hands.targets == {("ann", "cem"): 0} and [what for what, _ in room.hands.told].count("selector-failed") == 1
+    assert "decode target 9 is not in 0..2" in caplog.text
+
+
+def test_twcc_is_counted_and_goes_nowhere() -> None:
+    room = Room(ann=LADDER)
+    twcc = bytes.fromhex("8fcd0005") + bytes(4) + ANN.to_bytes(4, "big") + bytes(12)
+    assert classify(twcc) is Kind.TWCC and room.adaptation.heard("room", "cem", "video", {ANN: "ann"}, twcc) == {}
+    assert room.adaptation.counts["twcc_refused"] == 1
+    with pytest.raises(MediaError):
+        room.adaptation.heard("room", "cem", "video", {ANN: "ann"}, twcc[:9])
+
+
+def test_who_has_left_is_forgotten() -> None:
+    room = Room(ann=LADDER, bob=LADDER)
+    for receiver, streams in (("bob", {ANN: "ann"}), ("cem", {ANN: "ann", BOB: "bob"}), ("ann", {BOB: "bob"})):
+        room.hear(receiver, streams, 1e6)
+    assert room.adaptation.active() == ["room"]
+    room.adaptation.leave("room", "bob")
+    assert [(one["sender"], one["receiver"]) for one in room.adaptation.view("room")] == [("ann", "cem")]
+    room.adaptation.end("room", ["ann", "cem"])
+    assert room.adaptation.view("room") == [] and room.adaptation.active() == []
+
+
+def test_the_bound_of_losses_comes_and_goes() -> None:
+    bound = LossBound()
+    assert bound.report(0.05, 5e5) is None
+    assert bound.report(0.2, 5e5) == pytest.approx(4.5e5)
+    assert bound.report(0.05, 5e5) == pytest.approx(4.5e5)
+    steps = 0
+    while bound.report(0.0, 4e5) is not None:
+        steps += 1
+    assert 3 < steps < 30
