@@ -113,6 +113,8 @@ class Agent:
             self.offloader.line_changed = lambda line: self.journal.call_changed(line.call)
         self.upkeep = Upkeep(self.pool, self.offloader, self.notifier.notify)
         self.proxy = ControlProxy(self.pool, self.book, self.offloader)
+        if self.journal is not None:
+            self.proxy.keep = self._keep
         handle = self._handle if self.role is None else self.role.handle
         self.listeners = [ControlListener(address, handle, allow=config.control.allow) for address in config.control.listen]
         self.dialogs = DialogWatch(self.offloader)
@@ -169,7 +171,7 @@ class Agent:
             return None
         from shunt.conference.control.manager import Conferences
 
-        made = Conferences(self.config.conference, self.latch_policy, self.scanners, events=self.offloader.events)
+        made = Conferences(self.config.conference, self.latch_policy, self.scanners)
         made.attach(self.table)
         self.offloader.foreign = made.owns
         return made
@@ -216,13 +218,14 @@ class Agent:
         refusal = self.drain.refuse(body)
         if refusal is not None:
             return refusal
-        reply = await self.proxy.handle(body, cookie, peer.host or None)
-        if self.journal is not None:
-            if self.builtin is not None:
-                self._keep_builtin()
-            # What the SIP server is told holds after a crash too.
-            await self.journal.kept()
-        return reply
+        return await self.proxy.handle(body, cookie, peer.host or None)
+
+    async def _keep(self, call_id: str | None) -> None:
+        """What the SIP server is told holds after a crash too."""
+        assert self.journal is not None
+        if self.builtin is not None:
+            self._keep_builtin()
+        await self.journal.kept(call_id)
 
     def _may_notify(self, target: NotifyTarget, peer_ip: str | None) -> bool:
         """Whether the SIP server may be told of a media time-out at the socket that its command named."""

@@ -19,6 +19,7 @@ class _Store:
     """Writes a group when told to."""
 
     name = "a store"
+    promises = False
 
     def __init__(self) -> None:
         self.groups: list = []

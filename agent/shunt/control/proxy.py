@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from shunt.calls import reasons
@@ -58,6 +58,7 @@ class ControlProxy:
         self.book = book
         self.offloader = offloader
         self.ports = PortGuard(book, offloader.orphans)
+        self.keep: Callable[[str | None], Awaitable[object]] | None = None  # waited for before the answer to a command about this call-id
         self._locks = _CallLocks()
         self.commands: dict[str, int] = {}
 
@@ -77,6 +78,8 @@ class ControlProxy:
             else:
                 async with self._locks.of(command.call_id):
                     reply = await self._of_call(command, body, peer_ip)
+            if self.keep is not None:
+                await self.keep(command.call_id)
         finally:
             CURRENT_CALL.reset(token)
             relay = relay or self._relay_of(command)

@@ -20,6 +20,8 @@ from shunt.tables.entry import RelayEntry, StreamStats
 
 FORMAT = 1
 
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
 
 def _end(endpoint: Endpoint | None) -> list[Any] | None:
     return None if endpoint is None else [endpoint.addr.hex(), endpoint.port]
@@ -36,7 +38,7 @@ def _latch(latch: Latch) -> dict[str, Any]:
 def encode_call(call: Call) -> str:
     """A call as one line of JSON. Times are kept as Unix times: monotonic ones mean nothing to the next process."""
     epoch = call.created_wall - call.created
-    return json.dumps({
+    return _to_json({
         "call_id": call.call_id, "relay": call.relay, "created": call.created_wall,
         "lines": [_encode_line(line, epoch) for line in call.lines if line.released is None],
     })
@@ -61,7 +63,7 @@ def _encode_line(line: MediaLine, epoch: float) -> dict[str, Any]:
                 "entry": None if s.installed is None else [
                     _end(s.installed.key.src), _end(s.installed.key.dst), _end(s.installed.src), _end(s.installed.dst), s.installed.ttl_ms,
                 ],
-            } for s in line.streams
+            } for s in line.streams if s.installed is not None or s.was_offloaded or s.past.packets or s.measured.entries
         ],
     }
 

@@ -1,8 +1,8 @@
 """Keeps the journal in step with the calls: the event loop marks what changed, one task writes it in groups.
 
-An answer to the SIP server waits until the journal has what it promises (`kept`), so a killed agent
-loses no call that the SIP server believes in. A store that fails holds nothing up: calls go on, what is
-marked is written once the store is back.
+An answer to the SIP server waits until the store has promised or written what it says (`kept`), so a killed
+agent loses no call that the SIP server believes in. A store that fails holds nothing up: calls go on, what
+is marked is written once the store is back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 PATIENCE_S = 0.25
-_AT_ONCE = 2000  # calls to a group: encoding them holds up the event loop
+_AT_ONCE = 2000  # calls to a group
+_STEP = 50  # calls encoded before the event loop has its turn
+_GATHER_S = 0.05  # what nobody waits for is written together
 
 
 def _give_up(written: asyncio.Future[None]) -> None:
@@ -42,7 +44,9 @@ class Journal:
         self._calls: dict[str, Call] = {}
         self._gone: set[str] = set()
         self._sessions: dict[str, str | None] = {}
-        self._kept: dict[str, int] = {}  # by call-id the hash of what the store has of it
+        self._rows = Group()  # encoded, and promised where the store can do that; not yet written
+        self._promising = store.promises  # and has taken the last promise
+        self._kept: dict[str, int] = {}  # by call-id the hash of what the store has of it, or is about to have
         self._due = asyncio.Event()
         self._marked = 0
         self._written = 0
@@ -83,12 +87,17 @@ class Journal:
     @property
     def pending(self) -> int:
         """Calls and sessions that are marked and not yet written."""
-        return len(self._calls) + len(self._gone) + len(self._sessions)
+        rows = self._rows
+        return len(self._calls.keys() | self._gone | rows.calls.keys()) + len(self._sessions.keys() | rows.sessions.keys())
 
-    async def kept(self) -> bool:
-        """Wait until everything marked so far is written; at most PATIENCE_S, and not at all while the store fails."""
+    async def kept(self, call_id: str | None = None) -> bool:
+        """Make sure that what is marked of a call (None: of all) outlives this process, and all sessions of the built-in relay.
+
+        Where the store promises that, nothing is waited for. Otherwise until everything marked so far is written; at most
+        PATIENCE_S, and not at all while the store fails.
+        """
         goal = self._marked
-        if self._written >= goal:
+        if self._written >= goal or self._promise(list(self._calls.keys() | self._gone) if call_id is None else [call_id]):
             return True
         if self.failing or self._writer is None:
             return False
@@ -102,42 +111,67 @@ class Journal:
             timer.cancel()
         return self._written >= goal
 
+    def _promise(self, call_ids: list[str]) -> bool:
+        """Encode what is marked of these calls, and have the store promise it. False where it has not."""
+        if not self._promising:
+            return False
+        group = Group(self._encode(call_ids), self._sessions)
+        if not group:
+            return True
+        self._sessions = {}
+        self._promising = self.store.promise(group)
+        self._rows.calls.update(group.calls)
+        self._rows.sessions.update(group.sessions)
+        return self._promising
+
+    def _encode(self, call_ids: list[str]) -> dict[str, str | None]:
+        """The rows of these calls, as far as they are marked; marked they are no longer."""
+        rows: dict[str, str | None] = {}
+        for call_id in call_ids:
+            call = self._calls.pop(call_id, None)
+            if call is not None:
+                # Much that marks a call changes nothing that is kept of it, and a write costs more than finding that out.
+                body = encode_call(call)
+                if self._kept.get(call_id) != (known := hash(body)):
+                    self._kept[call_id] = known
+                    rows[call_id] = body
+            elif call_id in self._gone:
+                self._gone.discard(call_id)
+                self._kept.pop(call_id, None)
+                rows[call_id] = None
+        return rows
+
     async def _write_groups(self) -> None:
         while True:
             await self._due.wait()
-            # No waiting for more: what changes while a group is being written makes up the next one.
+            if self._promising:
+                await asyncio.sleep(_GATHER_S)
+            # Otherwise no waiting for more: what changes while a group is being written makes up the next one.
             if not await self.flush():
                 await asyncio.sleep(RETRY_S)
 
     async def flush(self) -> bool:
-        """Write what is marked; a write that fails is logged and counted, and what it held stays marked."""
+        """Write what is marked; a write that fails is logged and counted, and what it held is written with the next."""
         self._due.clear()
         goal = self._marked
-        calls = {call_id: self._calls.pop(call_id) for call_id in list(self._calls)[:_AT_ONCE]}
-        gone, self._gone = self._gone, set()
-        sessions, self._sessions = self._sessions, {}
-        # Much that marks a call changes nothing that is kept of it, and a write costs more than finding that out.
-        bodies = {call_id: body for call_id, call in calls.items() if self._kept.get(call_id) != hash(body := encode_call(call))}
-        group = Group(bodies | dict.fromkeys(gone), sessions)
+        marked = [*list(self._gone), *list(self._calls)[: max(0, _AT_ONCE - len(self._rows.calls))]]
+        for first in range(0, len(marked), _STEP):
+            if first:
+                await asyncio.sleep(0)
+            self._take(marked[first : first + _STEP])
+        self._take([])
+        rows, self._rows = self._rows, Group()
         try:
-            if group:
-                await self.store.write(group)
+            if rows:
+                await self.store.write(rows)
         except (JournalError, asyncio.CancelledError) as error:
-            for call_id in group.calls:
-                self._kept.pop(call_id, None)  # what the store has of it is not known
-            for call_id, call in calls.items():
-                if call_id not in self._gone:
-                    self._calls.setdefault(call_id, call)
-            self._gone.update(gone - self._calls.keys())
-            self._sessions = sessions | self._sessions
+            self._rows = Group(rows.calls | self._rows.calls, rows.sessions | self._rows.sessions)
             self._due.set()
             if isinstance(error, asyncio.CancelledError):
                 raise
             self._failed(error)
             return False
-        for call_id in gone:
-            self._kept.pop(call_id, None)
-        self._kept.update((call_id, hash(body)) for call_id, body in bodies.items())
+        self._promising = self.store.promises
         if self.failing:
             self.failing = False
             log.warning("%s: works again", self.store.name)
@@ -147,6 +181,13 @@ class Journal:
             self._written = max(self._written, goal)
         self._wake()
         return True
+
+    def _take(self, call_ids: list[str]) -> None:
+        """Have these calls' rows, and all sessions', among those that are to be written."""
+        if not self._promise(call_ids):
+            self._rows.calls.update(self._encode(call_ids))
+            self._rows.sessions.update(self._sessions)
+            self._sessions = {}
 
     def _failed(self, error: JournalError) -> None:
         self.failures += 1

@@ -81,6 +81,8 @@ class Grant:
 class RedisStore:
     """One group's keys on one Redis. Also grants the group's lease (see shunt.standby.lease)."""
 
+    promises = False  # only Redis itself outlives this host
+
     def __init__(self, url: str, group: str, *, password: str | None = None) -> None:
         """url: redis://, rediss:// (TLS) or unix:// as redis-py reads it. Raises ValueError for any other."""
         self.name = f"journal {_without_password(url)} group {group}"
@@ -127,6 +129,9 @@ class RedisStore:
             found.update(page)
             if cursor == 0:
                 return found
+
+    def promise(self, group: Group) -> bool:
+        return False
 
     async def write(self, group: Group) -> None:
         def split(rows: dict[str, str | None]) -> tuple[list[str], list[str]]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import sqlite3
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from shunt.journal import spool
 from shunt.journal.codec import FORMAT
+from shunt.journal.spool import Spool
 from shunt.journal.store import Group, JournalError
 
 _SCHEMA = """
@@ -19,10 +21,6 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS call (call_id TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS relay_session (id TEXT PRIMARY KEY, body TEXT NOT NULL);
 """
-
-
-# How long the event loop may keep the interpreter's lock while the journal's thread wants it: answers wait for that thread.
-_SWITCH_S = 0.0005
 
 
 # What was written is copied from the write-ahead log into the file by a thread of its own, every so many writes: it waits for the disk,
@@ -34,13 +32,19 @@ log = logging.getLogger(__name__)
 
 
 class SqliteStore:
-    """One file, one thread that writes it. A killed process loses nothing that was written; a power cut the last moments."""
+    """One file, one thread that writes it, and a spool for what is on its way there.
+
+    A killed process loses nothing that was promised or written; a power cut the last moments.
+    """
+
+    promises = True
 
     def __init__(self, path: str) -> None:
         self.name = f"journal {path}"
         self._path = path
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._db: sqlite3.Connection | None = None
+        self._spool: Spool | None = None
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="journal-copy")
         self._copying: asyncio.Task[None] | None = None
         self._writes = 0
@@ -48,26 +52,38 @@ class SqliteStore:
     async def _do(self, work: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise JournalError(f"{self.name}: {error}") from error
 
     async def open(self) -> None:
-        sys.setswitchinterval(_SWITCH_S)
-        self._db = await self._do(self._open)
+        self._db, self._spool = await self._do(self._open)
 
-    def _open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path)
+    def _open(self) -> tuple[sqlite3.Connection, Spool]:
+        db = sqlite3.connect(self._path, isolation_level=None)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=NORMAL")
         db.execute("PRAGMA wal_autocheckpoint=0")
         db.executescript(_SCHEMA)
-        found = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
-        if found is None:
-            db.execute("INSERT INTO meta VALUES ('format', ?)", (str(FORMAT),))
-            db.commit()
-        elif found[0] != str(FORMAT):
-            raise JournalError(f"{self.name}: format {found[0]}, this version reads {FORMAT}; move the file away to start empty")
-        return db
+        known = dict(db.execute("SELECT name, value FROM meta").fetchall())
+        if (found := known.setdefault("format", str(FORMAT))) != str(FORMAT):
+            raise sqlite3.DataError(f"format {found}, this version reads {FORMAT}; move the file away to start empty")
+        fresh = Spool.make(self._path)
+        old = known.get("spool")
+        with _transaction(db):
+            if old is not None:
+                _put(db, self._left_behind(old))
+            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [("format", str(FORMAT)), ("spool", fresh.prefix)])
+        if old is not None:
+            spool.remove(old)
+        return db, fresh
+
+    def _left_behind(self, prefix: str) -> Group:
+        """What the last process had promised and not yet written."""
+        try:
+            return spool.read(prefix)
+        except (OSError, ValueError) as error:
+            log.error("%s: what was promised last is lost: %s", self.name, error)
+            return Group()
 
     async def load(self) -> tuple[list[tuple[str, str]], dict[str, str]]:
         return await self._do(self._load)
@@ -77,8 +93,17 @@ class SqliteStore:
         rows = self._db.execute("SELECT call_id, body FROM call").fetchall()
         return rows, dict(self._db.execute("SELECT id, body FROM relay_session").fetchall())
 
+    def promise(self, group: Group) -> bool:
+        return self._spool is not None and self._spool.append(group)
+
     async def write(self, group: Group) -> None:
+        assert self._spool is not None
+        try:
+            turn = self._spool.turn()
+        except OSError as error:
+            raise JournalError(f"{self.name}: {error}") from error
         await self._do(self._write, group)
+        self._spool.drop(turn)
         self._writes += 1
         if self._writes >= _COPY_EVERY and (self._copying is None or self._copying.done()):
             self._writes = 0
@@ -103,10 +128,8 @@ class SqliteStore:
 
     def _write(self, group: Group) -> None:
         assert self._db is not None
-        with self._db:
-            for table, key, rows in (("call", "call_id", group.calls), ("relay_session", "id", group.sessions)):
-                self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", [row for row in rows.items() if row[1] is not None])
-                self._db.executemany(f"DELETE FROM {table} WHERE {key} = ?", [(name,) for name, body in rows.items() if body is None])
+        with _transaction(self._db):
+            _put(self._db, group)
 
     async def close(self) -> None:
         if self._copying is not None:
@@ -114,5 +137,31 @@ class SqliteStore:
         db, self._db = self._db, None
         if db is not None:
             await self._do(db.close)
+        kept, self._spool = self._spool, None
+        if kept is not None:
+            kept.close()
         self._thread.shutdown()
         self._copier.shutdown()
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection):
+    db.execute("BEGIN")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _put(db: sqlite3.Connection, group: Group) -> None:
+    """Change the rows of a group. All of a kind in one statement: each would take the interpreter from the event loop and give it back."""
+    for table, key, rows in (("call", "call_id", group.calls), ("relay_session", "id", group.sessions)):
+        kept = {name: body for name, body in rows.items() if body is not None}
+        gone = [name for name, body in rows.items() if body is None]
+        if kept:
+            db.execute(f"INSERT OR REPLACE INTO {table} SELECT key, value FROM json_each(?)", (json.dumps(kept),))
+        if gone:
+            db.execute(f"DELETE FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))", (json.dumps(gone),))

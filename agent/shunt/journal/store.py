@@ -26,9 +26,13 @@ class Group:
 
 
 class Store(Protocol):
-    """A place that keeps bodies of calls and of the built-in relay's sessions. `name` is for messages."""
+    """A place that keeps bodies of calls and of the built-in relay's sessions. `name` is for messages.
+
+    promises: whether it can make sure of something without waiting.
+    """
 
     name: str
+    promises: bool
 
     async def open(self) -> None:
         """Raises JournalError when it cannot be used or is of another format."""
@@ -36,6 +40,10 @@ class Store(Protocol):
 
     async def load(self) -> tuple[list[tuple[str, str]], dict[str, str]]:
         """(call-id, body) of every call, and the sessions' bodies. Raises JournalError."""
+        ...
+
+    def promise(self, group: Group) -> bool:
+        """Make sure of this against the death of the process, at once; a write of all that was promised follows. False where that cannot be."""
         ...
 
     async def write(self, group: Group) -> None:
