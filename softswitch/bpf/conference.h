@@ -14,6 +14,7 @@ int conference(struct xdp_md *ctx, int mode);
 #define REDIRECT(ifindex, mode) redirect_beside_copies(ifindex, mode)
 #define CLAIM(ctx, mode) (mode == TRACE ? -1 : conference(ctx, mode))
 #include "relay.h"
+#include "layers.h"
 
 /* User space makes of trees, exclusions and rewrites one list of copies for each stream (replication.py); a packet walks
  * no tree. A list never changes once a stream names it: a change makes a new list, turns the stream over to it with one
@@ -27,13 +28,21 @@ int conference(struct xdp_md *ctx, int mode);
 #define MARK_MAGIC 0x53484e54
 #define MARK_GENERIC 1   /* generic XDP */
 #define MARK_PARTIAL 2   /* the UDP checksum is left to the hardware */
+#define MARK_LAYERED 4   /* the group says what the packet is among its stream's layers */
 #define GROUPS 512       /* packets of one CPU whose copies have not left yet; one poll has at most 256 */
 #define DEVICES 4        /* devices that one list may have copies to */
 #define OUTPUTS 4096     /* different sets of devices and numbers of copies */
 #define AGENT_COPY 1536  /* bytes of a packet that the agent gets */
+#define AGENT_PACKETS 64 /* packets of one stream that the agent gets in 100 ms */
 
-#define STREAM_TO_AGENT 1
+/* Of a stream's flags; bits 0 to 2 are the descriptor, 4 to 7 its extension's id, 8 to 11 the trees, 16 to 31 `layers`. */
+#define STREAM_TO_AGENT 8
+#define STREAM_TREES 0xf00
+#define STREAM_TRACKED 0x1000
+#define STREAM_LAYERED (7 | STREAM_TREES | STREAM_TRACKED)
+
 #define COPY_OUT6 1
+#define COPY_RENUMBERED 2
 
 struct mark {
 	__u32 list;
@@ -52,8 +61,7 @@ struct stream_key {
 /* One sender's stream. The kernel writes the counters only. */
 struct stream {
 	struct stream_key key;
-	__u32 list;   /* where it begins; 0: no copies */
-	__u32 flags;
+	__u64 turn;   /* where its list begins (0: no copies), or the word that says so of tree 0; flags in the upper half */
 	__u64 packets;
 	__u64 bytes;  /* IP packet lengths as received */
 	__u64 unsent; /* packets without any copy */
@@ -63,7 +71,9 @@ struct stream {
 	__u16 rid;
 	__u16 l1_xid;
 	__u16 l2_xid;
-	__u32 unused[8];
+	__u32 track;      /* row of c_tracks */
+	__u64 agent_gate; /* of what goes to the agent */
+	__u32 unused[4];
 };
 
 /* What a copy becomes, in one cache line. The counters are shared by all streams of its number, on whatever CPU. */
@@ -88,6 +98,10 @@ struct copy {
 struct copy_wide {
 	__be32 saddr[4];
 	__be32 daddr[4];
+	__u32 receiver; /* row of c_receivers */
+	__u8 target;
+	__u8 cadence;
+	__u16 unused;
 };
 
 /* A list: one head, as many device words as it says, as many elements as it says. */
@@ -109,12 +123,25 @@ struct list_element {
 	__be16 udp_change;
 };
 
+/* The packet that has just arrived: what one part of the program tells the next. */
+struct arriving {
+	struct seen seen;
+	__u64 turn; /* of its stream */
+	__u32 stream;
+	__u32 track;
+	__u32 length;    /* of the frame */
+	__u16 l2_length;
+	__u16 flags;     /* of its mark */
+};
+
 /* Copies sent so far of the packets under way. */
 struct groups {
 	__u32 next;
 	__u32 unused;
+	struct arriving arriving;
 	struct {
 		__u32 sent[DEVICES];
+		struct passing passing;
 	} group[GROUPS];
 };
 
@@ -131,7 +158,7 @@ struct conference_mark {
 	__u32 streams;
 	__u32 copies;
 	__u32 words;
-	__u32 unused;
+	__u32 tracks;
 };
 
 struct {
@@ -255,6 +282,20 @@ struct {
 	__uint(max_entries, 1 << 20);
 } c_agent SEC(".maps");
 
+/* Packets for the agent. */
+struct agent_counts {
+	__u64 told;
+	__u64 suppressed; /* by the limit of their stream */
+	__u64 lost;       /* the agent does not keep up */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct agent_counts);
+} c_agent_counts SEC(".maps");
+
 /* A relayed packet's way out. Generic XDP has no queue to share. */
 static __always_inline int redirect_beside_copies(__u32 ifindex, int mode)
 {
@@ -266,22 +307,39 @@ static __always_inline int redirect_beside_copies(__u32 ifindex, int mode)
 	return verdict == XDP_REDIRECT ? verdict : bpf_redirect(ifindex, 0);
 }
 
-/* The packet as it came, to the agent; lost when it does not keep up. */
-static __always_inline void copy_to_agent(struct xdp_md *ctx, __u32 stream, __u32 length)
+/* The packet as it came, to the agent, within a limit for its stream. */
+__noinline int copy_to_agent(struct xdp_md *ctx, __u32 number, __u32 length)
 {
-	struct agent_copy *out = bpf_ringbuf_reserve(&c_agent, sizeof(*out), 0);
+	struct agent_counts *counts;
+	struct agent_copy *out;
+	struct stream *stream;
+	__u32 zero = 0;
 
-	if (!out)
-		return;
-	out->stream = stream;
+	counts = bpf_map_lookup_elem(&c_agent_counts, &zero);
+	stream = bpf_map_lookup_elem(&c_streams, &number);
+	if (!counts || !stream)
+		return 0;
+	if (!within(&stream->agent_gate, bpf_ktime_get_ns() / NOTICE_WINDOW, AGENT_PACKETS)) {
+		counts->suppressed++;
+		return 0;
+	}
+	out = bpf_ringbuf_reserve(&c_agent, sizeof(*out), 0);
+	if (!out) {
+		counts->lost++;
+		return 0;
+	}
+	out->stream = number;
 	out->length = length;
 	if (length > AGENT_COPY)
 		length = AGENT_COPY;
 	OPAQUE(length);
-	if (length == 0 || length > AGENT_COPY || bpf_xdp_load_bytes(ctx, 0, out->frame, length))
+	if (length == 0 || length > AGENT_COPY || bpf_xdp_load_bytes(ctx, 0, out->frame, length)) {
 		bpf_ringbuf_discard(out, 0);
-	else
-		bpf_ringbuf_submit(out, 0);
+		return 0;
+	}
+	counts->told++;
+	bpf_ringbuf_submit(out, 0);
+	return 0;
 }
 
 static __always_inline bool same_key(const struct stream_key *a, const struct stream_key *b)
@@ -296,26 +354,45 @@ static __always_inline bool same_key(const struct stream_key *a, const struct st
 	return !different;
 }
 
-/* Makes the copies of a packet that belongs to a conference. Returns a verdict, or -1 for a packet of no conference,
- * which is then as it came. RTCP is of no conference: it has to be read, not replicated. */
-__noinline int conference(struct xdp_md *ctx, int mode)
+/* Judges a packet of a stream with layers; returns the list of those who get its layer. */
+__noinline __u32 choose_tree(struct xdp_md *ctx, struct arriving *arriving, struct passing *passing)
+{
+	__u32 how, at, trees, row;
+	struct track *track = NULL;
+	__u64 *word;
+
+	if (!passing || !arriving)
+		return 0;
+	how = arriving->turn >> 32;
+	at = (__u32)arriving->turn;
+	trees = how >> 8 & 15;
+	row = arriving->track;
+	read_layers(ctx, how, &arriving->seen);
+	if (how & STREAM_TRACKED)
+		track = bpf_map_lookup_elem(&c_tracks, &row);
+	judge(passing, &arriving->seen, track, how);
+	if (trees < 2 || !at)
+		return at;
+	at += passing->layer < trees ? passing->layer : trees - 1;
+	word = bpf_map_lookup_elem(&c_lists, &at);
+	return word ? (__u32)*word : 0;
+}
+
+/* Finds the stream of a packet, counts it, and says in `arriving` what it is; -1 for a packet of no conference, which is
+ * then as it came. RTCP is of no conference: it has to be read, not replicated. */
+__noinline int arrive(struct xdp_md *ctx, struct arriving *arriving, int mode)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	__u32 *index, number, length, offset, list, group, outputs, zero = 0;
+	__u32 *index, number, length, offset;
 	struct stream_key key __attribute__((aligned(8))) = {};
 	struct stream *stream;
 	struct parsed p = {};
 	struct totals *totals;
-	struct groups *groups;
-	struct list_head *head;
 	__u64 addresses, sum;
-	struct mark *mark;
 	struct rtp rtp;
-	void *map;
-	__u16 flags = mode == GENERIC ? MARK_GENERIC : 0;
 
-	if (parse(&p, data, end))
+	if (!arriving || parse(&p, data, end))
 		return -1;
 	parse_rtp(&rtp, &p, end);
 	if (!is_rtp(&rtp))
@@ -333,6 +410,8 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 	if (!same_key(&stream->key, &key))
 		return -1;
 	length = p.udp_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER);
+	offset = p.l2_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER) + UDP_HEADER;
+	arriving->flags = mode == GENERIC ? MARK_GENERIC : 0;
 
 	/* A checksum that the sender left to the hardware is completed once, and not for every copy. */
 	if (p.udp->check) {
@@ -340,9 +419,8 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 		sum = addresses + pseudo_constant(p.udp->len);
 		if (p.udp->check == fold(sum)) {
 			if (mode == GENERIC) {
-				flags |= MARK_PARTIAL;
+				arriving->flags |= MARK_PARTIAL;
 			} else {
-				offset = p.l2_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER) + UDP_HEADER;
 				addresses = payload_sum(ctx, offset, p.udp_length - UDP_HEADER);
 				if (addresses == ~0ULL)
 					return -1;
@@ -356,37 +434,69 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 	totals = my_totals();
 	if (totals)
 		totals->reason[CONFERENCE]++;
-	if (stream->flags & STREAM_TO_AGENT)
-		copy_to_agent(ctx, number, p.l2_length + length);
-	list = *(volatile __u32 *)&stream->list;
-	if (!list)
-		goto unsent;
-	head = bpf_map_lookup_elem(&c_lists, &list);
+	arriving->turn = *(volatile __u64 *)&stream->turn;
+	arriving->stream = number;
+	arriving->track = stream->track;
+	arriving->length = p.l2_length + length;
+	arriving->l2_length = p.l2_length;
+	arriving->seen.at = offset;
+	arriving->seen.length = p.udp_length - UDP_HEADER;
+	arriving->seen.timestamp = rtp.timestamp;
+	arriving->seen.sequence = rtp.seq;
+	arriving->seen.flags = 0;
+	return 0;
+}
+
+/* Makes the copies of a packet that belongs to a conference. Returns a verdict, or -1 for a packet of no conference. */
+__noinline int conference(struct xdp_md *ctx, int mode)
+{
+	__u32 list, group, outputs, number, zero = 0;
+	struct arriving *arriving;
+	struct stream *stream;
+	struct groups *groups;
+	struct list_head *head;
+	struct mark *mark;
+	void *map;
+
 	groups = bpf_map_lookup_elem(&c_groups, &zero);
-	if (!head || !groups)
+	if (!groups)
+		return -1;
+	arriving = &groups->arriving;
+	if (arrive(ctx, arriving, mode))
+		return -1;
+	group = groups->next++ & (GROUPS - 1);
+	list = (__u32)arriving->turn;
+	if (arriving->turn >> 32 & STREAM_LAYERED) {
+		list = choose_tree(ctx, arriving, &groups->group[group].passing);
+		arriving->flags |= MARK_LAYERED;
+	}
+	if (arriving->turn >> 32 & STREAM_TO_AGENT || arriving->seen.flags & SEEN_STRUCTURE)
+		copy_to_agent(ctx, arriving->stream, arriving->length);
+	head = bpf_map_lookup_elem(&c_lists, &list);
+	if (!list || !head)
 		goto unsent;
 	outputs = head->outputs;
 	map = bpf_map_lookup_elem(&c_outputs, &outputs);
 	if (!map)
 		goto unsent;
 	/* The egress program puts a tag on where the next hop has one. */
-	if (p.l2_length != ETHERNET_HEADER && bpf_xdp_adjust_head(ctx, VLAN_TAG))
+	if (arriving->l2_length != ETHERNET_HEADER && bpf_xdp_adjust_head(ctx, VLAN_TAG))
 		goto unsent;
-	data = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
-	mark = data;
-	if ((void *)(mark + 1) > end)
+	mark = (void *)(long)ctx->data;
+	if ((void *)(mark + 1) > (void *)(long)ctx->data_end)
 		return XDP_ABORTED;
-	group = groups->next++ & (GROUPS - 1);
-	__builtin_memset(&groups->group[group], 0, sizeof(groups->group[group]));
+	__builtin_memset(groups->group[group].sent, 0, sizeof(groups->group[group].sent));
 	mark->list = list;
 	mark->group = group;
-	mark->flags = flags;
+	mark->flags = arriving->flags;
 	mark->magic = MARK_MAGIC;
 	mark->type = bpf_htons(MARK_TYPE);
 	return bpf_redirect_map(map, 0, BPF_F_BROADCAST);
 unsent:
-	stream->unsent++;
+	number = arriving->stream;
+	stream = bpf_map_lookup_elem(&c_streams, &number);
+	if (stream)
+		stream->unsent++;
 	return XDP_DROP;
 }
 
@@ -449,6 +559,39 @@ __noinline int rewrite_copy(struct xdp_md *ctx, struct copy *copy, __u32 index, 
 	return reason;
 }
 
+/* Gives a copy its receiver's number; false when it is not for this receiver. */
+__noinline int renumber(struct xdp_md *ctx, __u32 index, const struct passing *passing, __u32 flags)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct copy_wide *wide = bpf_map_lookup_elem(&c_wides, &index);
+	struct receiver *receiver;
+	struct udphdr *udp;
+	__be16 *sequence, new;
+	u16 number = 0;
+	__u32 row;
+
+	if (!wide || !passing)
+		return false;
+	row = wide->receiver;
+	receiver = bpf_map_lookup_elem(&c_receivers, &row);
+	if (!receiver || !number_for(receiver, passing, wide->target, wide->cadence, &number))
+		return false;
+	udp = data + ETHERNET_HEADER + IPV4_HEADER;
+	if ((void *)(udp + 1) > end)
+		return false;
+	if (*(__u8 *)(data + ETHERNET_HEADER) >> 4 == 6)
+		udp = data + ETHERNET_HEADER + IPV6_HEADER;
+	sequence = (void *)(udp + 1) + 2;
+	if ((void *)(sequence + 1) > end)
+		return false;
+	new = bpf_htons(number);
+	if (udp->check && !(flags & MARK_PARTIAL))
+		udp->check = udp_checksum((__u64)(__u16)~udp->check + (__u16)~*sequence + new);
+	*sequence = new;
+	return true;
+}
+
 /* Runs on everything that leaves through the device maps. What is no copy leaves as it is: a device's queue has one program
  * for all that one poll sends, whoever redirected it. */
 static __always_inline int copy_out(struct xdp_md *ctx)
@@ -507,6 +650,10 @@ static __always_inline int copy_out(struct xdp_md *ctx)
 	copy = bpf_map_lookup_elem(&c_copies, &index);
 	if (!copy)
 		return XDP_DROP;
+	if (flags & MARK_LAYERED && copy->flags & COPY_RENUMBERED) {
+		if (!renumber(ctx, index, &groups->group[group].passing, flags))
+			return XDP_DROP; /* of a layer that the receiver does not get, or without a number of its own */
+	}
 	if (flags & MARK_PARTIAL || copy->flags & COPY_OUT6 || *(__u8 *)ip != 0x45)
 		goto any;
 	row = copy->nexthop;

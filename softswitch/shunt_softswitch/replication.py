@@ -30,10 +30,13 @@ from shunt_softswitch.pre import PORTS, Engine, Members, Node, Undo
 log = logging.getLogger(__name__)
 
 OBJECT = Path(__file__).with_name("obj") / "replicate.o"
-MAPS = ("c_layout", "c_index", "c_streams", "c_copies", "c_wides", "c_lists", "c_nodes", "c_trees", "c_prunes", "c_groups", "c_outputs", "c_devices", "c_agent")
+MAPS = (
+    "c_layout", "c_index", "c_streams", "c_copies", "c_wides", "c_lists", "c_nodes", "c_trees", "c_prunes", "c_groups", "c_outputs", "c_devices", "c_agent", "c_agent_counts",
+    "c_layers", "c_tracks", "c_receivers",
+)  # fmt: skip
 _MAGIC = 0x53484E44
 # Changes with every change of conference.h that an adopting process could trip over.
-_VERSION = 1
+_VERSION = 2
 _MARK = struct.Struct("<IIIIII")
 
 # The most copies of one packet. A driver's queue has to take them in one go.
@@ -46,25 +49,36 @@ _RETIRED = 4096  # records that wait for a grace period before one is asked for
 
 _STREAM_SIZE = 128
 _STREAM_KEY = struct.Struct("!16s16sHH4s")
-_STREAM_LIST, _STREAM_FLAGS, _STREAM_COUNTERS, _STREAM_ACTION = 48, 52, 56, 84
+_STREAM_TURN, _STREAM_COUNTERS, _STREAM_ACTION = 48, 56, 84
 _STREAM_STATS = struct.Struct("<QQQI")
-_ACTION = struct.Struct("<IHHHH")
-_TO_AGENT = 1
+_ACTION = struct.Struct("<IHHHHI")
+_TO_AGENT, _TRACKED, _ONE_TREE = 8, 0x1000, 0x2000
 _COPY_SIZE = 64
 _COPY = struct.Struct("!4s4sHH")
 _COPY_NEXTHOP, _COPY_FLAGS, _COPY_VALID, _COPY_COUNTERS, _COPY_NAME, _COPY_PRIOR = 12, 14, 15, 16, 40, 48
 _COPY_STATS = struct.Struct("<QQQ")
 _COPY_KEY = struct.Struct("<IHH")
-_OUT6 = 1
-_WIDE_SIZE = 32
+_OUT6, _RENUMBERED = 1, 2
+_WIDE_SIZE = 40
+_RENUMBERING = struct.Struct("<IBBxx")
+_RENUMBERING_AT = 32
 _ELEMENT = struct.Struct("<I")
 _CHANGES = struct.Struct("!HH")
 _HEAD = struct.Struct("<HHHH")
 _DEVICE = struct.Struct("<II")
 _NODE = struct.Struct("<IIHHHBB")
 _AGENT_COPY = struct.Struct("<II")
+_AGENT_COUNTS = struct.Struct("<QQQ")
+_LAYER_KEY = struct.Struct("<I")
+_LAYER = struct.Struct("<BxH")
 _ZERO4, _ZERO12 = bytes(4), bytes(12)
 MAX_NUMBER = (1 << 24) - 1
+TRACKS = 1 << 16  # streams, and receivers, whose numbers can be rewritten
+TARGETS = 4
+_WINDOW = 16
+# What a stream that is new starts with: of its numbers given out lately, some that do not belong there (slr_init).
+_TRACK = (bytes(16) + struct.pack(f"<{_WINDOW}H", *range(1, _WINDOW + 1))) * TARGETS + bytes(16)
+_RECEIVER_SIZE = 24
 
 
 class StreamKey(NamedTuple):
@@ -83,6 +97,23 @@ class Action(NamedTuple):
     l2_xid: int
     number: int
     to_agent: bool = False
+    trees: int = 0
+    layers: int = 0
+    extension: int = 0
+    descriptor: int = 0
+    track: int = 0
+
+    @property
+    def mgids(self) -> range:
+        """The trees that its packets may go into, lowest layer first."""
+        return range(self.mgid, self.mgid + max(self.trees, 1))
+
+
+class Layer(NamedTuple):
+    """The parameters of `set_layer`."""
+
+    layer: int
+    switches: int = 0
 
 
 class Rewrite(NamedTuple):
@@ -91,6 +122,9 @@ class Rewrite(NamedTuple):
     src: Endpoint
     dst: Endpoint
     nexthop: int = 0
+    target: int = 0
+    splice: int = 0
+    cadence: int = 0
 
 
 class Counted(NamedTuple):
@@ -102,14 +136,25 @@ class Counted(NamedTuple):
     idle_ticks: int | None = None  # since the last packet, in the kernel's ticks
 
 
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list of copies; or, of a stream with several trees, the words that say where each tree's is (parts)."""
+
+    at: int = 0
+    words: int = 0
+    outputs: int = 0
+    copies: frozenset[int] = frozenset()  # RIDs in it
+    parts: tuple[_List, ...] = ()
+
+
+_NO_COPIES = _List()
+
+
 @dataclass(slots=True)
 class _Stream:
     index: int
     action: Action
-    at: int = 0
-    words: int = 0
-    outputs: int = 0
-    copies: frozenset[int] = frozenset()  # RIDs in its list
+    list: _List = _NO_COPIES
 
 
 @dataclass(slots=True)
@@ -121,16 +166,6 @@ class _Copy:
     former: list[int] = field(default_factory=list)  # indexes whose counters still have to be added
 
 
-@dataclass(slots=True)
-class _List:
-    """A list that has been written and is not yet in force."""
-
-    at: int
-    words: int
-    outputs: int
-    copies: frozenset[int]
-
-
 class Full(BfrtError):
     """Something has no room for an update."""
 
@@ -139,9 +174,12 @@ class Full(BfrtError):
 
 
 def sizes(copies: int) -> dict[str, int]:
-    """The rows of each map for this many rewrites: as many streams and nodes, eight words of lists for each."""
-    words = 1 << max(8 * copies - 1, 63).bit_length()
-    return {"c_index": copies, "c_streams": copies, "c_copies": copies + 1, "c_wides": copies + 1, "c_lists": words, "c_nodes": copies}
+    """The rows of each map for this many rewrites: as many streams and nodes, 16 words of lists for each, numbers rewritten for up to TRACKS."""
+    words, tracks = 1 << max(16 * copies - 1, 63).bit_length(), min(copies, TRACKS) + 1
+    return {
+        "c_index": copies, "c_streams": copies, "c_copies": copies + 1, "c_wides": copies + 1, "c_lists": words, "c_nodes": copies,
+        "c_layers": 32 * min(copies, 1 << 16), "c_tracks": tracks, "c_receivers": tracks,
+    }  # fmt: skip
 
 
 class Replication:
@@ -153,15 +191,19 @@ class Replication:
         self._hops = hops
         self._tick = clock
         maps = loaded.maps
-        _, _, streams, copies, words, _ = _MARK.unpack_from(libbpf.map_view(maps["c_layout"], _MARK.size))
+        _, _, streams, copies, words, tracks = _MARK.unpack_from(libbpf.map_view(maps["c_layout"], _MARK.size))
         self.capacity = copies - 1
         self.stream_capacity = streams
         self._stream_mm = libbpf.map_view(maps["c_streams"], streams * _STREAM_SIZE)
         self._stream_words = memoryview(self._stream_mm).cast("I")
+        self._stream_turns = memoryview(self._stream_mm).cast("Q")
         self._copy_mm = libbpf.map_view(maps["c_copies"], copies * _COPY_SIZE)
         self._copy_shorts = memoryview(self._copy_mm).cast("H")
         self._wide_mm = libbpf.map_view(maps["c_wides"], copies * _WIDE_SIZE)
         self._list_mm = libbpf.map_view(maps["c_lists"], words * 8)
+        self.track_capacity = tracks - 1
+        self._track_mm = libbpf.map_view(maps["c_tracks"], tracks * len(_TRACK))
+        self._receiver_mm = libbpf.map_view(maps["c_receivers"], tracks * _RECEIVER_SIZE)
         self._ring = libbpf.Ring(maps["c_agent"])
         self._words = words
         self._devices: set[int] = set()
@@ -173,6 +215,9 @@ class Replication:
         self.engine = Engine(max_nodes=sizes(self.capacity)["c_nodes"])
         self._streams: dict[StreamKey, _Stream] = {}
         self._copies: dict[tuple[int, int], _Copy] = {}
+        self._layers: dict[tuple[int, int], Layer] = {}
+        self._tracking: Counter[int] = Counter()  # streams by track
+        self._splicing: Counter[int] = Counter()  # rewrites by splice
         self._by_tree: dict[int, dict[StreamKey, None]] = {}
         self._by_number: dict[int, dict[StreamKey, None]] = {}
         self._keys: dict[int, StreamKey] = {}  # by index
@@ -215,7 +260,7 @@ class Replication:
             )
             if fresh:
                 mark = libbpf.map_view(loaded.maps["c_layout"], _MARK.size)
-                _MARK.pack_into(mark, 0, _MAGIC, _VERSION, wanted["c_streams"], wanted["c_copies"], wanted["c_lists"], 0)
+                _MARK.pack_into(mark, 0, _MAGIC, _VERSION, wanted["c_streams"], wanted["c_copies"], wanted["c_lists"], wanted["c_tracks"])
                 for name in reversed(MAPS):
                     libbpf.pin(loaded.maps[name], pin_dir / name)
         finally:
@@ -229,7 +274,7 @@ class Replication:
     def close(self) -> None:
         """End this process's part; everything goes on in the kernel."""
         self._ring.close()
-        for view in (self._stream_words, self._copy_shorts):
+        for view in (self._stream_words, self._stream_turns, self._copy_shorts):
             view.release()
         if self._spare:
             os.close(self._spare)
@@ -284,13 +329,15 @@ class Replication:
         self._stream_mm[at : at + _STREAM_SIZE] = bytes(_STREAM_SIZE)
         raw = _raw_key(key)
         self._stream_mm[at : at + len(raw)] = raw
+        self._track(action.track)
         self._put_action(stream.index, action)
         self._stream_words[at // 4 + 20] = self._tick()
         self._turn(stream, fresh)
         problem = libbpf.update(self._loaded.maps["c_index"], raw, struct.pack("<I", stream.index))
         if problem:
             self._unlink(key, action)
-            self._retire_list(stream)
+            self._untrack(action.track)
+            self._retire(lambda made=stream.list: self._free_list(made))
             self._retire(lambda: self._free_streams.append(stream.index))
             raise Full(f"{os.strerror(problem)}: no room for one more stream")
         self._streams[key] = stream
@@ -311,16 +358,19 @@ class Replication:
             self._link(key, before)
             stream.action = before
             raise
+        self._track(action.track)
         self._put_action(stream.index, action)
         self._turn(stream, fresh)
+        self._untrack(before.track)
 
     def delete_stream(self, key: StreamKey) -> None:
         """Replicate a stream no longer. Raises BfrtError."""
         stream = self._stream(key)
         libbpf.delete(self._loaded.maps["c_index"], _raw_key(key))
         self._unlink(key, stream.action)
+        self._untrack(stream.action.track)
         del self._streams[key], self._keys[stream.index]
-        self._retire_list(stream)
+        self._retire(lambda: self._free_list(stream.list))
 
         def free() -> None:
             at = stream.index * _STREAM_SIZE
@@ -354,28 +404,46 @@ class Replication:
             raise BfrtError(Code.NOT_FOUND, "The stream is not replicated")
         return stream
 
-    @staticmethod
-    def _check_stream(key: StreamKey, action: Action) -> None:
+    def _check_stream(self, key: StreamKey, action: Action) -> None:
         src, dst = key.flow
         if len(src.addr) != len(dst.addr) or len(src.addr) not in (4, 16):
             raise BfrtError(Code.INVALID, "The stream's addresses are not both IPv4 or both IPv6")
         if not 0 <= action.number <= MAX_NUMBER:
             raise BfrtError(Code.INVALID, f"The number {action.number} is not in 0..{MAX_NUMBER}")
+        if action.descriptor > 4:
+            raise BfrtError(Code.INVALID, f"The descriptor {action.descriptor} is none of 0..4")
+        if action.mgids.stop > 1 << 16:
+            raise BfrtError(Code.INVALID, f"There is no tree {action.mgids.stop - 1}")
+        if action.track > self.track_capacity:
+            raise Full(f"There is room for {self.track_capacity} streams with rewritten numbers, and the track is {action.track}")
+
+    def _track(self, track: int) -> None:
+        """One more stream keeps its numbers here; the first of them begins anew."""
+        if track:
+            if not self._tracking[track]:
+                self._track_mm[track * len(_TRACK) : (track + 1) * len(_TRACK)] = _TRACK
+            self._tracking[track] += 1
+
+    def _untrack(self, track: int) -> None:
+        if track:
+            self._tracking[track] -= 1
 
     def _link(self, key: StreamKey, action: Action) -> None:
-        self._by_tree.setdefault(action.mgid, {})[key] = None
+        for mgid in action.mgids:
+            self._by_tree.setdefault(mgid, {})[key] = None
         self._by_number.setdefault(action.number, {})[key] = None
 
     def _unlink(self, key: StreamKey, action: Action) -> None:
-        for table, name in ((self._by_tree, action.mgid), (self._by_number, action.number)):
+        for table, name in (*((self._by_tree, mgid) for mgid in action.mgids), (self._by_number, action.number)):
             del table[name][key]
             if not table[name]:
                 del table[name]
 
     def _put_action(self, index: int, action: Action) -> None:
-        at = index * _STREAM_SIZE
-        _ACTION.pack_into(self._stream_mm, at + _STREAM_ACTION, action.number, action.mgid, action.rid, action.l1_xid, action.l2_xid)
-        self._stream_words[(at + _STREAM_FLAGS) // 4] = _TO_AGENT if action.to_agent else 0
+        at = index * _STREAM_SIZE + _STREAM_ACTION
+        # The program may still be reading the row of before, which is not 0 where it is read.
+        track = action.track or _ACTION.unpack_from(self._stream_mm, at)[-1]
+        _ACTION.pack_into(self._stream_mm, at, action.number, action.mgid, action.rid, action.l1_xid, action.l2_xid, track)
 
     # Copies
 
@@ -391,6 +459,7 @@ class Replication:
             del self._copies[number, rid]
             self._drop_copy(copy)
             raise
+        self._splice(rewrite)
         self._copy_mm[copy.index * _COPY_SIZE + _COPY_VALID] = 1
         self._turn_all(fresh)
 
@@ -406,8 +475,10 @@ class Replication:
             self._copies[number, rid] = old
             self._drop_copy(new)
             raise
+        self._splice(rewrite)
         self._copy_mm[new.index * _COPY_SIZE + _COPY_VALID] = 1
         self._turn_all(fresh)
+        self._unsplice(old.rewrite)
         self._copy_mm[old.index * _COPY_SIZE + _COPY_VALID] = 0
 
         def fold() -> None:
@@ -434,6 +505,7 @@ class Replication:
             self._copies[number, rid] = copy
             raise
         self._turn_all(fresh)
+        self._unsplice(copy.rewrite)
         self._copy_mm[copy.index * _COPY_SIZE + _COPY_VALID] = 0
         self._retire(lambda: self._drop_copy(copy))
 
@@ -480,7 +552,7 @@ class Replication:
         found = []
         for key in self._by_number.get(number, ()):
             stream = self._streams[key]
-            if rid in stream.copies or rid in self.engine.copies(*stream.action[:4]):
+            if rid in stream.list.copies or any(rid in self.engine.copies(mgid, *stream.action[1:4]) for mgid in stream.action.mgids):
                 found.append((key, stream))
         return found
 
@@ -490,6 +562,10 @@ class Replication:
             raise BfrtError(Code.INVALID, "Source and destination of the copy are not both IPv4 or both IPv6")
         if not 0 <= number <= MAX_NUMBER:
             raise BfrtError(Code.INVALID, f"The number {number} is not in 0..{MAX_NUMBER}")
+        if rewrite.splice > self.track_capacity:
+            raise Full(f"There is room for {self.track_capacity} receivers with rewritten numbers, and the splice is {rewrite.splice}")
+        if rewrite.target >= TARGETS:
+            raise BfrtError(Code.INVALID, f"The target {rewrite.target} is not in 0..{TARGETS - 1}")
         if not self._free_copies:
             self.settle()
         if not self._free_copies:
@@ -505,11 +581,23 @@ class Replication:
         self._copy_mm[at : at + _COPY_SIZE] = bytes(_COPY_SIZE)
         _COPY.pack_into(self._copy_mm, at, _ZERO4 if six else src.addr, _ZERO4 if six else dst.addr, src.port, dst.port)
         self._copy_shorts[(at + _COPY_NEXTHOP) // 2] = row
-        self._copy_mm[at + _COPY_FLAGS] = _OUT6 if six else 0
+        self._copy_mm[at + _COPY_FLAGS] = (_OUT6 if six else 0) | (_RENUMBERED if rewrite.splice else 0)
+        _RENUMBERING.pack_into(self._wide_mm, copy.index * _WIDE_SIZE + _RENUMBERING_AT, rewrite.splice, rewrite.target, rewrite.cadence)
         _COPY_KEY.pack_into(self._copy_mm, at + _COPY_NAME, number, rid, rewrite.nexthop)
         if six:
-            self._wide_mm[copy.index * _WIDE_SIZE : (copy.index + 1) * _WIDE_SIZE] = src.addr + dst.addr
+            self._wide_mm[copy.index * _WIDE_SIZE : copy.index * _WIDE_SIZE + 32] = src.addr + dst.addr
         return copy
+
+    def _splice(self, rewrite: Rewrite) -> None:
+        """One more rewrite numbers by this splice; the first of them begins anew, with its target in force."""
+        if rewrite.splice:
+            if not self._splicing[rewrite.splice]:
+                self._receiver_mm[rewrite.splice * _RECEIVER_SIZE : (rewrite.splice + 1) * _RECEIVER_SIZE] = struct.pack("<H22x", rewrite.target)
+            self._splicing[rewrite.splice] += 1
+
+    def _unsplice(self, rewrite: Rewrite) -> None:
+        if rewrite.splice:
+            self._splicing[rewrite.splice] -= 1
 
     def _drop_copy(self, copy: _Copy) -> None:
         self._copy_mm[copy.index * _COPY_SIZE + _COPY_VALID] = 0
@@ -525,6 +613,28 @@ class Replication:
         ifindex, _, _ = self._hops.describe(row)
         link = self._hops.link(ifindex)
         return link.parent if link is not None and link.vlan else ifindex
+
+    # Layers
+
+    def put_layer(self, layers: int, template: int, layer: Layer) -> None:
+        """Say which layer a template is; from the next packet on. Raises Full."""
+        problem = libbpf.update(self._loaded.maps["c_layers"], _LAYER_KEY.pack(layers << 8 | template), _LAYER.pack(*layer))
+        if problem:
+            raise Full(f"{os.strerror(problem)}: no room for one more layer, there are {len(self._layers)}")
+        self._layers[layers, template] = layer
+
+    def delete_layer(self, layers: int, template: int) -> None:
+        """Packets of this template are everybody's from now on."""
+        libbpf.delete(self._loaded.maps["c_layers"], _LAYER_KEY.pack(layers << 8 | template))
+        del self._layers[layers, template]
+
+    def layer(self, layers: int, template: int) -> Layer | None:
+        """Which layer a template is; None where nothing is said."""
+        return self._layers.get((layers, template))
+
+    def layers(self) -> Iterator[tuple[int, int]]:
+        """`layers` and template of all rows."""
+        return iter(list(self._layers))
 
     # The replication engine
 
@@ -583,7 +693,7 @@ class Replication:
 
     def set_prune(self, l2_xid: int, ports: list[int]) -> None:
         """Set an entry of `$pre.prune`. Raises BfrtError."""
-        trees = {stream.action.mgid for stream in self._streams.values() if stream.action.l2_xid == l2_xid}
+        trees = {mgid for stream in self._streams.values() if stream.action.l2_xid == l2_xid for mgid in stream.action.mgids}
         self.change_engine(trees, lambda: self.engine.set_prune(l2_xid, ports))
         key = struct.pack("<I", l2_xid)
         bits = sum(1 << port for port in self.engine.prunes.get(l2_xid, ()))
@@ -607,11 +717,10 @@ class Replication:
 
     # Lists
 
-    def _elements(self, key: StreamKey, stream: _Stream) -> list[tuple[int, int, _Copy]]:
-        """RID, interface and rewrite of each copy of a stream, ordered by interface."""
-        action = stream.action
+    def _elements(self, mgid: int, action: Action) -> list[tuple[int, int, _Copy]]:
+        """RID, interface and rewrite of each copy that a tree makes of a stream, ordered by interface."""
         found = []
-        for rid in self.engine.copies(*action[:4]):
+        for rid in self.engine.copies(mgid, *action[1:4]):
             copy = self._copies.get((action.number, rid))
             if copy is not None and copy.ifindex:
                 found.append((rid, copy.ifindex, copy))
@@ -626,14 +735,39 @@ class Replication:
                 made.append((stream, self._write_list(key, stream)))
         except BfrtError:
             for _, fresh in made:
-                self._free_list(fresh.at, fresh.words, fresh.outputs)
+                self._free_list(fresh)
             raise
         return made
 
     def _write_list(self, key: StreamKey, stream: _Stream) -> _List:
-        elements = self._elements(key, stream)
+        mgids = stream.action.mgids
+        if len(mgids) == 1:
+            return self._write_tree(key, stream.action, mgids[0])
+        parts: list[_List] = []
+        try:
+            for mgid in mgids:
+                parts.append(self._write_tree(key, stream.action, mgid))
+            at = self._take(len(mgids))
+        except BfrtError:
+            for part in parts:
+                self._free_list(part)
+            raise
+        self._list_mm[at * 8 : (at + len(parts)) * 8] = struct.pack(f"<{len(parts)}Q", *(part.at for part in parts))
+        return _List(at, len(parts), 0, frozenset().union(*(part.copies for part in parts)), tuple(parts))
+
+    def _take(self, words: int) -> int:
+        at = self._lists.take(words)
+        if not at:
+            self.settle()
+            at = self._lists.take(words)
+        if not at:
+            raise Full(f"There is room for {self._lists.size} words of lists, {self._lists.used} are taken")
+        return at
+
+    def _write_tree(self, key: StreamKey, action: Action, mgid: int) -> _List:
+        elements = self._elements(mgid, action)
         if not elements:
-            return _List(0, 0, 0, frozenset())
+            return _NO_COPIES
         if len(elements) > MAX_COPIES:
             raise Full(f"A packet has at most {MAX_COPIES} copies, not {len(elements)}")
         counts = Counter(ifindex for _, ifindex, _ in elements)
@@ -641,12 +775,7 @@ class Replication:
             raise Full(f"The copies of a packet leave by at most {DEVICES} interfaces, not {len(counts)}")
         composition = tuple(sorted(counts.items()))
         words = 1 + len(composition) + len(elements)
-        at = self._lists.take(words)
-        if not at:
-            self.settle()
-            at = self._lists.take(words)
-        if not at:
-            raise Full(f"There is room for {self._lists.size} words of lists, {self._lists.used} are taken")
+        at = self._take(words)
         try:
             outputs = self._output(composition)
         except BfrtError:
@@ -659,7 +788,7 @@ class Replication:
             first += count
         (saddr, sport), (daddr, dport) = key.flow
         for _, _, copy in elements:
-            src, dst, _ = copy.rewrite
+            src, dst = copy.rewrite[:2]
             body += _ELEMENT.pack(copy.index)
             if len(saddr) == 4 and len(dst.addr) == 4:
                 body += _CHANGES.pack(*layout.checksum_changes(saddr, daddr, sport, dport, src.addr, dst.addr, src.port, dst.port))
@@ -673,27 +802,25 @@ class Replication:
             self._turn(stream, made)
 
     def _turn(self, stream: _Stream, fresh: _List) -> None:
-        """From here on the stream's packets have the copies of this list."""
-        at, words, outputs = stream.at, stream.words, stream.outputs
-        self._stream_words[(stream.index * _STREAM_SIZE + _STREAM_LIST) // 4] = fresh.at
-        stream.at, stream.words, stream.outputs, stream.copies = fresh.at, fresh.words, fresh.outputs, fresh.copies
-        if at:
-            self._retire(lambda: self._free_list(at, words, outputs))
+        """From here on the stream's packets are what its action says, and have the copies of this list."""
+        before, stream.list = stream.list, fresh
+        self._stream_turns[(stream.index * _STREAM_SIZE + _STREAM_TURN) // 8] = fresh.at | _flags(stream.action) << 32
+        if before.at:
+            self._retire(lambda: self._free_list(before))
 
-    def _retire_list(self, stream: _Stream) -> None:
-        at, words, outputs = stream.at, stream.words, stream.outputs
-        if at:
-            self._retire(lambda: self._free_list(at, words, outputs))
-
-    def _free_list(self, at: int, words: int, outputs: int) -> None:
-        if not at:
+    def _free_list(self, gone: _List) -> None:
+        for part in gone.parts:
+            self._free_list(part)
+        if not gone.at:
             return
-        self._lists.give(at, words)
-        self._output_users[outputs] -= 1
-        if not self._output_users[outputs]:
-            del self._output_users[outputs]
-            del self._outputs[self._output_of.pop(outputs)]
-            self._free_outputs.append(outputs)
+        self._lists.give(gone.at, gone.words)
+        if not gone.outputs:
+            return
+        self._output_users[gone.outputs] -= 1
+        if not self._output_users[gone.outputs]:
+            del self._output_users[gone.outputs]
+            del self._outputs[self._output_of.pop(gone.outputs)]
+            self._free_outputs.append(gone.outputs)
 
     def _output(self, composition: tuple[tuple[int, int], ...]) -> int:
         """The row of the device map with these interfaces, one reference more."""
@@ -797,6 +924,11 @@ class Replication:
                 found.append((key, record[_AGENT_COPY.size : _AGENT_COPY.size + length]))
         return found
 
+    def agent_counts(self) -> dict[str, int]:
+        """Packets for the agent since the maps were made: told, held back by the limit of their stream, lost because nobody took them."""
+        columns = zip(*(_AGENT_COUNTS.unpack(value) for value in libbpf.per_cpu(self._loaded.maps["c_agent_counts"], 0, _AGENT_COUNTS.size)))
+        return dict(zip(("agent_packets", "agent_suppressed", "agent_lost"), map(sum, columns)))
+
     # Adoption
 
     def clear(self) -> None:
@@ -804,6 +936,8 @@ class Replication:
         maps = self._loaded.maps
         for key in self._streams:
             libbpf.delete(maps["c_index"], _raw_key(key))
+        for layers, template in self._layers:
+            libbpf.delete(maps["c_layers"], _LAYER_KEY.pack(layers << 8 | template))
         for table, numbers in (("c_trees", self.engine.trees), ("c_nodes", self.engine.nodes), ("c_prunes", self.engine.prunes)):
             for number in numbers:
                 libbpf.delete(maps[table], struct.pack("<I", number))
@@ -834,6 +968,9 @@ class Replication:
         for key, value in libbpf.elements(maps["c_prunes"]):
             bits = int.from_bytes(value, "little")
             self.engine.prunes[struct.unpack("<I", key)[0]] = frozenset(n for n in range(PORTS) if bits >> n & 1)
+        for key, value in libbpf.elements(maps["c_layers"]):
+            named, = _LAYER_KEY.unpack(key)
+            self._layers[named >> 8, named & 0xFF] = Layer(*_LAYER.unpack(value))
         self._adopt_copies(taken)
         self._adopt_streams()
 
@@ -849,14 +986,16 @@ class Replication:
             at = index * _COPY_SIZE
             saddr, daddr, sport, dport = _COPY.unpack_from(self._copy_mm, at)
             if self._copy_mm[at + _COPY_FLAGS] & _OUT6:
-                wide = self._wide_mm[index * _WIDE_SIZE : (index + 1) * _WIDE_SIZE]
+                wide = self._wide_mm[index * _WIDE_SIZE : index * _WIDE_SIZE + 32]
                 saddr, daddr = wide[:16], wide[16:]
             number, rid, nexthop = _COPY_KEY.unpack_from(self._copy_mm, at + _COPY_NAME)
             if (number, rid) in self._copies:
                 # A process was killed between the two stores of a change.
                 self._copy_mm[at + _COPY_VALID] = 0
                 continue
-            rewrite = Rewrite(Endpoint(saddr, sport), Endpoint(daddr, dport), nexthop)
+            splice, target, cadence = _RENUMBERING.unpack_from(self._wide_mm, index * _WIDE_SIZE + _RENUMBERING_AT)
+            rewrite = Rewrite(Endpoint(saddr, sport), Endpoint(daddr, dport), nexthop, target, splice, cadence)
+            self._splicing[splice] += bool(splice)
             row = self._hops.adopt(daddr, saddr, 1, self._copy_shorts[(at + _COPY_NEXTHOP) // 2], taken)
             self._held[daddr, saddr] += 1
             self._copy_shorts[(at + _COPY_NEXTHOP) // 2] = row
@@ -872,9 +1011,10 @@ class Replication:
             if version == layout.VERSION_MARK[4]:
                 saddr, daddr = saddr[:4], daddr[:4]
             key = StreamKey(FiveTuple(Endpoint(saddr, sport), Endpoint(daddr, dport)), struct.unpack_from("!I", raw, _STREAM_KEY.size)[0])
-            number, mgid, rid, l1_xid, l2_xid = _ACTION.unpack_from(self._stream_mm, index * _STREAM_SIZE + _STREAM_ACTION)
-            flags = self._stream_words[(index * _STREAM_SIZE + _STREAM_FLAGS) // 4]
-            stream = _Stream(index, Action(mgid, l1_xid, rid, l2_xid, number, bool(flags & _TO_AGENT)))
+            number, mgid, rid, l1_xid, l2_xid, track = _ACTION.unpack_from(self._stream_mm, index * _STREAM_SIZE + _STREAM_ACTION)
+            flags = self._stream_turns[(index * _STREAM_SIZE + _STREAM_TURN) // 8] >> 32
+            stream = _Stream(index, _action(flags, mgid, l1_xid, rid, l2_xid, number, track))
+            self._tracking[stream.action.track] += bool(stream.action.track)
             self._streams[key], self._keys[index] = stream, key
             self._link(key, stream.action)
             taken.add(index)
@@ -893,22 +1033,49 @@ class Replication:
 
     def _adopt_list(self, stream: _Stream) -> None:
         """Take over the list that a stream is on, until it has its new one."""
-        at = self._stream_words[(stream.index * _STREAM_SIZE + _STREAM_LIST) // 4]
+        turn = (stream.index * _STREAM_SIZE + _STREAM_TURN) // 8
+        at, trees = self._stream_turns[turn] & 0xFFFFFFFF, len(stream.action.mgids)
         if not at:
             return
+        try:
+            if trees == 1:
+                stream.list = self._claim(at)
+                return
+            if not self._lists.claim(at, trees):
+                raise ValueError(at)
+            parts = tuple(self._claim(part & 0xFFFFFFFF) for part in struct.unpack_from(f"<{trees}Q", self._list_mm, at * 8))
+            stream.list = _List(at, trees, 0, parts=parts)
+        except ValueError:
+            log.error("the list of stream %d overlaps another one: its packets have no copies until it is made anew", stream.index)
+            self._stream_turns[turn] &= ~0xFFFFFFFF
+
+    def _claim(self, at: int) -> _List:
+        """One list of copies, taken over. Raises ValueError when something else is there."""
+        if not at:
+            return _NO_COPIES
         copies, outputs, devices, _ = _HEAD.unpack_from(self._list_mm, at * 8)
         words = 1 + devices + copies
         if not self._lists.claim(at, words):
-            log.error("the list of stream %d overlaps another one: its packets have no copies until it is made anew", stream.index)
-            self._stream_words[(stream.index * _STREAM_SIZE + _STREAM_LIST) // 4] = 0
-            return
+            raise ValueError(at)
         places = [_DEVICE.unpack_from(self._list_mm, (at + 1 + n) * 8) for n in range(devices)]
         ends = [first for _, first in places[1:]] + [copies]
         composition = tuple((ifindex, end - first) for (ifindex, first), end in zip(places, ends))
-        stream.at, stream.words, stream.outputs = at, words, outputs
         self._outputs[composition] = outputs
         self._output_of[outputs] = composition
         self._output_users[outputs] += 1
+        return _List(at, words, outputs)
+
+
+def _flags(action: Action) -> int:
+    """The half of a stream's `turn` that says what its packets are."""
+    trees = action.trees << 8 if action.trees > 1 else _ONE_TREE if action.trees else 0
+    return action.descriptor | (_TO_AGENT if action.to_agent else 0) | action.extension << 4 | trees | (_TRACKED if action.track else 0) | action.layers << 16
+
+
+def _action(flags: int, mgid: int, l1_xid: int, rid: int, l2_xid: int, number: int, track: int) -> Action:
+    """The inverse of _flags(), with the rest."""
+    trees = 1 if flags & _ONE_TREE else flags >> 8 & 15
+    return Action(mgid, l1_xid, rid, l2_xid, number, bool(flags & _TO_AGENT), trees, flags >> 16, flags >> 4 & 15, flags & 7, track if flags & _TRACKED else 0)
 
 
 def _by_interface(element: tuple[int, int, _Copy]) -> int:

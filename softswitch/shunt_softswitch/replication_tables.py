@@ -14,7 +14,7 @@ from shunt.net import Endpoint, FiveTuple
 from shunt_softswitch.entries import COUNTER_BYTES, COUNTER_PKTS, BfrtError, Code, KeyValue, Values
 from shunt_softswitch.pre import Members
 from shunt_softswitch.replication import Action as Replicate
-from shunt_softswitch.replication import Counted, Replication, Rewrite, StreamKey
+from shunt_softswitch.replication import Counted, Layer, Replication, Rewrite, StreamKey
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class ReplicationTables:
             return
         self._replication = replication
         served: list[_Served] = [_Streams(tables[name], replication) for name in ("pipe.Ingress.conference", "pipe.Ingress.conference6")]
-        served += [_Copies(tables["pipe.Egress.copy"], replication), _Trees(tables["$pre.mgid"], replication)]
+        served += [_Layers(tables["pipe.Ingress.layer"], replication), _Copies(tables["pipe.Egress.copy"], replication), _Trees(tables["$pre.mgid"], replication)]
         served += [_Nodes(tables["$pre.node"], replication), _Prunes(tables["$pre.prune"], replication)]
         self._tables = {one.table.id: one for one in served}
 
@@ -252,7 +252,7 @@ class _Streams(_Matched):
 
     def data(self, action: Action | None, values: Values, there: bool) -> Replicate:
         given = {name: int.from_bytes(value, "big") for name, value in self._action(action, values).items()}
-        return Replicate(given["mgid"], given["l1_xid"], given["rid"], given["l2_xid"], given["stream"], bool(given["to_agent"]))
+        return Replicate(given["mgid"], given["l1_xid"], given["rid"], given["l2_xid"], given["stream"], bool(given["to_agent"]), *(given[name] for name in Replicate._fields[6:]))
 
     def insert(self, key: StreamKey, data: Replicate) -> None:
         self.replication.insert_stream(key, data)
@@ -274,6 +274,53 @@ class _Streams(_Matched):
         assert action is not None
         (saddr, sport), (daddr, dport) = key.flow
         return Row([saddr, daddr, sport, dport, key.ssrc], self.replicate, self._row_data(self.replicate, list(action), self.replication.count_stream(key)))
+
+
+class _Layers(_Matched):
+    """`layer`."""
+
+    def __init__(self, table: Table, replication: Replication) -> None:
+        super().__init__(table, replication)
+        self.set_layer = table.actions["set_layer"]
+
+    def key(self, key: dict[int, KeyValue]) -> tuple[int, int]:
+        layers, template = key[1], key[2]
+        assert isinstance(layers, bytes) and isinstance(template, bytes)
+        return int.from_bytes(layers, "big"), int.from_bytes(template, "big")
+
+    def keys(self) -> Iterator[tuple[int, int]]:
+        return self.replication.layers()
+
+    def has(self, key: tuple[int, int]) -> bool:
+        return self.replication.layer(*key) is not None
+
+    def data(self, action: Action | None, values: Values, there: bool) -> Layer:
+        return Layer(*(int.from_bytes(value, "big") for value in self._action(action, values).values()))
+
+    def insert(self, key: tuple[int, int], data: Layer) -> None:
+        if self.has(key):
+            raise BfrtError(Code.EXISTS, f"Entry already exists in table:{self.table.name}")
+        self.replication.put_layer(*key, data)
+
+    def modify(self, key: tuple[int, int], data: Layer) -> None:
+        self._there(key)
+        self.replication.put_layer(*key, data)
+
+    def delete(self, key: tuple[int, int]) -> None:
+        self._there(key)
+        self.replication.delete_layer(*key)
+
+    def _there(self, key: tuple[int, int]) -> None:
+        if not self.has(key):
+            raise BfrtError(Code.NOT_FOUND, f"Entry not found in table:{self.table.name}")
+
+    def state(self, key: tuple[int, int]) -> Layer | None:
+        return self.replication.layer(*key)
+
+    def row(self, key: tuple[int, int]) -> Row:
+        layer = self.replication.layer(*key)
+        assert layer is not None
+        return Row(list(key), self.set_layer, {field.id: value.to_bytes(field.size or 0, "big") for field, value in zip(self.set_layer.fields, layer)})
 
 
 class _Copies(_Matched):
@@ -298,7 +345,7 @@ class _Copies(_Matched):
         given = self._action(action, values)
         src = Endpoint(given["src_addr"], int.from_bytes(given["src_port"], "big"))
         dst = Endpoint(given["dst_addr"], int.from_bytes(given["dst_port"], "big"))
-        return Rewrite(src, dst, int.from_bytes(given["nexthop"], "big"))
+        return Rewrite(src, dst, *(int.from_bytes(given[name], "big") for name in Rewrite._fields[2:]))
 
     def insert(self, key: tuple[int, int], data: Rewrite) -> None:
         self.replication.insert_copy(*key, data)
@@ -319,7 +366,7 @@ class _Copies(_Matched):
         rewrite = self.replication.copy(*key)
         assert rewrite is not None
         action = self.to[len(rewrite.dst.addr)]
-        values: list[int | bytes] = [rewrite.src.addr, rewrite.dst.addr, rewrite.src.port, rewrite.dst.port, rewrite.nexthop]
+        values: list[int | bytes] = [rewrite.src.addr, rewrite.dst.addr, rewrite.src.port, rewrite.dst.port, *rewrite[2:]]
         return Row(list(key), action, self._row_data(action, values, self.replication.count_copy(*key)))
 
 

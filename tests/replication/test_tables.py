@@ -150,12 +150,12 @@ async def test_a_meeting(client: Raw, bridge: Bridge) -> None:
     assert [party.numbers() for party in parties] == [[], [], list(range(10, 20))]
     response = await client.read(read(CONFERENCE, [key.flow.src.addr, key.flow.dst.addr, u16(key.flow.src.port), u16(6000), u32(0x1234)]), read(COPY, [b"\0\0\7", u16(3)]))
     first, second = (entity.table_entry for entity in response.entities)
-    assert values(CONFERENCE, first) == {"mgid": 5, "l1_xid": 0, "rid": 1, "l2_xid": 1, "stream": 7, "to_agent": 0, "$COUNTER_SPEC_PKTS": 20, "$COUNTER_SPEC_BYTES": 4000}
+    assert values(CONFERENCE, first) == {"mgid": 5, "l1_xid": 0, "rid": 1, "l2_xid": 1, "stream": 7, "to_agent": 0, **dict.fromkeys(("trees", "layers", "extension", "descriptor", "track"), 0), "$COUNTER_SPEC_PKTS": 20, "$COUNTER_SPEC_BYTES": 4000}
     assert first.key == read(CONFERENCE, [key.flow.src.addr, key.flow.dst.addr, u16(key.flow.src.port), u16(6000), u32(0x1234)]).table_entry.key
     there = parties[2].here
     assert values(COPY, second) == {
         "src_addr": int.from_bytes(Endpoint.of(RELAY_B4, 0).addr, "big"), "dst_addr": int.from_bytes(there.addr, "big"), "src_port": 20_003, "dst_port": there.port,
-        "nexthop": 3, "$COUNTER_SPEC_PKTS": 20, "$COUNTER_SPEC_BYTES": 4000,
+        "nexthop": 3, "target": 0, "splice": 0, "cadence": 0, "$COUNTER_SPEC_PKTS": 20, "$COUNTER_SPEC_BYTES": 4000,
     }  # fmt: skip
     await client.write(stream(DELETE, key.flow.src, key.flow.dst, key.ssrc), tree(DELETE, 5))
     assert list(bridge.replication.streams()) == [] and len(bridge.replication.engine.nodes) == 3

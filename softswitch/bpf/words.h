@@ -241,7 +241,7 @@ static inline struct outcome slm_accept(struct slm *s, struct row r, u16 mask)
 
 /* -- Splice: from the numbers of the decode target to the receiver's ------------------------------------------------- */
 
-#define TARGETS 3
+#define TARGETS 4 /* a power of two */
 
 struct splice {
 	u16 target, base;
@@ -260,13 +260,13 @@ static inline u16 pass_target(u16 *target, u16 wanted, int may)
 /* Returns whether the packet goes to this receiver, and its number. All targets see the same packets in order. */
 static inline int splice_accept(struct splice *s, u16 wanted, int changes, const struct outcome *of, u16 *number)
 {
-	const struct outcome *new = &of[wanted], *old;
+	const struct outcome *new = &of[wanted & (TARGETS - 1)], *old;
 	int may = changes && new->in_order && new->verdict == FORWARD;
 	u16 was = pass_target(&s->target, wanted, may), base;
 	struct pair floor;
 	int changed = may && was != wanted;
 
-	old = &of[was];
+	old = &of[was & (TARGETS - 1)];
 	base = pass_offset(&s->base, changed ? new->position - old->position : 0);
 	*number = old->position - base; /* in force before, and the first after: the same number */
 	floor = pass_floor(&s->floor, (struct pair){ *number, 1 }, changed);
