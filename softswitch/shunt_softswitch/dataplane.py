@@ -191,6 +191,7 @@ class DataPlane:
                 # What lies here otherwise is the rest of a start that did not finish.
                 for name in _KERNEL_MAPS:
                     _pin_path(directory, name).unlink(missing_ok=True)
+                libbpf.forget_loaded(directory)
             else:
                 pinned["layout"] = libbpf.get(directory / "layout")
                 magic, version, _, chunks = layout.LAYOUT_MARK.unpack_from(libbpf.map_view(pinned["layout"], layout.LAYOUT_MARK.size))
@@ -202,13 +203,14 @@ class DataPlane:
                 for name in _KERNEL_MAPS[1:]:
                     pinned[name] = libbpf.get(_pin_path(directory, name))
             slots = chunks * layout.CHUNK_PORTS
-            loaded = libbpf.load_object(
-                OBJECT,
+            loaded = libbpf.load_once(
+                OBJECT, directory,
                 sizes={"slots": slots, "details": slots, "wides": slots, "overflow": capacity, "limits": slots + layout.LOOSE_LIMITS if packet_limit else 1},
                 reuse=pinned,
                 constants=DataPlane._constants(dynamic_clock, drop_strays) | DataPlane._limit_constants(packet_limit, slots),
                 symbols=symbols,
                 without=("relay_native", "relay_generic") if packet_limit else ("limited_native", "limited_generic"),
+                besides="limits",
             )
             if fresh:
                 mark = libbpf.map_view(loaded.maps["layout"], layout.LAYOUT_MARK.size)
@@ -259,6 +261,7 @@ class DataPlane:
             path.unlink()
         self._hops.clear()
         Replication.unpin(self._pin_dir)
+        libbpf.forget_loaded(self._pin_dir)
         # The mark goes first: a rest without it is no table.
         for name in _KERNEL_MAPS:
             _pin_path(self._pin_dir, name).unlink(missing_ok=True)

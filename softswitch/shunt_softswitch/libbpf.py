@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import errno
 import fcntl
+import hashlib
 import mmap
 import os
 import select
@@ -23,6 +24,7 @@ _BPF_FS_MAGIC = 0xCAFE4A11
 _RING_BUSY = 1 << 31
 _RING_DISCARD = 1 << 30
 _BATCH = 4096
+_LOADED = "loaded_"
 
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
@@ -210,6 +212,32 @@ def load_object(
         return LoadedObject(programs, maps)
     finally:
         lib.bpf_object__close(handle)
+
+
+def load_once(
+    path: Path, directory: Path, *, sizes: dict[str, int], reuse: dict[str, int], constants: dict[str, bytes], symbols: dict[str, int], without: Container[str], besides: str
+) -> LoadedObject:
+    """load_object(), or what an earlier process has loaded of the very same and left pinned in `directory`: the verifier takes its time at each start.
+
+    besides: the one further map that the caller needs, not in reuse. Programs of another build, or with other constants, are unpinned. Raises BpfError.
+    """
+    same = hashlib.sha256(path.read_bytes() + repr((sorted(sizes.items()), sorted(constants.items()), sorted(without))).encode()).hexdigest()[:16]
+    mark, stem = directory / f"{_LOADED}{same}_map_{besides}", f"{_LOADED}{same}_program_"
+    if reuse and mark.exists():
+        programs = {pin.name.removeprefix(stem): get(pin) for pin in directory.glob(f"{stem}*")}
+        return LoadedObject(programs, {besides: get(mark)} | {name: os.dup(fd) for name, fd in reuse.items()})
+    forget_loaded(directory)
+    loaded = load_object(path, sizes=sizes, reuse=reuse, constants=constants, symbols=symbols, without=without)
+    for name, program in loaded.programs.items():
+        pin(program, directory / f"{stem}{name}")
+    pin(loaded.maps[besides], mark)  # last: without it the programs are not all there
+    return loaded
+
+
+def forget_loaded(directory: Path) -> None:
+    """Unpin what load_once() has pinned, its mark first."""
+    for path in sorted(directory.glob(f"{_LOADED}*")):
+        path.unlink()
 
 
 def _check(result: int, what: str) -> int:
