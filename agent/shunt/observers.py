@@ -6,10 +6,9 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
-from shunt.calls.model import Call, Component, Side, State
+from shunt.calls.model import SIDES, Call, Component, Side, State
 from shunt.calls.reasons import NO_DATA_PLANE
 from shunt.cdr.record import record
 from shunt.cdr.writer import RecordWriter
@@ -52,16 +51,14 @@ class Observers:
         self._bus = bus = offloader.events
         if offloader.table is not None:
             self._watch_table(offloader.table)
-        subscribers: list[Callable[[Event], None]] = [self.instruments]
+        bus.subscribe(self.instruments)
         if config.history.events:
-            subscribers.append(self.history)
+            bus.subscribe(self.history)
         if config.history.log:
-            subscribers.append(_log_event)
+            bus.subscribe(_log_event)
         if self.homer is not None:
-            subscribers.append(self.homer)
-        subscribers.append(self._on_end)
-        for subscriber in subscribers:
-            bus.subscribe(subscriber)
+            bus.subscribe(self.homer)
+        bus.subscribe(self._on_end, (NOTE,))
 
     async def start(self) -> None:
         """Begin writing and sending. Raises OSError."""
@@ -106,8 +103,11 @@ class Observers:
         if event.kind != NOTE or event.what != "ended":
             return
         call: Call = event.facts["call"]
+        if self.records is None and self.homer is None:
+            self.instruments.quality([media[side.value] for media in self.quality(call) for side in SIDES if media["kind"] in (None, "audio")])
+            return
         entry = record(call, event.facts["reason"], self.offloader.clock(), event.wall, self.dialogs.sdp_media, self.config.quality.delay_ms)
-        self.instruments.quality([media[side.value] for media in entry["media"] for side in Side if media["kind"] in (None, "audio")])
+        self.instruments.quality([media[side.value] for media in entry["media"] for side in SIDES if media["kind"] in (None, "audio")])
         if self.records is not None:
             self.records.put(entry)
         if self.homer is not None:
@@ -250,7 +250,8 @@ def count_streams(calls: list[Call], streams: Counter[str], why: Counter[str]) -
 
 
 def _log_event(event: Event) -> None:
-    if event.kind == RELAY or not event.call_id or (event.kind in (LEARN, SIP) and not log.isEnabledFor(logging.DEBUG)):
+    if event.kind == RELAY or not event.call_id:
         return
     level = logging.DEBUG if event.kind in (LEARN, SIP) else logging.INFO
-    log.log(level, "%s: %s", event.call_id, one_line(event), extra={"call_id": event.call_id, "event": event.kind, "what": event.what})
+    if log.isEnabledFor(level):
+        log.log(level, "%s: %s", event.call_id, one_line(event), extra={"call_id": event.call_id, "event": event.kind, "what": event.what})

@@ -16,7 +16,7 @@ from typing import Any
 from shunt import limits
 from shunt.calls import reasons
 from shunt.calls.book import CallBook, Slot
-from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stream
+from shunt.calls.model import SIDES, Call, Component, Leg, MediaLine, Side, State, Stream
 from shunt.calls.plan import Policy, plan_stream
 from shunt.collide import CollisionWatch
 from shunt.events.bus import LEARN, NOTE, STATE, TABLE, EventBus
@@ -141,6 +141,8 @@ class Offloader:
 
     async def sync(self, line: MediaLine) -> None:
         """Make the data plane hold what `plan_stream` wants for this line. Safe to call at any time, concurrently."""
+        if self.settle(line):
+            return
         token = CURRENT_CALL.set(line.call.call_id)
         try:
             async with line.lock:
@@ -151,6 +153,28 @@ class Offloader:
             CURRENT_CALL.reset(token)
         self.line_changed(line)
         self._schedule_one_way(line)
+
+    def settle(self, line: MediaLine) -> bool:
+        """sync(), where that takes no table write: then all of it is done at once. False: nothing was done."""
+        if line.lock.locked():
+            return False
+        now, policy = self.clock(), self.policy
+        wanted = [plan_stream(line, stream, now, policy) for stream in line.streams]
+        for stream, (entry, _, _) in zip(line.streams, wanted):
+            if stream.installed != entry or stream.uncertain:
+                return False
+        for stream, (_, state, reason) in zip(line.streams, wanted):
+            if stream.state is not state or stream.reason != reason or stream.detail:
+                self._set(line, stream, state, reason, now)
+        self.collisions.expect((line,))
+        self.line_changed(line)
+        self._schedule_one_way(line)
+        return True
+
+    def sync_soon(self, line: MediaLine) -> None:
+        """sync() without waiting for it."""
+        if not self.settle(line):
+            self.spawn(self.sync(line))
 
     def _set(self, line: MediaLine, stream: Stream, state: State, reason: str, now: float, detail: str = "", **facts: Any) -> None:
         """Set a stream's state; a change is an event."""
@@ -274,13 +298,15 @@ class Offloader:
 
     def _retry(self, line: MediaLine) -> None:
         if line.released is None:
-            self.spawn(self.sync(line))
+            self.sync_soon(line)
 
     def _schedule_one_way(self, line: MediaLine) -> None:
+        if line.released is not None:
+            return
         now = self.clock()
-        for side in Side:
+        for side in SIDES:
             leg, other = line.legs[side], line.legs[side.other]
-            if line.released is None and leg.latched_at is not None and other.rtp.learned is None:
+            if leg.latched_at is not None and other.rtp.learned is None:
                 due = leg.latched_at + self.policy.one_way_after
                 if due > now:
                     asyncio.get_running_loop().call_later(due - now + 0.005, self._retry, line)
@@ -304,13 +330,13 @@ class Offloader:
             leg.payload_types.clear()
         await self.sync(line)
 
-    async def resume(self, line: MediaLine) -> None:
+    def resume(self, line: MediaLine) -> None:
         """Signalling is through: learn and offload again."""
         if line.suspended is not None:
             self._note(line, "resumed", reason=line.suspended)
         line.suspended = None
         line.resume_at = None
-        await self.sync(line)
+        self.sync_soon(line)
 
     async def release(self, lines: Iterable[MediaLine], reason: str) -> None:
         """The lines are over: entries out, then forgotten but for a tombstone."""
@@ -318,7 +344,9 @@ class Offloader:
         for line in lines:
             self.book.release(line, reason)
             self._note(line, "released", reason=reason)
-        await asyncio.gather(*(self.sync(line) for line in lines))
+        busy = [line for line in lines if not self.settle(line)]
+        if busy:
+            await asyncio.gather(*(self.sync(line) for line in busy))
         for call in {id(line.call): line.call for line in lines}.values():
             # Only when the last counters of all entries have been read; two media lines may be released at once.
             if not call.closed and all(line.released and not line.offloaded for line in call.lines):
@@ -396,7 +424,7 @@ class Offloader:
             s.sender is slot.side and s.component is slot.component and s.installed is None for s in line.streams
         ):
             if line.suspended is None:
-                self.spawn(self.sync(line))
+                self.sync_soon(line)
 
     def _noted(self, slot: Slot, notice: LearnNotice, verdict: str) -> None:
         self.events.emit(

@@ -94,7 +94,7 @@ class Upkeep:
                 leg.rtp.forget(now, quarantine=False)
                 leg.rtcp.forget(now, quarantine=False)
                 leg.latched_at = None
-        await self.offloader.resume(line)
+        self.offloader.resume(line)
 
     def _audit(self, now: float) -> None:
         """Compare the whole table some time after writes had to be repeated: a lost answer may have been a late one."""

@@ -141,6 +141,7 @@ class Core:
 
     async def settle(self) -> None:
         """Let background work finish."""
+        await asyncio.sleep(0)
         while self.offloader._tasks:
             await asyncio.gather(*list(self.offloader._tasks))
 

@@ -245,6 +245,7 @@ async def test_a_refused_bye_is_forgotten_after_a_while():
     assert core.table.held == {}
     core.now += BYE_GRACE
     await upkeep.tick()
+    await core.settle()
     assert len(core.table.held) == 2
 
 
@@ -260,6 +261,7 @@ async def test_a_call_that_is_silent_after_its_bye_has_no_entries_and_times_out_
     await core.settle()
     core.now += BYE_GRACE + 1
     await upkeep.tick()
+    await core.settle()
     assert core.table.held == {} and sent == []
     core.now += 1
     await upkeep.tick()
@@ -281,6 +283,7 @@ async def test_a_call_whose_delete_went_to_the_relay_itself_is_over_after_its_by
     await core.settle()
     core.now += BYE_GRACE + 1
     await upkeep.tick()
+    await core.settle()
     assert core.table.held == {} and core.stream()["reason"] == "released"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from shunt.calls import reasons
-from shunt.calls.model import Call, Component, Leg, MediaLine, Side, new_line
+from shunt.calls.model import SIDES, Call, Component, Leg, MediaLine, Side, new_line
 from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint
 from shunt.rtpproxy.codec import Command, keepalive_modifiers
@@ -278,7 +278,7 @@ class CallBook:
     def release(self, line: MediaLine, reason: str) -> None:
         """The line is over: its ports no longer mean anything to us; it stays readable as a tombstone for a while."""
         line.released = reason
-        for side in Side:
+        for side in SIDES:
             self._unindex(line, side)
         call = line.call
         if all(other.released for other in call.lines):
@@ -286,7 +286,8 @@ class CallBook:
             self.tombstones[call.call_id] = call
             self.tombstones.move_to_end(call.call_id)
             while len(self.tombstones) > _MAX_TOMBSTONES:
-                self.tombstones.popitem(last=False)
+                # A call and its lines name each other: let go of so, their memory waits for no garbage collection.
+                self.tombstones.popitem(last=False)[1].lines.clear()
 
     def block(self, command: Command) -> list[MediaLine]:
         """A P, R or C: the relay is going to work on the media of these lines, so they have to stay on it."""

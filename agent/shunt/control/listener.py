@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import ipaddress
 import logging
 import os
@@ -99,6 +100,8 @@ class ControlListener:
         self._allow: tuple[Network, ...] | None = (
             None if allow is None else tuple(ipaddress.ip_network(item) for item in allow)
         )
+        # Commands come from few addresses: each is judged once.
+        self._is_allowed = functools.lru_cache(maxsize=1024)(self._judge)
         self._mode = mode
         self._cookie_life = cookie_life
         self._max_in_flight = max_in_flight
@@ -264,7 +267,7 @@ class ControlListener:
 
     # -- common ----------------------------------------------------------------------------------------------------
 
-    def _is_allowed(self, host: str) -> bool:
+    def _judge(self, host: str) -> bool:
         if self._allow is None:
             return True
         source = ipaddress.ip_address(host.split("%")[0])

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import Awaitable, Callable
 
 from shunt.calls import reasons
 from shunt.calls.book import CallBook
-from shunt.calls.model import Component, MediaLine, Side
+from shunt.calls.model import SIDES, Component, MediaLine, Side
 from shunt.control.port_guard import PortGuard
 from shunt.control.relays import Relay, RelayPool
 from shunt.control.upstream import RelayError
@@ -28,26 +28,38 @@ log = logging.getLogger(__name__)
 _KEPT = 600  # bytes of a command or reply that its event holds
 
 
-class _CallLocks:
-    """One lock a call-id, alive only while somebody holds or awaits it: a call's commands keep their order."""
+class _Turns:
+    """A call's commands keep their order: each has its turn when the one before has ended."""
 
     def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._busy: dict[str, deque[asyncio.Future[None]] | None] = {}  # by call-id, who waits
 
-    @asynccontextmanager
-    async def of(self, call_id: str) -> AsyncIterator[None]:
-        lock, users = self._locks.get(call_id, (None, 0))
-        lock = lock or asyncio.Lock()
-        self._locks[call_id] = (lock, users + 1)
+    async def take(self, call_id: str) -> None:
+        """Returns when it is the caller's turn, who has to end() it."""
+        if call_id not in self._busy:
+            self._busy[call_id] = None
+            return
+        waiting = self._busy[call_id]
+        if waiting is None:
+            waiting = self._busy[call_id] = deque()
+        turn = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
         try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks[call_id]
-            if users == 1:
-                del self._locks[call_id]
-            else:
-                self._locks[call_id] = (lock, users - 1)
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had come just then
+                self.end(call_id)
+            raise
+
+    def end(self, call_id: str) -> None:
+        """The next one, please."""
+        waiting = self._busy[call_id]
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        del self._busy[call_id]
 
 
 class ControlProxy:
@@ -59,7 +71,7 @@ class ControlProxy:
         self.offloader = offloader
         self.ports = PortGuard(book, offloader.orphans)
         self.keep: Callable[[str | None], Awaitable[object]] | None = None  # waited for before the answer to a command about this call-id
-        self._locks = _CallLocks()
+        self._turns = _Turns()
         self.commands: dict[str, int] = {}
 
     async def handle(self, body: bytes, cookie: bytes | None, peer_ip: str | None) -> bytes | None:
@@ -76,8 +88,11 @@ class ControlProxy:
             if command.call_id is None:
                 reply = await self._global(command, body, peer_ip)
             else:
-                async with self._locks.of(command.call_id):
+                await self._turns.take(command.call_id)
+                try:
                     reply = await self._of_call(command, body, peer_ip)
+                finally:
+                    self._turns.end(command.call_id)
             if self.keep is not None:
                 await self.keep(command.call_id)
         finally:
@@ -141,12 +156,12 @@ class ControlProxy:
                 # The relay will not do it: nothing keeps the stream there.
                 for line in lines:
                     line.blocks -= {reasons.PLAYBACK, reasons.RECORDING, reasons.COPY}
-                    self.offloader.spawn(self.offloader.sync(line))
+                    self.offloader.sync_soon(line)
             return reply
         if verb == "S":
             reply = await self._somewhere(command, relay, body, peer_ip)
             for line in self.book.unblock(command):
-                self.offloader.spawn(self.offloader.sync(line))
+                self.offloader.sync_soon(line)
             return reply
         return await self._somewhere(command, relay, body, peer_ip)
 
@@ -193,7 +208,7 @@ class ControlProxy:
             self.offloader.line_changed(line)  # before the answer, which waits for the journal
             if line.answered or line.suspended is not None or line.offloaded:
                 # Also after a CANCEL of one branch: an offer or answer says that the call goes on. Before an answer there is nothing to do.
-                self.offloader.spawn(self.offloader.resume(line))
+                asyncio.get_running_loop().call_soon(self.offloader.resume, line)  # the answer comes first
         return reply
 
     async def _first_living(self, body: bytes, peer_ip: str | None) -> tuple[Relay, bytes | None]:
@@ -248,7 +263,7 @@ class ControlProxy:
         with contextlib.suppress(DataPlaneUnavailable):  # then the counts at hand are added
             await self.offloader.read_live([line])
         counts = {}
-        for side in Side:
+        for side in SIDES:
             stream = line.stream(side, Component.RTP)
             counts[side] = stream.past.packets + (stream.live.packets if stream.live else 0)
         added = {"npkts_ina": counts[first], "npkts_ino": counts[first.other], "nrelayed": counts[Side.CALLER] + counts[Side.CALLEE]}

@@ -161,7 +161,7 @@ def _is_numeric(host: str) -> bool:
 class _Waiting:
     """A datagram command that has no answer yet."""
 
-    __slots__ = ("body", "data", "future", "patient", "refusals", "timer", "tries_left")
+    __slots__ = ("body", "data", "due", "future", "patient", "refusals", "tries_left")
 
     def __init__(self, body: bytes, data: bytes, future: asyncio.Future, tries: int, patient: bool) -> None:
         self.body = body
@@ -170,7 +170,7 @@ class _Waiting:
         self.tries_left = tries
         self.patient = patient
         self.refusals = 0
-        self.timer: asyncio.TimerHandle | None = None
+        self.due = 0.0  # by the loop's clock, when the try under way has failed
 
 
 class _Datagram:
@@ -181,6 +181,9 @@ class _Datagram:
         self._sock: socket.socket | None = None
         self._opening: asyncio.Lock = asyncio.Lock()
         self._waiting: dict[bytes, _Waiting] = {}
+        # What is due when. All wait equally long, so this is in order; most are answered long before, and one timer does for all.
+        self._tries: deque[tuple[float, _Waiting]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
         # SIP servers' cookies begin with a process id, ours with a letter; the random part keeps a restarted agent
         # from meeting answers that the relay kept for its predecessor.
         self._prefix = b"s" + secrets.token_hex(6).encode() + b"."
@@ -203,12 +206,12 @@ class _Datagram:
             return await waiting.future
         finally:
             self._waiting.pop(cookie, None)
-            if waiting.timer is not None:
-                waiting.timer.cancel()
 
     async def close(self) -> None:
         self._closed = True
         self._drop_socket()
+        if self._timer is not None:
+            self._timer.cancel()
         for waiting in list(self._waiting.values()):
             if not waiting.future.done():
                 waiting.future.set_exception(self._client._unreachable("the client was closed"))
@@ -248,9 +251,10 @@ class _Datagram:
     def _send(self, waiting: _Waiting) -> None:
         waiting.tries_left -= 1
         assert self._loop is not None
-        if waiting.timer is not None:
-            waiting.timer.cancel()
-        waiting.timer = self._loop.call_later(self._client.timeout, self._on_timer, waiting)
+        waiting.due = due = self._loop.time() + self._client.timeout
+        self._tries.append((due, waiting))
+        if self._timer is None:
+            self._timer = self._loop.call_at(due, self._on_due)
         if self._sock is None:
             return
         try:
@@ -269,8 +273,19 @@ class _Datagram:
             if error.errno == errno.EMSGSIZE and not waiting.future.done():
                 waiting.future.set_exception(self._client._unreachable(f"{len(waiting.data)} bytes: {error}"))
 
-    def _on_timer(self, waiting: _Waiting) -> None:
-        if waiting.future.done():
+    def _on_due(self) -> None:
+        assert self._loop is not None
+        while self._tries:
+            due, waiting = self._tries[0]
+            if due > self._loop.time() and not waiting.future.done() and waiting.due == due:
+                self._timer = self._loop.call_at(due, self._on_due)
+                return
+            self._tries.popleft()
+            self._try_failed(waiting, due)
+        self._timer = None
+
+    def _try_failed(self, waiting: _Waiting, due: float) -> None:
+        if waiting.future.done() or waiting.due != due:
             return
         if waiting.tries_left > 0:
             self._client.retransmitted += 1
@@ -296,9 +311,8 @@ class _Datagram:
             if waiting.patient:
                 continue
             if waiting.tries_left > 0 and waiting.refusals == 1:
-                assert waiting.timer is not None
-                waiting.timer.cancel()
-                waiting.timer = self._loop.call_later(REFUSED_RETRY, self._on_timer, waiting)
+                waiting.due = due = self._loop.time() + REFUSED_RETRY
+                self._loop.call_at(due, self._try_failed, waiting, due)
             elif waiting.tries_left <= 0:
                 waiting.future.set_exception(
                     self._client._unreachable(f"port refused {waiting.body[:120]!r}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,25 +53,34 @@ class EventBus:
     """Hands every event to every subscriber, at once and in order. A subscriber that fails is logged, never felt."""
 
     def __init__(self) -> None:
-        self._subscribers: tuple[Subscriber, ...] = ()
+        self._subscribers: list[tuple[Subscriber, Collection[str] | None]] = []
+        self._of: dict[str, tuple[Subscriber, ...]] = {}  # by kind
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber` with every event from now on. It must not wait for anything."""
-        self._subscribers = (*self._subscribers, subscriber)
+    def subscribe(self, subscriber: Subscriber, kinds: Collection[str] | None = None) -> None:
+        """Call `subscriber` with every event of these kinds (None: of all) from now on. It must not wait for anything."""
+        self._subscribers.append((subscriber, kinds))
+        self._of.clear()
+
+    def _subscribers_of(self, kind: str) -> tuple[Subscriber, ...]:
+        found = self._of[kind] = tuple(subscriber for subscriber, kinds in self._subscribers if kinds is None or kind in kinds)
+        return found
 
     def emit(
         self, kind: str, call_id: str, what: str, *, at: float | None = None,
         media: int | None = None, party: str | None = None, component: str | None = None, **facts: Any,
     ) -> None:
         """Report an event. at: monotonic seconds when it began, where that was not just now."""
-        if not self._subscribers:
+        subscribers = self._of.get(kind)
+        if subscribers is None:
+            subscribers = self._subscribers_of(kind)
+        if not subscribers:
             return
         now, wall = time.monotonic(), time.time()
         if at is not None:
             wall -= now - at
             now = at
         event = Event(kind, call_id, what, now, wall, media, party, component, facts)
-        for subscriber in self._subscribers:
+        for subscriber in subscribers:
             try:
                 subscriber(event)
             except Exception:
