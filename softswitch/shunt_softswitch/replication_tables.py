@@ -103,6 +103,10 @@ class ReplicationTables:
             raise BfrtError(Code.NOT_FOUND, f"Entry not found in table:{table.name}")
         return served.row(number)
 
+    def counts(self) -> dict[str, int]:
+        """What became of packets for the agent, by the names of `softswitch.totals`."""
+        return self._replication.agent_counts() if self._tables else {}
+
     def usage(self, table: Table) -> int:
         """How many entries there are."""
         return sum(1 for _ in self._tables[table.id].keys())

@@ -96,6 +96,8 @@ async def run(
         async with serve(service, listen, credentials) as ports:
             _watch(loop, dataplane.learn_fd, lambda: service.notify_learn(dataplane.poll_learn(_LEARN_TURN)))
             _watch(loop, dataplane.event_fd, dataplane.handle_events)
+            if replication is not None:
+                _watch(loop, replication.agent_fd, lambda: service.notify_packets([frame for _, frame in replication.poll_agent()]))
             try:
                 for name, _, _, queues in dataplane.interfaces():
                     if queues == 1:
@@ -107,6 +109,8 @@ async def run(
                         _guarded(dataplane.handle_events)
             finally:
                 loop.remove_reader(dataplane.learn_fd)
+                if replication is not None:
+                    loop.remove_reader(replication.agent_fd)
                 loop.remove_reader(dataplane.event_fd)
     finally:
         if unload_on_exit:

@@ -15,17 +15,18 @@ from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.net import Endpoint
 from shunt_softswitch import schema
 from shunt_softswitch.entries import Code
+from shunt_softswitch.replication import Action
 from shunt_softswitch.server import serve
 from shunt_softswitch.service import BfRuntimeService
 from tests.bfrt.conftest import Raw, details
 from tests.bfrt.test_schema import one_at_a_time
 from tests.dataplane.lab import HOST_A4, HOST_B4, RELAY_A4, RELAY_B4
-from tests.replication.conftest import COPIES, Bridge, Party, Sender, settled
+from tests.replication.conftest import COPIES, Bridge, Party, Sender, rtp, settled
 
 pytestmark = pytest.mark.netns
 
 TABLES = schema.load(4096, COPIES).schema.tables
-CONFERENCE, COPY, MGID, NODE, PRUNE = (TABLES[name] for name in ("conference", "copy", "$pre.mgid", "$pre.node", "$pre.prune"))
+CONFERENCE, LAYER, COPY, MGID, NODE, PRUNE = (TABLES[name] for name in ("conference", "layer", "copy", "$pre.mgid", "$pre.node", "$pre.prune"))
 INSERT, MODIFY, DELETE, UPSERT = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE, pb.Update.INSERT_OR_MODIFY
 _ids = itertools.count(9000)
 
@@ -36,7 +37,9 @@ async def client(bridge: Bridge, tmp_path: Path) -> AsyncIterator[Raw]:
     service = BfRuntimeService(bridge.plane, schema.load(bridge.plane.capacity, COPIES))
     async with serve(service, [address]):
         async with grpc.aio.insecure_channel(address, options=(("grpc.max_metadata_size", 1 << 24),)) as channel:
-            yield await Raw(channel, next(_ids)).connect()
+            made = await Raw(channel, next(_ids)).connect()
+            made.service = service  # type: ignore[attr-defined]
+            yield made
 
 
 def put(data: pb.TableData, field: Any, value: Any) -> None:
@@ -310,3 +313,39 @@ def test_ids_are_those_that_bf_p4c_gives(name: str) -> None:
     table = TABLES[name]
     assert table.id == 0x02000000 | one_at_a_time(name)
     assert all(action.id == 0x01000000 | one_at_a_time(action.name) for action in table.actions)
+
+
+def layer(kind: int, layers: int, template: int, layer: int = 0, switches: int = 0) -> pb.Update:
+    key = [u16(layers), bytes((template,))]
+    return update(kind, LAYER, key) if kind == DELETE else update(kind, LAYER, key, "set_layer", layer=layer, switches=switches)
+
+
+async def test_layers(client: Raw, bridge: Bridge) -> None:
+    await client.write(layer(INSERT, 3, 4, 2, 5), layer(INSERT, 3, 5, 1), layer(UPSERT, 3, 5, 2, 6))
+    response = await client.read(read(LAYER, [u16(3), b"\4"]))
+    (entity,) = response.entities
+    assert values(LAYER, entity.table_entry) == {"layer": 2, "switches": 5}
+    assert {key: bridge.replication.layer(*key) for key in bridge.replication.layers()} == {(3, 4): (2, 5), (3, 5): (2, 6)}
+    for wrong, code in ((layer(INSERT, 3, 4), Code.EXISTS), (layer(MODIFY, 3, 9), Code.NOT_FOUND), (layer(DELETE, 3, 9), Code.NOT_FOUND)):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await client.write(wrong)
+        assert [number for number, *_ in details(error.value)] == [code]
+    await client.write(layer(DELETE, 3, 4))
+    assert list(bridge.replication.layers()) == [(3, 5)]
+
+
+async def test_packets_for_the_agent_are_digests(client: Raw, bridge: Bridge) -> None:
+    """A frame as it came, with its length; it is the learn filter's width."""
+    sender, key = bridge.sender(0x77)
+    bridge.replication.insert_stream(key, Action(5, 0, 0, 0, 7, to_agent=True))
+    sender.send(1)
+    settled()
+    frames = [frame for _, frame in bridge.replication.poll_agent()]
+    client.service.notify_packets(frames)  # type: ignore[attr-defined]
+    message = await client.stream.read()  # type: ignore[union-attr]
+    (learn,) = [one for one in schema.load(4096, COPIES).schema.learns if one.name == "softswitch.packet"]
+    assert message.digest.digest_id == learn.id
+    (data,) = message.digest.data
+    length, frame = (field.stream for field in data.fields)
+    assert int.from_bytes(length, "big") == len(frames[0]) and len(frame) == 1536
+    assert frame[: len(frames[0])] == frames[0] and frame[len(frames[0]) - 172 : len(frames[0])] == rtp(0, 0x77)

@@ -21,7 +21,7 @@ from shunt import limits
 from shunt.bfrt import client as bfrt
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtClient, BfrtRefused, BfrtUnavailable, UpdateError
-from shunt.bfrt.schema import MATCH_PRIORITY, Schema, SchemaError, Table
+from shunt.bfrt.schema import MATCH_PRIORITY, Learn, Schema, SchemaError, Table
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.collisions import Collisions
 from shunt.tables.doubt import Doubts, Wanted
@@ -103,10 +103,10 @@ class _Lane:
 class RelayTable:
     """Relay entries into one data plane, notices and statistics out of it.
 
-    Callbacks are attributes: on_learn(LearnNotice), on_idle(FiveTuple) when an entry has met no packet for
-    its time-out, on_active(FiveTuple) when it meets one again, on_up() when the data plane is
-    (back) there, on_down(reason), on_collision(key, holder) when packets of a 5-tuple that has no entry
-    would leave by that of another one. Questions (entries, stats, trace, totals) raise DataPlaneUnavailable
+    Callbacks are attributes: on_learn(LearnNotice), on_packet(frame) with a packet that the
+    data plane copies to the agent, on_idle(FiveTuple) when an entry has met no packet for its time-out,
+    on_active(FiveTuple) when it meets one again, on_up() when the data plane is (back) there, on_down(reason),
+    on_collision(key, holder) when packets of a 5-tuple that has no entry would leave by that of another one. Questions (entries, stats, trace, totals) raise DataPlaneUnavailable
     when there is no answer; operations end in a Result in any case.
     """
 
@@ -119,6 +119,7 @@ class RelayTable:
         credentials: of TLS to the target; without them the connection is in the clear.
         """
         self.on_learn: Callable[[LearnNotice], None] = lambda notice: None
+        self.on_packet: Callable[[bytes], None] = lambda frame: None
         self.on_idle: Callable[[FiveTuple], None] = lambda key: None
         self.on_active: Callable[[FiveTuple], None] = lambda key: None
         self.on_collision: Callable[[FiveTuple, FiveTuple], None] = lambda key, holder: None
@@ -281,6 +282,9 @@ class RelayTable:
 
     def _digest(self, digest: pb.DigestList) -> None:
         plan = self._plan
+        if plan is not None and plan.packets is not None and digest.digest_id == plan.packets.id:
+            self._packets(plan.packets, digest)
+            return
         ids = plan.learns.get(digest.digest_id) if plan is not None else None
         if ids is None:
             return
@@ -296,6 +300,15 @@ class RelayTable:
                 self.on_learn(LearnNotice(key, number["rtp_version"], number["payload_type"], number["seq"], number["ssrc"]))
             except Exception:
                 log.exception("on_learn")
+
+    def _packets(self, learn: Learn, digest: pb.DigestList) -> None:
+        length, frame = learn.fields["length"].id, learn.fields["frame"].id
+        for data in digest.data:
+            values = {field.field_id: field.stream for field in data.fields}
+            try:
+                self.on_packet(values[frame][: int.from_bytes(values[length], "big")])
+            except Exception:
+                log.exception("on_packet")
 
     def _idle(self, notice: pb.IdleTimeoutNotification) -> None:
         target = self._plan.by_table.get(notice.table_entry.table_id) if self._plan is not None else None

@@ -334,6 +334,8 @@ class Plan:
             if learn is not None:
                 self.learns[learn.id] = {part: learn.fields[part].id for part in (*PARAMETERS, "rtp_version", "payload_type", "seq", "ssrc")}
 
+        self.packets = schema.learns.find("softswitch.packet")
+
     def lacks(self) -> list[str]:
         """What the target does not offer, as sentences for operators: a missing table switches off one thing and no more."""
         found = [f"no relay table for IPv{4 if size == 4 else 6}: such media stays on the relay" for size in (4, 16) if size not in self.relay]
