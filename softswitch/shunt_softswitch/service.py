@@ -171,6 +171,7 @@ class BfRuntimeService:
         self._requests: wire.Splitter[ReadPlan] = wire.Splitter(3, wire.ENTITY, self._learn_request)
         learns = served.schema.learns
         self._learns = {4: learns["pipe.IngressDeparser.learn"].id, 16: learns["pipe.IngressDeparser.learn6"].id}
+        self._packets = learns.find("softswitch.packet")
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What grpc.aio.Server.add_generic_rpc_handlers takes."""
@@ -860,9 +861,30 @@ class BfRuntimeService:
 
     # Notifications.
 
+    def _learner(self) -> _Client | None:
+        """The client that is bound, if it wants digests."""
+        return next((client for client in self._clients.values() if client.bound and client.wants.enable_learn_notifications), None)
+
+    def notify_packets(self, frames: Sequence[bytes]) -> None:
+        """Send packets that are for the agent, as they came, to the client that is bound, if it wants digests."""
+        client = self._learner()
+        if client is None or self._packets is None:
+            return
+        length, frame = self._packets.fields
+        for one in frames:
+            message = pb.StreamMessageResponse()
+            message.digest.digest_id = self._packets.id
+            message.digest.target.pipe_id = _ALL_PIPES
+            data = message.digest.data.add()
+            data.fields.add(field_id=length.id, stream=len(one).to_bytes(2, "big"))
+            data.fields.add(field_id=frame.id, stream=one.ljust(frame.size or 0, b"\0"))
+            if not client.send(message):
+                log.warning("client %d does not read its stream: packets for it lost", client.id)
+                return
+
     def notify_learn(self, notices: Sequence[LearnNotice]) -> None:
         """Send learn notices to the client that is bound, if it wants them."""
-        client = next((client for client in self._clients.values() if client.bound and client.wants.enable_learn_notifications), None)
+        client = self._learner()
         if client is None:
             return
         for size, digest_id in self._learns.items():
@@ -1127,7 +1149,7 @@ class _Reader:
             answer.table_entry.data.action_id = default.id
             self._put(answer)
         elif table.id == service._totals.id:
-            totals = service.dataplane.totals()
+            totals = service.dataplane.totals() | service._replication.counts()
             answer = pb.Entity()
             answer.table_entry.is_default_entry = True
             self._begin(answer.table_entry, table, request, keyed=False)
