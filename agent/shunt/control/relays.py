@@ -80,4 +80,6 @@ class RelayPool:
 
     def candidates(self) -> list[Relay]:
         """The relays to try for a new call, best first; dead ones last, for they may be back."""
+        if len(self.relays) == 1:
+            return self.relays
         return sorted(self.relays, key=lambda r: (not r.alive, r.sessions or 0))

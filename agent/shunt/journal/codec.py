@@ -20,59 +20,71 @@ from shunt.tables.entry import RelayEntry, StreamStats
 
 FORMAT = 1
 
-_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-
-
-def _end(endpoint: Endpoint | None) -> list[Any] | None:
-    return None if endpoint is None else [endpoint.addr.hex(), endpoint.port]
-
 
 def _endpoint(value: list[Any] | None) -> Endpoint | None:
     return None if value is None else Endpoint(bytes.fromhex(value[0]), int(value[1]))
 
 
-def _latch(latch: Latch) -> dict[str, Any]:
-    return {"learned": _end(latch.learned), "ssrc": latch.ssrc, "seq": latch.seq, "trusted": [a.hex() for a in latch.trusted]}
+# Lines are put together from text: it takes a third of the time that making objects of them and giving those to json would, and an
+# answer waits for it.
+
+_FLAG = {False: "false", True: "true"}
+
+
+def _text(value: str | None) -> str:
+    return "null" if value is None else json.dumps(value)
+
+
+def _end(endpoint: Endpoint | None) -> str:
+    return "null" if endpoint is None else f'["{endpoint.addr.hex()}",{endpoint.port}]'
+
+
+def _latch(latch: Latch) -> str:
+    trusted = ",".join([f'"{address.hex()}"' for address in latch.trusted])
+    return f'{{"learned":{_end(latch.learned)},"ssrc":{"null" if latch.ssrc is None else latch.ssrc},"seq":{latch.seq},"trusted":[{trusted}]}}'
 
 
 def encode_call(call: Call) -> str:
     """A call as one line of JSON. Times are kept as Unix times: monotonic ones mean nothing to the next process."""
     epoch = call.created_wall - call.created
-    return _to_json({
-        "call_id": call.call_id, "relay": call.relay, "created": call.created_wall,
-        "lines": [_encode_line(line, epoch) for line in call.lines if line.released is None],
-    })
+    lines = ",".join([_encode_line(line, epoch) for line in call.lines if line.released is None])
+    return f'{{"call_id":{_text(call.call_id)},"relay":{_text(call.relay)},"created":{call.created_wall!r},"lines":[{lines}]}}'
 
 
-def _encode_line(line: MediaLine, epoch: float) -> dict[str, Any]:
-    return {
-        "kept": None if line.kept_alive_at is None else round(epoch + line.kept_alive_at, 3),
-        "tag": line.tag, "media": line.media, "other_tag": line.other_tag,
-        "notify": [line.notify_socket, line.notify_tag, line.peer_ip], "blocks": sorted(line.blocks), "ttl_raised": line.ttl_raised,
-        "established": line.established,
-        "legs": {
-            side.value: {
-                "signalled": _end(leg.signalled), "relay": _end(leg.relay), "modifiers": leg.modifiers, "keepalive": leg.keepalive,
-                "asymmetric": leg.asymmetric, "rtp": _latch(leg.rtp), "rtcp": _latch(leg.rtcp), "types": list(leg.payload_types.items()),
-            } for side, leg in line.legs.items()
-        },
-        "streams": [
-            {
-                "sender": s.sender.value, "component": s.component.value, "was": s.was_offloaded, "packets": s.past.packets, "bytes": s.past.bytes,
-                "measured": s.measured.values() if s.measured.entries else None,
-                "entry": None if s.installed is None else [
-                    _end(s.installed.key.src), _end(s.installed.key.dst), _end(s.installed.src), _end(s.installed.dst), s.installed.ttl_ms,
-                ],
-            } for s in line.streams if s.installed is not None or s.was_offloaded or s.past.packets or s.measured.entries
-        ],
-    }
+def _encode_line(line: MediaLine, epoch: float) -> str:
+    legs = ",".join([f'"{side.value}":{_encode_leg(leg)}' for side, leg in line.legs.items()])
+    # A stream that was never offloaded is as a new line has it.
+    streams = ",".join([_encode_stream(s) for s in line.streams if s.installed is not None or s.was_offloaded or s.past.packets or s.measured.entries])
+    return (
+        f'{{"kept":{"null" if line.kept_alive_at is None else round(epoch + line.kept_alive_at, 3)},"tag":{_text(line.tag)},'
+        f'"media":{"null" if line.media is None else line.media},"other_tag":{_text(line.other_tag)},'
+        f'"notify":[{_text(line.notify_socket)},{_text(line.notify_tag)},{_text(line.peer_ip)}],"blocks":{json.dumps(sorted(line.blocks)) if line.blocks else "[]"},'
+        f'"ttl_raised":{_FLAG[line.ttl_raised]},"established":{_FLAG[line.established]},"legs":{{{legs}}},"streams":[{streams}]}}'
+    )
 
 
-_RELAY_PORT = re.compile(r'"relay": \["([0-9a-f]+)", ([0-9]+)\]')
+def _encode_leg(leg: Leg) -> str:
+    types = json.dumps(list(leg.payload_types.items())) if leg.payload_types else "[]"
+    return (
+        f'{{"signalled":{_end(leg.signalled)},"relay":{_end(leg.relay)},"modifiers":{_text(leg.modifiers)},"keepalive":{_text(leg.keepalive)},'
+        f'"asymmetric":{_FLAG[leg.asymmetric]},"rtp":{_latch(leg.rtp)},"rtcp":{_latch(leg.rtcp)},"types":{types}}}'
+    )
+
+
+def _encode_stream(stream: Stream) -> str:
+    entry = stream.installed
+    installed = "null" if entry is None else f"[{_end(entry.key.src)},{_end(entry.key.dst)},{_end(entry.src)},{_end(entry.dst)},{entry.ttl_ms}]"
+    return (
+        f'{{"sender":"{stream.sender.value}","component":"{stream.component.value}","was":{_FLAG[stream.was_offloaded]},"packets":{stream.past.packets},'
+        f'"bytes":{stream.past.bytes},"measured":{json.dumps(stream.measured.values()) if stream.measured.entries else "null"},"entry":{installed}}}'
+    )
+
+
+_RELAY_PORT = re.compile(r'"relay": ?\["([0-9a-f]+)", ?([0-9]+)\]')
 
 
 def relay_ports(body: str) -> list[Endpoint]:
-    """The relay ports of a call's legs, out of its line of JSON as encode_call writes it; much quicker than reading the call."""
+    """The relay ports of a call's legs, out of its line of JSON as encode_call writes it (earlier with blanks); much quicker than reading the call."""
     return [Endpoint(bytes.fromhex(address), int(port)) for address, port in _RELAY_PORT.findall(body)]
 
 

@@ -115,7 +115,7 @@ class Modifiers:
 _NO_MODIFIERS = Modifiers()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, only because making a frozen one takes three times as long
 class Command:
     """One command. Tags are without their `;N`; the media index N stands beside them (None when absent)."""
 
@@ -242,9 +242,7 @@ def parse_command(body: bytes, cookie: bytes | None = None) -> Command:
     if verb in ("U", "L"):
         flags = _media_modifiers(modifiers, position + 1, raw)
         return Command(flags=flags, **base, **_media_arguments(verb, args, raw))
-    flags = Modifiers(letters=frozenset(c.upper() for c in modifiers if c.isascii() and c.isalpha()))
-    if verb == "D":
-        flags = Modifiers(letters=flags.letters, weak="W" in flags.letters)
+    flags = _other_modifiers(verb, modifiers)
     if verb in ("D", "Q", "S", "R", "N"):
         _need(verb, args, ("call-id", "from-tag"), raw)
         return Command(flags=flags, **base, **_tags(args, 1), call_id=args[0][1], extra=_texts(args[3:]))
@@ -259,6 +257,13 @@ def parse_command(body: bytes, cookie: bytes | None = None) -> Command:
     return Command(flags=flags, **base, extra=_texts(args))
 
 
+@functools.lru_cache(maxsize=512)
+def _other_modifiers(verb: str, text: str) -> Modifiers:
+    letters = frozenset(c.upper() for c in text if c.isascii() and c.isalpha())
+    return Modifiers(letters=letters, weak=verb == "D" and "W" in letters)
+
+
+@functools.lru_cache(maxsize=512)
 def _split_verb(word: str) -> tuple[str, str]:
     upper = word.upper()
     if upper == "VF":
@@ -295,7 +300,7 @@ def _texts(args: list[tuple[int, str]]) -> tuple[str, ...]:
 
 def split_tag(text: str) -> tuple[str, int | None]:
     """"tag;2" -> ("tag", 2); a tag without a media index, or with one not in plain decimal, is kept whole."""
-    match = _MEDIA.match(text)
+    match = _MEDIA.match(text) if ";" in text else None
     return (match.group(1), int(match.group(2))) if match else (text, None)
 
 
@@ -505,6 +510,7 @@ def parse_reply(body: bytes) -> Reply:
     return Reply(raw, port=int(words[0]), address=address, ipv6=third == "6" or ":" in address, third=third)
 
 
+@functools.lru_cache(maxsize=256)  # several parts of the agent read one reply
 def parse_ports_reply(body: bytes) -> tuple[Reply, ...]:
     """Read the reply to U or L: the command's own part, then one for each sub-command that answered (`&&`).
 
