@@ -182,7 +182,7 @@ class Run:
             "kills": [asdict(kill) for kill in self.kills], "placed": self.placed, "failed_calls": [{"from": a, "to": b, "what": what, "cause": self._dead(a, b)} for a, b, what in self.failed],
             "streams": self.account.streams, "sent": self.account.sent, "lost": self.account.lost, "duplicates": self.account.duplicates,
             "offloaded": self.account.offloaded, "losses": [asdict(loss) | {"packets": loss.packets} for loss in self.account.losses],
-            "listener_missed": self.overflown, "dropped_by_lab_links": dropped, "entries_matched_calls": matches, "left_behind": left,
+            "listener_missed": self.overflown, "dropped_by_lab_links": dropped.total(), "entries_matched_calls": matches, "left_behind": left,
         }
 
     # -- kills --------------------------------------------------------------------------------------

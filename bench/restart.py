@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 for folder in (".", "agent", "softswitch"):
     sys.path.insert(0, str(ROOT / folder))
 
-from tests.lab.load import ControlClient, Load, Phones  # noqa: E402
+from tests.lab.load import ControlClient, Load, LoadCall, Phones  # noqa: E402
 from tests.lab.processes import Edge, Process, choose  # noqa: E402
 from tests.lab.redis import RedisServer  # noqa: E402
 from tests.lab.sipload import SipLoad  # noqa: E402
@@ -39,8 +39,9 @@ OUTPUT = ROOT / "build" / "bench" / "restart"
 RESTART_AFTER = 0.1
 RELAY_TIMEOUT_S = 15.0  # until a minute without media has passed for what came last
 TALK = 4.0
+SET_UP_TRIES = 3
 PARTS = ("agent", "softswitch", "relay", "sip-server", "redis")
-AT_ONCE = 50  # calls being set up or hung up together
+AT_ONCE = 20  # calls being set up or hung up together
 TARGET_SERVICE, TARGET_BIG = 2.0, 10.0
 
 
@@ -90,8 +91,7 @@ class Run:
         await self._in_service(load)
         established = [load.established(n) for n in range(self.count)]
         for first in range(0, self.count, AT_ONCE):
-            if not all(await asyncio.gather(*(load.set_up(call, modifiers="ii") for call in established[first : first + AT_ONCE]))):
-                raise LabError(f"call not set up: {load.failed[-1]}")
+            await self._establish(load, established[first : first + AT_ONCE])
             for call in established[first : first + AT_ONCE]:
                 load.talk(call)
         await self._until_offloaded(edge, 2 * self.count)
@@ -135,13 +135,24 @@ class Run:
             status = edge.status()
         return {
             "part": self.part, "sip_server": self.sip_server if self.part == "sip-server" else None, "relay": self.relay, "journal": "redis" if self.with_redis else "sqlite", "calls": self.count, "rate": self.rate,
-            "sent": sent_after - sent, "lost": (sent_after - sent) - (got_after - got), "dropped_by_lab_links": drops,
+            "sent": sent_after - sent, "lost": (sent_after - sent) - (got_after - got), "dropped_by_lab_links": dict(drops),
             "fresh_calls": self.placed, "fresh_failed": len(load.failed), "failures": load.failed[:5],
             "fresh_sent": fresh_after[0] - fresh_before[0], "fresh_lost": (fresh_after[0] - fresh_before[0]) - (fresh_after[1] - fresh_before[1]),
             "back_s": round(back, 3), "new_call_offloaded_s": round(relayed_again, 3), "slowest_command_s": round(slowest, 3), "repeated_commands": repeated,
             "entries_matched_calls": live_ok,
             "after_a_minute": after_a_minute, "later": self._left(status), "limits": {k: v for k, v in status["limits"].items() if v},
         }
+
+    @staticmethod
+    async def _establish(load: Load, calls: list[LoadCall]) -> None:
+        """Set up calls that are to last. Nothing counts yet, so one that a busy machine has no time for is tried again."""
+        for _ in range(SET_UP_TRIES):
+            done = await asyncio.gather(*(load.set_up(call, modifiers="ii") for call in calls))
+            calls = [call for call, ok in zip(calls, done) if not ok]
+            if not calls:
+                load.failed.clear()
+                return
+        raise LabError(f"call not set up: {load.failed[-1]}")
 
     @staticmethod
     def _left(status: dict[str, Any]) -> dict[str, int]:
@@ -250,7 +261,7 @@ class Run:
 def verdict(result: dict[str, Any]) -> list[str]:
     """What a result falls short of."""
     short = []
-    if result["lost"] > result["dropped_by_lab_links"]:  # a link of a machine that is too busy is nobody's fault here
+    if result["lost"] > sum(result["dropped_by_lab_links"].values()):  # a link of a machine that is too busy is nobody's fault here
         short.append(f"{result['lost']} packets of established calls lost")
     if result["back_s"] > TARGET_SERVICE:
         short.append(f"back in service only after {result['back_s']} s")
@@ -283,7 +294,7 @@ def main() -> None:
         failed = failed or bool(short)
         results.append(result | {"short": short})
         print(
-            f"{part} ({relay}, {result['journal']}): {result['sent']} packets of {result['calls']} established calls, {result['lost']} lost ({result['dropped_by_lab_links']} dropped by the lab's own links); "
+            f"{part} ({relay}, {result['journal']}): {result['sent']} packets of {result['calls']} established calls, {result['lost']} lost (dropped by the lab's own links: {result['dropped_by_lab_links'] or 'none'}); "
             f"back after {result['back_s']} s, offloading again after {result['new_call_offloaded_s']} s; {result['fresh_calls']} new calls, "
             f"{result['fresh_failed']} failed; a minute later {result['after_a_minute']}, limits met {result['limits']}" + (f"  FALLS SHORT: {'; '.join(short)}" if short else ""), flush=True,
         )

@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,10 +106,14 @@ class Phones:
         assert self._process is not None and self._process.stdout is not None
         return self._process.stdout.readline().split()
 
-    def link_drops(self) -> int:
-        """Packets that the lab's own link to this host has dropped since it was made: its ring was full, in either direction, because the machine was."""
-        stats = json.loads(self.topology.run(self.host, "ip", "-j", "-s", "link", "show", "eth0"))[0]["stats64"]
-        return stats["tx"]["dropped"] + stats["rx"]["dropped"]
+    def link_drops(self) -> Counter[str]:
+        """Packets that the lab's own link between this host and the edge has dropped since it was made, by direction: its ring was full, because the machine was.
+
+        Towards the phone these are the packets of the edge's sockets as well as those that the data plane redirected.
+        """
+        ends = {f"{self.host} to edge": (self.host, "eth0"), f"edge to {self.host}": ("edge", f"e-{self.host}")}
+        found = {way: json.loads(self.topology.run(host, "ip", "-j", "-s", "link", "show", device))[0] for way, (host, device) in ends.items()}
+        return Counter({way: link["stats64"]["tx"]["dropped"] for way, link in found.items()})
 
     def received(self) -> tuple[int, int]:
         """Packets received so far: of established calls, of fresh ones."""

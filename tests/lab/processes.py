@@ -205,7 +205,9 @@ class Edge:
         self.passwords = passwords
         self.pin_dir = BPF / topology.prefix
         python = [sys.executable, "-m", "shunt.cli.main"]
-        env = {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}", "PYTHONUNBUFFERED": "1"}
+        # With byte code, as an installed Shunt has it, but not in the source tree.
+        compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
+        env = {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}", "PYTHONUNBUFFERED": "1", **compiled}
         self.config = self.work / "shunt.yaml"
         self.agent = self._process("agent", [*python, "run", "-c", str(self.config)], env)
         self.softswitch = self._process("softswitch", [*python, "softswitch", "-c", str(self.config)], env)
