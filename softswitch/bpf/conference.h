@@ -441,6 +441,7 @@ __noinline int arrive(struct xdp_md *ctx, struct arriving *arriving, int mode)
 	arriving->l2_length = p.l2_length;
 	arriving->seen.at = offset;
 	arriving->seen.length = p.udp_length - UDP_HEADER;
+	arriving->seen.ip_length = length;
 	arriving->seen.timestamp = rtp.timestamp;
 	arriving->seen.sequence = rtp.seq;
 	arriving->seen.flags = 0;

@@ -36,6 +36,7 @@ struct walk {
 struct seen {
 	__u32 at;        /* where RTP begins, and how long it is */
 	__u32 length;
+	__u32 ip_length;
 	__u32 timestamp;
 	struct walk walk;
 	__u16 sequence;
@@ -82,6 +83,9 @@ struct layer {
 	__u8 layer;
 	__u8 unused;
 	__u16 switches;
+	__u32 unused2;
+	__u64 packets;
+	__u64 bytes; /* IP packet lengths as received */
 };
 
 struct {
@@ -383,6 +387,10 @@ __noinline int judge(struct passing *passing, const struct seen *seen, struct tr
 	told = seen->flags & SEEN_TOLD;
 	if (told && how >> 16)
 		layer = bpf_map_lookup_elem(&c_layers, &key);
+	if (layer) {
+		layer->packets++;
+		layer->bytes += seen->ip_length;
+	}
 	passing->layer = layer ? layer->layer & 15 : 0;
 	passing->sequence = seen->sequence;
 	passing->frame = seen->frame;

@@ -9,6 +9,7 @@ changes nothing.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import struct
@@ -70,7 +71,7 @@ _NODE = struct.Struct("<IIHHHBB")
 _AGENT_COPY = struct.Struct("<II")
 _AGENT_COUNTS = struct.Struct("<QQQ")
 _LAYER_KEY = struct.Struct("<I")
-_LAYER = struct.Struct("<BxH")
+_LAYER = struct.Struct("<BxH4xQQ")
 _ZERO4, _ZERO12 = bytes(4), bytes(12)
 MAX_NUMBER = (1 << 24) - 1
 TRACKS = 1 << 16  # streams, and receivers, whose numbers can be rewritten
@@ -616,9 +617,10 @@ class Replication:
 
     # Layers
 
-    def put_layer(self, layers: int, template: int, layer: Layer) -> None:
-        """Say which layer a template is; from the next packet on. Raises Full."""
-        problem = libbpf.update(self._loaded.maps["c_layers"], _LAYER_KEY.pack(layers << 8 | template), _LAYER.pack(*layer))
+    def put_layer(self, layers: int, template: int, layer: Layer, *, reset: bool = False) -> None:
+        """Say which layer a template is, from the next packet on; the counters of one that is there go on unless `reset`. Raises Full."""
+        counted = (0, 0) if reset else self.count_layer(layers, template)[:2]
+        problem = libbpf.update(self._loaded.maps["c_layers"], _LAYER_KEY.pack(layers << 8 | template), _LAYER.pack(*layer, *counted))
         if problem:
             raise Full(f"{os.strerror(problem)}: no room for one more layer, there are {len(self._layers)}")
         self._layers[layers, template] = layer
@@ -627,6 +629,12 @@ class Replication:
         """Packets of this template are everybody's from now on."""
         libbpf.delete(self._loaded.maps["c_layers"], _LAYER_KEY.pack(layers << 8 | template))
         del self._layers[layers, template]
+
+    def count_layer(self, layers: int, template: int) -> Counted:
+        """What has come of a template; nothing where there is no row."""
+        room = ctypes.create_string_buffer(_LAYER.size)
+        found = libbpf.lookup(self._loaded.maps["c_layers"], _LAYER_KEY.pack(layers << 8 | template), room)
+        return Counted(*_LAYER.unpack(room.raw)[2:], 0) if found else Counted(0, 0, 0)
 
     def layer(self, layers: int, template: int) -> Layer | None:
         """Which layer a template is; None where nothing is said."""
@@ -970,7 +978,7 @@ class Replication:
             self.engine.prunes[struct.unpack("<I", key)[0]] = frozenset(n for n in range(PORTS) if bits >> n & 1)
         for key, value in libbpf.elements(maps["c_layers"]):
             named, = _LAYER_KEY.unpack(key)
-            self._layers[named >> 8, named & 0xFF] = Layer(*_LAYER.unpack(value))
+            self._layers[named >> 8, named & 0xFF] = Layer(*_LAYER.unpack(value)[:2])
         self._adopt_copies(taken)
         self._adopt_streams()
 

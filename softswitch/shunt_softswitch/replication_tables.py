@@ -314,6 +314,11 @@ class _Layers(_Matched):
         self._there(key)
         self.replication.delete_layer(*key)
 
+    def reset(self, key: tuple[int, int]) -> None:
+        layer = self.replication.layer(*key)
+        assert layer is not None
+        self.replication.put_layer(*key, layer, reset=True)
+
     def _there(self, key: tuple[int, int]) -> None:
         if not self.has(key):
             raise BfrtError(Code.NOT_FOUND, f"Entry not found in table:{self.table.name}")
@@ -324,7 +329,7 @@ class _Layers(_Matched):
     def row(self, key: tuple[int, int]) -> Row:
         layer = self.replication.layer(*key)
         assert layer is not None
-        return Row(list(key), self.set_layer, {field.id: value.to_bytes(field.size or 0, "big") for field, value in zip(self.set_layer.fields, layer)})
+        return Row(list(key), self.set_layer, self._row_data(self.set_layer, list(layer), self.replication.count_layer(*key)))
 
 
 class _Copies(_Matched):

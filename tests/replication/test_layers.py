@@ -256,6 +256,10 @@ def test_each_layer_has_its_tree(bridge: Bridge) -> None:
     settled()
     for target, party in enumerate(room.parties):
         assert got(party) == [(packet.sequence, packet.index) for packet in sent if packet.layer <= target]
+    for layer in range(3):
+        assert bridge.replication.count_layer(LAYERS, layer).packets == sum(packet.layer == layer for packet in sent)
+    bridge.replication.put_layer(LAYERS, 2, Layer(2, 1))
+    assert bridge.replication.count_layer(LAYERS, 2).packets > 0, "another row of the template counts on"
     # An id without a row is everybody's.
     room.send(media(Row(1, 2, True, True, True), 40, bytes(4)))
     settled()

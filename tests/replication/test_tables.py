@@ -324,7 +324,7 @@ async def test_layers(client: Raw, bridge: Bridge) -> None:
     await client.write(layer(INSERT, 3, 4, 2, 5), layer(INSERT, 3, 5, 1), layer(UPSERT, 3, 5, 2, 6))
     response = await client.read(read(LAYER, [u16(3), b"\4"]))
     (entity,) = response.entities
-    assert values(LAYER, entity.table_entry) == {"layer": 2, "switches": 5}
+    assert values(LAYER, entity.table_entry) == {"layer": 2, "switches": 5, "$COUNTER_SPEC_PKTS": 0, "$COUNTER_SPEC_BYTES": 0}
     assert {key: bridge.replication.layer(*key) for key in bridge.replication.layers()} == {(3, 4): (2, 5), (3, 5): (2, 6)}
     for wrong, code in ((layer(INSERT, 3, 4), Code.EXISTS), (layer(MODIFY, 3, 9), Code.NOT_FOUND), (layer(DELETE, 3, 9), Code.NOT_FOUND)):
         with pytest.raises(grpc.aio.AioRpcError) as error:

@@ -89,7 +89,7 @@ class Allocator:
                 placement.slots[key] = slot
                 for layer in range(trees):
                     for participant in meeting.participants:
-                        if self._in_tree(meeting, key, participant.name, layer, top):
+                        if (trees == 1 or meeting.sends(key, layer)) and self._in_tree(meeting, key, participant.name, layer, top):
                             place = slot.base + layer, slot.half, participant.name
                             node = old.nodes.get(place) if in_place and old is not None else None
                             if node is None:
@@ -126,7 +126,7 @@ class Allocator:
         if sender is not None:
             return meeting.wants(sender, participant, True, layer, top)
         other = next((other.name for other in meeting.senders() if other.name != participant), None)
-        return other is not None and layer <= meeting.target(other, participant, top)
+        return other is not None and meeting.wants(other, participant, True, layer, top)
 
     # -- the way there --------------------------------------------------------------------------------------------
 

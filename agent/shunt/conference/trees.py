@@ -38,25 +38,41 @@ class Participant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """A meeting as it should be. targets: the highest layer that a receiver gets of a sender, where it is not all of them."""
+    """A meeting as it should be.
+
+    targets: the highest layer that a receiver gets of a sender, where it is not all of them; or which layers, where they do not
+    contain each other. layers: those that each sender has packets of; empty: anybody may have any. relayed: whether two of them may
+    be carried by relay entries, which take all that comes, also what the control plane has to see (STUN).
+    """
 
     name: str
     participants: tuple[Participant, ...]
-    targets: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    targets: Mapping[tuple[str, str], int | frozenset[int]] = field(default_factory=dict)
+    relayed: bool = True
+    layers: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
-    def target(self, sender: str, receiver: str, top: int) -> int:
-        """The highest layer of this pair. Raises ValueError when it is not in 0..top."""
+    def target(self, sender: str, receiver: str, top: int) -> int | frozenset[int]:
+        """The highest layer of this pair, or its layers. Raises ValueError for what is not in 0..top."""
         target = self.targets.get((sender, receiver), top)
-        if not 0 <= target <= top:
+        if not (0 <= target <= top if isinstance(target, int) else target <= frozenset(range(top + 1))):
             raise ValueError(f"meeting {self.name}: target {target} of {receiver} for {sender} is not in 0..{top}")
         return target
+
+    def sends(self, sender: str | None, layer: int) -> bool:
+        """Whether a sender has packets of this layer; None: whether anybody has."""
+        if not self.layers:
+            return True
+        return any(layer in layers for name, layers in self.layers.items() if sender in (None, name))
 
     def senders(self) -> list[Participant]:
         return [participant for participant in self.participants if participant.sources]
 
     def wants(self, sender: str, receiver: str, layered: bool, layer: int, top: int) -> bool:
         """Whether the receiver gets a packet of this layer of that sender's stream."""
-        return sender != receiver and (not layered or layer <= self.target(sender, receiver, top))
+        if sender == receiver:
+            return False
+        target = self.target(sender, receiver, top)
+        return not layered or (layer <= target if isinstance(target, int) else layer in target)
 
 
 def design_of(meeting: Meeting, qualities: int) -> Design:
@@ -64,8 +80,8 @@ def design_of(meeting: Meeting, qualities: int) -> Design:
     top = qualities - 1
     pairs = [(s.name, r.name) for s in meeting.senders() for r in meeting.participants if s.name != r.name]
     if all(meeting.target(*pair, top) == top for pair in pairs):
-        return Design.TWO_PARTY if len(meeting.participants) <= 2 else Design.NRA
-    by_receiver: dict[str, set[int]] = {}
+        return Design.TWO_PARTY if len(meeting.participants) <= 2 and meeting.relayed else Design.NRA
+    by_receiver: dict[str, set[int | frozenset[int]]] = {}
     for sender, receiver in pairs:
         by_receiver.setdefault(receiver, set()).add(meeting.target(sender, receiver, top))
     return Design.RA_R if all(len(targets) == 1 for targets in by_receiver.values()) else Design.RA_SR
@@ -92,7 +108,7 @@ class Placement:
     copies: dict[tuple[int, int], CopyTo] = field(default_factory=dict)
 
 
-class _Numbers:
+class Numbers:
     """Numbers first..limit-1; freed ones are given again first."""
 
     def __init__(self, what: str, first: int, limit: int) -> None:
@@ -119,7 +135,7 @@ class _Halves:
 
     def __init__(self, limits: Limits, qualities: int) -> None:
         self._qualities = qualities
-        self._blocks = _Numbers("sets of trees", 0, (limits.trees - 1) // qualities)
+        self._blocks = Numbers("sets of trees", 0, (limits.trees - 1) // qualities)
         self._free: dict[int, tuple[dict[int, None], dict[int, None]]] = {size: ({}, {}) for size in {1, qualities}}
         self._used: dict[int, int] = {}
 
@@ -167,9 +183,9 @@ class Room:
     def __init__(self, limits: Limits = Limits(), qualities: int = 3) -> None:
         self.limits, self.qualities = limits, qualities
         self._halves = _Halves(limits, qualities)
-        self._nodes = _Numbers("L1 nodes", 1, limits.nodes)
-        self._streams = _Numbers("stream numbers", 1, limits.streams)
-        self._xids = _Numbers("L2 exclusion sets", 1, limits.l2_xids)
+        self._nodes = Numbers("L1 nodes", 1, limits.nodes)
+        self._streams = Numbers("stream numbers", 1, limits.streams)
+        self._xids = Numbers("L2 exclusion sets", 1, limits.l2_xids)
         self._xid_of: dict[int, tuple[int, int]] = {}
         self._rosters: dict[str, _Roster] = {}
 
