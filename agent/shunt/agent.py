@@ -171,7 +171,7 @@ class Agent:
             return None
         from shunt.conference.control.manager import Conferences
 
-        made = Conferences(self.config.conference, self.latch_policy, self.scanners)
+        made = Conferences(self.config.conference, self.latch_policy, self.scanners, events=self.offloader.events)
         made.attach(self.table)
         self.offloader.foreign = made.owns
         return made
@@ -471,6 +471,7 @@ class Agent:
                 "orphans": len(self.offloader.orphans), "lacks": self.table.lacks,
             },
             "calls": self.book.count,
+            "conferences": None if self.conferences is None else self.conferences.totals(),
             "streams": self._count_streams(),
             "packets": {
                 "data_plane": self._totals.get("relayed_packets"),

@@ -37,6 +37,7 @@ class Party:
         self.sent = 0
         self.got: dict[int, list[int]] = {}  # SSRC -> numbers, as they came
         self.rtcp: list[bytes] = []
+        self.stun: list[bytes] = []
         self.sources: set[tuple[str, int]] = set()
         self.relay: tuple[str, int] | None = None
         self.socket = open_socket(topology, host, socket.AF_INET, socket.SOCK_DGRAM)
@@ -88,6 +89,9 @@ class Party:
             if not select.select([self.socket], [], [], 0.05)[0]:
                 continue
             data, source = self.socket.recvfrom(2048)
+            if data[0] < 4:
+                self.stun.append(data)
+                continue
             if 192 <= data[1] <= 223:
                 self.rtcp.append(data)
                 continue
@@ -171,6 +175,10 @@ class Bridge:
     def ask(self, method: str, path: str) -> dict:
         """A request to the REST API. Raises LabError with its words when it fails."""
         return json.loads(self._command(["curl", "-sS", "--fail-with-body", "-X", method, "-H", "X-Shunt-Command: 1", f"http://127.0.0.1:{API_PORT}{path}"]))
+
+    def fetch(self, path: str) -> str:
+        """What the API answers, as text."""
+        return self._command(["curl", "-sS", "--fail-with-body", f"http://127.0.0.1:{API_PORT}{path}"])
 
     def _command(self, argv: list[str]) -> str:
         return run(*self.topology.enter("edge", *argv))
@@ -258,8 +266,9 @@ class Phone:
             self._route = [line.partition(":")[2].strip() for line in reversed(answer.splitlines()) if line.lower().startswith("record-route:")]
         self._send("ACK", new=False)
         if status == 200:
-            words = next(line for line in answer.splitlines() if line.startswith("m=audio")).split()
-            self.party.talk(f"{EDGE_IP}:{words[1]}")
+            words = next((line for line in answer.splitlines() if line.startswith("m=audio")), "").split()
+            if words:
+                self.party.talk(f"{EDGE_IP}:{words[1]}")
         return status
 
     def bye(self) -> int:

@@ -178,7 +178,8 @@ def test_who_has_left_is_forgotten() -> None:
     assert room.adaptation.active() == ["room"]
     room.adaptation.leave("room", "bob")
     assert [(one["sender"], one["receiver"]) for one in room.adaptation.view("room")] == [("ann", "cem")]
-    room.adaptation.end("room", ["ann", "cem"])
+    room.adaptation.leave("room", "cem")
+    room.adaptation.end("room")
     assert room.adaptation.view("room") == [] and room.adaptation.active() == []
 
 

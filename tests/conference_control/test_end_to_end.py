@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import struct
 import time
@@ -12,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from shunt.conference.rtcp import build_pli, build_rr
+from shunt.conference.control.adaptation import OWN_SSRC
+from shunt.conference.control.ice import Credentials
+from shunt.conference.rtcp import Kind, Report, build_pli, build_remb, build_rr, remb, reports, walk
 from tests.conference_control.lab import Bridge, Party, Phone, bridge, kamailio, unbroken
+from tests.conference_control.test_ice import request
 from tests.lab.processes import ROOT
 from tests.lab.topology import LabError
 
@@ -207,12 +211,21 @@ def test_dial_in(room: Bridge) -> None:
     room.await_design("NRA")
     for one in (ann, bob, cem):
         one.await_hearing(*(other for other in (ann, bob, cem) if other is not one))
-    # On hold and back, and an offer that cannot be: the relay address stays, and so does the media.
+    # On hold and back: the relay address stays, and so does the media of the others; who is on hold gets no copies.
     first = ann.relay
     for direction, mirrored in (("inactive", "inactive"), ("sendonly", "recvonly"), ("sendrecv", "sendrecv")):
         assert phones[0].call("room", f"m=audio {{port}} RTP/AVP 0\r\na={direction}\r\n") == 200
         assert f"a={mirrored}\r\n" in phones[0].answer and ann.relay == first
+        if mirrored != "sendrecv":
+            deadline = time.monotonic() + 3
+            while time.monotonic() < deadline and "ann" in {flow["receiver"] for flow in room.conference()["flows"]}:
+                time.sleep(0.02)
+            time.sleep(0.1)
+            before = len(ann.heard(bob)), len(ann.heard(cem))
+            time.sleep(0.2)
+            assert (len(ann.heard(bob)), len(ann.heard(cem))) == before, f"{direction}: no copies to ann"
     bob.await_hearing(ann)
+    ann.await_hearing(bob, cem)
     assert phones[0].bye() == 200
     room.await_design("two-party")
     bob.await_hearing(cem)
@@ -220,6 +233,9 @@ def test_dial_in(room: Bridge) -> None:
     assert unbroken(bob.heard(ann)) and unbroken(cem.heard(ann))
     room.leave(bob)
     assert phones[1].receive().startswith("BYE sip:bob@")
+    srtp = Phone(room, "caller", "fay")
+    assert srtp.call("room", "m=audio {port} RTP/SAVP 0\r\na=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:xxxx\r\n") == 488
+    assert 'Warning: 399 198.18.0.1 "RTP/SAVP: each call has SRTP keys of its own' in srtp.answer
     assert Phone(room, "caller", "dan").call("elsewhere") == 404
     assert Phone(room, "caller", "eve").call("room", "m=audio {port} RTP/AVP 96\r\na=rtpmap:96 opus/48000/2\r\n") == 488, "the format is settled"
 
@@ -267,6 +283,63 @@ def test_a_call_outlives_the_agent(room: Bridge) -> None:
     assert [one["name"] for one in room.conference()["participants"]] == ["bob"]
 
 
+def test_a_caller_by_ice(room: Bridge) -> None:
+    """Its media goes where its checks say, without a packet of RTP; others' packets to its port, and checks that do not hold, are nobody's."""
+    ann = enter(room, "caller", "ann", media="video")
+    eve = Phone(room, "callee", "eve")
+    sdp = "m=video {port} RTP/AVPF 96\r\na=ice-ufrag:them\r\na=ice-pwd:0123456789012345678901\r\na=rtcp-mux\r\na=rtpmap:96 VP8/90000\r\na=rtcp-fb:96 goog-remb\r\na=rtcp-fb:96 transport-cc\r\n"
+    assert eve.call("room", sdp) == 200
+    party, answer = eve.party, eve.answer
+    assert "\r\na=ice-lite\r\n" in answer and "\r\na=rtcp-mux\r\n" in answer and "a=rtcp-fb:96 goog-remb" in answer and "transport-cc" not in answer
+    port = int(re.search(r"m=video (\d+)", answer)[1])
+    assert f"a=candidate:1 1 udp 2130706431 198.18.0.1 {port} typ host" in answer and "a=candidate:1 2" not in answer
+    mine = Credentials(re.search(r"a=ice-ufrag:(\S+)", answer)[1], re.search(r"a=ice-pwd:(\S+)", answer)[1])
+    party.relay = "198.18.0.1", port
+    party.send_rtcp(request(mine, nominate=True, key="forged"))
+    time.sleep(0.2)
+    assert not party.stun and not party.heard(ann)
+    party.send_rtcp(request(mine, nominate=True))
+    party.await_hearing(ann)
+    assert [data[:2] for data in party.stun] == [b"\x01\x01"]
+    # Two are in a tree here: a relay entry would pass checks on to where nobody can answer them.
+    room.await_design("NRA")
+    party.talk(f"198.18.0.1:{port}")
+    ann.await_hearing(party)
+    checks = len(party.stun)
+    party.send_rtcp(request(mine))
+    time.sleep(0.2)
+    assert len(party.stun) == checks + 1
+    accounted([ann, party])
+
+
+def test_feedback_reaches_the_sender_filtered(room: Bridge) -> None:
+    """Of two receivers' estimates the sender hears one; the command, the API and the metrics say which, and why."""
+    parties = [enter(room, host, name, media="video") for host, name in (("caller", "ann"), ("callee", "bob"), ("natcaller", "cem"))]
+    room.await_design("NRA")
+    ann, bob, cem = parties
+    for one in parties:
+        one.await_hearing(*(other for other in parties if other is not one))
+        one.send_rtcp(build_rr(one.ssrc))
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline and len(ann.rtcp) < 12:
+        for one, bitrate in ((bob, 2_000_000), (cem, 300_000)):
+            one.send_rtcp(build_rr(one.ssrc, [Report(ann.ssrc, 3, 1, 9, 9, 9, 9)]) + build_remb(one.ssrc, bitrate, [ann.ssrc]))
+        time.sleep(0.1)
+    rembs = [remb(data, item) for data in ann.rtcp for item in walk(data) if item.kind is Kind.REMB]
+    assert len(rembs) > 5 and {one.ssrcs for one in rembs} == {(ann.ssrc,)} and len({one.bitrate for one in rembs}) == 1, rembs
+    blocks = [block for data in ann.rtcp for item in walk(data) if item.kind is Kind.RR for block in reports(data, item)]
+    assert {block[:4] for block in blocks} == {(ann.ssrc, 3, 1, 9)} and len(blocks) == len(rembs)
+    found = {one["receiver"]: one for one in room.conference()["downlinks"]}
+    assert {name: one["estimate"] for name, one in found.items()} == {"bob": pytest.approx(2e6, rel=1e-3), "cem": pytest.approx(3e5, rel=1e-3)}
+    chosen = [name for name, one in found.items() if one["heard_by_sender"]]
+    assert len(chosen) == 1 and rembs[0].bitrate == pytest.approx(found[chosen[0]]["estimate"], rel=1e-3)
+    seen = room.shunt("conference", "watch", "room", "--once")
+    assert f"{chosen[0]} gets of ann's video: all, can take" in seen and f"ann hears {chosen[0]} about its video" in seen
+    metrics = room.fetch("/metrics")
+    assert re.search(r'shunt_conference_feedback_total\{what="estimates"\} (?!0\.)', metrics) and 'shunt_conferences{design="NRA"} 1.0' in metrics
+    assert re.search(r'shunt_conference_events_total\{what="joined"\} (?!0\.)', metrics)
+
+
 def test_the_command(room: Bridge) -> None:
     """From create to end, for people and as JSON."""
     assert room.shunt("conference", "create", "board") == "board is there\n"
@@ -284,7 +357,7 @@ def test_the_command(room: Bridge) -> None:
 
 
 def test_rtcp_finds_its_way(room: Bridge) -> None:
-    """Reports of a sender to all others, without its report blocks; a PLI to the one sender that it names, and nobody else; a broken one nowhere."""
+    """Reports of a sender to all others, its report blocks to whom they are about; a PLI to the one sender that it names, and nobody else; a broken one nowhere."""
     parties = three(room)
     ann, bob, cem = parties
     for one in parties:
@@ -297,11 +370,12 @@ def test_rtcp_finds_its_way(room: Bridge) -> None:
     cem.send_rtcp(build_rr(cem.ssrc) + build_pli(cem.ssrc, bob.ssrc))
     bob.send_rtcp(report[:30])
     deadline = time.monotonic() + 3
-    while time.monotonic() < deadline and not (len(bob.rtcp) == 2 and cem.rtcp):
+    while time.monotonic() < deadline and not (len(bob.rtcp) == 3 and cem.rtcp):
         time.sleep(0.02)
     time.sleep(0.1)
     bare = struct.pack("!BBHIQIII", 0x80, 200, 6, ann.ssrc, 1, 2, 3, 4)
-    assert cem.rtcp == [bare] and sorted(bob.rtcp) == sorted([bare, build_pli(cem.ssrc, bob.ssrc)]) and ann.rtcp == []
+    about_bob = build_rr(OWN_SSRC, [Report(bob.ssrc, 0, 0, 0, 0, 0, 0)])
+    assert cem.rtcp == [bare] and sorted(bob.rtcp) == sorted([bare, about_bob, build_pli(cem.ssrc, bob.ssrc)]) and ann.rtcp == []
 
 
 def test_a_picture_that_somebody_gets_anew_begins_with_a_key_frame(room: Bridge) -> None:

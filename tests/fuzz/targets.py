@@ -17,6 +17,8 @@ import grpc
 
 from shunt.bfrt.schema import Schema, SchemaError
 from shunt.conference import descriptor, payload, rtcp, rtp
+from shunt.conference.control import ice
+from shunt.conference.control.adaptation import Adaptation
 from shunt.config.load import ConfigError, loads
 from shunt.control.framing import info_reply_end, parse_address, take_line
 from shunt.hep import codec as hep
@@ -191,6 +193,7 @@ class _Nowhere:
     """A store that is never asked."""
 
     name = "fuzz"
+    promises = False
 
 
 async def _drained(answers: Any) -> None:
@@ -248,11 +251,55 @@ def conference_rtcp(data: bytes) -> None:
         assert not rtcp.classify(built) & ~rtcp.TO_SENDER
 
 
+_ICE = ice.Credentials("evtj", "VOkJxbRl1RmTxUk/WvJxBt")
+
+
+def conference_stun(data: bytes) -> None:
+    """A packet to a media port: whatever it is, at most it is answered, and then only with the right credentials."""
+    found = ice.check(data, Endpoint.of("192.0.2.1", 4000), _ICE)
+    assert found is None or (ice.is_stun(found.answer) and b"evtj:" in data)
+
+
+class _Deaf:
+    """Hands of an adaptation that do nothing; every sender has three targets."""
+
+    def rates(self, conference: str, sender: str, kind: str) -> tuple[float, ...]:
+        return (1e5, 2e5, 4e5)
+
+    def target(self, conference: str, sender: str, receiver: str) -> int | None:
+        return None
+
+    def set_target(self, conference: str, sender: str, receiver: str, target: int) -> None:
+        assert 0 <= target <= 2
+
+    def needs_key_frame(self, conference: str, sender: str, kind: str) -> bool:
+        return True
+
+    def want_key_frame(self, conference: str, sender: str, kind: str) -> None:
+        pass
+
+    def tell(self, conference: str, what: str, **facts: Any) -> None:
+        pass
+
+
+def conference_feedback(data: bytes) -> None:
+    """A receiver's compound: what goes on to its senders can be read again, and holds reports and estimates alone."""
+    adaptation = Adaptation(_Deaf())
+    for kind in ("audio", "video"):
+        try:
+            onward = adaptation.heard("room", "cem", kind, {1: "ann", 2: "bob"}, data)
+        except rtp.MediaError:
+            continue
+        for built in onward.values():
+            assert not rtcp.classify(built) & ~(rtcp.Kind.RR | rtcp.Kind.REMB)
+    adaptation.view("room")
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         rtpproxy_command, rtpproxy_reply, control_framing, hep3, sip_message, rtp_packet, bfrt_schema, configuration, journal_row, bfrt_answer, bfrt_request,
-        conference_rtp, conference_rtcp,
+        conference_rtp, conference_rtcp, conference_stun, conference_feedback,
     )
 }
 
@@ -288,6 +335,13 @@ def seeds() -> dict[str, list[bytes]]:
             rtcp.build_rr(1) + rtcp.build_remb(1, 10**6, [1, 2]) + bytes.fromhex("80cf00040000000104000002eeabffd8510fa58f"),
             rtcp.build_nack(3, 1, [5, 6, 30]) + rtcp.build_fir(3, 1, 4) + rtcp.build_pli(3, 1),
         ],
+        "conference_stun": [
+            bytes.fromhex(
+                "000100582112a442b7e7a701bc34d686fa87dfae802200105354554e207465737420636c69656e74002400046e0001ff80290008932ff9b151263b36"
+                "000600096576746a3a68367659202020000800149aeaa70cbfd8cb56781ef2b5b2d3f249c1b571a280280004e57a3bcf"
+            ),
+        ],
+        "conference_feedback": [rtcp.build_rr(1, [rtcp.Report(1, 30, 0, 1, 2, 3, 4)]) + rtcp.build_remb(1, 10**6, [1, 2]), rtcp.build_remb(1, 10**5, [])],
         "bfrt_schema": [program if isinstance(program, bytes) else program.encode()],
         "configuration": [
             b"builtin_relay: {addresses: [127.0.0.1]}\n",

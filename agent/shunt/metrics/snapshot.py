@@ -59,6 +59,14 @@ class _Snapshot:
             for name, value in (status.get(part) or {}).items():
                 kind = GaugeMetricFamily if part == "history" and name != "forgotten" else CounterMetricFamily
                 yield kind(f"shunt_{part}_{name}", f"{text}: {name}", value=value)
+        if (conferences := status.get("conferences")) is not None:
+            yield _labelled(GaugeMetricFamily, "shunt_conferences", "Conferences by the design of their trees", "design", conferences["designs"])
+            yield _gauge("shunt_conferences_with_problem", "Conferences that the data plane does not hold as they are to be", conferences["with_problem"])
+            yield _labelled(GaugeMetricFamily, "shunt_conference_participants", "Participants: present (their media has a source), awaited, on hold", "state", conferences["participants"])
+            yield _gauge("shunt_conference_limited", "Pairs of sender and receiver of which layers are left out", conferences["limited"])
+            yield CounterMetricFamily("shunt_conference_rows_written", "Writes to the replication tables", value=conferences["rows_written"])
+            yield CounterMetricFamily("shunt_conference_strays_ignored", "Noticed packets to participants' ports that were not theirs", value=conferences["strays_ignored"])
+            yield _labelled(CounterMetricFamily, "shunt_conference_feedback", "RTCP and STUN of participants, and what followed", "what", conferences["feedback"])
         plane = status.get("data_plane")
         if plane:
             yield _gauge("shunt_data_plane_up", "Whether the data plane is connected", plane.get("connected"))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -209,10 +209,8 @@ class Adaptation:
         for key in [key for key in self._pairs if key[0][0] == conference and participant in (key[0][1], key[1])]:
             del self._pairs[key]
 
-    def end(self, conference: str, participants: Iterable[str]) -> None:
-        """A conference is over."""
-        for participant in participants:
-            self.leave(conference, participant)
+    def end(self, conference: str) -> None:
+        """A conference is over; its participants have left."""
         self._active.pop(conference, None)
         self._failed.discard(conference)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["conference"]
 
 conference.help = "Conferences: let participants in and out, and watch; what fits into a replication engine."
+EVENTS = 8
 _MEDIA = click.Choice(["audio", "video", "screen"])
 
 
@@ -45,12 +46,15 @@ def create(client: Client, as_json: bool, name: str) -> None:
 @click.argument("name")
 @click.argument("participant")
 @click.option("--media", multiple=True, type=_MEDIA, default=["audio"], show_default=True, help="What it sends and gets; may be given more than once.")
+@click.option("--ice", is_flag=True, help="Its media finds its way by ICE: the answer has our ICE credentials, and checks are answered.")
+@click.option("--transport", default="RTP/AVP", show_default=True, help="Of its media, as in SDP. Pictures as SRTP go on whole.")
 @click.option("--trusted", multiple=True, metavar="ADDRESS", help="An address from which its media is believed at once; any other has to show a run of packets.")
 @_asks_agent
-def join(client: Client, as_json: bool, name: str, participant: str, media: tuple[str, ...], trusted: tuple[str, ...]) -> None:
+def join(client: Client, as_json: bool, name: str, participant: str, media: tuple[str, ...], trusted: tuple[str, ...], ice: bool, transport: str) -> None:
     """Let a participant in, and say where it has to send its media."""
-    answer = client.ask("POST", _path(name, "participants"), name=participant, media=",".join(media), trusted=",".join(trusted) or None)
-    _write(answer, as_json, f"{participant} sends to   {_media(answer)}")
+    answer = client.ask("POST", _path(name, "participants"), name=participant, media=",".join(media), trusted=",".join(trusted) or None, ice="yes" if ice else None, transport=transport)
+    credentials = f"   ICE ufrag {answer['ice']['ufrag']} pwd {answer['ice']['pwd']}" if ice else ""
+    _write(answer, as_json, f"{participant} sends to   {_media(answer)}{credentials}")
 
 
 @conference.command("leave", cls=_Command)
@@ -97,7 +101,7 @@ def list_all(client: Client, as_json: bool) -> None:
 @click.option("--once", is_flag=True, help="One look, and end.")
 @_asks_agent
 def watch(client: Client, as_json: bool, name: str, interval: float, once: bool) -> None:
-    """Show who is there, from where, and who gets how many packets of whom, again and again. With --json: one object to a look."""
+    """Show who is there, from where, who gets how many packets of whom, what downlinks carry, and what happened last, again and again. With --json: one object to a look."""
     try:
         while True:
             answer = client.get(_path(name))
@@ -117,9 +121,49 @@ def text(answer: dict[str, Any]) -> str:
     lines = [f"{answer['name']}: {answer['design']}" + (f"   {answer['problem']}" if answer["problem"] else "")]
     for one in answer["participants"]:
         for leg in one["media"]:
+            kept = f", {leg['direction']}" if leg["direction"] != "sendrecv" else ""
             source = leg["source"] or ("contested" if leg["contested"] else "not heard yet")
-            lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + (f", {leg['strays']} strays" if leg["strays"] else ""))
+            lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + (f", {leg['strays']} strays" if leg["strays"] else "") + kept)
     for flow in answer["flows"]:
         packets = "-" if flow["packets"] is None else flow["packets"]
         lines.append(f"  {flow['sender']:<16}> {flow['receiver']:<16}{flow['medium']:<8}{flow['ssrc']:08x}{packets:>12}")
+    for one in answer["downlinks"]:
+        lines.append("  " + _downlink(one))
+    lines += [f"  {event['time'][11:19]} {_event(event)}" for event in answer["happened"][-EVENTS:]]
     return "\n".join(lines)
+
+
+def _downlink(one: dict[str, Any]) -> str:
+    """What is known of a receiver of a sender's medium."""
+    words = [f"{one['receiver']} gets of {one['sender']}'s {one['medium']}:"]
+    words.append("all" if one["target"] is None or one["target"] == one["targets"] - 1 else f"target {one['target']} of 0..{one['targets'] - 1}")
+    if one["estimate"] is not None:
+        words.append(f"can take {_kbit(one['estimate'])}")
+    if one["loss_bound"] is not None:
+        words.append(f"losses leave it {_kbit(one['loss_bound'])}")
+    if one["rates"]:
+        words.append("sent at " + "/".join(_kbit(rate) for rate in one["rates"]))
+    if one["heard_by_sender"]:
+        words.append(f"{one['sender']} hears this receiver")
+    return words[0] + " " + ", ".join(words[1:])
+
+
+def _kbit(rate: float) -> str:
+    return f"{rate / 1000:.0f}k"
+
+
+def _event(event: dict[str, Any]) -> str:
+    """One thing that happened, in words."""
+    match event["what"]:
+        case "target":
+            reason = "fits" if event["target"] > event["before"] else "does not carry more"
+            return f"{event['receiver']} gets target {event['target']} of {event['sender']} (was {event['before']}): an estimate of {_kbit(event['estimate'])} {reason}"
+        case "downlink":
+            return f"{event['sender']} hears {event['receiver'] or 'nobody'} about its {event['medium']}" + (f", no longer {event['before']}" if event["before"] else "")
+        case "source":
+            return f"{event['participant']}'s {event['medium']} comes from {event['source'] or 'nobody certain'}"
+        case "joined" | "left":
+            return f"{event['participant']} has {event['what']}"
+        case "directions":
+            return f"{event['participant']}: " + ", ".join(f"{medium} {direction}" for medium, direction in event["media"].items())
+    return f"{event['what']}: {event.get('detail', '')}"

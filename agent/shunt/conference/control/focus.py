@@ -16,13 +16,15 @@ from aiosipua import ConnectionData, IncomingCall, MediaDescription, Origin, Sdp
 
 from shunt import __version__
 from shunt.conference.control.manager import Conferences
-from shunt.conference.control.model import Conference, ConferenceError, Participant
+from shunt.conference.control.ice import make_credentials
+from shunt.conference.control.model import Conference, ConferenceError, Leg, Participant
 from shunt.config.values import IPNetwork, SocketAddress
 
 log = logging.getLogger(__name__)
 
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _DIRECTIONS = {"sendrecv": "sendrecv", "sendonly": "recvonly", "recvonly": "sendonly", "inactive": "inactive"}
+_PHRASES = {404: "Not Found", 480: "Temporarily Unavailable", 488: "Not Acceptable Here", 503: "Service Unavailable"}
 _UNWANTED = re.compile(r"[^A-Za-z0-9_.@+-]")
 
 
@@ -56,6 +58,7 @@ class Focus:
         self._calls: dict[tuple[str, str], IncomingCall] = {}  # by conference and participant
         self._seats: dict[str, tuple[str, str]] = {}  # by Call-ID
         self._addresses: dict[str, list[bytes]] = {}  # of the last offer, by Call-ID
+        self._ufrags: dict[str, str] = {}
         conferences.on_left = self._left
 
     async def start(self) -> None:
@@ -103,26 +106,34 @@ class Focus:
             formats = [_format(conference, kind, media) if kind is not None else None for kind, media in offer]
             kinds = [kind for (kind, _), format_ in zip(offer, formats) if kind is not None and format_ is not None]
             if not kinds:
-                raise ConferenceError(488, "no medium of the offer can be taken")
+                raise ConferenceError(488, _why_not(conference, call))
             name = self._name(conference, call)
-            addresses = _addresses(call)
-            self._conferences.join(conference.name, name, kinds, addresses)
+            addresses, ufrag = _addresses(call), _remote_ufrag(call)
+            # Where signalling says that media is, ICE has to find out.
+            self._conferences.join(conference.name, name, kinds, [] if ufrag else addresses, ice=bool(ufrag))
         except (ConferenceError, ValueError) as error:
             # What is nonsense or full to the API has names of its own in SIP.
             status = {400: 488, 409: 480}.get(error.status, error.status) if isinstance(error, ConferenceError) else 400
             log.info("SIP call %s is refused with %d: %s", call.call_id, status, error)
-            call.reject(status)
+            call._send_response(status, _PHRASES.get(status, "Bad Request"), extra_headers={"Warning": _warning(self._transport.local_addr[0], error)})
+            call.dialog.terminate()
             return
         for (kind, _), format_ in zip(offer, formats):
             if kind is not None and format_ is not None:
                 conference.formats.setdefault(kind, format_)
-        conference.participants[name].call_id = call.call_id
+        made = conference.participants[name]
+        made.call_id = call.call_id
+        for kind, media in offer:
+            if kind in made.legs:
+                made.legs[kind].muxed = "rtcp-mux" in media.attributes
+        self._conferences.renew(conference.name, name, None, _directions(offer))
         self._conferences.book.keep(conference)
         call.dialog.route_set = list(call.invite.headers.get("record-route"))  # the called side's order is that of the request
         self._calls[conference.name, name] = call
         self._seats[call.call_id] = conference.name, name
         self._addresses[call.call_id] = addresses
-        call.accept(_answer(conference, conference.participants[name], offer, 1))
+        self._ufrags[call.call_id] = ufrag
+        call.accept(_answer(conference, made, offer, 1))
 
     def _invited_again(self, call: IncomingCall) -> None:
         """Hold, resume, another address: the relay addresses stay; a new address has to be learned anew."""
@@ -136,9 +147,11 @@ class Focus:
         except (ConferenceError, ValueError):
             call._send_response(488, "Not Acceptable Here")  # the dialog goes on as it was
             return
-        held = all(media.direction in ("sendonly", "inactive", "recvonly") for kind, media in offer if kind is not None)
-        self._conferences.renew(*seat, addresses if addresses != self._addresses.get(call.call_id) else None, held)
-        self._addresses[call.call_id] = addresses
+        ufrag, one = _remote_ufrag(call), conference.participants[seat[1]]
+        if one.ice is not None and ufrag != self._ufrags.get(call.call_id):
+            one.ice = make_credentials()  # the peer begins anew, and so do we (RFC 8839 section 4.4.1.1.1)
+        self._conferences.renew(*seat, addresses if addresses != self._addresses.get(call.call_id) else None, _directions(offer))
+        self._addresses[call.call_id], self._ufrags[call.call_id] = addresses, ufrag
         call.accept(_answer(conference, conference.participants[seat[1]], offer, int(time.time())))
 
     def _gone(self, call: IncomingCall) -> None:
@@ -164,6 +177,7 @@ class Focus:
     def _forget(self, call_id: str) -> tuple[str, str] | None:
         seat = self._seats.pop(call_id, None)
         self._addresses.pop(call_id, None)
+        self._ufrags.pop(call_id, None)
         if seat is not None:
             self._calls.pop(seat, None)
         return seat
@@ -210,6 +224,48 @@ def _format(conference: Conference, kind: str, media: MediaDescription) -> list[
     return None
 
 
+def _warning(host: str, error: Exception) -> str:
+    """A Warning header (RFC 3261 section 20.43), so that the caller's log has the reason too."""
+    words = "".join(character if character.isprintable() and character not in '"\\' else "'" for character in str(error))
+    return f'399 {host} "{words}"'
+
+
+def _why_not(conference: Conference, call: IncomingCall) -> str:
+    """Why no medium of an offer can be taken."""
+    assert call.sdp_offer is not None
+    protocols = {media.proto for media in call.sdp_offer.media if media.port}
+    if protocols and all("SAVP" in proto for proto in protocols):
+        return f"{min(protocols)}: each call has SRTP keys of its own, so receivers could not read what is sent to them; RTP/AVP and RTP/AVPF can be taken"
+    settled = "; ".join(f"{kind} is {format_[1]} with payload type {format_[0]}" for kind, format_ in conference.formats.items())
+    return "no medium of the offer can be taken" + (f": {settled}" if settled else "")
+
+
+def _directions(offer: list[tuple[str | None, MediaDescription]]) -> dict[str, str]:
+    """The direction of each medium, as the caller sees it."""
+    return {kind: media.direction for kind, media in offer if kind is not None}
+
+
+def _remote_ufrag(call: IncomingCall) -> str:
+    """The caller's ICE user name, empty where it does not offer ICE."""
+    assert call.sdp_offer is not None
+    for attributes in (call.sdp_offer.attributes, *(media.attributes for media in call.sdp_offer.media)):
+        if attributes.get("ice-ufrag") and attributes["ice-ufrag"][0]:
+            return attributes["ice-ufrag"][0]
+    return ""
+
+
+def _feedback(offered: MediaDescription, payload_type: str) -> dict[str, list[str]]:
+    """The feedback that is offered for a payload type, without TWCC (shunt.conference.control.adaptation)."""
+    taken = [line for line in offered.attributes.get("rtcp-fb", []) if line.split(" ", 1)[0] in (payload_type, "*") and "transport-cc" not in line]
+    return {"rtcp-fb": taken} if taken else {}
+
+
+def _candidates(leg: Leg) -> list[str]:
+    """The leg's addresses as ICE candidates (RFC 8839 section 5.1): type preference 126, the only ones."""
+    components = [(1, leg.relay)] if leg.muxed else [(1, leg.relay), (2, leg.relay.next_port())]
+    return [f"1 {component} udp {(126 << 24) + (65535 << 8) + 256 - component} {where.ip} {where.port} typ host" for component, where in components]
+
+
 def _addresses(call: IncomingCall) -> list[bytes]:
     """Where the offer says that media is: what signalling vouches for."""
     assert call.sdp_offer is not None
@@ -237,8 +293,14 @@ def _answer(conference: Conference, participant: Participant, offer: list[tuple[
             media.append(MediaDescription(offered.media, 0, offered.proto, offered.formats[:1]))
             continue
         attributes = {"rtpmap": [f"{format_[0]} {format_[1]}"]} | ({"fmtp": [f"{format_[0]} {format_[2]}"]} if format_[2] else {})
+        attributes |= _feedback(offered, format_[0])
         attributes[_DIRECTIONS[offered.direction]] = []
+        if leg.muxed:
+            attributes["rtcp-mux"] = []
+        if participant.ice is not None:
+            attributes |= {"ice-ufrag": [participant.ice.ufrag], "ice-pwd": [participant.ice.pwd], "candidate": _candidates(leg), "end-of-candidates": []}
         media.append(MediaDescription(offered.media, leg.relay.port, offered.proto, [format_[0]], attributes=attributes))
     return SdpMessage(
-        origin=Origin("shunt", str(first.port), str(version), "IN", where, first.ip), session_name=conference.name, connection=ConnectionData("IN", where, first.ip), media=media
-    )
+        origin=Origin("shunt", str(first.port), str(version), "IN", where, first.ip), session_name=conference.name, connection=ConnectionData("IN", where, first.ip),
+        attributes={"ice-lite": []} if participant.ice is not None else {}, media=media,
+    )  # fmt: skip

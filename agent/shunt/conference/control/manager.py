@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
 from shunt.bfrt.schema import SchemaError
 from shunt.conference.control.adaptation import Adaptation
+from shunt.conference.control.ice import make_credentials
 from shunt.conference.control.model import KINDS, STREAMS, TARGETS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of
 from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.sockets import Sockets
@@ -43,6 +44,7 @@ _LEFT_OUT_S = 5.0  # until a conference for which there was no room is tried aga
 _POLL_S = 5.0
 _METER_S, _METER_WEIGHT = 1.0, 0.5
 _NEW_SSRC_S = 0.2  # between two new SSRCs of one source: more often is no encoder that starts anew
+_DIRECTIONS = {(True, True): "sendrecv", (True, False): "sendonly", (False, True): "recvonly", (False, False): "inactive"}
 _FAILURES = (Broken, BfrtUnavailable, BfrtRefused, DataPlaneUnavailable, SchemaError)
 
 
@@ -82,6 +84,7 @@ class Conferences:
         self._events = events
         self._meters: dict[tuple[str, str, str], _Meter] = {}
         self._sockets = Sockets(self.book, self.adaptation)
+        self._sockets.on_check = self._checked
         self._focus: Focus | None = None
         self._dirty: dict[str, None] = {}
         self._unsure = True
@@ -252,6 +255,9 @@ class Conferences:
         conference, participant, kind = place
         leg, src, now = participant.legs[kind], notice.key.src, self.clock()
         latch = leg.latch
+        if participant.ice is not None and src != latch.learned:
+            self._stray(leg)  # where its media comes from is for its checks to say
+            return
         if self._spray.is_sprayer(now, src, notice.key.dst) and src.addr not in latch.trusted:
             self._stray(leg)
             return
@@ -273,6 +279,15 @@ class Conferences:
             self._heard_ssrc(conference, participant, leg, notice.ssrc)
         elif latch.learned != before:
             leg.ssrcs = [notice.ssrc] if latch.learned is not None else []
+            self._moved(conference, participant, kind)
+
+    def _checked(self, conference: Conference, participant: Participant, kind: str, source: Endpoint, nominated: bool) -> None:
+        """A check with a participant's credentials has come: a sign of life, and with a nomination the word on where its media comes from."""
+        participant.heard = self.clock()
+        latch = participant.legs[kind].latch
+        if nominated and latch.learned != source:
+            latch.trusted = {source.addr}
+            latch.take(source, latch.ssrc or 0, latch.seq)
             self._moved(conference, participant, kind)
 
     def _stray(self, leg: Leg) -> None:
@@ -439,15 +454,17 @@ class Conferences:
         """Raises ConferenceError."""
         return self._view(self.book.create(name), {})
 
-    def join(self, name: str, participant: str, kinds: list[str], trusted: list[bytes]) -> dict[str, Any]:
-        """Give a participant its relay addresses. trusted: packed addresses that somebody vouches for. Raises ConferenceError."""
+    def join(self, name: str, participant: str, kinds: list[str], trusted: list[bytes], *, ice: bool = False, transport: str = "RTP/AVP") -> dict[str, Any]:
+        """Give a participant its relay addresses. trusted: packed addresses that somebody vouches for; ice: it finds its way by ICE,
+        and the answer has our credentials; transport: of its media, as in SDP. Raises ConferenceError."""
         if self.problem:
             raise ConferenceError(503, self.problem)
-        made = self.book.join(name, participant, kinds, trusted, self.clock())
+        made = self.book.join(name, participant, kinds, trusted, self.clock(), ice=make_credentials() if ice else None, transport=transport)
         self._sockets.open(made)
         self.tell(name, "joined", participant=participant, media=list(made.legs))
         log.info("conference %s: %s joins at %s", name, participant, ", ".join(f"{kind} {leg.relay}" for kind, leg in made.legs.items()))
-        return self._participant(self.book.get(name), made, {})
+        answer = self._participant(self.book.get(name), made, {})
+        return answer if made.ice is None else answer | {"ice": made.ice._asdict()}
 
     def leave(self, name: str, participant: str) -> dict[str, Any]:
         """Raises ConferenceError."""
@@ -462,12 +479,21 @@ class Conferences:
         self.on_left(name, participant)
         return {"conference": name, "left": participant}
 
-    def renew(self, name: str, participant: str, addresses: list[bytes] | None, held: bool) -> None:
-        """Signalling speaks of a participant again: other addresses (None: the same), on hold or not. Raises ConferenceError."""
+    def renew(self, name: str, participant: str, addresses: list[bytes] | None, directions: Mapping[str, str]) -> None:
+        """Signalling speaks of a participant again: other addresses (None: the same), the direction of each medium as the
+        participant sees it ("sendonly", ...). Who does not receive gets no copies. Raises ConferenceError."""
         conference = self.book.get(name)
         one = conference.participant(participant)
-        one.held, one.heard = held, self.clock()
-        if addresses is not None:
+        one.heard = self.clock()
+        before = [(leg.sends, leg.receives) for leg in one.legs.values()]
+        for kind, leg in one.legs.items():
+            direction = directions.get(kind, "inactive")
+            leg.sends, leg.receives = direction in ("sendrecv", "sendonly"), direction in ("sendrecv", "recvonly")
+        if before != [(leg.sends, leg.receives) for leg in one.legs.values()]:
+            self.tell(name, "directions", participant=participant, media=dict(directions))
+            self.book.keep(conference)
+            self._touch(name)
+        if addresses is not None and one.ice is None:
             for leg in one.legs.values():
                 leg.latch.trusted = set(addresses)
                 leg.latch.forget(self.clock(), quarantine=True)
@@ -496,7 +522,10 @@ class Conferences:
         Pictures without layers that could be left out go on whole. Asking for what is in force already costs nothing.
         Raises ConferenceError.
         """
-        if self.book.get(name).targets.get((sender, receiver), TARGETS - 1) != target:
+        conference = self.book.get(name)
+        if conference.participant(sender).srtp:
+            raise ConferenceError(409, f"{sender}'s pictures go on whole: {conference.participant(sender).srtp}")
+        if conference.targets.get((sender, receiver), TARGETS - 1) != target:
             self.book.set_target(name, sender, receiver, target)
             self._touch(name)
 
@@ -506,6 +535,20 @@ class Conferences:
             {"name": one.name, "participants": len(one.participants), "present": sum(p.present for p in one.participants.values()), "design": self._design(one), "problem": one.problem or self.problem}
             for one in self.book
         ]
+
+    def totals(self) -> dict[str, Any]:
+        """Numbers for the status and for metrics."""
+        people = [one for conference in self.book for one in conference.participants.values()]
+        designs: dict[str, int] = {}
+        for conference in self.book:
+            designs[self._design(conference)] = designs.get(self._design(conference), 0) + 1
+        return {
+            "problem": self.problem or None, "with_problem": sum(bool(conference.problem) for conference in self.book), "designs": designs,
+            "participants": {"present": sum(one.present for one in people), "awaited": sum(not one.present for one in people), "held": sum(one.held for one in people)},
+            "limited": sum(target < TARGETS - 1 for conference in self.book for target in conference.targets.values()),
+            "rows_written": self._writer.writes if self._writer is not None else 0, "strays_ignored": self.strays_ignored,
+            "feedback": self._sockets.counts | self.adaptation.counts,
+        }  # fmt: skip
 
     async def look(self, name: str) -> dict[str, Any]:
         """A conference with what the data plane counts now, as far as it answers. Raises ConferenceError."""
@@ -544,11 +587,12 @@ class Conferences:
                     sent[kind] = sent.get(kind, 0) + counted.get(row, 0)
         return {
             "name": one.name,
-            "present": one.present,
+            "present": one.present, "ice": one.ice is not None, "srtp": one.srtp,
             "silent_s": round(self.clock() - one.heard, 1),
             "media": [
                 {
                     "medium": kind, "relay": str(leg.relay), "source": str(leg.latch.learned) if leg.latch.learned is not None else None, "contested": leg.latch.contested,
+                    "direction": _DIRECTIONS[leg.sends, leg.receives],
                     "ssrcs": leg.ssrcs, "packets": sent.get(kind, 0), "strays": leg.strays,
                 } for kind, leg in one.legs.items()
             ],

@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shunt.conference.control.ice import Credentials
 from shunt.conference.engine import Source
+from shunt.conference.packets import why_not_adapted
 from shunt.conference.trees import Meeting
 from shunt.conference.trees import Participant as Planned
 from shunt.learning.latch import Latch, LatchPolicy
@@ -30,6 +32,8 @@ KINDS = ("audio", "video", "screen")
 TOP = len(KINDS) - 1
 TARGETS = 3
 """Decode targets of a picture with layers: 0 is the lowest frame rate, TARGETS - 1 is everything."""
+TRANSPORTS = ("RTP/AVP", "RTP/AVPF", "RTP/SAVP", "RTP/SAVPF")
+NO_KEYS = "each DTLS association has keys of its own, and nobody ends it here: receivers could not read what is sent to them"
 EVENTS = 100  # that are kept of each conference
 STREAMS = 4  # SSRCs of one medium of one participant: further ones push the oldest out
 PORT = 1  # of the replication engine: the softswitch sends each copy by its route, and needs it for excluding the sender only
@@ -56,18 +60,30 @@ class Leg:
     moving: bool = False  # a new source is being looked into
     rtcp: Endpoint | None = None  # where its RTCP came from last
     muxed: bool = False  # RTCP comes to the RTP port (RFC 5761)
+    sends: bool = True  # what signalling says: not on hold
+    receives: bool = True
     packets: int = 0  # when the counters were last read
 
 
 @dataclass(slots=True)
 class Participant:
-    """Who takes part. heard: monotonic seconds of the last sign of life; call_id: of the SIP call it came by."""
+    """Who takes part.
+
+    heard: monotonic seconds of the last sign of life; call_id: of the SIP call it came by; ice: the agent's credentials towards
+    it, when it is reached by ICE; srtp: why its streams go on whole, when they do.
+    """
 
     name: str
     legs: dict[str, Leg]
     heard: float
-    held: bool = False  # on hold: not expected to send
     call_id: str = ""
+    ice: Credentials | None = None
+    srtp: str = ""
+
+    @property
+    def held(self) -> bool:
+        """On hold: not expected to send."""
+        return not any(leg.sends for leg in self.legs.values())
 
     @property
     def present(self) -> bool:
@@ -110,7 +126,9 @@ class Conference:
             planned.append(Planned(one.name, PORT, sources))
         # A limit that holds nothing back needs no trees.
         targets = {pair: level for pair, level in self.qualities.items() if pair[1] in highest and level < highest.get(pair[0], 0)}
-        return Meeting(self.name, tuple(planned), targets)
+        # A relay entry takes a port's STUN and RTCP along, to where they may not be understood.
+        relayed = not any(one.ice for one in here) and len({leg.muxed for one in here for leg in one.legs.values()}) <= 1
+        return Meeting(self.name, tuple(planned), targets, relayed)
 
     def leg(self, participant: str, source: str) -> Leg | None:
         """The leg of a participant on which it sends, or gets, streams such as `source`."""
@@ -205,8 +223,10 @@ class Book:
         self.keep(made)
         return made
 
-    def join(self, name: str, participant: str, kinds: Iterable[str], trusted: Iterable[bytes], now: float) -> Participant:
-        """Room for one more. trusted: packed addresses that somebody vouches for. Raises ConferenceError with nothing changed."""
+    def join(
+        self, name: str, participant: str, kinds: Iterable[str], trusted: Iterable[bytes], now: float, *, ice: Credentials | None = None, transport: str = "RTP/AVP"
+    ) -> Participant:
+        """Room for one more. trusted: packed addresses that somebody vouches for; transport: as in SDP. Raises ConferenceError with nothing changed."""
         conference = self.get(name)
         _check_name("participant", participant)
         if participant in conference.participants:
@@ -215,6 +235,8 @@ class Book:
         unknown = [kind for kind in wanted if kind not in KINDS]
         if unknown or not wanted:
             raise ConferenceError(400, f"medium {unknown[0]!r} is none of {', '.join(KINDS)}" if unknown else "no medium is given")
+        if transport.upper() not in TRANSPORTS:
+            raise ConferenceError(400, f"transport {transport!r}: {NO_KEYS if 'SAVP' in transport.upper() else 'is none of ' + ', '.join(TRANSPORTS)}")
         trusted = list(trusted)
         legs: dict[str, Leg] = {}
         try:
@@ -224,7 +246,7 @@ class Book:
             for leg in legs.values():
                 self._ports.give(leg.relay.port)
             raise
-        made = conference.participants[participant] = Participant(participant, legs, now)
+        made = conference.participants[participant] = Participant(participant, legs, now, ice=ice, srtp=why_not_adapted(transport) or "")
         for kind, leg in legs.items():
             self._at[leg.relay] = conference, made, kind
         self.keep(conference)
@@ -288,11 +310,12 @@ class Book:
             "participants": [
                 {
                     "name": one.name,
-                    "call_id": one.call_id,
+                    "call_id": one.call_id, "ice": one.ice, "srtp": one.srtp,
                     "legs": {
                         kind: {
                             "port": leg.relay.port, "trusted": sorted(addr.hex() for addr in leg.latch.trusted),
                             "learned": str(leg.latch.learned) if leg.latch.learned is not None else None, "ssrcs": leg.ssrcs,
+                            "muxed": leg.muxed, "sends": leg.sends, "receives": leg.receives,
                         } for kind, leg in one.legs.items()
                     },
                 } for one in conference.participants.values()
@@ -340,8 +363,11 @@ class Book:
                     ssrcs = [int(ssrc) for ssrc in given["ssrcs"]]
                     if given["learned"] is not None:
                         latch.take(Endpoint.parse(given["learned"]), ssrcs[-1] if ssrcs else 0, 0)
-                    legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs)
-                conference.participants[item["name"]] = Participant(item["name"], legs, now, call_id=str(item["call_id"]))
+                    directions = {name: bool(given[name]) for name in ("muxed", "sends", "receives") if name in given}
+                    legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs, **directions)
+                conference.participants[item["name"]] = Participant(
+                    item["name"], legs, now, str(item["call_id"]), Credentials(*map(str, item["ice"])) if item.get("ice") else None, str(item.get("srtp", ""))
+                )
             conference.formats = {str(kind): [str(part) for part in format_] for kind, format_ in body["formats"].items()}
             conference.qualities = {(sender, receiver): KINDS.index(quality) for sender, receiver, quality in body["qualities"]}
             conference.targets = {(sender, receiver): int(target) for sender, receiver, target in body.get("targets", ())}

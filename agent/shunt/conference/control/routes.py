@@ -51,7 +51,12 @@ def add_routes(app: web.Application, conferences: Conferences, error: Callable[.
 
     async def join(request: web.Request) -> Any:
         media = request.query.get("media", "audio").split(",")
-        return conferences.join(request.match_info["conference"], _given(request, "name"), media, _addresses(request))
+        ice = request.query.get("ice", "no")
+        if ice not in ("yes", "no"):
+            raise ConferenceError(400, f"ice: {ice!r} is neither yes nor no")
+        return conferences.join(
+            request.match_info["conference"], _given(request, "name"), media, _addresses(request), ice=ice == "yes", transport=request.query.get("transport", "RTP/AVP")
+        )
 
     async def leave(request: web.Request) -> Any:
         return conferences.leave(request.match_info["conference"], request.match_info["participant"])
@@ -64,7 +69,7 @@ def add_routes(app: web.Application, conferences: Conferences, error: Callable[.
     router.add_post("/v1/conferences", serve(("name",), create))
     router.add_get(one, serve((), look))
     router.add_delete(one, serve((), end))
-    router.add_post(one + "/participants", serve(("name", "media", "trusted"), join))
+    router.add_post(one + "/participants", serve(("name", "media", "trusted", "ice", "transport"), join))
     router.add_delete(one + "/participants/{participant}", serve((), leave))
     router.add_post(one + "/quality", serve(("sender", "receiver", "quality"), quality))
 

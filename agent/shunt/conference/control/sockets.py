@@ -1,8 +1,8 @@
 """Sockets at the relay addresses of participants, and the way of RTCP through them.
 
-What arrives here is what the data plane leaves to the host: RTCP, and packets before their source is learned. Reports of a
+What arrives here is what the data plane leaves to the host: RTCP, STUN, and packets before their source is learned. Reports of a
 sender go on to all who get its medium, requests (NACK, PLI, FIR) to the one sender they name, and receivers' reports and
-estimates to shunt.conference.control.adaptation; of two participants all RTCP goes on as it is. RTP is dropped. While somebody holds a port, nobody else gets it, and senders get no ICMP errors. Where the
+estimates to shunt.conference.control.adaptation; of two participants all RTCP goes on as it is. Connectivity checks are answered, RTP is dropped. While somebody holds a port, nobody else gets it, and senders get no ICMP errors. Where the
 relay address is not of this host there is nothing to hold, and RTCP is not heard.
 """
 
@@ -13,8 +13,10 @@ import errno
 import logging
 import socket
 import time
+from collections.abc import Callable
 
 from shunt.conference.control.adaptation import OWN_SSRC, Adaptation
+from shunt.conference.control import ice
 from shunt.conference.control.model import KINDS, TOP, Book, Conference, Leg, Participant
 from shunt.conference.feedback import KeyFrames
 from shunt.conference.rtcp import TO_RECEIVERS, Kind, Route, build_pli, classify, to_senders, walk
@@ -33,7 +35,8 @@ class Sockets:
     """RTP and RTCP sockets of all participants."""
 
     def __init__(self, book: Book, adaptation: Adaptation) -> None:
-        self.rtcp_taken = self.rtcp_refused = 0
+        self.counts = {"rtcp_taken": 0, "rtcp_refused": 0, "stun_answered": 0, "stun_refused": 0}
+        self.on_check: Callable[[Conference, Participant, str, Endpoint, bool], None] = lambda conference, participant, kind, source, nominated: None
         self._book, self._adaptation = book, adaptation
         self._open: dict[Endpoint, socket.socket] = {}
         self._elsewhere = False
@@ -88,6 +91,23 @@ class Sockets:
                 continue  # an ICMP error of something sent from here
             if len(data) >= 8 and data[0] >> 6 == 2 and 192 <= data[1] <= 223:
                 self.take(here, Endpoint.of(source[0], source[1]), data)
+            elif ice.is_stun(data):
+                self._check(sock, here, Endpoint.of(source[0], source[1]), data)
+
+    def _check(self, sock: socket.socket, here: Endpoint, source: Endpoint, data: bytes) -> None:
+        """A connectivity check of a participant's peer is answered from where it arrived."""
+        relay = here._replace(port=here.port & ~1)
+        place = self._book.at(relay)
+        found = ice.check(data, source, place[1].ice) if place is not None and place[1].ice is not None else None
+        if place is None or found is None:
+            self.counts["stun_refused"] += 1
+            return
+        self.counts["stun_answered"] += 1
+        try:
+            sock.sendto(found.answer, (source.ip, source.port))
+        except OSError as error:
+            log.debug("STUN to %s: %s", source, error)
+        self.on_check(*place, source, found.nominated and here == relay)
 
     def take(self, here: Endpoint, source: Endpoint, data: bytes) -> None:
         """RTCP that arrived at a relay address. From whoever does not send the leg's media it is not taken."""
@@ -98,7 +118,7 @@ class Sockets:
         conference, sender, kind = place
         leg = sender.legs[kind]
         if leg.latch.learned is None or source.addr != leg.latch.learned.addr:
-            self.rtcp_refused += 1
+            self.counts["rtcp_refused"] += 1
             return
         try:
             kinds = classify(data)
@@ -110,9 +130,9 @@ class Sockets:
                     self._send(other, data)
             else:
                 self._share(conference, sender.name, kind, others, kinds, data)
-            self.rtcp_taken += 1
+            self.counts["rtcp_taken"] += 1
         except MediaError as error:
-            self.rtcp_refused += 1
+            self.counts["rtcp_refused"] += 1
             log.debug("conference %s: RTCP of %s: %s", conference.name, sender.name, error)
 
     def _share(self, conference: Conference, sender: str, kind: str, others: dict[str, Leg], kinds: Kind, data: bytes) -> None:
@@ -133,7 +153,7 @@ class Sockets:
         """To where its RTCP comes from, or by custom ought to (RFC 3550 section 11)."""
         if leg.latch.learned is None:
             return
-        muxed = leg.muxed and leg.rtcp is not None
+        muxed = leg.muxed
         sock = self._open.get(leg.relay if muxed else leg.relay.next_port())
         to = leg.latch.learned if muxed else leg.rtcp or leg.latch.learned.next_port()
         if sock is None or to.port > 65535 or to.addr != leg.latch.learned.addr:

@@ -154,13 +154,13 @@ class Writer:
 
     def _copy(self, key: tuple[int, int], value: CopyTo) -> tuple[Row, Any] | None:
         leg = self.book.of(value.source, value.receiver)
-        if leg is None or leg.latch.learned is None:
+        if leg is None or leg.latch.learned is None or not leg.receives:
             return None
         return (COPY, key), Rewrite(leg.relay, leg.latch.learned)
 
     def _relay(self, source: Source, receiver: str) -> tuple[Row, Any] | None:
         leg, other = self.book.of(source, source.sender), self.book.of(source, receiver)
-        if leg is None or other is None or leg.latch.learned is None or other.latch.learned is None:
+        if leg is None or other is None or leg.latch.learned is None or other.latch.learned is None or not other.receives:
             return None
         entry = RelayEntry(FiveTuple(leg.latch.learned, leg.relay), other.relay, other.latch.learned)
         return (RELAY, entry.key), entry
