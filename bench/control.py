@@ -232,7 +232,7 @@ async def _offloads(lab: Lab, count: int, name: str) -> dict[str, Any]:
                 deadline = time.monotonic() + 5
                 while not (row := await asyncio.to_thread(_offload_times, edge, call.call_id)) and time.monotonic() < deadline:
                     await asyncio.sleep(0.05)
-                first = max(phones.end(call.number)[1] for phones in (caller, callee))
+                first = max(phones.end(call.number).first for phones in (caller, callee))
                 await load.hang_up(call)
                 if row:
                     rows.append({"answer_ms": (row["offloaded"] - row["answered"]) * 1000, "packet_ms": (row["offloaded"] - first) * 1000, "write_ms": row["write_ms"]})

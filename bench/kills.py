@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 for folder in (".", "agent", "softswitch"):
     sys.path.insert(0, str(ROOT / folder))
 
-from tests.lab.load import ControlClient, LoadCall, Phones  # noqa: E402
+from tests.lab.load import ControlClient, LoadCall, Phones, Sent  # noqa: E402
 from tests.lab.processes import Edge, Process, choose  # noqa: E402
 from tests.lab.redis import RedisServer  # noqa: E402
 from tests.lab.sipload import SipLoad  # noqa: E402
@@ -48,7 +48,7 @@ LEFT_BEHIND_S = 75.0  # more than the relay's own time-out: what nobody ended is
 # A process that has just answered has work to do before it does what it did before.
 SETTLING_S = 1.0
 MOST_STORIES = 100
-SHUNNED_S = 6.0  # for which the shipped configurations' SIP server does not ask an agent that did not answer; with the built-in relay there is nobody else to ask
+SHUNNED_S = 3.0  # for which the shipped configurations' SIP server does not ask an agent that did not answer; with the built-in relay there is nobody else to ask
 BUILTIN_TTL_S = 20  # only the time-out ends a call whose delete the SIP server, shunning its one relay, gave to nobody
 STALE_S = 40.0  # for which the entry of a call that ended unseen may still be in: 30 s idle, and the next sweep
 
@@ -62,7 +62,8 @@ class Kill:
     back: float = float("inf")
 
     def covers(self, begin: float, end: float) -> bool:
-        return self.at <= end and begin <= self.back + SETTLING_S
+        """Whether something between begin and end may have met it: what was on its way when the process died died with it."""
+        return self.at - ON_THE_WAY_S <= end and begin <= self.back + SETTLING_S
 
 
 @dataclass
@@ -260,20 +261,18 @@ class Run:
         with contextlib.suppress(LabError, OSError):
             (self.work / f"{call_id}.history.json").write_text(json.dumps(self.edge.get(f"/v1/calls/{call_id}/history"), indent=1))
 
-    def _count(self, call_id: str, sender: str, port: int, ended: tuple[int, float, float], hearer: Phones, ssrc: int) -> None:
-        sent, first, last = ended
-        heard = hearer.heard(ssrc, sent)
+    def _count(self, call_id: str, sender: str, port: int, sent: Sent, hearer: Phones, ssrc: int) -> None:
+        heard = hearer.heard(ssrc, sent.packets)
         account = self.account
         account.streams += 1
-        account.sent += sent
+        account.sent += sent.packets
         account.received += heard.packets
         account.duplicates += heard.duplicates
         account.offloaded += heard.offloaded
         self.overflown = max(self.overflown, heard.overflown)
-        step = (last - first) / max(1, sent - 1)
         for a, b in heard.gaps:
-            begin, end = (first - self._began + (seq - 1) * step for seq in (a, b))
-            account.losses.append(Loss(call_id, sender, a, b, round(begin, 2), round(end, 2), heard.first_offloaded, port, round(first - self._began, 2)))
+            begin, end, first = (round(at - self._began, 3) for at in (sent.at(a), sent.at(b), sent.first))
+            account.losses.append(Loss(call_id, sender, a, b, begin, end, heard.first_offloaded, port, first))
 
     # -- judging ------------------------------------------------------------------------------------
 
@@ -283,7 +282,7 @@ class Run:
             return ""
         carrier = "relay" if self.relay != "builtin" else "agent"
         for kill in reversed(self.kills):
-            if kill.part != carrier or kill.at > loss.end:
+            if kill.part != carrier or kill.at - ON_THE_WAY_S > loss.end:
                 continue
             if kill.covers(loss.begin, loss.end):
                 return f"{kill.part} dead from {kill.at:.1f} to {kill.back:.1f} s, and the stream not yet in the data plane"

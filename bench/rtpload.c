@@ -4,7 +4,8 @@
  *   add ID SRC SPORT DST DPORT SSRC     one packet of 172 bytes RTP every 20 ms from now on
  *   del ID
  *   spray SRC DST FIRST LAST PPS        packets from random ports of SRC to random ports of DST (PPS 0: stop)
- *   end ID                              as del; answers "ended COUNT FIRST LAST": packets sent, and when the first and the last (CLOCK_MONOTONIC)
+ *   end ID                              as del; answers "ended COUNT SEQ:TIME …": packets sent, and when the first one was, each one that was
+ *                                       not 20 ms after the one before it, give or take 2, and the last (CLOCK_MONOTONIC)
  *   hear FIRST LAST                     from now on notes which packets arrive at these ports, by SSRC
  *   heard SSRC COUNT                    answers "heard UNIQUE DUPLICATES OFFLOADED FIRST-OFFLOADED OVERFLOWN A-B …": of the first COUNT packets of a
  *                                       stream so many arrived, so many more than once, so many with a TTL that a router had in hand, from this
@@ -29,9 +30,10 @@
 
 enum { SLOTS = 20, PAYLOAD = 172, SIZE = 28 + PAYLOAD, BATCH = 64, MOST = 1 << 18, FIRST_SSRC = 0x10000, HOST_TTL = 64, MOST_GAPS = 500 };
 
-static const double LATE = 0.002; /* seconds */
+static const double LATE = 0.002, INTERVAL = 0.020; /* seconds */
 
-struct flow { struct flow *next; uint32_t id, count; double first, last; uint8_t packet[SIZE]; };
+struct sent { uint32_t seq; double at; };
+struct flow { struct flow *next; uint32_t id, count; double last; struct sent *marks; unsigned marked, room; uint8_t packet[SIZE]; };
 /* What has arrived of a stream: a bit for each sequence number. */
 struct heard { uint64_t *bits; unsigned words, unique, duplicates, offloaded, first_offloaded; };
 
@@ -85,6 +87,16 @@ static double now(void)
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
+static void mark(struct flow *f, double at)
+{
+	if (f->marked == f->room) {
+		f->room = f->room ? 2 * f->room : 16;
+		f->marks = realloc(f->marks, f->room * sizeof *f->marks);
+		if (!f->marks) { perror("marks"); exit(1); }
+	}
+	f->marks[f->marked++] = (struct sent){ f->count, at };
+}
+
 static void send_slot(unsigned slot)
 {
 	double t = now();
@@ -92,7 +104,7 @@ static void send_slot(unsigned slot)
 	unsigned n = 0;
 	for (struct flow *f = slots[slot]; f; f = f->next) {
 		advance(f->packet);
-		if (!f->count++) f->first = t;
+		if (!f->count++ || t - f->last > INTERVAL + LATE || t - f->last < INTERVAL - LATE) mark(f, t);
 		f->last = t;
 		sent[f->id >= 65536]++; /* flush() sends all or says why not */
 		vectors[n] = (struct iovec){ f->packet, SIZE };
@@ -191,7 +203,7 @@ static void forget(unsigned id)
 	struct flow **at = &slots[id % SLOTS];
 	while (*at && *at != by_id[id]) at = &(*at)->next;
 	if (*at) *at = by_id[id]->next;
-	free(by_id[id]); by_id[id] = NULL; sizes[id % SLOTS]--;
+	free(by_id[id]->marks); free(by_id[id]); by_id[id] = NULL; sizes[id % SLOTS]--;
 }
 
 static void command(char *line)
@@ -206,7 +218,10 @@ static void command(char *line)
 		forget(id);
 	} else if (sscanf(line, "end %u", &id) == 1) {
 		struct flow *f = id < MOST ? by_id[id] : NULL;
-		printf("ended %u %.6f %.6f\n", f ? f->count : 0, f ? f->first : 0, f ? f->last : 0);
+		printf("ended %u", f ? f->count : 0);
+		for (unsigned n = 0; f && n < f->marked; n++) printf(" %u:%.6f", f->marks[n].seq, f->marks[n].at);
+		if (f && f->count > 1) printf(" %u:%.6f", f->count, f->last);
+		printf("\n");
 		fflush(stdout);
 		if (f) forget(id);
 	} else if (sscanf(line, "hear %u %u", &ear_first, &ear_last) == 2) {

@@ -7,6 +7,7 @@ speaks to the agent's control socket itself and has one C program send the packe
 from __future__ import annotations
 
 import asyncio
+import bisect
 import itertools
 import json
 import os
@@ -27,6 +28,7 @@ IPS = {"caller": CALLER_IP, "callee": CALLEE_IP, "nat": NAT_IP}
 # Received packets are counted by port: established calls below, fresh ones above.
 ESTABLISHED_PORTS, FRESH_PORTS = (6000, 15999), (16000, 31999)
 FRESH_IDS = 65536
+PACKET_S = 0.02
 _COUNTERS = """table inet load {{
   counter established {{ }}
   counter fresh {{ }}
@@ -54,6 +56,25 @@ class Heard:
     first_offloaded: int
     overflown: int
     gaps: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What was sent of a stream: how many packets, and when (time.monotonic) those packets whose time is not 20 ms after the one before, and the last."""
+
+    packets: int
+    marks: list[int]
+    times: list[float]
+
+    @property
+    def first(self) -> float:
+        """When the first one left; 0.0 if there was none."""
+        return self.times[0] if self.times else 0.0
+
+    def at(self, seq: int) -> float:
+        """When a packet left, by its number from 1."""
+        mark = bisect.bisect_right(self.marks, seq) - 1
+        return self.times[mark] + (seq - self.marks[mark]) * PACKET_S
 
 
 class Phones:
@@ -90,10 +111,11 @@ class Phones:
         """Note every packet that arrives from now on, stream by stream."""
         self.say(f"hear {ESTABLISHED_PORTS[0]} {FRESH_PORTS[1]}")
 
-    def end(self, number: int) -> tuple[int, float, float]:
-        """End a call's flow: packets that were sent, and when the first and the last of them (time.monotonic)."""
+    def end(self, number: int) -> "Sent":
+        """End a call's flow: what was sent of it, and when."""
         words = self._ask(f"end {number}")
-        return int(words[1]), float(words[2]), float(words[3])
+        marks = [(int(seq), float(at)) for seq, _, at in (word.partition(":") for word in words[2:])]
+        return Sent(int(words[1]), [seq for seq, _ in marks], [at for _, at in marks])
 
     def heard(self, ssrc: int, sent: int) -> "Heard":
         """What arrived of a stream of which so many packets were sent; it is forgotten then."""
