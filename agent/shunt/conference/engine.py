@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-NODE, MGID, PRUNE, CONFERENCE, COPY, RELAY = "$pre.node", "$pre.mgid", "$pre.prune", "conference", "copy", "relay"
+NODE, MGID, PRUNE, CONFERENCE, LAYER, COPY, RELAY = "$pre.node", "$pre.mgid", "$pre.prune", "conference", "layer", "copy", "relay"
 
 
 class EngineFull(Exception):

@@ -19,10 +19,10 @@ from shunt.conference.rtp import MediaError
 from shunt.conference.trees import Numbers
 from shunt.net import Endpoint, FiveTuple
 
-log = logging.getLogger(__name__)
-
 TARGETS = 3
 """Decode targets of a picture with layers: 0 is the lowest frame rate, TARGETS - 1 is everything."""
+log = logging.getLogger(__name__)
+
 _DESCRIPTORS = {Layers.DEPENDENCY_DESCRIPTOR: 1, Layers.FRAME_MARKING: 2, Layers.VP8: 3, Layers.VP9: 4}
 _URIS = {
     "https://aomediacodec.github.io/av1-rtp-spec/#dependency-descriptor-rtp-header-extension": Layers.DEPENDENCY_DESCRIPTOR,
@@ -102,24 +102,28 @@ def read_frame(frame: bytes) -> Packet | None:
 
 @dataclass(slots=True)
 class _Stream:
-    """One stream that has layers. number: of its rows in `layer`; track: 0 while all get everything."""
+    """One stream that has layers. number: of its rows in `layer`; track: 0 while all get everything.
+
+    splices: by receiver; former: those that were found in the data plane, by the receiver's address, and not taken up yet.
+    """
 
     told: Told
     number: int
     rows: dict[int, LayerRow]
     track: int = 0
     table: descriptor.LayerTable = field(default_factory=descriptor.LayerTable)
-    splices: dict[str, int] = field(default_factory=dict)  # by receiver
+    splices: dict[str, int] = field(default_factory=dict)
+    former: dict[Endpoint, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class _Former:
-    """What was found of a stream: to be taken up by whoever sends it now."""
+class Former:
+    """What a data plane was found to keep for a stream: to be taken up by whoever sends it now."""
 
-    number: int
-    track: int
-    rows: dict[int, LayerRow]
-    splices: dict[Endpoint, int]
+    number: int = 0
+    track: int = 0
+    rows: dict[int, LayerRow] = field(default_factory=dict)
+    splices: dict[Endpoint, int] = field(default_factory=dict)
 
 
 class Layering:
@@ -130,22 +134,123 @@ class Layering:
         self._tracks = Numbers("streams with rewritten numbers", 1, limits.tracked + 1)
         self._splices = Numbers("receivers with rewritten numbers", 1, limits.tracked + 1)
         self._streams: dict[Source, _Stream] = {}
-        self._former: dict[tuple[FiveTuple, int], _Former] = {}
+        self._former: dict[tuple[FiveTuple, int], Former] = {}
 
     def room(self) -> int:
         """How many more receivers can have numbers of their own."""
         return min(self._tracks.room(), self._splices.room())
 
-    def stream(self, source: Source, told: Told, flow: FiveTuple, ssrc: int) -> tuple[int, int]:
-        """The number of a stream's rows in `layer`, and its track. Raises EngineFull."""
+    # -- numbers -------------------------------------------------------------------------------------------------
+
+    def stream(self, source: Source, told: Told, flow: FiveTuple, ssrc: int, tracked: bool) -> tuple[int, int]:
+        """The number of a stream's rows in `layer`, and its track (0 until it is to be tracked); 0 and 0 where there is no room, and it goes whole."""
         found = self._streams.get(source)
-        if found is None or found.told != told:
-            former = self._former.pop((flow, ssrc), None)
-            if found is not None:
+        try:
+            if found is None:
+                former = self._former.pop((flow, ssrc), None) or Former()
+                number = former.number or self._numbers.take()
+                found = self._streams[source] = _Stream(told, number, former.rows or _plain(told), former.track, former=former.splices)
+            elif found.told != told:
                 found.told, found.table, found.rows = told, descriptor.LayerTable(), _plain(told)
-            elif former is not None:
-                found = self._streams[source] = _Stream(told, former.number or self._numbers.take(), former.rows or _plain(told), former.track)
-                self._former[flow, ssrc] = former._replace() if False else former  # its splices are asked for one by one
-            else:
-                found = self._streams[source] = _Stream(told, self._numbers.take(), _plain(told))
+            if tracked and not found.track:
+                found.track = self._tracks.take()
+        except EngineFull as full:
+            log.error("%s of %s in %s goes to everybody whole: %s", source.name, source.sender, source.meeting, full)
+            return 0, 0
         return found.number, found.track
+
+    def splice(self, source: Source, receiver: str, there: Endpoint) -> int:
+        """A receiver's splice, of a stream that is tracked; 0 of any other. there: the receiver's address. Raises EngineFull; room() says before whether it will."""
+        stream = self._streams.get(source)
+        if stream is None or not stream.track:
+            return 0
+        if receiver not in stream.splices:
+            stream.splices[receiver] = stream.former.pop(there, 0) or self._splices.take()
+        return stream.splices[receiver]
+
+    def forget(self, meeting: str, sources: Iterable[Source], receivers: Iterable[str]) -> None:
+        """Take back the numbers of a meeting's streams and receivers that are none of these."""
+        sources, receivers = set(sources), set(receivers)
+        for source, stream in [(source, stream) for source, stream in self._streams.items() if source.meeting == meeting]:
+            gone = source not in sources
+            for receiver in [receiver for receiver in stream.splices if gone or receiver not in receivers]:
+                self._splices.give(stream.splices.pop(receiver))
+            if gone:
+                self._numbers.give(stream.number)
+                if stream.track:
+                    self._tracks.give(stream.track)
+                del self._streams[source]
+
+    def remember(self, found: Mapping[tuple[FiveTuple, int], Former]) -> None:
+        """Take note of what a data plane keeps, before anything has a number: of the same streams and receivers it will go on."""
+        self._former = dict(found)
+        _reserve(self._numbers, {former.number for former in found.values()})
+        _reserve(self._tracks, {former.track for former in found.values()})
+        _reserve(self._splices, {splice for former in found.values() for splice in former.splices.values()})
+
+    def give_back(self) -> None:
+        """What was found and nobody has taken up is gone from the data plane."""
+        streams, former = list(self._streams.values()), list(self._former.values())
+        for numbers, used, found in (
+            (self._numbers, {stream.number for stream in streams}, {one.number for one in former}),
+            (self._tracks, {stream.track for stream in streams}, {one.track for one in former}),
+            (
+                self._splices, {splice for stream in streams for splice in stream.splices.values()},
+                {splice for one in former for splice in one.splices.values()} | {splice for stream in streams for splice in stream.former.values()},
+            ),
+        ):  # fmt: skip
+            for number in found - used - {0}:
+                numbers.give(number)
+        for stream in streams:
+            stream.former = {}
+        self._former = {}
+
+    def awaits_structure(self, source: Source) -> bool:
+        """Whether a stream tells its layers by templates of which nothing is known yet."""
+        stream = self._streams.get(source)
+        return stream is not None and stream.told.way is Layers.DEPENDENCY_DESCRIPTOR and not stream.rows
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def rows(self, source: Source) -> dict[tuple[int, int], LayerRow]:
+        """The rows of `layer` that a stream is to have, by key."""
+        stream = self._streams.get(source)
+        return {} if stream is None else {(stream.number, template): row for template, row in stream.rows.items()}
+
+    def see(self, source: Source, payload: bytes) -> bool:
+        """Take an RTP packet of a stream that may carry a template structure; whether rows are others now. Raises MediaError."""
+        stream = self._streams.get(source)
+        if stream is None or stream.told.way is not Layers.DEPENDENCY_DESCRIPTOR:
+            return False
+        element = rtp.find_element(payload, rtp.parse_header(payload), stream.told.extension)
+        structure = descriptor.parse(element).structure if element is not None and descriptor.has_structure(element) else None
+        if structure is None:
+            return False
+        if not descriptor.nested(structure):
+            raise MediaError(f"the decode targets of {source.name} do not contain each other, so it goes to everybody whole")
+        stream.table.see(structure)
+        before, stream.rows = stream.rows, _rows(stream.table, len(structure.targets))
+        return stream.rows != before
+
+
+def _plain(told: Told) -> dict[int, LayerRow]:
+    """Where ids are temporal ids, they are the layers; of templates nothing is known before a structure has come."""
+    if told.way is Layers.DEPENDENCY_DESCRIPTOR:
+        return {}
+    return {temporal: LayerRow(min(temporal, TARGETS - 1), 0) for temporal in range(_TEMPORAL_IDS)}
+
+
+def _rows(table: descriptor.LayerTable, targets: int) -> dict[int, LayerRow]:
+    """The rows of a template table: targets beyond ours are our highest, and ours beyond theirs are their highest."""
+    rows = {}
+    for template, (needed_by, switches) in table.rows.items():
+        lowest = (needed_by & -needed_by).bit_length() - 1 if needed_by else TARGETS - 1
+        ups = sum(1 << target for target in range(TARGETS) if switches >> (targets - 1 if target == TARGETS - 1 else min(target, targets - 1)) & 1)
+        rows[template] = LayerRow(min(lowest, TARGETS - 1), ups)
+    return rows
+
+
+def _reserve(numbers: Numbers, used: set[int]) -> None:
+    for number in reversed([numbers.take() for _ in range(max(used, default=0))]):
+        if number not in used:
+            numbers.give(number)

@@ -19,12 +19,15 @@ from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
 from shunt.bfrt.schema import SchemaError
 from shunt.conference.control.adaptation import Adaptation
 from shunt.conference.control.ice import make_credentials
-from shunt.conference.control.model import KINDS, STREAMS, TARGETS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of
+from shunt.conference.control.layers import TARGETS, Told, read_frame
+from shunt.conference.control.model import HELD_S, KINDS, STREAMS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of, source_name
 from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.sockets import Sockets
 from shunt.conference.control.writer import Broken, Refused, Row, Writer
 from shunt.conference.engine import CONFERENCE, EngineFull, Source
 from shunt.conference.feedback import load_selector
+from shunt.conference.packets import Layers
+from shunt.conference.rtp import MediaError
 from shunt.config.values import SocketAddress
 from shunt.events.bus import CONFERENCE as EVENT, EventBus
 from shunt.learning.latch import LatchPolicy, Verdict
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+_STRUCTURE_S = 2.0
 _LEFT_OUT_S = 5.0  # until a conference for which there was no room is tried again
 _POLL_S = 5.0
 _METER_S, _METER_WEIGHT = 1.0, 0.5
@@ -82,7 +86,8 @@ class Conferences:
         self._spray = SprayGuard()
         self.adaptation = Adaptation(self, load_selector(settings.selector), clock)
         self._events = events
-        self._meters: dict[tuple[str, str, str], _Meter] = {}
+        self._meters: dict[tuple[str, ...], _Meter] = {}  # by conference, sender, medium and, where it has some, layer
+        self._holds: dict[tuple[str, str, str], asyncio.TimerHandle] = {}
         self._sockets = Sockets(self.book, self.adaptation)
         self._sockets.on_check = self._checked
         self._focus: Focus | None = None
@@ -100,6 +105,7 @@ class Conferences:
         """Hear of the data plane's notices and comings; those of calls go on to whom they went before."""
         self._table, self._writer = table, Writer(table, self.book)
         went_up, learned = table.on_up, table.on_learn
+        table.on_packet = self.packet
 
         def up() -> None:
             went_up()
@@ -213,6 +219,7 @@ class Conferences:
             await self._writer.bring(conference.meeting())
             conference.problem = ""
             self._want_pictures(conference)
+            self._want_layers(conference)
         except (EngineFull, Refused) as error:
             self._no_room(name, str(error))
 
@@ -230,6 +237,20 @@ class Conferences:
         self._flows[conference.name] = flows
         if conference.name not in self.book.conferences:
             del self._flows[conference.name]
+
+    def _want_layers(self, conference: Conference) -> None:
+        """Somebody is to get less of streams that have not told their layers: a key frame does, and is asked for until it has come."""
+        assert self._writer is not None
+        waiting = {
+            source for source, receiver, _ in self._writer.rows_of(conference.name)
+            if conference.targets.get((source.sender, receiver or ""), TARGETS - 1) < TARGETS - 1 and self._writer.layering.awaits_structure(source)
+        }
+        for source in waiting:
+            leg = self.book.of(source, source.sender)
+            if leg is not None:
+                self._sockets.want_key_frame(leg)
+        if waiting:
+            self._later(_STRUCTURE_S, conference.name)
 
     def _no_room(self, name: str, reason: str) -> None:
         conference = self.book.conferences.get(name)
@@ -280,6 +301,22 @@ class Conferences:
         elif latch.learned != before:
             leg.ssrcs = [notice.ssrc] if latch.learned is not None else []
             self._moved(conference, participant, kind)
+
+    def packet(self, frame: bytes) -> None:
+        """A packet that the data plane has copied here, because it may say which layers its stream has."""
+        found = read_frame(frame)
+        place = self.book.at(found.flow.dst) if found is not None else None
+        if found is None or place is None or self._writer is None:
+            return
+        conference, participant, kind = place
+        if participant.legs[kind].latch.learned != found.flow.src:
+            return
+        source = Source(conference.name, participant.name, source_name(kind, found.ssrc))
+        try:
+            if self._writer.layering.see(source, found.payload):
+                self._touch(conference.name)
+        except MediaError as error:
+            log.warning("conference %s: layers of %s's %s: %s", conference.name, participant.name, kind, error)
 
     def _checked(self, conference: Conference, participant: Participant, kind: str, source: Endpoint, nominated: bool) -> None:
         """A check with a participant's credentials has come: a sign of life, and with a nomination the word on where its media comes from."""
@@ -405,15 +442,16 @@ class Conferences:
             self._meters = {place: meter for place, meter in self._meters.items() if place[0] in names}
             if not names or self._writer is None or self.problem:
                 continue
-            rows: dict[Row, tuple[str, str, str]] = {
+            rows: dict[Row, tuple[str, ...]] = {
                 row: (name, source.sender, kind_of(source.name)[0]) for name in names for source, _, row in self._writer.rows_of(name) if row[0] == CONFERENCE
             }
+            rows |= {row: (name, source.sender, kind_of(source.name)[0], str(layer)) for name in names for source, layer, row in self._writer.layers_of(name)}
             try:
                 counted = await self._writer.octets(list(rows))
             except _FAILURES as error:
                 log.debug("rates of conferences: %s", error)
                 continue
-            sums: dict[tuple[str, str, str], dict[Row, int]] = {}
+            sums: dict[tuple[str, ...], dict[Row, int]] = {}
             for row, octets in counted.items():
                 sums.setdefault(rows[row], {})[row] = octets
             for place, octets in sums.items():
@@ -422,7 +460,13 @@ class Conferences:
     def rates(self, conference: str, sender: str, kind: str) -> tuple[float, ...]:
         """bit/s of each decode target of a sender's medium, lowest first; empty where they have not been measured yet."""
         meter = self._meters.get((conference, sender, kind))
-        return () if meter is None or meter.rate is None else (meter.rate,)
+        if meter is None or meter.rate is None:
+            return ()
+        layers = [self._meters.get((conference, sender, kind, str(layer))) for layer in range(TARGETS)]
+        rates = [layer.rate if layer is not None and layer.rate is not None else 0.0 for layer in layers]
+        # What no row says is a layer goes to everybody.
+        total = max(meter.rate, sum(rates))
+        return tuple(total - sum(rates[target + 1 :]) for target in range(TARGETS)) if any(rates[1:]) else (total,)
 
     def target(self, conference: str, sender: str, receiver: str) -> int | None:
         """The decode target that a receiver is limited to; None: it gets all."""
@@ -430,8 +474,11 @@ class Conferences:
         return None if found is None else found.targets.get((sender, receiver))
 
     def needs_key_frame(self, conference: str, sender: str, kind: str) -> bool:
-        """Whether a receiver can take up higher layers of this medium with a key frame only."""
-        return True
+        """Whether a receiver can take up higher layers of this medium with a key frame only: a dependency descriptor tells where else."""
+        found = self.book.conferences.get(conference)
+        one = found.participants.get(sender) if found is not None else None
+        told = one.legs[kind].layers if one is not None and kind in one.legs else None
+        return told is None or told.way is not Layers.DEPENDENCY_DESCRIPTOR
 
     def want_key_frame(self, conference: str, sender: str, kind: str) -> None:
         """Ask a sender for a key frame, at most every half second."""
@@ -454,12 +501,12 @@ class Conferences:
         """Raises ConferenceError."""
         return self._view(self.book.create(name), {})
 
-    def join(self, name: str, participant: str, kinds: list[str], trusted: list[bytes], *, ice: bool = False, transport: str = "RTP/AVP") -> dict[str, Any]:
+    def join(self, name: str, participant: str, kinds: list[str], trusted: list[bytes], *, ice: bool = False, transport: str = "RTP/AVP", layers: Mapping[str, Told] | None = None) -> dict[str, Any]:
         """Give a participant its relay addresses. trusted: packed addresses that somebody vouches for; ice: it finds its way by ICE,
-        and the answer has our credentials; transport: of its media, as in SDP. Raises ConferenceError."""
+        and the answer has our credentials; transport: of its media, as in SDP; layers: how they tell them. Raises ConferenceError."""
         if self.problem:
             raise ConferenceError(503, self.problem)
-        made = self.book.join(name, participant, kinds, trusted, self.clock(), ice=make_credentials() if ice else None, transport=transport)
+        made = self.book.join(name, participant, kinds, trusted, self.clock(), ice=make_credentials() if ice else None, transport=transport, layers=layers)
         self._sockets.open(made)
         self.tell(name, "joined", participant=participant, media=list(made.legs))
         log.info("conference %s: %s joins at %s", name, participant, ", ".join(f"{kind} {leg.relay}" for kind, leg in made.legs.items()))
@@ -526,7 +573,20 @@ class Conferences:
         if conference.participant(sender).srtp:
             raise ConferenceError(409, f"{sender}'s pictures go on whole: {conference.participant(sender).srtp}")
         if conference.targets.get((sender, receiver), TARGETS - 1) != target:
+            if self._writer is not None and (sender, receiver) not in conference.targets and self._writer.layering.room() < 2 * STREAMS:
+                raise ConferenceError(409, "as many streams and receivers have numbers rewritten as can have")
             self.book.set_target(name, sender, receiver, target)
+            if (sender, receiver) in conference.held:
+                key = (name, sender, receiver)
+                if (before := self._holds.pop(key, None)) is not None:
+                    before.cancel()
+                self._holds[key] = asyncio.get_running_loop().call_later(HELD_S, self._let_go, conference, *key)
+            self._touch(name)
+
+    def _let_go(self, conference: Conference, name: str, sender: str, receiver: str) -> None:
+        """The receiver's numbers have changed over to fewer layers: it may leave the trees of the others."""
+        del self._holds[name, sender, receiver]
+        if conference.held.pop((sender, receiver), None) is not None:
             self._touch(name)
 
     def list(self) -> list[dict[str, Any]]:
@@ -592,7 +652,7 @@ class Conferences:
             "media": [
                 {
                     "medium": kind, "relay": str(leg.relay), "source": str(leg.latch.learned) if leg.latch.learned is not None else None, "contested": leg.latch.contested,
-                    "direction": _DIRECTIONS[leg.sends, leg.receives],
+                    "direction": _DIRECTIONS[leg.sends, leg.receives], "layers": str(leg.layers) if leg.layers is not None else None,
                     "ssrcs": leg.ssrcs, "packets": sent.get(kind, 0), "strays": leg.strays,
                 } for kind, leg in one.legs.items()
             ],

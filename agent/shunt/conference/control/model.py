@@ -12,12 +12,13 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shunt.conference.control.ice import Credentials
+from shunt.conference.control.layers import TARGETS, Told
 from shunt.conference.engine import Source
 from shunt.conference.packets import why_not_adapted
 from shunt.conference.trees import Meeting
@@ -30,8 +31,11 @@ log = logging.getLogger(__name__)
 KINDS = ("audio", "video", "screen")
 """Media. A quality is the name of the highest of them that a receiver gets of a sender."""
 TOP = len(KINDS) - 1
-TARGETS = 3
-"""Decode targets of a picture with layers: 0 is the lowest frame rate, TARGETS - 1 is everything."""
+FIRST_TREE = {"audio": 0, "video": 1, "screen": 1 + TARGETS}
+"""Where in a set of trees a medium's begin: audio has one, pictures have one for each decode target."""
+TREES = 1 + 2 * TARGETS
+HELD_S = 1.0
+"""How long who gets less stays in the trees of what it got: until its numbers have changed over, with a packet that begins a frame."""
 TRANSPORTS = ("RTP/AVP", "RTP/AVPF", "RTP/SAVP", "RTP/SAVPF")
 NO_KEYS = "each DTLS association has keys of its own, and nobody ends it here: receivers could not read what is sent to them"
 EVENTS = 100  # that are kept of each conference
@@ -62,6 +66,7 @@ class Leg:
     muxed: bool = False  # RTCP comes to the RTP port (RFC 5761)
     sends: bool = True  # what signalling says: not on hold
     receives: bool = True
+    layers: Told | None = None
     packets: int = 0  # when the counters were last read
 
 
@@ -97,7 +102,7 @@ class Conference:
 
     qualities: (sender, receiver) -> level in KINDS, where it is not all of them. targets: the decode target of each (sender,
     receiver) that has ever had one; it stays when it is everything again, because numbers that were rewritten once are
-    rewritten to the end. formats: what those who dial in have to
+    rewritten to the end. held: targets that were higher until just now (HELD_S). formats: what those who dial in have to
     send of each medium, [payload type, rtpmap, fmtp]. happened: the last events, oldest first.
     """
 
@@ -105,6 +110,7 @@ class Conference:
     participants: dict[str, Participant] = field(default_factory=dict)
     qualities: dict[tuple[str, str], int] = field(default_factory=dict)
     targets: dict[tuple[str, str], int] = field(default_factory=dict)
+    held: dict[tuple[str, str], int] = field(default_factory=dict, compare=False)
     formats: dict[str, list[str]] = field(default_factory=dict)
     problem: str = ""
     happened: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS), compare=False)
@@ -119,16 +125,33 @@ class Conference:
     def meeting(self) -> Meeting:
         """What trees are laid out for: those who have been heard, with the streams that they send."""
         here = [one for one in self.participants.values() if one.present]
-        planned, highest = [], {}
+        planned: list[Planned] = []
+        sent: dict[str, frozenset[int]] = {}
         for one in here:
-            sources = tuple((source_name(kind, ssrc), kind != KINDS[0]) for kind, leg in one.legs.items() if leg.latch.learned is not None for ssrc in leg.ssrcs)
-            highest[one.name] = max((KINDS.index(kind_of(name)[0]) for name, _ in sources), default=0)
-            planned.append(Planned(one.name, PORT, sources))
+            legs = {kind: leg for kind, leg in one.legs.items() if leg.latch.learned is not None and leg.ssrcs}
+            planned.append(Planned(one.name, PORT, tuple((source_name(kind, ssrc), kind != KINDS[0]) for kind, leg in legs.items() for ssrc in leg.ssrcs)))
+            sent[one.name] = frozenset(FIRST_TREE[kind] + layer for kind, leg in legs.items() for layer in range(TARGETS if leg.layers else 1))
         # A limit that holds nothing back needs no trees.
-        targets = {pair: level for pair, level in self.qualities.items() if pair[1] in highest and level < highest.get(pair[0], 0)}
+        targets: dict[tuple[str, str], int | frozenset[int]] = {}
+        for pair in {**self.qualities, **self.targets}:
+            wanted = self._trees(pair)
+            if pair[0] in sent and pair[1] in sent and not sent[pair[0]] <= wanted:
+                targets[pair] = wanted
         # A relay entry takes a port's STUN and RTCP along, to where they may not be understood.
         relayed = not any(one.ice for one in here) and len({leg.muxed for one in here for leg in one.legs.values()}) <= 1
-        return Meeting(self.name, tuple(planned), targets, relayed)
+        # Nor does it rewrite numbers.
+        relayed = relayed and not any(self.tracked(one.name) for one in here)
+        return Meeting(self.name, tuple(planned), targets, relayed, sent if targets else {})
+
+    def _trees(self, pair: tuple[str, str]) -> frozenset[int]:
+        """The trees of its senders that a receiver is in."""
+        target = max(self.targets.get(pair, TARGETS - 1), self.held.get(pair, 0))
+        pictures = KINDS[1 : self.qualities.get(pair, TOP) + 1]
+        return frozenset((FIRST_TREE[KINDS[0]], *(FIRST_TREE[kind] + layer for kind in pictures for layer in range(target + 1))))
+
+    def tracked(self, sender: str) -> bool:
+        """Whether numbers of a sender's pictures are rewritten for anybody."""
+        return any(pair[0] == sender for pair in self.targets) and any(leg.layers for leg in self.participants[sender].legs.values())
 
     def leg(self, participant: str, source: str) -> Leg | None:
         """The leg of a participant on which it sends, or gets, streams such as `source`."""
@@ -224,9 +247,11 @@ class Book:
         return made
 
     def join(
-        self, name: str, participant: str, kinds: Iterable[str], trusted: Iterable[bytes], now: float, *, ice: Credentials | None = None, transport: str = "RTP/AVP"
-    ) -> Participant:
-        """Room for one more. trusted: packed addresses that somebody vouches for; transport: as in SDP. Raises ConferenceError with nothing changed."""
+        self, name: str, participant: str, kinds: Iterable[str], trusted: Iterable[bytes], now: float, *, ice: Credentials | None = None, transport: str = "RTP/AVP",
+        layers: Mapping[str, Told] | None = None,
+    ) -> Participant:  # fmt: skip
+        """Room for one more. trusted: packed addresses that somebody vouches for; transport: as in SDP; layers: how its media tell
+        them. Raises ConferenceError with nothing changed."""
         conference = self.get(name)
         _check_name("participant", participant)
         if participant in conference.participants:
@@ -237,16 +262,21 @@ class Book:
             raise ConferenceError(400, f"medium {unknown[0]!r} is none of {', '.join(KINDS)}" if unknown else "no medium is given")
         if transport.upper() not in TRANSPORTS:
             raise ConferenceError(400, f"transport {transport!r}: {NO_KEYS if 'SAVP' in transport.upper() else 'is none of ' + ', '.join(TRANSPORTS)}")
+        layers, srtp = layers or {}, why_not_adapted(transport) or ""
+        if srtp and layers:
+            raise ConferenceError(400, srtp)
+        if missing := [kind for kind in layers if kind not in wanted or kind == KINDS[0]]:
+            raise ConferenceError(400, f"layers of {missing[0]!r}: it is no picture that {participant} takes part with")
         trusted = list(trusted)
         legs: dict[str, Leg] = {}
         try:
             for kind in sorted(wanted, key=KINDS.index):
-                legs[kind] = Leg(Endpoint(self.address, self._ports.take()), Latch(self.policy, trusted))
+                legs[kind] = Leg(Endpoint(self.address, self._ports.take()), Latch(self.policy, trusted), layers=layers.get(kind))
         except ConferenceError:
             for leg in legs.values():
                 self._ports.give(leg.relay.port)
             raise
-        made = conference.participants[participant] = Participant(participant, legs, now, ice=ice, srtp=why_not_adapted(transport) or "")
+        made = conference.participants[participant] = Participant(participant, legs, now, ice=ice, srtp=srtp)
         for kind, leg in legs.items():
             self._at[leg.relay] = conference, made, kind
         self.keep(conference)
@@ -259,6 +289,7 @@ class Book:
         del conference.participants[participant]
         conference.qualities = {pair: level for pair, level in conference.qualities.items() if participant not in pair}
         conference.targets = {pair: target for pair, target in conference.targets.items() if participant not in pair}
+        conference.held = {pair: target for pair, target in conference.held.items() if participant not in pair}
         for leg in gone.legs.values():
             del self._at[leg.relay]
             self._ports.give(leg.relay.port)
@@ -293,6 +324,9 @@ class Book:
         if not 0 <= target < TARGETS:
             raise ConferenceError(400, f"decode target {target} is not in 0..{TARGETS - 1}")
         if target < TARGETS - 1 or (sender, receiver) in conference.targets:
+            before = max(conference.targets.get((sender, receiver), TARGETS - 1), conference.held.get((sender, receiver), 0))
+            if before > target:
+                conference.held[sender, receiver] = before
             conference.targets[sender, receiver] = target
             self.keep(conference)
         return conference
@@ -315,7 +349,7 @@ class Book:
                         kind: {
                             "port": leg.relay.port, "trusted": sorted(addr.hex() for addr in leg.latch.trusted),
                             "learned": str(leg.latch.learned) if leg.latch.learned is not None else None, "ssrcs": leg.ssrcs,
-                            "muxed": leg.muxed, "sends": leg.sends, "receives": leg.receives,
+                            "muxed": leg.muxed, "sends": leg.sends, "receives": leg.receives, "layers": str(leg.layers) if leg.layers else None,
                         } for kind, leg in one.legs.items()
                     },
                 } for one in conference.participants.values()
@@ -364,7 +398,8 @@ class Book:
                     if given["learned"] is not None:
                         latch.take(Endpoint.parse(given["learned"]), ssrcs[-1] if ssrcs else 0, 0)
                     directions = {name: bool(given[name]) for name in ("muxed", "sends", "receives") if name in given}
-                    legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs, **directions)
+                    told = Told.parse(given["layers"]) if given.get("layers") else None
+                    legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs, layers=told, **directions)
                 conference.participants[item["name"]] = Participant(
                     item["name"], legs, now, str(item["call_id"]), Credentials(*map(str, item["ice"])) if item.get("ice") else None, str(item.get("srtp", ""))
                 )

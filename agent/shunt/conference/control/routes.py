@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from shunt.api.drain import COMMAND_HEADER
+from shunt.conference.control.layers import Told
 from shunt.conference.control.manager import Conferences
 from shunt.conference.control.model import ConferenceError
 
@@ -55,8 +56,9 @@ def add_routes(app: web.Application, conferences: Conferences, error: Callable[.
         if ice not in ("yes", "no"):
             raise ConferenceError(400, f"ice: {ice!r} is neither yes nor no")
         return conferences.join(
-            request.match_info["conference"], _given(request, "name"), media, _addresses(request), ice=ice == "yes", transport=request.query.get("transport", "RTP/AVP")
-        )
+            request.match_info["conference"], _given(request, "name"), media, _addresses(request), ice=ice == "yes", transport=request.query.get("transport", "RTP/AVP"),
+            layers=_layers(request),
+        )  # fmt: skip
 
     async def leave(request: web.Request) -> Any:
         return conferences.leave(request.match_info["conference"], request.match_info["participant"])
@@ -64,14 +66,23 @@ def add_routes(app: web.Application, conferences: Conferences, error: Callable[.
     async def quality(request: web.Request) -> Any:
         return conferences.set_quality(request.match_info["conference"], _given(request, "sender"), _given(request, "receiver"), _given(request, "quality"))
 
+    async def target(request: web.Request) -> Any:
+        wanted = _given(request, "target")
+        if not wanted.isdecimal():
+            raise ConferenceError(400, f"target: {wanted!r} is no number")
+        name = request.match_info["conference"]
+        conferences.set_target(name, _given(request, "sender"), _given(request, "receiver"), int(wanted))
+        return await conferences.look(name)
+
     router, one = app.router, "/v1/conferences/{conference}"
     router.add_get("/v1/conferences", serve((), everything))
     router.add_post("/v1/conferences", serve(("name",), create))
     router.add_get(one, serve((), look))
     router.add_delete(one, serve((), end))
-    router.add_post(one + "/participants", serve(("name", "media", "trusted", "ice", "transport"), join))
+    router.add_post(one + "/participants", serve(("name", "media", "trusted", "ice", "transport", "layers"), join))
     router.add_delete(one + "/participants/{participant}", serve((), leave))
     router.add_post(one + "/quality", serve(("sender", "receiver", "quality"), quality))
+    router.add_post(one + "/target", serve(("sender", "receiver", "target"), target))
 
 
 def _given(request: web.Request, name: str) -> str:
@@ -79,6 +90,18 @@ def _given(request: web.Request, name: str) -> str:
     if not value:
         raise ConferenceError(400, f"{name}: is missing")
     return value
+
+
+def _layers(request: web.Request) -> dict[str, Told]:
+    """How media tell their layers: "video=dependency-descriptor:12,screen=vp8"."""
+    found = {}
+    for part in filter(None, request.query.get("layers", "").split(",")):
+        kind, _, told = part.partition("=")
+        try:
+            found[kind] = Told.parse(told)
+        except ValueError as error:
+            raise ConferenceError(400, str(error)) from None
+    return found
 
 
 def _addresses(request: web.Request) -> list[bytes]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt.schema import Field, Schema, SchemaError, Table
-from shunt.conference.engine import CONFERENCE, COPY, MGID, NODE, PRUNE, Member, Node
+from shunt.bfrt.schema import Action, Field, Schema, SchemaError, Table
+from shunt.conference.control.layers import LayerRow
+from shunt.conference.engine import CONFERENCE, COPY, LAYER, MGID, NODE, PRUNE, Member, Node
 from shunt.net import Endpoint, FiveTuple
 
 
@@ -26,6 +27,11 @@ class Tree(NamedTuple):
     rid: int
     l2_xid: int
     stream: int
+    trees: int = 1
+    layers: int = 0
+    extension: int = 0
+    descriptor: int = 0
+    track: int = 0
 
 
 class Rewrite(NamedTuple):
@@ -33,6 +39,8 @@ class Rewrite(NamedTuple):
 
     src: Endpoint
     dst: Endpoint
+    target: int = 0
+    splice: int = 0
 
 
 class Found(NamedTuple):
@@ -55,8 +63,18 @@ class Rows:
         self._conference = {size: tables[name] for size, name in ((4, "conference"), (16, "conference6"))}
         self._copy, self._mgid, self._node, self._prune = tables["copy"], tables[MGID], tables[NODE], tables[PRUNE]
         self._rewrite = {4: self._copy.actions["copy_to"], 16: self._copy.actions["copy_to_v6"]}
+        self._layer = tables.find("layer")
         self._names = {table.id: CONFERENCE for table in self._conference.values()} | {self._copy.id: COPY, self._mgid.id: MGID, self._node.id: NODE}
         self._tables = {table.id: table for table in (*self._conference.values(), self._copy, self._mgid, self._node, self._prune)}
+        if self._layer is not None:
+            self._names[self._layer.id], self._tables[self._layer.id] = LAYER, self._layer
+
+    @property
+    def adapts(self) -> bool:
+        """Whether layers can be left out, and the numbers of what is left be rewritten."""
+        if self._layer is None or self._layer.actions["set_layer"].fields.find("switches") is None:
+            return False
+        return all(_replicate(table).fields.find("track") is not None for table in self._conference.values()) and all(action.fields.find("splice") is not None for action in self._rewrite.values())
 
     def entity(self, name: str, key: Any, value: Any = None) -> pb.Entity:
         """One row; without a value only its key. Raises ValueError for what the target has no row for."""
@@ -66,6 +84,10 @@ class Rows:
             flow, ssrc = key
             table = self._conference[len(flow.dst.addr)]
             keys = {"src_addr": flow.src.addr, "dst_addr": flow.dst.addr, "src_port": flow.src.port, "dst_port": flow.dst.port, "ssrc": ssrc}
+        elif name == LAYER:
+            if self._layer is None:
+                raise ValueError("the data plane knows no layers")
+            table, keys = self._layer, {"layers": key[0], "template": key[1]}
         else:
             table = {COPY: self._copy, MGID: self._mgid, NODE: self._node, PRUNE: self._prune}[name]
             keys = {"stream": key[0], "rid": key[1]} if name == COPY else {next(iter(table.key)).name: key}
@@ -80,18 +102,20 @@ class Rows:
 
     def _put(self, name: str, table: Table, data: pb.TableData, value: Any) -> None:
         if name == CONFERENCE:
-            action = next(action for action in table.actions if not action.default_only)
+            action = _replicate(table)
             data.action_id = action.id
-            for part, number in zip(value._fields, value):
-                _stream(data, action.fields[part], number)
-            _stream(data, action.fields["to_agent"], 0)
+            _parts(data, action, {**value._asdict(), "to_agent": 0})
+        elif name == LAYER:
+            action = table.actions["set_layer"]
+            data.action_id = action.id
+            _parts(data, action, value._asdict())
         elif name == COPY:
             if len(value.src.addr) != len(value.dst.addr):
                 raise ValueError(f"{value.dst} is not of the IP version of {value.src}")
             action = self._rewrite[len(value.dst.addr)]
             data.action_id = action.id
-            for part, given in (("src_addr", value.src.addr), ("dst_addr", value.dst.addr), ("src_port", value.src.port), ("dst_port", value.dst.port), ("nexthop", 0)):
-                _stream(data, action.fields[part], given)
+            addresses = {"src_addr": value.src.addr, "dst_addr": value.dst.addr, "src_port": value.src.port, "dst_port": value.dst.port}
+            _parts(data, action, {**addresses, "nexthop": 0, "target": value.target, "splice": value.splice, "cadence": 0})
         elif name == MGID:
             _array(data, table.data["$MULTICAST_NODE_ID"], [member.node for member in value])
             _array(data, table.data["$MULTICAST_NODE_L1_XID_VALID"], [member.xid_valid for member in value])
@@ -130,15 +154,32 @@ def _row(name: str, table: Table, keys: dict[int, bytes], data: dict[str, Any]) 
     if name == CONFERENCE:
         part = {short: keys[table.key[short].id] for short in ("src_addr", "dst_addr", "src_port", "dst_port", "ssrc")}
         flow = FiveTuple(Endpoint(part["src_addr"], _number(part["src_port"])), Endpoint(part["dst_addr"], _number(part["dst_port"])))
-        return StreamKey(flow, _number(part["ssrc"])), Tree(*(_number(data[short]) for short in Tree._fields))
+        return StreamKey(flow, _number(part["ssrc"])), Tree(*(_number(data.get(short, b"")) for short in Tree._fields))
+    if name == LAYER:
+        return (_number(keys[table.key["layers"].id]), _number(keys[table.key["template"].id])), LayerRow(*(_number(data.get(short, b"")) for short in LayerRow._fields))
     if name == COPY:
         key = _number(keys[table.key["stream"].id]), _number(keys[table.key["rid"].id])
-        return key, Rewrite(Endpoint(data["src_addr"], _number(data["src_port"])), Endpoint(data["dst_addr"], _number(data["dst_port"])))
+        src, dst = Endpoint(data["src_addr"], _number(data["src_port"])), Endpoint(data["dst_addr"], _number(data["dst_port"]))
+        return key, Rewrite(src, dst, *(_number(data.get(short, b"")) for short in Rewrite._fields[2:]))
     (value,) = keys.values()
     if name == MGID:
         arrays = (data.get(f"$MULTICAST_NODE_{part}", []) for part in ("ID", "L1_XID_VALID", "L1_XID"))
         return _number(value), tuple(Member(node, bool(valid), xid) for node, valid, xid in zip(*arrays))
     return _number(value), Node(_number(data["$MULTICAST_RID"]), tuple(data.get("$DEV_PORT", [])))
+
+
+def _replicate(table: Table) -> Action:
+    return next(action for action in table.actions if not action.default_only)
+
+
+def _parts(data: pb.TableData, action: Action, parts: dict[str, int | bytes]) -> None:
+    """The parameters of an action, those that the target has. Raises ValueError for one that says something and that it has not."""
+    for name, value in parts.items():
+        field = action.fields.find(name)
+        if field is not None:
+            _stream(data, field, value)
+        elif value and (name, value) != ("trees", 1):
+            raise ValueError(f"{action.name} has no {name}, which would be {value}")
 
 
 def _number(value: bytes) -> int:

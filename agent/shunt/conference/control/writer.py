@@ -18,9 +18,10 @@ from typing import Any
 from shunt.bfrt import client as bfrt
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
-from shunt.conference.control.model import KINDS, Book, kind_of
+from shunt.conference.control.layers import TARGETS, Former, Layering
+from shunt.conference.control.model import FIRST_TREE, TREES, Book, kind_of
 from shunt.conference.control.rows import Found, Rewrite, Rows, StreamKey, Tree
-from shunt.conference.engine import CONFERENCE, COPY, MGID, NODE, PRUNE, RELAY, CopyTo, EngineFull, Replicate, Source
+from shunt.conference.engine import CONFERENCE, COPY, LAYER, MGID, NODE, PRUNE, RELAY, CopyTo, EngineFull, Replicate, Source
 from shunt.conference.migration import Abandoned, Action, Allocator, Write
 from shunt.conference.trees import Meeting, Slot
 from shunt.net import FiveTuple
@@ -34,7 +35,7 @@ DRAIN_S = 0.02
 _TIMEOUT = 5.0
 _READ_ALL = 60.0
 _READ_KEYS = 500
-_ORDER = (RELAY, CONFERENCE, COPY, MGID, NODE)  # in which rows that nobody wants go
+_ORDER = (RELAY, CONFERENCE, COPY, LAYER, MGID, NODE)  # in which rows that nobody wants go
 _RETRIES = 5
 
 Row = tuple[str, Any]
@@ -53,13 +54,15 @@ class Writer:
 
     def __init__(self, table: RelayTable, book: Book) -> None:
         self.book = book
-        self.allocator = Allocator(qualities=len(KINDS))
+        self.allocator = Allocator(qualities=TREES)
+        self.layering = Layering()
         self.inside: dict[Row, Any] = {}
         self.writes = 0
         self._table = table
         self._rows: Rows | None = None
         self._plan: dict[Row, Any] = {}
         self._placed: dict[Row, Row] = {}  # where a row of the plan went
+        self._layer_rows: dict[str, set[Row]] = {}  # by conference
         self._owners: dict[Row, set[Row]] = {}  # rows of the plan that want this row: streams of one source share a relay entry
 
     # -- changes -----------------------------------------------------------------------------------------------
@@ -72,10 +75,15 @@ class Writer:
         placement = self.allocator.placements.get(meeting.name)
         if placement is not None:
             try:
-                for row in [*((COPY, key) for key in placement.copies), *((CONFERENCE, key) for key in placement.conference), *((RELAY, key) for key in placement.relay)]:
+                # A stream is tracked before its receivers' numbers go by that.
+                for row in [*((CONFERENCE, key) for key in placement.conference), *((COPY, key) for key in placement.copies), *((RELAY, key) for key in placement.relay)]:
                     await self._settle(row)
             except Refused as error:
                 raise Broken(f"conference {meeting.name}: {error}") from None
+        try:
+            await self._settle_layers(meeting.name)
+        except Refused as error:
+            raise Broken(f"conference {meeting.name}: {error}") from None
 
     async def _change(self, meeting: Meeting) -> None:
         change = self.allocator.change(meeting)
@@ -117,6 +125,9 @@ class Writer:
         if wanted is not None:
             here, value = wanted
             if self.inside.get(here) != value:
+                if here[0] == COPY and value.splice and here in self.inside and self.inside[here].splice != value.splice:
+                    # Until now it got everything: the change is to happen where a frame begins.
+                    await self._put(here, value._replace(target=TARGETS - 1))
                 await self._put(here, value)
             self._owners.setdefault(here, set()).add(row)
             self._placed[row] = here
@@ -148,15 +159,48 @@ class Writer:
         if leg is None or leg.latch.learned is None:
             return None
         kind, ssrc = kind_of(source.name)
-        # Each medium is a layer: the tree of "up to video" has those who get video.
-        mgid = value.mgid + min(KINDS.index(kind), value.trees - 1)
-        return (CONFERENCE, StreamKey(FiveTuple(leg.latch.learned, leg.relay), ssrc)), Tree(mgid, value.l1_xid, value.rid, value.l2_xid, value.stream)
+        flow = FiveTuple(leg.latch.learned, leg.relay)
+        tree = Tree(value.mgid + (FIRST_TREE[kind] if value.trees > 1 else 0), *value[2:])
+        if leg.layers is not None and self._rows is not None and self._rows.adapts:
+            tracked = self.book.conferences[source.meeting].tracked(source.sender)
+            layers, track = self.layering.stream(source, leg.layers, flow, ssrc, tracked)
+            trees = TARGETS if value.trees > 1 else 1
+            if layers:
+                tree = tree._replace(trees=trees, layers=layers, extension=leg.layers.extension, descriptor=leg.layers.descriptor, track=track)
+        return (CONFERENCE, StreamKey(flow, ssrc)), tree
 
     def _copy(self, key: tuple[int, int], value: CopyTo) -> tuple[Row, Any] | None:
         leg = self.book.of(value.source, value.receiver)
         if leg is None or leg.latch.learned is None or not leg.receives:
             return None
-        return (COPY, key), Rewrite(leg.relay, leg.latch.learned)
+        target = self.book.conferences[value.source.meeting].targets.get((value.source.sender, value.receiver))
+        splice = self.layering.splice(value.source, value.receiver, leg.latch.learned) if target is not None else 0
+        return (COPY, key), Rewrite(leg.relay, leg.latch.learned, target if splice and target is not None else 0, splice)
+
+    def layers_of(self, name: str) -> Iterator[tuple[Source, int, Row]]:
+        """Rows of `layer` that are in for a conference: (stream, layer, row)."""
+        placement = self.allocator.placements.get(name)
+        for source in placement.conference if placement is not None else ():
+            for key, row in self.layering.rows(source).items():
+                if (LAYER, key) in self.inside:
+                    yield source, row.layer, (LAYER, key)
+
+    async def _settle_layers(self, name: str) -> None:
+        """Which ids are which layer, for all streams of a conference; and numbers that nobody has any more are given back."""
+        placement = self.allocator.placements.get(name)
+        sources = [] if placement is None else [*placement.conference]
+        self.layering.forget(name, sources, self.book.conferences[name].participants if name in self.book.conferences else ())
+        wanted = {(LAYER, key): row for source in sources for key, row in self.layering.rows(source).items()}
+        for row, value in wanted.items():
+            if self.inside.get(row) != value:
+                await self._put(row, value)
+            self._owners.setdefault(row, set()).add((LAYER, name))
+        for row in self._layer_rows.get(name, set()) - wanted.keys():
+            self._owners.pop(row, None)
+            await self._take_out(row)
+        self._layer_rows[name] = set(wanted)
+        if not wanted:
+            del self._layer_rows[name]
 
     def _relay(self, source: Source, receiver: str) -> tuple[Row, Any] | None:
         leg, other = self.book.of(source, source.sender), self.book.of(source, receiver)
@@ -233,8 +277,10 @@ class Writer:
         found = list(rows.found(await self._table.client.read(rows.everything(), timeout=_READ_ALL)))
         self.inside = {(one.table, one.key): one.value for one in found}
         self.inside |= {(RELAY, key): entry for key, entry in (await self._table.entries()).items() if self.book.owns(key.dst)}
-        self._plan, self._placed, self._owners = {}, {}, {}
-        self.allocator = Allocator(qualities=len(KINDS))
+        self._plan, self._placed, self._owners, self._layer_rows = {}, {}, {}, {}
+        self.allocator = Allocator(qualities=TREES)
+        self.layering = Layering()
+        self.layering.remember(_former(found))
         held = _Held(self.allocator, found)
         left_out = []
         for meeting in meetings:
@@ -250,6 +296,7 @@ class Writer:
         except Refused as error:
             raise Broken(str(error)) from None
         held.give_back()
+        self.layering.give_back()
         log.info("conferences: %d carried on, %d rows found, %d of them taken out", len(meetings) - len(left_out), len(found), len(unwanted))
         return left_out
 
@@ -268,7 +315,7 @@ class Writer:
         return {(one.table, one.key): one.octets for one in await self._counters(rows)}
 
     async def _counters(self, rows: list[Row]) -> list[Found]:
-        asked = [row for row in rows if row[0] in (CONFERENCE, COPY)]
+        asked = [row for row in rows if row[0] in (CONFERENCE, LAYER, COPY)]
         found: list[Found] = []
         for start in range(0, len(asked) if self._rows is not None else 0, _READ_KEYS):
             assert self._rows is not None
@@ -290,6 +337,17 @@ class Writer:
         for source, receiver in placement.relay.items():
             if (row := self._placed.get((RELAY, source))) is not None:
                 yield source, receiver, row
+
+
+def _former(found: list[Found]) -> dict[tuple[FiveTuple, int], Former]:
+    """What is kept of layers and numbers, by the streams and addresses that it is for."""
+    streams = {one.key: one.value for one in found if one.table == CONFERENCE and one.value.layers}
+    former = {(key.flow, key.ssrc): Former(tree.layers, tree.track) for key, tree in streams.items()}
+    for key, tree in streams.items():
+        mine = former[key.flow, key.ssrc]
+        mine.rows = {one.key[1]: one.value for one in found if one.table == LAYER and one.key[0] == tree.layers}
+        mine.splices = {one.value.dst: one.value.splice for one in found if one.table == COPY and one.key[0] == tree.stream and one.value.splice}
+    return former
 
 
 class _Held:
