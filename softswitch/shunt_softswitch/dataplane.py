@@ -187,19 +187,21 @@ class DataPlane:
         chunks = layout.chunk_count(capacity)
         try:
             fresh = not (directory / "layout").exists()
-            if fresh:
-                # What lies here otherwise is the rest of a start that did not finish.
-                for name in _KERNEL_MAPS:
-                    _pin_path(directory, name).unlink(missing_ok=True)
-                libbpf.forget_loaded(directory)
-            else:
+            if not fresh:
                 pinned["layout"] = libbpf.get(directory / "layout")
-                magic, version, _, chunks = layout.LAYOUT_MARK.unpack_from(libbpf.map_view(pinned["layout"], layout.LAYOUT_MARK.size))
-                if magic != layout.MAGIC or version != layout.LAYOUT_VERSION:
-                    raise DataPlaneError(
-                        f"the maps pinned in {directory} have layout {version}, this program needs {layout.LAYOUT_VERSION}: "
-                        "unload the data plane (its entries end), then start again"
+                magic, version, _, taken_over = layout.LAYOUT_MARK.unpack_from(libbpf.map_view(pinned["layout"], layout.LAYOUT_MARK.size))
+                fresh = magic != layout.MAGIC or version != layout.LAYOUT_VERSION
+                if fresh:
+                    log.warning(
+                        "the tables pinned in %s have layout %d, this program has %d: they are taken out, and media goes through the relay until the agent has written its entries again",
+                        directory, version, layout.LAYOUT_VERSION,
                     )
+                    os.close(pinned.pop("layout"))
+            if fresh:
+                # Otherwise the rest of a start that did not finish.
+                _take_out(directory)
+            else:
+                chunks = taken_over
                 for name in _KERNEL_MAPS[1:]:
                     pinned[name] = libbpf.get(_pin_path(directory, name))
             slots = chunks * layout.CHUNK_PORTS
@@ -257,14 +259,8 @@ class DataPlane:
         for attached in self._attached:
             self._detach(attached)
         self._attached = []
-        for path in self._pin_dir.glob("link_*"):
-            path.unlink()
         self._hops.clear()
-        Replication.unpin(self._pin_dir)
-        libbpf.forget_loaded(self._pin_dir)
-        # The mark goes first: a rest without it is no table.
-        for name in _KERNEL_MAPS:
-            _pin_path(self._pin_dir, name).unlink(missing_ok=True)
+        _take_out(self._pin_dir)
         self.close()
         with contextlib.suppress(OSError):  # the mount point of the BPF file system itself stays
             self._pin_dir.rmdir()
@@ -1154,6 +1150,20 @@ class DataPlane:
         if self.replication is not None:
             self.replication.adopt(taken)
         self._hops.finish_adoption()
+
+
+def _take_out(directory: Path) -> None:
+    """Detach the programs that are attached from here and unpin what a softswitch pins, whatever its layout."""
+    for path in [*directory.glob("link_*_native"), *directory.glob("link_*_generic")]:
+        fd = libbpf.get(path)
+        libbpf.detach(fd)
+        os.close(fd)
+        path.unlink()
+    Replication.unpin(directory)
+    libbpf.forget_loaded(directory)
+    # The mark goes first: a rest without it is no table.
+    for name in _KERNEL_MAPS:
+        _pin_path(directory, name).unlink(missing_ok=True)
 
 
 def _reset(slots: Any, slot_at: int, details: Any, detail_at: int) -> None:

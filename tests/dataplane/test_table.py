@@ -20,6 +20,7 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import MediaRange, RelayEntry
 from shunt_softswitch import layout, libbpf
 from shunt_softswitch.dataplane import DataPlane, DataPlaneError, sample_packet
+from tests.dataplane import lab as lab_module
 from tests.dataplane.lab import HOST_A4, HOST_B4, HOST_B6, RELAY_A4, RELAY_B4, RELAY_B6, Lab, entry, ep
 
 pytestmark = pytest.mark.netns
@@ -255,15 +256,20 @@ def test_two_processes_cannot_control_one_data_plane(lab: Lab, plane: DataPlane)
         DataPlane.open(interfaces=["ra"], pin_dir=str(lab.pins))
 
 
-def test_maps_of_another_layout_are_refused(lab: Lab, plane: DataPlane, monkeypatch: pytest.MonkeyPatch) -> None:
-    plane.insert([FIRST])
-    plane.close()
-    with monkeypatch.context() as patch:
-        patch.setattr(layout, "LAYOUT_VERSION", layout.LAYOUT_VERSION + 1)
-        with pytest.raises(DataPlaneError, match=f"layout {layout.LAYOUT_VERSION - 1}, this program needs {layout.LAYOUT_VERSION}: unload"):
-            DataPlane.open(interfaces=["ra", "rb"], capacity=4096, pin_dir=str(lab.pins))
-    plane.__dict__.update(DataPlane.open(interfaces=["ra", "rb"], capacity=4096, pin_dir=str(lab.pins)).__dict__)
-    assert plane.get([FIRST.key]) == [FIRST]
+def test_maps_of_another_layout_make_room(lab: Lab, plane: DataPlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """An upgrade, or the way back, over another layout starts with empty tables, says so, and is attached."""
+    here = layout.LAYOUT_VERSION
+    with monkeypatch.context() as patch, lab_module.inside(lab.ns("relay")):
+        for version in (here + 1, here):
+            plane.insert([FIRST])
+            plane.close()
+            patch.setattr(layout, "LAYOUT_VERSION", version)
+            plane.__dict__.update(DataPlane.open(interfaces=["ra", "rb"], capacity=4096, pin_dir=str(lab.pins)).__dict__)
+            assert len(plane) == 0 and len(plane.interfaces()) == 2
+            assert plane.insert([FIRST]) == [None] and send(plane, FIRST.key)[0] == layout.XDP_REDIRECT
+            assert plane.delete([FIRST.key]) == [True]
+    said = [record.getMessage() for record in caplog.records]
+    assert f"have layout {here}, this program has {here + 1}: they are taken out" in said[0] and len(said) == 2
 
 
 def test_unknown_interface_and_mode_are_named(lab: Lab) -> None:
