@@ -269,7 +269,7 @@ class Agent:
 
     async def _start_api(self) -> None:
         # What answering commands has no need of takes as long to import as all the rest: that goes on beside the event loop.
-        server, _ = await asyncio.to_thread(lambda: [importlib.import_module(name) for name in ("shunt.api.server", "aiosipua.message")])
+        server = await asyncio.to_thread(importlib.import_module, "shunt.api.server")
         self.api = server.ApiServer(self, self.config.api)
         await self.api.start(self._door)
 

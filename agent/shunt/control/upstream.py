@@ -206,6 +206,8 @@ class _Datagram:
             return await waiting.future
         finally:
             self._waiting.pop(cookie, None)
+            while self._tries and self._tries[0][1].future.done():
+                self._tries.popleft()
 
     async def close(self) -> None:
         self._closed = True

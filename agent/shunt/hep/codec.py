@@ -28,20 +28,20 @@ _MAX_INFLATED = 1 << 16
 # Chunk types of vendor 0.
 _FAMILY, _PROTOCOL, _SRC4, _DST4, _SRC6, _DST6, _SRC_PORT, _DST_PORT = range(1, 9)
 _SECONDS, _MICROSECONDS, _KIND, _CAPTURE_ID, _KEEP_ALIVE, _AUTH_KEY, _PAYLOAD, _COMPRESSED, _CORRELATION = range(9, 18)
-_SIZES = {
-    _FAMILY: 1,
-    _PROTOCOL: 1,
-    _SRC4: 4,
-    _DST4: 4,
-    _SRC6: 16,
-    _DST6: 16,
-    _SRC_PORT: 2,
-    _DST_PORT: 2,
-    _SECONDS: 4,
-    _MICROSECONDS: 4,
-    _KIND: 1,
-    _CAPTURE_ID: 4,
-    _KEEP_ALIVE: 2,
+_SIZES = {  # with the chunk's own header
+    _FAMILY: 7,
+    _PROTOCOL: 7,
+    _SRC4: 10,
+    _DST4: 10,
+    _SRC6: 22,
+    _DST6: 22,
+    _SRC_PORT: 8,
+    _DST_PORT: 8,
+    _SECONDS: 10,
+    _MICROSECONDS: 10,
+    _KIND: 7,
+    _CAPTURE_ID: 10,
+    _KEEP_ALIVE: 8,
 }
 
 
@@ -49,7 +49,7 @@ class HepError(ValueError):
     """The bytes are not a HEPv3 packet; the message says what is wrong and at which byte."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HepPacket:
     """One captured message. seconds and microseconds: Unix time of capture; kind: 1 SIP, 5 RTCP as JSON, …
 
@@ -87,18 +87,17 @@ def decode(data: bytes) -> HepPacket:
     if length > len(data):
         raise HepError(f"announces {length} bytes but has {len(data)}")
     chunks: dict[int, bytes] = {}
-    offset = HEADER_BYTES
+    offset, header, read, sizes = HEADER_BYTES, _CHUNK.size, _CHUNK.unpack_from, _SIZES
     while offset < length:
-        if length - offset < _CHUNK.size:
+        if length - offset < header:
             raise HepError(f"{length - offset} bytes at byte {offset} are too few for a chunk")
-        vendor, kind, size = _CHUNK.unpack_from(data, offset)
-        if not _CHUNK.size <= size <= length - offset:
+        vendor, kind, size = read(data, offset)
+        if not header <= size <= length - offset:
             raise HepError(f"chunk {kind} at byte {offset} announces {size} bytes; {length - offset} are left")
         if vendor == 0:
-            expected = _SIZES.get(kind)
-            if expected is not None and size - _CHUNK.size != expected:
-                raise HepError(f"chunk {kind} at byte {offset} holds {size - _CHUNK.size} bytes instead of {expected}")
-            chunks[kind] = data[offset + _CHUNK.size : offset + size]
+            if sizes.get(kind, size) != size:
+                raise HepError(f"chunk {kind} at byte {offset} holds {size - header} bytes instead of {sizes[kind] - header}")
+            chunks[kind] = data[offset + header : offset + size]
         offset += size
     payload = chunks.get(_PAYLOAD)
     if payload is None:

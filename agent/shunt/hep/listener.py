@@ -24,7 +24,7 @@ _MAX_CONNECTIONS = 64
 _COMPLAINT_PERIOD_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SipSighting:
     """A SIP message that passed the SIP server, as its tracer copied it.
 

@@ -1,13 +1,12 @@
 """What a SIP message says about its dialog and its media. Pure functions; no byte string makes them fail badly.
 
-aiosipua reads what follows RFC 3261. What it refuses, or leaves without Call-ID or tags, is read again
-line by line: a BYE must not be missed because some other header is odd.
+Every message that a SIP server receives or sends comes by here, so no more is read than is wanted: the start line, four headers, SDP.
+What is not written as RFC 3261 would have it is read line by line: a BYE must not be missed because something in it is odd.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +14,13 @@ from typing import Any
 from shunt.hep.codec import UNKNOWN
 from shunt.net import Endpoint
 
-# It warns about every body that does not match Content-Length; copies are cut off by tracers all the time.
-logging.getLogger("aiosipua.message").setLevel(logging.ERROR)
-
 _COMPACT = {"i": "call-id", "f": "from", "t": "to"}
 _WANTED = ("call-id", "from", "to", "cseq")
 _STATUS_LINE = re.compile(r"SIP/[0-9.]+ +([1-6][0-9][0-9])(?: |$)", re.IGNORECASE)
 _REQUEST_LINE = re.compile(r"([A-Za-z0-9.!%*_+`'~-]{1,32}) +\S.*?SIP/[0-9.]+$", re.IGNORECASE)
+# Of a head whose lines all end in CRLF, none of them folded.
+_HEADER = re.compile(r"\r\n(?:(call-id|i)|(from|f)|(to|t)|(cseq))[ \t]*:[ \t]*([^\r\n]+)", re.IGNORECASE | re.ASCII)
+_ODD_LINE = re.compile(r"\r(?!\n)|(?<!\r)\n|\n[ \t]")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _TAG = re.compile(r';[ \t]*tag[ \t]*=[ \t]*([^\s;,>"]+)', re.IGNORECASE)
 _CSEQ = re.compile(r"[0-9]+\s+(\S{1,32})")
@@ -50,7 +49,7 @@ class SdpMedia:
     ptime: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SipMessageFacts:
     """What one message says: a request has method, a response has status.
 
@@ -72,24 +71,17 @@ class SipMessageFacts:
 
 def parse(data: bytes) -> SipMessageFacts:
     """Read one message. Raises SipError where start line or Call-ID cannot be made out, and nothing else."""
-    from aiosipua.message import SipMessage, SipRequest  # long to import: a starting agent answers commands first
-
     data = data.lstrip(b"\r\n\0 \t")
-    try:
-        message = SipMessage.parse(data)
-    except (ValueError, IndexError, RecursionError):
+    end = data.find(b"\r\n\r\n")
+    head = data[:end].decode("latin-1")
+    if end < 0 or _ODD_LINE.search(head):
         return _tolerant(data)
-    headers = {name: message.headers.get_first(name) or "" for name in _WANTED}
-    if isinstance(message, SipRequest):
-        method, status = message.method, None
-        good = _REQUEST_LINE.match(f"{method} {message.uri} SIP/2.0") is not None
-    else:
-        method, status = None, message.status_code
-        good = 100 <= message.status_code <= 699
-    # It decodes as UTF-8, with loss; the control protocol's Call-IDs and tags are Latin-1, one character to a byte.
-    if not good or not all(v.isascii() and v for v in headers.values()) or not _tag(headers["from"]):
-        return _tolerant(data)
-    return _facts(method, status, headers, message.body)
+    headers: dict[str, str] = {}
+    for call_id, sender, receiver, cseq, value in _HEADER.findall(head):
+        name = "call-id" if call_id else "from" if sender else "to" if receiver else "cseq"
+        if not headers.get(name):
+            headers[name] = value.strip(" \t")
+    return _facts(head.partition("\r\n")[0], headers, data[end + 4 :])
 
 
 def _tolerant(data: bytes) -> SipMessageFacts:
@@ -97,15 +89,6 @@ def _tolerant(data: bytes) -> SipMessageFacts:
     end = _HEADER_END.search(data)
     head, body = (data[: end.start()], data[end.end() :]) if end else (data, b"")
     lines = re.split(r"\r\n|\n|\r", head.decode("latin-1"))
-    start = lines[0].strip(" \t")
-    method: str | None = None
-    status: int | None = None
-    if match := _STATUS_LINE.match(start):
-        status = int(match[1])
-    elif match := _REQUEST_LINE.fullmatch(start):
-        method = match[1]
-    else:
-        raise SipError(f"{start[:60]!r} is no SIP start line")
     headers: dict[str, str] = {}
     name = ""
     for line in lines[1:]:
@@ -119,13 +102,21 @@ def _tolerant(data: bytes) -> SipMessageFacts:
         name = key if sep and key in _WANTED and not headers.get(key) else ""
         if name:
             headers[name] = value.strip(" \t")
-    headers = {key: value.strip(" \t") for key, value in headers.items()}
+    return _facts(lines[0], {key: value.strip(" \t") for key, value in headers.items()}, body)
+
+
+def _facts(start: str, headers: dict[str, str], body: bytes) -> SipMessageFacts:
+    start = start.strip(" \t")
+    method: str | None = None
+    status: int | None = None
+    if match := _STATUS_LINE.match(start):
+        status = int(match[1])
+    elif match := _REQUEST_LINE.fullmatch(start):
+        method = match[1]
+    else:
+        raise SipError(f"{start[:60]!r} is no SIP start line")
     if not headers.get("call-id"):
         raise SipError(f"{start[:60]!r} has no Call-ID")
-    return _facts(method, status, headers, body)
-
-
-def _facts(method: str | None, status: int | None, headers: dict[str, str], body: bytes) -> SipMessageFacts:
     cseq = _CSEQ.match(headers.get("cseq", ""))
     return SipMessageFacts(
         method=method,
@@ -134,8 +125,8 @@ def _facts(method: str | None, status: int | None, headers: dict[str, str], body
         from_tag=_tag(headers.get("from", "")) or "",
         to_tag=_tag(headers.get("to", "")),
         cseq_method=cseq[1] if cseq else (method or ""),
-        sdp=sdp_endpoints(body),
-        media=sdp_media(body),
+        sdp=sdp_endpoints(body) if body else (),
+        media=sdp_media(body) if body else (),
     )
 
 
@@ -152,50 +143,49 @@ def sdp_endpoints(body: bytes) -> tuple[Endpoint, ...]:
 
     The SDP may be one part of a multipart body. Lines that do not follow the RFC are passed over.
     """
-    found = _SDP_START.search(body)
-    if found is None:
-        return ()
-    session = UNKNOWN.addr
-    ports: list[int] = []
-    addrs: list[bytes | None] = []
-    for line in body[found.start() :].replace(b"\r", b"\n").split(b"\n"):
-        kind, words = line[:2], line[2:].split()
-        if line.startswith(b"--") and ports:
-            break  # the boundary after a multipart body's SDP
-        if kind == b"c=" and len(words) >= 3:
-            addr = _address(words[2])
-            if ports:
-                addrs[-1] = addr
-            else:
-                session = addr
-        elif kind == b"m=" and len(words) >= 2 and len(ports) < _MAX_MEDIA_LINES:
-            port = words[1].split(b"/")[0]
-            ports.append(int(port) if port.isdigit() and len(port) <= 5 and int(port) <= 65535 else 0)
-            addrs.append(None)
-    return tuple(Endpoint(session if addr is None else addr, port) for addr, port in zip(addrs, ports))
+    return _read_sdp(body)[0]
+
+
+def sdp_media(body: bytes) -> tuple[SdpMedia, ...]:
+    """Kind, direction, formats and packet time of every media line (RFC 8866 sections 5.14, 6.4, 6.6, 6.7), as many as sdp_endpoints() has."""
+    return _read_sdp(body)[1]
 
 
 @functools.lru_cache(maxsize=256)
-def sdp_media(body: bytes) -> tuple[SdpMedia, ...]:
-    """Kind, direction, formats and packet time of every media line (RFC 8866 sections 5.14, 6.4, 6.6, 6.7).
-
-    The same body passes several times, as each copy of a message does: the last few are remembered.
-    """
+def _read_sdp(body: bytes) -> tuple[tuple[Endpoint, ...], tuple[SdpMedia, ...]]:
+    """The same body passes several times, as each copy of a message does: the last few are remembered."""
     found = _SDP_START.search(body)
     if found is None:
-        return ()
-    lines: list[dict[str, Any]] = []
+        return (), ()
+    address = UNKNOWN.addr
     session: dict[str, Any] = {}
+    lines: list[dict[str, Any]] = []
     for line in body[found.start() :].replace(b"\r", b"\n").split(b"\n"):
-        if line.startswith(b"m="):
+        kind = line[:2]
+        if kind == b"a=":
+            _attribute(lines[-1] if lines else session, line[2:].strip())
+        elif kind == b"m=":
+            words = line[2:].split()
+            if len(words) < 2:
+                continue
             if len(lines) == _MAX_MEDIA_LINES:
                 break
-            lines.append({"kind": line[2:].split(b" ")[0][:16].decode("latin-1"), "formats": ()})
-        elif line.startswith(b"a="):
-            _attribute(lines[-1] if lines else session, line[2:].strip())
-        elif line.startswith(b"--") and lines:
-            break
-    return tuple(SdpMedia(line["kind"], line.get("direction", session.get("direction", "sendrecv")), line["formats"], line.get("ptime", session.get("ptime"))) for line in lines)
+            port = words[1].split(b"/")[0]
+            number = int(port) if port.isdigit() and len(port) <= 5 and int(port) <= 65535 else 0
+            lines.append({"kind": words[0][:16].decode("latin-1"), "port": number, "formats": ()})
+        elif kind == b"c=":
+            words = line[2:].split()
+            if len(words) >= 3 and lines:
+                lines[-1]["address"] = _address(words[2])
+            elif len(words) >= 3:
+                address = _address(words[2])
+        elif kind == b"--" and lines:
+            break  # the boundary after a multipart body's SDP
+    direction, ptime = session.get("direction", "sendrecv"), session.get("ptime")
+    return (
+        tuple([Endpoint(line.get("address", address), line["port"]) for line in lines]),
+        tuple([SdpMedia(line["kind"], line.get("direction", direction), line["formats"], line.get("ptime", ptime)) for line in lines]),
+    )
 
 
 def _attribute(line: dict[str, Any], text: bytes) -> None:
