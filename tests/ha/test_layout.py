@@ -1,0 +1,80 @@
+"""An upgraded softswitch that finds tables of another layout: media goes through the relay until the agent has written its entries again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from shunt_softswitch import layout, libbpf
+from tests.lab.load import ControlClient, Load, Phones
+from tests.lab.processes import Edge
+from tests.lab.topology import Topology
+
+CALLS = 8
+
+
+async def offloaded(edge: Edge, streams: int) -> float:
+    """Wait until so many streams are in the data plane; returns when (time.monotonic)."""
+    deadline = time.monotonic() + 10
+    while True:
+        status = await asyncio.to_thread(edge.status)
+        if status["data_plane"]["entries"] == status["streams"]["offloaded"] == streams:
+            return time.monotonic()
+        assert time.monotonic() < deadline, status
+        await asyncio.sleep(0.05)
+
+
+def age(pins: Path) -> None:
+    """Make the pinned tables those of an older program."""
+    fd = libbpf.get(pins / "layout")
+    try:
+        mark = libbpf.map_view(fd, layout.LAYOUT_MARK.size)
+        magic, _, *sizes = layout.LAYOUT_MARK.unpack_from(mark)
+        layout.LAYOUT_MARK.pack_into(mark, 0, magic, 1, *sizes)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.e2e
+@pytest.mark.netns
+async def test_an_upgrade_over_another_layout(tmp_path: Path) -> None:
+    with Topology("layout") as topology, Phones(topology, "caller") as caller, Phones(topology, "callee") as callee:
+        edge = Edge(topology, tmp_path / "edge")
+        edge.work.mkdir()
+        edge.hurry()
+        edge.write_config(edge.shunt_config())
+        try:
+            edge.start_softswitch()
+            edge.start_relay()
+            edge.start_agent()
+            client = ControlClient.to(topology)
+            caller.hear()
+            callee.hear()
+            load = Load(client, caller, callee)
+            calls = [load.established(n) for n in range(CALLS)]
+            for call in calls:
+                assert await load.set_up(call, modifiers="ii"), load.failed
+                load.talk(call)
+            await offloaded(edge, 2 * CALLS)
+            slow = topology.slow_packets()
+            edge.softswitch.kill()
+            age(edge.pin_dir)
+            await asyncio.to_thread(edge.start_softswitch)
+            edge.softswitch.await_log("have layout 1, this program has")
+            await offloaded(edge, 2 * CALLS)
+            await asyncio.sleep(0.3)
+            assert topology.slow_packets() > slow, "media went through the relay meanwhile"
+            for call in calls:
+                for phones, hearer, ssrc in ((caller, callee, call.ssrc), (callee, caller, call.ssrc + 1)):
+                    sent = phones.end(call.number)
+                    await asyncio.sleep(0.1)
+                    heard = hearer.heard(ssrc, sent.packets)
+                    early = [gap for gap in heard.gaps if gap[0] > heard.first_offloaded]
+                    assert heard.overflown == 0 and early == [], (call.call_id, heard)
+            client.close()
+        finally:
+            edge.stop()
