@@ -159,22 +159,27 @@ class Writer:
         if leg is None or leg.latch.learned is None:
             return None
         kind, ssrc = kind_of(source.name)
-        flow = FiveTuple(leg.latch.learned, leg.relay)
         tree = Tree(value.mgid + (FIRST_TREE[kind] if value.trees > 1 else 0), *value[2:])
-        if leg.layers is not None and self._rows is not None and self._rows.adapts:
-            tracked = self.book.conferences[source.meeting].tracked(source.sender)
-            layers, track = self.layering.stream(source, leg.layers, flow, ssrc, tracked)
+        layers, track = self._layers(source)
+        if layers and leg.layers is not None:
             trees = TARGETS if value.trees > 1 else 1
-            if layers:
-                tree = tree._replace(trees=trees, layers=layers, extension=leg.layers.extension, descriptor=leg.layers.descriptor, track=track)
-        return (CONFERENCE, StreamKey(flow, ssrc)), tree
+            tree = tree._replace(trees=trees, layers=layers, extension=leg.layers.extension, descriptor=leg.layers.descriptor, track=track)
+        return (CONFERENCE, StreamKey(FiveTuple(leg.latch.learned, leg.relay), ssrc)), tree
+
+    def _layers(self, source: Source) -> tuple[int, int]:
+        """The numbers of a stream's rows in `layer` and of its track; 0 of one that goes whole."""
+        leg = self.book.of(source, source.sender)
+        if leg is None or leg.layers is None or leg.latch.learned is None or self._rows is None or not self._rows.adapts:
+            return 0, 0
+        tracked = self.book.conferences[source.meeting].tracked(source.sender)
+        return self.layering.stream(source, leg.layers, FiveTuple(leg.latch.learned, leg.relay), kind_of(source.name)[1], tracked)
 
     def _copy(self, key: tuple[int, int], value: CopyTo) -> tuple[Row, Any] | None:
         leg = self.book.of(value.source, value.receiver)
         if leg is None or leg.latch.learned is None or not leg.receives:
             return None
         target = self.book.conferences[value.source.meeting].targets.get((value.source.sender, value.receiver))
-        splice = self.layering.splice(value.source, value.receiver, leg.latch.learned) if target is not None else 0
+        splice = self.layering.splice(value.source, value.receiver, leg.latch.learned) if target is not None and self._layers(value.source)[1] else 0
         return (COPY, key), Rewrite(leg.relay, leg.latch.learned, target if splice and target is not None else 0, splice)
 
     def layers_of(self, name: str) -> Iterator[tuple[Source, int, Row]]:
