@@ -201,7 +201,8 @@ class BfrtClient:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.setblocking(False)
             try:
-                await asyncio.wait_for(asyncio.get_running_loop().sock_connect(probe, (address, int(port))), _BACKOFF[1])
+                async with asyncio.timeout(_BACKOFF[1]):  # wait_for may swallow the cancellation by which close() ends this
+                    await asyncio.get_running_loop().sock_connect(probe, (address, int(port)))
             except OSError:  # TimeoutError is one
                 return False
         return True
@@ -228,7 +229,8 @@ class BfrtClient:
             wants = request.subscribe.notifications
             wants.enable_learn_notifications = wants.enable_idletimeout_notifications = wants.enable_entry_active_notifications = True
             await stream.write(request)
-            first = await asyncio.wait_for(stream.read(), _SUBSCRIBE_TIMEOUT)
+            async with asyncio.timeout(_SUBSCRIBE_TIMEOUT):
+                first = await stream.read()
             if first is grpc.aio.EOF:
                 return
             if first.WhichOneof("update") != "subscribe" or first.subscribe.status.code != OK:
