@@ -22,7 +22,7 @@ import numpy as np
 
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
-from shunt_softswitch import layout, libbpf, netlink
+from shunt_softswitch import layout, libbpf, netlink, rows
 from shunt_softswitch.nexthop import NextHops, NextHopsExhausted
 from shunt_softswitch.replication import Replication
 
@@ -585,6 +585,59 @@ class DataPlane:
             return [self._insert(entry, now) for entry in entries]
         finally:
             self._hops.look_ahead(())
+
+    def insert_rows(self, new: np.ndarray) -> np.ndarray:
+        """Put in, in one go, those of many IPv4 entries (rows.ROW) that simply have a free slot. True for these; the others are for insert()."""
+        taken = np.zeros(len(new), dtype=bool)
+        if self._entries + len(new) > self.capacity:
+            return taken
+        places, at = np.unique(new["daddr"].astype(np.int64) << 8 | new["dport"] >> 8, return_inverse=True)
+        bases = np.array([self._base((place >> 8).to_bytes(4, "little"), (place & 255) << 8) for place in places.tolist()], dtype=np.int64)[at]
+        numbers = np.where(bases == _NO_SLOT, _NO_SLOT, bases | new["dport"] & 255)
+        # Of two entries of one slot the first takes it.
+        free = np.zeros(len(new), dtype=bool)
+        free[np.unique(numbers, return_index=True)[1]] = True
+        free &= (bases != _NO_SLOT) & rows.usable(new)
+        free &= (self._slots["generation"][numbers] & 1 == 0) & (self._details["slot_flags"][numbers] == 0)
+        chosen = np.flatnonzero(free)
+        if not len(chosen):
+            return taken
+        names, at, users = np.unique(rows.name_pairs(new[chosen]), return_inverse=True, return_counts=True)
+        pairs = [rows.pair(name) for name in names.tolist()]
+        self._hops.look_ahead(pairs)
+        try:
+            hops = np.array([self._acquire(*pair, count) for pair, count in zip(pairs, users.tolist())], dtype=np.int64)[at]
+        finally:
+            self._hops.look_ahead(())
+        chosen, hops = chosen[hops >= 0], hops[hops >= 0]
+        numbers = numbers[chosen]
+        records = rows.slots_of(new[chosen], hops)
+        generations = self._slots["generation"][numbers]
+        records["generation"] = generations
+        records["last_jiffies"] = self._tick()
+        details = np.zeros(len(chosen), dtype=layout.DETAIL)
+        details["ttl_ms"] = new["ttl_ms"][chosen]
+        self._slots[numbers] = records
+        self._details[numbers] = details
+        self._slots["generation"][numbers] = generations + 1
+        for chunk, count in zip(*(column.tolist() for column in np.unique(numbers >> 8, return_counts=True))):
+            self._live[chunk] += count
+        self._entries += len(chosen)
+        taken[chosen] = True
+        return taken
+
+    def _base(self, addr: bytes, port: int) -> int:
+        """The first slot of the chunk of a relay address and port, made if need be; _NO_SLOT when there is no room."""
+        slot = self._find_slot(addr, port)
+        slot = self._make_slot(addr, port) if slot < 0 else slot
+        return slot & ~255 if slot >= 0 else _NO_SLOT
+
+    def _acquire(self, dst: bytes, src: bytes, users: int) -> int:
+        """The row by which packets from src to dst leave, for so many entries; -1 when there is no row left."""
+        try:
+            return self._hops.acquire(dst, src, users)
+        except NextHopsExhausted:
+            return -1
 
     def _insert(self, entry: RelayEntry, now: int) -> str | None:
         fault = self._fault(entry)

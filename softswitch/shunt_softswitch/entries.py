@@ -6,11 +6,14 @@ import enum
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from shunt.bfrt import wire
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.schema import MATCH_PRIORITY, Action, Field, Names, Table
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import MediaRange, RelayEntry, StreamStats
+from shunt_softswitch.rows import read, record_type
 
 ENTRY_TTL, ENTRY_HIT_STATE, COUNTER_BYTES, COUNTER_PKTS = 65543, 65544, 65553, 65554
 IDLE, ACTIVE = "ENTRY_IDLE", "ENTRY_ACTIVE"
@@ -301,10 +304,16 @@ def _exact(values: dict[int, KeyValue], number: int) -> bytes:
     return value
 
 
+# Columns of rows.ROW by the number of the field: of the key, of relay_to, of relay_to_from.
+_KEY_COLUMNS = {1: "saddr", 2: "daddr", 3: "sport", 4: "dport"}
+_SHORT = {1: "out_daddr", 2: "out_dport", 3: "out_sport"}
+_LONG = {1: "out_saddr", 2: "out_daddr", 3: "out_sport", 4: "out_dport", 5: "set_dscp", 6: "dscp"}
+
+
 class UpdatePlan:
     """How to read updates of one layout (see wire.Layout): the values' places and what all of them have in common."""
 
-    __slots__ = ("codec", "kind", "action", "reset", "has_ttl", "width", "_places")
+    __slots__ = ("codec", "kind", "action", "reset", "has_ttl", "width", "_places", "_record")
 
     def __init__(self, codec: RelayCodec, kind: int, message: pb.TableEntry) -> None:
         """message is one such update. Raises ValueError when it is not plain: whole, correct and of the usual fields."""
@@ -332,7 +341,24 @@ class UpdatePlan:
             raise ValueError("a delete with data")
         places.update({("data", number): len(keys) + place for place, number in enumerate(data)})
         self._places = places
+        self._record: np.dtype | None = None
         self.width = len(places)
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether these are new entries from IPv4 to IPv4, which rows() can read."""
+        return self.kind == pb.Update.INSERT and self.codec.addr_size == 4 and self.action in (self.codec.to, self.codec.to_from)
+
+    def rows(self, run: wire.Run[UpdatePlan]) -> np.ndarray:
+        """A run of them as columns."""
+        if self._record is None:
+            data = _SHORT if self.action is self.codec.to else _LONG
+            columns = {name: self._places["key", number] for number, name in _KEY_COLUMNS.items()}
+            columns |= {name: self._places["data", number] for number, name in data.items()}
+            if self.has_ttl:
+                columns["ttl_ms"] = self._places["data", ENTRY_TTL]
+            self._record = record_type(run.layout, columns)
+        return read(run.records, self._record)
 
     def keys(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[FiveTuple, tuple[Any, ...]]]:
         """The 5-tuple of each row, and the row."""

@@ -34,6 +34,12 @@ _ATTRIBUTE = struct.Struct("=HH")
 _LINK = struct.Struct("=BxHiII")
 _ROUTES_AT_ONCE = 64  # their answers have to fit into the socket's buffer
 _ROUTE = struct.Struct("=BBBBBBBBI")
+_TABLE_HEAD = _ATTRIBUTE.pack(8, 15)  # RTA_TABLE, four bytes
+_DST_AT = _ROUTE.size + 8  # of RTA_DST in an answer
+_CACHE_SIZE = 36
+_CACHE_HEAD = _ATTRIBUTE.pack(_CACHE_SIZE, 12)  # RTA_CACHEINFO
+_ROUTE_ROOM = 4096  # an answer about one route is some hundred bytes
+_MOST_ANSWERS = 4096
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _GENERIC = struct.Struct("=BBxx")
 _NESTED = 0x3FFF
@@ -154,7 +160,7 @@ def _route_body(dst: bytes, src: bytes | None) -> bytes:
 
 
 def _read_route(body: bytes, dst: bytes) -> Route | None:
-    """Read an RTM_NEWROUTE body; None when it is not unicast or has no interface."""
+    """Read an RTM_NEWROUTE body that answers for dst; None when it is not unicast or has no interface."""
     if _ROUTE.unpack_from(body)[7] != RTN_UNICAST:
         return None
     found = attributes(body, _ROUTE.size)
@@ -174,6 +180,7 @@ class Requests:
         self._socket.bind((0, 0))
         self._socket.settimeout(5)
         self._sequence = 0
+        self._answers: dict[bytes, Route] = {}  # by what an RTM_NEWROUTE says besides the destination
 
     def close(self) -> None:
         self._socket.close()
@@ -225,11 +232,11 @@ class Requests:
             first = self._sequence + 1
             self._sequence += len(part)
             bodies = [_route_body(dst, src) for dst, src in part]
-            self._socket.send(b"".join(_HEADER.pack(_HEADER.size + len(body), RTM_GETROUTE, _REQUEST, first + n, 0) + body for n, body in enumerate(bodies)))
+            self._socket.send(b"".join([_HEADER.pack(_HEADER.size + len(body), RTM_GETROUTE, _REQUEST, first + n, 0) + body for n, body in enumerate(bodies)]))
             left = len(part)
             while left:
                 try:
-                    data = self._socket.recv(1 << 14)
+                    data = self._socket.recv(_ROUTE_ROOM)
                 except TimeoutError as exc:
                     raise NetlinkError(errno.ETIMEDOUT, "netlink: no answer") from exc
                 for answer, sequence, content in messages(data):
@@ -237,8 +244,24 @@ class Requests:
                     if 0 <= place < len(part):
                         left -= 1
                         if answer == RTM_NEWROUTE:
-                            found[start + place] = _read_route(content, part[place][0])
+                            found[start + place] = self._route_of(content, part[place][0])
         return found
+
+    def _route_of(self, body: bytes, dst: bytes) -> Route | None:
+        """_read_route(), or what it said of an answer that differs in the destination and in ages only: most destinations go by few gateways."""
+        # The kernel writes RTA_TABLE first, then RTA_DST, and RTA_CACHEINFO last.
+        after = _DST_AT + 4 + len(dst)
+        if body[_ROUTE.size : _ROUTE.size + 4] != _TABLE_HEAD or body[_DST_AT:after] != _attribute(1, dst) or body[-_CACHE_SIZE : 4 - _CACHE_SIZE] != _CACHE_HEAD:
+            return _read_route(body, dst)
+        name = body[:_DST_AT] + body[after:-_CACHE_SIZE]
+        route = self._answers.get(name)
+        if route is None:
+            route = _read_route(body, dst)
+            if route is not None and route.gateway != dst:  # on a link the gateway is the destination itself
+                if len(self._answers) >= _MOST_ANSWERS:
+                    self._answers.clear()
+                self._answers[name] = route
+        return route
 
     def neighbour(self, ifindex: int, addr: bytes) -> Neighbour | None:
         body = _NEIGHBOUR.pack(family_of(addr), ifindex, 0, 0, 0) + _attribute(1, addr)

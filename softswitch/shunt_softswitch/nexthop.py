@@ -138,12 +138,12 @@ class NextHops:
         routes = self._requests.routes([(dst, src if len(src) == len(dst) else None) for dst, src in unknown])
         self._ahead = dict(zip(unknown, routes))
 
-    def acquire(self, dst: bytes, src: bytes) -> int:
-        """The row by which packets from src to dst leave; one reference more. Raises NextHopsExhausted."""
+    def acquire(self, dst: bytes, src: bytes, users: int = 1) -> int:
+        """The row by which packets from src to dst leave; so many references more. Raises NextHopsExhausted."""
         destination = self._destinations.get((dst, src))
         if destination is None:
             destination = self._destinations[dst, src] = _Destination(self._resolve(dst, src))
-        destination.users += 1
+        destination.users += users
         return destination.index
 
     def release(self, dst: bytes, src: bytes) -> None:

@@ -11,9 +11,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, NoReturn, Protocol
 
 import grpc
+import numpy as np
 from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
@@ -60,6 +62,7 @@ class DataPlane(Protocol):
     capacity: int
 
     def insert(self, entries: list[RelayEntry]) -> list[str | None]: ...
+    def insert_rows(self, new: np.ndarray) -> np.ndarray: ...
     def modify(self, entries: list[RelayEntry]) -> list[str | None]: ...
     def delete(self, keys: list[FiveTuple]) -> list[bool]: ...
     def get(self, keys: list[FiveTuple]) -> list[RelayEntry | None]: ...
@@ -445,7 +448,13 @@ class BfRuntimeService:
             group = _Group(plan.kind)
         codec = plan.codec
         long_form = plan.action is codec.to_from
-        for key, row in plan.keys(run.values):
+        values, positions = run.values, iter(range(position, position + run.count))
+        if plan.in_rows:
+            self._flush(group, batch)
+            group = _Group(plan.kind)
+            left = self._insert_rows(batch, position, run)
+            values, positions = compress(values, left), compress(positions, left)
+        for position, (key, row) in zip(positions, plan.keys(values)):
             if key in group.keys:
                 self._flush(group, batch)
                 group = _Group(plan.kind)
@@ -453,7 +462,6 @@ class BfRuntimeService:
                 entry = plan.entry(key, row)
                 if entry is None:
                     batch.errors[position] = BfrtError(Code.INVALID, f"A value does not fit its width; table:{codec.table.name}")
-                    position += 1
                     continue
                 if not plan.has_ttl and plan.kind != _INSERT:
                     group.keep_ttl.append(len(group.entries))
@@ -464,8 +472,28 @@ class BfRuntimeService:
                 group.entries.append(entry)
             group.positions.append(position)
             group.keys[key] = None
-            position += 1
         return group
+
+    def _insert_rows(self, batch: _Batch, position: int, run: wire.Run[UpdatePlan]) -> list[bool]:
+        """Put in at once what can be of a run of inserts; which of them are left to be put in one by one."""
+        plan = run.plan
+        try:
+            rows = plan.rows(run)
+            if plan.action is plan.codec.to_from:
+                # What the short form would say too is kept apart (_explicit), so it goes the long way.
+                mask = (rows["out_saddr"] != rows["daddr"]) | (rows["set_dscp"] != 0)
+                taken = np.zeros(len(rows), dtype=bool)
+                taken[mask] = self.dataplane.insert_rows(rows[mask])
+            else:
+                taken = self.dataplane.insert_rows(rows)
+        except Exception as error:
+            log.exception("%d inserts on the data plane", run.count)
+            batch.errors[position : position + run.count] = [BfrtError(Code.INTERNAL, f"{type(error).__name__}: {error}")] * run.count
+            return [False] * run.count
+        self._count[4] += int(taken.sum())
+        if self._explicit:
+            self._explicit.difference_update(key for key, _ in plan.keys(compress(run.values, taken.tolist())))
+        return (~taken).tolist()
 
     def _take(self, group: _Group, position: int, codec: RelayCodec, key: FiveTuple, message: pb.TableEntry) -> None:
         """Check one keyed update of a relay table and add it to the group. Raises BfrtError."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from shunt.net import FiveTuple
+import numpy as np
+
+from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 
 
@@ -39,6 +41,16 @@ class FakeDataPlane:
                 self.counted[entry.key] = StreamStats(0, 0, 0, 0, 0, 0, 0, 0, 0)
                 out.append(None)
         return out
+
+    def insert_rows(self, new: np.ndarray) -> np.ndarray:
+        taken = []
+        for row in new:
+            saddr, daddr, out_saddr, out_daddr = (row[name].tobytes() for name in ("saddr", "daddr", "out_saddr", "out_daddr"))
+            sport, dport, out_sport, out_dport, ttl_ms = (int(row[name]) for name in ("sport", "dport", "out_sport", "out_dport", "ttl_ms"))
+            dscp = int(row["dscp"]) if row["set_dscp"] else None
+            key = FiveTuple(Endpoint(saddr, sport), Endpoint(daddr, dport))
+            taken.append(key not in self.table and self.insert([RelayEntry(key, Endpoint(out_saddr, out_sport), Endpoint(out_daddr, out_dport), ttl_ms, dscp)]) == [None])
+        return np.array(taken, dtype=bool)
 
     def modify(self, entries: Sequence[RelayEntry]) -> list[str | None]:
         self._check()

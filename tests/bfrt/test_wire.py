@@ -45,7 +45,7 @@ def test_what_the_agent_packs_is_what_the_server_reads(entry: RelayEntry, kind: 
     plan = UpdatePlan(codec, kind, message)
     # Without protobuf objects:
     layout = wire.Layout(packed, 2 if packed[1] < 0x80 else 3, wire.UPDATE)
-    ((key, row),) = plan.keys(layout.values(packed, 0, 1))
+    ((key, row),) = plan.keys(layout.values(packed))
     assert (key, plan.entry(key, row)) == (entry.key, entry)
     # With them:
     plain = codec.plain(message.data)

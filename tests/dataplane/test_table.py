@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import select
 import struct
 import time
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ from scapy.packet import Raw
 
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import MediaRange, RelayEntry
-from shunt_softswitch import layout, libbpf
+from shunt_softswitch import layout, libbpf, rows
 from shunt_softswitch.dataplane import DataPlane, DataPlaneError, sample_packet
 from tests.dataplane import lab as lab_module
 from tests.dataplane.lab import HOST_A4, HOST_B4, HOST_B6, RELAY_A4, RELAY_B4, RELAY_B6, Lab, entry, ep
@@ -64,6 +66,64 @@ def test_insert_get_modify_delete(plane: DataPlane) -> None:
     assert plane.delete([key]) == [True]
     assert send(plane, key)[0] == layout.XDP_PASS
     assert (plane.keys(), len(plane)) == ([], 0)
+
+
+def as_rows(entries: list[RelayEntry]) -> np.ndarray:
+    """Entries as insert_rows() takes them."""
+    made = np.zeros(len(entries), dtype=rows.ROW)
+    for row, one in zip(made, entries):
+        for name, where in (("", one.key), ("out_", one)):
+            row[f"{name}saddr"], row[f"{name}daddr"] = (int.from_bytes(end.addr, "little") for end in (where.src, where.dst))
+            row[f"{name}sport"], row[f"{name}dport"] = where.src.port, where.dst.port
+        row["ttl_ms"], row["set_dscp"], row["dscp"] = one.ttl_ms, one.dscp is not None, one.dscp or 0
+    return made
+
+
+def test_many_at_once_are_put_in_as_one_by_one(plane: DataPlane, lab: Lab) -> None:
+    rng = random.Random(5)
+    many = []
+    for n in range(300):
+        end = Endpoint(rng.randbytes(4), rng.randrange(65536))
+        key = FiveTuple(Endpoint(rng.randbytes(4), rng.randrange(65536)), Endpoint(bytes((10, 9, 9, n % 3)), 9_900 + n * 7))
+        many.append(RelayEntry(key, Endpoint(rng.choice((key.dst.addr, rng.randbytes(4))), rng.randrange(65536)), end, rng.randrange(1 << 32), rng.choice((None, 0, 46, 63))))
+    many[-1] = RelayEntry(FIRST.key, FIRST.src, FIRST.dst)
+    assert plane.insert_rows(as_rows(many)).all()
+    with _second(lab, capacity=1000) as other:
+        assert other.insert(many) == [None] * len(many)
+        assert plane.get([one.key for one in many]) == other.get([one.key for one in many]) == many
+        for one in many:
+            for name in ("_slots", "_details"):
+                found, wanted = (getattr(each, name)[each._slot_of(one.key)].copy() for each in (plane, other))
+                assert all(found[part] == wanted[part] for part in found.dtype.names if part not in ("nexthop", "last_jiffies")), (name, one)
+    assert send(plane, FIRST.key) == (layout.XDP_REDIRECT, (FIRST.src, FIRST.dst))
+    assert len(plane) == 300 and plane.stats([FIRST.key])[FIRST.key].packets == 1
+    assert plane.delete([one.key for one in many]) == [True] * 300
+    assert plane._live == [0] * len(plane._live) and not plane._hops._destinations
+
+
+def test_what_does_not_simply_fit_is_left_to_be_put_in_one_by_one(lab: Lab) -> None:
+    def at(source: str, port: int) -> RelayEntry:
+        return entry(source, f"{RELAY_A4}:{port}", f"{RELAY_B4}:20002", f"{HOST_B4}:6000")
+
+    there, later = at("10.1.0.2:1", 20000), at("10.1.0.2:1", 20000)
+    stranger, twin = at("10.1.0.3:1", 20000), at("10.1.0.4:1", 20002)
+    first = at("10.1.0.5:1", 20002)
+    wrong = as_rows([at("10.1.0.6:1", 20004)])
+    wrong["set_dscp"], wrong["dscp"] = 1, 64
+    with _second(lab, capacity=300) as plane:
+        assert plane.insert([there]) == [None]
+        assert plane.insert_rows(as_rows([later, stranger, first, twin])).tolist() == [False, False, True, False]
+        assert plane.insert([later, stranger, twin]) == ["exists", None, None]
+        assert plane.insert_rows(wrong).tolist() == [False]
+        # The port has entries of others that found no slot: it is looked after one by one.
+        assert plane.delete([first.key]) == [True]
+        assert plane.insert_rows(as_rows([first])).tolist() == [False]
+        assert send(plane, twin.key) == (layout.XDP_REDIRECT, (twin.src, twin.dst))
+        assert len(plane) == 3
+        full = as_rows([at("10.1.0.2:1", 30000 + n) for n in range(298)])
+        assert not plane.insert_rows(full).any()
+        assert plane.insert_rows(full[:297]).all()
+        assert plane.insert([at("10.1.0.2:1", 40000)]) == ["full"]
 
 
 @pytest.mark.parametrize(

@@ -165,13 +165,13 @@ class Layout:
 
     LONGEST_STEP = 512  # records that one comparison may hold
 
-    __slots__ = ("size", "sizes", "_struct", "_mask", "_constant", "_steps")
+    __slots__ = ("size", "places", "_struct", "_mask", "_constant", "_steps")
 
     def __init__(self, record: bytes, head: int, shape: Shape) -> None:
         """record[head:] is the message. Raises ValueError when it is not of this shape."""
         spans = _spans(record, head, len(record), shape)
         self.size = len(record)
-        self.sizes = [stop - start for start, stop in spans]
+        self.places = [(start, stop - start) for start, stop in spans]  # of the values in a record: offset and size
         form, mask, at = [">"], bytearray(b"\xff" * len(record)), 0
         for start, stop in spans:
             form.append(f"{start - at}x{_FORMS.get(stop - start, f'{stop - start}s')}")
@@ -198,9 +198,9 @@ class Layout:
             return count
         return min(count, ((differing & -differing).bit_length() - 1) // 8 // self.size)
 
-    def values(self, data: bytes, at: int, count: int) -> Iterator[tuple[Any, ...]]:
-        """The values of `count` records, a tuple each."""
-        return self._struct.iter_unpack(data[at : at + count * self.size])
+    def values(self, records: bytes) -> Iterator[tuple[Any, ...]]:
+        """The values of records, a tuple each."""
+        return self._struct.iter_unpack(records)
 
 
 class Plan(Protocol):
@@ -215,14 +215,23 @@ P = TypeVar("P", bound=Plan)
 
 
 class Run(Generic[P]):
-    """Consecutive records of one layout; plan is what the learner said about them."""
+    """Consecutive records of one layout, as they came; plan is what the learner said about them."""
 
-    __slots__ = ("plan", "count", "values")
+    __slots__ = ("plan", "layout", "records")
 
-    def __init__(self, plan: P, count: int, values: Iterator[tuple[Any, ...]]) -> None:
+    def __init__(self, plan: P, layout: Layout, records: bytes) -> None:
         self.plan = plan
-        self.count = count
-        self.values = values
+        self.layout = layout
+        self.records = records
+
+    @property
+    def count(self) -> int:
+        return len(self.records) // self.layout.size
+
+    @property
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        """The values of each record."""
+        return self.layout.values(self.records)
 
 
 class Rest(bytes):
@@ -280,7 +289,7 @@ class Splitter(Generic[P]):
                         break
                     step = min(step * 8, layout.LONGEST_STEP)
                 if count:
-                    yield Run(plan, count, layout.values(data, at, count))
+                    yield Run(plan, layout, data[at : at + count * layout.size])
                     at += count * layout.size
                     break
             else:
@@ -295,7 +304,7 @@ class Splitter(Generic[P]):
             layout = Layout(record, len(head), self._shape)
         except ValueError:
             return
-        if len(layout.sizes) != plan.width:
+        if len(layout.places) != plan.width:
             return
         if self._count >= self._MOST_LAYOUTS:
             # Senders come and go; those that matter are learned again at once.
