@@ -33,6 +33,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self._busy: dict[str, deque[asyncio.Future[None]] | None] = {}  # by call-id, who waits
+        self._lasting: dict[str, asyncio.Future[None]] = {}
 
     async def take(self, call_id: str) -> None:
         """Returns when it is the caller's turn, who has to end() it."""
@@ -51,8 +52,16 @@ class _Turns:
                 self.end(call_id)
             raise
 
+    def extend(self, call_id: str, work: asyncio.Future[None]) -> None:
+        """The turn that ends next is to last until this work is done too."""
+        self._lasting[call_id] = work
+
     def end(self, call_id: str) -> None:
         """The next one, please."""
+        work = self._lasting.pop(call_id, None) if self._lasting else None
+        if work is not None and not work.done():
+            work.add_done_callback(lambda _: self.end(call_id))
+            return
         waiting = self._busy[call_id]
         while waiting:
             turn = waiting.popleft()
@@ -141,11 +150,9 @@ class ControlProxy:
             return await self._offer_answer(command, body, peer_ip)
         relay = self._relay_of(command)
         if verb == "D":
-            lines = self.book.matching(command)
-            release = asyncio.ensure_future(self.offloader.release(lines, reasons.RELEASED))
-            reply = await self._somewhere(command, relay, body, peer_ip)
-            await release
-            return reply
+            release = self.offloader.spawn(self.offloader.release(self.book.matching(command), reasons.RELEASED))
+            self._turns.extend(command.call_id, release)
+            return await self._somewhere(command, relay, body, peer_ip)
         if verb == "Q":
             return await self._query(command, relay, body, peer_ip)
         if verb in ("P", "R", "C"):

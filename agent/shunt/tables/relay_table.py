@@ -42,6 +42,7 @@ _READ_ALL_TIMEOUT = 60.0
 _LATE_WORDS = 0.1  # seconds that the result of a delete waits for the statistics, once the entry is out
 _SAMPLE_DELAY = 0.05
 _EXTENSION, _EXTENSIONS = 1.0, 10  # seconds, and how often, that a late caller waits on while others are answered
+_BUSY = 4
 _TURN = 1024  # entries of a large answer taken apart before others have their turn
 _INSERT, _MODIFY, _DELETE = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE
 
@@ -98,6 +99,7 @@ class _Lane:
         self.wake = asyncio.Event()
         self.room = asyncio.Semaphore(manners.in_flight)
         self.oldest = 0.0
+        self.begun = 0.0  # when the last batch went out
 
 
 class RelayTable:
@@ -113,7 +115,7 @@ class RelayTable:
     def __init__(self, target: str, *, client_id: int, device_id: int = 0, program: str = "relay", stored_hash: str = "auto", batch_delay: float = 0.002,
         credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
-        """target: HOST:PORT of a BF Runtime server. batch_delay: seconds an operation may wait for company.
+        """target: HOST:PORT of a BF Runtime server. batch_delay: seconds an operation waits for company, and four times that after the last batch.
 
         stored_hash: how the target stores 5-tuples if it does not say so itself: none, hash32, hash48, or auto (see stored_hashes).
         credentials: of TLS to the target; without them the connection is in the clear.
@@ -396,13 +398,14 @@ class RelayTable:
         while True:
             await lane.wake.wait()
             if not manners.bulk and self._queues.urgent < manners.most:
-                # While batches are under way others wait anyway, so only fresh operations wait for company.
-                await asyncio.sleep(max(0.0, self.batch_delay - (time.monotonic() - lane.oldest)))
+                # Of single operations each would cost as much as a batch: while many come they wait for longer.
+                await asyncio.sleep(max(lane.oldest + self.batch_delay, lane.begun + _BUSY * self.batch_delay) - time.monotonic())
             await lane.room.acquire()
             batch = self._queues.take(manners.most, bulk=manners.bulk)
             if not batch or not (self._queues.bulk if manners.bulk else self._queues.urgent):
                 lane.wake.clear()
             if batch:
+                lane.begun = time.monotonic()
                 self._spawn(self._send(lane, batch))
             else:
                 # Everything queued waits for an operation under way on the same key, whose end wakes us.
