@@ -6,7 +6,7 @@ at their end; a receiver's own record says what it got.
 
 from __future__ import annotations
 
-import struct
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,12 +16,10 @@ from typing import NamedTuple
 import pytest
 
 from shunt.conference import descriptor, rtp
-from tests.conference_control.lab import Bridge, Party
+from tests.conference_control.lab import Bridge, Party, Phone
 from tests.conference_control.test_end_to_end import pytestmark, room, running  # noqa: F401
 from tests.lab.processes import open_socket
 from tests.lab.topology import LabError
-
-import socket
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "conference"
 EXTENSION = 12
@@ -207,3 +205,16 @@ def test_numbers_go_on_over_a_restart_of_the_agent(stage: tuple[Bridge, Camera, 
     time.sleep(0.2)
     assert bob.without_gaps() and cem.without_gaps() and cem.decodable()
     assert 0.23 <= cem.share(*quartered) <= 0.28 and cem.share(*whole) == 1.0
+
+
+def test_a_caller_says_how_its_layers_are_told(room: Bridge) -> None:  # noqa: F811
+    """The header extension of the offer is taken up in the answer, with its id; a codec that tells layers itself needs none."""
+    uri = "https://aomediacodec.github.io/av1-rtp-spec/#dependency-descriptor-rtp-header-extension"
+    phones = [Phone(room, host, name) for host, name in (("caller", "ann"), ("callee", "bob"))]
+    video = "m=audio {port} RTP/AVP 0\r\nm=video {port} RTP/AVPF 96\r\na=rtpmap:96 VP8/90000\r\n"
+    assert phones[0].call("room", video + f"a=extmap:4 urn:ietf:params:rtp-hdrext:sdes:mid\r\na=extmap:13 {uri}\r\na=extmap-allow-mixed\r\n") == 200
+    assert f"a=extmap:13 {uri}\r\n" in phones[0].answer and "a=extmap-allow-mixed" in phones[0].answer and "extmap:4" not in phones[0].answer
+    assert phones[1].call("room", video) == 200 and "extmap" not in phones[1].answer
+    told = {one["name"]: one["media"][1]["layers"] for one in room.conference()["participants"]}
+    assert told == {"ann": "dependency-descriptor:13", "bob": "vp8"}
+    assert [phone.bye() for phone in phones] == [200, 200]

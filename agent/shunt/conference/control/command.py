@@ -1,4 +1,4 @@
-"""`shunt conference create|join|leave|quality|list|watch|end`: asks the agent; the group's `capacity` needs none."""
+"""`shunt conference create|join|leave|quality|target|list|watch|end`: asks the agent; the group's `capacity` needs none."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from shunt.cli.main import _EXIT_CODES, _asks_agent, _Command
 from shunt.conference.command import conference
+from shunt.conference.control.layers import TARGETS
 
 if TYPE_CHECKING:
     from shunt.cli.client import Client
@@ -48,11 +49,15 @@ def create(client: Client, as_json: bool, name: str) -> None:
 @click.option("--media", multiple=True, type=_MEDIA, default=["audio"], show_default=True, help="What it sends and gets; may be given more than once.")
 @click.option("--ice", is_flag=True, help="Its media finds its way by ICE: the answer has our ICE credentials, and checks are answered.")
 @click.option("--transport", default="RTP/AVP", show_default=True, help="Of its media, as in SDP. Pictures as SRTP go on whole.")
+@click.option("--layers", multiple=True, metavar="MEDIUM=WAY", help="How a picture's packets tell its layers: video=dependency-descriptor:12 (the header extension's id), =frame-marking:ID, =vp8, =vp9.")
 @click.option("--trusted", multiple=True, metavar="ADDRESS", help="An address from which its media is believed at once; any other has to show a run of packets.")
 @_asks_agent
-def join(client: Client, as_json: bool, name: str, participant: str, media: tuple[str, ...], trusted: tuple[str, ...], ice: bool, transport: str) -> None:
+def join(client: Client, as_json: bool, name: str, participant: str, media: tuple[str, ...], trusted: tuple[str, ...], ice: bool, transport: str, layers: tuple[str, ...]) -> None:
     """Let a participant in, and say where it has to send its media."""
-    answer = client.ask("POST", _path(name, "participants"), name=participant, media=",".join(media), trusted=",".join(trusted) or None, ice="yes" if ice else None, transport=transport)
+    answer = client.ask(
+        "POST", _path(name, "participants"), name=participant, media=",".join(media), trusted=",".join(trusted) or None, ice="yes" if ice else None, transport=transport,
+        layers=",".join(layers) or None,
+    )  # fmt: skip
     credentials = f"   ICE ufrag {answer['ice']['ufrag']} pwd {answer['ice']['pwd']}" if ice else ""
     _write(answer, as_json, f"{participant} sends to   {_media(answer)}{credentials}")
 
@@ -76,6 +81,18 @@ def set_quality(client: Client, as_json: bool, name: str, sender: str, receiver:
     """Say how much of SENDER's media RECEIVER gets: audio alone, video too, or the screen too."""
     answer = client.ask("POST", _path(name, "quality"), sender=sender, receiver=receiver, quality=quality)
     _write(answer, as_json, f"{receiver} gets of {sender}: up to {quality}")
+
+
+@conference.command("target", cls=_Command)
+@click.argument("name")
+@click.argument("sender")
+@click.argument("receiver")
+@click.argument("target", type=click.IntRange(0, TARGETS - 1))
+@_asks_agent
+def set_target(client: Client, as_json: bool, name: str, sender: str, receiver: str, target: int) -> None:
+    """Say how many frames of SENDER's pictures RECEIVER gets: 0 the fewest, 2 all of them. Estimates of the receiver may change it again."""
+    answer = client.ask("POST", _path(name, "target"), sender=sender, receiver=receiver, target=target)
+    _write(answer, as_json, f"{receiver} gets of {sender}: target {target}")
 
 
 @conference.command("end", cls=_Command)

@@ -15,13 +15,16 @@ from collections.abc import Sequence
 from aiosipua import ConnectionData, IncomingCall, MediaDescription, Origin, SdpMessage, SipRequest, SipResponse, SipUAS, UdpSipTransport, create_dialog_from_request, parse_uri
 
 from shunt import __version__
+from shunt.conference.control.layers import Told, offered_layers
 from shunt.conference.control.manager import Conferences
 from shunt.conference.control.ice import make_credentials
 from shunt.conference.control.model import Conference, ConferenceError, Leg, Participant
+from shunt.conference.packets import Layers
 from shunt.config.values import IPNetwork, SocketAddress
 
 log = logging.getLogger(__name__)
 
+_PICTURES = ("video", "screen")
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _DIRECTIONS = {"sendrecv": "sendrecv", "sendonly": "recvonly", "recvonly": "sendonly", "inactive": "inactive"}
 _PHRASES = {404: "Not Found", 480: "Temporarily Unavailable", 488: "Not Acceptable Here", 503: "Service Unavailable"}
@@ -110,7 +113,8 @@ class Focus:
             name = self._name(conference, call)
             addresses, ufrag = _addresses(call), _remote_ufrag(call)
             # Where signalling says that media is, ICE has to find out.
-            self._conferences.join(conference.name, name, kinds, [] if ufrag else addresses, ice=bool(ufrag))
+            layers = {kind: told for (kind, media), format_ in zip(offer, formats) if kind in _PICTURES and format_ is not None and (told := _layers(media, format_)) is not None}
+            self._conferences.join(conference.name, name, kinds, [] if ufrag else addresses, ice=bool(ufrag), layers=layers)
         except (ConferenceError, ValueError) as error:
             # What is nonsense or full to the API has names of its own in SIP.
             status = {400: 488, 409: 480}.get(error.status, error.status) if isinstance(error, ConferenceError) else 400
@@ -207,6 +211,8 @@ def _offer(call: IncomingCall) -> list[tuple[str | None, MediaDescription]]:
             kind = None
         if kind is not None:
             taken.add(kind)
+        if "extmap-allow-mixed" in call.sdp_offer.attributes:  # for all (RFC 8285 section 6)
+            media.attributes["extmap-allow-mixed"] = []
         found.append((kind, media))
     return found
 
@@ -222,6 +228,15 @@ def _format(conference: Conference, kind: str, media: MediaDescription) -> list[
             if settled[:1] == [str(codec.payload_type)] and settled[1].lower() == rate.lower():
                 return settled
     return None
+
+
+def _layers(media: MediaDescription, format_: list[str]) -> Told | None:
+    """How a medium's packets tell their layers: by a header extension that is offered, or the codec's own descriptor."""
+    found = offered_layers(media.attributes.get("extmap", []))
+    if found is not None:
+        return found[0]
+    way = {"vp8": Layers.VP8, "vp9": Layers.VP9}.get(format_[1].partition("/")[0].lower())
+    return None if way is None else Told(way)
 
 
 def _warning(host: str, error: Exception) -> str:
@@ -294,6 +309,10 @@ def _answer(conference: Conference, participant: Participant, offer: list[tuple[
             continue
         attributes = {"rtpmap": [f"{format_[0]} {format_[1]}"]} | ({"fmtp": [f"{format_[0]} {format_[2]}"]} if format_[2] else {})
         attributes |= _feedback(offered, format_[0])
+        if (told := offered_layers(offered.attributes.get("extmap", []))) is not None and kind in _PICTURES:
+            attributes["extmap"] = [told[1]]
+            if "extmap-allow-mixed" in offered.attributes:  # a template structure needs the two-byte form, what follows it does not
+                attributes["extmap-allow-mixed"] = []
         attributes[_DIRECTIONS[offered.direction]] = []
         if leg.muxed:
             attributes["rtcp-mux"] = []

@@ -59,7 +59,7 @@ class Told(NamedTuple):
         return cls(ways[name], int(number or 0))
 
 
-def offered(extmaps: Iterable[str]) -> tuple[Told, str] | None:
+def offered_layers(extmaps: Iterable[str]) -> tuple[Told, str] | None:
     """How an offer's medium tells layers, by its `extmap` attributes ("12 URI", "12/sendonly URI"); and the attribute to answer with."""
     found: dict[Layers, tuple[Told, str]] = {}
     for extmap in extmaps:
