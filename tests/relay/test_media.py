@@ -115,6 +115,15 @@ async def test_both_ways_and_counts(relay, phone):
     assert await say(relay, "G npkts_relayed nsess_nortp nsess_nortcp") == b"17 0 1"
 
 
+async def test_what_is_logged_of_a_call_names_it(relay, phone, caplog):
+    caller, callee = phone("127.0.0.11"), phone("127.0.0.12", ssrc=0x22222222)
+    _, p_l = await call(relay, (caller.ip, caller.port), (callee.ip, callee.port))
+    with caplog.at_level("INFO"):
+        caller.rtp(p_l)
+        await callee.heard()
+    assert [record.call_id for record in caplog.records if "learned" in record.getMessage()] == ["c1"]
+
+
 async def test_a_stream_above_its_packet_limit_is_cut_down_and_others_are_not(phone):
     """400 packets/s: 100 in a quarter of a second. The flood's victim gets no more; the other direction, other calls and strangers cost nothing of it."""
     relay = BuiltinRelay(["127.0.0.1"], FIRST, LAST, packet_limit=400)

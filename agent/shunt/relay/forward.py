@@ -55,7 +55,7 @@ class MediaPort:
     )
 
     def __init__(
-        self, sock: socket.socket, *, is_rtp: bool, policy: LatchPolicy, on_learned: Callable[[], None] = lambda: None, packet_limit: int = 0
+        self, sock: socket.socket, *, is_rtp: bool, policy: LatchPolicy, on_learned: Callable[[int, Endpoint], None] = lambda port, source: None, packet_limit: int = 0
     ) -> None:
         """packet_limit: most packets/s of the source that are relayed; further ones are dropped. 0: no limit."""
         self.sock = sock
@@ -205,8 +205,7 @@ class MediaPort:
     def _learn(self, sender: SockAddr) -> None:
         self.source = sender
         self._send_to(sender)
-        log.info("port %d: source %s learned", self.port, self.latch.learned)
-        self._on_learned()
+        self._on_learned(self.port, self.latch.learned)
         if self.is_rtp and self.sibling is not None:
             self.sibling.learned_rtp(self.latch.learned)
 
@@ -242,8 +241,8 @@ class MediaLegs:
 
     __slots__ = ("ports", "_policy", "_on_learned", "_packet_limit")
 
-    def __init__(self, policy: LatchPolicy, on_learned: Callable[[], None] = lambda: None, packet_limit: int = 0) -> None:
-        """on_learned is called whenever a port of the session has learned a source; packet_limit as in MediaPort."""
+    def __init__(self, policy: LatchPolicy, on_learned: Callable[[int, Endpoint], None] = lambda port, source: None, packet_limit: int = 0) -> None:
+        """on_learned(port, source) is called whenever a port of the session has learned a source; packet_limit as in MediaPort."""
         self._packet_limit = packet_limit
         self.ports: list[tuple[MediaPort, MediaPort] | None] = [None, None]
         self._policy = policy

@@ -317,8 +317,12 @@ class BuiltinRelay:
             self._forwarder.remove(port)
 
     def _new_media(self, session: Session) -> MediaLegs:
-        media = self._media[session] = MediaLegs(self._policy, lambda: self.changed(session), self._packet_limit)
+        media = self._media[session] = MediaLegs(self._policy, lambda port, source: self._learned(session, port, source), self._packet_limit)
         return media
+
+    def _learned(self, session: Session, port: int, source: Endpoint) -> None:
+        log.info("port %d: source %s learned", port, source, extra={"call_id": session.call_id})
+        self.changed(session)
 
     def leg_signalled(self, session: Session, index: int) -> None:
         self._media[session].signal(index, session.legs[index], self._clock())
@@ -436,7 +440,7 @@ class BuiltinRelay:
             if session.left(now, self.last_heard(session)) > 0:
                 self._look_again(session)
                 continue
-            log.warning("%s %s: no media for %g s: session time-out", session.call_id, session.tag, session.limit())
+            log.warning("%s %s: no media for %g s: session time-out", session.call_id, session.tag, session.limit(), extra={"call_id": session.call_id})
             self._table.remove(session)
             self.removed(session)
             self._ended["nsess_timeout"] += 1
