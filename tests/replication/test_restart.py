@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import RelayEntry
 from shunt_softswitch.dataplane import DataPlane
 from shunt_softswitch.replication import Action, Rewrite
+from tests.conference import streams
 from tests.dataplane import lab as lab_module
 from tests.dataplane.lab import RELAY_A4, RELAY_B4
 from tests.replication.conftest import COPIES, Bridge, drain, fix_neighbours, follow, rtp, settled
+from tests.replication.test_layers import Room, adapted, got, media
 
 pytestmark = pytest.mark.netns
 
@@ -41,7 +45,7 @@ def tables(bridge: Bridge) -> object:
     nodes = {number: (node.rid, node.port, node.mgid, node.xid) for number, node in r.engine.nodes.items()}
     return (
         {key: r.stream(key) for key in r.streams()}, {name: r.copy(*name) for name in r.copies()},
-        nodes, {mgid: list(tree) for mgid, tree in r.engine.trees.items()}, dict(r.engine.prunes),
+        nodes, {mgid: list(tree) for mgid, tree in r.engine.trees.items()}, dict(r.engine.prunes), {key: r.layer(*key) for key in r.layers()},
     )  # fmt: skip
 
 
@@ -153,3 +157,27 @@ def test_an_interface_that_is_made_anew(bridge: Bridge) -> None:
     sender.send(3)
     settled()
     assert party.numbers() == [6, 7, 8]
+
+
+def test_layers_and_numbers_go_on_over_restarts(bridge: Bridge) -> None:
+    """The stream's lists, one for each tree, its rows and what rewriting keeps: nothing of it is begun anew."""
+    room = Room(bridge, [0, 1, 2], adapted())
+    before = tables(bridge)
+    sent = list(streams.video(random.Random(4), 1200, streams.SMALL))
+    for packet in sent:
+        room.send(media(packet.row(0), packet.layer, packet.index.to_bytes(4, "big")))
+        if packet.index in (400, 800):
+            settled(0.02)
+            bridge.plane.close()
+            bridge.plane = reopened(bridge.lab)
+            assert tables(bridge) == before
+            bridge.replication.settle()
+    settled()
+    for target, party in enumerate(room.parties):
+        found = got(party)
+        assert [index for _, index in found] == [packet.index for packet in sent if packet.layer <= target]
+        assert [number for number, _ in found] == [found[0][0] + n & 0xFFFF for n in range(len(found))]
+    for n in range(100):
+        bridge.replication.modify_stream(room.key, room.action._replace(trees=1 + n % 3))
+    bridge.replication.clear()
+    assert bridge.replication._lists.used == 4 and len(bridge.replication._free_copies) == COPIES and not list(bridge.replication.layers())
