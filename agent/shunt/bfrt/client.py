@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from google.rpc import status_pb2
@@ -118,8 +119,10 @@ class BfrtClient:
         self._channel: grpc.aio.Channel | None = None
         # Large answers come over a connection of their own, so that none stands in front of a write's.
         self._bulk_channel: grpc.aio.Channel | None = None
+        self._methods: dict[tuple[grpc.aio.Channel, str], Callable[..., Any]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._lost = asyncio.Event()
+        self._lost = False
+        self._reading: asyncio.Timeout | None = None
         self._silent_since: float | None = None  # the first question since the last answer
         header = pb.WriteRequest(client_id=client_id)
         self._aim(header.target)
@@ -152,6 +155,7 @@ class BfrtClient:
 
     async def _drop_channel(self) -> None:
         channels = (self._channel, self._bulk_channel)
+        self._methods.clear()
         self._channel = self._bulk_channel = None
         for channel in channels:
             if channel is not None:
@@ -217,12 +221,11 @@ class BfrtClient:
 
     async def _session(self, channel: grpc.aio.Channel) -> None:
         """One connection's life, until the stream ends."""
-        self._lost = asyncio.Event()
+        self._lost = False
         self._silent_since = None
         stream = channel.stream_stream(
             _SERVICE + "StreamChannel", request_serializer=pb.StreamMessageRequest.SerializeToString, response_deserializer=pb.StreamMessageResponse.FromString
         )()
-        lost = asyncio.create_task(self._lost.wait())
         try:
             request = pb.StreamMessageRequest(client_id=self.client_id)
             request.subscribe.device_id = self.device_id
@@ -242,25 +245,33 @@ class BfrtClient:
             self.last_error = ""
             log.info("data plane %s: bound to %s", self.target, self.program)
             self._call(self.on_up, self.schema)
-            while True:
-                reading = asyncio.ensure_future(stream.read())
-                reading.add_done_callback(_look_at)
-                try:
-                    await asyncio.wait({reading, lost}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    if not reading.done():
-                        reading.cancel()
-                if not reading.done():
-                    raise BfrtUnavailable(self.last_error or "a call found the session gone")
-                message = reading.result()
-                if message is grpc.aio.EOF:
-                    return
-                self._dispatch(message)
+            await self._read_notices(stream)
         except TimeoutError:
             raise BfrtUnavailable(f"no answer to the subscription within {_SUBSCRIBE_TIMEOUT:g} s") from None
         finally:
-            lost.cancel()
             stream.cancel()
+
+    async def _read_notices(self, stream: grpc.aio.StreamStreamCall) -> None:
+        """Until the stream ends, or _lose() is called."""
+        try:
+            async with asyncio.timeout(None) as self._reading:
+                while not self._lost:
+                    message = await stream.read()
+                    if message is grpc.aio.EOF:
+                        return
+                    self._dispatch(message)
+        except TimeoutError:
+            pass
+        finally:
+            self._reading = None
+        raise BfrtUnavailable(self.last_error or "a call found the session gone")
+
+    def _lose(self, reason: str) -> None:
+        """The session is gone, whatever the stream says."""
+        self.last_error = reason
+        self._lost = True
+        if self._reading is not None:
+            self._reading.reschedule(asyncio.get_running_loop().time())
 
     async def _fetch_schema(self, channel: grpc.aio.Channel) -> Schema:
         get = channel.unary_unary(
@@ -316,6 +327,14 @@ class BfrtClient:
             raise BfrtUnavailable(f"{self.target}: {self.last_error or 'not connected'}")
         return channel
 
+    def _method(self, channel: grpc.aio.Channel, name: str) -> Callable[..., Any]:
+        """How to call Write or Read over this channel, made once for each."""
+        found = self._methods.get((channel, name))
+        if found is None:
+            make = channel.unary_unary if name == "Write" else channel.unary_stream
+            found = self._methods[channel, name] = make(_SERVICE + name)
+        return found
+
     def _failed(self, error: grpc.aio.AioRpcError) -> Exception:
         """What a call's failure as a whole means; a session that turns out to be gone is given up."""
         code, details = error.code(), error.details()
@@ -325,8 +344,7 @@ class BfrtClient:
         if code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND):
             # UNKNOWN without details: subscribed but not bound. NOT_FOUND: the server knows no such client
             # (it restarted faster than the stream broke).
-            self.last_error = text
-            self._lost.set()
+            self._lose(text)
             return BfrtUnavailable(text)
         return BfrtRefused(text)
 
@@ -337,8 +355,7 @@ class BfrtClient:
     def _unanswered(self) -> None:
         """A deadline has passed: give the session up when the target has been silent for long."""
         if self._silent_since is not None and time.monotonic() - self._silent_since >= _HUNG:
-            self.last_error = f"{self.target} has answered nothing for {_HUNG:g} s"
-            self._lost.set()
+            self._lose(f"{self.target} has answered nothing for {_HUNG:g} s")
 
     async def write(self, updates: Sequence[bytes], *, timeout: float) -> list[UpdateError | None]:
         """Send serialised WriteRequest.updates fields (tag included); for each None or its error.
@@ -346,7 +363,7 @@ class BfrtClient:
         Every update is tried (CONTINUE_ON_ERROR); timeout is seconds. Raises BfrtUnavailable when there was no answer, so
         that nothing is known, and BfrtRefused when the whole call was refused.
         """
-        call = self._ready().unary_unary(_SERVICE + "Write")
+        call = self._method(self._ready(), "Write")
         self._asked()
         try:
             await call(self._write_header + b"".join(updates), timeout=timeout)
@@ -384,7 +401,7 @@ class BfrtClient:
 
         timeout is seconds; bulk: a large answer is expected, which must not hold up others.
         """
-        call = self._ready(bulk).unary_stream(_SERVICE + "Read")
+        call = self._method(self._ready(bulk), "Read")
         found: list[bytes] = []
         if not bulk:
             self._asked()
@@ -404,12 +421,6 @@ class BfrtClient:
             if other:
                 raise BfrtRefused(f"{self.target}: {other[0].message}") from None
         return found
-
-
-def _look_at(task: asyncio.Future[object]) -> None:
-    """Take note of a read's end that nobody waits for any more, so that asyncio does not complain of it."""
-    if not task.cancelled():
-        task.exception()
 
 
 def update_bytes(kind: int, entity: pb.Entity) -> bytes:
