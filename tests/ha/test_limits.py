@@ -115,7 +115,15 @@ async def test_an_unreadable_row_costs_its_own_call_only(tmp_path: Path) -> None
 
 async def test_a_journal_that_cannot_be_opened_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="no-such-folder"):
-        await Journal(SqliteStore(str(tmp_path / "no-such-folder" / "j.sqlite"))).open()
+        await Journal(SqliteStore(str(tmp_path / "no-such-folder" / "state" / "j.sqlite"))).open()
+
+
+async def test_a_journals_own_folder_is_made(tmp_path: Path) -> None:
+    """The shipped configuration has a journal, and an agent that is started by hand no folder yet."""
+    journal = Journal(SqliteStore(str(tmp_path / "state" / "j.sqlite")))
+    await journal.open()
+    await journal.close()
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o750
 
 
 def test_clock_steps() -> None:

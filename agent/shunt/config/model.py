@@ -148,7 +148,7 @@ class Notify(Section):
 class Journal(Section):
     """Where calls are kept so that a restarted agent, or a standby, finds them again."""
 
-    path: AbsolutePath = Field(default="/var/lib/shunt/journal.sqlite", description="SQLite file; its folder must exist. Not used with redis.")
+    path: AbsolutePath = Field(default="/var/lib/shunt/journal.sqlite", description="SQLite file; its folder is made where only that one is missing. Not used with redis.")
     redis: RedisUrl | None = Field(
         default=None, description="redis://HOST:PORT/DB, rediss:// for TLS, or unix:///PATH: keep the journal in Redis, so that another agent can take over."
     )

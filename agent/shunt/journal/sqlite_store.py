@@ -9,6 +9,7 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from shunt.journal import spool
@@ -59,6 +60,7 @@ class SqliteStore:
         self._db, self._spool = await self._do(self._open)
 
     def _open(self) -> tuple[sqlite3.Connection, Spool]:
+        Path(self._path).parent.mkdir(mode=0o750, exist_ok=True)  # the last folder alone: more would hide a mistake
         db = sqlite3.connect(self._path, isolation_level=None)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=NORMAL")
