@@ -980,6 +980,8 @@ class DataPlane:
             "passed_packets": sum(reasons) - relayed - missed - stray - limited - conference,
             "limited_packets": limited,
             "conference_packets": conference,
+            "too_big_packets": reasons[layout.TOO_BIG],
+            "unrouted_packets": reasons[layout.UNROUTED],
             "learn_notices": sums[layout.REASON_ROOM + 1],
             "learn_suppressed": sums[layout.REASON_ROOM + 2],
             "entries": self._entries,

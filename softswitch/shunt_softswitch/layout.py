@@ -98,6 +98,8 @@ MISS = REASONS.index("no-entry")
 STRAY = REASONS.index("stray-source")
 OVER_LIMIT = REASONS.index("over-limit")
 CONFERENCE = REASONS.index("conference")
+TOO_BIG = REASONS.index("too-big-for-output")
+UNROUTED = REASONS.index("no-next-hop")
 TOTALS = struct.Struct(f"<{REASON_ROOM}QQQQQQ")
 
 XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT = range(5)

@@ -449,7 +449,7 @@ def test_totals_add_up(plane: DataPlane) -> None:
     after = plane.totals()
     grown = {name: after[name] - before[name] for name in after}
     assert grown == {
-        "rx_packets": 4, "relayed_packets": 1, "relayed_bytes": 40, "missed_packets": 1, "stray_packets": 1, "passed_packets": 1, "limited_packets": 0, "conference_packets": 0,
+        "rx_packets": 4, "relayed_packets": 1, "relayed_bytes": 40, "missed_packets": 1, "stray_packets": 1, "passed_packets": 1, "limited_packets": 0, "conference_packets": 0, "too_big_packets": 0, "unrouted_packets": 0,
         "learn_notices": 2, "learn_suppressed": 0, "entries": 1, "capacity": 0,
     }  # fmt: skip
 

@@ -19,6 +19,8 @@ _COUNTERS = {
     "limited_packets": "Packets dropped because their stream had more than softswitch.packet_limit",
     "conference_packets": "Packets of conferences, each copied to its receivers",
     "passed_packets": "Packets handed on to the kernel untouched",
+    "too_big_packets": "Those of them that the output interface's MTU did not take",
+    "unrouted_packets": "Those of them whose destination has no route, or a neighbour that is not known yet",
     "learn_notices": "Learn notices raised",
     "learn_suppressed": "Learn notices left out by rate limiting",
 }
