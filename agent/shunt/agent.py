@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BUILTIN = "builtin"
-_FEW_CALLS = 2000
+_FEW_CALLS = 200  # are counted at once: a command waits for no more
 _VIEWS_AT_ONCE = 25  # before commands have their turn
 _TURN_S = 0.005  # of reading calls from the journal before commands have theirs
 _COUNTERS_PATIENCE_S = 1.0  # a list of calls is worth having without the latest counters too

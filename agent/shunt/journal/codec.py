@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stream, new_line
@@ -32,7 +33,7 @@ _FLAG = {False: "false", True: "true"}
 
 
 def _text(value: str | None) -> str:
-    return "null" if value is None else json.dumps(value)
+    return "null" if value is None else encode_basestring_ascii(value)
 
 
 def _end(endpoint: Endpoint | None) -> str:

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import stat
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 
 from shunt.journal.store import Group
@@ -119,7 +120,7 @@ def _files(prefix: str) -> list[str]:
 
 
 def _line(kind: str, name: str, body: str | None) -> str:
-    return f"{kind}{json.dumps(name)}\t{body or ''}\n"
+    return f"{kind}{encode_basestring_ascii(name)}\t{body or ''}\n"
 
 
 def _unlink(path: str) -> None:
