@@ -201,31 +201,6 @@ def test_what_is_not_sip_is_named(data, says):
         sip.parse(data)
 
 
-_LINES = st.lists(
-    st.one_of(
-        st.sampled_from([
-            "Call-ID: a@b", "i: c", "CALL-ID :  ", "From: <sip:a@b>;tag=1", "f:x;tag=2", "To: <sip:c@d>", "t : y;tag=3 ", "CSeq: 1 INVITE", "cseq:2\tBYE", " folded", "\tmore",
-            "Subject: Call-ID: no", "Call-IDs: no", "",
-        ]),
-        st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=30),
-    ),
-    max_size=8,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from(["BYE sip:a@b SIP/2.0", "SIP/2.0 200 OK", "nothing"]), _LINES, st.sampled_from(["\r\n", "\r\n", "\n"]), st.binary(max_size=20))
-def test_the_quick_way_of_reading_finds_what_line_by_line_finds(start, lines, end, body):
-    data = end.join([start, *lines, "", ""]).encode("latin-1") + body
-    results = []
-    for read in (sip.parse, lambda raw: sip._tolerant(raw.lstrip(b"\r\n\0 \t"))):
-        try:
-            results.append(read(data))
-        except sip.SipError as error:
-            results.append(str(error))
-    assert results[0] == results[1]
-
-
 def test_sdp_endpoints_by_media_line():
     expected = (Endpoint.of("192.0.2.10", 6000), Endpoint.of("192.0.2.10", 0), Endpoint.of("2001:db8::5", 7000))
     assert sip.parse(with_body(SDP)).sdp == expected

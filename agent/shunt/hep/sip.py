@@ -1,7 +1,7 @@
 """What a SIP message says about its dialog and its media. Pure functions; no byte string makes them fail badly.
 
 Every message that a SIP server receives or sends comes by here, so no more is read than is wanted: the start line, four headers, SDP.
-What is not written as RFC 3261 would have it is read line by line: a BYE must not be missed because something in it is odd.
+Any line end, folding, compact names and blanks before the colon are taken: a BYE must not be missed because something in it is odd.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from shunt.net import Endpoint
 
 _COMPACT = {"i": "call-id", "f": "from", "t": "to"}
 _WANTED = ("call-id", "from", "to", "cseq")
+_FIRST_LETTERS = frozenset("cCiIfFtT")
 _STATUS_LINE = re.compile(r"SIP/[0-9.]+ +([1-6][0-9][0-9])(?: |$)", re.IGNORECASE)
 _REQUEST_LINE = re.compile(r"([A-Za-z0-9.!%*_+`'~-]{1,32}) +\S.*?SIP/[0-9.]+$", re.IGNORECASE)
-# Of a head whose lines all end in CRLF, none of them folded.
-_HEADER = re.compile(r"\r\n(?:(call-id|i)|(from|f)|(to|t)|(cseq))[ \t]*:[ \t]*([^\r\n]+)", re.IGNORECASE | re.ASCII)
-_ODD_LINE = re.compile(r"\r(?!\n)|(?<!\r)\n|\n[ \t]")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _TAG = re.compile(r';[ \t]*tag[ \t]*=[ \t]*([^\s;,>"]+)', re.IGNORECASE)
 _CSEQ = re.compile(r"[0-9]+\s+(\S{1,32})")
@@ -72,23 +70,9 @@ class SipMessageFacts:
 def parse(data: bytes) -> SipMessageFacts:
     """Read one message. Raises SipError where start line or Call-ID cannot be made out, and nothing else."""
     data = data.lstrip(b"\r\n\0 \t")
-    end = data.find(b"\r\n\r\n")
-    head = data[:end].decode("latin-1")
-    if end < 0 or _ODD_LINE.search(head):
-        return _tolerant(data)
-    headers: dict[str, str] = {}
-    for call_id, sender, receiver, cseq, value in _HEADER.findall(head):
-        name = "call-id" if call_id else "from" if sender else "to" if receiver else "cseq"
-        if not headers.get(name):
-            headers[name] = value.strip(" \t")
-    return _facts(head.partition("\r\n")[0], headers, data[end + 4 :])
-
-
-def _tolerant(data: bytes) -> SipMessageFacts:
-    """As parse, line by line: any line end, folding, compact names, blanks before the colon, other headers ignored."""
     end = _HEADER_END.search(data)
     head, body = (data[: end.start()], data[end.end() :]) if end else (data, b"")
-    lines = re.split(r"\r\n|\n|\r", head.decode("latin-1"))
+    lines = head.decode("latin-1").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     headers: dict[str, str] = {}
     name = ""
     for line in lines[1:]:
@@ -96,17 +80,17 @@ def _tolerant(data: bytes) -> SipMessageFacts:
             if name:
                 headers[name] += " " + line.strip(" \t")
             continue
+        name = ""
+        if line[:1] not in _FIRST_LETTERS:
+            continue
         key, sep, value = line.partition(":")
         key = key.strip(" \t").lower()
         key = _COMPACT.get(key, key)
-        name = key if sep and key in _WANTED and not headers.get(key) else ""
-        if name:
+        if sep and key in _WANTED and not headers.get(key):
+            name = key
             headers[name] = value.strip(" \t")
-    return _facts(lines[0], {key: value.strip(" \t") for key, value in headers.items()}, body)
-
-
-def _facts(start: str, headers: dict[str, str], body: bytes) -> SipMessageFacts:
-    start = start.strip(" \t")
+    headers = {key: value.strip(" \t") for key, value in headers.items()}
+    start = lines[0].strip(" \t")
     method: str | None = None
     status: int | None = None
     if match := _STATUS_LINE.match(start):
