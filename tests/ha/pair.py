@@ -169,6 +169,13 @@ class Pair:
         await self.media((caller, 6000, to_caller), (callee, 7000, to_callee))
         return to_caller, to_callee
 
+    async def holds(self, *sources: str) -> None:
+        """Wait until the data plane has entries for packets from these addresses and no others: a delete is answered before its entries are out."""
+        deadline = time.monotonic() + 1.0
+        while (found := {key.src.ip for key in self.plane.table}) != set(sources):
+            assert time.monotonic() < deadline, found
+            await asyncio.sleep(0.005)
+
     async def media(self, *packets: tuple[str, int, int]) -> None:
         """Packets (source address and port, relay port), repeated until each has an entry."""
         keys = [FiveTuple(Endpoint.of(ip, port), Endpoint.of(RELAY_IP, relay_port)) for ip, port, relay_port in packets]
