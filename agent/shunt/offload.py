@@ -142,7 +142,8 @@ class Offloader:
 
     async def sync(self, line: MediaLine) -> None:
         """Make the data plane hold what `plan_stream` wants for this line. Safe to call at any time, concurrently."""
-        if self.settle(line):
+        if self._settle(line):
+            self.line_changed(line)
             return
         token = CURRENT_CALL.set(line.call.call_id)
         try:
@@ -155,7 +156,7 @@ class Offloader:
         self.line_changed(line)
         self._schedule_one_way(line)
 
-    def settle(self, line: MediaLine) -> bool:
+    def _settle(self, line: MediaLine) -> bool:
         """sync(), where that takes no table write: then all of it is done at once. False: nothing was done."""
         if line.lock.locked():
             return False
@@ -168,14 +169,15 @@ class Offloader:
             if stream.state is not state or stream.reason != reason or stream.detail:
                 self._set(line, stream, state, reason, now)
         self.collisions.expect((line,))
-        self.line_changed(line)
         self._schedule_one_way(line)
         return True
 
-    def sync_soon(self, line: MediaLine) -> None:
-        """sync() without waiting for it."""
-        if not self.settle(line):
+    def sync_soon(self, line: MediaLine, *, changed: bool = True) -> None:
+        """sync() without waiting for it. changed: whether what the journal keeps of the line may be other than it was."""
+        if not self._settle(line):
             self.spawn(self.sync(line))
+        elif changed:
+            self.line_changed(line)
 
     def _set(self, line: MediaLine, stream: Stream, state: State, reason: str, now: float, detail: str = "", **facts: Any) -> None:
         """Set a stream's state; a change is an event."""
@@ -333,11 +335,10 @@ class Offloader:
 
     def resume(self, line: MediaLine) -> None:
         """Signalling is through: learn and offload again."""
-        if line.suspended is not None:
-            self._note(line, "resumed", reason=line.suspended)
-        line.suspended = None
-        line.resume_at = None
-        self.sync_soon(line)
+        suspended, line.suspended, line.resume_at = line.suspended, None, None
+        if suspended is not None:
+            self._note(line, "resumed", reason=suspended)
+        self.sync_soon(line, changed=suspended is not None)
 
     async def release(self, lines: Iterable[MediaLine], reason: str) -> None:
         """The lines are over: entries out, then forgotten but for a tombstone."""
@@ -345,7 +346,12 @@ class Offloader:
         for line in lines:
             self.book.release(line, reason)
             self._note(line, "released", reason=reason)
-        busy = [line for line in lines if not self.settle(line)]
+        busy = []
+        for line in lines:
+            if self._settle(line):
+                self.line_changed(line)
+            else:
+                busy.append(line)
         if busy:
             await asyncio.gather(*(self.sync(line) for line in busy))
         for call in {id(line.call): line.call for line in lines}.values():
