@@ -9,6 +9,7 @@ import numpy as np
 
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
+from shunt_softswitch import rows
 
 
 class FakeDataPlane:
@@ -44,12 +45,12 @@ class FakeDataPlane:
 
     def insert_rows(self, new: np.ndarray) -> np.ndarray:
         taken = []
-        for row in new:
+        for row, fits in zip(new, rows.usable(new)):
             saddr, daddr, out_saddr, out_daddr = (row[name].tobytes() for name in ("saddr", "daddr", "out_saddr", "out_daddr"))
             sport, dport, out_sport, out_dport, ttl_ms = (int(row[name]) for name in ("sport", "dport", "out_sport", "out_dport", "ttl_ms"))
             dscp = int(row["dscp"]) if row["set_dscp"] else None
             key = FiveTuple(Endpoint(saddr, sport), Endpoint(daddr, dport))
-            taken.append(key not in self.table and self.insert([RelayEntry(key, Endpoint(out_saddr, out_sport), Endpoint(out_daddr, out_dport), ttl_ms, dscp)]) == [None])
+            taken.append(bool(fits) and key not in self.table and self.insert([RelayEntry(key, Endpoint(out_saddr, out_sport), Endpoint(out_daddr, out_dport), ttl_ms, dscp)]) == [None])
         return np.array(taken, dtype=bool)
 
     def modify(self, entries: Sequence[RelayEntry]) -> list[str | None]:

@@ -231,6 +231,35 @@ async def test_long_batches_of_one_layout(served: Served, size: int) -> None:
     assert not served.dataplane.table
 
 
+async def test_long_batches_of_the_long_form(served: Served) -> None:
+    """Taken as columns or one by one: what the short form would say too keeps its action, a wrong value fails alone."""
+    client = await served.raw().connect()
+    action = RELAY.actions["relay_to_from"]
+
+    def long_form(number: int) -> pb.Update:
+        message = insert(number, action=None)
+        data = message.entity.table_entry.data
+        data.action_id = action.id
+        source = five_tuple(number).dst.addr if number % 3 == 0 else b"\x0a\x01\x01\x01"
+        marked, code = (1, 64 if number == 20 else 46) if number % 3 == 1 or number == 20 else (0, 0)
+        for field, value in zip(action.fields, (source, b"\x0a\x09\x09\x09", b"\x10\x00", b"\x20\x00", bytes((marked,)), bytes((code,)))):
+            data.fields.add(field_id=field.id, stream=value)
+        return message
+
+    assert await fails(client, *(long_form(n) for n in range(40)), insert(41), insert(2)) == [(0, 0)] * 20 + [(INVALID, 0)] + [(0, 0)] * 20 + [(EXISTS, 0)]
+    numbers = [n for n in range(40) if n != 20]
+    found = {n: served.dataplane.table[five_tuple(n)] for n in numbers}
+    assert {n: entry.dscp for n, entry in found.items()} == {n: 46 if n % 3 == 1 else None for n in numbers}
+    assert all(entry == RelayEntry(five_tuple(n), Endpoint(five_tuple(n).dst.addr if n % 3 == 0 else b"\x0a\x01\x01\x01", 4096), Endpoint.of("10.9.9.9", 8192), 30_000, entry.dscp) for n, entry in found.items())
+    read = await client.read(*(entity(n) for n in numbers))
+    assert [e.table_entry.data.action_id for e in read.entities] == [action.id] * len(numbers)
+    await client.write(*(update(U.DELETE, n) for n in numbers), *(insert(n) for n in numbers))
+    read = await client.read(*(entity(n) for n in numbers))
+    assert [e.table_entry.data.action_id for e in read.entities] == [TO.id] * len(numbers)
+    served.dataplane.failing = OSError("the map is gone")
+    assert await fails(client, *(insert(n) for n in range(50, 70))) == [(13, 0)] * 20
+
+
 async def test_rollback_undoes_everything_and_keeps_statistics(served: Served) -> None:
     client = await served.raw().connect()
     await client.write(insert(1), insert(2))
