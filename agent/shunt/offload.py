@@ -340,11 +340,20 @@ class Offloader:
             self._note(line, "resumed", reason=suspended)
         self.sync_soon(line, changed=suspended is not None)
 
+    def give_back(self, lines: list[MediaLine], reason: str) -> None:
+        """The first step of release(): their ports mean nothing any more; the journal has lines with entries until these are out."""
+        for line in lines:
+            if line.released is None:
+                self.book.release(line, reason)
+        for line in lines:
+            if not any(other.offloaded for other in line.call.lines):
+                self.line_changed(line)
+
     async def release(self, lines: Iterable[MediaLine], reason: str) -> None:
         """The lines are over: entries out, then forgotten but for a tombstone."""
         lines = list(lines)
+        self.give_back(lines, reason)
         for line in lines:
-            self.book.release(line, reason)
             self._note(line, "released", reason=reason)
         busy = []
         for line in lines:

@@ -150,9 +150,7 @@ class ControlProxy:
             return await self._offer_answer(command, body, peer_ip)
         relay = self._relay_of(command)
         if verb == "D":
-            release = self.offloader.spawn(self.offloader.release(self.book.matching(command), reasons.RELEASED))
-            self._turns.extend(command.call_id, release)
-            return await self._somewhere(command, relay, body, peer_ip)
+            return await self._delete(command, relay, body, peer_ip)
         if verb == "Q":
             return await self._query(command, relay, body, peer_ip)
         if verb in ("P", "R", "C"):
@@ -171,6 +169,18 @@ class ControlProxy:
                 self.offloader.sync_soon(line)
             return reply
         return await self._somewhere(command, relay, body, peer_ip)
+
+    async def _delete(self, command: Command, relay: Relay | None, body: bytes, peer_ip: str | None) -> bytes | None:
+        """The call's next command waits until its entries are out, the answer does not: they match packets of this call's own phones only."""
+        lines = self.book.matching(command)
+        busy = any(line.offloaded or line.lock.locked() for line in lines)
+        release = self.offloader.spawn(self.offloader.release(lines, reasons.RELEASED)) if busy else None
+        reply = await self._somewhere(command, relay, body, peer_ip)
+        if release is None:
+            self.offloader.give_back(lines, reasons.RELEASED)
+            release = self.offloader.spawn(self.offloader.release(lines, reasons.RELEASED))
+        self._turns.extend(command.call_id, release)
+        return reply
 
     def _relay_of(self, command: Command) -> Relay | None:
         name = self.book.relay_of(command.call_id or "")
