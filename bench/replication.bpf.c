@@ -8,6 +8,7 @@
 #define SPORT 5000
 #define DPORT 6000
 #define SSRC 0x1234
+#define DESCRIPTOR 8 /* a header extension with a dependency descriptor */
 
 static __u64 runs;
 static __u64 swallowed;
@@ -19,7 +20,7 @@ static __always_inline bool put(struct xdp_md *ctx)
 	__u16 length = end - data - ETHERNET_HEADER;
 	__be32 *word = data + ETHERNET_HEADER;
 
-	if (data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER + RTP_HEADER > end)
+	if (data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER + RTP_HEADER + DESCRIPTOR > end)
 		return false;
 	*(__u64 *)data = 0x0002a10000000002ULL;
 	*(__u32 *)(data + 8) = 0xa2000000;
@@ -32,9 +33,12 @@ static __always_inline bool put(struct xdp_md *ctx)
 	*(__u16 *)((void *)word + 10) = ~fold((__u64)word[0] + word[1] + word[2] + word[3] + word[4]);
 	word[5] = bpf_htonl(SPORT << 16 | DPORT);
 	word[6] = bpf_htonl((__u32)(length - IPV4_HEADER) << 16 | 0x1234);
-	word[7] = bpf_htonl(0x80000000 | (__u16)runs);
+	word[7] = bpf_htonl(0x90000000 | (__u16)runs);
 	word[8] = bpf_htonl((__u32)runs * 160);
 	word[9] = bpf_htonl(SSRC);
+	/* A frame to a packet, as three temporal layers come. */
+	word[10] = bpf_htonl(0xbede0001);
+	word[11] = bpf_htonl(0xc2c00000 | (runs & 1 ? 2 : runs & 2 ? 1 : 0) << 16 | (__u16)runs);
 	runs++;
 	return true;
 }
@@ -48,7 +52,7 @@ int generate(struct xdp_md *ctx)
 SEC("xdp")
 int replicate(struct xdp_md *ctx)
 {
-	return put(ctx) ? conference(ctx, NATIVE) : XDP_ABORTED;
+	return put(ctx) ? claim(ctx, NATIVE) : XDP_ABORTED;
 }
 
 SEC("xdp")

@@ -29,11 +29,15 @@ from bench.runs import Run, spread  # noqa: E402
 from shunt.net import Endpoint, FiveTuple  # noqa: E402
 from shunt_softswitch import libbpf  # noqa: E402
 from shunt_softswitch.dataplane import DataPlane  # noqa: E402
-from shunt_softswitch.replication import Action, Replication, Rewrite, StreamKey  # noqa: E402
+from shunt_softswitch.replication import Action, Layer, Replication, Rewrite, StreamKey  # noqa: E402
 from tests.dataplane import lab as lab_module  # noqa: E402
 
 OBJECT = ROOT / "build" / "bench" / "obj" / "replication.o"
 # As in replication.bpf.c.
+PLAIN = Action(1, 0, 0, 0, 1)
+LAYERED = PLAIN._replace(trees=3, layers=1, extension=12, descriptor=1)
+MODES = {"plain": (PLAIN, 0), "layers": (LAYERED, 0), "numbers": (LAYERED._replace(track=1), 2)}
+"""What is done to a packet, besides the addresses: nothing; its layer chooses the tree; its number is each receiver's own."""
 KEY = StreamKey(FiveTuple(Endpoint.of("10.1.0.2", 5000), Endpoint.of("10.1.0.1", 6000)), 0x1234)
 RECEIVERS = (1, 2, 8, 50)
 FRAMES = (214, 1242)  # a G.711 packet of 20 ms; 1,200 bytes of video: Ethernet header to the end
@@ -56,8 +60,10 @@ class Bench:
         self.programs = libbpf.load_object(OBJECT, sizes={}, reuse={**self.plane.maps(), **self.replication.maps()}, constants={}, symbols={})
         with lab_module.inside(lab.ns("b")):
             self.far = libbpf.attach_xdp(self.programs.programs["swallow"], socket.if_nametoindex("b0"), generic=False)
-        self.replication.insert_tree(1, [])
-        self.replication.insert_stream(KEY, Action(1, 0, 0, 0, 1))
+        for tree in range(3):
+            self.replication.insert_tree(1 + tree, [])
+            self.replication.put_layer(1, tree, Layer(tree, 0b111))
+        self.replication.insert_stream(KEY, PLAIN)
         self.receivers = 0
 
     def close(self) -> None:
@@ -66,14 +72,23 @@ class Bench:
         self.programs.close()
         self.plane.unload()
 
-    def receive(self, count: int) -> None:
-        """Have the stream go to this many receivers, all behind one interface."""
+    def receive(self, count: int, mode: str) -> None:
+        """Have the stream go to this many receivers, all behind one interface; who gets fewer layers gets all of them here, so that copies are counted alike."""
+        action, target = MODES[mode]
+        self.replication.modify_stream(KEY, action)
         while self.receivers < count:
             self.receivers += 1
             rid = self.receivers
-            self.replication.insert_node(rid, rid, [0], [])
+            for tree in range(3):
+                self.replication.insert_node(1000 * tree + rid, rid, [0], [])
             self.replication.insert_copy(1, rid, Rewrite(Endpoint.of(lab_module.RELAY_B4, 20_000 + rid), Endpoint.of(lab_module.HOST_B4, 30_000 + rid)))
-        self.replication.modify_tree(1, [(rid, None) for rid in range(1, count + 1)])
+        for tree in range(3):
+            self.replication.modify_tree(1 + tree, [(1000 * tree + rid, None) for rid in range(1, count + 1)])
+        for rid in range(1, count + 1):
+            rewrite = self.replication.copy(1, rid)
+            assert rewrite is not None
+            self.replication.modify_copy(1, rid, rewrite._replace(target=target, splice=rid if action.track else 0))
+        self.replication.settle()
 
     def time(self, program: str, frame: int, repeat: int) -> float:
         """ns of this thread's CPU for one run."""
@@ -81,9 +96,9 @@ class Bench:
         libbpf.run_live(self.programs.programs[program], bytes(frame), repeat=repeat, batch=BATCH)
         return (time.thread_time_ns() - begun) / repeat
 
-    def measure(self, count: int, frame: int, samples: int) -> dict[str, Any]:
+    def measure(self, count: int, frame: int, mode: str, samples: int) -> dict[str, Any]:
         """ns of a run: of the generator alone, with our copies, and with the kernel's alone."""
-        self.receive(count)
+        self.receive(count, mode)
         repeat = max(2_000, 200_000 // count)
         found: dict[str, list[float]] = {"generate": [], "copies": [], "broadcast": []}
         before = self.replication.count_copy(1, count)
@@ -95,7 +110,7 @@ class Bench:
         after = self.replication.count_copy(1, count)
         if after.packets - before.packets != samples * repeat:
             raise RuntimeError(f"{after.packets - before.packets} of {samples * repeat} packets reached the last of {count} receivers")
-        return {"receivers": count, "frame": frame, "runs_per_sample": repeat, "ns_per_run": found}
+        return {"receivers": count, "frame": frame, "mode": mode, "runs_per_sample": repeat, "ns_per_run": found}
 
 
 def costs(step: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +118,7 @@ def costs(step: dict[str, Any]) -> dict[str, Any]:
     taken, count = step["ns_per_run"], step["receivers"]
     ours, floor = ([(with_ - without) / count for with_, without in zip(taken[name], taken["generate"])] for name in ("copies", "broadcast"))
     own = [a - b for a, b in zip(ours, floor)]
-    return {"receivers": count, "frame": step["frame"], "ns_per_copy": spread(ours), "ns_of_the_broadcast": spread(floor), "ns_of_the_rewrite": spread(own)}
+    return {"receivers": count, "frame": step["frame"], "mode": step["mode"], "ns_per_copy": spread(ours), "ns_of_the_broadcast": spread(floor), "ns_of_the_rewrite": spread(own)}
 
 
 def load(lab: lab_module.Lab, meetings: int) -> dict[str, Any]:
@@ -113,7 +128,8 @@ def load(lab: lab_module.Lab, meetings: int) -> dict[str, Any]:
     bench = Bench(lab, entries + 1)
     replication = bench.replication
     replication.delete_stream(KEY)
-    replication.delete_tree(1)
+    for tree in range(3):
+        replication.delete_tree(1 + tree)
     relay = [Endpoint.of(lab_module.RELAY_A4, port) for port in range(65536)]
     try:
         begun = time.perf_counter()
@@ -143,7 +159,7 @@ def load(lab: lab_module.Lab, meetings: int) -> dict[str, Any]:
         for key in keys.values():
             packet = _frame(key)
             for _ in range(10):
-                libbpf.run_live(replication.program(False), packet, repeat=1, batch=1)
+                libbpf.run_live(replication.program(False, False), packet, repeat=1, batch=1)
             assert replication.count_stream(key)[:3:2] == (10, 0), replication.count_stream(key)
         sent = [replication.count_copy(place // PARTIES, place // PARTIES % 2 * PARTIES + party).packets for place in keys for party in range(PARTIES)]
         if sent != [0, 10, 10, 10, 10, 0]:
@@ -177,21 +193,22 @@ def main() -> int:
     parser.add_argument("--profile", default="short", help="the name of the run's folder")
     arguments = parser.parse_args()
     run = Run("replication", arguments.profile, {}, fresh=True)
-    run.plan(len(RECEIVERS) * len(FRAMES) + bool(arguments.meetings))
+    run.plan(len(RECEIVERS) * len(FRAMES) * len(MODES) + bool(arguments.meetings))
     table = []
     with lab_module.build("rb") as lab, lab_module.inside(lab.ns("relay")):
         bench = Bench(lab, 1024)
         try:
             for frame in FRAMES:
                 for count in RECEIVERS:
-                    table.append(costs(run.step(f"copies/{frame:04}-{count:03}", lambda: bench.measure(count, frame, arguments.samples))))
+                    for mode in MODES:
+                        table.append(costs(run.step(f"copies/{frame:04}-{count:03}-{mode}", lambda: bench.measure(count, frame, mode, arguments.samples))))
         finally:
             bench.close()
     largest = None
     if arguments.meetings:
         with lab_module.build("rl") as lab, lab_module.inside(lab.ns("relay")):
             largest = run.step("load", lambda: load(lab, arguments.meetings))
-    reached = next(one for one in table if one["receivers"] == TARGET_RECEIVERS and one["frame"] == FRAMES[0])
+    reached = next(one for one in table if (one["receivers"], one["frame"], one["mode"]) == (TARGET_RECEIVERS, FRAMES[0], "plain"))
     met = reached["ns_per_copy"]["median"] <= TARGET_NS
     remarks = []
     if run.facts["busy_before"] > BUSY:
@@ -199,7 +216,7 @@ def main() -> int:
     path = run.results({"remarks": remarks, "costs": table, "load": largest, "target": {"ns_per_copy": TARGET_NS, "receivers": TARGET_RECEIVERS, "met": met}})
     for one in table:
         cost, floor, own = (one[name] for name in ("ns_per_copy", "ns_of_the_broadcast", "ns_of_the_rewrite"))
-        print(f"{one['frame']:>5} bytes {one['receivers']:>3} receivers: {cost['median']:4.0f} ns a copy ({cost['least']:.0f} to {cost['most']:.0f}), the broadcast alone {floor['median']:.0f}, the rewrite {own['median']:.0f}")
+        print(f"{one['frame']:>5} bytes {one['receivers']:>3} receivers, {one['mode']:<8} {cost['median']:4.0f} ns a copy ({cost['least']:.0f} to {cost['most']:.0f}), the broadcast alone {floor['median']:.0f}, the rewrite {own['median']:.0f}")
     if largest:
         print(f"{largest['meetings']} meetings of {PARTIES} in {largest['trees']} trees: {largest['streams']} streams in {largest['seconds_trees_and_copies'] + largest['seconds_streams']:.0f} s, {sum(largest['kernel_bytes'].values()) / 2**20:.0f} MiB of kernel memory")
     for remark in remarks:

@@ -10,9 +10,9 @@
 
 /* The relay's programs are built with these two in them. */
 static __always_inline int redirect_beside_copies(__u32 ifindex, int mode);
-int conference(struct xdp_md *ctx, int mode);
+static __always_inline int claim(struct xdp_md *ctx, int mode);
 #define REDIRECT(ifindex, mode) redirect_beside_copies(ifindex, mode)
-#define CLAIM(ctx, mode) (mode == TRACE ? -1 : conference(ctx, mode))
+#define CLAIM(ctx, mode) (mode == TRACE ? -1 : claim(ctx, mode))
 #include "relay.h"
 #include "layers.h"
 
@@ -39,7 +39,9 @@ int conference(struct xdp_md *ctx, int mode);
 #define STREAM_TO_AGENT 8
 #define STREAM_TREES 0xf00
 #define STREAM_TRACKED 0x1000
-#define STREAM_LAYERED (7 | STREAM_TREES | STREAM_TRACKED)
+#define STREAM_SPECIAL (7 | STREAM_TO_AGENT | STREAM_TREES | STREAM_TRACKED)
+
+#define SPECIAL (-2) /* what conference() says of a packet that conference_special() is for */
 
 #define COPY_OUT6 1
 #define COPY_RENUMBERED 2
@@ -123,7 +125,7 @@ struct list_element {
 	__be16 udp_change;
 };
 
-/* The packet that has just arrived: what one part of the program tells the next. */
+/* A packet for conference_special() that has just arrived: what one part of the program tells the next. */
 struct arriving {
 	struct seen seen;
 	__u64 turn; /* of its stream */
@@ -355,7 +357,7 @@ static __always_inline bool same_key(const struct stream_key *a, const struct st
 }
 
 /* Judges a packet of a stream with layers; returns the list of those who get its layer. */
-__noinline __u32 choose_tree(struct xdp_md *ctx, struct arriving *arriving, struct passing *passing)
+static __always_inline __u32 choose_tree(struct xdp_md *ctx, struct arriving *arriving, struct passing *passing)
 {
 	__u32 how, at, trees, row;
 	struct track *track = NULL;
@@ -371,6 +373,8 @@ __noinline __u32 choose_tree(struct xdp_md *ctx, struct arriving *arriving, stru
 	if (how & STREAM_TRACKED)
 		track = bpf_map_lookup_elem(&c_tracks, &row);
 	judge(passing, &arriving->seen, track, how);
+	if (track)
+		pass_targets(passing, &arriving->seen, track);
 	if (trees < 2 || !at)
 		return at;
 	at += passing->layer < trees ? passing->layer : trees - 1;
@@ -378,21 +382,55 @@ __noinline __u32 choose_tree(struct xdp_md *ctx, struct arriving *arriving, stru
 	return word ? (__u32)*word : 0;
 }
 
-/* Finds the stream of a packet, counts it, and says in `arriving` what it is; -1 for a packet of no conference, which is
- * then as it came. RTCP is of no conference: it has to be read, not replicated. */
-__noinline int arrive(struct xdp_md *ctx, struct arriving *arriving, int mode)
+/* Sends the copies of one list; -1 where there is none. */
+static __always_inline int broadcast(struct xdp_md *ctx, struct groups *groups, __u32 group, __u32 list, __u32 l2_length, __u16 flags)
+{
+	struct list_head *head;
+	struct mark *mark;
+	__u32 outputs;
+	void *map;
+
+	head = bpf_map_lookup_elem(&c_lists, &list);
+	if (!list || !head)
+		return -1;
+	outputs = head->outputs;
+	map = bpf_map_lookup_elem(&c_outputs, &outputs);
+	if (!map)
+		return -1;
+	/* The egress program puts a tag on where the next hop has one. */
+	if (l2_length != ETHERNET_HEADER && bpf_xdp_adjust_head(ctx, VLAN_TAG))
+		return -1;
+	mark = (void *)(long)ctx->data;
+	if ((void *)(mark + 1) > (void *)(long)ctx->data_end)
+		return XDP_ABORTED;
+	__builtin_memset(groups->group[group].sent, 0, sizeof(groups->group[group].sent));
+	mark->list = list;
+	mark->group = group;
+	mark->flags = flags;
+	mark->magic = MARK_MAGIC;
+	mark->type = bpf_htons(MARK_TYPE);
+	return bpf_redirect_map(map, 0, BPF_F_BROADCAST);
+}
+
+/* Makes the copies of a packet that belongs to a conference. Returns a verdict, SPECIAL, or -1 for a packet of no conference,
+ * which is then as it came. RTCP is of no conference: it has to be read, not replicated. */
+__noinline int conference(struct xdp_md *ctx, int mode)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	__u32 *index, number, length, offset;
+	__u32 *index, number, length, offset, zero = 0;
 	struct stream_key key __attribute__((aligned(8))) = {};
+	struct arriving *arriving;
 	struct stream *stream;
 	struct parsed p = {};
 	struct totals *totals;
-	__u64 addresses, sum;
+	struct groups *groups;
+	__u64 addresses, sum, turn;
 	struct rtp rtp;
+	__u16 flags = mode == GENERIC ? MARK_GENERIC : 0;
+	int verdict;
 
-	if (!arriving || parse(&p, data, end))
+	if (parse(&p, data, end))
 		return -1;
 	parse_rtp(&rtp, &p, end);
 	if (!is_rtp(&rtp))
@@ -404,14 +442,14 @@ __noinline int arrive(struct xdp_md *ctx, struct arriving *arriving, int mode)
 		return -1;
 	number = *index;
 	stream = bpf_map_lookup_elem(&c_streams, &number);
-	if (!stream)
+	groups = bpf_map_lookup_elem(&c_groups, &zero);
+	if (!stream || !groups)
 		return -1;
 	/* The index's element may just have become another stream's. */
 	if (!same_key(&stream->key, &key))
 		return -1;
 	length = p.udp_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER);
 	offset = p.l2_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER) + UDP_HEADER;
-	arriving->flags = mode == GENERIC ? MARK_GENERIC : 0;
 
 	/* A checksum that the sender left to the hardware is completed once, and not for every copy. */
 	if (p.udp->check) {
@@ -419,7 +457,7 @@ __noinline int arrive(struct xdp_md *ctx, struct arriving *arriving, int mode)
 		sum = addresses + pseudo_constant(p.udp->len);
 		if (p.udp->check == fold(sum)) {
 			if (mode == GENERIC) {
-				arriving->flags |= MARK_PARTIAL;
+				flags |= MARK_PARTIAL;
 			} else {
 				addresses = payload_sum(ctx, offset, p.udp_length - UDP_HEADER);
 				if (addresses == ~0ULL)
@@ -434,71 +472,59 @@ __noinline int arrive(struct xdp_md *ctx, struct arriving *arriving, int mode)
 	totals = my_totals();
 	if (totals)
 		totals->reason[CONFERENCE]++;
-	arriving->turn = *(volatile __u64 *)&stream->turn;
-	arriving->stream = number;
-	arriving->track = stream->track;
-	arriving->length = p.l2_length + length;
-	arriving->l2_length = p.l2_length;
-	arriving->seen.at = offset;
-	arriving->seen.length = p.udp_length - UDP_HEADER;
-	arriving->seen.ip_length = length;
-	arriving->seen.timestamp = rtp.timestamp;
-	arriving->seen.sequence = rtp.seq;
-	arriving->seen.flags = 0;
-	return 0;
+	turn = *(volatile __u64 *)&stream->turn;
+	if (turn >> 32 & STREAM_SPECIAL) {
+		arriving = &groups->arriving;
+		arriving->turn = turn;
+		arriving->stream = number;
+		arriving->track = stream->track;
+		arriving->length = p.l2_length + length;
+		arriving->l2_length = p.l2_length;
+		arriving->flags = flags | MARK_LAYERED;
+		arriving->seen.at = offset;
+		arriving->seen.length = p.udp_length - UDP_HEADER;
+		arriving->seen.ip_length = length;
+		return SPECIAL;
+	}
+	verdict = broadcast(ctx, groups, groups->next++ & (GROUPS - 1), (__u32)turn, p.l2_length, flags);
+	if (verdict >= 0)
+		return verdict;
+	stream->unsent++;
+	return XDP_DROP;
 }
 
-/* Makes the copies of a packet that belongs to a conference. Returns a verdict, or -1 for a packet of no conference. */
-__noinline int conference(struct xdp_md *ctx, int mode)
+/* Makes the copies of a packet whose stream has layers, or is for the agent too. */
+__noinline int conference_special(struct xdp_md *ctx)
 {
-	__u32 list, group, outputs, number, zero = 0;
+	__u32 list, group, number, zero = 0;
 	struct arriving *arriving;
 	struct stream *stream;
 	struct groups *groups;
-	struct list_head *head;
-	struct mark *mark;
-	void *map;
+	int verdict;
 
 	groups = bpf_map_lookup_elem(&c_groups, &zero);
 	if (!groups)
-		return -1;
+		return XDP_DROP;
 	arriving = &groups->arriving;
-	if (arrive(ctx, arriving, mode))
-		return -1;
 	group = groups->next++ & (GROUPS - 1);
-	list = (__u32)arriving->turn;
-	if (arriving->turn >> 32 & STREAM_LAYERED) {
-		list = choose_tree(ctx, arriving, &groups->group[group].passing);
-		arriving->flags |= MARK_LAYERED;
-	}
+	list = choose_tree(ctx, arriving, &groups->group[group].passing);
 	if (arriving->turn >> 32 & STREAM_TO_AGENT || arriving->seen.flags & SEEN_STRUCTURE)
 		copy_to_agent(ctx, arriving->stream, arriving->length);
-	head = bpf_map_lookup_elem(&c_lists, &list);
-	if (!list || !head)
-		goto unsent;
-	outputs = head->outputs;
-	map = bpf_map_lookup_elem(&c_outputs, &outputs);
-	if (!map)
-		goto unsent;
-	/* The egress program puts a tag on where the next hop has one. */
-	if (arriving->l2_length != ETHERNET_HEADER && bpf_xdp_adjust_head(ctx, VLAN_TAG))
-		goto unsent;
-	mark = (void *)(long)ctx->data;
-	if ((void *)(mark + 1) > (void *)(long)ctx->data_end)
-		return XDP_ABORTED;
-	__builtin_memset(groups->group[group].sent, 0, sizeof(groups->group[group].sent));
-	mark->list = list;
-	mark->group = group;
-	mark->flags = arriving->flags;
-	mark->magic = MARK_MAGIC;
-	mark->type = bpf_htons(MARK_TYPE);
-	return bpf_redirect_map(map, 0, BPF_F_BROADCAST);
-unsent:
+	verdict = broadcast(ctx, groups, group, list, arriving->l2_length, arriving->flags);
+	if (verdict >= 0)
+		return verdict;
 	number = arriving->stream;
 	stream = bpf_map_lookup_elem(&c_streams, &number);
 	if (stream)
 		stream->unsent++;
 	return XDP_DROP;
+}
+
+static __always_inline int claim(struct xdp_md *ctx, int mode)
+{
+	int verdict = conference(ctx, mode);
+
+	return verdict == SPECIAL ? conference_special(ctx) : verdict;
 }
 
 /* One more copy has been sent, of so many bytes. */

@@ -39,6 +39,7 @@ struct seen {
 	__u32 ip_length;
 	__u32 timestamp;
 	struct walk walk;
+	struct row row;
 	__u16 sequence;
 	__u16 frame;     /* dependency descriptor */
 	__u16 picture;
@@ -282,14 +283,23 @@ __noinline int read_layers(struct xdp_md *ctx, __u32 how, struct seen *seen)
 	__u32 at, stop, kind = how & 7, body, profile, words;
 	int first, marker, high, low, last = 0;
 	bool found = false;
+	__be32 *head;
 
 	if (!seen)
 		return 0;
 	seen->template = 0;
+	seen->flags = 0;
 	seen->frame = 0;
 	at = seen->at;
 	stop = at + seen->length;
-	if (at > 128 || stop > DEEPEST)
+	if (at > 128)
+		return 0;
+	head = (void *)(long)ctx->data + at;
+	if (head + 2 > (__be32 *)(long)ctx->data_end)
+		return 0;
+	seen->sequence = bpf_ntohl(head[0]);
+	seen->timestamp = bpf_ntohl(head[1]);
+	if (stop > DEEPEST)
 		return 0;
 	first = byte_at(ctx, at, stop);
 	marker = byte_at(ctx, at + 1, stop);
@@ -375,12 +385,11 @@ __noinline int pass_target_of(struct slr *s, const struct row *row, struct outco
 	return 0;
 }
 
-/* What there is to say of a packet in ingress: its layer and, where the stream is tracked, its number in each target. */
+/* What there is to say of a packet in ingress: its layer, its frame, and where receivers may move up. */
 __noinline int judge(struct passing *passing, const struct seen *seen, struct track *track, __u32 how)
 {
-	__u32 key = (how >> 16) << 8 | (seen ? seen->template : 0), told, above, n;
+	__u32 key = (how >> 16) << 8 | (seen ? seen->template : 0), told, above;
 	struct layer *layer = NULL;
-	struct row row = {};
 
 	if (!passing || !seen)
 		return 0;
@@ -413,22 +422,28 @@ __noinline int judge(struct passing *passing, const struct seen *seen, struct tr
 			passing->decodable = 0xff;
 		}
 	}
-	if (!track)
-		return 0;
-	row.sequence = seen->sequence;
-	row.start = !!(passing->flags & SEEN_START);
-	row.end = !!(passing->flags & SEEN_END);
-	row.key = !!(seen->flags & SEEN_STRUCTURE);
-	if ((how & 7) == DEPENDENCY_DESCRIPTOR)
-		row.frame = told ? seen->frame : track->of[0].frame.one; /* of no frame: nothing beside it is taken for suppressed */
-	else
-		row.frame = count_frame(track, seen, seen->sequence, seen->timestamp, row.start, row.end);
-	passing->frame = row.frame;
-	for (n = 0; n < TARGETS; n++) {
-		row.keep = passing->layer <= n || n == TARGETS - 1;
-		pass_target_of(&track->of[n], &row, &passing->of[n]);
-	}
+	if (track && (how & 7) != DEPENDENCY_DESCRIPTOR)
+		passing->frame = count_frame(track, seen, seen->sequence, seen->timestamp, !!(passing->flags & SEEN_START), !!(passing->flags & SEEN_END));
+	else if (track && !told)
+		passing->frame = track->of[0].frame.one; /* of no frame: nothing beside it is taken for suppressed */
 	return 0;
+}
+
+/* The numbers of a packet in all targets. */
+static __always_inline void pass_targets(struct passing *passing, struct seen *seen, struct track *track)
+{
+	struct row *row = &seen->row;
+	__u32 n;
+
+	row->sequence = passing->sequence;
+	row->frame = passing->frame;
+	row->start = !!(passing->flags & SEEN_START);
+	row->end = !!(passing->flags & SEEN_END);
+	row->key = !!(seen->flags & SEEN_STRUCTURE);
+	for (n = 0; n < TARGETS; n++) {
+		row->keep = passing->layer <= n || n == TARGETS - 1;
+		pass_target_of(&track->of[n], row, &passing->of[n]);
+	}
 }
 
 /* Whether a copy goes to its receiver; then *number is what it is numbered there. */
