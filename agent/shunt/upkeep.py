@@ -28,6 +28,8 @@ AUDIT_AFTER = 15.0  # seconds; longer than any write may take
 _REFRESH = RAISED_TTL / 3
 _ENDED_IDLE_MS = 1000
 _FEW_FORGOTTEN = 200  # to be looked at every second
+_SLICE = 200  # calls looked at before commands have their turn
+_FEW = 8
 _AT_ONCE = 64  # commands to one relay in flight: its control thread also serves the SIP server
 
 Notify = Callable[[str, str, str | None], Awaitable[None]]
@@ -63,21 +65,41 @@ class Upkeep:
 
     async def tick(self) -> None:
         now = self.offloader.clock()
-        lines = [line for line in self.book.lines() if line.released is None]
-        # A task for each line would cost a busy agent all of its time: most have nothing due.
-        await asyncio.gather(*(self._keep_alive(line, now) for line in lines if self._is_due(line, now)))
+        shortest = min((relay.ttl for relay in self.pool.relays), default=60.0)
+        sweeping = now - self._swept_at >= min(5.0, shortest / 4)
+        due: list[MediaLine] = []
+        refused: list[MediaLine] = []
+        over: list[MediaLine] = []
+        calls = self.book.calls()
+        for first in range(0, len(calls), _SLICE):
+            if first:
+                await asyncio.sleep(0)
+            lines = [line for call in calls[first : first + _SLICE] for line in call.lines if line.released is None]
+            due += [line for line in lines if self._is_due(line, now)]
+            refused += [line for line in lines if line.resume_at is not None and now >= line.resume_at]
+            if sweeping:
+                over += [line for line in lines if self._may_be_over(line, now)]
+                self.offloader.collisions.expect(lines)
+        await self._each(due, lambda line: self._keep_alive(line, now))
         await self.offloader.sweep_doomed()
         self._audit(now)
-        await asyncio.gather(*(self._after_bye(line) for line in lines if line.resume_at is not None and now >= line.resume_at))
-        if len(self._forgotten) <= _FEW_FORGOTTEN:
+        await self._each(refused, self._after_bye)
+        if sweeping or len(self._forgotten) <= _FEW_FORGOTTEN:
             await self._sweep_forgotten()
-        shortest = min((relay.ttl for relay in self.pool.relays), default=60.0)
-        if now - self._swept_at >= min(5.0, shortest / 4):
+        if sweeping:
             self._swept_at = now
-            await self._sweep([line for line in lines if self._may_be_over(line, now)], now)
-            await self._sweep_forgotten()
+            await self.offloader.read_live(over)
+            await self._each(over, lambda line: self._time_out(line, now))
             await self.offloader.sweep_orphans()
-            self.offloader.collisions.expect(lines)
+
+    async def _each(self, lines: list[MediaLine], work: Callable[[MediaLine], Awaitable[None]]) -> None:
+        """Do this for all lines at the same time, beginning with a few at once: commands have their turn between."""
+        under_way = []
+        for number, line in enumerate(lines):
+            if number % _FEW == _FEW - 1:
+                await asyncio.sleep(0)
+            under_way.append(asyncio.ensure_future(work(line)))
+        await asyncio.gather(*under_way)
 
     async def _after_bye(self, line: MediaLine) -> None:
         """No delete followed a BYE. Either the SIP server gave it to the relay itself, while it thought this agent dead, or the call goes on."""
@@ -114,10 +136,6 @@ class Upkeep:
         if relay is None or now - line.last_activity < relay.ttl:
             return False
         return all(stream.installed is None or stream.idle_since is not None for stream in line.streams)
-
-    async def _sweep(self, lines: list[MediaLine], now: float) -> None:
-        await self.offloader.read_live(lines)
-        await asyncio.gather(*(self._time_out(line, now) for line in lines))
 
     def _relay(self, line: MediaLine) -> Relay | None:
         relay = self.pool.by_name.get(line.call.relay)
