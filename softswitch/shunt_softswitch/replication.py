@@ -240,20 +240,22 @@ class Replication:
     ) -> Replication:
         """Load the programs over the relay's maps, with room for `copies` rewrites; or on the maps that are pinned in pin_dir. limited: where streams have a limit.
 
-        To be followed by adopt(). Raises BpfError, or OSError for maps of another layout.
+        To be followed by adopt(). Maps of another layout are taken out. Raises BpfError.
         """
         pinned: dict[str, int] = {}
         try:
             fresh = not (pin_dir / "c_layout").exists()
-            for name in MAPS:
-                if fresh:
-                    (pin_dir / name).unlink(missing_ok=True)
-                else:
-                    pinned[name] = libbpf.get(pin_dir / name)
             if not fresh:
+                pinned["c_layout"] = libbpf.get(pin_dir / "c_layout")
                 magic, version, *_ = _MARK.unpack_from(libbpf.map_view(pinned["c_layout"], _MARK.size))
-                if (magic, version) != (_MAGIC, _VERSION):
-                    raise OSError(f"the conference maps pinned in {pin_dir} have layout {version}, this program needs {_VERSION}: unload the data plane, then start again")
+                fresh = (magic, version) != (_MAGIC, _VERSION)
+                if fresh:
+                    log.warning("the conference maps pinned in %s have layout %d, this program has %d: they are taken out, and conferences pause until the agent has written them again", pin_dir, version, _VERSION)
+                    os.close(pinned.pop("c_layout"))
+            if fresh:
+                cls.unpin(pin_dir)
+            else:
+                pinned |= {name: libbpf.get(pin_dir / name) for name in MAPS if name not in pinned}
             wanted = sizes(copies)
             others = ("replicate_native", "replicate_generic") if limited else ("replicate_limited_native", "replicate_limited_generic")
             loaded = libbpf.load_object(

@@ -8,6 +8,7 @@ import pytest
 
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import RelayEntry
+from shunt_softswitch import replication
 from shunt_softswitch.dataplane import DataPlane
 from shunt_softswitch.replication import Action, Rewrite
 from tests.conference import streams
@@ -120,6 +121,24 @@ def test_other_room_takes_effect_after_unloading(bridge: Bridge, caplog: pytest.
     bridge.plane = reopened(bridge.lab, copies=10)
     assert f"have room for {COPIES} rewrites; 10 takes effect after" in caplog.text
     assert bridge.replication.capacity == COPIES and bridge.replication.copy(NUMBER, 1) == Rewrite(party.relay, party.here)
+
+
+def test_maps_of_another_layout_make_room(bridge: Bridge, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade over another layout of conferences: their rows are gone and can be written again, relay entries stay."""
+    bridge.party(1, NUMBER)
+    flow = FiveTuple(Endpoint.of("192.0.2.1", 4000), Endpoint.of(RELAY_A4, 7001))
+    bridge.plane.insert([RelayEntry(flow, Endpoint.of(RELAY_B4, 7003), Endpoint.of("10.2.0.2", 6000), 0)])
+    bridge.plane.close()
+    monkeypatch.setattr(replication, "_VERSION", replication._VERSION + 1)
+    (bridge.lab.pins / replication.MAPS[-1]).unlink()  # an older layout has fewer maps
+    bridge.plane = reopened(bridge.lab)
+    assert f"have layout {replication._VERSION - 1}, this program has {replication._VERSION}: they are taken out" in caplog.text
+    assert list(bridge.replication.copies()) == [] and bridge.plane.get([flow])[0] is not None
+    party = bridge.party(1, NUMBER)
+    bridge.replication.insert_tree(TREE, [(1, None)])
+    bridge.stream(SSRC, Action(TREE, 0, 0, 0, NUMBER)).send(3)
+    settled()
+    assert party.numbers() == [0, 1, 2]
 
 
 def test_without_room_for_conferences_the_relay_is_the_relay(bridge: Bridge) -> None:
