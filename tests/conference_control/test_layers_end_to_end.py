@@ -6,6 +6,7 @@ at their end; a receiver's own record says what it got.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from shunt.conference import descriptor, rtp
+from shunt.conference.rtcp import build_nack, build_pli, build_rr
 from tests.conference_control.lab import Bridge, Party, Phone
 from tests.conference_control.test_end_to_end import pytestmark, room, running  # noqa: F401
 from tests.lab.processes import open_socket
@@ -47,6 +49,7 @@ class Camera:
         self.sent = 0
         self.frames: list[int] = []  # of each packet
         self.temporal: dict[int, int] = {}  # layer of each frame
+        self.requests = b""  # all RTCP that came
         self._structure: descriptor.Structure | None = None
         self._socket = open_socket(bridge.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
         self._over = threading.Event()
@@ -62,6 +65,10 @@ class Camera:
         host, _, port = relay.rpartition(":")
         self._relay = host, int(port)
         self._thread.start()
+
+    def report(self) -> None:
+        """RTCP, from the port of its media."""
+        self._socket.sendto(build_rr(self.ssrc), self._relay)
 
     def close(self) -> None:
         self._over.set()
@@ -82,6 +89,8 @@ class Camera:
             self.temporal[frame] = told.template.temporal
             self._socket.sendto(bytes(made) + bytes(max(size - 4, 0)) + self.sent.to_bytes(4, "big"), self._relay)
             self.sent += 1
+            with contextlib.suppress(BlockingIOError):
+                self.requests += self._socket.recv(2048, socket.MSG_DONTWAIT)
             time.sleep(0.004)
 
 
@@ -177,8 +186,15 @@ def test_a_slow_receivers_frame_rate_falls_and_rises_without_gaps(stage: tuple[B
     risen = phase(camera)
     target(bridge, "cem", 2)
     whole = phase(camera)
+    camera.report()
+    asked = {one.name: build_nack(one.ssrc, camera.ssrc, [one.seen[-1].number]) for one in (bob, cem)}
+    for one in (bob, cem):
+        one.send_rtcp(build_rr(one.ssrc) + asked[one.name] + build_pli(one.ssrc, camera.ssrc))
+    time.sleep(0.3)
     camera.close()
     time.sleep(0.2)
+    assert asked["bob"] in camera.requests and asked["cem"] not in camera.requests, "numbers that only cem knows are not asked for"
+    assert build_pli(bob.ssrc, camera.ssrc) in camera.requests and build_pli(cem.ssrc, camera.ssrc) in camera.requests
     assert bob.without_gaps() and bob.decodable() and bob.seen[-1].index == camera.sent - 1
     assert cem.without_gaps(), "numbers of what is left out are closed up"
     assert len({one.number for one in cem.seen}) == len(cem.seen) and cem.decodable()

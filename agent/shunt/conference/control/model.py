@@ -149,6 +149,10 @@ class Conference:
         pictures = KINDS[1 : self.qualities.get(pair, TOP) + 1]
         return frozenset((FIRST_TREE[KINDS[0]], *(FIRST_TREE[kind] + layer for kind in pictures for layer in range(target + 1))))
 
+    def renumbered(self, sender: str, receiver: str, kind: str) -> bool:
+        """Whether a receiver has its own numbers for a sender's medium."""
+        return (sender, receiver) in self.targets and self.participants[sender].legs[kind].layers is not None
+
     def tracked(self, sender: str) -> bool:
         """Whether numbers of a sender's pictures are rewritten for anybody."""
         return any(pair[0] == sender for pair in self.targets) and any(leg.layers for leg in self.participants[sender].legs.values())

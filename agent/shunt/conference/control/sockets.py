@@ -125,7 +125,7 @@ class Sockets:
             leg.rtcp, leg.muxed = source, here == relay
             others = {name: one.legs[kind] for name, one in conference.participants.items() if one is not sender and kind in one.legs and one.legs[kind].latch.learned is not None}
             present = sum(one.present for one in conference.participants.values())
-            if present <= 2:
+            if present <= 2 and not conference.targets:
                 for other in others.values():
                     self._send(other, data)
             else:
@@ -146,7 +146,12 @@ class Sockets:
         for name, report in self._adaptation.heard(conference.name, sender, kind, streams, data).items():
             self._send(others[name], report)
         routes = {ssrc: Route(name, ssrc) for ssrc, name in streams.items()}
-        for name, request in to_senders(data, routes, int.from_bytes(data[4:8], "big")).items():
+
+        def original(ssrc: int, number: int) -> int | None:
+            """Which packet has which of a receiver's own numbers is not known here, so it gets no repair, but key frames."""
+            return None if conference.renumbered(streams[ssrc], sender, kind) else number
+
+        for name, request in to_senders(data, routes, int.from_bytes(data[4:8], "big"), original).items():
             self._send(others[name], request)
 
     def _send(self, leg: Leg, data: bytes) -> None:
