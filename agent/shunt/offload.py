@@ -301,7 +301,7 @@ class Offloader:
 
     def _retry(self, line: MediaLine) -> None:
         if line.released is None:
-            self.sync_soon(line)
+            self.sync_soon(line, changed=False)
 
     def _schedule_one_way(self, line: MediaLine) -> None:
         if line.released is not None:
@@ -312,7 +312,11 @@ class Offloader:
             if leg.latched_at is not None and other.rtp.learned is None:
                 due = leg.latched_at + self.policy.one_way_after
                 if due > now:
-                    asyncio.get_running_loop().call_later(due - now + 0.005, self._retry, line)
+                    asyncio.get_running_loop().call_later(due - now + 0.005, self._one_way_due, line, leg, other)
+
+    def _one_way_due(self, line: MediaLine, leg: Leg, other: Leg) -> None:
+        if leg.latched_at is not None and other.rtp.learned is None:
+            self._retry(line)
 
     # -- signalling ----------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ async def test_promises_are_kept_while_the_disk_hangs(tmp_path, monkeypatch):
     for number in range(5):
         journal.call_changed(Call(str(number), "relay", 0.0, 0.0))
         assert await asyncio.wait_for(journal.kept(str(number)), 0.1)
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(0.05)
     assert _on_disk(Path(path)) == set()
     assert set(spool.read(journal.store._spool.prefix).calls) == set("01234")
     free.set()

@@ -65,10 +65,10 @@ def _encode_line(line: MediaLine, epoch: float) -> str:
 
 
 def _encode_leg(leg: Leg) -> str:
-    types = json.dumps(list(leg.payload_types.items())) if leg.payload_types else "[]"
+    types = ",".join([f"[{number},{count}]" for number, count in leg.payload_types.items()])
     return (
         f'{{"signalled":{_end(leg.signalled)},"relay":{_end(leg.relay)},"modifiers":{_text(leg.modifiers)},"keepalive":{_text(leg.keepalive)},'
-        f'"asymmetric":{_FLAG[leg.asymmetric]},"rtp":{_latch(leg.rtp)},"rtcp":{_latch(leg.rtcp)},"types":{types}}}'
+        f'"asymmetric":{_FLAG[leg.asymmetric]},"rtp":{_latch(leg.rtp)},"rtcp":{_latch(leg.rtcp)},"types":[{types}]}}'
     )
 
 

@@ -25,7 +25,7 @@ RETRY_S = 1.0
 PATIENCE_S = 0.25
 _AT_ONCE = 2000  # calls to a group
 _STEP = 50  # calls encoded before the event loop has its turn
-_GATHER_S = 0.05  # what nobody waits for is written together
+_GATHER_S = 0.1  # what nobody waits for is written together
 
 
 def _give_up(written: asyncio.Future[None]) -> None:
