@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from shunt.conference import descriptor, rtp
-from shunt.conference.rtcp import build_nack, build_pli, build_rr
+from shunt.conference.rtcp import build_nack, build_pli, build_remb, build_rr
 from tests.conference_control.lab import Bridge, Party, Phone
 from tests.conference_control.test_end_to_end import pytestmark, room, running  # noqa: F401
 from tests.lab.processes import open_socket
@@ -234,3 +234,22 @@ def test_a_caller_says_how_its_layers_are_told(room: Bridge) -> None:  # noqa: F
     told = {one["name"]: one["media"][1]["layers"] for one in room.conference()["participants"]}
     assert told == {"ann": "dependency-descriptor:13", "bob": "vp8"}
     assert [phone.bye() for phone in phones] == [200, 200]
+
+
+def test_an_estimate_lowers_the_frame_rate(stage: tuple[Bridge, Camera, Viewer, Viewer]) -> None:
+    """What a receiver says it can take is set beside what each layer was counted to be, and the layers that fit go on."""
+    bridge, camera, bob, cem = stage
+    deadline = time.monotonic() + 12
+    seen = None
+    while time.monotonic() < deadline and (seen is None or seen["target"] != 1):
+        rates = seen["rates"] if seen is not None else []
+        fits = sum(rates[1:2]) * 1.05 if len(rates) == 3 else 1e9
+        for one, bitrate in ((bob, 1e9), (cem, fits)):
+            one.send_rtcp(build_rr(one.ssrc) + build_remb(one.ssrc, int(bitrate), [camera.ssrc]))
+        time.sleep(0.2)
+        seen = next((one for one in bridge.conference()["downlinks"] if one["receiver"] == "cem"), None)
+    assert seen is not None and seen["target"] == 1, seen
+    start, stop = phase(camera, settle=0.3)
+    camera.close()
+    time.sleep(0.2)
+    assert 0.2 <= cem.share(start, stop) <= 0.55 and cem.without_gaps() and bob.share(start, stop) == 1.0
