@@ -35,7 +35,7 @@ CONNECTIONS = 1024
 """Most stream connections of one listener."""
 UNIX_COMMAND_TIMEOUT = 5.0
 """Seconds a client of a unix: socket has to send its one command."""
-_DRAIN = 64
+_DRAIN = 16
 _CLOSE_GRACE = 1.0
 _RECEIVE_BUFFER = 4 * 1024 * 1024
 _IP_PKTINFO = 8  # linux/in.h; the socket module of Python 3.11 has only the IPv6 name

@@ -18,7 +18,7 @@ from shunt.net import Endpoint
 
 logger = logging.getLogger(__name__)
 
-_DRAIN = 64  # datagrams to one wake-up: other work on the loop gets its turn
+_DRAIN = 16  # datagrams to one wake-up: other work on the loop gets its turn
 _RECEIVE_BUFFER = 4 << 20
 _MAX_CONNECTIONS = 64
 _COMPLAINT_PERIOD_S = 10.0
