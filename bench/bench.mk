@@ -38,6 +38,11 @@ fuzz: setup
 bench-replication: setup build/bench/obj/replication.o
 	@$(BIN)/python -m bench.replication
 
+.PHONY: bench-conference
+## make bench-conference   delay of a copy by the number of receivers, one and two streams: the softswitch and a server in user space (PROFILE=short|full)
+bench-conference: setup
+	@$(BIN)/python -m bench.conference --profile $(PROFILE)
+
 # The load generator's programs, which only benches and their tests need.
 BENCH_OBJECTS := $(patsubst bench/%.bpf.c,build/bench/obj/%.o,$(wildcard bench/*.bpf.c))
 PROFILE ?= short
