@@ -121,7 +121,7 @@ def test_garbage_raises_nothing_but_the_named_errors(data):
         assert seen is None or isinstance(seen, SipSighting)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_mutated_messages_raise_nothing_but_the_named_errors(data):
     whole = bytearray(encode(HepPacket(A, B, data.draw(st.sampled_from([BYE, with_body(SDP)])))))

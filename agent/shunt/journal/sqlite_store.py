@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS relay_session (id TEXT PRIMARY KEY, body TEXT NOT NUL
 # and no answer may. While calls come without a pause the log would grow for ever; beyond so many pages the writer begins it anew.
 _COPY_EVERY = 500
 _LOG_PAGES = 8192
+_ROWS = 250  # to a statement: writing them as JSON keeps the interpreter from the event loop
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class SqliteStore:
 
 
 @contextlib.contextmanager
-def _transaction(db: sqlite3.Connection):
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
     db.execute("BEGIN")
     try:
         yield
@@ -159,11 +160,16 @@ def _transaction(db: sqlite3.Connection):
 
 
 def _put(db: sqlite3.Connection, group: Group) -> None:
-    """Change the rows of a group. All of a kind in one statement: each would take the interpreter from the event loop and give it back."""
+    """Change the rows of a group, many in one statement: each statement takes the interpreter from the event loop and gives it back."""
     for table, key, rows in (("call", "call_id", group.calls), ("relay_session", "id", group.sessions)):
-        kept = {name: body for name, body in rows.items() if body is not None}
-        gone = [name for name, body in rows.items() if body is None]
-        if kept:
-            db.execute(f"INSERT OR REPLACE INTO {table} SELECT key, value FROM json_each(?)", (json.dumps(kept),))
-        if gone:
-            db.execute(f"DELETE FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))", (json.dumps(gone),))
+        for some in _parts(list(rows.items())):
+            kept = {name: body for name, body in some if body is not None}
+            gone = [name for name, body in some if body is None]
+            if kept:
+                db.execute(f"INSERT OR REPLACE INTO {table} SELECT key, value FROM json_each(?)", (json.dumps(kept),))
+            if gone:
+                db.execute(f"DELETE FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))", (json.dumps(gone),))
+
+
+def _parts(rows: list[tuple[str, str | None]]) -> Iterator[list[tuple[str, str | None]]]:
+    return (rows[first : first + _ROWS] for first in range(0, len(rows), _ROWS))
