@@ -179,7 +179,7 @@ def sizes(copies: int) -> dict[str, int]:
     words, tracks = 1 << max(16 * copies - 1, 63).bit_length(), min(copies, TRACKS) + 1
     return {
         "c_index": copies, "c_streams": copies, "c_copies": copies + 1, "c_wides": copies + 1, "c_lists": words, "c_nodes": copies,
-        "c_layers": 32 * min(copies, 1 << 16), "c_tracks": tracks, "c_receivers": tracks,
+        "c_layers": 8 * min(max(copies, 8), 1 << 16), "c_tracks": tracks, "c_receivers": tracks,
     }  # fmt: skip
 
 
