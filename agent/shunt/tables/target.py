@@ -62,26 +62,25 @@ class Rewrite:
             for kind in (_INSERT, _MODIFY)
         }
 
-    def suits(self, entry: RelayEntry) -> bool:
-        """Whether this action can say what the entry does."""
-        if len(entry.dst.addr) != self.addr_size or len(entry.src.addr) != self.addr_size:
-            return False
-        if entry.dscp is not None and not self.has_dscp:
-            return False
-        # Without a source address of its own, the packet's old destination becomes its source.
-        return self.has_src or entry.src.addr == entry.key.dst.addr
-
-    def update(self, kind: int, entry: RelayEntry) -> bytes:
-        """A serialised update. Raises struct.error for a port, DSCP or time that does not fit."""
-        key, src, dst = entry.key, entry.src, entry.dst
-        values: list[bytes | int] = [key.src.addr, key.dst.addr, key.src.port, key.dst.port]
+    def update(self, kind: int, entry: RelayEntry) -> bytes | None:
+        """A serialised update; None when this action cannot say what the entry does. Raises struct.error for a port, DSCP or time that does not fit."""
+        (saddr, sport), (daddr, dport) = entry.key
+        (out_saddr, out_sport), (out_daddr, out_dport) = entry.src, entry.dst
+        dscp = entry.dscp
+        if len(out_daddr) != self.addr_size or len(out_saddr) != self.addr_size or (dscp is not None and not self.has_dscp):
+            return None
+        values: tuple[bytes | int, ...]
         if self.has_src:
-            values.append(src.addr)
-        values += (dst.addr, src.port, dst.port)
+            values = (saddr, daddr, sport, dport, out_saddr, out_daddr, out_sport, out_dport)
+        elif out_saddr == daddr:
+            values = (saddr, daddr, sport, dport, out_daddr, out_sport, out_dport)
+        else:
+            # Without a source address of its own, the packet's old destination becomes its source.
+            return None
         if self.has_dscp:
-            values += (entry.dscp is not None, entry.dscp or 0)
+            values += (dscp is not None, dscp or 0)
         if self.has_ttl:
-            values.append(entry.ttl_ms)
+            values += (entry.ttl_ms,)
         return self._templates[kind].pack(*values)
 
     def entry(self, key: FiveTuple, values: Mapping[int, Any], ttl: Field | None) -> RelayEntry:
@@ -187,8 +186,8 @@ class RelayTarget(KeyedTable):
     def update(self, kind: int, entry: RelayEntry) -> bytes:
         """A serialised INSERT or MODIFY. Raises ValueError or struct.error, saying what does not fit."""
         for rewrite in self.rewrites:
-            if rewrite.suits(entry):
-                return rewrite.update(kind, entry)
+            if (update := rewrite.update(kind, entry)) is not None:
+                return update
         raise ValueError(f"{self.table.name} has no action that sends {entry.key} out from {entry.src} to {entry.dst}" + (f" with DSCP {entry.dscp}" if entry.dscp is not None else ""))
 
     def delete(self, key: FiveTuple) -> bytes:
@@ -360,9 +359,10 @@ class Plan:
 
     def for_key(self, key: FiveTuple) -> RelayTarget:
         """The relay table of a key. Raises ValueError when the target has none for its IP version."""
-        if len(key.src.addr) != len(key.dst.addr):
+        (source, _), (destination, _) = key
+        if len(source) != len(destination):
             raise ValueError(f"{key} mixes IP versions")
-        target = self.relay.get(len(key.dst.addr))
+        target = self.relay.get(len(destination))
         if target is None:
             raise ValueError(f"the data plane has no relay table for IPv{key.dst.version}")
         return target
