@@ -426,6 +426,61 @@ async def test_who_is_silent_is_taken_out(running: tuple[Conferences, Plane]) ->
     assert conferences.list()[0]["participants"] == 0
 
 
+async def test_srtp_goes_on_whole_and_nothing_of_it_is_left_out(running: tuple[Conferences, Plane]) -> None:
+    conferences, _ = running
+    conferences.join("room", "ann", ["video"], [], transport="RTP/SAVPF")
+    conferences.join("room", "bob", ["video"], [])
+    with pytest.raises(ConferenceError, match="ann's pictures go on whole: RTP/SAVPF: SRTP authenticates sequence numbers") as refused:
+        conferences.set_target("room", "ann", "bob", 1)
+    assert refused.value.status == 409
+    conferences.set_target("room", "bob", "ann", 1)
+    with pytest.raises(ConferenceError, match="each DTLS association has keys of its own"):
+        conferences.join("room", "cem", ["video"], [], transport="UDP/TLS/RTP/SAVPF")
+    again = Book(RELAY_IP, 20_000, 20_099, POLICY, Path(conferences.settings.state))
+    again.load()
+    assert again.get("room").participants["ann"].srtp and not again.get("room").participants["bob"].srtp
+
+
+async def test_only_a_nomination_says_where_an_ice_participant_is(running: tuple[Conferences, Plane]) -> None:
+    conferences, _ = running
+    answer = conferences.join("room", "ann", ["audio"], [source(1).addr], ice=True)
+    assert set(answer["ice"]) == {"ufrag", "pwd"} and answer["ice"]["pwd"] not in str(await conferences.look("room"))
+    one = conferences.book.get("room").participants["ann"]
+    hear(conferences, "ann", source(1), 1, 20)
+    assert not one.present and one.legs["audio"].strays == 20
+    conferences._checked(conferences.book.get("room"), one, "audio", source(2), False)
+    assert not one.present
+    conferences._checked(conferences.book.get("room"), one, "audio", source(2), True)
+    assert one.legs["audio"].latch.learned == source(2)
+    hear(conferences, "ann", source(2), 7, 1)
+    assert one.legs["audio"].ssrcs == [7]
+    hear(conferences, "ann", source(3), 7, 20)
+    assert one.legs["audio"].latch.learned == source(2), "an address that was not nominated is nobody's"
+    conferences._checked(conferences.book.get("room"), one, "audio", source(3), True)
+    assert one.legs["audio"].latch.learned == source(3) and one.legs["audio"].ssrcs == [7]
+    again = Book(RELAY_IP, 20_000, 20_099, POLICY, Path(conferences.settings.state))
+    again.load()
+    assert again.get("room").participants["ann"].ice == one.ice
+
+
+async def test_who_does_not_receive_has_no_copies(running: tuple[Conferences, Plane]) -> None:
+    conferences, plane = running
+    for number, name in enumerate(("ann", "bob", "cem")):
+        conferences.join("room", name, ["audio"], [source(1).addr])
+        hear(conferences, name, source(number), number + 1, 1)
+    await asyncio.sleep(0.2)
+    copies = lambda: {row.dst for (table, _), row in plane.rows.items() if table == COPY}  # noqa: E731
+    assert copies() == {source(0), source(1), source(2)}
+    conferences.renew("room", "bob", None, {"audio": "sendonly"})
+    await asyncio.sleep(0.2)
+    assert copies() == {source(0), source(2)} and not conferences.book.get("room").participants["bob"].held
+    conferences.renew("room", "bob", None, {"audio": "inactive"})
+    assert conferences.book.get("room").participants["bob"].held
+    conferences.renew("room", "bob", None, {"audio": "sendrecv"})
+    await asyncio.sleep(0.2)
+    assert copies() == {source(0), source(1), source(2)}
+
+
 async def test_rest_says_what_is_wrong(running: tuple[Conferences, Plane]) -> None:
     conferences, _ = running
     app = web.Application()
@@ -441,6 +496,9 @@ async def test_rest_says_what_is_wrong(running: tuple[Conferences, Plane]) -> No
             ("POST", "/v1/conferences?name=x&name=y", go, 400, "given more than once"),
             ("POST", "/v1/conferences/room/participants?name=a&trusted=1.2.3", go, 400, "'1.2.3' is not an IP address"),
             ("POST", "/v1/conferences/room/participants?name=a&media=", go, 400, "medium ''"),
+            ("POST", "/v1/conferences/room/participants?name=a&ice=maybe", go, 400, "ice: 'maybe' is neither yes nor no"),
+            ("POST", "/v1/conferences/room/participants?name=a&transport=UDP/TLS/RTP/SAVPF", go, 400, "each DTLS association has keys of its own"),
+            ("POST", "/v1/conferences/room/participants?name=a&transport=TCP", go, 400, "'TCP': is none of RTP/AVP"),
             ("GET", "/v1/conferences/none", {}, 404, "no conference 'none'"),
         ):
             async with client.request(method, path, headers=headers) as answer:

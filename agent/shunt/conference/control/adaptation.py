@@ -177,7 +177,10 @@ class Adaptation:
         before = pair.downlink.target
         try:
             change = pair.downlink.estimate(now, share, rates)
-        except Exception as error:  # the operator's own function, too
+            if change is not None:
+                self._hands.set_target(conference, sender, receiver, change.target)
+        except Exception as error:  # of the operator's own function, too
+            pair.downlink.target = before
             if conference not in self._failed:
                 self._failed.add(conference)
                 log.exception("conference %s: conference.selector has failed, and targets stay as they are", conference)
@@ -187,7 +190,6 @@ class Adaptation:
         if change is None:
             return
         self.counts["targets_up" if change.target > before else "targets_down"] += 1
-        self._hands.set_target(conference, sender, receiver, change.target)
         if change.key_frame:
             self._hands.want_key_frame(conference, sender, kind)
         self._hands.tell(

@@ -462,6 +462,9 @@ class Conferences:
         meter = self._meters.get((conference, sender, kind))
         if meter is None or meter.rate is None:
             return ()
+        found = self.book.conferences.get(conference)
+        if found is not None and sender in found.participants and found.participants[sender].srtp:
+            return (meter.rate,)  # nothing of it may be left out
         layers = [self._meters.get((conference, sender, kind, str(layer))) for layer in range(TARGETS)]
         rates = [layer.rate if layer is not None and layer.rate is not None else 0.0 for layer in layers]
         # What no row says is a layer goes to everybody.
