@@ -13,6 +13,8 @@ enum { NO_LAYERS, DEPENDENCY_DESCRIPTOR, FRAME_MARKING, VP8_PAYLOAD, VP9_PAYLOAD
 #define TWO_BYTE 0x1000
 #define ELEMENTS 48     /* header extensions and bytes between them that are walked */
 #define DEEPEST 4095    /* how far into a frame anything is read */
+#define FAR_BACK 256    /* packets; nothing is reordered as far */
+#define SILENCE 250     /* ticks of the kernel: 0.25 to 2.5 s */
 #define UNCERTAIN 32    /* frames between two packets where they cannot be counted: more than rewriting asks about */
 
 #define SEEN_TOLD 1      /* template says the layer; otherwise the packet is everybody's and of no frame */
@@ -57,7 +59,11 @@ struct track {
 	__u16 picture;
 	__u8 running;
 	__u8 ended;
-	__u32 unused;
+	/* For senders that begin anew. */
+	__u16 expected; /* the number after the last one from far back */
+	__u16 unused;
+	__u32 last_jiffies; /* of a packet that was not from far back */
+	__u32 unused2;
 };
 
 /* What rewriting keeps of a receiver: one of the two is in use. */
@@ -385,6 +391,22 @@ __noinline int pass_target_of(struct slr *s, const struct row *row, struct outco
 	return 0;
 }
 
+/* A sender that begins anew far back: nothing else has come for a while, and two packets in order from there. */
+static __always_inline void follow_restart(struct track *t, __u16 sequence)
+{
+	__u32 now = (__u32)bpf_jiffies64();
+	int n;
+
+	if (t->of[0].high.two != RUNNING || (s16)(sequence - t->of[0].high.one) > -FAR_BACK) {
+		t->last_jiffies = now;
+		return;
+	}
+	if (sequence == t->expected && now - t->last_jiffies > SILENCE)
+		for (n = 0; n < TARGETS; n++)
+			t->of[n].high.two = RESUME;
+	t->expected = sequence + 1;
+}
+
 /* What there is to say of a packet in ingress: its layer, its frame, and where receivers may move up. */
 __noinline int judge(struct passing *passing, const struct seen *seen, struct track *track, __u32 how)
 {
@@ -426,6 +448,8 @@ __noinline int judge(struct passing *passing, const struct seen *seen, struct tr
 		passing->frame = count_frame(track, seen, seen->sequence, seen->timestamp, !!(passing->flags & SEEN_START), !!(passing->flags & SEEN_END));
 	else if (track && !told)
 		passing->frame = track->of[0].frame.one; /* of no frame: nothing beside it is taken for suppressed */
+	if (track)
+		follow_restart(track, passing->sequence);
 	return 0;
 }
 

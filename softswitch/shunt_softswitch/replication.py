@@ -37,7 +37,7 @@ MAPS = (
 )  # fmt: skip
 _MAGIC = 0x53484E44
 # Changes with every change of conference.h that an adopting process could trip over.
-_VERSION = 2
+_VERSION = 3
 _MARK = struct.Struct("<IIIIII")
 
 # The most copies of one packet. A driver's queue has to take them in one go.
@@ -78,7 +78,7 @@ TRACKS = 1 << 16  # streams, and receivers, whose numbers can be rewritten
 TARGETS = 4
 _WINDOW = 16
 # What a stream that is new starts with: of its numbers given out lately, some that do not belong there (slr_init).
-_TRACK = (bytes(16) + struct.pack(f"<{_WINDOW}H", *range(1, _WINDOW + 1))) * TARGETS + bytes(16)
+_TRACK = (bytes(16) + struct.pack(f"<{_WINDOW}H", *range(1, _WINDOW + 1))) * TARGETS + bytes(24)
 _RECEIVER_SIZE = 24
 
 

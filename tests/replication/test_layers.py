@@ -10,6 +10,7 @@ import json
 import os
 import random
 import struct
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -383,6 +384,48 @@ def test_numbers_go_on_over_another_address_and_begin_anew_with_another_stream(b
     room.send(media(Row(7777, 1, True, True, True), 0, bytes(4)))
     settled()
     assert got(room.parties[0]) == [(7777, 0)]
+
+
+def test_a_sender_that_begins_anew_far_back_is_followed(bridge: Bridge) -> None:
+    """When nothing else has come for a while: its second packet gets the number that is next. A single stray from far back changes nothing."""
+    room = Room(bridge, [2, 1], adapted(), everything=True)
+    for n in range(50):
+        room.send(media(Row(40_000 + n, n, True, True, True), 0, n.to_bytes(4, "big")))
+    time.sleep(2.6)
+    for n in (9_000, 20_000, 20_001, 20_002, 20_003):
+        room.send(media(Row(n, n, True, True, True), 0, n.to_bytes(4, "big")))
+    settled()
+    for party in room.parties:
+        assert [number for number, _ in got(party)] == [40_000 + n for n in range(53)]
+    # While others come nothing is followed.
+    for n in range(20):
+        room.send(media(Row(20_004 + n, 20_004 + n, True, True, True), 0, bytes(4)))
+        room.send(media(Row(3_000 + n, n, True, True, True), 0, bytes(4)))
+    settled()
+    assert [len(got(party)) for party in room.parties] == [20, 20]
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_receivers_of_either_version_beside_each_other(bridge: Bridge, version: int) -> None:
+    """Checksums, the kernel's own and complete ones, hold after the number has been rewritten."""
+    for template in range(3):
+        bridge.replication.put_layer(LAYERS, template, Layer(template, EVERY))
+    parties = [bridge.party(1, NUMBER, "b", 4), bridge.party(2, NUMBER, "b", 6), bridge.party(3, NUMBER, "a", 4)]
+    for party in parties:
+        bridge.replication.modify_copy(NUMBER, party.rid, Rewrite(party.relay, party.here, 0, 1, party.rid))
+    bridge.replication.insert_tree(TREE, [(party.rid, None) for party in parties])
+    sender, key = bridge.sender(SSRC, version)
+    bridge.replication.insert_stream(key, adapted(trees=1))
+    sent = list(streams.video(random.Random(6), 400, streams.SMALL))
+    before = bridge.lab.checksum_errors("b")
+    for packet in sent:
+        sender.socket.sendto(media(packet.row(0), packet.layer, packet.index.to_bytes(4, "big")), (str(sender.relay.ip), sender.relay.port))
+    settled()
+    kept = [packet.index for packet in sent if packet.layer <= 1]
+    for party in parties:
+        found = got(party)
+        assert [index for _, index in found] == kept and [number for number, _ in found] == [found[0][0] + n & 0xFFFF for n in range(len(found))]
+    assert bridge.lab.checksum_errors("b") == before
 
 
 def test_what_is_refused(bridge: Bridge) -> None:
