@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import yaml
@@ -37,11 +37,12 @@ class NoCompiler(Exception):
 
 @dataclass(frozen=True)
 class Build:
-    """One way to compile the program. options: the -D macros, RELAY_SIZE and RELAY6_SIZE among them."""
+    """One way to compile the program. options: the -D macros, RELAY_SIZE and RELAY6_SIZE among them; refused: larger ones that the compiler was seen to refuse."""
 
     name: str
     chip: str
     options: Mapping[str, str]
+    refused: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Resources:
     options: dict[str, str]
     relay: int
     relay6: int
+    refused: dict[str, int]
     stages: int
     stages_available: int
     sram: int
@@ -79,7 +81,8 @@ def find_compiler() -> str:
 
 
 def read_builds(path: Path = HERE / "builds.yaml") -> list[Build]:
-    return [Build(row["name"], row["chip"], {name: str(value) for name, value in row.get("options", {}).items()}) for row in yaml.safe_load(path.read_text())["builds"]]
+    rows = yaml.safe_load(path.read_text())["builds"]
+    return [Build(row["name"], row["chip"], {name: str(value) for name, value in row["options"].items()}, row.get("refused", {})) for row in rows]
 
 
 def sources() -> list[Path]:
@@ -95,13 +98,21 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
+def _command(compiler: str, build: Build) -> list[str]:
+    defines = [word for name, value in build.options.items() for word in ("-D", f"{name}={value}")]
+    return [compiler, "--target", build.chip, "--arch", _ARCHITECTURE[build.chip], "-g", *defines]
+
+
 def _made_from(compiler: str, build: Build) -> dict[str, object]:
-    """All that a build's output depends on."""
-    return {"compiler": compiler_version(compiler), "sources": source_hash(), "chip": build.chip, "options": dict(build.options)}
+    """All that a build's output depends on. The program counts as the build's options leave it, without comments: a change to a part that is left out is none."""
+    done = subprocess.run([*_command(compiler, build), "-E", str(PROGRAM)], capture_output=True, text=True)
+    text = re.sub(r"/\*.*?\*/|//[^\n]*|^#[^\n]*", " ", done.stdout, flags=re.DOTALL | re.MULTILINE)
+    program = hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
+    return {"compiler": compiler_version(compiler), "program": program, "chip": build.chip, "options": dict(build.options)}
 
 
 def kept_seconds(compiler: str, build: Build, out: Path) -> float | None:
-    """How long the build in a directory took, if it was made of the same sources and options by the same compiler; else None."""
+    """How long the build in a directory took, if it was made of the same program and options by the same compiler; else None."""
     try:
         made = json.loads((out / _MADE).read_text())
     except (OSError, ValueError):
@@ -127,10 +138,7 @@ def compile_build(compiler: str, build: Build, out: Path) -> str | None:
     """Compile into a directory. Returns None, or the compiler's reason for refusing."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    command = [compiler, "--target", build.chip, "--arch", _ARCHITECTURE[build.chip], "-g"]
-    for name, value in build.options.items():
-        command += ["-D", f"{name}={value}"]
-    done = subprocess.run([*command, "-o", str(out), str(PROGRAM)], capture_output=True, text=True)
+    done = subprocess.run([*_command(compiler, build), "-o", str(out), str(PROGRAM)], capture_output=True, text=True)
     (out / "compiler.log").write_text(done.stdout + done.stderr)
     if done.returncode == 0:
         return None
@@ -159,7 +167,7 @@ def read_resources(build: Build, out: Path, seconds: float) -> Resources:
     phv_bits = sum(kind["bits_occupied"] for kinds in phv.values() if isinstance(kinds, list) for kind in kinds)
     config = macros(build)
     return Resources(
-        build.name, build.chip, dict(build.options), int(config["RELAY_SIZE"]), int(config["RELAY6_SIZE"]),
+        build.name, build.chip, dict(build.options), int(config["RELAY_SIZE"]), int(config["RELAY6_SIZE"]), dict(build.refused),
         max(used_stages) + 1, mau["nStages"], *sram, *map_ram, *tcam, *hash_bits, phv_bits, PHV_BITS[build.chip], seconds,
     )  # fmt: skip
 
@@ -182,8 +190,8 @@ _COLUMNS = ("RELAY_KEY", "ACTIONS", "RELAY_SIZE", "RELAY6_SIZE")
 def table(rows: list[Resources]) -> str:
     """The resources as a Markdown table."""
     lines = [
-        "| build | chip | key | actions | other options | IPv4 entries | IPv6 entries | stages | SRAM | map RAM | TCAM | hash bits | PHV bits |",
-        "| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| build | chip | key | actions | other options | IPv4 entries | IPv6 entries | refused | stages | SRAM | map RAM | TCAM | hash bits | PHV bits |",
+        "| --- | --- | --- | --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
         config = macros(Build(row.name, row.chip, row.options))
@@ -193,8 +201,9 @@ def table(rows: list[Resources]) -> str:
                 (row.sram, row.sram_available), (row.map_ram, row.map_ram_available), (row.tcam, row.tcam_available), (row.hash_bits, row.hash_bits_available), (row.phv_bits, row.phv_bits_available),
             )),
         ]  # fmt: skip
+        refused = " + ".join(f"{int(row.refused.get(size, row.options[size])):,}" for size in ("RELAY_SIZE", "RELAY6_SIZE")) if row.refused else "not tried"
         others = " ".join(f"`{name}={value}`" for name, value in row.options.items() if name not in _COLUMNS)
-        lines.append(f"| {row.name} | {_CHIP[row.chip]} | {config['RELAY_KEY']} | {config['ACTIONS']} | {others} | {row.relay:,} | {row.relay6:,} | " + " | ".join(share) + " |")
+        lines.append(f"| {row.name} | {_CHIP[row.chip]} | {config['RELAY_KEY']} | {config['ACTIONS']} | {others} | {row.relay:,} | {row.relay6:,} | {refused} | " + " | ".join(share) + " |")
     return "\n".join(lines) + "\n"
 
 

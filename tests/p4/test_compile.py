@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.p4.program import P4, compile_p4
+from tests.p4.program import P4, compile_p4, largest_p4
 
 
 def test_without_a_compiler_it_says_what_to_install(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": str(tmp_path), "SDE_INSTALL": str(tmp_path)}
-    for script in ("compile.py", "generate.py"):
+    for script in ("compile.py", "generate.py", "largest.py"):
         done = subprocess.run([sys.executable, str(P4 / script)], env=environment, capture_output=True, text=True)
         assert done.returncode != 0
         assert "bf-p4c" in done.stderr and "SDE_INSTALL" in done.stderr and "Traceback" not in done.stderr
@@ -39,22 +39,55 @@ def test_a_refusal_of_the_compiler_is_reported(tmp_path: Path) -> None:
     assert "using 13" in compile_p4.compile_build(str(fake), build, tmp_path / "out")
 
 
-def test_a_build_is_compiled_again_only_when_something_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = tmp_path / "runs"
+def test_a_build_is_compiled_again_only_when_something_has_changed(tmp_path: Path) -> None:
+    """Of the program as its preprocessor leaves it; comments are not of it."""
+    runs, text = tmp_path / "runs", tmp_path / "text"
+    text.write_text("a b\n")
     fake = tmp_path / "bf-p4c"
-    fake.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo 1 || echo x >> {runs}\n')
+    fake.write_text(f'#!/bin/sh\ncase "$*" in --version) echo 1;; *" -E "*) cat {text};; *) echo x >> {runs};; esac\n')
     fake.chmod(0o755)
     build, out = compile_p4.Build("x", "tofino", {"RELAY_SIZE": "9"}), tmp_path / "out"
     reason, seconds = compile_p4.make(str(fake), build, out)
     assert reason is None and compile_p4.make(str(fake), build, out) == (None, seconds)
     assert len(runs.read_text().splitlines()) == 1
     compile_p4.make(str(fake), compile_p4.Build("x", "tofino", {"RELAY_SIZE": "10"}), out)
-    monkeypatch.setattr(compile_p4, "source_hash", lambda: "changed")
+    text.write_text("# 1 \"relay.p4\"\n/* said otherwise */ a  b // c\n")
+    compile_p4.make(str(fake), compile_p4.Build("x", "tofino", {"RELAY_SIZE": "10"}), out)
+    assert len(runs.read_text().splitlines()) == 2
+    text.write_text("a b c\n")
     compile_p4.make(str(fake), compile_p4.Build("x", "tofino", {"RELAY_SIZE": "10"}), out)
     assert len(runs.read_text().splitlines()) == 3
     fake.write_text("#!/bin/sh\nexit 2\n")
     assert compile_p4.make(str(fake), build, out)[0] == "exit status 2"
     assert compile_p4.make(str(fake), build, out)[0] == "exit status 2", "a build that failed is not there"
+
+
+@pytest.mark.parametrize("stride", [1, 2, 5])
+def test_the_largest_size_is_found_up_and_down(stride: int) -> None:
+    for most in range(-75, 60):
+        tried: dict[int, bool] = {}
+
+        def fits(steps: int) -> bool:
+            assert steps not in tried, "every try is minutes of the compiler"
+            return tried.setdefault(steps, steps <= most)
+
+        assert largest_p4.largest(fits, stride) == most
+        assert tried[most] and not tried[most + 1]
+    assert largest_p4.largest(lambda steps: False, stride) is None
+
+
+def test_a_step_is_a_hundredth() -> None:
+    build = compile_p4.Build("x", "tofino", {"RELAY_SIZE": "157000", "RELAY6_SIZE": "45000", "COUNTED": "1"})
+    assert largest_p4.grown(build, 0) == build.options
+    assert largest_p4.grown(build, 2) == {"RELAY_SIZE": "160000", "RELAY6_SIZE": "46000", "COUNTED": "1"}
+
+
+def test_what_was_refused_is_larger_than_what_fits() -> None:
+    for build in compile_p4.read_builds():
+        sizes = {size: int(value) for size, value in build.options.items() if size in ("RELAY_SIZE", "RELAY6_SIZE")}
+        larger = sizes | dict(build.refused)
+        assert set(larger) == set(sizes) and all(larger[size] >= sizes[size] for size in sizes), build.name
+        assert larger != sizes or not build.refused, build.name
 
 
 def test_builds_name_options_that_the_program_has() -> None:
@@ -75,9 +108,15 @@ def test_every_option_is_built_for_both_chips() -> None:
 
 
 def test_published_sizes_are_those_of_the_builds() -> None:
+    def number(text: str) -> int:
+        return int(text.replace(",", ""))
+
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (P4.parent / "docs" / "p4.md").read_text().splitlines() if "| Tofino " in line]
-    published = {row[0]: [int(cell.replace(",", "")) for cell in row[5:7]] for row in rows}
-    builds = {build.name: [int(build.options[size]) for size in ("RELAY_SIZE", "RELAY6_SIZE")] for build in compile_p4.read_builds()}
+    published = {row[0]: ([number(cell) for cell in row[5:7]], None if row[7] == "not tried" else [number(size) for size in row[7].split(" + ")]) for row in rows}
+    builds = {}
+    for build in compile_p4.read_builds():
+        sizes, refused = ([int(options[size]) for size in ("RELAY_SIZE", "RELAY6_SIZE")] for options in (build.options, {**build.options, **build.refused}))
+        builds[build.name] = sizes, refused if build.refused else None
     assert published == builds
 
 
