@@ -18,7 +18,8 @@ from shunt.net import Endpoint
 
 logger = logging.getLogger(__name__)
 
-_DRAIN = 16  # datagrams to one wake-up: other work on the loop gets its turn
+_DRAIN = 8  # datagrams before other work on the loop gets its turn
+_PAUSE_S = 0.004  # between two looks: copies come in swarms, and to be woken for each costs more than to read it
 _RECEIVE_BUFFER = 4 << 20
 _MAX_CONNECTIONS = 64
 _COMPLAINT_PERIOD_S = 10.0
@@ -97,6 +98,7 @@ class HepListener:
     on_sighting: Callable[[SipSighting], None]
     counters: HepCounters = field(default_factory=HepCounters)
     _socket: socket.socket | None = None
+    _next: asyncio.Handle | None = None  # reading goes on then
     _server: asyncio.Server | None = None
     _connections: set[asyncio.Task[None]] = field(default_factory=set)
     _complaints: _Complaints = field(default_factory=_Complaints)
@@ -113,7 +115,7 @@ class HepListener:
         sock = self._bind()
         if self.listen.scheme == "udp":
             self._socket = sock
-            asyncio.get_running_loop().add_reader(sock, self._drain, sock)
+            asyncio.get_running_loop().add_reader(sock, self._wake, sock)
         else:
             self._server = await asyncio.start_server(self._serve, sock=sock)
         self.listen = self.listen._replace(port=sock.getsockname()[1])
@@ -122,6 +124,8 @@ class HepListener:
     async def stop(self) -> None:
         """Close the socket and every connection."""
         if self._socket is not None:
+            if self._next is not None:
+                self._next.cancel()
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
@@ -154,19 +158,26 @@ class HepListener:
             address = address.ipv4_mapped
         return any(address in network for network in self.allow)
 
+    def _wake(self, sock: socket.socket) -> None:
+        """The first datagram after a pause is read at once, and what has come since then with it."""
+        asyncio.get_running_loop().remove_reader(sock)
+        self._drain(sock)
+
     def _drain(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
         for _ in range(_DRAIN):
             try:
                 data, peer = sock.recvfrom(65535)
-            except (BlockingIOError, InterruptedError):
-                return
             except OSError as error:
-                self._complaints.log(f"HEP listener {self.listen}: {error}")
+                if not isinstance(error, (BlockingIOError, InterruptedError)):
+                    self._complaints.log(f"HEP listener {self.listen}: {error}")
+                self._next = loop.call_later(_PAUSE_S, loop.add_reader, sock, self._wake, sock)
                 return
             if self._allowed(peer[0]):
                 self._take(data, peer[0])
             else:
                 self._refuse(peer[0])
+        self._next = loop.call_soon(self._drain, sock)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")[0]
