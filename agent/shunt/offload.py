@@ -493,7 +493,6 @@ class Offloader:
                 if not self.table.connected:
                     return
                 declared = await self.table.declare_media(self.media)
-            await self.loaded.wait()
             touched = self._touched = set()  # written while this goes on: what was read of them may be old
             try:
                 await self._compare(touched)
@@ -510,6 +509,7 @@ class Offloader:
         """Read the table; what it has lost is written again, what it has besides is adopted or an orphan."""
         assert self.table is not None
         present = await self.table.entries()
+        await self.loaded.wait()  # the journal is read beside the table
         lost = {}
         for number, (key, stream) in enumerate(list(self.entries.items())):
             if number % _WRITTEN_AT_ONCE == _WRITTEN_AT_ONCE - 1:
