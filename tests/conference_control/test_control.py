@@ -481,6 +481,50 @@ async def test_who_does_not_receive_has_no_copies(running: tuple[Conferences, Pl
     assert copies() == {source(0), source(1), source(2)}
 
 
+async def test_a_leg_for_each_sender_where_there_are_enough(running: tuple[Conferences, Plane], tmp_path: Path) -> None:
+    conferences, plane = running
+    answer = conferences.join("room", "ann", ["audio/3", "audio", "audio/2"], [source(0).addr])
+    assert [leg["medium"] for leg in answer["media"]] == ["audio", "audio/3", "audio/2"]
+    conferences.book.get("room").participants["ann"].legs["audio/2"].offered = source(50)
+    conferences.book.get("room").participants["ann"].legs["audio/3"].offered = Endpoint.of("203.0.113.66", 9)  # not where ann is
+    for number, name in enumerate(("ann", "bob", "cem", "dan")):
+        if name != "ann":
+            conferences.join("room", name, ["audio"], [source(0).addr])
+        hear(conferences, name, source(number), number + 1, 1)
+    await asyncio.sleep(0.2)
+    ann = conferences.book.get("room").participants["ann"]
+
+    def brought() -> dict[str, Endpoint]:
+        """Where each sender's copies for ann go, and that they come from where ann sends to."""
+        assert conferences._writer is not None
+        found = {}
+        for stream, receiver, row in conferences._writer.rows_of("room"):
+            if receiver == "ann" and row[0] == COPY:
+                leg = ann.leg_for(stream.sender, "audio")
+                assert leg is not None and plane.rows[row].src == leg.relay
+                found[stream.sender] = plane.rows[row].dst
+        return found
+
+    assert brought() == {"bob": source(0), "cem": source(50), "dan": source(0)}, "what has no leg of its own comes in the first"
+    # The third leg proves itself; who has a leg keeps it.
+    conferences._table.on_learn(LearnNotice(FiveTuple(source(60), ann.legs["audio/3"].relay), 2, 0, 1, 99))  # type: ignore[union-attr]
+    await asyncio.sleep(0.2)
+    assert brought() == {"bob": source(0), "cem": source(50), "dan": source(60)} and ann.legs["audio/3"].ssrcs == []
+    conferences.leave("room", "cem")
+    conferences.join("room", "eve", ["audio"], [source(0).addr])
+    hear(conferences, "eve", source(5), 6, 1)
+    await asyncio.sleep(0.2)
+    assert brought() == {"bob": source(0), "eve": source(50), "dan": source(60)}
+    again = Book(RELAY_IP, 20_000, 20_099, POLICY, tmp_path)
+    again.load()
+    assert {name: (leg.relay, leg.latch.learned, leg.sends) for name, leg in again.get("room").participants["ann"].legs.items()} == {
+        name: (leg.relay, leg.latch.learned, leg.sends) for name, leg in ann.legs.items()
+    }
+    for media in (["audio/2"], ["audio", "audio/1"], ["audio", "smell/2"]):
+        with pytest.raises(ConferenceError, match="is none of audio, video, screen"):
+            conferences.join("room", "fay", media, [])
+
+
 async def test_rest_says_what_is_wrong(running: tuple[Conferences, Plane]) -> None:
     conferences, _ = running
     app = web.Application()

@@ -283,6 +283,39 @@ def test_a_call_outlives_the_agent(room: Bridge) -> None:
     assert [one["name"] for one in room.conference()["participants"]] == ["bob"]
 
 
+def test_a_description_for_each_remote_stream(room: Bridge) -> None:
+    """A caller with room for two streams gets one sender in each; RTCP about each goes to the sender of that one."""
+    bob, cem = enter(room, "callee", "bob"), enter(room, "natcaller", "cem")
+    room.await_design("two-party")
+    ann = Phone(room, "caller", "ann")
+    second = room.party("caller", "ann's second")
+    port = second.socket.getsockname()[1]
+    assert ann.call("room", f"m=audio {{port}} RTP/AVP 0\r\na=rtcp-mux\r\nm=audio {port} RTP/AVP 0\r\na=recvonly\r\na=rtcp-mux\r\n") == 200
+    ports = [int(number) for number in re.findall(r"m=audio (\d+)", ann.answer)]
+    assert len(ports) == 2 and ann.answer.count("a=sendonly\r\n") == 1
+    room.await_design("NRA")
+    bob.await_hearing(ann.party)
+    ann.party.await_hearing(bob)
+    second.await_hearing(cem)
+    assert second.sources == {("198.18.0.1", ports[1])} and not second.heard(bob)
+    before = len(ann.party.heard(cem))
+    time.sleep(0.2)
+    assert len(ann.party.heard(cem)) == before, "cem comes in the second alone"
+    second.relay = "198.18.0.1", ports[1]
+    for one in (bob, cem):
+        one.send_rtcp(build_rr(one.ssrc))
+    time.sleep(0.1)
+    ann.party.send_rtcp(build_rr(1) + build_pli(1, bob.ssrc) + build_pli(1, cem.ssrc))
+    second.send_rtcp(build_rr(1) + build_pli(1, bob.ssrc) + build_pli(1, cem.ssrc))
+    time.sleep(0.3)
+    assert bob.rtcp == [build_pli(1, bob.ssrc)] and cem.rtcp == [build_pli(1, cem.ssrc)]
+    cem.send_rtcp(struct.pack("!BBHIQIII", 0x80, 200, 6, cem.ssrc, 1, 2, 3, 4))
+    time.sleep(0.2)
+    assert [data[:2] for data in second.rtcp] == [b"\x80\xc8"] and not ann.party.rtcp
+    assert ann.bye() == 200
+    accounted([bob, cem])
+
+
 def test_a_caller_by_ice(room: Bridge) -> None:
     """Its media goes where its checks say, without a packet of RTP; others' packets to its port, and checks that do not hold, are nobody's."""
     ann = enter(room, "caller", "ann", media="video")

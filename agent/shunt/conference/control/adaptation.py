@@ -50,11 +50,12 @@ class Hands(Protocol):
 
 @dataclass(slots=True)
 class _Pair:
-    """One receiver of one sender's medium. estimate: bit/s, its share of the receiver's downlink, where one is known."""
+    """One receiver of one sender's medium. estimate: bit/s, its share of the receiver's downlink, where one is known; bound: what losses leave of that."""
 
     downlink: Downlink
     targets: int = 1
     estimate: float | None = None
+    bound: float | None = None
     heard: float = 0.0
 
 
@@ -89,8 +90,9 @@ class Adaptation:
         self._active = {name: heard for name, heard in self._active.items() if heard > since}
         return list(self._active)
 
-    def heard(self, conference: str, receiver: str, kind: str, streams: Mapping[int, str], data: bytes) -> dict[str, bytes]:
-        """Take a receiver's compound in. streams: SSRC -> sender, of what it gets on this transport; what goes on, by sender. Raises MediaError."""
+    def heard(self, conference: str, receiver: str, kind: str, streams: Mapping[int, str], data: bytes, *, transport: str = "") -> dict[str, bytes]:
+        """Take a receiver's compound in. streams: SSRC -> sender, of what it gets on this transport; transport: which it is, where
+        a medium has several; what goes on, by sender. Raises MediaError."""
         estimate: Remb | None = None
         blocks: dict[str, list[Report]] = {}
         for item in walk(data):
@@ -108,7 +110,7 @@ class Adaptation:
         if not named and not blocks:
             return {}
         now = self._active[conference] = self._clock()
-        mine = self._receivers.setdefault((conference, receiver, kind), _Receiver())
+        mine = self._receivers.setdefault((conference, receiver, transport or kind), _Receiver())
         sent = {sender: self._sent((conference, sender, kind), receiver) for sender in streams.values()}
         total = sum(sent.values())
         if blocks:
@@ -123,7 +125,9 @@ class Adaptation:
         shares = split_estimate(bitrate, {sender: sent[sender] for sender in named or set(sent)}) if bitrate is not None else {}
         onward = {}
         for sender in named | set(blocks):
-            if self._judge((conference, sender, kind), receiver, shares.get(sender), now):
+            chosen = self._judge((conference, sender, kind), receiver, shares.get(sender), now)
+            self._pairs[(conference, sender, kind), receiver].bound = mine.bound.bitrate
+            if chosen:
                 onward[sender] = build_rr(OWN_SSRC, blocks.get(sender, [])[:_MOST_BLOCKS])
                 if sender in named:
                     onward[sender] += build_remb(OWN_SSRC, int(shares[sender]), [ssrc for ssrc, whose in streams.items() if whose == sender])
@@ -224,10 +228,9 @@ class Adaptation:
             if place[0] != conference or now - pair.heard > 2 * STALE_S:
                 continue
             best = self._best.get(place)
-            bound = self._receivers[conference, receiver, place[2]].bound.bitrate if (conference, receiver, place[2]) in self._receivers else None
             found.append({
                 "sender": place[1], "receiver": receiver, "medium": place[2], "target": pair.downlink.target if pair.targets > 1 else None, "targets": pair.targets,
-                "estimate": None if pair.estimate is None else round(pair.estimate), "loss_bound": None if bound is None else round(bound),
+                "estimate": None if pair.estimate is None else round(pair.estimate), "loss_bound": None if pair.bound is None else round(pair.bound),
                 "rates": [round(rate) for rate in self._hands.rates(*place)], "heard_by_sender": best is not None and best.chosen == receiver, "heard_s": round(now - pair.heard, 1),
             })  # fmt: skip
         return found

@@ -18,9 +18,10 @@ from shunt import __version__
 from shunt.conference.control.layers import Told, offered_layers
 from shunt.conference.control.manager import Conferences
 from shunt.conference.control.ice import make_credentials
-from shunt.conference.control.model import Conference, ConferenceError, Leg, Participant
+from shunt.conference.control.model import Conference, ConferenceError, Leg, Participant, medium_of
 from shunt.conference.packets import Layers
 from shunt.config.values import IPNetwork, SocketAddress
+from shunt.net import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ _PICTURES = ("video", "screen")
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _DIRECTIONS = {"sendrecv": "sendrecv", "sendonly": "recvonly", "recvonly": "sendonly", "inactive": "inactive"}
 _PHRASES = {404: "Not Found", 480: "Temporarily Unavailable", 488: "Not Acceptable Here", 503: "Service Unavailable"}
+_MOST_LEGS = 16  # of one medium of one call
 _UNWANTED = re.compile(r"[^A-Za-z0-9_.@+-]")
 
 
@@ -106,8 +108,13 @@ class Focus:
         try:
             conference = self._conferences.book.get(parse_uri(call.invite.uri).user or "")
             offer = _offer(call)
-            formats = [_format(conference, kind, media) if kind is not None else None for kind, media in offer]
+            settled, formats = dict(conference.formats), []
+            for kind, media in offer:
+                formats.append(_format(settled.get(medium_of(kind)), media) if kind is not None else None)
+                if kind is not None and formats[-1] is not None:
+                    settled.setdefault(medium_of(kind), formats[-1])
             kinds = [kind for (kind, _), format_ in zip(offer, formats) if kind is not None and format_ is not None]
+            kinds = [kind for kind in kinds if medium_of(kind) in kinds]
             if not kinds:
                 raise ConferenceError(488, _why_not(conference, call))
             name = self._name(conference, call)
@@ -122,14 +129,13 @@ class Focus:
             call._send_response(status, _PHRASES.get(status, "Bad Request"), extra_headers={"Warning": _warning(self._transport.local_addr[0], error)})
             call.dialog.terminate()
             return
-        for (kind, _), format_ in zip(offer, formats):
-            if kind is not None and format_ is not None:
-                conference.formats.setdefault(kind, format_)
+        conference.formats = {medium: settled[medium] for medium in settled if medium in conference.formats or medium in kinds}
         made = conference.participants[name]
         made.call_id = call.call_id
         for kind, media in offer:
             if kind in made.legs:
                 made.legs[kind].muxed = "rtcp-mux" in media.attributes
+                made.legs[kind].offered = _offered(call, media) if not ufrag else None
         self._conferences.renew(conference.name, name, None, _directions(offer))
         self._conferences.book.keep(conference)
         call.dialog.route_set = list(call.invite.headers.get("record-route"))  # the called side's order is that of the request
@@ -205,7 +211,9 @@ def _offer(call: IncomingCall) -> list[tuple[str | None, MediaDescription]]:
     taken = set()
     for media in call.sdp_offer.media:
         kind = {"audio": "audio", "video": "video"}.get(media.media)
-        if kind == "video" and ("slides" in media.attributes.get("content", []) or "video" in taken):
+        if kind in taken and media.direction == "recvonly":  # room for one more remote stream
+            kind = next((name for number in range(2, _MOST_LEGS + 1) if (name := f"{kind}/{number}") not in taken), None)
+        elif kind == "video" and ("slides" in media.attributes.get("content", []) or "video" in taken):
             kind = "screen"
         if kind in taken or not media.port or media.proto not in _PROTOCOLS:
             kind = None
@@ -217,9 +225,8 @@ def _offer(call: IncomingCall) -> list[tuple[str | None, MediaDescription]]:
     return found
 
 
-def _format(conference: Conference, kind: str, media: MediaDescription) -> list[str] | None:
-    """[payload type, rtpmap, fmtp] to answer with: the conference's, or the first that is offered; None when they do not agree."""
-    settled = conference.formats.get(kind)
+def _format(settled: list[str] | None, media: MediaDescription) -> list[str] | None:
+    """[payload type, rtpmap, fmtp] to answer with: what is settled, or the first that is offered; None when they do not agree."""
     for codec in media.codecs:
         rate = f"{codec.encoding_name}/{codec.clock_rate}" + (f"/{codec.channels}" if codec.channels not in (None, 1) else "")
         if codec.encoding_name and codec.encoding_name.lower() not in ("telephone-event", "cn"):
@@ -296,20 +303,29 @@ def _addresses(call: IncomingCall) -> list[bytes]:
     return found
 
 
+def _offered(call: IncomingCall, media: MediaDescription) -> Endpoint | None:
+    """Where a media description says that its medium is to go."""
+    connection = media.connection or (call.sdp_offer.connection if call.sdp_offer is not None else None)
+    try:
+        return Endpoint.of(connection.address, media.port) if connection is not None else None
+    except ValueError:
+        return None  # a name
+
+
 def _answer(conference: Conference, participant: Participant, offer: list[tuple[str | None, MediaDescription]], version: int) -> SdpMessage:
-    """One description for each of the offer's; streams of all others come in it, told apart by their SSRCs."""
+    """One description for each of the offer's. Those that are only for receiving bring one sender each; what remains comes in the first, told apart by SSRCs."""
     first = next(iter(participant.legs.values())).relay
     where = "IP4" if first.version == 4 else "IP6"
     media = []
     for kind, offered in offer:
         leg = participant.legs.get(kind) if kind is not None else None
-        format_ = conference.formats.get(kind) if kind is not None else None
+        format_ = conference.formats.get(medium_of(kind)) if kind is not None else None
         if leg is None or format_ is None:
             media.append(MediaDescription(offered.media, 0, offered.proto, offered.formats[:1]))
             continue
         attributes = {"rtpmap": [f"{format_[0]} {format_[1]}"]} | ({"fmtp": [f"{format_[0]} {format_[2]}"]} if format_[2] else {})
         attributes |= _feedback(offered, format_[0])
-        if (told := offered_layers(offered.attributes.get("extmap", []))) is not None and kind in _PICTURES:
+        if (told := offered_layers(offered.attributes.get("extmap", []))) is not None and medium_of(kind or "") in _PICTURES:
             attributes["extmap"] = [told[1]]
             if "extmap-allow-mixed" in offered.attributes:  # a template structure needs the two-byte form, what follows it does not
                 attributes["extmap-allow-mixed"] = []

@@ -20,7 +20,7 @@ from shunt.bfrt.schema import SchemaError
 from shunt.conference.control.adaptation import Adaptation
 from shunt.conference.control.ice import make_credentials
 from shunt.conference.control.layers import TARGETS, Told, read_frame
-from shunt.conference.control.model import HELD_S, KINDS, STREAMS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of, source_name
+from shunt.conference.control.model import HELD_S, KINDS, STREAMS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of, medium_of, source_name
 from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.sockets import Sockets
 from shunt.conference.control.writer import Broken, Refused, Row, Writer
@@ -208,6 +208,7 @@ class Conferences:
         self._unsure = False
         for conference in self.book:
             conference.problem = ""
+            conference.show()
         for meeting, reason in await self._writer.adopt([conference.meeting() for conference in self.book]):
             self._no_room(meeting.name, reason)
         self.problem = ""
@@ -216,6 +217,7 @@ class Conferences:
         assert self._writer is not None
         conference = self.book.conferences.get(name, Conference(name))
         try:
+            conference.show()
             await self._writer.bring(conference.meeting())
             conference.problem = ""
             self._want_pictures(conference)
@@ -299,7 +301,7 @@ class Conferences:
         if verdict is Verdict.KNOWN:
             self._heard_ssrc(conference, participant, leg, notice.ssrc)
         elif latch.learned != before:
-            leg.ssrcs = [notice.ssrc] if latch.learned is not None else []
+            leg.ssrcs = [notice.ssrc] if latch.learned is not None and "/" not in kind else []
             self._moved(conference, participant, kind)
 
     def packet(self, frame: bytes) -> None:
@@ -334,7 +336,7 @@ class Conferences:
     def _heard_ssrc(self, conference: Conference, participant: Participant, leg: Leg, ssrc: int) -> None:
         """The source sends a stream that is not known yet: another one, or its encoder has started anew."""
         now = self.clock()
-        if ssrc in leg.ssrcs or now - self._new_ssrc.get(leg.relay.port, -_NEW_SSRC_S) < _NEW_SSRC_S:
+        if ssrc in leg.ssrcs or all(leg is not participant.legs.get(kind) for kind in KINDS) or now - self._new_ssrc.get(leg.relay.port, -_NEW_SSRC_S) < _NEW_SSRC_S:
             return
         self._new_ssrc[leg.relay.port] = now
         leg.ssrcs = [*leg.ssrcs, ssrc][-STREAMS:]
@@ -345,6 +347,11 @@ class Conferences:
     def _moved(self, conference: Conference, participant: Participant, kind: str) -> None:
         leg = participant.legs[kind]
         participant.heard = self.clock()
+        if "/" not in kind and leg.latch.learned is not None:
+            # Where a participant is itself, it is believed to get more: elsewhere its signalling could send a flood to a third party.
+            for name, further in participant.legs.items():
+                if name != kind and medium_of(name) == kind and further.latch.learned is None and further.offered is not None and further.offered.addr == leg.latch.learned.addr:
+                    further.latch.take(further.offered, 0, 0)
         self.tell(conference.name, "source", participant=participant.name, medium=kind, source=str(leg.latch.learned) if leg.latch.learned is not None else None)
         log.info("conference %s: %s's %s comes from %s to %s", conference.name, participant.name, kind, leg.latch.learned or "nobody certain", leg.relay)
         self.book.keep(conference)
@@ -368,7 +375,7 @@ class Conferences:
             self._stray(leg)
             return
         leg.latch.take(notice.key.src, notice.ssrc, notice.seq)
-        if notice.ssrc not in leg.ssrcs:
+        if notice.ssrc not in leg.ssrcs and "/" not in kind:
             leg.ssrcs = [*leg.ssrcs, notice.ssrc][-STREAMS:]
         self._moved(conference, participant, kind)
 

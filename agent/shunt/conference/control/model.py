@@ -41,6 +41,7 @@ NO_KEYS = "each DTLS association has keys of its own, and nobody ends it here: r
 EVENTS = 100  # that are kept of each conference
 STREAMS = 4  # SSRCs of one medium of one participant: further ones push the oldest out
 PORT = 1  # of the replication engine: the softswitch sends each copy by its route, and needs it for excluding the sender only
+_FURTHER = re.compile(r"[a-z]+/(?:[2-9]|1[0-6])")  # legs of a medium beside its first
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,62}")
 _FORMAT = 1
 
@@ -55,7 +56,11 @@ class ConferenceError(Exception):
 
 @dataclass(slots=True)
 class Leg:
-    """One medium of one participant: the relay address that is its own, and the source learned there."""
+    """One medium of one participant: the relay address that is its own, and the source learned there.
+
+    Further legs of a medium ("video/2") only bring something to the participant: each the streams of one sender. offered: where
+    signalling says that these are to go.
+    """
 
     relay: Endpoint
     latch: Latch
@@ -67,6 +72,7 @@ class Leg:
     sends: bool = True  # what signalling says: not on hold
     receives: bool = True
     layers: Told | None = None
+    offered: Endpoint | None = None
     packets: int = 0  # when the counters were last read
 
 
@@ -75,7 +81,8 @@ class Participant:
     """Who takes part.
 
     heard: monotonic seconds of the last sign of life; call_id: of the SIP call it came by; ice: the agent's credentials towards
-    it, when it is reached by ICE; srtp: why its streams go on whole, when they do.
+    it, when it is reached by ICE; srtp: why its streams go on whole, when they do; shows: whose streams each of its legs brings,
+    where a medium has more than one.
     """
 
     name: str
@@ -84,6 +91,7 @@ class Participant:
     call_id: str = ""
     ice: Credentials | None = None
     srtp: str = ""
+    shows: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def held(self) -> bool:
@@ -94,6 +102,23 @@ class Participant:
     def present(self) -> bool:
         """Whether any of its media has a source: until then nothing is sent to it."""
         return any(leg.latch.learned is not None for leg in self.legs.values())
+
+    def leg_for(self, sender: str, medium: str) -> Leg | None:
+        """The leg that brings it a sender's streams: one of its own where there are enough, otherwise the medium's first."""
+        for name, shown in self.shows.items():
+            if shown == sender and medium_of(name) == medium and self.legs[name].latch.learned is not None:
+                return self.legs[name]
+        return self.legs.get(medium)
+
+    def show(self, senders: Mapping[str, Iterable[str]]) -> None:
+        """Give legs to senders, by medium: who has one keeps it, and the first ones without get what is free."""
+        self.shows = {name: sender for name, sender in self.shows.items() if sender in senders.get(medium_of(name), ())}
+        for medium, those in senders.items():
+            mine = [name for name, leg in self.legs.items() if medium_of(name) == medium and leg.latch.learned is not None]
+            if len(mine) < 2:
+                continue
+            free = [name for name in mine if name not in self.shows]
+            self.shows |= dict(zip(free, [sender for sender in those if sender not in {self.shows.get(name) for name in mine}]))
 
 
 @dataclass(slots=True)
@@ -157,10 +182,24 @@ class Conference:
         """Whether numbers of a sender's pictures are rewritten for anybody."""
         return any(pair[0] == sender for pair in self.targets) and any(leg.layers for leg in self.participants[sender].legs.values())
 
-    def leg(self, participant: str, source: str) -> Leg | None:
-        """The leg of a participant on which it sends, or gets, streams such as `source`."""
-        found = self.participants.get(participant)
-        return None if found is None else found.legs.get(kind_of(source)[0])
+    def leg(self, participant: str, sender: str, source: str) -> Leg | None:
+        """The leg of a participant on which it sends, or gets, this stream of a sender."""
+        found, medium = self.participants.get(participant), kind_of(source)[0]
+        if found is None:
+            return None
+        return found.legs.get(medium) if participant == sender else found.leg_for(sender, medium)
+
+    def show(self) -> None:
+        """Give legs to senders, for who has more than one of a medium."""
+        for one in self.participants.values():
+            if any("/" in name for name in one.legs):
+                media = {medium_of(name) for name in one.legs}
+                one.show({medium: [other.name for other in self.participants.values() if other is not one and medium in other.legs and other.legs[medium].ssrcs] for medium in media})
+
+
+def medium_of(leg: str) -> str:
+    """The medium of a leg's name: "video" of "video/2"."""
+    return leg.partition("/")[0]
 
 
 def source_name(kind: str, ssrc: int) -> str:
@@ -230,7 +269,7 @@ class Book:
     def of(self, source: Source, participant: str) -> Leg | None:
         """The leg on which a participant sends or gets this stream."""
         conference = self.conferences.get(source.meeting)
-        return None if conference is None else conference.leg(participant, source.name)
+        return None if conference is None else conference.leg(participant, source.sender, source.name)
 
     def get(self, name: str) -> Conference:
         """Raises ConferenceError."""
@@ -261,7 +300,7 @@ class Book:
         if participant in conference.participants:
             raise ConferenceError(409, f"{participant} takes part in {name} already")
         wanted = list(dict.fromkeys(kinds))
-        unknown = [kind for kind in wanted if kind not in KINDS]
+        unknown = [kind for kind in wanted if medium_of(kind) not in KINDS or ("/" in kind and (not _FURTHER.fullmatch(kind) or medium_of(kind) not in wanted))]
         if unknown or not wanted:
             raise ConferenceError(400, f"medium {unknown[0]!r} is none of {', '.join(KINDS)}" if unknown else "no medium is given")
         if transport.upper() not in TRANSPORTS:
@@ -274,8 +313,8 @@ class Book:
         trusted = list(trusted)
         legs: dict[str, Leg] = {}
         try:
-            for kind in sorted(wanted, key=KINDS.index):
-                legs[kind] = Leg(Endpoint(self.address, self._ports.take()), Latch(self.policy, trusted), layers=layers.get(kind))
+            for kind in sorted(wanted, key=lambda name: (KINDS.index(medium_of(name)), "/" in name)):
+                legs[kind] = Leg(Endpoint(self.address, self._ports.take()), Latch(self.policy, trusted), sends="/" not in kind, layers=layers.get(kind))
         except ConferenceError:
             for leg in legs.values():
                 self._ports.give(leg.relay.port)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from shunt.conference.control.adaptation import OWN_SSRC, Adaptation
 from shunt.conference.control import ice
-from shunt.conference.control.model import KINDS, TOP, Book, Conference, Leg, Participant
+from shunt.conference.control.model import KINDS, TOP, Book, Conference, Leg, Participant, medium_of
 from shunt.conference.feedback import KeyFrames
 from shunt.conference.rtcp import TO_RECEIVERS, Kind, Route, build_pli, classify, to_senders, walk
 from shunt.conference.rtp import MediaError
@@ -116,47 +116,48 @@ class Sockets:
         if place is None:
             return
         conference, sender, kind = place
-        leg = sender.legs[kind]
+        leg, medium = sender.legs[kind], medium_of(kind)
         if leg.latch.learned is None or source.addr != leg.latch.learned.addr:
             self.counts["rtcp_refused"] += 1
             return
         try:
             kinds = classify(data)
             leg.rtcp, leg.muxed = source, here == relay
-            others = {name: one.legs[kind] for name, one in conference.participants.items() if one is not sender and kind in one.legs and one.legs[kind].latch.learned is not None}
+            others = {name: one for name, one in conference.participants.items() if one is not sender and medium in one.legs and one.legs[medium].latch.learned is not None}
             present = sum(one.present for one in conference.participants.values())
             if present <= 2 and not conference.targets:
                 for other in others.values():
-                    self._send(other, data)
+                    self._send(other.leg_for(sender.name, medium), data)
             else:
-                self._share(conference, sender.name, kind, others, kinds, data)
+                self._share(conference, sender, kind, others, kinds, data)
             self.counts["rtcp_taken"] += 1
         except MediaError as error:
             self.counts["rtcp_refused"] += 1
             log.debug("conference %s: RTCP of %s: %s", conference.name, sender.name, error)
 
-    def _share(self, conference: Conference, sender: str, kind: str, others: dict[str, Leg], kinds: Kind, data: bytes) -> None:
+    def _share(self, conference: Conference, sender: Participant, leg: str, others: dict[str, Participant], kinds: Kind, data: bytes) -> None:
+        kind = medium_of(leg)
         if kinds & (Kind.SR | Kind.BYE):
             parts = [_SR_BARE + data[item.where][4:28] if item.kind is Kind.SR else data[item.where] for item in walk(data) if item.kind in TO_RECEIVERS]
             for name, other in others.items():
-                if KINDS.index(kind) <= conference.qualities.get((sender, name), TOP):
-                    self._send(other, b"".join(parts))
-        wanted = {name: other for name, other in others.items() if KINDS.index(kind) <= conference.qualities.get((name, sender), TOP)}
-        streams = {ssrc: name for name, other in wanted.items() for ssrc in other.ssrcs}
-        for name, report in self._adaptation.heard(conference.name, sender, kind, streams, data).items():
-            self._send(others[name], report)
+                if KINDS.index(kind) <= conference.qualities.get((sender.name, name), TOP):
+                    self._send(other.leg_for(sender.name, kind), b"".join(parts))
+        wanted = {name: other.legs[kind] for name, other in others.items() if KINDS.index(kind) <= conference.qualities.get((name, sender.name), TOP)}
+        streams = {ssrc: name for name, other in wanted.items() for ssrc in other.ssrcs if sender.leg_for(name, kind) is sender.legs[leg]}
+        for name, report in self._adaptation.heard(conference.name, sender.name, kind, streams, data, transport=leg).items():
+            self._send(wanted[name], report)
         routes = {ssrc: Route(name, ssrc) for ssrc, name in streams.items()}
 
         def original(ssrc: int, number: int) -> int | None:
             """Which packet has which of a receiver's own numbers is not known here, so it gets no repair, but key frames."""
-            return None if conference.renumbered(streams[ssrc], sender, kind) else number
+            return None if conference.renumbered(streams[ssrc], sender.name, kind) else number
 
         for name, request in to_senders(data, routes, int.from_bytes(data[4:8], "big"), original).items():
-            self._send(others[name], request)
+            self._send(wanted[name], request)
 
-    def _send(self, leg: Leg, data: bytes) -> None:
+    def _send(self, leg: Leg | None, data: bytes) -> None:
         """To where its RTCP comes from, or by custom ought to (RFC 3550 section 11)."""
-        if leg.latch.learned is None:
+        if leg is None or leg.latch.learned is None:
             return
         muxed = leg.muxed
         sock = self._open.get(leg.relay if muxed else leg.relay.next_port())
