@@ -37,7 +37,7 @@ UNIX_COMMAND_TIMEOUT = 5.0
 """Seconds a client of a unix: socket has to send its one command."""
 _DRAIN = 16
 _CLOSE_GRACE = 1.0
-_BUFFER = 4 * 1024 * 1024
+_RECEIVE_BUFFER = 4 * 1024 * 1024
 _IP_PKTINFO = 8  # linux/in.h; the socket module of Python 3.11 has only the IPv6 name
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -194,8 +194,7 @@ class ControlListener:
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if kind == socket.SOCK_DGRAM:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
                 # SIP servers connect() their socket, so from a wildcard address the answer must leave by the
                 # address that the command came to.
                 self._pktinfo = ipaddress.ip_address(where[0].split("%")[0]).is_unspecified

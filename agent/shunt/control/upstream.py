@@ -27,12 +27,10 @@ log = logging.getLogger(__name__)
 
 REFUSED_RETRY = 0.1
 """Seconds until a forwarded command is tried once more after the relay's host refused it (nobody on that port)."""
-FULL_RETRY = 0.005
-"""Seconds until a datagram is sent again for which there was no room."""
 UNIX_CONNECTIONS = 16
 """Most connections at once to a unix: socket; rtpproxy serves them one after the other and queues few."""
 _DRAIN = 64
-_BUFFER = 4 * 1024 * 1024
+_RECEIVE_BUFFER = 4 * 1024 * 1024
 
 StateCallback = Callable[[bool, str], None]
 
@@ -163,7 +161,7 @@ def _is_numeric(host: str) -> bool:
 class _Waiting:
     """A datagram command that has no answer yet."""
 
-    __slots__ = ("body", "data", "due", "future", "patient", "refusals", "room_until", "tries_left")
+    __slots__ = ("body", "data", "due", "future", "patient", "refusals", "tries_left")
 
     def __init__(self, body: bytes, data: bytes, future: asyncio.Future, tries: int, patient: bool) -> None:
         self.body = body
@@ -173,7 +171,6 @@ class _Waiting:
         self.patient = patient
         self.refusals = 0
         self.due = 0.0  # by the loop's clock, when the try under way has failed
-        self.room_until = 0.0  # with a full buffer
 
 
 class _Datagram:
@@ -202,7 +199,6 @@ class _Datagram:
         assert loop is not None
         cookie = self._prefix + b"%x" % next(self._numbers)
         waiting = _Waiting(body, cookie + b" " + body, loop.create_future(), tries, patient)
-        waiting.room_until = loop.time() + self._client.timeout
         self._waiting[cookie] = waiting
         self._client.sent += 1
         self._send(waiting)
@@ -232,8 +228,7 @@ class _Datagram:
                 family, where = await _resolve(self._client.address, socket.SOCK_DGRAM)
                 sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
                 try:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
                     # Connected, so that only the relay's own answers come in and a closed port is reported.
                     sock.connect(where)
                 except BaseException:
@@ -274,13 +269,6 @@ class _Datagram:
                     self._sock.send(waiting.data)
             except OSError as error:
                 log.debug("relay %s: send: %s", self._client.address, error)
-        except BlockingIOError:
-            # The relay has not yet read what was sent before: on one host the sender's buffer then is full.
-            now = self._loop.time()
-            if now < waiting.room_until:
-                waiting.tries_left += 1
-                waiting.due = due = now + FULL_RETRY
-                self._loop.call_at(due, self._try_failed, waiting, due)
         except OSError as error:
             # As good as lost on the way; the next try follows.
             log.debug("relay %s: send: %s", self._client.address, error)
