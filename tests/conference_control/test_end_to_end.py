@@ -217,13 +217,13 @@ def test_dial_in(room: Bridge) -> None:
         assert phones[0].call("room", f"m=audio {{port}} RTP/AVP 0\r\na={direction}\r\n") == 200
         assert f"a={mirrored}\r\n" in phones[0].answer and ann.relay == first
         if mirrored != "sendrecv":
-            deadline = time.monotonic() + 3
-            while time.monotonic() < deadline and "ann" in {flow["receiver"] for flow in room.conference()["flows"]}:
-                time.sleep(0.02)
-            time.sleep(0.1)
-            before = len(ann.heard(bob)), len(ann.heard(cem))
-            time.sleep(0.2)
-            assert (len(ann.heard(bob)), len(ann.heard(cem))) == before, f"{direction}: no copies to ann"
+            deadline, before, after = time.monotonic() + 3, None, (0, 0)
+            while before != after and time.monotonic() < deadline:
+                before = after
+                time.sleep(0.2)
+                after = len(ann.heard(bob)), len(ann.heard(cem))
+            assert before == after, f"{direction}: no copies to ann"
+            assert "ann" not in {flow["receiver"] for flow in room.conference()["flows"]}
     bob.await_hearing(ann)
     ann.await_hearing(bob, cem)
     assert phones[0].bye() == 200
@@ -312,6 +312,10 @@ def test_a_description_for_each_remote_stream(room: Bridge) -> None:
     cem.send_rtcp(struct.pack("!BBHIQIII", 0x80, 200, 6, cem.ssrc, 1, 2, 3, 4))
     time.sleep(0.2)
     assert [data[:2] for data in second.rtcp] == [b"\x80\xc8"] and not ann.party.rtcp
+    for direction, wanted in (("inactive", 0), ("recvonly", 1)):  # the descriptions are the same ones, whatever their direction
+        assert ann.call("room", f"m=audio {{port}} RTP/AVP 0\r\na=rtcp-mux\r\nm=audio {port} RTP/AVP 0\r\na={direction}\r\na=rtcp-mux\r\n") == 200
+        assert [int(number) for number in re.findall(r"m=audio (\d+)", ann.answer)] == ports and ann.answer.count("a=sendonly\r\n") == wanted
+    second.await_hearing(cem)
     assert ann.bye() == 200
     accounted([bob, cem])
 

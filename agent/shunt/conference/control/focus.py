@@ -64,6 +64,7 @@ class Focus:
         self._seats: dict[str, tuple[str, str]] = {}  # by Call-ID
         self._addresses: dict[str, list[bytes]] = {}  # of the last offer, by Call-ID
         self._ufrags: dict[str, str] = {}
+        self._lines: dict[str, list[str | None]] = {}  # which medium each description of a call is
         conferences.on_left = self._left
 
     async def start(self) -> None:
@@ -143,6 +144,7 @@ class Focus:
         self._seats[call.call_id] = conference.name, name
         self._addresses[call.call_id] = addresses
         self._ufrags[call.call_id] = ufrag
+        self._lines[call.call_id] = [kind for kind, _ in offer]
         call.accept(_answer(conference, made, offer, 1))
 
     def _invited_again(self, call: IncomingCall) -> None:
@@ -153,7 +155,7 @@ class Focus:
             call.reject(481)
             return
         try:
-            offer, addresses = _offer(call), _addresses(call)
+            offer, addresses = _offer(call, self._lines[call.call_id]), _addresses(call)
         except (ConferenceError, ValueError):
             call._send_response(488, "Not Acceptable Here")  # the dialog goes on as it was
             return
@@ -188,6 +190,7 @@ class Focus:
         seat = self._seats.pop(call_id, None)
         self._addresses.pop(call_id, None)
         self._ufrags.pop(call_id, None)
+        self._lines.pop(call_id, None)
         if seat is not None:
             self._calls.pop(seat, None)
         return seat
@@ -203,15 +206,17 @@ class Focus:
         return name
 
 
-def _offer(call: IncomingCall) -> list[tuple[str | None, MediaDescription]]:
-    """The offer's media descriptions, and which medium each is. Raises ConferenceError."""
+def _offer(call: IncomingCall, before: Sequence[str | None] | None = None) -> list[tuple[str | None, MediaDescription]]:
+    """The offer's media descriptions, and which medium each is: as `before`, where the call has begun (RFC 3264 section 8). Raises ConferenceError."""
     if call.sdp_offer is None:
         raise ConferenceError(488, "the INVITE has no offer")
     found: list[tuple[str | None, MediaDescription]] = []
     taken = set()
-    for media in call.sdp_offer.media:
+    for place, media in enumerate(call.sdp_offer.media):
         kind = {"audio": "audio", "video": "video"}.get(media.media)
-        if kind in taken and media.direction == "recvonly":  # room for one more remote stream
+        if before is not None:
+            kind = before[place] if place < len(before) else None
+        elif kind in taken and media.direction == "recvonly":  # room for one more remote stream
             kind = next((name for number in range(2, _MOST_LEGS + 1) if (name := f"{kind}/{number}") not in taken), None)
         elif kind == "video" and ("slides" in media.attributes.get("content", []) or "video" in taken):
             kind = "screen"
