@@ -150,6 +150,37 @@ def test_layers_that_become_known_later_begin_where_the_data_plane_is() -> None:
     room.now = 0.2
     room.hear("cem", {ANN: "ann"}, 1e6)
     assert room.adaptation.view("room")[0]["target"] == 1 and room.hands.targets["ann", "cem"] == 1
+    room.hands.targets["ann", "cem"] = 0  # by an operator
+    for tick in range(2, 40):
+        room.now = tick * 0.2
+        room.hear("cem", {ANN: "ann"}, 1e6)
+    changes = [(facts["before"], facts["target"]) for what, facts in room.hands.told if what == "target"]
+    assert changes == [(0, 1), (1, 2)], "estimates go on from where the operator set it"
+
+
+def test_estimates_of_two_transports_are_kept_apart() -> None:
+    room = Room(ann=LADDER, bob=LADDER)
+    for tick in range(20):
+        room.now = tick * 0.2
+        for ssrc, sender, bitrate, transport in ((ANN, "ann", 1e6 if tick < 5 else 320e3, "video"), (BOB, "bob", 1e6, "video/2")):
+            room.adaptation.heard("room", "cem", "video", {ssrc: sender}, build_remb(9, int(bitrate), [ssrc]), transport=transport)
+            room.adaptation.heard("room", "cem", "video", {ssrc: sender}, build_rr(9, [Report(ssrc, 0, 0, 1, 2, 3, 4)]), transport=transport)
+    assert room.hands.targets == {("ann", "cem"): 1}
+    assert {one["sender"]: one["estimate"] for one in room.adaptation.view("room")} == {"ann": pytest.approx(320e3, rel=1e-3), "bob": pytest.approx(1e6, rel=1e-3)}
+
+
+def test_a_target_that_is_refused_is_not_in_force() -> None:
+    room = Room(ann=LADDER)
+
+    def refuse(*args: object) -> None:
+        raise RuntimeError("no room")
+
+    room.hands.set_target = refuse  # type: ignore[method-assign]
+    room.hear("cem", {ANN: "ann"}, 1e6)
+    for tick in range(3):
+        room.now = 1 + tick
+        room.hear("cem", {ANN: "ann"}, 2e5)
+    assert room.adaptation.view("room")[0]["target"] == 2 and [what for what, _ in room.hands.told].count("target-failed") == 1
 
 
 def test_an_operators_function_is_asked_and_its_failure_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -158,7 +189,7 @@ def test_an_operators_function_is_asked_and_its_failure_changes_nothing(caplog: 
     assert room.hands.targets == {("ann", "cem"): 0}
     for _ in range(3):
         room.hear("cem", {ANN: "ann"}, 9e5)
-    assert room.hands.targets == {("ann", "cem"): 0} and [what for what, _ in room.hands.told].count("selector-failed") == 1
+    assert room.hands.targets == {("ann", "cem"): 0} and [what for what, _ in room.hands.told].count("target-failed") == 1
     assert "decode target 9 is not in 0..2" in caplog.text
 
 

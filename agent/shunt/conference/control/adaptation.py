@@ -174,9 +174,11 @@ class Adaptation:
         rates = self._hands.rates(*place)
         if len(rates) < 2:
             return
+        limit = self._hands.target(conference, sender, receiver)
+        in_force = len(rates) - 1 if limit is None else min(limit, len(rates) - 1)
         if pair.targets != len(rates):  # its layers have just become known, or are others now
-            limit = self._hands.target(conference, sender, receiver)
-            pair.targets, pair.downlink = len(rates), Downlink(len(rates) - 1 if limit is None else min(limit, len(rates) - 1), self._select)
+            pair.targets, pair.downlink = len(rates), Downlink(in_force, self._select)
+        pair.downlink.target = in_force  # an operator may have set another
         pair.downlink.needs_key_frame = lambda old, new: new > old and self._hands.needs_key_frame(conference, sender, kind)
         before = pair.downlink.target
         try:
@@ -187,8 +189,8 @@ class Adaptation:
             pair.downlink.target = before
             if conference not in self._failed:
                 self._failed.add(conference)
-                log.exception("conference %s: conference.selector has failed, and targets stay as they are", conference)
-                self._hands.tell(conference, "selector-failed", detail=f"{type(error).__name__}: {error}")
+                log.exception("conference %s: no decode target could be chosen (conference.selector) or set for %s of %s, and it stays as it is", conference, receiver, sender)
+                self._hands.tell(conference, "target-failed", detail=f"{type(error).__name__}: {error}")
             return
         self._failed.discard(conference)
         if change is None:
