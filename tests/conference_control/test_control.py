@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -316,13 +317,21 @@ async def running(tmp_path: Path) -> AsyncIterator[tuple[Conferences, Plane]]:
     made.attach(plane)  # type: ignore[arg-type]
     await made.start()
     plane.on_up()
-    await asyncio.sleep(0.05)
+    await until(lambda: not made.problem)
     made.create("room")
     yield made, plane
     await made.close()
 
 
 running_clock = [100.0]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until it holds: what is marked is brought to the data plane by a task."""
+    deadline = time.monotonic() + 5
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        await asyncio.sleep(0.01)
 
 
 def hear(conferences: Conferences, participant: str, src: Endpoint, ssrc: int, count: int, *, version: int = 2, payload_type: int = 0) -> None:
@@ -343,12 +352,10 @@ async def test_a_source_is_believed_after_the_guard_and_a_rival_ends_that(runnin
     hear(conferences, "ann", source(1), 11, 5)
     hear(conferences, "bob", source(2), 22, 9)
     assert ann.latch.learned == source(1) and ann.ssrcs == [11]
-    await asyncio.sleep(0.05)
-    assert {key.src for key in plane.relays} == {source(1), source(2)}
+    await until(lambda: {key.src for key in plane.relays} == {source(1), source(2)})
     # Somebody as persistent, with another SSRC: nobody can tell who is right, so nobody is carried.
     hear(conferences, "ann", source(3), 33, 9)
-    await asyncio.sleep(0.05)
-    assert ann.latch.contested and not plane.relays
+    await until(lambda: ann.latch.contested and not plane.relays)
 
 
 async def test_a_trusted_address_is_believed_at_once_and_an_intruder_never(running: tuple[Conferences, Plane]) -> None:
@@ -377,9 +384,8 @@ async def test_a_new_ssrc_becomes_a_stream_but_not_without_end(running: tuple[Co
     for ssrc in range(1, 30):
         hear(conferences, "ann", source(0), ssrc, 1)
         running_clock[0] += 1
-    await asyncio.sleep(0.2)
     assert conferences.book.get("room").participants["ann"].legs["audio"].ssrcs == [26, 27, 28, 29]
-    assert len([1 for name, _ in plane.rows if name == CONFERENCE]) == 6
+    await until(lambda: sorted(key.ssrc for name, key in plane.rows if name == CONFERENCE) == [26, 27, 28, 29, 101, 102])
 
 
 async def test_trouble_is_said_and_made_good(running: tuple[Conferences, Plane], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,12 +402,11 @@ async def test_trouble_is_said_and_made_good(running: tuple[Conferences, Plane],
     for number, name in enumerate(("ann", "bob")):
         conferences.join("room", name, ["audio"], [source(1).addr])
         hear(conferences, name, source(number), number + 1, 1)
-    await asyncio.sleep(0.1)
-    assert conferences.list()[0]["problem"] == "RuntimeError: trouble" and len(plane.relays) < 2
+    await until(lambda: conferences.list()[0]["problem"] == "RuntimeError: trouble")
+    assert len(plane.relays) < 2
     with pytest.raises(ConferenceError, match="trouble"):
         conferences.join("room", "cem", ["audio"], [])
-    await asyncio.sleep(0.5)
-    assert conferences.list()[0]["problem"] == "" and len(plane.relays) == 2
+    await until(lambda: conferences.list()[0]["problem"] == "" and len(plane.relays) == 2)
 
 
 async def test_who_is_silent_is_taken_out(running: tuple[Conferences, Plane]) -> None:
@@ -468,17 +473,15 @@ async def test_who_does_not_receive_has_no_copies(running: tuple[Conferences, Pl
     for number, name in enumerate(("ann", "bob", "cem")):
         conferences.join("room", name, ["audio"], [source(1).addr])
         hear(conferences, name, source(number), number + 1, 1)
-    await asyncio.sleep(0.2)
     copies = lambda: {row.dst for (table, _), row in plane.rows.items() if table == COPY}  # noqa: E731
-    assert copies() == {source(0), source(1), source(2)}
+    await until(lambda: copies() == {source(0), source(1), source(2)})
     conferences.renew("room", "bob", None, {"audio": "sendonly"})
-    await asyncio.sleep(0.2)
-    assert copies() == {source(0), source(2)} and not conferences.book.get("room").participants["bob"].held
+    await until(lambda: copies() == {source(0), source(2)})
+    assert not conferences.book.get("room").participants["bob"].held
     conferences.renew("room", "bob", None, {"audio": "inactive"})
     assert conferences.book.get("room").participants["bob"].held
     conferences.renew("room", "bob", None, {"audio": "sendrecv"})
-    await asyncio.sleep(0.2)
-    assert copies() == {source(0), source(1), source(2)}
+    await until(lambda: copies() == {source(0), source(1), source(2)})
 
 
 async def test_a_leg_for_each_sender_where_there_are_enough(running: tuple[Conferences, Plane], tmp_path: Path) -> None:
@@ -491,7 +494,6 @@ async def test_a_leg_for_each_sender_where_there_are_enough(running: tuple[Confe
         if name != "ann":
             conferences.join("room", name, ["audio"], [source(0).addr])
         hear(conferences, name, source(number), number + 1, 1)
-    await asyncio.sleep(0.2)
     ann = conferences.book.get("room").participants["ann"]
 
     def brought() -> dict[str, Endpoint]:
@@ -499,22 +501,21 @@ async def test_a_leg_for_each_sender_where_there_are_enough(running: tuple[Confe
         assert conferences._writer is not None
         found = {}
         for stream, receiver, row in conferences._writer.rows_of("room"):
-            if receiver == "ann" and row[0] == COPY:
+            if receiver == "ann" and row in plane.rows and row[0] == COPY:
                 leg = ann.leg_for(stream.sender, "audio")
-                assert leg is not None and plane.rows[row].src == leg.relay
-                found[stream.sender] = plane.rows[row].dst
+                found[stream.sender] = plane.rows[row].dst if leg is not None and plane.rows[row].src == leg.relay else source(999)
         return found
 
-    assert brought() == {"bob": source(0), "cem": source(50), "dan": source(0)}, "what has no leg of its own comes in the first"
+    # What has no leg of its own comes in the first.
+    await until(lambda: brought() == {"bob": source(0), "cem": source(50), "dan": source(0)})
     # The third leg proves itself; who has a leg keeps it.
     conferences._table.on_learn(LearnNotice(FiveTuple(source(60), ann.legs["audio/3"].relay), 2, 0, 1, 99))  # type: ignore[union-attr]
-    await asyncio.sleep(0.2)
-    assert brought() == {"bob": source(0), "cem": source(50), "dan": source(60)} and ann.legs["audio/3"].ssrcs == []
+    await until(lambda: brought() == {"bob": source(0), "cem": source(50), "dan": source(60)})
+    assert ann.legs["audio/3"].ssrcs == []
     conferences.leave("room", "cem")
     conferences.join("room", "eve", ["audio"], [source(0).addr])
     hear(conferences, "eve", source(5), 6, 1)
-    await asyncio.sleep(0.2)
-    assert brought() == {"bob": source(0), "eve": source(50), "dan": source(60)}
+    await until(lambda: brought() == {"bob": source(0), "eve": source(50), "dan": source(60)})
     again = Book(RELAY_IP, 20_000, 20_099, POLICY, tmp_path)
     again.load()
     assert {name: (leg.relay, leg.latch.learned, leg.sends) for name, leg in again.get("room").participants["ann"].legs.items()} == {
