@@ -8,8 +8,9 @@ import pytest
 
 from shunt.conference.control.adaptation import OWN_SSRC, Adaptation
 from shunt.conference.feedback import BEYOND, LossBound
-from shunt.conference.rtcp import Kind, Report, build_remb, build_rr, classify, remb, reports, walk
-from shunt.conference.rtp import MediaError
+from shunt.conference.rtcp import Kind, Report, build_remb, build_rr, classify, media_ssrcs, remb, reports, walk
+from shunt.conference.rtp import MediaError, is_rtcp
+from tests.conference import captures
 
 ANN, BOB, CEM = 0xA, 0xB, 0xC
 LADDER = (200e3, 300e3, 500e3)
@@ -191,6 +192,26 @@ def test_an_operators_function_is_asked_and_its_failure_changes_nothing(caplog: 
         room.hear("cem", {ANN: "ann"}, 9e5)
     assert room.hands.targets == {("ann", "cem"): 0} and [what for what, _ in room.hands.told].count("target-failed") == 1
     assert "decode target 9 is not in 0..2" in caplog.text
+
+
+@pytest.mark.skipif(not captures.names(), reason="needs the captures of a browser")
+def test_a_browsers_compounds_are_understood() -> None:
+    """Each estimate that Chromium sent (RR+REMB+XR, NACK+REMB, PLI+REMB) goes on as it was, and TWCC does not."""
+    estimates = twcc = 0
+    for name in captures.names():
+        room = Room(ann=(500e3,))
+        for one in captures.datagrams(name):
+            if not is_rtcp(one.payload):
+                continue
+            said = [remb(one.payload, item) for item in walk(one.payload) if item.kind is Kind.REMB]
+            streams = {ssrc: "ann" for found in said for ssrc in found.ssrcs} or {item_ssrc: "ann" for item in walk(one.payload) for item_ssrc in media_ssrcs(one.payload, item)}
+            room.now = one.time
+            onward = room.adaptation.heard("room", "cem", "video", streams, one.payload)
+            if said:
+                estimates += 1
+                assert estimate_in(onward["ann"]) == (pytest.approx(said[0].bitrate, rel=1e-4), tuple(streams))
+        twcc += room.adaptation.counts["twcc_refused"]
+    assert estimates > 100 and twcc > 100
 
 
 def test_twcc_is_counted_and_goes_nowhere() -> None:
