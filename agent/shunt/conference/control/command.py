@@ -46,7 +46,7 @@ def create(client: Client, as_json: bool, name: str) -> None:
 @conference.command("join", cls=_Command)
 @click.argument("name")
 @click.argument("participant")
-@click.option("--media", multiple=True, type=_MEDIA, default=["audio"], show_default=True, help="What it sends and gets; may be given more than once.")
+@click.option("--media", multiple=True, metavar="MEDIUM", default=["audio"], show_default=True, help="What it sends and gets: audio, video, screen; video/2 and so on: a further address of its own for one sender's. May be given more than once.")
 @click.option("--ice", is_flag=True, help="Its media finds its way by ICE: the answer has our ICE credentials, and checks are answered.")
 @click.option("--transport", default="RTP/AVP", show_default=True, help="Of its media, as in SDP. Pictures as SRTP go on whole.")
 @click.option("--layers", multiple=True, metavar="MEDIUM=WAY", help="How a picture's packets tell its layers: video=dependency-descriptor:12 (the header extension's id), =frame-marking:ID, =vp8, =vp9.")
