@@ -111,6 +111,11 @@ def _made_from(compiler: str, build: Build) -> dict[str, object]:
     return {"compiler": compiler_version(compiler), "program": program, "chip": build.chip, "options": dict(build.options)}
 
 
+def fingerprint(compiler: str, build: Build) -> str:
+    """SHA-256 of all that a build's output depends on."""
+    return hashlib.sha256(json.dumps(_made_from(compiler, build), sort_keys=True).encode()).hexdigest()
+
+
 def kept_seconds(compiler: str, build: Build, out: Path) -> float | None:
     """How long the build in a directory took, if it was made of the same program and options by the same compiler; else None."""
     try:

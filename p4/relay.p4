@@ -9,6 +9,9 @@
 parser IngressParser(packet_in pkt, out headers_t hdr, out metadata_t md, out ingress_intrinsic_metadata_t ig_intr_md) {
     Checksum() ipv4_checksum;
     Checksum() udp_checksum;
+#if CONFERENCE
+    ParserCounter() left;
+#endif
 
     state start {
         pkt.extract(ig_intr_md);
@@ -44,6 +47,44 @@ parser IngressParser(packet_in pkt, out headers_t hdr, out metadata_t md, out in
         md.src_port = 0;
         md.dst_port = 0;
 #endif
+#if CONFERENCE
+        md.extended = 0;
+        md.beyond = 0;
+        NO_ELEMENT(0)
+        NO_ELEMENT(1)
+        NO_ELEMENT(2)
+        NO_ELEMENT(3)
+        NO_ELEMENT(4)
+        NO_ELEMENT(5)
+        md.extension_bytes = 0;
+        md.lacking = 0;
+        md.conference = 0;
+        md.to_agent = 0;
+        md.mgid = 0;
+        md.tree = 0;
+        md.more_trees = 0;
+        md.layers = 0;
+        md.extension = 0;
+        md.descriptor = 0;
+        md.picked = 0;
+        md.marks = 0;
+        md.flags = 0;
+        md.agent_session = 0;
+        md.agent_copy.setValid();
+        md.agent_copy.nexthop = 0;
+        md.agent_copy.routed = 0;
+        md.agent_copy.last_hop = 0;
+        md.agent_copy.sampled = 0;
+        md.agent_copy.replicated = 0;
+        md.agent_copy.unused = 0;
+        md.agent_copy.ingress_port = 0;
+#if DELAY
+        md.agent_copy.sample = 0;
+        md.agent_copy.arrival = 0;
+#endif
+        md.agent_copy.unused_too = 0;
+        md.agent_copy.stream = 0;
+#endif
         transition parse_ethernet;
     }
 
@@ -68,8 +109,16 @@ control IngressDeparser(packet_out pkt, inout headers_t hdr, in metadata_t md, i
     Digest<learn6_t>() learn6;
     Checksum() ipv4_checksum;
     Checksum() udp_checksum;
+#if CONFERENCE
+    Mirror() to_agent;
+#endif
 
     apply {
+#if CONFERENCE
+        if (ig_dprsr_md.mirror_type == MIRROR_TO_AGENT) {
+            to_agent.emit<bridged_h>(md.agent_session, md.agent_copy);
+        }
+#endif
         if (ig_dprsr_md.digest_type == DIGEST_LEARN) {
             learn.pack({hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.udp.src_port, hdr.udp.dst_port,
                         md.notice_version, md.rtp_payload_type, md.rtp_seq, md.rtp_ssrc});
@@ -78,37 +127,94 @@ control IngressDeparser(packet_out pkt, inout headers_t hdr, in metadata_t md, i
             learn6.pack({hdr.ipv6.src_addr, hdr.ipv6.dst_addr, hdr.udp.src_port, hdr.udp.dst_port,
                          md.notice_version, md.rtp_payload_type, md.rtp_seq, md.rtp_ssrc});
         }
-        hdr.ipv4.checksum = ipv4_checksum.update({hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_len,
-                                                  hdr.ipv4.identification, hdr.ipv4.flags, hdr.ipv4.frag_offset,
-                                                  hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src_addr, hdr.ipv4.dst_addr,
-                                                  md.ipv4_residual});
-        if (md.checksummed == 1) {
-            hdr.udp.checksum = udp_checksum.update({hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.ipv6.src_addr, hdr.ipv6.dst_addr,
-                                                    hdr.udp.src_port, hdr.udp.dst_port, md.udp_residual}, true);
-        }
+        GIVE_CHECKSUMS(md)
         pkt.emit(hdr);
     }
 }
 
+#if CONFERENCE
+#define WITHOUT_TAG parse_copy
+#else
+#define WITHOUT_TAG accept
+#endif
+
 struct egress_metadata_t {
+#if CONFERENCE
+    copy_t copy;
+#endif
 }
 
-/* Why: egress changes nothing behind the tag, so it parses no further. */
+/* Why: egress changes nothing behind the tag, so it parses no further, but in copies for the receivers of a stream. These are
+ * such that ingress took them for fit to be relayed. */
 parser EgressParser(packet_in pkt, out headers_t hdr, out egress_metadata_t md, out egress_intrinsic_metadata_t eg_intr_md) {
+#if CONFERENCE
+    Checksum() ipv4_checksum;
+    Checksum() udp_checksum;
+#endif
+
     state start {
         pkt.extract(eg_intr_md);
         pkt.extract(hdr.bridged);
         pkt.extract(hdr.ethernet);
+#if CONFERENCE
+        md.copy.checksummed = 0;
+        md.copy.ipv4_residual = 0;
+        md.copy.udp_residual = 0;
+        md.copy.four = 0;
+        md.copy.six = 0;
+#endif
         transition select(pkt.lookahead<bit<16>>()) {
             TPID_8021Q: parse_vlan;
-            default: accept;
+            default: WITHOUT_TAG;
         }
     }
 
     state parse_vlan {
         pkt.extract(hdr.vlan);
+        transition WITHOUT_TAG;
+    }
+#if CONFERENCE
+    state parse_copy {
+        transition select(hdr.bridged.replicated) {
+            1: parse_ether_type;
+            default: accept;
+        }
+    }
+
+    state parse_ether_type {
+        pkt.extract(hdr.ether_type);
+        transition select(hdr.ether_type.value) {
+            ETHERTYPE_IPV4: parse_ipv4;
+            default: parse_ipv6;
+        }
+    }
+
+    state parse_ipv4 {
+        pkt.extract(hdr.ipv4);
+        SUBTRACT_IPV4_HEADER(md.copy)
+        transition parse_udp;
+    }
+
+    state parse_ipv6 {
+        pkt.extract(hdr.ipv6);
+        SUBTRACT_IPV6_ADDRESSES
+        transition parse_udp;
+    }
+
+    state parse_udp {
+        pkt.extract(hdr.udp);
+        SUBTRACT_UDP_HEADER(md.copy)
+        transition select(hdr.udp.checksum) {
+            0: accept;
+            default: udp_with_checksum;
+        }
+    }
+
+    state udp_with_checksum {
+        md.copy.checksummed = 1;
         transition accept;
     }
+#endif
 }
 
 /* Why: as Ingress. */
@@ -118,15 +224,33 @@ control Egress(inout headers_t hdr, inout egress_metadata_t md, in egress_intrin
     EgressPipeline() pipeline;
 
     apply {
+#if CONFERENCE
+        pipeline.apply(hdr, md.copy, eg_intr_md, eg_prsr_md, eg_dprsr_md);
+#else
         pipeline.apply(hdr, eg_intr_md, eg_prsr_md, eg_dprsr_md);
+#endif
     }
 }
 
 /* Why: all but the bridged header goes on the wire. */
 control EgressDeparser(packet_out pkt, inout headers_t hdr, in egress_metadata_t md, in egress_intrinsic_metadata_for_deparser_t eg_dprsr_md) {
+#if CONFERENCE
+    Checksum() ipv4_checksum;
+    Checksum() udp_checksum;
+#endif
+
     apply {
+#if CONFERENCE
+        GIVE_CHECKSUMS(md.copy)
+#endif
         pkt.emit(hdr.ethernet);
         pkt.emit(hdr.vlan);
+#if CONFERENCE
+        pkt.emit(hdr.ether_type);
+        pkt.emit(hdr.ipv4);
+        pkt.emit(hdr.ipv6);
+        pkt.emit(hdr.udp);
+#endif
     }
 }
 

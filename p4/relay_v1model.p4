@@ -79,12 +79,86 @@ control PacketIngress(inout headers_t hdr, inout metadata_t md, inout standard_m
     }
 }
 
+#if CONFERENCE
+/* Why: BMv2's replication engine makes a copy for every node of a tree. What Tofino's leaves out is dropped here: nodes with
+ * the packet's L1 XID, and nodes with its RID behind a port of its L2 XID's set. */
+control Prune(in metadata_t md, inout standard_metadata_t std, out bit<1> pruned) {
+    @name(".Pre.same_l1_xid")
+    action same_l1_xid(bit<16> l1_xid) {
+        pruned = (bit<1>)(md.l1_xid == l1_xid);
+    }
+
+    /* Nodes whose L1 XID is valid. */
+    @name(".Pre.node")
+    table node {
+        key = {
+            md.group: exact @name("mgid");
+            std.egress_rid: exact @name("rid");
+        }
+        actions = {
+            same_l1_xid;
+            @defaultonly NoAction;
+        }
+        default_action = NoAction();
+        size = COPY_SIZE;
+    }
+
+    @name(".Pre.same_rid")
+    action same_rid() {
+        pruned = 1;
+    }
+
+    @name(".Pre.prune")
+    table prune {
+        key = {
+            md.l2_xid: exact @name("l2_xid");
+            std.egress_port: exact @name("port");
+        }
+        actions = {
+            same_rid;
+            @defaultonly NoAction;
+        }
+        default_action = NoAction();
+        size = 1024;
+    }
+
+    apply {
+        pruned = 0;
+        node.apply();
+        if (std.egress_rid == md.rid) {
+            prune.apply();
+        }
+    }
+}
+#endif
+
 /* Why: as PacketIngress. */
 control PacketEgress(inout headers_t hdr, inout metadata_t md, inout standard_metadata_t std) {
+#if CONFERENCE
+    Prune() prune;
+    TakeChecksums() take_checksums;
+    GiveChecksums() give_checksums;
+#endif
     EgressPipeline() pipeline;
 
     apply {
+#if CONFERENCE
+        bit<1> pruned = 0;
+        if (hdr.bridged.replicated == 1) {
+            prune.apply(md, std, pruned);
+            take_checksums.apply(hdr, md);
+        }
+        if (pruned == 1) {
+            mark_to_drop(std);
+        } else {
+            pipeline.apply(hdr, md.copy, std);
+            if (hdr.bridged.replicated == 1) {
+                give_checksums.apply(hdr, md);
+            }
+        }
+#else
         pipeline.apply(hdr, std);
+#endif
     }
 }
 
@@ -103,6 +177,16 @@ control PacketDeparser(packet_out pkt, in headers_t hdr) {
         pkt.emit(hdr.ipv4);
         pkt.emit(hdr.ipv6);
         pkt.emit(hdr.udp);
+#if CONFERENCE
+        pkt.emit(hdr.rtp);
+        pkt.emit(hdr.extension);
+        EMIT_ELEMENT(0)
+        EMIT_ELEMENT(1)
+        EMIT_ELEMENT(2)
+        EMIT_ELEMENT(3)
+        EMIT_ELEMENT(4)
+        EMIT_ELEMENT(5)
+#endif
     }
 }
 

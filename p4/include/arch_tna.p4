@@ -37,9 +37,15 @@
 
 #define INGRESS_PORT ig_intr_md.ingress_port
 #define ARRIVAL_NS ig_intr_md.ingress_mac_tstamp[31:0]
+#if CONFERENCE
+/* The walk over header extensions may meet the end of a packet whose headers are whole. */
+#define PARSED_WHOLE (ig_prsr_md.parser_err == 0 || md.extended == 1)
+#else
 #define PARSED_WHOLE (ig_prsr_md.parser_err == 0)
+#endif
 #define SEND_TO(port) ig_tm_md.ucast_egress_port = port
 #define SEND_TO_GROUP(group) ig_tm_md.mcast_grp_a = group
+#define SEND_TO_TREE(number) ig_tm_md.mcast_grp_a = number
 #define DISCARD ig_dprsr_md.drop_ctl = 1
 #define RAISE_NOTICE ig_dprsr_md.digest_type = md.notice;
 
@@ -54,15 +60,52 @@
 #define IDLE_TIMEOUT idle_timeout = true;
 
 /* The checksum units of the parser: the sums of what may change are taken off the checksums. */
-#define SUBTRACT_IPV4_HEADER \
+#define SUBTRACT_IPV4_HEADER(into) \
         ipv4_checksum.subtract({hdr.ipv4}); \
-        md.ipv4_residual = ipv4_checksum.get(); \
+        into.ipv4_residual = ipv4_checksum.get(); \
         udp_checksum.subtract({hdr.ipv4.src_addr, hdr.ipv4.dst_addr});
 #define SUBTRACT_IPV6_ADDRESSES \
         udp_checksum.subtract({hdr.ipv6.src_addr, hdr.ipv6.dst_addr});
-#define SUBTRACT_UDP_HEADER \
+#define SUBTRACT_UDP_HEADER(into) \
         udp_checksum.subtract({hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.checksum}); \
-        md.udp_residual = udp_checksum.get();
+        into.udp_residual = udp_checksum.get();
+
+/* The checksum units of the deparser: what it has become is added. Fields of headers that are not there count nothing, so one
+ * list does for both versions of IP. */
+#define GIVE_CHECKSUMS(from) \
+        hdr.ipv4.checksum = ipv4_checksum.update({hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_len, \
+                                                  hdr.ipv4.identification, hdr.ipv4.flags, hdr.ipv4.frag_offset, \
+                                                  hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src_addr, hdr.ipv4.dst_addr, \
+                                                  from.ipv4_residual}); \
+        if (from.checksummed == 1) { \
+            hdr.udp.checksum = udp_checksum.update({hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.ipv6.src_addr, hdr.ipv6.dst_addr, \
+                                                    hdr.udp.src_port, hdr.udp.dst_port, from.udp_residual}, true); \
+        }
+
+#if CONFERENCE
+/* The replication engine, which prunes by itself. */
+#define EXCLUDE(l1, id, l2) ig_tm_md.level1_exclusion_id = l1; ig_tm_md.rid = id; ig_tm_md.level2_exclusion_id = l2
+#define MIN(a, b) min(a, b)
+#define EGRESS_RID eg_intr_md.egress_rid
+/* A copy of the packet as it came; what precedes it says that egress has nothing to do with it. */
+#define MIRROR_TO_THE_AGENT ig_dprsr_md.mirror_type = MIRROR_TO_AGENT; md.agent_session = AGENT_SESSION
+#define AGENT_METADATA MirrorId_t agent_session; bridged_h agent_copy;
+/* Bytes behind the Ethernet header, as COUNT. What ingress told egress counts too here. */
+#define COUNT_COPY(name) name.count(adjust_byte_count = 26);
+
+/* The walk over RTP header extensions: bytes of elements left. */
+#if __TARGET_TOFINO__ == 2
+#define COUNTER_MASK 8w0x7f
+#else
+#define COUNTER_MASK 3w6
+#endif
+#define START_WALK left.set(hdr.extension.words, 8w31, 8w6, COUNTER_MASK, 8w0);
+#define TAKEN(bytes) left.decrement(bytes);
+#define LEFT left.is_zero(), left.is_negative()
+#define LEFT_NOTHING true, _
+#define LEFT_LESS _, true
+#define LEFT_ANY _, _
+#endif
 
 /* The hash stored in place of the 5-tuple. The agent computes it too (agent/shunt/bfrt), from the compiler's context.json. */
 #ifndef HASH_BITS

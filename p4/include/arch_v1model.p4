@@ -14,9 +14,14 @@
 #define INGRESS_PORT std.ingress_port
 /* BMv2 counts microseconds. */
 #define ARRIVAL_NS (bit<32>)(std.ingress_global_timestamp * 1000)
+#if CONFERENCE
+#define PARSED_WHOLE (std.parser_error == error.NoError || md.extended == 1)
+#else
 #define PARSED_WHOLE (std.parser_error == error.NoError)
+#endif
 #define SEND_TO(port) std.egress_spec = port
 #define SEND_TO_GROUP(group) std.mcast_grp = group
+#define SEND_TO_TREE(number) std.mcast_grp = number; md.group = std.mcast_grp
 #define DISCARD mark_to_drop(std)
 #define RAISE_NOTICE if (md.notice == DIGEST_LEARN) { LEARN; } else if (md.notice == DIGEST_LEARN6) { LEARN6; }
 #define LEARN digest<learn_t>(DIGEST_LEARN, {hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, \
@@ -34,9 +39,35 @@
 #define IDLE_TIMEOUT support_timeout = true;
 
 /* The same sums as Tofino's parser takes, in the control TakeChecksums. */
-#define SUBTRACT_IPV4_HEADER
+#define SUBTRACT_IPV4_HEADER(into)
 #define SUBTRACT_IPV6_ADDRESSES
-#define SUBTRACT_UDP_HEADER
+#define SUBTRACT_UDP_HEADER(into)
+
+#if CONFERENCE
+/* BMv2's replication engine does not prune; the twin does it in egress (relay_v1model.p4). */
+#define EXCLUDE(l1, id, l2) md.l1_xid = l1; md.rid = id; md.l2_xid = l2
+#define MIN(a, b) (a < b ? a : b)
+#define EGRESS_RID std.egress_rid
+/* A clone is parsed anew, so what precedes it says by itself that egress has nothing to do with it. */
+#define MIRROR_TO_THE_AGENT clone(CloneType.I2E, AGENT_SESSION)
+#define AGENT_METADATA bit<16> group; bit<16> l1_xid; bit<16> rid; bit<9> l2_xid; bit<16> left; copy_t copy;
+#define COUNT_COPY(name)
+
+#define START_WALK md.left = (bit<16>)hdr.extension.words << 2;
+#define TAKEN(bytes) md.left = md.left - bytes;
+#define LEFT md.left
+#define LEFT_NOTHING 0
+#define LEFT_LESS 0x8000 &&& 0x8000
+#define LEFT_ANY _
+#define EMIT_ELEMENT(n) \
+        pkt.emit(hdr.padding_##n); \
+        pkt.emit(hdr.element_##n); \
+        pkt.emit(hdr.sixteen_##n); \
+        pkt.emit(hdr.eight_##n); \
+        pkt.emit(hdr.four_##n); \
+        pkt.emit(hdr.two_##n); \
+        pkt.emit(hdr.one_##n);
+#endif
 
 /* Keys are stored as they are: BMv2 has no hashed tables. */
 #define STORED_HASH(name)

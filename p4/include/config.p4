@@ -17,6 +17,8 @@
  * CHECK_LENGTHS 1 (default) or 0 datagrams whose UDP and IP lengths contradict each other are not relayed; without
  *                                that check the relay table gets one stage more
  * RELAY_SIZE, RELAY6_SIZE        entries for IPv4 and IPv6; RELAY6_SIZE=0 leaves relaying of IPv6 out
+ * CONFERENCE   0 (default) or 1  conferences beside the relay: replication, layers (docs/replication.md)
+ * CONFERENCE_SIZE, CONFERENCE6_SIZE, LAYER_SIZE, COPY_SIZE   entries of the tables of conferences
  * CPU_PORT                       where ARP, neighbour discovery and expired packets go until told otherwise
  */
 #define hash48 48
@@ -44,6 +46,10 @@
 #endif
 #ifndef CHECK_LENGTHS
 #define CHECK_LENGTHS 1
+#endif
+
+#ifndef CONFERENCE
+#define CONFERENCE 0
 #endif
 
 #if RELAY_KEY == hash48
@@ -85,6 +91,18 @@
 #ifndef RELAY6_SIZE
 #define RELAY6_SIZE 16384
 #endif
+#ifndef CONFERENCE_SIZE
+#define CONFERENCE_SIZE 32768
+#endif
+#ifndef CONFERENCE6_SIZE
+#define CONFERENCE6_SIZE 8192
+#endif
+#ifndef LAYER_SIZE
+#define LAYER_SIZE 16384
+#endif
+#ifndef COPY_SIZE
+#define COPY_SIZE 32768
+#endif
 #define WITH_RELAY6 (RELAY6_SIZE > 0)
 #if DELAY && !SAMPLES
 #error "DELAY=1 needs SAMPLES=1"
@@ -109,6 +127,9 @@ const bit<16> ETHERTYPE_IPV6 = 0x86dd;
 const bit<8> PROTOCOL_UDP = 17;
 const bit<8> PROTOCOL_ICMPV6 = 58;
 const bit<16> IPV4_HEADER_BYTES = 20;
+#if CONFERENCE
+const bit<16> DATAGRAM_WITH_EXTENSION = 24;   /* the headers of UDP, RTP and of its extension */
+#endif
 
 /* ---- Our own numbers ------------------------------------------------------------------------------------ */
 #ifndef CPU_PORT
@@ -116,5 +137,12 @@ const bit<16> IPV4_HEADER_BYTES = 20;
 #endif
 #define DIGEST_LEARN 1
 #define DIGEST_LEARN6 2
+#if CONFERENCE
+/* The mirror session by which packets reach the agent, and the kind of mirroring. */
+#define AGENT_SESSION 1
+#define MIRROR_TO_AGENT 1
+/* docs/replication.md: where the template of a packet comes from. */
+#define DEPENDENCY_DESCRIPTOR 1
+#endif
 
 #endif

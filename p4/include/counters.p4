@@ -7,7 +7,9 @@
  * Keyed as the relay tables, on the packet as it came; the entry says which registers are the stream's. */
 control Sample(inout headers_t hdr, inout metadata_t md) {
     DIRECT_COUNTER(sample_counter)
+#if WITH_RELAY6
     DIRECT_COUNTER(sample6_counter)
+#endif
 
     @name(".Ingress.watch")
     action watch(bit<16> index) {
@@ -16,12 +18,14 @@ control Sample(inout headers_t hdr, inout metadata_t md) {
         COUNT(sample_counter)
     }
 
+#if WITH_RELAY6
     @name(".Ingress.watch6")
     action watch6(bit<16> index) {
         md.sampled = 1;
         md.sample = index;
         COUNT(sample6_counter)
     }
+#endif
 
     @name(".Ingress.sample")
     table sample {
@@ -40,6 +44,7 @@ control Sample(inout headers_t hdr, inout metadata_t md) {
         counters = sample_counter;
     }
 
+#if WITH_RELAY6
     @name(".Ingress.sample6")
     table sample6 {
         key = {
@@ -56,13 +61,17 @@ control Sample(inout headers_t hdr, inout metadata_t md) {
         size = SAMPLE6_SIZE;
         counters = sample6_counter;
     }
+#endif
 
     apply {
         if (hdr.ipv4.isValid()) {
             sample.apply();
-        } else {
+        }
+#if WITH_RELAY6
+        else {
             sample6.apply();
         }
+#endif
     }
 }
 

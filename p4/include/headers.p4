@@ -71,17 +71,30 @@ header rtp_h {
     bit<32> ssrc;
 }
 
+#if CONFERENCE
+#include "extension_headers.p4"
+#endif
+
 /* What ingress tells egress about a packet. It never leaves the switch. */
 header bridged_h {
     bit<16> nexthop;
     bit<1> routed;     /* the frame gets the MAC addresses of its next hop; else it leaves as it is */
     bit<1> last_hop;   /* forwarded with a time to live that could not be lowered */
     bit<1> sampled;
+#if CONFERENCE
+    bit<1> replicated; /* a copy for a receiver of `stream`; ConferenceCopy says for which */
+    bit<3> unused;
+#else
     bit<4> unused;
+#endif
     bit<9> ingress_port;
 #if DELAY
     bit<16> sample;
     bit<32> arrival;   /* nanoseconds, the low bits of the time stamp at the ingress port */
+#endif
+#if CONFERENCE
+    bit<8> unused_too;
+    bit<24> stream;
 #endif
 }
 
@@ -93,7 +106,28 @@ struct headers_t {
     ipv4_h ipv4;
     ipv6_h ipv6;
     udp_h udp;
+#if CONFERENCE
+    rtp_h rtp;
+    extension_h extension;
+    ELEMENT_HEADERS(0)
+    ELEMENT_HEADERS(1)
+    ELEMENT_HEADERS(2)
+    ELEMENT_HEADERS(3)
+    ELEMENT_HEADERS(4)
+    ELEMENT_HEADERS(5)
+#endif
 }
+
+#if CONFERENCE
+/* What a copy needs to know of its packet in egress, beside its headers. */
+struct copy_t {
+    bit<1> checksummed;     /* as in metadata_t, these three */
+    bit<16> ipv4_residual;
+    bit<16> udp_residual;
+    bit<1> four;            /* there is a receiver, and it speaks IPv4 */
+    bit<1> six;             /* or IPv6 */
+}
+#endif
 
 struct metadata_t {
     /* Set by the parser. All are zero where nothing sets them. */
@@ -129,6 +163,31 @@ struct metadata_t {
     bit<16> total_len;      /* of an IPv6 packet when it becomes IPv4 */
     bit<16> src_port;
     bit<16> dst_port;
+#endif
+#if CONFERENCE
+    bit<1> extended;        /* RTP with a header extension, which was looked into */
+    bit<4> beyond;          /* the how many-th of its elements goes beyond it, from 1 on; 0: none */
+    ELEMENT_METADATA(0)
+    ELEMENT_METADATA(1)
+    ELEMENT_METADATA(2)
+    ELEMENT_METADATA(3)
+    ELEMENT_METADATA(4)
+    ELEMENT_METADATA(5)
+    bit<16> extension_bytes;   /* what the extension says that it takes: words, as parsed */
+    bit<16> lacking;        /* and how many of these lie beyond the datagram */
+
+    bit<1> conference;      /* a stream of a conference */
+    bit<1> to_agent;
+    bit<16> mgid;
+    bit<16> tree;           /* which of the stream's trees: the layer */
+    bit<16> more_trees;     /* how many it has beside the first */
+    bit<16> layers;
+    bit<4> extension;
+    bit<4> descriptor;
+    bit<4> picked;          /* which element is the descriptor, from 1 on; 0: none */
+    bit<8> marks;           /* its first byte: first and last packet of a frame, template id */
+    bit<8> flags;           /* its fourth byte: whether there is a template structure */
+    AGENT_METADATA
 #endif
 }
 

@@ -12,6 +12,11 @@
         hdr.bridged.last_hop = 0;
         hdr.bridged.sampled = 0;
         hdr.bridged.unused = 0;
+#if CONFERENCE
+        hdr.bridged.replicated = 0;
+        hdr.bridged.unused_too = 0;
+        hdr.bridged.stream = 0;
+#endif
         hdr.bridged.ingress_port = INGRESS_PORT;
 #if DELAY
         hdr.bridged.sample = 0;
@@ -40,7 +45,7 @@
 
     state parse_ipv4 {
         pkt.extract(hdr.ipv4);
-        SUBTRACT_IPV4_HEADER
+        SUBTRACT_IPV4_HEADER(md)
         transition select(hdr.ipv4.ttl) {
             0: ipv4_last_hop;
             1: ipv4_last_hop;
@@ -117,7 +122,7 @@
     /* Over IPv4 a checksum of 0 says that there is none; it stays so. */
     state parse_udp {
         pkt.extract(hdr.udp);
-        SUBTRACT_UDP_HEADER
+        SUBTRACT_UDP_HEADER(md)
         transition select(hdr.udp.checksum) {
             0: check_udp_length;
             default: udp_with_checksum;
@@ -127,7 +132,7 @@
     /* Over IPv6 there must be one (RFC 8200 section 8.1). */
     state parse_udp6 {
         pkt.extract(hdr.udp);
-        SUBTRACT_UDP_HEADER
+        SUBTRACT_UDP_HEADER(md)
         transition select(hdr.udp.checksum) {
             0: accept;
             default: udp_with_checksum;
@@ -161,5 +166,17 @@
         md.rtp_payload_type = rtp.payload_type;
         md.rtp_seq = rtp.seq;
         md.rtp_ssrc = rtp.ssrc;
+#if CONFERENCE
+        /* Without contributing sources, and not RTCP. */
+        transition select(rtp.version, rtp.extension, rtp.csrc_count, rtp.payload_type) {
+            (2, 1, 0, 0x40 &&& 0x60): accept;
+            (2, 1, 0, _): rtp_extension;
+            default: accept;
+        }
+#else
         transition accept;
+#endif
     }
+#if CONFERENCE
+#include "extensions.p4"
+#endif

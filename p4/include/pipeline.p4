@@ -9,6 +9,14 @@
 #include "learning.p4"
 #include "relay.p4"
 
+#if CONFERENCE
+#define COPY_METADATA inout copy_t copy_md,
+#define COPY_METADATA_PASSED copy_md,
+#else
+#define COPY_METADATA
+#define COPY_METADATA_PASSED
+#endif
+
 /* Why: what is looked up on the packet as it came (media, sample) stands before the relay, which changes it;
  * the route stands after it. Nothing else stands between these: every stage that lay between them would be
  * lost to the relay table. So would one in which something that does not fit beside the relay table's parts had
@@ -46,6 +54,10 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
         md.total_len = hdr.udp.length + IPV4_HEADER_BYTES;
 #endif
 
+#if CONFERENCE
+        md.extension_bytes = md.extension_bytes << 2;
+#endif
+
         if (md.relayable == 1 && PARSED_WHOLE) {
 #if SAMPLES
             sample.apply(hdr, md);
@@ -66,8 +78,15 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
             {
                 relay.apply(hdr, md);
                 if (md.relayed == 0) {
+#if CONFERENCE
+                    if (md.routable == 1 && md.rtp_version == 2 && md.rtp_payload_type[6:5] != 0b10) {
+                        conference.apply(hdr, md, INGRESS_SWITCH_PASSED);
+                    }
+                    if (md.media == 1 && md.routable == 1 && md.conference == 0) {
+#else
                     conference.apply(hdr, md, INGRESS_SWITCH_PASSED);
                     if (md.media == 1 && md.routable == 1) {
+#endif
                         learn.apply(hdr, md, INGRESS_SWITCH_PASSED);
                     }
                 }
@@ -81,7 +100,7 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
 }
 
 /* Why: copies first become packets for their receiver; every packet then gets its next hop's addresses. */
-control EgressPipeline(inout headers_t hdr, EGRESS_SWITCH) {
+control EgressPipeline(inout headers_t hdr, COPY_METADATA EGRESS_SWITCH) {
     ConferenceCopy() copy;
     NextHop() nexthop;
 #if DELAY
@@ -89,7 +108,7 @@ control EgressPipeline(inout headers_t hdr, EGRESS_SWITCH) {
 #endif
 
     apply {
-        copy.apply(hdr, EGRESS_SWITCH_PASSED);
+        copy.apply(hdr, COPY_METADATA_PASSED EGRESS_SWITCH_PASSED);
         nexthop.apply(hdr, EGRESS_SWITCH_PASSED);
 #if DELAY
         if (hdr.bridged.sampled == 1) {

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry
+from tests.vectors import replication
 from tests.vectors.model import MEDIA, NEXTHOPS, ROUTED_MACS, ROUTES, SWITCH_ADDRESS, MAC_A, NextHop, Port
 
 PROGRAM = Path(__file__).resolve().parents[2] / "p4" / "relay_v1model.p4"
@@ -102,6 +103,32 @@ def scene_commands() -> list[str]:
         commands.append(f"table_add Ingress.layer2 Ingress.route_frame {int(port)}&&&0x1ff {mac}&&&ff:ff:ff:ff:ff:ff => 1")
     commands.append(f"table_add Ingress.layer2 Ingress.bridge_to {int(Port.CPU)}&&&0x1ff {MAC_A}&&&ff:ff:ff:ff:ff:ff => {int(Port.A)} 1")
     commands.append(f"table_add Ingress.route Ingress.to_cpu {_number(ipaddress.ip_address(SWITCH_ADDRESS).packed)}/32 => {int(Port.CPU)}")
+    return commands
+
+
+def stream_command(made: replication.Stream) -> str:
+    six = "6" if made.key.src.version == 6 else ""
+    values = [made.mgid, made.l1_xid, made.rid, made.l2_xid, made.stream, made.to_agent, made.trees, made.layers, made.extension, made.descriptor]
+    return f"table_add Ingress.conference{six} Ingress.replicate{six} {key_words(made.key)} {made.ssrc:#x} => {' '.join(map(_number, values))}"
+
+
+def copy_command(stream: int, receiver: replication.Receiver) -> str:
+    six = "_v6" if receiver.here.version == 6 else ""
+    values = [receiver.out.addr, receiver.here.addr, receiver.out.port, receiver.here.port, receiver.hop.number]
+    return f"table_add Egress.copy Egress.copy_to{six} {stream} {receiver.rid} => {' '.join(map(_number, values))}"
+
+
+def replication_commands() -> list[str]:
+    """The tables of replication of the vectors' scene. What Tofino's engine does by itself, the twin has tables for."""
+    commands = [f"mirroring_add 1 {int(Port.CPU)}"]
+    commands += map(stream_command, replication.STREAMS)
+    commands += [copy_command(stream, receiver) for stream, receivers in replication.RECEIVERS.items() for receiver in receivers]
+    commands += [f"table_add Ingress.layer Ingress.set_layer {layers} {template} => {layer}" for (layers, template), layer in replication.LAYERS.items()]
+    commands += [f"mc_mgrp_create {mgid}" for mgid in replication.TREES]
+    for handle, (_, mgid, receiver) in enumerate(replication.nodes()):
+        commands += [f"mc_node_create {receiver.rid} {int(receiver.hop.port)}", f"mc_node_associate {mgid} {handle}"]
+        commands.append(f"table_add Pre.node Pre.same_l1_xid {mgid} {receiver.rid} => {receiver.meeting}")
+    commands += [f"table_add Pre.prune Pre.same_rid {l2_xid} {int(port)} =>" for l2_xid, ports in replication.PRUNES.items() for port in ports]
     return commands
 
 

@@ -1,0 +1,66 @@
+"""The vectors of replication, run through the v1model twin in BMv2."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.p4 import bmv2
+from tests.vectors.model import TO_SERVER, Port, routed
+from tests.vectors.relay import V4, packet, relayed
+from tests.vectors.replication import ALICES, BOB, VECTORS, Replicated, copies
+
+pytestmark = pytest.mark.netns
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bmv2.Bmv2, dict[str, str]]]:
+    """The switch of the scene, and the names of the counters by table."""
+    reason = bmv2.missing()
+    if reason:
+        pytest.skip(reason)
+    program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1"])
+    counters = {counter["binding"]: counter["name"] for counter in json.loads(program.read_text())["counter_arrays"] if counter["is_direct"]}
+    with bmv2.running(program) as made:
+        made.cli([*bmv2.scene_commands(), bmv2.relay_command(V4), *bmv2.replication_commands()])
+        yield made, counters
+
+
+@pytest.fixture
+def switch(built: tuple[bmv2.Bmv2, dict[str, str]]) -> bmv2.Bmv2:
+    return built[0]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+def test_vector(switch: bmv2.Bmv2, vector: Replicated) -> None:
+    wanted = [(Port.SERVER, routed(vector.frame, TO_SERVER))] if vector.passed else copies(vector, vector.on_switch, Port.CPU)
+    switch.send(Port.A, vector.frame)
+    frames = sorted(switch.received(len(wanted)))
+    assert [(port.name, frame.hex()) for port, frame in frames] == [(port.name, frame.hex()) for port, frame in wanted]
+    assert switch.notices(0) == []
+
+
+def test_relaying_goes_on_beside_conferences(switch: bmv2.Bmv2) -> None:
+    switch.send(Port.A, bytes(packet(V4)))
+    assert switch.received(1) == [(Port.B, bytes(relayed(V4)))]
+
+
+def test_streams_and_copies_are_counted(built: tuple[bmv2.Bmv2, dict[str, str]]) -> None:
+    switch, counters = built
+
+    def counted(table: str, handle: int) -> int:
+        found = re.search(r"(\d+) packets", switch.cli([f"counter_read {counters[table]} {handle}"]))
+        assert found
+        return int(found[1])
+
+    rows = {"Ingress.conference": 0, "Egress.copy": 1}  # ALICES, and BOB's of her stream
+    before = {table: counted(table, handle) for table, handle in rows.items()}
+    vector = VECTORS[0]
+    assert vector.stream is ALICES and BOB in vector.to
+    for _ in range(3):
+        switch.send(Port.A, vector.frame)
+    switch.received(3 * len(vector.to))
+    assert {table: counted(table, handle) - before[table] for table, handle in rows.items()} == {"Ingress.conference": 3, "Egress.copy": 3}
