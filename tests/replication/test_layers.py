@@ -121,7 +121,7 @@ def test_the_reference_on_bad_networks(bridge: Bridge, one_cpu: None, seed: int)
         bridge.replication.put_layer(LAYERS, template, Layer(template, EVERY))
     ingress, references = Ingress(bridge, adapted()), [LowRetransmission() for _ in range(3)]
     given: list[set[int]] = [set(), set(), set()]
-    sent = list(streams.video(rng, 1500, streams.SMALL if seed else streams.LARGE, keys=61, slips=0.02))
+    sent = list(streams.video(rng, 900, streams.SMALL if seed else streams.LARGE, keys=61, slips=0.02))
     for packet in streams.network(rng, sent, loss=0.1, burst=1 + seed, reorder=0.1, repeat=0.05):
         judged = ingress.judge(media(packet.row(0), packet.layer))
         for target, reference in enumerate(references):
@@ -130,7 +130,7 @@ def test_the_reference_on_bad_networks(bridge: Bridge, one_cpu: None, seed: int)
             if judged.outcomes[target][0] == "forward":
                 assert outcome.position not in given[target]
                 given[target].add(outcome.position)
-    assert all(len(numbers) > 200 for numbers in given)
+    assert all(len(numbers) > 100 for numbers in given)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -142,7 +142,7 @@ def test_the_other_ways_to_tell_a_layer(bridge: Bridge, one_cpu: None, way: str)
         bridge.replication.put_layer(LAYERS, layer, Layer(layer))
     ingress = Ingress(bridge, adapted(extension=3 if way == "frame marking" else 0, descriptor=DESCRIPTORS[reader._layers]))
     references = [LowRetransmission() for _ in range(3)]
-    for packet in streams.network(random.Random(5), list(streams.video(random.Random(1), 1500, keys=50)), loss=0.05):
+    for packet in streams.network(random.Random(5), list(streams.video(random.Random(1), 900, keys=50)), loss=0.05):
         raw = build(packet)
         read, judged = reader.read(raw), ingress.judge(raw)
         assert (judged.layer, judged.frame, judged.start, judged.end) == (packet.layer, read.frame, read.start, read.end)
@@ -186,7 +186,7 @@ def test_hostile_headers(bridge: Bridge, one_cpu: None, layers: Layers) -> None:
     extended = layers in (Layers.DEPENDENCY_DESCRIPTOR, Layers.FRAME_MARKING)
     ingress = Ingress(bridge, adapted(extension=EXTENSION if extended else 0, descriptor=DESCRIPTORS[layers], track=0))
     told = 0
-    for nth in range(1500):
+    for nth in range(700):
         before, form = elements(draw)
         packet = bytearray(media(Row(nth, nth, *(draw.random() < 0.5 for _ in range(2)), True, draw.random() < 0.1), draw.randrange(64), draw.randbytes(20), before=before, form=form))
         for _ in range(draw.choice((0, 0, 1, 3))):
@@ -202,7 +202,7 @@ def test_hostile_headers(bridge: Bridge, one_cpu: None, layers: Layers) -> None:
             expected = 0, True, True
         assert (judged.layer, judged.start, judged.end) == expected, raw.hex()
         told += judged.layer > 0
-    assert told > 100
+    assert told > 60
     bridge.replication.poll_agent(1 << 16)
 
 
