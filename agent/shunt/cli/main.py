@@ -167,7 +167,7 @@ def run(path: str) -> None:
     gc.enable()
     # Looking at an object takes a third of a microsecond, and commands wait meanwhile: few at a time. Calls make few cycles, so all of them,
     # which takes a second for 100,000 calls, are hardly ever looked at.
-    gc.set_threshold(500, 0, 100_000)
+    gc.set_threshold(250, 0, 200_000)
     sys.setswitchinterval(0.0005)  # no thread keeps the interpreter from a command for longer
 
     logs.configure(config.log.level, config.log.format)
