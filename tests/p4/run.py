@@ -10,19 +10,19 @@ from tests.dataplane import lab
 from tests.p4 import bmv2, tofino
 
 TARGETS = {
-    "softswitch (eBPF)": (lab.missing, "tests/p4/test_vectors_softswitch.py"),
-    "BMv2 (v1model twin)": (bmv2.missing, "tests/p4/test_vectors_bmv2.py"),
-    "Tofino (model or hardware, PTF)": (tofino.missing, "tests/p4/test_vectors_tofino.py"),
+    "softswitch (eBPF)": (lab.missing, ["tests/p4/test_vectors_softswitch.py", "tests/replication/test_vectors.py"]),
+    "BMv2 (v1model twin)": (bmv2.missing, ["tests/p4/test_vectors_bmv2.py", "tests/p4/test_replication_bmv2.py"]),
+    "Tofino (model or hardware, PTF)": (tofino.missing, ["tests/p4/test_vectors_tofino.py"]),
 }
 
 
 def main() -> int:
-    present = []
-    for name, (missing, path) in TARGETS.items():
+    present: list[str] = []
+    for name, (missing, paths) in TARGETS.items():
         reason = missing()
         print(f"{name}: {'present' if reason is None else f'not here: {reason}'}")
         if reason is None:
-            present.append(path)
+            present += paths
     if not present:
         print("no data plane to run the vectors on", file=sys.stderr)
         return 1
