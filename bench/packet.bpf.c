@@ -269,7 +269,7 @@ int ipv4_line(struct xdp_md *ctx)
 	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
 		return XDP_ABORTED;
 	number = bpf_ntohl(ip->saddr) - FIRST_SADDR;
-	slot = bpf_map_lookup_elem(&slots, &number);
+	slot = slot_at(number);
 	return slot && slot->generation ? XDP_PASS : XDP_DROP;
 }
 

@@ -30,11 +30,10 @@ for _folder in (".", "agent", "softswitch"):
 from bench import counters  # noqa: E402
 from bench.load import FAR_LINKS, Load, Wires, inside  # noqa: E402
 from bench.peers import Shunt  # noqa: E402
-from bench.relay_table import order  # noqa: E402
 from bench.runs import Run, raw_steps, spread  # noqa: E402
 from shunt.net import Endpoint, FiveTuple  # noqa: E402
 from shunt.tables.entry import RelayEntry  # noqa: E402
-from shunt_softswitch import layout, libbpf  # noqa: E402
+from shunt_softswitch import libbpf  # noqa: E402
 from shunt_softswitch.dataplane import DataPlane  # noqa: E402
 
 OBJECT = ROOT / "build" / "bench" / "obj" / "packet.o"
@@ -81,6 +80,12 @@ def entry(n: int, kind: str) -> RelayEntry:
     towards = Endpoint(PHONE6 if kind in ("ipv6", "to6") else PHONE4, 1024 + n % 60000)
     leaves = {"to6": RELAY6, "to4": RELAY4}.get(kind, relay.addr)
     return RelayEntry(FiveTuple(source, relay), Endpoint(leaves, relay.port ^ 1), towards)
+
+
+def order(entries: int) -> dict[str, bytes]:
+    """The wrapper's constants for going through this many entries without a pattern."""
+    shift = max((entries - 1).bit_length(), 2)
+    return {"bench_mask": struct.pack("<I", (1 << shift) - 1), "bench_shift": struct.pack("<I", shift), "bench_half": struct.pack("<I", shift // 2)}
 
 
 def frame(kind: str, payload: int) -> bytes:
@@ -140,7 +145,7 @@ class Table:
     def packet(self, kind: str, entries: int, payload: int, samples: int, repeat: int) -> dict[str, Any]:
         """ns of the wrapper, of the relay behind it, and, for IPv4, of reading one cache line of the table; by samples."""
         symbols = libbpf.constant_offsets(OBJECT)
-        constants = {"tick_ns": layout.tick_table(), "bench_entries": struct.pack("<I", entries), **order(entries)}
+        constants = self.plane.constants | {"bench_entries": struct.pack("<I", entries), **order(entries)}
         loaded = libbpf.load_object(OBJECT, sizes={}, reuse=dict(self.plane.maps()), constants=constants, symbols=symbols)
         try:
             names = [f"{kind}_wrapper", f"{kind}_relay", *(["ipv4_line"] if kind == "ipv4" else [f"{kind}_adjusted"] if kind in ADJUSTED else [])]

@@ -32,14 +32,17 @@ for folder in (".", "agent", "softswitch"):
 import ctypes  # noqa: E402
 import struct  # noqa: E402
 
+import numpy as np  # noqa: E402
+
 from shunt.net import Endpoint, FiveTuple  # noqa: E402
 from shunt.tables.entry import RelayEntry  # noqa: E402
-from shunt_softswitch import layout, libbpf  # noqa: E402
+from shunt_softswitch import libbpf  # noqa: E402
 from shunt_softswitch.dataplane import DataPlane, sample_packet  # noqa: E402
 
 NAMESPACE = "shbench"
 # As in softswitch/bpf/relay_bench.bpf.c.
-FIRST_DADDR, FIRST_SADDR, FIRST_PORT, PORTS = 0x0A640001, 0x0B000000, 16384, 32768
+FIRST_PORT, PORTS, PAYLOAD = 16384, 32768, 160
+FRAMES, FRAME_SIZE = 1 << 20, 32
 CAPACITY = 1_050_000
 SIZES = (1_000, 100_000, 1_000_000)
 TARGETS_NS = {1_000: 40, 1_000_000: 110}
@@ -70,8 +73,8 @@ def enter_namespace() -> None:
 
 
 def entry(n: int) -> RelayEntry:
-    relay = Endpoint((FIRST_DADDR + n // PORTS).to_bytes(4, "big"), FIRST_PORT + n % PORTS)
-    source = Endpoint((FIRST_SADDR + n).to_bytes(4, "big"), 1024 + n % PORTS)
+    relay = Endpoint(bytes([10, 100, 0, 1 + n // PORTS]), FIRST_PORT + n % PORTS)
+    source = Endpoint(bytes([11]) + n.to_bytes(3, "little"), 5004)
     return RelayEntry(FiveTuple(source, relay), Endpoint(relay.addr, relay.port ^ 1), Endpoint(b"\x0a\xc8\x00\x02", 1024 + n % 60000))
 
 
@@ -87,10 +90,16 @@ def rtp_packet(key: FiveTuple, payload: int) -> bytes:
     return bytes(head) + frame[at : at + 12] + bytes(payload)
 
 
-def order(entries: int) -> dict[str, bytes]:
-    """The wrapper's constants for going through this many entries without a pattern."""
-    shift = max((entries - 1).bit_length(), 2)
-    return {"bench_mask": struct.pack("<I", (1 << shift) - 1), "bench_shift": struct.pack("<I", shift), "bench_half": struct.pack("<I", shift // 2)}
+def frames(entries: int) -> np.ndarray:
+    """What the wrapper sends, one packet of each entry in an order without pattern (struct frame in relay_bench.bpf.c)."""
+    found = np.zeros(entries, dtype=[("src", "<u4"), ("dst", ">u4"), ("sport", ">u2"), ("dport", ">u2"), ("length", ">u2"), ("check", ">u2"), ("head", "<u4", 2), ("next", "<u4"), ("unused", "<u4")])
+    n = np.random.default_rng(entries).permutation(entries)
+    found["src"], found["dst"] = 11 | n << 8, 0x0A640001 + n // PORTS
+    found["sport"], found["dport"] = 5004, FIRST_PORT + n % PORTS
+    found["length"], found["check"] = 8 + 12 + PAYLOAD, 0x1234
+    found["next"] = (np.arange(entries) + 1) % entries
+    found["head"] = (0x80000000 | n * 40503 & 0xFFFF)[:, None]
+    return found
 
 
 def measure_packets(plane: DataPlane, entries: int, samples: int, repeat: int) -> dict[str, Any]:
@@ -100,13 +109,14 @@ def measure_packets(plane: DataPlane, entries: int, samples: int, repeat: int) -
     reuse = {name: fd for name, fd in plane.maps().items()}
     loaded = libbpf.load_object(
         path,
-        sizes={},
+        sizes={".data.frames": FRAMES * FRAME_SIZE},
         reuse=reuse,
-        constants={"tick_ns": layout.tick_table(), "bench_entries": struct.pack("<I", entries), **order(entries)},
+        constants=plane.constants,
         symbols=symbols,
     )
     try:
-        packet = rtp_packet(entry(0).key, 160)
+        libbpf.map_view(loaded.maps[".data.frames"], FRAMES * FRAME_SIZE)[: entries * FRAME_SIZE] = frames(entries).tobytes()
+        packet = rtp_packet(entry(0).key, PAYLOAD)
         before = plane.totals()["relayed_packets"]
         taken: dict[str, list[int]] = {"bench_empty": [], "bench_wrapper": [], "bench_line": [], "bench_wait": [], "bench_relay": []}
         # Every stream past its first packets, which cost more (their jitter is measured one by one).

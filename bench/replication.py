@@ -57,7 +57,7 @@ class Bench:
         self.plane = DataPlane.open(interfaces=["ra", "rb"], capacity=4096, pin_dir=str(lab.pins), mode="native", copies=copies)
         assert self.plane.replication is not None
         self.replication: Replication = self.plane.replication
-        self.programs = libbpf.load_object(OBJECT, sizes={}, reuse={**self.plane.maps(), **self.replication.maps()}, constants={}, symbols={})
+        self.programs = libbpf.load_object(OBJECT, sizes={}, reuse={**self.plane.maps(), **self.replication.maps()}, constants=self.plane.constants, symbols=libbpf.constant_offsets(OBJECT))
         with lab_module.inside(lab.ns("b")):
             self.far = libbpf.attach_xdp(self.programs.programs["swallow"], socket.if_nametoindex("b0"), generic=False)
         for tree in range(3):

@@ -9,10 +9,6 @@
 #define SUM_BLOCK 32
 #define SUM_BLOCKS 128
 
-/* Hides from the compiler what it knows of a value, where it would use it in a way that the verifier forbids
- * (as computing with the end of the packet) or cannot follow. */
-#define OPAQUE(value) asm volatile("" : "+r"(value))
-
 /* To 16 bits: the upper half of a value plus its swapped halves is their sum with the carry brought round. */
 static __always_inline __u16 fold(__u64 sum)
 {

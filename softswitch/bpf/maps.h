@@ -8,17 +8,23 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+/* Hides from the compiler what it knows of a value, where it would use it in a way that the verifier forbids
+ * (as computing with the end of the packet) or cannot follow. */
+#define OPAQUE(value) asm volatile("" : "+r"(value))
+
 #define ADDRESS_ROWS 4096 /* rows of each address table; a power of two */
 #define ADDRESS_PROBES 8  /* an address lies within this many rows after its hash */
 #define ADDRESSES 1024    /* relay addresses that can own slots and media ports */
 #define CHUNK_PORTS 256   /* slots are handed out in chunks of this many neighbouring ports */
 #define NEXTHOPS 65536
 #define GATES 65536
+#define CPUS 1024
 
-/* Flags of an entry. */
-#define ENTRY_KEY6 1 /* the key's addresses are IPv6 and lie in the slot's wide part */
-#define ENTRY_OUT6 2 /* it leaves as IPv6 */
-#define ENTRY_DSCP 4 /* the DSCP field is rewritten */
+/* Flags of an entry; up to PLAIN, no IPv6 is in it. */
+#define ENTRY_PLAIN ENTRY_DSCP
+#define ENTRY_KEY6 2 /* the key's addresses are IPv6 and lie in the slot's wide part */
+#define ENTRY_OUT6 4 /* it leaves as IPv6 */
+#define ENTRY_DSCP 1 /* the DSCP field is rewritten */
 
 /* Flags of a slot, which outlive its entry. */
 #define SLOT_OVERFLOW 1 /* further sources of this port are in the overflow table */
@@ -26,17 +32,18 @@
 /* Flags of a next hop. */
 #define NEXTHOP_NO_XMIT 1 /* the output interface cannot send what native XDP redirects */
 
-/* What a slot knows of the RTP stream. */
-#define RTP_STARTED 1    /* an RTP packet has come */
-#define JITTER_SETTLED 2 /* the first measurements of jitter are done: from now on, samples */
-#define JITTER_RUNNING 4 /* a measurement has started */
+/* What a slot knows of the RTP stream. The first stands where an RTP header has its version, and alone, it is version 2's bits: so
+ * the next packet of a stream in good order differs from what the slot holds by one sequence number and nothing else. */
+#define RTP_STARTED 0x80  /* an RTP packet has come */
+#define JITTER_UNSETTLED 1 /* the first measurements of jitter are not done; later ones are samples */
+#define JITTER_RUNNING 4  /* a measurement has started */
 
 /* One relay entry, in one cache line: all that a packet touches that is the next of its stream. `generation`
  * is odd while the entry is valid; it changes with every write, so a reader that sees the same odd value
- * before and after copying has a whole entry. The fast path reads it as eight words (enum slot_word). */
+ * before and after copying has a whole entry. */
 struct slot {
 	__u32 generation;
-	__be16 nexthop;
+	__u16 nexthop;
 	__u8 flags;
 	__u8 dscp;          /* as it stands in the TOS byte: shifted left by two */
 	__be32 saddr;
@@ -47,30 +54,27 @@ struct slot {
 	__be16 dport;
 	__be16 out_sport;
 	__be16 out_dport;
-	__be16 ip_change;   /* IPv4 to IPv4: what the rewrite adds to the header's sum (RFC 1624), TTL included */
-	__be16 udp_change;  /* likewise to the UDP checksum's: addresses and ports */
+	__be16 ip_change;   /* IPv4 to IPv4: what the rewrite adds to the header checksum (RFC 1624), TTL included: 0 to 65534 */
+	__be16 udp_change;  /* likewise to the UDP checksum, for addresses and ports: 1 to 65535 */
 	__u32 seen;         /* bit n: the sequence number of the last 32 that is n modulo 32 has arrived */
-	__u32 packets;      /* low words; the high ones are in the detail */
-	__u32 received;     /* RTP packets since the sequence (re)started */
-	__u32 bytes;        /* IP packet lengths as received */
-	__u32 last_jiffies; /* the kernel's tick at the last packet; at the installation before the first */
 	__be32 ssrc;
+	__u32 others;       /* packets that `received` does not count, modulo 2^32 */
+	__u32 bytes;        /* IP packet lengths as received; emptied into the detail from time to time */
+	__u32 received;     /* RTP packets since the sequence (re)started */
+	__u32 last_jiffies; /* the kernel's tick at the last packet; at the installation before the first */
 	__u16 max_seq;
 	__u8 payload_type;
 	__u8 rtp_state;
 } __attribute__((aligned(8)));
 
-/* The same eight words of 64 bits, little end first: first the generation and from bit 32 on the next hop, flags and DSCP; the
- * addresses; those after; the ports before and, from bit 32 on, after; the changes and from bit 32 on `seen`; and so on. */
-enum slot_word { WORD_STATE, WORD_ADDRESSES, WORD_OUT_ADDRESSES, WORD_PORTS, WORD_CHANGES, WORD_COUNTS, WORD_VOLUME, WORD_POSITION };
-#define STATE_FLAGS 48 /* where flags and DSCP stand in WORD_STATE */
-#define STATE_DSCP 56
+/* When packets (all of them) or bytes have come so far, so much is moved to the detail. */
+#define COUNTER_FULL (1U << 31)
 
 /* The rest of a slot: what the less frequent events change. */
 struct detail {
 	__u32 slot_flags;
 	__u32 ttl_ms;
-	__u32 packets_high;
+	__u32 packets_high; /* in units of COUNTER_FULL */
 	__u32 bytes_high;
 	__u32 cycles;     /* RFC 3550 A.1, already shifted by 16 */
 	__u32 lost_prior; /* lost before the sequence (re)started */
@@ -153,7 +157,8 @@ struct totals {
 	__u64 suppressed;
 	__u64 window; /* of the notice budget, in units of NOTICE_WINDOW */
 	__u64 budget_used;
-};
+	__u64 unused[3]; /* no cache line is two CPUs' */
+} __attribute__((aligned(64)));
 
 /* One learn notice in the ring. */
 struct notice {
@@ -216,14 +221,22 @@ struct {
 	__type(value, __u32);
 } media_ranges SEC(".maps");
 
-/* The loader sets the size of slots, details, wides and overflow from the capacity. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, CHUNK_PORTS);
-	__type(key, __u32);
-	__type(value, struct slot);
-} slots SEC(".maps");
+/* The loader sets the size of slots, details, wides and overflow from the capacity, and tells how many slots there are. */
+const volatile __u32 slot_count = CHUNK_PORTS;
+struct slot slots[CHUNK_PORTS] SEC(".data.slots") = {};
+
+/* Without a call, so that all a packet needs stays in registers. */
+static __always_inline struct slot *slot_at(__u32 index)
+{
+	void *first = slots;
+	__u64 at = index;
+
+	OPAQUE(first); /* the compiler does not know how many there are */
+	if (at >= slot_count)
+		return 0;
+	OPAQUE(at); /* and must not work with the index before it is compared: the verifier would not follow */
+	return first + at * sizeof(struct slot);
+}
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -249,12 +262,21 @@ struct {
 	__type(value, struct overflow_entry);
 } overflow SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct totals);
-} totals SEC(".maps");
+/* One for each CPU; what CPUs beyond count is lost. */
+struct totals totals[CPUS] SEC(".data.totals") = {};
+
+static __always_inline struct totals *my_totals(void)
+{
+	__u64 cpu = bpf_get_smp_processor_id();
+	struct totals *mine = totals;
+
+	if (cpu >= CPUS)
+		return 0;
+	OPAQUE(cpu);
+	mine += cpu;
+	OPAQUE(mine);
+	return mine;
+}
 
 /* Rate gates of the learn notices: window number and count, each in 32 bits of one word. */
 struct {

@@ -27,13 +27,6 @@ struct change {
 	struct nexthop hop;
 };
 
-static __always_inline struct totals *my_totals(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&totals, &zero);
-}
-
 /* What becomes of a packet to a relay port that has an entry for another source; the loader decides. The relay has not
  * heard the party for as long as the entry carried it, and would believe the newcomer: so, unless told otherwise, it gets nothing. */
 const volatile __u8 drop_strays = 0;
@@ -86,20 +79,32 @@ static __always_inline int out(int mode, __u32 ifindex, __u32 length, __u32 hop)
 	return REDIRECT(ifindex, mode);
 }
 
-/* The number of the relay address plus 1, or 0 when it is not one. */
-static __always_inline __u32 owner4(__be32 addr)
+static __always_inline __u32 home4(__be32 addr)
 {
-	__u32 at = (addr * 0x9e3779b1u) >> 20;
+	return (addr * 0x9e3779b1u) >> 20;
+}
+
+/* The search for a relay address whose first row is another's. */
+__noinline __u32 further_owner4(__be32 addr)
+{
+	__u32 at = home4(addr);
 	struct address4 *row;
 	int i;
 
-#pragma unroll
-	for (i = 0; i < ADDRESS_PROBES; i++) {
+	for (i = 1; i < ADDRESS_PROBES; i++) {
 		row = &addresses4[(at + i) & (ADDRESS_ROWS - 1)];
 		if (row->addr == addr && row->owner)
 			return row->owner;
 	}
 	return 0;
+}
+
+/* The number of the relay address plus 1, or 0 when it is not one. */
+static __always_inline __u32 owner4(__be32 addr)
+{
+	struct address4 *row = &addresses4[home4(addr)];
+
+	return row->addr == addr ? row->owner : further_owner4(addr);
 }
 
 static __always_inline __u32 owner6(const __be32 *addr)
@@ -376,7 +381,7 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 	number = slot_number(owner, p.udp->dest);
 	if (number) {
 		index = number - 1;
-		slot = bpf_map_lookup_elem(&slots, &index);
+		slot = slot_at(index);
 		slot_detail = bpf_map_lookup_elem(&details, &index);
 	}
 	if (slot && slot_detail) {
@@ -426,7 +431,7 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 		return over();
 
 	flags = entry->flags;
-	hop_index = bpf_ntohs(entry->nexthop);
+	hop_index = entry->nexthop;
 	action->sport = entry->out_sport;
 	action->dport = entry->out_dport;
 	action->tos = flags & ENTRY_DSCP ? entry->dscp | (p.tos & 3) : p.tos;
@@ -462,15 +467,20 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 	return out(mode, change.hop.ifindex, l3_length, hop_index);
 }
 
-/* A sum of two 16-bit words to 16 bits. */
-static __always_inline __u32 fold_two(__u32 sum)
+/* Whether 65535, the modulus of ones' complement sums, divides a number: as a multiplication (a number times the inverse
+ * of an odd divisor modulo 2^64 is no greater than 2^64 / divisor exactly when that divides it). */
+static __always_inline bool divides_65535(__u64 sum)
 {
-	return (sum & 0xffff) + (sum >> 16);
+	return sum * 0xfffefffefffeffffULL <= ~0ULL / 65535;
 }
 
 /* What nearly every packet is: untagged IPv4 with at least an RTP header's worth of payload and a full
  * checksum or none, whose entry is in its slot, leaves as IPv4 and finds all in place. Whatever is not so goes
- * the long way round, with the packet untouched and nothing counted. */
+ * the long way round, with the packet untouched and nothing counted.
+ *
+ * In a large table a packet waits for its slot to come from memory, unless the processor gets as far as the next packet's
+ * slot meanwhile. How far it gets is bounded by the registers that it has for results under way: so results are few here.
+ * Fields are read where they are compared or written; tests and stores cost none. */
 static __always_inline int relay(struct xdp_md *ctx, const int mode)
 {
 	void *data = (void *)(long)ctx->data;
@@ -478,14 +488,15 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	struct iphdr *ip = data + ETHERNET_HEADER;
 	struct udphdr *udp = data + ETHERNET_HEADER + IPV4_HEADER;
 	void *payload = data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER;
-	__u64 addresses, state, changes, now;
-	__u32 number, slot_index, length, ports, word, generation, ifindex, sum;
+	struct xdp_md *volatile kept = ctx; /* on the stack: registers are for what the short way needs */
+	__u32 owner, index, word, generation, hop_generation, sum;
 	struct detail *detail;
 	struct totals *totals;
 	struct nexthop *hop;
 	struct parsed p;
 	struct rtp rtp;
-	__u64 *words;
+	__u64 addresses, length, at;
+	struct slot *slot;
 	__u8 tos;
 
 	if (mode == TRACE)
@@ -499,72 +510,75 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	if ((word & bpf_htonl(0xbfff00ff)) != bpf_htonl(IPPROTO_UDP) || ip->ttl <= 1)
 		goto any;
 	length = bpf_ntohs(ip->tot_len);
-	if (length < IPV4_HEADER + UDP_HEADER + RTP_HEADER || length != IPV4_HEADER + bpf_ntohs(udp->len) || (void *)ip + length > end)
+	if (length < IPV4_HEADER + UDP_HEADER + RTP_HEADER || length != IPV4_HEADER + bpf_ntohs(udp->len) || data + length + ETHERNET_HEADER > end)
 		goto any;
 	addresses = *(__u64 *)(data + 26);
-	ports = *(__u32 *)(data + 34);
-	/* A local sender left the checksum to the hardware: the field holds the pseudo header's sum. */
-	if (udp->check == fold((addresses & 0xffffffff) + (addresses >> 32) + pseudo_constant(udp->len)))
+	/* A local sender left the checksum to the hardware: the field holds the pseudo header's sum. (No address ends in 255.255,
+	 * so this sum does not overflow.) */
+	if (divides_65535(addresses + udp->len + bpf_htons(IPPROTO_UDP) + 0xffff - udp->check))
 		goto any;
-	now = bpf_jiffies64();
 
-	number = slot_number(owner4(addresses >> 32), ports >> 16);
-	if (!number)
+	/* An address or a port that is not ours leads to no slot, or to one with another key. */
+	owner = owner4(addresses >> 32);
+	at = (__u32)(chunks[(owner - 1) & (ADDRESSES - 1)].chunk[*(__u8 *)(data + 36)] * CHUNK_PORTS + *(__u8 *)(data + 37) - CHUNK_PORTS);
+	if (at >= slot_count)
 		goto any;
-	slot_index = number - 1;
-	words = bpf_map_lookup_elem(&slots, &slot_index);
-	if (!words)
+	OPAQUE(at);
+	slot = slots;
+	OPAQUE(slot);
+	slot += at;
+	OPAQUE(slot); /* one register from here on, not an address worked out for every field */
+	generation = read_generation(&slot->generation);
+	if (!(generation & 1) || *(__u64 *)&slot->saddr != addresses || *(__u32 *)&slot->sport != *(__u32 *)(data + 34) ||
+	    slot->flags > ENTRY_PLAIN)
 		goto any;
-	state = *(volatile __u64 *)words;
-	if ((state & (1 | (__u64)(ENTRY_KEY6 | ENTRY_OUT6) << STATE_FLAGS)) != 1 || words[WORD_ADDRESSES] != addresses ||
-	    (__u32)words[WORD_PORTS] != ports)
-		goto any;
-	hop = &nexthops[bpf_ntohs(state >> 32)];
-	generation = read_generation(&hop->generation);
-	if (!(generation & 1) || length > hop->plain_mtu)
+	hop = &nexthops[slot->nexthop];
+	OPAQUE(hop);
+	hop_generation = read_generation(&hop->generation);
+	if (!(hop_generation & 1) || length > hop->plain_mtu)
 		goto any;
 
 	/* From here on it will be relayed, straight from the entry and the next hop: copies of them would not fit the registers. */
 	*(__u64 *)data = hop->macs;
 	*(__u32 *)(data + 8) = hop->macs_end;
-	ifindex = hop->ifindex;
-	changes = words[WORD_CHANGES];
+	/* Both checksums are kept in the range that computing them anew gives. */
 	if (udp->check) {
-		sum = fold_two((__u16)~udp->check + (__u16)(changes >> 16));
-		udp->check = sum == 0xffff ? sum : ~sum;
+		sum = udp->check + slot->udp_change;
+		udp->check = sum + (sum >> 16);
 	}
-	sum = (__u16)~ip->check + (__u16)changes;
-	if (state & (__u64)ENTRY_DSCP << STATE_FLAGS) {
-		tos = state >> STATE_DSCP | (ip->tos & 3);
-		sum = fold_two(sum) + (__u16)~bpf_htons(ip->tos);
-		sum = fold_two(sum) + bpf_htons(tos);
+	sum = ip->check + slot->ip_change;
+	if (slot->flags == ENTRY_DSCP) {
+		tos = slot->dscp | (ip->tos & 3);
+		sum += bpf_htons(ip->tos) + (__u16)~bpf_htons(tos);
+		sum = (sum & 0xffff) + (sum >> 16);
 		ip->tos = tos;
 	}
-	ip->check = ~fold_two(sum);
+	ip->check = sum + ((sum + 1) >> 16);
 	ip->ttl--;
-	*(__u64 *)(data + 26) = words[WORD_OUT_ADDRESSES];
-	*(__u32 *)(data + 34) = words[WORD_PORTS] >> 32;
+	*(__u64 *)(data + 26) = *(__u64 *)&slot->out_saddr;
+	*(__u32 *)(data + 34) = *(__u32 *)&slot->out_sport;
 	/* Either was written anew while it was read: the packet may now be half of each, and there is no way back. */
-	if (!generation_is((__u32 *)words, state) || !generation_is(&hop->generation, generation)) {
+	if (!generation_is(&slot->generation, generation) || !generation_is(&hop->generation, hop_generation)) {
 		pass(mode, CHANGING, 0);
 		return XDP_DROP;
 	}
-	if (!count_next(words, *(__u16 *)payload, bpf_ntohs(*(__be16 *)(payload + 2)), *(__be32 *)(payload + 8), length, now)) {
+	if (!count_next(slot, *(__be32 *)payload, *(__be32 *)(payload + 8), length)) {
 		p.udp = udp;
 		p.udp_length = length - IPV4_HEADER;
 		parse_rtp(&rtp, &p, end);
-		detail = bpf_map_lookup_elem(&details, &slot_index);
+		index = at;
+		detail = bpf_map_lookup_elem(&details, &index);
 		if (detail)
-			count_any((struct slot *)words, detail, &rtp, length);
+			count_any(slot, detail, &rtp, length);
 	}
 	totals = my_totals();
 	if (totals) {
 		totals->reason[RELAYED]++;
 		totals->relayed_bytes += length;
 	}
-	return REDIRECT(ifindex, mode);
+	return REDIRECT(hop->ifindex, mode);
 any:
-	return relay_any(ctx, mode);
+	return relay_any(kept, mode);
 }
 
 #endif

@@ -53,12 +53,13 @@ static __always_inline void restart(struct slot *slot, struct detail *detail, co
 		if (expected > slot->received)
 			detail->lost_prior += expected - slot->received;
 	}
+	slot->others += slot->received - 1; /* this packet was one of them */
 	slot->ssrc = rtp->ssrc;
 	slot->max_seq = rtp->seq;
 	slot->received = 1;
 	slot->seen = seen_bit(rtp->seq);
 	slot->payload_type = rtp->second & 0x7f;
-	slot->rtp_state = (slot->rtp_state | RTP_STARTED) & ~JITTER_RUNNING;
+	slot->rtp_state = slot->rtp_state & RTP_STARTED ? slot->rtp_state & ~JITTER_RUNNING : RTP_STARTED | JITTER_UNSETTLED;
 	detail->base_seq = rtp->seq;
 	detail->cycles = 0;
 	detail->bad_seq = NO_BAD_SEQ;
@@ -100,14 +101,14 @@ static __always_inline void jitter(struct slot *slot, struct detail *detail, con
 		if (detail->jitter_tries < JITTER_SMOOTHING)
 			detail->jitter_tries++;
 		else
-			slot->rtp_state |= JITTER_SETTLED;
+			slot->rtp_state &= ~JITTER_UNSETTLED;
 		if (change < MAX_TRANSIT_CHANGE) {
 			n = detail->jitter_samples < JITTER_SMOOTHING ? detail->jitter_samples + 1 : JITTER_SMOOTHING;
 			detail->jitter_samples = n;
 			detail->jitter = (detail->jitter * (n - 1) + (__u32)change * 16) / n;
 		}
 	}
-	if (!(slot->rtp_state & JITTER_SETTLED) || in_jitter_run(rtp->seq))
+	if (slot->rtp_state & JITTER_UNSETTLED || in_jitter_run(rtp->seq))
 		start_jitter(slot, detail, rtp, now ? now : bpf_ktime_get_ns());
 }
 
@@ -148,6 +149,7 @@ static __always_inline int count_rtp(struct slot *slot, struct detail *detail, c
 		detail->bad_seq = (rtp->seq + 1) & (SEQ_MODULUS - 1);
 		return 0;
 	}
+	slot->others--;
 	slot->received++;
 	jitter(slot, detail, rtp);
 	return 0;
@@ -160,10 +162,15 @@ __noinline int count_any(struct slot *slot, struct detail *detail, const struct 
 		return 0;
 	slot->last_jiffies = (__u32)bpf_jiffies64();
 	slot->bytes += length;
-	if (slot->bytes < length)
+	if (slot->bytes >= COUNTER_FULL) {
+		slot->bytes -= COUNTER_FULL;
 		detail->bytes_high++;
-	if (++slot->packets == 0)
+	}
+	slot->others++;
+	if (slot->others + slot->received >= COUNTER_FULL) {
+		slot->others -= COUNTER_FULL;
 		detail->packets_high++;
+	}
 	if (is_rtp(rtp))
 		count_rtp(slot, detail, rtp);
 	return 0;
@@ -171,21 +178,22 @@ __noinline int count_any(struct slot *slot, struct detail *detail, const struct 
 
 /* The next packet of a stream in good order, which changes nothing but its slot. False, and nothing counted, where more is to
  * be done. Where the stream is stands in one word: all that waits for the slot to come from memory should be little.
- * marks: the first two bytes of the RTP header as they stand; now: the kernel's tick. */
-static __always_inline bool count_next(__u64 *words, __u16 marks, __u16 seq, __be32 ssrc, __u32 length, __u64 now)
+ * Runs of jitter measurements are not for here, so at most JITTER_CYCLE packets pass in a row: the counters cannot overflow, and
+ * no sequence number here follows 65535.
+ * head: the first four bytes of the RTP header as they stand; now: the kernel's tick. */
+static __always_inline bool count_next(struct slot *slot, __be32 head, __be32 ssrc, __u32 length)
 {
-	__u64 expected = (__u64)(RTP_STARTED | JITTER_SETTLED) << 56 | (__u64)(marks >> 8 & 0x7f) << 48 | (__u64)(__u16)(seq - 1) << 32 | ssrc;
-	__u32 bytes = (__u32)words[WORD_VOLUME] + length;
-	__u64 counts = words[WORD_COUNTS], changes = words[WORD_CHANGES];
+	/* Without padding, extension, the number of sources and the marker: version, payload type, sequence number. */
+	__u32 place = bpf_ntohl(head) & 0xc07fffff;
 
-	/* A run of jitter measurements starts at 0, so the number after 65535 is not for here. */
-	if (in_jitter_run(seq) || (marks & 0xc0) != 0x80 || words[WORD_POSITION] != expected || bytes < length || (__u32)counts == ~0U)
+	if (*(__u32 *)&slot->max_seq + 1 != place || slot->ssrc != ssrc || !(place & (JITTER_CYCLE - JITTER_RUN)))
 		return false;
-	if (changes >> 32 != 0xffffffff)
-		words[WORD_CHANGES] = changes | (__u64)seen_bit(seq) << 32;
-	words[WORD_POSITION] = expected + (1ULL << 32);
-	words[WORD_COUNTS] = counts + (1ULL << 32 | 1);
-	words[WORD_VOLUME] = now << 32 | bytes;
+	*(__u32 *)&slot->max_seq = place;
+	if (slot->seen != ~0U)
+		slot->seen |= seen_bit(place);
+	slot->bytes += length;
+	slot->received++;
+	slot->last_jiffies = (__u32)bpf_jiffies64();
 	return true;
 }
 

@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 OBJECT = Path(__file__).with_name("obj") / "relay.o"
 _KERNEL_MAPS = (
     "layout", ".data.settings", ".data.addresses4", ".data.addresses6", ".data.chunks", ".data.nexthops", "media", "media_ranges",
-    "slots", "details", "wides", "overflow", "totals", "gates", "notices",
+    ".data.slots", "details", "wides", "overflow", ".data.totals", "gates", "notices",
 )  # fmt: skip
+_FORMER_MAPS = ("slots", "totals")  # of layouts before 4
 _NO_SLOT = -1
 _ZERO4 = b"\0" * 4
 _ZERO12 = b"\0" * 12
@@ -86,15 +87,16 @@ def _pin_path(directory: Path, name: str) -> Path:
 class DataPlane:
     """The relay table in the kernel. Synchronous; to be used from one thread; make it with open()."""
 
-    def __init__(self, *, pin_dir: Path, lock: int, loaded: libbpf.LoadedObject) -> None:
+    def __init__(self, *, pin_dir: Path, lock: int, loaded: libbpf.LoadedObject, constants: dict[str, bytes]) -> None:
         """Use open(). Takes over lock and loaded, whose maps are complete and marked."""
+        self.constants = constants  # of the programs, for others that are built on them
         self._pin_dir = pin_dir
         self._lock = lock
         self._loaded = loaded
         maps = loaded.maps
         _, _, self.capacity, chunk_total = layout.LAYOUT_MARK.unpack_from(libbpf.map_view(maps["layout"], layout.LAYOUT_MARK.size))
         slots = chunk_total * layout.CHUNK_PORTS
-        self._slot_mm = libbpf.map_view(maps["slots"], slots * layout.SLOT_SIZE)
+        self._slot_mm = libbpf.map_view(maps[".data.slots"], slots * layout.SLOT_SIZE)
         self._words = memoryview(self._slot_mm).cast("I")
         self._slots = np.frombuffer(self._slot_mm, dtype=layout.SLOT, count=slots)
         self._detail_mm = libbpf.map_view(maps["details"], slots * layout.DETAIL_SIZE)
@@ -106,6 +108,7 @@ class DataPlane:
         self._owners6 = memoryview(self._rows6).cast("I")
         self._chunk_table = memoryview(libbpf.map_view(maps[".data.chunks"], layout.ADDRESSES * 512)).cast("H")
         self._media = np.frombuffer(libbpf.map_view(maps["media"], layout.ADDRESSES * 8192), dtype=np.uint8, count=layout.ADDRESSES * 8192)
+        self._totals = np.frombuffer(libbpf.map_view(maps[".data.totals"], layout.CPUS * layout.TOTALS * 8), dtype=np.uint64).reshape(layout.CPUS, layout.TOTALS)
         self._settings = memoryview(libbpf.map_view(maps[".data.settings"], 8)).cast("I")
         self._hops = NextHops(libbpf.map_view(maps[".data.nexthops"], layout.NEXTHOPS * layout.NEXTHOP.size))
         self._ring = libbpf.Ring(maps["notices"])
@@ -150,15 +153,14 @@ class DataPlane:
         try:
             libbpf.ensure_bpffs(directory)
             lock = libbpf.lock_directory(directory)
-            loaded = cls._load(directory, capacity, dynamic_clock, strays == "drop", packet_limit)
-            plane = cls(pin_dir=directory, lock=lock, loaded=loaded)
+            loaded, constants = cls._load(directory, capacity, dynamic_clock, strays == "drop", packet_limit)
+            plane = cls(pin_dir=directory, lock=lock, loaded=loaded, constants=constants)
             plane._limited = packet_limit > 0
             if plane.capacity != capacity:
                 log.warning("the table pinned in %s has capacity %d; %d takes effect after it is unloaded", pin_dir, plane.capacity, capacity)
             if copies:
-                constants = cls._constants(dynamic_clock, strays == "drop") | cls._limit_constants(packet_limit, plane._slots.size)
                 plane.replication = Replication.open(
-                    pin_dir=directory, copies=copies, hops=plane._hops, clock=plane._tick, relay_maps=plane.maps(), constants=constants, limited=plane._limited
+                    pin_dir=directory, copies=copies, hops=plane._hops, clock=plane._tick, relay_maps=plane.maps(), constants=plane.constants, limited=plane._limited
                 )
             plane._adopt()
             plane._attach_all(interfaces, mode)
@@ -179,7 +181,7 @@ class DataPlane:
         return plane
 
     @staticmethod
-    def _load(directory: Path, capacity: int, dynamic_clock: int, drop_strays: bool, packet_limit: int) -> libbpf.LoadedObject:
+    def _load(directory: Path, capacity: int, dynamic_clock: int, drop_strays: bool, packet_limit: int) -> tuple[libbpf.LoadedObject, dict[str, bytes]]:
         if not OBJECT.exists():
             raise DataPlaneError(f"{OBJECT} is missing: build the programs first (make build)")
         symbols = libbpf.constant_offsets(OBJECT)
@@ -205,11 +207,14 @@ class DataPlane:
                 for name in _KERNEL_MAPS[1:]:
                     pinned[name] = libbpf.get(_pin_path(directory, name))
             slots = chunks * layout.CHUNK_PORTS
+            constants = {"tick_ns": layout.tick_table(dynamic_clock), "drop_strays": bytes([drop_strays])}
+            for name, number in ({"slot_count": slots} | layout.packet_limits(packet_limit, slots)).items():
+                constants[name] = number.to_bytes(4, "little")
             loaded = libbpf.load_once(
                 OBJECT, directory,
-                sizes={"slots": slots, "details": slots, "wides": slots, "overflow": capacity, "limits": slots + layout.LOOSE_LIMITS if packet_limit else 1},
+                sizes={".data.slots": slots * layout.SLOT_SIZE, "details": slots, "wides": slots, "overflow": capacity, "limits": slots + layout.LOOSE_LIMITS if packet_limit else 1},
                 reuse=pinned,
-                constants=DataPlane._constants(dynamic_clock, drop_strays) | DataPlane._limit_constants(packet_limit, slots),
+                constants=constants,
                 symbols=symbols,
                 without=("relay_native", "relay_generic") if packet_limit else ("limited_native", "limited_generic"),
                 besides="limits",
@@ -219,18 +224,10 @@ class DataPlane:
                 layout.LAYOUT_MARK.pack_into(mark, 0, layout.MAGIC, layout.LAYOUT_VERSION, capacity, chunks)
                 for name in reversed(_KERNEL_MAPS):
                     libbpf.pin(loaded.maps[name], _pin_path(directory, name))
-            return loaded
+            return loaded, constants
         finally:
             for fd in pinned.values():
                 os.close(fd)
-
-    @staticmethod
-    def _constants(dynamic_clock: int, drop_strays: bool) -> dict[str, bytes]:
-        return {"tick_ns": layout.tick_table(dynamic_clock), "drop_strays": bytes([drop_strays])}
-
-    @staticmethod
-    def _limit_constants(packet_limit: int, slots: int) -> dict[str, bytes]:
-        return {name: value.to_bytes(4, "little") for name, value in layout.packet_limits(packet_limit, slots).items()}
 
     def close(self) -> None:
         """End this process's part; programs, maps and attachments stay and forward on."""
@@ -250,7 +247,7 @@ class DataPlane:
         self._owners6.release()
         self._chunk_table.release()
         self._settings.release()
-        del self._slots, self._details, self._media
+        del self._slots, self._details, self._media, self._totals
         os.close(self._lock)
         self._lock = -1
 
@@ -413,7 +410,7 @@ class DataPlane:
             entry = self._decode_record(record)
             row = new4.get(entry.dst.addr + entry.src.addr) if entry.dst.version == 4 else rest.get((entry.dst.addr, entry.src.addr))
             if row is not None:
-                struct.pack_into("!H", record, layout.SLOT_NEXTHOP_OFFSET, row)
+                struct.pack_into("<H", record, layout.SLOT_NEXTHOP_OFFSET, row)
                 libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
 
     # Addresses and slots
@@ -570,7 +567,7 @@ class DataPlane:
             flags |= layout.ENTRY_DSCP
             dscp = entry.dscp << 2
         changes = layout.checksum_changes(saddr, daddr, sport, dport, out_saddr, out_daddr, out_sport, out_dport)
-        return hop, flags, dscp, saddr, daddr, out_saddr, out_daddr, sport, dport, out_sport, out_dport, *changes
+        return hop.to_bytes(2, "little"), flags, dscp, saddr, daddr, out_saddr, out_daddr, sport, dport, out_sport, out_dport, *layout.of_checksums(*changes)
 
     @staticmethod
     def _wide(entry: RelayEntry) -> bytes:
@@ -899,8 +896,8 @@ class DataPlane:
     def _figures(self, records: np.ndarray, details: np.ndarray, strays: np.ndarray) -> list[StreamStats]:
         """What copies of slots and details say."""
         idle = _idle_ms(records["last_jiffies"], self._tick())
-        packets = details["packets_high"].astype(np.int64) << 32 | records["packets"]
-        size = details["bytes_high"].astype(np.int64) << 32 | records["bytes"]
+        packets = (details["packets_high"].astype(np.int64) << layout.COUNTER_BITS) + (records["others"] + records["received"])
+        size = (details["bytes_high"].astype(np.int64) << layout.COUNTER_BITS) + records["bytes"]
         expected = details["cycles"].astype(np.int64) + records["max_seq"] - details["base_seq"] + 1
         lost = np.maximum(expected - records["received"], 0) + details["lost_prior"]
         jitter = (details["jitter"] * layout.JITTER_US).astype(np.int64)
@@ -993,8 +990,7 @@ class DataPlane:
         return dict(zip(layout.REASONS, self._sums()))
 
     def _sums(self) -> list[int]:
-        cpus = [layout.TOTALS.unpack(value) for value in libbpf.per_cpu(self._loaded.maps["totals"], 0, layout.TOTALS.size)]
-        return [sum(column) for column in zip(*cpus)]
+        return self._totals.sum(axis=0).tolist()
 
     def maps(self) -> dict[str, int]:
         """File descriptors of the maps by name, for programs that share them; they stay this object's."""
@@ -1145,7 +1141,7 @@ class DataPlane:
         loose = 0
         for _, record in libbpf.elements(self._loaded.maps["overflow"]):
             entry = self._decode_record(record)
-            (hop,) = struct.unpack_from("!H", record, layout.SLOT_NEXTHOP_OFFSET)
+            (hop,) = struct.unpack_from("<H", record, layout.SLOT_NEXTHOP_OFFSET)
             slot = self._find_slot(entry.key.dst.addr, entry.key.dst.port)
             self._overflow[entry.key] = slot
             if slot >= 0:
@@ -1200,7 +1196,7 @@ class DataPlane:
             row = self._hops.adopt(entry.dst.addr, entry.src.addr, 1, hop, taken)
             record = self._overflow_record(key) if row != hop else None
             if record is not None:
-                struct.pack_into("!H", record, layout.SLOT_NEXTHOP_OFFSET, row)
+                struct.pack_into("<H", record, layout.SLOT_NEXTHOP_OFFSET, row)
                 libbpf.update(self._loaded.maps["overflow"], self._flow_key(key), bytes(record))
         if self.replication is not None:
             self.replication.adopt(taken)
@@ -1217,7 +1213,7 @@ def _take_out(directory: Path) -> None:
     Replication.unpin(directory)
     libbpf.forget_loaded(directory)
     # The mark goes first: a rest without it is no table.
-    for name in _KERNEL_MAPS:
+    for name in (*_KERNEL_MAPS, *_FORMER_MAPS):
         _pin_path(directory, name).unlink(missing_ok=True)
 
 

@@ -5,37 +5,40 @@ from __future__ import annotations
 import math
 import struct
 import time
+from typing import Any
 
 import numpy as np
 
 MAGIC = 0x53484E54
 # Changes with every change of maps.h that an adopting process could trip over.
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 
 ADDRESS_ROWS = 4096
 ADDRESS_PROBES = 8
 ADDRESSES = 1024
+CPUS = 1024
 CHUNK_PORTS = 256
 NEXTHOPS = 65536
 
-ENTRY_KEY6 = 1
-ENTRY_OUT6 = 2
-ENTRY_DSCP = 4
+ENTRY_DSCP = 1
+ENTRY_KEY6 = 2
+ENTRY_OUT6 = 4
 SLOT_OVERFLOW = 1
 NEXTHOP_NO_XMIT = 1
 
 SLOT_SIZE = DETAIL_SIZE = WIDE_SIZE = 64
 HASH_FACTOR = 0x9E3779B1
-RTP_STARTED = 1
+RTP_STARTED = 0x80
+COUNTER_BITS = 31  # of packets and bytes in a slot; the rest is in its detail
 
 # Addresses are four raw bytes in network order: "<u4" is only for comparing them.
 SLOT = np.dtype(
     [
-        ("generation", "<u4"), ("nexthop", ">u2"), ("flags", "u1"), ("dscp", "u1"), ("saddr", "<u4"), ("daddr", "<u4"),
+        ("generation", "<u4"), ("nexthop", "<u2"), ("flags", "u1"), ("dscp", "u1"), ("saddr", "<u4"), ("daddr", "<u4"),
         ("out_saddr", "<u4"), ("out_daddr", "<u4"), ("sport", ">u2"), ("dport", ">u2"), ("out_sport", ">u2"), ("out_dport", ">u2"),
         ("ip_change", ">u2"), ("udp_change", ">u2"),
-        ("seen", "<u4"), ("packets", "<u4"), ("received", "<u4"), ("bytes", "<u4"), ("last_jiffies", "<u4"),
-        ("ssrc", ">u4"), ("max_seq", "<u2"), ("payload_type", "u1"), ("rtp_state", "u1"),
+        ("seen", "<u4"), ("ssrc", ">u4"), ("others", "<u4"), ("bytes", "<u4"), ("received", "<u4"), ("last_jiffies", "<u4"),
+        ("max_seq", "<u2"), ("payload_type", "u1"), ("rtp_state", "u1"),
     ]
 )  # fmt: skip
 DETAIL = np.dtype(
@@ -48,16 +51,16 @@ DETAIL = np.dtype(
 )  # fmt: skip
 
 # Key, action, and counters of a new slot: bytes 4 to 63. The first part is in network order.
-SLOT_HEAD = struct.Struct("!HBB4s4s4s4sHHHHHH")
+SLOT_HEAD = struct.Struct("!2sBB4s4s4s4sHHHHHH")
 SLOT_HEAD_OFFSET = 4
 SLOT_NEXTHOP_OFFSET = 4
 SLOT_FLAGS_OFFSET = 6
 SLOT_ADDRESSES_OFFSET = 8  # 8 bytes: source and destination of the key, if they are IPv4
 SLOT_OUT_OFFSET = 16  # 8 bytes: those of the action
 SLOT_PORTS_OFFSET = 24  # 4 bytes: of the key
-SLOT_COUNTERS = struct.Struct("<16xI8x")  # all 0 but last_jiffies, which an entry starts with
+SLOT_COUNTERS = struct.Struct("<20xI4x")  # all 0 but last_jiffies, which an entry starts with
 SLOT_COUNTERS_OFFSET = 36
-SLOT_LAST_OFFSET = 52  # last_jiffies
+SLOT_LAST_OFFSET = 56  # last_jiffies
 # Of the detail: slot_flags outlives the entry; ttl_ms and the rest start with it.
 DETAIL_TTL_OFFSET = 4
 DETAIL_COUNTERS_OFFSET = 8
@@ -100,7 +103,7 @@ OVER_LIMIT = REASONS.index("over-limit")
 CONFERENCE = REASONS.index("conference")
 TOO_BIG = REASONS.index("too-big-for-output")
 UNROUTED = REASONS.index("no-next-hop")
-TOTALS = struct.Struct(f"<{REASON_ROOM}QQQQQQ")
+TOTALS = 32  # words of 64 bits of one CPU: reasons, relayed bytes, notices, suppressed notices and what is of no use here
 
 XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT = range(5)
 VERDICTS = ("aborted", "drop", "pass", "tx", "redirect")
@@ -154,6 +157,14 @@ def checksum_changes(saddr: bytes, daddr: bytes, sport: int, dport: int, out_sad
     """
     addresses = int.from_bytes(out_saddr, "big") + int.from_bytes(out_daddr, "big") - int.from_bytes(saddr, "big") - int.from_bytes(daddr, "big")
     return (addresses - 0x0100) % 65535, (addresses + out_sport + out_dport - sport - dport) % 65535
+
+
+def of_checksums(ip: Any, udp: Any) -> tuple[Any, Any]:
+    """checksum_changes(), numbers or arrays, as what is added to the checksums instead, which are complements of sums.
+
+    Each in the range in which its checksum lies when it is computed anew: 0 to 65534, and (0 means none there) 1 to 65535.
+    """
+    return -ip % 65535, 65535 - udp
 
 
 def chunk_count(capacity: int) -> int:

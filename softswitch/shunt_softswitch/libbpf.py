@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BPF_XDP = 37
+_ARRAY = 2
 _DEVMAP = 14
+_MMAPABLE = 1 << 10
 XDP_FLAGS_SKB_MODE = 2
 XDP_FLAGS_DRV_MODE = 4
 _LIVE_FRAMES = 1 << 1
@@ -48,6 +50,14 @@ class _LinkCreateOpts(ctypes.Structure):
     _fields_ = [
         ("sz", ctypes.c_size_t), ("flags", ctypes.c_uint32), ("iter_info", ctypes.c_void_p),
         ("iter_info_len", ctypes.c_uint32), ("target_btf_id", ctypes.c_uint32), ("cookie", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class _MapCreateOpts(ctypes.Structure):
+    _fields_ = [
+        ("sz", ctypes.c_size_t), ("btf_fd", ctypes.c_uint32), ("btf_key_type_id", ctypes.c_uint32), ("btf_value_type_id", ctypes.c_uint32),
+        ("btf_vmlinux_value_type_id", ctypes.c_uint32), ("inner_map_fd", ctypes.c_uint32), ("map_flags", ctypes.c_uint32),
+        ("map_extra", ctypes.c_uint64), ("numa_node", ctypes.c_uint32), ("map_ifindex", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -97,6 +107,7 @@ class _Library:
             ("bpf_map__name", (void,), text),
             ("bpf_map__fd", (void,), fd),
             ("bpf_map__reuse_fd", (void, fd), fd),
+            ("bpf_map__value_size", (void,), u32),
             ("bpf_map__set_max_entries", (void, u32), fd),
             ("bpf_map__initial_value", (void, ctypes.POINTER(ctypes.c_size_t)), void),
             ("bpf_map__set_initial_value", (void, void, ctypes.c_size_t), fd),
@@ -114,8 +125,8 @@ class _Library:
             ("bpf_map_update_elem", (fd, void, void, ctypes.c_uint64), fd),
             ("bpf_map_delete_elem", (fd, void), fd),
             ("bpf_map_create", (ctypes.c_int, text, u32, u32, u32, void), fd),
-            ("bpf_map_lookup_batch", (fd, void, void, void, void, ctypes.POINTER(u32), void), fd),
             ("libbpf_num_possible_cpus", (), ctypes.c_int),
+            ("bpf_map_lookup_batch", (fd, void, void, void, void, ctypes.POINTER(u32), void), fd),
         ):
             function = getattr(lib, name)
             function.argtypes = arguments
@@ -163,7 +174,7 @@ class LoadedObject:
 def load_object(
     path: Path, *, sizes: dict[str, int], reuse: dict[str, int], constants: dict[str, bytes], symbols: dict[str, int], without: Container[str] = ()
 ) -> LoadedObject:
-    """Load an object file. sizes: max_entries by map name; reuse: open maps to take instead of new ones.
+    """Load an object file. sizes: by map name, max_entries, or of a data section the bytes it shall have; reuse: open maps to take instead of new ones.
 
     constants: values for the program's read-only data by variable name; symbols: their offsets in it
     (constant_offsets() reads them). without: programs to leave out, whose verification would take its time. Raises BpfError with the verifier's words.
@@ -173,12 +184,21 @@ def load_object(
     handle = lib.bpf_object__open_file(os.fsencode(path), None)
     if not handle:
         raise library().fail(ctypes.get_errno(), f"cannot open {path}")
+    own_sizes: dict[int, int] = {}  # of the object's data sections
     try:
         current = lib.bpf_object__next_map(handle, None)
         while current:
             name = lib.bpf_map__name(current).decode()
+            if name.startswith(".data"):
+                own_sizes[current] = lib.bpf_map__value_size(current)
             if name in reuse:
                 _check(lib.bpf_map__reuse_fd(current, reuse[name]), f"cannot reuse map {name}")
+            elif name in sizes and name.startswith(".data"):
+                made = data_section(name, sizes[name])
+                try:
+                    _check(lib.bpf_map__reuse_fd(current, made), f"cannot size map {name}")
+                finally:
+                    os.close(made)
             elif name in sizes:
                 _check(lib.bpf_map__set_max_entries(current, sizes[name]), f"cannot size map {name}")
             elif name.endswith(".rodata") and constants:
@@ -211,6 +231,12 @@ def load_object(
             os.set_inheritable(fd, False)
         return LoadedObject(programs, maps)
     finally:
+        # libbpf unmaps its copy of a section by the size of the map that it was given, which would tear down its neighbours.
+        for current, size in own_sizes.items():
+            if lib.bpf_map__value_size(current) != size:
+                stand_in = data_section("stand_in", size)
+                lib.bpf_map__reuse_fd(current, stand_in)
+                os.close(stand_in)
         lib.bpf_object__close(handle)
 
 
@@ -371,6 +397,15 @@ def device_map(ports: Sequence[int], program: int) -> int:
             os.close(fd)
             raise library().fail(problem, f"cannot put interface {ifindex} into a device map")
     return fd
+
+
+def data_section(name: str, size: int) -> int:
+    """The map of a data section of `size` bytes, all 0; returns its file descriptor. libbpf makes none of another size than the object file's.
+
+    Raises BpfError.
+    """
+    opts = _MapCreateOpts(sz=ctypes.sizeof(_MapCreateOpts), map_flags=_MMAPABLE)
+    return _check(library().lib.bpf_map_create(_ARRAY, name.encode()[:15], 4, size, 1, ctypes.byref(opts)), f"cannot make map {name} of {size} bytes")
 
 
 def elements(fd: int) -> Iterator[tuple[bytes, bytes]]:

@@ -56,7 +56,7 @@ def slots_of(rows: np.ndarray, hops: np.ndarray) -> np.ndarray:
     marked = rows["set_dscp"] == 1
     slots["flags"] = np.where(marked, layout.ENTRY_DSCP, 0)
     slots["dscp"] = np.where(marked, rows["dscp"] << 2, 0)
-    slots["ip_change"], slots["udp_change"] = _checksum_changes(rows)
+    slots["ip_change"], slots["udp_change"] = layout.of_checksums(*_checksum_changes(rows))
     return slots
 
 

@@ -411,12 +411,14 @@ def test_jitter_of_a_steady_stream_is_small_and_of_a_shaken_one_is_its_own(plane
 def test_counters_carry_into_their_high_words(plane: DataPlane) -> None:
     plane.insert([FIRST])
     slot = plane._slot_of(FIRST.key)
-    plane._slots["packets"][slot] = 0xFFFFFFFF
-    plane._slots["bytes"][slot] = 0xFFFFFFF0
+    full = 1 << layout.COUNTER_BITS
+    plane._slots["others"][slot] = full - 1
+    plane._slots["bytes"][slot] = full - 16
     send(plane, FIRST.key, rtp(1))
     send(plane, FIRST.key, rtp(2))
     stats = plane.stats()[FIRST.key]
-    assert (stats.packets, stats.bytes) == ((1 << 32) + 1, 0xFFFFFFF0 + 400)
+    assert (stats.packets, stats.bytes) == (full + 1, full - 16 + 400)
+    assert (plane._details["packets_high"][slot], plane._details["bytes_high"][slot]) == (1, 1)
     plane.reset_stats([FIRST.key])
     stats = plane.stats()[FIRST.key]
     assert (stats.packets, stats.bytes, stats.ssrc) == (0, 0, None)
