@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,19 +188,18 @@ def documents(root: Path) -> dict[Path, str]:
     return {readme: TABLE.sub(lambda _: readme_table(), readme.read_text(encoding="utf-8"), count=1), root / "docs/reference.md": reference()}
 
 
-def main(arguments: list[str]) -> None:
-    """As the module's text says."""
-    if len(arguments) == 2 and arguments[0] == "--docs":
-        written = documents(Path(arguments[1]))
-    elif len(arguments) == 1:
-        folder = Path(arguments[0])
+@click.command(help=(__doc__ or "").split("\n")[0])
+@click.option("--docs", is_flag=True, help="docs/reference.md and the table in README.md below FOLDER, instead of shunt.1 and shunt.yaml.5 in it.")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def main(folder: Path, docs: bool) -> None:
+    if docs:
+        written = documents(folder)
+    else:
         folder.mkdir(parents=True, exist_ok=True)
         written = {folder / "shunt.1": man_command(), folder / "shunt.yaml.5": man_configuration()}
-    else:
-        sys.exit(__doc__)
     for path, text in written.items():
         path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
