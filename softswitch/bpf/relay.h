@@ -471,6 +471,7 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
  * of an odd divisor modulo 2^64 is no greater than 2^64 / divisor exactly when that divides it). */
 static __always_inline bool divides_65535(__u64 sum)
 {
+	OPAQUE(sum); /* multiplied whole, not term by term */
 	return sum * 0xfffefffefffeffffULL <= ~0ULL / 65535;
 }
 
@@ -519,7 +520,7 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 		goto any;
 
 	/* An address or a port that is not ours leads to no slot, or to one with another key. */
-	owner = owner4(addresses >> 32);
+	owner = owner4(ip->daddr);
 	at = (__u32)(chunks[(owner - 1) & (ADDRESSES - 1)].chunk[*(__u8 *)(data + 36)] * CHUNK_PORTS + *(__u8 *)(data + 37) - CHUNK_PORTS);
 	if (at >= slot_count)
 		goto any;
