@@ -170,12 +170,6 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
         md.tree = MIN(md.tree, md.more_trees);
     }
 
-    action send_to_tree() {
-        SEND_TO_TREE(md.mgid + md.tree);
-        hdr.bridged.replicated = 1;
-        md.switched = 1;
-    }
-
     apply {
         md.extension_bytes = md.extension_bytes + DATAGRAM_WITH_EXTENSION;
         if (hdr.ipv4.isValid()) {
@@ -192,10 +186,22 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
                 layer.apply();
                 limit_tree();
             }
-            send_to_tree();
-            if (md.to_agent == 1 || (md.flags[7:7] == 1 && md.picked != md.beyond)) {
-                MIRROR_TO_THE_AGENT;
-            }
+        }
+    }
+}
+
+/* Why: the packet is the conference's only when no relay entry has claimed it, and what is above need not wait for that. */
+control Replicate(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
+    action send_to_tree() {
+        SEND_TO_TREE(md.mgid + md.tree);
+        hdr.bridged.replicated = 1;
+        md.switched = 1;
+    }
+
+    apply {
+        send_to_tree();
+        if (md.to_agent == 1 || (md.flags[7:7] == 1 && md.picked != md.beyond)) {
+            MIRROR_TO_THE_AGENT;
         }
     }
 }

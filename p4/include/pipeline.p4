@@ -31,6 +31,9 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
     Relay() relay;
     Learn() learn;
     Conference() conference;
+#if CONFERENCE
+    Replicate() replicate;
+#endif
 #if WITH_FROM
     Mark() mark;
 #endif
@@ -76,11 +79,16 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
             if ((hdr.ipv4.isValid() && md.excess == IPV4_HEADER_BYTES) || (!hdr.ipv4.isValid() && md.excess == 0))
 #endif
             {
+#if CONFERENCE
+                if (md.rtp_version == 2 && md.rtp_payload_type[6:5] != 0b10) {
+                    conference.apply(hdr, md, INGRESS_SWITCH_PASSED);
+                }
+#endif
                 relay.apply(hdr, md);
                 if (md.relayed == 0) {
 #if CONFERENCE
-                    if (md.routable == 1 && md.rtp_version == 2 && md.rtp_payload_type[6:5] != 0b10) {
-                        conference.apply(hdr, md, INGRESS_SWITCH_PASSED);
+                    if (md.conference == 1 && md.routable == 1) {
+                        replicate.apply(hdr, md, INGRESS_SWITCH_PASSED);
                     }
                     if (md.media == 1 && md.routable == 1 && md.conference == 0) {
 #else
