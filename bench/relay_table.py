@@ -7,8 +7,8 @@ another entry, in an order without pattern, and the next RTP packet of its strea
 the relay. The empty program's own time is part of both, so it drops out. The smallest of several samples counts:
 the others had to share the processor. Next to it stands what reading one cache line of the table costs in the same
 loop, the least that any table would take: once with nothing waiting for it, so that the processor fetches the next
-run's line meanwhile, and once with the next run waiting for it, which is what a program longer than the
-processor's window of instructions pays.
+run's line meanwhile, and once with the next run waiting for it, which is what a program pays that has more
+results under way than the processor has registers for.
 """
 
 from __future__ import annotations
