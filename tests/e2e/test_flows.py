@@ -17,8 +17,6 @@ from tests.lab.topology import EDGE_IP, NAT_IP, NAT_IP6
 
 pytestmark = [pytest.mark.e2e, pytest.mark.netns]
 
-BEFORE_OFFLOAD_S = 0.5  # of a call in which one side is believed after the guard time
-
 # name: (caller scenario, callee scenario, options of place(), how it ends, media lines)
 FLOWS = {
     "caller-bye": ("uac_call", "uas_answer", {}, "BYE by caller", 1),
@@ -157,15 +155,12 @@ def test_no_packet_is_forwarded_50_ms_after_bye(lab: Lab) -> None:
 
 
 def test_spraying_the_port_range_gets_nothing_and_stops_nothing(lab: Lab) -> None:
-    """RTP Bleed and RTP Inject: another host sends RTP to every relay port through the whole call.
-
-    Until the entry is in, rtpproxy itself believes whoever comes first (docs/security.md): no more than that may go astray with it.
-    """
+    """RTP Bleed and RTP Inject: another host sends RTP to every relay port through the whole call."""
     stop = threading.Event()
     attacker = open_socket(lab.topology, "nat", socket.AF_INET, socket.SOCK_DGRAM)
     attacker.bind((NAT_IP, 4444))
     attacker.settimeout(0.2)
-    stolen: list[float] = []  # when
+    stolen: list[bytes] = []
 
     def spray() -> None:
         seq = 0
@@ -182,8 +177,7 @@ def test_spraying_the_port_range_gets_nothing_and_stops_nothing(lab: Lab) -> Non
     def listen() -> None:
         while not stop.is_set():
             try:
-                attacker.recv(2048)
-                stolen.append(time.monotonic())
+                stolen.append(attacker.recv(2048))
             except (TimeoutError, ConnectionError):
                 continue
 
@@ -198,10 +192,7 @@ def test_spraying_the_port_range_gets_nothing_and_stops_nothing(lab: Lab) -> Non
         for thread in threads:
             thread.join()
         attacker.close()
-    if lab.edge.relay is not None:
-        assert not stolen or stolen[-1] - stolen[0] <= BEFORE_OFFLOAD_S
-    else:
-        assert stolen == []
+    assert stolen == []
     _assert_media(outcome, 1)
     assert outcome.last_up
     await_clean(lab)
