@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -80,9 +81,16 @@ def find_compiler() -> str:
     return found
 
 
-def read_builds(path: Path = HERE / "builds.yaml") -> list[Build]:
-    rows = yaml.safe_load(path.read_text())["builds"]
-    return [Build(row["name"], row["chip"], {name: str(value) for name, value in row["options"].items()}, row.get("refused", {})) for row in rows]
+def read_builds(part: str = "builds", path: Path = HERE / "builds.yaml") -> list[Build]:
+    """The builds of builds.yaml, or its splits: a split is the build that it names with other table sizes."""
+    document = yaml.safe_load(path.read_text())
+    whole = {row["name"]: row for row in document["builds"]}
+
+    def build(row: dict[str, Any]) -> Build:
+        base = whole[row["of"]] if "of" in row else row
+        return Build(row["name"], base["chip"], {name: str(value) for name, value in {**base["options"], **row["options"]}.items()}, row.get("refused", {}))
+
+    return [build(row) for row in document[part]]
 
 
 def sources() -> list[Path]:
@@ -215,15 +223,17 @@ def table(rows: list[Resources]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="builds of builds.yaml; all when none is named")
+    parser.add_argument("--splits", action="store_true", help="compile the splits of builds.yaml instead of its builds")
     parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "p4", help="where to compile to")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compiler runs at a time")
     arguments = parser.parse_args()
+    part, report_name = ("splits", "splits") if arguments.splits else ("builds", "resources")
     try:
         compiler = find_compiler()
     except NoCompiler as reason:
         print(reason, file=sys.stderr)
         return 1
-    builds = [build for build in read_builds() if not arguments.names or build.name in arguments.names]
+    builds = [build for build in read_builds(part) if not arguments.names or build.name in arguments.names]
     unknown = set(arguments.names) - {build.name for build in builds}
     if unknown:
         print(f"no such build: {', '.join(sorted(unknown))}", file=sys.stderr)
@@ -242,8 +252,8 @@ def main() -> int:
         results = list(pool.map(one, builds))
     found = [made for made in results if made is not None]
     report = {"compiler": compiler_version(compiler), "sources": source_hash(), "builds": [asdict(row) for row in found]}
-    (arguments.out / "resources.json").write_text(json.dumps(report, indent=1) + "\n")
-    (arguments.out / "resources.md").write_text(table(found))
+    (arguments.out / f"{report_name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    (arguments.out / f"{report_name}.md").write_text(table(found))
     print(table(found))
     return 1 if len(found) < len(builds) else 0
 

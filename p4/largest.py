@@ -80,7 +80,7 @@ def search(compiler: str, build: p4_compile.Build, out: Path, stride: int) -> tu
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="builds of builds.yaml; all when none is named")
+    parser.add_argument("names", nargs="*", help="builds and splits of builds.yaml; all builds when none is named")
     parser.add_argument("--out", type=Path, default=p4_compile.HERE.parent / "build" / "p4", help="where to compile to")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compiler runs at a time")
     parser.add_argument("--stride", type=int, default=2, help="steps that the first stride takes")
@@ -90,7 +90,9 @@ def main() -> int:
     except p4_compile.NoCompiler as reason:
         print(reason, file=sys.stderr)
         return 1
-    builds = [build for build in p4_compile.read_builds() if not arguments.names or build.name in arguments.names]
+    builds = p4_compile.read_builds()
+    if arguments.names:
+        builds = [build for build in builds + p4_compile.read_builds("splits") if build.name in arguments.names]
 
     def one(build: p4_compile.Build) -> bool:
         found = search(compiler, build, arguments.out, arguments.stride)

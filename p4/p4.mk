@@ -1,9 +1,13 @@
 # The P4 program: compiling it for Tofino, and running its packet vectors.
-.PHONY: p4 p4-largest p4-generated p4-test
+.PHONY: p4 p4-splits p4-largest p4-generated p4-test
 
 ## make p4     compile the P4 program for Tofino 1 and 2, every build that has changed, and report the resources (needs bf-p4c)
 p4: $(VENV)/.ready
 	@$(BIN)/python p4/compile.py
+
+## make p4-splits   compile other splits between IPv4 and IPv6 entries, those that have changed, and report the resources (needs bf-p4c)
+p4-splits: $(VENV)/.ready
+	@$(BIN)/python p4/compile.py --splits
 
 ## make p4-largest   compile every build with larger and larger tables, and say which sizes fit (needs bf-p4c, and hours)
 p4-largest: $(VENV)/.ready

@@ -13,6 +13,8 @@ import pytest
 
 from tests.p4.program import P4, compile_p4, largest_p4
 
+EVERY = compile_p4.read_builds() + compile_p4.read_builds("splits")
+
 
 def test_without_a_compiler_it_says_what_to_install(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": str(tmp_path), "SDE_INSTALL": str(tmp_path)}
@@ -82,8 +84,20 @@ def test_a_step_is_a_hundredth() -> None:
     assert largest_p4.grown(build, 2) == {"RELAY_SIZE": "160000", "RELAY6_SIZE": "46000", "COUNTED": "1"}
 
 
+def test_a_split_is_its_build_with_other_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "builds.yaml"
+    path.write_text("""
+builds:
+  - {name: a, chip: tofino2, options: {ACTIONS: plain, RELAY_SIZE: 3000, RELAY6_SIZE: 1000}, refused: {RELAY_SIZE: 3500}}
+splits:
+  - {name: a-ipv6, of: a, options: {RELAY_SIZE: 500, RELAY6_SIZE: 2000}}
+""")
+    split, = compile_p4.read_builds("splits", path)
+    assert split == compile_p4.Build("a-ipv6", "tofino2", {"ACTIONS": "plain", "RELAY_SIZE": "500", "RELAY6_SIZE": "2000"})
+
+
 def test_what_was_refused_is_larger_than_what_fits() -> None:
-    for build in compile_p4.read_builds():
+    for build in EVERY:
         sizes = {size: int(value) for size, value in build.options.items() if size in ("RELAY_SIZE", "RELAY6_SIZE")}
         larger = sizes | dict(build.refused)
         assert set(larger) == set(sizes) and all(larger[size] >= sizes[size] for size in sizes), build.name
@@ -92,7 +106,7 @@ def test_what_was_refused_is_larger_than_what_fits() -> None:
 
 def test_builds_name_options_that_the_program_has() -> None:
     known = set(re.findall(r"#ifndef (\w+)", (P4 / "include" / "config.p4").read_text()))
-    builds = compile_p4.read_builds()
+    builds = EVERY
     assert len({build.name for build in builds}) == len(builds)
     for build in builds:
         assert set(build.options) <= known
@@ -114,7 +128,7 @@ def test_published_sizes_are_those_of_the_builds() -> None:
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (P4.parent / "docs" / "p4.md").read_text().splitlines() if "| Tofino " in line]
     published = {row[0]: ([number(cell) for cell in row[5:7]], None if row[7] == "not tried" else [number(size) for size in row[7].split(" + ")]) for row in rows}
     builds = {}
-    for build in compile_p4.read_builds():
+    for build in EVERY:
         sizes, refused = ([int(options[size]) for size in ("RELAY_SIZE", "RELAY6_SIZE")] for options in (build.options, {**build.options, **build.refused}))
         builds[build.name] = sizes, refused if build.refused else None
     assert published == builds
