@@ -105,7 +105,7 @@ class Agent:
         idle_ms = min(config.data_plane.idle_ms, int(shortest * 500)) if config.data_plane else 0
         policy = Policy(one_way_after=learning.one_way_after_s, idle_ms=max(idle_ms, 1000), enabled=self.table is not None)
         self.offloader = Offloader(self.book, self.table, policy)
-        self.offloader.scanners = self.scanners
+        self.offloader.watch_scanners(self.scanners)
         if self.role is not None and self.table is not None:
             self._watch_binding(self.role, self.table)
         self.conferences = self._make_conferences()

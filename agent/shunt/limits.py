@@ -25,6 +25,7 @@ LIMITS: dict[str, str] = {
     "fenced_writes": "Table writes that were not sent because another agent may be in charge.",
     "takeovers": "Times that this agent took over control.",
     "refused_draining": "New calls that were refused because the agent is draining.",
+    "refused_sources": "Times that a source was found to scan ports and is not heard for a while at ports without an entry.",
     "api_busy": "REST requests that were refused because too many were under way.",
     "single_receive_queue": "Interfaces of the data plane with one receive queue: one processor core takes all of their packets.",
     "generic_xdp": "Interfaces of the data plane that run XDP in the kernel's generic path.",

@@ -25,6 +25,7 @@ from shunt.learning.latch import Verdict
 from shunt.learning.scanners import Scanners
 from shunt.net import Endpoint, FiveTuple
 from shunt.orphans import Orphans
+from shunt.refusal import Refusal
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, StreamStats
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 
@@ -99,7 +100,10 @@ class Offloader:
         self._doomed: set[FiveTuple] = set()
         self._touched: set[FiveTuple] | None = None  # keys written while reconciling reads the table
         self._spray = SprayGuard()
-        self.scanners: Scanners | None = None
+        self._scanners: Scanners | None = None
+        self._refusal = Refusal(book.parties, table, self.spawn, clock) if table is not None else None
+        if self._refusal is not None:
+            book.parties.came = self._refusal.came
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconciling = asyncio.Lock()
         self.reconciled = False
@@ -111,6 +115,13 @@ class Offloader:
             table.on_active = self.woke_up
             table.on_up = lambda: self.spawn(self.reconcile())
         self.collisions = CollisionWatch(self)
+
+    def watch_scanners(self, scanners: Scanners) -> None:
+        """Tell these of packets to ports that no call has, and have the data plane refuse whom they find."""
+        self._scanners = scanners
+        scanners.is_shared = self.book.parties.__contains__
+        if self._refusal is not None:
+            scanners.found = self._refusal.found
 
     def restore(self, call: Call) -> None:
         """A call from the journal: its entries are claimed, and reconcile will make sure of them."""
@@ -399,8 +410,8 @@ class Offloader:
         """A learn notice from the data plane. Called for every one: no awaiting, no writes here."""
         slot = self.book.slot(notice.key.dst)
         if slot is None or slot.line.released is not None:
-            if self.scanners is not None:
-                self.scanners.note(notice.key)
+            if self._scanners is not None:
+                self._scanners.note(notice.key)
             return
         now = self.clock()
         line, leg, src = slot.line, slot.line.legs[slot.side], notice.key.src
@@ -438,8 +449,10 @@ class Offloader:
             leg.payload_types[notice.payload_type] = leg.payload_types.get(notice.payload_type, 0) + 1
         if slot.component is Component.RTP and leg.first_heard is None:
             leg.first_heard = now
-        if verdict in (Verdict.ACCEPTED, Verdict.OVERRIDE) and slot.component is Component.RTP:
-            leg.latched_at = now
+        if verdict in (Verdict.ACCEPTED, Verdict.OVERRIDE):
+            self.book.parties.add(leg, (src.addr,))
+            if slot.component is Component.RTP:
+                leg.latched_at = now
         if latch.learned != before or verdict is Verdict.CONTESTED or any(
             s.sender is slot.side and s.component is slot.component and s.installed is None for s in line.streams
         ):
@@ -474,6 +487,7 @@ class Offloader:
         log.info("%s media %s: the %s's %s moved from %s to %s", line.call.call_id, line.media, leg.side.value, component.value, leg.latch(component).learned, src, extra={"call_id": line.call.call_id})
         self._note(line, "moved", leg.side, component_moved=component.value, before=leg.latch(component).learned, source=src)
         leg.latch(component).take(src, notice.ssrc if component is Component.RTP else 0, notice.seq)
+        self.book.parties.add(leg, (src.addr,))
         leg.last_heard[component] = self.clock()
         if component is Component.RTP:
             leg.rtcp.trusted.add(src.addr)
@@ -493,6 +507,8 @@ class Offloader:
                 if not self.table.connected:
                     return
                 declared = await self.table.declare_media(self.media)
+            if self._refusal is not None:
+                await self._refusal.start_over()
             touched = self._touched = set()  # written while this goes on: what was read of them may be old
             try:
                 await self._compare(touched)
@@ -587,6 +603,7 @@ class Offloader:
         latch = leg.latch(slot.component)
         if latch.learned is None and not latch.contested:
             latch.take(key.src, 0, 0)
+            self.book.parties.add(leg, (key.src.addr,))
             leg.last_heard[slot.component] = now
             if slot.component is Component.RTP:
                 leg.latched_at = leg.first_heard = now

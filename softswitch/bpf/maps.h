@@ -18,6 +18,7 @@
 #define CHUNK_PORTS 256   /* slots are handed out in chunks of this many neighbouring ports */
 #define NEXTHOPS 65536
 #define GATES 65536
+#define REFUSED_SOURCES 16384
 #define CPUS 1024
 
 /* Flags of an entry; up to PLAIN, no IPv6 is in it. */
@@ -285,6 +286,23 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } gates SEC(".maps");
+
+/* A source that is not heard at ports without an entry; port 0: whatever comes from the address. */
+struct source {
+	__be32 addr[4];
+	__be16 port;
+	__u16 unused;
+	__u32 version;
+};
+
+/* Until when, in nanoseconds of CLOCK_MONOTONIC. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, REFUSED_SOURCES);
+	__type(key, struct source);
+	__type(value, __u64);
+} refused SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

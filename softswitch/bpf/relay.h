@@ -27,8 +27,9 @@ struct change {
 	struct nexthop hop;
 };
 
-/* What becomes of a packet to a relay port that has an entry for another source; the loader decides. The relay has not
- * heard the party for as long as the entry carried it, and would believe the newcomer: so, unless told otherwise, it gets nothing. */
+/* What becomes of a packet to a relay port that has an entry for another source, or of one from a source that is refused; the
+ * loader decides. The relay has not heard the party for as long as the entry carried it, or never yet, and would believe the
+ * newcomer: so, unless told otherwise, it gets nothing. */
 const volatile __u8 drop_strays = 0;
 
 /* How a packet leaves. Where conferences are carried, by a device map whose program tells copies from other packets
@@ -334,6 +335,30 @@ __noinline int rewrite(struct xdp_md *ctx, const struct change *change, int mode
 	return RELAYED;
 }
 
+static __always_inline bool is_dropped(__u32 reason)
+{
+	return drop_strays && (reason == STRAY || reason == REFUSED);
+}
+
+/* Whether this source, or its whole address, is not heard for now. */
+__noinline bool is_refused(const struct flow_key *key)
+{
+	struct source source = {};
+	__u64 *until, now;
+
+	if (!key)
+		return false;
+	now = bpf_ktime_get_ns();
+	__builtin_memcpy(source.addr, key->saddr, sizeof(source.addr));
+	source.version = key->version;
+	until = bpf_map_lookup_elem(&refused, &source);
+	if (until && *until > now)
+		return true;
+	source.port = key->sport;
+	until = bpf_map_lookup_elem(&refused, &source);
+	return until && *until > now;
+}
+
 /* No entry for this packet: count, perhaps tell user space, pass up (or drop what a stranger sent). */
 __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u32 reason)
 {
@@ -342,9 +367,9 @@ __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u3
 	if (key && rtp && totals && reason < REASONS) {
 		totals->reason[reason]++;
 		if (reason != NOT_MEDIA)
-			learn(totals, key, rtp, reason == STRAY);
+			learn(totals, key, rtp, reason != MISS);
 	}
-	return reason == STRAY && drop_strays ? XDP_DROP : XDP_PASS;
+	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
 }
 
 static __always_inline bool wide_matches(const struct wide *wide, const struct ipv6hdr *ip6)
@@ -421,10 +446,10 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 			if (mode != TRACE)
 				slot_detail->stray++;
 		} else {
-			reason = is_media(owner, key.dport) ? MISS : NOT_MEDIA;
+			reason = !is_media(owner, key.dport) ? NOT_MEDIA : is_refused(&key) ? REFUSED : MISS;
 		}
 		if (mode == TRACE)
-			return reason == STRAY && drop_strays ? XDP_DROP | reason << 8 : pass(mode, reason, 0);
+			return is_dropped(reason) ? XDP_DROP | reason << 8 : pass(mode, reason, 0);
 		return unmatched(&key, &rtp, reason);
 	}
 	if (packet_limit && mode != TRACE && over_limit(entry == slot ? index : loose_limit(&key), bpf_jiffies64()))

@@ -24,6 +24,7 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 from shunt_softswitch import layout, libbpf, netlink, rows
 from shunt_softswitch.nexthop import NextHops, NextHopsExhausted
+from shunt_softswitch.refusals import Refusals
 from shunt_softswitch.replication import Replication
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 OBJECT = Path(__file__).with_name("obj") / "relay.o"
 _KERNEL_MAPS = (
     "layout", ".data.settings", ".data.addresses4", ".data.addresses6", ".data.chunks", ".data.nexthops", "media", "media_ranges",
-    ".data.slots", "details", "wides", "overflow", ".data.totals", "gates", "notices",
+    ".data.slots", "details", "wides", "overflow", ".data.totals", "gates", "notices", "refused",
 )  # fmt: skip
 _FORMER_MAPS = ("slots", "totals")  # of layouts before 4
 _NO_SLOT = -1
@@ -126,6 +127,7 @@ class DataPlane:
         self._limited = False
         self._room = ctypes.create_string_buffer(layout.OVERFLOW_SIZE)
         self.replication: Replication | None = None
+        self.refusals = Refusals(maps["refused"])
 
     # Opening and closing
 
@@ -967,14 +969,15 @@ class DataPlane:
         """Counters of the whole data plane, over all CPUs, since the maps were made."""
         sums = self._sums()
         reasons = sums[: layout.REASON_ROOM]
-        relayed, missed, stray, limited, conference = (reasons[n] for n in (0, layout.MISS, layout.STRAY, layout.OVER_LIMIT, layout.CONFERENCE))
-        return {
+        relayed, missed, stray, limited, conference, refused = (reasons[n] for n in (0, layout.MISS, layout.STRAY, layout.OVER_LIMIT, layout.CONFERENCE, layout.REFUSED))
+        totals = {
             "rx_packets": sum(reasons),
             "relayed_packets": relayed,
             "relayed_bytes": sums[layout.REASON_ROOM],
             "missed_packets": missed,
             "stray_packets": stray,
-            "passed_packets": sum(reasons) - relayed - missed - stray - limited - conference,
+            "passed_packets": sum(reasons) - relayed - missed - stray - limited - conference - refused,
+            "refused_packets": refused,
             "limited_packets": limited,
             "conference_packets": conference,
             "too_big_packets": reasons[layout.TOO_BIG],
@@ -984,6 +987,7 @@ class DataPlane:
             "entries": self._entries,
             "capacity": self.capacity,
         }
+        return totals if self.replication is None else totals | self.replication.agent_counts()
 
     def reasons(self) -> dict[str, int]:
         """How many packets ended for which reason; `relayed` is among them."""

@@ -11,7 +11,7 @@ import numpy as np
 
 MAGIC = 0x53484E54
 # Changes with every change of maps.h that an adopting process could trip over.
-LAYOUT_VERSION = 4
+LAYOUT_VERSION = 5
 
 ADDRESS_ROWS = 4096
 ADDRESS_PROBES = 8
@@ -95,12 +95,14 @@ REASONS = (
     "entry-changing",
     "over-limit",
     "conference",
+    "refused-source",
 )
 REASON_ROOM = 24
 MISS = REASONS.index("no-entry")
 STRAY = REASONS.index("stray-source")
 OVER_LIMIT = REASONS.index("over-limit")
 CONFERENCE = REASONS.index("conference")
+REFUSED = REASONS.index("refused-source")
 TOO_BIG = REASONS.index("too-big-for-output")
 UNROUTED = REASONS.index("no-next-hop")
 TOTALS = 32  # words of 64 bits of one CPU: reasons, relayed bytes, notices, suppressed notices and what is of no use here

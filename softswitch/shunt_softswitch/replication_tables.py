@@ -2,212 +2,37 @@
 
 from __future__ import annotations
 
-import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.schema import Action, Names, Table
 from shunt.net import Endpoint, FiveTuple
 from shunt_softswitch.entries import COUNTER_BYTES, COUNTER_PKTS, BfrtError, Code, KeyValue, Values
 from shunt_softswitch.pre import Members
 from shunt_softswitch.replication import Action as Replicate
 from shunt_softswitch.replication import Counted, Layer, Replication, Rewrite, StreamKey
-
-log = logging.getLogger(__name__)
-
-_INSERT, _MODIFY, _DELETE, _UPSERT = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE, pb.Update.INSERT_OR_MODIFY
+from shunt_softswitch.served import Row, Served
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One entry as it is read: the key's values in the order of the schema, the action, all data by field number."""
-
-    key: list[int | bytes]
-    action: Action | None
-    data: Values
-
-
-class ReplicationTables:
-    """Serves the tables of a Replication; without one it serves none."""
-
-    def __init__(self, tables: Names[Table], replication: Replication | None) -> None:
-        self._undo: list[Callable[[], None]] | None = None
-        self._tables: dict[int, _Served] = {}
-        if replication is None:
-            return
-        self._replication = replication
-        served: list[_Served] = [_Streams(tables[name], replication) for name in ("pipe.Ingress.conference", "pipe.Ingress.conference6")]
-        served += [_Layers(tables["pipe.Ingress.layer"], replication), _Copies(tables["pipe.Egress.copy"], replication), _Trees(tables["$pre.mgid"], replication)]
-        served += [_Nodes(tables["$pre.node"], replication), _Prunes(tables["$pre.prune"], replication)]
-        self._tables = {one.table.id: one for one in served}
-
-    def __contains__(self, table_id: int) -> bool:
-        return table_id in self._tables
-
-    def write(self, kind: int, table: Table, key: dict[int, KeyValue], action: Action | None, values: Values, *, reset: bool) -> bool:
-        """One keyed update, which succeeds whole or changes nothing; whether INSERT_OR_MODIFY found the entry there. Raises BfrtError.
-
-        reset: the entry's counters start again.
-        """
-        served = self._tables[table.id]
-        number = served.key(key)
-        there = served.has(number)
-        if kind == _UPSERT:
-            kind, existed = (_MODIFY, True) if there else (_INSERT, False)
-            reset = existed
-        else:
-            existed = False
-        inverse = served.restore(number) if self._undo is not None else None
-        if kind == _DELETE:
-            served.delete(number)
-        else:
-            data = served.data(action, values, there)
-            if kind == _INSERT:
-                served.insert(number, data)
-            else:
-                served.modify(number, data)
-                if reset or any(counter in values for counter in (COUNTER_PKTS, COUNTER_BYTES)):
-                    served.reset(number)
-        if self._undo is not None and inverse is not None:
-            self._undo.append(inverse)
-        return existed
-
-    def clear(self, table: Table) -> None:
-        """Delete every entry of one table. Raises BfrtError."""
-        served = self._tables[table.id]
-        for number in list(served.keys()):
-            if self._undo is not None:
-                self._undo.append(served.restore(number))
-            served.delete(number)
-
-    def clear_all(self) -> None:
-        """Empty all of the tables."""
-        if self._tables:
-            self._replication.clear()
-
-    def rows(self, table: Table) -> Iterator[Row]:
-        """All entries."""
-        served = self._tables[table.id]
-        for number in list(served.keys()):
-            if served.has(number):
-                yield served.row(number)
-
-    def row(self, table: Table, key: dict[int, KeyValue]) -> Row:
-        """One entry. Raises BfrtError."""
-        served = self._tables[table.id]
-        number = served.key(key)
-        if not served.has(number):
-            raise BfrtError(Code.NOT_FOUND, f"Entry not found in table:{table.name}")
-        return served.row(number)
-
-    def counts(self) -> dict[str, int]:
-        """What became of packets for the agent, by the names of `softswitch.totals`."""
-        return self._replication.agent_counts() if self._tables else {}
-
-    def usage(self, table: Table) -> int:
-        """How many entries there are."""
-        return sum(1 for _ in self._tables[table.id].keys())
-
-    def begin(self) -> None:
-        """From here on changes are noted, so that roll_back() can take them back."""
-        self._undo = []
-
-    def commit(self) -> None:
-        """Forget what was noted."""
-        self._undo = None
-
-    def roll_back(self) -> None:
-        """Take back what changed since begin()."""
-        undo, self._undo = self._undo or [], None
-        for step in reversed(undo):
-            try:
-                step()
-            except BfrtError:
-                log.exception("a change to the replication tables cannot be taken back")
+def replication_tables(tables: Names[Table], replication: Replication | None) -> list[Served]:
+    """The tables of a Replication; without one there are none."""
+    if replication is None:
+        return []
+    served: list[Served] = [_Streams(tables[name], replication) for name in ("pipe.Ingress.conference", "pipe.Ingress.conference6")]
+    served += [_Layers(tables["pipe.Ingress.layer"], replication), _Copies(tables["pipe.Egress.copy"], replication), _Trees(tables["$pre.mgid"], replication)]
+    served += [_Nodes(tables["$pre.node"], replication), _Prunes(tables["$pre.prune"], replication)]
+    return served
 
 
-def set_key(message: pb.TableKey, table: Table, values: list[int | bytes]) -> None:
-    """Fill in a key of exact fields."""
-    for field, value in zip(table.key, values):
-        out = message.fields.add()
-        out.field_id = field.id
-        out.exact.value = value if isinstance(value, bytes) else value.to_bytes(field.size or 0, "big")
-
-
-class _Served(ABC):
-    """One table: between its messages and the data plane."""
+class _Replicating(Served):
+    """A table of a Replication."""
 
     def __init__(self, table: Table, replication: Replication) -> None:
-        self.table = table
+        super().__init__(table)
         self.replication = replication
-        self.fields = {field.name: field for field in table.data}
-
-    def key(self, key: dict[int, KeyValue]) -> Any:
-        """What names an entry; a number for the engine's tables."""
-        value = key[1]
-        assert isinstance(value, bytes)
-        return int.from_bytes(value, "big")
-
-    @abstractmethod
-    def keys(self) -> Iterator[Any]: ...
-
-    @abstractmethod
-    def has(self, key: Any) -> bool: ...
-
-    @abstractmethod
-    def data(self, action: Action | None, values: Values, there: bool) -> Any: ...
-
-    @abstractmethod
-    def insert(self, key: Any, data: Any) -> None: ...
-
-    @abstractmethod
-    def modify(self, key: Any, data: Any) -> None: ...
-
-    @abstractmethod
-    def delete(self, key: Any) -> None: ...
-
-    @abstractmethod
-    def state(self, key: Any) -> Any:
-        """The entry's data as insert() takes it; None when it is absent."""
-
-    def restore(self, key: Any) -> Callable[[], None]:
-        """What brings this entry, absent or not, back to how it is now."""
-        before = self.state(key)
-
-        def back() -> None:
-            there = self.state(key) is not None
-            if before is None:
-                if there:
-                    self.delete(key)
-            else:
-                (self.modify if there else self.insert)(key, before)
-
-        return back
-
-    @abstractmethod
-    def row(self, key: Any) -> Row: ...
-
-    def reset(self, key: Any) -> None:
-        """Counters to 0, where there are any."""
-
-    def _list(self, values: Values, name: str) -> list[Any]:
-        """An array; absent is empty. Raises BfrtError for numbers that are too wide."""
-        field = self.fields[name]
-        value = values.get(field.id, [])
-        assert isinstance(value, list)
-        if field.width is not None and any(not 0 <= item < 1 << field.width for item in value):
-            raise BfrtError(Code.INVALID, f"{name} is {field.width} bits wide; table:{self.table.name}")
-        return value
-
-    def _named(self, **values: Any) -> Values:
-        """Data by field number, of values by the field's name without its mark."""
-        return {self.fields["$" + name].id: value for name, value in values.items()}
 
 
-class _Matched(_Served):
+class _Matched(_Replicating):
     """A table of the program: actions with parameters, counters."""
 
     def _action(self, action: Action | None, values: Values) -> dict[str, bytes]:
@@ -307,21 +132,17 @@ class _Layers(_Matched):
         self.replication.put_layer(*key, data)
 
     def modify(self, key: tuple[int, int], data: Layer) -> None:
-        self._there(key)
+        self.there(key)
         self.replication.put_layer(*key, data)
 
     def delete(self, key: tuple[int, int]) -> None:
-        self._there(key)
+        self.there(key)
         self.replication.delete_layer(*key)
 
     def reset(self, key: tuple[int, int]) -> None:
         layer = self.replication.layer(*key)
         assert layer is not None
         self.replication.put_layer(*key, layer, reset=True)
-
-    def _there(self, key: tuple[int, int]) -> None:
-        if not self.has(key):
-            raise BfrtError(Code.NOT_FOUND, f"Entry not found in table:{self.table.name}")
 
     def state(self, key: tuple[int, int]) -> Layer | None:
         return self.replication.layer(*key)
@@ -379,7 +200,7 @@ class _Copies(_Matched):
         return Row(list(key), action, self._row_data(action, values, self.replication.count_copy(*key)))
 
 
-class _Trees(_Served):
+class _Trees(_Replicating):
     """`$pre.mgid`."""
 
     def keys(self) -> Iterator[int]:
@@ -423,7 +244,7 @@ class _Trees(_Served):
         return Row([key], None, data)
 
 
-class _Nodes(_Served):
+class _Nodes(_Replicating):
     """`$pre.node`."""
 
     def keys(self) -> Iterator[int]:
@@ -471,7 +292,7 @@ class _Nodes(_Served):
         return Row([key], None, self._named(MULTICAST_RID=node.rid.to_bytes(2, "big"), MULTICAST_LAG_ID=[], DEV_PORT=ports))
 
 
-class _Prunes(_Served):
+class _Prunes(_Replicating):
     """`$pre.prune`: to the driver every L2 XID has an entry, which may be empty."""
 
     def keys(self) -> Iterator[int]:

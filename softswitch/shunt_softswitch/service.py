@@ -42,8 +42,11 @@ from shunt_softswitch.entries import (
     decode_key,
     set_data,
 )
-from shunt_softswitch.replication_tables import ReplicationTables, Row, set_key
+from shunt_softswitch.refusals import Refusals, refusal_tables
+from shunt_softswitch.replication import Replication
+from shunt_softswitch.replication_tables import replication_tables
 from shunt_softswitch.schema import PROGRAM, ServedSchema
+from shunt_softswitch.served import Row, ServedTables, set_key
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +75,10 @@ class DataPlane(Protocol):
     def reset_stats(self, keys: Sequence[FiveTuple]) -> None: ...
     def idle(self, keys: list[FiveTuple] | None) -> dict[FiveTuple, int]: ...
     def expired(self) -> list[FiveTuple]: ...
+    @property
+    def refusals(self) -> Refusals: ...
+    @property
+    def replication(self) -> Replication | None: ...
     def clear(self) -> None: ...
     def media(self) -> Iterable[MediaRange]: ...
     def add_media(self, media: MediaRange) -> Any: ...
@@ -157,7 +164,7 @@ class BfRuntimeService:
         self._trace = {tables[name].id: self._relay[tables[relay].id] for name, relay in (("softswitch.trace", "relay"), ("softswitch.trace6", "relay6"))}
         self._totals = tables["softswitch.totals"]
         self._interface = tables["softswitch.interface"]
-        self._replication = ReplicationTables(tables, getattr(dataplane, "replication", None))
+        self._further = ServedTables([*refusal_tables(tables, dataplane.refusals), *replication_tables(tables, dataplane.replication)])
         self._own = {*self._quality, *self._trace, self._totals.id, self._interface.id}
         self._by_size = {codec.addr_size: codec for codec in self._relay.values()}
         self._media_keys: dict[MediaKey, None] = {MediaKey((m.addr, m.first_port, m.last_port, 0)): None for m in dataplane.media()}
@@ -307,7 +314,9 @@ class BfRuntimeService:
         for media in {key.range: None for key in self._media_keys}:
             self.dataplane.remove_media(media)
         self._media_keys.clear()
-        self._replication.clear_all()
+        self.dataplane.refusals.clear()
+        if self.dataplane.replication is not None:
+            self.dataplane.replication.clear()
         self._forget_entries()
         for idle in self._idle.values():
             idle.enable = False
@@ -626,13 +635,13 @@ class BfRuntimeService:
                 keys = list(self.dataplane.keys())
                 before.update(zip(keys, self.dataplane.get(keys)))
             media = list(self._media_keys)
-            self._replication.begin()
+            self._further.begin()
             self._apply(client_id, updates, batch, options, stop=not options.ignore_not_found)
             failed = next((n for n, error in enumerate(batch.errors) if error is not None and not (options.ignore_not_found and n in batch.gone)), None)
             if failed is None:
-                self._replication.commit()
+                self._further.commit()
                 return
-            self._replication.roll_back()
+            self._further.roll_back()
             self._restore(before, media)
         batch.served = failed + 1
         batch.existed = [n for n in batch.existed if n < failed]
@@ -736,8 +745,8 @@ class BfRuntimeService:
             self._clear(table)
             return False
         assert key is not None
-        if table.id in self._replication:
-            return self._replication.write(kind, table, key, action, values, reset=entry.table_flags.reset_stats)
+        if table.id in self._further:
+            return self._further.write(kind, table, key, action, values, reset=entry.table_flags.reset_stats)
         if media is None:
             raise BfrtError(Code.UNSUPPORTED, f"{_FAILED[kind]} table:{table.name}")
         return self._write_media(media, kind, media.key(entry.key), action)
@@ -753,8 +762,8 @@ class BfRuntimeService:
 
     def _clear(self, table: Table) -> None:
         """Delete every entry of one table."""
-        if table.id in self._replication:
-            self._replication.clear(table)
+        if table.id in self._further:
+            self._further.clear(table)
             return
         if table.id in self._own:
             raise BfrtError(Code.UNSUPPORTED, f"Table Entry delete all failed table:{table.name}")
@@ -1162,8 +1171,8 @@ class _Reader:
                 if wanted not in service._media_keys:
                     raise BfrtError(Code.NOT_FOUND, f"Entry not found in table:{table.name}")
                 self._media(media, wanted, request, keyed=True)
-            elif table.id in service._replication:
-                self._row(table, service._replication.row(table, key), request, keyed=True)
+            elif table.id in service._further:
+                self._row(table, service._further.row(table, key), request, keyed=True)
             else:
                 raise BfrtError(Code.NOT_FOUND, f"Entry not found in table:{table.name}")
             return
@@ -1177,7 +1186,7 @@ class _Reader:
             answer.table_entry.data.action_id = default.id
             self._put(answer)
         elif table.id == service._totals.id:
-            totals = service.dataplane.totals() | service._replication.counts()
+            totals = service.dataplane.totals()
             answer = pb.Entity()
             answer.table_entry.is_default_entry = True
             self._begin(answer.table_entry, table, request, keyed=False)
@@ -1209,8 +1218,8 @@ class _Reader:
         elif table.id == service._interface.id:
             for row in service.dataplane.interfaces():
                 self._interface(table, request, row, keyed=False)
-        elif table.id in service._replication:
-            for number, found in enumerate(service._replication.rows(table)):
+        elif table.id in service._further:
+            for number, found in enumerate(service._further.rows(table)):
                 self._row(table, found, request, keyed=False)
                 if number % _CHUNK == _CHUNK - 1:
                     await asyncio.sleep(0)
@@ -1257,8 +1266,8 @@ class _Reader:
             count = sum(len(key[0]) == service._media[table.id].addr_size for key in service._media_keys)
         elif table.id == service._interface.id:
             count = len(list(service.dataplane.interfaces()))
-        elif table.id in service._replication:
-            count = service._replication.usage(table)
+        elif table.id in service._further:
+            count = service._further.usage(table)
         elif table.id in service._own:
             raise BfrtError(Code.UNSUPPORTED, "Unable to get usage")
         else:

@@ -26,6 +26,7 @@ class MemoryTable:
         self.held: dict[FiveTuple, RelayEntry] = {}
         self.counts: dict[FiveTuple, StreamStats] = {}
         self.log: list[tuple[str, FiveTuple]] = []
+        self.refused: dict[Endpoint, int] = {}
         self.fail: Outcome | None = None
         self.delay = 0.0
         self.order = asyncio.Lock()  # operations on one key keep their order
@@ -76,6 +77,18 @@ class MemoryTable:
         return {k: v for k, v in self.counts.items() if keys is None or k in keys}
 
     async def declare_media(self, ranges: list[MediaRange]) -> Result:
+        return Result(Outcome.INSTALLED)
+
+    async def refuse(self, source: Endpoint, ttl_ms: int) -> Result:
+        self.refused[source] = ttl_ms
+        return Result(Outcome.INSTALLED)
+
+    async def hear(self, source: Endpoint) -> Result:
+        self.refused.pop(source, None)
+        return Result(Outcome.INSTALLED)
+
+    async def hear_all(self) -> Result:
+        self.refused.clear()
         return Result(Outcome.INSTALLED)
 
 

@@ -12,6 +12,32 @@ from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 from shunt_softswitch import rows
 
 
+class FakeRefusals:
+    """Refused sources in memory, with their whole time-out left."""
+
+    def __init__(self, room: int = 100) -> None:
+        self.held: dict[Endpoint, int] = {}
+        self._room = room
+
+    def put(self, source: Endpoint, milliseconds: int) -> bool:
+        if source not in self.held and len(self.held) >= self._room:
+            return False
+        self.held[source] = milliseconds
+        return True
+
+    def remaining(self, source: Endpoint) -> int | None:
+        return self.held.get(source)
+
+    def remove(self, source: Endpoint) -> None:
+        self.held.pop(source, None)
+
+    def sources(self) -> Iterator[Endpoint]:
+        return iter(list(self.held))
+
+    def clear(self) -> None:
+        self.held.clear()
+
+
 class FakeDataPlane:
     """Entries and statistics in memory; tests set `ages` and `counted` to what packets would have done."""
 
@@ -22,6 +48,8 @@ class FakeDataPlane:
         self.ages: dict[FiveTuple, int] = {}
         self.ranges: dict[MediaRange, None] = {}
         self.failing: Exception | None = None
+        self.refusals = FakeRefusals()
+        self.replication = None
 
     def _check(self) -> None:
         if self.failing is not None:

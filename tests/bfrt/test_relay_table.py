@@ -400,7 +400,7 @@ async def test_a_target_with_counters_and_one_action(served: Served) -> None:
         assert (await table.trace(entry(1).key))["verdict"] == "unknown"
         assert [sentence.partition(":")[0] for sentence in table.lacks] == [
             "no relay table for IPv6", "relay has no action with a source address", "relay has no action that sets DSCP",
-            "relay has no action towards the other IP version", "no softswitch.quality for relay", "no softswitch.trace",
+            "relay has no action towards the other IP version", "no softswitch.quality for relay", "no softswitch.refused", "no softswitch.trace",
         ]
         assert (await table.declare_media([MediaRange(bytes(16), 1, 2)])).outcome is Outcome.REJECTED
 

@@ -29,7 +29,13 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def _opened(lab: Lab) -> Iterator[DataPlane]:
+def strays() -> str:
+    """What becomes of strangers' packets; a module that wants them dropped says so."""
+    return "pass"
+
+
+@pytest.fixture(scope="module")
+def _opened(lab: Lab, strays: str) -> Iterator[DataPlane]:
     with lab_module.inside(lab.ns("relay")):
         for interface, address, mac in (
             ("ra", lab_module.HOST_A4, lab_module.MAC_A),
@@ -38,7 +44,7 @@ def _opened(lab: Lab) -> Iterator[DataPlane]:
             ("rb", lab_module.HOST_B6, lab_module.MAC_B),
         ):
             lab_module.sh("ip", "neigh", "replace", address, "lladdr", mac, "dev", interface, "nud", "permanent")
-        opened = DataPlane.open(interfaces=["ra", "rb"], capacity=4096, pin_dir=str(lab.pins))
+        opened = DataPlane.open(interfaces=["ra", "rb"], capacity=4096, pin_dir=str(lab.pins), strays=strays)
         try:
             yield opened
         finally:

@@ -451,9 +451,20 @@ def test_totals_add_up(plane: DataPlane) -> None:
     after = plane.totals()
     grown = {name: after[name] - before[name] for name in after}
     assert grown == {
-        "rx_packets": 4, "relayed_packets": 1, "relayed_bytes": 40, "missed_packets": 1, "stray_packets": 1, "passed_packets": 1, "limited_packets": 0, "conference_packets": 0, "too_big_packets": 0, "unrouted_packets": 0,
+        "rx_packets": 4, "relayed_packets": 1, "relayed_bytes": 40, "missed_packets": 1, "stray_packets": 1, "passed_packets": 1, "refused_packets": 0, "limited_packets": 0, "conference_packets": 0, "too_big_packets": 0, "unrouted_packets": 0,
         "learn_notices": 2, "learn_suppressed": 0, "entries": 1, "capacity": 0,
     }  # fmt: skip
+
+
+def test_where_strays_pass_so_do_refused_sources(plane: DataPlane) -> None:
+    missed = FiveTuple(ep("10.1.0.9:9"), ep(f"{RELAY_A4}:30005"))
+    plane.add_media(MediaRange(missed.dst.addr, 30000, 30010))
+    plane.refusals.put(missed.src, 60_000)
+    try:
+        assert send(plane, missed)[0] == layout.XDP_PASS
+        assert plane.trace(missed)["reason"] == "refused-source"
+    finally:
+        plane.refusals.clear()
 
 
 # Notices

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from shunt.calls import reasons
 from shunt.calls.model import SIDES, Call, Component, Leg, MediaLine, Side, new_line
+from shunt.calls.parties import Parties
 from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint
 from shunt.rtpproxy.codec import Command, keepalive_modifiers
@@ -64,6 +65,7 @@ class CallBook:
         self._branches: defaultdict[str, set[str]] = defaultdict(set)
         self._sightings: OrderedDict[str, dict[str, set[bytes]]] = OrderedDict()
         self.tombstones: OrderedDict[str, Call] = OrderedDict()
+        self.parties = Parties()
 
     # -- finding ----------------------------------------------------------------------------------
 
@@ -172,6 +174,7 @@ class CallBook:
             leg.asymmetric = self._is_asymmetric(command, relay)
             for latch in (leg.rtp, leg.rtcp):
                 latch.trusted = {address.addr} | self._sighted(line, side)
+            self.parties.add(leg, leg.rtp.trusted)
         if command.flags.resize:
             line.blocks.add(reasons.RESIZE)
         else:
@@ -243,6 +246,8 @@ class CallBook:
         self._enter(call)
         for line in call.lines:
             for side, leg in line.legs.items():
+                for latch in (leg.rtp, leg.rtcp):
+                    self.parties.add(leg, latch.trusted if latch.learned is None else {*latch.trusted, latch.learned.addr})
                 if leg.relay is not None:
                     self._slots[leg.relay] = Slot(line, side, Component.RTP)
                     self._slots[leg.relay.next_port()] = Slot(line, side, Component.RTCP)
@@ -280,6 +285,7 @@ class CallBook:
         line.released = reason
         for side in SIDES:
             self._unindex(line, side)
+            self.parties.leave(line.legs[side])
         call = line.call
         if all(other.released for other in call.lines):
             self._leave(call)
@@ -319,6 +325,7 @@ class CallBook:
             side = Side.CALLER if line.tag == tag else Side.CALLEE
             line.legs[side].rtp.trusted.add(address)
             line.legs[side].rtcp.trusted.add(address)
+            self.parties.add(line.legs[side], (address,))
 
     def _sighted(self, line: MediaLine, side: Side) -> set[bytes]:
         tag = line.tag if side is Side.CALLER else line.other_tag

@@ -57,7 +57,7 @@ class Leg:
 
     signalled is the address and port that the party's U or L command named; relay is where the party
     sends to (the port in the reply to the OTHER party's command). payload_types counts the learn notices of
-    each RTP payload type from the party's own source.
+    each RTP payload type from the party's own source. addresses: where it may be, as Parties counts it.
     """
 
     side: Side
@@ -73,6 +73,7 @@ class Leg:
     last_heard: dict[Component, float] = field(default_factory=dict)
     strays: int = 0
     payload_types: dict[int, int] = field(default_factory=dict)
+    addresses: tuple[bytes, ...] = ()
 
     def latch(self, component: Component) -> Latch:
         return self.rtp if component is Component.RTP else self.rtcp

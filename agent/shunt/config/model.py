@@ -221,7 +221,7 @@ class Softswitch(Section):
     mode: Literal["auto", "native", "generic"] = Field(default="auto", description="XDP in the driver, in the kernel's generic path, or native with generic as fallback.")
     tls: Tls | None = Field(default=None, description="Serve BF Runtime over TLS only; with ca_file only to clients with a certificate.")
     strays: Literal["drop", "pass"] = Field(
-        default="drop", description="Packets to a relay port whose entry is for another source: drop them (the agent still hears of them), or pass them to the relay."
+        default="drop", description="Packets to a relay port whose entry is for another source, or from a source that scans ports: drop them (the agent still hears of them), or pass them to the relay."
     )
     packet_limit: int = Field(
         default=0, ge=0, le=1_000_000, description="Most packets per second of one entry, that is of one stream from one source; further ones are dropped and counted. 0: no limit, and no cost; with one, packets take the longer way through the program."

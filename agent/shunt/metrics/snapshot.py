@@ -16,6 +16,7 @@ _COUNTERS = {
     "relayed_bytes": "Bytes relayed by the data plane",
     "missed_packets": "Packets to a media port that met no entry",
     "stray_packets": "Packets to an offloaded media port from another source",
+    "refused_packets": "Packets dropped at a media port without an entry because their source scans ports",
     "limited_packets": "Packets dropped because their stream had more than softswitch.packet_limit",
     "conference_packets": "Packets of conferences, each copied to its receivers",
     "passed_packets": "Packets handed on to the kernel untouched",

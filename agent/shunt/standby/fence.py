@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from shunt import limits
-from shunt.net import FiveTuple
+from shunt.net import Endpoint, FiveTuple
 from shunt.standby.lease import Lease
 from shunt.tables.entry import MediaRange, Outcome, RelayEntry, Result, StreamStats
 
@@ -79,6 +79,15 @@ class FencedTable:
 
     async def delete_many(self, keys: Sequence[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
         return [(_FENCED, None)] * len(keys) if self._closed(len(keys)) else await self._table.delete_many(keys)
+
+    async def refuse(self, source: Endpoint, ttl_ms: int) -> Result:
+        return _FENCED if self._closed(1) else await self._table.refuse(source, ttl_ms)
+
+    async def hear(self, source: Endpoint) -> Result:
+        return _FENCED if self._closed(1) else await self._table.hear(source)
+
+    async def hear_all(self) -> Result:
+        return _FENCED if self._closed(1) else await self._table.hear_all()
 
     async def declare_media(self, ranges: list[MediaRange]) -> Result:
         return _FENCED if self._closed(len(ranges)) else await self._table.declare_media(ranges)

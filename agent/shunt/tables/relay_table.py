@@ -44,7 +44,7 @@ _SAMPLE_DELAY = 0.05
 _EXTENSION, _EXTENSIONS = 1.0, 10  # seconds, and how often, that a late caller waits on while others are answered
 _BUSY = 4
 _TURN = 1024  # entries of a large answer taken apart before others have their turn
-_INSERT, _MODIFY, _DELETE = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE
+_INSERT, _MODIFY, _DELETE, _UPSERT = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE, pb.Update.INSERT_OR_MODIFY
 
 
 class DataPlaneUnavailable(Exception):
@@ -898,8 +898,52 @@ class RelayTable:
             updates.append(entity)
         if not updates:
             return _INSTALLED
-        for error in await self._client.write_entities(_INSERT, updates):
-            if error is not None and error.code != bfrt.ALREADY_EXISTS:
+        return await self._write_small(_INSERT, updates)
+
+    async def refuse(self, source: Endpoint, ttl_ms: int) -> Result:
+        """Have dropped, for so long, what a source (with port 0: its whole address) sends to media ports where it meets no entry."""
+        return await self._write_refused(_UPSERT, source, ttl_ms)
+
+    async def hear(self, source: Endpoint) -> Result:
+        """End refuse(); that nothing was refused is no failure."""
+        return await self._write_refused(_DELETE, source, None)
+
+    async def hear_all(self) -> Result:
+        """End refuse() for every source."""
+        try:
+            tables = self._ready().refused.values()
+        except DataPlaneUnavailable as error:
+            return Result(Outcome.UNAVAILABLE, str(error))
+        return await self._write_small(_DELETE, [pb.Entity(table_entry=pb.TableEntry(table_id=table.id)) for table in tables])
+
+    async def _write_refused(self, kind: int, source: Endpoint, ttl_ms: int | None) -> Result:
+        try:
+            table = self._ready().refused.get(len(source.addr))
+        except DataPlaneUnavailable as error:
+            return Result(Outcome.UNAVAILABLE, str(error))
+        if table is None:
+            return Result(Outcome.REJECTED, "this data plane cannot refuse sources")
+        entity = pb.Entity()
+        entry = entity.table_entry
+        entry.table_id = table.id
+        for name, value in (("src_addr", source.addr), ("src_port", source.port.to_bytes(2, "big"))):
+            field = entry.key.fields.add()
+            field.field_id, field.exact.value = table.key[name].id, value
+        if ttl_ms is not None:
+            data = entry.data.fields.add()
+            data.field_id, data.stream = table.data["ttl_ms"].id, ttl_ms.to_bytes(4, "big")
+        return await self._write_small(kind, [entity])
+
+    async def _write_small(self, kind: int, entities: list[pb.Entity]) -> Result:
+        """Write a few rows of a table that is none of the relay's. What is there already, or is gone already, is no failure."""
+        try:
+            errors = await self._client.write_entities(kind, entities)
+        except BfrtUnavailable as error:
+            return Result(Outcome.UNAVAILABLE, str(error))
+        except (BfrtRefused, SchemaError) as error:
+            return Result(Outcome.REJECTED, str(error))
+        for error in errors:
+            if error is not None and error.code not in (bfrt.ALREADY_EXISTS, bfrt.NOT_FOUND):
                 outcome = {bfrt.NO_SPACE: Outcome.TABLE_FULL, bfrt.UNAVAILABLE: Outcome.UNAVAILABLE}.get(error.code, Outcome.REJECTED)
                 return Result(outcome, error.message)
         return _INSTALLED

@@ -326,6 +326,7 @@ class Plan:
         self.trace = {keyed.addr_size or 0: keyed for keyed in trace}
         self.totals = tables.find("softswitch.totals")
         self.interface = tables.find("softswitch.interface")
+        self.refused = {table.key["src_addr"].size or 0: table for table in (tables.find("softswitch.refused"), tables.find("softswitch.refused6")) if table is not None}
         self.media = {table.key["dst_addr"].size or 0: table for table in (tables.find("media"), tables.find("media6")) if table is not None}
         self.learns: dict[int, dict[str, int]] = {}
         for name in ("learn", "learn6"):
@@ -353,6 +354,8 @@ class Plan:
                 found.append(f"no softswitch.quality for {name}: no jitter or idle times, {counts}")
             if size not in self.media:
                 found.append(f"no media table for IPv{4 if size == 4 else 6}: no source can be learned")
+        if not self.refused:
+            found.append("no softswitch.refused: before the offload a relay hears whoever scans its ports")
         if not self.trace:
             found.append("no softswitch.trace: packets cannot be traced through the data plane")
         return found

@@ -1,0 +1,101 @@
+"""The tables of refused sources over BF Runtime, and the agent's writes to them."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.net import Endpoint
+from shunt.tables.entry import Outcome
+from shunt.tables.relay_table import RelayTable
+from shunt_softswitch.entries import Code
+from tests.bfrt.conftest import Served, details
+from tests.bfrt.test_relay_table import connected, table  # noqa: F401  (a fixture)
+
+ADDRESS, PORT = Endpoint.of("10.66.6.6", 0), Endpoint.of("10.66.6.6", 9_999)
+SIX = Endpoint.of("2001:db8::66", 0)
+
+
+async def test_sources_are_refused_again_and_heard_again(served: Served, table: RelayTable) -> None:  # noqa: F811
+    held = served.dataplane.refusals.held
+    for source in (ADDRESS, PORT, SIX):
+        assert (await table.refuse(source, 30_000)).ok
+    assert (await table.refuse(ADDRESS, 40_000)).ok, "again: a longer time"
+    assert held == {ADDRESS: 40_000, PORT: 30_000, SIX: 30_000}
+    assert (await table.hear(PORT)).ok and (await table.hear(PORT)).ok
+    assert set(held) == {ADDRESS, SIX}
+    assert (await table.hear_all()).ok
+    assert held == {}
+
+
+async def test_a_full_table_says_so(served: Served, table: RelayTable) -> None:  # noqa: F811
+    served.dataplane.refusals.held.update({Endpoint.of("10.0.0.1", port): 1 for port in range(100)})
+    assert (await table.refuse(ADDRESS, 30_000)).outcome is Outcome.TABLE_FULL
+
+
+async def test_without_a_data_plane_nothing_is_refused(unused_tcp_port: int) -> None:
+    alone = RelayTable(f"127.0.0.1:{unused_tcp_port}", client_id=1)
+    assert (await alone.refuse(ADDRESS, 1)).outcome is (await alone.hear_all()).outcome is Outcome.UNAVAILABLE
+
+
+def row(served: Served, name: str, source: Endpoint, ttl_ms: int | None = None) -> pb.Entity:
+    made = served.service.served.schema.tables[name]
+    entity = pb.Entity()
+    entity.table_entry.table_id = made.id
+    for number, value in ((1, source.addr), (2, source.port.to_bytes(2, "big"))):
+        field = entity.table_entry.key.fields.add()
+        field.field_id, field.exact.value = number, value
+    if ttl_ms is not None:
+        data = entity.table_entry.data.fields.add()
+        data.field_id, data.stream = 1, ttl_ms.to_bytes(4, "big")
+    return entity
+
+
+@pytest.mark.parametrize(
+    ("kind", "ttl_ms", "there", "code"),
+    [
+        (pb.Update.INSERT, 5, True, Code.EXISTS),
+        (pb.Update.MODIFY, 5, False, Code.NOT_FOUND),
+        (pb.Update.DELETE, None, False, Code.NOT_FOUND),
+        (pb.Update.INSERT, 0, False, Code.INVALID),
+        (pb.Update.INSERT, None, False, Code.INVALID),
+    ],
+)
+async def test_what_cannot_be_written_is_refused(served: Served, kind: int, ttl_ms: int | None, there: bool, code: Code) -> None:
+    client = await served.raw().connect()
+    if there:
+        served.dataplane.refusals.put(ADDRESS, 7)
+    before = dict(served.dataplane.refusals.held)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.write(pb.Update(type=kind, entity=row(served, "softswitch.refused", ADDRESS, ttl_ms)))
+    assert [found for found, _ in details(caught.value)] == [code]
+    assert served.dataplane.refusals.held == before
+
+
+async def test_sources_are_read_one_by_one_and_all(served: Served) -> None:
+    client = await served.raw().connect()
+    for source in (ADDRESS, PORT, SIX):
+        served.dataplane.refusals.put(source, 1_234)
+    one = (await client.read(row(served, "softswitch.refused6", SIX))).entities
+    assert [entity.table_entry.data.fields[0].stream for entity in one] == [(1_234).to_bytes(4, "big")]
+    everything = pb.Entity()
+    everything.table_entry.table_id = served.service.served.schema.tables["softswitch.refused"].id
+    found = (await client.read(everything)).entities
+    assert {tuple(field.exact.value for field in entity.table_entry.key.fields) for entity in found} == {
+        (ADDRESS.addr, b"\0\0"), (PORT.addr, PORT.port.to_bytes(2, "big")),
+    }  # fmt: skip
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.read(row(served, "softswitch.refused", Endpoint.of("10.0.0.1", 1)))
+    assert [code for code, _ in details(caught.value)] == [Code.NOT_FOUND]
+
+
+async def test_a_batch_that_fails_is_taken_back(served: Served) -> None:
+    client = await served.raw().connect()
+    served.dataplane.refusals.put(PORT, 7)
+    good = pb.Update(type=pb.Update.INSERT, entity=row(served, "softswitch.refused", ADDRESS, 5))
+    longer = pb.Update(type=pb.Update.MODIFY, entity=row(served, "softswitch.refused", PORT, 5_000))
+    bad = pb.Update(type=pb.Update.MODIFY, entity=row(served, "softswitch.refused6", SIX, 5))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await client.write(good, longer, bad, atomicity=pb.WriteRequest.ROLLBACK_ON_ERROR)
+    assert served.dataplane.refusals.held == {PORT: 7}

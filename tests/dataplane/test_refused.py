@@ -1,0 +1,107 @@
+"""Refused sources in the kernel: what they send to media ports without an entry is dropped, and nothing else is."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import MediaRange
+from shunt_softswitch import layout
+from shunt_softswitch.dataplane import DataPlane
+from shunt_softswitch.refusals import Refusals
+from tests.dataplane.lab import RELAY_A4, RELAY_A6, Lab, ep
+from tests.dataplane.test_table import FIRST, send
+
+pytestmark = pytest.mark.netns
+
+DROP, PASS = layout.XDP_DROP, layout.XDP_PASS
+SCANNER = ep("10.1.0.9:4444")
+MISSED = ep(f"{RELAY_A4}:30005")
+
+
+@pytest.fixture(scope="module")
+def strays() -> str:
+    return "drop"
+
+
+@pytest.fixture(autouse=True)
+def _media(plane: DataPlane):
+    plane.add_media(MediaRange(MISSED.addr, 30000, 30010))
+    yield
+    plane.refusals.clear()
+
+
+def verdict(plane: DataPlane, src: Endpoint, dst: Endpoint = MISSED) -> int:
+    return send(plane, FiveTuple(src, dst))[0]
+
+
+@pytest.mark.parametrize(("refused", "other_port"), [(SCANNER, PASS), (Endpoint(SCANNER.addr, 0), DROP)], ids=["port", "address"])
+def test_only_what_is_refused_is_dropped(plane: DataPlane, refused: Endpoint, other_port: int) -> None:
+    assert verdict(plane, SCANNER) == PASS
+    assert plane.refusals.put(refused, 60_000)
+    before = plane.totals()
+    assert verdict(plane, SCANNER) == DROP
+    assert verdict(plane, Endpoint(SCANNER.addr, 5)) == other_port
+    assert verdict(plane, ep("10.1.0.8:4444")) == PASS
+    assert verdict(plane, SCANNER, ep(f"{RELAY_A4}:30011")) == PASS, "no media port"
+    grown = {name: value - before[name] for name, value in plane.totals().items()}
+    assert grown["refused_packets"] == (2 if other_port == DROP else 1)
+    assert grown["refused_packets"] + grown["missed_packets"] == 3 and grown["passed_packets"] == 1
+    assert plane.trace(FiveTuple(SCANNER, MISSED))["verdict"] == "drop"
+    assert plane.trace(FiveTuple(SCANNER, MISSED))["reason"] == "refused-source"
+    plane.refusals.remove(refused)
+    assert verdict(plane, SCANNER) == PASS
+
+
+def test_an_entry_goes_before_a_refusal(plane: DataPlane) -> None:
+    plane.refusals.put(Endpoint(FIRST.key.src.addr, 0), 60_000)
+    plane.insert([FIRST])
+    assert send(plane, FIRST.key) == (layout.XDP_REDIRECT, (FIRST.src, FIRST.dst))
+
+
+def test_the_agent_still_hears_of_it(plane: DataPlane) -> None:
+    source = Endpoint(SCANNER.addr, 5_151)  # whose share of notices no other test has used
+    plane.refusals.put(source, 60_000)
+    assert verdict(plane, source) == DROP
+    assert [notice.key for notice in plane.poll_learn()] == [FiveTuple(source, MISSED)]
+
+
+def test_ipv6_and_ipv4_are_two(plane: DataPlane) -> None:
+    six = ep(f"[{RELAY_A6}]:30005")
+    plane.add_media(MediaRange(six.addr, 30000, 30010))
+    source = ep("[2001:db8::66]:77")
+    plane.refusals.put(Endpoint(source.addr, 0), 60_000)
+    assert verdict(plane, source, six) == DROP
+    assert verdict(plane, ep("[2001:db8::67]:77"), six) == PASS
+    assert verdict(plane, Endpoint(source.addr[:4], 77)) == PASS
+    assert list(plane.refusals.sources()) == [Endpoint(source.addr, 0)]
+
+
+def test_a_refusal_ends_by_itself(plane: DataPlane) -> None:
+    plane.refusals.put(SCANNER, 60)
+    assert verdict(plane, SCANNER) == DROP and 0 <= plane.refusals.remaining(SCANNER) <= 60
+    time.sleep(0.08)
+    assert verdict(plane, SCANNER) == PASS
+    assert plane.refusals.remaining(SCANNER) is None and list(plane.refusals.sources()) == []
+
+
+def test_old_refusals_make_room_for_new_ones(plane: DataPlane) -> None:
+    fd = plane.maps()["refused"]
+    now = time.monotonic_ns()
+    clock = Refusals(fd, clock=lambda: now)
+    room = 0
+    while clock.put(Endpoint(SCANNER.addr, room), 1_000):
+        room += 1
+        assert room < 1 << 16
+    assert room >= 1_000 and clock.remaining(Endpoint(SCANNER.addr, room)) is None
+    now += 2_000_000_000
+    assert clock.put(Endpoint(SCANNER.addr, room), 1_000)
+    assert list(clock.sources()) == [Endpoint(SCANNER.addr, room)]
+
+
+def test_another_process_finds_them(lab: Lab, plane: DataPlane) -> None:
+    """The map is pinned with the others: what is refused stays so while the softswitch is restarted."""
+    plane.refusals.put(SCANNER, 60_000)
+    assert (lab.pins / "refused").exists()
