@@ -40,6 +40,7 @@ OUTPUT = ROOT / "build" / "bench" / "kills"
 PARTS = ("agent", "softswitch", "relay", "sip-server", "redis")
 RESTART_AFTER = 0.2
 AT_ONCE = 20  # calls being set up or hung up together
+SET_UP_RATE = 50  # of the lasting calls, per second
 EVERY_S = (4.0, 10.0)
 SECOND_VICTIM = 0.2  # how often another process dies within a second
 TALK_S = (3.0, 20.0)
@@ -161,6 +162,10 @@ class Run:
                 raise LabError(f"call not set up: {load.failed[-1]}")
             for call in established[first : first + AT_ONCE]:
                 load.talk(call)
+            await asyncio.sleep(AT_ONCE / SET_UP_RATE)
+        known = (await asyncio.to_thread(edge.status))["calls"]
+        if known != self.count:
+            raise LabError(f"the agent knows {known} of {self.count} calls before anything was killed: the machine is too busy, the SIP server took the agent for dead")
         stop = asyncio.Event()
         placing = asyncio.create_task(self._place(load, stop))
         await asyncio.sleep(3.0)
