@@ -1,7 +1,7 @@
 """All benches of a profile, one after the other, and one report over them: build/bench/PROFILE.html and PROFILE.md.
 
 Run as root: python -m bench.all [--profile short|full|smoke] [--fresh]. short (under ten minutes on two cores): relays,
-data plane and control plane; full: these at length, then the relay table, BF Runtime and the restarts, whose own targets are
+data plane, control plane and conferences; full: these at length, then the relay table, BF Runtime and the restarts, whose own targets are
 printed beside what they found. Exits 1 when a target was missed or a bench failed.
 """
 
@@ -21,13 +21,14 @@ for _folder in (".", "agent", "softswitch"):
         sys.path.insert(0, str(ROOT / _folder))
 
 from bench.relay_peers import PROFILES, reader  # noqa: E402
+from bench.report import conference as conference_report  # noqa: E402
 from bench.report import control as control_report  # noqa: E402
 from bench.report import packet as packet_report  # noqa: E402
 from bench.report import relay as relay_report  # noqa: E402
 from bench.report.page import Page  # noqa: E402
 from bench.runs import OUTPUT, raw_steps  # noqa: E402
 
-PROFILED = ("bench.relay_peers", "bench.packet", "bench.control")
+PROFILED = ("bench.relay_peers", "bench.packet", "bench.control", "bench.conference")
 # Name, arguments, where it keeps its results.
 OTHERS = (
     ("relay table", (str(ROOT / "bench" / "relay_table.py"),), "relay-table"),
@@ -91,6 +92,11 @@ def main() -> int:
         page.part("The control plane")
         control_report.fill(page, *control, raw_steps(OUTPUT / "control" / arguments.profile))
         entry.append(control_report.text(*control))
+    conference = _load(OUTPUT / "conference" / arguments.profile)
+    if conference:
+        page.part("Conferences")
+        conference_report.fill(page, *conference)
+        entry.append(conference_report.text(*conference))
     for title, _, folder in OTHERS:
         if title in printed:
             status, text = statuses[title], printed[title]

@@ -39,8 +39,8 @@ bench-replication: setup build/bench/obj/replication.o
 	@$(BIN)/python -m bench.replication
 
 .PHONY: bench-conference
-## make bench-conference   delay of a copy by the number of receivers, one and two streams: the softswitch and a server in user space (PROFILE=short|full)
-bench-conference: setup
+## make bench-conference   conferences side by side: delay by hosts and under load, planes, sequence numbers, meetings by tree design (PROFILE=short|full)
+bench-conference: setup bench-packages
 	@$(BIN)/python -m bench.conference --profile $(PROFILE)
 
 # The load generator's programs, which only benches and their tests need.
@@ -53,7 +53,7 @@ build/bench/obj/%.o: bench/%.bpf.c $(wildcard softswitch/bpf/*.h)
 	@clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -Isoftswitch/bpf -I/usr/include/$(shell uname -m)-linux-gnu -c $< -o $@
 
 # Beside what `make setup` installs. A peer that is missing is left out, and the report says so.
-BENCH_PACKAGES := rtpengine-daemon nftables iperf3
+BENCH_PACKAGES := rtpengine-daemon nftables iperf3 janus
 
 .PHONY: bench-packages
 bench-packages:

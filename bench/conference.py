@@ -1,26 +1,19 @@
-"""Delay of a conference by its number of receivers, with one and with two streams: the softswitch, and a server in user space.
+"""Conferences, after Tsirikas and Xylomenos and after Scallop, side by side with servers in user space.
 
-Run as root: python -m bench.conference [--profile short|full|smoke]. Writes build/bench/conference/PROFILE/results.json and raw/.
+Run as root: python -m bench.conference [--profile short|full|smoke] [--fresh]. Writes build/bench/conference/PROFILE/.
 
-One sender, and so many receivers behind one interface; the same packets through both in turns, joined by the same requests.
-A packet carries the time just before it is sent, and the kernel stamps each copy as it arrives at a receiver: what waits
-in a receiver's socket is in no figure. The sender and the receivers share the machine's cores with what is measured.
+Delay by the number of hosts, with one and two streams, and by the number of receivers; delay under load; packets and bytes by plane;
+requests for nothing after rewriting sequence numbers; meetings that fit, by tree design. The same people with the same packets are
+carried by the softswitch, by a server in user space (sfu.c) and by Janus where it is installed, in turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import select
-import shutil
-import socket
-import struct
-import subprocess
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,205 +22,156 @@ for _folder in (".", "agent", "softswitch"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
+from bench import meetings, planes, sequence  # noqa: E402
+from bench.report import conference as report  # noqa: E402
+from bench.rooms import KINDS, SYSTEMS, Person, Stream, System, UserSpace, build_all, delays, measure, running, side_by_side  # noqa: E402
 from bench.runs import Run, spread  # noqa: E402
-from bench.sfu import BINARY  # noqa: E402
-from tests.conference_control.lab import Bridge  # noqa: E402
-from tests.lab.processes import API_PORT, Process, open_socket  # noqa: E402
-from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP, LabError, Topology  # noqa: E402
 
-SOURCE = ROOT / "bench" / "sfu.c"
-PROFILES = {"smoke": ((1, 3), 0.5, 1), "short": ((1, 5, 10, 25, 50), 2.0, 2), "full": ((1, 2, 3, 5, 10, 15, 20, 25, 30, 40, 50), 5.0, 5)}
-STREAMS = {"one stream": ("audio",), "two streams": ("audio", "video")}
-RATES = {"audio": (50, 160), "video": (100, 1100)}  # packets/s, bytes of payload
-SYSTEMS = ("softswitch", "user space")
-_TIMESTAMPNS = 35
-_FIRST_PORT = 40_000
-_COPIES = 10_000  # everybody who is heard is a sender too: 51 to each other, two streams each, are 5,100
-_JOINING_S = 90.0
-_BUFFER = 8 << 20
-_RCVBUFFORCE = 33
+BASE, ENHANCEMENT = KINDS[:2]
+# Every host sends one packet each 40 ms, of as many bytes; with two streams each has every other packet.
+_HOST_RATE, _HOST_BYTES = 25.0, 44
+RECEIVERS_STREAMS = {BASE: Stream(50, 160), ENHANCEMENT: Stream(100, 1100)}
+# A participant of Scallop's table 1, on the average.
+LOAD_STREAMS = {BASE: Stream(49.5, 128), ENHANCEMENT: Stream(234.8, 1154)}
+LOADS = {"two people": 2, "ten people": 10}
 _BUSY = 0.1
+_RESTLESS = 0.25
+_POINTS = 200  # of a distribution, beside its last hundredth
+_PEOPLE = 3  # of the meeting that is counted by planes
 
 
-def build() -> None:
-    """Compile the server's media part, unless it is newer than its source. Raises LabError with the compiler's words."""
-    if not BINARY.exists() or BINARY.stat().st_mtime < SOURCE.stat().st_mtime:
-        BINARY.parent.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run([shutil.which("clang") or "cc", "-O2", "-Wall", "-Wextra", "-o", str(BINARY), str(SOURCE)], capture_output=True, text=True)
-        if done.returncode:
-            raise LabError(f"{SOURCE.name}: {done.stderr}")
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Numbers of hosts that send one stream and two, of receivers of one sender; ms of each step; repetitions; and of the other parts seconds, packets and 1/share of the meetings."""
+
+    one: tuple[int, ...]
+    two: tuple[int, ...]
+    receivers: tuple[int, ...]
+    loads: tuple[str, ...]
+    ms: int
+    repetitions: int
+    planes_s: float
+    packets: int
+    share: int
 
 
-class UserSpace(Bridge):
-    """The server in user space where otherwise agent and softswitch are."""
+PROFILES = {
+    "smoke": Profile((2,), (4,), (), ("two people",), 300, 1, 4.0, 300, 4096),
+    "short": Profile((2, 6, 12), (10,), (), tuple(LOADS), 700, 2, 8.0, 1500, 512),
+    "full": Profile((2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), (2, 4, 6, 8, 10), (1, 5, 10, 25, 50), tuple(LOADS), 4000, 5, 120.0, 20_000, 1),
+}
 
-    def __init__(self, topology: Topology, work: Path) -> None:
-        super().__init__(topology, work)
-        argv = [sys.executable, "-m", "bench.sfu", "--address", EDGE_IP, "--api", f"127.0.0.1:{API_PORT}"]
-        self.server = Process(topology, "edge", "sfu", argv, work / "sfu.log", {"PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}"})
 
-    def start(self) -> None:
-        self.server.start().await_listening("tcp", API_PORT, 30)
+def hosts(count: int, streams: int) -> list[Person]:
+    """All send; with two streams all take the base, and every other one the enhancement too."""
+    if streams == 1:
+        return [Person(f"host{n}", ("caller", "callee")[n % 2], {BASE: Stream(_HOST_RATE, _HOST_BYTES)}) for n in range(count)]
+    sends = dict.fromkeys((BASE, ENHANCEMENT), Stream(_HOST_RATE / 2, _HOST_BYTES))
+    return [Person(f"host{n}", ("caller", "callee")[n // 2 % 2], sends, () if n % 2 else (BASE,)) for n in range(count)]
 
-    def stop(self) -> None:
-        self.server.stop()
+
+def audience(count: int) -> list[Person]:
+    """One sends two streams, the others listen; they are heard once, or nobody would know where they are."""
+    silent = dict.fromkeys((BASE, ENHANCEMENT), Stream(0, _HOST_BYTES))
+    return [Person("sender", "caller", RECEIVERS_STREAMS), *(Person(f"receiver{n}", "callee", silent) for n in range(count))]
+
+
+def crowd(count: int) -> list[Person]:
+    return [Person(f"person{n}", ("caller", "callee")[n % 2], LOAD_STREAMS) for n in range(count)]
+
+
+def scenarios(profile: Profile) -> dict[str, Callable[[], list[Person]]]:
+    """Who meets in each step, by its key."""
+    found: dict[str, Callable[[], list[Person]]] = {}
+    for streams, counts in ((1, profile.one), (2, profile.two)):
+        found |= {f"hosts/{streams}/{count:02}": lambda count=count, streams=streams: hosts(count, streams) for count in counts}
+    found |= {f"receivers/{count:02}": lambda count=count: audience(count) for count in profile.receivers}
+    found |= {f"load/{name.replace(' ', '-')}": lambda name=name: crowd(LOADS[name]) for name in profile.loads}
+    return found
 
 
 @contextlib.contextmanager
-def running(system: str) -> Iterator[Bridge]:
-    """One of the systems, started in namespaces of its own."""
-    with tempfile.TemporaryDirectory() as work, Topology("cbench") as topology:
-        made = (UserSpace if system == "user space" else Bridge)(topology, Path(work))
-        made.settings["softswitch"]["conference_copies"] = _COPIES
-        try:
-            made.start()
-            yield made
-        finally:
-            made.stop()
+def when_needed(title: str) -> Iterator[Callable[[], System]]:
+    """A system that is started at the first call, and once."""
+    with contextlib.ExitStack() as stack:
+        made: list[System] = []
+
+        def get() -> System:
+            if not made:
+                made.append(stack.enter_context(running(title)))
+            return made[0]
+
+        yield get
 
 
-class Ear:
-    """The sockets of all receivers, and when each packet of the sender arrived at which."""
-
-    def __init__(self, ssrcs: dict[int, str]) -> None:
-        self.arrivals: dict[str, list[tuple[int, int, int]]] = {kind: [] for kind in ssrcs.values()}  # (receiver, number, ns on the way)
-        self.heard: set[tuple[int, str]] = set()
-        self._ssrcs = ssrcs
-        self._poll = select.epoll()
-        self._sockets: dict[int, tuple[socket.socket, int]] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
-
-    def add(self, sock: socket.socket, receiver: int) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
-        sock.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, _BUFFER)
-        self._sockets[sock.fileno()] = sock, receiver
-        self._poll.register(sock, select.EPOLLIN)
-
-    def forget(self) -> None:
-        """What has arrived so far is not measured."""
-        for kind in self.arrivals:
-            self.arrivals[kind] = []
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()
-        self._poll.close()
-        for sock, _ in self._sockets.values():
-            sock.close()
-
-    def _listen(self) -> None:
-        while not self._over.is_set():
-            for fd, _ in self._poll.poll(0.05):
-                sock, receiver = self._sockets[fd]
-                with contextlib.suppress(BlockingIOError):
-                    while True:
-                        data, ancillary, _, _ = sock.recvmsg(2048, 64)
-                        number, ssrc = struct.unpack_from("!H", data, 2)[0], int.from_bytes(data[8:12], "big")
-                        kind = self._ssrcs.get(ssrc)
-                        if kind is not None:
-                            seconds, rest = struct.unpack("qq", ancillary[0][2])
-                            self.arrivals[kind].append((receiver, number, seconds * 10**9 + rest - int.from_bytes(data[12:20], "big")))
-                            self.heard.add((receiver, kind))
+def carry(run: Run, profile: Profile, titles: list[str]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """The steps with live packets: by scenario and system the repetitions. Systems take turns in each."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {key: {title: [] for title in titles} for key in scenarios(profile)}
+    for repetition in range(profile.repetitions):
+        for title in titles:
+            with when_needed(title) as get:
+                for key, people in scenarios(profile).items():
+                    step = run.step(f"{key}/{repetition}/{title.replace(' ', '-')}", lambda: measure(get(), people(), profile.ms))
+                    found[key][title].append(step)
+    return found
 
 
-class Voice:
-    """The sender: packets of each stream by the clock."""
-
-    def __init__(self, streams: dict[str, tuple[socket.socket, tuple[str, int], int]]) -> None:
-        """streams: medium -> (socket, relay address, SSRC)."""
-        self._streams = streams
-        self._numbers = dict.fromkeys(streams, 0)
-
-    def talk(self, seconds: float) -> dict[str, list[int]]:
-        """Send for so long; the numbers of the packets of each stream."""
-        due = {kind: time.monotonic() for kind in self._streams}
-        over, sent = time.monotonic() + seconds, {kind: [] for kind in self._streams}
-        while (now := time.monotonic()) < over:
-            for kind, (sock, relay, ssrc) in self._streams.items():
-                rate, size = RATES[kind]
-                if due[kind] <= now:
-                    due[kind] += 1 / rate
-                    number = self._numbers[kind] = (self._numbers[kind] + 1) & 0xFFFF
-                    sent[kind].append(number)
-                    sock.sendto(struct.pack("!BBHIIQ", 0x80, 96, number, number * 160, ssrc, time.clock_gettime_ns(time.CLOCK_REALTIME)) + bytes(size - 8), relay)
-            time.sleep(max(0.0, min(due.values()) - time.monotonic()))
-        return sent
-
-
-def _place(relay: str) -> tuple[str, int]:
-    host, _, port = relay.rpartition(":")
-    return host, int(port)
-
-
-def measure(bridge: Bridge, receivers: int, kinds: tuple[str, ...], seconds: float) -> dict[str, Any]:
-    """One conference of a sender and so many receivers."""
-    bridge.ask("POST", "/v1/conferences?name=room")
-    if not isinstance(bridge, UserSpace):
-        bridge.await_ready()
-    port = _FIRST_PORT
-
-    def join(host: str, name: str, address: str) -> dict[str, tuple[socket.socket, tuple[str, int]]]:
-        nonlocal port
-        query = f"name={name}&media={','.join(kinds)}" + ("" if isinstance(bridge, UserSpace) else f"&trusted={address}")
-        found = {}
-        for leg in bridge.ask("POST", f"/v1/conferences/room/participants?{query}")["media"]:
-            sock = open_socket(bridge.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
-            sock.bind((address, port))
-            port += 1
-            found[leg["medium"]] = sock, _place(leg["relay"])
-        return found
-
-    ssrcs = {kind: 0x5EED0000 + index for index, kind in enumerate(kinds)}
-    ear = Ear({ssrc: kind for kind, ssrc in ssrcs.items()})
-    mouths = join("caller", "sender", CALLER_IP)
-    try:
-        ears = [join("callee", f"receiver{number}", CALLEE_IP) for number in range(receivers)]
-        for number, those in enumerate(ears):
-            for sock, _ in those.values():
-                ear.add(sock, number)
-        voice = Voice({kind: (sock, relay, ssrcs[kind]) for kind, (sock, relay) in mouths.items()})
-        deadline = time.monotonic() + _JOINING_S
-        while len(ear.heard) < receivers * len(kinds):
-            if time.monotonic() > deadline:
-                raise LabError(f"only {len(ear.heard)} of {receivers * len(kinds)} copies arrive")
-            for number, those in enumerate(ears):
-                for kind, (sock, relay) in those.items():
-                    if (number, kind) not in ear.heard:
-                        sock.sendto(struct.pack("!BBHII", 0x80, 96, 1, 1, 0x1000 + number * 4 + len(kind)) + bytes(20), relay)
-            voice.talk(0.1)
-        voice.talk(0.3)
-        time.sleep(0.1)
-        ear.forget()
-        sent = voice.talk(seconds)
-        time.sleep(0.2)
-        return {"receivers": receivers, "sent": {kind: len(those) for kind, those in sent.items()}, "arrivals": {kind: ear.arrivals[kind] for kind in kinds}}
-    finally:
-        ear.close()
-        for sock, _ in mouths.values():
-            sock.close()
-        bridge.ask("DELETE", "/v1/conferences/room")
+def analyse(found: dict[str, dict[str, list[dict[str, Any]]]], plane: dict[str, Any], numbers: list[dict[str, Any]], loaded: list[dict[str, Any]], busy: float) -> dict[str, Any]:
+    """The figures of all parts, what is to be said of the run, and the targets."""
+    compared = {key: side_by_side(each) for key, each in found.items()}
+    remarks = []
+    if busy > _BUSY:
+        remarks.append(f"{busy:.0%} of the cores' time was already used when the run began: delays are not to be quoted, nor their ratios")
+    for key, each in compared.items():
+        base = each[UserSpace.title]["p50"]
+        if len(base["values"]) > 1 and base["most"] - base["least"] > _RESTLESS * base["median"]:
+            remarks.append(f"{key}: the server in user space itself varied from {base['least']:.0f} to {base['most']:.0f} µs at p50: this step's ratios are not to be quoted")
+        for title, one in each.items():
+            if one["skipped"]:
+                remarks.append(f"{key}, {title}: the generator gave up {one['skipped']} packets")
+    cost = {title: one["process_ns_per_copy"] for title, one in compared[max((key for key in compared if key.startswith("load/")), key=lambda key: compared[key][UserSpace.title]["due"])].items() if title != "softswitch"}
+    rows = meetings.curves()
+    per_copy = cost[UserSpace.title]["median"]
+    overheads = sequence_rows(numbers)
+    duplicates = sum(run["duplicates"] for run in numbers)
+    targets = [
+        {"target": f"S-LR: requests for nothing at {at:.0%} of loss", "wanted": f"≤ {most:.1%}", "found": f"{worst:.2%}", "met": worst <= most}
+        for at, most in sequence.TARGETS
+        if (worst := max((row["worst"] for row in overheads if row["algorithm"] == "S-LR" and not row["reordered"] and row["loss"] <= at), default=None)) is not None
+    ]
+    targets.append({"target": "numbers given out twice", "wanted": "0", "found": str(duplicates), "met": not duplicates})
+    published = [capacity["meetings"] for capacity in meetings.paper()]
+    targets.append({"target": "meetings: two-party, NRA, RA-R, RA-SR", "wanted": "533K, 128K, 42.7K, 4.3K", "found": ", ".join(f"{count:,}" for count in published), "met": [count // 1000 for count in published] == [533, 131, 43, 4]})
+    return {
+        "remarks": remarks, "targets": targets, "compared": compared, "distributions": {key: {title: distribution(steps) for title, steps in each.items()} for key, each in found.items() if key.startswith("load/")},
+        "planes": planes.split(plane), "people_of_planes": plane["people"], "seconds_of_planes": plane["seconds"],
+        "numbers": overheads, "meetings": {"curves": rows, "gains": meetings.gains(rows, per_copy) if per_copy else [], "loaded": loaded, "ns_per_copy": cost},
+    }  # fmt: skip
 
 
-def figures(steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """What repetitions of a step say: the quantiles of each copy's delay and of the last copy's, microseconds, and what was lost."""
-    quantiles: dict[str, list[float]] = {"median": [], "p95": [], "p99": [], "last copy, median": []}
-    lost = doubled = due = 0
-    for step in steps:
-        delays, last = [], {}
-        for kind, arrivals in step["arrivals"].items():
-            due += step["sent"][kind] * step["receivers"]
-            copies = {(receiver, number) for receiver, number, _ in arrivals}
-            lost += step["sent"][kind] * step["receivers"] - len(copies)
-            doubled += len(arrivals) - len(copies)
-            for _, number, delay in arrivals:
-                delays.append(delay / 1000)
-                last[kind, number] = max(last.get((kind, number), 0.0), delay / 1000)
-        for name, values, share in (("median", delays, 0.5), ("p95", delays, 0.95), ("p99", delays, 0.99), ("last copy, median", list(last.values()), 0.5)):
-            quantiles[name].append(sorted(values)[int(share * (len(values) - 1))])
-    return {"us": {name: spread(values) for name, values in quantiles.items()}, "copies": due, "lost": lost, "doubled": doubled}
+def distribution(steps: list[dict[str, Any]]) -> list[list[float]]:
+    """(µs, part of the copies that took at most as long), of all repetitions."""
+    every = sorted(us for step in steps for us in step["arrivals"]["us"])
+    shares = [n / _POINTS for n in range(_POINTS)] + [0.99 + n / 1000 for n in range(11)]
+    return [[every[int(share * (len(every) - 1))], share] for share in sorted(set(shares))]
+
+
+def sequence_rows(numbers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By algorithm, loss and reordering: requests for nothing over the packets due, worst and mean of pictures and targets; and over all requests."""
+    by: dict[tuple[str, float, float], list[dict[str, Any]]] = {}
+    for run in numbers:
+        by.setdefault((run["algorithm"], run["loss"], run["reordered"]), []).append(run)
+    rows = []
+    for (algorithm, loss, reordered), runs in by.items():
+        nothing = sum(run["extra"] + run["late"] for run in runs)
+        lost = sum(run["due"] - run["forwarded"] - run["late"] for run in runs)
+        rows.append(
+            {
+                "algorithm": algorithm, "loss": loss, "reordered": reordered, "worst": max(run["overhead"] for run in runs), "mean": nothing / sum(run["due"] for run in runs),
+                "of_all_requests": nothing / (nothing + lost) if nothing + lost else 0.0, "masked": sum(run["masked"] for run in runs),
+            }
+        )  # fmt: skip
+    return rows
 
 
 def main() -> int:
@@ -235,37 +179,21 @@ def main() -> int:
     parser.add_argument("--profile", choices=PROFILES, default="short")
     parser.add_argument("--fresh", action="store_true", help="begin anew")
     arguments = parser.parse_args()
-    counts, seconds, repetitions = PROFILES[arguments.profile]
-    build()
-    run = Run("conference", arguments.profile, {}, fresh=arguments.fresh)
-    run.plan(len(counts) * len(STREAMS) * len(SYSTEMS) * repetitions)
-    found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for repetition in range(repetitions):
-        for system in SYSTEMS:
-            with running(system) as bridge:
-                for name, kinds in STREAMS.items():
-                    for count in counts:
-                        key = f"{repetition}/{system}/{name}/{count:02}".replace(" ", "-")
-                        found.setdefault((system, name, count), []).append(run.step(key, lambda: measure(bridge, count, kinds, seconds)))
-    table = [{"streams": name, "receivers": count, **{system: figures(found[system, name, count]) for system in SYSTEMS}} for name in STREAMS for count in counts]
-    for row in table:
-        ours, theirs = (row[system]["us"] for system in SYSTEMS)
-        row["ratio"] = {name: spread([b / a for a, b in zip(ours[name]["values"], theirs[name]["values"])]) for name in ours}
-    remarks = []
-    if run.facts["busy_before"] > _BUSY:
-        remarks.append(f"{run.facts['busy_before']:.0%} of the cores' time was already used when the run began: the figures are not to be quoted")
-    path = run.results({"remarks": remarks, "table": table})
-    for name in STREAMS:
-        print(f"{name}: delay of a copy in us (median, p99, and until the last copy is there); softswitch, user space, ratio of medians (least to most)")
-        for row in (row for row in table if row["streams"] == name):
-            ours, theirs = (row[system]["us"] for system in SYSTEMS)
-            words = "  ".join("{:7.0f} {:7.0f} {:7.0f}".format(*(part[quantile]["median"] for quantile in ("median", "p99", "last copy, median"))) for part in (ours, theirs))
-            ratio, lost = row["ratio"]["median"], [f"{row[system]['lost']} of {row[system]['copies']}" for system in SYSTEMS]
-            print(f"  {row['receivers']:>3} receivers {words}   {ratio['median']:.2f} ({ratio['least']:.2f} to {ratio['most']:.2f})   lost {lost[0]}, {lost[1]}")
-    for remark in remarks:
-        print(remark)
-    print(path)
-    return 0
+    profile = PROFILES[arguments.profile]
+    build_all()
+    titles = [title for title, system in SYSTEMS.items() if not system.missing()]
+    missing = [f"{title}: not measured, {system.missing()}" for title, system in SYSTEMS.items() if system.missing()]
+    run = Run("conference", arguments.profile, {title: version for title in titles if (version := SYSTEMS[title].version())}, fresh=arguments.fresh)
+    run.plan(len(scenarios(profile)) * len(titles) * profile.repetitions + 2 + len(meetings.TREES))
+    found = carry(run, profile, titles)
+    with when_needed("softswitch") as get:
+        plane = run.step("planes", lambda: planes.measure(get().bridge, _PEOPLE, profile.planes_s))  # type: ignore[attr-defined]
+    numbers = run.step("numbers", lambda: {"runs": sequence.figure_18(profile.packets)})["runs"]
+    loaded = [run.step(f"meetings/{design.value}", lambda: meetings.load(design, profile.share)) for design in meetings.TREES]
+    results = analyse(found, plane, numbers, loaded, run.facts["busy_before"]) | {"missing": missing}
+    run.results(results)
+    report.write(run, results)
+    return report.print_figures(results)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def load(lab: lab_module.Lab, meetings: int) -> dict[str, Any]:
                 keys[place] = key
         streams = time.perf_counter()
         for key in keys.values():
-            packet = _frame(key)
+            packet = frame_of(key)
             for _ in range(10):
                 libbpf.run_live(replication.program(False, False), packet, repeat=1, batch=1)
             assert replication.count_stream(key)[:3:2] == (10, 0), replication.count_stream(key)
@@ -196,7 +196,7 @@ def adapted(lab: lab_module.Lab, streams: int) -> dict[str, Any]:
             keys.append(key)
         seconds = time.perf_counter() - begun
         for place in (0, streams - 1):
-            packet = _frame(keys[place])
+            packet = frame_of(keys[place])
             for _ in range(10):
                 libbpf.run_live(replication.program(False, False), packet, repeat=1, batch=1)
             # All ten are one packet: a number is given once.
@@ -208,7 +208,8 @@ def adapted(lab: lab_module.Lab, streams: int) -> dict[str, Any]:
         bench.close()
 
 
-def _frame(key: StreamKey) -> bytes:
+def frame_of(key: StreamKey) -> bytes:
+    """An RTP packet of a stream, as a frame."""
     (saddr, sport), (daddr, dport) = key.flow
     words = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 200, 0, 0x4000, 64, 17, 0, saddr, daddr)
     total = sum(struct.unpack("!10H", words))

@@ -28,6 +28,7 @@ PICTURES = {"small": streams.SMALL, "large": streams.LARGE}
 NETWORKS: dict[str, dict[str, float]] = {
     "single losses": {}, "losses in runs of 3": {"burst": 3.0}, "1 % reordered": {"reorder": 0.01}, "5 % reordered, 2 % doubled": {"reorder": 0.05, "repeat": 0.02},
 }
+REORDERED = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 TARGETS = ((0.1, 0.05), (0.2, 0.075))
 
 
@@ -41,22 +42,36 @@ class _Pruned:
         return self._inner.accept(row) if row.keep else Outcome(Verdict.SUPPRESS, None, False)
 
 
+PRUNED = "S-LR, sees only what is kept"
 ALGORITHMS: dict[str, Callable[[Cadence], Any]] = {
     "S-LR": lambda cadence: LowRetransmission(),
     "S-LR, 32 offsets": lambda cadence: LowRetransmission(history=32, window=256),
-    "S-LR, sees only what is kept": _Pruned,
+    PRUNED: _Pruned,
     "S-LM": LowMemory,
 }
 
 
 def measure(algorithm: str, picture: str, kind: str, target: int, loss: float, packets: int) -> dict[str, Any]:
     """One run, the same for the same arguments. Signalling knows the cadence, and the encoder leaves no frame out."""
-    rng = random.Random(f"{picture} {kind} {target} {loss}")
+    return _run(algorithm, picture, target, packets, f"{picture} {kind} {target} {loss}", loss, NETWORKS[kind]) | {"network": kind}
+
+
+def figure_18(packets: int) -> list[dict[str, Any]]:
+    """Runs with growing loss and no reordering, and with growing reordering and no loss, of all algorithms that are to be compared."""
+    worlds = [(loss, 0.0) for loss in LOSSES] + [(0.0, reordered) for reordered in REORDERED[1:]]
+    return [
+        _run(algorithm, picture, target, packets, f"{picture} {target} {loss} {reordered}", loss, {"reorder": reordered}) | {"reordered": reordered}
+        for algorithm in ALGORITHMS if algorithm != PRUNED for picture in PICTURES for target in (0, 1) for loss, reordered in worlds
+    ]  # fmt: skip
+
+
+def _run(algorithm: str, picture: str, target: int, packets: int, seed: str, loss: float, network: dict[str, float]) -> dict[str, Any]:
+    rng = random.Random(seed)
     sent = list(streams.video(rng, packets, PICTURES[picture], keys=299))
     mask = sum(1 << phase for phase in {packet.frame & 3 for packet in sent[:200] if packet.layer > target})
-    oracle = streams.rehearse(sent, streams.network(rng, sent, loss=loss, **NETWORKS[kind]), target, ALGORITHMS[algorithm](Cadence(mask)).accept)
+    oracle = streams.rehearse(sent, streams.network(rng, sent, loss=loss, **network), target, ALGORITHMS[algorithm](Cadence(mask)).accept)
     return {
-        "algorithm": algorithm, "picture": picture, "network": kind, "target": target, "loss": loss, "packets": len(sent), "due": oracle.kept,
+        "algorithm": algorithm, "picture": picture, "target": target, "loss": loss, "packets": len(sent), "due": oracle.kept, "forwarded": oracle.forwarded,
         "overhead": round(oracle.overhead(), 6), "extra": oracle.extra, "late": oracle.late, "masked": oracle.masked, "duplicates": oracle.duplicates,
         "in_order_of_sending": oracle.ordered(),
     }

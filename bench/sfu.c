@@ -3,6 +3,7 @@
  * Commands on standard input, a line each, answered by a line on standard output:
  *   join CONFERENCE PARTICIPANT MEDIUM ADDRESS PORT    bind a socket; numbers but for the address (IPv4)
  *   leave CONFERENCE PARTICIPANT                       close all of a participant's sockets
+ *   refuse CONFERENCE RECEIVER SENDER MEDIUM           the receiver gets no more of this medium and those above it from the sender
  * A participant is where its last RTP packet came from; copies leave from the socket that the receiver sends to. One
  * thread, epoll, packets read and written in batches: what such a server can do without tricks. */
 #define _GNU_SOURCE
@@ -28,6 +29,7 @@ struct leg {
 	unsigned conference, participant, medium;
 	struct sockaddr_in peer;
 	bool heard;
+	uint8_t *refused; /* a bit for each sender, or nobody's */
 	struct leg *next; /* of the same conference and medium */
 };
 
@@ -87,7 +89,24 @@ static void leave(unsigned conference, unsigned participant)
 			*at = leg->next;
 			legs[leg->fd] = NULL;
 			close(leg->fd);
+			free(leg->refused);
 			free(leg);
+		}
+	}
+	say("ok");
+}
+
+static void refuse(unsigned conference, unsigned receiver, unsigned sender, unsigned medium)
+{
+	for (unsigned i = 0; i < 4096; i++) {
+		for (struct leg *leg = groups[i]; leg; leg = leg->next) {
+			if (leg->conference != conference || leg->participant != receiver || leg->medium < medium)
+				continue;
+			if (!leg->refused)
+				leg->refused = calloc(MOST / 8, 1);
+			if (!leg->refused)
+				abort();
+			leg->refused[sender / 8] |= 1 << sender % 8;
 		}
 	}
 	say("ok");
@@ -112,6 +131,8 @@ static bool command(int epoll)
 			join(epoll, a, b, c, address, port);
 		else if (sscanf(line, "leave %u %u", &a, &b) == 2)
 			leave(a, b);
+		else if (sscanf(line, "refuse %u %u %u %u", &a, &b, &c, &port) == 4 && c < MOST)
+			refuse(a, b, c, port);
 		else
 			say("what?");
 		have -= end + 1 - line;
@@ -160,7 +181,7 @@ static void forward(struct leg *from)
 	if (!kept)
 		return;
 	for (const struct leg *to = *group(from->conference, from->medium); to; to = to->next)
-		if (to->heard && together(to, from))
+		if (to->heard && together(to, from) && !(to->refused && to->refused[from->participant / 8] >> from->participant % 8 & 1))
 			copy(to, got, kept);
 }
 

@@ -2,7 +2,7 @@
 
     python -m bench.sfu --address 198.18.0.1 --ports 20000-29999 --api 127.0.0.1:8077
 
-It knows create, join, leave, end and look, with the parameters of docs/conference-control.md that these need.
+It knows create, join, leave, end, look and the first word on a pair's quality, with the parameters of docs/conference-control.md that these need.
 """
 
 from __future__ import annotations
@@ -93,6 +93,16 @@ class Server:
         await self.media.ask(f"leave {self._number(name)} {self._number(name, participant)}")
         self._free.extend(room.pop(participant).values())
 
+    async def quality(self, request: web.Request) -> web.Response:
+        """A pair's quality is said once: this server does not take it back."""
+        name, room = self._room(request)
+        sender, receiver, kind = (request.query[word] for word in ("sender", "receiver", "quality"))
+        if sender not in room or receiver not in room:
+            raise web.HTTPNotFound(text=f"{sender} and {receiver} do not both take part in {name}")
+        if kind != KINDS[-1]:
+            await self.media.ask(f"refuse {self._number(name)} {self._number(name, receiver)} {self._number(name, sender)} {KINDS.index(kind) + 1}")
+        return web.json_response({"sender": sender, "receiver": receiver, "quality": kind})
+
     async def end(self, request: web.Request) -> web.Response:
         name, room = self._room(request)
         for participant in list(room):
@@ -112,6 +122,7 @@ class Server:
         app.router.add_delete(one, self.end)
         app.router.add_post(one + "/participants", self.join)
         app.router.add_delete(one + "/participants/{participant}", self.leave)
+        app.router.add_post(one + "/quality", self.quality)
         return app
 
 

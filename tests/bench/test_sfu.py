@@ -1,4 +1,4 @@
-"""The conference server in user space that benches compare with, and the figures of bench-conference."""
+"""The conference server in user space that benches compare with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from bench.conference import build, figures
+from bench.rooms import build_all
 from bench.sfu import Server
 
 
@@ -20,7 +20,7 @@ def packet(ssrc: int, number: int) -> bytes:
 
 @pytest.fixture
 async def client() -> AsyncIterator[TestClient]:
-    build()
+    build_all()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         first = probe.getsockname()[1] % 20_000 + 30_000 & ~1
@@ -74,8 +74,26 @@ async def test_each_packet_goes_to_all_others_of_its_conference_and_medium(clien
     assert (await client.delete("/v1/conferences/a")).status == 200 and (await client.get("/v1/conferences/a")).status == 404
 
 
-def test_figures_count_what_is_lost_and_when_the_last_copy_comes() -> None:
-    arrivals = [(0, 1, 10_000), (1, 1, 30_000), (0, 2, 20_000), (0, 2, 21_000)]
-    found = figures([{"receivers": 2, "sent": {"audio": 2}, "arrivals": {"audio": arrivals}}])
-    assert (found["copies"], found["lost"], found["doubled"]) == (4, 1, 1)
-    assert found["us"]["last copy, median"]["median"] == 21.0 and found["us"]["median"]["median"] == 20.0
+async def test_a_receiver_does_not_get_what_it_refuses_of_one_sender(client: TestClient) -> None:
+    sockets, relays = {}, {}
+    assert (await client.post("/v1/conferences?name=a")).status == 200
+    for name in ("ann", "bob", "cem"):
+        answer = await (await client.post(f"/v1/conferences/a/participants?name={name}&media=audio,video")).json()
+        for leg in answer["media"]:
+            made = sockets[name, leg["medium"]] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            made.setblocking(False)
+            made.bind(("127.0.0.1", 0))
+            host, _, port = leg["relay"].rpartition(":")
+            relays[name, leg["medium"]] = host, int(port)
+    assert (await client.post("/v1/conferences/a/quality?sender=ann&receiver=cem&quality=audio")).status == 200
+    assert (await client.post("/v1/conferences/a/quality?sender=ann&receiver=eve&quality=audio")).status == 404
+    order = {key: index for index, key in enumerate(relays)}
+    for key, relay in relays.items():
+        sockets[key].sendto(packet(order[key], 0), relay)
+        await asyncio.sleep(0.05)
+    for kind in ("audio", "video"):
+        sockets["ann", kind].sendto(packet(order["ann", kind], 1), relays["ann", kind])
+    await got(sockets["bob", "video"], 2)
+    assert (order["ann", "audio"], 1) in await got(sockets["cem", "audio"], 1)
+    await got(sockets["cem", "video"], 0)
+    assert await got(sockets["ann", "video"], 2) == [(order["bob", "video"], 0), (order["cem", "video"], 0)]

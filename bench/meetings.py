@@ -1,0 +1,154 @@
+"""Meetings by tree design (Scallop, figures 15 to 17): computed from the engine's limits, and loaded into the softswitch for real.
+
+Rows come from the allocator that the agent uses, meeting by meeting. Then packets of the first and the last meeting are sent
+through the programs: each of its other participants must get each packet once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+for _folder in (".", "agent", "softswitch"):
+    if str(ROOT / _folder) not in sys.path:
+        sys.path.insert(0, str(ROOT / _folder))
+
+from bench.replication import frame_of  # noqa: E402
+from shunt.conference import engine  # noqa: E402
+from shunt.conference.capacity import PAPER, Load, capacity, paper  # noqa: E402
+from shunt.conference.engine import Source  # noqa: E402
+from shunt.conference.migration import Action as Do  # noqa: E402
+from shunt.conference.migration import Allocator, Write  # noqa: E402
+from shunt.conference.trees import Design, Meeting, Participant  # noqa: E402
+from shunt.net import Endpoint, FiveTuple  # noqa: E402
+from shunt_softswitch import libbpf  # noqa: E402
+from shunt_softswitch.dataplane import DataPlane  # noqa: E402
+from shunt_softswitch.replication import Action, Replication, Rewrite, StreamKey  # noqa: E402
+from tests.dataplane import lab as lab_module  # noqa: E402
+
+SIZES = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 70, 100)
+TREES = (Design.NRA, Design.RA_R, Design.RA_SR)
+PACKETS_PER_SENDER = 284.3  # a second: RTP of a participant of Scallop's table 1
+CORES = 32
+_SOURCES = (("video", True),)
+_PROBES = 10
+_PORTS, _FIRST_PORT = 60_000, 1024
+
+
+def curves() -> list[dict[str, Any]]:
+    """How many meetings fit by participants, where all send and where one does, by design; what each limit alone would allow."""
+    rows = []
+    for people in SIZES:
+        for senders in {1, people}:
+            for design in Design:
+                if (design is Design.TWO_PARTY) == (people == 2):
+                    # With numbers rewritten for every receiver, and with none: what lies between is for the meetings to say.
+                    for adapted in {0, people if design in (Design.RA_R, Design.RA_SR) else 0}:
+                        load = Load(participants=people, senders=senders, adapted=adapted)
+                        rows.append({"participants": people, "senders": senders, "adapted": adapted, **capacity(design, load)})
+    return rows
+
+
+def software(people: int, senders: int, ns_per_copy: float, cores: int = CORES) -> float:
+    """Meetings that as many cores would carry at this cost of a copy, if it grew with nothing but their number."""
+    return cores * 1e9 / (ns_per_copy * PACKETS_PER_SENDER * senders * (people - 1))
+
+
+def gains(rows: list[dict[str, Any]], ns_per_copy: float) -> list[dict[str, Any]]:
+    """How many times the meetings of software fit (figure 15): the least and the most of designs, senders and adapted receivers."""
+    found = []
+    for people in SIZES:
+        each = [row["meetings"] / software(people, row["senders"], ns_per_copy) for row in rows if row["participants"] == people]
+        found.append({"participants": people, "least": min(each), "most": max(each)})
+    return found
+
+
+class Loaded:
+    """A softswitch that holds meetings."""
+
+    def __init__(self, lab: lab_module.Lab, copies: int) -> None:
+        for interface, address, mac in (("ra", lab_module.HOST_A4, lab_module.MAC_A), ("rb", lab_module.HOST_B4, lab_module.MAC_B)):
+            lab_module.sh("ip", "neigh", "replace", address, "lladdr", mac, "dev", interface, "nud", "permanent")
+        self.plane = DataPlane.open(interfaces=["ra", "rb"], capacity=4096, pin_dir=str(lab.pins), mode="native", copies=copies)
+        assert self.plane.replication is not None
+        self.table: Replication = self.plane.replication
+        self.writes = 0
+        self._places: dict[tuple[str, str], int] = {}
+        self.rids: dict[Source, dict[str, tuple[int, int]]] = {}
+
+    def key(self, meeting: str, participant: str) -> StreamKey:
+        place = self._places.setdefault((meeting, participant), len(self._places))
+        source = Endpoint((0x0B000000 + place // _PORTS).to_bytes(4, "big"), _FIRST_PORT + place % _PORTS)
+        return StreamKey(FiveTuple(source, Endpoint.of(lab_module.RELAY_A4, _FIRST_PORT + place % _PORTS)), place)
+
+    def carry_out(self, write: Write, watched: bool) -> None:
+        """A write of the allocator. watched: note who gets copies of whom."""
+        self.writes += write.action is not Do.DRAIN
+        if write.table == engine.NODE:
+            self.table.insert_node(write.key, write.value.rid, list(write.value.ports), [])
+        elif write.table == engine.MGID:
+            members = [(member.node, member.xid if member.xid_valid else None) for member in write.value]
+            (self.table.insert_tree if write.action is Do.ADD else self.table.modify_tree)(write.key, members)
+        elif write.table == engine.PRUNE:
+            self.table.set_prune(write.key, list(write.value))
+        elif write.table == engine.COPY:
+            stream, rid = write.key
+            source: Source = write.value.source
+            port = self.key(source.meeting, write.value.receiver).flow.src.port
+            self.table.insert_copy(stream, rid, Rewrite(Endpoint.of(lab_module.RELAY_B4, port), Endpoint.of(lab_module.HOST_B4, port)))
+            if watched:
+                self.rids.setdefault(source, {})[write.value.receiver] = stream, rid
+        elif write.table == engine.CONFERENCE:
+            row = write.value
+            self.table.insert_stream(self.key(write.key.meeting, write.key.sender), Action(row.mgid, row.l1_xid, row.rid, row.l2_xid, row.stream, trees=row.trees))
+
+    def probe(self, source: Source) -> None:
+        """Send packets of one stream. Raises RuntimeError when not each of its receivers got each once."""
+        key, rids = self.key(source.meeting, source.sender), self.rids[source]
+        before = {name: self.table.count_copy(*row).packets for name, row in rids.items()}
+        for _ in range(_PROBES):
+            libbpf.run_live(self.table.program(False, False), frame_of(key), repeat=1, batch=1)
+        got = {name: self.table.count_copy(*row).packets - before[name] for name, row in rids.items()}
+        packets, _, unsent = self.table.count_stream(key)[:3]
+        if set(got.values()) != {_PROBES} or (packets, unsent) != (_PROBES, 0):
+            raise RuntimeError(f"{source}: of {packets} packets ({unsent} without a copy) its receivers got {got}, and not {_PROBES} each")
+
+    def close(self) -> None:
+        self.plane.unload()
+
+
+def load(design: Design, share: int) -> dict[str, Any]:
+    """Put in one of `share` meetings that fit by the design, of as many participants as in the paper, all sending; and take packets through the first and the last."""
+    people = PAPER[design][0].participants
+    fit = capacity(design, Load(participants=people, layered_sources=1, sources=1, adapted=0))["meetings"]
+    count = max(2, fit // share)
+    with lab_module.build("rm") as lab, lab_module.inside(lab.ns("relay")):
+        # The softswitch has as much room for nodes as for copies; with a set of trees for each quality there are more nodes.
+        nodes = {Design.NRA: people, Design.RA_R: 3 * people, Design.RA_SR: 3 * people * (people - 1)}[design]
+        loaded = Loaded(lab, count * max(people * (people - 1), nodes) + 1)
+        try:
+            allocator, begun, in_allocator = Allocator(), time.perf_counter(), 0.0
+            for number in range(count):
+                meeting = Meeting(f"m{number}", tuple(Participant(f"p{one}", 0, _SOURCES) for one in range(people)))
+                watched = number in (0, count - 1)
+                since = time.perf_counter()
+                writes = list(allocator.change(meeting, design=design))
+                in_allocator += time.perf_counter() - since
+                for write in writes:
+                    loaded.carry_out(write, watched)
+            seconds = time.perf_counter() - begun
+            for source in loaded.rids:
+                loaded.probe(source)
+            memory = sum(libbpf.map_memory(fd) for fd in loaded.table.maps().values())
+            state = loaded.table.engine
+            found = {"trees": len(state.trees), "nodes": len(state.nodes), "streams": sum(1 for _ in loaded.table.streams())}
+            loaded.table.clear()
+        finally:
+            loaded.close()
+    return {
+        "design": design.value, "people": people, "fit": fit, "meetings": count, **found, "writes": loaded.writes, "seconds": round(seconds, 2),
+        "allocator_s": round(in_allocator, 2), "kernel_mib": memory >> 20, "probed": len(loaded.rids),
+    }  # fmt: skip
