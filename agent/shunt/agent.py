@@ -106,6 +106,8 @@ class Agent:
         policy = Policy(one_way_after=learning.one_way_after_s, idle_ms=max(idle_ms, 1000), enabled=self.table is not None)
         self.offloader = Offloader(self.book, self.table, policy)
         self.offloader.watch_scanners(self.scanners)
+        if learning.first_packets == "named":
+            self.offloader.guard_ports()
         if self.role is not None and self.table is not None:
             self._watch_binding(self.role, self.table)
         self.conferences = self._make_conferences()

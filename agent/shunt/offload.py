@@ -21,6 +21,7 @@ from shunt.calls.plan import Policy, plan_stream
 from shunt.collide import CollisionWatch
 from shunt.events.bus import LEARN, NOTE, STATE, TABLE, EventBus
 from shunt.events.current import CURRENT_CALL
+from shunt.guard import PortGuard
 from shunt.learning.latch import Verdict
 from shunt.learning.scanners import Scanners
 from shunt.net import Endpoint, FiveTuple
@@ -122,6 +123,11 @@ class Offloader:
         scanners.is_shared = self.book.parties.__contains__
         if self._refusal is not None:
             scanners.found = self._refusal.found
+
+    def guard_ports(self) -> None:
+        """Have relay ports of calls that are being set up hear nobody but their parties."""
+        if self.table is not None:
+            PortGuard(self.book.parties, self.table, self.spawn)
 
     def restore(self, call: Call) -> None:
         """A call from the journal: its entries are claimed, and reconcile will make sure of them."""
@@ -410,7 +416,7 @@ class Offloader:
         """A learn notice from the data plane. Called for every one: no awaiting, no writes here."""
         slot = self.book.slot(notice.key.dst)
         if slot is None or slot.line.released is not None:
-            if self._scanners is not None:
+            if self._scanners is not None and self.loaded.is_set():  # before, a call may be in the journal
                 self._scanners.note(notice.key)
             return
         now = self.clock()

@@ -19,6 +19,8 @@
 #define NEXTHOPS 65536
 #define GATES 65536
 #define REFUSED_SOURCES 16384
+#define GUARDED_PORTS 524288
+#define HEARD 4
 #define CPUS 1024
 
 /* Flags of an entry; up to PLAIN, no IPv6 is in it. */
@@ -287,8 +289,8 @@ struct {
 	__type(value, __u64);
 } gates SEC(".maps");
 
-/* A source that is not heard at ports without an entry; port 0: whatever comes from the address. */
-struct source {
+/* Of a source that is not heard at ports without an entry (port 0: whatever comes from the address), or of a guarded port. */
+struct end {
 	__be32 addr[4];
 	__be16 port;
 	__u16 unused;
@@ -300,9 +302,23 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, REFUSED_SOURCES);
-	__type(key, struct source);
+	__type(key, struct end);
 	__type(value, __u64);
 } refused SEC(".maps");
+
+/* The addresses that are heard at an even port and the next one, as long as no entry takes their packets. */
+struct guard {
+	__u64 until;
+	__be32 heard[HEARD][4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, GUARDED_PORTS);
+	__type(key, struct end);
+	__type(value, struct guard);
+} guarded SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -23,7 +23,7 @@ enum reason {
 	CHANGING,     /* the entry was being written at that moment; dropped if the packet was half rewritten by then */
 	OVER_LIMIT,   /* more packets of one stream than its limit */
 	CONFERENCE,   /* copied to the receivers of its conference, if it has any */
-	REFUSED,      /* a media port without an entry, from a source that is not heard for now */
+	REFUSED,      /* a media port without an entry, from a source that is not heard there */
 	REASON_COUNT,
 };
 

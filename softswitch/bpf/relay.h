@@ -340,23 +340,38 @@ static __always_inline bool is_dropped(__u32 reason)
 	return drop_strays && (reason == STRAY || reason == REFUSED);
 }
 
-/* Whether this source, or its whole address, is not heard for now. */
+/* Whether what comes from there is not to reach the relay: the source is refused, or the port hears others only. */
 __noinline bool is_refused(const struct flow_key *key)
 {
-	struct source source = {};
+	struct end end = {};
+	struct guard *guard;
 	__u64 *until, now;
+	const __be32 *addr;
+	int i;
 
 	if (!key)
 		return false;
 	now = bpf_ktime_get_ns();
-	__builtin_memcpy(source.addr, key->saddr, sizeof(source.addr));
-	source.version = key->version;
-	until = bpf_map_lookup_elem(&refused, &source);
+	__builtin_memcpy(end.addr, key->saddr, sizeof(end.addr));
+	end.version = key->version;
+	until = bpf_map_lookup_elem(&refused, &end);
 	if (until && *until > now)
 		return true;
-	source.port = key->sport;
-	until = bpf_map_lookup_elem(&refused, &source);
-	return until && *until > now;
+	end.port = key->sport;
+	until = bpf_map_lookup_elem(&refused, &end);
+	if (until && *until > now)
+		return true;
+	__builtin_memcpy(end.addr, key->daddr, sizeof(end.addr));
+	end.port = key->dport & bpf_htons(0xfffe);
+	guard = bpf_map_lookup_elem(&guarded, &end);
+	if (!guard || guard->until <= now)
+		return false;
+	for (i = 0; i < HEARD; i++) {
+		addr = guard->heard[i];
+		if (addr[0] == key->saddr[0] && addr[1] == key->saddr[1] && addr[2] == key->saddr[2] && addr[3] == key->saddr[3])
+			return false;
+	}
+	return true;
 }
 
 /* No entry for this packet: count, perhaps tell user space, pass up (or drop what a stranger sent). */

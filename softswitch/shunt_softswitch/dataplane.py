@@ -24,7 +24,7 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 from shunt_softswitch import layout, libbpf, netlink, rows
 from shunt_softswitch.nexthop import NextHops, NextHopsExhausted
-from shunt_softswitch.refusals import Refusals
+from shunt_softswitch.hearing import Guards, Refusals
 from shunt_softswitch.replication import Replication
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 OBJECT = Path(__file__).with_name("obj") / "relay.o"
 _KERNEL_MAPS = (
     "layout", ".data.settings", ".data.addresses4", ".data.addresses6", ".data.chunks", ".data.nexthops", "media", "media_ranges",
-    ".data.slots", "details", "wides", "overflow", ".data.totals", "gates", "notices", "refused",
+    ".data.slots", "details", "wides", "overflow", ".data.totals", "gates", "notices", "refused", "guarded",
 )  # fmt: skip
 _FORMER_MAPS = ("slots", "totals")  # of layouts before 4
 _NO_SLOT = -1
@@ -128,6 +128,7 @@ class DataPlane:
         self._room = ctypes.create_string_buffer(layout.OVERFLOW_SIZE)
         self.replication: Replication | None = None
         self.refusals = Refusals(maps["refused"])
+        self.guards = Guards(maps["guarded"])
 
     # Opening and closing
 

@@ -42,7 +42,7 @@ from shunt_softswitch.entries import (
     decode_key,
     set_data,
 )
-from shunt_softswitch.refusals import Refusals, refusal_tables
+from shunt_softswitch.hearing import Guards, Refusals, hearing_tables
 from shunt_softswitch.replication import Replication
 from shunt_softswitch.replication_tables import replication_tables
 from shunt_softswitch.schema import PROGRAM, ServedSchema
@@ -77,6 +77,8 @@ class DataPlane(Protocol):
     def expired(self) -> list[FiveTuple]: ...
     @property
     def refusals(self) -> Refusals: ...
+    @property
+    def guards(self) -> Guards: ...
     @property
     def replication(self) -> Replication | None: ...
     def clear(self) -> None: ...
@@ -164,7 +166,7 @@ class BfRuntimeService:
         self._trace = {tables[name].id: self._relay[tables[relay].id] for name, relay in (("softswitch.trace", "relay"), ("softswitch.trace6", "relay6"))}
         self._totals = tables["softswitch.totals"]
         self._interface = tables["softswitch.interface"]
-        self._further = ServedTables([*refusal_tables(tables, dataplane.refusals), *replication_tables(tables, dataplane.replication)])
+        self._further = ServedTables([*hearing_tables(tables, dataplane.refusals, dataplane.guards), *replication_tables(tables, dataplane.replication)])
         self._own = {*self._quality, *self._trace, self._totals.id, self._interface.id}
         self._by_size = {codec.addr_size: codec for codec in self._relay.values()}
         self._media_keys: dict[MediaKey, None] = {MediaKey((m.addr, m.first_port, m.last_port, 0)): None for m in dataplane.media()}
@@ -315,6 +317,7 @@ class BfRuntimeService:
             self.dataplane.remove_media(media)
         self._media_keys.clear()
         self.dataplane.refusals.clear()
+        self.dataplane.guards.clear()
         if self.dataplane.replication is not None:
             self.dataplane.replication.clear()
         self._forget_entries()

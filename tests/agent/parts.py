@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from shunt.calls.book import CallBook
 from shunt.calls.plan import Policy
@@ -27,6 +28,7 @@ class MemoryTable:
         self.counts: dict[FiveTuple, StreamStats] = {}
         self.log: list[tuple[str, FiveTuple]] = []
         self.refused: dict[Endpoint, int] = {}
+        self.guarded: dict[Endpoint, tuple[bytes, ...]] = {}
         self.fail: Outcome | None = None
         self.delay = 0.0
         self.order = asyncio.Lock()  # operations on one key keep their order
@@ -85,6 +87,16 @@ class MemoryTable:
 
     async def hear(self, source: Endpoint) -> Result:
         self.refused.pop(source, None)
+        return Result(Outcome.INSTALLED)
+
+    async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...]], ttl_ms: int) -> Result:
+        await asyncio.sleep(self.delay)
+        self.guarded.update(ports)
+        return Result(Outcome.INSTALLED)
+
+    async def unguard(self, ports: list[Endpoint]) -> Result:
+        for port in ports:
+            self.guarded.pop(port, None)
         return Result(Outcome.INSTALLED)
 
     async def hear_all(self) -> Result:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from shunt.calls.model import Leg, Side
 from shunt.calls.parties import Parties
 from shunt.learning.latch import Latch, LatchPolicy
-from shunt.learning.scanners import HOLD_S, PORTS, WINDOW_S, Scanners
+from shunt.learning.scanners import HOLD_S, PORTS, TOUCH_S, WINDOW_S, Scanners
 from shunt.net import Endpoint
 from shunt.tables.entry import Outcome, Result
 from tests.agent.parts import Core
 
-SCANNER = Endpoint.of("10.66.6.6", 0)
+SCANNER, SCANNING_PORT = Endpoint.of("10.66.6.6", 0), Endpoint.of("10.66.6.6", 9_999)
 
 
 class Watched(Core):
@@ -26,13 +26,39 @@ class Watched(Core):
             await self.packet(f"{source}:{own_port or 20_000 + port}", first + port, wait=False)
         await self.settle()
 
+    async def slow_sweep(self, source: str) -> None:
+        """From another port each time, and again when no stream has shown meanwhile."""
+        for _ in range(2):
+            await self.sweep(source, own_port=None)
+            self.now += TOUCH_S + 0.1
+        await self.sweep(source, own_port=None)
 
-async def test_a_scanner_is_refused_whole_and_for_a_time():
+
+async def test_a_port_that_scans_is_refused_at_once_and_for_a_time():
     core = Watched()
     await core.sweep("10.66.6.6", PORTS - 1)
     assert core.table.refused == {}
-    await core.packet("10.66.6.6:1234", 61_000)
+    await core.packet("10.66.6.6:9999", 61_000)
+    assert core.table.refused == {SCANNING_PORT: int(HOLD_S * 1000)}
+
+
+async def test_an_address_that_scans_from_many_ports_is_refused_once_no_stream_has_shown():
+    core = Watched()
+    for _ in range(3):
+        await core.sweep("10.66.6.6", own_port=None)
+        assert core.table.refused == {} and core.scanners.is_suspect(SCANNER.addr)
+        core.now += TOUCH_S * 0.6
+    await core.sweep("10.66.6.6", own_port=None)
     assert core.table.refused == {SCANNER: int(HOLD_S * 1000)}
+
+
+async def test_streams_of_calls_that_only_the_relay_knows_are_no_scan():
+    """As many as a SIP server puts on the relay alone while the agent is away; their address is a suspect and is heard all the same."""
+    core = Watched()
+    for _ in range(30):
+        await core.sweep("10.66.6.6", 3 * PORTS, own_port=None)
+        core.now += 0.2
+    assert core.scanners.is_suspect(SCANNER.addr) and core.table.refused == {}
 
 
 async def test_few_ports_over_a_long_time_are_no_scan():
@@ -43,6 +69,16 @@ async def test_few_ports_over_a_long_time_are_no_scan():
     assert core.table.refused == {}
 
 
+async def test_nothing_is_a_scan_before_the_journal_is_read():
+    core = Watched()
+    core.offloader.loaded.clear()
+    await core.sweep("10.66.6.6")
+    core.offloader.loaded.set()
+    assert core.table.refused == {}
+    await core.sweep("10.66.6.6")
+    assert set(core.table.refused) == {SCANNING_PORT}
+
+
 async def test_a_refusal_is_renewed_while_the_scan_goes_on_but_not_with_every_packet():
     core = Watched()
     await core.sweep("10.66.6.6")
@@ -51,14 +87,16 @@ async def test_a_refusal_is_renewed_while_the_scan_goes_on_but_not_with_every_pa
     assert core.table.refused == {}, "it has its time still"
     core.now += HOLD_S * 0.6
     await core.sweep("10.66.6.6")
-    assert core.table.refused == {SCANNER: int(HOLD_S * 1000)}
+    assert core.table.refused == {SCANNING_PORT: int(HOLD_S * 1000)}
 
 
-async def test_of_an_address_with_a_call_only_the_scanners_port_is_refused():
+async def test_an_address_with_a_call_is_not_refused_only_a_port_that_scans():
     core = Watched()
     await core.call(caller="10.66.6.6 6000")
+    await core.slow_sweep("10.66.6.6")
+    assert core.table.refused == {}
     await core.sweep("10.66.6.6")
-    assert set(core.table.refused) == {Endpoint.of("10.66.6.6", 9_999)}
+    assert set(core.table.refused) == {SCANNING_PORT}
 
 
 async def test_an_address_where_a_party_was_learned_is_not_refused_either():
@@ -68,13 +106,13 @@ async def test_an_address_where_a_party_was_learned_is_not_refused_either():
         await core.packet("10.66.6.6:41234", pl, ssrc=1, seq=n)
         core.now += 0.03
     assert core.stream()["reason"] != "verifying-source"
-    await core.sweep("10.66.6.6", own_port=None)
+    await core.slow_sweep("10.66.6.6")
     assert core.table.refused == {}
 
 
 async def test_a_call_from_a_refused_address_ends_the_refusal():
     core = Watched()
-    await core.sweep("10.66.6.6")
+    await core.slow_sweep("10.66.6.6")
     assert set(core.table.refused) == {SCANNER}
     await core.call(caller="10.66.6.6 6000")
     assert core.table.refused == {}
@@ -84,7 +122,7 @@ async def test_after_the_call_the_address_may_be_refused_again():
     core = Watched()
     await core.call(caller="10.66.6.6 6000")
     await core.say("D c1 A B")
-    await core.sweep("10.66.6.6")
+    await core.slow_sweep("10.66.6.6")
     assert set(core.table.refused) == {SCANNER}
 
 
@@ -104,13 +142,13 @@ async def test_a_call_that_comes_while_the_refusal_is_written_wins():
         return Result(Outcome.INSTALLED)
 
     core.table.refuse = slow
-    await core.sweep("10.66.6.6")
+    await core.slow_sweep("10.66.6.6")
     assert core.table.refused == {}
 
 
 async def test_what_the_data_plane_does_not_take_is_tried_again():
     core = Watched()
-    taken, core.table.refuse = core.table.refuse, None
+    taken = core.table.refuse
 
     async def full(source: Endpoint, ttl_ms: int) -> Result:
         return Result(Outcome.TABLE_FULL)
@@ -119,7 +157,7 @@ async def test_what_the_data_plane_does_not_take_is_tried_again():
     await core.sweep("10.66.6.6")
     core.table.refuse = taken
     await core.sweep("10.66.6.6")
-    assert set(core.table.refused) == {SCANNER}
+    assert set(core.table.refused) == {SCANNING_PORT}
 
 
 def test_parties_come_and_go_by_legs():

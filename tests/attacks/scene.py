@@ -141,12 +141,13 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(work: Path, relay: str) -> AsyncIterator[Scene]:
-    """Build it, and take it down."""
+async def scene(work: Path, relay: str, first_packets: str = "any") -> AsyncIterator[Scene]:
+    """Build it, and take it down. first_packets: as learning.first_packets."""
     with Topology("attack") as topology:
         edge = Edge(topology, work, "kamailio", relay)
         config = edge.shunt_config()
         config["log"] = {"level": "warning"}
+        config["learning"] = {"first_packets": first_packets}
         edge.write_config(config)
         try:
             await asyncio.to_thread(edge.start_softswitch)

@@ -58,7 +58,7 @@ class Leaf:
         for name, action in self.actions.items():
             notes = {note["name"] for note in action.get("annotations") or ()}
             data = [field["name"] for field in action["data"]] + [name for name in self.common]
-            word = name.rpartition(".")[2]
+            word = name.rpartition(".")[2].replace("$", "")
             if "@defaultonly" not in notes:
                 for verb in ("add", "mod", "entry"):
                     self._add_method(f"{verb}_with_{word}", keys, data, self._writer(verb, name), _OWN)

@@ -12,26 +12,31 @@ from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 from shunt_softswitch import rows
 
 
-class FakeRefusals:
-    """Refused sources in memory, with their whole time-out left."""
+class FakeRows:
+    """Refused sources or guarded ports in memory, with their whole time-out left."""
 
     def __init__(self, room: int = 100) -> None:
         self.held: dict[Endpoint, int] = {}
+        self.sources: dict[Endpoint, list[bytes]] = {}
         self._room = room
 
-    def put(self, source: Endpoint, milliseconds: int) -> bool:
-        if source not in self.held and len(self.held) >= self._room:
+    def put(self, end: Endpoint, milliseconds: int, heard: Sequence[bytes] = ()) -> bool:
+        if end not in self.held and len(self.held) >= self._room:
             return False
-        self.held[source] = milliseconds
+        self.held[end] = milliseconds
+        self.sources[end] = list(heard)
         return True
 
-    def remaining(self, source: Endpoint) -> int | None:
-        return self.held.get(source)
+    def heard(self, end: Endpoint) -> list[bytes]:
+        return self.sources.get(end, [])
 
-    def remove(self, source: Endpoint) -> None:
-        self.held.pop(source, None)
+    def remaining(self, end: Endpoint) -> int | None:
+        return self.held.get(end)
 
-    def sources(self) -> Iterator[Endpoint]:
+    def remove(self, end: Endpoint) -> None:
+        self.held.pop(end, None)
+
+    def ends(self) -> Iterator[Endpoint]:
         return iter(list(self.held))
 
     def clear(self) -> None:
@@ -48,7 +53,8 @@ class FakeDataPlane:
         self.ages: dict[FiveTuple, int] = {}
         self.ranges: dict[MediaRange, None] = {}
         self.failing: Exception | None = None
-        self.refusals = FakeRefusals()
+        self.refusals = FakeRows()
+        self.guards = FakeRows()
         self.replication = None
 
     def _check(self) -> None:

@@ -101,6 +101,9 @@ FIXED = {
         )),
         table("$PORT_STR_INFO", [field("$PORT_NAME", "string")], (field("$DEV_PORT", "uint32"),)),
         table("$pre.node", [field("$MULTICAST_NODE_ID", "uint32")], tuple(field(n, "uint16") for n in ("$MULTICAST_RID", "$MULTICAST_LAG_ID", "$DEV_PORT"))),
+        table("$mirror.cfg", [field("$sid", "uint16")], actions={"$normal": (
+            (field("$session_enable", "bool"), field("$direction", "string", choices=("INGRESS", "EGRESS", "BOTH")), field("$ucast_egress_port", "uint32"),
+             field("$ucast_egress_port_valid", "bool"), field("$max_pkt_len", "uint16")), ""), "$coalescing": ((field("$session_enable", "bool"),), "")}),
         table("$pre.mgid", [field("$MGID", "uint16")], tuple(field(n, "uint32") for n in ("$MULTICAST_NODE_ID", "$MULTICAST_NODE_L1_XID_VALID", "$MULTICAST_NODE_L1_XID"))),
     ]
 }  # fmt: skip
@@ -130,7 +133,7 @@ def test_a_switch_is_set_up() -> None:
     bfrt = switch()
     said: list[str] = []
     assert setup.apply(bfrt, plan(), said.append) == 0
-    assert said[-1] == "21 steps: 18 added, 1 changed, 2 unchanged", said
+    assert said[-1] == "22 steps: 19 added, 1 changed, 2 unchanged", said
     ports = entries(bfrt.port.port)
     assert set(ports) == {(132,), (141,), (140,)}
     assert ports[132,][1] == {"$SPEED": "BF_SPEED_100G", "$FEC": "BF_FEC_TYP_REED_SOLOMON", "$AUTO_NEGOTIATION": "PM_AN_DEFAULT", "$PORT_ENABLE": True}
@@ -158,6 +161,9 @@ def test_a_switch_is_set_up() -> None:
     assert len(frames) == 3 + 2 + 1
     assert entries(bfrt.pre.node)[setup.FLOOD_NODE,][1]["$DEV_PORT"] == [132, 141, 140]
     assert entries(bfrt.pre.mgid)[setup.FLOOD_GROUP,][1]["$MULTICAST_NODE_ID"] == [setup.FLOOD_NODE]
+    session = {"$session_enable": True, "$direction": "INGRESS", "$ucast_egress_port": 192, "$ucast_egress_port_valid": True, "$max_pkt_len": 16384}
+    assert entries(bfrt.mirror.cfg) == {(1,): ("$normal", session)}
+    assert re.search(rf"#define AGENT_SESSION {setup.AGENT_SESSION}\n", (ROOT / "p4" / "include" / "config.p4").read_text())
 
 
 def test_the_second_time_nothing_changes() -> None:

@@ -1,4 +1,4 @@
-"""The tables of refused sources over BF Runtime, and the agent's writes to them."""
+"""The tables of refused sources and guarded ports over BF Runtime, and the agent's writes to them."""
 
 from __future__ import annotations
 
@@ -99,3 +99,42 @@ async def test_a_batch_that_fails_is_taken_back(served: Served) -> None:
     with pytest.raises(grpc.aio.AioRpcError):
         await client.write(good, longer, bad, atomicity=pb.WriteRequest.ROLLBACK_ON_ERROR)
     assert served.dataplane.refusals.held == {PORT: 7}
+
+
+GUARDED, GUARDED6 = Endpoint.of("10.91.1.1", 30_004), Endpoint.of("2001:db8::1", 30_006)
+
+
+async def test_ports_are_guarded_and_heard_again(served: Served, table: RelayTable) -> None:  # noqa: F811
+    guards = served.dataplane.guards
+    parties = (Endpoint.of("10.1.1.1", 0).addr, Endpoint.of("10.1.1.2", 0).addr)
+    assert (await table.guard({GUARDED: parties, GUARDED6: ()}, 120_000)).ok
+    assert guards.held == {GUARDED: 120_000, GUARDED6: 120_000}
+    assert guards.heard(GUARDED) == list(parties) and guards.heard(GUARDED6) == []
+    assert (await table.guard({GUARDED: parties[:1]}, 60_000)).ok
+    assert guards.heard(GUARDED) == list(parties[:1]) and guards.held[GUARDED] == 60_000
+    assert (await table.unguard([GUARDED, GUARDED6])).ok and (await table.unguard([GUARDED])).ok
+    assert guards.held == {}
+
+
+async def test_a_guard_of_an_odd_port_is_refused(served: Served, table: RelayTable) -> None:  # noqa: F811
+    assert (await table.guard({Endpoint.of("10.91.1.1", 30_005): ()}, 1_000)).outcome is Outcome.REJECTED
+    assert served.dataplane.guards.held == {}
+
+
+async def test_a_guard_is_read_with_those_it_hears(served: Served) -> None:
+    client = await served.raw().connect()
+    party = Endpoint.of("10.1.1.1", 0).addr
+    served.dataplane.guards.put(GUARDED, 1_234, [party])
+    (found,) = (await client.read(row(served, "softswitch.guarded", GUARDED))).entities
+    assert {field.field_id: field.stream for field in found.table_entry.data.fields} == {1: (1_234).to_bytes(4, "big"), 2: party, 3: bytes(4), 4: bytes(4), 5: bytes(4)}
+
+
+async def test_a_guard_comes_back_whole_when_a_batch_is_taken_back(served: Served) -> None:
+    client = await served.raw().connect()
+    party = Endpoint.of("10.1.1.1", 0).addr
+    served.dataplane.guards.put(GUARDED, 7, [party])
+    gone = pb.Update(type=pb.Update.DELETE, entity=row(served, "softswitch.guarded", GUARDED))
+    bad = pb.Update(type=pb.Update.MODIFY, entity=row(served, "softswitch.refused6", SIX, 5))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await client.write(gone, bad, atomicity=pb.WriteRequest.ROLLBACK_ON_ERROR)
+    assert served.dataplane.guards.held == {GUARDED: 7} and served.dataplane.guards.heard(GUARDED) == [party]

@@ -1,4 +1,4 @@
-"""Refused sources in the kernel: what they send to media ports without an entry is dropped, and nothing else is."""
+"""Refused sources and guarded ports in the kernel: what is not to be heard at media ports without an entry is dropped, and nothing else is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import MediaRange
 from shunt_softswitch import layout
 from shunt_softswitch.dataplane import DataPlane
-from shunt_softswitch.refusals import Refusals
+from shunt_softswitch.hearing import Refusals
 from tests.dataplane.lab import RELAY_A4, RELAY_A6, Lab, ep
 from tests.dataplane.test_table import FIRST, send
 
@@ -31,6 +31,7 @@ def _media(plane: DataPlane):
     plane.add_media(MediaRange(MISSED.addr, 30000, 30010))
     yield
     plane.refusals.clear()
+    plane.guards.clear()
 
 
 def verdict(plane: DataPlane, src: Endpoint, dst: Endpoint = MISSED) -> int:
@@ -76,7 +77,7 @@ def test_ipv6_and_ipv4_are_two(plane: DataPlane) -> None:
     assert verdict(plane, source, six) == DROP
     assert verdict(plane, ep("[2001:db8::67]:77"), six) == PASS
     assert verdict(plane, Endpoint(source.addr[:4], 77)) == PASS
-    assert list(plane.refusals.sources()) == [Endpoint(source.addr, 0)]
+    assert list(plane.refusals.ends()) == [Endpoint(source.addr, 0)]
 
 
 def test_a_refusal_ends_by_itself(plane: DataPlane) -> None:
@@ -84,7 +85,7 @@ def test_a_refusal_ends_by_itself(plane: DataPlane) -> None:
     assert verdict(plane, SCANNER) == DROP and 0 <= plane.refusals.remaining(SCANNER) <= 60
     time.sleep(0.08)
     assert verdict(plane, SCANNER) == PASS
-    assert plane.refusals.remaining(SCANNER) is None and list(plane.refusals.sources()) == []
+    assert plane.refusals.remaining(SCANNER) is None and list(plane.refusals.ends()) == []
 
 
 def test_old_refusals_make_room_for_new_ones(plane: DataPlane) -> None:
@@ -98,10 +99,41 @@ def test_old_refusals_make_room_for_new_ones(plane: DataPlane) -> None:
     assert room >= 1_000 and clock.remaining(Endpoint(SCANNER.addr, room)) is None
     now += 2_000_000_000
     assert clock.put(Endpoint(SCANNER.addr, room), 1_000)
-    assert list(clock.sources()) == [Endpoint(SCANNER.addr, room)]
+    assert list(clock.ends()) == [Endpoint(SCANNER.addr, room)]
 
 
 def test_another_process_finds_them(lab: Lab, plane: DataPlane) -> None:
     """The map is pinned with the others: what is refused stays so while the softswitch is restarted."""
     plane.refusals.put(SCANNER, 60_000)
     assert (lab.pins / "refused").exists()
+    assert (lab.pins / "guarded").exists()
+
+
+def test_a_guarded_port_hears_some_addresses_only(plane: DataPlane) -> None:
+    even, odd, next_pair = (Endpoint(MISSED.addr, port) for port in (30004, 30005, 30006))
+    heard = [ep("10.1.0.7:1"), ep("10.1.0.8:1")]
+    assert plane.guards.put(even, 60_000, [end.addr for end in heard])
+    for port in (even, odd):
+        assert [verdict(plane, end, port) for end in (*heard, SCANNER)] == [PASS, PASS, DROP]
+    assert verdict(plane, SCANNER, next_pair) == PASS
+    assert plane.trace(FiveTuple(SCANNER, even))["reason"] == "refused-source"
+    assert plane.guards.put(even, 60_000, [])
+    assert verdict(plane, heard[0], even) == DROP, "nobody is heard"
+    plane.guards.remove(even)
+    assert verdict(plane, SCANNER, odd) == PASS
+
+
+def test_an_entry_goes_before_a_guard(plane: DataPlane) -> None:
+    plane.guards.put(Endpoint(FIRST.key.dst.addr, FIRST.key.dst.port & ~1), 60_000, [])
+    plane.insert([FIRST])
+    assert send(plane, FIRST.key) == (layout.XDP_REDIRECT, (FIRST.src, FIRST.dst))
+
+
+def test_a_guard_of_ipv6_ends_by_itself(plane: DataPlane) -> None:
+    port, party, stranger = ep(f"[{RELAY_A6}]:30004"), ep("[2001:db8::66]:77"), ep("[2001:db8::67]:77")
+    plane.add_media(MediaRange(port.addr, 30000, 30010))
+    plane.guards.put(port, 60, [party.addr])
+    assert (verdict(plane, party, port), verdict(plane, stranger, port)) == (PASS, DROP)
+    assert plane.guards.heard(port) == [party.addr] and list(plane.guards.ends()) == [port]
+    time.sleep(0.08)
+    assert verdict(plane, stranger, port) == PASS and list(plane.guards.ends()) == []

@@ -155,8 +155,9 @@ def test_no_packet_is_forwarded_50_ms_after_bye(lab: Lab) -> None:
 
 
 def test_spraying_the_port_range_gets_nothing_and_stops_nothing(lab: Lab) -> None:
-    """RTP Bleed and RTP Inject: another host sends RTP to every relay port through the whole call."""
+    """RTP Bleed and RTP Inject: another host, which has been found to scan, sends RTP to every relay port through the whole call."""
     stop = threading.Event()
+    refused = lab.edge.status()["limits"].get("refused_sources", 0)
     attacker = open_socket(lab.topology, "nat", socket.AF_INET, socket.SOCK_DGRAM)
     attacker.bind((NAT_IP, 4444))
     attacker.settimeout(0.2)
@@ -185,7 +186,10 @@ def test_spraying_the_port_range_gets_nothing_and_stops_nothing(lab: Lab) -> Non
     for thread in threads:
         thread.start()
     try:
-        time.sleep(0.3)
+        deadline = time.monotonic() + 10
+        while lab.edge.status()["limits"].get("refused_sources", 0) <= refused:
+            assert time.monotonic() < deadline, "the scan was not noticed"
+            time.sleep(0.05)
         outcome = place(lab, "uac_call", "uas_answer", talk_ms=2500)
     finally:
         stop.set()

@@ -17,6 +17,7 @@ from shunt.rtpproxy.codec import Command, keepalive_modifiers
 log = logging.getLogger(__name__)
 
 _MAX_TOMBSTONES = 10_000
+_MOST_SIGHTED = 8  # addresses of one party
 _MAX_SIGHTED_CALLS = 50_000
 
 # Commands that make the relay itself work on the media, and the reason each gives.
@@ -226,6 +227,7 @@ class CallBook:
         leg.last_heard.clear()
         self._slots[relay] = Slot(line, side, Component.RTP)
         self._slots[relay.next_port()] = Slot(line, side, Component.RTCP)
+        self.parties.changed(leg)
 
     def _unindex(self, line: MediaLine, side: Side) -> None:
         old = line.legs[side].relay
@@ -317,8 +319,9 @@ class CallBook:
         """The SIP messages of party `tag` come from this address: that vouches for it as a media source too."""
         known = self._sightings.setdefault(call_id, {}).setdefault(tag, set())
         self._sightings.move_to_end(call_id)
-        if len(known) < 8:
-            known.add(address)
+        if address not in known and len(known) >= _MOST_SIGHTED:
+            return
+        known.add(address)
         while len(self._sightings) > _MAX_SIGHTED_CALLS:
             self._sightings.popitem(last=False)
         for line in self.of_dialog(call_id, tag, None):

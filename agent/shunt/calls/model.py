@@ -57,7 +57,8 @@ class Leg:
 
     signalled is the address and port that the party's U or L command named; relay is where the party
     sends to (the port in the reply to the OTHER party's command). payload_types counts the learn notices of
-    each RTP payload type from the party's own source. addresses: where it may be, as Parties counts it.
+    each RTP payload type from the party's own source. addresses: where it may be, as Parties counts it;
+    guarded: the relay port that a PortGuard guards for it.
     """
 
     side: Side
@@ -74,6 +75,7 @@ class Leg:
     strays: int = 0
     payload_types: dict[int, int] = field(default_factory=dict)
     addresses: tuple[bytes, ...] = ()
+    guarded: Endpoint | None = None
 
     def latch(self, component: Component) -> Latch:
         return self.rtp if component is Component.RTP else self.rtcp

@@ -1,7 +1,8 @@
 """Tells scanners by the ports they miss: who sends to many relay ports that no call has is not a phone.
 
-A source's address counts, not its port: behind a NAT, or by choice, each packet may come from another port. Where the address is
-also that of a call's party, the address and port together count besides.
+Two judgements differ in what they may cost. An address that misses many ports, from whatever ports of its own, is a suspect: its
+packets prove nothing. To have them kept from the relay takes more, since the relay may carry calls that the agent does not know
+(a SIP server uses it alone while the agent is away): that what was missed was touched and no stream, or that it came from one port.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ from shunt.net import Endpoint, FiveTuple
 PORTS = 40
 WINDOW_S = 5.0
 HOLD_S = 30.0
-_MOST_ADDRESSES = 20_000
+TOUCH_S = 2.0  # for which a port has been known, to say that no stream goes there
+STREAM_PACKETS = 4  # notices within that time: of some thousand streams from one address each shows as many
+_LOOK_EVERY_S = 0.25
+_MOST_SOURCES = 20_000
+_MOST_SWEEPS = 200
+_MOST_TOUCHED = 1000
 
 
 class Scanners:
-    """Bounded: the address that was noted longest ago is forgotten when there are too many."""
+    """Bounded: what was noted longest ago is forgotten when there is too much."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: monotonic seconds."""
@@ -28,18 +34,29 @@ class Scanners:
         self.found: Callable[[Endpoint], None] = lambda source: None  # told of a scanner: port 0 stands for the whole address
         self._missed: OrderedDict[Endpoint, tuple[float, set[int]]] = OrderedDict()
         self._held: OrderedDict[bytes, float] = OrderedDict()
+        self._sweeps: OrderedDict[bytes, _Sweep] = OrderedDict()
 
     def note(self, key: FiveTuple) -> None:
         """A packet came to a relay port that no call has (a call that has just ended leaves a few such)."""
-        now, addr = self._clock(), key.src.addr
-        if self._is_many(Endpoint(addr, 0), key.dst.port, now):
+        now, addr, port = self._clock(), key.src.addr, key.dst.port
+        if self._is_many(Endpoint(addr, 0), port, now):
             self._held[addr] = now + HOLD_S
             self._held.move_to_end(addr)
-            if len(self._held) > _MOST_ADDRESSES:
-                self._held.popitem(last=False)
-            self.found(Endpoint(addr, 0))
-        if self.is_shared(addr) and self._is_many(key.src, key.dst.port, now):
+            _limit(self._held, _MOST_SOURCES)
+        if self._is_many(key.src, port, now):
             self.found(key.src)
+        if self.is_suspect(addr) and not self.is_shared(addr) and self._sweeps_on(addr, port, now):
+            self.found(Endpoint(addr, 0))
+
+    def is_suspect(self, addr: bytes) -> bool:
+        """Whether packets from this address prove nothing for now."""
+        until = self._held.get(addr)
+        if until is None:
+            return False
+        if self._clock() >= until:
+            del self._held[addr]
+            return False
+        return True
 
     def _is_many(self, source: Endpoint, port: int, now: float) -> bool:
         since, ports = self._missed.get(source, (now, set()))
@@ -51,16 +68,39 @@ class Scanners:
         if len(ports) >= PORTS:
             del self._missed[source]
             return True
-        if len(self._missed) > _MOST_ADDRESSES:
-            self._missed.popitem(last=False)
+        _limit(self._missed, _MOST_SOURCES)
         return False
 
-    def is_suspect(self, addr: bytes) -> bool:
-        """Whether packets from this address prove nothing for now."""
-        until = self._held.get(addr)
-        if until is None:
+    def _sweeps_on(self, addr: bytes, port: int, now: float) -> bool:
+        sweep = self._sweeps.get(addr)
+        if sweep is None or now - sweep.since > WINDOW_S:
+            sweep = self._sweeps[addr] = _Sweep(now)
+        self._sweeps.move_to_end(addr)
+        _limit(self._sweeps, _MOST_SWEEPS)
+        return sweep.note(port, now)
+
+
+class _Sweep:
+    """The ports that a suspect has missed lately, each with when it was first and how often."""
+
+    __slots__ = ("since", "_look_at", "_ports")
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self._look_at = now + TOUCH_S
+        self._ports: dict[int, tuple[float, int]] = {}
+
+    def note(self, port: int, now: float) -> bool:
+        """One more packet; whether enough ports were touched and no more than that."""
+        first, count = self._ports.get(port, (now, 0))
+        if count or len(self._ports) < _MOST_TOUCHED:
+            self._ports[port] = (first, count + 1)
+        if now < self._look_at:
             return False
-        if self._clock() >= until:
-            del self._held[addr]
-            return False
-        return True
+        self._look_at = now + _LOOK_EVERY_S
+        return sum(now - first >= TOUCH_S and count < STREAM_PACKETS for first, count in self._ports.values()) >= PORTS
+
+
+def _limit(kept: OrderedDict, most: int) -> None:
+    if len(kept) > most:
+        kept.popitem(last=False)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import struct
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -916,23 +916,37 @@ class RelayTable:
             return Result(Outcome.UNAVAILABLE, str(error))
         return await self._write_small(_DELETE, [pb.Entity(table_entry=pb.TableEntry(table_id=table.id)) for table in tables])
 
-    async def _write_refused(self, kind: int, source: Endpoint, ttl_ms: int | None) -> Result:
+    async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...]], ttl_ms: int) -> Result:
+        """Have dropped, for so long, what comes to a port (even) and the next from other addresses than these and meets no entry."""
         try:
-            table = self._ready().refused.get(len(source.addr))
+            tables = self._ready().guarded
+            return await self._write_small(_UPSERT, [
+                _row(_of(tables, port), ("dst_addr", "dst_port"), port, {"ttl_ms": ttl_ms.to_bytes(4, "big")} | {f"heard{n}": addr for n, addr in enumerate(heard)})
+                for port, heard in ports.items()
+            ])
         except DataPlaneUnavailable as error:
             return Result(Outcome.UNAVAILABLE, str(error))
-        if table is None:
-            return Result(Outcome.REJECTED, "this data plane cannot refuse sources")
-        entity = pb.Entity()
-        entry = entity.table_entry
-        entry.table_id = table.id
-        for name, value in (("src_addr", source.addr), ("src_port", source.port.to_bytes(2, "big"))):
-            field = entry.key.fields.add()
-            field.field_id, field.exact.value = table.key[name].id, value
-        if ttl_ms is not None:
-            data = entry.data.fields.add()
-            data.field_id, data.stream = table.data["ttl_ms"].id, ttl_ms.to_bytes(4, "big")
-        return await self._write_small(kind, [entity])
+        except SchemaError as error:
+            return Result(Outcome.REJECTED, str(error))
+
+    async def unguard(self, ports: list[Endpoint]) -> Result:
+        """End guard(); that nothing was guarded is no failure."""
+        try:
+            tables = self._ready().guarded
+            return await self._write_small(_DELETE, [_row(_of(tables, port), ("dst_addr", "dst_port"), port) for port in ports])
+        except DataPlaneUnavailable as error:
+            return Result(Outcome.UNAVAILABLE, str(error))
+        except SchemaError as error:
+            return Result(Outcome.REJECTED, str(error))
+
+    async def _write_refused(self, kind: int, source: Endpoint, ttl_ms: int | None) -> Result:
+        try:
+            data = {} if ttl_ms is None else {"ttl_ms": ttl_ms.to_bytes(4, "big")}
+            return await self._write_small(kind, [_row(_of(self._ready().refused, source), ("src_addr", "src_port"), source, data)])
+        except DataPlaneUnavailable as error:
+            return Result(Outcome.UNAVAILABLE, str(error))
+        except SchemaError as error:
+            return Result(Outcome.REJECTED, str(error))
 
     async def _write_small(self, kind: int, entities: list[pb.Entity]) -> Result:
         """Write a few rows of a table that is none of the relay's. What is there already, or is gone already, is no failure."""
@@ -973,6 +987,26 @@ class RelayTable:
         usage = [bfrt.entity_bytes(pb.Entity(table_usage=pb.TableUsage(table_id=target.table.id))) for target in plan.relay.values()]
         entries = sum(found.table_usage.usage for found in await self._read(usage))
         return {"entries": entries, "capacity": sum(target.table.size for target in plan.relay.values())}
+
+
+def _of(tables: Mapping[int, Table], end: Endpoint) -> Table:
+    """The table of an address's IP version. Raises SchemaError where the target has none."""
+    table = tables.get(len(end.addr))
+    if table is None:
+        raise SchemaError(f"this data plane cannot keep anybody from the relay (IPv{end.version})")
+    return table
+
+
+def _row(table: Table, names: tuple[str, str], end: Endpoint, data: Mapping[str, bytes] | None = None) -> pb.Entity:
+    """A row whose key is an address and port, in the fields of these names."""
+    entity = pb.Entity(table_entry=pb.TableEntry(table_id=table.id))
+    for name, value in zip(names, (end.addr, end.port.to_bytes(2, "big"))):
+        field = entity.table_entry.key.fields.add()
+        field.field_id, field.exact.value = table.key[name].id, value
+    for name, value in (data or {}).items():
+        filled = entity.table_entry.data.fields.add()
+        filled.field_id, filled.stream = table.data[name].id, value
+    return entity
 
 
 def _requests(source: KeyedTable, size: int, keys: Sequence[FiveTuple] | None) -> Iterator[tuple[list[bytes], float]]:

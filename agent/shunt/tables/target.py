@@ -327,6 +327,7 @@ class Plan:
         self.totals = tables.find("softswitch.totals")
         self.interface = tables.find("softswitch.interface")
         self.refused = {table.key["src_addr"].size or 0: table for table in (tables.find("softswitch.refused"), tables.find("softswitch.refused6")) if table is not None}
+        self.guarded = {table.key["dst_addr"].size or 0: table for table in (tables.find("softswitch.guarded"), tables.find("softswitch.guarded6")) if table is not None}
         self.media = {table.key["dst_addr"].size or 0: table for table in (tables.find("media"), tables.find("media6")) if table is not None}
         self.learns: dict[int, dict[str, int]] = {}
         for name in ("learn", "learn6"):

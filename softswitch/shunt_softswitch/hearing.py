@@ -1,0 +1,211 @@
+"""Who is heard at media ports without an entry: refused sources, and guarded ports, which hear some addresses only.
+
+Both decide about packets that no entry takes, and so about what a relay hears before a stream is offloaded; entries are not touched by
+it. Time-outs run in the kernel: should whoever wrote a row die, everybody is heard again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shunt.bfrt.schema import Action, Names, Table
+from shunt.net import Endpoint
+from shunt_softswitch import layout, libbpf
+from shunt_softswitch.entries import BfrtError, Code, KeyValue, Values
+from shunt_softswitch.served import Row, Served
+
+_KEY = struct.Struct("!16sHH4s")
+_UNTIL = struct.Struct("<Q")
+HEARD = 4  # addresses at one guarded port
+
+
+def _raw(end: Endpoint) -> bytes:
+    return _KEY.pack(end.addr, end.port, 0, layout.VERSION_MARK[4 if len(end.addr) == 4 else 6])
+
+
+class TimedMap:
+    """A map from addresses and ports to a time, and perhaps more. `clock` is CLOCK_MONOTONIC in nanoseconds, as the programs read it."""
+
+    def __init__(self, fd: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._fd = fd
+        self._clock = clock
+        self._room = ctypes.create_string_buffer(libbpf.map_info(fd)[1])
+
+    def _put(self, end: Endpoint, milliseconds: int, more: bytes = b"") -> bool:
+        key, value = _raw(end), _UNTIL.pack(self._clock() + milliseconds * 1_000_000) + more
+        problem = libbpf.update(self._fd, key, value)
+        if problem == errno.E2BIG and self._sweep():
+            problem = libbpf.update(self._fd, key, value)
+        if problem and problem not in (errno.E2BIG, errno.ENOMEM):
+            raise libbpf.library().fail(problem, f"cannot write the row of {end}")
+        return not problem
+
+    def remaining(self, end: Endpoint) -> int | None:
+        """For how many milliseconds more a row is in force; None when there is none."""
+        value = self._value(end)
+        return None if value is None else self._left(value)
+
+    def remove(self, end: Endpoint) -> None:
+        """Take a row out, if it is there."""
+        libbpf.delete(self._fd, _raw(end))
+
+    def ends(self) -> Iterator[Endpoint]:
+        """The keys of all rows in force."""
+        for key, value in libbpf.elements(self._fd):
+            if self._left(value) is not None:
+                addr, port, _, version = _KEY.unpack(key)
+                yield Endpoint(addr[:4] if version == layout.VERSION_MARK[4] else addr, port)
+
+    def clear(self) -> None:
+        """Take every row out."""
+        for key, _ in libbpf.elements(self._fd):
+            libbpf.delete(self._fd, key)
+
+    def _value(self, end: Endpoint) -> bytes | None:
+        return self._room.raw if libbpf.lookup(self._fd, _raw(end), self._room) else None
+
+    def _left(self, value: bytes) -> int | None:
+        left = _UNTIL.unpack_from(value)[0] - self._clock()
+        return left // 1_000_000 if left > 0 else None
+
+    def _sweep(self) -> int:
+        over = [key for key, value in libbpf.elements(self._fd) if self._left(value) is None]
+        for key in over:
+            libbpf.delete(self._fd, key)
+        return len(over)
+
+
+class Refusals(TimedMap):
+    """Sources that are not heard: an address and port, or with port 0 whatever comes from the address."""
+
+    def put(self, source: Endpoint, milliseconds: int) -> bool:
+        """Refuse a source from now on for so long; False when the map is full."""
+        return self._put(source, milliseconds)
+
+
+class Guards(TimedMap):
+    """Guarded ports: an even port and the next one, and the addresses that are heard there. With none, nobody is."""
+
+    def put(self, port: Endpoint, milliseconds: int, heard: Sequence[bytes]) -> bool:
+        """Guard a port pair from now on for so long; heard: at most HEARD packed addresses. False when the map is full."""
+        return self._put(port, milliseconds, b"".join(addr.ljust(16, b"\0") for addr in heard).ljust(16 * HEARD, b"\0"))
+
+    def heard(self, port: Endpoint) -> list[bytes]:
+        """The addresses that are heard at a guarded port."""
+        value, size = self._value(port) or b"", len(port.addr)
+        found = (value[at : at + size] for at in range(_UNTIL.size, len(value), 16))
+        return [addr for addr in found if any(addr)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The data of a row."""
+
+    ttl_ms: int
+    heard: tuple[bytes, ...] = ()
+
+
+def hearing_tables(tables: Names[Table], refusals: Refusals, guards: Guards) -> list[Served]:
+    """`softswitch.refused`, `softswitch.guarded` and the same for IPv6."""
+    found: list[Served] = [_Refused(tables[name], refusals) for name in ("softswitch.refused", "softswitch.refused6")]
+    return found + [_Guarded(tables[name], guards) for name in ("softswitch.guarded", "softswitch.guarded6")]
+
+
+class _Timed(Served):
+    """The rows of one IP version."""
+
+    def __init__(self, table: Table, rows: Any) -> None:
+        super().__init__(table)
+        self._rows = rows
+        self._size = table.key.by_id[1].size
+        self._ttl = self.fields["ttl_ms"].id
+
+    def key(self, key: dict[int, KeyValue]) -> Endpoint:
+        addr, port = key[1], key[2]
+        assert isinstance(addr, bytes) and isinstance(port, bytes)
+        return Endpoint(addr, int.from_bytes(port, "big"))
+
+    def keys(self) -> Iterator[Endpoint]:
+        return (end for end in self._rows.ends() if len(end.addr) == self._size)
+
+    def has(self, key: Endpoint) -> bool:
+        return self._rows.remaining(key) is not None
+
+    def data(self, action: Action | None, values: Values, there: bool) -> _Given:
+        ttl = int.from_bytes(values.get(self._ttl, b""), "big")
+        if not ttl:
+            raise BfrtError(Code.INVALID, f"ttl_ms is to be at least 1; table:{self.table.name}")
+        return _Given(ttl)
+
+    def insert(self, key: Endpoint, data: _Given) -> None:
+        if self.has(key):
+            raise BfrtError(Code.EXISTS, f"Entry already exists in table:{self.table.name}")
+        self._put(key, data)
+
+    def modify(self, key: Endpoint, data: _Given) -> None:
+        self.there(key)
+        self._put(key, data)
+
+    def delete(self, key: Endpoint) -> None:
+        self.there(key)
+        self._rows.remove(key)
+
+    def state(self, key: Endpoint) -> _Given | None:
+        left = self._rows.remaining(key)
+        return None if left is None else _Given(max(left, 1))
+
+    def row(self, key: Endpoint) -> Row:
+        return Row([key.addr, key.port], None, {self._ttl: (self._rows.remaining(key) or 0).to_bytes(4, "big")})
+
+    def _put(self, key: Endpoint, data: _Given) -> None:
+        if not self._write(key, data):
+            raise BfrtError(Code.NO_SPACE, f"No room for {key} in table:{self.table.name}")
+
+    @abstractmethod
+    def _write(self, key: Endpoint, data: _Given) -> bool:
+        """Whether there was room."""
+
+
+class _Refused(_Timed):
+    """`softswitch.refused` or `softswitch.refused6`."""
+
+    def _write(self, key: Endpoint, data: _Given) -> bool:
+        return self._rows.put(key, data.ttl_ms)
+
+
+class _Guarded(_Timed):
+    """`softswitch.guarded` or `softswitch.guarded6`."""
+
+    def __init__(self, table: Table, rows: Any) -> None:
+        super().__init__(table, rows)
+        self._heard = [self.fields[f"heard{n}"].id for n in range(HEARD)]
+
+    def data(self, action: Action | None, values: Values, there: bool) -> _Given:
+        given = super().data(action, values, there)
+        addresses = [values[number] for number in self._heard if number in values]
+        return _Given(given.ttl_ms, tuple(addr for addr in addresses if any(addr)))
+
+    def insert(self, key: Endpoint, data: _Given) -> None:
+        if key.port % 2:
+            raise BfrtError(Code.INVALID, f"Port {key.port} is odd: a guard is of an even port and the next; table:{self.table.name}")
+        super().insert(key, data)
+
+    def state(self, key: Endpoint) -> _Given | None:
+        before = super().state(key)
+        return None if before is None else _Given(before.ttl_ms, tuple(self._rows.heard(key)))
+
+    def row(self, key: Endpoint) -> Row:
+        found = super().row(key)
+        empty = bytes(len(key.addr))
+        heard = self._rows.heard(key)
+        return Row(found.key, None, found.data | {number: heard[n] if n < len(heard) else empty for n, number in enumerate(self._heard)})
+
+    def _write(self, key: Endpoint, data: _Given) -> bool:
+        return self._rows.put(key, data.ttl_ms, data.heard)
