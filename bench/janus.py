@@ -72,6 +72,7 @@ class Janus:
         self.process.start().await_listening("tcp", _PORT)
         connection = open_socket(self._topology, "edge", socket.AF_INET, socket.SOCK_STREAM)
         connection.settimeout(_PATIENCE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.connect(("127.0.0.1", _PORT))
         self._http = http.client.HTTPConnection("127.0.0.1", _PORT)
         self._http.sock = connection
