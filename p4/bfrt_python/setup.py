@@ -1,4 +1,4 @@
-"""Sets a switch up for relay.p4: ports, the CPU port, own MAC addresses, next hops, routes, default entries, flooding for the CPU.
+"""Sets a switch up for relay.p4: ports, the CPU port, own MAC addresses, next hops, routes, default entries, flooding and mirroring for the CPU.
 
 Without a switch (dry mode): python p4/bfrt_python/setup.py shunt.yaml [--plan switch.json]
 checks the section `switch` of the configuration, prints every step, and writes the plan for the switch.
@@ -21,11 +21,14 @@ from typing import Any, Callable, Dict, Optional
 DEFAULT_PLAN = "/etc/shunt/switch.json"
 FLOOD_GROUP = FLOOD_NODE = 65535
 """Multicast group and replication node of what the CPU sends to everybody; conferences take theirs from 1 upwards."""
+AGENT_SESSION = 1
+"""Mirror session of conference packets that the agent reads; as in include/config.p4."""
+_LONGEST_COPY = 16384
 _EVERY_BIT = (1 << 48) - 1
 _SPEEDS = "BF_SPEED_%s"
 _FEC = {"none": "BF_FEC_TYP_NONE", "firecode": "BF_FEC_TYP_FIRECODE", "reed-solomon": "BF_FEC_TYP_REED_SOLOMON"}
 _AUTONEG = {"auto": "PM_AN_DEFAULT", "on": "PM_AN_FORCE_ENABLE", "off": "PM_AN_FORCE_DISABLE"}
-_FIXED = {"$PORT": "port.port", "$PORT_STR_INFO": "port.port_str_info", "$pre.node": "pre.node", "$pre.mgid": "pre.mgid"}
+_FIXED = {"$PORT": "port.port", "$PORT_STR_INFO": "port.port_str_info", "$pre.node": "pre.node", "$pre.mgid": "pre.mgid", "$mirror.cfg": "mirror.cfg"}
 
 
 class SetupError(Exception):
@@ -58,6 +61,8 @@ def plan_of(switch: Any, program: str = "relay") -> Dict[str, Any]:
         {"$MULTICAST_RID": 0, "$MULTICAST_LAG_ID": [], "$DEV_PORT": [_device(port.port) for port in switch.ports]})
     put("what the CPU sends to everybody", "$pre.mgid", {"$MGID": FLOOD_GROUP},
         {"$MULTICAST_NODE_ID": [FLOOD_NODE], "$MULTICAST_NODE_L1_XID_VALID": [False], "$MULTICAST_NODE_L1_XID": [0]})
+    put("conference packets for the agent go to the CPU", "$mirror.cfg", {"$sid": AGENT_SESSION},
+        {"$session_enable": True, "$direction": "INGRESS", "$ucast_egress_port": cpu_port, "$ucast_egress_port_valid": True, "$max_pkt_len": _LONGEST_COPY}, "$normal")
     put("address resolution and expired packets go to the CPU", "Ingress.punt", None, {"port": cpu_port}, "to_cpu")
     for port in switch.ports:
         key = _frames({"ternary": [_device(port.port), 0x1FF]}, _mac(port.mac), _EVERY_BIT, 10)
@@ -145,7 +150,7 @@ class Tables:
         before = self._read(leaf, key)
         if before is not None and _same(before, step["action"], data):
             return "unchanged"
-        suffix = "" if step["action"] is None else "_with_%s" % step["action"]
+        suffix = "" if step["action"] is None else "_with_%s" % step["action"].replace("$", "")
         said = ""
         if before is not None and step["table"] == "$PORT":
             # Speed and FEC of a port that is there cannot be changed.

@@ -101,9 +101,13 @@ FIXED = {
         )),
         table("$PORT_STR_INFO", [field("$PORT_NAME", "string")], (field("$DEV_PORT", "uint32"),)),
         table("$pre.node", [field("$MULTICAST_NODE_ID", "uint32")], tuple(field(n, "uint16") for n in ("$MULTICAST_RID", "$MULTICAST_LAG_ID", "$DEV_PORT"))),
-        table("$mirror.cfg", [field("$sid", "uint16")], actions={"$normal": (
-            (field("$session_enable", "bool"), field("$direction", "string", choices=("INGRESS", "EGRESS", "BOTH")), field("$ucast_egress_port", "uint32"),
-             field("$ucast_egress_port_valid", "bool"), field("$max_pkt_len", "uint16")), ""), "$coalescing": ((field("$session_enable", "bool"),), "")}),
+        table("$mirror.cfg", [field("$sid", "uint16")], (
+            field("$session_enable", "bool"),
+            field("$direction", "string", choices=("INGRESS", "EGRESS", "BOTH")),
+            field("$ucast_egress_port", "uint32"),
+            field("$ucast_egress_port_valid", "bool"),
+            field("$max_pkt_len", "uint16"),
+        ), {"$normal": ((), ""), "$coalescing": ((field("$timeout_usec", "uint32"),), "")}),
         table("$pre.mgid", [field("$MGID", "uint16")], tuple(field(n, "uint32") for n in ("$MULTICAST_NODE_ID", "$MULTICAST_NODE_L1_XID_VALID", "$MULTICAST_NODE_L1_XID"))),
     ]
 }  # fmt: skip
