@@ -184,12 +184,12 @@ def main() -> int:
     titles = [title for title, system in SYSTEMS.items() if not system.missing()]
     missing = [f"{title}: not measured, {system.missing()}" for title, system in SYSTEMS.items() if system.missing()]
     run = Run("conference", arguments.profile, {title: version for title in titles if (version := SYSTEMS[title].version())}, fresh=arguments.fresh)
-    run.plan(len(scenarios(profile)) * len(titles) * profile.repetitions + 2 + len(meetings.TREES))
+    run.plan(len(scenarios(profile)) * len(titles) * profile.repetitions + 2 + len(meetings.Design))
     found = carry(run, profile, titles)
     with when_needed("softswitch") as get:
         plane = run.step("planes", lambda: planes.measure(get().bridge, _PEOPLE, profile.planes_s))  # type: ignore[attr-defined]
     numbers = run.step("numbers", lambda: {"runs": sequence.figure_18(profile.packets)})["runs"]
-    loaded = [run.step(f"meetings/{design.value}", lambda: meetings.load(design, profile.share)) for design in meetings.TREES]
+    loaded = [run.step(f"meetings/{design.value}", lambda: meetings.load(design, profile.share)) for design in meetings.Design]
     results = analyse(found, plane, numbers, loaded, run.facts["busy_before"]) | {"missing": missing}
     run.results(results)
     report.write(run, results)

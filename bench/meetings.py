@@ -16,6 +16,7 @@ for _folder in (".", "agent", "softswitch"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
+from bench import relay_table  # noqa: E402
 from bench.replication import frame_of  # noqa: E402
 from shunt.conference import engine  # noqa: E402
 from shunt.conference.capacity import PAPER, Load, capacity, paper  # noqa: E402
@@ -30,7 +31,6 @@ from shunt_softswitch.replication import Action, Replication, Rewrite, StreamKey
 from tests.dataplane import lab as lab_module  # noqa: E402
 
 SIZES = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 70, 100)
-TREES = (Design.NRA, Design.RA_R, Design.RA_SR)
 PACKETS_PER_SENDER = 284.3  # a second: RTP of a participant of Scallop's table 1
 CORES = 32
 _SOURCES = (("video", True),)
@@ -123,6 +123,8 @@ class Loaded:
 def load(design: Design, share: int) -> dict[str, Any]:
     """Put in one of `share` meetings that fit by the design, of as many participants as in the paper, all sending; and take packets through the first and the last."""
     people = PAPER[design][0].participants
+    if design is Design.TWO_PARTY:
+        return _load_two_party(share)
     fit = capacity(design, Load(participants=people, layered_sources=1, sources=1, adapted=0))["meetings"]
     count = max(2, fit // share)
     with lab_module.build("rm") as lab, lab_module.inside(lab.ns("relay")):
@@ -151,4 +153,30 @@ def load(design: Design, share: int) -> dict[str, Any]:
     return {
         "design": design.value, "people": people, "fit": fit, "meetings": count, **found, "writes": loaded.writes, "seconds": round(seconds, 2),
         "allocator_s": round(in_allocator, 2), "kernel_mib": memory >> 20, "probed": len(loaded.rids),
+    }  # fmt: skip
+
+
+def _load_two_party(share: int) -> dict[str, Any]:
+    """Meetings of two, which are two entries of the relay table each."""
+    fit = capacity(Design.TWO_PARTY, PAPER[Design.TWO_PARTY][0])["meetings"]
+    count = max(2, fit // share)
+    with lab_module.build("rm") as lab, lab_module.inside(lab.ns("relay")):
+        lab_module.sh("ip", "neigh", "replace", lab_module.HOST_B4, "lladdr", lab_module.MAC_B, "dev", "rb", "nud", "permanent")
+        lab_module.sh("ip", "route", "add", "10.200.0.0/24", "via", lab_module.HOST_B4)
+        plane = DataPlane.open(interfaces=["ra", "rb"], capacity=2 * count, pin_dir=str(lab.pins), mode="native")
+        try:
+            seconds = relay_table.insert(plane, 0, 2 * count)
+            ends = [relay_table.entry(number).key for meeting in (0, count - 1) for number in (2 * meeting, 2 * meeting + 1)]
+            for key in ends:
+                for number in range(_PROBES):
+                    libbpf.run_live(plane.program("relay_native"), frame_of(StreamKey(key, 1), number), repeat=1, batch=1)
+            relayed = [one.packets for one in plane.stats(ends).values()]
+            if relayed != [_PROBES] * len(ends):
+                raise RuntimeError(f"of {_PROBES} packets each the first and the last meeting's people had {relayed} relayed")
+            entries, memory = len(plane), sum(plane.memory().values())
+        finally:
+            plane.unload()
+    return {
+        "design": Design.TWO_PARTY.value, "people": 2, "fit": fit, "meetings": count, "trees": 0, "nodes": 0, "streams": entries, "writes": entries, "seconds": round(seconds, 2),
+        "allocator_s": 0.0, "kernel_mib": memory >> 20, "probed": len(ends),
     }  # fmt: skip

@@ -208,14 +208,14 @@ def adapted(lab: lab_module.Lab, streams: int) -> dict[str, Any]:
         bench.close()
 
 
-def frame_of(key: StreamKey) -> bytes:
+def frame_of(key: StreamKey, number: int = 1) -> bytes:
     """An RTP packet of a stream, as a frame."""
     (saddr, sport), (daddr, dport) = key.flow
     words = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 200, 0, 0x4000, 64, 17, 0, saddr, daddr)
     total = sum(struct.unpack("!10H", words))
     total = (total & 0xFFFF) + (total >> 16)
     words = words[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + words[12:]
-    return bytes.fromhex("0200000000a10200000000a20800") + words + struct.pack("!HHHH", sport, dport, 180, 0) + struct.pack("!BBHII", 0x80, 96, 1, 160, key.ssrc) + bytes(160)
+    return bytes.fromhex("0200000000a10200000000a20800") + words + struct.pack("!HHHH", sport, dport, 180, 0) + struct.pack("!BBHII", 0x80, 96, number, 160, key.ssrc) + bytes(160)
 
 
 def main() -> int:

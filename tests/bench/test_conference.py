@@ -185,6 +185,7 @@ def test_the_report_is_one_file_and_says_what_is_not_to_be_quoted(capsys: pytest
 
 @live
 def test_meetings_are_loaded_and_their_packets_followed() -> None:
+    assert (two := meetings.load(Design.TWO_PARTY, 200_000))["streams"] == 4 and two["probed"] == 4
     found = meetings.load(Design.RA_SR, 4369)
     assert (found["meetings"], found["trees"], found["streams"], found["probed"]) == (2, 30, 20, 20) and found["nodes"] == 2 * 3 * 10 * 9
 
@@ -212,5 +213,5 @@ def test_the_whole_bench_in_small(tmp_path, monkeypatch: pytest.MonkeyPatch) -> 
             assert row["data_plane"][0] > 50 and 0 <= 2 * row["data_plane"][0] - row["received"][0] <= 20
         if row["type"] in (planes.CHECK, planes.ESTIMATE, planes.REPORT):
             assert row["sent"][0] > 0 and row["data_plane"] == [0, 0]
-    assert {one["design"] for one in results["meetings"]["loaded"]} == {"NRA", "RA-R", "RA-SR"}
+    assert {one["design"] for one in results["meetings"]["loaded"]} == {design.value for design in Design}
     assert "<svg" in (tmp_path / "conference" / "smoke" / "report.html").read_text()
