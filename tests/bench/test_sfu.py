@@ -31,6 +31,22 @@ async def client() -> AsyncIterator[TestClient]:
     await server.media.stop()
 
 
+async def enter(client: TestClient, rooms: dict[str, tuple[str, ...]]) -> tuple[dict[tuple[str, str], socket.socket], dict[tuple[str, str], tuple[str, int]]]:
+    """Create conferences of these people; the sockets of each one's media, and where they send to."""
+    sockets, relays = {}, {}
+    for room, people in rooms.items():
+        assert (await client.post(f"/v1/conferences?name={room}")).status == 200
+        for name in people:
+            answer = await (await client.post(f"/v1/conferences/{room}/participants?name={name}&media=audio,video")).json()
+            for leg in answer["media"]:
+                made = sockets[name, leg["medium"]] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                made.setblocking(False)
+                made.bind(("127.0.0.1", 0))
+                host, _, port = leg["relay"].rpartition(":")
+                relays[name, leg["medium"]] = host, int(port)
+    return sockets, relays
+
+
 async def got(sock: socket.socket, count: int) -> list[tuple[int, int]]:
     """(SSRC, number) of the packets that come, and nothing after them."""
     loop, found = asyncio.get_running_loop(), []
@@ -43,17 +59,7 @@ async def got(sock: socket.socket, count: int) -> list[tuple[int, int]]:
 
 
 async def test_each_packet_goes_to_all_others_of_its_conference_and_medium(client: TestClient) -> None:
-    sockets, relays = {}, {}
-    for room, people in (("a", ("ann", "bob", "cem")), ("b", ("dan",))):
-        assert (await client.post(f"/v1/conferences?name={room}")).status == 200
-        for name in people:
-            answer = await (await client.post(f"/v1/conferences/{room}/participants?name={name}&media=audio,video")).json()
-            for leg in answer["media"]:
-                made = sockets[name, leg["medium"]] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-                made.setblocking(False)
-                made.bind(("127.0.0.1", 0))
-                host, _, port = leg["relay"].rpartition(":")
-                relays[name, leg["medium"]] = host, int(port)
+    sockets, relays = await enter(client, {"a": ("ann", "bob", "cem"), "b": ("dan",)})
     assert (await client.post("/v1/conferences?name=a")).status == 409
     assert (await client.post("/v1/conferences/c/participants?name=x")).status == 404
     for index, (name, kind) in enumerate(relays):  # everybody is heard once
@@ -75,16 +81,7 @@ async def test_each_packet_goes_to_all_others_of_its_conference_and_medium(clien
 
 
 async def test_a_receiver_does_not_get_what_it_refuses_of_one_sender(client: TestClient) -> None:
-    sockets, relays = {}, {}
-    assert (await client.post("/v1/conferences?name=a")).status == 200
-    for name in ("ann", "bob", "cem"):
-        answer = await (await client.post(f"/v1/conferences/a/participants?name={name}&media=audio,video")).json()
-        for leg in answer["media"]:
-            made = sockets[name, leg["medium"]] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            made.setblocking(False)
-            made.bind(("127.0.0.1", 0))
-            host, _, port = leg["relay"].rpartition(":")
-            relays[name, leg["medium"]] = host, int(port)
+    sockets, relays = await enter(client, {"a": ("ann", "bob", "cem")})
     assert (await client.post("/v1/conferences/a/quality?sender=ann&receiver=cem&quality=audio")).status == 200
     assert (await client.post("/v1/conferences/a/quality?sender=ann&receiver=eve&quality=audio")).status == 404
     order = {key: index for index, key in enumerate(relays)}
