@@ -24,6 +24,7 @@ for _folder in (".", "agent", "softswitch"):
 
 from bench import meetings, planes, sequence  # noqa: E402
 from bench.report import conference as report  # noqa: E402
+from bench.report.page import range_text  # noqa: E402
 from bench.rooms import KINDS, SYSTEMS, Person, Stream, System, UserSpace, build_all, delays, measure, running, side_by_side  # noqa: E402
 from bench.runs import Run, spread  # noqa: E402
 
@@ -174,15 +175,34 @@ def sequence_rows(numbers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def present() -> tuple[list[str], list[str]]:
+    """The systems that are installed, and of each other one why it is left out."""
+    why = {title: system.missing() for title, system in SYSTEMS.items()}
+    return [title for title in why if not why[title]], [f"{title}: not measured, {text}" for title, text in why.items() if text]
+
+
+def alone(titles: list[str], profile: str) -> int:
+    """Measure systems by themselves, and print their delays."""
+    run = Run("conference-alone", profile, {title: SYSTEMS[title].version() for title in titles}, fresh=True)
+    run.plan(len(scenarios(PROFILES[profile])) * len(titles) * PROFILES[profile].repetitions)
+    for key, each in carry(run, PROFILES[profile], titles).items():
+        for title, steps in each.items():
+            figures = [delays(step) for step in steps]
+            print(f"{key:<20} {title:<12} " + "  ".join(f"{name} {range_text(spread([one[name] for one in figures]))} µs" for name in ("p50", "p99", "last")))
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profile", choices=PROFILES, default="short")
     parser.add_argument("--fresh", action="store_true", help="begin anew")
+    parser.add_argument("--only", nargs="+", choices=SYSTEMS, help="the delays of these systems alone, without the rest: to check a figure")
     arguments = parser.parse_args()
     profile = PROFILES[arguments.profile]
     build_all()
-    titles = [title for title, system in SYSTEMS.items() if not system.missing()]
-    missing = [f"{title}: not measured, {system.missing()}" for title, system in SYSTEMS.items() if system.missing()]
+    titles, missing = present()
+    if arguments.only:
+        return alone([title for title in titles if title in arguments.only], arguments.profile)
     run = Run("conference", arguments.profile, {title: version for title in titles if (version := SYSTEMS[title].version())}, fresh=arguments.fresh)
     run.plan(len(scenarios(profile)) * len(titles) * profile.repetitions + 2 + len(meetings.Design))
     found = carry(run, profile, titles)

@@ -181,6 +181,11 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any]) -> None:
         both[0].legend(fontsize=8)
     page.table(NUMBER_HEAD, number_rows(results))
     _fill_meetings(page, results)
+    page.heading("The generator's own limits")
+    page.table(
+        ("step", "carried by", "packets sent", "given up", "late at most, µs"),
+        [(key, title, f"{one['packets']:,}", f"{one['skipped']:,}", f"{one['late_us']:,}") for key, each in results["compared"].items() for title, one in each.items()],
+    )
     page.facts(facts)
 
 

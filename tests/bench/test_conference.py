@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from bench import conference, meetings, planes, rooms, runs, sequence
+from bench import conference, janus, meetings, planes, rooms, runs, sequence
 from bench.janus import Janus
 from bench.report import conference as report
 from bench.report.page import Page
@@ -152,6 +152,13 @@ def test_meetings_of_the_paper_and_of_32_cores() -> None:
     assert meetings.software(10, 10, 1000.0) == pytest.approx(32e6 / (meetings.PACKETS_PER_SENDER * 90))
     ten = next(one for one in meetings.gains(meetings.curves(), 1000.0) if one["participants"] == 10)
     assert ten["least"] == pytest.approx(728 / meetings.software(10, 10, 1000.0)) and ten["least"] < ten["most"]
+
+
+def test_a_peer_that_is_not_installed_is_left_out_and_the_report_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(janus.shutil, "which", lambda name: None)
+    assert conference.present() == (["softswitch", "user space"], ["Janus: not measured, it is not installed (Debian package janus)"])
+    monkeypatch.setattr(janus.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert conference.present() == (["softswitch", "user space", "Janus"], [])
 
 
 def fake() -> dict:
