@@ -282,6 +282,9 @@ def measure(bridge: Bridge, people: int, seconds: float) -> dict[str, Any]:
         if missing:
             raise LabError(f"not heard: {missing}\n{bridge.agent.tail()}")
         copied = _copied(counts) - copied
+        counted: dict[str, int] = {}
+        for leg in (leg for one in bridge.conference()["participants"] for leg in one["media"]):
+            counted[leg["medium"]] = counted.get(leg["medium"], 0) + leg["packets"]
     finally:
         missed = host.close()
         poll.close()
@@ -289,7 +292,7 @@ def measure(bridge: Bridge, people: int, seconds: float) -> dict[str, Any]:
         for browser in browsers:
             browser.close()
         bridge.ask("DELETE", "/v1/conferences/room")
-    return {"people": people, "seconds": seconds, "sent": sent.counts, "host": host.tally.counts, "got": got.counts, "copied_to_agent": copied, "not_seen": missed, "agent_cpu_s": round(cpu, 3)}
+    return {"people": people, "seconds": seconds, "sent": sent.counts, "host": host.tally.counts, "got": got.counts, "copied_to_agent": copied, "counted": counted, "not_seen": missed, "agent_cpu_s": round(cpu, 3)}
 
 
 def _copied(counts: int) -> int:
@@ -314,5 +317,5 @@ def split(step: dict[str, Any]) -> dict[str, Any]:
     total = [sum(row["sent"][place] for row in rows) for place in (0, 1)]
     return {
         "rows": rows, "total": total, "control": control, "packets_by_data_plane": 1 - control[0] / total[0], "bytes_by_data_plane": 1 - control[1] / total[1],
-        "copied_to_agent": step["copied_to_agent"], "agent_cpu_share": step["agent_cpu_s"] / step["seconds"],
+        "copied_to_agent": step["copied_to_agent"], "counted": step["counted"], "agent_cpu_share": step["agent_cpu_s"] / step["seconds"],
     }  # fmt: skip

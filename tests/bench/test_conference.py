@@ -121,7 +121,7 @@ def test_a_browsers_packets_go_on_without_a_seam() -> None:
 def test_planes_are_split_by_what_the_host_saw() -> None:
     empty = {kind: [0, 0] for kind in planes.TYPES}
     sent = empty | {planes.AUDIO: [90, 9000], planes.STRUCTURE: [2, 800], planes.CHECK: [8, 200]}
-    base = {"people": 3, "seconds": 10.0, "sent": sent, "got": empty, "copied_to_agent": 1, "not_seen": 0, "agent_cpu_s": 0.5}
+    base = {"people": 3, "seconds": 10.0, "sent": sent, "got": empty, "copied_to_agent": 1, "counted": {}, "not_seen": 0, "agent_cpu_s": 0.5}
     found = planes.split(base | {"host": empty | {planes.AUDIO: [5, 500], planes.STRUCTURE: [1, 400], planes.CHECK: [8, 200]}})
     by = {row["type"]: row for row in found["rows"]}
     assert by[planes.AUDIO]["data_plane"] == [85, 8500] and by[planes.STRUCTURE]["control_plane"] == [2, 800] and by[planes.STRUCTURE]["data_plane"] == [1, 400]
@@ -171,7 +171,7 @@ def fake() -> dict:
     }
     plane = {"people": 3, "seconds": 10.0, "sent": {k: [10, 1000] for k in planes.TYPES}, "host": {k: [1, 100] for k in planes.TYPES}, "got": {k: [0, 0] for k in planes.TYPES}}
     loaded = [{"design": "NRA", "people": 3, "fit": 131_070, "meetings": 31, "trees": 16, "nodes": 93, "streams": 93, "writes": 400, "seconds": 0.1, "allocator_s": 0.01, "kernel_mib": 5, "probed": 6}]
-    plane |= {"copied_to_agent": 4, "not_seen": 0, "agent_cpu_s": 0.3}
+    plane |= {"copied_to_agent": 4, "counted": {"audio": 9}, "not_seen": 0, "agent_cpu_s": 0.3}
     return conference.analyse(found, plane, sequence.figure_18(200), loaded, busy=0.5) | {"missing": ["Janus: not measured, it is not installed"]}
 
 
@@ -220,5 +220,8 @@ def test_the_whole_bench_in_small(tmp_path, monkeypatch: pytest.MonkeyPatch) -> 
             assert row["data_plane"][0] > 50 and 0 <= 2 * row["data_plane"][0] - row["received"][0] <= 20
         if row["type"] in (planes.CHECK, planes.ESTIMATE, planes.REPORT):
             assert row["sent"][0] > 0 and row["data_plane"] == [0, 0]
+    carried = {row["type"]: row["data_plane"][0] for row in results["planes"]["rows"]}
+    counted = results["planes"]["counted"]
+    assert counted == {"audio": carried[planes.AUDIO], "video": carried[planes.VIDEO] + carried[planes.STRUCTURE]}, "what was not seen by the host is what the data plane counted"
     assert {one["design"] for one in results["meetings"]["loaded"]} == {design.value for design in Design}
     assert "<svg" in (tmp_path / "conference" / "smoke" / "report.html").read_text()
