@@ -129,9 +129,13 @@ struct address6 {
 	__u32 unused;
 };
 
-/* The chunk (+ 1; 0: none) that holds each 256 ports of an address. */
-struct chunk_list {
-	__u16 chunk[65536 / CHUNK_PORTS];
+/* Where the slots of relay addresses are. By the address's number, and for each 256 ports: where their first slot lies, in bytes
+ * from the first of all slots, which is nobody's (0: these ports have none). `shortcut` leads from the last two bytes of an IPv4
+ * address, as they stand in the packet, to its row of `chunk`, in bytes from here (0: none). Of several addresses that end alike
+ * one has it: the slot tells which address it is for, and the others' packets take the long way. */
+struct places {
+	__u32 shortcut[65536];
+	__u32 chunk[ADDRESSES][65536 / CHUNK_PORTS];
 };
 
 /* A bit for each media port of an address. */
@@ -197,7 +201,7 @@ struct {
 struct settings settings SEC(".data.settings") = {};
 struct address4 addresses4[ADDRESS_ROWS] SEC(".data.addresses4") = {};
 struct address6 addresses6[ADDRESS_ROWS] SEC(".data.addresses6") = {};
-struct chunk_list chunks[ADDRESSES] SEC(".data.chunks") = {};
+struct places places SEC(".data.places") = {};
 struct nexthop nexthops[NEXTHOPS] SEC(".data.nexthops") = {};
 
 struct {
@@ -224,21 +228,21 @@ struct {
 	__type(value, __u32);
 } media_ranges SEC(".maps");
 
-/* The loader sets the size of slots, details, wides and overflow from the capacity, and tells how many slots there are. */
-const volatile __u32 slot_count = CHUNK_PORTS;
+/* The loader sets the size of slots, details, wides and overflow from the capacity, and tells where the last slot is, in bytes. */
+const volatile __u32 last_slot = (CHUNK_PORTS - 1) * sizeof(struct slot);
 struct slot slots[CHUNK_PORTS] SEC(".data.slots") = {};
 
 /* Without a call, so that all a packet needs stays in registers. */
 static __always_inline struct slot *slot_at(__u32 index)
 {
 	void *first = slots;
-	__u64 at = index;
+	__u64 at = (__u64)index * sizeof(struct slot);
 
 	OPAQUE(first); /* the compiler does not know how many there are */
-	if (at >= slot_count)
+	OPAQUE(at);    /* and must not work with the index after it is compared: the verifier would not follow */
+	if (at > last_slot)
 		return 0;
-	OPAQUE(at); /* and must not work with the index before it is compared: the verifier would not follow */
-	return first + at * sizeof(struct slot);
+	return first + at;
 }
 
 struct {

@@ -124,17 +124,15 @@ static __always_inline __u32 owner6(const __be32 *addr)
 	return 0;
 }
 
-/* The slot index of a relay address and port plus 1, or 0 when that port has no slots. */
-static __always_inline __u32 slot_number(__u32 owner, __be16 port)
+/* The slot index of a relay address and port, or 0 when that port has no slot. */
+static __always_inline __u32 slot_index(__u32 owner, __be16 port)
 {
-	__u32 address = (owner - 1) & (ADDRESSES - 1), host = bpf_ntohs(port), chunk;
+	__u32 host = bpf_ntohs(port), first;
 
-	if (!owner)
+	if (!owner || owner > ADDRESSES)
 		return 0;
-	chunk = chunks[address].chunk[host / CHUNK_PORTS];
-	if (!chunk)
-		return 0;
-	return (chunk - 1) * CHUNK_PORTS + host % CHUNK_PORTS + 1;
+	first = places.chunk[owner - 1][host / CHUNK_PORTS];
+	return first ? first / sizeof(struct slot) + host % CHUNK_PORTS : 0;
 }
 
 static __always_inline bool is_media(__u32 owner, __be16 port)
@@ -400,7 +398,7 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	__u32 owner, number, index = 0, hop_index, generation = 0, l3_length;
+	__u32 owner, index, hop_index, generation = 0, l3_length;
 	struct wide *wide = 0, *slot_wide;
 	struct slot *slot = 0, *entry = 0;
 	struct detail *detail = 0, *slot_detail = 0;
@@ -418,9 +416,8 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 		return pass(mode, reason, 0);
 
 	owner = p.v6 ? owner6((const __be32 *)&p.ip6->daddr) : owner4(p.ip->daddr);
-	number = slot_number(owner, p.udp->dest);
-	if (number) {
-		index = number - 1;
+	index = slot_index(owner, p.udp->dest);
+	if (index) {
 		slot = slot_at(index);
 		slot_detail = bpf_map_lookup_elem(&details, &index);
 	}
@@ -530,50 +527,84 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	struct udphdr *udp = data + ETHERNET_HEADER + IPV4_HEADER;
 	void *payload = data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER;
 	struct xdp_md *volatile kept = ctx; /* on the stack: registers are for what the short way needs */
-	__u32 owner, index, word, generation, hop_generation, sum;
+	__u32 index, times, routed, generation, hop_generation, sum;
+	volatile __u64 place; /* likewise */
+	__u64 addresses, length, udp_length, check, at;
 	struct detail *detail;
 	struct totals *totals;
 	struct nexthop *hop;
 	struct parsed p;
-	struct rtp rtp;
-	__u64 addresses, length, at;
 	struct slot *slot;
+	struct rtp rtp;
+	__s64 more;
+	void *list;
 	__u8 tos;
 
 	if (mode == TRACE)
 		return relay_any(ctx, mode);
 	if (payload + RTP_HEADER > end || *(__u8 *)data & 1)
 		goto any;
-	/* The Ethernet type, version and header length; the fragment bits and the protocol. */
+	/* The Ethernet type, version and header length; the fragment bits, the protocol and, with one hop less already, the TTL. */
 	if ((*(__u32 *)(data + 12) & bpf_htonl(0xffffff00)) != bpf_htonl(ETH_P_IP << 16 | 0x4500))
 		goto any;
-	word = *(__u32 *)(data + 20);
-	if ((word & bpf_htonl(0xbfff00ff)) != bpf_htonl(IPPROTO_UDP) || ip->ttl <= 1)
+	times = *(__u32 *)(data + 20) - bpf_htonl(1 << 8);
+	OPAQUE(times);
+	if ((times & bpf_htonl(0xbfff00ff)) != bpf_htonl(IPPROTO_UDP) || times < (IPPROTO_UDP << 24 | 1 << 16))
 		goto any;
-	length = bpf_ntohs(ip->tot_len);
-	if (length < IPV4_HEADER + UDP_HEADER + RTP_HEADER || length != IPV4_HEADER + bpf_ntohs(udp->len) || data + length + ETHERNET_HEADER > end)
+	/* The packet is longer than the datagram by its header. Subtracted as they stand, the lengths differ by that in the upper byte, or,
+	 * where it carries, by one in the lower besides (from 255 too, but then the packet is too short below). */
+	length = ip->tot_len;
+	udp_length = udp->len;
+	more = length - udp_length;
+	OPAQUE(more);
+	if (more != bpf_htons(IPV4_HEADER) && more != bpf_htons(IPV4_HEADER) + 1 - 65536)
 		goto any;
-	addresses = *(__u64 *)(data + 26);
-	/* A local sender left the checksum to the hardware: the field holds the pseudo header's sum. (No address ends in 255.255,
-	 * so this sum does not overflow.) */
-	if (divides_65535(addresses + udp->len + bpf_htons(IPPROTO_UDP) + 0xffff - udp->check))
+	length = bpf_ntohs(length);
+	if (length < IPV4_HEADER + UDP_HEADER + RTP_HEADER || data + length + ETHERNET_HEADER > end)
 		goto any;
 
 	/* An address or a port that is not ours leads to no slot, or to one with another key. */
-	owner = owner4(ip->daddr);
-	at = (__u32)(chunks[(owner - 1) & (ADDRESSES - 1)].chunk[*(__u8 *)(data + 36)] * CHUNK_PORTS + *(__u8 *)(data + 37) - CHUNK_PORTS);
-	if (at >= slot_count)
+	list = &places;
+	OPAQUE(list);
+	at = *(__u16 *)(data + 32);
+	at = *(__u32 *)(list + at * sizeof(__u32));
+	if (!at || at > sizeof(places) - sizeof(places.chunk[0]))
+		goto any;
+	list += at;
+	OPAQUE(list);
+	at = *(__u8 *)(data + 36);
+	at = (__u32)(*(__u32 *)(list + at * sizeof(__u32)) + *(__u8 *)(data + 37) * sizeof(struct slot));
+	if (at > last_slot)
 		goto any;
 	OPAQUE(at);
+	place = at;
 	slot = slots;
 	OPAQUE(slot);
-	slot += at;
+	slot = (void *)slot + at;
 	OPAQUE(slot); /* one register from here on, not an address worked out for every field */
 	generation = read_generation(&slot->generation);
-	if (!(generation & 1) || *(__u64 *)&slot->saddr != addresses || *(__u32 *)&slot->sport != *(__u32 *)(data + 34) ||
-	    slot->flags > ENTRY_PLAIN)
+	addresses = *(volatile __u64 *)&slot->saddr;
+	if (!(generation & 1) || addresses != *(__u64 *)(data + 26) || *(__u32 *)&slot->sport != *(__u32 *)(data + 34))
 		goto any;
-	hop = &nexthops[slot->nexthop];
+	/* A local sender left the checksum to the hardware: the field holds the pseudo header's sum. (No address ends in 255.255,
+	 * so this sum does not overflow.) */
+	check = udp->check;
+	if (divides_65535(addresses + udp_length + bpf_htons(IPPROTO_UDP) + 0xffff - check))
+		goto any;
+	/* The next hop's row, the flags and the DSCP, which are 0 in most entries. */
+	routed = *(__u32 *)&slot->nexthop;
+	if (routed >= NEXTHOPS) {
+		if ((routed / NEXTHOPS & 0xff) > ENTRY_PLAIN)
+			goto any;
+		routed %= NEXTHOPS;
+	}
+	at = routed;
+	OPAQUE(at);
+	if (at >= NEXTHOPS)
+		goto any;
+	hop = nexthops;
+	OPAQUE(hop);
+	hop += at;
 	OPAQUE(hop);
 	hop_generation = read_generation(&hop->generation);
 	if (!(hop_generation & 1) || length > hop->plain_mtu)
@@ -582,11 +613,14 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	/* From here on it will be relayed, straight from the entry and the next hop: copies of them would not fit the registers. */
 	*(__u64 *)data = hop->macs;
 	*(__u32 *)(data + 8) = hop->macs_end;
+	if (!generation_is(&hop->generation, hop_generation))
+		goto changing;
 	/* Both checksums are kept in the range that computing them anew gives. */
-	if (udp->check) {
-		sum = udp->check + slot->udp_change;
+	if (check) {
+		sum = check + slot->udp_change;
 		udp->check = sum + (sum >> 16);
 	}
+	*(__u32 *)(data + 20) = times;
 	sum = ip->check + slot->ip_change;
 	if (slot->flags == ENTRY_DSCP) {
 		tos = slot->dscp | (ip->tos & 3);
@@ -595,19 +629,15 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 		ip->tos = tos;
 	}
 	ip->check = sum + ((sum + 1) >> 16);
-	ip->ttl--;
 	*(__u64 *)(data + 26) = *(__u64 *)&slot->out_saddr;
 	*(__u32 *)(data + 34) = *(__u32 *)&slot->out_sport;
-	/* Either was written anew while it was read: the packet may now be half of each, and there is no way back. */
-	if (!generation_is(&slot->generation, generation) || !generation_is(&hop->generation, hop_generation)) {
-		pass(mode, CHANGING, 0);
-		return XDP_DROP;
-	}
+	if (!generation_is(&slot->generation, generation))
+		goto changing;
 	if (!count_next(slot, *(__be32 *)payload, *(__be32 *)(payload + 8), length)) {
 		p.udp = udp;
 		p.udp_length = length - IPV4_HEADER;
 		parse_rtp(&rtp, &p, end);
-		index = at;
+		index = place / sizeof(struct slot);
 		detail = bpf_map_lookup_elem(&details, &index);
 		if (detail)
 			count_any(slot, detail, &rtp, length);
@@ -618,6 +648,10 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 		totals->relayed_bytes += length;
 	}
 	return REDIRECT(hop->ifindex, mode);
+changing:
+	/* Entry or next hop was written anew while it was read: the packet may now be half of each, and there is no way back. */
+	pass(mode, CHANGING, 0);
+	return XDP_DROP;
 any:
 	return relay_any(kept, mode);
 }

@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 OBJECT = Path(__file__).with_name("obj") / "relay.o"
 _KERNEL_MAPS = (
-    "layout", ".data.settings", ".data.addresses4", ".data.addresses6", ".data.chunks", ".data.nexthops", "media", "media_ranges",
+    "layout", ".data.settings", ".data.addresses4", ".data.addresses6", ".data.places", ".data.nexthops", "media", "media_ranges",
     ".data.slots", "details", "wides", "overflow", ".data.totals", "gates", "notices", "refused", "guarded",
 )  # fmt: skip
-_FORMER_MAPS = ("slots", "totals")  # of layouts before 4
+_FORMER_MAPS = ("slots", "totals", ".data.chunks")  # of layouts before 5
 _NO_SLOT = -1
 _ZERO4 = b"\0" * 4
 _ZERO12 = b"\0" * 12
@@ -55,7 +55,7 @@ class DataPlaneError(RuntimeError):
 
 @dataclass(slots=True)
 class _Address:
-    """A relay address that owns a row: its number, and for each 256 ports the chunk + 1 (0: none)."""
+    """A relay address that owns a row: its number, and for each 256 ports the chunk (0: none; no chunk has that number)."""
 
     addr: bytes
     number: int
@@ -107,7 +107,7 @@ class DataPlane:
         self._rows4 = memoryview(libbpf.map_view(maps[".data.addresses4"], layout.ADDRESS_ROWS * 8)).cast("Q")
         self._rows6 = libbpf.map_view(maps[".data.addresses6"], layout.ADDRESS_ROWS * 24)
         self._owners6 = memoryview(self._rows6).cast("I")
-        self._chunk_table = memoryview(libbpf.map_view(maps[".data.chunks"], layout.ADDRESSES * 512)).cast("H")
+        self._places = memoryview(libbpf.map_view(maps[".data.places"], layout.PLACES_SIZE)).cast("I")
         self._media = np.frombuffer(libbpf.map_view(maps["media"], layout.ADDRESSES * 8192), dtype=np.uint8, count=layout.ADDRESSES * 8192)
         self._totals = np.frombuffer(libbpf.map_view(maps[".data.totals"], layout.CPUS * layout.TOTALS * 8), dtype=np.uint64).reshape(layout.CPUS, layout.TOTALS)
         self._settings = memoryview(libbpf.map_view(maps[".data.settings"], 8)).cast("I")
@@ -115,7 +115,7 @@ class DataPlane:
         self._ring = libbpf.Ring(maps["notices"])
         self._addresses: dict[bytes, _Address] = {}
         self._free_numbers = list(range(layout.ADDRESSES - 1, -1, -1))
-        self._free_chunks = list(range(chunk_total - 1, -1, -1))
+        self._free_chunks = list(range(chunk_total - 1, 0, -1))
         self._live = [0] * chunk_total  # entries and overflow marks in each chunk
         self._overflow: dict[FiveTuple, int] = {}  # slot that carries the mark, or _NO_SLOT
         self._marked: dict[int, int] = {}  # slot: overflow entries of its port
@@ -211,7 +211,7 @@ class DataPlane:
                     pinned[name] = libbpf.get(_pin_path(directory, name))
             slots = chunks * layout.CHUNK_PORTS
             constants = {"tick_ns": layout.tick_table(dynamic_clock), "drop_strays": bytes([drop_strays])}
-            for name, number in ({"slot_count": slots} | layout.packet_limits(packet_limit, slots)).items():
+            for name, number in ({"last_slot": (slots - 1) * layout.SLOT_SIZE} | layout.packet_limits(packet_limit, slots)).items():
                 constants[name] = number.to_bytes(4, "little")
             loaded = libbpf.load_once(
                 OBJECT, directory,
@@ -248,7 +248,7 @@ class DataPlane:
         self._detail_words.release()
         self._rows4.release()
         self._owners6.release()
-        self._chunk_table.release()
+        self._places.release()
         self._settings.release()
         del self._slots, self._details, self._media, self._totals
         os.close(self._lock)
@@ -433,6 +433,8 @@ class DataPlane:
         self._addresses[addr] = address
         if len(addr) == 4:
             self._rows4[row] = (address.number + 1) << 32 | int.from_bytes(addr, "little")
+            if not self._places[layout.shortcut(addr)]:
+                self._places[layout.shortcut(addr)] = layout.list_place(address.number)
         else:
             self._rows6[row * 24 : row * 24 + 16] = addr
             self._owners6[row * 6 + 4] = address.number + 1
@@ -447,6 +449,10 @@ class DataPlane:
         else:
             self._owners6[address.row * 6 + 4] = 0
         del self._addresses[address.addr]
+        if len(address.addr) == 4 and self._places[layout.shortcut(address.addr)] == layout.list_place(address.number):
+            others = (other.number for addr, other in self._addresses.items() if len(addr) == 4 and addr[2:] == address.addr[2:])
+            heir = next(others, None)
+            self._places[layout.shortcut(address.addr)] = 0 if heir is None else layout.list_place(heir)
         self._free_numbers.append(address.number)
 
     def _find_slot(self, addr: bytes, port: int) -> int:
@@ -454,7 +460,7 @@ class DataPlane:
         if address is None:
             return _NO_SLOT
         chunk = address.chunks[port >> 8]
-        return (chunk - 1) << 8 | port & 255 if chunk else _NO_SLOT
+        return chunk << 8 | port & 255 if chunk else _NO_SLOT
 
     def _make_slot(self, addr: bytes, port: int) -> int:
         """The slot of a relay address and port, with a new chunk if need be; _NO_SLOT when there is no room."""
@@ -465,7 +471,7 @@ class DataPlane:
             return _NO_SLOT
         position = port >> 8
         chunk = self._free_chunks.pop()
-        address.chunks[position] = chunk + 1
+        address.chunks[position] = chunk
         address.live_chunks += 1
         base = chunk << 8
         # Entries of these ports that had found no room before: their packets now meet a slot.
@@ -473,7 +479,7 @@ class DataPlane:
             slot = base | key.dst.port & 255
             self._overflow[key] = slot
             self._mark(slot)
-        self._chunk_table[address.number * 256 + position] = chunk + 1
+        self._places[layout.chunk_word(address.number, position)] = chunk * layout.CHUNK_SIZE
         self._settings[0] = self._loose_count()
         return base | port & 255
 
@@ -481,8 +487,8 @@ class DataPlane:
         """Give up a chunk without entries."""
         address = self._addresses[addr]
         position = port >> 8
-        chunk = address.chunks[position] - 1
-        self._chunk_table[address.number * 256 + position] = 0
+        chunk = address.chunks[position]
+        self._places[layout.chunk_word(address.number, position)] = 0
         address.chunks[position] = 0
         address.live_chunks -= 1
         self._free_chunks.append(chunk)
@@ -795,9 +801,9 @@ class DataPlane:
         for address in list(self._addresses.values()):
             for position, chunk in enumerate(address.chunks):
                 if chunk:
-                    self._chunk_table[address.number * 256 + position] = 0
-                    self._live[chunk - 1] = 0
-                    self._free_chunks.append(chunk - 1)
+                    self._places[layout.chunk_word(address.number, position)] = 0
+                    self._live[chunk] = 0
+                    self._free_chunks.append(chunk)
                     address.chunks[position] = 0
             address.live_chunks = 0
             self._drop_address(address)
@@ -1114,11 +1120,15 @@ class DataPlane:
         for addr, (number, row) in found.items():
             address = self._addresses[addr] = _Address(addr, number, row)
             for position in range(256):
-                chunk = self._chunk_table[number * 256 + position]
+                chunk = self._places[layout.chunk_word(number, position)] // layout.CHUNK_SIZE
                 if chunk:
                     address.chunks[position] = chunk
                     address.live_chunks += 1
-                    used.add(chunk - 1)
+                    used.add(chunk)
+        shortcuts = {layout.shortcut(addr): layout.list_place(number) for addr, (number, _) in found.items() if len(addr) == 4}
+        for word in range(layout.SHORTCUTS):
+            if self._places[word] != shortcuts.get(word, 0):
+                self._places[word] = shortcuts.get(word, 0)
         numbers = {address.number for address in self._addresses.values()}
         self._free_numbers = [n for n in self._free_numbers if n not in numbers]
         self._free_chunks = [n for n in self._free_chunks if n not in used]
@@ -1135,7 +1145,7 @@ class DataPlane:
         self._adopt_media()
         for address in list(self._addresses.values()):
             for position, chunk in enumerate(address.chunks):
-                if chunk and not self._live[chunk - 1]:
+                if chunk and not self._live[chunk]:
                     self._drop_chunk(address.addr, position << 8)
             if address.addr in self._addresses:
                 self._drop_address(address)

@@ -27,6 +27,10 @@ SLOT_OVERFLOW = 1
 NEXTHOP_NO_XMIT = 1
 
 SLOT_SIZE = DETAIL_SIZE = WIDE_SIZE = 64
+CHUNK_SIZE = CHUNK_PORTS * SLOT_SIZE
+CHUNKS_OF_ADDRESS = 65536 // CHUNK_PORTS
+SHORTCUTS = 65536  # one for the last two bytes of an IPv4 address each
+PLACES_SIZE = 4 * (SHORTCUTS + ADDRESSES * CHUNKS_OF_ADDRESS)
 HASH_FACTOR = 0x9E3779B1
 RTP_STARTED = 0x80
 COUNTER_BITS = 31  # of packets and bytes in a slot; the rest is in its detail
@@ -151,6 +155,21 @@ def address_home(addr: bytes) -> int:
     return (mixed * HASH_FACTOR & 0xFFFFFFFF) >> 20
 
 
+def chunk_word(number: int, position: int) -> int:
+    """The word of the places that says where the slots of 256 ports of the address with this number lie."""
+    return SHORTCUTS + number * CHUNKS_OF_ADDRESS + position
+
+
+def list_place(number: int) -> int:
+    """What a shortcut to the address with this number holds."""
+    return 4 * chunk_word(number, 0)
+
+
+def shortcut(addr: bytes) -> int:
+    """The word of the places that is the shortcut to an IPv4 address."""
+    return int.from_bytes(addr[2:], "little")
+
+
 def checksum_changes(saddr: bytes, daddr: bytes, sport: int, dport: int, out_saddr: bytes, out_daddr: bytes, out_sport: int, out_dport: int) -> tuple[int, int]:
     """What the rewrite of an IPv4 packet adds to the sum of its IP header and to that of its UDP datagram (RFC 1624).
 
@@ -172,7 +191,7 @@ def of_checksums(ip: Any, udp: Any) -> tuple[Any, Any]:
 def chunk_count(capacity: int) -> int:
     """How many chunks of 256 slots a table of this capacity has.
 
-    Some more than the capacity, because the ports in use of one address need not fill its chunks; and
-    at least 256, so that one address always fits whole.
+    Some more than the capacity, because the ports in use of one address need not fill its chunks; at
+    least 256, so that one address always fits whole; and the first, which is nobody's.
     """
-    return max(256, -(-capacity // CHUNK_PORTS) + 64)
+    return 1 + max(CHUNKS_OF_ADDRESS, -(-capacity // CHUNK_PORTS) + 64)

@@ -154,6 +154,7 @@ CASES = [
     Case("broadcast frame", lambda: Ether(src=MAC_A, dst="ff:ff:ff:ff:ff:ff") / packet(V4).payload, reason="not-unicast"),
     Case("UDP length longer than the packet", lambda: packet(V4, udp={"len": 400}), reason="malformed"),
     Case("UDP length shorter than the packet", lambda: packet(V4, udp={"len": 20}), reason="malformed"),
+    Case("UDP length past where its lower byte carries", lambda: packet(V4, bytes(40), ip={"len": 20}, udp={"len": 0xFFFF}), reason="malformed"),
     Case("UDP length below its header", lambda: packet(V4, udp={"len": 7}), reason="malformed"),
     Case("IPv4 length longer than the frame", lambda: packet(V4, ip={"len": 1000}), reason="malformed"),
     Case("IPv6 length longer than the frame", lambda: packet(V6, ip={"plen": 1000}), reason="malformed"),

@@ -196,6 +196,26 @@ def test_more_addresses_than_slots_can_serve(lab: Lab) -> None:
         assert send(plane, many[1199].key)[0] == layout.XDP_PASS
 
 
+def test_addresses_that_end_alike(lab: Lab) -> None:
+    """One of them has the short way, all are served; when it goes, the next one has it."""
+    with _second(lab, capacity=1500) as plane:
+        alike = [RelayEntry(FiveTuple(ep(f"{HOST_A4}:4000"), ep(f"10.{n}.2.3:30000")), FIRST.src, FIRST.dst) for n in (8, 9, 10)]
+        word = layout.shortcut(alike[0].key.dst.addr)
+        shortcuts = memoryview(libbpf.map_view(plane.maps()[".data.places"], layout.PLACES_SIZE)).cast("I")
+        ways = []
+        for made in alike:
+            assert plane.insert([made]) == [None]
+        while alike:
+            for made in alike:
+                assert send(plane, made.key) == (layout.XDP_REDIRECT, (made.src, made.dst))
+            ways.append(shortcuts[word])
+            gone = alike.pop(0)
+            assert plane.delete([gone.key]) == [True]
+            assert send(plane, gone.key)[0] == layout.XDP_PASS
+        assert 0 not in ways and len(set(ways)) == 3
+        assert shortcuts[word] == 0
+
+
 def _second(lab: Lab, capacity: int) -> DataPlane:
     """Another data plane, without interfaces, beside the module's own."""
     return _Unloaded(lab, capacity)
@@ -222,7 +242,7 @@ class _Unloaded:
         self._inside.__exit__(None, None, None)
 
 
-ADDRESSES = [bytes((10, 3, 0, n)) for n in range(3)] + [bytes(15) + bytes((n,)) for n in range(1, 3)]
+ADDRESSES = [bytes((10, 3, 0, n)) for n in range(2)] + [bytes((10, 4, 0, 1))] + [bytes(15) + bytes((n,)) for n in range(1, 3)]
 endpoints = st.builds(Endpoint, st.sampled_from(ADDRESSES[:3]), st.integers(2000, 2002))
 endpoints6 = st.builds(Endpoint, st.sampled_from(ADDRESSES[3:]), st.integers(2000, 2002))
 keys = st.one_of(st.builds(FiveTuple, endpoints, endpoints), st.builds(FiveTuple, endpoints6, endpoints6))
