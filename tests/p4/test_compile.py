@@ -41,6 +41,13 @@ def test_a_refusal_of_the_compiler_is_reported(tmp_path: Path) -> None:
     assert "using 13" in compile_p4.compile_build(str(fake), build, tmp_path / "out")
 
 
+def test_a_compiler_that_loses_the_parsers_selects_is_refused(tmp_path: Path) -> None:
+    fake = tmp_path / "bf-p4c"
+    fake.write_text("#!/bin/sh\necho \"relay.bfa:45: warning: Can't match parser state due to previous match\" >&2\n")
+    fake.chmod(0o755)
+    assert "5752" in compile_p4.compile_build(str(fake), compile_p4.Build("x", "tofino", {"RELAY_SIZE": "9"}), tmp_path / "out")
+
+
 def test_a_build_is_compiled_again_only_when_something_has_changed(tmp_path: Path) -> None:
     """Of the program as its preprocessor leaves it; comments are not of it."""
     runs, text = tmp_path / "runs", tmp_path / "text"
