@@ -118,6 +118,7 @@ class Run:
         self.overflown = 0
         self._stories = MOST_STORIES
         self._ports: dict[int, list[tuple[str, float, float]]] = {}  # relay ports, with the calls that had them, from when until when
+        self._ports_of: dict[str, set[int]] = {}
         self._pending: set[asyncio.Task[None]] = set()
         self._away: set[str] = set()
         self._began = 0.0
@@ -254,6 +255,7 @@ class Run:
         for sender, port, hearer, ssrc in (("caller", call.caller_sends[1], load.callee, call.ssrc), ("callee", call.callee_sends[1], load.caller, call.ssrc + 1)):
             self._count(call.call_id, sender, port, ended[sender], hearer, ssrc)
             self._ports.setdefault(port, []).append((call.call_id, began, self.now))
+            self._ports_of.setdefault(call.call_id, set()).add(port)
         if self._stories and any(loss.call_id == call.call_id for loss in self.account.losses[-8:]):
             self._stories -= 1
             await asyncio.to_thread(self._keep_story, call.call_id)
@@ -293,19 +295,23 @@ class Run:
                 return f"{kill.part} dead from {kill.at:.1f} to {kill.back:.1f} s, and the stream not yet in the data plane"
             other = self._neighbour(loss, lambda begin, end: begin < kill.at < end and end + SETTLING_S > loss.begin)
             if carrier == "relay" and other:
-                return f"the relay died at {kill.at:.1f} s, forgot that {other} has port {loss.port}, and gave it out again"
+                return f"the relay died at {kill.at:.1f} s, forgot that {other} has a port of this call, and gave it out again"
             if carrier == "relay" and kill.at >= loss.started:
                 return f"its session died with the relay at {kill.at:.1f} s, and the stream was not in the data plane"
         for kill in self.kills:
             if kill.part in ("agent", "softswitch") and kill.at <= loss.end:
                 other = self._neighbour(loss, lambda begin, end: kill.covers(end, end) and loss.begin - end < STALE_S)
                 if other:
-                    return f"{other} ended while the {kill.part} was dead ({kill.at:.1f} to {kill.back:.1f} s), and the relay gave its port {loss.port} out again before the entry was out"
+                    return f"{other} ended while the {kill.part} was dead ({kill.at:.1f} to {kill.back:.1f} s), and the relay gave a port of it out again before the entry was out"
         return ""
 
     def _neighbour(self, loss: Loss, fits: Callable[[float, float], bool]) -> str:
-        """Another call with the same relay port whose begin and end fit; "" where there is none."""
-        return next((name for name, begin, end in self._ports.get(loss.port, ()) if name != loss.call_id and fits(begin, end)), "")
+        """Another call with a relay port of this one whose begin and end fit; "" where there is none.
+
+        Either port: what still comes to the one from that call's party is whom the relay believes, and sends the other's packets to.
+        """
+        shared = (self._ports[port] for port in self._ports_of.get(loss.call_id, ()))
+        return next((name for users in shared for name, begin, end in users if name != loss.call_id and fits(begin, end)), "")
 
     def _dead(self, begin: float, end: float) -> str:
         """The kills that a failed call may have met."""
