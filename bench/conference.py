@@ -58,7 +58,7 @@ class Profile:
 
 PROFILES = {
     "smoke": Profile((2,), (4,), (), ("two people",), 300, 1, 4.0, 300, 4096),
-    "short": Profile((2, 6, 12), (10,), (), tuple(LOADS), 500, 2, 8.0, 1500, 512),
+    "short": Profile((2, 12), (10,), (), tuple(LOADS), 600, 2, 6.0, 1500, 512),
     "full": Profile((2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), (2, 4, 6, 8, 10), (1, 5, 10, 25, 50), tuple(LOADS), 4000, 5, 120.0, 20_000, 1),
 }
 
