@@ -16,11 +16,14 @@ import compile as p4_compile
 
 # What of which build is kept. Sizes are small: neither names nor hash functions depend on them.
 _SMALL = {"RELAY_SIZE": "4096", "RELAY6_SIZE": "4096"}
+_CONFERENCE = {"CONFERENCE": "1", "ACTIONS": "bridged", **{f"{table}_SIZE": "4096" for table in ("CONFERENCE", "CONFERENCE6", "LAYER", "COPY", "SPLICE")}}
 _MANIFEST = p4_compile.GENERATED / "manifest.json"
 _SCHEMAS = {
     "relay.tofino1.bf-rt.json": ("tofino", {}),
     "relay.tofino2.bf-rt.json": ("tofino2", {}),
     "relay-counted.tofino1.bf-rt.json": ("tofino", {"COUNTED": "1"}),
+    "conference.tofino1.bf-rt.json": ("tofino", _CONFERENCE),
+    "conference.tofino2.bf-rt.json": ("tofino2", {**_CONFERENCE, "SEQUENCE": "1"}),
 }
 _HASHES = {
     "hash48.tofino1.context.json": ("tofino", {}),

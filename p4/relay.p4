@@ -69,6 +69,9 @@ parser IngressParser(packet_in pkt, out headers_t hdr, out metadata_t md, out in
         md.picked = 0;
         md.marks = 0;
         md.flags = 0;
+#if SEQUENCE
+        md.frame = 0;
+#endif
         md.agent_session = 0;
         md.agent_copy.setValid();
         md.agent_copy.nexthop = 0;
@@ -82,7 +85,13 @@ parser IngressParser(packet_in pkt, out headers_t hdr, out metadata_t md, out in
         md.agent_copy.sample = 0;
         md.agent_copy.arrival = 0;
 #endif
+#if SEQUENCE
+        md.agent_copy.marks = 0;
+        md.agent_copy.frame = 0;
+        md.agent_copy.layer = 0;
+#else
         md.agent_copy.unused_too = 0;
+#endif
         md.agent_copy.stream = 0;
 #endif
         transition parse_ethernet;
@@ -127,7 +136,7 @@ control IngressDeparser(packet_out pkt, inout headers_t hdr, in metadata_t md, i
             learn6.pack({hdr.ipv6.src_addr, hdr.ipv6.dst_addr, hdr.udp.src_port, hdr.udp.dst_port,
                          md.notice_version, md.rtp_payload_type, md.rtp_seq, md.rtp_ssrc});
         }
-        GIVE_CHECKSUMS(md)
+        GIVE_CHECKSUMS(md, )
         pkt.emit(hdr);
     }
 }
@@ -136,6 +145,28 @@ control IngressDeparser(packet_out pkt, inout headers_t hdr, in metadata_t md, i
 #define WITHOUT_TAG parse_copy
 #else
 #define WITHOUT_TAG accept
+#endif
+#if SEQUENCE
+#define COPY_NUMBER hdr.rtp.seq,
+#define NO_NUMBER \
+        md.copy.splice = 0; \
+        md.copy.cadence = 0; \
+        md.copy.target = 0; \
+        md.copy.beyond = 0; \
+        md.copy.high = 1; \
+        md.copy.high_before = 0; \
+        md.copy.frame = 0; \
+        md.copy.frame_before = 0; \
+        md.copy.ahead = 0; \
+        md.copy.gap = 0; \
+        md.copy.frames = 0; \
+        md.copy.place = 0; \
+        md.copy.gone = 0; \
+        md.copy.offset = 0; \
+        md.copy.opens = 0; \
+        md.copy.opened = 0;
+#else
+#define COPY_NUMBER
 #endif
 
 struct egress_metadata_t {
@@ -162,6 +193,9 @@ parser EgressParser(packet_in pkt, out headers_t hdr, out egress_metadata_t md, 
         md.copy.udp_residual = 0;
         md.copy.four = 0;
         md.copy.six = 0;
+#if SEQUENCE
+        NO_NUMBER
+#endif
 #endif
         transition select(pkt.lookahead<bit<16>>()) {
             TPID_8021Q: parse_vlan;
@@ -203,7 +237,12 @@ parser EgressParser(packet_in pkt, out headers_t hdr, out egress_metadata_t md, 
 
     state parse_udp {
         pkt.extract(hdr.udp);
+#if SEQUENCE
+        pkt.extract(hdr.rtp);
+        SUBTRACT_UDP_HEADER_AND_NUMBER(md.copy)
+#else
         SUBTRACT_UDP_HEADER(md.copy)
+#endif
         transition select(hdr.udp.checksum) {
             0: accept;
             default: udp_with_checksum;
@@ -241,7 +280,7 @@ control EgressDeparser(packet_out pkt, inout headers_t hdr, in egress_metadata_t
 
     apply {
 #if CONFERENCE
-        GIVE_CHECKSUMS(md.copy)
+        GIVE_CHECKSUMS(md.copy, COPY_NUMBER)
 #endif
         pkt.emit(hdr.ethernet);
         pkt.emit(hdr.vlan);
@@ -250,6 +289,9 @@ control EgressDeparser(packet_out pkt, inout headers_t hdr, in egress_metadata_t
         pkt.emit(hdr.ipv4);
         pkt.emit(hdr.ipv6);
         pkt.emit(hdr.udp);
+#endif
+#if SEQUENCE
+        pkt.emit(hdr.rtp);
 #endif
     }
 }

@@ -20,6 +20,17 @@ control VerifyNothing(inout headers_t hdr, inout metadata_t md) {
     }
 }
 
+#if SEQUENCE
+/* Fields of headers that are not there count nothing on Tofino. */
+#define NUMBER , md.number
+#define NOTE_NUMBER md.number = hdr.rtp.isValid() ? hdr.rtp.seq : 0;
+#define START_NUMBER md.copy.high = 1;
+#else
+#define NUMBER
+#define NOTE_NUMBER
+#define START_NUMBER
+#endif
+
 /* Why: what Tofino's parser does with its checksum units: take off the checksums what may change. The
  * complement of a sum is its negative. */
 control TakeChecksums(inout headers_t hdr, inout metadata_t md) {
@@ -33,10 +44,10 @@ control TakeChecksums(inout headers_t hdr, inout metadata_t md) {
         if (md.checksummed == 1) {
             if (hdr.ipv4.isValid()) {
                 hash(md.udp_residual, HashAlgorithm.csum16, 16w0,
-                     {hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.checksum}, 32w0x10000);
+                     {hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.checksum NUMBER}, 32w0x10000);
             } else {
                 hash(md.udp_residual, HashAlgorithm.csum16, 16w0,
-                     {hdr.ipv6.src_addr, hdr.ipv6.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.checksum}, 32w0x10000);
+                     {hdr.ipv6.src_addr, hdr.ipv6.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.checksum NUMBER}, 32w0x10000);
             }
         }
     }
@@ -54,10 +65,10 @@ control GiveChecksums(inout headers_t hdr, inout metadata_t md) {
         if (md.checksummed == 1) {
             if (hdr.ipv4.isValid()) {
                 hash(hdr.udp.checksum, HashAlgorithm.csum16, 16w0,
-                     {hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, md.udp_residual}, 32w0x10000);
+                     {hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.udp.src_port, hdr.udp.dst_port NUMBER, md.udp_residual}, 32w0x10000);
             } else {
                 hash(hdr.udp.checksum, HashAlgorithm.csum16, 16w0,
-                     {hdr.ipv6.src_addr, hdr.ipv6.dst_addr, hdr.udp.src_port, hdr.udp.dst_port, md.udp_residual}, 32w0x10000);
+                     {hdr.ipv6.src_addr, hdr.ipv6.dst_addr, hdr.udp.src_port, hdr.udp.dst_port NUMBER, md.udp_residual}, 32w0x10000);
             }
             if (hdr.udp.checksum == 0) {
                 hdr.udp.checksum = 0xffff;
@@ -146,6 +157,8 @@ control PacketEgress(inout headers_t hdr, inout metadata_t md, inout standard_me
         bit<1> pruned = 0;
         if (hdr.bridged.replicated == 1) {
             prune.apply(md, std, pruned);
+            START_NUMBER
+            NOTE_NUMBER
             take_checksums.apply(hdr, md);
         }
         if (pruned == 1) {
@@ -153,6 +166,7 @@ control PacketEgress(inout headers_t hdr, inout metadata_t md, inout standard_me
         } else {
             pipeline.apply(hdr, md.copy, std);
             if (hdr.bridged.replicated == 1) {
+                NOTE_NUMBER
                 give_checksums.apply(hdr, md);
             }
         }

@@ -26,6 +26,17 @@
 @pa_solitary("ingress", "ig_intr_md_for_dprsr.drop_ctl")
 /* In a container of 32 bits the parser could not set them in one state, and bf-p4c would split a checksum over two. */
 @pa_container_size("ingress", "hdr.ipv4.$valid", 16)
+#if SEQUENCE
+/* What is moved whole is not to be cut: the compiler tries every cut otherwise. */
+@pa_container_size("ingress", "md.frame", 16)
+@pa_container_size("ingress", "md.frame_0", 16)
+@pa_container_size("ingress", "md.frame_1", 16)
+@pa_container_size("ingress", "md.frame_2", 16)
+@pa_container_size("ingress", "md.frame_3", 16)
+@pa_container_size("ingress", "md.frame_4", 16)
+@pa_container_size("ingress", "md.frame_5", 16)
+@pa_container_size("ingress", "hdr.bridged.frame", 16)
+#endif
 
 /* What ingress controls are handed beside headers and metadata, and how they hand it on. */
 #define INGRESS_SWITCH in ingress_intrinsic_metadata_t ig_intr_md, in ingress_intrinsic_metadata_from_parser_t ig_prsr_md, \
@@ -69,17 +80,20 @@
 #define SUBTRACT_UDP_HEADER(into) \
         udp_checksum.subtract({hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.checksum}); \
         into.udp_residual = udp_checksum.get();
+#define SUBTRACT_UDP_HEADER_AND_NUMBER(into) \
+        udp_checksum.subtract({hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.checksum, hdr.rtp.seq}); \
+        into.udp_residual = udp_checksum.get();
 
 /* The checksum units of the deparser: what it has become is added. Fields of headers that are not there count nothing, so one
- * list does for both versions of IP. */
-#define GIVE_CHECKSUMS(from) \
+ * list does for both versions of IP. `number`: nothing, or the sequence number and a comma. */
+#define GIVE_CHECKSUMS(from, number) \
         hdr.ipv4.checksum = ipv4_checksum.update({hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_len, \
                                                   hdr.ipv4.identification, hdr.ipv4.flags, hdr.ipv4.frag_offset, \
                                                   hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src_addr, hdr.ipv4.dst_addr, \
                                                   from.ipv4_residual}); \
         if (from.checksummed == 1) { \
             hdr.udp.checksum = udp_checksum.update({hdr.ipv4.src_addr, hdr.ipv4.dst_addr, hdr.ipv6.src_addr, hdr.ipv6.dst_addr, \
-                                                    hdr.udp.src_port, hdr.udp.dst_port, from.udp_residual}, true); \
+                                                    hdr.udp.src_port, hdr.udp.dst_port, number from.udp_residual}, true); \
         }
 
 #if CONFERENCE
@@ -91,7 +105,15 @@
 #define MIRROR_TO_THE_AGENT ig_dprsr_md.mirror_type = MIRROR_TO_AGENT; md.agent_session = AGENT_SESSION
 #define AGENT_METADATA MirrorId_t agent_session; bridged_h agent_copy;
 /* Bytes behind the Ethernet header, as COUNT. What ingress told egress counts too here. */
+#if SEQUENCE
+#define COUNT_COPY(name) name.count(adjust_byte_count = 29);
+#else
 #define COUNT_COPY(name) name.count(adjust_byte_count = 26);
+#endif
+
+/* RTP without an extension stays with the payload; egress parses a copy for itself. */
+#define RTP_ALONE accept
+#define RTP_ALONE_STATE
 
 /* The walk over RTP header extensions: bytes of elements left. */
 #if __TARGET_TOFINO__ == 2

@@ -50,8 +50,22 @@
 #define EGRESS_RID std.egress_rid
 /* A clone is parsed anew, so what precedes it says by itself that egress has nothing to do with it. */
 #define MIRROR_TO_THE_AGENT clone(CloneType.I2E, AGENT_SESSION)
-#define AGENT_METADATA bit<16> group; bit<16> l1_xid; bit<16> rid; bit<9> l2_xid; bit<16> left; copy_t copy;
+#define AGENT_METADATA bit<16> group; bit<16> l1_xid; bit<16> rid; bit<9> l2_xid; bit<16> left; bit<16> number; copy_t copy;
 #define COUNT_COPY(name)
+
+#if SEQUENCE
+/* Egress does not parse, and gives copies numbers of their own. */
+#define RTP_ALONE rtp_alone
+#define RTP_ALONE_STATE \
+    state rtp_alone { \
+        md.extended = 1; \
+        pkt.extract(hdr.rtp); \
+        transition accept; \
+    }
+#else
+#define RTP_ALONE accept
+#define RTP_ALONE_STATE
+#endif
 
 #define START_WALK md.left = (bit<16>)hdr.extension.words << 2;
 #define TAKEN(bytes) md.left = md.left - bytes;

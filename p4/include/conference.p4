@@ -76,12 +76,18 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
         counters = conference6_counter;
     }
 
+#if SEQUENCE
+#define PICK_FRAME(n) md.frame = md.frame_##n;
+#else
+#define PICK_FRAME(n)
+#endif
     /* The descriptor is the first element with the stream's id. In the one-byte form the id is the upper half of a byte. */
 #define PICK(n, number) \
     action pick_##n() { \
         md.picked = number; \
         md.marks = md.marks_##n; \
         md.flags = md.flags_##n; \
+        PICK_FRAME(n) \
     }
     PICK(0, 1)
     PICK(1, 2)
@@ -145,6 +151,9 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     @name(".Ingress.set_layer")
     action set_layer(bit<4> layer) {
         md.tree = (bit<16>)layer;
+#if SEQUENCE
+        hdr.bridged.layer = (bit<8>)layer;
+#endif
     }
 
     @name(".Ingress.layer")
@@ -167,6 +176,10 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     }
 
     action limit_tree() {
+#if SEQUENCE
+        hdr.bridged.marks = md.marks;
+        hdr.bridged.frame = md.frame;
+#endif
         md.tree = MIN(md.tree, md.more_trees);
     }
 
@@ -209,11 +222,21 @@ control Replicate(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
 /* Why: every copy is a packet of its own, from the relay's address and port of its receiver, to that receiver. The checksums are
  * made as in ingress, from differences. NextHop does the rest, as for any packet. A receiver gets copies in the IP version in which
  * the packet came, or none. */
+#if SEQUENCE
+#define NUMBERED , bit<4> target, bit<17> splice, bit<4> cadence
+#define NUMBER_IT copy_md.target = (bit<8>)target; copy_md.splice = splice; copy_md.cadence = cadence;
+#else
+#define NUMBERED
+#define NUMBER_IT
+#endif
 control ConferenceCopy(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
     DIRECT_COUNTER(copy_counter)
+#if SEQUENCE
+    Numbers() numbers;
+#endif
 
     @name(".Egress.copy_to")
-    action copy_to(bit<32> src_addr, bit<32> dst_addr, bit<16> src_port, bit<16> dst_port, bit<16> nexthop) {
+    action copy_to(bit<32> src_addr, bit<32> dst_addr, bit<16> src_port, bit<16> dst_port, bit<16> nexthop NUMBERED) {
         hdr.ipv4.src_addr = src_addr;
         hdr.ipv4.dst_addr = dst_addr;
         hdr.udp.src_port = src_port;
@@ -221,11 +244,12 @@ control ConferenceCopy(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH)
         hdr.bridged.nexthop = nexthop;
         hdr.bridged.routed = 1;
         copy_md.four = 1;
+        NUMBER_IT
         COUNT_COPY(copy_counter)
     }
 
     @name(".Egress.copy_to_v6")
-    action copy_to_v6(bit<128> src_addr, bit<128> dst_addr, bit<16> src_port, bit<16> dst_port, bit<16> nexthop) {
+    action copy_to_v6(bit<128> src_addr, bit<128> dst_addr, bit<16> src_port, bit<16> dst_port, bit<16> nexthop NUMBERED) {
         hdr.ipv6.src_addr = src_addr;
         hdr.ipv6.dst_addr = dst_addr;
         hdr.udp.src_port = src_port;
@@ -233,6 +257,7 @@ control ConferenceCopy(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH)
         hdr.bridged.nexthop = nexthop;
         hdr.bridged.routed = 1;
         copy_md.six = 1;
+        NUMBER_IT
         COUNT_COPY(copy_counter)
     }
 
@@ -278,6 +303,9 @@ control ConferenceCopy(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH)
             } else if (hdr.ipv6.isValid() && copy_md.six == 0) {
                 DISCARD_AT_EGRESS;
             }
+#if SEQUENCE
+            numbers.apply(hdr, copy_md, EGRESS_SWITCH_PASSED);
+#endif
         }
     }
 }

@@ -19,6 +19,8 @@
  * RELAY_SIZE, RELAY6_SIZE        entries for IPv4 and IPv6; RELAY6_SIZE=0 leaves relaying of IPv6 out
  * CONFERENCE   0 (default) or 1  conferences beside the relay: replication, layers (docs/replication.md)
  * CONFERENCE_SIZE, CONFERENCE6_SIZE, LAYER_SIZE, COPY_SIZE   entries of the tables of conferences
+ * SEQUENCE     0 (default) or 1  with CONFERENCE=1: sequence numbers of receivers that do not get every layer
+ * SPLICE_SIZE                    such receivers
  * CPU_PORT                       where ARP, neighbour discovery and expired packets go until told otherwise
  */
 #define hash48 48
@@ -50,6 +52,9 @@
 
 #ifndef CONFERENCE
 #define CONFERENCE 0
+#endif
+#ifndef SEQUENCE
+#define SEQUENCE 0
 #endif
 
 #if RELAY_KEY == hash48
@@ -103,9 +108,15 @@
 #ifndef COPY_SIZE
 #define COPY_SIZE 32768
 #endif
+#ifndef SPLICE_SIZE
+#define SPLICE_SIZE 65536
+#endif
 #define WITH_RELAY6 (RELAY6_SIZE > 0)
 #if DELAY && !SAMPLES
 #error "DELAY=1 needs SAMPLES=1"
+#endif
+#if SEQUENCE && !CONFERENCE
+#error "SEQUENCE=1 needs CONFERENCE=1"
 #endif
 #if WITH_ACROSS && RELAY6_SIZE == 0
 #error "ACTIONS=across needs RELAY6_SIZE > 0"
@@ -143,6 +154,12 @@ const bit<16> DATAGRAM_WITH_EXTENSION = 24;   /* the headers of UDP, RTP and of 
 #define MIRROR_TO_AGENT 1
 /* docs/replication.md: where the template of a packet comes from. */
 #define DEPENDENCY_DESCRIPTOR 1
+#endif
+#if SEQUENCE
+/* Where a copy stands to the highest number that its receiver has got. */
+#define IN_ORDER 1
+#define ONE_BEFORE 2
+#define LATE 3
 #endif
 
 #endif

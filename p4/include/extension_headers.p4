@@ -49,6 +49,7 @@ header bytes_16_h {
 header one_byte_short_h {
     bit<8> id;
     bit<8> marks;
+    bit<16> frame;
 }
 
 header one_byte_long_h {
@@ -62,6 +63,7 @@ header two_byte_short_h {
     bit<8> id;
     bit<8> length;
     bit<8> marks;
+    bit<16> frame;
 }
 
 header two_byte_long_h {
@@ -81,15 +83,27 @@ header two_byte_long_h {
     bytes_2_h two_##n; \
     bytes_1_h one_##n;
 
+#if SEQUENCE
+#define FRAME_OF(n) bit<16> frame_##n;
+#define NO_FRAME(n) md.frame_##n = 0;
+#define NOTE_FRAME(n) md.frame_##n = seen.frame;
+#else
+#define FRAME_OF(n)
+#define NO_FRAME(n)
+#define NOTE_FRAME(n)
+#endif
+
 #define ELEMENT_METADATA(n) \
     bit<8> id_##n; \
     bit<8> length_##n; \
     bit<8> marks_##n; \
-    bit<8> flags_##n;
+    bit<8> flags_##n; \
+    FRAME_OF(n)
 
 #define NO_ELEMENT(n) \
     md.id_##n = 0; \
     md.marks_##n = 0; \
-    md.flags_##n = 0;
+    md.flags_##n = 0; \
+    NO_FRAME(n)
 
 #endif

@@ -93,6 +93,12 @@
         transition next; \
     }
 
+    /* The first two bytes of an element. In states of their own these would cost a row of the parser each. */
+#define TAKE_ELEMENT(n, length) \
+        md.length_##n = length; \
+        pkt.extract(hdr.element_##n); \
+        TAKEN(2)
+
 #define ONE_BYTE_ELEMENT(n, next) \
     state one_byte_##n { \
         transition select(LEFT, pkt.lookahead<bit<8>>()) { \
@@ -109,19 +115,21 @@
         one_byte_short_h seen = pkt.lookahead<one_byte_short_h>(); \
         md.id_##n = seen.id; \
         md.marks_##n = seen.marks; \
-        transition one_byte_element_##n; \
+        NOTE_FRAME(n) \
+        TAKE_ELEMENT(n, seen.id) \
+        transition one_byte_rest_##n; \
     } \
     state one_byte_long_##n { \
         one_byte_long_h seen = pkt.lookahead<one_byte_long_h>(); \
         md.id_##n = seen.id; \
         md.marks_##n = seen.marks; \
+        NOTE_FRAME(n) \
         md.flags_##n = seen.flags; \
-        transition one_byte_element_##n; \
+        TAKE_ELEMENT(n, seen.id) \
+        transition one_byte_rest_##n; \
     } \
     state one_byte_element_##n { \
-        md.length_##n = pkt.lookahead<bit<8>>(); \
-        pkt.extract(hdr.element_##n); \
-        TAKEN(2) \
+        TAKE_ELEMENT(n, pkt.lookahead<bit<8>>()) \
         transition one_byte_rest_##n; \
     } \
     STEP_OVER(one_byte, n, next)
@@ -132,9 +140,8 @@
             (LEFT_NOTHING, _): accept; \
             (LEFT_LESS, _): two_byte_beyond_##n; \
             (LEFT_ANY, 0x0000 &&& 0xff00): two_byte_padding_##n; \
-            (LEFT_ANY, 0x0000 &&& 0x00fe): two_byte_element_##n; \
-            (LEFT_ANY, 0x0002 &&& 0x00ff): two_byte_element_##n; \
             (LEFT_ANY, 0x0003 &&& 0x00ff): two_byte_short_##n; \
+            (LEFT_ANY, 0x0000 &&& 0x00fc): two_byte_element_##n; \
             (LEFT_ANY, 0x0000 &&& 0x00e0): two_byte_long_##n; \
             default: accept; \
         } \
@@ -143,19 +150,24 @@
         two_byte_short_h seen = pkt.lookahead<two_byte_short_h>(); \
         md.id_##n = seen.id; \
         md.marks_##n = seen.marks; \
-        transition two_byte_element_##n; \
+        NOTE_FRAME(n) \
+        TAKE_ELEMENT(n, seen.length) \
+        transition two_byte_all_##n; \
     } \
     state two_byte_long_##n { \
         two_byte_long_h seen = pkt.lookahead<two_byte_long_h>(); \
         md.id_##n = seen.id; \
         md.marks_##n = seen.marks; \
+        NOTE_FRAME(n) \
         md.flags_##n = seen.flags; \
-        transition two_byte_element_##n; \
+        TAKE_ELEMENT(n, seen.length) \
+        transition two_byte_all_##n; \
     } \
     state two_byte_element_##n { \
-        md.length_##n = pkt.lookahead<bit<16>>()[7:0]; \
-        pkt.extract(hdr.element_##n); \
-        TAKEN(2) \
+        TAKE_ELEMENT(n, pkt.lookahead<bit<16>>()[7:0]) \
+        transition two_byte_all_##n; \
+    } \
+    state two_byte_all_##n { \
         transition select(md.length_##n) { \
             0x10 &&& 0x10: two_byte_sixteen_##n; \
             default: two_byte_rest_##n; \

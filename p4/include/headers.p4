@@ -93,8 +93,16 @@ header bridged_h {
     bit<32> arrival;   /* nanoseconds, the low bits of the time stamp at the ingress port */
 #endif
 #if CONFERENCE
+#if SEQUENCE
+    bit<8> marks;      /* of the packet's descriptor: first and last packet of a frame */
+#else
     bit<8> unused_too;
+#endif
     bit<24> stream;
+#if SEQUENCE
+    bit<16> frame;     /* its frame number */
+    bit<8> layer;
+#endif
 #endif
 }
 
@@ -126,6 +134,24 @@ struct copy_t {
     bit<16> udp_residual;
     bit<1> four;            /* there is a receiver, and it speaks IPv4 */
     bit<1> six;             /* or IPv6 */
+#if SEQUENCE
+    bit<17> splice;         /* the receiver's row in the words of sequence.p4; 0: its numbers are the sender's */
+    bit<4> cadence;         /* bit n: frames with a number of n modulo 4 are suppressed */
+    bit<8> target;          /* the highest layer that it gets */
+    bit<8> beyond;          /* by how much the packet's is higher */
+    bit<32> high;           /* number, and 1: there is one */
+    bit<32> high_before;
+    bit<32> frame;          /* frame number, and marks */
+    bit<32> frame_before;
+    bit<16> ahead;          /* by how much the number is higher than the highest before */
+    bit<16> gap;            /* the numbers between */
+    bit<16> frames;         /* as ahead, of frame numbers */
+    bit<2> place;           /* IN_ORDER, ONE_BEFORE or LATE */
+    bit<16> gone;           /* of the gap, what the receiver does not miss */
+    bit<16> offset;         /* what is taken from its numbers */
+    bit<8> opens;           /* the number before this one is left for a late packet */
+    bit<8> opened;          /* it was */
+#endif
 }
 #endif
 
@@ -187,6 +213,9 @@ struct metadata_t {
     bit<4> picked;          /* which element is the descriptor, from 1 on; 0: none */
     bit<8> marks;           /* its first byte: first and last packet of a frame, template id */
     bit<8> flags;           /* its fourth byte: whether there is a template structure */
+#if SEQUENCE
+    bit<16> frame;          /* its second and third: the frame number */
+#endif
     AGENT_METADATA
 #endif
 }

@@ -14,7 +14,14 @@
         hdr.bridged.unused = 0;
 #if CONFERENCE
         hdr.bridged.replicated = 0;
+#if SEQUENCE
+        /* Without a descriptor: a frame by itself. */
+        hdr.bridged.marks = 0xc0;
+        hdr.bridged.frame = 0;
+        hdr.bridged.layer = 0;
+#else
         hdr.bridged.unused_too = 0;
+#endif
         hdr.bridged.stream = 0;
 #endif
         hdr.bridged.ingress_port = INGRESS_PORT;
@@ -171,12 +178,13 @@
         transition select(rtp.version, rtp.extension, rtp.csrc_count, rtp.payload_type) {
             (2, 1, 0, 0x40 &&& 0x60): accept;
             (2, 1, 0, _): rtp_extension;
-            default: accept;
+            default: RTP_ALONE;
         }
 #else
         transition accept;
 #endif
     }
 #if CONFERENCE
+    RTP_ALONE_STATE
 #include "extensions.p4"
 #endif

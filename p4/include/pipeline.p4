@@ -3,6 +3,9 @@
 #ifndef SHUNT_PIPELINE_P4
 #define SHUNT_PIPELINE_P4
 
+#if SEQUENCE
+#include "sequence.p4"
+#endif
 #include "conference.p4"
 #include "counters.p4"
 #include "forwarding.p4"

@@ -112,17 +112,18 @@ def stream_command(made: replication.Stream) -> str:
     return f"table_add Ingress.conference{six} Ingress.replicate{six} {key_words(made.key)} {made.ssrc:#x} => {' '.join(map(_number, values))}"
 
 
-def copy_command(stream: int, receiver: replication.Receiver) -> str:
+def copy_command(stream: int, receiver: replication.Receiver, numbers: Sequence[int] = ()) -> str:
+    """numbers: target, splice and cadence, for a program with SEQUENCE=1."""
     six = "_v6" if receiver.here.version == 6 else ""
-    values = [receiver.out.addr, receiver.here.addr, receiver.out.port, receiver.here.port, receiver.hop.number]
+    values = [receiver.out.addr, receiver.here.addr, receiver.out.port, receiver.here.port, receiver.hop.number, *numbers]
     return f"table_add Egress.copy Egress.copy_to{six} {stream} {receiver.rid} => {' '.join(map(_number, values))}"
 
 
-def replication_commands() -> list[str]:
-    """The tables of replication of the vectors' scene. What Tofino's engine does by itself, the twin has tables for."""
+def replication_commands(numbers: Sequence[int] = ()) -> list[str]:
+    """The tables of replication of the vectors' scene. What Tofino's engine does by itself, the twin has tables for. numbers: as in copy_command."""
     commands = [f"mirroring_add 1 {int(Port.CPU)}"]
     commands += map(stream_command, replication.STREAMS)
-    commands += [copy_command(stream, receiver) for stream, receivers in replication.RECEIVERS.items() for receiver in receivers]
+    commands += [copy_command(stream, receiver, numbers) for stream, receivers in replication.RECEIVERS.items() for receiver in receivers]
     commands += [f"table_add Ingress.layer Ingress.set_layer {layers} {template} => {layer}" for (layers, template), layer in replication.LAYERS.items()]
     commands += [f"mc_mgrp_create {mgid}" for mgid in replication.TREES]
     for handle, (_, mgid, receiver) in enumerate(replication.nodes()):

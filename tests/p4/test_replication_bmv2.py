@@ -16,16 +16,17 @@ from tests.vectors.replication import ALICES, BOB, VECTORS, Replicated, copies
 pytestmark = pytest.mark.netns
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bmv2.Bmv2, dict[str, str]]]:
+@pytest.fixture(scope="module", params=["numbers stay", "numbers may change"])
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bmv2.Bmv2, dict[str, str]]]:
     """The switch of the scene, and the names of the counters by table."""
     reason = bmv2.missing()
     if reason:
         pytest.skip(reason)
-    program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1"])
+    options, numbers = ([], ()) if request.param == "numbers stay" else (["-DSEQUENCE=1"], (0, 0, 0))
+    program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", *options])
     counters = {counter["binding"]: counter["name"] for counter in json.loads(program.read_text())["counter_arrays"] if counter["is_direct"]}
     with bmv2.running(program) as made:
-        made.cli([*bmv2.scene_commands(), bmv2.relay_command(V4), *bmv2.replication_commands()])
+        made.cli([*bmv2.scene_commands(), bmv2.relay_command(V4), *bmv2.replication_commands(numbers)])
         yield made, counters
 
 
