@@ -61,9 +61,9 @@ struct slot {
 	__be16 udp_change;  /* likewise to the UDP checksum, for addresses and ports: 1 to 65535 */
 	__u32 seen;         /* bit n: the sequence number of the last 32 that is n modulo 32 has arrived */
 	__be32 ssrc;
-	__u32 others;       /* packets that `received` does not count, modulo 2^32 */
+	__u32 others;       /* packets that are not in `received`, modulo 2^32 */
 	__u32 bytes;        /* IP packet lengths as received; emptied into the detail from time to time */
-	__u32 received;     /* RTP packets since the sequence (re)started */
+	__u32 received;     /* RTP packets since the sequence (re)started, less max_seq: the next in order leaves it as it is; modulo 2^32 */
 	__u32 last_jiffies; /* the kernel's tick at the last packet; at the installation before the first */
 	__u16 max_seq;
 	__u8 payload_type;

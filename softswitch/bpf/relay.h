@@ -528,7 +528,6 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	void *payload = data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER;
 	struct xdp_md *volatile kept = ctx; /* on the stack: registers are for what the short way needs */
 	__u32 index, times, routed, generation, hop_generation, sum;
-	volatile __u64 place; /* likewise */
 	__u64 addresses, length, udp_length, check, at;
 	struct detail *detail;
 	struct totals *totals;
@@ -577,7 +576,6 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	if (at > last_slot)
 		goto any;
 	OPAQUE(at);
-	place = at;
 	slot = slots;
 	OPAQUE(slot);
 	slot = (void *)slot + at;
@@ -637,7 +635,7 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 		p.udp = udp;
 		p.udp_length = length - IPV4_HEADER;
 		parse_rtp(&rtp, &p, end);
-		index = place / sizeof(struct slot);
+		index = ((void *)slot - (void *)slots) / sizeof(struct slot);
 		detail = bpf_map_lookup_elem(&details, &index);
 		if (detail)
 			count_any(slot, detail, &rtp, length);

@@ -43,6 +43,12 @@ static __always_inline __u32 seen_bits_after(__u16 seq, __u32 count)
 	return bits << shift | bits >> ((SEEN_BITS - shift) % SEEN_BITS);
 }
 
+/* RTP packets since the sequence (re)started. */
+static __always_inline __u32 received(const struct slot *slot)
+{
+	return slot->received + slot->max_seq;
+}
+
 /* The first packet of an SSRC, or of a new sequence within it; what was lost before stays counted. */
 static __always_inline void restart(struct slot *slot, struct detail *detail, const struct rtp *rtp)
 {
@@ -50,13 +56,13 @@ static __always_inline void restart(struct slot *slot, struct detail *detail, co
 
 	if (slot->rtp_state & RTP_STARTED) {
 		expected = detail->cycles + slot->max_seq - detail->base_seq + 1;
-		if (expected > slot->received)
-			detail->lost_prior += expected - slot->received;
+		if (expected > received(slot))
+			detail->lost_prior += expected - received(slot);
 	}
-	slot->others += slot->received - 1; /* this packet was one of them */
+	slot->others += received(slot) - 1; /* this packet was one of them */
 	slot->ssrc = rtp->ssrc;
 	slot->max_seq = rtp->seq;
-	slot->received = 1;
+	slot->received = 1 - rtp->seq;
 	slot->seen = seen_bit(rtp->seq);
 	slot->payload_type = rtp->second & 0x7f;
 	slot->rtp_state = slot->rtp_state & RTP_STARTED ? slot->rtp_state & ~JITTER_RUNNING : RTP_STARTED | JITTER_UNSETTLED;
@@ -130,6 +136,7 @@ static __always_inline int count_rtp(struct slot *slot, struct detail *detail, c
 			slot->seen = (slot->seen & ~seen_bits_after(slot->max_seq, ahead)) | seen_bit(rtp->seq);
 		else
 			slot->seen = seen_bit(rtp->seq);
+		slot->received += slot->max_seq - rtp->seq;
 		slot->max_seq = rtp->seq;
 	} else if (ahead > SEQ_MODULUS - MAX_MISORDER || !ahead) {
 		behind = (__u16)-ahead;
@@ -167,7 +174,7 @@ __noinline int count_any(struct slot *slot, struct detail *detail, const struct 
 		detail->bytes_high++;
 	}
 	slot->others++;
-	if (slot->others + slot->received >= COUNTER_FULL) {
+	if (slot->others + received(slot) >= COUNTER_FULL) {
 		slot->others -= COUNTER_FULL;
 		detail->packets_high++;
 	}
@@ -192,7 +199,6 @@ static __always_inline bool count_next(struct slot *slot, __be32 head, __be32 ss
 	if (slot->seen != ~0U)
 		slot->seen |= seen_bit(place);
 	slot->bytes += length;
-	slot->received++;
 	slot->last_jiffies = (__u32)bpf_jiffies64();
 	return true;
 }

@@ -905,10 +905,11 @@ class DataPlane:
     def _figures(self, records: np.ndarray, details: np.ndarray, strays: np.ndarray) -> list[StreamStats]:
         """What copies of slots and details say."""
         idle = _idle_ms(records["last_jiffies"], self._tick())
-        packets = (details["packets_high"].astype(np.int64) << layout.COUNTER_BITS) + (records["others"] + records["received"])
+        received = records["received"] + records["max_seq"]  # modulo 2^32, as the program counts
+        packets = (details["packets_high"].astype(np.int64) << layout.COUNTER_BITS) + (records["others"] + received)
         size = (details["bytes_high"].astype(np.int64) << layout.COUNTER_BITS) + records["bytes"]
         expected = details["cycles"].astype(np.int64) + records["max_seq"] - details["base_seq"] + 1
-        lost = np.maximum(expected - records["received"], 0) + details["lost_prior"]
+        lost = np.maximum(expected - received, 0) + details["lost_prior"]
         jitter = (details["jitter"] * layout.JITTER_US).astype(np.int64)
         started = (records["rtp_state"] & layout.RTP_STARTED) != 0
         columns = zip(
