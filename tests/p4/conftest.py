@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.dataplane.conftest import _opened, lab, plane
+from tests.dataplane.conftest import _opened, lab, plane, strays
 
-__all__ = ["_opened", "lab", "plane"]
+__all__ = ["_opened", "lab", "plane", "strays"]
