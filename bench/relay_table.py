@@ -187,7 +187,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer and shorter samples")
     arguments = parser.parse_args()
-    samples, repeat = (30, 50_000) if arguments.quick else (120, 100_000)
+    samples, repeat = (60, 40_000) if arguments.quick else (300, 40_000)
     enter_namespace()
     pins = Path(tempfile.mkdtemp(prefix="shbench"))
     plane: DataPlane | None = None
