@@ -514,7 +514,7 @@ class Offloader:
                     return
                 declared = await self.table.declare_media(self.media)
             if self._refusal is not None:
-                await self._refusal.start_over()
+                self._refusal.start_over()
             touched = self._touched = set()  # written while this goes on: what was read of them may be old
             try:
                 await self._compare(touched)

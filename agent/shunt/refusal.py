@@ -44,6 +44,7 @@ class Refusal:
         self._clock = clock
         self._until: OrderedDict[Endpoint, float] = OrderedDict()
         self._said = -_SAY_EVERY_S
+        self._started_over = False
 
     def found(self, source: Endpoint) -> None:
         """A scanner: an address and port, or a whole address (port 0)."""
@@ -62,12 +63,17 @@ class Refusal:
         if self._until.pop(source, None) is not None:
             self._spawn(self._hear(source))
 
-    async def start_over(self) -> None:
-        """The data plane is (back) there: what an agent before this one had refused is heard again."""
-        self._until.clear()
+    def start_over(self) -> None:
+        """The data plane is there: what an agent before this one had refused is heard again. Done once."""
+        if not self._started_over:
+            self._started_over = True
+            self._spawn(self._hear_all())
+
+    async def _hear_all(self) -> None:
         result = await self._table.hear_all()
         if not result.ok:
-            log.info("the data plane keeps the sources that it refuses until their time is over: %s", result.detail or result.outcome.value)
+            self._started_over = False  # when the data plane is back
+            log.info("the data plane keeps the sources that it refuses: %s", result.detail or result.outcome.value)
 
     async def _refuse(self, source: Endpoint) -> None:
         result = await self._table.refuse(source, int(HOLD_S * 1000))

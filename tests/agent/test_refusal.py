@@ -130,7 +130,12 @@ async def test_a_new_agent_begins_with_nobody_refused():
     core = Watched()
     core.table.refused[Endpoint.of("10.1.1.1", 0)] = 1
     await core.offloader.reconcile()
+    await core.settle()
     assert core.table.refused == {}
+    await core.sweep("10.66.6.6")
+    await core.offloader.reconcile()
+    await core.settle()
+    assert set(core.table.refused) == {SCANNING_PORT}, "what it refused itself stays so when the data plane comes back"
 
 
 async def test_a_call_that_comes_while_the_refusal_is_written_wins():

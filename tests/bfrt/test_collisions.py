@@ -128,7 +128,7 @@ async def test_an_entry_that_may_be_in_holds_its_hash(served: Served, monkeypatc
         assert (await table.insert(second)).outcome is Outcome.HASH_COLLISION
         await until(lambda: first.key in served.dataplane.table)
         assert (await table.insert(second)).outcome is Outcome.HASH_COLLISION
-        await until(lambda: not served.dataplane.table and not len(table._doubts))
+        await until(lambda: not served.dataplane.table and not len(table.doubts))
         assert (await table.insert(second)).outcome is Outcome.INSTALLED
 
 

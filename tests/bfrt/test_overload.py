@@ -210,7 +210,7 @@ async def test_an_insert_that_comes_after_the_delete_is_taken_back(rig: Rig, imp
         await until(lambda: rig.dataplane.table)  # the first attempt's doing
         await until(lambda: not rig.dataplane.table)
         assert table.counters.repairs == 1
-        await until(lambda: not len(table._doubts))
+        await until(lambda: not len(table.doubts))
 
 
 async def test_a_change_that_comes_after_a_newer_one_is_undone(rig: Rig, impatient: None) -> None:
@@ -222,7 +222,7 @@ async def test_a_change_that_comes_after_a_newer_one_is_undone(rig: Rig, impatie
         assert (await table.modify(new)).ok and rig.dataplane.table[new.key] == new
         await until(lambda: rig.dataplane.table[new.key] == old)
         await until(lambda: rig.dataplane.table[new.key] == new)
-        await until(lambda: not len(table._doubts))
+        await until(lambda: not len(table.doubts))
         assert rig.dataplane.table == {new.key: new}
 
 
@@ -241,7 +241,7 @@ async def test_an_entry_that_was_written_in_doubt_stays(rig: Rig, impatient: Non
     async with connected(rig.target) as table:
         rig.service.delay_write = turns(NEVER)
         assert (await table.insert(entry(1))).ok
-        await until(lambda: not len(table._doubts))
+        await until(lambda: not len(table.doubts))
         assert rig.dataplane.table == {entry(1).key: entry(1)} and table.counters.repairs == 0
 
 

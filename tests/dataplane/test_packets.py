@@ -175,13 +175,21 @@ def run(plane: DataPlane, frame: Packet | bytes, program: str = "relay_native") 
     return done.retval, done.packet
 
 
+def counted_since(plane: DataPlane, before: dict[str, int], reason: str) -> dict[str, int]:
+    """What was counted, but for the multicast that the lab's own hosts send at any time (router solicitations), unless that is what a test is about."""
+    grown = {name: n - before[name] for name, n in plane.reasons().items() if n != before[name]}
+    if reason == "not-unicast":
+        return {name: min(n, 1) if name == reason else n for name, n in grown.items()}
+    return {name: n for name, n in grown.items() if name != "not-unicast"}
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_packet(plane: DataPlane, case: Case) -> None:
     assert plane.insert(ENTRIES) == [None] * len(ENTRIES)
     sent = bytes(case.sent())
     before = plane.reasons()
     verdict, left = run(plane, sent)
-    counted = {name: n - before[name] for name, n in plane.reasons().items() if n != before[name]}
+    counted = counted_since(plane, before, case.reason)
     if case.expected is None:
         assert (verdict, left) == (layout.XDP_PASS, sent)
     else:
@@ -193,7 +201,7 @@ def test_packet(plane: DataPlane, case: Case) -> None:
     before = plane.reasons()
     traced, after = run(plane, sent, "relay_trace")
     assert (traced & 0xFF, layout.REASONS[traced >> 8 & 0xFF], after) == (verdict, case.reason, left)
-    assert plane.reasons() == before
+    assert counted_since(plane, before, "") == {}
 
 
 @pytest.mark.parametrize("made", [V4, V6, V4_TO_6, V6_TO_4], ids=["4", "6", "4to6", "6to4"])

@@ -38,7 +38,8 @@ def test_only_the_death_of_what_carries_a_stream_is_a_cause() -> None:
     assert "died with the relay" in run._cause(Loss("a", "caller", 30, 900, 14.0, 20.0, 0, 40000, 1.0))
     assert run._cause(Loss("a", "caller", 1, 31, 14.0, 14.1, 40, 40000, 13.9)) == "", "the relay had died before that call began"
     run._ports[40000] = [("old", 2.0, 20.0)]
-    assert "forgot that old has port 40000" in run._cause(Loss("a", "caller", 30, 31, 14.0, 14.1, 40, 40000, 1.0))
+    run._ports_of["a"] = {40000, 40002}
+    assert "forgot that old has a port of this call" in run._cause(Loss("a", "caller", 30, 31, 14.0, 14.1, 40, 40002, 1.0))
     assert "agent dead" in _run_with(Kill("agent", 5.0, 6.0), relay="builtin")._cause(Loss("a", "caller", 1, 9, 5.2, 5.4, 10, 40000, 1.0))
 
 

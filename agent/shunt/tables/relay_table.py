@@ -148,7 +148,7 @@ class RelayTable:
         self._up = False
         self._queues = Lanes()
         self._lanes = {manners.bulk: _Lane(manners) for manners in (_URGENT, _BULK)}
-        self._doubts = Doubts()
+        self.doubts = Doubts()
         self._doubtful = asyncio.Event()
         self._given_up = 0
         self._answered = 0.0  # when the last batch was answered
@@ -497,17 +497,17 @@ class RelayTable:
         """These were sent and not answered: they may still be carried out, at any time."""
         now = time.monotonic()
         for operation in operations:
-            self._doubts.raise_(operation.key, now)
+            self.doubts.raise_(operation.key, now)
         self._doubtful.set()
 
     def _believe(self, operations: list[Operation]) -> None:
         """Note, for keys in doubt, what their callers now take to be true."""
-        if not self._doubts:
+        if not self.doubts:
             return
         for operation in operations:
             # Nobody was told of a repair's end, so it changes nobody's mind.
-            if operation.result is not None and operation.waited_for and operation.key in self._doubts:
-                self._doubts.note(operation.key, operation.told, operation.entry, modify=operation.asked == _MODIFY)
+            if operation.result is not None and operation.waited_for and operation.key in self.doubts:
+                self.doubts.note(operation.key, operation.told, operation.entry, modify=operation.asked == _MODIFY)
 
     def _free_hashes(self, operations: list[Operation]) -> None:
         """Free the hashes of entries that are certainly not in after these operations."""
@@ -519,7 +519,7 @@ class RelayTable:
     async def _watch_doubts(self) -> None:
         """Look, for ever, at the keys in doubt when they are due."""
         while True:
-            due = self._doubts.next_due()
+            due = self.doubts.next_due()
             if due is None:
                 self._doubtful.clear()
                 await self._doubtful.wait()
@@ -528,15 +528,15 @@ class RelayTable:
             try:
                 await self._look()
             except (BfrtUnavailable, BfrtRefused, SchemaError) as error:
-                log.warning("data plane %s: %d entries are in doubt: %s", self._client.target, len(self._doubts), error)
+                log.warning("data plane %s: %d entries are in doubt: %s", self._client.target, len(self.doubts), error)
 
     async def _look(self) -> None:
         """Compare keys in doubt with what ought to be there, and put right what is not."""
         now = time.monotonic()
         keys = []
-        for key in self._doubts.due(now)[:_READ_KEYS]:
+        for key in self.doubts.due(now)[:_READ_KEYS]:
             # Until the look is done it is not due again, whatever comes of it.
-            self._doubts.postpone(key, now)
+            self.doubts.postpone(key, now)
             if key not in self._queues:
                 keys.append(key)
         plan = self._plan
@@ -545,10 +545,10 @@ class RelayTable:
         present = await self._read_entries(plan, keys)
         repairs = []
         for key in keys:
-            wanted = self._doubts.wanted(key)
+            wanted = self.doubts.wanted(key)
             if key in self._queues:
                 continue
-            self._doubts.looked(key, time.monotonic())
+            self.doubts.looked(key, time.monotonic())
             there = present.get(key)
             if wanted is Wanted.NOTHING and there is None:
                 self._release(key)
@@ -621,7 +621,7 @@ class RelayTable:
         """The key's entry is not in; another of its hash may be."""
         collisions = self._hashes.get(len(key.dst.addr))
         # After a write that was given up it may yet come.
-        if collisions is not None and key not in self._doubts:
+        if collisions is not None and key not in self.doubts:
             collisions.release(key)
 
     def _settle(self, operations: list[Operation], errors: list[UpdateError | None]) -> tuple[list[Operation], bool]:
