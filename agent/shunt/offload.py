@@ -27,7 +27,7 @@ from shunt.learning.scanners import Scanners
 from shunt.net import Endpoint, FiveTuple
 from shunt.orphans import Orphans
 from shunt.refusal import Refusal
-from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, StreamStats
+from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, Result, StreamStats
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 
 log = logging.getLogger(__name__)
@@ -231,8 +231,7 @@ class Offloader:
         if not result.ok:
             # The data plane does not answer: the key is remembered and deleted first thing when it is back.
             self._doomed.add(entry.key)
-        if self._touched is not None:
-            self._touched.add(entry.key)
+        self._touch([entry.key])
         self.entries.pop(entry.key, None)
         stream.installed = None
         stream.uncertain = False
@@ -283,8 +282,7 @@ class Offloader:
             return
         self._doomed.discard(entry.key)
         self.orphans.pop(entry.key, None)
-        if self._touched is not None:
-            self._touched.add(entry.key)
+        self._touch([entry.key])
         began, what = time.monotonic(), "insert" if stream.installed is None else "modify"
         if stream.installed is not None:
             result = await self.table.modify(entry)
@@ -624,11 +622,21 @@ class Offloader:
             return
         self._doomed.difference_update([key for key in self._doomed if key in self.entries])
         keys = list(self._doomed)
-        if self._touched is not None:
-            self._touched.update(keys)
-        for key, (result, _) in zip(keys, await self.table.delete_many(keys)):
+        for key, (result, _) in zip(keys, await self._delete_many(keys)):
             if result.ok:
                 self._doomed.discard(key)
+
+    async def _delete_many(self, keys: list[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
+        """Delete keys that no stream has. What is read of them before or while this goes on is old, whichever of the two began first."""
+        assert self.table is not None
+        self._touch(keys)
+        results = await self.table.delete_many(keys)
+        self._touch(keys)
+        return results
+
+    def _touch(self, keys: Iterable[FiveTuple]) -> None:
+        if self._touched is not None:
+            self._touched.update(keys)
 
     async def sweep_orphans(self) -> None:
         """Delete entries that no call of ours claims once nothing uses them (they are of an agent before us)."""
@@ -641,9 +649,7 @@ class Offloader:
             key for key in self.orphans
             if key not in self.entries and ((stat := stats.get(key)) is None or (stat.idle_ms is not None and stat.idle_ms > ORPHAN_IDLE_MS))
         ]
-        if self._touched is not None:
-            self._touched.update(idle)
-        for key, (result, _) in zip(idle, await self.table.delete_many(idle)):
+        for key, (result, _) in zip(idle, await self._delete_many(idle)):
             if result.ok:
                 self.orphans.pop(key, None)
 

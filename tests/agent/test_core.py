@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import Outcome
+from shunt.tables.entry import Outcome, RelayEntry
 from tests.agent.parts import RELAY_IP, Core
 
 
@@ -239,6 +239,30 @@ async def test_an_unanswered_delete_is_done_when_the_data_plane_is_back():
     core.table.fail = None
     await core.offloader.reconcile()
     assert core.table.held == {}
+
+
+async def test_an_entry_that_was_being_deleted_when_the_table_was_read_is_not_taken_up_again(monkeypatch: pytest.MonkeyPatch):
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    old = set(core.table.held)
+    core.table.fail = Outcome.UNAVAILABLE
+    await core.say("Uc0,8 c1 10.91.1.2 6100 A;1 B;1")
+    core.table.fail, core.table.delay = None, 0.02
+    taken_up: list[FiveTuple] = []
+    monkeypatch.setattr(core.offloader, "_adopt", lambda key, entry, now: taken_up.append(key) or True)
+
+    async def slow() -> dict[FiveTuple, RelayEntry]:
+        read = dict(core.table.held)
+        await sweeping
+        return read
+
+    monkeypatch.setattr(core.table, "entries", slow)
+    sweeping = asyncio.create_task(core.offloader.sweep_doomed())
+    await asyncio.sleep(0)
+    assert old & set(core.table.held), "the deletes are on their way"
+    await core.offloader.reconcile()
+    assert not old & set(core.table.held) and taken_up == []
 
 
 async def test_reconcile_puts_back_what_the_data_plane_lost_and_cuts_nothing_live():
