@@ -82,17 +82,13 @@ class World:
                         self.offloader.noticed(LearnNotice(key, 2, 8, self.dice.randrange(65536), 0x1234))
 
     def check(self) -> None:
-        """No stream at rest is believed to be in the data plane when it is not, or goes elsewhere there.
-
-        Not looked at is an entry that the table itself doubts: a write on it went unanswered with the connection, and may be carried
-        out after a newer one. The table looks again, and at the end there must be what is wanted.
-        """
+        """No stream at rest is believed to be in the data plane when it is not, or goes elsewhere there."""
         for line in self.book.lines():
             if line.lock.locked():
                 continue
             for stream in line.streams:
                 entry = stream.installed
-                if entry is None or stream.uncertain or entry.key in self.table.doubts:
+                if entry is None or stream.uncertain:
                     continue
                 self.checks += 1
                 truth = self.plane.table.get(entry.key)
