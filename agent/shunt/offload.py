@@ -288,6 +288,7 @@ class Offloader:
             result = await self.table.modify(entry)
         else:
             result = await self.table.insert(entry)
+        self._touch([entry.key])  # a reading that began meanwhile may be older than the entry
         now = self.clock()
         self._tell(line, stream, TABLE, what, at=began, key=entry.key, rewrite=(entry.src, entry.dst), outcome=result.outcome, detail=result.detail, seconds=time.monotonic() - began)
         if result.outcome is Outcome.INSTALLED:

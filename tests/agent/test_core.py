@@ -265,6 +265,29 @@ async def test_an_entry_that_was_being_deleted_when_the_table_was_read_is_not_ta
     assert not old & set(core.table.held) and taken_up == []
 
 
+async def test_an_entry_that_was_being_written_when_the_table_was_read_is_not_forgotten(monkeypatch: pytest.MonkeyPatch):
+    core = Core()
+    pl, pu = await core.call()
+    core.table.delay = 0.02
+    await core.packet("10.91.1.2:6000", pl, ssrc=1, wait=False)
+    await core.packet("10.91.2.2:7000", pu, ssrc=2, wait=False)
+    await asyncio.sleep(0.01)
+    assert not core.table.held, "the inserts are on their way"
+
+    async def slow() -> dict[FiveTuple, RelayEntry]:
+        read = dict(core.table.held)
+        while len(core.offloader.entries) < 2:
+            await asyncio.sleep(0)
+        return read
+
+    monkeypatch.setattr(core.table, "entries", slow)
+    forgotten: list[FiveTuple] = []
+    monkeypatch.setattr(core.offloader, "_give_up", lambda key, stream, may_be_in: forgotten.append(key))
+    await core.offloader.reconcile()
+    await core.settle()
+    assert forgotten == [] and core.table.log == [("insert", key) for key in core.table.held] and len(core.table.held) == 2
+
+
 async def test_reconcile_puts_back_what_the_data_plane_lost_and_cuts_nothing_live():
     core = Core()
     pl, pu = await core.call()
