@@ -78,6 +78,12 @@ struct stream {
 	__u32 unused[4];
 };
 
+/* How a stream has been received: a relay entry's counting, with nothing of an entry in it. */
+struct reception {
+	struct slot slot;
+	struct detail detail;
+};
+
 /* What a copy becomes, in one cache line. The counters are shared by all streams of its number, on whatever CPU. */
 struct copy {
 	__be32 saddr;
@@ -187,6 +193,15 @@ struct {
 	__type(key, __u32);
 	__type(value, struct stream);
 } c_streams SEC(".maps");
+
+/* A row for each of those. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct reception);
+} c_receptions SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -344,6 +359,16 @@ __noinline int copy_to_agent(struct xdp_md *ctx, __u32 number, __u32 length)
 	return 0;
 }
 
+/* Counts a packet of a stream for what is said of its reception; most are the next in order. */
+static __always_inline void count_reception(__u32 number, const struct rtp *rtp, __u32 length)
+{
+	struct reception *reception = bpf_map_lookup_elem(&c_receptions, &number);
+	__u32 head = (__u32)rtp->version << 30 | (__u32)rtp->second << 16 | rtp->seq;
+
+	if (reception && !count_next(&reception->slot, bpf_htonl(head), rtp->ssrc, length))
+		count_any(&reception->slot, &reception->detail, rtp, length);
+}
+
 static __always_inline bool same_key(const struct stream_key *a, const struct stream_key *b)
 {
 	const __u64 *x = (const void *)a, *y = (const void *)b;
@@ -469,6 +494,7 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 	stream->packets++;
 	stream->bytes += length;
 	stream->last_jiffies = (__u32)bpf_jiffies64();
+	count_reception(number, &rtp, length);
 	totals = my_totals();
 	if (totals)
 		totals->reason[CONFERENCE]++;

@@ -24,6 +24,7 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 from shunt_softswitch import layout, libbpf, netlink, rows
 from shunt_softswitch.nexthop import NextHops, NextHopsExhausted
+from shunt_softswitch.figures import figures, idle_ms
 from shunt_softswitch.hearing import Guards, Refusals
 from shunt_softswitch.replication import Replication
 
@@ -900,28 +901,7 @@ class DataPlane:
         until the first RTP packet.
         """
         found, records, details, strays = self._gather(keys)
-        return dict(zip(found, self._figures(records, details, strays)))
-
-    def _figures(self, records: np.ndarray, details: np.ndarray, strays: np.ndarray) -> list[StreamStats]:
-        """What copies of slots and details say."""
-        idle = _idle_ms(records["last_jiffies"], self._tick())
-        received = records["received"] + records["max_seq"]  # modulo 2^32, as the program counts
-        packets = (details["packets_high"].astype(np.int64) << layout.COUNTER_BITS) + (records["others"] + received)
-        size = (details["bytes_high"].astype(np.int64) << layout.COUNTER_BITS) + records["bytes"]
-        expected = details["cycles"].astype(np.int64) + records["max_seq"] - details["base_seq"] + 1
-        lost = np.maximum(expected - received, 0) + details["lost_prior"]
-        jitter = (details["jitter"] * layout.JITTER_US).astype(np.int64)
-        started = (records["rtp_state"] & layout.RTP_STARTED) != 0
-        columns = zip(
-            packets.tolist(), size.tolist(), idle.tolist(), lost.tolist(), details["reordered"].tolist(),
-            details["duplicates"].tolist(), jitter.tolist(), records["ssrc"].tolist(), strays.tolist(), started.tolist(),
-        )  # fmt: skip
-        return [
-            StreamStats(packets, size, idle_ms, miss, late, twice, shake, ssrc, stray)
-            if heard
-            else StreamStats(packets, size, idle_ms, None, None, None, None, None, stray)
-            for packets, size, idle_ms, miss, late, twice, shake, ssrc, stray, heard in columns
-        ]
+        return dict(zip(found, figures(records, details, strays, self._tick())))
 
     def scan(self, size: int, most: int) -> Iterator[list[tuple[RelayEntry, StreamStats]]]:
         """All entries with addresses of `size` bytes and their statistics, at most `most` at a time.
@@ -936,7 +916,7 @@ class DataPlane:
             records, details = self._slots[chunk], self._details[chunk]
             entries = [self._entry_at(slot) for slot in chunk.tolist()]
             # Another entry may have taken a slot since.
-            yield [pair for pair in zip(entries, self._figures(records, details, details["stray"])) if len(pair[0].key.dst.addr) == size]
+            yield [pair for pair in zip(entries, figures(records, details, details["stray"], self._tick())) if len(pair[0].key.dst.addr) == size]
         further = [key for key in self._overflow if len(key.dst.addr) == size]
         for start in range(0, len(further), most):
             keys = further[start : start + most]
@@ -946,7 +926,7 @@ class DataPlane:
     def idle(self, keys: list[FiveTuple] | None = None) -> dict[FiveTuple, int]:
         """Milliseconds since the last packet (or since the entry was put in) of these entries (None: all)."""
         found, records, _, _ = self._gather(keys)
-        return dict(zip(found, _idle_ms(records["last_jiffies"], self._tick()).tolist()))
+        return dict(zip(found, idle_ms(records["last_jiffies"], self._tick()).tolist()))
 
     def expired(self) -> list[FiveTuple]:
         """Keys of the entries that have been idle for their ttl_ms or longer (ttl 0: never)."""
@@ -954,11 +934,11 @@ class DataPlane:
         # Column by column, so that a million entries cost no copy of their records.
         valid = np.flatnonzero(self._slots["generation"] & 1)
         ttl = self._details["ttl_ms"][valid]
-        late = valid[(ttl > 0) & (_idle_ms(self._slots["last_jiffies"][valid], now) >= ttl)]
+        late = valid[(ttl > 0) & (idle_ms(self._slots["last_jiffies"][valid], now) >= ttl)]
         keys = self._keys_at(late)
         if self._overflow:
             found, records, details, _ = self._gather(list(self._overflow))
-            mask = (details["ttl_ms"] > 0) & (_idle_ms(records["last_jiffies"], now) >= details["ttl_ms"])
+            mask = (details["ttl_ms"] > 0) & (idle_ms(records["last_jiffies"], now) >= details["ttl_ms"])
             keys += [found[n] for n in np.flatnonzero(mask).tolist()]
         return keys
 
@@ -1238,13 +1218,6 @@ def _reset(slots: Any, slot_at: int, details: Any, detail_at: int) -> None:
     (last,) = struct.unpack_from("<I", slots, slot_at + layout.SLOT_LAST_OFFSET)
     _COUNTERS.pack_into(slots, slot_at + _COUNTERS_AT, last)
     details[detail_at + layout.DETAIL_COUNTERS_OFFSET : detail_at + layout.DETAIL_SIZE] = _ZERO56
-
-
-def _idle_ms(last_jiffies: np.ndarray, now: int) -> np.ndarray:
-    """Milliseconds from each tick to now. Ticks count modulo 2^32; one just ahead of now is now."""
-    ticks = np.uint32(now) - last_jiffies
-    ticks[ticks > 0xFFFFFF00] = 0
-    return (ticks * layout.TICK_MS).astype(np.int64)
 
 
 def _ones_sum(data: bytes) -> int:

@@ -22,9 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import StreamStats
 from shunt_softswitch import layout, libbpf
 from shunt_softswitch.buddy import Buddy
 from shunt_softswitch.entries import BfrtError, Code
+from shunt_softswitch.figures import figures
 from shunt_softswitch.nexthop import Moved, NextHops, NextHopsExhausted
 from shunt_softswitch.pre import PORTS, Engine, Members, Node, Undo
 
@@ -33,11 +35,11 @@ log = logging.getLogger(__name__)
 OBJECT = Path(__file__).with_name("obj") / "replicate.o"
 MAPS = (
     "c_layout", "c_index", "c_streams", "c_copies", "c_wides", "c_lists", "c_nodes", "c_trees", "c_prunes", "c_groups", "c_outputs", "c_devices", "c_agent", "c_agent_counts",
-    "c_layers", "c_tracks", "c_receivers",
+    "c_layers", "c_tracks", "c_receivers", "c_receptions",
 )  # fmt: skip
 _MAGIC = 0x53484E44
 # Changes with every change of conference.h that an adopting process could trip over.
-_VERSION = 3
+_VERSION = 4
 _MARK = struct.Struct("<IIIIII")
 
 # The most copies of one packet. A driver's queue has to take them in one go.
@@ -54,6 +56,8 @@ _STREAM_TURN, _STREAM_COUNTERS, _STREAM_ACTION = 48, 56, 84
 _STREAM_STATS = struct.Struct("<QQQI")
 _ACTION = struct.Struct("<IHHHHI")
 _TO_AGENT, _TRACKED, _ONE_TREE = 8, 0x1000, 0x2000
+_RECEPTION = np.dtype([("slot", layout.SLOT), ("detail", layout.DETAIL)])
+_RECEPTION_SIZE = _RECEPTION.itemsize
 _COPY_SIZE = 64
 _COPY = struct.Struct("!4s4sHH")
 _COPY_NEXTHOP, _COPY_FLAGS, _COPY_VALID, _COPY_COUNTERS, _COPY_NAME, _COPY_PRIOR = 12, 14, 15, 16, 40, 48
@@ -178,7 +182,7 @@ def sizes(copies: int) -> dict[str, int]:
     """The rows of each map for this many rewrites: as many streams and nodes, 16 words of lists for each, numbers rewritten for up to TRACKS."""
     words, tracks = 1 << max(16 * copies - 1, 63).bit_length(), min(copies, TRACKS) + 1
     return {
-        "c_index": copies, "c_streams": copies, "c_copies": copies + 1, "c_wides": copies + 1, "c_lists": words, "c_nodes": copies,
+        "c_index": copies, "c_streams": copies, "c_receptions": copies, "c_copies": copies + 1, "c_wides": copies + 1, "c_lists": words, "c_nodes": copies,
         "c_layers": 8 * min(max(copies, 8), 1 << 16), "c_tracks": tracks, "c_receivers": tracks,
     }  # fmt: skip
 
@@ -198,6 +202,8 @@ class Replication:
         self._stream_mm = libbpf.map_view(maps["c_streams"], streams * _STREAM_SIZE)
         self._stream_words = memoryview(self._stream_mm).cast("I")
         self._stream_turns = memoryview(self._stream_mm).cast("Q")
+        self._reception_mm = libbpf.map_view(maps["c_receptions"], streams * _RECEPTION_SIZE)
+        self._receptions = np.frombuffer(self._reception_mm, dtype=_RECEPTION, count=streams)
         self._copy_mm = libbpf.map_view(maps["c_copies"], copies * _COPY_SIZE)
         self._copy_shorts = memoryview(self._copy_mm).cast("H")
         self._wide_mm = libbpf.map_view(maps["c_wides"], copies * _WIDE_SIZE)
@@ -279,6 +285,7 @@ class Replication:
         self._ring.close()
         for view in (self._stream_words, self._stream_turns, self._copy_shorts):
             view.release()
+        del self._receptions
         if self._spare:
             os.close(self._spare)
         self._loaded.close()
@@ -330,6 +337,7 @@ class Replication:
             raise
         at = stream.index * _STREAM_SIZE
         self._stream_mm[at : at + _STREAM_SIZE] = bytes(_STREAM_SIZE)
+        self._forget_reception(stream.index)
         raw = _raw_key(key)
         self._stream_mm[at : at + len(raw)] = raw
         self._track(action.track)
@@ -400,6 +408,16 @@ class Replication:
         """Set a stream's counters to 0. Raises BfrtError."""
         at = self._stream(key).index * _STREAM_SIZE + _STREAM_COUNTERS
         self._stream_mm[at : at + 24] = bytes(24)
+        self._forget_reception(self._stream(key).index)
+
+    def reception(self, key: StreamKey) -> StreamStats:
+        """How a stream has been received, counted from its insertion or the last reset. Raises BfrtError."""
+        one = self._receptions[self._stream(key).index : self._stream(key).index + 1].copy()
+        return figures(one["slot"], one["detail"], one["detail"]["stray"], self._tick())[0]
+
+    def _forget_reception(self, index: int) -> None:
+        self._receptions[index] = np.zeros((), dtype=_RECEPTION)
+        self._receptions["slot"]["last_jiffies"][index] = self._tick() & 0xFFFFFFFF
 
     def _stream(self, key: StreamKey) -> _Stream:
         stream = self._streams.get(key)

@@ -19,6 +19,7 @@ def replication_tables(tables: Names[Table], replication: Replication | None) ->
     if replication is None:
         return []
     served: list[Served] = [_Streams(tables[name], replication) for name in ("pipe.Ingress.conference", "pipe.Ingress.conference6")]
+    served += [_Receptions(tables[name], replication) for name in ("softswitch.reception", "softswitch.reception6")]
     served += [_Layers(tables["pipe.Ingress.layer"], replication), _Copies(tables["pipe.Egress.copy"], replication), _Trees(tables["$pre.mgid"], replication)]
     served += [_Nodes(tables["$pre.node"], replication), _Prunes(tables["$pre.prune"], replication)]
     return served
@@ -59,13 +60,12 @@ class _Matched(_Replicating):
         return data
 
 
-class _Streams(_Matched):
-    """`conference` or `conference6`."""
+class _OfStreams(_Matched):
+    """A table with a row for each stream of an IP version."""
 
     def __init__(self, table: Table, replication: Replication) -> None:
         super().__init__(table, replication)
         self.size = table.key.by_id[1].size
-        self.replicate = next(action for action in table.actions if not action.default_only)
 
     def key(self, key: dict[int, KeyValue]) -> StreamKey:
         parts = [value for value in (key[n] for n in range(1, 6)) if isinstance(value, bytes)]
@@ -78,6 +78,47 @@ class _Streams(_Matched):
 
     def has(self, key: StreamKey) -> bool:
         return self.replication.stream(key) is not None
+
+    @staticmethod
+    def _key_values(key: StreamKey) -> list[int | bytes]:
+        (saddr, sport), (daddr, dport) = key.flow
+        return [saddr, daddr, sport, dport, key.ssrc]
+
+
+class _Receptions(_OfStreams):
+    """`softswitch.reception` or `reception6`: how streams have been received."""
+
+    def _refuse(self) -> BfrtError:
+        return BfrtError(Code.UNSUPPORTED, f"{self.table.name} can only be read")
+
+    def data(self, action: Action | None, values: Values, there: bool) -> Any:
+        raise self._refuse()
+
+    def insert(self, key: StreamKey, data: Any) -> None:
+        raise self._refuse()
+
+    def modify(self, key: StreamKey, data: Any) -> None:
+        raise self._refuse()
+
+    def delete(self, key: StreamKey) -> None:
+        raise self._refuse()
+
+    def state(self, key: StreamKey) -> Any:
+        return self.replication.stream(key)
+
+    def row(self, key: StreamKey) -> Row:
+        stats = self.replication.reception(key)
+        # What outgrows its field stays at the largest value rather than starting again at zero.
+        values = {field: min(getattr(stats, field.name) or 0, (1 << (field.width or 0)) - 1) for field in self.table.data}
+        return Row(self._key_values(key), None, {field.id: value.to_bytes(field.size or 0, "big") for field, value in values.items()})
+
+
+class _Streams(_OfStreams):
+    """`conference` or `conference6`."""
+
+    def __init__(self, table: Table, replication: Replication) -> None:
+        super().__init__(table, replication)
+        self.replicate = next(action for action in table.actions if not action.default_only)
 
     def data(self, action: Action | None, values: Values, there: bool) -> Replicate:
         given = {name: int.from_bytes(value, "big") for name, value in self._action(action, values).items()}
@@ -101,8 +142,7 @@ class _Streams(_Matched):
     def row(self, key: StreamKey) -> Row:
         action = self.replication.stream(key)
         assert action is not None
-        (saddr, sport), (daddr, dport) = key.flow
-        return Row([saddr, daddr, sport, dport, key.ssrc], self.replicate, self._row_data(self.replicate, list(action), self.replication.count_stream(key)))
+        return Row(self._key_values(key), self.replicate, self._row_data(self.replicate, list(action), self.replication.count_stream(key)))
 
 
 class _Layers(_Matched):

@@ -33,7 +33,8 @@ def load(capacity: int, copies: int = 0) -> ServedSchema:
     sized = dict.fromkeys(_SIZED, capacity)
     if copies:
         rows = sizes(copies)
-        sized |= {"pipe.Ingress.conference": rows["c_streams"], "pipe.Ingress.conference6": rows["c_streams"], "pipe.Ingress.layer": rows["c_layers"], "pipe.Egress.copy": copies, "$pre.node": rows["c_nodes"]}
+        streams = ("pipe.Ingress.conference", "pipe.Ingress.conference6", "softswitch.reception", "softswitch.reception6")
+        sized |= dict.fromkeys(streams, rows["c_streams"]) | {"pipe.Ingress.layer": rows["c_layers"], "pipe.Egress.copy": copies, "$pre.node": rows["c_nodes"]}
     for names in (("relay.json", "conference.json") if copies else ("relay.json",), ("fixed.json",)):
         document, *further = (json.loads(resources.files(__package__).joinpath("schema", name).read_text()) for name in names)
         for other in further:

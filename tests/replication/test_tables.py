@@ -349,3 +349,24 @@ async def test_packets_for_the_agent_are_digests(client: Raw, bridge: Bridge) ->
     length, frame = (field.stream for field in data.fields)
     assert int.from_bytes(length, "big") == len(frames[0]) and len(frame) == 1536
     assert frame[: len(frames[0])] == frames[0] and frame[len(frames[0]) - 172 : len(frames[0])] == rtp(0, 0x77)
+
+
+async def test_how_streams_are_received_is_read(client: Raw, bridge: Bridge) -> None:
+    """`softswitch.reception` has a row for each stream, of its own IP version, and nothing is written there."""
+    _, sender = await meeting(client, bridge)
+    for number in (0, 1, 4):
+        sender.socket.sendto(rtp(number, sender.ssrc), (str(sender.relay.ip), sender.relay.port))
+    settled()
+    (stream_key,) = bridge.replication.streams()
+    (src, dst), ssrc = stream_key
+    key = [src.addr, dst.addr, u16(src.port), u16(dst.port), u32(ssrc)]
+    table, other = TABLES["softswitch.reception"], TABLES["softswitch.reception6"]
+    for question in (read(table, key), read(table)):
+        (found,) = (await client.read(question)).entities
+        said = values(table, found.table_entry)
+        assert {name: said[name] for name in ("packets", "bytes", "lost", "reordered", "duplicates")} == {"packets": 3, "bytes": 600, "lost": 2, "reordered": 0, "duplicates": 0}
+        assert [field.exact.value for field in found.table_entry.key.fields] == key
+    assert not (await client.read(read(other))).entities
+    assert await refused(client, update(DELETE, table, key)) == [Code.UNSUPPORTED]
+    assert await refused(client, update(MODIFY, table, key, packets=0)) == [Code.UNSUPPORTED]
+    assert list(bridge.replication.streams()) == [stream_key]
