@@ -107,7 +107,7 @@ class Agent:
         self.offloader = Offloader(self.book, self.table, policy)
         self.offloader.watch_scanners(self.scanners)
         if learning.first_packets == "named":
-            self.offloader.guard_ports()
+            self.offloader.guard_ports(self.builtin.media_ranges() if self.builtin is not None else ())
         if self.role is not None and self.table is not None:
             self._watch_binding(self.role, self.table)
         self.conferences = self._make_conferences()

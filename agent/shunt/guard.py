@@ -2,7 +2,8 @@
 
 A relay such as rtpproxy latches on to the first packet at a new port (CVE-2017-14114). A guarded port hears the addresses of its
 party, and with none known yet nobody; the data plane tells the agent of the rest all the same, so a party that sends from elsewhere is
-learned, and heard from then on.
+learned, and heard from then on. Guards live in the data plane as long as the agent's binding does: what is in force is written again
+whenever the data plane is back.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 from shunt.calls.model import UNSPECIFIED, Leg
 from shunt.calls.parties import Parties
+from shunt.learning.latch import Latch, Verdict
 from shunt.net import Endpoint
-from shunt.tables.entry import Outcome, Result
+from shunt.tables.entry import MediaRange, Outcome, Result
 
 log = logging.getLogger(__name__)
 
@@ -28,27 +30,36 @@ _SAY_EVERY_S = 5.0
 class GuardingTable(Protocol):
     """The part of the RelayTable that this needs."""
 
+    @property
+    def guards_ports(self) -> bool: ...
     async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...]], ttl_ms: int) -> Result: ...
     async def unguard(self, ports: list[Endpoint]) -> Result: ...
+    async def unguard_all(self) -> Result: ...
 
 
 class PortGuard:
     """Keeps the guarded ports in step with the parties. Writes are gathered while one is under way."""
 
-    def __init__(self, parties: Parties, table: GuardingTable, spawn: Callable[[Coroutine[Any, Any, None]], Any]) -> None:
-        """spawn runs a coroutine in the background."""
+    def __init__(
+        self, parties: Parties, table: GuardingTable, spawn: Callable[[Coroutine[Any, Any, None]], Any], careful: Iterable[MediaRange] = (),
+    ) -> None:
+        """spawn runs a coroutine in the background; careful: ports of relays that do not believe the first comer, and need no guard."""
         self._table = table
         self._spawn = spawn
+        self._careful = tuple(careful)
+        self._parties = parties
+        self._knocking: dict[Endpoint, Latch] = {}  # by guarded port: who sends what no latch of the leg looks at
         self._wanted: dict[Endpoint, tuple[bytes, ...] | None] = {}  # None: no guard
+        self._able = True
         self._writing = False
         self._said = -_SAY_EVERY_S
         parties.changed = self.changed
         parties.left = self.left
 
     def changed(self, leg: Leg) -> None:
-        """A leg has another port, or its party another address."""
+        """A leg has another port, or its party another address, or signalling has changed."""
         port = leg.relay
-        if port is None or port.port % 2 or leg.asymmetric:
+        if port is None or port.port % 2 or leg.asymmetric or any(port in media for media in self._careful):
             self.left(leg)  # nothing is learned there that a stranger could spoil
             return
         if leg.rtp.learned is not None and leg.guarded is None:
@@ -56,15 +67,42 @@ class PortGuard:
         if leg.guarded != port:
             self.left(leg)
         leg.guarded = port
-        self._want(port, tuple(addr for addr in leg.addresses if addr not in UNSPECIFIED and len(addr) == len(port.addr))[-HEARD:])
+        self._want(port, _heard(leg, port))
 
     def left(self, leg: Leg) -> None:
         """The leg's call is over, or its port needs no guard."""
         if leg.guarded is not None:
             self._want(leg.guarded, None)
+            self._knocking.pop(leg.guarded, None)
             leg.guarded = None
 
+    def knocked(self, now: float, leg: Leg, src: Endpoint) -> None:
+        """Something other than RTP (a fax over UDPTL) came from a stranger: the relay hears him after as many packets, without a rival, as an RTP source needs."""
+        if leg.guarded is None:
+            return
+        latch = self._knocking.get(leg.guarded)
+        if latch is None:
+            latch = self._knocking[leg.guarded] = Latch(leg.rtp.policy)
+        if latch.observe(now, src, 0, 0) is Verdict.ACCEPTED:
+            self._parties.add(leg, (src.addr,))
+
+    async def start_over(self, legs: Iterable[Leg]) -> None:
+        """The data plane is (back) there: of what it guards, only what these legs want stays."""
+        self._able = self._table.guards_ports
+        self._wanted.clear()
+        if not self._able:
+            log.info("this data plane cannot guard relay ports: until a call is offloaded, the relay hears whoever sends to them")
+            return
+        result = await self._table.unguard_all()
+        if not result.ok:
+            log.warning("guards of relay ports that nobody wants may stay for %d s: %s", TTL_MS // 1000, result.detail or result.outcome.value)
+        for leg in legs:
+            if leg.guarded is not None:
+                self._want(leg.guarded, _heard(leg, leg.guarded))
+
     def _want(self, port: Endpoint, heard: tuple[bytes, ...] | None) -> None:
+        if not self._able:
+            return
         self._wanted[port] = heard
         if not self._writing:
             self._writing = True
@@ -88,3 +126,7 @@ class PortGuard:
                     log.warning("relay ports of calls are not guarded: %s", failed.detail or failed.outcome.value)
         finally:
             self._writing = False
+
+
+def _heard(leg: Leg, port: Endpoint) -> tuple[bytes, ...]:
+    return tuple(addr for addr in leg.addresses if addr not in UNSPECIFIED and len(addr) == len(port.addr))[-HEARD:]

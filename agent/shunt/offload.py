@@ -102,6 +102,7 @@ class Offloader:
         self._touched: set[FiveTuple] | None = None  # keys written while reconciling reads the table
         self._spray = SprayGuard()
         self._scanners: Scanners | None = None
+        self._guard: PortGuard | None = None
         self._refusal = Refusal(book.parties, table, self.spawn, clock) if table is not None else None
         if self._refusal is not None:
             book.parties.came = self._refusal.came
@@ -124,10 +125,10 @@ class Offloader:
         if self._refusal is not None:
             scanners.found = self._refusal.found
 
-    def guard_ports(self) -> None:
-        """Have relay ports of calls that are being set up hear nobody but their parties."""
+    def guard_ports(self, careful: Iterable[MediaRange] = ()) -> None:
+        """Have relay ports of calls that are being set up hear nobody but their parties; careful: ports of relays that see to it themselves."""
         if self.table is not None:
-            PortGuard(self.book.parties, self.table, self.spawn)
+            self._guard = PortGuard(self.book.parties, self.table, self.spawn, careful)
 
     def restore(self, call: Call) -> None:
         """A call from the journal: its entries are claimed, and reconcile will make sure of them."""
@@ -343,6 +344,9 @@ class Offloader:
         """
         line.suspended = reason
         self._note(line, "suspended", side, reason=reason)
+        if reason == reasons.BYE_SEEN:
+            for leg in line.legs.values():
+                self.book.parties.left(leg)  # its port may be another call's before the relay's delete comes by here
         if side is not None:
             leg = line.legs[side]
             now = self.clock()
@@ -358,6 +362,9 @@ class Offloader:
         suspended, line.suspended, line.resume_at = line.suspended, None, None
         if suspended is not None:
             self._note(line, "resumed", reason=suspended)
+        if suspended == reasons.BYE_SEEN:
+            for leg in line.legs.values():
+                self.book.parties.changed(leg)
         self.sync_soon(line, changed=suspended is not None)
 
     def give_back(self, lines: list[MediaLine], reason: str) -> None:
@@ -440,6 +447,8 @@ class Offloader:
         self._noted(slot, notice, verdict.value)
         if verdict is Verdict.STRAY:
             leg.strays += 1
+            if self._guard is not None and notice.rtp_version != 2:
+                self._guard.knocked(now, leg, src)
             return
         if verdict is Verdict.QUARANTINED:
             return
@@ -517,6 +526,8 @@ class Offloader:
             touched = self._touched = set()  # written while this goes on: what was read of them may be old
             try:
                 await self._compare(touched)
+                if self._guard is not None:  # after the journal is read
+                    await self._guard.start_over(leg for line in self.book.lines() for leg in line.legs.values())
             except DataPlaneUnavailable as error:
                 log.warning("the table was not compared: %s", error)  # it is again when the data plane is back
                 return

@@ -166,6 +166,7 @@ class BfRuntimeService:
         self._trace = {tables[name].id: self._relay[tables[relay].id] for name, relay in (("softswitch.trace", "relay"), ("softswitch.trace6", "relay6"))}
         self._totals = tables["softswitch.totals"]
         self._interface = tables["softswitch.interface"]
+        dataplane.guards.clear()  # whoever wrote them is bound no more
         self._further = ServedTables([*hearing_tables(tables, dataplane.refusals, dataplane.guards), *replication_tables(tables, dataplane.replication)])
         self._own = {*self._quality, *self._trace, self._totals.id, self._interface.id}
         self._by_size = {codec.addr_size: codec for codec in self._relay.values()}
@@ -236,6 +237,8 @@ class BfRuntimeService:
         for idle in self._idle.values():
             if idle.notify and idle.client_id == client.id:
                 idle.enable = False
+        if client.bound:
+            self.dataplane.guards.clear()  # nobody is left to say which ports have other calls by now
         log.info("client %d left%s", client.id, ", its binding with it" if client.bound else "")
 
     async def get_config(self, request: pb.GetForwardingPipelineConfigRequest, context: grpc.aio.ServicerContext) -> pb.GetForwardingPipelineConfigResponse:

@@ -94,6 +94,12 @@ class MemoryTable:
         self.guarded.update(ports)
         return Result(Outcome.INSTALLED)
 
+    guards_ports = True
+
+    async def unguard_all(self) -> Result:
+        self.guarded.clear()
+        return Result(Outcome.INSTALLED)
+
     async def unguard(self, ports: list[Endpoint]) -> Result:
         for port in ports:
             self.guarded.pop(port, None)

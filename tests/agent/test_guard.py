@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
+from shunt.calls.model import Side
+from shunt.dialogs import DialogWatch
+from shunt.hep.listener import SipSighting
 from shunt.net import Endpoint
-from shunt.tables.entry import Outcome, Result
+from shunt.tables.entry import MediaRange, Outcome, Result
 from tests.agent.parts import RELAY_IP, Core
 
 
 class Guarded(Core):
     """The core with `learning.first_packets: named`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *careful: MediaRange) -> None:
         super().__init__()
-        self.offloader.guard_ports()
+        self.offloader.guard_ports(careful)
 
     def heard(self, port: int) -> set[str] | None:
         found = self.table.guarded.get(Endpoint.of(RELAY_IP, port))
@@ -91,3 +94,90 @@ async def test_a_data_plane_that_cannot_is_told_of_once(caplog):
     await core.call("c1")
     await core.call("c2")
     assert [record.getMessage() for record in caplog.records if "guarded" in record.getMessage()] == ["relay ports of calls are not guarded: this data plane cannot"]
+
+
+def sip(method: str | None, status: int | None, source: str, destination: str, *, to_tag: str | None = None) -> SipSighting:
+    """A message of call c1, whose caller has tag A."""
+    return SipSighting(method, status, "c1", "A", to_tag, "INVITE" if method is None else method, Endpoint.parse(source), Endpoint.parse(destination), ())
+
+
+async def test_who_is_called_and_who_rings_is_heard_before_the_answer():
+    core = Guarded()
+    watch = DialogWatch(core.offloader)
+    to_callee = int((await core.say("Uc0,8 c1 10.91.1.2 6000 A;1")).split()[0])
+    watch.on_sighting(sip("INVITE", None, "10.91.1.1:5060", "10.91.2.2:5060"))
+    await core.settle()
+    assert core.heard(to_callee) == {"10.91.2.2"}
+    watch.on_sighting(sip(None, 180, "10.91.2.3:5060", "10.91.1.1:5060", to_tag="B"))
+    await core.settle()
+    assert core.heard(to_callee) == {"10.91.2.2", "10.91.2.3"}
+    await core.say("Lc0,8 c1 10.91.2.2 7000 A;1 B;1")
+    watch.on_sighting(sip(None, 180, "10.91.2.9:5060", "10.91.1.1:5060", to_tag="C"))
+    await core.settle()
+    assert core.heard(to_callee) == {"10.91.2.2", "10.91.2.3"}, "he has been answered for"
+
+
+async def test_a_bye_ends_the_guard_and_its_refusal_brings_it_back():
+    core = Guarded()
+    watch = DialogWatch(core.offloader)
+    pl, pu = await core.call()
+    watch.on_sighting(sip("BYE", None, "10.91.1.2:5060", "10.91.1.1:5060", to_tag="B"))
+    await core.settle()
+    assert core.table.guarded == {}
+    core.offloader.resume(core.book.call("c1").lines[0])
+    await core.settle()
+    assert core.heard(pl) == {"10.91.1.2"} and core.heard(pu) == {"10.91.2.2"}
+
+
+async def test_ports_of_a_relay_that_is_careful_itself_are_not_guarded():
+    core = Guarded(MediaRange(Endpoint.parse(f"{RELAY_IP}:0").addr, 36000, 36001))
+    pl, pu = await core.call()
+    assert (pu, pl) == (36000, 36002)
+    assert core.heard(pu) is None and core.heard(pl) == {"10.91.1.2"}
+
+
+async def test_signalling_that_names_the_same_address_again_makes_the_guard_last():
+    core = Guarded()
+    pl, _ = await core.call()
+    core.table.guarded.clear()  # its time was up
+    await core.say("Uc0,8 c1 10.91.1.2 6000 A;1 B;1")
+    assert core.heard(pl) == {"10.91.1.2"}
+
+
+async def test_guards_are_written_again_when_the_data_plane_is_back_and_others_go():
+    core = Guarded()
+    pl, pu = await core.call()
+    core.table.guarded = {Endpoint.of(RELAY_IP, 40000): ()}
+    await core.offloader.reconcile()
+    await core.settle()
+    assert core.heard(pl) == {"10.91.1.2"} and core.heard(pu) == {"10.91.2.2"} and core.heard(40000) is None
+
+
+async def test_a_data_plane_without_guards_is_asked_for_none(caplog):
+    caplog.set_level("INFO")
+    core = Guarded()
+    core.table.guards_ports = False
+    await core.offloader.reconcile()
+    await core.call()
+    assert core.table.guarded == {}
+    assert [record.getMessage() for record in caplog.records if "cannot guard" in record.getMessage()]
+
+
+async def test_a_fax_from_behind_a_nat_is_heard():
+    core = Guarded()
+    pl, _ = await core.call(caller="192.168.50.2 6000")
+    for _ in range(6):
+        await core.packet("10.91.3.2:41234", pl, version=0)
+        core.now += 0.03
+    assert core.heard(pl) == {"192.168.50.2", "10.91.3.2"}
+    assert core.book.call("c1").lines[0].legs[Side.CALLER].rtp.learned is None, "heard, not believed"
+
+
+async def test_of_two_who_fax_the_relay_hears_neither():
+    core = Guarded()
+    pl, _ = await core.call(caller="192.168.50.2 6000")
+    for _ in range(10):
+        await core.packet("10.91.3.2:41234", pl, version=0)
+        await core.packet("10.91.4.2:1000", pl, version=0)
+        core.now += 0.03
+    assert core.heard(pl) == {"192.168.50.2"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import pytest
 
@@ -138,3 +140,20 @@ async def test_a_guard_comes_back_whole_when_a_batch_is_taken_back(served: Serve
     with pytest.raises(grpc.aio.AioRpcError):
         await client.write(gone, bad, atomicity=pb.WriteRequest.ROLLBACK_ON_ERROR)
     assert served.dataplane.guards.held == {GUARDED: 7} and served.dataplane.guards.heard(GUARDED) == [party]
+
+
+async def test_guards_go_with_the_client_that_is_bound(served: Served) -> None:
+    guards, clients = served.dataplane.guards, served.service._clients
+    owner, other = await served.raw().connect(), served.raw()
+    await other.subscribe()
+    guards.put(GUARDED, 120_000, [])
+    other.stream.cancel()
+    async with asyncio.timeout(5):
+        while other.client_id in clients:
+            await asyncio.sleep(0.01)
+    assert guards.held == {GUARDED: 120_000}
+    owner.stream.cancel()
+    async with asyncio.timeout(5):
+        while owner.client_id in clients:
+            await asyncio.sleep(0.01)
+    assert guards.held == {}

@@ -176,6 +176,7 @@ class CallBook:
             for latch in (leg.rtp, leg.rtcp):
                 latch.trusted = {address.addr} | self._sighted(line, side)
             self.parties.add(leg, leg.rtp.trusted)
+            self.parties.changed(leg)
         if command.flags.resize:
             line.blocks.add(reasons.RESIZE)
         else:
@@ -273,14 +274,12 @@ class CallBook:
 
         A tag that contradicts a known one leaves the line alone, so that a BYE of one fork does not end another.
         """
-        calls = [self._calls[call_id]] if call_id in self._calls else []
-        if not calls:
-            calls = [self._calls[c] for c in self._branches.get(call_id, ())]
         tags = {t for t in (from_tag, to_tag) if t}
-        return [
-            line for call in calls for line in call.lines
-            if (line.tag in tags) and (line.other_tag is None or len(tags) < 2 or line.other_tag in tags)
-        ]
+        return [line for line in self._running(call_id) if line.tag in tags and (line.other_tag is None or len(tags) < 2 or line.other_tag in tags)]
+
+    def _running(self, call_id: str) -> list[MediaLine]:
+        calls = [self._calls[call_id]] if call_id in self._calls else [self._calls[c] for c in self._branches.get(call_id, ())]
+        return [line for call in calls for line in call.lines]
 
     def release(self, line: MediaLine, reason: str) -> None:
         """The line is over: its ports no longer mean anything to us; it stays readable as a tombstone for a while."""
@@ -329,6 +328,15 @@ class CallBook:
             line.legs[side].rtp.trusted.add(address)
             line.legs[side].rtcp.trusted.add(address)
             self.parties.add(line.legs[side], (address,))
+        for line in self._running(call_id):
+            if line.other_tag is None and line.tag != tag:  # he rings
+                self.parties.add(line.legs[Side.CALLEE], (address,))
+
+    def called(self, call_id: str, tag: str, address: bytes) -> None:
+        """Party `tag` calls somebody at this address, whose media may come before the answer of the relay to his."""
+        for line in self._running(call_id):
+            if line.other_tag is None and line.tag == tag:
+                self.parties.add(line.legs[Side.CALLEE], (address,))
 
     def _sighted(self, line: MediaLine, side: Side) -> set[bytes]:
         tag = line.tag if side is Side.CALLER else line.other_tag

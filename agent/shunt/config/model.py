@@ -111,9 +111,9 @@ class Learning(Section):
         default=1.0, ge=0, le=3600, description="Seconds after which a stream whose other party has sent nothing is offloaded towards the signalled address."
     )
     first_packets: Literal["any", "named"] = Field(
-        default="any",
-        description="Whose packets the relay hears before a stream is offloaded: anybody's, or only those of addresses that signalling names or that were believed. "
-        "`named` keeps strangers from a relay that believes the first comer; who sends from elsewhere loses what he sends until he is believed.",
+        default="named",
+        description="Whose packets a relay that believes the first comer (any but the built-in one) hears before a stream is offloaded: only those of addresses "
+        "that signalling names or that were believed, or anybody's. With `named`, who sends from elsewhere loses what he sends until he is believed; with `any`, a stranger may be believed.",
     )
 
 

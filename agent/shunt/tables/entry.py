@@ -94,3 +94,6 @@ class MediaRange:
     addr: bytes
     first_port: int
     last_port: int
+
+    def __contains__(self, end: Endpoint) -> bool:
+        return end.addr == self.addr and self.first_port <= end.port <= self.last_port

@@ -910,11 +910,12 @@ class RelayTable:
 
     async def hear_all(self) -> Result:
         """End refuse() for every source."""
-        try:
-            tables = self._ready().refused.values()
-        except DataPlaneUnavailable as error:
-            return Result(Outcome.UNAVAILABLE, str(error))
-        return await self._write_small(_DELETE, [pb.Entity(table_entry=pb.TableEntry(table_id=table.id)) for table in tables])
+        return await self._empty(lambda plan: plan.refused)
+
+    @property
+    def guards_ports(self) -> bool:
+        """Whether the connected data plane has tables for guard(). Raises DataPlaneUnavailable while there is none."""
+        return bool(self._ready().guarded)
 
     async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...]], ttl_ms: int) -> Result:
         """Have dropped, for so long, what comes to a port (even) and the next from other addresses than these and meets no entry."""
@@ -938,6 +939,17 @@ class RelayTable:
             return Result(Outcome.UNAVAILABLE, str(error))
         except SchemaError as error:
             return Result(Outcome.REJECTED, str(error))
+
+    async def unguard_all(self) -> Result:
+        """End guard() for every port."""
+        return await self._empty(lambda plan: plan.guarded)
+
+    async def _empty(self, which: Callable[[Plan], Mapping[int, Table]]) -> Result:
+        try:
+            tables = which(self._ready()).values()
+        except DataPlaneUnavailable as error:
+            return Result(Outcome.UNAVAILABLE, str(error))
+        return await self._write_small(_DELETE, [pb.Entity(table_entry=pb.TableEntry(table_id=table.id)) for table in tables])
 
     async def _write_refused(self, kind: int, source: Endpoint, ttl_ms: int | None) -> Result:
         try:
