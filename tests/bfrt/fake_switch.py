@@ -19,6 +19,7 @@ from shunt.bfrt._pb import bfruntime_pb2_grpc
 from shunt.bfrt.schema import Schema, Table
 
 PIPES = 4
+_PARTS = {"Exact": ("value",), "Range": ("low", "high"), "Ternary": ("value", "mask"), "LPM": ("value", "prefix_len")}
 _NOT_FOUND, _EXISTS, _INVALID, _NO_SPACE = 5, 6, 3, 8
 
 
@@ -107,15 +108,16 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
         held[key] = entry.data
 
     def _key(self, table: Table, message: pb.TableKey) -> tuple[Any, ...]:
+        """(field id, value) of every key field: bytes; (low, high) of a range, (value, mask) of a ternary field, (value, length) of a prefix."""
         found = {}
         for field in message.fields:
             known = table.key.by_id.get(field.field_id)
-            if known is None or field.WhichOneof("match_type") != {"Exact": "exact", "Range": "range"}.get(known.match):
+            if known is None or field.WhichOneof("match_type") != known.match.lower():
                 raise Refused(_INVALID, f"field {field.field_id} table:{table.name}")
-            value: Any = field.exact.value if known.match == "Exact" else (field.range.low, field.range.high)
-            if known.match == "Exact" and len(value) != known.size:
-                raise Refused(_INVALID, f"{known.name} has {len(value)} bytes table:{table.name}")
-            found[known.id] = value
+            value: Any = tuple(getattr(getattr(field, known.match.lower()), part) for part in _PARTS[known.match])
+            if any(len(part) != known.size for part in value if isinstance(part, bytes)):
+                raise Refused(_INVALID, f"{known.name} has {len(value[0])} bytes table:{table.name}")
+            found[known.id] = value[0] if known.match == "Exact" else value
         return tuple((number, found.get(number, b"")) for number in sorted(table.key.by_id))
 
     def _check(self, table: Table, data: pb.TableData) -> None:
@@ -167,11 +169,10 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
         answer = response.entities.add().table_entry
         answer.table_id = table.id
         for number, value in key:
-            field = answer.key.fields.add(field_id=number)
-            if isinstance(value, tuple):
-                field.range.low, field.range.high = value
-            else:
-                field.exact.value = value
+            match = table.key.by_id[number].match
+            field = getattr(answer.key.fields.add(field_id=number), match.lower())
+            for part, held in zip(_PARTS[match], value if isinstance(value, tuple) else (value,), strict=True):
+                setattr(field, part, held)
         answer.data.CopyFrom(data)
         packets, size = self.counted.get((table.id, key), (0, 0))
         for name, count in (("$COUNTER_SPEC_BYTES", size), ("$COUNTER_SPEC_PKTS", packets)):

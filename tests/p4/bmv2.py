@@ -134,7 +134,8 @@ def replication_commands(numbers: Sequence[int] = ()) -> list[str]:
 
 
 @contextlib.contextmanager
-def _inside(name: str) -> Iterator[None]:
+def inside(name: str) -> Iterator[None]:
+    """The calling thread in a network namespace."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     there = os.open(f"/run/netns/{name}", os.O_RDONLY)
     try:
@@ -265,7 +266,7 @@ def running(program: Path) -> Iterator[Bmv2]:
                 # Neither end may speak for itself, or there would be more frames than the vectors'.
                 _sh("ip", "netns", "exec", namespace, "sysctl", "-q", "-w", f"net.ipv6.conf.{name}.disable_ipv6=1")
                 _sh("ip", "-n", namespace, "link", "set", name, "mtu", "9000", "arp", "off", "up")
-            with _inside(namespace):
+            with inside(namespace):
                 made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
             stack.callback(made.close)
             made.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
@@ -281,7 +282,7 @@ def running(program: Path) -> Iterator[Bmv2]:
         stack.callback(process.wait)
         stack.callback(process.kill)
         deadline = time.monotonic() + _START_TIMEOUT
-        with _inside(namespace):
+        with inside(namespace):
             while True:
                 if process.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)

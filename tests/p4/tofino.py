@@ -12,9 +12,9 @@ import importlib.util
 import ipaddress
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtClient
@@ -24,13 +24,14 @@ from shunt.tables.entry import LearnNotice, RelayEntry
 from tests.vectors.model import MAC_A, MEDIA, NEXTHOPS, ROUTED_MACS, ROUTES, SWITCH_ADDRESS, Port
 
 _CONNECT_TIMEOUT = 30.0
+_SHORTEST = 60  # bytes of an Ethernet frame, without its check sequence
 Key = bytes | int | tuple[str, bytes | int, bytes | int]
 
 
 def missing() -> str | None:
     """What running against a Tofino lacks here, or None."""
     if importlib.util.find_spec("ptf") is None:
-        return "the Python package ptf (part of P4 Studio) is not installed"
+        return "the Python package ptf is not installed (pip install ptf)"
     for variable in ("SHUNT_PTF_TARGET", "SHUNT_PTF_PORTS"):
         if variable not in os.environ:
             return f"{variable} is not set (docs/switch.md)"
@@ -101,8 +102,8 @@ def relay_entity(schema: Schema, made: RelayEntry) -> pb.Entity:
     return entity(schema, f"Ingress.{table}", key, f"Ingress.{action}", data)
 
 
-def scene_entities(schema: Schema, ports: Mapping[Port, tuple[int, str]]) -> list[pb.Entity]:
-    """The switch of the vectors' scene, without relay entries."""
+def scene_entities(schema: Schema, ports: Mapping[Port, int]) -> list[pb.Entity]:
+    """The switch of the vectors' scene, without relay entries. ports: the chip's."""
 
     def mac(text: str) -> bytes:
         return bytes.fromhex(text.replace(":", ""))
@@ -117,45 +118,29 @@ def scene_entities(schema: Schema, ports: Mapping[Port, tuple[int, str]]) -> lis
         network = ipaddress.ip_network(prefix)
         six = "6" if network.version == 6 else ""
         key: dict[str, Key] = {"dst_addr": ("lpm", network.network_address.packed, network.prefixlen)}
-        made.append(entity(schema, f"Ingress.route{six}", key, f"Ingress.forward{six}", {"port": ports[hop.port][0], "nexthop": hop.number}))
+        made.append(entity(schema, f"Ingress.route{six}", key, f"Ingress.forward{six}", {"port": ports[hop.port], "nexthop": hop.number}))
     for media in MEDIA:
         six = "6" if len(media.addr) == 16 else ""
         key = {"dst_addr": media.addr, "dst_port": ("range", media.first_port, media.last_port), "$MATCH_PRIORITY": 1}
         made.append(entity(schema, f"Ingress.media{six}", key, f"Ingress.is_media{six}", {}))
     whole_port, whole_mac = 0x1FF, 0xFFFFFFFFFFFF
     for port, address in ROUTED_MACS:
-        key = {"ingress_port": ("ternary", ports[port][0], whole_port), "hdr.ethernet.dst_addr": ("ternary", mac(address), whole_mac), "$MATCH_PRIORITY": 1}
+        key = {"ingress_port": ("ternary", ports[port], whole_port), "hdr.ethernet.dst_addr": ("ternary", mac(address), whole_mac), "$MATCH_PRIORITY": 1}
         made.append(entity(schema, "Ingress.layer2", key, "Ingress.route_frame", {}))
-    key = {"ingress_port": ("ternary", ports[Port.CPU][0], whole_port), "hdr.ethernet.dst_addr": ("ternary", mac(MAC_A), whole_mac), "$MATCH_PRIORITY": 1}
-    made.append(entity(schema, "Ingress.layer2", key, "Ingress.bridge_to", {"port": ports[Port.A][0]}))
+    key = {"ingress_port": ("ternary", ports[Port.CPU], whole_port), "hdr.ethernet.dst_addr": ("ternary", mac(MAC_A), whole_mac), "$MATCH_PRIORITY": 1}
+    made.append(entity(schema, "Ingress.layer2", key, "Ingress.bridge_to", {"port": ports[Port.A]}))
     key = {"dst_addr": ("lpm", ipaddress.ip_address(SWITCH_ADDRESS).packed, 32)}
-    made.append(entity(schema, "Ingress.route", key, "Ingress.to_cpu", {"port": ports[Port.CPU][0]}))
+    made.append(entity(schema, "Ingress.route", key, "Ingress.to_cpu", {"port": ports[Port.CPU]}))
     return made
 
 
 @dataclass
-class Tofino:
-    """A switch whose tables are filled; frames go in and come out through PTF."""
+class Tables:
+    """The tables of a switch that has been filled, and the notices that it has raised."""
 
     client: BfrtClient
     schema: Schema
-    dataplane: Any
-    ports: Mapping[Port, tuple[int, str]]
     raised: list[LearnNotice] = field(default_factory=list)
-
-    def send(self, port: Port, frame: bytes) -> None:
-        self.dataplane.send(0, int(port), frame)
-
-    async def received(self, expected: int, *, patience: float = 5.0, quiet: float = 0.3) -> list[tuple[Port, bytes]]:
-        """Frames that came out: waits for `expected` of them, then for more until it is quiet."""
-        frames: list[tuple[Port, bytes]] = []
-        deadline = time.monotonic() + patience
-        while True:
-            wait = quiet if len(frames) >= expected else max(0.0, deadline - time.monotonic())
-            result = await asyncio.to_thread(self.dataplane.poll, device_number=0, timeout=wait)
-            if not isinstance(result, self.dataplane.PollSuccess):
-                return frames
-            frames.append((Port(result.port), bytes(result.packet)))
 
     async def notices(self, expected: int, *, patience: float = 5.0) -> list[LearnNotice]:
         deadline = time.monotonic() + patience
@@ -175,38 +160,80 @@ class Tofino:
 
 
 @contextlib.asynccontextmanager
-async def filled(entries: Iterable[RelayEntry]) -> AsyncIterator[Tofino]:
-    """Connect, fill the tables, open the ports; the entries are taken out afterwards. Raises RuntimeError."""
-    from ptf.dataplane import DataPlane
-
-    ports = read_ports(os.environ["SHUNT_PTF_PORTS"])
-    client = BfrtClient(os.environ["SHUNT_PTF_TARGET"], client_id=os.getpid() & 0xFFFF)
+async def filled(target: str, ports: Mapping[Port, int], entries: Iterable[RelayEntry]) -> AsyncIterator[Tables]:
+    """Connect to a BF Runtime target and fill its tables; the entries are taken out afterwards. Raises RuntimeError."""
+    client = BfrtClient(target, client_id=os.getpid() & 0xFFFF)
     up = asyncio.Event()
     client.on_up = lambda schema: up.set()
     client.start()
-    dataplane = DataPlane({"platform": "eth"})
     written: list[pb.Entity] = []
     try:
         try:
             await asyncio.wait_for(up.wait(), _CONNECT_TIMEOUT)
         except TimeoutError:
-            raise RuntimeError(f"{client.target}: {client.last_error}") from None
+            raise RuntimeError(f"{target}: {client.last_error}") from None
         assert client.schema is not None
-        made = Tofino(client, client.schema, dataplane, ports)
+        made = Tables(client, client.schema)
         client.on_digest = made.learned
-        for port, (_, interface) in ports.items():
-            dataplane.port_add(interface, 0, int(port))
         written = [*scene_entities(client.schema, ports), *(relay_entity(client.schema, entry) for entry in entries)]
-        errors = [error for error in await client.write_entities(pb.Update.INSERT, written) if error is not None]
+        punt = entity(client.schema, "Ingress.punt", {}, "Ingress.to_cpu", {"port": ports[Port.CPU]}, default=True)
+        results = [*await client.write_entities(pb.Update.INSERT, written), *await client.write_entities(pb.Update.MODIFY, [punt])]
+        errors = [error for error in results if error is not None]
         if errors:
-            raise RuntimeError(f"{client.target}: {errors[0]}")
-        punt = entity(client.schema, "Ingress.punt", {}, "Ingress.to_cpu", {"port": ports[Port.CPU][0]}, default=True)
-        await client.write_entities(pb.Update.MODIFY, [punt])
+            raise RuntimeError(f"{target}: {errors[0]}")
         yield made
     finally:
         if client.connected and written:
             for item in written:
                 item.table_entry.ClearField("data")
             await client.write_entities(pb.Update.DELETE, written)
-        dataplane.kill()
         await client.close()
+
+
+class Frames(Protocol):
+    """The ports of a switch, from outside."""
+
+    def send(self, port: Port, frame: bytes) -> None: ...
+
+    async def received(self, expected: int) -> list[tuple[Port, bytes]]:
+        """Frames that came out: waits for `expected` of them, then for more until it is quiet."""
+
+
+@dataclass
+class Ptf:
+    """Frames through PTF."""
+
+    dataplane: Any
+
+    def send(self, port: Port, frame: bytes) -> None:
+        self.dataplane.send(0, int(port), frame)
+
+    async def received(self, expected: int, *, patience: float = 5.0, quiet: float = 0.3) -> list[tuple[Port, bytes]]:
+        frames: list[tuple[Port, bytes]] = []
+        deadline = time.monotonic() + patience
+        while True:
+            wait = quiet if len(frames) >= expected else max(0.0, deadline - time.monotonic())
+            result = await asyncio.to_thread(self.dataplane.poll, device_number=0, timeout=wait)
+            if not isinstance(result, self.dataplane.PollSuccess):
+                return frames
+            frames.append((Port(result.port), bytes(result.packet)))
+
+
+@contextlib.contextmanager
+def ptf(interfaces: Mapping[Port, str]) -> Iterator[Ptf]:
+    """PTF's data plane on these interfaces."""
+    from ptf.dataplane import DataPlane
+
+    dataplane = DataPlane({"platform": "eth"})
+    try:
+        for port, interface in interfaces.items():
+            dataplane.port_add(interface, 0, int(port))
+        yield Ptf(dataplane)
+    finally:
+        dataplane.kill()
+
+
+def unpadded(frames: Sequence[tuple[Port, bytes]], wanted: Sequence[tuple[Port, bytes]]) -> list[tuple[Port, bytes]]:
+    """The frames without what Ethernet fills short ones up with, of which those that are wanted in their places have nothing."""
+    same = [(port, frame[: len(other)] if len(other) < _SHORTEST else frame) for (port, frame), (_, other) in zip(frames, wanted)]
+    return [*same, *frames[len(same) :]]

@@ -1,0 +1,126 @@
+"""BMv2 as a switch that speaks BF Runtime: the schema of the compiled program in front, simple_switch with its v1model twin behind.
+
+What a client writes is checked against the schema and put into BMv2's table of the same name, with the same action and parameters;
+learn notices come back as digests. So whatever programs a Tofino can be run where there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt.schema import MATCH_PRIORITY, Field, Table
+from shunt.tables.entry import LearnNotice
+from tests.bfrt.fake_switch import FakeSwitch, Refused
+from tests.p4.bmv2 import Bmv2
+from tests.p4.program import GENERATED
+
+_INVALID, _INTERNAL = 3, 13
+_PATIENCE = 0.2  # seconds between two looks whether the client is still there
+
+
+class Bmv2Target(FakeSwitch):
+    """Serves the tables of a running BMv2 by the names of the program that was compiled for Tofino."""
+
+    def __init__(self, device: Bmv2, schema: Path = GENERATED / "relay.tofino1.bf-rt.json") -> None:
+        super().__init__(schema.read_bytes())
+        self.device = device
+        self._commands: list[str] = []
+        self._added: list[tuple[int, tuple[Any, ...]]] = []  # whose handles the next commands' answers have
+        self._handles: dict[tuple[int, tuple[Any, ...]], int] = {}
+
+    async def StreamChannel(self, requests: AsyncIterator[pb.StreamMessageRequest], context: grpc.aio.ServicerContext) -> AsyncIterator[pb.StreamMessageResponse]:
+        yield await anext(super().StreamChannel(requests, context))
+        while True:
+            for notice in await asyncio.to_thread(self.device.notices, 1, patience=_PATIENCE):
+                yield self._digest(notice)
+
+    def _digest(self, notice: LearnNotice) -> pb.StreamMessageResponse:
+        learn = self.schema.learns["learn6" if notice.key.src.version == 6 else "learn"]
+        values = {
+            "src_addr": notice.key.src.addr, "dst_addr": notice.key.dst.addr, "src_port": notice.key.src.port, "dst_port": notice.key.dst.port,
+            "rtp_version": notice.rtp_version, "payload_type": notice.payload_type, "seq": notice.seq, "ssrc": notice.ssrc,
+        }  # fmt: skip
+        reply = pb.StreamMessageResponse()
+        reply.digest.digest_id = learn.id
+        data = reply.digest.data.add()
+        for field in learn.fields:
+            value = values[field.name]
+            data.fields.add(field_id=field.id, stream=value if isinstance(value, bytes) else value.to_bytes(field.size or 1, "big"))
+        return reply
+
+    async def Write(self, request: pb.WriteRequest, context: grpc.aio.ServicerContext) -> pb.WriteResponse:
+        before = {number: dict(held) for number, held in self.entries.items()}
+        self._commands, self._added = [], []
+        try:
+            return await super().Write(request, context)
+        finally:
+            try:
+                self._run()
+            except RuntimeError as error:
+                self.entries = before
+                await context.abort(grpc.StatusCode.INTERNAL, str(error))
+
+    def _run(self) -> None:
+        """Carry out what a request has come to. Raises RuntimeError with BMv2's words."""
+        if not self._commands:
+            return
+        printed = self.device.cli(self._commands)
+        handles = [int(line.rpartition(" ")[2]) for line in printed.splitlines() if line.startswith("Entry has been added with handle ")]
+        if len(handles) != len(self._added):
+            raise RuntimeError(f"{len(self._added)} entries added, {len(handles)} handles")
+        self._handles.update(zip(self._added, handles, strict=True))
+
+    def _write(self, update: pb.Update) -> None:
+        entry = update.entity.table_entry
+        if update.entity.WhichOneof("entity") != "table_entry":
+            super()._write(update)
+            return
+        table = self.schema.tables.by_id[entry.table_id]
+        name = table.name.removeprefix("pipe.")
+        if entry.is_default_entry:
+            self._check(table, entry.data)
+            self._commands.append(f"table_set_default {name} {' '.join(self._action(table, entry.data))}")
+            return
+        super()._write(update)
+        key = self._key(table, entry.key)
+        match update.type:
+            case pb.Update.INSERT:
+                action, *values = self._action(table, entry.data)
+                self._commands.append(f"table_add {name} {action} {self._match(table, key)} => {' '.join(values)}{self._priority(table, key)}")
+                self._added.append((table.id, key))
+            case pb.Update.DELETE:
+                self._commands.append(f"table_delete {name} {self._handles.pop((table.id, key))}")
+            case _:
+                raise Refused(_INVALID, f"{pb.Update.Type.Name(update.type)} of an entry")
+
+    def _action(self, table: Table, data: pb.TableData) -> list[str]:
+        """The action and its parameters as words."""
+        action = table.actions.by_id[data.action_id]
+        given = {field.field_id: field.stream for field in data.fields}
+        return [action.name, *(f"{int.from_bytes(given[field.id], 'big'):#x}" for field in sorted(action.fields, key=lambda field: field.id))]
+
+    def _match(self, table: Table, key: tuple[Any, ...]) -> str:
+        return " ".join(_word(table.key.by_id[number], value) for number, value in key if table.key.by_id[number].name != MATCH_PRIORITY)
+
+    def _priority(self, table: Table, key: tuple[Any, ...]) -> str:
+        found = [value for number, value in key if table.key.by_id[number].name == MATCH_PRIORITY]
+        return f" {int.from_bytes(found[0], 'big')}" if found else ""
+
+
+def _word(field: Field, value: Any) -> str:
+    """A key field as BMv2's command line has it."""
+    match field.match:
+        case "Ternary":
+            return f"0x{value[0].hex()}&&&0x{value[1].hex()}"
+        case "LPM":
+            return f"0x{value[0].hex()}/{value[1]}"
+        case "Range":
+            return f"0x{value[0].hex()}->0x{value[1].hex()}"
+        case _:
+            return f"0x{value.hex()}"
