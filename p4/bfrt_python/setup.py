@@ -285,7 +285,11 @@ def dry(argv: list) -> int:
     """Dry mode; the exit status."""
     import argparse
 
-    from shunt.config.load import ConfigError, load
+    try:
+        from shunt.config.load import ConfigError, load
+    except ModuleNotFoundError as missing:
+        print("dry mode reads the configuration as the agent does, and %s is missing: make setup, then build/venv/bin/python %s" % (missing.name, sys.argv[0]), file=sys.stderr)
+        return 1
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", help="the YAML configuration with the section switch")

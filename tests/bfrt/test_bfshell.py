@@ -265,6 +265,11 @@ def test_dry_mode(tmp_path: Path) -> None:
     assert "shunt.yaml:12:" in done.stderr
 
 
+def test_dry_mode_without_the_agents_packages_says_what_to_use() -> None:
+    done = subprocess.run([sys.executable, "-I", "-S", str(ROOT / "p4" / "bfrt_python" / "setup.py"), "shunt.yaml"], capture_output=True, text=True)
+    assert done.returncode == 1 and "build/venv/bin/python" in done.stderr and "Traceback" not in done.stderr
+
+
 def run_in_bfshell(name: str, bfrt: Node, **more: Any) -> dict[str, Any]:
     """What bfshell -b does: the script's text, with `bfrt` among its globals."""
     scope: dict[str, Any] = {"__name__": "__main__", "bfrt": bfrt, **more}
