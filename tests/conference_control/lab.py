@@ -35,6 +35,7 @@ class Party:
         self.name, self.host = name, host
         self.ssrc = next(_ssrcs)
         self.sent = 0
+        self.payload_type = 96
         self.got: dict[int, list[int]] = {}  # SSRC -> numbers, as they came
         self.rtcp: list[bytes] = []
         self.stun: list[bytes] = []
@@ -79,7 +80,7 @@ class Party:
             if self._over.is_set():
                 return
             assert self.relay is not None
-            packet = struct.pack("!BBHIII", 0x80, 96, self.sent & 0xFFFF, self.sent * 160, self.ssrc, self.sent) + bytes(156)
+            packet = struct.pack("!BBHIII", 0x80, self.payload_type, self.sent & 0xFFFF, self.sent * 160, self.ssrc, self.sent) + bytes(156)
             self.socket.sendto(packet, self.relay)
             self.sent += 1
             time.sleep(_GAP_S)
@@ -138,6 +139,7 @@ class Bridge:
             "conference": {
                 "address": EDGE_IP, "ports": PORTS, "state": str(work / "conferences"), "timeout": 60,
                 "sip": f"udp:{EDGE_IP}:{SIP_PORT}", "sip_allow": ["198.18.0.0/16"],
+                "cdr": {"csv": str(work / "conferences.csv"), "json_lines": str(work / "conferences.jsonl")},
             },
             "softswitch": {
                 "interfaces": list(EDGE_INTERFACES), "listen": [f"127.0.0.1:{GRPC_PORT}"], "capacity": 1000, "conference_copies": 400, "pin_dir": str(self.pin_dir),
@@ -200,6 +202,17 @@ class Bridge:
     def leave(self, party: Party, name: str = "room") -> None:
         self.ask("DELETE", f"/v1/conferences/{name}/participants/{party.name}")
 
+    def records(self, count: int, seconds: float = 5.0) -> list[dict]:
+        """The participants' records, once there are so many. Raises LabError."""
+        path, deadline = self.work / "conferences.jsonl", time.monotonic() + seconds
+        while True:
+            found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+            if len(found) >= count:
+                return found
+            if time.monotonic() > deadline:
+                raise LabError(f"{len(found)} records of {count}\n{self.agent.tail()}")
+            time.sleep(0.02)
+
     def await_design(self, design: str, name: str = "room", seconds: float = 5.0) -> dict:
         """Wait until a conference is laid out so. Raises LabError."""
         deadline = time.monotonic() + seconds
@@ -251,6 +264,7 @@ class Phone:
         self._to = ""
         self._cseq = 0
         self._room = ""
+        self._sent: dict[str, bytes] = {}  # the last request of each method
 
     def call(self, conference: str, media: str = "m=audio {port} RTP/AVP 0\r\n") -> int:
         """INVITE, in the call if there is one, and ACK of the answer; the final status. With 200 the party talks."""
@@ -278,6 +292,11 @@ class Phone:
         self.party.hush()
         return status
 
+    def repeat(self, method: str) -> str:
+        """Send the last request of a method once more, as when its answer was lost; the final answer."""
+        self._socket.sendto(self._sent[method], (EDGE_IP, self._server))
+        return self._final()
+
     def receive(self) -> str:
         """The next message."""
         return self._socket.recv(4096).decode()
@@ -297,7 +316,8 @@ class Phone:
             f"CSeq: {self._cseq} {method}", f"Contact: <sip:{self._name}@{self._ip}:{self._port}>",
             *(["Content-Type: application/sdp"] if body else []), f"Content-Length: {len(body)}",
         ]  # fmt: skip
-        self._socket.sendto(("\r\n".join(lines) + "\r\n\r\n" + body).encode(), (EDGE_IP, self._server))
+        self._sent[method] = ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+        self._socket.sendto(self._sent[method], (EDGE_IP, self._server))
 
 
 def kamailio(bridge: Bridge) -> Process:

@@ -267,6 +267,7 @@ def test_dial_in_through_a_sip_server(room: Bridge) -> None:
 
 
 def test_a_call_outlives_the_agent(room: Bridge) -> None:
+    """The dialogs go on where they were: hold, resume, a BYE of either side."""
     phones = [Phone(room, host, name) for host, name in (("caller", "ann"), ("callee", "bob"))]
     for phone in phones:
         assert phone.call("room") == 200
@@ -276,11 +277,34 @@ def test_a_call_outlives_the_agent(room: Bridge) -> None:
     room.await_ready()
     ann, bob = (phone.party for phone in phones)
     ann.await_hearing(bob)
-    assert phones[0].call("room") == 481, "nobody knows the dialog, and nobody joins a second time"
+    relay = ann.relay
+    assert phones[0].call("room", "m=audio {port} RTP/AVP 0\r\na=inactive\r\n") == 200 and "a=inactive\r\n" in phones[0].answer
+    assert next(one for one in room.conference()["participants"] if one["name"] == "ann")["media"][0]["direction"] == "inactive"
+    assert phones[0].call("room") == 200 and ann.relay == relay, "the relay address stays, and nobody joins a second time"
     assert [one["name"] for one in room.conference()["participants"]] == ["ann", "bob"]
-    accounted([ann, bob])
+    ann.await_hearing(bob)
+    bob.await_hearing(ann)
+    room.agent.kill()
+    room.start_agent()
+    room.await_ready()
     assert phones[0].bye() == 200
-    assert [one["name"] for one in room.conference()["participants"]] == ["bob"]
+    room.leave(bob)
+    assert phones[1].receive().startswith("BYE sip:bob@"), "who is put out gets a BYE, whoever answered the call"
+    assert room.conference()["participants"] == []
+    ann.hush()
+    assert unbroken(bob.heard(ann))
+
+
+def test_a_request_that_comes_again_is_answered_again(room: Bridge) -> None:
+    """An INVITE, a re-INVITE and a BYE whose answers were lost: the same answers, and nothing is done twice."""
+    phone = Phone(room, "caller", "ann")
+    for _ in range(2):
+        assert phone.call("room") == 200
+        answer = phone.answer
+        assert phone.repeat("INVITE") == answer
+        assert [one["name"] for one in room.conference()["participants"]] == ["ann"]
+    assert phone.bye() == 200
+    assert phone.repeat("BYE").startswith("SIP/2.0 200") and room.conference()["participants"] == []
 
 
 def test_a_description_for_each_remote_stream(room: Bridge) -> None:

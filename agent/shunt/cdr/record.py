@@ -82,11 +82,12 @@ def csv_lines(entry: dict[str, Any]) -> str:
     for media in entry["media"] or [{}]:
         common = {**entry, "media": media.get("index"), "kind": media.get("kind"), "reason": media.get("reason") or entry["reason"]}
         parties = {f"{side.value}_{name}": media.get(side.value, {}).get(name) for side in Side for name in _PARTY}
-        writer.writerow([_cell(parties.get(name, common.get(name))) for name in COLUMNS])
+        writer.writerow([cell(parties.get(name, common.get(name))) for name in COLUMNS])
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
+def cell(value: Any) -> Any:
+    """A value as a field of CSV."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):

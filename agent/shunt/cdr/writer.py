@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,11 +28,13 @@ class RecordWriter:
     again, and the group is tried again every second.
     """
 
-    def __init__(self, csv_path: str | None, json_path: str | None) -> None:
+    def __init__(self, csv_path: str | None, json_path: str | None, *, header: str = csv_header(), lines: Callable[[dict[str, Any]], str] = csv_lines) -> None:
+        """header, lines: of the CSV file, and of one record there."""
         self.written = 0
         self.failures = 0
         self.dropped = 0
         self._csv, self._json = csv_path, json_path
+        self._header, self._lines = header, lines
         self._waiting: deque[dict[str, Any]] = deque()
         # A record is due in both files; one of them may fail while the other does not.
         self._rest: list[tuple[str, str, bytes]] = []
@@ -98,7 +101,7 @@ class RecordWriter:
         if self._json is not None:
             parts.append((self._json, "", "".join(json_line(entry) for entry in group).encode("utf-8", "backslashreplace")))
         if self._csv is not None:
-            parts.append((self._csv, csv_header(), "".join(csv_lines(entry) for entry in group).encode("utf-8", "backslashreplace")))
+            parts.append((self._csv, self._header, "".join(self._lines(entry) for entry in group).encode("utf-8", "backslashreplace")))
         return parts
 
     async def close(self) -> None:

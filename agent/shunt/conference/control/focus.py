@@ -10,9 +10,10 @@ import ipaddress
 import logging
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 
-from aiosipua import ConnectionData, IncomingCall, MediaDescription, Origin, SdpMessage, SipRequest, SipResponse, SipUAS, UdpSipTransport, create_dialog_from_request, parse_uri
+from aiosipua import ConnectionData, Dialog, IncomingCall, MediaDescription, Origin, SdpMessage, SipRequest, SipResponse, SipUAS, UdpSipTransport, parse_uri, stringify_uri
 
 from shunt import __version__
 from shunt.conference.control.layers import Told, offered_layers
@@ -29,14 +30,21 @@ _PICTURES = ("video", "screen")
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _DIRECTIONS = {"sendrecv": "sendrecv", "sendonly": "recvonly", "recvonly": "sendonly", "inactive": "inactive"}
 _PHRASES = {404: "Not Found", 480: "Temporarily Unavailable", 488: "Not Acceptable Here", 503: "Service Unavailable"}
+_TRANSACTION_S = 32.0  # 64 T1: for as long a request may come again
 _MOST_LEGS = 16  # of one medium of one call
+_DIALOG = ("local_tag", "remote_tag", "local_uri", "remote_uri", "remote_target", "route_set", "local_cseq", "remote_cseq")
 _UNWANTED = re.compile(r"[^A-Za-z0-9_.@+-]")
 
 
 class _Transport(UdpSipTransport):
-    """Adds the Record-Route headers of an INVITE to its answers (RFC 3261 section 12.1.1), which aiosipua leaves out: without them a proxy does not see the rest of the call."""
+    """What aiosipua leaves out: Record-Route headers of an INVITE in its answers (RFC 3261 section 12.1.1), without which a proxy does not
+    see the rest of the call; and server transactions, so that a request that comes again is not judged again (section 17.2)."""
 
     uas: SipUAS | None = None
+
+    def __init__(self, local_addr: tuple[str, int]) -> None:
+        super().__init__(local_addr)
+        self._answers: OrderedDict[tuple[str, str], tuple[float, SipResponse]] = OrderedDict()  # by the topmost Via and the method
 
     def send_reply(self, response: SipResponse) -> None:
         cseq = response.cseq
@@ -44,7 +52,21 @@ class _Transport(UdpSipTransport):
         if call is not None and cseq is not None and cseq.method == "INVITE" and 100 < response.status_code < 300 and not response.headers.get("record-route"):
             for route in call.invite.headers.get("record-route"):
                 response.headers.append("Record-Route", route)
+        if cseq is not None:
+            now = time.monotonic()
+            self._answers[response.headers.get("via")[0], cseq.method] = now, response
+            while self._answers and next(iter(self._answers.values()))[0] < now - _TRANSACTION_S:
+                self._answers.popitem(last=False)
         super().send_reply(response)
+
+    def repeat(self, request: SipRequest) -> bool:
+        """Whether this request has been answered before; then the answer goes once more."""
+        via = request.headers.get("via")
+        answered = self._answers.get((via[0], request.method)) if via else None
+        if answered is None:
+            return False
+        super().send_reply(answered[1])
+        return True
 
 
 class Focus:
@@ -54,12 +76,12 @@ class Focus:
         """allow: networks from which requests are taken; from elsewhere they are ignored."""
         self._allow = tuple(allow)
         self._conferences = conferences
-        self._transport = _Transport(local_addr=(listen.host, listen.port))
+        self._transport = _Transport((listen.host, listen.port))
         self._transport.uas = self._uas = SipUAS(self._transport, user_agent=f"shunt/{__version__}")
         self._uas.on_invite = self._invited
         self._uas.on_reinvite = self._invited_again
-        self._uas.on_bye = lambda call, request: self._gone(call)
-        self._uas.on_ack_timeout = self._gone
+        self._uas.on_bye = lambda call, request: self._leave(call.call_id)
+        self._uas.on_ack_timeout = lambda call: self._leave(call.call_id, "no-ack")
         self._calls: dict[tuple[str, str], IncomingCall] = {}  # by conference and participant
         self._seats: dict[str, tuple[str, str]] = {}  # by Call-ID
         self._addresses: dict[str, list[bytes]] = {}  # of the last offer, by Call-ID
@@ -68,8 +90,11 @@ class Focus:
         conferences.on_left = self._left
 
     async def start(self) -> None:
-        """Listen. Calls from before a restart are known by their Call-IDs. Raises OSError, naming the socket."""
-        self._seats = {one.call_id: (conference.name, one.name) for conference in self._conferences.book for one in conference.participants.values() if one.call_id}
+        """Listen, and go on with the calls of the book's participants. Raises OSError, naming the socket."""
+        for conference in self._conferences.book:
+            for one in conference.participants.values():
+                if one.dialog:
+                    self._resume(conference.name, one)
         try:
             await self._uas.start()
         except OSError as error:
@@ -79,7 +104,7 @@ class Focus:
 
         def checked(message: SipRequest | SipResponse, addr: tuple[str, int]) -> None:
             source = ipaddress.ip_address(addr[0])
-            if inner is not None and any(source in network for network in self._allow) and not self._ends_former(message):
+            if inner is not None and any(source in network for network in self._allow) and not (isinstance(message, SipRequest) and self._transport.repeat(message)):
                 inner(message, addr)
 
         self._transport.on_message = checked
@@ -88,23 +113,38 @@ class Focus:
         """Listen no more; calls stay, and their media goes on."""
         await self._uas.stop()
 
-    def _ends_former(self, message: SipRequest | SipResponse) -> bool:
-        """Whether this was the BYE of a call from before a restart, whose dialog nobody here knows any more."""
-        if not isinstance(message, SipRequest) or message.method != "BYE":
-            return False
-        call_id = message.call_id or ""
-        if self._uas.get_call(call_id) is not None or call_id not in self._seats:
-            return False
-        self._transport.send_reply(create_dialog_from_request(message).create_response(message, 200, "OK"))
-        self._leave(call_id)
-        return True
+    # -- over a restart ------------------------------------------------------------------------------------------
+
+    def _keep(self, conference: Conference, participant: Participant, call: IncomingCall) -> None:
+        """Write a call down with its participant: another agent is to go on with it."""
+        dialog = call.dialog
+        participant.dialog = {name: getattr(dialog, name) for name in _DIALOG} | {
+            "source": list(call.source_addr), "addresses": [address.hex() for address in self._addresses[call.call_id]], "ufrag": self._ufrags[call.call_id],
+            "lines": self._lines[call.call_id],
+        }  # fmt: skip
+        self._conferences.book.keep(conference)
+
+    def _resume(self, conference: str, participant: Participant) -> None:
+        """Go on with a call that another agent has answered."""
+        kept, call_id = participant.dialog, participant.call_id
+        dialog = Dialog(call_id=call_id, **{name: kept[name] for name in _DIALOG})
+        dialog.confirm()
+        host, port = kept["source"]
+        call = IncomingCall(
+            dialog=dialog, invite=SipRequest(method="INVITE", uri=dialog.local_uri), transport=self._transport, source_addr=(host, port), user_agent=self._uas.user_agent,
+            retransmit_2xx=True, on_ack_timeout=self._uas._dispatch_ack_timeout,
+        )  # fmt: skip
+        self._uas._calls[call_id] = call
+        self._calls[conference, participant.name], self._seats[call_id] = call, (conference, participant.name)
+        self._addresses[call_id], self._ufrags[call_id] = [bytes.fromhex(address) for address in kept["addresses"]], kept["ufrag"]
+        self._lines[call_id] = kept["lines"]
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def _invited(self, call: IncomingCall) -> None:
         to = call.invite.to_addr
         if to is not None and to.tag:
-            call.reject(481)  # a re-INVITE of a call from before a restart: its media goes on as it is
+            call.reject(481)  # nobody here knows the call
             return
         try:
             conference = self._conferences.book.get(parse_uri(call.invite.uri).user or "")
@@ -138,13 +178,13 @@ class Focus:
                 made.legs[kind].muxed = "rtcp-mux" in media.attributes
                 made.legs[kind].offered = _offered(call, media) if not ufrag else None
         self._conferences.renew(conference.name, name, None, _directions(offer))
-        self._conferences.book.keep(conference)
         call.dialog.route_set = list(call.invite.headers.get("record-route"))  # the called side's order is that of the request
         self._calls[conference.name, name] = call
         self._seats[call.call_id] = conference.name, name
         self._addresses[call.call_id] = addresses
         self._ufrags[call.call_id] = ufrag
         self._lines[call.call_id] = [kind for kind, _ in offer]
+        self._keep(conference, made, call)
         call.accept(_answer(conference, made, offer, 1))
 
     def _invited_again(self, call: IncomingCall) -> None:
@@ -164,16 +204,16 @@ class Focus:
             one.ice = make_credentials()  # the peer begins anew, and so do we (RFC 8839 section 4.4.1.1.1)
         self._conferences.renew(*seat, addresses if addresses != self._addresses.get(call.call_id) else None, _directions(offer))
         self._addresses[call.call_id], self._ufrags[call.call_id] = addresses, ufrag
+        if contacts := call.invite.contact:  # requests of ours go there from now on (RFC 3261 section 12.2.2)
+            call.dialog.remote_target = stringify_uri(contacts[0].uri)
+        self._keep(conference, one, call)
         call.accept(_answer(conference, conference.participants[seat[1]], offer, int(time.time())))
 
-    def _gone(self, call: IncomingCall) -> None:
-        self._leave(call.call_id)
-
-    def _leave(self, call_id: str) -> None:
+    def _leave(self, call_id: str, reason: str = "bye") -> None:
         seat = self._forget(call_id)
         if seat is not None:
             try:
-                self._conferences.leave(*seat)
+                self._conferences.leave(*seat, reason)
             except ConferenceError as error:
                 log.debug("SIP call %s: %s", call_id, error)
 

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
 from shunt.bfrt.schema import SchemaError
+from shunt.cdr.writer import RecordWriter
 from shunt.conference.control.adaptation import Adaptation
 from shunt.conference.control.ice import make_credentials
 from shunt.conference.control.layers import TARGETS, Told, read_frame
 from shunt.conference.control.model import HELD_S, KINDS, STREAMS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of, medium_of, source_name
+from shunt.conference.control.records import Departed, Ledger, csv_header, csv_lines
 from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.sockets import Sockets
 from shunt.conference.control.writer import Broken, Refused, Row, Writer
@@ -72,9 +74,11 @@ class Conferences:
     """All conferences of an agent. attach() comes before the data plane's start."""
 
     def __init__(
-        self, settings: Settings, policy: LatchPolicy, scanners: Scanners | None = None, *, events: EventBus | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Nothing is read or opened yet. events: who else hears of what happens; clock: monotonic seconds. Raises ValueError where the selector cannot be used."""
+        self, settings: Settings, policy: LatchPolicy, scanners: Scanners | None = None, *, events: EventBus | None = None, clock: Callable[[], float] = time.monotonic,
+        delay_ms: float = 50.0,
+    ) -> None:  # fmt: skip
+        """Nothing is read or opened yet. events: who else hears of what happens; clock: monotonic seconds; delay_ms as in
+        shunt.quality.score. Raises ValueError where the selector cannot be used."""
         self.settings = settings
         self.clock = clock
         self.book = Book(settings.address.packed, settings.ports.first, settings.ports.last, policy, Path(settings.state))
@@ -86,6 +90,9 @@ class Conferences:
         self._spray = SprayGuard()
         self.adaptation = Adaptation(self, load_selector(settings.selector), clock)
         self._events = events
+        self.records = RecordWriter(settings.cdr.csv, settings.cdr.json_lines, header=csv_header(), lines=csv_lines) if settings.cdr is not None else None
+        self._delay_ms = delay_ms
+        self._departed: dict[str, list[Departed]] = {}  # whose rows are still to go, by conference
         self._meters: dict[tuple[str, ...], _Meter] = {}  # by conference, sender, medium and, where it has some, layer
         self._holds: dict[tuple[str, str, str], asyncio.TimerHandle] = {}
         self._sockets = Sockets(self.book, self.adaptation)
@@ -103,7 +110,7 @@ class Conferences:
 
     def attach(self, table: RelayTable) -> None:
         """Hear of the data plane's notices and comings; those of calls go on to whom they went before."""
-        self._table, self._writer = table, Writer(table, self.book)
+        self._table, self._writer = table, Writer(table, self.book, Ledger(self.book) if self.records is not None else None)
         went_up, learned = table.on_up, table.on_learn
         table.on_packet = self.packet
 
@@ -136,6 +143,8 @@ class Conferences:
 
             self._focus = Focus(SocketAddress.parse(self.settings.sip), self.settings.sip_allow, self)
             await self._focus.start()
+        if self.records is not None:
+            self.records.start()
         self._spawn(self._work())
         self._spawn(self._poll())
         self._spawn(self._measure())
@@ -148,6 +157,10 @@ class Conferences:
         if self._focus is not None:
             await self._focus.stop()
         self._sockets.close_all()
+        if self.records is not None:
+            for name in list(self._departed):
+                self._record(name)  # what is known of them
+            await self.records.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -212,6 +225,8 @@ class Conferences:
         for meeting, reason in await self._writer.adopt([conference.meeting() for conference in self.book]):
             self._no_room(meeting.name, reason)
         self.problem = ""
+        for name in list(self._departed):
+            self._record(name)
 
     async def _bring(self, name: str) -> None:
         assert self._writer is not None
@@ -220,10 +235,20 @@ class Conferences:
             conference.show()
             await self._writer.bring(conference.meeting())
             conference.problem = ""
+            self._record(name)
             self._want_pictures(conference)
             self._want_layers(conference)
         except (EngineFull, Refused) as error:
             self._no_room(name, str(error))
+
+    def _record(self, name: str) -> None:
+        """The rows of those who have left are out, and have said what they counted; that of those who stay outlives the agent."""
+        if self.records is None:
+            return
+        for one in self._departed.pop(name, ()):
+            self.records.put(one.record(self._delay_ms))
+        if name in self.book.conferences:
+            self.book.keep(self.book.conferences[name])
 
     def _want_pictures(self, conference: Conference) -> None:
         """Ask for key frames of the pictures that somebody gets from now on."""
@@ -284,6 +309,7 @@ class Conferences:
         if self._spray.is_sprayer(now, src, notice.key.dst) and src.addr not in latch.trusted:
             self._stray(leg)
             return
+        leg.payload_type = notice.payload_type
         before = latch.learned
         verdict = latch.observe(now, src, notice.ssrc, notice.seq)
         if verdict in (Verdict.STRAY, Verdict.QUARANTINED):
@@ -437,7 +463,7 @@ class Conferences:
             if not participant.held and now - participant.heard > self.settings.timeout:
                 log.info("conference %s: %s has sent nothing for %d s and is taken out", conference.name, participant.name, self.settings.timeout)
                 with contextlib.suppress(ConferenceError):
-                    self.leave(conference.name, participant.name)
+                    self.leave(conference.name, participant.name, "media-timeout")
 
     # -- rates and targets (shunt.conference.control.adaptation.Hands) --------------------------------------------
 
@@ -523,11 +549,13 @@ class Conferences:
         answer = self._participant(self.book.get(name), made, {})
         return answer if made.ice is None else answer | {"ice": made.ice._asdict()}
 
-    def leave(self, name: str, participant: str) -> dict[str, Any]:
-        """Raises ConferenceError."""
+    def leave(self, name: str, participant: str, reason: str = "removed") -> dict[str, Any]:
+        """reason: for its record. Raises ConferenceError."""
         gone = self.book.leave(name, participant)
+        if self.records is not None:
+            self._departed.setdefault(name, []).append(Departed(self.book.get(name), gone, reason))
         self.adaptation.leave(name, participant)
-        self.tell(name, "left", participant=participant)
+        self.tell(name, "left", participant=participant, reason=reason)
         self._sockets.close(gone)
         for leg in gone.legs.values():
             self._new_ssrc.pop(leg.relay.port, None)
@@ -561,7 +589,7 @@ class Conferences:
     def end(self, name: str) -> dict[str, Any]:
         """Raises ConferenceError."""
         for participant in list(self.book.get(name).participants.values()):
-            self.leave(name, participant.name)
+            self.leave(name, participant.name, "ended")
         self.book.end(name)
         self.adaptation.end(name)
         self._touch(name)
@@ -618,6 +646,7 @@ class Conferences:
             "limited": sum(target < TARGETS - 1 for conference in self.book for target in conference.targets.values()),
             "rows_written": self._writer.writes if self._writer is not None else 0, "strays_ignored": self.strays_ignored,
             "feedback": self._sockets.counts | self.adaptation.counts,
+            "records": None if self.records is None else {"written": self.records.written, "failures": self.records.failures, "dropped": self.records.dropped},
         }  # fmt: skip
 
     async def look(self, name: str) -> dict[str, Any]:

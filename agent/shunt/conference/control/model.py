@@ -25,6 +25,7 @@ from shunt.conference.trees import Meeting
 from shunt.conference.trees import Participant as Planned
 from shunt.learning.latch import Latch, LatchPolicy
 from shunt.net import Endpoint
+from shunt.quality.score import Measurement
 
 log = logging.getLogger(__name__)
 
@@ -74,15 +75,18 @@ class Leg:
     layers: Told | None = None
     offered: Endpoint | None = None
     packets: int = 0  # when the counters were last read
+    payload_type: int | None = None  # of its last packet that was noticed
+    sent: Measurement = field(default_factory=Measurement, compare=False)  # of rows that are out: what came, and what went there
+    received: Measurement = field(default_factory=Measurement, compare=False)
 
 
 @dataclass(slots=True)
 class Participant:
     """Who takes part.
 
-    heard: monotonic seconds of the last sign of life; call_id: of the SIP call it came by; ice: the agent's credentials towards
-    it, when it is reached by ICE; srtp: why its streams go on whole, when they do; shows: whose streams each of its legs brings,
-    where a medium has more than one.
+    heard: monotonic seconds of the last sign of life; call_id: of the SIP call it came by; dialog: that call, as the focus keeps it;
+    ice: the agent's credentials towards it, when it is reached by ICE; srtp: why its streams go on whole, when they do; joined: Unix
+    time; shows: whose streams each of its legs brings, where a medium has more than one.
     """
 
     name: str
@@ -91,6 +95,8 @@ class Participant:
     call_id: str = ""
     ice: Credentials | None = None
     srtp: str = ""
+    joined: float = field(default_factory=time.time)
+    dialog: dict[str, Any] = field(default_factory=dict, compare=False)
     shows: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -387,12 +393,13 @@ class Book:
             "participants": [
                 {
                     "name": one.name,
-                    "call_id": one.call_id, "ice": one.ice, "srtp": one.srtp,
+                    "call_id": one.call_id, "dialog": one.dialog, "ice": one.ice, "srtp": one.srtp, "joined": one.joined,
                     "legs": {
                         kind: {
                             "port": leg.relay.port, "trusted": sorted(addr.hex() for addr in leg.latch.trusted),
                             "learned": str(leg.latch.learned) if leg.latch.learned is not None else None, "ssrcs": leg.ssrcs,
                             "muxed": leg.muxed, "sends": leg.sends, "receives": leg.receives, "layers": str(leg.layers) if leg.layers else None,
+                            "payload_type": leg.payload_type, "sent": leg.sent.values(), "received": leg.received.values(),
                         } for kind, leg in one.legs.items()
                     },
                 } for one in conference.participants.values()
@@ -442,9 +449,11 @@ class Book:
                         latch.take(Endpoint.parse(given["learned"]), ssrcs[-1] if ssrcs else 0, 0)
                     directions = {name: bool(given[name]) for name in ("muxed", "sends", "receives") if name in given}
                     told = Told.parse(given["layers"]) if given.get("layers") else None
-                    legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs, layers=told, **directions)
+                    counted = {name: Measurement(*given[name]) for name in ("sent", "received") if name in given}
+                    legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs, layers=told, payload_type=given.get("payload_type"), **directions, **counted)
                 conference.participants[item["name"]] = Participant(
-                    item["name"], legs, now, str(item["call_id"]), Credentials(*map(str, item["ice"])) if item.get("ice") else None, str(item.get("srtp", ""))
+                    item["name"], legs, now, str(item["call_id"]), Credentials(*map(str, item["ice"])) if item.get("ice") else None, str(item.get("srtp", "")),
+                    float(item.get("joined", time.time())), item.get("dialog") or {},
                 )
             conference.formats = {str(kind): [str(part) for part in format_] for kind, format_ in body["formats"].items()}
             conference.qualities = {(sender, receiver): KINDS.index(quality) for sender, receiver, quality in body["qualities"]}

@@ -10,6 +10,7 @@ from shunt.bfrt.schema import Action, Field, Schema, SchemaError, Table
 from shunt.conference.control.layers import LayerRow
 from shunt.conference.engine import CONFERENCE, COPY, LAYER, MGID, NODE, PRUNE, Member, Node
 from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import StreamStats
 
 
 class StreamKey(NamedTuple):
@@ -64,6 +65,8 @@ class Rows:
         self._copy, self._mgid, self._node, self._prune = tables["copy"], tables[MGID], tables[NODE], tables[PRUNE]
         self._rewrite = {4: self._copy.actions["copy_to"], 16: self._copy.actions["copy_to_v6"]}
         self._layer = tables.find("layer")
+        found = {size: tables.find(name) for size, name in ((4, "softswitch.reception"), (16, "softswitch.reception6"))}
+        self._reception = {size: table for size, table in found.items() if table is not None}
         self._names = {table.id: CONFERENCE for table in self._conference.values()} | {self._copy.id: COPY, self._mgid.id: MGID, self._node.id: NODE}
         self._tables = {table.id: table for table in (*self._conference.values(), self._copy, self._mgid, self._node, self._prune)}
         if self._layer is not None:
@@ -75,6 +78,29 @@ class Rows:
         if self._layer is None or self._layer.actions["set_layer"].fields.find("switches") is None:
             return False
         return all(_replicate(table).fields.find("track") is not None for table in self._conference.values()) and all(action.fields.find("splice") is not None for action in self._rewrite.values())
+
+    def reading(self, name: str, key: Any) -> list[pb.Entity]:
+        """What to read for all that a row has counted."""
+        asked = [self.entity(name, key)]
+        if name == CONFERENCE and (table := self._reception.get(len(key.flow.dst.addr))) is not None:
+            asked.append(pb.Entity())
+            asked[1].table_entry.table_id = table.id
+            asked[1].table_entry.key.CopyFrom(asked[0].table_entry.key)  # the same fields
+        return asked
+
+    def read(self, entities: list[pb.Entity]) -> StreamStats | None:
+        """The answer to reading(); None where there is no such row. Losses and jitter are None where nobody measures them."""
+        (row,) = list(self.found(entities)) or [None]
+        if row is None:
+            return None
+        stats = StreamStats(row.packets, row.octets)
+        for entity in entities:
+            table = next((table for table in self._reception.values() if table.id == entity.table_entry.table_id), None)
+            if table is not None:
+                said = {table.data.by_id[one.field_id].name: _number(one.stream) for one in entity.table_entry.data.fields}
+                if said["packets"]:
+                    stats.lost, stats.reordered, stats.duplicates, stats.jitter_us = (said[name] for name in ("lost", "reordered", "duplicates", "jitter_us"))
+        return stats
 
     def entity(self, name: str, key: Any, value: Any = None) -> pb.Entity:
         """One row; without a value only its key. Raises ValueError for what the target has no row for."""

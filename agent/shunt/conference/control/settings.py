@@ -12,6 +12,13 @@ from shunt.config.section import Location, Section
 from shunt.config.values import AbsolutePath, MediaAddress, Network, PortRange, Ports, UdpSocket
 
 
+class Cdr(Section):
+    """A record for every participant who has left; other programs may rotate the files at any time."""
+
+    csv: AbsolutePath | None = Field(default=None, description="CSV file to append to, one line for each medium of a participant.")
+    json_lines: AbsolutePath | None = Field(default=None, description="File of JSON lines to append to, one line for each participant.")
+
+
 class Conference(Section):
     """Conferences, replicated by the data plane."""
 
@@ -23,6 +30,7 @@ class Conference(Section):
         default="shunt.conference.feedback:select_decode_target",
         description="MODULE:FUNCTION that says which layers a receiver gets: called with its decode target, its earlier estimates and the new one, it returns the new decode target.",
     )
+    cdr: Cdr | None = Field(default=None, description="Records of participants; absent: none.")
     sip: UdpSocket | None = Field(default=None, description="udp:ADDRESS:PORT on which SIP calls to sip:CONFERENCE@ADDRESS are taken from the SIP server; absent: no dial-in.")
     sip_allow: list[Network] = Field(
         default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")], description="Networks from which SIP is taken: the SIP server's, which says who may call."
@@ -38,5 +46,9 @@ class Conference(Section):
         """What is wrong with the rest of the file: without a data plane, or with a journal that another agent shares."""
         if not data_plane:
             yield (), "needs a data_plane: nothing else carries conferences"
+        if self.cdr is not None and self.cdr.csv is None and self.cdr.json_lines is None:
+            yield ("cdr",), "names no file: give csv, json_lines or both"
+        elif self.cdr is not None and self.cdr.csv == self.cdr.json_lines:
+            yield ("cdr", "json_lines"), "is the file of csv too"
         if shared:
             yield (), "an agent with a standby (journal.redis) cannot have conferences: they are not handed over"

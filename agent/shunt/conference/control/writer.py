@@ -20,13 +20,14 @@ from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
 from shunt.conference.control.layers import TARGETS, Former, Layering
 from shunt.conference.control.model import FIRST_TREE, TREES, Book, kind_of
+from shunt.conference.control.records import Ledger
 from shunt.conference.control.rows import Found, Rewrite, Rows, StreamKey, Tree
 from shunt.conference.engine import CONFERENCE, COPY, LAYER, MGID, NODE, PRUNE, RELAY, CopyTo, EngineFull, Replicate, Source
 from shunt.conference.migration import Abandoned, Action, Allocator, Write
 from shunt.conference.trees import Meeting, Slot
 from shunt.net import FiveTuple
 from shunt.tables.entry import Outcome, RelayEntry
-from shunt.tables.relay_table import RelayTable
+from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ _READ_ALL = 60.0
 _READ_KEYS = 500
 _ORDER = (RELAY, CONFERENCE, COPY, LAYER, MGID, NODE)  # in which rows that nobody wants go
 _RETRIES = 5
+_COUNTING = (RELAY, CONFERENCE, COPY)
 
 Row = tuple[str, Any]
 
@@ -52,13 +54,15 @@ class Broken(Exception):
 class Writer:
     """The rows of all conferences in one data plane. One caller at a time."""
 
-    def __init__(self, table: RelayTable, book: Book) -> None:
+    def __init__(self, table: RelayTable, book: Book, ledger: Ledger | None = None) -> None:
+        """ledger: to be told what rows have counted."""
         self.book = book
         self.allocator = Allocator(qualities=TREES)
         self.layering = Layering()
         self.inside: dict[Row, Any] = {}
         self.writes = 0
         self._table = table
+        self._ledger = ledger
         self._rows: Rows | None = None
         self._plan: dict[Row, Any] = {}
         self._placed: dict[Row, Row] = {}  # where a row of the plan went
@@ -218,6 +222,8 @@ class Writer:
 
     async def _put(self, row: Row, value: Any) -> None:
         name, key = row
+        if self._ledger is not None and self._ledger.changes_hands(row, value):
+            await self._account(row)
         if name == RELAY:
             result = await self._table.insert(value)
             self._judge(name, key, result.outcome, result.detail)
@@ -226,15 +232,39 @@ class Writer:
         else:
             await self._write(pb.Update.MODIFY if row in self.inside else pb.Update.INSERT, row, value)
         self.inside[row] = value
+        if self._ledger is not None and name in _COUNTING:
+            self._ledger.placed(row, value)
 
     async def _take_out(self, row: Row) -> None:
         name, key = row
         if name == RELAY:
-            result, _ = await self._table.delete(key)
+            result, stats = await self._table.delete(key)
             self._judge(name, key, result.outcome, result.detail)
+            if self._ledger is not None:
+                self._ledger.counted(row, stats)
         elif name != PRUNE:
+            await self._account(row)
             await self._write(pb.Update.DELETE, row, None)
         self.inside.pop(row, None)
+        if self._ledger is not None:
+            self._ledger.gone(row)
+
+    async def _account(self, row: Row) -> None:
+        """Tell the ledger what a row has counted."""
+        name, key = row
+        if self._ledger is None or name not in _COUNTING or self._rows is None:
+            return
+        try:
+            if name == RELAY:
+                stats = (await self._table.stats([key])).get(key)
+            else:
+                stats = self._rows.read(await self._table.client.read(self._rows.reading(name, key), timeout=_TIMEOUT))
+        except (BfrtUnavailable, DataPlaneUnavailable) as unavailable:
+            raise Broken(str(unavailable)) from None
+        except BfrtRefused as refused:
+            log.warning("what %s %s has counted is not known: %s", name, key, refused)
+            return
+        self._ledger.counted(row, stats)
 
     @staticmethod
     def _judge(name: str, key: Any, outcome: Outcome, detail: str) -> None:
@@ -282,6 +312,11 @@ class Writer:
         found = list(rows.found(await self._table.client.read(rows.everything(), timeout=_READ_ALL)))
         self.inside = {(one.table, one.key): one.value for one in found}
         self.inside |= {(RELAY, key): entry for key, entry in (await self._table.entries()).items() if self.book.owns(key.dst)}
+        if self._ledger is not None:
+            self._ledger.forget()
+            for row, value in self.inside.items():
+                if row[0] in _COUNTING:
+                    self._ledger.placed(row, value)
         self._plan, self._placed, self._owners, self._layer_rows = {}, {}, {}, {}
         self.allocator = Allocator(qualities=TREES)
         self.layering = Layering()
