@@ -104,12 +104,17 @@
 /* A copy of the packet as it came; what precedes it says that egress has nothing to do with it. */
 #define MIRROR_TO_THE_AGENT ig_dprsr_md.mirror_type = MIRROR_TO_AGENT; md.agent_session = AGENT_SESSION
 #define AGENT_METADATA MirrorId_t agent_session; bridged_h agent_copy;
-/* Bytes behind the Ethernet header, as COUNT. What ingress told egress counts too here. */
-#if SEQUENCE
-#define COUNT_COPY(name) name.count(adjust_byte_count = 29);
+/* Bytes behind the Ethernet header, as COUNT. What ingress told egress counts too here: the bytes of bridged_h. */
+#if SEQUENCE && DELAY
+#define ADDED_TO_COPY 35
+#elif SEQUENCE
+#define ADDED_TO_COPY 29
+#elif DELAY
+#define ADDED_TO_COPY 32
 #else
-#define COUNT_COPY(name) name.count(adjust_byte_count = 26);
+#define ADDED_TO_COPY 26
 #endif
+#define COUNT_COPY(name) name.count(adjust_byte_count = ADDED_TO_COPY);
 
 /* RTP without an extension stays with the payload; egress parses a copy for itself. */
 #define RTP_ALONE accept

@@ -12,10 +12,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-from shunt.conference.sequence import Cadence, LowMemory, LowRetransmission, Row
+from shunt.conference.sequence import PHASES, Cadence, LowMemory, LowRetransmission, Row
 from tests.conference import streams
 
 FILE = Path(__file__).resolve().parents[1] / "vectors" / "conference" / "sequence.json"
+_KEYS = 5 * PHASES + 3  # frames between key frames: with the key frame whole turns of the cadence
 HOSTILE = "rows that no sender would send"
 
 
@@ -48,8 +49,10 @@ def _generated() -> list[dict[str, Any]]:
         for algorithm, history in (("S-LM", 0), ("S-LR", 0), ("S-LR", 8)):
             rng = random.Random(nth)
             target = nth % 2
-            sent = list(streams.video(rng, 150, streams.SMALL if nth % 3 else streams.LARGE, keys=24))
-            mask = sum(1 << (frame & 3) for frame in {packet.frame for packet in sent if packet.layer > target})
+            sent = list(streams.video(rng, 150, streams.SMALL if nth % 3 else streams.LARGE, keys=_KEYS))
+            suppressed, kept = ({packet.frame % PHASES for packet in sent if (packet.layer > target) is above} for above in (True, False))
+            assert suppressed and not suppressed & kept, "a cadence says what is suppressed by the frame's number alone"
+            mask = sum(1 << phase for phase in suppressed)
             rows = [packet.row(target) for packet in streams.network(rng, sent, **options)]
             if name == HOSTILE:
                 rows = [Row(rng.choice([rng.randrange(65536), 65530 + rng.randrange(20) & 0xFFFF]), rng.randrange(4), *(rng.random() < 0.5 for _ in range(4))) for _ in rows]
