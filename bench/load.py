@@ -16,6 +16,7 @@ import ctypes
 import json
 import os
 import secrets
+import signal
 import struct
 import subprocess
 import sys
@@ -46,6 +47,9 @@ PACKETS_PER_S = 50  # of a stream: G.711, 20 ms
 RTP_BYTES = 172
 FRAME_BYTES = 14 + 20 + 8 + RTP_BYTES
 GRACE_NS = 5_000_000  # for what was due before a run's end and is not sent yet
+LEAD_NS = 60_000_000  # before a run's first frame: the kernel waits for a grace period or two before it begins with live frames
+ENDLESS = (1 << 32) - 1  # runs of the program, minutes of them
+WAKE = signal.SIGUSR1  # ends a call that would go on; what its handler does is nothing
 FIRST = -20  # nice value of the generator and of relays: what else runs on the machine comes after them
 _CLONE_NEWNET = 0x40000000
 _PR_SET_NAME = 15
@@ -285,9 +289,10 @@ class Load:
         self._progress = np.frombuffer(libbpf.map_view(maps[".data.progress"], PROGRESS.itemsize), dtype=PROGRESS, count=1)
         self._links: list[int] = []
         self._number = 0
-        self.idle_ns = 60.0  # one run of the generator when nothing is due; measured as it goes
+        self._woken: Any = signal.SIG_DFL
 
     def __enter__(self) -> Load:
+        self._woken = signal.signal(WAKE, lambda *_: None)
         try:
             self._listen(self.wires.phones, FAR_LINKS)
             for tracepoint, program in (("softirq_entry", "softirq_begins"), ("softirq_exit", "softirq_ends")):
@@ -308,6 +313,7 @@ class Load:
             os.close(fd)
         self._links = []
         self._loaded.close()
+        signal.signal(WAKE, self._woken)
 
     @property
     def programs(self) -> dict[str, int]:
@@ -413,13 +419,14 @@ class Load:
         def interval() -> int:
             return max(1, round(1024e9 / (per_stream * active)))
 
-        start = time.monotonic_ns() + 20_000_000
+        start = time.monotonic_ns() + LEAD_NS
         stop = start + round(seconds * 1e9)
         before, cpu_before = self.softirq(), processes()
         watched = pids[0] if pids else 0
         self._write(start, stop, interval(), active, watched)
         failed: list[BaseException] = []
-        thread = threading.Thread(target=self._generate, args=(stop, batch, failed), name="generate")
+        over = threading.Event()
+        thread = threading.Thread(target=self._generate, args=(over, batch, failed), name="generate")
         thread.start()
         samples: list[Sample] = []
         try:
@@ -435,10 +442,15 @@ class Load:
                         Sample(at, int(self._progress["sent"][0]), active, processes() - cpu_before, softirqs[0] - before[0], softirqs[1] - before[1])
                     )
                 time.sleep(min(0.1 if grow else every, max(0.001, (stop - time.monotonic_ns()) / 1e9)))
-            thread.join(1.0)
+            while time.monotonic_ns() < stop + GRACE_NS and start + (int(self._progress["due"][0]) >> 10) < stop and thread.is_alive():
+                time.sleep(0.0002)
         finally:
             self._write(start, 0, interval(), 0, watched)
-            thread.join()
+            over.set()
+            while thread.is_alive():
+                # A signal that comes just before the call is lost on it.
+                signal.pthread_kill(thread.ident, WAKE)
+                thread.join(0.002)
         if failed:
             raise failed[0]
         self._settle(total)
@@ -457,20 +469,15 @@ class Load:
             stream_variation_mean=got["variation_sum"] // packets, samples=samples,
         )  # fmt: skip
 
-    def _generate(self, stop: int, batch: int, failed: list[BaseException]) -> None:
+    def _generate(self, over: threading.Event, batch: int, failed: list[BaseException]) -> None:
+        """Send until `over`, in one call into the kernel: to begin and to end one takes it 10 ms each, during which nothing is sent."""
         try:
             os.sched_setaffinity(0, {self.cpu})
             come_first()
             _libc.prctl(_PR_SET_NAME, b"bench-generate", 0, 0, 0)  # by which the programs know its softirqs
             enter(self.wires.phones)
-            start = SETTINGS.unpack_from(self._settings)[0]
-            while (left := stop + GRACE_NS - time.monotonic_ns()) > 0 and start + (int(self._progress["due"][0]) >> 10) < stop:
-                # A run of the program takes at least as long as an idle one: short enough to end in time, long enough to be rare.
-                repeat = int(min(max(left / self.idle_ns, batch), 1 << 22))
-                runs, begun = int(self._progress["runs"][0]), time.monotonic_ns()
-                libbpf.run_live(self._loaded.programs["generate"], TEMPLATE, repeat=repeat, batch=batch)
-                done = int(self._progress["runs"][0]) - runs
-                self.idle_ns = max(20.0, (time.monotonic_ns() - begun) / max(1, done))
+            while not over.is_set():
+                libbpf.run_live(self._loaded.programs["generate"], TEMPLATE, repeat=ENDLESS, batch=batch)
         except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for this one
             failed.append(error)
 

@@ -218,10 +218,9 @@ def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], 
         remarks.append(f"the generator did not keep up at {BASE_PPS:,} packets/s with {', '.join(held_up)}: it was held up by other work on its core")
     if "shunt" in figures:
         for name in figures:
-            pairs = [(cpu_ns(f[name]), cpu_ns(f["shunt"]), (cpu_ns(f["direct-before"]) + cpu_ns(f["direct-after"])) / 2) for f in complete if name in f and "shunt" in f]
-            ratios = [(peer - wire) / (ours - wire) for peer, ours, wire in pairs if ours > wire]
-            if ratios:
-                figures[name]["ratio"] = spread(ratios)
+            for key, one in (("ratio", "shunt"), ("ratio_of_floor", FLOOR)):
+                if ratios := ratios_of(complete, name, one):
+                    figures[name][key] = spread(ratios)
         own = figures["shunt"]["above_floor_ns"]
         for name in figures:
             if own and own["least"] > 0 and name not in ("shunt", FLOOR):
@@ -263,6 +262,17 @@ def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], 
     return {"iperf": iperfs, "direct_ns": spread(base), "doubt_ns": doubt, "remarks": remarks, "figures": figures, "targets": targets(figures)}
 
 
+def ratios_of(repetitions: list[dict[str, dict[str, Any]]], name: str, one: str) -> list[float]:
+    """What a peer costs beyond the bare wire, times what another costs, in each repetition that has both."""
+    found = []
+    for steps in repetitions:
+        if name in steps and one in steps:
+            wire = (cpu_ns(steps["direct-before"]) + cpu_ns(steps["direct-after"])) / 2
+            if cpu_ns(steps[one]) > wire:
+                found.append((cpu_ns(steps[name]) - wire) / (cpu_ns(steps[one]) - wire))
+    return found
+
+
 def mos_quantiles(found: dict[str, Any]) -> dict[str, float]:
     values = sorted(mos_of_streams(found))
     return {"least": values[0], "p5": values[len(values) // 20], "median": values[len(values) // 2]} if values else {}
@@ -282,13 +292,15 @@ def targets(figures: dict[str, Any]) -> list[dict[str, Any]]:
             add(text, f"≥ {least}", "not measured", None)
         else:
             add(text, f"≥ {least}", f"{ratio['median']:.1f} ({ratio['least']:.1f}–{ratio['most']:.1f})", ratio["median"] >= least)
+        if floor := figures.get(name, {}).get("ratio_of_floor"):
+            add(f"what the floor reaches, {name} / {FLOOR}", "–", f"{floor['median']:.1f} ({floor['least']:.1f}–{floor['most']:.1f})", None)
     shunt, forward = figures.get("shunt", {}), figures.get("forward", {})
     for name in ("rtpproxy", "rtpengine", "nftables"):
         if "ratio_above_floor" in figures.get(name, {}):
-            add(f"the same beyond what {FLOOR} costs, {name} / Shunt", "–", f"{figures[name]['ratio_above_floor']:.0f}", None)
+            add(f"CPU per relayed packet beyond what {FLOOR} costs, {name} / Shunt", "–", f"{figures[name]['ratio_above_floor']:.0f}", None)
     costs = {name: {level["pps"]: level["cost_ns"] for level in figures.get(name, {}).get("ladder", {}).get("levels", []) if level["cost_ns"]} for name in ("nftables", "shunt")}
     if common := [pps for pps in costs["nftables"] if costs["shunt"].get(pps, 0) > 0]:
-        add(f"the same at {max(common):,.0f} packets/s, in batches of {batch_of(max(common))}, nftables / Shunt", "–", f"{costs['nftables'][max(common)] / costs['shunt'][max(common)]:.1f}", None)
+        add(f"CPU per relayed packet at {max(common):,.0f} packets/s, in batches of {batch_of(max(common))}, nftables / Shunt", "–", f"{costs['nftables'][max(common)] / costs['shunt'][max(common)]:.1f}", None)
     for q in ("p50_ns", "p99_ns"):
         if q in shunt and q in forward:
             ours, floor = shunt[q]["median"], forward[q]["median"]

@@ -102,6 +102,21 @@ def test_frames_cross_the_wire_by_the_clock_and_with_correct_checksums(load):
     assert found.received == found.sent > 0
 
 
+def test_a_run_is_one_call_into_the_kernel_and_ends_with_its_time(load, monkeypatch):
+    # Between two calls the kernel waits for grace periods, and frames that were due then would be late or given up.
+    calls = []
+    real = libbpf.run_live
+    monkeypatch.setattr(libbpf, "run_live", lambda *args, **more: (calls.append(time.monotonic()), real(*args, **more)))
+    load.route(5)
+    with load.direct():
+        begun = time.monotonic()
+        found = load.run(1000, 1.0)
+        took = time.monotonic() - begun
+    assert len(calls) == 1
+    assert found.sent + found.skipped == found.offered == 1000
+    assert 1.0 <= took < 4.0, "a call without an end is ended from outside"
+
+
 def test_udp_checksums_are_accepted_by_a_socket(load):
     """The relay host's own stack verifies what the generator made: a wrong checksum would be dropped."""
     import socket
