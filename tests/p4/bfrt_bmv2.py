@@ -1,13 +1,14 @@
 """BMv2 as a switch that speaks BF Runtime: the schema of the compiled program in front, simple_switch with its v1model twin behind.
 
 What a client writes is checked against the schema and put into BMv2's table of the same name, with the same action and parameters;
-learn notices come back as digests. So whatever programs a Tofino can be run where there is none.
+learn notices come back as digests, direct counters and registers of one field as they stand in BMv2 (byte counters count frames there).
+So whatever programs a Tofino can be run where there is none.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,11 @@ _PATIENCE = 0.2  # seconds between two looks whether the client is still there
 class Bmv2Target(FakeSwitch):
     """Serves the tables of a running BMv2 by the names of the program that was compiled for Tofino."""
 
-    def __init__(self, device: Bmv2, schema: Path = GENERATED / "relay.tofino1.bf-rt.json") -> None:
+    def __init__(self, device: Bmv2, counters: Mapping[str, str], schema: Path = GENERATED / "relay.tofino1.bf-rt.json") -> None:
+        """counters: the device's direct counters by table."""
         super().__init__(schema.read_bytes())
         self.device = device
+        self.counters = counters
         self._commands: list[str] = []
         self._added: list[tuple[int, tuple[Any, ...]]] = []  # whose handles the next commands' answers have
         self._handles: dict[tuple[int, tuple[Any, ...]], int] = {}
@@ -88,16 +91,37 @@ class Bmv2Target(FakeSwitch):
             self._commands.append(f"table_set_default {name} {' '.join(self._action(table, entry.data))}")
             return
         super()._write(update)
+        if not entry.HasField("key"):
+            raise Refused(_INVALID, f"emptying a table at once: {name}")
         key = self._key(table, entry.key)
         match update.type:
             case pb.Update.INSERT:
                 action, *values = self._action(table, entry.data)
                 self._commands.append(f"table_add {name} {action} {self._match(table, key)} => {' '.join(values)}{self._priority(table, key)}")
                 self._added.append((table.id, key))
+            case pb.Update.MODIFY:
+                action, *values = self._action(table, entry.data)
+                self._commands.append(f"table_modify {name} {action} {self._handles[table.id, key]} {' '.join(values)}")
             case pb.Update.DELETE:
                 self._commands.append(f"table_delete {name} {self._handles.pop((table.id, key))}")
             case _:
                 raise Refused(_INVALID, f"{pb.Update.Type.Name(update.type)} of an entry")
+
+    def _read(self, entity: pb.Entity, response: pb.ReadResponse) -> None:
+        if entity.WhichOneof("entity") == "table_entry":
+            table = self.schema.tables.by_id[entity.table_entry.table_id]
+            name = table.name.removeprefix("pipe.")
+            if name in self.counters:
+                keys = list(self.entries[table.id])
+                counted = self.device.counted(self.counters[name], [self._handles[table.id, key] for key in keys]) if keys else []
+                self.counted.update({(table.id, key): both for key, both in zip(keys, counted, strict=True)})
+            elif table.type == "Register" and len(table.data) == 1:
+                key = self._key(table, entity.table_entry.key)
+                (field,) = table.data
+                value = self.device.register(name, int.from_bytes(key[0][1], "big"))
+                data = self.entries[table.id][key] = pb.TableData()
+                data.fields.add(field_id=field.id, stream=value.to_bytes(field.size or 1, "big"))
+        super()._read(entity, response)
 
     def _action(self, table: Table, data: pb.TableData) -> list[str]:
         """The action and its parameters as words."""

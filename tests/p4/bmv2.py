@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import ipaddress
+import json
 import os
+import re
 import select
 import shutil
 import socket
@@ -53,6 +55,11 @@ def compile_twin(directory: Path, options: Sequence[str] = ()) -> Path:
     if done.returncode:
         raise RuntimeError(f"p4c-bm2-ss: {done.stderr}")
     return out
+
+
+def direct_counters(program: Path) -> dict[str, str]:
+    """The names of a compiled program's counters by the table that each belongs to."""
+    return {counter["binding"]: counter["name"] for counter in json.loads(program.read_text())["counter_arrays"] if counter["is_direct"]}
 
 
 def _number(value: bytes | int) -> str:
@@ -175,6 +182,21 @@ class Bmv2:
         if done.returncode:
             raise RuntimeError(f"simple_switch_CLI: {done.stderr[-2000:]}")
         return done.stdout
+
+    def register(self, name: str, index: int) -> int:
+        text = self.cli([f"register_read {name} {index}"])
+        found = re.search(rf"{re.escape(name)}\[{index}\]= (\d+)", text)
+        if found is None:
+            raise RuntimeError(f"simple_switch_CLI: register_read {name} {index}: {text}")
+        return int(found[1])
+
+    def counted(self, counter: str, handles: Sequence[int]) -> list[tuple[int, int]]:
+        """Packets and bytes (of frames) that a direct counter has of these entries."""
+        text = self.cli(f"counter_read {counter} {handle}" for handle in handles)
+        found = [(int(packets), int(size)) for size, packets in re.findall(r"\((\d+) bytes, (\d+) packets\)", text)]
+        if len(found) != len(handles):
+            raise RuntimeError(f"simple_switch_CLI: counter_read {counter}: {text}")
+        return found
 
     def send(self, port: Port, frame: bytes) -> None:
         self.sockets[port].send(frame)

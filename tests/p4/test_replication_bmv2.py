@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -24,10 +22,9 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.skip(reason)
     options, numbers = ([], ()) if request.param == "numbers stay" else (["-DSEQUENCE=1"], (0, 0, 0))
     program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", *options])
-    counters = {counter["binding"]: counter["name"] for counter in json.loads(program.read_text())["counter_arrays"] if counter["is_direct"]}
     with bmv2.running(program) as made:
         made.cli([*bmv2.scene_commands(), bmv2.relay_command(V4), *bmv2.replication_commands(numbers)])
-        yield made, counters
+        yield made, bmv2.direct_counters(program)
 
 
 @pytest.fixture
@@ -53,9 +50,7 @@ def test_streams_and_copies_are_counted(built: tuple[bmv2.Bmv2, dict[str, str]])
     switch, counters = built
 
     def counted(table: str, handle: int) -> int:
-        found = re.search(r"(\d+) packets", switch.cli([f"counter_read {counters[table]} {handle}"]))
-        assert found
-        return int(found[1])
+        return switch.counted(counters[table], [handle])[0][0]
 
     rows = {"Ingress.conference": 0, "Egress.copy": 1}  # ALICES, and BOB's of her stream
     before = {table: counted(table, handle) for table, handle in rows.items()}

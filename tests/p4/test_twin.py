@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,16 +45,10 @@ class Watched:
         self.counters = counters
 
     def register(self, name: str, index: int) -> int:
-        text = self.switch.cli([f"register_read {name} {index}"])
-        found = re.search(rf"{re.escape(name)}\[{index}\]= (\d+)", text)
-        assert found, text
-        return int(found[1])
+        return self.switch.register(name, index)
 
     def counted(self, table: str, handle: int) -> tuple[int, int]:
-        text = self.switch.cli([f"counter_read {self.counters[table]} {handle}"])
-        found = re.search(r"\((\d+) bytes, (\d+) packets\)", text)
-        assert found, text
-        return int(found[2]), int(found[1])
+        return self.switch.counted(self.counters[table], [handle])[0]
 
     def send(self, *frames: bytes) -> None:
         for frame in frames:
@@ -69,7 +62,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     if reason:
         pytest.skip(reason)
     program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCOUNTED=1", "-DDELAY=1"])
-    counters = {counter["binding"]: counter["name"] for counter in json.loads(program.read_text())["counter_arrays"] if counter["is_direct"]}
     with bmv2.running(program) as switch:
         switch.cli(
             [
@@ -79,7 +71,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
                 f"table_add Ingress.sample6 Ingress.watch6 {bmv2.key_words(V6.key)} => {INDEX6}",
             ]
         )
-        yield Watched(switch, counters)
+        yield Watched(switch, bmv2.direct_counters(program))
 
 
 def rtp(seq: int, length: int = 20) -> bytes:
