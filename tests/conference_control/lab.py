@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.lab.processes import API_PORT, CONTROL_PORT, GRPC_PORT, ROOT, Process, open_socket
+from tests.lab.processes import API_PORT, CONTROL_PORT, GRPC_PORT, ROOT, Process, open_socket, opensips_modules
 from tests.lab.topology import BPF, CALLEE_IP, CALLER_IP, EDGE_INTERFACES, EDGE_IP, LabError, Topology, run
 
 PORTS = "20000-20999"
@@ -320,12 +320,16 @@ class Phone:
         self._socket.sendto(self._sent[method], (EDGE_IP, self._server))
 
 
-def kamailio(bridge: Bridge) -> Process:
-    """A SIP server on port 5060 of the edge host that sends new calls to the focus, and stays in their way."""
-    config = bridge.work / "kamailio.cfg"
-    config.write_text(_KAMAILIO)
-    argv = ["kamailio", "-DD", "-E", "-f", str(config), "-m", "32", "-M", "4", "-P", str(bridge.work / "kamailio.pid"), "-Y", str(bridge.work), "-w", str(bridge.work)]
-    made = Process(bridge.topology, "edge", "kamailio", argv, bridge.work / "kamailio.log")
+def sip_server(bridge: Bridge, name: str = "kamailio") -> Process:
+    """A SIP server on port 5060 of the edge host that sends new calls to the focus, and stays in their way: kamailio or opensips."""
+    config, pid, work = bridge.work / f"{name}.cfg", str(bridge.work / f"{name}.pid"), str(bridge.work)
+    if name == "opensips":
+        config.write_text(_OPENSIPS.replace("MODULES", str(opensips_modules())))
+        argv = ["opensips", "-F", "-f", str(config), "-m", "64", "-M", "4", "-P", pid, "-w", work]
+    else:
+        config.write_text(_KAMAILIO)
+        argv = ["kamailio", "-DD", "-E", "-f", str(config), "-m", "32", "-M", "4", "-P", pid, "-Y", work, "-w", work]
+    made = Process(bridge.topology, "edge", name, argv, bridge.work / f"{name}.log")
     made.start().await_listening("udp", 5060)
     return made
 
@@ -343,6 +347,31 @@ loadmodule "pv.so"
 loadmodule "siputils.so"
 loadmodule "textops.so"
 request_route {{
+    if (has_totag()) {{
+        if (loose_route()) {{ t_relay(); }} else if (is_method("ACK") && t_check_trans()) {{ t_relay(); }}
+        exit;
+    }}
+    if (is_method("INVITE")) {{
+        record_route();
+        $du = "sip:{EDGE_IP}:{SIP_PORT}";
+        t_relay();
+    }}
+}}
+"""
+
+_OPENSIPS = f"""log_level = 2
+stderror_enabled = yes
+syslog_enabled = no
+udp_workers = 2
+socket = udp:{EDGE_IP}:5060
+mpath = "MODULES/"
+loadmodule "proto_udp.so"
+loadmodule "signaling.so"
+loadmodule "sl.so"
+loadmodule "tm.so"
+loadmodule "rr.so"
+loadmodule "sipmsgops.so"
+route {{
     if (has_totag()) {{
         if (loose_route()) {{ t_relay(); }} else if (is_method("ACK") && t_check_trans()) {{ t_relay(); }}
         exit;

@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import ALREADY_EXISTS, NO_SPACE, NOT_FOUND, UpdateError
+from shunt.conference.control import manager
 from shunt.conference.control.manager import Conferences
 from shunt.conference.control.model import Book, ConferenceError
 from shunt.conference.control.routes import add_routes
@@ -40,6 +41,7 @@ class Plane:
         self.relays: dict[FiveTuple, RelayEntry] = {}
         self.schema = SCHEMA
         self.connected = True
+        self.last_error = ""
         self.room = 1000  # rows
         self.client = self
         self.log: list[tuple[str, str]] = []
@@ -526,8 +528,8 @@ async def test_a_leg_for_each_sender_where_there_are_enough(running: tuple[Confe
             conferences.join("room", "fay", media, [])
 
 
-async def test_rest_says_what_is_wrong(running: tuple[Conferences, Plane]) -> None:
-    conferences, _ = running
+async def test_rest_says_what_is_wrong(running: tuple[Conferences, Plane], monkeypatch: pytest.MonkeyPatch) -> None:
+    conferences, plane = running
     app = web.Application()
     add_routes(app, conferences, lambda status, message, parameter=None: web.json_response({"error": message}, status=status))
     go = {"X-Shunt-Command": "1"}
@@ -550,9 +552,15 @@ async def test_rest_says_what_is_wrong(running: tuple[Conferences, Plane]) -> No
                 assert (answer.status, words in (await answer.json())["error"]) == (status, True), path
         async with client.post("/v1/conferences/room/participants?name=a&media=audio,video&trusted=192.0.2.7,2001:db8::7", headers=go) as answer:
             assert answer.status == 200 and [leg["relay"] for leg in (await answer.json())["media"]] == ["192.0.2.1:20000", "192.0.2.1:20002"]
-        conferences.problem = "the data plane is away"
+        # Who comes while the data plane is about to be there waits for it; who waits in vain is told for what.
+        conferences.problem = "rows are being read"
+        asyncio.get_running_loop().call_later(0.2, setattr, conferences, "problem", "")
         async with client.post("/v1/conferences/room/participants?name=b", headers=go) as answer:
-            assert (answer.status, await answer.json()) == (503, {"error": "the data plane is away"})
+            assert answer.status == 200
+        monkeypatch.setattr(manager, "READY_S", 0.1)
+        conferences.problem, plane.connected, plane.last_error = "not yet", False, "127.0.0.1:50052 refuses"
+        async with client.post("/v1/conferences/room/participants?name=c", headers=go) as answer:
+            assert (answer.status, await answer.json()) == (503, {"error": "nobody can be let in, 0.1 s were waited for that: the data plane is not there: 127.0.0.1:50052 refuses"})
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------

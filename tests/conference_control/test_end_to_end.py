@@ -16,7 +16,7 @@ import pytest
 from shunt.conference.control.adaptation import OWN_SSRC
 from shunt.conference.control.ice import Credentials
 from shunt.conference.rtcp import Kind, Report, build_pli, build_remb, build_rr, remb, reports, walk
-from tests.conference_control.lab import Bridge, Party, Phone, bridge, kamailio, unbroken
+from tests.conference_control.lab import Bridge, Party, Phone, bridge, sip_server, unbroken
 from tests.conference_control.test_ice import request
 from tests.lab.processes import ROOT
 from tests.lab.topology import LabError
@@ -240,9 +240,11 @@ def test_dial_in(room: Bridge) -> None:
     assert Phone(room, "caller", "eve").call("room", "m=audio {port} RTP/AVP 96\r\na=rtpmap:96 opus/48000/2\r\n") == 488, "the format is settled"
 
 
-@pytest.mark.skipif(shutil.which("kamailio") is None, reason="needs kamailio")
-def test_dial_in_through_a_sip_server(room: Bridge) -> None:
-    server = kamailio(room)
+@pytest.mark.parametrize("name", ["kamailio", "opensips"])
+def test_dial_in_through_a_sip_server(room: Bridge, name: str) -> None:
+    if shutil.which(name) is None:
+        pytest.skip(f"needs {name}")
+    server = sip_server(room, name)
     try:
         phones = [Phone(room, host, name, 5060) for host, name in (("caller", "ann"), ("callee", "bob"))]
         for phone in phones:

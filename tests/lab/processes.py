@@ -327,7 +327,7 @@ class Edge:
             text = text.replace("/etc/opensips/dbtext", str(self.passwords)).replace("/etc/kamailio/dbtext", str(self.passwords))
             text = text.replace(_CUSTOMERS[0], "192.0.2.0/24").replace(_CUSTOMERS[1], "2001:db8:2::/48")
         if self.sip_server_name == "opensips":
-            text = text.replace("/usr/lib/x86_64-linux-gnu/opensips/modules/", f"{_opensips_modules()}/")
+            text = text.replace("/usr/lib/x86_64-linux-gnu/opensips/modules/", f"{opensips_modules()}/")
         return text
 
     def _process(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Process:
@@ -382,7 +382,8 @@ def _substitute(text: str) -> str:
     return text
 
 
-def _opensips_modules() -> Path:
+def opensips_modules() -> Path:
+    """Where the modules of the OpenSIPS on PATH are. Raises LabError."""
     binary = Path(shutil.which("opensips") or "").resolve()
     found = [path for lib in ("lib", "lib64") for path in binary.parent.parent.glob(f"{lib}/**/opensips/modules")]
     if not found:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+READY_S = 3.0
 _RETRY_S = 1.0
 _STRUCTURE_S = 2.0
 _LEFT_OUT_S = 5.0  # until a conference for which there was no room is tried again
@@ -537,11 +538,25 @@ class Conferences:
         """Raises ConferenceError."""
         return self._view(self.book.create(name), {})
 
+    async def ready(self) -> None:
+        """Wait until participants can be let in, for a moment: an agent that has just started is about to be. Raises ConferenceError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + READY_S
+        while self.problem:
+            if loop.time() > deadline:
+                raise ConferenceError(503, f"nobody can be let in, {READY_S:g} s were waited for that: {self._missing()}")
+            await asyncio.sleep(0.02)
+
+    def _missing(self) -> str:
+        """Why nobody can be let in."""
+        away = self._table is not None and not self._table.connected
+        return f"the data plane is not there: {self._table.last_error}" if away and self._table is not None else self.problem
+
     def join(self, name: str, participant: str, kinds: list[str], trusted: list[bytes], *, ice: bool = False, transport: str = "RTP/AVP", layers: Mapping[str, Told] | None = None) -> dict[str, Any]:
         """Give a participant its relay addresses. trusted: packed addresses that somebody vouches for; ice: it finds its way by ICE,
         and the answer has our credentials; transport: of its media, as in SDP; layers: how they tell them. Raises ConferenceError."""
         if self.problem:
-            raise ConferenceError(503, self.problem)
+            raise ConferenceError(503, self._missing())
         made = self.book.join(name, participant, kinds, trusted, self.clock(), ice=make_credentials() if ice else None, transport=transport, layers=layers)
         self._sockets.open(made)
         self.tell(name, "joined", participant=participant, media=list(made.legs))

@@ -55,6 +55,7 @@ def add_routes(app: web.Application, conferences: Conferences, error: Callable[.
         ice = request.query.get("ice", "no")
         if ice not in ("yes", "no"):
             raise ConferenceError(400, f"ice: {ice!r} is neither yes nor no")
+        await conferences.ready()
         return conferences.join(
             request.match_info["conference"], _given(request, "name"), media, _addresses(request), ice=ice == "yes", transport=request.query.get("transport", "RTP/AVP"),
             layers=_layers(request),
