@@ -138,17 +138,31 @@ def kept_seconds(compiler: str, build: Build, out: Path) -> float | None:
 
 
 def make(compiler: str, build: Build, out: Path) -> tuple[str | None, float]:
-    """Compile a build unless it is there. Returns None, or the compiler's reason for refusing, and how long the compiler took, in seconds."""
+    """Compile a build unless it is there, and say to bf_switchd what to load. Returns None, or the compiler's reason for refusing, and how long the compiler took, in seconds."""
     kept = kept_seconds(compiler, build, out)
     if kept is not None:
+        _write_configuration(build, out)
         return None, kept
     started = time.monotonic()
     made_from = _made_from(compiler, build)
     reason = compile_build(compiler, build, out)
     seconds = round(time.monotonic() - started, 1)
     if reason is None:
+        _write_configuration(build, out)
         (out / _MADE).write_text(json.dumps({"from": made_from, "seconds": seconds}) + "\n")
     return reason, seconds
+
+
+def _write_configuration(build: Build, out: Path) -> None:
+    """relay.conf: what bf_switchd and the model load. P4 Studio's own build does this in a step of its own, which not every bf-p4c has."""
+    here = out.resolve()
+    pipeline = {
+        "p4_pipeline_name": "pipe", "context": str(here / "pipe" / "context.json"), "config": str(here / "pipe" / f"{build.chip}.bin"), "pipe_scope": [0, 1, 2, 3], "path": str(here),
+    }  # fmt: skip
+    program = {"program-name": PROGRAM.stem, "bfrt-config": str(here / "bfrt.json"), "p4_pipelines": [pipeline]}
+    chip = {"chip_family": build.chip, "instance": 0, "pcie_sysfs_prefix": "/sys/devices/pci0000:00/0000:00:03.0/0000:05:00.0", "sds_fw_path": "share/tofino_sds_fw/avago/firmware"}
+    configuration = {"chip_list": [chip], "p4_devices": [{"device-id": 0, "p4_programs": [program], "agent0": "lib/libpltfm_mgr.so"}]}
+    (out / f"{PROGRAM.stem}.conf").write_text(json.dumps(configuration, indent=4) + "\n")
 
 
 def compile_build(compiler: str, build: Build, out: Path) -> str | None:

@@ -89,7 +89,15 @@
 #undef across
 
 /* ---- Table sizes ----------------------------------------------------------------------------------------
- * The relay tables take what the others leave. p4/builds.yaml sets them for each build; these fit all. */
+ * The relay tables take what the others leave. p4/builds.yaml sets them for each build; these fit both chips. */
+#if CONFERENCE
+#ifndef RELAY_SIZE
+#define RELAY_SIZE 40000
+#endif
+#ifndef RELAY6_SIZE
+#define RELAY6_SIZE 8192
+#endif
+#endif
 #ifndef RELAY_SIZE
 #define RELAY_SIZE 131072
 #endif
@@ -97,16 +105,16 @@
 #define RELAY6_SIZE 16384
 #endif
 #ifndef CONFERENCE_SIZE
-#define CONFERENCE_SIZE 32768
+#define CONFERENCE_SIZE 16384
 #endif
 #ifndef CONFERENCE6_SIZE
-#define CONFERENCE6_SIZE 8192
+#define CONFERENCE6_SIZE 4096
 #endif
 #ifndef LAYER_SIZE
 #define LAYER_SIZE 16384
 #endif
 #ifndef COPY_SIZE
-#define COPY_SIZE 32768
+#define COPY_SIZE 16384
 #endif
 #ifndef SPLICE_SIZE
 #define SPLICE_SIZE 65536

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -69,6 +70,27 @@ def test_a_build_is_compiled_again_only_when_something_has_changed(tmp_path: Pat
     fake.write_text("#!/bin/sh\nexit 2\n")
     assert compile_p4.make(str(fake), build, out)[0] == "exit status 2"
     assert compile_p4.make(str(fake), build, out)[0] == "exit status 2", "a build that failed is not there"
+
+
+def loaded(out: Path) -> list[Path]:
+    """The files that relay.conf tells bf_switchd to load."""
+    (device,) = json.loads((out / "relay.conf").read_text())["p4_devices"]
+    (program,) = device["p4_programs"]
+    (pipeline,) = program["p4_pipelines"]
+    assert program["program-name"] == "relay"
+    return [Path(program["bfrt-config"]), Path(pipeline["context"]), Path(pipeline["config"])]
+
+
+def test_a_build_says_what_bf_switchd_loads(tmp_path: Path) -> None:
+    """Also one that is there already: absolute paths, since bf_switchd runs elsewhere."""
+    fake = tmp_path / "bf-p4c"
+    fake.write_text("#!/bin/sh\n")
+    fake.chmod(0o755)
+    build, out = compile_p4.Build("x", "tofino2", {"RELAY_SIZE": "9"}), tmp_path / "out"
+    for _ in range(2):
+        assert compile_p4.make(str(fake), build, out)[0] is None
+        assert loaded(out) == [out / "bfrt.json", out / "pipe" / "context.json", out / "pipe" / "tofino2.bin"]
+        (out / "relay.conf").unlink()
 
 
 @pytest.mark.parametrize("stride", [1, 2, 5])
@@ -146,5 +168,6 @@ def test_program_compiles(chip: str, tmp_path: Path) -> None:
     if shutil.which("bf-p4c") is None and "SDE_INSTALL" not in os.environ:
         pytest.skip("no bf-p4c on PATH and no SDE_INSTALL")
     build = compile_p4.Build("small", chip, {"RELAY_SIZE": "4096", "RELAY6_SIZE": "4096"})
-    assert compile_p4.compile_build(compile_p4.find_compiler(), build, tmp_path / "out") is None
+    assert compile_p4.make(compile_p4.find_compiler(), build, tmp_path / "out")[0] is None
+    assert all(path.stat().st_size for path in loaded(tmp_path / "out"))
     assert compile_p4.read_resources(build, tmp_path / "out", 0.0).stages <= (12 if chip == "tofino" else 20)
