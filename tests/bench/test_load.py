@@ -11,7 +11,7 @@ import pytest
 
 from bench import load as instrument
 from bench.load import SETTINGS, TEMPLATE, Load, LoadError, bin_edge, quantile
-from bench.relay_peers import analyse, batch_of, cpu_ns, is_clean, mos_of_streams, what_ended
+from bench.relay_peers import WINDOW_S, analyse, batch_of, cpu_ns, is_clean, mos_of_streams, typical_cpu_ns, what_ended
 from bench.runs import spread
 from shunt_softswitch import libbpf
 
@@ -158,7 +158,7 @@ def test_settings_have_the_layout_of_the_program():
 
 
 def _step(key: str, cpu: int, packets: int = 1000, **more: int) -> dict:
-    plain = {"key": key, "offered": packets, "sent": packets, "received": packets, "corrupt": 0, "misdelivered": 0, "process_ns": 0, "softirq_in_process_ns": 0}
+    plain = {"key": key, "offered": packets, "sent": packets, "received": packets, "corrupt": 0, "misdelivered": 0, "process_ns": 0, "softirq_in_process_ns": 0, "samples": []}
     return {**plain, "softirq_ns": cpu * packets, "delay": {"40": packets}, **more}
 
 
@@ -200,6 +200,17 @@ def test_softirqs_of_other_programs_are_not_the_loads(load):
 
 def test_cpu_that_interrupted_the_process_counts_once():
     assert cpu_ns({"process_ns": 900, "softirq_ns": 500, "softirq_in_process_ns": 400, "received": 10}) == 100
+
+
+def test_a_moment_of_other_work_is_not_in_the_typical_cost():
+    # Windows of 1,000 packets: four at 300 + 500 - 100 ns, one disturbed; a last one that the run's end cut short.
+    process, softirq, both, samples = 0, 0, 0, []
+    for n, factor in enumerate((1, 1, 9, 1, 1)):
+        samples.append([n * WINDOW_S, 1000 * n, 1, process, softirq, both])
+        process, softirq, both = process + factor * 300_000, softirq + factor * 500_000, both + factor * 100_000
+    samples += [[5 * WINDOW_S, 5000, 1, process, softirq, both], [5.1 * WINDOW_S, 5100, 1, process + 10**9, softirq, both]]
+    assert typical_cpu_ns({"pps": 1000 / WINDOW_S, "samples": samples}) == 700
+    assert typical_cpu_ns(_step("", 250)) == cpu_ns(_step("", 250)) == 250
 
 
 def test_a_rate_is_clean_only_with_next_to_no_loss_and_a_generator_that_kept_up():
