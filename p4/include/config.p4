@@ -126,6 +126,9 @@
 #if SEQUENCE && !CONFERENCE
 #error "SEQUENCE=1 needs CONFERENCE=1"
 #endif
+#if SPLICE_SIZE > 65536 || (SPLICE_SIZE & (SPLICE_SIZE - 1))
+#error "SPLICE_SIZE is a power of two, 65536 at most"
+#endif
 #if WITH_ACROSS && RELAY6_SIZE == 0
 #error "ACTIONS=across needs RELAY6_SIZE > 0"
 #endif

@@ -29,7 +29,11 @@ def test_options_compile(options: list[str], tmp_path: Path) -> None:
     assert ("Ingress.relay_to_v6" in actions) == (not any("ACTIONS" in option for option in options))
 
 
-@pytest.mark.parametrize("options", [["-DRELAY_KEY=hash47"], ["-DACTIONS=all"], ["-DRELAY6_SIZE=0"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [["-DRELAY_KEY=hash47"], ["-DACTIONS=all"], ["-DRELAY6_SIZE=0"], ["-DDELAY=1", "-DSAMPLES=0"], ["-DSEQUENCE=1"], ["-DCONFERENCE=1", "-DSEQUENCE=1", "-DSPLICE_SIZE=1000"]],
+    ids=" ".join,
+)
 def test_options_that_make_no_sense_are_refused(options: list[str], tmp_path: Path) -> None:
     if shutil.which("p4c-bm2-ss") is None:
         pytest.skip("p4c-bm2-ss is not on PATH")
