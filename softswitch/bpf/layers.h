@@ -61,9 +61,9 @@ struct track {
 	__u8 ended;
 	/* For senders that begin anew. */
 	__u16 expected; /* the number after the last one from far back */
-	__u16 unused;
+	__u16 opening;  /* the last frame that came with a structure */
 	__u32 last_jiffies; /* of a packet that was not from far back */
-	__u32 unused2;
+	__u32 opened;   /* there is one, not long ago */
 };
 
 /* What rewriting keeps of a receiver: one of the two is in use. */
@@ -407,6 +407,30 @@ static __always_inline void follow_restart(struct track *t, __u16 sequence)
 	t->expected = sequence + 1;
 }
 
+/* A structure comes with a frame that depends on nothing. That frame is everybody's, and who moves up may do so there, whatever the
+ * rows of its template say: they may be an earlier structure's until the agent has read this one. */
+static __always_inline void open_sequence(struct passing *passing, const struct seen *seen, struct track *track)
+{
+	int opening = seen->flags & SEEN_STRUCTURE;
+	s16 ahead;
+
+	if (!(seen->flags & SEEN_TOLD))
+		return;
+	if (track && opening) {
+		track->opening = seen->frame;
+		track->opened = 1;
+	} else if (track && track->opened) {
+		ahead = seen->frame - track->opening;
+		opening = !ahead;
+		if (ahead > FAR_BACK)
+			track->opened = 0;
+	}
+	if (!opening)
+		return;
+	passing->layer = 0;
+	passing->switches = passing->decodable = 0xff;
+}
+
 /* What there is to say of a packet in ingress: its layer, its frame, and where receivers may move up. */
 __noinline int judge(struct passing *passing, const struct seen *seen, struct track *track, __u32 how)
 {
@@ -444,9 +468,11 @@ __noinline int judge(struct passing *passing, const struct seen *seen, struct tr
 			passing->decodable = 0xff;
 		}
 	}
-	if (track && (how & 7) != DEPENDENCY_DESCRIPTOR)
+	if ((how & 7) == DEPENDENCY_DESCRIPTOR)
+		open_sequence(passing, seen, track);
+	else if (track)
 		passing->frame = count_frame(track, seen, seen->sequence, seen->timestamp, !!(passing->flags & SEEN_START), !!(passing->flags & SEEN_END));
-	else if (track && !told)
+	if (track && !told && (how & 7) == DEPENDENCY_DESCRIPTOR)
 		passing->frame = track->of[0].frame.one; /* of no frame: nothing beside it is taken for suppressed */
 	if (track)
 		follow_restart(track, passing->sequence);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from shunt.conference.control.rows import StreamKey
 from shunt.conference.control.writer import Writer
 from shunt.conference.engine import CONFERENCE, COPY, LAYER, RELAY, Limits, Source
 from shunt.conference.packets import Layers
-from shunt.conference.rtp import MediaError
 from shunt.conference.trees import Design
 from shunt.net import Endpoint, FiveTuple
 from tests.conference_control.test_control import POLICY, RELAY_IP, Plane, book, running, source, written  # noqa: F401
@@ -109,13 +109,23 @@ def test_other_numbers_of_targets(monkeypatch, dtis, layers, switches):
     assert [rows[number, template] for template in range(len(dtis))] == [LayerRow(*row) for row in zip(layers, switches)]
 
 
-def test_targets_that_do_not_contain_each_other_go_whole(monkeypatch):
+@pytest.mark.parametrize(
+    ("upper", "dtis", "reason"), [(0, ((2, 0), (0, 2)), "do not contain each other"), (1, ((2, 2), (0, 2)), "spatial layers")], ids=["not nested", "spatial"]
+)
+def test_what_cannot_be_left_out_goes_whole(monkeypatch, caplog, upper, dtis, reason):
+    """Rows of a structure before go with it; no key frame is asked for in vain; and a structure that can be told is again."""
     layering, one = Layering(), Source("room", "ann", "video:1")
     layering.stream(one, DD, FLOW, 1, False)
-    monkeypatch.setattr(descriptor, "parse", lambda element: descriptor.Descriptor(descriptor.Mandatory(True, True, 0, 0), None, structure(((2, 0), (0, 2))), None))  # type: ignore[arg-type]
-    with pytest.raises(MediaError, match="do not contain each other"):
-        layering.see(one, captured()[0])
-    assert layering.rows(one) == {}
+    assert see(layering, one, captured()) and layering.rows(one)
+    plain = descriptor.parse
+    made = structure(dtis)
+    made = dataclasses.replace(made, templates=(made.templates[0], made.templates[1]._replace(spatial=upper)))
+    monkeypatch.setattr(descriptor, "parse", lambda element: descriptor.Descriptor(descriptor.Mandatory(True, True, 0, 0), None, made, None))  # type: ignore[arg-type]
+    assert layering.see(one, captured()[0]) and not layering.see(one, captured()[0])
+    assert layering.rows(one) == {} and not layering.awaits_structure(one)
+    assert caplog.text.count(reason) == 1, "said once"
+    monkeypatch.setattr(descriptor, "parse", plain)
+    assert see(layering, one, captured()) and layering.rows(one)
 
 
 def test_temporal_ids_are_layers():

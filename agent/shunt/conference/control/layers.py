@@ -15,7 +15,6 @@ from typing import NamedTuple
 from shunt.conference import descriptor, rtp
 from shunt.conference.engine import EngineFull, Limits, Source
 from shunt.conference.packets import Layers
-from shunt.conference.rtp import MediaError
 from shunt.conference.trees import Numbers
 from shunt.net import Endpoint, FiveTuple
 
@@ -104,13 +103,14 @@ def read_frame(frame: bytes) -> Packet | None:
 class _Stream:
     """One stream that has layers. number: of its rows in `layer`; track: 0 while all get everything.
 
-    splices: by receiver; former: those that were found in the data plane, by the receiver's address, and not taken up yet.
+    whole: its structure has layers that are not left out; splices: by receiver; former: those that were found in the data plane, by the receiver's address, and not taken up yet.
     """
 
     told: Told
     number: int
     rows: dict[int, LayerRow]
     track: int = 0
+    whole: bool = False
     table: descriptor.LayerTable = field(default_factory=descriptor.LayerTable)
     splices: dict[str, int] = field(default_factory=dict)
     former: dict[Endpoint, int] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Layering:
                 number = former.number or self._numbers.take()
                 found = self._streams[source] = _Stream(told, number, former.rows or _plain(told), former.track, former=former.splices)
             elif found.told != told:
-                found.told, found.table, found.rows = told, descriptor.LayerTable(), _plain(told)
+                found.told, found.table, found.rows, found.whole = told, descriptor.LayerTable(), _plain(told), False
             if tracked and not found.track:
                 found.track = self._tracks.take()
         except EngineFull as full:
@@ -208,7 +208,7 @@ class Layering:
     def awaits_structure(self, source: Source) -> bool:
         """Whether a stream tells its layers by templates of which nothing is known yet."""
         stream = self._streams.get(source)
-        return stream is not None and stream.told.way is Layers.DEPENDENCY_DESCRIPTOR and not stream.rows
+        return stream is not None and stream.told.way is Layers.DEPENDENCY_DESCRIPTOR and not stream.rows and not stream.whole
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -226,11 +226,25 @@ class Layering:
         structure = descriptor.parse(element).structure if element is not None and descriptor.has_structure(element) else None
         if structure is None:
             return False
-        if not descriptor.nested(structure):
-            raise MediaError(f"the decode targets of {source.name} do not contain each other, so it goes to everybody whole")
+        before, reason = stream.rows, _why_whole(structure)
+        if reason and not stream.whole:
+            log.warning("conference %s: %s's %s goes to everybody whole: %s", source.meeting, source.sender, source.name, reason)
+        stream.whole = bool(reason)
+        if reason:
+            stream.table, stream.rows = descriptor.LayerTable(), {}
+            return bool(before)
         stream.table.see(structure)
-        before, stream.rows = stream.rows, _rows(stream.table, len(structure.targets))
+        stream.rows = _rows(stream.table, len(structure.targets))
         return stream.rows != before
+
+
+def _why_whole(structure: descriptor.Structure) -> str:
+    """Why no layers of a structure are left out; empty where they are."""
+    if any(template.spatial for template in structure.templates):
+        return "it has spatial layers, and the packet that ends a picture would go with the highest"
+    if not descriptor.nested(structure):
+        return "its decode targets do not contain each other"
+    return ""
 
 
 def _plain(told: Told) -> dict[int, LayerRow]:
