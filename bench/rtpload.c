@@ -3,7 +3,7 @@
  * Commands on standard input, one a line:
  *   add ID SRC SPORT DST DPORT SSRC     one packet of 172 bytes RTP every 20 ms from now on
  *   del ID
- *   spray SRC DST FIRST LAST PPS        packets from random ports of SRC to random ports of DST (PPS 0: stop)
+ *   spray SRC DST FIRST LAST PPS        packets from random ports of SRC to random ports of DST (PPS 0: stop); what follows RTP's header begins with "attack"
  *   end ID                              as del; answers "ended COUNT SEQ:TIME …": packets sent, and when the first one was, each one that was
  *                                       not 20 ms after the one before it, give or take 2, and the last (CLOCK_MONOTONIC)
  *   hear FIRST LAST                     from now on notes which packets arrive at these ports, by SSRC
@@ -124,6 +124,7 @@ static void send_spray(double seconds)
 		for (unsigned i = 0; i < BATCH; i++) {
 			unsigned r = random();
 			fill(packets[i], spray.src, 1024 + r % 60000, spray.dst, spray.first + random() % (spray.last - spray.first + 1), r);
+			memcpy(packets[i] + 40, "attack", 6);
 			vectors[i] = (struct iovec){ packets[i], SIZE };
 			to[i].sin_family = AF_INET; to[i].sin_addr.s_addr = spray.dst;
 			messages[i].msg_hdr = (struct msghdr){ .msg_name = &to[i], .msg_namelen = sizeof to[i], .msg_iov = &vectors[i], .msg_iovlen = 1 };

@@ -141,8 +141,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(work: Path, relay: str, first_packets: str = "any") -> AsyncIterator[Scene]:
-    """Build it, and take it down. first_packets: as learning.first_packets."""
+async def scene(work: Path, relay: str, first_packets: str = "named") -> AsyncIterator[Scene]:
+    """Build it, and take it down. first_packets: as learning.first_packets; its default."""
     with Topology("attack") as topology:
         edge = Edge(topology, work, "kamailio", relay)
         config = edge.shunt_config()

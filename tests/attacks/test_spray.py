@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.scene import Scene, scene
+from tests.attacks.scene import Scene, missing_relay, relays, scene
 from tests.dataplane.lab import missing
 from tests.lab.load import Phones
 from tests.lab.processes import PORTS
@@ -20,16 +20,25 @@ RATE = 100_000
 LEAST_RATE = 10_000  # what the slowest machine has to manage for the test to mean anything
 BAR_MS = 200.0
 CALLS = 8
+# What comes from media ports to the sprayer's own host, and not through it to a phone.
+_STOLEN = f"""table inet spray {{
+  counter stolen {{ }}
+  chain arrived {{ type filter hook input priority 0; udp sport {PORTS[0]}-{PORTS[1]} counter name stolen; }}
+}}"""
 
 
-async def test_spray(tmp_path: Path) -> None:
-    async with scene(tmp_path, "builtin") as here:
+@pytest.mark.parametrize("relay", relays())
+async def test_spray(relay: str, tmp_path: Path) -> None:
+    if (reason := missing_relay(relay)) is not None:
+        pytest.skip(reason)
+    async with scene(tmp_path, relay) as here:
         with Phones(here.topology, "nat") as sprayer:
+            here.topology.run("nat", "nft", "-f", "-", stdin=_STOLEN)
             for natted in (False, True):
-                await _spray(here, sprayer, natted)
+                await _spray(here, relay, sprayer, natted)
 
 
-async def _spray(here: Scene, sprayer: Phones, natted: bool) -> None:
+async def _spray(here: Scene, relay: str, sprayer: Phones, natted: bool) -> None:
     sprayer.say(f"spray {sprayer.ip} {EDGE_IP} {PORTS[0]} {PORTS[1]} {RATE}")
     began, before = time.monotonic(), sprayer.sent()[2]
     await asyncio.sleep(0.5)
@@ -50,14 +59,21 @@ async def _spray(here: Scene, sprayer: Phones, natted: bool) -> None:
     sprayer.say(f"spray {sprayer.ip} {EDGE_IP} {PORTS[0]} {PORTS[1]} 0")
     resident = _resident_mib(here.edge.agent.pid)
     delays.sort()
+    stolen = _stolen(here)
     print(
-        f"{'phones behind NAT' if natted else 'addresses as signalled'}: spray of {rate:.0f} packets/s (asked for {RATE}): both parties heard to offloaded {delays[len(delays) // 2]:.0f} ms median, "
-        f"{delays[-1]:.0f} ms most; agent {used / took:.0%} of a core, {resident} MiB"
+        f"{relay}, {'phones behind NAT' if natted else 'addresses as signalled'}: spray of {rate:.0f} packets/s (asked for {RATE}): both parties heard to offloaded {delays[len(delays) // 2]:.0f} ms median, "
+        f"{delays[-1]:.0f} ms most; agent {used / took:.0%} of a core, {resident} MiB; {stolen} packets came back to the sprayer"
     )
     assert rate > LEAST_RATE
     assert len(delays) == 2 * CALLS and delays[len(delays) // 2] <= BAR_MS
     assert resident < 400
-    assert here.caller.foul == here.callee.foul == 0
+    assert here.caller.foul == here.callee.foul == 0, "what was sprayed has reached a phone"
+    assert stolen == 0, "media has gone to the sprayer"
+
+
+def _stolen(here: Scene) -> int:
+    words = here.topology.run("nat", "nft", "list", "counter", "inet", "spray", "stolen").split()
+    return int(words[words.index("packets") + 1])
 
 
 def _cpu(pid: int) -> float:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab.processes import CONTROL_PORT, ROOT, open_socket
-from tests.lab.topology import CALLEE_IP, CALLER_IP, NAT_IP, LabError, Topology
+from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP, NAT_IP, LabError, Topology
 
 SOURCE, BINARY = ROOT / "bench" / "rtpload.c", ROOT / "build" / "rtpload"
 IPS = {"caller": CALLER_IP, "callee": CALLEE_IP, "nat": NAT_IP}
@@ -29,10 +29,12 @@ IPS = {"caller": CALLER_IP, "callee": CALLEE_IP, "nat": NAT_IP}
 ESTABLISHED_PORTS, FRESH_PORTS = (6000, 15999), (16000, 31999)
 FRESH_IDS = 65536
 PACKET_S = 0.02
+# Connection tracking of what a host sends itself would be the limit of a spray.
 _COUNTERS = """table inet load {{
   counter established {{ }}
   counter fresh {{ }}
   chain arrived {{ type filter hook input priority -20; udp dport {0}-{1} counter name established; udp dport {2}-{3} counter name fresh; }}
+  chain sent {{ type filter hook output priority raw; ip daddr {4} notrack; }}
 }}"""
 
 
@@ -86,7 +88,7 @@ class Phones:
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> "Phones":
-        self.topology.run(self.host, "nft", "-f", "-", stdin=_COUNTERS.format(*ESTABLISHED_PORTS, *FRESH_PORTS))
+        self.topology.run(self.host, "nft", "-f", "-", stdin=_COUNTERS.format(*ESTABLISHED_PORTS, *FRESH_PORTS, EDGE_IP))
         command = self.topology.enter(self.host, str(build_generator()))
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
         return self
