@@ -63,7 +63,7 @@ RECEIVED = np.dtype(
     + [("highest", "<u4"), ("started", "<u4")]
 )
 SETTINGS = struct.Struct("<QQQIIIIII16s16s")
-PROGRESS = np.dtype([(name, "<u8") for name in ("due", "sent", "skipped", "late_sum", "late_max", "runs")] + [("position", "<u4"), ("unused", "<u4")])
+PROGRESS = np.dtype([(name, "<u8") for name in ("due", "sent", "skipped", "late_sum", "late_max", "runs", "release")] + [("position", "<u4"), ("open", "<u4")])
 SOFTIRQ = struct.Struct("<QQQQ")
 _libc = ctypes.CDLL(None, use_errno=True)
 _RTP = bytes([0x80, 8]) + bytes(22) + b"\xd5" * (RTP_BYTES - 24)  # header, clock and run are the generator's; A-law silence
@@ -376,9 +376,9 @@ class Load:
         parts[:, 32:36] = ssrc.view(np.uint8).reshape(-1, 4)
         return parts.view("<u2").astype(np.uint64).sum(axis=1).astype(np.uint32)
 
-    def _write(self, start: int, stop: int, interval: int, active: int, watched: int) -> None:
+    def _write(self, start: int, stop: int, interval: int, active: int, watched: int, batch: int) -> None:
         macs = [self.wires.macs[near] + self.wires.macs[far] for far, near in zip(FAR_LINKS, NEAR_LINKS)]
-        self._settings[: SETTINGS.size] = SETTINGS.pack(start, stop, interval, active, self._number, *(self.wires.ifindex[link] for link in FAR_LINKS), watched, 0, *macs)
+        self._settings[: SETTINGS.size] = SETTINGS.pack(start, stop, interval, active, self._number, *(self.wires.ifindex[link] for link in FAR_LINKS), watched, batch, *macs)
 
     def softirq(self) -> tuple[int, int, int]:
         """ns in the load's network softirqs so far on all cores, the part that interrupted the watched process, and how many there were."""
@@ -401,8 +401,8 @@ class Load:
     ) -> Measured:
         """Send for so many seconds, wait for what is still under way, and account for all of it.
 
-        pps: packets per second over all streams. streams: how many of route()'s talk (default: all). batch: frames between
-        two flushes. pids: the relay's processes, whose CPU time is measured (all threads; softirqs that interrupt the first
+        pps: packets per second over all streams. streams: how many of route()'s talk (default: all). batch: frames
+        handed over together, when the last of them is due. pids: the relay's processes, whose CPU time is measured (all threads; softirqs that interrupt the first
         are told apart). grow: streams that start per second; pps is then the rate at the end. every: seconds between samples.
         """
         total = self.streams if streams is None else streams
@@ -423,7 +423,7 @@ class Load:
         stop = start + round(seconds * 1e9)
         before, cpu_before = self.softirq(), processes()
         watched = pids[0] if pids else 0
-        self._write(start, stop, interval(), active, watched)
+        self._write(start, stop, interval(), active, watched, batch)
         failed: list[BaseException] = []
         over = threading.Event()
         thread = threading.Thread(target=self._generate, args=(over, batch, failed), name="generate")
@@ -434,7 +434,7 @@ class Load:
                 if grow is not None:
                     elapsed = max(0.0, (time.monotonic_ns() - start) / 1e9)
                     active = min(total, max(1, int(elapsed * grow)))
-                    self._write(start, stop, interval(), active, watched)
+                    self._write(start, stop, interval(), active, watched, batch)
                 softirqs = self.softirq()
                 at = (time.monotonic_ns() - start) / 1e9
                 if not samples or at - samples[-1].at >= every:
@@ -445,7 +445,7 @@ class Load:
             while time.monotonic_ns() < stop + GRACE_NS and start + (int(self._progress["due"][0]) >> 10) < stop and thread.is_alive():
                 time.sleep(0.0002)
         finally:
-            self._write(start, 0, interval(), 0, watched)
+            self._write(start, 0, interval(), 0, watched, batch)
             over.set()
             while thread.is_alive():
                 # A signal that comes just before the call is lost on it.

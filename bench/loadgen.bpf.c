@@ -60,7 +60,7 @@ struct settings {
 	__u32 run;              /* frames of other runs are not counted */
 	__u32 ifindex[SIDES];
 	__u32 watched;          /* thread group whose time in softirqs is counted apart */
-	__u32 unused;
+	__u32 batch;            /* frames handed over together, as many as the runs between two flushes */
 	__u8 macs[SIDES][16];   /* destination, source */
 };
 
@@ -69,11 +69,12 @@ struct progress {
 	__u64 due;      /* clock of the next frame, 1/1024 ns after start_ns */
 	__u64 sent;
 	__u64 skipped;  /* frames that were not sent because the generator was too far behind */
-	__u64 late_sum; /* ns between the due time and the sending */
+	__u64 late_sum; /* ns between the time at which a frame should have been handed over and its sending */
 	__u64 late_max;
 	__u64 runs;
+	__u64 release;  /* when the last frame of the batch is due: all of it is handed over then */
 	__u32 position;
-	__u32 unused;
+	__u32 open;     /* whether this batch is sent */
 };
 
 struct softirq {
@@ -168,18 +169,26 @@ SEC("xdp")
 int generate(struct xdp_md *ctx)
 {
 	struct frame *f = (void *)(long)ctx->data;
-	__u64 now, due, late;
+	__u64 now, due, late, run = progress.runs++;
 	struct stream *s;
 	__u32 n, side, *word;
 	__u64 sum;
 
-	progress.runs++;
 	now = bpf_ktime_get_ns();
 	due = settings.start_ns + (progress.due >> 10);
 	/* What was due before the end is still sent after it: user space decides for how long. */
-	if (now < due || due >= settings.stop_ns || !settings.active)
+	if (due >= settings.stop_ns || !settings.active || !settings.batch)
 		return XDP_DROP;
-	late = now - due;
+	/* The kernel flushes after every `batch` runs, the first of which decides for all. */
+	if (run % settings.batch == 0) {
+		progress.release = due + ((settings.batch - 1) * settings.interval_ns >> 10);
+		if (progress.release > settings.stop_ns)
+			progress.release = settings.stop_ns;
+		progress.open = now >= progress.release;
+	}
+	if (!progress.open)
+		return XDP_DROP;
+	late = now - progress.release;
 	if (late > STALL && settings.interval_ns) {
 		/* Half of the stall is given up, the rest is caught up with. */
 		progress.skipped += ((late / 2) << 10) / settings.interval_ns;
