@@ -80,6 +80,7 @@ _ZERO4, _ZERO12 = bytes(4), bytes(12)
 MAX_NUMBER = (1 << 24) - 1
 TRACKS = 1 << 16  # streams, and receivers, whose numbers can be rewritten
 TARGETS = 4
+NODES = 4  # for each rewrite: a receiver has one in the tree of each quality that it gets
 _WINDOW = 16
 # What a stream that is new starts with: of its numbers given out lately, some that do not belong there (slr_init).
 _TRACK = (bytes(16) + struct.pack(f"<{_WINDOW}H", *range(1, _WINDOW + 1))) * TARGETS + bytes(24)
@@ -179,10 +180,10 @@ class Full(BfrtError):
 
 
 def sizes(copies: int) -> dict[str, int]:
-    """The rows of each map for this many rewrites: as many streams and nodes, 16 words of lists for each, numbers rewritten for up to TRACKS."""
+    """The rows of each map for this many rewrites: as many streams, NODES nodes and 16 words of lists for each, numbers rewritten for up to TRACKS."""
     words, tracks = 1 << max(16 * copies - 1, 63).bit_length(), min(copies, TRACKS) + 1
     return {
-        "c_index": copies, "c_streams": copies, "c_receptions": copies, "c_copies": copies + 1, "c_wides": copies + 1, "c_lists": words, "c_nodes": copies,
+        "c_index": copies, "c_streams": copies, "c_receptions": copies, "c_copies": copies + 1, "c_wides": copies + 1, "c_lists": words, "c_nodes": min(NODES * copies, 1 << 24),
         "c_layers": 8 * min(max(copies, 8), 1 << 16), "c_tracks": tracks, "c_receivers": tracks,
     }  # fmt: skip
 
