@@ -10,14 +10,15 @@ import pytest
 
 from shunt.conference import descriptor
 from shunt.conference.control.layers import TARGETS, Former, Layering, LayerRow, Told, offered_layers, read_frame
-from shunt.conference.control.model import FIRST_TREE, TREES, Book, Conference, ConferenceError
+from shunt.conference.control.manager import Conferences, _Meter
+from shunt.conference.control.model import FIRST_TREE, TREES, Book, Conference, ConferenceError, Leg
 from shunt.conference.control.rows import StreamKey
 from shunt.conference.control.writer import Writer
 from shunt.conference.engine import CONFERENCE, COPY, LAYER, RELAY, Limits, Source
 from shunt.conference.packets import Layers
 from shunt.conference.trees import Design
 from shunt.net import Endpoint, FiveTuple
-from tests.conference_control.test_control import POLICY, RELAY_IP, Plane, book, running, source, written  # noqa: F401
+from tests.conference_control.test_control import POLICY, RELAY_IP, Plane, book, running, source, until, written  # noqa: F401
 from tests.conference_control.test_layers_end_to_end import VECTORS
 from tests.dataplane.lab import HOST_A4, RELAY_A4
 from tests.replication.test_copies import frame
@@ -302,3 +303,30 @@ async def test_refusals(running, book: Book) -> None:  # noqa: F811
             conferences.set_target("room", *pair, target)
     conferences.set_target("room", "ann", "bob", 0)
     assert conferences.book.get("room").held == {("ann", "bob"): 2}
+
+
+async def test_a_structure_that_was_lost_is_asked_for(running: tuple[Conferences, Plane], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Its packets go to everybody, for no row tells their layers; a key frame brings it again. Rows that have just come are given a moment."""
+    conferences, _ = running
+    for number in (1, 2, 3):
+        seat(conferences.book, number)
+    conferences._touch("room")
+    await until(lambda: conferences.list()[0]["design"] == "NRA")
+    asked: list[Leg] = []
+    monkeypatch.setattr(conferences._sockets, "want_key_frame", asked.append)
+    one = Source("room", "p1", "video:0000000b")
+    assert conferences._writer is not None and conferences._writer.layering.see(one, captured()[0])
+    conferences._touch("room")
+    await until(lambda: len(list(conferences._writer.layers_of("room"))) == 10)
+    asked.clear()
+
+    def measured(total: float, *layers: float | None) -> list[Leg]:
+        for place, rate in ((("room", "p1", "video"), total), *((("room", "p1", "video", str(n)), rate) for n, rate in enumerate(layers))):
+            conferences._meters.setdefault(place, _Meter()).rate = rate
+        conferences._want_structures("room")
+        return [asked.pop() for _ in asked[:]]
+
+    leg = conferences.book.get("room").participants["p1"].legs["video"]
+    assert measured(1e6, None, None, None) == [] == measured(1e6, 5e5, 2e5, 2e5)
+    assert measured(1e6, 1e5, 5e4, 0.0) == [] and measured(1e6, 1e5, 0.0, 0.0) == [leg] == measured(1e6, 1e5, 0.0, 0.0)
+    assert measured(1e6, 9e5, 0.0, 0.0) == [] == measured(1e6, 1e5, 0.0, 0.0), "told again in between"

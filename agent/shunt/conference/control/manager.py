@@ -50,6 +50,7 @@ _STRUCTURE_S = 2.0
 _LEFT_OUT_S = 5.0  # until a conference for which there was no room is tried again
 _POLL_S = 5.0
 _METER_S, _METER_WEIGHT = 1.0, 0.5
+_TOLD = 0.25  # of a stream's bytes: below that, its rows are not those of its structure
 _NEW_SSRC_S = 0.2  # between two new SSRCs of one source: more often is no encoder that starts anew
 _DIRECTIONS = {(True, True): "sendrecv", (True, False): "sendonly", (False, True): "recvonly", (False, False): "inactive"}
 _FAILURES = (Broken, BfrtUnavailable, BfrtRefused, DataPlaneUnavailable, SchemaError)
@@ -95,6 +96,7 @@ class Conferences:
         self._delay_ms = delay_ms
         self._departed: dict[str, list[Departed]] = {}  # whose rows are still to go, by conference
         self._meters: dict[tuple[str, ...], _Meter] = {}  # by conference, sender, medium and, where it has some, layer
+        self._untold: dict[str, set[Source]] = {}  # of each conference, streams that hardly any row told the layers of when last measured
         self._holds: dict[tuple[str, str, str], asyncio.TimerHandle] = {}
         self._sockets = Sockets(self.book, self.adaptation)
         self._sockets.on_check = self._checked
@@ -474,6 +476,7 @@ class Conferences:
             await asyncio.sleep(_METER_S)
             names = self.adaptation.active()
             self._meters = {place: meter for place, meter in self._meters.items() if place[0] in names}
+            self._untold = {name: untold for name, untold in self._untold.items() if name in names}
             if not names or self._writer is None or self.problem:
                 continue
             rows: dict[Row, tuple[str, ...]] = {
@@ -490,6 +493,24 @@ class Conferences:
                 sums.setdefault(rows[row], {})[row] = octets
             for place, octets in sums.items():
                 self._meters.setdefault(place, _Meter()).take(self.clock(), octets)
+            for name in names:
+                self._want_structures(name)
+
+    def _want_structures(self, name: str) -> None:
+        """Ask for key frames of streams that go to everybody because hardly any packet is of a template with a row: a structure was lost on its way here."""
+        assert self._writer is not None
+        untold = set()
+        for source in {source for source, _, _ in self._writer.layers_of(name)}:
+            place = (name, source.sender, kind_of(source.name)[0])
+            total = self._meters.get(place)
+            layers = [meter.rate for of, meter in self._meters.items() if of[:3] == place and len(of) == 4]
+            if total is not None and total.rate and layers and None not in layers and sum(filter(None, layers)) < total.rate * _TOLD:
+                untold.add(source)
+        for source in untold & self._untold.get(name, set()):  # twice: rows that have just come have not counted yet
+            leg = self.book.of(source, source.sender)
+            if leg is not None and leg.layers is not None and leg.layers.way is Layers.DEPENDENCY_DESCRIPTOR:
+                self._sockets.want_key_frame(leg)
+        self._untold[name] = untold
 
     def rates(self, conference: str, sender: str, kind: str) -> tuple[float, ...]:
         """bit/s of each decode target of a sender's medium, lowest first; empty where they have not been measured yet."""
