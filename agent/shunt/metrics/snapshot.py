@@ -70,6 +70,8 @@ class _Snapshot:
             yield CounterMetricFamily("shunt_conference_rows_written", "Writes to the replication tables", value=conferences["rows_written"])
             yield CounterMetricFamily("shunt_conference_strays_ignored", "Noticed packets to participants' ports that were not theirs", value=conferences["strays_ignored"])
             yield _labelled(CounterMetricFamily, "shunt_conference_feedback", "RTCP and STUN of participants, and what followed", "what", conferences["feedback"])
+            if conferences["records"] is not None:
+                yield _labelled(CounterMetricFamily, "shunt_conference_records", "Records of participants: written, writes that failed, given up", "what", conferences["records"])
         plane = status.get("data_plane")
         if plane:
             yield _gauge("shunt_data_plane_up", "Whether the data plane is connected", plane.get("connected"))
