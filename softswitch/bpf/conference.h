@@ -448,7 +448,6 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 	struct arriving *arriving;
 	struct stream *stream;
 	struct parsed p = {};
-	struct totals *totals;
 	struct groups *groups;
 	__u64 addresses, sum, turn;
 	struct rtp rtp;
@@ -495,9 +494,7 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 	stream->bytes += length;
 	stream->last_jiffies = (__u32)bpf_jiffies64();
 	count_reception(number, &rtp, length);
-	totals = my_totals();
-	if (totals)
-		totals->reason[CONFERENCE]++;
+	my_totals()->reason[CONFERENCE]++;
 	turn = *(volatile __u64 *)&stream->turn;
 	if (turn >> 32 & STREAM_SPECIAL) {
 		arriving = &groups->arriving;

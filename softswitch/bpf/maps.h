@@ -269,7 +269,7 @@ struct {
 	__type(value, struct overflow_entry);
 } overflow SEC(".maps");
 
-/* One for each CPU; what CPUs beyond count is lost. */
+/* One for each CPU. CPUs beyond share them, and may lose a count to each other. */
 struct totals totals[CPUS] SEC(".data.totals") = {};
 
 static __always_inline struct totals *my_totals(void)
@@ -277,8 +277,7 @@ static __always_inline struct totals *my_totals(void)
 	__u64 cpu = bpf_get_smp_processor_id();
 	struct totals *mine = totals;
 
-	if (cpu >= CPUS)
-		return 0;
+	cpu &= CPUS - 1;
 	OPAQUE(cpu);
 	mine += cpu;
 	OPAQUE(mine);

@@ -51,7 +51,7 @@ static __always_inline int pass(int mode, __u32 reason, __u32 hop)
 	if (mode == TRACE)
 		return XDP_PASS | reason << 8 | hop << 16;
 	totals = my_totals();
-	if (totals && reason < REASONS)
+	if (reason < REASONS)
 		totals->reason[reason]++;
 	return XDP_PASS;
 }
@@ -59,10 +59,7 @@ static __always_inline int pass(int mode, __u32 reason, __u32 hop)
 /* Ends a packet of a stream that has had its share. */
 static __always_inline int over(void)
 {
-	struct totals *totals = my_totals();
-
-	if (totals)
-		totals->reason[OVER_LIMIT]++;
+	my_totals()->reason[OVER_LIMIT]++;
 	return XDP_DROP;
 }
 
@@ -73,10 +70,8 @@ static __always_inline int out(int mode, __u32 ifindex, __u32 length, __u32 hop)
 	if (mode == TRACE)
 		return XDP_REDIRECT | RELAYED << 8 | hop << 16;
 	totals = my_totals();
-	if (totals) {
-		totals->reason[RELAYED]++;
-		totals->relayed_bytes += length;
-	}
+	totals->reason[RELAYED]++;
+	totals->relayed_bytes += length;
 	return REDIRECT(ifindex, mode);
 }
 
@@ -377,10 +372,10 @@ __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u3
 {
 	struct totals *totals = my_totals();
 
-	if (key && rtp && totals && reason < REASONS) {
+	if (key && rtp && reason < REASONS) {
 		totals->reason[reason]++;
 		if (reason != NOT_MEDIA)
-			learn(totals, key, rtp, reason != MISS);
+			learn(totals, key, rtp, reason == STRAY);
 	}
 	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
 }
@@ -562,12 +557,13 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	if (length < IPV4_HEADER + UDP_HEADER + RTP_HEADER || data + length + ETHERNET_HEADER > end)
 		goto any;
 
-	/* An address or a port that is not ours leads to no slot, or to one with another key. */
+	/* An address or a port that is not ours leads to no slot, or to one with another key. (Without a
+	 * shortcut the list of chunks is a piece of the shortcuts; what stands there is a multiple of a slot's size, too.) */
 	list = &places;
 	OPAQUE(list);
 	at = *(__u16 *)(data + 32);
 	at = *(__u32 *)(list + at * sizeof(__u32));
-	if (!at || at > sizeof(places) - sizeof(places.chunk[0]))
+	if (at > sizeof(places) - sizeof(places.chunk[0]))
 		goto any;
 	list += at;
 	OPAQUE(list);
@@ -581,8 +577,8 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	slot = (void *)slot + at;
 	OPAQUE(slot); /* one register from here on, not an address worked out for every field */
 	generation = read_generation(&slot->generation);
-	addresses = *(volatile __u64 *)&slot->saddr;
-	if (!(generation & 1) || addresses != *(__u64 *)(data + 26) || *(__u32 *)&slot->sport != *(__u32 *)(data + 34))
+	addresses = *(volatile __u64 *)(data + 26);
+	if (!(generation & 1) || *(__u64 *)&slot->saddr != addresses || *(__u32 *)&slot->sport != *(__u32 *)(data + 34))
 		goto any;
 	/* A local sender left the checksum to the hardware: the field holds the pseudo header's sum. (No address ends in 255.255,
 	 * so this sum does not overflow.) */
@@ -641,10 +637,8 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 			count_any(slot, detail, &rtp, length);
 	}
 	totals = my_totals();
-	if (totals) {
-		totals->reason[RELAYED]++;
-		totals->relayed_bytes += length;
-	}
+	totals->reason[RELAYED]++;
+	totals->relayed_bytes += length;
 	return REDIRECT(hop->ifindex, mode);
 changing:
 	/* Entry or next hop was written anew while it was read: the packet may now be half of each, and there is no way back. */

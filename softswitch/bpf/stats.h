@@ -193,7 +193,11 @@ static __always_inline bool count_next(struct slot *slot, __be32 head, __be32 ss
 	/* Without padding, extension, the number of sources and the marker: version, payload type, sequence number. */
 	__u32 place = bpf_ntohl(head) & 0xc07fffff;
 
-	if (*(__u32 *)&slot->max_seq + 1 != place || slot->ssrc != ssrc || !(place & (JITTER_CYCLE - JITTER_RUN)))
+	/* First what the packet alone tells: the long way's lines then come from memory together with the slot. */
+	if (!(place & (JITTER_CYCLE - JITTER_RUN)))
+		return false;
+	asm volatile("" ::: "memory");
+	if (*(__u32 *)&slot->max_seq + 1 != place || slot->ssrc != ssrc)
 		return false;
 	*(__u32 *)&slot->max_seq = place;
 	if (slot->seen != ~0U)
