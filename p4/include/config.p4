@@ -99,7 +99,7 @@
 #endif
 #endif
 #ifndef RELAY_SIZE
-#define RELAY_SIZE 131072
+#define RELAY_SIZE 98304
 #endif
 #ifndef RELAY6_SIZE
 #define RELAY6_SIZE 16384
