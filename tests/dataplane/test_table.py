@@ -216,6 +216,22 @@ def test_addresses_that_end_alike(lab: Lab) -> None:
         assert shortcuts[word] == 0
 
 
+def test_an_address_without_a_shortcut_meets_other_slots_only(lab: Lab) -> None:
+    """The short way takes the shortcuts themselves for its list of chunks then, which leads to a slot in use here."""
+    with _second(lab, capacity=1500) as plane:
+        relay = ep("10.8.5.0:0").addr  # its shortcut stands where a list has the chunk of ports 1280 to 1535
+        made = [RelayEntry(FiveTuple(ep(f"{HOST_A4}:4000"), Endpoint(relay, n << 8 | 7)), FIRST.src, FIRST.dst) for n in range(1, 33)]
+        assert plane.insert(made) == [None] * len(made)
+        stranger = Endpoint(ep("10.8.6.9:0").addr, 5 << 8 | 7)
+        places = memoryview(libbpf.map_view(plane.maps()[".data.places"], layout.PLACES_SIZE)).cast("I")
+        assert places[layout.shortcut(stranger.addr)] == 0
+        met = places[stranger.port >> 8] // layout.SLOT_SIZE + (stranger.port & 255)
+        assert np.frombuffer(libbpf.map_view(plane.maps()[".data.slots"], (met + 1) * layout.SLOT_SIZE), dtype=layout.SLOT)["generation"][met] & 1
+        assert send(plane, FiveTuple(ep(f"{HOST_A4}:4000"), stranger))[0] == layout.XDP_PASS
+        for entry_there in made:
+            assert send(plane, entry_there.key) == (layout.XDP_REDIRECT, (FIRST.src, FIRST.dst))
+
+
 def _second(lab: Lab, capacity: int) -> DataPlane:
     """Another data plane, without interfaces, beside the module's own."""
     return _Unloaded(lab, capacity)
