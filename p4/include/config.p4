@@ -89,7 +89,8 @@
 #undef across
 
 /* ---- Table sizes ----------------------------------------------------------------------------------------
- * The relay tables take what the others leave. p4/builds.yaml sets them for each build; these fit both chips. */
+ * The relay tables take what the others leave. p4/builds.yaml sets them for each build. These fit Tofino 1 with all
+ * options of the relay at once; with CONFERENCE=1, with the other options as they are by default. */
 #if CONFERENCE
 #ifndef RELAY_SIZE
 #define RELAY_SIZE 40000
