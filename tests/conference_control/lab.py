@@ -297,6 +297,11 @@ class Phone:
         self._socket.sendto(self._sent[method], (EDGE_IP, self._server))
         return self._final()
 
+    def accept(self, request: str) -> None:
+        """Answer a request with 200."""
+        kept = [line for line in request.splitlines() if line.partition(":")[0].lower() in ("via", "record-route", "from", "to", "call-id", "cseq")]
+        self._socket.sendto(("\r\n".join(["SIP/2.0 200 OK", *kept, "Content-Length: 0"]) + "\r\n\r\n").encode(), (EDGE_IP, self._server))
+
     def receive(self) -> str:
         """The next message."""
         return self._socket.recv(4096).decode()

@@ -309,6 +309,17 @@ def test_a_request_that_comes_again_is_answered_again(room: Bridge) -> None:
     assert phone.repeat("BYE").startswith("SIP/2.0 200") and room.conference()["participants"] == []
 
 
+def test_a_bye_that_is_not_answered_comes_again(room: Bridge) -> None:
+    phone = Phone(room, "caller", "ann")
+    assert phone.call("room") == 200
+    room.leave(phone.party)
+    first = phone.receive()
+    assert first.startswith("BYE sip:ann@") and phone.receive() == first == phone.receive()
+    phone.accept(first)
+    with pytest.raises(TimeoutError):  # the next would have come after 2 s
+        phone.receive()
+
+
 def test_a_description_for_each_remote_stream(room: Bridge) -> None:
     """A caller with room for two streams gets one sender in each; RTCP about each goes to the sender of that one."""
     bob, cem = enter(room, "callee", "bob"), enter(room, "natcaller", "cem")

@@ -6,6 +6,7 @@ take it gets 488. The SIP server stands in front: requests are taken from config
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import re
@@ -30,6 +31,7 @@ _PICTURES = ("video", "screen")
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _DIRECTIONS = {"sendrecv": "sendrecv", "sendonly": "recvonly", "recvonly": "sendonly", "inactive": "inactive"}
 _PHRASES = {404: "Not Found", 480: "Temporarily Unavailable", 488: "Not Acceptable Here", 503: "Service Unavailable"}
+_T1, _T2 = 0.5, 4.0
 _TRANSACTION_S = 32.0  # 64 T1: for as long a request may come again
 _MOST_LEGS = 16  # of one medium of one call
 _DIALOG = ("local_tag", "remote_tag", "local_uri", "remote_uri", "remote_target", "route_set", "local_cseq", "remote_cseq")
@@ -86,6 +88,7 @@ class Focus:
         self._seats: dict[str, tuple[str, str]] = {}  # by Call-ID
         self._addresses: dict[str, list[bytes]] = {}  # of the last offer, by Call-ID
         self._ufrags: dict[str, str] = {}
+        self._byes: dict[str, asyncio.TimerHandle] = {}  # not answered yet, by Call-ID
         self._lines: dict[str, list[str | None]] = {}  # which medium each description of a call is
         conferences.on_left = self._left
 
@@ -104,13 +107,19 @@ class Focus:
 
         def checked(message: SipRequest | SipResponse, addr: tuple[str, int]) -> None:
             source = ipaddress.ip_address(addr[0])
-            if inner is not None and any(source in network for network in self._allow) and not (isinstance(message, SipRequest) and self._transport.repeat(message)):
+            if inner is None or not any(source in network for network in self._allow):
+                return
+            if isinstance(message, SipResponse):
+                self._answered(message)
+            elif not self._transport.repeat(message):
                 inner(message, addr)
 
         self._transport.on_message = checked
 
     async def stop(self) -> None:
         """Listen no more; calls stay, and their media goes on."""
+        for timer in self._byes.values():
+            timer.cancel()
         await self._uas.stop()
 
     # -- over a restart ------------------------------------------------------------------------------------------
@@ -223,8 +232,25 @@ class Focus:
         self._seats = {call_id: seat for call_id, seat in self._seats.items() if seat != (conference, participant)}
         if call is not None:
             self._forget(call.call_id)
-            call.hangup()
+            if (bye := call.hangup()) is not None:
+                self._await_answer(bye, call.source_addr, _T1, time.monotonic() + _TRANSACTION_S)
             self._uas._calls.pop(call.call_id, None)  # it forgets calls of which a BYE comes, not those that it ends
+
+    def _await_answer(self, bye: SipRequest, addr: tuple[str, int], wait: float, until: float) -> None:
+        """A BYE that is not answered is sent again, each time after twice as long (RFC 3261 section 17.1.2)."""
+
+        def again() -> None:
+            self._byes.pop(bye.call_id or "", None)
+            if time.monotonic() < until:
+                self._transport.send(bye, addr)
+                self._await_answer(bye, addr, min(2 * wait, _T2), until)
+
+        self._byes[bye.call_id or ""] = asyncio.get_running_loop().call_later(wait, again)
+
+    def _answered(self, response: SipResponse) -> None:
+        """A request of ours, which are BYEs, has an answer."""
+        if response.status_code >= 200 and (timer := self._byes.pop(response.call_id or "", None)) is not None:
+            timer.cancel()
 
     def _forget(self, call_id: str) -> tuple[str, str] | None:
         seat = self._seats.pop(call_id, None)
