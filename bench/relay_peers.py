@@ -29,6 +29,7 @@ from shunt.quality.codecs import codec_of  # noqa: E402
 
 PCMA = 8
 WARM_S = 1.0  # fifty packets of each stream: past those whose jitter the data plane measures one by one
+LADDER_WARM_S = 0.4
 BASE_PPS = 10_000
 LOST_AT_MOST = 1e-4  # of the packets sent: what still counts as "before loss"
 TOO_LATE_NS = 100_000_000  # as good as lost to a listener: sockets hold seconds of a stream before they lose any
@@ -57,7 +58,7 @@ class Profile:
 PROFILES = {
     # Whether everything works: a minute, and no figure to be quoted.
     "smoke": Profile(1, 0.5, 0.3, 900.0, 0.5, 1.5, 0, 25_000),
-    "short": Profile(3, 2.0, 0.5, 300.0, 0.5, 2.0, 1, 3_000_000),
+    "short": Profile(3, 1.5, 0.5, 450.0, 0.5, 4.0, 2, 3_000_000),
     "full": Profile(9, 10.0, 4.0, 30.0, 15.0, 1.5, 3, 12_000_000),
 }
 
@@ -79,23 +80,23 @@ class Bench:
     def __init__(self, run: Run, profile: Profile, wires: Wires, load: Load, peers: list[type[Peer]]) -> None:
         self.run, self.profile, self.wires, self.load, self.peers = run, profile, wires, load, peers
 
-    def measure(self, cls: type[Peer] | None, pps: float, seconds: float, streams: int | None = None, **more: Any) -> dict[str, Any]:
-        """One measurement with a peer started for it, or (None) over the bare wire."""
+    def measure(self, cls: type[Peer] | None, pps: float, seconds: float, streams: int | None = None, *, warm: float = WARM_S, **more: Any) -> dict[str, Any]:
+        """One measurement with a peer started for it, or (None) over the bare wire, after `warm` seconds of the same that do not count."""
         count = streams or streams_of(pps, cls)
         if cls is None:
             self.load.route(count // 2)
             with self.load.direct():
-                return self._warm_and_run(pps, seconds, (), **more).record() | {"pps": pps}
+                return self._warm_and_run(pps, seconds, (), warm, **more).record() | {"pps": pps}
         peer = cls(self.wires, self.run.folder / "work", self.load.other_cpus)
         try:
             self.load.route(peer.start(count // 2))
-            return self._warm_and_run(pps, seconds, peer.pids, **more).record() | {"pps": pps}
+            return self._warm_and_run(pps, seconds, peer.pids, warm, **more).record() | {"pps": pps}
         finally:
             peer.stop()
 
-    def _warm_and_run(self, pps: float, seconds: float, pids: tuple[int, ...], **more: Any) -> Measured:
+    def _warm_and_run(self, pps: float, seconds: float, pids: tuple[int, ...], warm: float, **more: Any) -> Measured:
         # Every stream has been heard by the relay and its paths are in the caches before anything is measured.
-        self.load.run(min(pps, BASE_PPS) if pids else pps, max(WARM_S, 2.2 * self.load.streams / min(pps, BASE_PPS) if pids else 0), pids=pids, batch=batch_of(pps))
+        self.load.run(min(pps, BASE_PPS) if pids else pps, max(warm, 2.2 * self.load.streams / min(pps, BASE_PPS) if pids else 0), pids=pids, batch=batch_of(pps))
         return self.load.run(pps, seconds, pids=pids, batch=batch_of(pps), **more)
 
     def cost(self) -> None:
@@ -121,7 +122,7 @@ class Bench:
         self.run.plan(8)
 
         def clean(pps: float) -> bool:
-            found = self.run.step(f"ladder/{name}/{round(pps):08}", lambda: self.measure(cls, pps, self.profile.ladder_seconds))
+            found = self.run.step(f"ladder/{name}/{round(pps):08}", lambda: self.measure(cls, pps, self.profile.ladder_seconds, warm=LADDER_WARM_S))
             return is_clean(found)
 
         pps, good, bad = float(BASE_PPS), 0.0, 0.0

@@ -60,7 +60,7 @@ def _relay_step(cpu: int, **more: object) -> dict:
     plain = {name: 0 for name in ("process_ns", "softirq_in_process_ns", "corrupt", "misdelivered", "skipped")}
     plain |= {"offered": 1000, "sent": 1000, "received": 1000, "softirq_ns": cpu * 1000, "late_mean": 5.0, "late_max": 70, "pps": 10_000, "streams": 2}
     plain |= {name: {"200": 1000} for name in ("delay", "variation", "late")}
-    plain |= {"stream_lost": {}, "stream_delay_mean": [900, 900], "stream_variation_mean": [10, 10], "samples": [[0.0, 0, 2, 0, 0, 0], [0.5, 500, 2, 10, 90, 5], [1.0, 999, 2, 20, 200, 9]]}
+    plain |= {"stream_lost": {}, "stream_delay_mean": [900, 900], "stream_variation_mean": [10, 10], "samples": [[n / 20, 500 * n, 2, 30 * n, 500 * n * cpu, 30 * n] for n in range(3)]}
     return plain | more
 
 
