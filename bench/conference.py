@@ -26,7 +26,7 @@ from bench import meetings, planes, sequence  # noqa: E402
 from bench.report import conference as report  # noqa: E402
 from bench.report.page import range_text  # noqa: E402
 from bench.rooms import KINDS, SYSTEMS, Person, Stream, System, UserSpace, build_all, delays, measure, running, side_by_side  # noqa: E402
-from bench.runs import Run, spread  # noqa: E402
+from bench.runs import Run, end_cleanly, spread  # noqa: E402
 
 BASE, ENHANCEMENT = KINDS[:2]
 # Every host sends one packet each 40 ms, of as many bytes; with two streams each has every other packet.
@@ -198,6 +198,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="begin anew")
     parser.add_argument("--only", nargs="+", choices=SYSTEMS, help="the delays of these systems alone, without the rest: to check a figure")
     arguments = parser.parse_args()
+    end_cleanly()
     profile = PROFILES[arguments.profile]
     build_all()
     titles, missing = present()

@@ -35,7 +35,7 @@ for _folder in (".", "agent", "softswitch"):
 from bench import commands, stand_in  # noqa: E402
 from bench.load import come_first, give_precedence  # noqa: E402
 from bench.peers import Rtpengine, Rtpproxy  # noqa: E402
-from bench.runs import Run, raw_steps, spread  # noqa: E402
+from bench.runs import Run, end_cleanly, raw_steps, spread  # noqa: E402
 from tests.lab.load import ControlClient, Load, Phones  # noqa: E402
 from tests.lab.processes import CONTROL_PORT, PORTS, RELAY_PORT, Edge, Process, open_socket  # noqa: E402
 from tests.lab.sipp import SCENARIOS, Sipp  # noqa: E402
@@ -482,6 +482,7 @@ def main() -> int:
     parser.add_argument("--profile", choices=sorted(PROFILES), default="short")
     parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
     arguments = parser.parse_args()
+    end_cleanly()
     relay = _relay()
     run = Run("control", arguments.profile, {relay.name: relay.version(), "python": sys.version.split()[0]}, fresh=arguments.fresh)
     come_first()

@@ -30,7 +30,7 @@ for _folder in (".", "agent", "softswitch"):
 from bench import counters  # noqa: E402
 from bench.load import FAR_LINKS, Load, Wires, inside  # noqa: E402
 from bench.peers import Shunt  # noqa: E402
-from bench.runs import Run, raw_steps, spread  # noqa: E402
+from bench.runs import Run, end_cleanly, raw_steps, spread  # noqa: E402
 from shunt.net import Endpoint, FiveTuple  # noqa: E402
 from shunt.tables.entry import RelayEntry  # noqa: E402
 from shunt_softswitch import libbpf  # noqa: E402
@@ -315,6 +315,7 @@ def main() -> int:
     parser.add_argument("--profile", choices=sorted(PROFILES), default="short")
     parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
     arguments = parser.parse_args()
+    end_cleanly()
     clang = subprocess.run(["clang", "--version"], capture_output=True, text=True).stdout.splitlines()
     run = Run("packet", arguments.profile, {"clang": clang[0] if clang else "", "shunt": Shunt.version()}, fresh=arguments.fresh)
     measure(run, PROFILES[arguments.profile])

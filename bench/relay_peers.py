@@ -23,7 +23,7 @@ for _folder in (".", "agent", "softswitch"):
 from bench import iperf  # noqa: E402
 from bench.load import PACKETS_PER_S, Load, Measured, Wires, later_than, quantile  # noqa: E402
 from bench.peers import PEERS, Peer, Rtpproxy, Shunt  # noqa: E402
-from bench.runs import Run, raw_steps, spread  # noqa: E402
+from bench.runs import Run, end_cleanly, raw_steps, spread  # noqa: E402
 from shunt.quality import score as quality  # noqa: E402
 from shunt.quality.codecs import codec_of  # noqa: E402
 
@@ -341,6 +341,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
     parser.add_argument("--only", nargs="+", choices=[cls.name for cls in PEERS], help="these peers alone")
     arguments = parser.parse_args()
+    end_cleanly()
     profile = PROFILES[arguments.profile]
     wanted = [cls for cls in PEERS if not arguments.only or cls.name in arguments.only]
     peers = [cls for cls in wanted if not cls.missing()]

@@ -12,7 +12,9 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +50,16 @@ def busy_share(seconds: float = 1.0) -> float:
     time.sleep(seconds)
     busy, idle, steal = (after - old for after, old in zip(_cpu_seconds(), before))
     return (busy + steal) / max(busy + steal + idle, 1e-9)
+
+
+def end_cleanly() -> None:
+    """Have SIGTERM end this bench as Ctrl-C does: what it has set up is taken down, its steps are kept."""
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the taking down
+        sys.exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def machine() -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -162,3 +164,11 @@ def test_an_interrupted_run_goes_on_and_a_changed_one_starts_anew(tmp_path, monk
     go("2")
     go("2", fresh=True)
     assert done == ["a/1", "a/2"] * 3
+
+
+def test_a_bench_that_is_terminated_takes_down_what_it_set_up():
+    program = "import time\nfrom bench.runs import end_cleanly\nend_cleanly()\ntry:\n print('up', flush=True)\n time.sleep(30)\nfinally:\n print('down')"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=runs.ROOT) as process:
+        assert process.stdout.readline() == "up\n"
+        process.terminate()
+        assert process.communicate(timeout=20)[0] == "down\n" and process.returncode == 143
