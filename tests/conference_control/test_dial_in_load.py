@@ -22,7 +22,7 @@ from tests.lab.topology import EDGE_IP, Topology
 HOSTS = ("caller", "callee", "natcaller")
 ROOMS, AT_ONCE, CALLS = 2, 14, 24  # rooms of each host's, its calls at one time, and in all
 TIMEOUT_S = 5
-JOINED_S, LEAVING_S = 1.5, 0.4  # from when two talk until they hear each other; before an end
+JOINED_S, LEAVING_S = 2.5, 0.6  # from when two talk until they hear each other; before an end
 _HEADER = struct.Struct("<IIII")
 _ROW = np.dtype([("time", "<f8"), ("out", "?"), ("port", "<u2"), ("relay", "<u2"), ("seq", "<u2"), ("ssrc", "<u4")])
 
