@@ -173,7 +173,9 @@ class Agent:
             return None
         from shunt.conference.control.manager import Conferences
 
-        made = Conferences(self.config.conference, self.latch_policy, self.scanners, events=self.offloader.events)
+        made = Conferences(
+            self.config.conference, self.latch_policy, self.scanners, events=self.offloader.events, delay_ms=self.config.quality.delay_ms,
+        )
         made.attach(self.table)
         self.offloader.foreign = made.owns
         return made
