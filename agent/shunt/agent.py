@@ -103,7 +103,8 @@ class Agent:
         # An entry has to be reported idle before the relay's own time-out would have come.
         shortest = min(relay.ttl for relay in self.pool.relays)
         idle_ms = min(config.data_plane.idle_ms, int(shortest * 500)) if config.data_plane else 0
-        policy = Policy(one_way_after=learning.one_way_after_s, idle_ms=max(idle_ms, 1000), enabled=self.table is not None)
+        media = tuple(media for relay in self.pool.relays for media in relay.media)
+        policy = Policy(one_way_after=learning.one_way_after_s, idle_ms=max(idle_ms, 1000), enabled=self.table is not None, media=media)
         self.offloader = Offloader(self.book, self.table, policy)
         self.offloader.watch_scanners(self.scanners)
         if learning.first_packets == "named":

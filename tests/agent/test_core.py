@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import Outcome, RelayEntry
+from shunt.tables.entry import MediaRange, Outcome, RelayEntry
 from tests.agent.parts import RELAY_IP, Core
 
 
@@ -436,3 +436,10 @@ async def test_an_asymmetric_leg_takes_any_port_of_its_address_and_is_sent_to_th
         f"10.91.1.2:6111 > {RELAY_IP}:{pl}": f"{RELAY_IP}:{pu} > 10.91.2.2:7000",
         f"10.91.2.2:7000 > {RELAY_IP}:{pu}": f"{RELAY_IP}:{pl} > 10.91.1.2:6000",
     }
+
+
+async def test_ports_that_no_relay_is_said_to_have_are_given_as_the_reason():
+    core = Core(media=(MediaRange(Endpoint.of(RELAY_IP, 0).addr, 36002, 36003),))
+    await core.call()
+    assert core.stream()["reason"] == "waiting-for-media"  # the caller sends to 36002
+    assert core.stream(direction="callee->caller")["reason"] == "outside-media-ranges"

@@ -7,17 +7,22 @@ from typing import NamedTuple
 
 from shunt.calls import reasons
 from shunt.calls.model import Component, MediaLine, State, Stream
-from shunt.net import FiveTuple
-from shunt.tables.entry import RelayEntry
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import MediaRange, RelayEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """one_way_after: seconds after which a stream whose receiver is silent goes to the signalled address; idle_ms: time-out of entries."""
+    """one_way_after: seconds after which a stream whose receiver is silent goes to the signalled address; idle_ms: time-out of entries; media: where the data plane listens (empty: everywhere)."""
 
     one_way_after: float = 1.0
     idle_ms: int = 30_000
     enabled: bool = True
+    media: tuple[MediaRange, ...] = ()
+
+    def listens_at(self, port: Endpoint) -> bool:
+        """Whether packets to this relay port, with no entry, are noticed."""
+        return not self.media or any(port in media for media in self.media)
 
 
 class Wanted(NamedTuple):
@@ -46,12 +51,14 @@ def plan_stream(line: MediaLine, stream: Stream, now: float, policy: Policy) -> 
     latch = sender.latch(stream.component)
     if latch.contested:
         return Wanted(None, State.SUSPENDED, reasons.CONTESTED)
+    arrival = sender.relay_port(stream.component)
     if latch.learned is None:
+        if arrival is not None and not policy.listens_at(arrival):
+            return Wanted(None, State.SUSPENDED, reasons.OUTSIDE_MEDIA)
         heard = sender.last_heard.get(stream.component)
         return Wanted(None, State.LEARNING, reasons.WAITING_FOR_MEDIA if heard is None else reasons.VERIFYING_SOURCE)
     target = receiver.reachable_at(stream.component)
     source = receiver.relay_port(stream.component)
-    arrival = sender.relay_port(stream.component)
     if target is None or source is None or arrival is None:
         return Wanted(None, State.LEARNING, reasons.WAITING_FOR_OTHER_PARTY)
     reason = reasons.OFFLOADED

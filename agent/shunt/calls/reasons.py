@@ -17,6 +17,7 @@ PLAYBACK = "playback"
 RECORDING = "recording"
 COPY = "copy"
 DTMF = "dtmf"
+OUTSIDE_MEDIA = "outside-media-ranges"
 NO_DATA_PLANE = "no-data-plane"
 DATA_PLANE_UNAVAILABLE = "data-plane-unavailable"
 TABLE_FULL = "table-full"
@@ -43,6 +44,7 @@ REASONS: dict[str, str] = {
     RECORDING: "The relay records this call.",
     COPY: "The relay copies this call's media to another place.",
     DTMF: "The relay listens for DTMF in this media line.",
+    OUTSIDE_MEDIA: "The relay gave this party an address or port that the configuration does not list as media of any relay, so the data plane does not look at it.",
     NO_DATA_PLANE: "No data plane is configured.",
     DATA_PLANE_UNAVAILABLE: "The data plane does not answer; whatever it holds goes on, nothing new can be put in.",
     TABLE_FULL: "The data plane's relay table is full.",
