@@ -1,7 +1,7 @@
 """Guards the relay ports of calls that are being set up: until a stream is offloaded, the relay hears only whom signalling names or the agent believes.
 
 A relay such as rtpproxy latches on to the first packet at a new port (CVE-2017-14114). A guarded port hears the addresses of its
-party, and with none known yet nobody; the data plane tells the agent of the rest all the same, so a party that sends from elsewhere is
+party, and with none known for a moment nobody; the data plane tells the agent of the rest all the same, so a party that sends from elsewhere is
 learned, and heard from then on. Guards live in the data plane as long as the agent's binding does: what is in force is written again
 whenever the data plane is back.
 """
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 TTL_MS = 120_000  # a guard outlives its agent by no more; a call rings for less
 HEARD = 4  # addresses of a party that a guard has room for: the latest
 _SAY_EVERY_S = 5.0
+# A port that hears nobody would lose the first packets of a phone that answers at once, and they come as soon as its answer.
+_GRACE_S = 0.1
 
 
 class GuardingTable(Protocol):
@@ -67,7 +69,17 @@ class PortGuard:
         if leg.guarded != port:
             self.left(leg)
         leg.guarded = port
-        self._want(port, _heard(leg, port))
+        heard = _heard(leg, port)
+        if heard:
+            self._want(port, heard)
+        else:
+            self._spawn(self._close(leg, port))
+
+    async def _close(self, leg: Leg, port: Endpoint) -> None:
+        """Have a port hear nobody, unless its party has an address soon."""
+        await asyncio.sleep(_GRACE_S)
+        if leg.guarded == port and not _heard(leg, port):
+            self._want(port, ())
 
     def left(self, leg: Leg) -> None:
         """The leg's call is over, or its port needs no guard."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from shunt.calls.model import Side
 from shunt.dialogs import DialogWatch
@@ -32,6 +33,23 @@ async def test_a_port_hears_nobody_until_the_answer_and_then_the_party():
     assert core.heard(to_callee) == {"10.91.2.2"} and core.heard(to_caller) == {"10.91.1.2"}
     await core.say("D c1 A B")
     assert core.table.guarded == {}
+
+
+async def test_a_phone_that_answers_at_once_never_meets_a_closed_port():
+    core = Guarded()
+    written = []
+    guard = core.table.guard
+
+    async def noted(ports: Mapping[Endpoint, tuple[bytes, ...]], ttl_ms: int) -> Result:
+        written.append(dict(ports))
+        return await guard(ports, ttl_ms)
+
+    core.table.guard = noted
+    to_callee = int((await core.proxy.handle(b"Uc0,8 c1 10.91.1.2 6000 A;1", b"1_2_3", "127.0.0.1")).split()[0])
+    await core.proxy.handle(b"Lc0,8 c1 10.91.2.2 7000 A;1 B;1", b"1_2_4", "127.0.0.1")
+    await core.settle()
+    assert core.heard(to_callee) == {"10.91.2.2"}
+    assert all(heard for ports in written for heard in ports.values())
 
 
 async def test_sip_messages_name_a_party_too():
