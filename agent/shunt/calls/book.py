@@ -332,11 +332,14 @@ class CallBook:
             if line.other_tag is None and line.tag != tag:  # he rings
                 self.parties.add(line.legs[Side.CALLEE], (address,))
 
-    def called(self, call_id: str, tag: str, address: bytes) -> None:
-        """Party `tag` calls somebody at this address, whose media may come before the answer of the relay to his."""
+    def called(self, call_id: str, tag: str, source: bytes, destination: bytes) -> None:
+        """An INVITE of party `tag` goes from here to there: who is called is there, and his media may overtake his answer.
+
+        What comes from the party itself goes to the SIP server.
+        """
         for line in self._running(call_id):
-            if line.other_tag is None and line.tag == tag:
-                self.parties.add(line.legs[Side.CALLEE], (address,))
+            if line.other_tag is None and line.tag == tag and source not in line.legs[Side.CALLER].addresses:
+                self.parties.add(line.legs[Side.CALLEE], (destination,))
 
     def _sighted(self, line: MediaLine, side: Side) -> set[bytes]:
         tag = line.tag if side is Side.CALLER else line.other_tag
