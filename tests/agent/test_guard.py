@@ -136,6 +136,13 @@ async def test_who_is_called_and_who_rings_is_heard_before_the_answer():
     assert core.heard(to_callee) == {"10.91.2.2", "10.91.2.3"}, "he has been answered for"
 
 
+async def test_of_a_call_that_began_at_the_relay_alone_the_caller_is_heard():
+    core = Guarded()
+    core.book.sight("c1", "A", bytes([10, 91, 1, 2]))
+    to_caller = int((await core.say("Uc0,8 c1 10.91.2.2 7000 B;1 A;1")).split()[0])  # the answer, where OpenSIPS takes U for it
+    assert core.heard(to_caller) == {"10.91.1.2"}
+
+
 async def test_a_bye_ends_the_guard_and_its_refusal_brings_it_back():
     core = Guarded()
     watch = DialogWatch(core.offloader)

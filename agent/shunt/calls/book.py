@@ -162,6 +162,7 @@ class CallBook:
         tag = command.from_tag if swapped else command.to_tag
         if tag:
             line.other_tag = tag
+            self._vouch(line, side.other)
         if command.notify_socket and command.notify_tag:
             line.notify_socket, line.notify_tag, line.peer_ip = command.notify_socket, command.notify_tag, peer_ip
         elif command.verb == "U" and found is not None and _signalled(command) is not None:
@@ -340,6 +341,13 @@ class CallBook:
         for line in self._running(call_id):
             if line.other_tag is None and line.tag == tag and source not in line.legs[Side.CALLER].addresses:
                 self.parties.add(line.legs[Side.CALLEE], (destination,))
+
+    def _vouch(self, line: MediaLine, side: Side) -> None:
+        """What was seen of a party before its media line was known."""
+        seen, leg = self._sighted(line, side), line.legs[side]
+        leg.rtp.trusted |= seen
+        leg.rtcp.trusted |= seen
+        self.parties.add(leg, seen)
 
     def _sighted(self, line: MediaLine, side: Side) -> set[bytes]:
         tag = line.tag if side is Side.CALLER else line.other_tag
