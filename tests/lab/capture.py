@@ -26,6 +26,7 @@ from tests.lab.topology import LabError, Topology
 _NANO_MAGIC = 0xA1B23C4D
 _INITIAL_TTL = 64
 _BLOCK_TIMEOUT = 1.3  # tcpdump's read timeout is 1 s
+_LATE_S = 1.0  # how long after a hang-up its call's packets are looked for
 _ROW = struct.Struct("<d?HHBHIB?")
 _ROW_DTYPE = np.dtype(
     [("time", "<f8"), ("out", "?"), ("own_port", "<u2"), ("relay_port", "<u2"), ("second", "u1"), ("seq", "<u2"), ("ssrc", "<u4"), ("ttl", "u1"), ("bad", "?")]
@@ -128,6 +129,11 @@ class Message:
         return int(self.start.split(" ", 2)[1]) if self.start.startswith("SIP/2.0") else 0
 
     @property
+    def kind(self) -> str:
+        """What tells a message from others of its transaction: its method or status."""
+        return self.method or str(self.status)
+
+    @property
     def ports(self) -> list[int]:
         """The ports of the SDP's media lines."""
         return [int(port) for port in re.findall(r"^m=\w+ (\d+)", self.body, re.MULTILINE)]
@@ -141,6 +147,7 @@ class Call:
     caller: str
     callee: str = ""
     relay_ports: dict[str, list[int]] = field(default_factory=dict)  # by phone: the ports it was told to send to
+    moved: dict[tuple[str, int], float] = field(default_factory=dict)  # by phone and its new port: when the other phone had the message that named it
     started: float = 0.0
     answered: bool = False
     ended: float | None = None  # the first BYE, CANCEL or refusal that any phone sent
@@ -151,6 +158,8 @@ def calls_of(captures: Iterable[Capture]) -> dict[str, Call]:
     """The calls in the captures, by Call-ID."""
     heard = sorted(((m, c.host) for c in captures for m in c.messages()), key=lambda pair: pair[0].time)
     calls: dict[str, Call] = {}
+    named: dict[tuple[str, str], set[int]] = {}  # by call and phone: the ports of its own that it has named
+    moving: dict[tuple[str, str, str], list[tuple[str, int]]] = {}  # by call, CSeq and kind of message: ports on their way
     for message, host in heard:
         call = calls.get(message.call_id)
         if call is None:
@@ -162,6 +171,14 @@ def calls_of(captures: Iterable[Capture]) -> dict[str, Call]:
         if not message.out and message.ports:
             known = call.relay_ports.setdefault(host, [])
             known += [port for port in message.ports if port and port not in known]
+            for moved in moving.get((message.call_id, message.cseq, message.kind), []):
+                call.moved[moved] = min(call.moved[moved], message.time)
+        if message.out and message.ports:
+            before = named.setdefault((message.call_id, host), set())
+            fresh = [(host, port) for port in message.ports if port and port not in before] if before else []
+            before.update(message.ports)
+            call.moved |= {moved: float("inf") for moved in fresh}
+            moving.setdefault((message.call_id, message.cseq, message.kind), []).extend(fresh)
         if message.status == 200 and message.cseq.endswith("INVITE"):
             call.answered = True
         if call.ended is not None or not message.out:
@@ -182,8 +199,10 @@ class Direction:
     receiver: str
     send_port: int  # the relay port that the sender sends to
     receive_port: int  # the relay port that it arrives from
-    sent: int = 0  # until the call was hung up, without the unreachable ones
+    sent: int = 0  # until the call was hung up, without the unreachable and the unsignalled ones
+    besides: int = 0  # further ones, also after the hang-up: nobody owes their delivery
     unreachable: int = 0  # sent before the receiver behind a NAT had opened the way by sending: nobody can deliver these
+    unsignalled: int = 0  # sent from a new port before the message that names it had gone through: the relay is right not to believe these
     received: int = 0  # of these
     duplicates: int = 0
     offloaded: int = 0  # of the received ones: came through the data plane
@@ -304,16 +323,23 @@ def _direction(call: Call, flows: dict[str, _Flows], sender: str, receiver: str,
     sent = flows[sender].rows(send, True, call.started, until)
     # SIPp's player sums a packet up, sleeps, and sends it to where the call has moved meanwhile: no loss of ours.
     sent = sent[~sent["bad"]]
+    moved = [(port + send % 2, at) for (host, port), at in call.moved.items() if host == sender]
+    unsignalled = np.zeros(len(sent), dtype=bool)
+    for port, at in moved:
+        unsignalled |= (sent["own_port"] == port) & (sent["time"] < at)
+    direction.unsignalled = int(unsignalled.sum())
+    sent = sent[~unsignalled]
     if receiver == "natcaller":
         opened = flows[receiver].rows(receive, True, call.started, until)
         reachable = sent["time"] >= (opened["time"][0] if len(opened) else until)
         direction.unreachable = int((~reachable).sum())
         sent = sent[reachable]
+    direction.besides = len(flows[sender].rows(send, True, call.started, until + _LATE_S)) - len(sent)
     if not len(sent):
         return direction
     # A packet may be received just after the hang-up that it was sent before; but a relay may give the port to the
     # next call meanwhile, and SIPp's streams are all alike.
-    got = flows[receiver].rows(receive, False, call.started, min(until + 1.0, taken_again))
+    got = flows[receiver].rows(receive, False, call.started, min(until + _LATE_S, taken_again))
     names = ["second", "seq", "ssrc"]
     sent_keys, got_keys = sent[names].copy(), got[names].copy()
     wanted = np.isin(_packed(got_keys), _packed(sent_keys))

@@ -19,12 +19,13 @@ from tests.observe.conftest import Watched
 pytestmark = [pytest.mark.e2e, pytest.mark.netns]
 
 
-def measured(outcome: Outcome) -> dict[str, int]:
-    """RTP packets that came through the data plane, by the captures, by who sent them."""
-    found: dict[str, int] = {}
+def measured(outcome: Outcome) -> dict[str, range]:
+    """How many RTP packets of each party the data plane can have counted, by the captures: those that came through it, and further ones that nobody was owed."""
+    found: dict[str, range] = {}
     for direction in outcome.packets.directions:
         party = "caller" if direction.sender == outcome.call.caller else "callee"
-        found[party] = found.get(party, 0) + direction.offloaded
+        found[party] = range(direction.offloaded, direction.offloaded + direction.besides + 1)
+    assert len(found) == len(outcome.packets.directions), "a call with one medium"
     return found
 
 
@@ -50,8 +51,7 @@ def test_a_normal_call_from_behind_nat(watched: Watched) -> None:
     seen = measured(outcome)
     for party in ("caller", "callee"):
         found = media[party]
-        # A packet may be between data plane and capture when the entry goes.
-        assert abs(found["packets"] - seen[party]) <= 2 and found["packets"] > 80, (party, found, seen)
+        assert found["packets"] in seen[party] and found["packets"] > 80, (party, found, seen)
         assert (found["lost"], found["codec"]) == (0, "PCMU")
         assert found["jitter_ms"] < 20 and 4.2 < found["mos"] <= 4.41 and found["offloaded_after_ms"] < 1000
     assert media["caller"]["source"] != media["caller"]["signalled"], "the NAT's port is the one that was learned"
@@ -141,7 +141,7 @@ def test_a_re_invite_to_another_port_keeps_what_was_measured_before(watched: Wat
     entry = watched.record(sip_id(outcome))
     seen = measured(outcome)
     for party in ("caller", "callee"):
-        assert abs(entry["media"][0][party]["packets"] - seen[party]) <= 4, (party, entry["media"][0][party], seen)
+        assert entry["media"][0][party]["packets"] in seen[party], (party, entry["media"][0][party], seen)
     deletes = [e for e in story(watched, entry["call_id"])["events"] if e["kind"] == "table" and e["what"] == "delete" and e["component"] == "rtp"]
     carried = {party: sum((e["facts"]["last"] or {}).get("packets", 0) for e in deletes if e["party"] == party) for party in ("caller", "callee")}
     assert carried == {party: entry["media"][0][party]["packets"] for party in carried}
