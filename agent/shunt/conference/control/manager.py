@@ -93,6 +93,7 @@ class Conferences:
         self.adaptation = Adaptation(self, load_selector(settings.selector), clock)
         self._events = events
         self.records = RecordWriter(settings.cdr.csv, settings.cdr.json_lines, header=csv_header(), lines=csv_lines) if settings.cdr is not None else None
+        self._ledger = Ledger(self.book) if self.records is not None else None
         self._delay_ms = delay_ms
         self._departed: dict[str, list[Departed]] = {}  # whose rows are still to go, by conference
         self._meters: dict[tuple[str, ...], _Meter] = {}  # by conference, sender, medium and, where it has some, layer
@@ -113,7 +114,7 @@ class Conferences:
 
     def attach(self, table: RelayTable) -> None:
         """Hear of the data plane's notices and comings; those of calls go on to whom they went before."""
-        self._table, self._writer = table, Writer(table, self.book, Ledger(self.book) if self.records is not None else None)
+        self._table, self._writer = table, Writer(table, self.book, self._ledger)
         went_up, learned = table.on_up, table.on_learn
         table.on_packet = self.packet
 
@@ -160,9 +161,11 @@ class Conferences:
         if self._focus is not None:
             await self._focus.stop()
         self._sockets.close_all()
-        if self.records is not None:
-            for name in list(self._departed):
-                self._record(name)  # what is known of them
+        if self.records is not None and self._ledger is not None:
+            for name, departed in list(self._departed.items()):
+                for one in departed:
+                    self._ledger.given_up(one.participant.legs.values())
+                self._record(name, departed)
             await self.records.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -225,30 +228,37 @@ class Conferences:
         for conference in self.book:
             conference.problem = ""
             conference.show()
+        departed = {name: list(those) for name, those in self._departed.items()}
         for meeting, reason in await self._writer.adopt([conference.meeting() for conference in self.book]):
             self._no_room(meeting.name, reason)
         self.problem = ""
-        for name in list(self._departed):
-            self._record(name)
+        for name, those in departed.items():
+            self._record(name, those)
 
     async def _bring(self, name: str) -> None:
         assert self._writer is not None
         conference = self.book.conferences.get(name, Conference(name))
+        departed = list(self._departed.get(name, ()))
         try:
             conference.show()
             await self._writer.bring(conference.meeting())
             conference.problem = ""
-            self._record(name)
+            self._record(name, departed)
             self._want_pictures(conference)
             self._want_layers(conference)
         except (EngineFull, Refused) as error:
             self._no_room(name, str(error))
 
-    def _record(self, name: str) -> None:
-        """The rows of those who have left are out, and have said what they counted; that of those who stay outlives the agent."""
+    def _record(self, name: str, departed: list[Departed]) -> None:
+        """The rows of these are out, and have said what they counted; that of those who stay outlives the agent.
+
+        Who left while a conference was brought to its state of before still has rows, and is none of them.
+        """
         if self.records is None:
             return
-        for one in self._departed.pop(name, ()):
+        if waiting := self._departed.pop(name, [])[len(departed) :]:
+            self._departed[name] = waiting
+        for one in departed:
             self.records.put(one.record(self._delay_ms))
         if name in self.book.conferences:
             self.book.keep(self.book.conferences[name])

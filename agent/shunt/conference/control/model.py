@@ -78,6 +78,8 @@ class Leg:
     payload_type: int | None = None  # of its last packet that was noticed
     sent: Measurement = field(default_factory=Measurement, compare=False)  # of rows that are out: what came, and what went there
     received: Measurement = field(default_factory=Measurement, compare=False)
+    sent_known: bool = True  # whether these two have every reading
+    received_known: bool = True
 
 
 @dataclass(slots=True)
@@ -400,6 +402,7 @@ class Book:
                             "learned": str(leg.latch.learned) if leg.latch.learned is not None else None, "ssrcs": leg.ssrcs,
                             "muxed": leg.muxed, "sends": leg.sends, "receives": leg.receives, "layers": str(leg.layers) if leg.layers else None,
                             "payload_type": leg.payload_type, "sent": leg.sent.values(), "received": leg.received.values(),
+                            "sent_known": leg.sent_known, "received_known": leg.received_known,
                         } for kind, leg in one.legs.items()
                     },
                 } for one in conference.participants.values()
@@ -447,10 +450,10 @@ class Book:
                     ssrcs = [int(ssrc) for ssrc in given["ssrcs"]]
                     if given["learned"] is not None:
                         latch.take(Endpoint.parse(given["learned"]), ssrcs[-1] if ssrcs else 0, 0)
-                    directions = {name: bool(given[name]) for name in ("muxed", "sends", "receives") if name in given}
+                    flags = {name: bool(given[name]) for name in ("muxed", "sends", "receives", "sent_known", "received_known") if name in given}
                     told = Told.parse(given["layers"]) if given.get("layers") else None
                     counted = {name: Measurement(*given[name]) for name in ("sent", "received") if name in given}
-                    legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs, layers=told, payload_type=given.get("payload_type"), **directions, **counted)
+                    legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs, layers=told, payload_type=given.get("payload_type"), **flags, **counted)
                 conference.participants[item["name"]] = Participant(
                     item["name"], legs, now, str(item["call_id"]), Credentials(*map(str, item["ice"])) if item.get("ice") else None, str(item.get("srtp", "")),
                     float(item.get("joined", time.time())), item.get("dialog") or {},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -17,12 +17,14 @@ from typing import Any
 from shunt.cdr.record import cell
 from shunt.conference.control.model import KINDS, Book, Conference, Leg, Participant, medium_of
 from shunt.conference.engine import CONFERENCE, COPY, RELAY
+from shunt.net import Endpoint
 from shunt.quality.codecs import codec_of
 from shunt.quality.report import clock_known
 from shunt.quality.score import Measurement, Score, score
 from shunt.tables.entry import StreamStats
 
 FORMAT = 1
+LOST_READING = "not known: a reading of the data plane's counters is lost"
 _MEDIUM = (
     "medium", "relay_port", "source", "packets", "bytes", "lost", "loss_percent", "jitter_ms", "jitter_max_ms", "reordered", "duplicates", "codec", "payload_type", "mos", "r", "note",
     "received_packets", "received_bytes",
@@ -35,15 +37,20 @@ Row = tuple[str, Any]
 
 @dataclass(slots=True)
 class _Kept:
-    """A row's legs: whose packets it takes, and who gets them; and what it had counted when it became theirs."""
+    """A row's legs: whose packets it takes, and who gets them; and what it had counted when it became theirs.
 
+    base is None where that is not known; told: nothing that it has counted is to be read, because it is on its way in, or out with its last reading told.
+    """
+
+    value: Any
     sender: Leg | None
     receiver: Leg | None
-    base: StreamStats = field(default_factory=StreamStats)
+    base: StreamStats | None = field(default_factory=StreamStats)
+    told: bool = True
 
 
 class Ledger:
-    """Whose each row is, and what it has counted for them."""
+    """Whose each row is, and what it has counted for them. A leg one of whose readings is lost says so, and no figure that is too small."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -55,40 +62,73 @@ class Ledger:
         return kept is not None and (kept.sender, kept.receiver) != self._legs(row, value)
 
     def placed(self, row: Row, value: Any) -> None:
-        """A row is in, with this value."""
+        """A row is about to be in, with this value: who leaves while it is written has had it."""
         sender, receiver = self._legs(row, value)
-        kept = self._kept.setdefault(row, _Kept(sender, receiver))
-        kept.sender, kept.receiver = sender, receiver
+        kept = self._kept.setdefault(row, _Kept(value, sender, receiver))
+        kept.value, kept.sender, kept.receiver = value, sender, receiver
 
-    def counted(self, row: Row, stats: StreamStats | None) -> None:
-        """A row's last reading for its legs of now; None: the data plane has none, and what it counted last is lost."""
+    def stands(self, row: Row) -> None:
+        """A row is in, and counts."""
+        self._kept[row].told = False
+
+    def counted(self, row: Row, stats: StreamStats | None, *, last: bool = False) -> None:
+        """What a row has counted, for its legs of now; None: nobody knows. last: it goes out."""
         kept = self._kept.get(row)
-        if kept is None or stats is None:
+        if kept is None:
             return
-        more = _since(kept.base, stats)
-        kept.base = stats
-        if kept.sender is not None:
-            kept.sender.sent.add(more)
-        if kept.receiver is not None:
-            kept.receiver.received.add(StreamStats(more.packets, more.bytes))
+        if stats is None or kept.base is None:
+            self._lost(kept)
+        else:
+            more = _since(kept.base, stats)
+            if kept.sender is not None:
+                kept.sender.sent.add(more)
+            if kept.receiver is not None:
+                kept.receiver.received.add(StreamStats(more.packets, more.bytes))
+        kept.base, kept.told = stats, last
 
     def gone(self, row: Row) -> None:
         """A row is out."""
         self._kept.pop(row, None)
 
-    def forget(self) -> None:
-        """Other rows stand in the data plane now."""
-        self._kept.clear()
+    def found(self, inside: Mapping[Row, Any]) -> None:
+        """These rows stand in the data plane, all that do. What others had counted went with them."""
+        for row in self._kept.keys() - inside.keys():
+            kept = self._kept.pop(row)
+            if not kept.told:
+                self._lost(kept)
+        for row, value in inside.items():
+            kept = self._kept.get(row)
+            if kept is None or kept.value != value:
+                self.placed(row, value)
+            self.stands(row)
+
+    def given_up(self, legs: Collection[Leg]) -> None:
+        """Nobody will read the rows of these legs any more."""
+        for kept in self._kept.values():
+            for leg in legs:
+                leg.sent_known &= leg is not kept.sender
+                leg.received_known &= leg is not kept.receiver
+
+    @staticmethod
+    def _lost(kept: _Kept) -> None:
+        if kept.sender is not None:
+            kept.sender.sent_known = False
+        if kept.receiver is not None:
+            kept.receiver.received_known = False
 
     def _legs(self, row: Row, value: Any) -> tuple[Leg | None, Leg | None]:
+        """Whose it is; who has left keeps it until others have it."""
         name, key = row
-        sender = self._book.at(key.flow.dst if name == CONFERENCE else key.dst) if name in (CONFERENCE, RELAY) else None
-        receiver = self._book.at(value.src) if name in (COPY, RELAY) else None
-        return _leg(sender), _leg(receiver)
+        kept = self._kept.get(row)
+        sender = self._leg(key.flow.dst if name == CONFERENCE else key.dst, kept.sender if kept is not None else None) if name in (CONFERENCE, RELAY) else None
+        receiver = self._leg(value.src, kept.receiver if kept is not None else None) if name in (COPY, RELAY) else None
+        return sender, receiver
 
-
-def _leg(place: tuple[Conference, Participant, str] | None) -> Leg | None:
-    return None if place is None else place[1].legs[place[2]]
+    def _leg(self, relay: Endpoint, before: Leg | None) -> Leg | None:
+        place = self._book.at(relay)
+        if place is not None:
+            return place[1].legs[place[2]]
+        return before if before is not None and before.relay == relay else None
 
 
 def _since(base: StreamStats, now: StreamStats) -> StreamStats:
@@ -125,21 +165,23 @@ def medium(conference: Conference, kind: str, leg: Leg, delay_ms: float) -> dict
     settled = conference.formats.get(medium_of(kind))
     formats = tuple(_format(settled))
     payload_type = leg.payload_type if leg.payload_type is not None else formats[0][0] if formats else None
-    codec, total = codec_of(payload_type, formats), leg.sent
+    codec, total = codec_of(payload_type, formats), leg.sent if leg.sent_known else Measurement()
+    received = leg.received if leg.received_known else Measurement()
     timed = clock_known(payload_type, formats)
     if medium_of(kind) != KINDS[0]:
         rated = Score(codec.name if codec is not None else None, None, None, f"not rated: {medium_of(kind)} is not speech")
     else:
         rated = score(total, codec, payload_type, delay_ms=delay_ms, timed=timed)
     known = total.measured > 0
+    notes = [rated.note] if leg.sent_known and leg.received_known else [LOST_READING, rated.note]
     return {
         "medium": kind, "relay_port": str(leg.relay), "source": str(leg.latch.learned) if leg.latch.learned is not None else None,
         "packets": total.packets if total.entries else None, "bytes": total.bytes if total.entries else None,
         "lost": total.lost if known else None, "loss_percent": round(total.loss_percent, 3) if total.loss_percent is not None else None,
         "jitter_ms": round(total.jitter_ms, 3) if timed and total.jitter_ms is not None else None, "jitter_max_ms": total.jitter_us_max / 1000 if timed and known else None,
         "reordered": total.reordered if known else None, "duplicates": total.duplicates if known else None,
-        "codec": rated.codec, "payload_type": payload_type, "mos": rated.mos, "r": rated.r, "note": rated.note,
-        "received_packets": leg.received.packets if leg.received.entries else None, "received_bytes": leg.received.bytes if leg.received.entries else None,
+        "codec": rated.codec, "payload_type": payload_type, "mos": rated.mos, "r": rated.r, "note": "; ".join(filter(None, notes)) or None,
+        "received_packets": received.packets if received.entries else None, "received_bytes": received.bytes if received.entries else None,
     }  # fmt: skip
 
 

@@ -224,6 +224,8 @@ class Writer:
         name, key = row
         if self._ledger is not None and self._ledger.changes_hands(row, value):
             await self._account(row)
+        if self._ledger is not None and name in _COUNTING:
+            self._ledger.placed(row, value)
         if name == RELAY:
             result = await self._table.insert(value)
             self._judge(name, key, result.outcome, result.detail)
@@ -233,24 +235,25 @@ class Writer:
             await self._write(pb.Update.MODIFY if row in self.inside else pb.Update.INSERT, row, value)
         self.inside[row] = value
         if self._ledger is not None and name in _COUNTING:
-            self._ledger.placed(row, value)
+            self._ledger.stands(row)
 
     async def _take_out(self, row: Row) -> None:
         name, key = row
+        if name != PRUNE:
+            await self._account(row, last=True)
         if name == RELAY:
             result, stats = await self._table.delete(key)
             self._judge(name, key, result.outcome, result.detail)
-            if self._ledger is not None:
-                self._ledger.counted(row, stats)
+            if self._ledger is not None and stats is not None:  # a delete does not wait for them for long
+                self._ledger.counted(row, stats, last=True)
         elif name != PRUNE:
-            await self._account(row)
             await self._write(pb.Update.DELETE, row, None)
         self.inside.pop(row, None)
         if self._ledger is not None:
             self._ledger.gone(row)
 
-    async def _account(self, row: Row) -> None:
-        """Tell the ledger what a row has counted."""
+    async def _account(self, row: Row, *, last: bool = False) -> None:
+        """Tell the ledger what a row has counted; last: it goes out."""
         name, key = row
         if self._ledger is None or name not in _COUNTING or self._rows is None:
             return
@@ -263,8 +266,8 @@ class Writer:
             raise Broken(str(unavailable)) from None
         except BfrtRefused as refused:
             log.warning("what %s %s has counted is not known: %s", name, key, refused)
-            return
-        self._ledger.counted(row, stats)
+            stats = None
+        self._ledger.counted(row, stats, last=last)
 
     @staticmethod
     def _judge(name: str, key: Any, outcome: Outcome, detail: str) -> None:
@@ -313,10 +316,7 @@ class Writer:
         self.inside = {(one.table, one.key): one.value for one in found}
         self.inside |= {(RELAY, key): entry for key, entry in (await self._table.entries()).items() if self.book.owns(key.dst)}
         if self._ledger is not None:
-            self._ledger.forget()
-            for row, value in self.inside.items():
-                if row[0] in _COUNTING:
-                    self._ledger.placed(row, value)
+            self._ledger.found({row: value for row, value in self.inside.items() if row[0] in _COUNTING})
         self._plan, self._placed, self._owners, self._layer_rows = {}, {}, {}, {}
         self.allocator = Allocator(qualities=TREES)
         self.layering = Layering()
