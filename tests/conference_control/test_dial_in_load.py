@@ -23,6 +23,7 @@ HOSTS = ("caller", "callee", "natcaller")
 ROOMS, AT_ONCE, CALLS = 2, 14, 24  # rooms of each host's, its calls at one time, and in all
 TIMEOUT_S = 5
 JOINED_S, LEAVING_S = 2.5, 0.6  # from when two talk until they hear each other; before an end
+BETWEEN = 100  # packets of all others in a third of a second, for a machine that has little time for who reads the counters
 _HEADER = struct.Struct("<IIII")
 _ROW = np.dtype([("time", "<f8"), ("out", "?"), ("port", "<u2"), ("relay", "<u2"), ("seq", "<u2"), ("ssrc", "<u4")])
 
@@ -100,6 +101,19 @@ def check_host(packets: np.ndarray, rooms: dict[int, str]) -> tuple[int, int]:
     return pairs, total
 
 
+def check_records(host: str, packets: np.ndarray, records: list[dict]) -> None:
+    """Each record says what the wire does, but for packets that came between the last reading of a row and its end: of every participant
+    a few, and by far not what one row has counted."""
+    came = Counter(packets["relay"][~packets["out"]].tolist())
+    wrong = []
+    for one in records:
+        (media,) = one["media"]
+        here = came[int(media["relay_port"].rpartition(":")[2])]
+        if not 0 <= here - (media["received_packets"] or 0) <= BETWEEN:
+            wrong.append(f"{one['participant']} in {one['conference']}: {here} came, {media['received_packets']} in its record ({one['joined']} to {one['left']}, {one['reason']}; {media['note']})")
+    assert not wrong, f"{host}: {'; '.join(wrong)}"
+
+
 @pytest.mark.parametrize("server", ["kamailio", "opensips"])
 def test_many_dial_in_and_none_loses_a_packet(tmp_path: Path, server: str) -> None:
     for name in (server, "sipp", "tcpdump"):
@@ -138,9 +152,7 @@ def test_many_dial_in_and_none_loses_a_packet(tmp_path: Path, server: str) -> No
                 rooms = {int(one["media"][0]["relay_port"].rpartition(":")[2]): one["conference"] for one in mine}
                 pairs, total = check_host(packets, rooms)
                 talked, heard = talked + pairs, heard + total
-                # The records say what the wires do: nothing that came is in no record, but what came while a row went.
-                received = sum(one["media"][0]["received_packets"] or 0 for one in mine)
-                assert 0 <= int((~packets["out"]).sum()) - received <= len(mine), host
+                check_records(host, packets, mine)
             print(f"{server}: {len(HOSTS) * CALLS} calls, {talked} pairs, {heard} packets heard")
             assert talked > len(HOSTS) * CALLS and heard > 20_000
             # Nothing is left behind.
