@@ -12,8 +12,9 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -115,6 +116,25 @@ class Party:
         raise LabError(f"{self.name} does not hear {[other.name for other in others if len(self.heard(other)) <= before[other.ssrc] + 2]}")
 
 
+def await_that(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Wait until it holds, for so long; whether it does."""
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()
+
+
+def come_to_rest(count: Callable[[], Any], seconds: float = 5.0) -> bool:
+    """Wait until a count no longer changes: packets that are under way come in yet. Whether it has come to rest within so long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        before = count()
+        time.sleep(0.2)
+        if count() == before:
+            return True
+    return False
+
+
 def unbroken(numbers: list[int]) -> bool:
     """Whether these are consecutive numbers, each once and in order."""
     return bool(numbers) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
@@ -201,6 +221,11 @@ class Bridge:
 
     def leave(self, party: Party, name: str = "room") -> None:
         self.ask("DELETE", f"/v1/conferences/{name}/participants/{party.name}")
+
+    def recorded(self) -> int:
+        """How many have left whose rows are out."""
+        path = self.work / "conferences.jsonl"
+        return len(path.read_text().splitlines()) if path.exists() else 0
 
     def records(self, count: int, seconds: float = 5.0) -> list[dict]:
         """The participants' records, once there are so many. Raises LabError."""

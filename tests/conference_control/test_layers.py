@@ -214,26 +214,26 @@ async def test_a_receiver_gets_less_and_more(book: Book, tmp_path: Path) -> None
     room = book.get("room")
     await writer.bring(room.meeting())
     assert writer.allocator.placements["room"].design is Design.NRA and row_of(book, plane, "p1")[5:] == (1, 1, 12, 1, 0)
-    assert copy_of(book, plane, "p1", "p2")[2:] == (0, 0)
+    assert copy_of(book, plane, "p1", "p2")[2:4] == (0, 0)
 
     book.set_target("room", "p1", "p2", 0)
     plane.log.clear()
     await writer.bring(room.meeting())
     assert plane.log == [("MODIFY", CONFERENCE), ("MODIFY", COPY), ("MODIFY", COPY)], "tracked, then numbered as one who gets all, then as one who gets less"
-    assert row_of(book, plane, "p1").track == 1 and copy_of(book, plane, "p1", "p2")[2:] == (0, 1)
-    assert in_trees(book, plane, "p1", "p2") == [0, 1, 2] and copy_of(book, plane, "p1", "p3")[2:] == (0, 0)
+    assert row_of(book, plane, "p1").track == 1 and copy_of(book, plane, "p1", "p2")[2:4] == (0, 1)
+    assert in_trees(book, plane, "p1", "p2") == [0, 1, 2] and copy_of(book, plane, "p1", "p3")[2:4] == (0, 0)
     room.held.clear()
     await writer.bring(room.meeting())
     assert writer.allocator.placements["room"].design is Design.RA_SR
     assert [in_trees(book, plane, "p1", other) for other in ("p2", "p3")] == [[0], [0, 1, 2]] and in_trees(book, plane, "p2", "p1") == [0, 1, 2]
-    assert copy_of(book, plane, "p1", "p2")[2:] == (0, 1)
+    assert copy_of(book, plane, "p1", "p2")[2:4] == (0, 1)
 
     book.set_target("room", "p1", "p2", 1)
     assert room.held == {}
     plane.log.clear()
     await writer.bring(room.meeting())
     assert plane.log[-1] == ("MODIFY", COPY) and plane.log.count(("MODIFY", COPY)) == 1, "the trees first"
-    assert in_trees(book, plane, "p1", "p2") == [0, 1] and copy_of(book, plane, "p1", "p2")[2:] == (1, 1)
+    assert in_trees(book, plane, "p1", "p2") == [0, 1] and copy_of(book, plane, "p1", "p2")[2:4] == (1, 1)
 
     writer.layering.see(Source("room", "p1", "video:0000000b"), captured()[0])
     await writer.bring(room.meeting())
@@ -243,7 +243,7 @@ async def test_a_receiver_gets_less_and_more(book: Book, tmp_path: Path) -> None
     before = row_of(book, plane, "p1")
     writer = await written(again, plane)
     assert row_of(again, plane, "p1").track == before.track and row_of(again, plane, "p1").layers == before.layers and row_of(again, plane, "p1").mgid != before.mgid
-    assert copy_of(again, plane, "p1", "p2")[2:] == (1, 1) and sum(name == LAYER for name, _ in plane.rows) == 10
+    assert copy_of(again, plane, "p1", "p2")[2:4] == (1, 1) and sum(name == LAYER for name, _ in plane.rows) == 10
     assert in_trees(again, plane, "p1", "p2") == [0, 1]
 
     again.set_target("room", "p1", "p2", 2)

@@ -18,7 +18,7 @@ import pytest
 
 from shunt.conference import descriptor, rtp
 from shunt.conference.rtcp import build_nack, build_pli, build_remb, build_rr
-from tests.conference_control.lab import Bridge, Party, Phone
+from tests.conference_control.lab import Bridge, Party, Phone, await_that
 from tests.conference_control.test_end_to_end import pytestmark, room, running  # noqa: F401
 from tests.lab.processes import open_socket
 from tests.lab.topology import LabError
@@ -193,9 +193,9 @@ def test_a_slow_receivers_frame_rate_falls_and_rises_without_gaps(stage: tuple[B
     asked = {one.name: build_nack(one.ssrc, camera.ssrc, [one.seen[-1].number]) for one in (bob, cem)}
     for one in (bob, cem):
         one.send_rtcp(build_rr(one.ssrc) + asked[one.name] + build_pli(one.ssrc, camera.ssrc))
-    time.sleep(0.3)
+    await_that(lambda: asked["bob"] in camera.requests and all(build_pli(one.ssrc, camera.ssrc) in camera.requests for one in (bob, cem)))
     camera.close()
-    time.sleep(0.2)
+    await_that(lambda: bob.seen[-1].index == camera.sent - 1)
     assert asked["bob"] in camera.requests and asked["cem"] not in camera.requests, "numbers that only cem knows are not asked for"
     assert build_pli(bob.ssrc, camera.ssrc) in camera.requests and build_pli(cem.ssrc, camera.ssrc) in camera.requests
     assert bob.without_gaps() and bob.decodable() and bob.seen[-1].index == camera.sent - 1
