@@ -15,6 +15,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import ALREADY_EXISTS, NO_SPACE, NOT_FOUND, UpdateError
 from shunt.conference.control import manager
+from shunt.conference.control.command import text
+from shunt.conference.control.layers import Told
 from shunt.conference.control.manager import Conferences
 from shunt.conference.control.model import Book, ConferenceError
 from shunt.conference.control.routes import add_routes
@@ -614,6 +616,10 @@ _BASE = "builtin_relay: {addresses: [192.0.2.1], ports: '35000-36000'}\ndata_pla
         (_BASE + "conference: {address: 192.0.2.1, port: 5}\n", "3:34: conference.port: unknown key; did you mean ports?"),
         (_BASE + "conference: {address: 192.0.2.1, sip: 'udp:192.0.2.1:20002'}\n", "conference.sip: udp:192.0.2.1:20002 lies within the media ports 192.0.2.1 20000-29999"),
         (_BASE.splitlines()[0] + "\nconference: {address: 192.0.2.1}\n", "2:13: conference: needs a data_plane"),
+        (
+            _BASE + "cdr: {csv: /var/log/c.csv, json_lines: /var/log/c.jsonl}\nconference: {address: 192.0.2.1, cdr: {csv: /var/log/conf.csv, json_lines: /var/log/x/../c.csv}}\n",
+            "4:76: conference.cdr.json_lines: is the file of cdr.csv too",
+        ),
         (_BASE + "conference: {address: 192.0.2.1}\njournal: {redis: 'redis://127.0.0.1:6379/0'}\n", "3:13: conference: an agent with a standby"),
     ],
 )
@@ -626,3 +632,89 @@ def test_configuration_errors_name_key_and_line(text: str, error: str) -> None:
 def test_without_the_section_there_are_no_conferences() -> None:
     assert loads(_BASE).conference is None
     assert str(loads(_BASE + "conference: {address: 192.0.2.1}\n").conference.ports) == "20000-29999"
+
+
+# -- streams that are told apart by their SSRC, and by their payload type --------------------------------------------
+
+
+def reached(conferences: Conferences, plane: Plane) -> dict[tuple[str, int], set[str]]:
+    """Who gets each stream, (sender, SSRC), by the tables alone."""
+    people = conferences.book.get("room").participants
+    names = {leg.latch.learned: one.name for one in people.values() for leg in one.legs.values()}
+    return {(names.get(key.flow.src, "gone"), key.ssrc): {names.get(there, "gone") for there in plane.receivers(key)} for name, key in plane.rows if name == CONFERENCE}
+
+
+def notice(conferences: Conferences, participant: str, kind: str, src: Endpoint, ssrc: int, payload_type: int = 96) -> None:
+    """A packet of a stream that has no row."""
+    running_clock[0] += 1
+    relay = conferences.book.get("room").participants[participant].legs[kind].relay
+    conferences._table.on_learn(LearnNotice(FiveTuple(src, relay), 2, payload_type, 1, ssrc))  # type: ignore[union-attr]
+
+
+async def test_of_two_with_one_ssrc_the_first_is_carried(running: tuple[Conferences, Plane]) -> None:
+    """Whoever comes with it later is told of, heard by nobody, and hears everybody; when the first is gone, it is carried."""
+    conferences, plane = running
+    people = ("ann", "bob", "cem")
+    for number, name in enumerate(people):
+        conferences.join("room", name, ["audio"], [source(1).addr])
+        if name != "cem":
+            notice(conferences, name, "audio", source(number), 7)
+    await until(lambda: len(plane.relays) == 2)  # two hear only each other
+    notice(conferences, "cem", "audio", source(2), 9)
+    await until(lambda: reached(conferences, plane) == {("ann", 7): {"bob", "cem"}, ("cem", 9): {"ann", "bob"}} and not plane.relays)
+    look = await conferences.look("room")
+    assert {one["name"]: one["media"][0]["conflicts"] for one in look["participants"]} == {"ann": [], "bob": [{"ssrc": 7, "owner": "ann"}], "cem": []}
+    assert "bob's audio 00000007 goes to nobody: ann has sent this SSRC before" in text(look) and "00000007 goes to nobody: it is ann's" in text(look)
+    # Who takes another's SSRC later loses that stream alone, whoever joined first.
+    notice(conferences, "ann", "audio", source(0), 9)
+    await until(lambda: ("ann", "audio", 9) in conferences.book.get("room").conflicting)
+    assert reached(conferences, plane) == {("ann", 7): {"bob", "cem"}, ("cem", 9): {"ann", "bob"}}
+    again = Book(RELAY_IP, 20_000, 20_099, POLICY, Path(conferences.settings.state))
+    again.load()
+    assert again.get("room").conflicts() == conferences.book.get("room").conflicts() == {("bob", "audio", 7): "ann", ("ann", "audio", 9): "cem"}
+    # It begins anew with another, as RFC 3550 section 8.2 asks for.
+    notice(conferences, "bob", "audio", source(1), 8)
+    await until(lambda: reached(conferences, plane).get(("bob", 8)) == {"ann", "cem"})
+    conferences.join("room", "dan", ["audio"], [source(1).addr])
+    notice(conferences, "dan", "audio", source(3), 10)
+    conferences.leave("room", "ann")
+    await until(lambda: reached(conferences, plane) == {("bob", 7): {"cem", "dan"}, ("bob", 8): {"cem", "dan"}, ("cem", 9): {"bob", "dan"}, ("dan", 10): {"bob", "cem"}})
+    assert [one["what"] for one in (await conferences.look("room"))["happened"] if "ssrc" in one["what"]] == ["ssrc-conflict", "ssrc-conflict", "ssrc-free"]
+
+
+async def test_one_ssrc_for_sound_and_pictures_is_no_conflict(running: tuple[Conferences, Plane]) -> None:
+    """They come at ports of their own."""
+    conferences, plane = running
+    for number, name in enumerate(("ann", "bob", "cem")):
+        conferences.join("room", name, ["audio", "video"], [source(1).addr])
+        notice(conferences, name, "audio", source(number), number + 1)
+        notice(conferences, name, "video", source(10 + number), (number + 1) % 3 + 1)
+    await until(lambda: len(reached(conferences, plane)) == 6)
+    assert conferences.book.get("room").conflicts() == {}
+
+
+async def test_what_repairs_a_stream_goes_to_those_alone_who_have_its_numbers(running: tuple[Conferences, Plane], tmp_path: Path) -> None:
+    """RTX names packets by the sender's numbers: copies for a receiver with numbers of its own would be put in the wrong place."""
+    conferences, plane = running
+    for number, name in enumerate(("ann", "bob", "cem")):
+        conferences.join("room", name, ["video"], [source(1).addr], layers={"video": Told.parse("dependency-descriptor:12")})
+        notice(conferences, name, "video", source(number), 100 + number)
+    notice(conferences, "ann", "video", source(0), 200, payload_type=97)
+    everybody = {("ann", 100): {"bob", "cem"}, ("ann", 200): {"bob", "cem"}, ("bob", 101): {"ann", "cem"}, ("cem", 102): {"ann", "bob"}}
+    await until(lambda: reached(conferences, plane) == everybody)
+    for target in (1, 2, 0):  # numbers that were rewritten once are rewritten to the end
+        conferences.set_target("room", "ann", "cem", target)
+        await until(lambda: reached(conferences, plane) == everybody | {("ann", 200): {"bob"}})
+    # A stream that begins anew, of the payload type of before, goes to everybody.
+    notice(conferences, "ann", "video", source(0), 300)
+    await until(lambda: reached(conferences, plane).get(("ann", 300)) == {"bob", "cem"})
+    ann = conferences.book.get("room").participants["ann"].legs["video"]
+    assert (ann.repair, ann.ssrcs) == ([200], [100, 200, 300])
+    said = text(await conferences.look("room"))
+    assert "ann's video 000000c8 is taken for repair: its payload type is 97, not 96; who gets fewer layers does not get it" in said and "000000c8 repairs" in said
+    again = Book(RELAY_IP, 20_000, 20_099, POLICY, tmp_path)
+    again.load()
+    assert again.get("room").participants["ann"].legs["video"].repair == [200]
+    for ssrc in (301, 302, 303, 304):
+        notice(conferences, "ann", "video", source(0), ssrc)
+    assert ann.repair == [] and ann.ssrcs == [301, 302, 303, 304]

@@ -150,6 +150,32 @@ def test_qualities_change_trees_and_lose_nothing(room: Bridge) -> None:
     assert unbroken(cameras[1].heard(video)) and unbroken(cameras[0].heard(cameras[1])) and unbroken(cameras[0].heard(cameras[2]))
 
 
+def test_of_two_with_one_ssrc_the_first_is_heard(room: Bridge) -> None:
+    """The second hears everybody; its own packets go to nobody, so none is taken for the first's, until the first has left."""
+    ann, cem = enter(room, "caller", "ann"), enter(room, "natcaller", "cem")
+    room.await_design("two-party")
+    ann.await_hearing(cem)
+    cem.await_hearing(ann)
+    bob = room.party("callee", "bob")
+    bob.ssrc, bob.sent = ann.ssrc, 1_000_000
+    bob.talk(room.join(bob))
+    room.await_design("NRA")
+    bob.await_hearing(ann, cem)
+    assert await_that(lambda: any(event["what"] == "ssrc-conflict" and (event["participant"], event["owner"]) == ("bob", "ann") for event in room.conference()["happened"]))
+    time.sleep(0.3)
+    for one in (ann, bob, cem):
+        one.hush()
+    assert await_that(lambda: all(one.heard(ann)[-1] == ann.sent - 1 for one in (bob, cem)))
+    assert unbroken(cem.heard(ann)) and unbroken(bob.heard(ann)) and unbroken(bob.heard(cem)) and unbroken(ann.heard(cem)) and ann.ssrc not in ann.got
+    room.leave(ann)
+    room.await_design("two-party")
+    before = len(cem.heard(bob))
+    for one in (bob, cem):
+        one._talking.set()
+    assert await_that(lambda: len(cem.heard(bob)) > before + 10)
+    assert all(number >= 1_000_000 for number in cem.heard(bob)[before:])
+
+
 def test_the_agent_is_killed_and_comes_back(room: Bridge) -> None:
     parties = three(room)
     room.agent.kill()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shunt.conference import descriptor
-from shunt.conference.control.layers import TARGETS, Former, Layering, LayerRow, Told, offered_layers, read_frame
+from shunt.conference.control.layers import TARGETS, Former, Layering, LayerRow, Rewriting, Told, offered_layers, read_frame
 from shunt.conference.control.manager import Conferences, _Meter
 from shunt.conference.control.model import FIRST_TREE, TREES, Book, Conference, ConferenceError, Leg
 from shunt.conference.control.rows import StreamKey
@@ -162,6 +162,54 @@ def test_streams_for_which_there_is_no_room_go_whole():
     layering = Layering(Limits(tracked=1))
     assert layering.stream(Source("room", "ann", "video:1"), DD, FLOW, 1, True)[1] == 1
     assert layering.stream(Source("room", "bob", "video:1"), DD, FLOW, 2, True) == (0, 0)
+
+
+# -- cadences: what a switch with S-LM has to be told ----------------------------------------------------------------
+
+
+def test_cadences_follow_a_browsers_key_frames():
+    """Its frames are T0, T2, T1, T2 from a key frame on; the second key frame comes at the place of a T1."""
+    layering, one, packets = Layering(rewriting=Rewriting.S_LM), Source("room", "ann", "video:1"), captured()
+    number, track = layering.stream(one, DD, FLOW, 1, True)
+    assert track == 0 and layering.cadence(one, 0) == 0 and layering.awaits_structure(one)
+    for key, until in ((1, 237), (151, len(packets))):
+        assert see(layering, one, packets[:until]) >= 1 and not layering.awaits_structure(one)
+        for target in range(TARGETS):
+            wanted = sum(1 << frame % 4 for frame in range(key, key + 4) if (0, 2, 1, 2)[frame - key] > target)
+            assert layering.cadence(one, target) == wanted
+    assert layering.rows(one)[number, 0] == LayerRow(0, 0), "nothing is said of switches, which it has not got"
+    assert not see(layering, one, packets[237:])
+
+
+@pytest.mark.parametrize(
+    ("distances", "cadences"),
+    [([(), (2,), (1,)], [0b1010, 0, 0]), ([(), (1,)], [0, 0, 0]), ([(), (4,), (2,), (3, 1)], [0b1110, 0b1010, 0]), ([(), (3,), (1,)], [0, 0, 0]), ([(), (8,), (4,), (2,), (1,)], [0, 0, 0])],
+    ids=["two layers", "one layer", "VP8", "a pattern of three", "four layers"],
+)
+def test_cadences_of_other_structures(monkeypatch, distances, cadences):
+    """Where frame numbers modulo four do not tell the layer, no gap is closed."""
+    layering, one = Layering(rewriting=Rewriting.S_LM), Source("room", "ann", "video:1")
+    layering.stream(one, DD, FLOW, 1, True)
+    layers = [max(0, index - 1) for index in range(len(distances))]
+    count = max(layers) + 1
+    templates = tuple(descriptor.Template(0, layer, (0,) * layer + (2,) * (count - layer), fdiffs, ()) for layer, fdiffs in zip(layers, distances))
+    made = descriptor.Structure(0, templates, (), tuple((0, n) for n in range(count)), ())
+    for first, frame, wanted in ((templates[0], 4, cadences), (templates[0], 5, [(mask << 1 | mask >> 3) & 15 for mask in cadences]), (templates[1], 4, [0, 0, 0])):
+        monkeypatch.setattr(descriptor, "parse", lambda element, first=first, frame=frame: descriptor.Descriptor(descriptor.Mandatory(True, True, 0, frame), first, made, None))
+        layering.see(one, captured()[0])
+        assert [layering.cadence(one, target) for target in range(TARGETS)] == wanted
+
+
+def test_what_such_a_switch_cannot_read_goes_whole():
+    layering = Layering(Limits(tracked=2), Rewriting.S_LM)
+    one, there = Source("room", "ann", "video:1"), Endpoint.of("198.51.100.7", 7)
+    assert layering.stream(one, Told(Layers.VP8), FLOW, 1, True) == (0, 0) and layering.splice(one, "bob", there) == 0
+    other = Source("room", "bob", "video:2")
+    assert layering.stream(other, DD, FLOW, 2, True) == (1, 0) and layering.splice(other, "ann", there) == 1 and layering.room() == 1
+    again = Layering(Limits(tracked=2), Rewriting.S_LM)
+    again.remember({(FLOW, 2): Former(9, 0, {5: LayerRow(1, 0)}, {there: 2})})
+    assert again.stream(other, DD, FLOW, 2, False) == (9, 0) and again.splice(other, "ann", there) == 2, "who had numbers of its own goes on"
+    assert again.awaits_structure(other), "which frames are left out has to be seen anew"
 
 
 # -- conferences -----------------------------------------------------------------------------------------------------

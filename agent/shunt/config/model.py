@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Iterator
 from typing import Literal
 
@@ -362,6 +363,13 @@ class Config(Section):
         shared = self.journal is not None and self.journal.redis is not None
         for where, message in self.conference.problems(self.data_plane is not None, shared) if self.conference is not None else ():
             yield ("conference", *where), message
+        if self.cdr is None or self.conference is None or self.conference.cdr is None:
+            return
+        calls = {os.path.normpath(path): name for name in ("csv", "json_lines") if (path := getattr(self.cdr, name)) is not None}
+        for name in ("csv", "json_lines"):
+            path = getattr(self.conference.cdr, name)
+            if path is not None and (there := calls.get(os.path.normpath(path))) is not None:
+                yield ("conference", "cdr", name), f"is the file of cdr.{there} too: records of participants have other columns than those of calls"
 
     def _tls_problems(self) -> Iterator[tuple[Location, str]]:
         for name, section in (("data_plane", self.data_plane), ("softswitch", self.softswitch)):

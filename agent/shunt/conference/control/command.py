@@ -139,6 +139,8 @@ def text(answer: dict[str, Any]) -> str:
     for one in answer["participants"]:
         for leg in one["media"]:
             kept = f", {leg['direction']}" if leg["direction"] != "sendrecv" else ""
+            kept += "".join(f", {ssrc:08x} repairs" for ssrc in leg["repair"])
+            kept += "".join(f", {one['ssrc']:08x} goes to nobody: it is {one['owner']}'s" for one in leg["conflicts"])
             source = leg["source"] or ("contested" if leg["contested"] else "not heard yet")
             lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + (f", {leg['strays']} strays" if leg["strays"] else "") + kept)
     for flow in answer["flows"]:
@@ -181,6 +183,12 @@ def _event(event: dict[str, Any]) -> str:
             return f"{event['participant']}'s {event['medium']} comes from {event['source'] or 'nobody certain'}"
         case "joined" | "left":
             return f"{event['participant']} has {event['what']}"
+        case "ssrc-conflict":
+            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} goes to nobody: {event['owner']} has sent this SSRC before"
+        case "ssrc-free":
+            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is no longer anybody else's SSRC"
+        case "repair":
+            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is taken for repair: its payload type is {event['payload_type']}, not {event['of']}; who gets fewer layers does not get it"
         case "directions":
             return f"{event['participant']}: " + ", ".join(f"{medium} {direction}" for medium, direction in event["media"].items())
     return f"{event['what']}: {event.get('detail', '')}"

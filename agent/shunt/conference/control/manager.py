@@ -228,6 +228,7 @@ class Conferences:
         for conference in self.book:
             conference.problem = ""
             conference.show()
+            self._tell_conflicts(conference)
         departed = {name: list(those) for name, those in self._departed.items()}
         for meeting, reason in await self._writer.adopt([conference.meeting() for conference in self.book]):
             self._no_room(meeting.name, reason)
@@ -241,6 +242,7 @@ class Conferences:
         departed = list(self._departed.get(name, ()))
         try:
             conference.show()
+            self._tell_conflicts(conference)
             await self._writer.bring(conference.meeting())
             conference.problem = ""
             self._record(name, departed)
@@ -292,6 +294,18 @@ class Conferences:
         if waiting:
             self._later(_STRUCTURE_S, conference.name)
 
+    def _tell_conflicts(self, conference: Conference) -> None:
+        """Say whose streams are not carried because others have their SSRCs, and whose are again."""
+        before, now = conference.conflicting, conference.conflicts()
+        for participant, medium, ssrc in before.keys() - now.keys():
+            if participant in conference.participants:
+                self.tell(conference.name, "ssrc-free", participant=participant, medium=medium, ssrc=ssrc)
+        for (participant, medium, ssrc), owner in now.items():
+            if before.get((participant, medium, ssrc)) != owner:
+                self.tell(conference.name, "ssrc-conflict", participant=participant, medium=medium, ssrc=ssrc, owner=owner)
+                log.warning("conference %s: %s's %s with SSRC %08x goes to nobody: %s has sent this SSRC before, and receivers could not tell them apart", conference.name, participant, medium, ssrc, owner)
+        conference.conflicting = now
+
     def _no_room(self, name: str, reason: str) -> None:
         conference = self.book.conferences.get(name)
         if conference is not None:
@@ -322,7 +336,8 @@ class Conferences:
         if self._spray.is_sprayer(now, src, notice.key.dst) and src.addr not in latch.trusted:
             self._stray(leg)
             return
-        leg.payload_type = notice.payload_type
+        if medium_of(kind) == KINDS[0]:
+            leg.payload_type = notice.payload_type
         before = latch.learned
         verdict = latch.observe(now, src, notice.ssrc, notice.seq)
         if verdict in (Verdict.STRAY, Verdict.QUARANTINED):
@@ -338,9 +353,11 @@ class Conferences:
         if latch.learned == src:
             participant.heard = now  # who is alone has no row that would count
         if verdict is Verdict.KNOWN:
-            self._heard_ssrc(conference, participant, leg, notice.ssrc)
+            self._heard_ssrc(conference, participant, kind, notice.ssrc, notice.payload_type)
         elif latch.learned != before:
-            leg.ssrcs = [notice.ssrc] if latch.learned is not None and "/" not in kind else []
+            leg.ssrcs, leg.repair = [], []
+            if latch.learned is not None and "/" not in kind:
+                self._streams(conference, participant, kind, notice.ssrc, notice.payload_type)
             self._moved(conference, participant, kind)
 
     def packet(self, frame: bytes) -> None:
@@ -372,16 +389,27 @@ class Conferences:
         leg.strays += 1
         self.strays_ignored += 1
 
-    def _heard_ssrc(self, conference: Conference, participant: Participant, leg: Leg, ssrc: int) -> None:
-        """The source sends a stream that is not known yet: another one, or its encoder has started anew."""
-        now = self.clock()
-        if ssrc in leg.ssrcs or all(leg is not participant.legs.get(kind) for kind in KINDS) or now - self._new_ssrc.get(leg.relay.port, -_NEW_SSRC_S) < _NEW_SSRC_S:
+    def _heard_ssrc(self, conference: Conference, participant: Participant, kind: str, ssrc: int, payload_type: int | None) -> None:
+        """The source sends a stream that is not known yet: another one, or its encoder has started anew. payload_type: None where it is not known."""
+        leg, now = participant.legs[kind], self.clock()
+        if ssrc in leg.ssrcs or "/" in kind or now - self._new_ssrc.get(leg.relay.port, -_NEW_SSRC_S) < _NEW_SSRC_S:
             return
         self._new_ssrc[leg.relay.port] = now
-        leg.ssrcs = [*leg.ssrcs, ssrc][-STREAMS:]
+        self._streams(conference, participant, kind, ssrc, payload_type)
         participant.heard = now
         self.book.keep(conference)
         self._touch(conference.name)
+
+    def _streams(self, conference: Conference, participant: Participant, kind: str, ssrc: int, payload_type: int | None) -> None:
+        """A leg has one stream more. Of pictures, what has another payload type than the first is taken for repair: RTX and FEC have payload types of their own."""
+        leg = participant.legs[kind]
+        leg.ssrcs = [*leg.ssrcs, ssrc][-STREAMS:]
+        if kind != KINDS[0] and payload_type is not None:
+            leg.payload_type = payload_type if leg.payload_type is None else leg.payload_type
+            if payload_type != leg.payload_type:
+                leg.repair.append(ssrc)
+                self.tell(conference.name, "repair", participant=participant.name, medium=kind, ssrc=ssrc, payload_type=payload_type, of=leg.payload_type)
+        leg.repair = [one for one in leg.repair if one in leg.ssrcs]
 
     def _moved(self, conference: Conference, participant: Participant, kind: str) -> None:
         leg = participant.legs[kind]
@@ -415,7 +443,7 @@ class Conferences:
             return
         leg.latch.take(notice.key.src, notice.ssrc, notice.seq)
         if notice.ssrc not in leg.ssrcs and "/" not in kind:
-            leg.ssrcs = [*leg.ssrcs, notice.ssrc][-STREAMS:]
+            self._streams(conference, participant, kind, notice.ssrc, notice.payload_type)
         self._moved(conference, participant, kind)
 
     async def _count_leg(self, name: str, participant: str, kind: str) -> int | None:
@@ -469,10 +497,11 @@ class Conferences:
                 if packets != leg.packets:
                     leg.packets, participant.heard = packets, now
                 for row in mine:
-                    # A relay entry takes every SSRC, so nobody notices a new one; a tree will want to know it.
+                    # A relay entry takes every SSRC, so nobody notices a new one; a tree will want to know it. Of pictures it may be one that
+                    # repairs another, which shows when a tree does not know it.
                     stat = stats.get(row[1])
-                    if stat is not None and stat.ssrc and stat.packets:
-                        self._heard_ssrc(conference, participant, leg, stat.ssrc)
+                    if stat is not None and stat.ssrc and stat.packets and kind == KINDS[0]:
+                        self._heard_ssrc(conference, participant, kind, stat.ssrc, None)
             if not participant.held and now - participant.heard > self.settings.timeout:
                 log.info("conference %s: %s has sent nothing for %d s and is taken out", conference.name, participant.name, self.settings.timeout)
                 with contextlib.suppress(ConferenceError):
@@ -628,7 +657,7 @@ class Conferences:
             for leg in one.legs.values():
                 leg.latch.trusted = set(addresses)
                 leg.latch.forget(self.clock(), quarantine=True)
-                leg.ssrcs = []
+                leg.ssrcs, leg.repair = [], []
             self.book.keep(conference)
             self._touch(name)
 
@@ -723,6 +752,7 @@ class Conferences:
 
     def _participant(self, conference: Conference, one: Participant, counted: dict[Row, int]) -> dict[str, Any]:
         sent: dict[str, int] = {}
+        conflicts = conference.conflicts()
         if self._writer is not None:
             seen: set[Row] = set()
             for source, _, row in self._writer.rows_of(conference.name):
@@ -738,7 +768,9 @@ class Conferences:
                 {
                     "medium": kind, "relay": str(leg.relay), "source": str(leg.latch.learned) if leg.latch.learned is not None else None, "contested": leg.latch.contested,
                     "direction": _DIRECTIONS[leg.sends, leg.receives], "layers": str(leg.layers) if leg.layers is not None else None,
-                    "ssrcs": leg.ssrcs, "packets": sent.get(kind, 0), "strays": leg.strays,
+                    "ssrcs": leg.ssrcs, "repair": leg.repair,
+                    "conflicts": [{"ssrc": ssrc, "owner": owner} for (name, medium, ssrc), owner in conflicts.items() if (name, medium) == (one.name, kind)],
+                    "packets": sent.get(kind, 0), "strays": leg.strays,
                 } for kind, leg in one.legs.items()
             ],
         }

@@ -61,6 +61,8 @@ class Leg:
 
     Further legs of a medium ("video/2") only bring something to the participant: each the streams of one sender. offered: where
     signalling says that these are to go.
+
+    What repairs a stream names packets by the sender's own numbers: who has others cannot use it, and does not get it.
     """
 
     relay: Endpoint
@@ -75,7 +77,8 @@ class Leg:
     layers: Told | None = None
     offered: Endpoint | None = None
     packets: int = 0  # when the counters were last read
-    payload_type: int | None = None  # of its last packet that was noticed
+    payload_type: int | None = None  # of its last packet that was noticed; of pictures, of the first stream that was learned
+    repair: list[int] = field(default_factory=list)  # those of its SSRCs that repair others (RTX, FEC)
     sent: Measurement = field(default_factory=Measurement, compare=False)  # of rows that are out: what came, and what went there
     received: Measurement = field(default_factory=Measurement, compare=False)
     sent_known: bool = True  # whether these two have every reading
@@ -136,7 +139,8 @@ class Conference:
     qualities: (sender, receiver) -> level in KINDS, where it is not all of them. targets: the decode target of each (sender,
     receiver) that has ever had one; it stays when it is everything again, because numbers that were rewritten once are
     rewritten to the end. held: targets that were higher until just now (HELD_S). formats: what those who dial in have to
-    send of each medium, [payload type, rtpmap, fmtp]. happened: the last events, oldest first.
+    send of each medium, [payload type, rtpmap, fmtp]. owners: whose an SSRC of a medium is: the first's who sent it, as long as
+    it sends it. happened: the last events, oldest first.
     """
 
     name: str
@@ -145,7 +149,9 @@ class Conference:
     targets: dict[tuple[str, str], int] = field(default_factory=dict)
     held: dict[tuple[str, str], int] = field(default_factory=dict, compare=False)
     formats: dict[str, list[str]] = field(default_factory=dict)
+    owners: dict[tuple[str, int], str] = field(default_factory=dict)
     problem: str = ""
+    conflicting: dict[tuple[str, str, int], str] = field(default_factory=dict, compare=False)  # as last said
     happened: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS), compare=False)
 
     def participant(self, name: str) -> Participant:
@@ -158,11 +164,12 @@ class Conference:
     def meeting(self) -> Meeting:
         """What trees are laid out for: those who have been heard, with the streams that they send."""
         here = [one for one in self.participants.values() if one.present]
+        conflicts = self.conflicts()
         planned: list[Planned] = []
         sent: dict[str, frozenset[int]] = {}
         for one in here:
             legs = {kind: leg for kind, leg in one.legs.items() if leg.latch.learned is not None and leg.ssrcs}
-            planned.append(Planned(one.name, PORT, tuple((source_name(kind, ssrc), kind != KINDS[0]) for kind, leg in legs.items() for ssrc in leg.ssrcs)))
+            planned.append(Planned(one.name, PORT, tuple((source_name(kind, ssrc), kind != KINDS[0]) for kind, leg in legs.items() for ssrc in leg.ssrcs if (one.name, kind, ssrc) not in conflicts)))
             sent[one.name] = frozenset(FIRST_TREE[kind] + layer for kind, leg in legs.items() for layer in range(TARGETS if leg.layers else 1))
         # A limit that holds nothing back needs no trees.
         targets: dict[tuple[str, str], int | frozenset[int]] = {}
@@ -192,10 +199,36 @@ class Conference:
 
     def leg(self, participant: str, sender: str, source: str) -> Leg | None:
         """The leg of a participant on which it sends, or gets, this stream of a sender."""
-        found, medium = self.participants.get(participant), kind_of(source)[0]
+        found, (medium, ssrc) = self.participants.get(participant), kind_of(source)
         if found is None:
             return None
-        return found.legs.get(medium) if participant == sender else found.leg_for(sender, medium)
+        if participant == sender:
+            return found.legs.get(medium)
+        return None if self._kept_back(sender, participant, medium, ssrc) else found.leg_for(sender, medium)
+
+    def _kept_back(self, sender: str, receiver: str, medium: str, ssrc: int) -> bool:
+        """Whether a receiver does not get a stream because it repairs packets that have other numbers for it."""
+        one = self.participants.get(sender)
+        return one is not None and medium in one.legs and ssrc in one.legs[medium].repair and self.renumbered(sender, receiver, medium)
+
+    def claim(self) -> None:
+        """Settle whose each SSRC is: who sent it first keeps it."""
+        senders: dict[tuple[str, int], list[str]] = {}
+        for one in self.participants.values():
+            for kind, leg in one.legs.items():
+                for ssrc in leg.ssrcs:
+                    senders.setdefault((kind, ssrc), []).append(one.name)
+        self.owners = {key: self.owners[key] if self.owners.get(key) in names else names[0] for key, names in senders.items()}
+
+    def conflicts(self) -> dict[tuple[str, str, int], str]:
+        """(participant, medium, SSRC) of streams that are not carried because somebody else, the value, has sent this SSRC before: a third
+        could not tell them apart. Two hear only each other, so theirs may be the same."""
+        if sum(one.present for one in self.participants.values()) <= 2:
+            return {}
+        return {
+            (one.name, kind, ssrc): owner for one in self.participants.values() for kind, leg in one.legs.items() for ssrc in leg.ssrcs
+            if (owner := self.owners.get((kind, ssrc), one.name)) != one.name
+        }  # fmt: skip
 
     def show(self) -> None:
         """Give legs to senders, for who has more than one of a medium."""
@@ -388,7 +421,8 @@ class Book:
         return self._folder / f"{name}.json"
 
     def keep(self, conference: Conference) -> None:
-        """Write a conference down. A folder that fails is said and does not stop the conference."""
+        """Write a conference down, after every change. A folder that fails is said and does not stop the conference."""
+        conference.claim()
         body = {
             "format": _FORMAT,
             "name": conference.name,
@@ -401,7 +435,7 @@ class Book:
                             "port": leg.relay.port, "trusted": sorted(addr.hex() for addr in leg.latch.trusted),
                             "learned": str(leg.latch.learned) if leg.latch.learned is not None else None, "ssrcs": leg.ssrcs,
                             "muxed": leg.muxed, "sends": leg.sends, "receives": leg.receives, "layers": str(leg.layers) if leg.layers else None,
-                            "payload_type": leg.payload_type, "sent": leg.sent.values(), "received": leg.received.values(),
+                            "payload_type": leg.payload_type, "repair": leg.repair, "sent": leg.sent.values(), "received": leg.received.values(),
                             "sent_known": leg.sent_known, "received_known": leg.received_known,
                         } for kind, leg in one.legs.items()
                     },
@@ -410,6 +444,7 @@ class Book:
             "formats": conference.formats,
             "qualities": [[*pair, KINDS[level]] for pair, level in conference.qualities.items()],
             "targets": [[*pair, target] for pair, target in conference.targets.items()],
+            "owners": [[*stream, owner] for stream, owner in conference.owners.items()],
         }
         path = self._file(conference.name)
         try:
@@ -453,7 +488,7 @@ class Book:
                     flags = {name: bool(given[name]) for name in ("muxed", "sends", "receives", "sent_known", "received_known") if name in given}
                     told = Told.parse(given["layers"]) if given.get("layers") else None
                     counted = {name: Measurement(*given[name]) for name in ("sent", "received") if name in given}
-                    legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs, layers=told, payload_type=given.get("payload_type"), **flags, **counted)
+                    legs[kind] = Leg(Endpoint(self.address, given["port"]), latch, ssrcs, layers=told, payload_type=given.get("payload_type"), repair=[int(ssrc) for ssrc in given.get("repair", ())], **flags, **counted)
                 conference.participants[item["name"]] = Participant(
                     item["name"], legs, now, str(item["call_id"]), Credentials(*map(str, item["ice"])) if item.get("ice") else None, str(item.get("srtp", "")),
                     float(item.get("joined", time.time())), item.get("dialog") or {},
@@ -461,6 +496,7 @@ class Book:
             conference.formats = {str(kind): [str(part) for part in format_] for kind, format_ in body["formats"].items()}
             conference.qualities = {(sender, receiver): KINDS.index(quality) for sender, receiver, quality in body["qualities"]}
             conference.targets = {(sender, receiver): int(target) for sender, receiver, target in body.get("targets", ())}
+            conference.owners = {(str(kind), int(ssrc)): str(owner) for kind, ssrc, owner in body.get("owners", ())}
         except (ValueError, KeyError, TypeError, AttributeError):
             for port in claimed:
                 self._ports.give(port)

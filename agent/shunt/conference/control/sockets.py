@@ -137,13 +137,18 @@ class Sockets:
 
     def _share(self, conference: Conference, sender: Participant, leg: str, others: dict[str, Participant], kinds: Kind, data: bytes) -> None:
         kind = medium_of(leg)
+        conflicts = conference.conflicts()
         if kinds & (Kind.SR | Kind.BYE):
-            parts = [_SR_BARE + data[item.where][4:28] if item.kind is Kind.SR else data[item.where] for item in walk(data) if item.kind in TO_RECEIVERS]
+            parts = [
+                _SR_BARE + data[item.where][4:28] if item.kind is Kind.SR else data[item.where] for item in walk(data)
+                if item.kind in TO_RECEIVERS and (sender.name, kind, int.from_bytes(data[item.where][4:8], "big")) not in conflicts
+            ]  # fmt: skip
             for name, other in others.items():
                 if KINDS.index(kind) <= conference.qualities.get((sender.name, name), TOP):
-                    self._send(other.leg_for(sender.name, kind), b"".join(parts))
+                    if parts:
+                        self._send(other.leg_for(sender.name, kind), b"".join(parts))
         wanted = {name: other.legs[kind] for name, other in others.items() if KINDS.index(kind) <= conference.qualities.get((name, sender.name), TOP)}
-        streams = {ssrc: name for name, other in wanted.items() for ssrc in other.ssrcs if sender.leg_for(name, kind) is sender.legs[leg]}
+        streams = {ssrc: name for name, other in wanted.items() for ssrc in other.ssrcs if (name, kind, ssrc) not in conflicts and sender.leg_for(name, kind) is sender.legs[leg]}
         for name, report in self._adaptation.heard(conference.name, sender.name, kind, streams, data, transport=leg).items():
             self._send(wanted[name], report)
         routes = {ssrc: Route(name, ssrc) for ssrc, name in streams.items()}
