@@ -89,7 +89,7 @@ class FencedTable:
     async def hear_all(self) -> Result:
         return _FENCED if self._closed(1) else await self._table.hear_all()
 
-    async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...]], ttl_ms: int) -> Result:
+    async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...] | None], ttl_ms: int) -> Result:
         return _FENCED if self._closed(len(ports)) else await self._table.guard(ports, ttl_ms)
 
     async def unguard(self, ports: list[Endpoint]) -> Result:

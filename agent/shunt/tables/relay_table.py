@@ -28,7 +28,7 @@ from shunt.tables.doubt import Doubts, Wanted
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, Result, StreamStats
 from shunt.tables.operation import Job, Lanes, Operation
 from shunt.tables.samples import SamplePlan, Samples
-from shunt.tables.target import Answers, KeyedTable, Plan, StatsSource
+from shunt.tables.target import Answers, KeyedTable, Plan, PortTable, StatsSource
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +39,13 @@ _READ_KEYS = 500  # a read of more would hold up the writes that come after it
 _FEW = 64  # a question about so few entries need not go the way of the large answers
 _READ_TIMEOUT = 5.0
 _READ_ALL_TIMEOUT = 60.0
+_SMALL_TIMEOUT = 10.0
 _LATE_WORDS = 0.1  # seconds that the result of a delete waits for the statistics, once the entry is out
 _SAMPLE_DELAY = 0.05
 _EXTENSION, _EXTENSIONS = 1.0, 10  # seconds, and how often, that a late caller waits on while others are answered
 _BUSY = 4
 _TURN = 1024  # entries of a large answer taken apart before others have their turn
+_HEARD = tuple(f"heard{n}" for n in range(4))
 _INSERT, _MODIFY, _DELETE, _UPSERT = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE, pb.Update.INSERT_OR_MODIFY
 
 
@@ -898,7 +900,7 @@ class RelayTable:
             updates.append(entity)
         if not updates:
             return _INSTALLED
-        return await self._write_small(_INSERT, updates)
+        return await self._write_small([bfrt.update_bytes(_INSERT, entity) for entity in updates])
 
     async def refuse(self, source: Endpoint, ttl_ms: int) -> Result:
         """Have dropped, for so long, what a source (with port 0: its whole address) sends to media ports where it meets no entry."""
@@ -917,12 +919,16 @@ class RelayTable:
         """Whether the connected data plane has tables for guard(). Raises DataPlaneUnavailable while there is none."""
         return bool(self._ready().guarded)
 
-    async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...]], ttl_ms: int) -> Result:
-        """Have dropped, for so long, what comes to a port (even) and the next from other addresses than these and meets no entry."""
+    async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...] | None], ttl_ms: int) -> Result:
+        """Have dropped, for so long, what comes to a port (even) and the next from other addresses than these and meets no entry.
+
+        None in place of addresses ends that; that nothing was guarded is no failure.
+        """
         try:
-            tables = self._ready().guarded
-            return await self._write_small(_UPSERT, [
-                _row(_of(tables, port), ("dst_addr", "dst_port"), port, {"ttl_ms": ttl_ms.to_bytes(4, "big")} | {f"heard{n}": addr for n, addr in enumerate(heard)})
+            tables, ttl = self._ready().guarded, ttl_ms.to_bytes(4, "big")
+            return await self._write_small([
+                _of(tables, port).update(_DELETE, port, {}) if heard is None
+                else _of(tables, port).update(_UPSERT, port, {"ttl_ms": ttl, **dict(zip(_HEARD, heard))})
                 for port, heard in ports.items()
             ])
         except DataPlaneUnavailable as error:
@@ -932,38 +938,32 @@ class RelayTable:
 
     async def unguard(self, ports: list[Endpoint]) -> Result:
         """End guard(); that nothing was guarded is no failure."""
-        try:
-            tables = self._ready().guarded
-            return await self._write_small(_DELETE, [_row(_of(tables, port), ("dst_addr", "dst_port"), port) for port in ports])
-        except DataPlaneUnavailable as error:
-            return Result(Outcome.UNAVAILABLE, str(error))
-        except SchemaError as error:
-            return Result(Outcome.REJECTED, str(error))
+        return await self.guard(dict.fromkeys(ports), 0)
 
     async def unguard_all(self) -> Result:
         """End guard() for every port."""
         return await self._empty(lambda plan: plan.guarded)
 
-    async def _empty(self, which: Callable[[Plan], Mapping[int, Table]]) -> Result:
+    async def _empty(self, which: Callable[[Plan], Mapping[int, PortTable]]) -> Result:
         try:
             tables = which(self._ready()).values()
         except DataPlaneUnavailable as error:
             return Result(Outcome.UNAVAILABLE, str(error))
-        return await self._write_small(_DELETE, [pb.Entity(table_entry=pb.TableEntry(table_id=table.id)) for table in tables])
+        return await self._write_small([table.clear for table in tables])
 
     async def _write_refused(self, kind: int, source: Endpoint, ttl_ms: int | None) -> Result:
         try:
             data = {} if ttl_ms is None else {"ttl_ms": ttl_ms.to_bytes(4, "big")}
-            return await self._write_small(kind, [_row(_of(self._ready().refused, source), ("src_addr", "src_port"), source, data)])
+            return await self._write_small([_of(self._ready().refused, source).update(kind, source, data)])
         except DataPlaneUnavailable as error:
             return Result(Outcome.UNAVAILABLE, str(error))
         except SchemaError as error:
             return Result(Outcome.REJECTED, str(error))
 
-    async def _write_small(self, kind: int, entities: list[pb.Entity]) -> Result:
+    async def _write_small(self, updates: list[bytes]) -> Result:
         """Write a few rows of a table that is none of the relay's. What is there already, or is gone already, is no failure."""
         try:
-            errors = await self._client.write_entities(kind, entities)
+            errors = await self._client.write(updates, timeout=_SMALL_TIMEOUT)
         except BfrtUnavailable as error:
             return Result(Outcome.UNAVAILABLE, str(error))
         except (BfrtRefused, SchemaError) as error:
@@ -1001,24 +1001,12 @@ class RelayTable:
         return {"entries": entries, "capacity": sum(target.table.size for target in plan.relay.values())}
 
 
-def _of(tables: Mapping[int, Table], end: Endpoint) -> Table:
+def _of(tables: Mapping[int, PortTable], end: Endpoint) -> PortTable:
     """The table of an address's IP version. Raises SchemaError where the target has none."""
     table = tables.get(len(end.addr))
     if table is None:
         raise SchemaError(f"this data plane cannot keep anybody from the relay (IPv{end.version})")
     return table
-
-
-def _row(table: Table, names: tuple[str, str], end: Endpoint, data: Mapping[str, bytes] | None = None) -> pb.Entity:
-    """A row whose key is an address and port, in the fields of these names."""
-    entity = pb.Entity(table_entry=pb.TableEntry(table_id=table.id))
-    for name, value in zip(names, (end.addr, end.port.to_bytes(2, "big"))):
-        field = entity.table_entry.key.fields.add()
-        field.field_id, field.exact.value = table.key[name].id, value
-    for name, value in (data or {}).items():
-        filled = entity.table_entry.data.fields.add()
-        filled.field_id, filled.stream = table.data[name].id, value
-    return entity
 
 
 def _requests(source: KeyedTable, size: int, keys: Sequence[FiveTuple] | None) -> Iterator[tuple[list[bytes], float]]:

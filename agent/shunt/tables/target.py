@@ -242,6 +242,33 @@ class Row:
             yield FiveTuple(Endpoint(row[src], row[sport]), Endpoint(row[dst], row[dport])), {number: row[place] for number, place in self._data}
 
 
+class PortTable:
+    """A table whose key is an address and a port of one IP version, and whose data are byte strings: its updates, as write() of the client takes them."""
+
+    def __init__(self, table: Table, address: str, port: str) -> None:
+        """address, port: the names of the key's fields."""
+        self.table = table
+        self._key = wire.message(2, *(wire.key_exact(table.key[name].id, wire.Slot(form(table.key[name]))) for name in (address, port)))
+        self._templates: dict[tuple[int, tuple[str, ...]], wire.Template] = {}
+        self.clear = self._template(_DELETE, [], ()).pack()  # deletes every row
+
+    def _template(self, kind: int, key: list[wire.Part], names: tuple[str, ...]) -> wire.Template:
+        fields = [self.table.data[name] for name in names]
+        data = wire.message(3, *(wire.data_stream(field.id, wire.Slot(form(field))) for field in fields)) if fields else []
+        return wire.Template(wire.message(3, wire.number(1, kind), wire.message(2, wire.message(1, wire.number(1, self.table.id), key, data))))
+
+    def update(self, kind: int, end: Endpoint, data: Mapping[str, bytes]) -> bytes:
+        """A serialised update of one row; data by field name. Raises SchemaError for a value of another width."""
+        names = tuple(data)
+        template = self._templates.get((kind, names))
+        if template is None:
+            template = self._templates[kind, names] = self._template(kind, self._key, names)
+        for name, value in data.items():
+            if len(value) != self.table.data[name].size:
+                raise SchemaError(f"{self.table.name}: {name} has {self.table.data[name].size} bytes, not {len(value)}")
+        return template.pack(end.addr, end.port, *data.values())
+
+
 class Answers:
     """Reads a target's answers about one table."""
 
@@ -326,8 +353,10 @@ class Plan:
         self.trace = {keyed.addr_size or 0: keyed for keyed in trace}
         self.totals = tables.find("softswitch.totals")
         self.interface = tables.find("softswitch.interface")
-        self.refused = {table.key["src_addr"].size or 0: table for table in (tables.find("softswitch.refused"), tables.find("softswitch.refused6")) if table is not None}
-        self.guarded = {table.key["dst_addr"].size or 0: table for table in (tables.find("softswitch.guarded"), tables.find("softswitch.guarded6")) if table is not None}
+        refused = [table for table in (tables.find("softswitch.refused"), tables.find("softswitch.refused6")) if table is not None]
+        self.refused = {table.key["src_addr"].size or 0: PortTable(table, "src_addr", "src_port") for table in refused}
+        guarded = [table for table in (tables.find("softswitch.guarded"), tables.find("softswitch.guarded6")) if table is not None]
+        self.guarded = {table.key["dst_addr"].size or 0: PortTable(table, "dst_addr", "dst_port") for table in guarded}
         self.media = {table.key["dst_addr"].size or 0: table for table in (tables.find("media"), tables.find("media6")) if table is not None}
         self.learns: dict[int, dict[str, int]] = {}
         for name in ("learn", "learn6"):
