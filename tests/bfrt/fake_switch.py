@@ -128,7 +128,7 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
             known = (action.fields.by_id.get(field.field_id) if action is not None else None) or table.data.by_id.get(field.field_id)
             if known is None:
                 raise Refused(_NOT_FOUND, f"field {field.field_id} table:{table.name}")
-            if known.size is not None and len(field.stream) != known.size:
+            if known.size is not None and not known.repeated and len(field.stream) != known.size:
                 raise Refused(_INVALID, f"{known.name} has {len(field.stream)} bytes table:{table.name}")
 
     async def Read(self, request: pb.ReadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[pb.ReadResponse]:

@@ -2,13 +2,15 @@
 
 What a client writes is checked against the schema and put into BMv2's table of the same name, with the same action and parameters;
 learn notices come back as digests, direct counters and registers of one field as they stand in BMv2 (byte counters count frames there).
+The replication engine and its mirror sessions are BMv2's own, with the twin's tables for what that does not prune.
 So whatever programs a Tofino can be run where there is none.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import json
+from collections.abc import AsyncIterator, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import grpc
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.schema import MATCH_PRIORITY, Field, Table
+from shunt_softswitch import schema as softswitch_schema
 from shunt.tables.entry import LearnNotice
 from tests.bfrt.fake_switch import FakeSwitch, Refused
 from tests.p4.bmv2 import Bmv2
@@ -30,12 +33,16 @@ class Bmv2Target(FakeSwitch):
 
     def __init__(self, device: Bmv2, counters: Mapping[str, str], schema: Path = GENERATED / "relay.tofino1.bf-rt.json") -> None:
         """counters: the device's direct counters by table."""
-        super().__init__(schema.read_bytes())
+        super().__init__(schema.read_bytes(), fixed=_FIXED)
         self.device = device
         self.counters = counters
         self._commands: list[str] = []
-        self._added: list[tuple[int, tuple[Any, ...]]] = []  # whose handles the next commands' answers have
-        self._handles: dict[tuple[int, tuple[Any, ...]], int] = {}
+        self._added: list[Hashable] = []  # whose handles the next commands' answers have
+        self._handles: dict[Hashable, int] = {}
+        self._rids: dict[int, int] = {}  # by node
+        prune = self.table("$pre.prune")
+        for number in range(prune.size):  # has all its rows from the start
+            self.entries[prune.id][((next(iter(prune.key)).id, number.to_bytes(2, "big")),)] = pb.TableData()
 
     async def StreamChannel(self, requests: AsyncIterator[pb.StreamMessageRequest], context: grpc.aio.ServicerContext) -> AsyncIterator[pb.StreamMessageResponse]:
         yield await anext(super().StreamChannel(requests, context))
@@ -73,11 +80,18 @@ class Bmv2Target(FakeSwitch):
         """Carry out what a request has come to. Raises RuntimeError with BMv2's words."""
         if not self._commands:
             return
-        printed = self.device.cli(self._commands)
-        handles = [int(line.rpartition(" ")[2]) for line in printed.splitlines() if line.startswith("Entry has been added with handle ")]
-        if len(handles) != len(self._added):
-            raise RuntimeError(f"{len(self._added)} entries added, {len(handles)} handles")
-        self._handles.update(zip(self._added, handles, strict=True))
+        commands, added, self._commands, self._added = self._commands, self._added, [], []
+        printed = self.device.cli(commands)
+        handles = [int(line.rpartition(" ")[2]) for line in printed.splitlines() if "added with handle " in line or "created with handle " in line]
+        if len(handles) != len(added):
+            raise RuntimeError(f"{len(added)} entries added, {len(handles)} handles")
+        self._handles.update(zip(added, handles, strict=True))
+
+    def _handle(self, of: Hashable) -> int:
+        """Of what may have been added a moment ago."""
+        if of in self._added:
+            self._run()
+        return self._handles[of]
 
     def _write(self, update: pb.Update) -> None:
         entry = update.entity.table_entry
@@ -90,10 +104,20 @@ class Bmv2Target(FakeSwitch):
             self._check(table, entry.data)
             self._commands.append(f"table_set_default {name} {' '.join(self._action(table, entry.data))}")
             return
-        super()._write(update)
         if not entry.HasField("key"):
             raise Refused(_INVALID, f"emptying a table at once: {name}")
         key = self._key(table, entry.key)
+        if table.type == "Register":
+            (word,) = entry.data.fields
+            self._commands.append(f"register_write {name} {int.from_bytes(key[0][1], 'big')} {int.from_bytes(word.stream, 'big')}")
+            return
+        before = self._values(table, self.entries[table.id].get(key))
+        super()._write(update)
+        if update.type not in (pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE):
+            raise Refused(_INVALID, f"{pb.Update.Type.Name(update.type)} of an entry")
+        if name in _ENGINE:
+            _ENGINE[name](self, int.from_bytes(key[0][1], "big"), before, self._values(table, self.entries[table.id].get(key)))
+            return
         match update.type:
             case pb.Update.INSERT:
                 action, *values = self._action(table, entry.data)
@@ -101,11 +125,68 @@ class Bmv2Target(FakeSwitch):
                 self._added.append((table.id, key))
             case pb.Update.MODIFY:
                 action, *values = self._action(table, entry.data)
-                self._commands.append(f"table_modify {name} {action} {self._handles[table.id, key]} {' '.join(values)}")
-            case pb.Update.DELETE:
-                self._commands.append(f"table_delete {name} {self._handles.pop((table.id, key))}")
+                self._commands.append(f"table_modify {name} {action} {self._handle((table.id, key))} {' '.join(values)}")
             case _:
-                raise Refused(_INVALID, f"{pb.Update.Type.Name(update.type)} of an entry")
+                self._commands.append(f"table_delete {name} {self._handle((table.id, key))}")
+                del self._handles[table.id, key]
+
+    # -- the replication engine: what there was, and what there is to be; None: nothing ---------------------------------
+
+    def _values(self, table: Table, data: pb.TableData | None) -> dict[str, Any] | None:
+        """What an entry of one of the target's own tables says."""
+        if data is None or not table.name.startswith("$"):
+            return None
+        fields = table.data.by_id | {field.id: field for action in table.actions for field in action.fields}
+        found = {}
+        for field in data.fields:
+            kind = field.WhichOneof("value")
+            value = getattr(field, kind)
+            found[fields[field.field_id].name] = int.from_bytes(value, "big") if kind == "stream" else value if kind in ("bool_val", "str_val") else list(value.val)
+        return found
+
+    def _node(self, number: int, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+        ports = " ".join(map(str, after["$DEV_PORT"])) if after is not None else ""
+        if after is None:
+            self._commands.append(f"mc_node_destroy {self._handle(('node', number))}")
+            del self._handles["node", number], self._rids[number]
+        elif before is None:
+            self._commands.append(f"mc_node_create {after['$MULTICAST_RID']} {ports}")
+            self._added.append(("node", number))
+            self._rids[number] = after["$MULTICAST_RID"]
+        else:
+            self._commands.append(f"mc_node_update {self._handle(('node', number))} {ports}")
+
+    def _tree(self, number: int, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+        """Nodes by their handles, and a row of Pre.node for each whose L1 XID is valid."""
+        was, now = _members(before), _members(after)
+        for node, xid in was - now:
+            if node in self._rids:
+                self._commands.append(f"mc_node_dissociate {number} {self._handle(('node', node))}")
+            if xid is not None:
+                self._commands.append(f"table_delete Pre.node {self._handle(('xid', number, node))}")
+                del self._handles["xid", number, node]
+        if after is None:
+            self._commands.append(f"mc_mgrp_destroy {number}")
+        elif before is None:
+            self._commands.append(f"mc_mgrp_create {number}")
+        for node, xid in now - was:
+            handle = self._handle(("node", node))
+            self._commands.append(f"mc_node_associate {number} {handle}")
+            if xid is not None:
+                self._commands.append(f"table_add Pre.node Pre.same_l1_xid {number} {self._rids[node]} => {xid}")
+                self._added.append(("xid", number, node))
+
+    def _prune(self, number: int, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+        was, now = (set(ports["$DEV_PORT"]) if ports else set() for ports in (before, after))
+        for port in was - now:
+            self._commands.append(f"table_delete Pre.prune {self._handle(('prune', number, port))}")
+            del self._handles["prune", number, port]
+        for port in now - was:
+            self._commands.append(f"table_add Pre.prune Pre.same_rid {number} {port} =>")
+            self._added.append(("prune", number, port))
+
+    def _mirror(self, number: int, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+        self._commands.append(f"mirroring_delete {number}" if after is None else f"mirroring_add {number} {after['$ucast_egress_port']}")
 
     def _read(self, entity: pb.Entity, response: pb.ReadResponse) -> None:
         if entity.WhichOneof("entity") == "table_entry":
@@ -135,6 +216,18 @@ class Bmv2Target(FakeSwitch):
     def _priority(self, table: Table, key: tuple[Any, ...]) -> str:
         found = [value for number, value in key if table.key.by_id[number].name == MATCH_PRIORITY]
         return f" {int.from_bytes(found[0], 'big')}" if found else ""
+
+
+_FIXED = json.dumps({"tables": [table for table in json.loads(softswitch_schema.load(4096, 4096).fixed_json)["tables"] if table["name"].startswith(("$pre.", "$mirror."))]}).encode()
+_ENGINE = {"$pre.node": Bmv2Target._node, "$pre.mgid": Bmv2Target._tree, "$pre.prune": Bmv2Target._prune, "$mirror.cfg": Bmv2Target._mirror}
+
+
+def _members(tree: dict[str, Any] | None) -> set[tuple[int, int | None]]:
+    """(node, its L1 XID where that is valid) of a tree."""
+    if tree is None:
+        return set()
+    arrays = (tree[f"$MULTICAST_NODE_{part}"] for part in ("ID", "L1_XID_VALID", "L1_XID"))
+    return {(node, xid if valid else None) for node, valid, xid in zip(*arrays, strict=True)}
 
 
 def _word(field: Field, value: Any) -> str:

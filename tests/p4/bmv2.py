@@ -27,6 +27,7 @@ from tests.vectors.model import MEDIA, NEXTHOPS, ROUTED_MACS, ROUTES, SWITCH_ADD
 PROGRAM = Path(__file__).resolve().parents[2] / "p4" / "relay_v1model.p4"
 _THRIFT_PORT = 9090
 _START_TIMEOUT = 20.0
+_PROMPT, _END = "RuntimeCmd: ", "end-of-answer"  # what no command is called is answered, and last
 _CLONE_NEWNET = 0x40000000
 _LEARN, _LEARN6 = 1, 2
 # Scalability protocols over a Unix socket: greeting of a subscriber and of a publisher.
@@ -168,20 +169,25 @@ class Bmv2:
     namespace: str
     sockets: dict[Port, socket.socket]
     learn: socket.socket
+    console: subprocess.Popen[str]  # simple_switch_CLI
     _buffer: bytearray = field(default_factory=bytearray)
 
     def cli(self, commands: Iterable[str]) -> str:
         """Run commands; returns what was printed. Raises RuntimeError for a command that failed."""
-        script = "\n".join(commands) + "\n"
-        done = subprocess.run(
-            ["ip", "netns", "exec", self.namespace, "simple_switch_CLI", "--thrift-port", str(_THRIFT_PORT)], input=script, capture_output=True, text=True
-        )
-        for line in done.stdout.splitlines():
-            if line.startswith(("Error", "RuntimeCmd: Error", "Invalid")) or "Unknown syntax" in line:
-                raise RuntimeError(f"simple_switch_CLI: {line}\n{done.stdout[-2000:]}")
-        if done.returncode:
-            raise RuntimeError(f"simple_switch_CLI: {done.stderr[-2000:]}")
-        return done.stdout
+        assert self.console.stdin is not None and self.console.stdout is not None
+        self.console.stdin.write("\n".join([*commands, _END]) + "\n")
+        self.console.stdin.flush()
+        printed = []
+        for line in self.console.stdout:
+            if line.rstrip().endswith(f"Unknown syntax: {_END}"):
+                break
+            printed.append(line.replace(_PROMPT, ""))
+        else:
+            raise RuntimeError(f"simple_switch_CLI ended: {''.join(printed)[-2000:]}")
+        for line in printed:
+            if line.startswith(("Error", "Invalid")) or "Unknown syntax" in line:
+                raise RuntimeError(f"simple_switch_CLI: {line}\n{''.join(printed)[-2000:]}")
+        return "".join(printed)
 
     def register(self, name: str, index: int) -> int:
         text = self.cli([f"register_read {name} {index}"])
@@ -314,4 +320,10 @@ def running(program: Path) -> Iterator[Bmv2]:
                 time.sleep(0.05)
         learn = _subscribe(notifications)
         stack.callback(learn.close)
-        yield Bmv2(namespace, sockets, learn)
+        console = subprocess.Popen(
+            ["ip", "netns", "exec", namespace, "simple_switch_CLI", "--thrift-port", str(_THRIFT_PORT)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        stack.enter_context(console)
+        stack.callback(console.kill)
+        yield Bmv2(namespace, sockets, learn, console)

@@ -73,7 +73,8 @@ async def test_vectors(target: Bmv2Target, through: str) -> None:
     assert found == []
     assert all(filled.values()), filled
     assert f"{filled['relay']}" in dumped and f"{filled['relay6']}" in dumped
-    assert not any(target.entries.values())
+    always = target.table("$pre.prune").id  # has all its rows at any time
+    assert not any(held for table, held in target.entries.items() if table != always)
 
 
 def rtp(made: RelayEntry, seq: int) -> bytes:

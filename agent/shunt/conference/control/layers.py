@@ -2,11 +2,13 @@
 
 The data plane looks ids up in rows that come from here (docs/replication.md) and rewrites numbers in state that it has
 rows for: a track for each stream of which somebody gets less, a splice for each receiver who does. Their numbers are given
-here. They are found again after a restart, because a receiver's numbers must go on where they were. No I/O.
+here. They are found again after a restart, because a receiver's numbers must go on where they were. A data plane without
+tracks (S-LM) has to be told which frames are left out: that is worked out here, from the template structure. No I/O.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import NamedTuple
 from shunt.conference import descriptor, rtp
 from shunt.conference.engine import EngineFull, Limits, Source
 from shunt.conference.packets import Layers
+from shunt.conference.sequence import PHASES
 from shunt.conference.trees import Numbers
 from shunt.net import Endpoint, FiveTuple
 
@@ -29,6 +32,14 @@ _URIS = {
 }
 _TEMPORAL_IDS = 8
 _LAYER_TABLES = 1 << 16
+
+
+class Rewriting(enum.Enum):
+    """How a data plane gives receivers of some layers numbers of their own (docs/conference.md). NONE: all go whole."""
+
+    NONE = "none"
+    S_LM = "S-LM"
+    S_LR = "S-LR"
 
 
 class Told(NamedTuple):
@@ -101,15 +112,18 @@ def read_frame(frame: bytes) -> Packet | None:
 
 @dataclass(slots=True)
 class _Stream:
-    """One stream that has layers. number: of its rows in `layer`; track: 0 while all get everything.
+    """One stream that has layers. number: of its rows in `layer`; tracked: somebody gets less, or has; track: its row where the data plane has tracks.
 
-    whole: its structure has layers that are not left out; splices: by receiver; former: those that were found in the data plane, by the receiver's address, and not taken up yet.
+    phases: the layer of frames by their number modulo four, empty where that does not tell it; None: no structure has come yet. whole: its structure has
+    layers that are not left out; splices: by receiver; former: those that were found in the data plane, by the receiver's address, and not taken up yet.
     """
 
     told: Told
     number: int
     rows: dict[int, LayerRow]
+    tracked: bool = False
     track: int = 0
+    phases: tuple[int, ...] | None = None
     whole: bool = False
     table: descriptor.LayerTable = field(default_factory=descriptor.LayerTable)
     splices: dict[str, int] = field(default_factory=dict)
@@ -129,7 +143,9 @@ class Former:
 class Layering:
     """The layers of all streams, and the numbers that they have in one data plane."""
 
-    def __init__(self, limits: Limits = Limits()) -> None:
+    def __init__(self, limits: Limits = Limits(), rewriting: Rewriting = Rewriting.S_LR) -> None:
+        """rewriting: what the data plane can do."""
+        self._rewriting = rewriting
         self._numbers = Numbers("numbers of layer tables", 1, _LAYER_TABLES)
         self._tracks = Numbers("streams with rewritten numbers", 1, limits.tracked + 1)
         self._splices = Numbers("receivers with rewritten numbers", 1, limits.tracked + 1)
@@ -138,22 +154,26 @@ class Layering:
 
     def room(self) -> int:
         """How many more receivers can have numbers of their own."""
-        return min(self._tracks.room(), self._splices.room())
+        return self._splices.room() if self._rewriting is Rewriting.S_LM else min(self._tracks.room(), self._splices.room())
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
     def stream(self, source: Source, told: Told, flow: FiveTuple, ssrc: int, tracked: bool) -> tuple[int, int]:
-        """The number of a stream's rows in `layer`, and its track (0 until it is to be tracked); 0 and 0 where there is no room, and it goes whole."""
+        """The number of a stream's rows in `layer`, and its track (0 until it is to be tracked, and where there are none); 0 and 0 where there
+        is no room, or the data plane cannot leave out what is told in this way: it goes whole."""
+        if self._rewriting is Rewriting.NONE or self._rewriting is Rewriting.S_LM and told.way is not Layers.DEPENDENCY_DESCRIPTOR:
+            return 0, 0
         found = self._streams.get(source)
         try:
             if found is None:
                 former = self._former.pop((flow, ssrc), None) or Former()
                 number = former.number or self._numbers.take()
-                found = self._streams[source] = _Stream(told, number, former.rows or _plain(told), former.track, former=former.splices)
+                found = self._streams[source] = _Stream(told, number, former.rows or _plain(told), bool(former.track or former.splices), former.track, former=former.splices)
             elif found.told != told:
-                found.told, found.table, found.rows, found.whole = told, descriptor.LayerTable(), _plain(told), False
-            if tracked and not found.track:
-                found.track = self._tracks.take()
+                found.told, found.table, found.rows, found.phases, found.whole = told, descriptor.LayerTable(), _plain(told), None, False
+            if tracked and not found.tracked:
+                found.track = self._tracks.take() if self._rewriting is Rewriting.S_LR else 0
+                found.tracked = True
         except EngineFull as full:
             log.error("%s of %s in %s goes to everybody whole: %s", source.name, source.sender, source.meeting, full)
             return 0, 0
@@ -162,11 +182,18 @@ class Layering:
     def splice(self, source: Source, receiver: str, there: Endpoint) -> int:
         """A receiver's splice, of a stream that is tracked; 0 of any other. there: the receiver's address. Raises EngineFull; room() says before whether it will."""
         stream = self._streams.get(source)
-        if stream is None or not stream.track:
+        if stream is None or not stream.tracked:
             return 0
         if receiver not in stream.splices:
             stream.splices[receiver] = stream.former.pop(there, 0) or self._splices.take()
         return stream.splices[receiver]
+
+    def cadence(self, source: Source, target: int) -> int:
+        """Bit n: frames of a stream with a number of n modulo four are above a target. 0 where it is not known, and where the data plane need not be told."""
+        stream = self._streams.get(source)
+        if stream is None or self._rewriting is not Rewriting.S_LM:
+            return 0
+        return sum(1 << phase for phase, layer in enumerate(stream.phases or ()) if layer > target)
 
     def forget(self, meeting: str, sources: Iterable[Source], receivers: Iterable[str]) -> None:
         """Take back the numbers of a meeting's streams and receivers that are none of these."""
@@ -206,9 +233,11 @@ class Layering:
         self._former = {}
 
     def awaits_structure(self, source: Source) -> bool:
-        """Whether a stream tells its layers by templates of which nothing is known yet."""
+        """Whether a stream tells its layers by templates of which nothing is known yet, or not enough after a restart."""
         stream = self._streams.get(source)
-        return stream is not None and stream.told.way is Layers.DEPENDENCY_DESCRIPTOR and not stream.rows and not stream.whole
+        if stream is None or stream.told.way is not Layers.DEPENDENCY_DESCRIPTOR or stream.whole:
+            return False
+        return not stream.rows or self._rewriting is Rewriting.S_LM and stream.phases is None
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -218,24 +247,28 @@ class Layering:
         return {} if stream is None else {(stream.number, template): row for template, row in stream.rows.items()}
 
     def see(self, source: Source, payload: bytes) -> bool:
-        """Take an RTP packet of a stream that may carry a template structure; whether rows are others now. Raises MediaError."""
+        """Take an RTP packet of a stream that may carry a template structure; whether rows, or cadences, are others now. Raises MediaError."""
         stream = self._streams.get(source)
         if stream is None or stream.told.way is not Layers.DEPENDENCY_DESCRIPTOR:
             return False
         element = rtp.find_element(payload, rtp.parse_header(payload), stream.told.extension)
-        structure = descriptor.parse(element).structure if element is not None and descriptor.has_structure(element) else None
-        if structure is None:
+        found = descriptor.parse(element) if element is not None and descriptor.has_structure(element) else None
+        if found is None or found.structure is None:
             return False
-        before, reason = stream.rows, _why_whole(structure)
+        structure = found.structure
+        before, reason = (stream.rows, stream.phases), _why_whole(structure)
         if reason and not stream.whole:
             log.warning("conference %s: %s's %s goes to everybody whole: %s", source.meeting, source.sender, source.name, reason)
         stream.whole = bool(reason)
         if reason:
-            stream.table, stream.rows = descriptor.LayerTable(), {}
-            return bool(before)
+            stream.table, stream.rows, stream.phases = descriptor.LayerTable(), {}, None
+            return bool(before[0])
         stream.table.see(structure)
         stream.rows = _rows(stream.table, len(structure.targets))
-        return stream.rows != before
+        if self._rewriting is Rewriting.S_LM:  # its receivers change over with any packet
+            stream.rows = {template: LayerRow(row.layer, 0) for template, row in stream.rows.items()}
+            stream.phases = _phases(structure, stream.rows, found)
+        return (stream.rows, stream.phases) != before
 
 
 def _why_whole(structure: descriptor.Structure) -> str:
@@ -262,6 +295,24 @@ def _rows(table: descriptor.LayerTable, targets: int) -> dict[int, LayerRow]:
         ups = sum(1 << target for target in range(TARGETS) if switches >> (targets - 1 if target == TARGETS - 1 else min(target, targets - 1)) & 1)
         rows[template] = LayerRow(min(lowest, TARGETS - 1), ups)
     return rows
+
+
+def _phases(structure: descriptor.Structure, rows: Mapping[int, LayerRow], first: descriptor.Descriptor) -> tuple[int, ...]:
+    """The layer of frames by their number modulo four, after a frame that depends on none; empty where the structure does not tell it.
+
+    Frames of a layer depend on ones that came a fixed number of frames before: four, two and one in L1T3, two and one in L1T2. From a key
+    frame on, the lowest layer whose distance divides a frame's own to the key frame is its layer: so browsers send them.
+    """
+    distances: dict[int, int] = {}
+    for index, template in enumerate(structure.templates):
+        if template.fdiffs:
+            layer = rows[(structure.offset + index) % descriptor.IDS].layer
+            distances[layer] = min(distances.get(layer, PHASES), *template.fdiffs)
+    steps = [distances[layer] for layer in sorted(distances)]
+    if first.template.fdiffs or steps not in ([4, 2, 1], [2, 1], [1]):
+        return ()
+    layers = [next(layer for layer in sorted(distances) if phase % distances[layer] == 0) for phase in range(PHASES)]
+    return tuple(layers[(phase - first.mandatory.frame_number) % PHASES] for phase in range(PHASES))
 
 
 def _reserve(numbers: Numbers, used: set[int]) -> None:

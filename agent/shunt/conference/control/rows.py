@@ -7,10 +7,14 @@ from typing import Any, NamedTuple
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.schema import Action, Field, Schema, SchemaError, Table
-from shunt.conference.control.layers import LayerRow
-from shunt.conference.engine import CONFERENCE, COPY, LAYER, MGID, NODE, PRUNE, Member, Node
+from shunt.conference.control.layers import LayerRow, Rewriting
+from shunt.conference.engine import CONFERENCE, COPY, LAYER, MGID, NODE, PRUNE, Limits, Member, Node
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import StreamStats
+
+
+_CLEARED = ("Egress.high", "Egress.offset", "Egress.open")
+"""Registers of a switch's S-LM that say where a receiver is (docs/p4.md)."""
 
 
 class StreamKey(NamedTuple):
@@ -42,6 +46,7 @@ class Rewrite(NamedTuple):
     dst: Endpoint
     target: int = 0
     splice: int = 0
+    cadence: int = 0
 
 
 class Found(NamedTuple):
@@ -65,6 +70,8 @@ class Rows:
         self._copy, self._mgid, self._node, self._prune = tables["copy"], tables[MGID], tables[NODE], tables[PRUNE]
         self._rewrite = {4: self._copy.actions["copy_to"], 16: self._copy.actions["copy_to_v6"]}
         self._layer = tables.find("layer")
+        words = [tables.find(name) for name in _CLEARED]
+        self._words = [table for table in words if table is not None]
         found = {size: tables.find(name) for size, name in ((4, "softswitch.reception"), (16, "softswitch.reception6"))}
         self._reception = {size: table for size, table in found.items() if table is not None}
         self._names = {table.id: CONFERENCE for table in self._conference.values()} | {self._copy.id: COPY, self._mgid.id: MGID, self._node.id: NODE}
@@ -73,11 +80,34 @@ class Rows:
             self._names[self._layer.id], self._tables[self._layer.id] = LAYER, self._layer
 
     @property
-    def adapts(self) -> bool:
-        """Whether layers can be left out, and the numbers of what is left be rewritten."""
-        if self._layer is None or self._layer.actions["set_layer"].fields.find("switches") is None:
-            return False
-        return all(_replicate(table).fields.find("track") is not None for table in self._conference.values()) and all(action.fields.find("splice") is not None for action in self._rewrite.values())
+    def rewriting(self) -> Rewriting:
+        """How layers are left out, and the numbers of what is left are rewritten."""
+        if self._layer is None or any(action.fields.find("splice") is None for action in self._rewrite.values()):
+            return Rewriting.NONE
+        if all(_replicate(table).fields.find("track") is not None for table in self._conference.values()):
+            return Rewriting.S_LR if self._layer.actions["set_layer"].fields.find("switches") is not None else Rewriting.NONE
+        told = all(action.fields.find(name) is not None for action in self._rewrite.values() for name in ("target", "cadence"))
+        return Rewriting.S_LM if told and len(self._words) == len(_CLEARED) else Rewriting.NONE
+
+    @property
+    def limits(self) -> Limits:
+        """What there is room for. Where a splice is a row of registers, and not all have one, row 0 belongs to nobody."""
+        tracked = Limits().tracked
+        rows = min((table.size for table in self._words), default=tracked)
+        return Limits(tracked=rows if rows >= tracked else rows - 1)
+
+    def forgetting(self, splice: int) -> list[pb.Entity]:
+        """What to write so that a splice's next packet is its first. A row of zeros is a receiver that has got nothing."""
+        made = []
+        for table in self._words:
+            entity = pb.Entity()
+            entry, (word,) = entity.table_entry, table.data
+            entry.table_id = table.id
+            index = table.key["$REGISTER_INDEX"]
+            entry.key.fields.add(field_id=index.id).exact.value = _bytes(index, splice % table.size)
+            _stream(entry.data, word, 0)
+            made.append(entity)
+        return made
 
     def reading(self, name: str, key: Any) -> list[pb.Entity]:
         """What to read for all that a row has counted."""
@@ -141,7 +171,7 @@ class Rows:
             action = self._rewrite[len(value.dst.addr)]
             data.action_id = action.id
             addresses = {"src_addr": value.src.addr, "dst_addr": value.dst.addr, "src_port": value.src.port, "dst_port": value.dst.port}
-            _parts(data, action, {**addresses, "nexthop": 0, "target": value.target, "splice": value.splice, "cadence": 0})
+            _parts(data, action, {**addresses, "nexthop": 0, "target": value.target, "splice": value.splice, "cadence": value.cadence})
         elif name == MGID:
             _array(data, table.data["$MULTICAST_NODE_ID"], [member.node for member in value])
             _array(data, table.data["$MULTICAST_NODE_L1_XID_VALID"], [member.xid_valid for member in value])

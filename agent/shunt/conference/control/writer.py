@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from shunt.bfrt import client as bfrt
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
-from shunt.conference.control.layers import TARGETS, Former, Layering
+from shunt.conference.control.layers import TARGETS, Former, Layering, Rewriting
 from shunt.conference.control.model import FIRST_TREE, TREES, Book, kind_of
 from shunt.conference.control.records import Ledger
 from shunt.conference.control.rows import Found, Rewrite, Rows, StreamKey, Tree
@@ -58,12 +59,14 @@ class Writer:
         """ledger: to be told what rows have counted."""
         self.book = book
         self.allocator = Allocator(qualities=TREES)
-        self.layering = Layering()
+        self.layering = Layering(rewriting=Rewriting.NONE)
         self.inside: dict[Row, Any] = {}
         self.writes = 0
         self._table = table
         self._ledger = ledger
         self._rows: Rows | None = None
+        self._rewriting = Rewriting.NONE
+        self._spliced: Counter[int] = Counter()  # rows of `copy` that are in, by their splice
         self._plan: dict[Row, Any] = {}
         self._placed: dict[Row, Row] = {}  # where a row of the plan went
         self._layer_rows: dict[str, set[Row]] = {}  # by conference
@@ -129,7 +132,7 @@ class Writer:
         if wanted is not None:
             here, value = wanted
             if self.inside.get(here) != value:
-                if here[0] == COPY and value.splice and here in self.inside and self.inside[here].splice != value.splice:
+                if here[0] == COPY and value.splice and here in self.inside and self.inside[here].splice != value.splice and self._rewriting is Rewriting.S_LR:
                     # Until now it got everything: the change is to happen where a frame begins.
                     await self._put(here, value._replace(target=TARGETS - 1))
                 await self._put(here, value)
@@ -173,7 +176,7 @@ class Writer:
     def _layers(self, source: Source) -> tuple[int, int]:
         """The numbers of a stream's rows in `layer` and of its track; 0 of one that goes whole."""
         leg = self.book.of(source, source.sender)
-        if leg is None or leg.layers is None or leg.latch.learned is None or self._rows is None or not self._rows.adapts:
+        if leg is None or leg.layers is None or leg.latch.learned is None:
             return 0, 0
         tracked = self.book.conferences[source.meeting].tracked(source.sender)
         return self.layering.stream(source, leg.layers, FiveTuple(leg.latch.learned, leg.relay), kind_of(source.name)[1], tracked)
@@ -183,8 +186,10 @@ class Writer:
         if leg is None or leg.latch.learned is None or not leg.receives:
             return None
         target = self.book.conferences[value.source.meeting].targets.get((value.source.sender, value.receiver))
-        splice = self.layering.splice(value.source, value.receiver, leg.latch.learned) if target is not None and self._layers(value.source)[1] else 0
-        return (COPY, key), Rewrite(leg.relay, leg.latch.learned, target if splice and target is not None else 0, splice)
+        splice = self.layering.splice(value.source, value.receiver, leg.latch.learned) if target is not None and self._layers(value.source)[0] else 0
+        if not splice or target is None:
+            return (COPY, key), Rewrite(leg.relay, leg.latch.learned)
+        return (COPY, key), Rewrite(leg.relay, leg.latch.learned, target, splice, self.layering.cadence(value.source, target))
 
     def layers_of(self, name: str) -> Iterator[tuple[Source, int, Row]]:
         """Rows of `layer` that are in for a conference: (stream, layer, row)."""
@@ -232,7 +237,12 @@ class Writer:
         elif name == PRUNE:
             await self._write(pb.Update.MODIFY, row, value)
         else:
+            if name == COPY and value.splice and not self._spliced[value.splice] and self._rewriting is Rewriting.S_LM:
+                await self._forget_numbers(value.splice)
             await self._write(pb.Update.MODIFY if row in self.inside else pb.Update.INSERT, row, value)
+        if name == COPY:
+            self._spliced[self.inside[row].splice if row in self.inside else 0] -= 1
+            self._spliced[value.splice] += 1
         self.inside[row] = value
         if self._ledger is not None and name in _COUNTING:
             self._ledger.stands(row)
@@ -248,9 +258,24 @@ class Writer:
                 self._ledger.counted(row, stats, last=True)
         elif name != PRUNE:
             await self._write(pb.Update.DELETE, row, None)
+        if name == COPY and row in self.inside:
+            self._spliced[self.inside[row].splice] -= 1
         self.inside.pop(row, None)
         if self._ledger is not None:
             self._ledger.gone(row)
+
+    async def _forget_numbers(self, splice: int) -> None:
+        """A splice that no row has: whoever had it before has left its numbers there."""
+        assert self._rows is not None
+        try:
+            errors = await self._table.client.write_entities(pb.Update.INSERT, self._rows.forgetting(splice))
+        except BfrtUnavailable as unavailable:
+            raise Broken(str(unavailable)) from None
+        except BfrtRefused as refused:
+            raise Refused(f"numbers of splice {splice}: {refused}") from None
+        for error in errors:
+            if error is not None:
+                raise Refused(f"numbers of splice {splice}: {error.message}")
 
     async def _account(self, row: Row, *, last: bool = False) -> None:
         """Tell the ledger what a row has counted; last: it goes out."""
@@ -312,6 +337,7 @@ class Writer:
         if schema is None:
             raise BfrtUnavailable("the data plane is not connected")
         self._rows = rows = Rows(schema)
+        self._rewriting = rows.rewriting
         found = list(rows.found(await self._table.client.read(rows.everything(), timeout=_READ_ALL)))
         self.inside = {(one.table, one.key): one.value for one in found}
         self.inside |= {(RELAY, key): entry for key, entry in (await self._table.entries()).items() if self.book.owns(key.dst)}
@@ -319,7 +345,8 @@ class Writer:
             self._ledger.found({row: value for row, value in self.inside.items() if row[0] in _COUNTING})
         self._plan, self._placed, self._owners, self._layer_rows = {}, {}, {}, {}
         self.allocator = Allocator(qualities=TREES)
-        self.layering = Layering()
+        self._spliced = Counter(value.splice for (name, _), value in self.inside.items() if name == COPY)
+        self.layering = Layering(rows.limits, self._rewriting)
         self.layering.remember(_former(found))
         held = _Held(self.allocator, found)
         left_out = []
