@@ -2,8 +2,9 @@
 
 A relay such as rtpproxy latches on to the first packet at a new port (CVE-2017-14114). A guarded port hears the addresses of its
 party, and with none known for a moment nobody; the data plane tells the agent of the rest all the same, so a party that sends from elsewhere is
-learned, and heard from then on. Guards live in the data plane as long as the agent's binding does: what is in force is written again
-whenever the data plane is back.
+learned, and heard from then on. Before a guard is written, and where a port has none, the data plane is wary: it lets through whom
+earlier calls have made known, and strangers once they keep on, as a phone does. All this lives in the data plane as long as the agent's
+binding does: what is in force is written again whenever the data plane is back.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -23,10 +25,15 @@ from shunt.tables.entry import MediaRange, Outcome, Result
 log = logging.getLogger(__name__)
 
 TTL_MS = 120_000  # a guard outlives its agent by no more; a call rings for less
+WARY_TTL_MS = 24 * 3_600_000
+KNOWN_TTL_MS = 7 * WARY_TTL_MS
+_KNOWN = 65_536  # addresses that the data plane has room for
+_KNOWN_AT_ONCE = 1_000  # in one write
 HEARD = 4  # addresses of a party that a guard has room for: the latest
 _SAY_EVERY_S = 5.0
 # A port that hears nobody would lose the first packets of a phone that answers at once, and they come as soon as its answer.
 _GRACE_S = 0.1
+_DONE = Result(Outcome.INSTALLED)
 
 
 class GuardingTable(Protocol):
@@ -34,9 +41,10 @@ class GuardingTable(Protocol):
 
     @property
     def guards_ports(self) -> bool: ...
-    async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...]], ttl_ms: int) -> Result: ...
-    async def unguard(self, ports: list[Endpoint]) -> Result: ...
+    async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...] | None], ttl_ms: int) -> Result: ...
     async def unguard_all(self) -> Result: ...
+    async def be_wary(self, ranges: Iterable[MediaRange], ttl_ms: int) -> Result: ...
+    async def know(self, addresses: Iterable[bytes], ttl_ms: int) -> Result: ...
 
 
 class PortGuard:
@@ -52,6 +60,10 @@ class PortGuard:
         self._parties = parties
         self._knocking: dict[Endpoint, Latch] = {}  # by guarded port: who sends what no latch of the leg looks at
         self._wanted: dict[Endpoint, tuple[bytes, ...] | None] = {}  # None: no guard
+        self._wary: list[MediaRange] = []
+        self._wary_until = 0.0
+        self._known: OrderedDict[bytes, float] = OrderedDict()  # to the data plane, and until when it need not be told again
+        self._met: set[bytes] = set()  # and it has not been told yet
         self._able = True
         self._writing = False
         self._said = -_SAY_EVERY_S
@@ -98,10 +110,18 @@ class PortGuard:
         if latch.observe(now, src, 0, 0) is Verdict.ACCEPTED:
             self._parties.add(leg, (src.addr,))
 
-    async def start_over(self, legs: Iterable[Leg]) -> None:
-        """The data plane is (back) there: of what it guards, only what these legs want stays."""
+    def met(self, addr: bytes) -> None:
+        """A party is at this address: the SIP server has called it, or its media has been believed. Later calls find it known."""
+        if self._known.get(addr, 0.0) <= time.monotonic():
+            self._met.add(addr)
+            self._write_soon()
+
+    async def start_over(self, media: Iterable[MediaRange], legs: Iterable[Leg]) -> None:
+        """The data plane is (back) there: of what it guards, only what these legs want stays. media: where relays get media."""
         self._able = self._table.guards_ports
+        self._wary = [one for one in media if one not in self._careful]
         self._wanted.clear()
+        self._known.clear()
         if not self._able:
             log.info("this data plane cannot guard relay ports: until a call is offloaded, the relay hears whoever sends to them")
             return
@@ -111,33 +131,57 @@ class PortGuard:
         for leg in legs:
             if leg.guarded is not None:
                 self._want(leg.guarded, _heard(leg, leg.guarded))
+            if leg.rtp.learned is not None:
+                self.met(leg.rtp.learned.addr)
+        # Only now: whose calls are running is no stranger.
+        self._judge(await self._tell_known(), await self._be_wary())
 
     def _want(self, port: Endpoint, heard: tuple[bytes, ...] | None) -> None:
-        if not self._able:
-            return
         self._wanted[port] = heard
-        if not self._writing:
+        self._write_soon()
+
+    def _write_soon(self) -> None:
+        if not self._able:
+            self._wanted.clear()
+            self._met.clear()
+        elif not self._writing:
             self._writing = True
             self._spawn(self._write())
 
     async def _write(self) -> None:
         await asyncio.sleep(0)  # what the same command changes besides goes along
         try:
-            while self._wanted:
+            while self._wanted or self._met:
                 wanted, self._wanted = self._wanted, {}
-                gone = [port for port, heard in wanted.items() if heard is None]
-                results = []
-                if gone:
-                    results.append(await self._table.unguard(gone))
-                guarded = {port: heard for port, heard in wanted.items() if heard is not None}
-                if guarded:
-                    results.append(await self._table.guard(guarded, TTL_MS))
-                failed = next((result for result in results if not result.ok and result.outcome is not Outcome.UNAVAILABLE), None)
-                if failed is not None and time.monotonic() - self._said >= _SAY_EVERY_S:
-                    self._said = time.monotonic()
-                    log.warning("relay ports of calls are not guarded: %s", failed.detail or failed.outcome.value)
+                results = [await self._table.guard(wanted, TTL_MS) if wanted else _DONE, await self._tell_known()]
+                if self._wary_until - time.monotonic() < WARY_TTL_MS / 2000:
+                    results.append(await self._be_wary())
+                self._judge(*results)
         finally:
             self._writing = False
+
+    async def _be_wary(self) -> Result:
+        self._wary_until = time.monotonic() + WARY_TTL_MS / 1000
+        return await self._table.be_wary(self._wary, WARY_TTL_MS) if self._wary else _DONE
+
+    async def _tell_known(self) -> Result:
+        result = _DONE
+        while self._met and result.ok:
+            told = [self._met.pop() for _ in range(min(len(self._met), _KNOWN_AT_ONCE))]
+            result = await self._table.know(told, KNOWN_TTL_MS)
+            for addr in told:
+                self._known[addr] = time.monotonic() + (KNOWN_TTL_MS / 2000 if result.ok else _SAY_EVERY_S)
+                self._known.move_to_end(addr)
+            while len(self._known) > _KNOWN:
+                self._known.popitem(last=False)
+        self._met.clear()
+        return result
+
+    def _judge(self, *results: Result) -> None:
+        failed = next((result for result in results if not result.ok and result.outcome is not Outcome.UNAVAILABLE), None)
+        if failed is not None and time.monotonic() - self._said >= _SAY_EVERY_S:
+            self._said = time.monotonic()
+            log.warning("relay ports of calls are not guarded: %s", failed.detail or failed.outcome.value)
 
 
 def _heard(leg: Leg, port: Endpoint) -> tuple[bytes, ...]:

@@ -130,6 +130,11 @@ class Offloader:
         if self.table is not None:
             self._guard = PortGuard(self.book.parties, self.table, self.spawn, careful)
 
+    def met(self, addr: bytes) -> None:
+        """A party of a call is at this address."""
+        if self._guard is not None:
+            self._guard.met(addr)
+
     def restore(self, call: Call) -> None:
         """A call from the journal: its entries are claimed, and reconcile will make sure of them."""
         for line in call.lines:
@@ -465,6 +470,7 @@ class Offloader:
             leg.first_heard = now
         if verdict in (Verdict.ACCEPTED, Verdict.OVERRIDE):
             self.book.parties.add(leg, (src.addr,))
+            self.met(src.addr)
             if slot.component is Component.RTP:
                 leg.latched_at = now
         if latch.learned != before or verdict is Verdict.CONTESTED or any(
@@ -527,7 +533,7 @@ class Offloader:
             try:
                 await self._compare(touched)
                 if self._guard is not None:  # after the journal is read
-                    await self._guard.start_over(leg for line in self.book.lines() for leg in line.legs.values())
+                    await self._guard.start_over(self.media, [leg for line in self.book.lines() for leg in line.legs.values()])
             except DataPlaneUnavailable as error:
                 log.warning("the table was not compared: %s", error)  # it is again when the data plane is back
                 return

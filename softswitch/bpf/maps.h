@@ -21,6 +21,10 @@
 #define REFUSED_SOURCES 16384
 #define GUARDED_PORTS 524288
 #define HEARD 4
+#define WARY_ADDRESSES 256
+#define WARY_RANGES 4
+#define KNOWN_ADDRESSES 65536
+#define STRANGERS 4096
 #define CPUS 1024
 
 /* Flags of an entry; up to PLAIN, no IPv6 is in it. */
@@ -322,6 +326,53 @@ struct {
 	__type(key, struct end);
 	__type(value, struct guard);
 } guarded SEC(".maps");
+
+/* Ports of a relay address (port 0) at which, where no guard says otherwise, known addresses are heard, and strangers who keep on. */
+struct wary {
+	__u64 until;
+	struct {
+		__u16 first;
+		__u16 last;
+	} ports[WARY_RANGES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, WARY_ADDRESSES);
+	__type(key, struct end);
+	__type(value, struct wary);
+} wary SEC(".maps");
+
+/* Addresses of parties (port 0), and until when they are known. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, KNOWN_ADDRESSES);
+	__type(key, struct end);
+	__type(value, __u64);
+} known SEC(".maps");
+
+/* Who has come to wary ports from an address that is not known: an even port and the next, any source port. */
+struct knock {
+	__be32 saddr[4];
+	__be32 daddr[4];
+	__be16 port;
+	__u16 unused;
+	__u32 version;
+};
+
+struct stranger {
+	__u64 last;
+	__u64 count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, STRANGERS);
+	__type(key, struct knock);
+	__type(value, struct stranger);
+} strangers SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

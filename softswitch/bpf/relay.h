@@ -333,8 +333,66 @@ static __always_inline bool is_dropped(__u32 reason)
 	return drop_strays && (reason == STRAY || reason == REFUSED);
 }
 
+/* A stranger keeps on who has sent this many packets to a port with no pause: a phone does, a scanner comes by too seldom. Once
+ * he is heard, only a long silence makes him a stranger again. */
+#define KEEPS_ON 5
+#define PAUSE (120 * 1000000ULL)
+#define GONE (30 * 1000000000ULL)
+
+static __always_inline bool keeps_on(const struct flow_key *key, __u64 now, int mode)
+{
+	struct stranger first = {.last = now, .count = 1};
+	struct stranger *stranger;
+	struct knock knock = {};
+	__u64 gap;
+
+	__builtin_memcpy(knock.saddr, key->saddr, sizeof(knock.saddr));
+	__builtin_memcpy(knock.daddr, key->daddr, sizeof(knock.daddr));
+	knock.port = key->dport & bpf_htons(0xfffe);
+	knock.version = key->version;
+	stranger = bpf_map_lookup_elem(&strangers, &knock);
+	if (mode == TRACE)
+		return stranger && stranger->count >= KEEPS_ON && now - stranger->last < GONE;
+	if (!stranger) {
+		bpf_map_update_elem(&strangers, &knock, &first, BPF_ANY);
+		return false;
+	}
+	gap = now - stranger->last;
+	stranger->last = now;
+	if (gap >= (stranger->count >= KEEPS_ON ? GONE : PAUSE))
+		stranger->count = 1;
+	else if (stranger->count < KEEPS_ON)
+		stranger->count++;
+	return stranger->count >= KEEPS_ON;
+}
+
+/* Whether a port that no guard is for hears this packet's sender. */
+static __always_inline bool is_stranger(const struct flow_key *key, __u64 now, int mode)
+{
+	__u16 port = bpf_ntohs(key->dport);
+	struct end end = {};
+	struct wary *ports;
+	__u64 *until;
+	int i;
+
+	__builtin_memcpy(end.addr, key->daddr, sizeof(end.addr));
+	end.version = key->version;
+	ports = bpf_map_lookup_elem(&wary, &end);
+	if (!ports || ports->until <= now)
+		return false;
+	for (i = 0; i < WARY_RANGES; i++) {
+		if (port >= ports->ports[i].first && port <= ports->ports[i].last)
+			break;
+	}
+	if (i == WARY_RANGES)
+		return false;
+	__builtin_memcpy(end.addr, key->saddr, sizeof(end.addr));
+	until = bpf_map_lookup_elem(&known, &end);
+	return !(until && *until > now) && !keeps_on(key, now, mode);
+}
+
 /* Whether what comes from there is not to reach the relay: the source is refused, or the port hears others only. */
-__noinline bool is_refused(const struct flow_key *key)
+__noinline bool is_refused(const struct flow_key *key, int mode)
 {
 	struct end end = {};
 	struct guard *guard;
@@ -358,7 +416,7 @@ __noinline bool is_refused(const struct flow_key *key)
 	end.port = key->dport & bpf_htons(0xfffe);
 	guard = bpf_map_lookup_elem(&guarded, &end);
 	if (!guard || guard->until <= now)
-		return false;
+		return is_stranger(key, now, mode);
 	for (i = 0; i < HEARD; i++) {
 		addr = guard->heard[i];
 		if (addr[0] == key->saddr[0] && addr[1] == key->saddr[1] && addr[2] == key->saddr[2] && addr[3] == key->saddr[3])
@@ -453,7 +511,7 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 			if (mode != TRACE)
 				slot_detail->stray++;
 		} else {
-			reason = !is_media(owner, key.dport) ? NOT_MEDIA : is_refused(&key) ? REFUSED : MISS;
+			reason = !is_media(owner, key.dport) ? NOT_MEDIA : is_refused(&key, mode) ? REFUSED : MISS;
 		}
 		if (mode == TRACE)
 			return is_dropped(reason) ? XDP_DROP | reason << 8 : pass(mode, reason, 0);

@@ -25,7 +25,7 @@ from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 from shunt_softswitch import layout, libbpf, netlink, rows
 from shunt_softswitch.nexthop import NextHops, NextHopsExhausted
 from shunt_softswitch.figures import figures, idle_ms
-from shunt_softswitch.hearing import Guards, Refusals
+from shunt_softswitch.hearing import Hearing
 from shunt_softswitch.replication import Replication
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 OBJECT = Path(__file__).with_name("obj") / "relay.o"
 _KERNEL_MAPS = (
     "layout", ".data.settings", ".data.addresses4", ".data.addresses6", ".data.places", ".data.nexthops", "media", "media_ranges",
-    ".data.slots", "details", "wides", "overflow", ".data.totals", "gates", "notices", "refused", "guarded",
+    ".data.slots", "details", "wides", "overflow", ".data.totals", "gates", "notices", "refused", "guarded", "wary", "known",
 )  # fmt: skip
+_LATER_MAPS = frozenset({"refused", "guarded", "wary", "known"})  # an older version of this layout may have pinned none
 _FORMER_MAPS = ("slots", "totals", ".data.chunks")  # of layouts before 5
 _NO_SLOT = -1
 _ZERO4 = b"\0" * 4
@@ -128,8 +129,7 @@ class DataPlane:
         self._limited = False
         self._room = ctypes.create_string_buffer(layout.OVERFLOW_SIZE)
         self.replication: Replication | None = None
-        self.refusals = Refusals(maps["refused"])
-        self.guards = Guards(maps["guarded"])
+        self.hearing = Hearing.of(maps)
 
     # Opening and closing
 
@@ -209,7 +209,10 @@ class DataPlane:
             else:
                 chunks = taken_over
                 for name in _KERNEL_MAPS[1:]:
-                    pinned[name] = libbpf.get(_pin_path(directory, name))
+                    if name not in _LATER_MAPS or _pin_path(directory, name).exists():
+                        pinned[name] = libbpf.get(_pin_path(directory, name))
+                if len(pinned) < len(_KERNEL_MAPS):
+                    libbpf.forget_loaded(directory)
             slots = chunks * layout.CHUNK_PORTS
             constants = {"tick_ns": layout.tick_table(dynamic_clock), "drop_strays": bytes([drop_strays])}
             for name, number in ({"last_slot": (slots - 1) * layout.SLOT_SIZE} | layout.packet_limits(packet_limit, slots)).items():
@@ -226,7 +229,8 @@ class DataPlane:
             if fresh:
                 mark = libbpf.map_view(loaded.maps["layout"], layout.LAYOUT_MARK.size)
                 layout.LAYOUT_MARK.pack_into(mark, 0, layout.MAGIC, layout.LAYOUT_VERSION, capacity, chunks)
-                for name in reversed(_KERNEL_MAPS):
+            for name in reversed(_KERNEL_MAPS):
+                if name not in pinned:
                     libbpf.pin(loaded.maps[name], _pin_path(directory, name))
             return loaded, constants
         finally:

@@ -1,4 +1,4 @@
-"""Who is heard at media ports without an entry: refused sources, and guarded ports, which hear some addresses only.
+"""Who is heard at media ports without an entry: refused sources, guarded ports, which hear some addresses only, and wary ones, which hear known addresses and whoever keeps on.
 
 Both decide about packets that no entry takes, and so about what a relay hears before a stream is offloaded; entries are not touched by
 it. Time-outs run in the kernel: should whoever wrote a row die, everybody is heard again.
@@ -10,8 +10,7 @@ import ctypes
 import errno
 import struct
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,9 @@ from shunt_softswitch.served import Row, Served
 
 _KEY = struct.Struct("!16sHH4s")
 _UNTIL = struct.Struct("<Q")
+_RANGE = struct.Struct("<HH")
 HEARD = 4  # addresses at one guarded port
+WARY_RANGES = 4  # ranges of ports of one wary address
 
 
 def _raw(end: Endpoint) -> bytes:
@@ -104,31 +105,82 @@ class Guards(TimedMap):
         return [addr for addr in found if any(addr)]
 
 
+class Known(TimedMap):
+    """Addresses of parties, with port 0: they are heard at wary ports."""
+
+    def put(self, address: Endpoint, milliseconds: int) -> bool:
+        """Know an address from now on for so long; False when the map is full."""
+        return self._put(address, milliseconds)
+
+
+class Wary(TimedMap):
+    """Ranges of ports of a relay address (with port 0) at which, where no guard says otherwise, strangers are heard once they keep on."""
+
+    def put(self, address: Endpoint, milliseconds: int, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Be wary from now on for so long; ranges: at most WARY_RANGES of first and last port. False when the map is full."""
+        return self._put(address, milliseconds, b"".join(_RANGE.pack(*one) for one in ranges).ljust(_RANGE.size * WARY_RANGES, b"\0"))
+
+    def ranges(self, address: Endpoint) -> list[tuple[int, int]]:
+        """The ranges of a wary address."""
+        value = self._value(address)
+        return [] if value is None else [one for one in _RANGE.iter_unpack(value[_UNTIL.size :]) if any(one)]
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """All that decides who is heard where no entry is."""
+
+    refusals: Refusals
+    guards: Guards
+    wary: Wary
+    known: Known
+
+    @classmethod
+    def of(cls, maps: Mapping[str, int]) -> Hearing:
+        """On the maps of these file descriptors."""
+        return cls(Refusals(maps["refused"]), Guards(maps["guarded"]), Wary(maps["wary"]), Known(maps["known"]))
+
+    def open_up(self) -> None:
+        """Nobody is left to say which ports have which calls: strangers are heard."""
+        self.guards.clear()
+        self.wary.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.open_up()
+        self.refusals.clear()
+        self.known.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The data of a row."""
+    """The data of a row; further: what it holds besides its time, in order."""
 
     ttl_ms: int
-    heard: tuple[bytes, ...] = ()
+    further: tuple[bytes, ...] = ()
 
 
-def hearing_tables(tables: Names[Table], refusals: Refusals, guards: Guards) -> list[Served]:
-    """`softswitch.refused`, `softswitch.guarded` and the same for IPv6."""
-    found: list[Served] = [_Refused(tables[name], refusals) for name in ("softswitch.refused", "softswitch.refused6")]
-    return found + [_Guarded(tables[name], guards) for name in ("softswitch.guarded", "softswitch.guarded6")]
+def hearing_tables(tables: Names[Table], hearing: Hearing) -> list[Served]:
+    """`softswitch.refused`, `softswitch.guarded`, `softswitch.wary`, `softswitch.known` and the same for IPv6."""
+    kinds = (("refused", _Timed, hearing.refusals), ("guarded", _Guarded, hearing.guards), ("wary", _Wary, hearing.wary), ("known", _Timed, hearing.known))
+    return [kind(tables[f"softswitch.{name}{six}"], rows) for name, kind, rows in kinds for six in ("", "6")]
 
 
 class _Timed(Served):
-    """The rows of one IP version."""
+    """The rows of one IP version: an address and perhaps a port, and for how long."""
+
+    _FURTHER: tuple[str, ...] = ()  # fields that a row has besides its time
 
     def __init__(self, table: Table, rows: Any) -> None:
         super().__init__(table)
         self._rows = rows
         self._size = table.key.by_id[1].size
+        self._parts = len(table.key.by_id)
         self._ttl = self.fields["ttl_ms"].id
+        self._further = [self.fields[name].id for name in self._FURTHER]
 
     def key(self, key: dict[int, KeyValue]) -> Endpoint:
-        addr, port = key[1], key[2]
+        addr, port = key[1], key.get(2, b"")
         assert isinstance(addr, bytes) and isinstance(port, bytes)
         return Endpoint(addr, int.from_bytes(port, "big"))
 
@@ -142,7 +194,8 @@ class _Timed(Served):
         ttl = int.from_bytes(values.get(self._ttl, b""), "big")
         if not ttl:
             raise BfrtError(Code.INVALID, f"ttl_ms is to be at least 1; table:{self.table.name}")
-        return _Given(ttl)
+        given = (values[number] for number in self._further if number in values)
+        return _Given(ttl, tuple(value for value in given if any(value)))
 
     def insert(self, key: Endpoint, data: _Given) -> None:
         if self.has(key):
@@ -159,53 +212,63 @@ class _Timed(Served):
 
     def state(self, key: Endpoint) -> _Given | None:
         left = self._rows.remaining(key)
-        return None if left is None else _Given(max(left, 1))
+        return None if left is None else _Given(max(left, 1), tuple(self._held(key)))
 
     def row(self, key: Endpoint) -> Row:
-        return Row([key.addr, key.port], None, {self._ttl: (self._rows.remaining(key) or 0).to_bytes(4, "big")})
+        held = self._held(key)
+        further = {number: held[n] if n < len(held) else bytes(self.table.data.by_id[number].size) for n, number in enumerate(self._further)}
+        return Row([key.addr, key.port][: self._parts], None, {self._ttl: (self._rows.remaining(key) or 0).to_bytes(4, "big")} | further)
 
     def _put(self, key: Endpoint, data: _Given) -> None:
         if not self._write(key, data):
             raise BfrtError(Code.NO_SPACE, f"No room for {key} in table:{self.table.name}")
 
-    @abstractmethod
     def _write(self, key: Endpoint, data: _Given) -> bool:
         """Whether there was room."""
-
-
-class _Refused(_Timed):
-    """`softswitch.refused` or `softswitch.refused6`."""
-
-    def _write(self, key: Endpoint, data: _Given) -> bool:
         return self._rows.put(key, data.ttl_ms)
+
+    def _held(self, key: Endpoint) -> list[bytes]:
+        """What a row holds besides its time."""
+        return []
 
 
 class _Guarded(_Timed):
     """`softswitch.guarded` or `softswitch.guarded6`."""
 
-    def __init__(self, table: Table, rows: Any) -> None:
-        super().__init__(table, rows)
-        self._heard = [self.fields[f"heard{n}"].id for n in range(HEARD)]
-
-    def data(self, action: Action | None, values: Values, there: bool) -> _Given:
-        given = super().data(action, values, there)
-        addresses = [values[number] for number in self._heard if number in values]
-        return _Given(given.ttl_ms, tuple(addr for addr in addresses if any(addr)))
+    _FURTHER = tuple(f"heard{n}" for n in range(HEARD))
 
     def insert(self, key: Endpoint, data: _Given) -> None:
         if key.port % 2:
             raise BfrtError(Code.INVALID, f"Port {key.port} is odd: a guard is of an even port and the next; table:{self.table.name}")
         super().insert(key, data)
 
-    def state(self, key: Endpoint) -> _Given | None:
-        before = super().state(key)
-        return None if before is None else _Given(before.ttl_ms, tuple(self._rows.heard(key)))
+    def _write(self, key: Endpoint, data: _Given) -> bool:
+        return self._rows.put(key, data.ttl_ms, data.further)
 
-    def row(self, key: Endpoint) -> Row:
-        found = super().row(key)
-        empty = bytes(len(key.addr))
-        heard = self._rows.heard(key)
-        return Row(found.key, None, found.data | {number: heard[n] if n < len(heard) else empty for n, number in enumerate(self._heard)})
+    def _held(self, key: Endpoint) -> list[bytes]:
+        return self._rows.heard(key)
+
+
+class _Wary(_Timed):
+    """`softswitch.wary` or `softswitch.wary6`. A range: the first port in the upper half, the last in the lower."""
+
+    _FURTHER = tuple(f"ports{n}" for n in range(WARY_RANGES))
+
+    def data(self, action: Action | None, values: Values, there: bool) -> _Given:
+        given = super().data(action, values, there)
+        for value in given.further:
+            first, last = _span(value)
+            if first > last:
+                raise BfrtError(Code.INVALID, f"Ports {first}-{last} are no range; table:{self.table.name}")
+        return given
 
     def _write(self, key: Endpoint, data: _Given) -> bool:
-        return self._rows.put(key, data.ttl_ms, data.heard)
+        return self._rows.put(key, data.ttl_ms, [_span(value) for value in data.further])
+
+    def _held(self, key: Endpoint) -> list[bytes]:
+        return [(first << 16 | last).to_bytes(4, "big") for first, last in self._rows.ranges(key)]
+
+
+def _span(value: bytes) -> tuple[int, int]:
+    both = int.from_bytes(value, "big")
+    return both >> 16, both & 0xFFFF

@@ -42,7 +42,7 @@ from shunt_softswitch.entries import (
     decode_key,
     set_data,
 )
-from shunt_softswitch.hearing import Guards, Refusals, hearing_tables
+from shunt_softswitch.hearing import Hearing, hearing_tables
 from shunt_softswitch.replication import Replication
 from shunt_softswitch.replication_tables import replication_tables
 from shunt_softswitch.schema import PROGRAM, ServedSchema
@@ -76,9 +76,7 @@ class DataPlane(Protocol):
     def idle(self, keys: list[FiveTuple] | None) -> dict[FiveTuple, int]: ...
     def expired(self) -> list[FiveTuple]: ...
     @property
-    def refusals(self) -> Refusals: ...
-    @property
-    def guards(self) -> Guards: ...
+    def hearing(self) -> Hearing: ...
     @property
     def replication(self) -> Replication | None: ...
     def clear(self) -> None: ...
@@ -166,8 +164,8 @@ class BfRuntimeService:
         self._trace = {tables[name].id: self._relay[tables[relay].id] for name, relay in (("softswitch.trace", "relay"), ("softswitch.trace6", "relay6"))}
         self._totals = tables["softswitch.totals"]
         self._interface = tables["softswitch.interface"]
-        dataplane.guards.clear()  # whoever wrote them is bound no more
-        self._further = ServedTables([*hearing_tables(tables, dataplane.refusals, dataplane.guards), *replication_tables(tables, dataplane.replication)])
+        dataplane.hearing.open_up()  # whoever wrote it is bound no more
+        self._further = ServedTables([*hearing_tables(tables, dataplane.hearing), *replication_tables(tables, dataplane.replication)])
         self._own = {*self._quality, *self._trace, self._totals.id, self._interface.id}
         self._by_size = {codec.addr_size: codec for codec in self._relay.values()}
         self._media_keys: dict[MediaKey, None] = {MediaKey((m.addr, m.first_port, m.last_port, 0)): None for m in dataplane.media()}
@@ -238,7 +236,7 @@ class BfRuntimeService:
             if idle.notify and idle.client_id == client.id:
                 idle.enable = False
         if client.bound:
-            self.dataplane.guards.clear()  # nobody is left to say which ports have other calls by now
+            self.dataplane.hearing.open_up()
         log.info("client %d left%s", client.id, ", its binding with it" if client.bound else "")
 
     async def get_config(self, request: pb.GetForwardingPipelineConfigRequest, context: grpc.aio.ServicerContext) -> pb.GetForwardingPipelineConfigResponse:
@@ -319,8 +317,7 @@ class BfRuntimeService:
         for media in {key.range: None for key in self._media_keys}:
             self.dataplane.remove_media(media)
         self._media_keys.clear()
-        self.dataplane.refusals.clear()
-        self.dataplane.guards.clear()
+        self.dataplane.hearing.clear()
         if self.dataplane.replication is not None:
             self.dataplane.replication.clear()
         self._forget_entries()

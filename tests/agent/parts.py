@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from shunt.calls.book import CallBook
 from shunt.calls.plan import Policy
@@ -29,6 +29,8 @@ class MemoryTable:
         self.log: list[tuple[str, FiveTuple]] = []
         self.refused: dict[Endpoint, int] = {}
         self.guarded: dict[Endpoint, tuple[bytes, ...]] = {}
+        self.wary: list[MediaRange] = []
+        self.known: set[bytes] = set()
         self.fail: Outcome | None = None
         self.delay = 0.0
         self.order = asyncio.Lock()  # operations on one key keep their order
@@ -89,9 +91,13 @@ class MemoryTable:
         self.refused.pop(source, None)
         return Result(Outcome.INSTALLED)
 
-    async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...]], ttl_ms: int) -> Result:
+    async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...] | None], ttl_ms: int) -> Result:
         await asyncio.sleep(self.delay)
-        self.guarded.update(ports)
+        for port, heard in ports.items():
+            if heard is None:
+                self.guarded.pop(port, None)
+            else:
+                self.guarded[port] = heard
         return Result(Outcome.INSTALLED)
 
     guards_ports = True
@@ -100,9 +106,13 @@ class MemoryTable:
         self.guarded.clear()
         return Result(Outcome.INSTALLED)
 
-    async def unguard(self, ports: list[Endpoint]) -> Result:
-        for port in ports:
-            self.guarded.pop(port, None)
+    async def be_wary(self, ranges: Iterable[MediaRange], ttl_ms: int) -> Result:
+        self.wary = list(ranges)
+        return Result(Outcome.INSTALLED)
+
+    async def know(self, addresses: Iterable[bytes], ttl_ms: int) -> Result:
+        await asyncio.sleep(self.delay)
+        self.known |= set(addresses)
         return Result(Outcome.INSTALLED)
 
     async def hear_all(self) -> Result:

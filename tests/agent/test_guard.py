@@ -207,3 +207,41 @@ async def test_of_two_who_fax_the_relay_hears_neither():
         await core.packet("10.91.4.2:1000", pl, version=0)
         core.now += 0.03
     assert core.heard(pl) == {"192.168.50.2"}
+
+
+async def test_relays_that_are_not_careful_have_wary_ports_and_parties_are_known():
+    careful, other = (MediaRange(Endpoint.parse(f"{RELAY_IP}:0").addr, first, first + 999) for first in (35000, 36000))
+    core = Guarded(careful)
+    core.offloader.media = [careful, other]
+    await core.offloader.reconcile()
+    assert core.table.wary == [other] and core.table.known == set()
+    watch = DialogWatch(core.offloader)
+    await core.say("Uc0,8 c1 10.91.1.2 6000 A;1")
+    watch.on_sighting(sip("INVITE", None, "10.91.1.2:5060", "10.91.1.1:5060"))
+    watch.on_sighting(sip("INVITE", None, "10.91.1.1:5060", "10.91.2.2:5060"))
+    await core.settle()
+    assert core.table.known == {bytes([10, 91, 2, 2])}, "whom the SIP server calls, and not itself"
+    to_caller = int((await core.say("Lc0,8 c1 10.91.2.2 7000 A;1 B;1")).split()[0])
+    assert core.table.known == {bytes([10, 91, 2, 2])}, "that signalling names an address is not enough"
+    await core.packet("10.91.1.2:6000", to_caller)
+    assert core.table.known == {bytes([10, 91, 2, 2]), bytes([10, 91, 1, 2])}
+
+
+async def test_parties_of_running_calls_are_known_before_strangers_are_met_with_caution():
+    core = Guarded()
+    core.offloader.media = [MediaRange(Endpoint.parse(f"{RELAY_IP}:0").addr, 36000, 36999)]
+    pl, pu = await core.call()
+    await core.packet("10.91.1.2:6000", pl)
+    told = []
+    for name in ("know", "be_wary"):
+        setattr(core.table, name, _noting(told, name, getattr(core.table, name)))
+    await core.offloader.reconcile()
+    assert told == ["know", "be_wary"] and core.table.known == {bytes([10, 91, 1, 2])}
+
+
+def _noting(told, name, write):
+    async def noted(*arguments):
+        told.append(name)
+        return await write(*arguments)
+
+    return noted

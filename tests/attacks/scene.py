@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -111,14 +111,25 @@ class Scene:
         await self.callee.close()
         self.caller, self.callee = self._phones(number)
 
-    async def call(self, call_id: str, *, natted: bool) -> tuple[tuple[str, int], tuple[str, int]]:
-        """Set up a call; returns where the caller and where the callee send to. natted: SDP names an address that nobody has."""
+    async def call(
+        self, call_id: str, *, natted: bool, opened: Callable[[tuple[str, int]], None] = lambda port: None, ringing_s: float = 0.0,
+    ) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Set up a call; returns where the caller and where the callee send to. natted: SDP names an address that nobody has.
+
+        opened is told of each of the two as soon as the relay has said that it is open; ringing_s: seconds from the offer to the answer.
+        """
         caller, callee = (NOWHERE, NOWHERE) if natted else (CALLER_IP, CALLEE_IP)
-        offer = await self.client.command(f"Uiic8 {call_id} {caller} {self.caller.port} A;1")
-        answer = await self.client.command(f"Liic8 {call_id} {callee} {self.callee.port} A;1 B;1")
-        assert offer is not None and answer is not None, f"{offer!r} {answer!r}"
-        to_callee, to_caller = offer.split(), answer.split()
-        return (to_caller[1].decode(), int(to_caller[0])), (to_callee[1].decode(), int(to_callee[0]))
+        ports = []
+        for command in (f"Uiic8 {call_id} {caller} {self.caller.port} A;1", f"Liic8 {call_id} {callee} {self.callee.port} A;1 B;1"):
+            reply = await self.client.command(command)
+            assert reply is not None, command
+            port, ip = reply.split()[:2]
+            ports.append((ip.decode(), int(port)))
+            opened(ports[-1])
+            if len(ports) == 1:
+                await asyncio.sleep(ringing_s)
+        to_callee, to_caller = ports
+        return to_caller, to_callee
 
     async def view(self, call_id: str) -> dict[str, Any]:
         return await asyncio.to_thread(self.edge.get, f"/v1/calls/{call_id}")

@@ -21,7 +21,10 @@ async def test_bleed_and_inject(relay: str, first_packets: str, tmp_path: Path) 
     async with scene(tmp_path, relay, first_packets) as here:
         await _running_call(here, relay)
         await here.next_phones(1)
-        await _call_being_set_up(here, relay, safe=relay == "builtin" or first_packets == "named")
+        safe = relay == "builtin" or first_packets == "named"
+        await _call_that_is_raced(here, relay, safe=safe)
+        await here.next_phones(2)
+        await _call_being_set_up(here, relay, safe=safe)
 
 
 async def _running_call(here: Scene, relay: str) -> None:
@@ -78,3 +81,20 @@ async def _call_being_set_up(here: Scene, relay: str, *, safe: bool) -> None:
     assert foul_later == foul, "the attacker's packets reach a phone of an offloaded call"
     if safe:
         assert (got, foul) == (before, foul_before), "an attacker gets nothing before the offload either"
+
+
+async def _call_that_is_raced(here: Scene, relay: str, *, safe: bool) -> None:
+    """An attacker who knows each port as soon as it is open, and is there before anything that the agent does then.
+
+    safe: as above; if not, the reproducer works.
+    """
+    before, foul_before = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
+
+    to_caller, to_callee = await here.call("raced", natted=True, opened=here.attacker.send, ringing_s=0.05)
+    here.caller.talk(to_caller)
+    here.callee.talk(to_callee)
+    await here.until_offloaded("raced")
+    await asyncio.sleep(0.3)
+    got, foul = sum(here.attacker.received.values()) - before, here.caller.foul + here.callee.foul - foul_before
+    print(f"{relay}: racing, the attacker got {got} packets and had {foul} forwarded")
+    assert (got, foul) == (0, 0) if safe else got > 0

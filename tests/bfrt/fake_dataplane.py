@@ -10,25 +10,28 @@ import numpy as np
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 from shunt_softswitch import rows
+from shunt_softswitch.hearing import Hearing
 
 
 class FakeRows:
-    """Refused sources or guarded ports in memory, with their whole time-out left."""
+    """Rows of who is heard, in memory, with their whole time-out left."""
 
     def __init__(self, room: int = 100) -> None:
         self.held: dict[Endpoint, int] = {}
-        self.sources: dict[Endpoint, list[bytes]] = {}
+        self.further: dict[Endpoint, list[Any]] = {}
         self._room = room
 
-    def put(self, end: Endpoint, milliseconds: int, heard: Sequence[bytes] = ()) -> bool:
+    def put(self, end: Endpoint, milliseconds: int, further: Sequence[Any] = ()) -> bool:
         if end not in self.held and len(self.held) >= self._room:
             return False
         self.held[end] = milliseconds
-        self.sources[end] = list(heard)
+        self.further[end] = list(further)
         return True
 
-    def heard(self, end: Endpoint) -> list[bytes]:
-        return self.sources.get(end, [])
+    def heard(self, end: Endpoint) -> list[Any]:
+        return self.further.get(end, [])
+
+    ranges = heard
 
     def remaining(self, end: Endpoint) -> int | None:
         return self.held.get(end)
@@ -53,8 +56,7 @@ class FakeDataPlane:
         self.ages: dict[FiveTuple, int] = {}
         self.ranges: dict[MediaRange, None] = {}
         self.failing: Exception | None = None
-        self.refusals = FakeRows()
-        self.guards = FakeRows()
+        self.hearing = Hearing(FakeRows(), FakeRows(), FakeRows(), FakeRows())
         self.replication = None
 
     def _check(self) -> None:

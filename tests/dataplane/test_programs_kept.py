@@ -10,6 +10,7 @@ from shunt_softswitch import libbpf
 from shunt_softswitch.dataplane import DataPlane
 from tests.dataplane import lab as lab_module
 from tests.dataplane.lab import Lab
+from tests.dataplane.test_table import FIRST
 
 PROGRAMS = {"relay_native", "relay_generic", "relay_trace", "tick"}
 
@@ -50,3 +51,21 @@ def test_programs_are_taken_over(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         plane.unload()
     assert [path for path in lab.pins.iterdir() if path.suffix != ".debug"] == [], "the kernel shows maps.debug and progs.debug there"
+
+
+def test_tables_of_a_version_with_fewer_are_taken_over(lab: Lab) -> None:
+    """Maps that came later are made; what the older ones hold stays."""
+    plane = opened(lab)
+    try:
+        plane.insert([FIRST])
+        plane.close()
+        for name in ("wary", "known"):
+            (lab.pins / name).unlink()
+        plane = opened(lab)
+        assert plane.get([FIRST.key]) == [FIRST]
+        assert plane.hearing.known.put(FIRST.key.src, 60_000)
+        plane.close()
+        plane = opened(lab)
+        assert list(plane.hearing.known.ends()) == [FIRST.key.src], "and is pinned"
+    finally:
+        plane.unload()

@@ -495,12 +495,12 @@ def test_totals_add_up(plane: DataPlane) -> None:
 def test_where_strays_pass_so_do_refused_sources(plane: DataPlane) -> None:
     missed = FiveTuple(ep("10.1.0.9:9"), ep(f"{RELAY_A4}:30005"))
     plane.add_media(MediaRange(missed.dst.addr, 30000, 30010))
-    plane.refusals.put(missed.src, 60_000)
+    plane.hearing.refusals.put(missed.src, 60_000)
     try:
         assert send(plane, missed)[0] == layout.XDP_PASS
         assert plane.trace(missed)["reason"] == "refused-source"
     finally:
-        plane.refusals.clear()
+        plane.hearing.refusals.clear()
 
 
 # Notices

@@ -8,7 +8,7 @@ names a client that the server no longer knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shunt import limits
@@ -92,8 +92,14 @@ class FencedTable:
     async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...] | None], ttl_ms: int) -> Result:
         return _FENCED if self._closed(len(ports)) else await self._table.guard(ports, ttl_ms)
 
-    async def unguard(self, ports: list[Endpoint]) -> Result:
-        return _FENCED if self._closed(len(ports)) else await self._table.unguard(ports)
+    async def unguard_all(self) -> Result:
+        return _FENCED if self._closed(1) else await self._table.unguard_all()
+
+    async def be_wary(self, ranges: Iterable[MediaRange], ttl_ms: int) -> Result:
+        return _FENCED if self._closed(1) else await self._table.be_wary(ranges, ttl_ms)
+
+    async def know(self, addresses: Iterable[bytes], ttl_ms: int) -> Result:
+        return _FENCED if self._closed(1) else await self._table.know(addresses, ttl_ms)
 
     async def declare_media(self, ranges: list[MediaRange]) -> Result:
         return _FENCED if self._closed(len(ranges)) else await self._table.declare_media(ranges)

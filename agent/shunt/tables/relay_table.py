@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _IDLE_POLL_MS, _IDLE_LEAST_MS, _IDLE_MOST_MS = 1_000, 1_000, 3_600_000
 _ROUNDS = 5
 _RETRY_DELAY = 0.02
+_WARY_RANGES = 4  # as many as a row of `softswitch.wary` has room for
 _READ_KEYS = 500  # a read of more would hold up the writes that come after it
 _FEW = 64  # a question about so few entries need not go the way of the large answers
 _READ_TIMEOUT = 5.0
@@ -904,11 +905,11 @@ class RelayTable:
 
     async def refuse(self, source: Endpoint, ttl_ms: int) -> Result:
         """Have dropped, for so long, what a source (with port 0: its whole address) sends to media ports where it meets no entry."""
-        return await self._write_refused(_UPSERT, source, ttl_ms)
+        return await self._write_hearing(lambda plan: plan.refused, {source: {}}, ttl_ms)
 
     async def hear(self, source: Endpoint) -> Result:
         """End refuse(); that nothing was refused is no failure."""
-        return await self._write_refused(_DELETE, source, None)
+        return await self._write_hearing(lambda plan: plan.refused, {source: None})
 
     async def hear_all(self) -> Result:
         """End refuse() for every source."""
@@ -924,25 +925,30 @@ class RelayTable:
 
         None in place of addresses ends that; that nothing was guarded is no failure.
         """
-        try:
-            tables, ttl = self._ready().guarded, ttl_ms.to_bytes(4, "big")
-            return await self._write_small([
-                _of(tables, port).update(_DELETE, port, {}) if heard is None
-                else _of(tables, port).update(_UPSERT, port, {"ttl_ms": ttl, **dict(zip(_HEARD, heard))})
-                for port, heard in ports.items()
-            ])
-        except DataPlaneUnavailable as error:
-            return Result(Outcome.UNAVAILABLE, str(error))
-        except SchemaError as error:
-            return Result(Outcome.REJECTED, str(error))
-
-    async def unguard(self, ports: list[Endpoint]) -> Result:
-        """End guard(); that nothing was guarded is no failure."""
-        return await self.guard(dict.fromkeys(ports), 0)
+        return await self._write_hearing(lambda plan: plan.guarded, {port: None if heard is None else dict(zip(_HEARD, heard)) for port, heard in ports.items()}, ttl_ms)
 
     async def unguard_all(self) -> Result:
         """End guard() for every port."""
         return await self._empty(lambda plan: plan.guarded)
+
+    async def be_wary(self, ranges: Iterable[MediaRange], ttl_ms: int) -> Result:
+        """Have dropped, for so long, what a stranger sends to a port in these ranges that is not guarded and where it meets no entry, until he keeps on.
+
+        Of an address with more ranges than the data plane has room for, the last are left out, and the result says so.
+        """
+        spans: dict[Endpoint, list[bytes]] = {}
+        for media in ranges:
+            spans.setdefault(Endpoint(media.addr, 0), []).append((media.first_port << 16 | media.last_port).to_bytes(4, "big"))
+        rows = {address: {f"ports{n}": span for n, span in enumerate(of[:_WARY_RANGES])} for address, of in spans.items()}
+        result = await self._write_hearing(lambda plan: plan.wary, rows, ttl_ms)
+        over = [address.ip for address, of in spans.items() if len(of) > _WARY_RANGES]
+        if result.ok and over:
+            return Result(Outcome.REJECTED, f"more than {_WARY_RANGES} port ranges at {', '.join(over)}: at those after them, whoever comes before the guard is heard")
+        return result
+
+    async def know(self, addresses: Iterable[bytes], ttl_ms: int) -> Result:
+        """Have these addresses, for so long, not taken for strangers'."""
+        return await self._write_hearing(lambda plan: plan.known, {Endpoint(addr, 0): {} for addr in addresses}, ttl_ms)
 
     async def _empty(self, which: Callable[[Plan], Mapping[int, PortTable]]) -> Result:
         try:
@@ -951,10 +957,14 @@ class RelayTable:
             return Result(Outcome.UNAVAILABLE, str(error))
         return await self._write_small([table.clear for table in tables])
 
-    async def _write_refused(self, kind: int, source: Endpoint, ttl_ms: int | None) -> Result:
+    async def _write_hearing(self, which: Callable[[Plan], Mapping[int, PortTable]], rows: Mapping[Endpoint, Mapping[str, bytes] | None], ttl_ms: int = 0) -> Result:
+        """Write rows of one of the tables that say who is heard; rows: what each holds besides its time, None for one to be taken out."""
         try:
-            data = {} if ttl_ms is None else {"ttl_ms": ttl_ms.to_bytes(4, "big")}
-            return await self._write_small([_of(self._ready().refused, source).update(kind, source, data)])
+            tables, ttl = which(self._ready()), ttl_ms.to_bytes(4, "big")
+            return await self._write_small([
+                _of(tables, end).update(_DELETE, end, {}) if further is None else _of(tables, end).update(_UPSERT, end, {"ttl_ms": ttl, **further})
+                for end, further in rows.items()
+            ])
         except DataPlaneUnavailable as error:
             return Result(Outcome.UNAVAILABLE, str(error))
         except SchemaError as error:

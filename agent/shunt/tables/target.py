@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from shunt.bfrt import wire
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.proxy_hash import HASH32, HASH48, LinearHash, distinct
-from shunt.bfrt.schema import Action, Field, Schema, SchemaError, Table
+from shunt.bfrt.schema import Action, Field, Names, Schema, SchemaError, Table
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import RelayEntry, StreamStats
 
@@ -243,12 +243,12 @@ class Row:
 
 
 class PortTable:
-    """A table whose key is an address and a port of one IP version, and whose data are byte strings: its updates, as write() of the client takes them."""
+    """A table whose key is an address of one IP version and perhaps a port, and whose data are byte strings: its updates, as write() of the client takes them."""
 
-    def __init__(self, table: Table, address: str, port: str) -> None:
-        """address, port: the names of the key's fields."""
+    def __init__(self, table: Table) -> None:
         self.table = table
-        self._key = wire.message(2, *(wire.key_exact(table.key[name].id, wire.Slot(form(table.key[name]))) for name in (address, port)))
+        self._parts = len(table.key)
+        self._key = wire.message(2, *(wire.key_exact(field.id, wire.Slot(form(field))) for field in table.key))
         self._templates: dict[tuple[int, tuple[str, ...]], wire.Template] = {}
         self.clear = self._template(_DELETE, [], ()).pack()  # deletes every row
 
@@ -266,7 +266,7 @@ class PortTable:
         for name, value in data.items():
             if len(value) != self.table.data[name].size:
                 raise SchemaError(f"{self.table.name}: {name} has {self.table.data[name].size} bytes, not {len(value)}")
-        return template.pack(end.addr, end.port, *data.values())
+        return template.pack(*(end.addr, end.port)[: self._parts], *data.values())
 
 
 class Answers:
@@ -326,6 +326,12 @@ def stored_hashes(schema: Schema, target: RelayTarget, setting: str) -> tuple[Li
     return distinct((*(told or ()), *(LinearHash.of_crc(crc, 2 * (target.addr_size or 0) + 4) for crc in crcs)))
 
 
+def _by_size(tables: Names[Table], name: str) -> dict[int, PortTable]:
+    """The table of this name for IPv4, and the same for IPv6, where there are such, by the size of the address in the key."""
+    found = (tables.find(name), tables.find(name + "6"))
+    return {next(iter(table.key)).size or 0: PortTable(table) for table in found if table is not None}
+
+
 class Plan:
     """What a target's schema offers the relay table, resolved to ids. Raises SchemaError for one that cannot serve."""
 
@@ -353,10 +359,8 @@ class Plan:
         self.trace = {keyed.addr_size or 0: keyed for keyed in trace}
         self.totals = tables.find("softswitch.totals")
         self.interface = tables.find("softswitch.interface")
-        refused = [table for table in (tables.find("softswitch.refused"), tables.find("softswitch.refused6")) if table is not None]
-        self.refused = {table.key["src_addr"].size or 0: PortTable(table, "src_addr", "src_port") for table in refused}
-        guarded = [table for table in (tables.find("softswitch.guarded"), tables.find("softswitch.guarded6")) if table is not None]
-        self.guarded = {table.key["dst_addr"].size or 0: PortTable(table, "dst_addr", "dst_port") for table in guarded}
+        self.refused, self.known = _by_size(tables, "softswitch.refused"), _by_size(tables, "softswitch.known")
+        self.guarded, self.wary = _by_size(tables, "softswitch.guarded"), _by_size(tables, "softswitch.wary")
         self.media = {table.key["dst_addr"].size or 0: table for table in (tables.find("media"), tables.find("media6")) if table is not None}
         self.learns: dict[int, dict[str, int]] = {}
         for name in ("learn", "learn6"):
