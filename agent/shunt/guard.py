@@ -33,6 +33,9 @@ HEARD = 4  # addresses of a party that a guard has room for: the latest
 _SAY_EVERY_S = 5.0
 # A port that hears nobody would lose the first packets of a phone that answers at once, and they come as soon as its answer.
 _GRACE_S = 0.1
+# A write costs more than a dozen rows of it: a change waits for company, and longer while many come. One that lets a party in whom the port has
+# kept out does not wait.
+_COMPANY_S, _BUSY_S = 0.002, 0.01
 _DONE = Result(Outcome.INSTALLED)
 
 
@@ -48,7 +51,7 @@ class GuardingTable(Protocol):
 
 
 class PortGuard:
-    """Keeps the guarded ports in step with the parties. Writes are gathered while one is under way."""
+    """Keeps the guarded ports in step with the parties. Changes are gathered, for a moment and while a write is under way."""
 
     def __init__(
         self, parties: Parties, table: GuardingTable, spawn: Callable[[Coroutine[Any, Any, None]], Any], careful: Iterable[MediaRange] = (),
@@ -60,12 +63,16 @@ class PortGuard:
         self._parties = parties
         self._knocking: dict[Endpoint, Latch] = {}  # by guarded port: who sends what no latch of the leg looks at
         self._wanted: dict[Endpoint, tuple[bytes, ...] | None] = {}  # None: no guard
+        self._last: dict[Endpoint, tuple[bytes, ...]] = {}  # by guarded port: what was wanted last
         self._wary: list[MediaRange] = []
         self._wary_until = 0.0
         self._known: OrderedDict[bytes, float] = OrderedDict()  # to the data plane, and until when it need not be told again
         self._met: set[bytes] = set()  # and it has not been told yet
         self._able = True
         self._writing = False
+        self._urgent = False  # somebody is kept out until the next write
+        self._gathering: asyncio.Future[None] | None = None
+        self._begun = 0.0  # when the last write began
         self._said = -_SAY_EVERY_S
         parties.changed = self.changed
         parties.left = self.left
@@ -85,11 +92,10 @@ class PortGuard:
         if heard:
             self._want(port, heard)
         else:
-            self._spawn(self._close(leg, port))
+            asyncio.get_running_loop().call_later(_GRACE_S, self._close, leg, port)
 
-    async def _close(self, leg: Leg, port: Endpoint) -> None:
-        """Have a port hear nobody, unless its party has an address soon."""
-        await asyncio.sleep(_GRACE_S)
+    def _close(self, leg: Leg, port: Endpoint) -> None:
+        """Have a port hear nobody, unless its party has an address by now."""
         if leg.guarded == port and not _heard(leg, port):
             self._want(port, ())
 
@@ -121,6 +127,7 @@ class PortGuard:
         self._able = self._table.guards_ports
         self._wary = [one for one in media if one not in self._careful]
         self._wanted.clear()
+        self._last.clear()
         self._known.clear()
         if not self._able:
             log.info("this data plane cannot guard relay ports: until a call is offloaded, the relay hears whoever sends to them")
@@ -137,6 +144,12 @@ class PortGuard:
         self._judge(await self._tell_known(), await self._be_wary())
 
     def _want(self, port: Endpoint, heard: tuple[bytes, ...] | None) -> None:
+        before = self._last.pop(port, None)
+        if heard is not None:
+            self._last[port] = heard
+            if before is not None and not set(heard) <= set(before):
+                self._urgent = True
+                self._end_gathering()
         self._wanted[port] = heard
         self._write_soon()
 
@@ -149,9 +162,9 @@ class PortGuard:
             self._spawn(self._write())
 
     async def _write(self) -> None:
-        await asyncio.sleep(0)  # what the same command changes besides goes along
         try:
             while self._wanted or self._met:
+                await self._gather()
                 wanted, self._wanted = self._wanted, {}
                 results = [await self._table.guard(wanted, TTL_MS) if wanted else _DONE, await self._tell_known()]
                 if self._wary_until - time.monotonic() < WARY_TTL_MS / 2000:
@@ -159,6 +172,23 @@ class PortGuard:
                 self._judge(*results)
         finally:
             self._writing = False
+
+    async def _gather(self) -> None:
+        """Wait until what is wanted by then is to be written."""
+        if not self._urgent:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.create_future()
+            timer = loop.call_later(max(_COMPANY_S, self._begun + _BUSY_S - time.monotonic()), self._end_gathering)
+            try:
+                await self._gathering
+            finally:
+                timer.cancel()
+                self._gathering = None
+        self._urgent, self._begun = False, time.monotonic()
+
+    def _end_gathering(self) -> None:
+        if self._gathering is not None and not self._gathering.done():
+            self._gathering.set_result(None)
 
     async def _be_wary(self) -> Result:
         self._wary_until = time.monotonic() + WARY_TTL_MS / 1000

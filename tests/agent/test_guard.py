@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from shunt import guard
 from shunt.calls.model import Side
 from shunt.dialogs import DialogWatch
 from shunt.hep.listener import SipSighting
@@ -24,10 +25,17 @@ class Guarded(Core):
         found = self.table.guarded.get(Endpoint.of(RELAY_IP, port))
         return None if found is None else {Endpoint(addr, 0).ip for addr in found}
 
+    async def closed_port(self) -> int:
+        """The port for the callee of a call whose callee is not known yet, once it hears nobody."""
+        port = int((await self.say("Uc0,8 c1 10.91.1.2 6000 A;1")).split()[0])
+        await asyncio.sleep(1.5 * guard._GRACE_S)
+        await self.settle()
+        return port
+
 
 async def test_a_port_hears_nobody_until_the_answer_and_then_the_party():
     core = Guarded()
-    to_callee = int((await core.say("Uc0,8 c1 10.91.1.2 6000 A;1")).split()[0])
+    to_callee = await core.closed_port()
     assert core.heard(to_callee) == set()
     to_caller = int((await core.say("Lc0,8 c1 10.91.2.2 7000 A;1 B;1")).split()[0])
     assert core.heard(to_callee) == {"10.91.2.2"} and core.heard(to_caller) == {"10.91.1.2"}
@@ -38,11 +46,11 @@ async def test_a_port_hears_nobody_until_the_answer_and_then_the_party():
 async def test_a_phone_that_answers_at_once_never_meets_a_closed_port():
     core = Guarded()
     written = []
-    guard = core.table.guard
+    write = core.table.guard
 
     async def noted(ports: Mapping[Endpoint, tuple[bytes, ...]], ttl_ms: int) -> Result:
         written.append(dict(ports))
-        return await guard(ports, ttl_ms)
+        return await write(ports, ttl_ms)
 
     core.table.guard = noted
     to_callee = int((await core.proxy.handle(b"Uc0,8 c1 10.91.1.2 6000 A;1", b"1_2_3", "127.0.0.1")).split()[0])
@@ -94,6 +102,33 @@ async def test_changes_while_a_write_is_under_way_are_not_lost():
     await asyncio.gather(*(core.say(f"D c{number} A B") for number in range(5)))
     await core.settle()
     assert core.table.guarded == {}
+
+
+async def test_who_is_kept_out_does_not_wait_for_company(monkeypatch):
+    core = Guarded()
+    to_callee = await core.closed_port()
+    monkeypatch.setattr(guard, "_COMPANY_S", 60.0)
+    async with asyncio.timeout(10):
+        to_caller = int((await core.say("Lc0,8 c1 10.91.2.2 7000 A;1 B;1")).split()[0])
+    assert core.heard(to_callee) == {"10.91.2.2"} and core.heard(to_caller) == {"10.91.1.2"}
+
+
+async def test_changes_of_many_calls_go_out_together(monkeypatch):
+    core = Guarded()
+    monkeypatch.setattr(guard, "_COMPANY_S", 1.0)
+    writes = []
+    write = core.table.guard
+
+    async def noted(ports: Mapping[Endpoint, tuple[bytes, ...] | None], ttl_ms: int) -> Result:
+        writes.append(len(ports))
+        return await write(ports, ttl_ms)
+
+    core.table.guard = noted
+    for number in range(10):
+        await core.proxy.handle(f"Uc0,8 c{number} 10.91.1.2 6000 A;1".encode(), b"1_2_3", "127.0.0.1")
+        await core.proxy.handle(f"Lc0,8 c{number} 10.91.2.2 7000 A;1 B;1".encode(), b"1_2_4", "127.0.0.1")
+    await core.settle()
+    assert writes == [20] and len(core.table.guarded) == 20
 
 
 async def test_without_the_option_nothing_is_guarded():
