@@ -99,6 +99,7 @@ class Agent:
                 stored_hash=config.data_plane.hash,
             )
             if self.role is not None:
+                self.table.client.may_write = self.role.fence.may_write
                 self.table = FencedTable(self.table, self.role.fence)
         # An entry has to be reported idle before the relay's own time-out would have come.
         shortest = min(relay.ttl for relay in self.pool.relays)
@@ -173,9 +174,11 @@ class Agent:
         if self.config.conference is None or self.table is None:
             return None
         from shunt.conference.control.manager import Conferences
+        from shunt.conference.control.shelf import Shared
 
         made = Conferences(
             self.config.conference, self.latch_policy, self.scanners, events=self.offloader.events, delay_ms=self.config.quality.delay_ms,
+            shelf=Shared(self.journal) if self.role is not None and self.journal is not None else None,
         )
         made.attach(self.table)
         self.offloader.foreign = made.owns
@@ -328,6 +331,8 @@ class Agent:
             for item in self.builtin.snapshot():
                 if "call_id" in item:
                     self.journal.session_changed(f"{item['call_id']} {item['tag']}", json.dumps(item))
+        if self.conferences is not None:
+            self.conferences.keep_all()
 
     async def _take_over(self) -> None:
         """Carry on where the journal ends. Calls are read in the background; one that a command names is read at once."""

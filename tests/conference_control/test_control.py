@@ -620,7 +620,6 @@ _BASE = "builtin_relay: {addresses: [192.0.2.1], ports: '35000-36000'}\ndata_pla
             _BASE + "cdr: {csv: /var/log/c.csv, json_lines: /var/log/c.jsonl}\nconference: {address: 192.0.2.1, cdr: {csv: /var/log/conf.csv, json_lines: /var/log/x/../c.csv}}\n",
             "4:76: conference.cdr.json_lines: is the file of cdr.csv too",
         ),
-        (_BASE + "conference: {address: 192.0.2.1}\njournal: {redis: 'redis://127.0.0.1:6379/0'}\n", "3:13: conference: an agent with a standby"),
     ],
 )
 def test_configuration_errors_name_key_and_line(text: str, error: str) -> None:

@@ -112,6 +112,7 @@ class BfrtClient:
         self.connected = False
         self.last_error = "not yet connected"
         self.check: Callable[[Schema], None] = lambda schema: None
+        self.may_write: Callable[[], bool] = lambda: True
         self.on_up: Callable[[Schema], None] = lambda schema: None
         self.on_down: Callable[[str], None] = lambda reason: None
         self.on_digest: Callable[[pb.DigestList], None] = lambda digest: None
@@ -363,6 +364,8 @@ class BfrtClient:
         Every update is tried (CONTINUE_ON_ERROR); timeout is seconds. Raises BfrtUnavailable when there was no answer, so
         that nothing is known, and BfrtRefused when the whole call was refused.
         """
+        if not self.may_write():
+            raise BfrtUnavailable(f"{self.target}: another agent may be in charge")
         call = self._method(self._ready(), "Write")
         self._asked()
         try:

@@ -360,8 +360,7 @@ class Config(Section):
             yield ("switch", *where), message
 
     def _conference_problems(self) -> Iterator[tuple[Location, str]]:
-        shared = self.journal is not None and self.journal.redis is not None
-        for where, message in self.conference.problems(self.data_plane is not None, shared) if self.conference is not None else ():
+        for where, message in self.conference.problems(self.data_plane is not None) if self.conference is not None else ():
             yield ("conference", *where), message
         if self.cdr is None or self.conference is None or self.conference.cdr is None:
             return

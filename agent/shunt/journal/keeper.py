@@ -12,11 +12,12 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 from shunt import limits
 from shunt.calls.model import Call
 from shunt.journal.codec import decode_call, encode_call
-from shunt.journal.store import Group, JournalError, Store
+from shunt.journal.store import Group, JournalError, SharedStore, Store
 from shunt.learning.latch import LatchPolicy
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Journal:
         self._calls: dict[str, Call] = {}
         self._gone: set[str] = set()
         self._sessions: dict[str, str | None] = {}
+        self._conferences: dict[str, str | None] = {}
         self._rows = Group()  # encoded, and promised where the store can do that; not yet written
         self._promising = store.promises  # and has taken the last promise
         self._kept: dict[str, int] = {}  # by call-id the hash of what the store has of it, or is about to have
@@ -80,15 +82,21 @@ class Journal:
         self._sessions[key] = body
         self._mark()
 
+    def conference_changed(self, name: str, body: str | None) -> None:
+        """Mark a conference to be written; None removes it. Only for a store that agents share."""
+        self._conferences[name] = body
+        self._mark()
+
     def _mark(self) -> None:
         self._marked += 1
         self._due.set()
 
     @property
     def pending(self) -> int:
-        """Calls and sessions that are marked and not yet written."""
+        """Calls, sessions and conferences that are marked and not yet written."""
         rows = self._rows
-        return len(self._calls.keys() | self._gone | rows.calls.keys()) + len(self._sessions.keys() | rows.sessions.keys())
+        others = len(self._sessions.keys() | rows.sessions.keys()) + len(self._conferences.keys() | rows.conferences.keys())
+        return len(self._calls.keys() | self._gone | rows.calls.keys()) + others
 
     async def kept(self, call_id: str | None = None) -> bool:
         """Make sure that what is marked of a call (None: of all) outlives this process, and all sessions of the built-in relay.
@@ -165,7 +173,8 @@ class Journal:
             if rows:
                 await self.store.write(rows)
         except (JournalError, asyncio.CancelledError) as error:
-            self._rows = Group(rows.calls | self._rows.calls, rows.sessions | self._rows.sessions)
+            later = self._rows
+            self._rows = Group(rows.calls | later.calls, rows.sessions | later.sessions, rows.conferences | later.conferences)
             self._due.set()
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -188,6 +197,8 @@ class Journal:
             self._rows.calls.update(self._encode(call_ids))
             self._rows.sessions.update(self._sessions)
             self._sessions = {}
+        self._rows.conferences.update(self._conferences)
+        self._conferences = {}
 
     def _failed(self, error: JournalError) -> None:
         self.failures += 1
@@ -229,6 +240,10 @@ class Journal:
         """Bodies of calls by call-id, for read(), and of the built-in relay's sessions. Raises JournalError."""
         rows, sessions = await self.store.load()
         return dict(rows), sessions
+
+    async def conferences(self) -> dict[str, str]:
+        """Bodies of conferences by name. Only for a store that agents share. Raises JournalError."""
+        return await cast(SharedStore, self.store).conferences()
 
     def read(self, call_id: str, body: str, policy: LatchPolicy, now: float) -> Call | None:
         """One call as it was; None, logged and counted, for a body that cannot be read."""

@@ -4,6 +4,7 @@ Keys, with one hash tag for a group so that a Redis cluster keeps them together 
 
     shunt:{GROUP}:calls      hash   call-id -> body
     shunt:{GROUP}:sessions   hash   session of the built-in relay -> body
+    shunt:{GROUP}:conferences  hash  conference -> body
     shunt:{GROUP}:token      the fencing token granted last; it only grows
     shunt:{GROUP}:lease      JSON of the agent in charge; expires unless it is renewed
     shunt:{GROUP}:format     format of the bodies
@@ -32,14 +33,14 @@ TIMEOUT_S = 0.5
 _LOAD_TIMEOUT_S = 30.0
 _PAGE = 1000
 
-# KEYS: token, calls, sessions. ARGV: token, number of calls set, of calls removed, of sessions set, then all in this order.
+# KEYS: token, then the hashes. ARGV: token, for each hash the number of rows set and of rows removed, then all of them in this order.
 _WRITE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end
-local at = 5
-for i = 1, tonumber(ARGV[2]) do redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 1]); at = at + 2 end
-for i = 1, tonumber(ARGV[3]) do redis.call('HDEL', KEYS[2], ARGV[at]); at = at + 1 end
-for i = 1, tonumber(ARGV[4]) do redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 1]); at = at + 2 end
-for i = at, #ARGV do redis.call('HDEL', KEYS[3], ARGV[i]) end
+local at = 2 * #KEYS
+for hash = 2, #KEYS do
+  for i = 1, tonumber(ARGV[2 * hash - 2]) do redis.call('HSET', KEYS[hash], ARGV[at], ARGV[at + 1]); at = at + 2 end
+  for i = 1, tonumber(ARGV[2 * hash - 1]) do redis.call('HDEL', KEYS[hash], ARGV[at]); at = at + 1 end
+end
 return 1
 """
 # KEYS: lease, token. ARGV: the lease's body, milliseconds, the least token, the holder that is known to be dead or ''.
@@ -89,7 +90,9 @@ class RedisStore:
         self.group = group
         self.token = 0
         prefix = f"shunt:{{{group}}}:"
-        self._calls, self._sessions, self._token, self._lease, self._format = (prefix + key for key in ("calls", "sessions", "token", "lease", "format"))
+        self._calls, self._sessions, self._conferences, self._token, self._lease, self._format = (
+            prefix + key for key in ("calls", "sessions", "conferences", "token", "lease", "format")
+        )
         extra: dict[str, Any] = {"password": password} if password is not None else {}
         # Retries are the caller's: a lease must be known to be lost in time.
         self._redis = Redis.from_url(
@@ -121,6 +124,9 @@ class RedisStore:
         calls, sessions = await self._all(self._calls), await self._all(self._sessions)
         return list(calls.items()), sessions
 
+    async def conferences(self) -> dict[str, str]:
+        return await self._all(self._conferences)
+
     async def _all(self, key: str) -> dict[str, str]:
         found: dict[str, str] = {}
         cursor = 0
@@ -134,17 +140,15 @@ class RedisStore:
         return False
 
     async def write(self, group: Group) -> None:
-        def split(rows: dict[str, str | None]) -> tuple[list[str], list[str]]:
-            kept = [text for name, body in rows.items() if body is not None for text in (name, body)]
-            return kept, [name for name, body in rows.items() if body is None]
-
-        calls, gone = split(group.calls)
-        sessions, ended = split(group.sessions)
-        counts = [len(calls) // 2, len(gone), len(sessions) // 2]
-        size = len(calls) + len(gone) + len(sessions) + len(ended)
-        await self._ask(
-            self._write_script(keys=[self._token, self._calls, self._sessions], args=[self.token, *counts, *calls, *gone, *sessions, *ended]), TIMEOUT_S + size / 5000
-        )
+        counts: list[int] = []
+        rows: list[str] = []
+        for bodies in (group.calls, group.sessions, group.conferences):
+            kept = [text for name, body in bodies.items() if body is not None for text in (name, body)]
+            gone = [name for name, body in bodies.items() if body is None]
+            counts += [len(kept) // 2, len(gone)]
+            rows += kept + gone
+        keys = [self._token, self._calls, self._sessions, self._conferences]
+        await self._ask(self._write_script(keys=keys, args=[self.token, *counts, *rows]), TIMEOUT_S + len(rows) / 5000)
 
     async def close(self) -> None:
         await self._redis.aclose()

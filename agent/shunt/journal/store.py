@@ -16,13 +16,14 @@ class Fenced(JournalError):
 
 @dataclass(slots=True)
 class Group:
-    """What one write changes: bodies by call-id and by session of the built-in relay; None removes."""
+    """What one write changes: bodies by call-id, by session of the built-in relay and by conference; None removes."""
 
     calls: dict[str, str | None] = field(default_factory=dict)
     sessions: dict[str, str | None] = field(default_factory=dict)
+    conferences: dict[str, str | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.calls or self.sessions)
+        return bool(self.calls or self.sessions or self.conferences)
 
 
 class Store(Protocol):
@@ -52,4 +53,12 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Idempotent."""
+        ...
+
+
+class SharedStore(Store, Protocol):
+    """A store that the agents of a pair share. Conferences are kept there, too: those of an agent that stands alone have a folder."""
+
+    async def conferences(self) -> dict[str, str]:
+        """Bodies of conferences by name. Raises JournalError."""
         ...

@@ -7,14 +7,16 @@ take it gets 488. The SIP server stands in front: requests are taken from config
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
-from aiosipua import ConnectionData, Dialog, IncomingCall, MediaDescription, Origin, SdpMessage, SipRequest, SipResponse, SipUAS, UdpSipTransport, parse_uri, stringify_uri
+from aiosipua import ConnectionData, Dialog, DialogState, IncomingCall, MediaDescription, Origin, SdpMessage, SipRequest, SipResponse, SipUAS, UdpSipTransport, parse_uri, stringify_uri
 
 from shunt import __version__
 from shunt.conference.control.layers import Told, offered_layers
@@ -32,6 +34,7 @@ _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _DIRECTIONS = {"sendrecv": "sendrecv", "sendonly": "recvonly", "recvonly": "sendonly", "inactive": "inactive"}
 _PHRASES = {404: "Not Found", 480: "Temporarily Unavailable", 488: "Not Acceptable Here", 503: "Service Unavailable"}
 _T1, _T2 = 0.5, 4.0
+_AGAIN_S = 0.1
 _TRANSACTION_S = 32.0  # 64 T1: for as long a request may come again
 _MOST_LEGS = 16  # of one medium of one call
 _DIALOG = ("local_tag", "remote_tag", "local_uri", "remote_uri", "remote_target", "route_set", "local_cseq", "remote_cseq")
@@ -60,6 +63,10 @@ class _Transport(UdpSipTransport):
             while self._answers and next(iter(self._answers.values()))[0] < now - _TRANSACTION_S:
                 self._answers.popitem(last=False)
         super().send_reply(response)
+
+    def send(self, message: SipRequest | SipResponse, addr: tuple[str, int]) -> None:
+        if self._udp_transport is not None:  # while another agent still holds the socket, nothing goes; what is not answered goes again
+            super().send(message, addr)
 
     def repeat(self, request: SipRequest) -> bool:
         """Whether this request has been answered before; then the answer goes once more."""
@@ -90,10 +97,13 @@ class Focus:
         self._ufrags: dict[str, str] = {}
         self._byes: dict[str, asyncio.TimerHandle] = {}  # not answered yet, by Call-ID
         self._lines: dict[str, list[str | None]] = {}  # which medium each description of a call is
+        self._answering: set[str] = set()  # Call-IDs of INVITEs that are about to be answered
+        self._tasks: set[asyncio.Task[None]] = set()
         conferences.on_left = self._left
 
-    async def start(self) -> None:
-        """Listen, and go on with the calls of the book's participants. Raises OSError, naming the socket."""
+    async def start(self, *, patient: bool = False) -> None:
+        """Listen, and go on with the calls of the book's participants. patient: another agent may not have let go of the socket yet, or of
+        its address; it is waited for. Raises OSError, naming the socket."""
         for conference in self._conferences.book:
             for one in conference.participants.values():
                 if one.dialog:
@@ -102,7 +112,37 @@ class Focus:
             await self._uas.start()
         except OSError as error:
             host, port = self._transport.local_addr
-            raise OSError(error.errno, f"conference.sip {host} port {port}: {error.strerror or error}") from error
+            why = f"conference.sip {host} port {port}: {error.strerror or error}"
+            if not patient or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+                raise OSError(error.errno, why) from error
+            log.warning("%s; trying again until it can be had", why)
+            self._spawn(self._start_later())
+        else:
+            self._check_senders()
+
+    async def _start_later(self) -> None:
+        while True:
+            await asyncio.sleep(_AGAIN_S)
+            try:
+                await self._uas.start()
+            except OSError:
+                continue
+            log.info("conference.sip: the socket is there")
+            self._check_senders()
+            return
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task of the focus failed", exc_info=task.exception())
+
+    def _check_senders(self) -> None:
+        """From now on, take requests from those alone who may send some, and each once."""
         inner = self._transport.on_message
 
         def checked(message: SipRequest | SipResponse, addr: tuple[str, int]) -> None:
@@ -111,7 +151,7 @@ class Focus:
                 return
             if isinstance(message, SipResponse):
                 self._answered(message)
-            elif not self._transport.repeat(message):
+            elif not (message.method == "INVITE" and message.call_id in self._answering) and not self._transport.repeat(message):
                 inner(message, addr)
 
         self._transport.on_message = checked
@@ -120,6 +160,9 @@ class Focus:
         """Listen no more; calls stay, and their media goes on."""
         for timer in self._byes.values():
             timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._uas.stop()
 
     # -- over a restart ------------------------------------------------------------------------------------------
@@ -194,7 +237,22 @@ class Focus:
         self._ufrags[call.call_id] = ufrag
         self._lines[call.call_id] = [kind for kind, _ in offer]
         self._keep(conference, made, call)
-        call.accept(_answer(conference, made, offer, 1))
+        self._accept(call, _answer(conference, made, offer, 1))
+
+    def _accept(self, call: IncomingCall, answer: SdpMessage) -> None:
+        """Answer once the next agent would know the call too."""
+        self._answering.add(call.call_id)
+        self._spawn(self._accept_kept(call, answer))
+
+    async def _accept_kept(self, call: IncomingCall, answer: SdpMessage) -> None:
+        try:
+            await self._conferences.shelf.kept()
+        finally:
+            self._answering.discard(call.call_id)
+        if call.dialog.state is not DialogState.TERMINATED:
+            call.accept(answer)
+        elif call.call_id in self._seats:
+            self._leave(call.call_id, "cancelled")
 
     def _invited_again(self, call: IncomingCall) -> None:
         """Hold, resume, another address: the relay addresses stay; a new address has to be learned anew."""
@@ -216,7 +274,7 @@ class Focus:
         if contacts := call.invite.contact:  # requests of ours go there from now on (RFC 3261 section 12.2.2)
             call.dialog.remote_target = stringify_uri(contacts[0].uri)
         self._keep(conference, one, call)
-        call.accept(_answer(conference, conference.participants[seat[1]], offer, int(time.time())))
+        self._accept(call, _answer(conference, conference.participants[seat[1]], offer, int(time.time())))
 
     def _leave(self, call_id: str, reason: str = "bye") -> None:
         seat = self._forget(call_id)

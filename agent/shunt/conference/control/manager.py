@@ -24,6 +24,7 @@ from shunt.conference.control.layers import TARGETS, Told, read_frame
 from shunt.conference.control.model import HELD_S, KINDS, STREAMS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of, medium_of, source_name
 from shunt.conference.control.records import Departed, Ledger, csv_header, csv_lines
 from shunt.conference.control.settings import Conference as Settings
+from shunt.conference.control.shelf import Folder, Shelf
 from shunt.conference.control.sockets import Sockets
 from shunt.conference.control.writer import Broken, Refused, Row, Writer
 from shunt.conference.engine import CONFERENCE, EngineFull, Source
@@ -77,13 +78,15 @@ class Conferences:
 
     def __init__(
         self, settings: Settings, policy: LatchPolicy, scanners: Scanners | None = None, *, events: EventBus | None = None, clock: Callable[[], float] = time.monotonic,
-        delay_ms: float = 50.0,
+        delay_ms: float = 50.0, shelf: Shelf | None = None,
     ) -> None:  # fmt: skip
         """Nothing is read or opened yet. events: who else hears of what happens; clock: monotonic seconds; delay_ms as in
-        shunt.quality.score. Raises ValueError where the selector cannot be used."""
+        shunt.quality.score; shelf: where conferences are kept for the next agent, by default in the state folder. Raises ValueError where the selector cannot be used."""
         self.settings = settings
+        self._paired = shelf is not None  # the agent before this one may not have ended yet
+        self.shelf = Folder(Path(settings.state)) if shelf is None else shelf
         self.clock = clock
-        self.book = Book(settings.address.packed, settings.ports.first, settings.ports.last, policy, Path(settings.state))
+        self.book = Book(settings.address.packed, settings.ports.first, settings.ports.last, policy, self.shelf)
         self.problem = "the data plane has not been connected yet"
         self.strays_ignored = 0
         self.scanners = scanners
@@ -136,9 +139,10 @@ class Conferences:
         return self.book.owns(key.dst)
 
     async def start(self) -> None:
-        """Carry on with the conferences of the state folder, and serve."""
+        """Carry on with the conferences that were kept, and serve. Raises JournalError, and OSError naming the SIP socket."""
+        await self.shelf.open()
         if count := self.book.load():
-            log.info("conferences: %d carried on from %s", count, self.settings.state)
+            log.info("conferences: %d carried on", count)
         for conference in self.book:
             for participant in conference.participants.values():
                 self._sockets.open(participant)
@@ -146,7 +150,7 @@ class Conferences:
             from shunt.conference.control.focus import Focus
 
             self._focus = Focus(SocketAddress.parse(self.settings.sip), self.settings.sip_allow, self)
-            await self._focus.start()
+            await self._focus.start(patient=self._paired)
         if self.records is not None:
             self.records.start()
         self._spawn(self._work())
@@ -154,7 +158,7 @@ class Conferences:
         self._spawn(self._measure())
 
     async def close(self) -> None:
-        """Stop; rows stay in the data plane, and conferences in the state folder."""
+        """Stop; rows stay in the data plane, and conferences are kept."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -177,6 +181,11 @@ class Conferences:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a task of the conferences failed", exc_info=task.exception())
+
+    def keep_all(self) -> None:
+        """What conferences are kept on has lost them."""
+        for conference in self.book:
+            self.book.keep(conference)
 
     def _touch(self, name: str) -> None:
         self._dirty[name] = None

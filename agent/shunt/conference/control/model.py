@@ -1,6 +1,6 @@
 """Conferences as they are to be: participants, their media, who gets what of whom. The one place that owns this.
 
-It does no I/O but for keeping itself in files, one for each conference, so that a restarted agent carries on.
+It does no I/O but for keeping each conference on a shelf, so that the next agent carries on.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import re
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from typing import Any
 
 from shunt.conference.control.ice import Credentials
 from shunt.conference.control.layers import TARGETS, Told
+from shunt.conference.control.shelf import Folder, Shelf
 from shunt.conference.engine import Source
 from shunt.conference.packets import why_not_adapted
 from shunt.conference.trees import Meeting
@@ -287,12 +287,12 @@ class Ports:
 class Book:
     """All conferences, and whose each relay address is."""
 
-    def __init__(self, address: bytes, first: int, last: int, policy: LatchPolicy, folder: Path) -> None:
-        """address is packed, ports are inclusive. folder: where conferences are kept."""
+    def __init__(self, address: bytes, first: int, last: int, policy: LatchPolicy, shelf: Shelf | Path) -> None:
+        """address is packed, ports are inclusive. shelf: where conferences are kept; a path is that of a folder."""
         self.address, self.first, self.last = address, first, last
         self.policy = policy
         self.conferences: dict[str, Conference] = {}
-        self._folder = folder
+        self._shelf: Shelf = Folder(shelf) if isinstance(shelf, Path) else shelf
         self._ports = Ports(first, last)
         self._at: dict[Endpoint, tuple[Conference, Participant, str]] = {}
 
@@ -386,7 +386,7 @@ class Book:
         for participant in list(conference.participants):
             self.leave(name, participant)
         del self.conferences[name]
-        self._file(name).unlink(missing_ok=True)
+        self._shelf.put(name, None)
         return conference
 
     def set_quality(self, name: str, sender: str, receiver: str, quality: str) -> Conference:
@@ -417,11 +417,8 @@ class Book:
 
     # -- over a restart ------------------------------------------------------------------------------------------
 
-    def _file(self, name: str) -> Path:
-        return self._folder / f"{name}.json"
-
     def keep(self, conference: Conference) -> None:
-        """Write a conference down, after every change. A folder that fails is said and does not stop the conference."""
+        """Write a conference down, after every change."""
         conference.claim()
         body = {
             "format": _FORMAT,
@@ -446,22 +443,15 @@ class Book:
             "targets": [[*pair, target] for pair, target in conference.targets.items()],
             "owners": [[*stream, owner] for stream, owner in conference.owners.items()],
         }
-        path = self._file(conference.name)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_suffix(".new")
-            fresh.write_text(json.dumps(body))
-            os.replace(fresh, path)
-        except OSError as error:
-            log.error("conference %s is not kept for a restart: %s: %s", conference.name, path, error.strerror or error)
+        self._shelf.put(conference.name, json.dumps(body))
 
     def load(self) -> int:
-        """Carry on with the conferences of the folder; how many. One that cannot be read is said and left alone."""
-        for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
+        """Carry on with the conferences that were kept; how many. One that cannot be read is said and left alone."""
+        for where, text in self._shelf.load():
             try:
-                conference = self._read(json.loads(path.read_text()))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                log.error("%s cannot be carried on: %s: %s", path, type(error).__name__, error)
+                conference = self._read(json.loads(text))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                log.error("%s cannot be carried on: %s: %s", where, type(error).__name__, error)
                 continue
             self.conferences[conference.name] = conference
             for one in conference.participants.values():

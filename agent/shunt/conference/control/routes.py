@@ -31,6 +31,8 @@ def add_routes(app: web.Application, conferences: Conferences, error: Callable[.
                     return error(400, f"{name}: given more than once", parameter=name)
             try:
                 value = await answer(request)
+                if request.method not in ("GET", "HEAD"):
+                    await conferences.shelf.kept()  # what is answered outlives this agent
             except ConferenceError as failed:
                 return error(failed.status, str(failed))
             headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}

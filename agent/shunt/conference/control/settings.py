@@ -24,7 +24,7 @@ class Conference(Section):
 
     address: MediaAddress = Field(description="The address that participants send to, and that copies come from.")
     ports: Ports = Field(default=PortRange(20000, 29999), description="UDP ports for participants, inclusive: two for each medium of each participant; starts at an even port.")
-    state: AbsolutePath = Field(default="/var/lib/shunt/conferences", description="Folder in which conferences are kept for a restart of the agent, a file for each; it is made if need be.")
+    state: AbsolutePath = Field(default="/var/lib/shunt/conferences", description="Folder in which conferences are kept for a restart of the agent, a file for each; it is made if need be. With journal.redis they are kept there.")
     timeout: int = Field(default=60, ge=5, le=86400, description="Seconds without a packet after which a participant is taken out.")
     selector: str = Field(
         default="shunt.conference.feedback:select_decode_target",
@@ -42,13 +42,11 @@ class Conference(Section):
         load_selector(name)
         return name
 
-    def problems(self, data_plane: bool, shared: bool) -> Iterator[tuple[Location, str]]:
-        """What is wrong with the rest of the file: without a data plane, or with a journal that another agent shares."""
+    def problems(self, data_plane: bool) -> Iterator[tuple[Location, str]]:
+        """What is wrong with the rest of the file: without a data plane."""
         if not data_plane:
             yield (), "needs a data_plane: nothing else carries conferences"
         if self.cdr is not None and self.cdr.csv is None and self.cdr.json_lines is None:
             yield ("cdr",), "names no file: give csv, json_lines or both"
         elif self.cdr is not None and self.cdr.csv == self.cdr.json_lines:
             yield ("cdr", "json_lines"), "is the file of csv too"
-        if shared:
-            yield (), "an agent with a standby (journal.redis) cannot have conferences: they are not handed over"

@@ -26,6 +26,7 @@ from shunt.net import Endpoint
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 64
+_AGAIN_S = 1.0
 _MOST = 2048
 _KEY_FRAME_S = 0.5
 _SR_BARE = bytes((0x80, 200, 0, 6))  # an SR without report blocks: those are about the sender's own receptions
@@ -48,14 +49,21 @@ class Sockets:
             for endpoint in (leg.relay, leg.relay.next_port()):
                 self._hold(endpoint)
 
-    def _hold(self, endpoint: Endpoint) -> None:
+    def _hold_again(self, endpoint: Endpoint) -> None:
+        """Try once more for a port that somebody else had: an agent that hangs, and whose place this one has taken."""
+        if endpoint not in self._open and self._book.at(endpoint._replace(port=endpoint.port & ~1)) is not None:
+            self._hold(endpoint, again=True)
+
+    def _hold(self, endpoint: Endpoint, *, again: bool = False) -> None:
         made = socket.socket(socket.AF_INET if endpoint.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
         try:
             made.setblocking(False)
             made.bind((endpoint.ip, endpoint.port))
         except OSError as error:
             made.close()
-            if error.errno != errno.EADDRNOTAVAIL or not self._elsewhere:
+            if error.errno == errno.EADDRINUSE:
+                asyncio.get_running_loop().call_later(_AGAIN_S, self._hold_again, endpoint)
+            if not again and (error.errno != errno.EADDRNOTAVAIL or not self._elsewhere):
                 log.warning("conference address %s is not held: %s", endpoint, error.strerror or error)
             self._elsewhere = self._elsewhere or error.errno == errno.EADDRNOTAVAIL
             return
