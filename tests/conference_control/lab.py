@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from tests.lab.processes import API_PORT, CONTROL_PORT, GRPC_PORT, ROOT, Process, open_socket, opensips_modules
+from tests.lab.processes import API_PORT, CONTROL_PORT, GRPC_PORT, ROOT, Edge, Process, open_socket
 from tests.lab.topology import BPF, CALLEE_IP, CALLER_IP, EDGE_INTERFACES, EDGE_IP, LabError, Topology, run
 
 PORTS = "20000-20999"
@@ -177,6 +177,15 @@ class Bridge:
     def start_agent(self) -> None:
         self.agent.start().await_listening("tcp", API_PORT, 30)
 
+    def move_focus(self, ip: str) -> None:
+        """Have the agent take SIP at another address: the edge host's own, where phones reach it, or the loopback, where only a SIP server does."""
+        if f"udp:{ip}:{SIP_PORT}" != self.settings["conference"]["sip"]:
+            self.settings["conference"]["sip"] = f"udp:{ip}:{SIP_PORT}"
+            self.config.write_text(yaml.safe_dump(self.settings))
+            self.agent.stop()
+            self.start_agent()
+            self.await_ready()
+
     def dismiss(self) -> None:
         """Close all parties' sockets."""
         for party in self.parties:
@@ -301,8 +310,10 @@ class Phone:
         self._to = next(line for line in answer.splitlines() if line.lower().startswith("to:"))[3:].strip()
         status = int(answer.split()[1])
         if status == 200:  # what follows goes to the contact, by way of who recorded a route
+            first = not self._target  # later answers change the target, but not the route (RFC 3261 section 12.2)
             self._target = next(line for line in answer.splitlines() if line.lower().startswith("contact:")).partition("<")[2].rstrip(">")
-            self._route = [line.partition(":")[2].strip() for line in reversed(answer.splitlines()) if line.lower().startswith("record-route:")]
+            if first:
+                self._route = [line.partition(":")[2].strip() for line in reversed(answer.splitlines()) if line.lower().startswith("record-route:")]
         self._send("ACK", new=False)
         if status == 200:
             words = next((line for line in answer.splitlines() if line.startswith("m=audio")), "").split()
@@ -351,65 +362,14 @@ class Phone:
 
 
 def sip_server(bridge: Bridge, name: str = "kamailio") -> Process:
-    """A SIP server on port 5060 of the edge host that sends new calls to the focus, and stays in their way: kamailio or opensips."""
-    config, pid, work = bridge.work / f"{name}.cfg", str(bridge.work / f"{name}.pid"), str(bridge.work)
-    if name == "opensips":
-        config.write_text(_OPENSIPS.replace("MODULES", str(opensips_modules())))
-        argv = ["opensips", "-F", "-f", str(config), "-m", "64", "-M", "4", "-P", pid, "-w", work]
-    else:
-        config.write_text(_KAMAILIO)
-        argv = ["kamailio", "-DD", "-E", "-f", str(config), "-m", "32", "-M", "4", "-P", pid, "-Y", work, "-w", work]
-    made = Process(bridge.topology, "edge", name, argv, bridge.work / f"{name}.log")
-    made.start().await_listening("udp", 5060)
-    return made
+    """The SIP server of the shipped configuration on port 5060 of the edge host, with calls to conferences switched on: kamailio or opensips.
 
-
-_KAMAILIO = f"""#!KAMAILIO
-children = 1
-disable_tcp = yes
-log_stderror = yes
-listen = udp:{EDGE_IP}:5060
-loadmodule "kex.so"
-loadmodule "tm.so"
-loadmodule "sl.so"
-loadmodule "rr.so"
-loadmodule "pv.so"
-loadmodule "siputils.so"
-loadmodule "textops.so"
-request_route {{
-    if (has_totag()) {{
-        if (loose_route()) {{ t_relay(); }} else if (is_method("ACK") && t_check_trans()) {{ t_relay(); }}
-        exit;
-    }}
-    if (is_method("INVITE")) {{
-        record_route();
-        $du = "sip:{EDGE_IP}:{SIP_PORT}";
-        t_relay();
-    }}
-}}
-"""
-
-_OPENSIPS = f"""log_level = 2
-stderror_enabled = yes
-syslog_enabled = no
-udp_workers = 2
-socket = udp:{EDGE_IP}:5060
-mpath = "MODULES/"
-loadmodule "proto_udp.so"
-loadmodule "signaling.so"
-loadmodule "sl.so"
-loadmodule "tm.so"
-loadmodule "rr.so"
-loadmodule "sipmsgops.so"
-route {{
-    if (has_totag()) {{
-        if (loose_route()) {{ t_relay(); }} else if (is_method("ACK") && t_check_trans()) {{ t_relay(); }}
-        exit;
-    }}
-    if (is_method("INVITE")) {{
-        record_route();
-        $du = "sip:{EDGE_IP}:{SIP_PORT}";
-        t_relay();
-    }}
-}}
-"""
+    The focus has to be at the loopback: whatever is at the SIP server's own address is the server itself, to it.
+    """
+    edge = Edge(bridge.topology, bridge.work, name, "builtin")
+    text = edge.sip_server_config().replace("#CONFERENCES#", "").replace("##!define WITH_CONFERENCES", "#!define WITH_CONFERENCES")
+    assert text.count('"^conf-"') == 1 and text.count(f'"sip:127.0.0.1:{SIP_PORT}"') == 1
+    text = text.replace("^conf-", "^(room|caller|callee|natcaller)")
+    (bridge.work / f"{name}.cfg").write_text(text)
+    edge.sip_server.start().await_listening("udp", 5060)
+    return edge.sip_server

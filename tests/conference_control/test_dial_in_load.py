@@ -121,7 +121,7 @@ def test_many_dial_in_and_none_loses_a_packet(tmp_path: Path, server: str) -> No
             pytest.skip(f"needs {name}")
     with bridge(tmp_path) as room:
         room.agent.stop()
-        room.settings["conference"]["timeout"] = TIMEOUT_S
+        room.settings["conference"] |= {"timeout": TIMEOUT_S, "sip": "udp:127.0.0.1:5070"}
         room.settings["softswitch"]["conference_copies"] = 2000
         room.softswitch.stop()
         shutil.rmtree(room.pin_dir, ignore_errors=True)
