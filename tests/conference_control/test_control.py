@@ -701,9 +701,13 @@ async def test_what_repairs_a_stream_goes_to_those_alone_who_have_its_numbers(ru
     notice(conferences, "ann", "video", source(0), 200, payload_type=97)
     everybody = {("ann", 100): {"bob", "cem"}, ("ann", 200): {"bob", "cem"}, ("bob", 101): {"ann", "cem"}, ("cem", 102): {"ann", "bob"}}
     await until(lambda: reached(conferences, plane) == everybody)
+    assert {key.ssrc: bool(tree.layers) for (name, key), tree in plane.rows.items() if name == CONFERENCE} == {100: True, 101: True, 102: True, 200: False}
+    plane.log.clear()
     for target in (1, 2, 0):  # numbers that were rewritten once are rewritten to the end
         conferences.set_target("room", "ann", "cem", target)
         await until(lambda: reached(conferences, plane) == everybody | {("ann", 200): {"bob"}})
+    copies = [kind for kind, name in plane.log if name == COPY]
+    assert copies.index("DELETE") < copies.index("MODIFY"), "what repairs goes before the receiver has numbers of its own"
     # A stream that begins anew, of the payload type of before, goes to everybody.
     notice(conferences, "ann", "video", source(0), 300)
     await until(lambda: reached(conferences, plane).get(("ann", 300)) == {"bob", "cem"})

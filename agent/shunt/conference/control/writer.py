@@ -82,8 +82,9 @@ class Writer:
         placement = self.allocator.placements.get(meeting.name)
         if placement is not None:
             try:
-                # A stream is tracked before its receivers' numbers go by that.
-                for row in [*((CONFERENCE, key) for key in placement.conference), *((COPY, key) for key in placement.copies), *((RELAY, key) for key in placement.relay)]:
+                # A stream is tracked before its receivers' numbers go by that; who is to get a stream no longer, because of its numbers, is out before.
+                copies = sorted(placement.copies, key=lambda key: self.book.of(placement.copies[key].source, placement.copies[key].receiver) is not None)
+                for row in [*((CONFERENCE, key) for key in placement.conference), *((COPY, key) for key in copies), *((RELAY, key) for key in placement.relay)]:
                     await self._settle(row)
             except Refused as error:
                 raise Broken(f"conference {meeting.name}: {error}") from None
@@ -176,7 +177,7 @@ class Writer:
     def _layers(self, source: Source) -> tuple[int, int]:
         """The numbers of a stream's rows in `layer` and of its track; 0 of one that goes whole."""
         leg = self.book.of(source, source.sender)
-        if leg is None or leg.layers is None or leg.latch.learned is None:
+        if leg is None or leg.layers is None or leg.latch.learned is None or kind_of(source.name)[1] in leg.repair:
             return 0, 0
         tracked = self.book.conferences[source.meeting].tracked(source.sender)
         return self.layering.stream(source, leg.layers, FiveTuple(leg.latch.learned, leg.relay), kind_of(source.name)[1], tracked)
