@@ -44,8 +44,7 @@ class DialogWatch:
                     line.resume_at = self.offloader.clock() + BYE_GRACE
                     self.offloader.spawn(self.offloader.suspend(line, reasons.BYE_SEEN))
         elif seen.method == "INVITE":
-            if self.book.called(seen.call_id, seen.from_tag, seen.source.addr, seen.destination.addr):
-                self.offloader.met(seen.destination.addr)
+            self.book.called(seen.call_id, seen.from_tag, seen.source.addr, seen.destination.addr)
             self.book.sight(seen.call_id, seen.from_tag, seen.source.addr)
         elif seen.status is not None and seen.cseq_method == "INVITE" and seen.to_tag and seen.status < 300:
             self.book.sight(seen.call_id, seen.to_tag, seen.source.addr)

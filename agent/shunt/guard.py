@@ -33,9 +33,10 @@ HEARD = 4  # addresses of a party that a guard has room for: the latest
 _SAY_EVERY_S = 5.0
 # A port that hears nobody would lose the first packets of a phone that answers at once, and they come as soon as its answer.
 _GRACE_S = 0.1
-# A write costs more than a dozen rows of it: a change waits for company, and longer while many come. One that lets a party in whom the port has
-# kept out does not wait.
+# A write costs more than a dozen rows of it: a change waits for company, and longer while many come. One that lets a party in whom the port
+# would keep out until then does not wait.
 _COMPANY_S, _BUSY_S = 0.002, 0.01
+_SETTLED_S = 0.05
 _DONE = Result(Outcome.INSTALLED)
 
 
@@ -68,6 +69,7 @@ class PortGuard:
         self._wary_until = 0.0
         self._known: OrderedDict[bytes, float] = OrderedDict()  # to the data plane, and until when it need not be told again
         self._met: set[bytes] = set()  # and it has not been told yet
+        self._next: asyncio.Future[None] | None = None  # when what is wanted now has been written
         self._able = True
         self._writing = False
         self._urgent = False  # somebody is kept out until the next write
@@ -116,11 +118,10 @@ class PortGuard:
         if latch.observe(now, src, 0, 0) is Verdict.ACCEPTED:
             self._parties.add(leg, (src.addr,))
 
-    def met(self, addr: bytes) -> None:
-        """A party is at this address: the SIP server has called it, or its media has been believed. Later calls find it known."""
-        if self._known.get(addr, 0.0) <= time.monotonic():
-            self._met.add(addr)
-            self._write_soon()
+    async def settled(self, legs: Iterable[Leg]) -> None:
+        """Wait until the guards that let in a party whom the data plane does not know are written: its first packet may follow the answer at once."""
+        if self._next is not None and any(leg.guarded in self._wanted and leg.addresses and not self._knows(leg.addresses) for leg in legs):
+            await asyncio.wait({self._next}, timeout=_SETTLED_S)
 
     async def start_over(self, media: Iterable[MediaRange], legs: Iterable[Leg]) -> None:
         """The data plane is (back) there: of what it guards, only what these legs want stays. media: where relays get media."""
@@ -139,34 +140,45 @@ class PortGuard:
             if leg.guarded is not None:
                 self._want(leg.guarded, _heard(leg, leg.guarded))
             if leg.rtp.learned is not None:
-                self.met(leg.rtp.learned.addr)
+                self._meet((leg.rtp.learned.addr,))
         # Only now: whose calls are running is no stranger.
         self._judge(await self._tell_known(), await self._be_wary())
 
     def _want(self, port: Endpoint, heard: tuple[bytes, ...] | None) -> None:
+        if not self._able:
+            return
         before = self._last.pop(port, None)
         if heard is not None:
             self._last[port] = heard
-            if before is not None and not set(heard) <= set(before):
+            if heard and not (set(heard) <= set(before) if before is not None else self._knows(heard)):
                 self._urgent = True
                 self._end_gathering()
         self._wanted[port] = heard
-        self._write_soon()
-
-    def _write_soon(self) -> None:
-        if not self._able:
-            self._wanted.clear()
-            self._met.clear()
-        elif not self._writing:
+        self._meet(heard or ())
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        if not self._writing:
             self._writing = True
             self._spawn(self._write())
 
+    def _knows(self, addresses: Iterable[bytes]) -> bool:
+        return any(addr in self._known for addr in addresses)
+
+    def _meet(self, addresses: Iterable[bytes]) -> None:
+        """A party of a call is at these addresses: the next call finds it known."""
+        now = time.monotonic()
+        self._met.update(addr for addr in addresses if self._known.get(addr, 0.0) <= now)
+
     async def _write(self) -> None:
         try:
-            while self._wanted or self._met:
+            while self._wanted:
                 await self._gather()
                 wanted, self._wanted = self._wanted, {}
-                results = [await self._table.guard(wanted, TTL_MS) if wanted else _DONE, await self._tell_known()]
+                written, self._next = self._next, None
+                results = [await self._table.guard(wanted, TTL_MS)]
+                if written is not None:
+                    written.set_result(None)
+                results.append(await self._tell_known())
                 if self._wary_until - time.monotonic() < WARY_TTL_MS / 2000:
                     results.append(await self._be_wary())
                 self._judge(*results)

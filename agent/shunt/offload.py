@@ -130,10 +130,10 @@ class Offloader:
         if self.table is not None:
             self._guard = PortGuard(self.book.parties, self.table, self.spawn, careful)
 
-    def met(self, addr: bytes) -> None:
-        """A party of a call is at this address."""
+    async def heard(self, line: MediaLine) -> None:
+        """Wait until the relay hears the parties of a line, if only its ports' guards say who they are."""
         if self._guard is not None:
-            self._guard.met(addr)
+            await self._guard.settled(line.legs.values())
 
     def restore(self, call: Call) -> None:
         """A call from the journal: its entries are claimed, and reconcile will make sure of them."""
@@ -470,7 +470,6 @@ class Offloader:
             leg.first_heard = now
         if verdict in (Verdict.ACCEPTED, Verdict.OVERRIDE):
             self.book.parties.add(leg, (src.addr,))
-            self.met(src.addr)
             if slot.component is Component.RTP:
                 leg.latched_at = now
         if latch.learned != before or verdict is Verdict.CONTESTED or any(

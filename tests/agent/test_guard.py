@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 
 from shunt import guard
@@ -115,6 +116,8 @@ async def test_who_is_kept_out_does_not_wait_for_company(monkeypatch):
 
 async def test_changes_of_many_calls_go_out_together(monkeypatch):
     core = Guarded()
+    await core.call("before")  # its parties are known from then on
+    core.table.guarded.clear()
     monkeypatch.setattr(guard, "_COMPANY_S", 1.0)
     writes = []
     write = core.table.guard
@@ -256,10 +259,30 @@ async def test_relays_that_are_not_careful_have_wary_ports_and_parties_are_known
     watch.on_sighting(sip("INVITE", None, "10.91.1.1:5060", "10.91.2.2:5060"))
     await core.settle()
     assert core.table.known == {bytes([10, 91, 2, 2])}, "whom the SIP server calls, and not itself"
-    to_caller = int((await core.say("Lc0,8 c1 10.91.2.2 7000 A;1 B;1")).split()[0])
-    assert core.table.known == {bytes([10, 91, 2, 2])}, "that signalling names an address is not enough"
-    await core.packet("10.91.1.2:6000", to_caller)
-    assert core.table.known == {bytes([10, 91, 2, 2]), bytes([10, 91, 1, 2])}
+    await core.say("Lc0,8 c1 10.91.2.2 7000 A;1 B;1")
+    assert bytes([10, 91, 1, 2]) in core.table.known, "and the caller once he is answered"
+
+
+async def test_an_answer_waits_for_the_guard_of_a_party_that_is_not_known_and_of_no_other():
+    core = Guarded()
+    for call_id, waits in (("c1", True), ("c2", False)):
+        await core.say(f"Uc0,8 {call_id} 10.91.1.2 6000 A;1")
+        core.table.delay = 0.01
+        to_caller = int((await core.proxy.handle(f"Lc0,8 {call_id} 10.91.2.2 7000 A;1 B;1".encode(), b"1_2_4", "127.0.0.1")).split()[0])
+        assert (core.heard(to_caller) is not None) == waits, call_id
+        await core.settle()
+        core.table.delay = 0
+        assert core.heard(to_caller) == {"10.91.1.2"}
+
+
+async def test_no_answer_waits_for_ever():
+    core = Guarded()
+    core.table.delay = 30
+    began = time.monotonic()
+    await core.proxy.handle(b"Uc0,8 c1 10.91.1.2 6000 A;1", b"1_2_3", "127.0.0.1")
+    assert await core.proxy.handle(b"Lc0,8 c1 10.91.2.2 7000 A;1 B;1", b"1_2_4", "127.0.0.1")
+    assert time.monotonic() - began < 10
+    await core.offloader.close()
 
 
 async def test_parties_of_running_calls_are_known_before_strangers_are_met_with_caution():
@@ -271,7 +294,7 @@ async def test_parties_of_running_calls_are_known_before_strangers_are_met_with_
     for name in ("know", "be_wary"):
         setattr(core.table, name, _noting(told, name, getattr(core.table, name)))
     await core.offloader.reconcile()
-    assert told == ["know", "be_wary"] and core.table.known == {bytes([10, 91, 1, 2])}
+    assert told == ["know", "be_wary"] and bytes([10, 91, 1, 2]) in core.table.known
 
 
 def _noting(told, name, write):

@@ -333,15 +333,14 @@ class CallBook:
             if line.other_tag is None and line.tag != tag:  # he rings
                 self.parties.add(line.legs[Side.CALLEE], (address,))
 
-    def called(self, call_id: str, tag: str, source: bytes, destination: bytes) -> bool:
+    def called(self, call_id: str, tag: str, source: bytes, destination: bytes) -> None:
         """An INVITE of party `tag` goes from here to there: who is called is there, and his media may overtake his answer.
 
-        What comes from the party itself goes to the SIP server. Whether a call that waits for its answer has a party there now.
+        What comes from the party itself goes to the SIP server.
         """
-        found = [line for line in self._running(call_id) if line.other_tag is None and line.tag == tag and source not in line.legs[Side.CALLER].addresses]
-        for line in found:
-            self.parties.add(line.legs[Side.CALLEE], (destination,))
-        return bool(found)
+        for line in self._running(call_id):
+            if line.other_tag is None and line.tag == tag and source not in line.legs[Side.CALLER].addresses:
+                self.parties.add(line.legs[Side.CALLEE], (destination,))
 
     def _vouch(self, line: MediaLine, side: Side) -> None:
         """What was seen of a party before its media line was known."""

@@ -226,6 +226,8 @@ class ControlProxy:
             if line.answered or line.suspended is not None or line.offloaded:
                 # Also after a CANCEL of one branch: an offer or answer says that the call goes on. Before an answer there is nothing to do.
                 asyncio.get_running_loop().call_soon(self.offloader.resume, line)  # the answer comes first
+            if line.answered:
+                await self.offloader.heard(line)
         return reply
 
     async def _first_living(self, body: bytes, peer_ip: str | None) -> tuple[Relay, bytes | None]:
