@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -267,11 +267,14 @@ class Bridge:
             time.sleep(0.05)
 
 
+BridgeT = TypeVar("BridgeT", bound=Bridge)
+
+
 @contextlib.contextmanager
-def bridge(work: Path) -> Iterator[Bridge]:
+def bridge(work: Path, kind: Callable[[Topology, Path], BridgeT] = Bridge) -> Iterator[BridgeT]:
     """A running bridge without conferences; everything is gone afterwards."""
     with Topology("conf") as topology:
-        made = Bridge(topology, work)
+        made = kind(topology, work)
         try:
             made.start()
             yield made

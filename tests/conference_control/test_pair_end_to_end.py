@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conference_control.lab import Bridge, Party, Phone, await_that, come_to_rest, unbroken
+from tests.conference_control.lab import Bridge, Party, Phone, await_that, bridge, come_to_rest, unbroken
 from tests.conference_control.test_end_to_end import pytestmark as _needs
 from tests.lab.processes import API_PORT, CONTROL_PORT, Process
 from tests.lab.redis import RedisServer
@@ -73,15 +73,10 @@ class PairBridge(Bridge):
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[PairBridge]:
     """A pair with an empty conference `room`."""
-    with Topology("cpair") as topology:
-        made = PairBridge(topology, tmp_path)
-        try:
-            made.start()
-            made.ask("POST", "/v1/conferences?name=room")
-            made.await_ready()
-            yield made
-        finally:
-            made.stop()
+    with bridge(tmp_path, PairBridge) as made:
+        made.ask("POST", "/v1/conferences?name=room")
+        made.await_ready()
+        yield made
 
 
 def hear_each_other(parties: list[Party]) -> None:

@@ -13,8 +13,7 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from aiosipua import ConnectionData, Dialog, DialogState, IncomingCall, MediaDescription, Origin, SdpMessage, SipRequest, SipResponse, SipUAS, UdpSipTransport, parse_uri, stringify_uri
 
@@ -98,7 +97,6 @@ class Focus:
         self._byes: dict[str, asyncio.TimerHandle] = {}  # not answered yet, by Call-ID
         self._lines: dict[str, list[str | None]] = {}  # which medium each description of a call is
         self._answering: set[str] = set()  # Call-IDs of INVITEs that are about to be answered
-        self._tasks: set[asyncio.Task[None]] = set()
         conferences.on_left = self._left
 
     async def start(self, *, patient: bool = False) -> None:
@@ -116,7 +114,7 @@ class Focus:
             if not patient or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
                 raise OSError(error.errno, why) from error
             log.warning("%s; trying again until it can be had", why)
-            self._spawn(self._start_later())
+            self._conferences.spawn(self._start_later())
         else:
             self._check_senders()
 
@@ -130,16 +128,6 @@ class Focus:
             log.info("conference.sip: the socket is there")
             self._check_senders()
             return
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a task of the focus failed", exc_info=task.exception())
 
     def _check_senders(self) -> None:
         """From now on, take requests from those alone who may send some, and each once."""
@@ -160,9 +148,6 @@ class Focus:
         """Listen no more; calls stay, and their media goes on."""
         for timer in self._byes.values():
             timer.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._uas.stop()
 
     # -- over a restart ------------------------------------------------------------------------------------------
@@ -242,7 +227,7 @@ class Focus:
     def _accept(self, call: IncomingCall, answer: SdpMessage) -> None:
         """Answer once the next agent would know the call too."""
         self._answering.add(call.call_id)
-        self._spawn(self._accept_kept(call, answer))
+        self._conferences.spawn(self._accept_kept(call, answer))
 
     async def _accept_kept(self, call: IncomingCall, answer: SdpMessage) -> None:
         try:

@@ -153,9 +153,9 @@ class Conferences:
             await self._focus.start(patient=self._paired)
         if self.records is not None:
             self.records.start()
-        self._spawn(self._work())
-        self._spawn(self._poll())
-        self._spawn(self._measure())
+        self.spawn(self._work())
+        self.spawn(self._poll())
+        self.spawn(self._measure())
 
     async def close(self) -> None:
         """Stop; rows stay in the data plane, and conferences are kept."""
@@ -172,7 +172,8 @@ class Conferences:
                 self._record(name, departed)
             await self.records.close()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside, until close()."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -355,7 +356,7 @@ class Conferences:
         if verdict is Verdict.REBIND:
             if not leg.moving:
                 leg.moving = True
-                self._spawn(self._rebind(conference, participant, kind, notice))
+                self.spawn(self._rebind(conference, participant, kind, notice))
             return
         if verdict is Verdict.OVERRIDE:
             latch.take(src, notice.ssrc, notice.seq)
