@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt.schema import Action, Table
-from shunt_softswitch.entries import COUNTER_BYTES, COUNTER_PKTS, BfrtError, Code, KeyValue, Values
+from shunt.bfrt.schema import Action, Field, Table
+from shunt_softswitch.entries import COUNTER_BYTES, COUNTER_PKTS, BfrtError, Code, KeyValue, Values, decode_data, decode_key
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +106,48 @@ def set_key(message: pb.TableKey, table: Table, values: list[int | bytes]) -> No
         out = message.fields.add()
         out.field_id = field.id
         out.exact.value = value if isinstance(value, bytes) else value.to_bytes(field.size or 0, "big")
+
+
+class RowPlan:
+    """How to read updates of one layout (see wire.Layout) of a small table: what all of them have in common, and which value is which field's."""
+
+    __slots__ = ("table", "kind", "action", "reset", "width", "_key", "_data")
+
+    def __init__(self, table: Table, kind: int, message: pb.TableEntry) -> None:
+        """message is one such update. Raises ValueError when it is not plain: correct, with a whole key and byte strings that any bits fit into."""
+        keys, data = [field.field_id for field in message.key.fields], [field.field_id for field in message.data.fields]
+        if sorted(keys) != sorted(table.key.by_id) or len(data) != len(set(data)) or message.is_default_entry or message.HasField("entry_tgt"):
+            raise ValueError("an unusual update")
+        try:
+            decode_key(table, message.key)
+            self.action, values = decode_data(table, message.data)
+        except BfrtError as error:
+            raise ValueError(str(error)) from None
+        fields = [*(table.key.by_id[number] for number in keys), *(self._field(table, number) for number in data)]
+        if len(values) != len(data) or any(field.match not in ("", "Exact") or field.repeated or field.size is None or field.limit is not None for field in fields):
+            raise ValueError("fields of other kinds")
+        self.table = table
+        self.kind = kind
+        self.reset = message.table_flags.reset_stats
+        self.width = len(fields)
+        self._key = [(number, field.size or 0) for number, field in zip(keys, fields)]
+        self._data = [(number, field.size or 0) for number, field in zip(data, fields[len(keys) :])]
+
+    def _field(self, table: Table, number: int) -> Field:
+        return (self.action.fields.by_id.get(number) if self.action is not None else None) or table.data.by_id[number]
+
+    def rows(self, values: Iterable[tuple[Any, ...]]) -> Iterator[tuple[dict[int, KeyValue], Values]]:
+        """Key and data of each update by field number, as decode_key() and decode_data() give them."""
+        keys, first = self._key, len(self._key)
+        for row in values:
+            yield (
+                {number: _as_bytes(value, size) for (number, size), value in zip(keys, row)},
+                {number: _as_bytes(value, size) for (number, size), value in zip(self._data, row[first:])},
+            )
+
+
+def _as_bytes(value: bytes | int, size: int) -> bytes:
+    return value if isinstance(value, bytes) else value.to_bytes(size, "big")
 
 
 class ServedTables:

@@ -46,7 +46,7 @@ from shunt_softswitch.hearing import Hearing, hearing_tables
 from shunt_softswitch.replication import Replication
 from shunt_softswitch.replication_tables import replication_tables
 from shunt_softswitch.schema import PROGRAM, ServedSchema
-from shunt_softswitch.served import Row, ServedTables, set_key
+from shunt_softswitch.served import Row, RowPlan, ServedTables, set_key
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class BfRuntimeService:
         self._handles: dict[int, FiveTuple] = {}
         self._handle_of: dict[FiveTuple, int] = {}
         self._next_handle = 1
-        self._updates: wire.Splitter[UpdatePlan] = wire.Splitter(3, wire.UPDATE, self._learn_update)
+        self._updates: wire.Splitter[UpdatePlan | RowPlan] = wire.Splitter(3, wire.UPDATE, self._learn_update)
         self._requests: wire.Splitter[ReadPlan] = wire.Splitter(3, wire.ENTITY, self._learn_request)
         learns = served.schema.learns
         self._learns = {4: learns["pipe.IngressDeparser.learn"].id, 16: learns["pipe.IngressDeparser.learn6"].id}
@@ -346,13 +346,14 @@ class BfRuntimeService:
 
     # Write.
 
-    def _learn_update(self, body: bytes) -> tuple[pb.Update, UpdatePlan | None]:
+    def _learn_update(self, body: bytes) -> tuple[pb.Update, UpdatePlan | RowPlan | None]:
         update = pb.Update.FromString(body)
-        codec = self._relay.get(update.entity.table_entry.table_id)
-        if codec is None or update.type not in _FAILED:
+        entry = update.entity.table_entry
+        codec = self._relay.get(entry.table_id)
+        if update.type not in _FAILED or (codec is None and entry.table_id not in self._further):
             return update, None
         try:
-            return update, UpdatePlan(codec, update.type, update.entity.table_entry)
+            return update, RowPlan(self._table(entry.table_id), update.type, entry) if codec is None else UpdatePlan(codec, update.type, entry)
         except (ValueError, BfrtError):
             return update, None
 
@@ -413,7 +414,7 @@ class BfRuntimeService:
                 response.status.append(status)
         return details
 
-    def _apply(self, client_id: int, items: Sequence[pb.Update | wire.Run[UpdatePlan]], batch: _Batch, options: "_Options", *, stop: bool) -> None:
+    def _apply(self, client_id: int, items: Sequence[pb.Update | wire.Run[UpdatePlan] | wire.Run[RowPlan]], batch: _Batch, options: "_Options", *, stop: bool) -> None:
         """Apply updates, or runs of them, in order; stop: not beyond the group in which the first fails."""
         errors = batch.errors
         group = _Group()
@@ -425,7 +426,12 @@ class BfRuntimeService:
             if stop and any(errors):
                 break
             if isinstance(item, wire.Run):
-                group = self._take_run(group, batch, position, item)
+                if isinstance(item.plan, RowPlan):
+                    self._flush(group, batch)
+                    group = _Group()
+                    self._write_rows(client_id, batch, position, item)
+                else:
+                    group = self._take_run(group, batch, position, item)
                 position += item.count
                 continue
             try:
@@ -442,15 +448,30 @@ class BfRuntimeService:
                         self._flush(group, batch)
                         group = _Group(item.type)
                     self._take(group, position, codec, key, entry)
-            except BfrtError as error:
-                errors[position] = error
-                if error.code == Code.NOT_FOUND and item.type == _DELETE:
-                    batch.gone.add(position)
             except Exception as error:
-                log.exception("update %d of a Write from client %d", position, client_id)
-                errors[position] = BfrtError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+                self._note_failure(client_id, batch, position, item.type, error)
             position += 1
         self._flush(group, batch)
+
+    def _write_rows(self, client_id: int, batch: _Batch, position: int, run: wire.Run[RowPlan]) -> None:
+        """Apply a run of updates of a small table."""
+        plan = run.plan
+        for position, (key, values) in enumerate(plan.rows(run.values), position):
+            try:
+                if self._further.write(plan.kind, plan.table, key, plan.action, values, reset=plan.reset):
+                    batch.existed.append(position)
+            except Exception as error:
+                self._note_failure(client_id, batch, position, plan.kind, error)
+
+    @staticmethod
+    def _note_failure(client_id: int, batch: _Batch, position: int, kind: int, error: Exception) -> None:
+        if isinstance(error, BfrtError):
+            batch.errors[position] = error
+            if error.code == Code.NOT_FOUND and kind == _DELETE:
+                batch.gone.add(position)
+        else:
+            log.error("update %d of a Write from client %d", position, client_id, exc_info=error)
+            batch.errors[position] = BfrtError(Code.INTERNAL, f"{type(error).__name__}: {error}")
 
     def _take_run(self, group: _Group, batch: _Batch, position: int, run: wire.Run[UpdatePlan]) -> _Group:
         """Add a run of updates to the group, or to new ones; the result is the last of them."""

@@ -75,6 +75,30 @@ async def test_what_cannot_be_written_is_refused(served: Served, kind: int, ttl_
     assert served.dataplane.hearing.refusals.held == before
 
 
+async def test_rows_that_look_alike_are_written_together_and_fail_one_by_one(served: Served) -> None:
+    client = await served.raw().connect()
+    sources = [Endpoint.of(f"10.66.6.{n}", 9_000 + n) for n in range(5)]
+    inserts = [pb.Update(type=pb.Update.INSERT, entity=row(served, "softswitch.refused", source, 5_000 + n)) for n, source in enumerate(sources)]
+    await client.write(inserts[0])  # from here on the layout is known
+    served.dataplane.hearing.refusals.put(sources[2], 7)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.write(*inserts[1:])
+    assert [code for code, _ in details(caught.value)] == [0, Code.EXISTS]
+    assert served.dataplane.hearing.refusals.held == {source: 7 if n == 2 else 5_000 + n for n, source in enumerate(sources)}
+    deletes = [pb.Update(type=pb.Update.DELETE, entity=row(served, "softswitch.refused", source)) for source in sources]
+    await client.write(deletes[4])
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.write(*deletes)
+    assert [code for code, _ in details(caught.value)] == [0, 0, 0, 0, Code.NOT_FOUND]
+    assert served.dataplane.hearing.refusals.held == {}
+    too_wide = row(served, "softswitch.refused", sources[0], 5)
+    too_wide.table_entry.key.fields[1].exact.value = b"\0\1\2"
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.write(inserts[1], pb.Update(type=pb.Update.INSERT, entity=too_wide))
+    assert [code for code, _ in details(caught.value)] == [0, Code.INVALID]
+    assert served.dataplane.hearing.refusals.held == {sources[1]: 5_001}
+
+
 async def test_sources_are_read_one_by_one_and_all(served: Served) -> None:
     client = await served.raw().connect()
     for source in (ADDRESS, PORT, SIX):
