@@ -21,7 +21,8 @@ from tests.bfrt.fake_switch import running
 from tests.bfrt.test_relay_table import connected, until
 from tests.p4 import bmv2, tofino
 from tests.p4.bfrt_bmv2 import Bmv2Target
-from tests.p4.test_vectors_tofino import ENTRIES, failures
+from tests.p4.program import GENERATED
+from tests.p4.test_vectors_tofino import ENTRIES, failures, replication_failures
 from tests.vectors.model import MEDIA, TO_SERVER, Port, routed
 from tests.vectors.relay import V4, V6, packet, relayed
 
@@ -58,6 +59,29 @@ def target(tmp_path: Path) -> Iterator[Bmv2Target]:
     program = bmv2.compile_twin(tmp_path)
     with bmv2.running(program) as device:
         yield Bmv2Target(device, bmv2.direct_counters(program))
+
+
+@pytest.fixture
+def conference_target(tmp_path: Path) -> Iterator[Bmv2Target]:
+    reason = bmv2.missing()
+    if reason:
+        pytest.skip(reason)
+    program = bmv2.compile_twin(tmp_path, ["-DCONFERENCE=1", "-DACTIONS=bridged"])
+    with bmv2.running(program) as device:
+        yield Bmv2Target(device, bmv2.direct_counters(program), GENERATED / "conference.tofino1.bf-rt.json")
+
+
+@pytest.mark.parametrize("through", ["sockets", "ptf"])
+async def test_vectors_of_replication(conference_target: Bmv2Target, through: str) -> None:
+    """Streams, layers, copies, trees, exclusion sets and the mirror session, all over BF Runtime."""
+    if through == "ptf" and importlib.util.find_spec("ptf") is None:
+        pytest.skip("the Python package ptf is not installed")
+    device = conference_target.device
+    with contextlib.nullcontext(Sockets(device)) if through == "sockets" else through_ptf(device) as frames:
+        async with running(conference_target) as address, tofino.filled(address, {port: int(port) for port in Port}, [V4], conferences=True) as tables:
+            assert await replication_failures(tables, frames) == []
+    for name in ("conference", "conference6", "layer", "copy", "$pre.node", "$pre.mgid"):
+        assert not conference_target.held(name), f"{name} is empty afterwards"
 
 
 @pytest.mark.parametrize("through", ["sockets", "ptf"])

@@ -8,10 +8,12 @@ import os
 import pytest
 
 from shunt.bfrt.schema import Schema
+from shunt_softswitch import schema as softswitch_schema
 from tests.p4 import tofino
 from tests.p4.program import GENERATED
 from tests.p4.test_vectors_bmv2 import expected
-from tests.vectors.model import Port
+from tests.vectors import replication
+from tests.vectors.model import TO_SERVER, Port, routed
 from tests.vectors.relay import COLLIDING_TOO, SWITCH_ENTRIES, VECTORS
 
 PORTS = {port: int(port) + 128 for port in Port}
@@ -64,15 +66,51 @@ async def failures(tables: tofino.Tables, ports: tofino.Frames) -> list[str]:
     return found
 
 
+async def replication_failures(tables: tofino.Tables, ports: tofino.Frames) -> list[str]:
+    """What the vectors of replication find."""
+    found = []
+    for vector in replication.VECTORS:
+        wanted = [(Port.SERVER, routed(vector.frame, TO_SERVER))] if vector.passed else replication.copies(vector, vector.on_switch, Port.CPU)
+        ports.send(Port.A, vector.frame)
+        frames = tofino.unpadded(sorted(await ports.received(len(wanted))), wanted)
+        notices = await tables.notices(0)
+        if frames != wanted or notices:
+            found.append(f"{vector.name}: {[(port.name, frame.hex()) for port, frame in frames]} {notices}")
+    return found
+
+
 # A hashed build takes one of two colliding entries at most; the vectors that need both are BMv2's and the softswitch's.
 ENTRIES = [entry for entry in SWITCH_ENTRIES if entry is not COLLIDING_TOO]
 
 
-async def test_vectors() -> None:
+@pytest.mark.parametrize("name", ["conference.tofino1.bf-rt.json", "conference.tofino2.bf-rt.json"])
+def test_tables_of_replication_are_filled_by_names_that_the_compiled_program_has(name: str) -> None:
+    schema = Schema.parse((GENERATED / name).read_bytes(), softswitch_schema.load(4096, 4096).fixed_json)
+    made, modified = tofino.replication_entities(schema, PORTS)
+    assert {schema.tables.by_id[item.table_entry.table_id].name for item in made} == {
+        "pipe.Ingress.conference", "pipe.Ingress.conference6", "pipe.Ingress.layer", "pipe.Egress.copy", "$pre.node", "$pre.mgid", "$mirror.cfg",
+    }  # fmt: skip
+    for item in made:
+        entry = item.table_entry
+        table = schema.tables.by_id[entry.table_id]
+        fields = table.actions.by_id[entry.data.action_id].fields if entry.data.action_id else table.data
+        assert {part.field_id for part in entry.data.fields} <= set(fields.by_id)
+        assert all(len(part.stream) == fields.by_id[part.field_id].size for part in entry.data.fields if part.WhichOneof("value") == "stream")
+    ((number, port),) = [(part.table_entry.key.fields[0].exact.value, list(part.table_entry.data.fields[0].int_arr_val.val)) for part in modified[:1]]
+    assert (number, port) == (b"\0\1", [PORTS[Port.A]])
+
+
+@pytest.mark.parametrize("what", ["relay", "replication"])
+async def test_vectors(what: str) -> None:
     reason = tofino.missing()
     if reason:
         pytest.skip(reason)
     ports = tofino.read_ports(os.environ["SHUNT_PTF_PORTS"])
     with tofino.ptf({port: interface for port, (_, interface) in ports.items()}) as frames:
-        async with tofino.filled(os.environ["SHUNT_PTF_TARGET"], {port: number for port, (number, _) in ports.items()}, ENTRIES) as tables:
-            assert await failures(tables, frames) == []
+        async with tofino.filled(os.environ["SHUNT_PTF_TARGET"], {port: number for port, (number, _) in ports.items()}, ENTRIES, conferences=True) as tables:
+            if what == "relay":
+                assert await failures(tables, frames) == []
+                return
+            if tables.schema.tables.find("Egress.copy") is None:
+                pytest.skip("the program on the switch has no conferences (CONFERENCE=1)")
+            assert await replication_failures(tables, frames) == []

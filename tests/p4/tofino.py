@@ -21,10 +21,12 @@ from shunt.bfrt.client import BfrtClient
 from shunt.bfrt.schema import Schema
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, RelayEntry
+from tests.vectors import replication
 from tests.vectors.model import MAC_A, MEDIA, NEXTHOPS, ROUTED_MACS, ROUTES, SWITCH_ADDRESS, Port
 
 _CONNECT_TIMEOUT = 30.0
 _SHORTEST = 60  # bytes of an Ethernet frame, without its check sequence
+_AGENT_SESSION = 1  # include/config.p4
 Key = bytes | int | tuple[str, bytes | int, bytes | int]
 
 
@@ -134,6 +136,64 @@ def scene_entities(schema: Schema, ports: Mapping[Port, int]) -> list[pb.Entity]
     return made
 
 
+def fixed_entity(schema: Schema, table_name: str, key: int, data: Mapping[str, int | bool | str | list[int] | list[bool]], action_name: str = "") -> pb.Entity:
+    """An entry of one of the target's own tables, which have one exact key."""
+    table = schema.tables[table_name]
+    made = pb.Entity()
+    entry = made.table_entry
+    entry.table_id = table.id
+    (wanted,) = table.key
+    entry.key.fields.add(field_id=wanted.id).exact.value = _bytes(key, wanted.size or 4)
+    fields = table.data
+    if action_name:
+        entry.data.action_id, fields = table.actions[action_name].id, table.actions[action_name].fields
+    for name, value in data.items():
+        part = entry.data.fields.add(field_id=fields[name].id)
+        if isinstance(value, list):
+            array = part.bool_arr_val if fields[name].type == "bool" else part.int_arr_val
+            array.SetInParent()
+            array.val.extend(value)
+        elif isinstance(value, str):
+            part.str_val = value
+        elif fields[name].type == "bool":
+            part.bool_val = bool(value)
+        else:
+            part.stream = _bytes(value, fields[name].size or 4)
+    return made
+
+
+def _whole(schema: Schema, table_name: str, key: Mapping[str, Key], action_name: str, data: Mapping[str, bytes | int]) -> pb.Entity:
+    """An entry, with 0 for whatever else the action has in this program: numbers that stay as they are."""
+    rest = {field.name: 0 for field in schema.tables[table_name].actions[action_name].fields}
+    return entity(schema, table_name, key, action_name, {**rest, **data})
+
+
+def replication_entities(schema: Schema, ports: Mapping[Port, int]) -> tuple[list[pb.Entity], list[pb.Entity]]:
+    """The tables of replication of the vectors' scene: what is inserted, and the exclusion sets, which are always there."""
+    made = [
+        _whole(schema, "Ingress.layer", {"layers": layers, "template": template}, "Ingress.set_layer", {"layer": layer})
+        for (layers, template), layer in replication.LAYERS.items()
+    ]
+    for number, receivers in replication.RECEIVERS.items():
+        for one in receivers:
+            data = {"src_addr": one.out.addr, "dst_addr": one.here.addr, "src_port": one.out.port, "dst_port": one.here.port, "nexthop": one.hop.number}
+            made.append(_whole(schema, "Egress.copy", {"stream": number, "rid": one.rid}, "Egress.copy_to_v6" if one.here.version == 6 else "Egress.copy_to", data))
+    for number, _, one in replication.nodes():
+        made.append(fixed_entity(schema, "$pre.node", number, {"$MULTICAST_RID": one.rid, "$MULTICAST_LAG_ID": [], "$DEV_PORT": [ports[one.hop.port]]}))
+    for mgid in replication.TREES:
+        members = [(number, one) for number, tree, one in replication.nodes() if tree == mgid]
+        arrays = {"ID": [number for number, _ in members], "L1_XID_VALID": [True for _ in members], "L1_XID": [one.meeting for _, one in members]}
+        made.append(fixed_entity(schema, "$pre.mgid", mgid, {f"$MULTICAST_NODE_{name}": values for name, values in arrays.items()}))
+    mirrored = {"$session_enable": True, "$direction": "INGRESS", "$ucast_egress_port": ports[Port.CPU], "$ucast_egress_port_valid": True, "$max_pkt_len": 16384}
+    made.append(fixed_entity(schema, "$mirror.cfg", _AGENT_SESSION, mirrored, "$normal"))
+    for stream in replication.STREAMS:
+        six = "6" if stream.key.src.version == 6 else ""
+        key: dict[str, Key] = {"src_addr": stream.key.src.addr, "dst_addr": stream.key.dst.addr, "src_port": stream.key.src.port, "dst_port": stream.key.dst.port, "ssrc": stream.ssrc}
+        names = ("mgid", "l1_xid", "rid", "l2_xid", "stream", "to_agent", "trees", "layers", "extension", "descriptor")
+        made.append(_whole(schema, f"Ingress.conference{six}", key, f"Ingress.replicate{six}", {name: getattr(stream, name) for name in names}))
+    return made, [fixed_entity(schema, "$pre.prune", number, {"$DEV_PORT": [ports[port] for port in found]}) for number, found in replication.PRUNES.items()]
+
+
 @dataclass
 class Tables:
     """The tables of a switch that has been filled, and the notices that it has raised."""
@@ -160,8 +220,11 @@ class Tables:
 
 
 @contextlib.asynccontextmanager
-async def filled(target: str, ports: Mapping[Port, int], entries: Iterable[RelayEntry]) -> AsyncIterator[Tables]:
-    """Connect to a BF Runtime target and fill its tables; the entries are taken out afterwards. Raises RuntimeError."""
+async def filled(target: str, ports: Mapping[Port, int], entries: Iterable[RelayEntry], *, conferences: bool = False) -> AsyncIterator[Tables]:
+    """Connect to a BF Runtime target and fill its tables; the entries are taken out afterwards. Raises RuntimeError.
+
+    conferences: those of replication too, where the program has them.
+    """
     client = BfrtClient(target, client_id=os.getpid() & 0xFFFF)
     up = asyncio.Event()
     client.on_up = lambda schema: up.set()
@@ -176,8 +239,12 @@ async def filled(target: str, ports: Mapping[Port, int], entries: Iterable[Relay
         made = Tables(client, client.schema)
         client.on_digest = made.learned
         written = [*scene_entities(client.schema, ports), *(relay_entity(client.schema, entry) for entry in entries)]
+        modified: list[pb.Entity] = []
+        if conferences and client.schema.tables.find("Egress.copy") is not None:
+            added, modified = replication_entities(client.schema, ports)
+            written += added
         punt = entity(client.schema, "Ingress.punt", {}, "Ingress.to_cpu", {"port": ports[Port.CPU]}, default=True)
-        results = [*await client.write_entities(pb.Update.INSERT, written), *await client.write_entities(pb.Update.MODIFY, [punt])]
+        results = [*await client.write_entities(pb.Update.INSERT, written), *await client.write_entities(pb.Update.MODIFY, [punt, *modified])]
         errors = [error for error in results if error is not None]
         if errors:
             raise RuntimeError(f"{target}: {errors[0]}")
@@ -186,7 +253,7 @@ async def filled(target: str, ports: Mapping[Port, int], entries: Iterable[Relay
         if client.connected and written:
             for item in written:
                 item.table_entry.ClearField("data")
-            await client.write_entities(pb.Update.DELETE, written)
+            await client.write_entities(pb.Update.DELETE, written[::-1])
         await client.close()
 
 
