@@ -285,6 +285,8 @@ class Agent:
         """Wait until this agent is in charge, and take over. What fails then makes way for the other agent."""
         assert self.journal is not None
         try:
+            if self.conferences is not None:
+                await self.conferences.stand_by()
             await role.lease.acquire()
             began = time.monotonic()
             role.lease.on_lost = role.lose

@@ -22,7 +22,7 @@ from tests.lab.topology import EDGE_IP, Topology
 HOSTS = ("caller", "callee", "natcaller")
 ROOMS, AT_ONCE, CALLS = 2, 14, 24  # rooms of each host's, its calls at one time, and in all
 TIMEOUT_S = 5
-JOINED_S, LEAVING_S = 2.5, 0.6  # from when two talk until they hear each other; before an end
+JOINED_S, LATEST_S, LEAVING_S = 2.5, 6.0, 0.6  # from when two talk until they hear each other, half of them and all; before an end
 BETWEEN = 100  # packets of all others in a third of a second, for a machine that has little time for who reads the counters
 _HEADER = struct.Struct("<IIII")
 _ROW = np.dtype([("time", "<f8"), ("out", "?"), ("port", "<u2"), ("relay", "<u2"), ("seq", "<u2"), ("ssrc", "<u4")])
@@ -67,8 +67,8 @@ def rooms_of(host: str) -> list[str]:
     return [f"{host}{number}" for number in range(ROOMS)]
 
 
-def check_host(packets: np.ndarray, rooms: dict[int, str]) -> tuple[int, int]:
-    """Whoever hears somebody hears everything once and in order, from soon after both talk until one of them ends. (streams heard, packets of them).
+def check_host(packets: np.ndarray, rooms: dict[int, str]) -> tuple[list[float], int]:
+    """Whoever hears somebody hears everything once and in order, from some time after both talk until one of them ends. (these times, packets).
 
     Phones are told apart by the relay ports that are theirs (SIPp has one port for all); rooms: by these.
     """
@@ -79,7 +79,8 @@ def check_host(packets: np.ndarray, rooms: dict[int, str]) -> tuple[int, int]:
         (ssrc,) = set(mine["ssrc"].tolist())
         assert by_ssrc.setdefault(ssrc, relay) == relay, "two phones with one SSRC"
     heard = packets[~packets["out"]]
-    pairs = total = 0
+    times: list[float] = []
+    total = 0
     for relay, mine in sent.items():
         begun, ended = mine["time"][0], mine["time"][-1]
         got = heard[(heard["relay"] == relay) & (heard["time"] <= ended)]
@@ -90,15 +91,17 @@ def check_host(packets: np.ndarray, rooms: dict[int, str]) -> tuple[int, int]:
             if other == relay or rooms[other] != rooms[relay]:
                 assert not len(of), f"{relay} hears {'itself' if other == relay else 'another room'}"
                 continue
-            # What was sent while both were there, and after there was time to learn both.
-            first, last = max(begun, theirs["time"][0]) + JOINED_S, min(ended, theirs["time"][-1]) - LEAVING_S
+            # What was sent while both were there, and after both were learned.
+            both, last = max(begun, theirs["time"][0]), min(ended, theirs["time"][-1]) - LEAVING_S
+            first = min([both + LATEST_S, *of["time"][:1]])
             due = theirs[(theirs["time"] >= first) & (theirs["time"] <= last)]
             steps = np.diff(of["seq"].astype(np.int64)) & 0xFFFF
             assert (steps == 1).all(), f"{relay} of {other}: {Counter(steps[steps != 1].tolist())} between {len(of)} packets"
             missing = set(due["seq"].tolist()) - set(of["seq"].tolist())
             assert not missing, f"{relay} of {other}: {len(missing)} of {len(due)} are missing"
-            pairs, total = pairs + bool(len(of)), total + len(of)
-    return pairs, total
+            times += [first - both] if len(of) else []
+            total += len(of)
+    return times, total
 
 
 def check_records(host: str, packets: np.ndarray, records: list[dict]) -> None:
@@ -146,15 +149,16 @@ def test_many_dial_in_and_none_loses_a_packet(tmp_path: Path, server: str) -> No
             records = room.records(len(HOSTS) * CALLS + 2)
             # Everybody came by a call, and went by a BYE or because nothing was heard.
             assert Counter((one["conference"] == "room", one["reason"]) for one in records) == {(False, "bye"): len(HOSTS) * CALLS, (True, "media-timeout"): 2}
-            talked = heard = 0
+            times: list[float] = []
+            heard = 0
             for host, packets in wired.items():
                 mine = [one for one in records if one["conference"] in rooms_of(host)]
                 rooms = {int(one["media"][0]["relay_port"].rpartition(":")[2]): one["conference"] for one in mine}
-                pairs, total = check_host(packets, rooms)
-                talked, heard = talked + pairs, heard + total
+                of_host, total = check_host(packets, rooms)
+                times, heard = times + of_host, heard + total
                 check_records(host, packets, mine)
-            print(f"{server}: {len(HOSTS) * CALLS} calls, {talked} pairs, {heard} packets heard")
-            assert talked > len(HOSTS) * CALLS and heard > 20_000
+            print(f"{server}: {len(HOSTS) * CALLS} calls, {len(times)} pairs hear each other after {np.median(times):.2f} s (half of them), {max(times):.2f} s (all), {heard} packets heard")
+            assert len(times) > len(HOSTS) * CALLS and heard > 20_000 and np.median(times) < JOINED_S
             # Nothing is left behind.
             listed = room.ask("GET", "/v1/conferences")["conferences"]
             assert all((one["participants"], one["design"], one["problem"]) == (0, "empty", "") for one in listed) and len(listed) == len(HOSTS) * ROOMS + 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conference_control.lab import Bridge, Party, Phone, await_that, bridge, come_to_rest, unbroken
+from tests.conference_control.lab import SIP_PORT, Bridge, Party, Phone, await_that, bridge, come_to_rest, sip_server, unbroken
 from tests.conference_control.test_end_to_end import pytestmark as _needs
 from tests.lab.processes import API_PORT, CONTROL_PORT, Process
 from tests.lab.redis import RedisServer
@@ -32,6 +32,7 @@ class PairBridge(Bridge):
         super().__init__(topology, work)
         self.redis = RedisServer(topology, work)
         self.settings["journal"] = {"redis": self.redis.url, "group": "conferences"}
+        self.other_sip = ""  # the other agent's, where it has one of its own
         self.other_config = work / "other.yaml"
         self.other = Process(topology, "edge", "other agent", [word.replace(str(self.config), str(self.other_config)) for word in self.agent.argv], work / "other.log", self.agent._env)
 
@@ -42,7 +43,8 @@ class PairBridge(Bridge):
         self.start_other()
 
     def start_other(self) -> None:
-        other = self.settings | {"control": {"listen": [f"udp:127.0.0.1:{OTHER_CONTROL}"]}, "api": {"listen": f"127.0.0.1:{OTHER_API}"}}
+        conference = self.settings["conference"] | ({"sip": self.other_sip} if self.other_sip else {})
+        other = self.settings | {"conference": conference, "control": {"listen": [f"udp:127.0.0.1:{OTHER_CONTROL}"]}, "api": {"listen": f"127.0.0.1:{OTHER_API}"}}
         self.other_config.write_text(yaml.safe_dump(other))
         self.other.start().await_listening("tcp", OTHER_API, 30)
         self.await_role(OTHER_API, "standby")
@@ -138,6 +140,44 @@ def test_the_agent_in_charge_goes(pair: PairBridge, how: str) -> None:
     records = {one["participant"]: one for one in pair.records(3)}
     assert {name: one["reason"] for name, one in records.items()} == {"dan": "bye", "ann": "bye", "bob": "removed"}
     assert all(one["media"][0]["received_packets"] for one in records.values())
+
+
+@pytest.mark.parametrize("name", ["kamailio", "opensips"])
+def test_each_agent_has_a_sip_socket_of_its_own(tmp_path: Path, name: str) -> None:
+    """As on two hosts. Callers' later requests go to the agent that answered, and when that is dead, or stands by, to the other."""
+    if shutil.which(name) is None:
+        pytest.skip(f"needs {name}")
+
+    def apart(topology: Topology, work: Path) -> PairBridge:
+        made = PairBridge(topology, work)
+        made.settings["conference"]["sip"] = f"udp:127.0.0.1:{SIP_PORT}"
+        made.other_sip = f"udp:127.0.0.1:{SIP_PORT + 1}"
+        return made
+
+    with bridge(tmp_path, apart) as pair:
+        pair.ask("POST", "/v1/conferences?name=room")
+        pair.await_ready()
+        server = sip_server(pair, name, other_agent=True)
+        try:
+            phones = [Phone(pair, host, each, 5060) for host, each in (("caller", "ann"), ("callee", "bob"))]
+            assert [phone.call("room") for phone in phones] == [200, 200]
+            ann, bob = (phone.party for phone in phones)
+            hear_each_other([ann, bob])
+            pair.agent.kill()
+            pair.await_takeover(5.0)
+            hear_each_other([ann, bob])
+            assert phones[0].call("room", "m=audio {port} RTP/AVP 0\r\na=sendonly\r\n") == 200, "by the agent that did not answer the call"
+            assert phones[0].call("room") == 200 and "sip:127.0.0.1:5071" in phones[0].answer
+            pair.start_agent()
+            pair.await_role(API_PORT, "standby")
+            late = Phone(pair, "caller", "late", 5060)
+            assert late.call("room") == 200, "the agent that stands by says that it does, and the other answers"
+            hear_each_other([ann, bob, late.party])
+            assert [phone.bye() for phone in (late, phones[0], phones[1])] == [200, 200, 200]
+            assert {one["participant"]: one["reason"] for one in pair.records(3)} == {"late": "bye", "ann": "bye", "bob": "bye"}
+            assert unbroken(bob.heard(ann))
+        finally:
+            server.stop()
 
 
 def test_an_agent_that_hangs_is_replaced_and_does_not_write_when_it_wakes(pair: PairBridge) -> None:

@@ -77,6 +77,31 @@ class _Transport(UdpSipTransport):
         return True
 
 
+class StandIn:
+    """Answers in the place of a focus whose agent stands by: 503, so that the SIP server turns to the agent in charge."""
+
+    def __init__(self, listen: SocketAddress, allow: Sequence[IPNetwork]) -> None:
+        self._allow = tuple(allow)
+        self._transport = UdpSipTransport((listen.host, listen.port))
+        self._uas = SipUAS(self._transport, user_agent=f"shunt/{__version__}")
+
+    async def start(self) -> None:
+        """Listen, unless the agent in charge has this very socket, or its address."""
+        try:
+            await self._uas.start()
+        except OSError as error:
+            log.info("conference.sip %s: %s: the agent in charge has it", self._transport.local_addr, error.strerror or error)
+            return
+        self._transport.on_message = self._refuse
+
+    def _refuse(self, message: SipRequest | SipResponse, addr: tuple[str, int]) -> None:
+        if isinstance(message, SipRequest) and message.method != "ACK" and any(ipaddress.ip_address(addr[0]) in network for network in self._allow):
+            self._uas._send_error(message, 503, "Another Agent Is In Charge")
+
+    async def stop(self) -> None:
+        await self._uas.stop()
+
+
 class Focus:
     """A SIP user agent that conferences are dialled at."""
 

@@ -41,7 +41,7 @@ from shunt.tables.entry import LearnNotice, MediaRange, StreamStats
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 
 if TYPE_CHECKING:
-    from shunt.conference.control.focus import Focus
+    from shunt.conference.control.focus import Focus, StandIn
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +105,7 @@ class Conferences:
         self._sockets = Sockets(self.book, self.adaptation)
         self._sockets.on_check = self._checked
         self._focus: Focus | None = None
+        self._stand_in: StandIn | None = None
         self._dirty: dict[str, None] = {}
         self._unsure = True
         self._wake = asyncio.Event()
@@ -138,6 +139,19 @@ class Conferences:
         """Whether a relay entry of this key is a conference's."""
         return self.book.owns(key.dst)
 
+    async def stand_by(self) -> None:
+        """Until start(), have SIP calls turned to the agent in charge."""
+        if self.settings.sip is not None:
+            from shunt.conference.control.focus import StandIn
+
+            self._stand_in = StandIn(SocketAddress.parse(self.settings.sip), self.settings.sip_allow)
+            await self._stand_in.start()
+
+    async def _stop_standing_by(self) -> None:
+        if self._stand_in is not None:
+            await self._stand_in.stop()
+            self._stand_in = None
+
     async def start(self) -> None:
         """Carry on with the conferences that were kept, and serve. Raises JournalError, and OSError naming the SIP socket."""
         await self.shelf.open()
@@ -146,6 +160,7 @@ class Conferences:
         for conference in self.book:
             for participant in conference.participants.values():
                 self._sockets.open(participant)
+        await self._stop_standing_by()
         if self.settings.sip is not None:
             from shunt.conference.control.focus import Focus
 
@@ -162,6 +177,7 @@ class Conferences:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stop_standing_by()
         if self._focus is not None:
             await self._focus.stop()
         self._sockets.close_all()
