@@ -120,7 +120,7 @@ class PortGuard:
 
     async def settled(self, legs: Iterable[Leg]) -> None:
         """Wait until the guards that let in a party whom the data plane does not know are written: its first packet may follow the answer at once."""
-        if self._next is not None and any(leg.guarded in self._wanted and leg.addresses and not self._knows(leg.addresses) for leg in legs):
+        if self._next is not None and any(leg.guarded in self._wanted and not self._knows(leg.addresses) for leg in legs):
             await asyncio.wait({self._next}, timeout=_SETTLED_S)
 
     async def start_over(self, media: Iterable[MediaRange], legs: Iterable[Leg]) -> None:
@@ -162,7 +162,7 @@ class PortGuard:
             self._spawn(self._write())
 
     def _knows(self, addresses: Iterable[bytes]) -> bool:
-        return any(addr in self._known for addr in addresses)
+        return all(addr in self._known for addr in addresses)
 
     def _meet(self, addresses: Iterable[bytes]) -> None:
         """A party of a call is at these addresses: the next call finds it known."""
