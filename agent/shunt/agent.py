@@ -65,6 +65,7 @@ _FEW_CALLS = 200  # are counted at once: a command waits for no more
 _VIEWS_AT_ONCE = 25  # before commands have their turn
 _TURN_S = 0.005  # of reading calls from the journal before commands have theirs
 _COUNTERS_PATIENCE_S = 1.0  # a list of calls is worth having without the latest counters too
+_STAND_IN_S = 0.5  # until who is in charge is known, and has the sockets it is to have
 _BIND_PATIENCE_S = 1.0  # for a data plane that does not answer when this agent takes over
 _TAKE_OVER_FIRST_S = 1.0  # that the REST API waits for a take-over which may be due at the start
 _RIVAL_PATIENCE_S = 5.0  # for another agent to let go of the data plane
@@ -149,8 +150,9 @@ class Agent:
         store = RedisStore(settings.redis, settings.group, password=settings.password())
         standby = self.config.standby
         name = socket.gethostname() if standby.name is None else standby.name
+        sip = (self.config.conference.sip if self.config.conference is not None else None) or ""
         control = self.config.control.listen[0] if standby.control is None else standby.control
-        self.role = Role(Lease(store, seconds=standby.lease_ms / 1000, control=control, name=name), self._handle)
+        self.role = Role(Lease(store, seconds=standby.lease_ms / 1000, control=control, name=name, sip=sip), self._handle)
         return store
 
     @staticmethod
@@ -285,9 +287,12 @@ class Agent:
         """Wait until this agent is in charge, and take over. What fails then makes way for the other agent."""
         assert self.journal is not None
         try:
-            if self.conferences is not None:
-                await self.conferences.stand_by()
-            await role.lease.acquire()
+            stand_in = asyncio.get_running_loop().create_task(self._stand_in(role))
+            try:
+                await role.lease.acquire()
+            finally:
+                stand_in.cancel()
+                await asyncio.gather(stand_in, return_exceptions=True)
             began = time.monotonic()
             role.lease.on_lost = role.lose
             role.lease.on_emptied = self._write_all
@@ -309,6 +314,16 @@ class Agent:
         except Exception as error:
             log.exception("taking over failed")
             role.lose(str(error))
+
+    async def _stand_in(self, role: Role) -> None:
+        """Have SIP calls to conferences turned to the agent in charge, where that one does not take them on this very socket."""
+        if self.conferences is None:
+            return
+        await asyncio.sleep(_STAND_IN_S)
+        while (holder := role.lease.holder) is None:
+            await asyncio.sleep(_STAND_IN_S)
+        if not role.lease.is_me(holder) and not role.lease.has_my_socket(holder):
+            await self.conferences.stand_by()
 
     async def _bind(self, began: float) -> bool:
         """Wait for the data plane's binding: briefly for one that does not answer, longer for one that another agent still holds."""

@@ -114,6 +114,8 @@ def test_the_agent_in_charge_goes(pair: PairBridge, how: str) -> None:
     """Nobody misses a packet; who has dialled in goes on hold, resumes and hangs up with the other agent, which knows everybody and lets others in."""
     phones, parties = three(pair)
     ann, bob, cem = parties
+    for words in (["http://127.0.0.1:{}/v1/conferences"], ["-X", "POST", "-H", "X-Shunt-Command: 1", "http://127.0.0.1:{}/v1/conferences?name=other"]):
+        assert "this agent stands by" in pair._command(["curl", "-sS", *(word.format(OTHER_API) for word in words)])
     pair.agent.kill() if how == "killed" else pair.agent.stop()
     took = pair.await_takeover(5.0)
     print(f"{how}: the other agent had the conference after {took:.2f} s")

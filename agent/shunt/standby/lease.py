@@ -58,9 +58,9 @@ def _start_time(pid: int) -> str | None:
 
 
 class Lease:
-    """One agent's claim. `control` is where the other agents of the group send what reaches them meanwhile."""
+    """One agent's claim. `control` is where the other agents of the group send what reaches them meanwhile; `sip` where it takes calls to conferences."""
 
-    def __init__(self, store: Grants, *, seconds: float, control: str, name: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Grants, *, seconds: float, control: str, name: str = "", sip: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self.store = store
         self.seconds = seconds
         self.clock = clock
@@ -73,7 +73,7 @@ class Lease:
         self._seen_token = 0
         self._seen_at = 0.0
         self._back_at = -seconds
-        self._who = {"id": secrets.token_hex(8), "name": name, "control": control, "here": _here(), "pid": os.getpid(), "start": _start_time(os.getpid())}
+        self._who = {"id": secrets.token_hex(8), "name": name, "control": control, "sip": sip, "here": _here(), "pid": os.getpid(), "start": _start_time(os.getpid())}
         self._renewing: asyncio.Task[None] | None = None
 
     @property
@@ -88,6 +88,10 @@ class Lease:
     def is_me(self, holder: dict[str, Any]) -> bool:
         """Whether a lease's text names this agent."""
         return holder.get("id") == self._who["id"]
+
+    def has_my_socket(self, holder: dict[str, Any]) -> bool:
+        """Whether the agent that a lease's text names takes calls to conferences on the very socket that this one would."""
+        return holder.get("sip") == self._who["sip"] and holder.get("here") == self._who["here"]
 
     async def try_acquire(self) -> bool:
         """Ask once. Raises JournalError when the store does not answer."""

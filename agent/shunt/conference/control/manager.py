@@ -106,6 +106,7 @@ class Conferences:
         self._sockets.on_check = self._checked
         self._focus: Focus | None = None
         self._stand_in: StandIn | None = None
+        self.serving = False  # whether this agent has the conferences: from start() on
         self._dirty: dict[str, None] = {}
         self._unsure = True
         self._wake = asyncio.Event()
@@ -155,6 +156,7 @@ class Conferences:
     async def start(self) -> None:
         """Carry on with the conferences that were kept, and serve. Raises JournalError, and OSError naming the SIP socket."""
         await self.shelf.open()
+        self.serving = True
         if count := self.book.load():
             log.info("conferences: %d carried on", count)
         for conference in self.book:

@@ -24,6 +24,8 @@ def add_routes(app: web.Application, conferences: Conferences, error: Callable[.
         async def handler(request: web.Request) -> web.Response:
             if request.method not in ("GET", "HEAD") and COMMAND_HEADER not in request.headers:
                 return error(403, f"a request that changes something needs the header {COMMAND_HEADER}")
+            if not conferences.serving:
+                return error(503, "this agent stands by, and the one in charge has the conferences")
             for name in request.query:
                 if name not in known:
                     return error(400, f"{name}: unknown parameter; known here: {', '.join(known) or 'none'}", parameter=name)
