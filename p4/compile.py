@@ -137,8 +137,17 @@ def kept_seconds(compiler: str, build: Build, out: Path) -> float | None:
     return float(made["seconds"]) if made["from"] == _made_from(compiler, build) else None
 
 
+def not_offered(build: Build) -> str | None:
+    """Why a build is not to be used on a switch, whatever the compiler says of it; None: it may be."""
+    if build.options.get("SEQUENCE") == "2":
+        return "SEQUENCE=2 (S-LR) is for BMv2: on a Tofino it is a chain of 24 stages, and Tofino 2 has 20 (docs/p4.md); SEQUENCE=1 is S-LM"
+    return None
+
+
 def make(compiler: str, build: Build, out: Path) -> tuple[str | None, float]:
     """Compile a build unless it is there, and say to bf_switchd what to load. Returns None, or the compiler's reason for refusing, and how long the compiler took, in seconds."""
+    if (reason := not_offered(build)) is not None:
+        return reason, 0.0
     kept = kept_seconds(compiler, build, out)
     if kept is not None:
         _write_configuration(build, out)

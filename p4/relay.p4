@@ -72,6 +72,15 @@ parser IngressParser(packet_in pkt, out headers_t hdr, out metadata_t md, out in
 #if SEQUENCE
         md.frame = 0;
 #endif
+#if S_LR
+        md.track.row = 0;
+        md.track.layer = 0;
+        md.track.switches = 0;
+        md.track.flags = 0;
+        md.track.high = 1;
+        md.track.word = 0xc0;   /* without a descriptor: a frame by itself */
+        md.track.place = LATE;
+#endif
         md.agent_session = 0;
         md.agent_copy.setValid();
         md.agent_copy.nexthop = 0;
@@ -85,10 +94,15 @@ parser IngressParser(packet_in pkt, out headers_t hdr, out metadata_t md, out in
         md.agent_copy.sample = 0;
         md.agent_copy.arrival = 0;
 #endif
-#if SEQUENCE
+#if S_LM
         md.agent_copy.marks = 0;
         md.agent_copy.frame = 0;
         md.agent_copy.layer = 0;
+#elif S_LR
+        md.agent_copy.said = 0;
+        md.agent_copy.changes = 0;
+        md.agent_copy.position_0 = 0;
+        md.agent_copy.position_1 = 0;
 #else
         md.agent_copy.unused_too = 0;
 #endif
@@ -148,6 +162,27 @@ control IngressDeparser(packet_out pkt, inout headers_t hdr, in metadata_t md, i
 #endif
 #if SEQUENCE
 #define COPY_NUMBER hdr.rtp.seq,
+#else
+#define COPY_NUMBER
+#endif
+#if S_LR
+#define NO_NUMBER \
+        md.copy.splice = 0; \
+        md.copy.target = 0; \
+        md.copy.wanted = 0; \
+        md.copy.may = 0; \
+        md.copy.target_before = 0; \
+        md.copy.changed = 0; \
+        md.copy.forwarded = 0; \
+        md.copy.position = 0; \
+        md.copy.position_next = 0; \
+        md.copy.base = 0; \
+        md.copy.shift = 0; \
+        md.copy.number = 0; \
+        md.copy.floor = 1; \
+        md.copy.floor_before = 0; \
+        md.copy.below = 0;
+#elif S_LM
 #define NO_NUMBER \
         md.copy.splice = 0; \
         md.copy.cadence = 0; \
@@ -165,8 +200,6 @@ control IngressDeparser(packet_out pkt, inout headers_t hdr, in metadata_t md, i
         md.copy.offset = 0; \
         md.copy.opens = 0; \
         md.copy.opened = 0;
-#else
-#define COPY_NUMBER
 #endif
 
 struct egress_metadata_t {

@@ -8,6 +8,10 @@
 /* Why: headers only; v1model's parser cannot add. */
 parser PacketParser(packet_in pkt, out headers_t hdr, inout metadata_t md, inout standard_metadata_t std) {
     state start {
+#if S_LR
+        md.track.high = 1;
+        md.track.word = 0xc0;   /* without a descriptor: a frame by itself */
+#endif
         transition parse_ethernet;
     }
 
@@ -24,7 +28,11 @@ control VerifyNothing(inout headers_t hdr, inout metadata_t md) {
 /* Fields of headers that are not there count nothing on Tofino. */
 #define NUMBER , md.number
 #define NOTE_NUMBER md.number = hdr.rtp.isValid() ? hdr.rtp.seq : 0;
+#if S_LM
 #define START_NUMBER md.copy.high = 1;
+#else
+#define START_NUMBER md.copy.floor = 1;
+#endif
 #else
 #define NUMBER
 #define NOTE_NUMBER

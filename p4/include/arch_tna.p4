@@ -35,6 +35,8 @@
 @pa_container_size("ingress", "md.frame_3", 16)
 @pa_container_size("ingress", "md.frame_4", 16)
 @pa_container_size("ingress", "md.frame_5", 16)
+#endif
+#if S_LM
 @pa_container_size("ingress", "hdr.bridged.frame", 16)
 #endif
 
@@ -105,7 +107,11 @@
 #define MIRROR_TO_THE_AGENT ig_dprsr_md.mirror_type = MIRROR_TO_AGENT; md.agent_session = AGENT_SESSION
 #define AGENT_METADATA MirrorId_t agent_session; bridged_h agent_copy;
 /* Bytes behind the Ethernet header, as COUNT. What ingress told egress counts too here: the bytes of bridged_h. */
-#if SEQUENCE && DELAY
+#if S_LR && DELAY
+#define ADDED_TO_COPY 37
+#elif S_LR
+#define ADDED_TO_COPY 31
+#elif SEQUENCE && DELAY
 #define ADDED_TO_COPY 35
 #elif SEQUENCE
 #define ADDED_TO_COPY 29
@@ -132,6 +138,46 @@
 #define LEFT_NOTHING true, _
 #define LEFT_LESS _, true
 #define LEFT_ANY _, _
+#endif
+
+#if S_LR
+/* Words of state, and what a packet does to them: the action `act` leaves in `before` what was there. */
+#define WORDS(width, index_width, name, size) Register<bit<width>, bit<index_width>>(size) name;
+#define SERIAL_WORDS(name, size) Register<int<32>, bit<16>>(size) name;
+#define PASSES(width, index_width, name, act, row, before, does) \
+    RegisterAction<bit<width>, bit<index_width>, bit<width>>(name) act##_pass = { \
+        void apply(inout bit<width> value, out bit<width> was) { \
+            was = value; \
+            does \
+        } \
+    }; \
+    action act() { \
+        before = act##_pass.execute(row); \
+    }
+/* The same, where what is left is what is there from now on. */
+#define GROWS(width, index_width, name, act, row, after, by) \
+    RegisterAction<bit<width>, bit<index_width>, bit<width>>(name) act##_pass = { \
+        void apply(inout bit<width> value, out bit<width> now) { \
+            value = value + by; \
+            now = value; \
+        } \
+    }; \
+    action act() { \
+        after = act##_pass.execute(row); \
+    }
+/* The number of a packet is taken when there is none, or it is ahead of what is there, modulo 2^16. */
+#define ADVANCES(name, act, row, new, before) \
+    RegisterAction<int<32>, bit<16>, int<32>>(name) act##_pass = { \
+        void apply(inout int<32> value, out int<32> was) { \
+            was = value; \
+            if (value == 0 || (int<32>)new - value > 0) { \
+                value = (int<32>)new; \
+            } \
+        } \
+    }; \
+    action act() { \
+        before = (bit<32>)act##_pass.execute(row); \
+    }
 #endif
 
 /* The hash stored in place of the 5-tuple. The agent computes it too (agent/shunt/bfrt), from the compiler's context.json. */

@@ -83,6 +83,36 @@
         pkt.emit(hdr.one_##n);
 #endif
 
+#if S_LR
+/* As on Tofino, where registers are worked on by their own units. */
+#define WORDS(width, index_width, name, size) register<bit<width>>(size) name;
+#define SERIAL_WORDS(name, size) register<bit<32>>(size) name;
+#define PASSES(width, index_width, name, act, row, before, does) \
+    action act() { \
+        bit<width> value; \
+        name.read(value, (bit<32>)row); \
+        before = value; \
+        does \
+        name.write((bit<32>)row, value); \
+    }
+#define GROWS(width, index_width, name, act, row, after, by) \
+    action act() { \
+        name.read(after, (bit<32>)row); \
+        after = after + by; \
+        name.write((bit<32>)row, after); \
+    }
+#define ADVANCES(name, act, row, new, before) \
+    action act() { \
+        name.read(before, (bit<32>)row); \
+        bit<32> ahead = new - before; \
+        bit<32> now = before; \
+        if (before == 0 || (ahead != 0 && ahead[31:31] == 0)) { \
+            now = new; \
+        } \
+        name.write((bit<32>)row, now); \
+    }
+#endif
+
 /* Keys are stored as they are: BMv2 has no hashed tables. */
 #define STORED_HASH(name)
 #define STORED_AS(name)

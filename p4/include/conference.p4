@@ -4,6 +4,15 @@
 #define SHUNT_CONFERENCE_P4
 
 #if CONFERENCE
+#if S_LR
+#define TOLD_BY bit<4> descriptor, bit<17> track
+#define TRACK_IT md.track.row = track;
+#define LAYER bit<4> layer, bit<16> switches
+#else
+#define TOLD_BY bit<4> descriptor
+#define TRACK_IT
+#define LAYER bit<4> layer
+#endif
 /* Why: one packet becomes many in the replication engine; all that ingress does is to say which tree it goes into, and whom to
  * leave out. Names, keys, actions and widths are the contract with the agent (docs/replication.md). */
 control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
@@ -12,7 +21,7 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
 
     @name(".Ingress.replicate")
     action replicate(bit<16> mgid, bit<16> l1_xid, bit<16> rid, bit<9> l2_xid, bit<24> stream, bit<1> to_agent, bit<4> trees,
-                     bit<16> layers, bit<4> extension, bit<4> descriptor) {
+                     bit<16> layers, bit<4> extension, TOLD_BY) {
         md.mgid = mgid;
         EXCLUDE(l1_xid, rid, l2_xid);
         hdr.bridged.stream = stream;
@@ -22,12 +31,13 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
         md.extension = extension;
         md.descriptor = descriptor;
         md.conference = 1;
+        TRACK_IT
         COUNT(conference_counter)
     }
 
     @name(".Ingress.replicate6")
     action replicate6(bit<16> mgid, bit<16> l1_xid, bit<16> rid, bit<9> l2_xid, bit<24> stream, bit<1> to_agent, bit<4> trees,
-                      bit<16> layers, bit<4> extension, bit<4> descriptor) {
+                      bit<16> layers, bit<4> extension, TOLD_BY) {
         md.mgid = mgid;
         EXCLUDE(l1_xid, rid, l2_xid);
         hdr.bridged.stream = stream;
@@ -37,6 +47,7 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
         md.extension = extension;
         md.descriptor = descriptor;
         md.conference = 1;
+        TRACK_IT
         COUNT(conference6_counter)
     }
 
@@ -149,10 +160,13 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     }
 
     @name(".Ingress.set_layer")
-    action set_layer(bit<4> layer) {
+    action set_layer(LAYER) {
         md.tree = (bit<16>)layer;
-#if SEQUENCE
+#if S_LM
         hdr.bridged.layer = (bit<8>)layer;
+#elif S_LR
+        md.track.layer = (bit<8>)layer;
+        md.track.switches = switches[7:0];
 #endif
     }
 
@@ -176,12 +190,21 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     }
 
     action limit_tree() {
-#if SEQUENCE
+#if S_LM
         hdr.bridged.marks = md.marks;
         hdr.bridged.frame = md.frame;
 #endif
+#if S_LR
+        md.track.word[31:16] = md.frame;
+        md.track.word[7:0] = md.marks;
+        md.track.flags = md.flags;
+#endif
         md.tree = MIN(md.tree, md.more_trees);
     }
+
+#if S_LR
+    Tracks() tracks;
+#endif
 
     apply {
         md.extension_bytes = md.extension_bytes + DATAGRAM_WITH_EXTENSION;
@@ -199,6 +222,11 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
                 layer.apply();
                 limit_tree();
             }
+#if S_LR
+            if (md.track.row != 0) {
+                tracks.apply(hdr, md);
+            }
+#endif
         }
     }
 }
@@ -222,7 +250,10 @@ control Replicate(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
 /* Why: every copy is a packet of its own, from the relay's address and port of its receiver, to that receiver. The checksums are
  * made as in ingress, from differences. NextHop does the rest, as for any packet. A receiver gets copies in the IP version in which
  * the packet came, or none. */
-#if SEQUENCE
+#if S_LR
+#define NUMBERED , bit<4> target, bit<17> splice
+#define NUMBER_IT copy_md.target = (bit<8>)target; copy_md.splice = splice;
+#elif S_LM
 #define NUMBERED , bit<4> target, bit<17> splice, bit<4> cadence
 #define NUMBER_IT copy_md.target = (bit<8>)target; copy_md.splice = splice; copy_md.cadence = cadence;
 #else

@@ -19,8 +19,8 @@
  * RELAY_SIZE, RELAY6_SIZE        entries for IPv4 and IPv6; RELAY6_SIZE=0 leaves relaying of IPv6 out
  * CONFERENCE   0 (default) or 1  conferences beside the relay: replication, layers (docs/replication.md)
  * CONFERENCE_SIZE, CONFERENCE6_SIZE, LAYER_SIZE, COPY_SIZE   entries of the tables of conferences
- * SEQUENCE     0 (default) or 1  with CONFERENCE=1: sequence numbers of receivers that do not get every layer
- * SPLICE_SIZE                    such receivers
+ * SEQUENCE     0 (default), 1, 2 with CONFERENCE=1: sequence numbers of receivers that do not get every layer, by S-LM or by S-LR
+ * SPLICE_SIZE, TRACK_SIZE        such receivers, and (S-LR) streams
  * CPU_PORT                       where ARP, neighbour discovery and expired packets go until told otherwise
  */
 #define hash48 48
@@ -56,6 +56,8 @@
 #ifndef SEQUENCE
 #define SEQUENCE 0
 #endif
+#define S_LM (SEQUENCE == 1)
+#define S_LR (SEQUENCE == 2)
 
 #if RELAY_KEY == hash48
 #define HASH_BITS 48
@@ -120,15 +122,24 @@
 #ifndef SPLICE_SIZE
 #define SPLICE_SIZE 65536
 #endif
+#ifndef TRACK_SIZE
+#define TRACK_SIZE 16384
+#endif
 #define WITH_RELAY6 (RELAY6_SIZE > 0)
 #if DELAY && !SAMPLES
 #error "DELAY=1 needs SAMPLES=1"
 #endif
+#if SEQUENCE > 2
+#error "SEQUENCE is 0, 1 or 2"
+#endif
 #if SEQUENCE && !CONFERENCE
-#error "SEQUENCE=1 needs CONFERENCE=1"
+#error "SEQUENCE needs CONFERENCE=1"
 #endif
 #if SPLICE_SIZE > 65536 || (SPLICE_SIZE & (SPLICE_SIZE - 1))
 #error "SPLICE_SIZE is a power of two, 65536 at most"
+#endif
+#if TRACK_SIZE > 65536 || (TRACK_SIZE & (TRACK_SIZE - 1))
+#error "TRACK_SIZE is a power of two, 65536 at most"
 #endif
 #if WITH_ACROSS && RELAY6_SIZE == 0
 #error "ACTIONS=across needs RELAY6_SIZE > 0"
@@ -167,11 +178,22 @@ const bit<16> DATAGRAM_WITH_EXTENSION = 24;   /* the headers of UDP, RTP and of 
 /* docs/replication.md: where the template of a packet comes from. */
 #define DEPENDENCY_DESCRIPTOR 1
 #endif
-#if SEQUENCE
+#if S_LM
 /* Where a copy stands to the highest number that its receiver has got. */
 #define IN_ORDER 1
 #define ONE_BEFORE 2
 #define LATE 3
+#elif S_LR
+/* Where a packet stands to the highest number of its stream. Late ones have no number of a receiver's any more. */
+#define LATE 0
+#define FIRST 1
+#define IN_ORDER 2
+#define NEAR 3
+/* In bridged_h.said: the packet is one of target n's (n: 0 to 2), and it came in order. */
+#define SAID_0 0x01
+#define SAID_1 0x02
+#define SAID_2 0x04
+#define SAID_IN_ORDER 0x80
 #endif
 
 #endif

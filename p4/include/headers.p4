@@ -93,15 +93,21 @@ header bridged_h {
     bit<32> arrival;   /* nanoseconds, the low bits of the time stamp at the ingress port */
 #endif
 #if CONFERENCE
-#if SEQUENCE
+#if S_LM
     bit<8> marks;      /* of the packet's descriptor: first and last packet of a frame */
+#elif S_LR
+    bit<8> said;       /* which decode targets the packet is one of, and whether it came in order */
 #else
     bit<8> unused_too;
 #endif
     bit<24> stream;
-#if SEQUENCE
+#if S_LM
     bit<16> frame;     /* its frame number */
     bit<8> layer;
+#elif S_LR
+    bit<8> changes;    /* bit n: receivers may change to decode target n with this packet */
+    bit<16> position_0; /* its number in decode target 0, and in 1 */
+    bit<16> position_1;
 #endif
 #endif
 }
@@ -135,9 +141,13 @@ struct copy_t {
     bit<1> four;            /* there is a receiver, and it speaks IPv4 */
     bit<1> six;             /* or IPv6 */
 #if SEQUENCE
-    bit<17> splice;         /* the receiver's row in the words of sequence.p4; 0: its numbers are the sender's */
+    bit<17> splice;         /* the receiver's row in the words of sequence.p4 or splice.p4; 0: its numbers are the sender's */
+#if S_LM
     bit<4> cadence;         /* bit n: frames with a number of n modulo 4 are suppressed */
-    bit<8> target;          /* the highest layer that it gets */
+#endif
+    bit<8> target;          /* the highest layer that it gets, or (S-LR) is to get */
+#endif
+#if S_LM
     bit<8> beyond;          /* by how much the packet's is higher */
     bit<32> high;           /* number, and 1: there is one */
     bit<32> high_before;
@@ -151,7 +161,75 @@ struct copy_t {
     bit<16> offset;         /* what is taken from its numbers */
     bit<8> opens;           /* the number before this one is left for a late packet */
     bit<8> opened;          /* it was */
+#elif S_LR
+    bit<8> wanted;          /* the target, and 1 */
+    bit<1> may;             /* with this packet it may change */
+    bit<8> target_before;   /* what it has got until now, and 1 */
+    bit<1> changed;
+    bit<1> forwarded;       /* the target in force has the packet */
+    bit<16> position;       /* its number there */
+    bit<16> position_next;  /* and in the target from now on */
+    bit<16> base;           /* what is taken from that */
+    bit<16> shift;          /* what the base grows by */
+    bit<16> number;
+    bit<32> floor;          /* number, and 1: there was a change */
+    bit<32> floor_before;
+    bit<16> below;
 #endif
+}
+#endif
+
+#if S_LR
+/* What tracks.p4 works out for a decode target. */
+struct target_t {
+    bit<1> keep;            /* the packet is one of it */
+    bit<8> mask;            /* the frames that are left out: one bit for each place in the cadence */
+    bit<8> turn;            /* how many of four frames are left out */
+    bit<8> rest;            /* and how many of those beyond whole fours */
+    bit<1> tail;            /* the gap begins with packets of the target */
+    bit<16> suppressed;     /* parts of the gap that are certainly left out, and others */
+    bit<16> kept;
+    bit<16> room;
+    bit<16> gone;           /* of the gap, what the receivers do not miss */
+    bit<16> step;           /* what the offset grows by */
+    bit<16> open;           /* what of the gap is left */
+    bit<16> offset;
+    bit<16> base;           /* what the offset is taken from: the number, and one more where the packet is left out */
+    bit<16> lowest_base;
+    bit<16> position;       /* the packet's number */
+    bit<32> floor;          /* lowest number and first frame that the offset is for */
+    bit<32> floor_before;
+    bit<16> below;          /* by how much the packet is above these: negative is too late */
+    bit<16> early;
+    bit<20> slot;           /* the row of USED */
+    bit<16> mark;           /* the number, as USED holds it */
+    bit<16> mark_before;
+    bit<1> forwarded;
+}
+
+/* And for the stream. */
+struct track_t {
+    bit<17> row;            /* of the words of tracks.p4; 0: its receivers' numbers are its own */
+    bit<8> layer;
+    bit<8> switches;        /* bit n: who can decode it can decode all of target n from there on */
+    bit<8> belongs;         /* bit n: the packet is one of target n */
+    bit<8> flags;           /* 0x80: a template structure */
+    bit<32> high;           /* number, and 1: there is one */
+    bit<32> high_before;
+    bit<32> word;           /* frame number, which targets it is one of, marks */
+    bit<32> word_before;
+    bit<16> ahead;          /* by how much the number is higher than the highest before */
+    bit<16> gap;            /* the numbers between */
+    bit<16> frames;         /* as ahead, of frame numbers */
+    bit<2> place;           /* FIRST, IN_ORDER, NEAR or LATE */
+    bit<8> phase;           /* the bit of the frame's place in the cadence, and all others */
+    bit<8> others;
+    bit<16> following;      /* the number after this one */
+    bit<20> slot;
+    bit<16> mark;
+    bit<16> mark_before;
+    target_t lower;
+    target_t upper;
 }
 #endif
 
@@ -215,6 +293,9 @@ struct metadata_t {
     bit<8> flags;           /* its fourth byte: whether there is a template structure */
 #if SEQUENCE
     bit<16> frame;          /* its second and third: the frame number */
+#endif
+#if S_LR
+    track_t track;
 #endif
     AGENT_METADATA
 #endif

@@ -14,11 +14,16 @@
         hdr.bridged.unused = 0;
 #if CONFERENCE
         hdr.bridged.replicated = 0;
-#if SEQUENCE
+#if S_LM
         /* Without a descriptor: a frame by itself. */
         hdr.bridged.marks = 0xc0;
         hdr.bridged.frame = 0;
         hdr.bridged.layer = 0;
+#elif S_LR
+        hdr.bridged.said = 0;
+        hdr.bridged.changes = 0;
+        hdr.bridged.position_0 = 0;
+        hdr.bridged.position_1 = 0;
 #else
         hdr.bridged.unused_too = 0;
 #endif

@@ -3,8 +3,11 @@
 #ifndef SHUNT_PIPELINE_P4
 #define SHUNT_PIPELINE_P4
 
-#if SEQUENCE
+#if S_LM
 #include "sequence.p4"
+#elif S_LR
+#include "tracks.p4"
+#include "splice.p4"
 #endif
 #include "conference.p4"
 #include "counters.p4"

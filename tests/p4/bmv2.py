@@ -114,25 +114,32 @@ def scene_commands() -> list[str]:
     return commands
 
 
-def stream_command(made: replication.Stream) -> str:
+def stream_command(made: replication.Stream, track: Sequence[int] = ()) -> str:
+    """track: its number, for a program with SEQUENCE=2."""
     six = "6" if made.key.src.version == 6 else ""
-    values = [made.mgid, made.l1_xid, made.rid, made.l2_xid, made.stream, made.to_agent, made.trees, made.layers, made.extension, made.descriptor]
+    values = [made.mgid, made.l1_xid, made.rid, made.l2_xid, made.stream, made.to_agent, made.trees, made.layers, made.extension, made.descriptor, *track]
     return f"table_add Ingress.conference{six} Ingress.replicate{six} {key_words(made.key)} {made.ssrc:#x} => {' '.join(map(_number, values))}"
 
 
 def copy_command(stream: int, receiver: replication.Receiver, numbers: Sequence[int] = ()) -> str:
-    """numbers: target, splice and cadence, for a program with SEQUENCE=1."""
+    """numbers: target and splice for a program with SEQUENCE=2, and the cadence with SEQUENCE=1."""
     six = "_v6" if receiver.here.version == 6 else ""
     values = [receiver.out.addr, receiver.here.addr, receiver.out.port, receiver.here.port, receiver.hop.number, *numbers]
     return f"table_add Egress.copy Egress.copy_to{six} {stream} {receiver.rid} => {' '.join(map(_number, values))}"
 
 
-def replication_commands(numbers: Sequence[int] = ()) -> list[str]:
-    """The tables of replication of the vectors' scene. What Tofino's engine does by itself, the twin has tables for. numbers: as in copy_command."""
+def layer_command(layers: int, template: int, layer: int, switches: Sequence[int] = ()) -> str:
+    """switches: for a program with SEQUENCE=2."""
+    return f"table_add Ingress.layer Ingress.set_layer {layers} {template} => {' '.join(map(str, [layer, *switches]))}"
+
+
+def replication_commands(sequence: int = 0) -> list[str]:
+    """The tables of replication of the vectors' scene, where all numbers stay; sequence: the program's SEQUENCE. What Tofino's engine does by itself, the twin has tables for."""
+    numbers, track = [(), (0, 0, 0), (0, 0)][sequence], (0,) * (sequence == 2)
     commands = [f"mirroring_add 1 {int(Port.CPU)}"]
-    commands += map(stream_command, replication.STREAMS)
+    commands += [stream_command(made, track) for made in replication.STREAMS]
     commands += [copy_command(stream, receiver, numbers) for stream, receivers in replication.RECEIVERS.items() for receiver in receivers]
-    commands += [f"table_add Ingress.layer Ingress.set_layer {layers} {template} => {layer}" for (layers, template), layer in replication.LAYERS.items()]
+    commands += [layer_command(layers, template, layer, track) for (layers, template), layer in replication.LAYERS.items()]
     commands += [f"mc_mgrp_create {mgid}" for mgid in replication.TREES]
     for handle, (_, mgid, receiver) in enumerate(replication.nodes()):
         commands += [f"mc_node_create {receiver.rid} {int(receiver.hop.port)}", f"mc_node_associate {mgid} {handle}"]

@@ -42,6 +42,13 @@ def test_a_refusal_of_the_compiler_is_reported(tmp_path: Path) -> None:
     assert "using 13" in compile_p4.compile_build(str(fake), build, tmp_path / "out")
 
 
+def test_a_build_that_is_not_offered_is_refused_before_the_compiler_runs(tmp_path: Path) -> None:
+    build = compile_p4.Build("x", "tofino2", {"CONFERENCE": "1", "SEQUENCE": "2"})
+    reason, seconds = compile_p4.make("no-such-compiler", build, tmp_path / "out")
+    assert "S-LR" in reason and "BMv2" in reason and seconds == 0 and not (tmp_path / "out").exists()
+    assert all(compile_p4.not_offered(build) is None for build in EVERY)
+
+
 def test_a_compiler_that_loses_the_parsers_selects_is_refused(tmp_path: Path) -> None:
     fake = tmp_path / "bf-p4c"
     fake.write_text("#!/bin/sh\necho \"relay.bfa:45: warning: Can't match parser state due to previous match\" >&2\n")

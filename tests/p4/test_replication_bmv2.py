@@ -14,16 +14,15 @@ from tests.vectors.replication import ALICES, BOB, VECTORS, Replicated, copies
 pytestmark = pytest.mark.netns
 
 
-@pytest.fixture(scope="module", params=["numbers stay", "numbers may change"])
+@pytest.fixture(scope="module", params=[0, 1, 2], ids=["numbers stay", "S-LM", "S-LR"])
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bmv2.Bmv2, dict[str, str]]]:
     """The switch of the scene, and the names of the counters by table."""
     reason = bmv2.missing()
     if reason:
         pytest.skip(reason)
-    options, numbers = ([], ()) if request.param == "numbers stay" else (["-DSEQUENCE=1"], (0, 0, 0))
-    program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", *options])
+    program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", f"-DSEQUENCE={request.param}"])
     with bmv2.running(program) as made:
-        made.cli([*bmv2.scene_commands(), bmv2.relay_command(V4), *bmv2.replication_commands(numbers)])
+        made.cli([*bmv2.scene_commands(), bmv2.relay_command(V4), *bmv2.replication_commands(request.param)])
         yield made, bmv2.direct_counters(program)
 
 

@@ -67,7 +67,7 @@ def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switch]:
         pytest.skip(reason)
     program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", "-DSEQUENCE=1"])
     with bmv2.running(program) as made:
-        commands = [*bmv2.scene_commands(), *bmv2.replication_commands((0, 0, 0))]
+        commands = [*bmv2.scene_commands(), *bmv2.replication_commands(1)]
         commands += [f"table_add Ingress.layer Ingress.set_layer {LAYERS} {template} => {template}" for template in range(3)]
         for handle, (mgid, receiver) in enumerate([(TREE, BOB), (TREE + 1, CAROL)], len(list(nodes()))):
             commands += [f"mc_mgrp_create {mgid}", f"mc_node_create {receiver.rid} {int(receiver.hop.port)}", f"mc_node_associate {mgid} {handle}"]

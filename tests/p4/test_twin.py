@@ -31,7 +31,10 @@ def test_options_compile(options: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [["-DRELAY_KEY=hash47"], ["-DACTIONS=all"], ["-DRELAY6_SIZE=0"], ["-DDELAY=1", "-DSAMPLES=0"], ["-DSEQUENCE=1"], ["-DCONFERENCE=1", "-DSEQUENCE=1", "-DSPLICE_SIZE=1000"]],
+    [
+        ["-DRELAY_KEY=hash47"], ["-DACTIONS=all"], ["-DRELAY6_SIZE=0"], ["-DDELAY=1", "-DSAMPLES=0"], ["-DSEQUENCE=1"], ["-DCONFERENCE=1", "-DSEQUENCE=3"],
+        ["-DCONFERENCE=1", "-DSEQUENCE=1", "-DSPLICE_SIZE=1000"], ["-DCONFERENCE=1", "-DSEQUENCE=2", "-DTRACK_SIZE=1000"],
+    ],
     ids=" ".join,
 )
 def test_options_that_make_no_sense_are_refused(options: list[str], tmp_path: Path) -> None:
