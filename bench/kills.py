@@ -78,6 +78,7 @@ class Loss:
     begin: float
     end: float
     offloaded_from: int  # the stream's first packet that the data plane carried; 0: none
+    offloaded_at: float  # when that was sent; 0.0: never
     port: int  # of the relay, that the sender sends to
     started: float  # when the stream began
     cause: str = ""
@@ -279,15 +280,21 @@ class Run:
         self.overflown = max(self.overflown, heard.overflown)
         for a, b in heard.gaps:
             begin, end, first = (round(at - self._began, 3) for at in (sent.at(a), sent.at(b), sent.first))
-            account.losses.append(Loss(call_id, sender, a, b, begin, end, heard.first_offloaded, port, first))
+            offloaded_at = round(sent.at(heard.first_offloaded) - self._began, 3) if heard.first_offloaded else 0.0
+            account.losses.append(Loss(call_id, sender, a, b, begin, end, heard.first_offloaded, offloaded_at, port, first))
 
     # -- judging ------------------------------------------------------------------------------------
 
     def _cause(self, loss: Loss) -> str:
         """Which kill a loss has to be put down to; "" where none is an excuse. The data plane's own packets need no process at all."""
-        if loss.offloaded_from and loss.first >= loss.offloaded_from:
-            return ""
         carrier = "relay" if self.relay != "builtin" else "agent"
+        if loss.offloaded_from and loss.first >= loss.offloaded_from:
+            for kill in reversed(self.kills):
+                if carrier == kill.part == "relay" and loss.started <= kill.at < loss.offloaded_at:
+                    other = self._neighbour(loss, lambda begin, end: kill.at < begin < loss.end)
+                    if other:
+                        return f"the relay died at {kill.at:.1f} s with the stream not yet in the data plane, and gave a port of it to {other}, with whose entry it came through then"
+            return ""
         for kill in reversed(self.kills):
             if kill.part != carrier or kill.at - ON_THE_WAY_S > loss.end:
                 continue

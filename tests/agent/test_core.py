@@ -334,6 +334,22 @@ async def test_a_call_that_ends_while_its_entries_are_written_again_leaves_nothi
     assert core.table.held == {} and core.offloader.entries == {}
 
 
+async def test_the_very_source_that_signalling_names_goes_before_another_of_its_address():
+    """Packets of an older call of the same phone, to a port that a relay has given out again, do not keep the party from its stream."""
+    core = Core()
+    pl, pu = await core.call(caller="10.91.1.2 6000", callee="10.91.2.2 7000")
+    await core.packet("10.91.1.2:5000", pl, ssrc=0x99, seq=900)
+    await core.packet("10.91.2.2:7000", pu)
+    assert FiveTuple(Endpoint.parse("10.91.1.2:5000"), Endpoint.of(RELAY_IP, pl)) in core.table.held
+    await core.packet("10.91.1.2:6000", pl, ssrc=0x11, seq=1)
+    await core.settle()
+    sources = {key.src for key in core.table.held if key.dst == Endpoint.of(RELAY_IP, pl)}
+    assert sources == {Endpoint.parse("10.91.1.2:6000")}
+    await core.packet("10.91.1.2:5000", pl, ssrc=0x99, seq=950)
+    await core.settle()
+    assert {key.src for key in core.table.held if key.dst == Endpoint.of(RELAY_IP, pl)} == sources, "and not back while it sends"
+
+
 async def test_nat_rebinding_is_followed_only_when_the_old_source_is_silent():
     core = Core()
     pl, pu = await core.call(caller="192.168.50.2 6000")

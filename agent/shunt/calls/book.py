@@ -170,7 +170,7 @@ class CallBook:
             line.notify_socket = line.notify_tag = None
         address = _signalled(command)
         if address is not None:
-            leg.signalled = address
+            leg.name(address)
             leg.modifiers = command.modifiers
             leg.keepalive = keepalive_modifiers(command.flags)
             leg.asymmetric = self._is_asymmetric(command, relay)

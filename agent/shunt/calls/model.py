@@ -86,6 +86,11 @@ class Leg:
             return None
         return self.relay if component is Component.RTP else self.relay.next_port()
 
+    def name(self, address: Endpoint | None) -> None:
+        """Signalling names this address and port for the party's RTP; its RTCP is at the next."""
+        self.signalled = self.rtp.signalled = address
+        self.rtcp.signalled = address.next_port() if address is not None and address.port < 65535 else None
+
     @property
     def held(self) -> bool:
         return self.signalled is not None and (self.signalled.addr in UNSPECIFIED or self.signalled.port == 0)

@@ -111,7 +111,8 @@ def decode_call(body: dict[str, Any], policy: LatchPolicy, now: float) -> Call:
 
 
 def _decode_leg(leg: Leg, row: dict[str, Any], now: float) -> None:
-    leg.signalled, leg.relay = _endpoint(row["signalled"]), _endpoint(row["relay"])
+    leg.name(_endpoint(row["signalled"]))
+    leg.relay = _endpoint(row["relay"])
     leg.modifiers, leg.keepalive, leg.asymmetric = row["modifiers"], row["keepalive"], row["asymmetric"]
     leg.payload_types = dict(row.get("types", ()))
     for latch, kept in ((leg.rtp, row["rtp"]), (leg.rtcp, row["rtcp"])):

@@ -52,7 +52,7 @@ class Verdict(enum.Enum):
     CONTESTED = "contested"  # two sources claim the leg
     QUARANTINED = "quarantined"  # the old source, just after signalling changed
     REBIND = "rebind"  # looks like the same party from a new address: take it if the old one is silent
-    OVERRIDE = "override"  # a vouched source where an unvouched one had been taken
+    OVERRIDE = "override"  # a vouched source where an unvouched one had been taken, or the very one that signalling names where it had not
     STRAY = "stray"  # somebody else's packet
 
 
@@ -75,12 +75,13 @@ def seq_follows(seq: int, after: int, max_gap: int) -> bool:
 class Latch:
     """The learned source of one leg and component (RTP or RTCP). It does no I/O and reads no clock."""
 
-    __slots__ = ("policy", "trusted", "learned", "vouched", "ssrc", "seq", "_candidates", "_quarantined", "_quarantine_until", "_rival_seen")
+    __slots__ = ("policy", "trusted", "signalled", "learned", "vouched", "ssrc", "seq", "_candidates", "_quarantined", "_quarantine_until", "_rival_seen")
 
     def __init__(self, policy: LatchPolicy, trusted: Iterable[bytes] = ()) -> None:
         """trusted: packed addresses that signalling vouches for (SDP connection address, SIP source address)."""
         self.policy = policy
         self.trusted: set[bytes] = set(trusted)
+        self.signalled: Endpoint | None = None  # whom signalling names, with the port
         self.learned: Endpoint | None = None
         self.vouched = False
         self.ssrc: int | None = None
@@ -154,7 +155,7 @@ class Latch:
         if src == self.learned:
             self.ssrc, self.seq = ssrc, seq
             return Verdict.KNOWN
-        if trusted and not self.vouched:
+        if trusted and (src == self.signalled or not self.vouched):
             return Verdict.OVERRIDE
         if trusted or (is_rtp and ssrc == self.ssrc and ssrc != 0):
             return Verdict.REBIND
