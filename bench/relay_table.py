@@ -19,7 +19,6 @@ import argparse
 import json
 import os
 import platform
-import signal
 import statistics
 import subprocess
 import sys
@@ -38,6 +37,7 @@ import struct  # noqa: E402
 
 import numpy as np  # noqa: E402
 
+from bench.runs import end_cleanly  # noqa: E402
 from shunt.net import Endpoint, FiveTuple  # noqa: E402
 from shunt.tables.entry import RelayEntry  # noqa: E402
 from shunt_softswitch import libbpf  # noqa: E402
@@ -194,7 +194,7 @@ def main() -> int:
     samples, repeat = (60, 40_000) if arguments.quick else (300, 40_000)
     enter_namespace()
     pins = Path(tempfile.mkdtemp(prefix="shbench"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cleaned up then too
+    end_cleanly()
     plane: DataPlane | None = None
     try:
         found: dict[int, list[dict[str, Any]]] = {size: [] for size in SIZES}
