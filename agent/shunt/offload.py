@@ -561,7 +561,12 @@ class Offloader:
         await self._write_again(lost, present)
         now = self.clock()
         for key, entry in present.items():
-            if key not in touched and key not in self.entries and key not in self._doomed and not self.foreign(key) and not self._adopt(key, entry, now):
+            if key in touched or key in self.entries or self.foreign(key):
+                continue
+            if key in self._doomed:
+                if self._is_wanted(key, entry, now) and self._adopt(key, entry, now):
+                    self._doomed.discard(key)  # a write without an answer had got in: taking it out would cost packets
+            elif not self._adopt(key, entry, now):
                 self.orphans.setdefault(key, now)
 
     async def _write_again(self, lost: dict[FiveTuple, Stream], present: dict[FiveTuple, RelayEntry]) -> None:
@@ -603,14 +608,22 @@ class Offloader:
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             now = self.clock()
+            wanted = [plan_stream(line, stream, now, self.policy) for stream in line.streams]
             for stream in line.streams:
                 stream.retry_at = 0.0
-            if any(plan_stream(line, s, now, self.policy).entry != s.installed or s.uncertain for s in line.streams):
+            if any(one.entry != stream.installed or stream.uncertain or (one.entry is not None and stream.state is not one.state) for one, stream in zip(wanted, line.streams)):
                 todo.append(line)
             if len(todo) >= _AT_ONCE:
                 await asyncio.gather(*(self.sync(line) for line in todo))
                 todo.clear()
         await asyncio.gather(*(self.sync(line) for line in todo))
+
+    def _is_wanted(self, key: FiveTuple, entry: RelayEntry, now: float) -> bool:
+        """Whether a stream wants an entry just as it is."""
+        slot = self.book.slot(key.dst)
+        if slot is None or slot.line.lock.locked():
+            return False
+        return _same_rewrite(entry, plan_stream(slot.line, slot.line.stream(slot.side, slot.component), now, self.policy).entry)
 
     def _adopt(self, key: FiveTuple, entry: RelayEntry, now: float) -> bool:
         """An entry that an agent before us wrote and did not live to note: it says whom that agent believed."""
@@ -630,6 +643,7 @@ class Offloader:
                 leg.latched_at = leg.first_heard = now
         # Whether it is still wanted is for the plan to say.
         stream.installed = entry
+        stream.was_offloaded = True
         self.entries[key] = stream
         return True
 

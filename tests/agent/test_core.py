@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import MediaRange, Outcome, RelayEntry
+from shunt.tables.entry import MediaRange, Outcome, RelayEntry, Result
 from tests.agent.parts import RELAY_IP, Core
 
 
@@ -239,6 +239,46 @@ async def test_an_unanswered_delete_is_done_when_the_data_plane_is_back():
     core.table.fail = None
     await core.offloader.reconcile()
     assert core.table.held == {}
+
+
+def leave_unanswered(core: Core, monkeypatch: pytest.MonkeyPatch):
+    """Have inserts get in, but their answers not; returns the usual insert."""
+    insert = core.table.insert
+
+    async def unanswered(entry: RelayEntry) -> Result:
+        await insert(entry)
+        return Result(Outcome.UNAVAILABLE, "closed")
+
+    monkeypatch.setattr(core.table, "insert", unanswered)
+    return insert
+
+
+async def test_an_unanswered_insert_that_had_got_in_stays_in(monkeypatch: pytest.MonkeyPatch):
+    """The data plane carries the stream: taken out and put in again, it would lose what its relay does not hear meanwhile."""
+    core = Core()
+    pl, pu = await core.call()
+    insert = leave_unanswered(core, monkeypatch)
+    await both_speak(core, pl, pu)
+    assert len(core.table.held) == 2 and core.offloader.entries == {} and core.stream()["reason"] == "data-plane-unavailable"
+    monkeypatch.setattr(core.table, "insert", insert)
+    core.table.log.clear()
+    await core.offloader.reconcile()
+    await core.settle()
+    assert core.stream()["state"] == "offloaded" and len(core.offloader.entries) == 2
+    assert [what for what, _ in core.table.log if what == "delete"] == []
+
+
+async def test_an_unanswered_insert_that_is_not_wanted_any_more_goes(monkeypatch: pytest.MonkeyPatch):
+    core = Core()
+    pl, pu = await core.call()
+    insert = leave_unanswered(core, monkeypatch)
+    await both_speak(core, pl, pu)
+    old = set(core.table.held)
+    await core.say("Uc0,8 c1 10.91.1.3 6000 A;1 B;1")
+    monkeypatch.setattr(core.table, "insert", insert)
+    await core.offloader.reconcile()
+    await core.settle()
+    assert len(old) == 2 and not {key for key in old if key.src.ip == "10.91.1.2"} & set(core.table.held)
 
 
 async def test_an_entry_that_was_being_deleted_when_the_table_was_read_is_not_taken_up_again(monkeypatch: pytest.MonkeyPatch):
