@@ -78,9 +78,9 @@ class Loss:
     begin: float
     end: float
     offloaded_from: int  # the stream's first packet that the data plane carried; 0: none
-    offloaded_at: float  # when that was sent; 0.0: never
     port: int  # of the relay, that the sender sends to
     started: float  # when the stream began
+    offloaded_at: float = 0.0  # when `offloaded_from` was sent; 0.0: never
     cause: str = ""
 
     @property
@@ -281,7 +281,7 @@ class Run:
         for a, b in heard.gaps:
             begin, end, first = (round(at - self._began, 3) for at in (sent.at(a), sent.at(b), sent.first))
             offloaded_at = round(sent.at(heard.first_offloaded) - self._began, 3) if heard.first_offloaded else 0.0
-            account.losses.append(Loss(call_id, sender, a, b, begin, end, heard.first_offloaded, offloaded_at, port, first))
+            account.losses.append(Loss(call_id, sender, a, b, begin, end, heard.first_offloaded, port, first, offloaded_at))
 
     # -- judging ------------------------------------------------------------------------------------
 
