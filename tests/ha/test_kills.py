@@ -41,7 +41,7 @@ def test_only_the_death_of_what_carries_a_stream_is_a_cause() -> None:
     run._ports_of["a"] = {40000, 40002}
     assert "forgot that old has a port of this call" in run._cause(Loss("a", "caller", 30, 31, 14.0, 14.1, 40, 40002, 1.0))
     # What came through the data plane after the relay had forgotten the call went with the entry of the call that got the port then.
-    run._ports[40000] = [("new", 12.0, 20.0)]
+    run._ports |= {40000: [("new", 12.0, 20.0)], 40002: [("a", 1.0, 20.0)]}
     assert "gave a port of it to new" in run._cause(Loss("a", "caller", 800, 801, 17.0, 17.1, 600, 40002, 1.0, 13.0))
     assert run._cause(Loss("a", "caller", 800, 801, 17.0, 17.1, 1, 40002, 1.0, 1.1)) == "", "it was in the data plane when the relay died"
     assert run._cause(Loss("a", "caller", 800, 801, 11.0, 11.1, 600, 40002, 1.0, 10.8)) == "", "the port had not been given to anybody"
