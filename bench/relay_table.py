@@ -46,7 +46,7 @@ from shunt_softswitch.dataplane import DataPlane, sample_packet  # noqa: E402
 NAMESPACE = "shbench"
 # As in softswitch/bpf/relay_bench.bpf.c.
 FIRST_PORT, PORTS, PAYLOAD = 16384, 32768, 160
-FRAMES, FRAME_SIZE = 1 << 20, 32
+FRAMES, FRAME_SIZE = 1 << 20, 16
 CAPACITY = 1_050_000
 SIZES = (1_000, 100_000, 1_000_000)
 TABLES = 3  # with each of which all is measured
@@ -97,13 +97,11 @@ def rtp_packet(key: FiveTuple, payload: int) -> bytes:
 
 def frames(entries: int) -> np.ndarray:
     """What the wrapper sends, one packet of each entry in an order without pattern (struct frame in relay_bench.bpf.c)."""
-    found = np.zeros(entries, dtype=[("src", "<u4"), ("dst", ">u4"), ("sport", ">u2"), ("dport", ">u2"), ("length", ">u2"), ("check", ">u2"), ("head", "<u4", 2), ("next", "<u4"), ("unused", "<u4")])
+    found = np.zeros(entries, dtype=[("src", "<u4"), ("dst", ">u4"), ("sport", ">u2"), ("dport", ">u2"), ("length", ">u2"), ("check", ">u2")])
     n = np.random.default_rng(entries).permutation(entries)
     found["src"], found["dst"] = 11 | n << 8, 0x0A640001 + n // PORTS
     found["sport"], found["dport"] = 5004, FIRST_PORT + n % PORTS
     found["length"], found["check"] = 8 + 12 + PAYLOAD, 0x1234
-    found["next"] = (np.arange(entries) + 1) % entries
-    found["head"] = (0x80000000 | n * 40503 & 0xFFFF)[:, None]
     return found
 
 
@@ -116,7 +114,7 @@ def measure_packets(plane: DataPlane, entries: int, samples: int, repeat: int) -
         path,
         sizes={".data.frames": FRAMES * FRAME_SIZE},
         reuse=reuse,
-        constants=plane.constants,
+        constants=plane.constants | {"entries": struct.pack("=I", entries)},
         symbols=symbols,
     )
     try:

@@ -2,42 +2,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "relay.h"
 
-/* Entry n has these addresses and ports; bench/relay_table.py installs the same. */
-/* What differs between packets, in the order in which they come, each entry once in every round. bench/relay_table.py fills it in. */
+/* What differs between the packets of two entries, in the order in which these have theirs, each once in every round;
+ * bench/relay_table.py fills it in. It is read only, and small: what a list of packets takes of the processor's cache the entries miss,
+ * which are what is measured, and a card's ring is smaller than either. */
 struct frame {
 	__u64 addresses;
-	__u64 ports;   /* and the UDP length and checksum */
-	__u32 head[2]; /* the first word of the next RTP header of this stream, host order: the wrapper's runs must not be gaps in the relay's streams */
-	__u32 next;    /* the place of the next packet in the list */
-	__u32 unused;
+	__u64 ports; /* and the UDP length and checksum */
 };
 #define FRAMES (1 << 20)
 struct frame frames[1] SEC(".data.frames") = {};
+const volatile __u32 entries = 1;
 enum { WRAPPER, RELAY };
-__u64 frame_at[2];
-__u64 awaited; /* always 0, which only memory knows */
+struct turn {
+	__u32 at;
+	__u32 round;
+	__be32 head; /* the first word of the RTP header: the round's number is the sequence number */
+	__u32 unused;
+} turns[2];
+__u32 awaited; /* always 0, which only memory knows */
 
-/* Make the packet the next in the list, so that every stream's RTP sequence goes on without a gap. All that the relay changes is
- * written but the MAC addresses, in words in which it can be read again. */
+/* Make the packet the next in the list, and the next of its stream's: the wrapper's runs must not be gaps in the relay's streams. All
+ * that the relay changes is written but the MAC addresses, in words in which it can be read again. */
 static __always_inline bool choose(struct xdp_md *ctx, int who)
 {
 	void *data = (void *)(long)ctx->data;
+	struct turn *turn = &turns[who];
+	__u64 at = turn->at;
 	struct frame *frame = frames;
-	__u64 at = frame_at[who];
-	__u32 head;
 
 	if (data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER + RTP_HEADER > (void *)(long)ctx->data_end)
 		return false;
+	if (at >= entries) {
+		at = 0;
+		turn->head = bpf_htonl(0x80000000 | (++turn->round & 0xffff));
+	}
+	turn->at = at + 1;
 	frame += at & (FRAMES - 1);
 	OPAQUE(frame);
-	frame_at[who] = frame->next;
 	*(volatile __u64 *)(data + 18) = bpf_cpu_to_be64(0x0000400040115678);
 	*(volatile __u64 *)(data + 26) = frame->addresses;
 	*(volatile __u64 *)(data + 34) = frame->ports;
-	head = bpf_htonl(frame->head[who]);
-	*(volatile __u32 *)(data + 42) = head;
-	*(volatile __u32 *)(data + 46) = head; /* a timestamp that rises by one */
-	++*(__u16 *)&frame->head[who];
+	*(volatile __u32 *)(data + 42) = turn->head;
+	*(volatile __u32 *)(data + 46) = turn->head; /* a timestamp that rises by one */
 	/* The compiler is not to know what the relay will read. */
 	asm volatile("" ::: "memory");
 	return true;
@@ -79,11 +85,11 @@ int bench_wait(struct xdp_md *ctx)
 {
 	struct slot *slot;
 
-	frame_at[WRAPPER] += *(volatile __u64 *)&awaited;
+	turns[WRAPPER].at += *(volatile __u32 *)&awaited;
 	slot = choose(ctx, WRAPPER) ? chosen(ctx) : 0;
 	if (!slot)
 		return XDP_DROP;
-	*(volatile __u64 *)&awaited = slot->dscp;
+	*(volatile __u32 *)&awaited = slot->dscp;
 	return XDP_PASS;
 }
 

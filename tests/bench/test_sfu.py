@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from bench.rooms import build_all
 from bench.sfu import Server
+from tests.lab.ports import media_ports
 
 
 def packet(ssrc: int, number: int) -> bytes:
@@ -21,10 +22,8 @@ def packet(ssrc: int, number: int) -> bytes:
 @pytest.fixture
 async def client() -> AsyncIterator[TestClient]:
     build_all()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        first = probe.getsockname()[1] % 20_000 + 30_000 & ~1
-    server = Server("127.0.0.1", first, first + 40)
+    first, last = (int(port) for port in media_ports().split("-"))
+    server = Server("127.0.0.1", first, last)
     await server.media.start()
     async with TestClient(TestServer(server.app())) as made:
         yield made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -24,6 +25,7 @@ from shunt_softswitch.server import serve
 from shunt_softswitch.service import BfRuntimeService
 from tests.bfrt.conftest import Served, insert, update
 from tests.bfrt.fake_dataplane import FakeDataPlane, notice
+from tests.lab.ports import free_port
 
 
 def entry(number: int, **changes: object) -> RelayEntry:
@@ -283,11 +285,7 @@ async def test_without_a_data_plane(unused_tcp_port: int) -> None:
 
 @pytest.fixture
 def unused_tcp_port() -> int:
-    import socket
-
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    return free_port(socket.SOCK_STREAM)
 
 
 async def test_the_data_plane_may_come_later_and_come_back(unused_tcp_port: int) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from shunt.conference.rtcp import Kind, build_pli, build_rr, requests, walk
 from shunt.conference.rtp import MediaError
 from tests.conference_control.lab import Bridge
+from tests.lab.ports import free_port
 from tests.lab.processes import open_socket
 
 CLIPS = 4
@@ -233,9 +234,7 @@ class Person:
 
 def decode(kind: str, packets: list[bytes]) -> list[np.ndarray]:
     """What FFmpeg makes of these RTP packets: luma planes, or samples (mono, -1 to 1) frame by frame."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1] & ~1
+    port = free_port(pairs=True)
     number = PAYLOAD_TYPE[kind]
     sdp = f"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=-\nc=IN IP4 127.0.0.1\nt=0 0\nm={kind} {port} RTP/AVP {number}\na=rtpmap:{number} {_FORMAT[kind]}\n"
     with tempfile.NamedTemporaryFile("w", suffix=".sdp") as file:

@@ -19,6 +19,7 @@ from shunt.journal.keeper import Journal
 from shunt.journal.redis_store import RedisStore
 from shunt.journal.store import Fenced, Group
 from tests.conference_control.test_control import POLICY, RELAY_IP, Plane, until
+from tests.lab.ports import free_port
 from tests.lab.redis import LocalRedis
 
 needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
@@ -154,9 +155,7 @@ class Caller:
 @pytest.fixture
 async def answering(tmp_path: Path) -> AsyncIterator[tuple[Conferences, Slow, Caller]]:
     """Conferences with a focus, over a data plane in memory and such a shelf, with an empty `room`; and somebody who may call."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     shelf, plane = Slow(), Plane()
     settings = Settings.model_validate({"address": "192.0.2.1", "ports": "20000-20099", "state": str(tmp_path), "sip": f"udp:127.0.0.1:{port}"})
     made, caller = Conferences(settings, POLICY, shelf=shelf), Caller(port)

@@ -25,22 +25,10 @@ from shunt_softswitch.service import BfRuntimeService
 from tests.agent.parts import RELAY_IP, PortRelay
 from tests.bfrt.fake_dataplane import FakeDataPlane, notice
 from tests.control.relay_double import RelayDouble
+from tests.lab.ports import free_port
 from tests.lab.redis import LocalRedis
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port(kind: int) -> int:
-    """A port of the loopback address that nobody uses now."""
-    with socket.socket(socket.AF_INET, kind) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-def media_ports() -> str:
-    """A range of 200 pairs of media ports that no free_port() lies in: below the kernel's own choice for sockets."""
-    first = 10_000 + os.getpid() * 400 % 20_000
-    return f"{first}-{first + 399}"
 
 
 class AgentProcess:

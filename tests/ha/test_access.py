@@ -22,7 +22,8 @@ from shunt_softswitch import schema
 from shunt_softswitch.server import serve
 from shunt_softswitch.service import BfRuntimeService
 from tests.bfrt.fake_dataplane import FakeDataPlane
-from tests.ha.pair import ROOT, AgentProcess, media_ports
+from tests.ha.pair import ROOT, AgentProcess
+from tests.lab.ports import media_ports
 
 
 @pytest.fixture

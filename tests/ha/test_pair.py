@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from shunt.control.upstream import RelayError
-from tests.ha.pair import CONTINUE, KILL, STOP, TERMINATE, AgentProcess, Bridge, Pair, media_ports, pair_in, timed
+from tests.ha.pair import CONTINUE, KILL, STOP, TERMINATE, AgentProcess, Bridge, Pair, pair_in, timed
+from tests.lab.ports import media_ports
 from tests.lab.redis import LocalRedis
 
 pytestmark = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")

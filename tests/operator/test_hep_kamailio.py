@@ -11,6 +11,7 @@ import pytest
 from shunt.config.values import SocketAddress
 from shunt.hep.listener import HepListener
 from shunt.net import Endpoint
+from tests.lab.ports import free_port
 from tests.operator.test_hep import BYE, LOOPBACK, Seen
 
 CONFIG = """\
@@ -35,18 +36,12 @@ request_route {{ sl_send_reply("200", "OK"); exit; }}
 """
 
 
-def _free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.mark.skipif(shutil.which("kamailio") is None, reason="needs kamailio on PATH (Debian package kamailio)")
 async def test_a_bye_through_kamailio_is_seen_with_its_answer(tmp_path):
     seen = Seen()
     listener = HepListener(SocketAddress("udp", "127.0.0.1", 0), LOOPBACK, seen)
     await listener.start()
-    sip_port = _free_port()
+    sip_port = free_port()
     (tmp_path / "kamailio.cfg").write_text(CONFIG.format(sip=sip_port, hep=listener.listen.port))
     arguments = ("-DD", "-E", "-f", str(tmp_path / "kamailio.cfg"), "-Y", str(tmp_path))
     with (tmp_path / "log").open("wb") as log:

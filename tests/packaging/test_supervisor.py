@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from shunt import supervisor
-from tests.ha.pair import ROOT, free_port, media_ports
+from tests.ha.pair import ROOT
+from tests.lab.ports import free_port, media_ports
 
 PERIOD_S = 0.6
 
