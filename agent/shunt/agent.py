@@ -181,6 +181,7 @@ class Agent:
         made = Conferences(
             self.config.conference, self.latch_policy, self.scanners, events=self.offloader.events, delay_ms=self.config.quality.delay_ms,
             shelf=Shared(self.journal) if self.role is not None and self.journal is not None else None,
+            cpu_interface=self.config.data_plane.cpu_interface if self.config.data_plane is not None else None,
         )
         made.attach(self.table)
         self.offloader.foreign = made.owns
@@ -599,7 +600,8 @@ async def _serve(config: Config, stop: asyncio.Event) -> None:
     agent = Agent(config)
     try:
         await agent.open()
-        privileges.keep_only(())
+        # An interface that goes away and comes back is opened anew.
+        privileges.keep_only((privileges.NET_RAW,) if config.data_plane is not None and config.data_plane.cpu_interface is not None else ())
         await agent.start()
         control = ", ".join(config.control.listen)
         log.info("shunt %s: control on %s, relays %s", __version__, control, ", ".join(r.name for r in agent.pool.relays))

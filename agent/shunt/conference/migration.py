@@ -68,7 +68,8 @@ class Allocator:
         old = self.placements.get(meeting.name)
         design = _checked(meeting, design, self.room.qualities)
         ports = {participant.name: participant.port for participant in old.meeting.participants} if old else {}
-        in_place = old is not None and old.design is design and not rebuild and all(ports.get(p.name, p.port) == p.port for p in meeting.participants)
+        moved = any(ports.get(p.name, p.port) != p.port for p in meeting.participants)
+        in_place = old is not None and old.design is design and not rebuild and not moved
         placement = Placement(meeting, design)
         with contextlib.ExitStack() as undo:
             known = {participant.name for participant in old.meeting.participants} if old else set()
@@ -83,7 +84,8 @@ class Allocator:
             for key in [participant.name for participant in meeting.senders()] if design is Design.RA_SR else [None]:
                 slot = old.slots.get(key) if in_place and old is not None else None
                 if slot is None:
-                    prefer = next(iter(old.slots.values())).half if old and old.slots and key is None else None  # the RIDs stay
+                    # The RIDs stay, and with them the rows of `copy`; where those change with a port, other RIDs let each copy have the row of its port.
+                    prefer = next(iter(old.slots.values())).half ^ moved if old and old.slots and key is None else None
                     slot = room.half(trees, prefer)
                     undo.callback(room.give_half, slot)
                 placement.slots[key] = slot
@@ -99,7 +101,7 @@ class Allocator:
             for sender in meeting.senders():
                 slot = placement.slots[sender.name if design is Design.RA_SR else None]
                 l2_xid = 0
-                if design is not Design.RA_SR:
+                if design is not Design.RA_SR and sender.port is not None:
                     l2_xid = room.exclusion(sender.port)
                     undo.callback(room.drop_exclusion, sender.port)
                 for name, layered in sender.sources:
@@ -162,7 +164,8 @@ class Allocator:
         for (mgid, half, participant), node in new.nodes.items():
             if old.nodes.get((mgid, half, participant)) != node:
                 rid = self.room.rid(new.meeting.name, participant, half)
-                yield Write(Action.ADD, NODE, node, Node(rid, (ports[participant],)))
+                port = ports[participant]
+                yield Write(Action.ADD, NODE, node, Node(rid, () if port is None else (port,)))
         for key, slot in new.slots.items():
             if key not in kept:
                 yield from self._trees_of(slot, new)
@@ -202,8 +205,8 @@ class Allocator:
                 yield Write(Action.DELETE, NODE, node)
                 self.room.give_node(node)
         if gone.design in (Design.NRA, Design.RA_R):
-            for sender in gone.meeting.senders():
-                xid = self.room.drop_exclusion(sender.port)
+            for port in [sender.port for sender in gone.meeting.senders() if sender.port is not None]:
+                xid = self.room.drop_exclusion(port)
                 if xid is not None:
                     self._excluding.discard(xid)
                     yield Write(Action.MODIFY, PRUNE, xid, ())

@@ -29,10 +29,10 @@ class Design(enum.Enum):
 
 
 class Participant(NamedTuple):
-    """Who takes part: name, the data plane's port towards it, the streams it sends: (name, whether it has layers)."""
+    """Who takes part: name, the data plane's port towards it (None: none leads there, and it gets no copies), the streams it sends: (name, whether it has layers)."""
 
     name: str
-    port: int
+    port: int | None
     sources: tuple[tuple[str, bool], ...] = (("audio", False), ("video", True))
 
 

@@ -94,6 +94,9 @@ class DataPlane(Section):
     device_id: int = Field(default=0, ge=0, le=0xFFFFFFFF, description="BF Runtime device id.")
     program: Name = Field(default="relay", description="Name of the P4 program whose tables are written.")
     tls: Tls | None = Field(default=None, description="TLS towards the BF Runtime server; without it the connection is in the clear: only for loopback or a network of its own.")
+    cpu_interface: Interface | None = Field(
+        default=None, description="Network interface of a switch's CPU port, on the switch's own host: RTCP, ICE checks and layers of conferences are heard there, and answers sent. Absent: this host's own sockets, for a softswitch.",
+    )
     idle_ms: int = Field(default=30_000, ge=1000, le=3_600_000, description="Milliseconds without a packet after which an entry counts as idle.")
     hash: Literal["auto", "none", "hash32", "hash48"] = Field(
         default="auto",

@@ -141,6 +141,7 @@ def text(answer: dict[str, Any]) -> str:
             kept = f", {leg['direction']}" if leg["direction"] != "sendrecv" else ""
             kept += "".join(f", {ssrc:08x} repairs" for ssrc in leg["repair"])
             kept += "".join(f", {one['ssrc']:08x} goes to nobody: it is {one['owner']}'s" for one in leg["conflicts"])
+            kept += f", gets nothing: {leg['unreached']}" if leg["unreached"] else ""
             source = leg["source"] or ("contested" if leg["contested"] else "not heard yet")
             lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + (f", {leg['strays']} strays" if leg["strays"] else "") + kept)
     for flow in answer["flows"]:
@@ -187,6 +188,10 @@ def _event(event: dict[str, Any]) -> str:
             return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} goes to nobody: {event['owner']} has sent this SSRC before"
         case "ssrc-free":
             return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is no longer anybody else's SSRC"
+        case "no-route":
+            return f"{event['participant']} gets no {event['medium']}: {event['detail']}"
+        case "route":
+            return f"{event['participant']}'s {event['medium']} can be reached"
         case "repair":
             return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is taken for repair: its payload type is {event['payload_type']}, not {event['of']}; who gets fewer layers does not get it"
         case "directions":

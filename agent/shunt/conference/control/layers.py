@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from shunt.conference import descriptor, rtp
 from shunt.conference.engine import EngineFull, Limits, Source
+from shunt.conference.frames import Datagram, FrameError, read_datagram
 from shunt.conference.packets import Layers
 from shunt.conference.sequence import PHASES
 from shunt.conference.trees import Numbers
@@ -97,17 +98,18 @@ class Packet(NamedTuple):
 
 
 def read_frame(frame: bytes) -> Packet | None:
-    """A frame with an RTP packet in UDP; None for anything else. The data plane has checked its lengths, unless it was cut."""
-    at = 18 if frame[12:14] == b"\x81\x00" else 14
-    version = frame[at] >> 4 if len(frame) > at else 0
-    size, addresses = (20, slice(at + 12, at + 20)) if version == 4 else (40, slice(at + 8, at + 40))
-    udp, packed = at + size, frame[addresses]
-    payload = frame[udp + 8 :]
-    if version not in (4, 6) or len(payload) < 12:
+    """A frame with an RTP packet in UDP; None for anything else. The data plane has checked its lengths, and may have cut it."""
+    try:
+        found = read_datagram(frame, cut=True)
+    except FrameError:
         return None
-    half = len(packed) // 2
-    src, dst = Endpoint(packed[:half], int.from_bytes(frame[udp : udp + 2], "big")), Endpoint(packed[half:], int.from_bytes(frame[udp + 2 : udp + 4], "big"))
-    return Packet(FiveTuple(src, dst), int.from_bytes(payload[8:12], "big"), payload[: int.from_bytes(frame[udp + 4 : udp + 6], "big") - 8])
+    return read_packet(found) if found is not None else None
+
+
+def read_packet(datagram: Datagram) -> Packet | None:
+    """A datagram as an RTP packet; None for one that is too short."""
+    flow, payload = datagram
+    return Packet(flow, int.from_bytes(payload[8:12], "big"), payload) if len(payload) >= 12 else None
 
 
 @dataclass(slots=True)

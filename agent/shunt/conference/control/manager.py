@@ -19,8 +19,10 @@ from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
 from shunt.bfrt.schema import SchemaError
 from shunt.cdr.writer import RecordWriter
 from shunt.conference.control.adaptation import Adaptation
+from shunt.conference.control.cpu_port import CpuPort
+from shunt.conference.control.forwarding import NoRoute
 from shunt.conference.control.ice import make_credentials
-from shunt.conference.control.layers import TARGETS, Told, read_frame
+from shunt.conference.control.layers import TARGETS, Packet, Told, read_frame, read_packet
 from shunt.conference.control.model import HELD_S, KINDS, STREAMS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of, medium_of, source_name
 from shunt.conference.control.records import Departed, Ledger, csv_header, csv_lines
 from shunt.conference.control.settings import Conference as Settings
@@ -29,6 +31,7 @@ from shunt.conference.control.sockets import Sockets
 from shunt.conference.control.writer import Broken, Refused, Row, Writer
 from shunt.conference.engine import CONFERENCE, EngineFull, Source
 from shunt.conference.feedback import load_selector
+from shunt.conference.frames import Datagram, write_datagram
 from shunt.conference.packets import Layers
 from shunt.conference.rtp import MediaError
 from shunt.config.values import SocketAddress
@@ -50,7 +53,10 @@ _RETRY_S = 1.0
 _STRUCTURE_S = 2.0
 _LEFT_OUT_S = 5.0  # until a conference for which there was no room is tried again
 _POLL_S = 5.0
+_ROUTES_S = 1.0  # between two readings of a switch's routes because of somebody whom none leads to
 _METER_S, _METER_WEIGHT = 1.0, 0.5
+_SHARES = {2: (0.6, 1.0, 1.0), 3: (0.4, 0.6, 1.0)}
+"""Of a stream's rate, what each decode target has, by the number of its layers: how libwebrtc divides it. For data planes that do not count layers."""
 _TOLD = 0.25  # of a stream's bytes: below that, its rows are not those of its structure
 _NEW_SSRC_S = 0.2  # between two new SSRCs of one source: more often is no encoder that starts anew
 _DIRECTIONS = {(True, True): "sendrecv", (True, False): "sendonly", (False, True): "recvonly", (False, False): "inactive"}
@@ -78,10 +84,11 @@ class Conferences:
 
     def __init__(
         self, settings: Settings, policy: LatchPolicy, scanners: Scanners | None = None, *, events: EventBus | None = None, clock: Callable[[], float] = time.monotonic,
-        delay_ms: float = 50.0, shelf: Shelf | None = None,
+        delay_ms: float = 50.0, shelf: Shelf | None = None, cpu_interface: str | None = None,
     ) -> None:  # fmt: skip
         """Nothing is read or opened yet. events: who else hears of what happens; clock: monotonic seconds; delay_ms as in
-        shunt.quality.score; shelf: where conferences are kept for the next agent, by default in the state folder. Raises ValueError where the selector cannot be used."""
+        shunt.quality.score; shelf: where conferences are kept for the next agent, by default in the state folder; cpu_interface: of a switch's CPU port,
+        by which RTCP comes and goes. Raises ValueError where the selector cannot be used."""
         self.settings = settings
         self._paired = shelf is not None  # the agent before this one may not have ended yet
         self.shelf = Folder(Path(settings.state)) if shelf is None else shelf
@@ -102,7 +109,10 @@ class Conferences:
         self._meters: dict[tuple[str, ...], _Meter] = {}  # by conference, sender, medium and, where it has some, layer
         self._untold: dict[str, set[Source]] = {}  # of each conference, streams that hardly any row told the layers of when last measured
         self._holds: dict[tuple[str, str, str], asyncio.TimerHandle] = {}
-        self._sockets = Sockets(self.book, self.adaptation)
+        self._cpu_port = CpuPort(cpu_interface, self.book.address, self._arrived) if cpu_interface is not None else None
+        self._sockets = Sockets(self.book, self.adaptation, self._send_by_switch if self._cpu_port is not None else None)
+        self._routes_read = 0.0
+        self._look_for_routes = False
         self._sockets.on_check = self._checked
         self._focus: Focus | None = None
         self._stand_in: StandIn | None = None
@@ -162,6 +172,8 @@ class Conferences:
         for conference in self.book:
             for participant in conference.participants.values():
                 self._sockets.open(participant)
+        if self._cpu_port is not None:
+            self._cpu_port.start()
         await self._stop_standing_by()
         if self.settings.sip is not None:
             from shunt.conference.control.focus import Focus
@@ -183,6 +195,8 @@ class Conferences:
         if self._focus is not None:
             await self._focus.stop()
         self._sockets.close_all()
+        if self._cpu_port is not None:
+            self._cpu_port.close()
         if self.records is not None and self._ledger is not None:
             for name, departed in list(self._departed.items()):
                 for one in departed:
@@ -229,6 +243,8 @@ class Conferences:
             try:
                 if self._unsure:
                     await self._make_sure()
+                if self._look_for_routes:
+                    await self._read_routes()
                 while self._dirty:
                     name = next(iter(self._dirty))
                     del self._dirty[name]
@@ -251,14 +267,18 @@ class Conferences:
         declared = await self._table.declare_media([MediaRange(self.book.address, self.book.first, self.book.last | 1)])
         if not declared.ok:
             raise Broken(f"the data plane does not take the conferences' address, so nobody can be learned: {declared.detail or declared.outcome.value}")
-        self._dirty.clear()
         self._unsure = False
+        await self._read_routes()
+        self._dirty.clear()
+        if self._cpu_port is not None and not self._writer.routed:
+            log.error("data_plane.cpu_interface %s: this data plane has no routes of its own, so nothing can be sent by it: leave the key out", self._cpu_port.interface)
         for conference in self.book:
             conference.problem = ""
             conference.show()
             self._tell_conflicts(conference)
+            self._tell_unreached(conference)
         departed = {name: list(those) for name, those in self._departed.items()}
-        for meeting, reason in await self._writer.adopt([conference.meeting() for conference in self.book]):
+        for meeting, reason in await self._writer.adopt([conference.meeting(self._writer.port) for conference in self.book]):
             self._no_room(meeting.name, reason)
         self.problem = ""
         for name, those in departed.items():
@@ -271,7 +291,10 @@ class Conferences:
         try:
             conference.show()
             self._tell_conflicts(conference)
-            await self._writer.bring(conference.meeting())
+            if any(self._writer.unreached(one, leg) for one in conference.participants.values() for leg in one.legs.values()) and self.clock() - self._routes_read >= _ROUTES_S:
+                await self._read_routes()
+            self._tell_unreached(conference)
+            await self._writer.bring(conference.meeting(self._writer.port))
             conference.problem = ""
             self._record(name, departed)
             self._want_pictures(conference)
@@ -334,6 +357,27 @@ class Conferences:
                 log.warning("conference %s: %s's %s with SSRC %08x goes to nobody: %s has sent this SSRC before, and receivers could not tell them apart", conference.name, participant, medium, ssrc, owner)
         conference.conflicting = now
 
+    async def _read_routes(self) -> None:
+        """A switch's routes are its operator's, who may change them at any time: whose copies they are for follow."""
+        assert self._writer is not None
+        self._look_for_routes, self._routes_read = False, self.clock()
+        if await self._writer.read_routes():
+            self._dirty |= dict.fromkeys(self.book.conferences)
+
+    def _tell_unreached(self, conference: Conference) -> None:
+        """Say to whom no copies go because the switch has no way there, and to whom they go again."""
+        assert self._writer is not None
+        legs = {(one.name, kind): self._writer.unreached(one, leg) for one in conference.participants.values() for kind, leg in one.legs.items()}
+        now = {place: reason for place, reason in legs.items() if reason}
+        for participant, medium in conference.unreached.keys() - now.keys():
+            if participant in conference.participants:
+                self.tell(conference.name, "route", participant=participant, medium=medium)
+        for (participant, medium), reason in now.items():
+            if conference.unreached.get((participant, medium)) != reason:
+                self.tell(conference.name, "no-route", participant=participant, medium=medium, detail=reason)
+                log.warning("conference %s: %s gets no %s: %s", conference.name, participant, medium, reason)
+        conference.unreached = now
+
     def _no_room(self, name: str, reason: str) -> None:
         conference = self.book.conferences.get(name)
         if conference is not None:
@@ -391,8 +435,31 @@ class Conferences:
     def packet(self, frame: bytes) -> None:
         """A packet that the data plane has copied here, because it may say which layers its stream has."""
         found = read_frame(frame)
-        place = self.book.at(found.flow.dst) if found is not None else None
-        if found is None or place is None or self._writer is None:
+        if found is not None:
+            self._layered(found)
+
+    def _arrived(self, datagram: Datagram) -> None:
+        """A datagram from a switch's CPU port: RTCP, a connectivity check, or a packet that the mirror session brings because it may say which
+        layers its stream has. Media before its source is learned comes this way too."""
+        flow, payload = datagram
+        if self.book.owns(flow.dst) and not self._sockets.arrived(flow.dst, flow.src, payload) and (found := read_packet(datagram)) is not None:
+            self._layered(found)
+
+    def _send_by_switch(self, flow: FiveTuple, data: bytes) -> None:
+        """Send a datagram out of a switch's CPU port, as its routes have it: the frame is bridged to the port of its next hop."""
+        assert self._cpu_port is not None and self._writer is not None
+        try:
+            hop = self._writer.next_hop(flow.dst.addr)
+        except NoRoute as reason:
+            self._cpu_port.counts["cpu_port_unsent"] += 1
+            log.debug("%s: not sent: %s", flow, reason)
+            return
+        self._cpu_port.send(write_datagram(flow, data, hop.src_mac, hop.dst_mac, hop.vlan))
+
+    def _layered(self, found: Packet) -> None:
+        """An RTP packet that may say which layers its stream has."""
+        place = self.book.at(found.flow.dst)
+        if place is None or self._writer is None:
             return
         conference, participant, kind = place
         if participant.legs[kind].latch.learned != found.flow.src:
@@ -487,6 +554,8 @@ class Conferences:
         """For ever: read counters, and take out who has not been heard for long."""
         while True:
             await asyncio.sleep(_POLL_S)
+            self._look_for_routes = True
+            self._wake.set()
             try:
                 await self._look()
             except _FAILURES as error:
@@ -549,7 +618,8 @@ class Conferences:
             rows: dict[Row, tuple[str, ...]] = {
                 row: (name, source.sender, kind_of(source.name)[0]) for name in names for source, _, row in self._writer.rows_of(name) if row[0] == CONFERENCE
             }
-            rows |= {row: (name, source.sender, kind_of(source.name)[0], str(layer)) for name in names for source, layer, row in self._writer.layers_of(name)}
+            if self._writer.layers_counted:
+                rows |= {row: (name, source.sender, kind_of(source.name)[0], str(layer)) for name in names for source, layer, row in self._writer.layers_of(name)}
             try:
                 counted = await self._writer.octets(list(rows))
             except _FAILURES as error:
@@ -587,6 +657,9 @@ class Conferences:
         found = self.book.conferences.get(conference)
         if found is not None and sender in found.participants and found.participants[sender].srtp:
             return (meter.rate,)  # nothing of it may be left out
+        if self._writer is not None and not self._writer.layers_counted:
+            present = {layer for source, layer, _ in self._writer.layers_of(conference) if (source.sender, kind_of(source.name)[0]) == (sender, kind)}
+            return tuple(meter.rate * share for share in _SHARES.get(len(present), (1.0,)))
         layers = [self._meters.get((conference, sender, kind, str(layer))) for layer in range(TARGETS)]
         rates = [layer.rate if layer is not None and layer.rate is not None else 0.0 for layer in layers]
         # What no row says is a layer goes to everybody.
@@ -748,7 +821,9 @@ class Conferences:
             "participants": {"present": sum(one.present for one in people), "awaited": sum(not one.present for one in people), "held": sum(one.held for one in people)},
             "limited": sum(target < TARGETS - 1 for conference in self.book for target in conference.targets.values()),
             "rows_written": self._writer.writes if self._writer is not None else 0, "strays_ignored": self.strays_ignored,
-            "feedback": self._sockets.counts | self.adaptation.counts,
+            "feedback": self._sockets.counts | self.adaptation.counts | (self._cpu_port.counts if self._cpu_port is not None else {}),
+            "cpu_port": None if self._cpu_port is None else {"interface": self._cpu_port.interface, "problem": self._cpu_port.problem or None},
+            "unreached": sum(len(conference.unreached) for conference in self.book),
             "records": None if self.records is None else {"written": self.records.written, "failures": self.records.failures, "dropped": self.records.dropped},
         }  # fmt: skip
 
@@ -796,7 +871,7 @@ class Conferences:
                 {
                     "medium": kind, "relay": str(leg.relay), "source": str(leg.latch.learned) if leg.latch.learned is not None else None, "contested": leg.latch.contested,
                     "direction": _DIRECTIONS[leg.sends, leg.receives], "layers": str(leg.layers) if leg.layers is not None else None,
-                    "ssrcs": leg.ssrcs, "repair": leg.repair,
+                    "ssrcs": leg.ssrcs, "repair": leg.repair, "unreached": conference.unreached.get((one.name, kind)),
                     "conflicts": [{"ssrc": ssrc, "owner": owner} for (name, medium, ssrc), owner in conflicts.items() if (name, medium) == (one.name, kind)],
                     "packets": sent.get(kind, 0), "strays": leg.strays,
                 } for kind, leg in one.legs.items()

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ TRANSPORTS = ("RTP/AVP", "RTP/AVPF", "RTP/SAVP", "RTP/SAVPF")
 NO_KEYS = "each DTLS association has keys of its own, and nobody ends it here: receivers could not read what is sent to them"
 EVENTS = 100  # that are kept of each conference
 STREAMS = 4  # SSRCs of one medium of one participant: further ones push the oldest out
-PORT = 1  # of the replication engine: the softswitch sends each copy by its route, and needs it for excluding the sender only
+PORT = 1  # of the replication engine, where the data plane sends each copy by its kernel's route and needs a port for excluding the sender only
 _FURTHER = re.compile(r"[a-z]+/(?:[2-9]|1[0-6])")  # legs of a medium beside its first
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,62}")
 _FORMAT = 1
@@ -152,6 +152,7 @@ class Conference:
     owners: dict[tuple[str, int], str] = field(default_factory=dict)
     problem: str = ""
     conflicting: dict[tuple[str, str, int], str] = field(default_factory=dict, compare=False)  # as last said
+    unreached: dict[tuple[str, str], str] = field(default_factory=dict, compare=False)  # (participant, leg) that gets nothing, and why: as last said
     happened: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS), compare=False)
 
     def participant(self, name: str) -> Participant:
@@ -161,15 +162,15 @@ class Conference:
             raise ConferenceError(404, f"conference {self.name} has no participant {name!r}")
         return found
 
-    def meeting(self) -> Meeting:
-        """What trees are laid out for: those who have been heard, with the streams that they send."""
+    def meeting(self, port: Callable[[Participant], int | None] = lambda one: PORT) -> Meeting:
+        """What trees are laid out for: those who have been heard, with the streams that they send. port: by which port of the data plane they are reached, None for by none."""
         here = [one for one in self.participants.values() if one.present]
         conflicts = self.conflicts()
         planned: list[Planned] = []
         sent: dict[str, frozenset[int]] = {}
         for one in here:
             legs = {kind: leg for kind, leg in one.legs.items() if leg.latch.learned is not None and leg.ssrcs}
-            planned.append(Planned(one.name, PORT, tuple((source_name(kind, ssrc), kind != KINDS[0]) for kind, leg in legs.items() for ssrc in leg.ssrcs if (one.name, kind, ssrc) not in conflicts)))
+            planned.append(Planned(one.name, port(one), tuple((source_name(kind, ssrc), kind != KINDS[0]) for kind, leg in legs.items() for ssrc in leg.ssrcs if (one.name, kind, ssrc) not in conflicts)))
             sent[one.name] = frozenset(FIRST_TREE[kind] + layer for kind, leg in legs.items() for layer in range(TARGETS if leg.layers else 1))
         # A limit that holds nothing back needs no trees.
         targets: dict[tuple[str, str], int | frozenset[int]] = {}

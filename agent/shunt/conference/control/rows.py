@@ -47,6 +47,7 @@ class Rewrite(NamedTuple):
     target: int = 0
     splice: int = 0
     cadence: int = 0
+    nexthop: int = 0
 
 
 class Found(NamedTuple):
@@ -88,6 +89,11 @@ class Rows:
             return Rewriting.S_LR if self._layer.actions["set_layer"].fields.find("switches") is not None else Rewriting.NONE
         told = all(action.fields.find(name) is not None for action in self._rewrite.values() for name in ("target", "cadence"))
         return Rewriting.S_LM if told and len(self._words) == len(_CLEARED) else Rewriting.NONE
+
+    @property
+    def layers_counted(self) -> bool:
+        """Whether rows of `layer` count what they were looked up for."""
+        return self._layer is not None and self._layer.data.find("$COUNTER_SPEC_BYTES") is not None
 
     @property
     def limits(self) -> Limits:
@@ -171,7 +177,7 @@ class Rows:
             action = self._rewrite[len(value.dst.addr)]
             data.action_id = action.id
             addresses = {"src_addr": value.src.addr, "dst_addr": value.dst.addr, "src_port": value.src.port, "dst_port": value.dst.port}
-            _parts(data, action, {**addresses, "nexthop": 0, "target": value.target, "splice": value.splice, "cadence": value.cadence})
+            _parts(data, action, {**addresses, "nexthop": value.nexthop, "target": value.target, "splice": value.splice, "cadence": value.cadence})
         elif name == MGID:
             _array(data, table.data["$MULTICAST_NODE_ID"], [member.node for member in value])
             _array(data, table.data["$MULTICAST_NODE_L1_XID_VALID"], [member.xid_valid for member in value])

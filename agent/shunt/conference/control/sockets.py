@@ -3,7 +3,7 @@
 What arrives here is what the data plane leaves to the host: RTCP, STUN, and packets before their source is learned. Reports of a
 sender go on to all who get its medium, requests (NACK, PLI, FIR) to the one sender they name, and receivers' reports and
 estimates to shunt.conference.control.adaptation; of two participants all RTCP goes on as it is. Connectivity checks are answered, RTP is dropped. While somebody holds a port, nobody else gets it, and senders get no ICMP errors. Where the
-relay address is not of this host there is nothing to hold, and RTCP is not heard.
+relay address is not of this host there is nothing to hold: then a switch's CPU port brings what arrives there, and takes what goes out, or RTCP is not heard.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from shunt.conference.control import ice
 from shunt.conference.control.model import KINDS, TOP, Book, Conference, Leg, Participant, medium_of
 from shunt.conference.feedback import KeyFrames
 from shunt.conference.rtcp import TO_RECEIVERS, Kind, Route, build_pli, classify, to_senders, walk
-from shunt.conference.rtp import MediaError
-from shunt.net import Endpoint
+from shunt.conference.rtp import MediaError, is_rtcp
+from shunt.net import Endpoint, FiveTuple
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,9 @@ _SR_BARE = bytes((0x80, 200, 0, 6))  # an SR without report blocks: those are ab
 class Sockets:
     """RTP and RTCP sockets of all participants."""
 
-    def __init__(self, book: Book, adaptation: Adaptation) -> None:
+    def __init__(self, book: Book, adaptation: Adaptation, send: Callable[[FiveTuple, bytes], None] | None = None) -> None:
+        """send: sends a datagram where the relay addresses are a switch's, and no sockets are held; take what arrives there to arrived()."""
+        self._send_by_switch = send
         self.counts = {"rtcp_taken": 0, "rtcp_refused": 0, "stun_answered": 0, "stun_refused": 0}
         self.on_check: Callable[[Conference, Participant, str, Endpoint, bool], None] = lambda conference, participant, kind, source, nominated: None
         self._book, self._adaptation = book, adaptation
@@ -45,6 +47,8 @@ class Sockets:
 
     def open(self, participant: Participant) -> None:
         """Hold a participant's ports. One that somebody else has is said: its media works, but errors go back to its senders."""
+        if self._send_by_switch is not None:
+            return
         for leg in participant.legs.values():
             for endpoint in (leg.relay, leg.relay.next_port()):
                 self._hold(endpoint)
@@ -97,12 +101,19 @@ class Sockets:
                 return
             except OSError:
                 continue  # an ICMP error of something sent from here
-            if len(data) >= 8 and data[0] >> 6 == 2 and 192 <= data[1] <= 223:
-                self.take(here, Endpoint.of(source[0], source[1]), data)
-            elif ice.is_stun(data):
-                self._check(sock, here, Endpoint.of(source[0], source[1]), data)
+            self.arrived(here, Endpoint.of(source[0], source[1]), data)
 
-    def _check(self, sock: socket.socket, here: Endpoint, source: Endpoint, data: bytes) -> None:
+    def arrived(self, here: Endpoint, source: Endpoint, data: bytes) -> bool:
+        """Take what came to a relay address, if it is RTCP or STUN; whether it was."""
+        if len(data) >= 8 and is_rtcp(data):
+            self.take(here, source, data)
+        elif ice.is_stun(data):
+            self._check(here, source, data)
+        else:
+            return False
+        return True
+
+    def _check(self, here: Endpoint, source: Endpoint, data: bytes) -> None:
         """A connectivity check of a participant's peer is answered from where it arrived."""
         relay = here._replace(port=here.port & ~1)
         place = self._book.at(relay)
@@ -111,10 +122,7 @@ class Sockets:
             self.counts["stun_refused"] += 1
             return
         self.counts["stun_answered"] += 1
-        try:
-            sock.sendto(found.answer, (source.ip, source.port))
-        except OSError as error:
-            log.debug("STUN to %s: %s", source, error)
+        self._out(FiveTuple(here, source), found.answer)
         self.on_check(*place, source, found.nominated and here == relay)
 
     def take(self, here: Endpoint, source: Endpoint, data: bytes) -> None:
@@ -173,14 +181,19 @@ class Sockets:
         if leg is None or leg.latch.learned is None:
             return
         muxed = leg.muxed
-        sock = self._open.get(leg.relay if muxed else leg.relay.next_port())
         to = leg.latch.learned if muxed else leg.rtcp or leg.latch.learned.next_port()
-        if sock is None or to.port > 65535 or to.addr != leg.latch.learned.addr:
-            return
-        try:
-            sock.sendto(data, (to.ip, to.port))
-        except OSError as error:
-            log.debug("RTCP to %s: %s", to, error)
+        if to.port <= 65535 and to.addr == leg.latch.learned.addr:
+            self._out(FiveTuple(leg.relay if muxed else leg.relay.next_port(), to), data)
+
+    def _out(self, flow: FiveTuple, data: bytes) -> None:
+        """Send from a relay address."""
+        if self._send_by_switch is not None:
+            self._send_by_switch(flow, data)
+        elif (sock := self._open.get(flow.src)) is not None:
+            try:
+                sock.sendto(data, (flow.dst.ip, flow.dst.port))
+            except OSError as error:
+                log.debug("RTCP or STUN %s: %s", flow, error)
 
     def want_key_frame(self, leg: Leg) -> None:
         """Somebody gets this leg's pictures anew: its sender is asked for a key frame, at most every half second."""

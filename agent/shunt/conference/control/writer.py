@@ -2,7 +2,7 @@
 
 The planner names meetings, participants and streams; here addresses stand in their place. A row whose receiver has no
 address yet is not written until it has one; a row whose addresses change is written anew, the new key before the old
-one goes. Nothing else of the agent writes these tables, nor relay entries at the conferences' addresses.
+one goes. Where the data plane is a switch, its own routes say by which port and next hop a copy leaves. Nothing else of the agent writes these tables, nor relay entries at the conferences' addresses.
 
 After a restart of either side all that is found is left to work while everything is laid out anew beside it, under
 numbers that nothing found uses. Then streams are moved one by one, and what was found and is not wanted goes last.
@@ -11,6 +11,7 @@ numbers that nothing found uses. Then streams are moved one by one, and what was
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterator
@@ -19,8 +20,9 @@ from typing import Any
 from shunt.bfrt import client as bfrt
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtRefused, BfrtUnavailable
+from shunt.conference.control.forwarding import Forwarding, NextHop, NoRoute
 from shunt.conference.control.layers import TARGETS, Former, Layering, Rewriting
-from shunt.conference.control.model import FIRST_TREE, TREES, Book, kind_of
+from shunt.conference.control.model import FIRST_TREE, PORT, TREES, Book, Leg, Participant, kind_of
 from shunt.conference.control.records import Ledger
 from shunt.conference.control.rows import Found, Rewrite, Rows, StreamKey, Tree
 from shunt.conference.engine import CONFERENCE, COPY, LAYER, MGID, NODE, PRUNE, RELAY, CopyTo, EngineFull, Replicate, Source
@@ -66,11 +68,61 @@ class Writer:
         self._ledger = ledger
         self._rows: Rows | None = None
         self._rewriting = Rewriting.NONE
+        self._forwarding: Forwarding | None = None  # None: the data plane's kernel has the routes
         self._spliced: Counter[int] = Counter()  # rows of `copy` that are in, by their splice
         self._plan: dict[Row, Any] = {}
         self._placed: dict[Row, Row] = {}  # where a row of the plan went
         self._layer_rows: dict[str, set[Row]] = {}  # by conference
         self._owners: dict[Row, set[Row]] = {}  # rows of the plan that want this row: streams of one source share a relay entry
+
+    # -- where receivers are -------------------------------------------------------------------------------------
+
+    async def read_routes(self) -> bool:
+        """Read a switch's routes and next hops; whether any is another than before. Raises BfrtUnavailable, BfrtRefused and SchemaError."""
+        client = self._table.client
+        if client.schema is None:
+            raise BfrtUnavailable("the data plane is not connected")
+        if self._forwarding is None or self._forwarding.schema is not client.schema:
+            self._forwarding = Forwarding.of(client.schema)
+        return self._forwarding is not None and self._forwarding.take(await client.read(self._forwarding.reading(), timeout=_TIMEOUT))
+
+    @property
+    def routed(self) -> bool:
+        """Whether the data plane is a switch with routes of its own."""
+        return self._forwarding is not None
+
+    def next_hop(self, address: bytes) -> NextHop:
+        """Where a switch sends packets to an address. Raises NoRoute."""
+        if self._forwarding is None:
+            raise NoRoute("the data plane has no routes of its own")
+        return self._forwarding.next_hop(address)
+
+    def port(self, one: Participant) -> int | None:
+        """The port by which a participant is reached: that of its first leg that can be. None: by none."""
+        if self._forwarding is None:
+            return PORT
+        for leg in one.legs.values():
+            if leg.latch.learned is not None:
+                with contextlib.suppress(NoRoute):
+                    return self._forwarding.next_hop(leg.latch.learned.addr).port
+        return None
+
+    def unreached(self, one: Participant, leg: Leg) -> str:
+        """Why no copies can go to a participant's leg whose address is known; empty where they can."""
+        try:
+            self._hop(one, leg)
+        except NoRoute as reason:
+            return str(reason)
+        return ""
+
+    def _hop(self, one: Participant, leg: Leg) -> int:
+        """The number of the next hop of copies to a leg; 0 where the kernel finds the way. Raises NoRoute."""
+        if self._forwarding is None or leg.latch.learned is None:
+            return 0
+        hop, port = self._forwarding.next_hop(leg.latch.learned.addr), self.port(one)
+        if hop.port != port:  # a node of a tree is one participant, whatever the medium
+            raise NoRoute(f"{leg.latch.learned.ip}: the switch sends there by port {hop.port}, and other media of {one.name} by port {port}; they have to have one in common")
+        return hop.number
 
     # -- changes -----------------------------------------------------------------------------------------------
 
@@ -188,9 +240,18 @@ class Writer:
             return None
         target = self.book.conferences[value.source.meeting].targets.get((value.source.sender, value.receiver))
         splice = self.layering.splice(value.source, value.receiver, leg.latch.learned) if target is not None and self._layers(value.source)[0] else 0
-        if not splice or target is None:
-            return (COPY, key), Rewrite(leg.relay, leg.latch.learned)
-        return (COPY, key), Rewrite(leg.relay, leg.latch.learned, target, splice, self.layering.cadence(value.source, target))
+        try:
+            rewrite = Rewrite(leg.relay, leg.latch.learned, nexthop=self._hop(self.book.conferences[value.source.meeting].participants[value.receiver], leg))
+        except NoRoute:
+            return None
+        if splice and target is not None:
+            rewrite = rewrite._replace(target=target, splice=splice, cadence=self.layering.cadence(value.source, target))
+        return (COPY, key), rewrite
+
+    @property
+    def layers_counted(self) -> bool:
+        """Whether the data plane counts each layer of a stream by itself."""
+        return self._rows is not None and self._rows.layers_counted
 
     def layers_of(self, name: str) -> Iterator[tuple[Source, int, Row]]:
         """Rows of `layer` that are in for a conference: (stream, layer, row)."""
