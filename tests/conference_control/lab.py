@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from shunt.conference.control.manager import Conferences
 from tests.lab.processes import API_PORT, CONTROL_PORT, GRPC_PORT, ROOT, Edge, Process, open_socket
 from tests.lab.topology import BPF, CALLEE_IP, CALLER_IP, EDGE_INTERFACES, EDGE_IP, LabError, Topology, run
 
@@ -133,6 +134,23 @@ def come_to_rest(count: Callable[[], Any], seconds: float = 5.0) -> bool:
         if count() == before:
             return True
     return False
+
+
+def rest_of(conferences: Conferences) -> Callable[[], bool]:
+    """Whether conferences in this process are as they are to be in the data plane, and nothing is under way."""
+    under_way = 0
+    bring = conferences._bring
+
+    async def counted(name: str) -> None:
+        nonlocal under_way
+        under_way += 1
+        try:
+            await bring(name)
+        finally:
+            under_way -= 1
+
+    conferences._bring = counted  # type: ignore[method-assign]
+    return lambda: not (under_way or conferences._dirty or conferences._look_for_routes or conferences.problem or any(one.problem for one in conferences.book))
 
 
 def unbroken(numbers: list[int]) -> bool:

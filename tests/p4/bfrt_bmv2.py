@@ -33,7 +33,7 @@ class Bmv2Target(FakeSwitch):
 
     def __init__(self, device: Bmv2, counters: Mapping[str, str], schema: Path = GENERATED / "relay.tofino1.bf-rt.json") -> None:
         """counters: the device's direct counters by table."""
-        super().__init__(schema.read_bytes(), fixed=_FIXED)
+        super().__init__(schema.read_bytes(), fixed=FIXED)
         self.device = device
         self.counters = counters
         self._commands: list[str] = []
@@ -218,7 +218,7 @@ class Bmv2Target(FakeSwitch):
         return f" {int.from_bytes(found[0], 'big')}" if found else ""
 
 
-_FIXED = json.dumps({"tables": [table for table in json.loads(softswitch_schema.load(4096, 4096).fixed_json)["tables"] if table["name"].startswith(("$pre.", "$mirror."))]}).encode()
+FIXED = json.dumps({"tables": [table for table in json.loads(softswitch_schema.load(4096, 4096).fixed_json)["tables"] if table["name"].startswith(("$pre.", "$mirror."))]}).encode()
 _ENGINE = {"$pre.node": Bmv2Target._node, "$pre.mgid": Bmv2Target._tree, "$pre.prune": Bmv2Target._prune, "$mirror.cfg": Bmv2Target._mirror}
 
 

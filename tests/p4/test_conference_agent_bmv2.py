@@ -36,6 +36,7 @@ from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.relay_table import RelayTable
 from tests.bfrt.fake_switch import running
+from tests.conference_control.lab import rest_of
 from tests.p4 import bmv2, tofino
 from tests.p4.bfrt_bmv2 import Bmv2Target
 from tests.p4.program import GENERATED
@@ -87,6 +88,7 @@ class Scene:
     schema: Schema
     conferences: Conferences
     people: dict[str, Someone]
+    at_rest: Callable[[], bool]
     frames: list[tuple[Port, bytes]] = field(default_factory=list)
 
     async def watch(self) -> None:
@@ -195,7 +197,7 @@ async def scene(device: tuple[bmv2.Bmv2, Bmv2Target], tmp_path: Path, monkeypatc
         conferences, table = Conferences(settings, LatchPolicy(), cpu_interface=CPU_INTERFACE), RelayTable(address, client_id=os.getpid())
         conferences.attach(table)
         people = {one.name: one for one in (Someone("ann", HOST_A4, TO_A, 1), Someone("bob", HOST_B4, TO_B, 2), Someone("tom", TOM, TO_TAGGED, 3))}
-        whole = Scene(made, address, target.schema, conferences, people)
+        whole = Scene(made, address, target.schema, conferences, people, rest_of(conferences))
         watching = asyncio.create_task(whole.watch())
         try:
             await table.start()
@@ -223,9 +225,7 @@ async def meet(scene: Scene) -> None:
 
 
 async def settled(scene: Scene) -> None:
-    await until(lambda: not scene.conferences._dirty and not scene.conferences.book.get("room").problem and not scene.conferences.problem, "order in the tables")
-    await asyncio.sleep(0.2)
-    await until(lambda: not scene.conferences._dirty, "order in the tables")
+    await until(scene.at_rest, "order in the tables")
 
 
 async def test_media_and_rtcp_by_the_switchs_own_routes(scene: Scene) -> None:
