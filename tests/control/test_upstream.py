@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 
 import pytest
 
@@ -140,11 +139,11 @@ async def test_silent_relay(make):
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_relay_that_is_not_there(make, kind):
-    relay, client = await make(kind, start=False, timeout=0.3, retries=1)
-    before = time.monotonic()
-    with pytest.raises(RelayUnreachable, match=re.escape(relay.address)):
-        await client.forward(b"D c a")
-    assert time.monotonic() - before < 0.3, "the SIP server must not wait where nobody listens"
+    relay, client = await make(kind, start=False, timeout=60, retries=1)
+    # The SIP server must not wait for an answer where nobody listens.
+    async with asyncio.timeout(30):
+        with pytest.raises(RelayUnreachable, match=re.escape(relay.address)):
+            await client.forward(b"D c a")
     with pytest.raises(RelayUnreachable):
         await client.request(b"V")
     assert client.alive is False

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -201,13 +201,6 @@ async def pair_in(folder: Path) -> AsyncIterator[Pair]:
     finally:
         await relay.stop()
         redis.kill()
-
-
-async def timed(work: Awaitable[Any]) -> float:
-    """Seconds that something takes."""
-    began = time.monotonic()
-    await work
-    return time.monotonic() - began
 
 
 KILL, STOP, CONTINUE, TERMINATE = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM

