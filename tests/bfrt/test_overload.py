@@ -329,5 +329,5 @@ async def test_bulk_work_that_something_urgent_waits_for_is_urgent(rig: Rig) -> 
     assert lanes.take(10, bulk=False) == [second]
     for operation in (first, other, second):
         operation.finish(Result(Outcome.INSTALLED))
-    await asyncio.wait_for(job.done, 1)
+    await asyncio.wait_for(job.done, 10)
     assert [result.ok for result in job.answers()] == [True] * 3

@@ -187,7 +187,7 @@ async def test_learn_digests_begin_at_bind(served: Served) -> None:
     served.service.notify_learn([notice(five_tuple(1))])
     await client.bind("relay")
     served.service.notify_learn([notice(five_tuple(2), ssrc=0xAABBCCDD, seq=513)])
-    message = await asyncio.wait_for(client.stream.read(), 2)
+    message = await asyncio.wait_for(client.stream.read(), 10)
     digest = message.digest
     assert digest.digest_id == served.service.served.schema.learns["learn"].id and digest.list_id == 0 and digest.target.pipe_id == 0xFFFF
     (data,) = digest.data
@@ -221,16 +221,16 @@ async def test_idle_and_active_notifications(served: Served) -> None:
     await client.write(insert(1, ttl=1_000), insert(2, ttl=0), idle_attribute())
     key = five_tuple(1)
     served.dataplane.ages = {key: 1_000, five_tuple(2): 10**9}
-    message = await asyncio.wait_for(client.stream.read(), 2)
+    message = await asyncio.wait_for(client.stream.read(), 10)
     idle = message.idle_timeout_notification
     assert idle.type == idle.ENTRY_IDLE and idle.target.pipe_id == 0xFFFF and not idle.table_entry.HasField("data")
     assert idle.table_entry.table_id == RELAY.id and {f.field_id: f.exact.value for f in idle.table_entry.key.fields} == dict(key_of(1))
     with pytest.raises(TimeoutError):  # once is enough
         await asyncio.wait_for(asyncio.shield(pending := asyncio.ensure_future(client.stream.read())), 0.3)
     served.dataplane.ages[key] = 0
-    assert (await asyncio.wait_for(pending, 2)).idle_timeout_notification.type == idle.ENTRY_ACTIVE
+    assert (await asyncio.wait_for(pending, 10)).idle_timeout_notification.type == idle.ENTRY_ACTIVE
     served.dataplane.ages[key] = 2_000
-    assert (await asyncio.wait_for(client.stream.read(), 2)).idle_timeout_notification.type == idle.ENTRY_IDLE
+    assert (await asyncio.wait_for(client.stream.read(), 10)).idle_timeout_notification.type == idle.ENTRY_IDLE
     (found,) = (await client.read(entity(1))).entities
     assert [f.str_val for f in found.table_entry.data.fields if f.field_id == 65544] == ["ENTRY_IDLE"]
 

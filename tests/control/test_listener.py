@@ -52,7 +52,7 @@ class Udp:
     def send(self, data: bytes) -> None:
         self.sock.send(data)
 
-    async def recv(self, timeout: float = 2.0) -> bytes:
+    async def recv(self, timeout: float = 10.0) -> bytes:
         async with asyncio.timeout(timeout):
             return await asyncio.get_running_loop().sock_recv(self.sock, 65536)
 

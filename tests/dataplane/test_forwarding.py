@@ -45,7 +45,7 @@ def across(version_a: int, version_b: int, port: int = 20000) -> tuple[RelayEntr
     return there, back
 
 
-def until(condition: Callable[[], bool], plane: DataPlane | None = None, seconds: float = 3.0) -> bool:
+def until(condition: Callable[[], bool], plane: DataPlane | None = None, seconds: float = 15.0) -> bool:
     """Wait for something, handling the data plane's events meanwhile."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -124,7 +124,7 @@ def place(
     return Outcome(call, packets, seen, seconds, history)
 
 
-def await_clean(lab: Lab, seconds: float = 3.0) -> dict[str, Any]:
+def await_clean(lab: Lab, seconds: float = 15.0) -> dict[str, Any]:
     """Wait until the agent has no call with entries and the data plane none at all; return the status. Raises AssertionError."""
     deadline = time.monotonic() + seconds
     while True:

@@ -38,7 +38,7 @@ class Phone:
         self.sock.sendto(packet, to)
         return packet
 
-    async def heard(self, count: int = 1, timeout: float = 1.0) -> list[tuple[bytes, tuple]]:
+    async def heard(self, count: int = 1, timeout: float = 5.0) -> list[tuple[bytes, tuple]]:
         """What has arrived: `count` packets, or fewer when the time is up."""
         got, end = [], time.monotonic() + timeout
         while len(got) < count and time.monotonic() < end:
