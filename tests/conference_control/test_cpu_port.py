@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -289,6 +290,19 @@ async def test_a_burst_is_read_to_its_end(host: Host, port: tuple[CpuPort, list[
         host.far.send(write_datagram(FLOW4, n.to_bytes(2, "big"), *MACS))
     await until(lambda: len(heard) == 200)
     assert [int.from_bytes(one.payload, "big") for one in heard] == list(range(200))
+
+
+@pytest.mark.netns
+def test_the_one_right_that_it_takes(host: Host) -> None:
+    """An agent that has given up all others can open it anew."""
+    host.plug()
+    code = (
+        "from shunt.conference.control.cpu_port import open_packet_socket; from shunt.privileges import NET_RAW, keep_only\n"
+        "keep_only((NET_RAW,)); open_packet_socket('cpu', bytes(4)).close(); keep_only(())\n"
+        "try: open_packet_socket('cpu', bytes(4))\nexcept PermissionError: print('refused')"
+    )
+    done = subprocess.run(["ip", "netns", "exec", host.name, sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
 
 
 async def test_without_the_right_it_says_which_it_takes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

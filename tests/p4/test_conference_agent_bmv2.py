@@ -25,6 +25,7 @@ from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt._pb import bfruntime_pb2_grpc
 from shunt.bfrt.schema import Schema
 from shunt.conference.control import cpu_port, manager
+from shunt.conference.control.ice import Credentials
 from shunt.conference.control.layers import Told
 from shunt.conference.control.manager import Conferences
 from shunt.conference.control.settings import Conference as Settings
@@ -37,6 +38,7 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.tables.relay_table import RelayTable
 from tests.bfrt.fake_switch import running
 from tests.conference_control.lab import rest_of
+from tests.conference_control.test_ice import request
 from tests.p4 import bmv2, tofino
 from tests.p4.bfrt_bmv2 import Bmv2Target
 from tests.p4.program import GENERATED
@@ -355,3 +357,23 @@ async def test_the_cpu_ports_interface_goes_and_comes(scene: Scene) -> None:
         return scene.rtcp_to(ann, "audio") != []
 
     await until(asked, "the NACK")
+
+
+async def test_a_connectivity_check_is_answered_by_the_cpu_port(scene: Scene) -> None:
+    eve = Someone("eve", TOM, TO_TAGGED, 4)
+    answer = scene.conferences.join("room", "eve", ["audio"], [], ice=True)
+    eve.relays = {"audio": Endpoint.parse(answer["media"][0]["relay"])}
+    scene.people["eve"] = eve
+    scene.send(eve, "audio", request(Credentials("nobody", "x" * 24), nominate=True))
+    scene.send(eve, "audio", request(Credentials(**answer["ice"]), nominate=True))
+    flow = FiveTuple(eve.relays["audio"], eve.at("audio"))
+
+    def answers() -> list[tuple[Port, bytes, bytes]]:
+        found = [(port, each, read_datagram(each)) for port, each in scene.frames if port is not Port.CPU]
+        return [(port, each[:16], datagram.payload) for port, each, datagram in found if datagram is not None and datagram.flow == flow]
+
+    await until(lambda: answers() != [], "the answer")
+    ((port, head, payload),) = answers()
+    assert (port, head) == (Port.B, bytes(Ether(src=eve.hop.src_mac, dst=eve.hop.dst_mac) / Dot1Q(vlan=eve.hop.vlan))[:16]) and payload[:2] == b"\x01\x01"
+    assert scene.conferences.book.get("room").participants["eve"].legs["audio"].latch.learned == eve.at("audio")
+    assert scene.conferences.totals()["feedback"]["stun_refused"] == 1
