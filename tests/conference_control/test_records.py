@@ -239,3 +239,70 @@ async def test_what_nobody_reads_any_more_is_not_known(room: Room) -> None:
     await room.conferences.close()
     media = (await room.records(1))["p1"]
     assert figures(media) == (None, None) and media["note"].startswith(LOST_READING)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_a_row_that_passed_to_another_is_told_once_over_a_restart(room: Room, tmp_path: Path, count: int) -> None:
+    """What a row had counted for who had it before is known to the next agent, too. Of two that is a relay entry, which another receiver gets."""
+    await room.enter(count)
+    room.plane.pass_packets(PACKETS)
+    rows = set(room.plane.relays if count == 2 else room.plane.rows)
+    room.conferences.leave("room", f"p{count}")
+    seat(room.conferences.book, 9)
+    await room.settle()
+    if count == 2:
+        assert rows & set(room.plane.relays), "a row goes on in other hands"
+    first = (await room.records(1))[f"p{count}"]
+    assert figures(first) == (PACKETS, (count - 1) * PACKETS)
+    room.plane.pass_packets(PACKETS)
+
+    again = Room(tmp_path)
+    again.plane = room.plane
+    await room.conferences.close()
+    await again.start()
+    await again.settle()
+    again.plane.pass_packets(PACKETS)
+    again.conferences.end("room")
+    records = await again.records(count + 1)
+    assert figures(records["p1"]) == (3 * PACKETS, 3 * (count - 1) * PACKETS)
+    assert figures(records["p9"]) == (2 * PACKETS, 2 * (count - 1) * PACKETS)
+    await again.conferences.close()
+
+
+async def test_what_rows_had_counted_for_others_is_kept_as_long_as_they_are_in(room: Room, tmp_path: Path) -> None:
+    await room.enter(2)
+    room.plane.pass_packets(PACKETS)
+    room.conferences.leave("room", "p2")
+    seat(room.conferences.book, 9)
+    await room.settle()
+    kept = room.conferences.book.get("room")
+    assert list(kept.counted.values()) == [[PACKETS, PACKETS * SIZE, None, None, None]]
+    assert json.loads((tmp_path / "state" / "room.json").read_text())["counted"] == kept.counted
+    room.conferences.leave("room", "p9")
+    await room.settle()
+    await until(lambda: not room.plane.relays)
+    assert kept.counted == {}
+
+
+async def test_a_reading_that_is_lost_is_so_for_the_next_agent(room: Room, tmp_path: Path) -> None:
+    """Who had the row before is not known, and so nobody's figures of it are."""
+    await room.enter(2)
+    room.plane.pass_packets(PACKETS)
+    stats = room.plane.stats
+
+    async def nothing(keys: list[FiveTuple]) -> dict[FiveTuple, StreamStats]:
+        return {}
+
+    room.plane.stats = nothing  # type: ignore[method-assign]
+    room.conferences.leave("room", "p2")
+    seat(room.conferences.book, 9)
+    await room.settle()
+    room.plane.stats = stats  # type: ignore[method-assign]
+    again = Room(tmp_path)
+    again.plane = room.plane
+    await room.conferences.close()
+    await again.start()
+    again.conferences.end("room")
+    records = await again.records(3)
+    assert figures(records["p1"])[0] is None and figures(records["p9"])[1] is None
+    await again.conferences.close()

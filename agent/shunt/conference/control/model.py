@@ -152,6 +152,7 @@ class Conference:
     owners: dict[tuple[str, int], str] = field(default_factory=dict)
     problem: str = ""
     conflicting: dict[tuple[str, str, int], str] = field(default_factory=dict, compare=False)  # as last said
+    counted: dict[str, list[int | None] | None] = field(default_factory=dict, compare=False)  # what rows that are in had counted for others (shunt.conference.control.records)
     unreached: dict[tuple[str, str], str] = field(default_factory=dict, compare=False)  # (participant, leg) that gets nothing, and why: as last said
     happened: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS), compare=False)
 
@@ -443,6 +444,7 @@ class Book:
             "qualities": [[*pair, KINDS[level]] for pair, level in conference.qualities.items()],
             "targets": [[*pair, target] for pair, target in conference.targets.items()],
             "owners": [[*stream, owner] for stream, owner in conference.owners.items()],
+            "counted": conference.counted,
         }
         self._shelf.put(conference.name, json.dumps(body))
 
@@ -487,6 +489,7 @@ class Book:
             conference.formats = {str(kind): [str(part) for part in format_] for kind, format_ in body["formats"].items()}
             conference.qualities = {(sender, receiver): KINDS.index(quality) for sender, receiver, quality in body["qualities"]}
             conference.targets = {(sender, receiver): int(target) for sender, receiver, target in body.get("targets", ())}
+            conference.counted = {str(row): None if counted is None else [None if count is None else int(count) for count in counted] for row, counted in body.get("counted", {}).items()}
             conference.owners = {(str(kind), int(ssrc)): str(owner) for kind, ssrc, owner in body.get("owners", ())}
         except (ValueError, KeyError, TypeError, AttributeError):
             for port in claimed:

@@ -1,7 +1,8 @@
 """Call records of conferences: what rows counted for each leg, and one record for every participant who has left.
 
 A row counts for the leg whose relay address stands in it: streams for who sends them, copies for who gets them, relay entries for
-both. What a row has counted is added to its legs when it goes, or when it becomes another leg's.
+both. What a row has counted is added to its legs when it goes, or when it becomes another leg's; and is kept with its conference until it goes, so
+that the next agent does not add it again.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ class _Kept:
     """
 
     value: Any
-    sender: Leg | None
-    receiver: Leg | None
+    sender: Leg | None = None
+    receiver: Leg | None = None
     base: StreamStats | None = field(default_factory=StreamStats)
     told: bool = True
+    conference: Conference | None = None  # of its legs
 
 
 class Ledger:
@@ -64,8 +66,15 @@ class Ledger:
     def placed(self, row: Row, value: Any) -> None:
         """A row is about to be in, with this value: who leaves while it is written has had it."""
         sender, receiver = self._legs(row, value)
-        kept = self._kept.setdefault(row, _Kept(value, sender, receiver))
+        kept = self._kept.get(row)
+        if kept is None:
+            kept = self._kept[row] = _Kept(value)
+            if (conference := self._conference(sender, receiver)) is not None and (name := _name(row)) in conference.counted:
+                kept.base = _base(conference.counted[name])
         kept.value, kept.sender, kept.receiver = value, sender, receiver
+        self._note(row, kept)
+        if kept.conference is not None and kept.base != StreamStats():
+            self._book.keep(kept.conference)  # before anybody else's packets are counted there
 
     def stands(self, row: Row) -> None:
         """A row is in, and counts."""
@@ -85,17 +94,36 @@ class Ledger:
             if kept.receiver is not None:
                 kept.receiver.received.add(StreamStats(more.packets, more.bytes))
         kept.base, kept.told = stats, last
+        self._note(row, kept)
 
     def gone(self, row: Row) -> None:
         """A row is out."""
-        self._kept.pop(row, None)
+        kept = self._kept.pop(row, None)
+        if kept is not None and kept.conference is not None:
+            kept.conference.counted.pop(_name(row), None)
+
+    def _note(self, row: Row, kept: _Kept) -> None:
+        """Have what a row has counted until now kept with the conference that it is of."""
+        conference = self._conference(kept.sender, kept.receiver)
+        if kept.conference is not None and kept.conference is not conference:
+            kept.conference.counted.pop(_name(row), None)
+        kept.conference = conference
+        if conference is not None and kept.base != StreamStats():
+            conference.counted[_name(row)] = None if kept.base is None else [getattr(kept.base, name) for name in _COUNTERS]
+
+    def _conference(self, *legs: Leg | None) -> Conference | None:
+        return next((place[0] for leg in legs if leg is not None and (place := self._book.at(leg.relay)) is not None), None)
 
     def found(self, inside: Mapping[Row, Any]) -> None:
         """These rows stand in the data plane, all that do. What others had counted went with them."""
         for row in self._kept.keys() - inside.keys():
-            kept = self._kept.pop(row)
+            kept = self._kept[row]
             if not kept.told:
                 self._lost(kept)
+            self.gone(row)
+        names = {_name(row) for row in inside}
+        for conference in self._book:
+            conference.counted = {name: counted for name, counted in conference.counted.items() if name in names}
         for row, value in inside.items():
             kept = self._kept.get(row)
             if kept is None or kept.value != value:
@@ -129,6 +157,16 @@ class Ledger:
         if place is not None:
             return place[1].legs[place[2]]
         return before if before is not None and before.relay == relay else None
+
+
+def _name(row: Row) -> str:
+    """A row in a word, as it is kept."""
+    table, key = row
+    return f"{table} {key.flow} {key.ssrc:08x}" if table == CONFERENCE else f"{table} {key[0]}/{key[1]}" if table == COPY else f"{table} {key}"
+
+
+def _base(counted: list[int | None] | None) -> StreamStats | None:
+    return None if counted is None else StreamStats(**dict(zip(_COUNTERS, counted)))
 
 
 def _since(base: StreamStats, now: StreamStats) -> StreamStats:
