@@ -27,7 +27,7 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice
 from shunt.tables.relay_table import RelayTable
 from shunt_softswitch import schema as softswitch_schema
-from tests.bfrt.fake_switch import FakeSwitch, running
+from tests.bfrt.fake_switch import FakeSwitch, Refused, running
 from tests.conference_control.lab import rest_of
 from tests.p4.bfrt_bmv2 import FIXED
 from tests.p4.program import GENERATED
@@ -317,9 +317,12 @@ async def test_routes_that_change_are_followed_without_a_gap(switch: tuple[Switc
 async def test_media_of_one_participant_have_one_port(switch: tuple[Switch, str], agent: Agent) -> None:
     """A node of a tree is one participant: two ports would be two copies of everything."""
     tables, _ = switch
-    for name, ip in (("ann", ANN), ("cem", CEM)):
-        agent.seat(name, audio=ip, video=ip)
     agent.seat("bob", audio=ANN[:-1] + "3", video=BOB)
+    agent.seat("ann", audio=ANN, video=ANN)
+    await until(lambda: len(tables.held("Ingress.relay")) == 4)
+    await agent.rest()
+    assert agent.room.unreached == {}, "relay entries go by each medium's own route"
+    agent.seat("cem", audio=CEM, video=CEM)
     await until(lambda: len(tables.table_of(CONFERENCE)) == 6)
     await agent.rest()
     assert agent.room.unreached == {("bob", "video"): "10.2.0.2: the switch sends there by port 7, and other media of bob by port 1; they have to have one in common"}
@@ -361,3 +364,27 @@ async def test_a_route_that_is_missing_is_looked_for_at_once(switch: tuple[Switc
     await until(lambda: len(tables.table_of(CONFERENCE)) == 3)
     await agent.rest()
     assert (agent.at(DAN), 8, 7) in tables.copies(agent.stream("ann")) and agent.room.unreached == {}
+
+
+async def test_routes_that_cannot_be_read_stay_as_they_were(switch: tuple[Switch, str], agent: Agent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    tables, _ = switch
+    for name, ip in (("ann", ANN), ("bob", BOB), ("cem", CEM)):
+        agent.seat(name, audio=ip)
+    await until(lambda: len(tables.table_of(CONFERENCE)) == 3)
+    await agent.rest()
+    tables.always = {agent.at(ip) for ip in (ANN, BOB, CEM)}
+    trees = tables.table_of(MGID)
+    refused = tables.table("Egress.nexthop").id
+    read = tables._read
+
+    def refuse(entity_: pb.Entity, response: pb.ReadResponse) -> None:
+        if entity_.table_entry.table_id == refused:
+            raise Refused(13, "not now")
+        read(entity_, response)
+
+    monkeypatch.setattr(tables, "_read", refuse)
+    await until(lambda: "the switch's routes cannot be read, and those of before are in force" in caplog.text)
+    assert not agent.conferences.problem and tables.table_of(MGID) == trees
+    monkeypatch.setattr(tables, "_read", read)
+    await tables.operate(pb.Update.MODIFY, route("10.2.0.0/16", 7))
+    await until(lambda: (agent.at(BOB), 8, 7) in tables.copies(agent.stream("ann")))

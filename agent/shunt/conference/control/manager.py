@@ -23,7 +23,7 @@ from shunt.conference.control.cpu_port import CpuPort
 from shunt.conference.control.forwarding import NoRoute
 from shunt.conference.control.ice import make_credentials
 from shunt.conference.control.layers import TARGETS, Packet, Told, read_frame, read_packet
-from shunt.conference.control.model import HELD_S, KINDS, STREAMS, TOP, Book, Conference, ConferenceError, Leg, Participant, kind_of, medium_of, source_name
+from shunt.conference.control.model import HELD_S, KINDS, STREAMS, TOP, TREES, Book, Conference, ConferenceError, Leg, Participant, kind_of, medium_of, source_name
 from shunt.conference.control.records import Departed, Ledger, csv_header, csv_lines
 from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.shelf import Folder, Shelf
@@ -34,6 +34,7 @@ from shunt.conference.feedback import load_selector
 from shunt.conference.frames import Datagram, write_datagram
 from shunt.conference.packets import Layers
 from shunt.conference.rtp import MediaError
+from shunt.conference.trees import Design, Meeting, design_of
 from shunt.config.values import SocketAddress
 from shunt.events.bus import CONFERENCE as EVENT, EventBus
 from shunt.learning.latch import LatchPolicy, Verdict
@@ -244,7 +245,7 @@ class Conferences:
                 if self._unsure:
                     await self._make_sure()
                 if self._look_for_routes:
-                    await self._read_routes()
+                    await self._look_up_routes()
                 while self._dirty:
                     name = next(iter(self._dirty))
                     del self._dirty[name]
@@ -276,9 +277,11 @@ class Conferences:
             conference.problem = ""
             conference.show()
             self._tell_conflicts(conference)
-            self._tell_unreached(conference)
+        meetings = [conference.meeting(self._writer.port) for conference in self.book]
+        for meeting in meetings:
+            self._tell_unreached(meeting)
         departed = {name: list(those) for name, those in self._departed.items()}
-        for meeting, reason in await self._writer.adopt([conference.meeting(self._writer.port) for conference in self.book]):
+        for meeting, reason in await self._writer.adopt(meetings):
             self._no_room(meeting.name, reason)
         self.problem = ""
         for name, those in departed.items():
@@ -292,9 +295,10 @@ class Conferences:
             conference.show()
             self._tell_conflicts(conference)
             if any(self._writer.unreached(one, leg) for one in conference.participants.values() for leg in one.legs.values()) and self.clock() - self._routes_read >= _ROUTES_S:
-                await self._read_routes()
-            self._tell_unreached(conference)
-            await self._writer.bring(conference.meeting(self._writer.port))
+                await self._look_up_routes()
+            meeting = conference.meeting(self._writer.port)
+            self._tell_unreached(meeting)
+            await self._writer.bring(meeting)
             conference.problem = ""
             self._record(name, departed)
             self._want_pictures(conference)
@@ -364,10 +368,20 @@ class Conferences:
         if await self._writer.read_routes():
             self._dirty |= dict.fromkeys(self.book.conferences)
 
-    def _tell_unreached(self, conference: Conference) -> None:
-        """Say to whom no copies go because the switch has no way there, and to whom they go again."""
+    async def _look_up_routes(self) -> None:
+        """Read routes anew, in between: where they cannot be read, those of before hold."""
+        try:
+            await self._read_routes()
+        except (BfrtUnavailable, BfrtRefused) as error:
+            log.warning("conferences: the switch's routes cannot be read, and those of before are in force: %s", error)
+
+    def _tell_unreached(self, meeting: Meeting) -> None:
+        """Say to whom nothing goes because the switch has no way there, and to whom it goes again."""
         assert self._writer is not None
-        legs = {(one.name, kind): self._writer.unreached(one, leg) for one in conference.participants.values() for kind, leg in one.legs.items()}
+        conference, in_tree = self.book.conferences.get(meeting.name), design_of(meeting, TREES) is not Design.TWO_PARTY
+        if conference is None:
+            return
+        legs = {(one.name, kind): self._writer.unreached(one, leg, in_tree) for one in conference.participants.values() for kind, leg in one.legs.items()}
         now = {place: reason for place, reason in legs.items() if reason}
         for participant, medium in conference.unreached.keys() - now.keys():
             if participant in conference.participants:

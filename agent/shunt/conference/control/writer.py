@@ -107,10 +107,13 @@ class Writer:
                     return self._forwarding.next_hop(leg.latch.learned.addr).port
         return None
 
-    def unreached(self, one: Participant, leg: Leg) -> str:
-        """Why no copies can go to a participant's leg whose address is known; empty where they can."""
+    def unreached(self, one: Participant, leg: Leg, in_tree: bool = True) -> str:
+        """Why nothing can go to a participant's leg whose address is known; empty where it can. in_tree: by a copy, and not by a relay entry."""
         try:
-            self._hop(one, leg)
+            if in_tree:
+                self._hop(one, leg)
+            elif self._forwarding is not None and leg.latch.learned is not None:
+                self._forwarding.next_hop(leg.latch.learned.addr)
         except NoRoute as reason:
             return str(reason)
         return ""
