@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt.client import entity_bytes
 from shunt.bfrt.schema import Action, Schema, Table
 
 _ROUTES = {4: "Ingress.route", 16: "Ingress.route6"}
@@ -49,6 +50,7 @@ class Forwarding:
         self._default: dict[int, _Leads] = {}
         self._hops: dict[int, tuple[bytes, bytes, int | None]] = {}
         self._found: dict[bytes, NextHop | NoRoute] = {}
+        self._responses: Sequence[bytes] = ()
 
     @classmethod
     def of(cls, schema: Schema) -> Forwarding | None:
@@ -57,17 +59,20 @@ class Forwarding:
         next_hops = schema.tables.find(_NEXT_HOPS)
         return None if not routes or next_hops is None else cls(schema, routes, next_hops)
 
-    def reading(self) -> list[pb.Entity]:
-        """What to read for take()."""
-        return [pb.Entity(table_entry=pb.TableEntry(table_id=table.id)) for table in (*self._tables.values(), self._next_hops)]
+    def reading(self) -> list[bytes]:
+        """What to read for take(), serialised."""
+        return [entity_bytes(pb.Entity(table_entry=pb.TableEntry(table_id=table.id))) for table in (*self._tables.values(), self._next_hops)]
 
-    def take(self, entities: Iterable[pb.Entity]) -> bool:
-        """The answer to reading(); whether anything has changed."""
+    def take(self, responses: Sequence[bytes]) -> bool:
+        """The answer to reading(), serialised ReadResponses; whether anything has changed. The same as before, which is what comes again and again, is not parsed."""
+        if responses == self._responses:
+            return False
+        self._responses = responses
         sizes = {table.id: size for size, table in self._tables.items()}
         routes: dict[int, dict[int, dict[int, _Leads]]] = {}
         default: dict[int, _Leads] = {}
         hops: dict[int, tuple[bytes, bytes, int | None]] = {}
-        for entity in entities:
+        for entity in (entity for response in responses for entity in pb.ReadResponse.FromString(response).entities):
             entry = entity.table_entry
             if (size := sizes.get(entry.table_id)) is not None:
                 leads = _leads(self._tables[size], entry)

@@ -84,7 +84,7 @@ class Writer:
             raise BfrtUnavailable("the data plane is not connected")
         if self._forwarding is None or self._forwarding.schema is not client.schema:
             self._forwarding = Forwarding.of(client.schema)
-        return self._forwarding is not None and self._forwarding.take(await client.read(self._forwarding.reading(), timeout=_TIMEOUT))
+        return self._forwarding is not None and self._forwarding.take(await client.read_raw(self._forwarding.reading(), timeout=_TIMEOUT, bulk=True))
 
     @property
     def routed(self) -> bool:
