@@ -271,7 +271,7 @@ async def test_what_is_heard_and_what_is_sent(host: Host, port: tuple[CpuPort, l
         host.far.send(frame)
     await until(lambda: len(heard) == 3)
     assert heard == [Datagram(flow, b"plain"), Datagram(flow, b"tagged"), Datagram(flow, b"last")]
-    assert made.counts == {"cpu_port_frames": 4, "cpu_port_refused": 1, "cpu_port_sent": 0, "cpu_port_unsent": 0}, "what is for others does not wake the agent"
+    assert made.counts == {"cpu_port_frames": 4, "cpu_port_refused": 1, "cpu_port_lost": 0, "cpu_port_sent": 0, "cpu_port_unsent": 0}, "what is for others does not wake the agent"
     back = write_datagram(FiveTuple(flow.dst, flow.src), build_pli(1, 2), *MACS)
     made.send(back)
     while (frame := host.far.recv(2048)) != back:
@@ -281,15 +281,30 @@ async def test_what_is_heard_and_what_is_sent(host: Host, port: tuple[CpuPort, l
 
 
 @pytest.mark.netns
-async def test_a_burst_is_read_to_its_end(host: Host, port: tuple[CpuPort, list[Datagram]]) -> None:
+async def test_a_burst_is_read_to_its_end_but_not_at_once(host: Host, port: tuple[CpuPort, list[Datagram]]) -> None:
     made, heard = port
     host.plug()
     made.start()
     assert host.far is not None
     for n in range(200):
         host.far.send(write_datagram(FLOW4, n.to_bytes(2, "big"), *MACS))
+    while not heard:
+        await asyncio.sleep(0)
+    assert len(heard) == 64, "others have their turn"
     await until(lambda: len(heard) == 200)
     assert [int.from_bytes(one.payload, "big") for one in heard] == list(range(200))
+
+
+@pytest.mark.netns
+async def test_what_a_flood_leaves_out_is_counted(host: Host, port: tuple[CpuPort, list[Datagram]]) -> None:
+    made, heard = port
+    host.plug()
+    made.start()
+    assert host.far is not None
+    for n in range(10_000):
+        host.far.send(write_datagram(FLOW4, bytes(1000), *MACS))
+    await until(lambda: len(heard) + made.counts["cpu_port_lost"] == 10_000)
+    assert len(heard) > 64 and made.counts["cpu_port_lost"] > 0
 
 
 @pytest.mark.netns

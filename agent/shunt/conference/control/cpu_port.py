@@ -13,18 +13,20 @@ import logging
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable
 
 from shunt.conference.frames import IPV4, IPV6, Datagram, FrameError, read_datagram
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 64
+_AT_ONCE, _PAUSE_S = 64, 0.005
+"""Frames that are read together, and for how long nothing is read then: who floods the conferences' address does not hold up the agent."""
 _AGAIN_S = 1.0
 _MOST = 16_384  # bytes of a frame: what the mirror session cuts at
 _BUFFER = 1 << 20
 _OUTGOING = 4  # linux/if_packet.h: PACKET_OUTGOING
-_SOL_PACKET, _ADD_MEMBERSHIP, _PROMISCUOUS = 263, 1, 1
+_SOL_PACKET, _ADD_MEMBERSHIP, _STATISTICS, _PROMISCUOUS = 263, 1, 6, 1
 _ATTACH_FILTER = 26  # asm-generic/socket.h: SO_ATTACH_FILTER
 _LOAD, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # linux/filter.h: a word of the packet; jump; end, with so many bytes of it
 
@@ -66,7 +68,7 @@ class CpuPort:
         """address: packed, the one that datagrams are heard to. hear must not raise."""
         self.interface = interface
         self.problem = "it has not been opened yet"
-        self.counts = {"cpu_port_frames": 0, "cpu_port_refused": 0, "cpu_port_sent": 0, "cpu_port_unsent": 0}
+        self.counts = {"cpu_port_frames": 0, "cpu_port_refused": 0, "cpu_port_lost": 0, "cpu_port_sent": 0, "cpu_port_unsent": 0}
         self._address, self._hear = address, hear
         self._socket: socket.socket | None = None
         self._again: asyncio.TimerHandle | None = None
@@ -82,7 +84,7 @@ class CpuPort:
         if self.problem:
             log.info("data_plane.cpu_interface %s: heard", self.interface)
         self.problem = ""
-        asyncio.get_running_loop().add_reader(made, self._read, made)
+        self._listen(made)
 
     def close(self) -> None:
         """Hear no more."""
@@ -117,6 +119,11 @@ class CpuPort:
         self.problem = why
         self._again = asyncio.get_running_loop().call_later(_AGAIN_S, self.start)
 
+    def _listen(self, sock: socket.socket) -> None:
+        self._again = None
+        self.counts["cpu_port_lost"] += int.from_bytes(sock.getsockopt(_SOL_PACKET, _STATISTICS, 8)[4:], sys.byteorder)  # since it was last asked
+        asyncio.get_running_loop().add_reader(sock, self._read, sock)
+
     def _read(self, sock: socket.socket) -> None:
         for _ in range(_AT_ONCE):
             try:
@@ -128,6 +135,9 @@ class CpuPort:
                 return
             if kind != _OUTGOING:
                 self._take(frame)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(sock)
+        self._again = loop.call_later(_PAUSE_S, self._listen, sock)
 
     def _take(self, frame: bytes) -> None:
         self.counts["cpu_port_frames"] += 1
