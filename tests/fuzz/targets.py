@@ -7,6 +7,7 @@ a second parser reads what it passes on, that is checked too.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 from collections.abc import Callable, Coroutine
@@ -19,13 +20,14 @@ from shunt.bfrt.schema import Schema, SchemaError
 from shunt.conference import descriptor, payload, rtcp, rtp
 from shunt.conference.control import ice
 from shunt.conference.control.adaptation import Adaptation
+from shunt.conference.frames import FrameError, read_datagram, write_datagram
 from shunt.config.load import ConfigError, loads
 from shunt.control.framing import info_reply_end, parse_address, take_line
 from shunt.hep import codec as hep
 from shunt.hep import sip
 from shunt.journal import Journal, encode_call
 from shunt.learning.latch import LatchPolicy
-from shunt.net import Endpoint
+from shunt.net import Endpoint, FiveTuple
 from shunt.relay.learning import read_rtcp, read_rtp
 from shunt.relay.notify import parse_target
 from shunt.rtpproxy import codec
@@ -254,6 +256,15 @@ def conference_rtcp(data: bytes) -> None:
 _ICE = ice.Credentials("evtj", "VOkJxbRl1RmTxUk/WvJxBt")
 
 
+def conference_frame(data: bytes) -> None:
+    """A frame from a switch's CPU port, or cut by the data plane; what is read can be written, and is then the same."""
+    with contextlib.suppress(FrameError):
+        read_datagram(data, cut=True)
+    with contextlib.suppress(FrameError):
+        found = read_datagram(data)
+        assert found is None or read_datagram(write_datagram(*found, bytes(6), bytes(6))) == found
+
+
 def conference_stun(data: bytes) -> None:
     """A packet to a media port: whatever it is, at most it is answered, and then only with the right credentials."""
     found = ice.check(data, Endpoint.of("192.0.2.1", 4000), _ICE)
@@ -299,7 +310,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         rtpproxy_command, rtpproxy_reply, control_framing, hep3, sip_message, rtp_packet, bfrt_schema, configuration, journal_row, bfrt_answer, bfrt_request,
-        conference_rtp, conference_rtcp, conference_stun, conference_feedback,
+        conference_rtp, conference_rtcp, conference_frame, conference_stun, conference_feedback,
     )
 }
 
@@ -334,6 +345,10 @@ def seeds() -> dict[str, list[bytes]]:
         "conference_rtcp": [
             rtcp.build_rr(1) + rtcp.build_remb(1, 10**6, [1, 2]) + bytes.fromhex("80cf00040000000104000002eeabffd8510fa58f"),
             rtcp.build_nack(3, 1, [5, 6, 30]) + rtcp.build_fir(3, 1, 4) + rtcp.build_pli(3, 1),
+        ],
+        "conference_frame": [
+            write_datagram(FiveTuple(Endpoint.of("10.2.0.2", 7001), Endpoint.of("10.9.0.1", 20001)), rtcp.build_pli(3, 1), bytes(6), bytes(6), 5),
+            write_datagram(FiveTuple(Endpoint.of("fd02::2", 7001), Endpoint.of("fd09::1", 20001)), rtcp.build_rr(1), bytes(6), bytes(6)),
         ],
         "conference_stun": [
             bytes.fromhex(
