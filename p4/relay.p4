@@ -74,11 +74,15 @@ parser IngressParser(packet_in pkt, out headers_t hdr, out metadata_t md, out in
 #endif
 #if S_LR
         md.track.row = 0;
-        md.track.layer = 0;
         md.track.switches = 0;
         md.track.flags = 0;
+        md.track.lower.position = 0;
+        md.track.upper.position = 0;
+        md.headers = DATAGRAM_WITH_EXTENSION;
         md.track.high = 1;
+        md.track.high_less_one = 1;
         md.track.word = 0xc0;   /* without a descriptor: a frame by itself */
+        md.track.comparand = 0xffff;
         md.track.place = LATE;
 #endif
         md.agent_session = 0;
@@ -178,10 +182,7 @@ control IngressDeparser(packet_out pkt, inout headers_t hdr, in metadata_t md, i
         md.copy.position_next = 0; \
         md.copy.base = 0; \
         md.copy.shift = 0; \
-        md.copy.number = 0; \
-        md.copy.floor = 1; \
-        md.copy.floor_before = 0; \
-        md.copy.below = 0;
+        md.copy.late = 0;
 #elif S_LM
 #define NO_NUMBER \
         md.copy.splice = 0; \

@@ -9,8 +9,11 @@
 parser PacketParser(packet_in pkt, out headers_t hdr, inout metadata_t md, inout standard_metadata_t std) {
     state start {
 #if S_LR
+        md.headers = DATAGRAM_WITH_EXTENSION;
         md.track.high = 1;
+        md.track.high_less_one = 1;
         md.track.word = 0xc0;   /* without a descriptor: a frame by itself */
+        md.track.comparand = 0xffff;
 #endif
         transition parse_ethernet;
     }
@@ -31,7 +34,7 @@ control VerifyNothing(inout headers_t hdr, inout metadata_t md) {
 #if S_LM
 #define START_NUMBER md.copy.high = 1;
 #else
-#define START_NUMBER md.copy.floor = 1;
+#define START_NUMBER
 #endif
 #else
 #define NUMBER

@@ -39,6 +39,33 @@
 #if S_LM
 @pa_container_size("ingress", "hdr.bridged.frame", 16)
 #endif
+#if S_LR
+@pa_container_size("ingress", "md.rtp_seq", 16)
+@pa_container_size("ingress", "md.track.high", 16)
+@pa_container_size("ingress", "md.track.high_less_one", 16)
+@pa_container_size("ingress", "md.track.word", 8, 8, 16)
+@pa_container_size("ingress", "md.track.comparand", 16)
+@pa_container_size("ingress", "md.track.lower.gap", 16)
+@pa_container_size("ingress", "md.track.lower.suppressed", 16)
+@pa_container_size("ingress", "md.track.lower.kept", 16)
+@pa_container_size("ingress", "md.track.lower.gone", 16)
+@pa_container_size("ingress", "md.track.lower.offset", 16)
+@pa_container_size("ingress", "md.track.lower.position", 16)
+@pa_container_size("ingress", "md.track.lower.lowest", 16)
+@pa_container_size("ingress", "md.track.upper.gap", 16)
+@pa_container_size("ingress", "md.track.upper.suppressed", 16)
+@pa_container_size("ingress", "md.track.upper.kept", 16)
+@pa_container_size("ingress", "md.track.upper.gone", 16)
+@pa_container_size("ingress", "md.track.upper.offset", 16)
+@pa_container_size("ingress", "md.track.upper.position", 16)
+@pa_container_size("ingress", "md.track.upper.lowest", 16)
+@pa_container_size("ingress", "hdr.bridged.position_0", 16)
+@pa_container_size("ingress", "hdr.bridged.position_1", 16)
+@pa_container_size("egress", "md.copy.position", 16)
+@pa_container_size("egress", "md.copy.position_next", 16)
+@pa_container_size("egress", "md.copy.base", 16)
+@pa_container_size("egress", "md.copy.shift", 16)
+#endif
 
 /* What ingress controls are handed beside headers and metadata, and how they hand it on. */
 #define INGRESS_SWITCH in ingress_intrinsic_metadata_t ig_intr_md, in ingress_intrinsic_metadata_from_parser_t ig_prsr_md, \
@@ -143,7 +170,6 @@
 #if S_LR
 /* Words of state, and what a packet does to them: the action `act` leaves in `before` what was there. */
 #define WORDS(width, index_width, name, size) Register<bit<width>, bit<index_width>>(size) name;
-#define SERIAL_WORDS(name, size) Register<int<32>, bit<16>>(size) name;
 #define PASSES(width, index_width, name, act, row, before, does) \
     RegisterAction<bit<width>, bit<index_width>, bit<width>>(name) act##_pass = { \
         void apply(inout bit<width> value, out bit<width> was) { \
@@ -165,18 +191,110 @@
     action act() { \
         after = act##_pass.execute(row); \
     }
-/* The number of a packet is taken when there is none, or it is ahead of what is there, modulo 2^16. */
-#define ADVANCES(name, act, row, new, before) \
-    RegisterAction<int<32>, bit<16>, int<32>>(name) act##_pass = { \
-        void apply(inout int<32> value, out int<32> was) { \
-            was = value; \
-            if (value == 0 || (int<32>)new - value > 0) { \
-                value = (int<32>)new; \
+/* The number of a packet is taken when there is none, or it is ahead of what is there, modulo 2^16. What one less is ahead goes through the other
+ * half of the word, which nothing reads. */
+struct serial_t {
+    int<32> number;
+    int<32> between;
+}
+#define SERIAL_WORDS(name, size) Register<serial_t, bit<16>>(size) name;
+#define ADVANCES(name, act, row, new, less_one, gap) \
+    RegisterAction<serial_t, bit<16>, int<32>>(name) act##_pass = { \
+        void apply(inout serial_t value, out int<32> between) { \
+            value.between = (int<32>)less_one - value.number; \
+            between = value.between; \
+            if (value.number == 0 || (int<32>)new - value.number > 0) { \
+                value.number = (int<32>)new; \
             } \
         } \
     }; \
     action act() { \
-        before = (bit<32>)act##_pass.execute(row); \
+        gap = (bit<32>)act##_pass.execute(row); \
+    }
+/* What a word is less than something else; through the other half, as above. */
+struct compared_t {
+    bit<32> word;
+    bit<32> difference;
+}
+#define COMPARED_WORDS(name, size) Register<compared_t, bit<16>>(size) name;
+#define COMPARES(name, act, row, with, less, does) \
+    RegisterAction<compared_t, bit<16>, bit<32>>(name) act##_pass = { \
+        void apply(inout compared_t value, out bit<32> difference) { \
+            value.difference = with - value.word; \
+            difference = value.difference; \
+            does \
+        } \
+    }; \
+    action act() { \
+        less = act##_pass.execute(row); \
+    }
+/* The lowest number and the first frame that are not too late. Of receivers (Splice) the second is 1 where there is a floor. */
+struct floor_t {
+    int<16> number;
+    int<16> first;
+}
+#define FLOORS(name, size) Register<floor_t, bit<16>>(size) name;
+#define RAISES(name, act, row, lowest, its_frame) \
+    RegisterAction<floor_t, bit<16>, bit<8>>(name) act##_pass = { \
+        void apply(inout floor_t value) { \
+            value.number = (int<16>)lowest; \
+            value.first = (int<16>)its_frame; \
+        } \
+    }; \
+    action act() { \
+        act##_pass.execute(row); \
+    }
+#define HOLDS(name, act, row, its_number, its_frame, late) \
+    RegisterAction<floor_t, bit<16>, bit<8>>(name) act##_pass = { \
+        void apply(inout floor_t value, out bit<8> below) { \
+            if ((int<16>)its_number - value.number < 0 || (int<16>)its_frame - value.first < 0) { \
+                below = 1; \
+            } else { \
+                below = 0; \
+            } \
+        } \
+    }; \
+    action act() { \
+        late = act##_pass.execute(row); \
+    }
+/* The same, of a number alone, where there is a floor. */
+#define HOLDS_NUMBER(name, act, row, its_number, late) \
+    RegisterAction<floor_t, bit<16>, bit<8>>(name) act##_pass = { \
+        void apply(inout floor_t value, out bit<8> below) { \
+            if ((int<16>)its_number - value.number < 0 && value.first != 0) { \
+                below = 1; \
+            } else { \
+                below = 0; \
+            } \
+        } \
+    }; \
+    action act() { \
+        late = act##_pass.execute(row); \
+    }
+/* Slots of the last numbers: whether a number was there already. */
+#define SLOT(row, number) row[15:0] ++ number[3:0]
+#define GIVES(name, act, slot, mark) \
+    RegisterAction<bit<16>, bit<20>, bit<8>>(name) act##_pass = { \
+        void apply(inout bit<16> value) { \
+            value = mark; \
+        } \
+    }; \
+    action act() { \
+        act##_pass.execute(slot); \
+    }
+#define TAKES(name, act, slot, mark, repeated) \
+    RegisterAction<bit<16>, bit<20>, bit<8>>(name) act##_pass = { \
+        void apply(inout bit<16> value, out bit<8> same) { \
+            if (value == mark) { \
+                same = 1; \
+            } else { \
+                same = 0; \
+            } \
+            value = mark; \
+        } \
+    }; \
+    action act() { \
+        repeated = act##_pass.execute(slot); \
     }
 #endif
 

@@ -86,7 +86,6 @@
 #if S_LR
 /* As on Tofino, where registers are worked on by their own units. */
 #define WORDS(width, index_width, name, size) register<bit<width>>(size) name;
-#define SERIAL_WORDS(name, size) register<bit<32>>(size) name;
 #define PASSES(width, index_width, name, act, row, before, does) \
     action act() { \
         bit<width> value; \
@@ -101,15 +100,67 @@
         after = after + by; \
         name.write((bit<32>)row, after); \
     }
-#define ADVANCES(name, act, row, new, before) \
+#define SERIAL_WORDS(name, size) register<bit<32>>(size) name;
+#define ADVANCES(name, act, row, new, less_one, gap) \
     action act() { \
-        name.read(before, (bit<32>)row); \
-        bit<32> ahead = new - before; \
-        bit<32> now = before; \
-        if (before == 0 || (ahead != 0 && ahead[31:31] == 0)) { \
-            now = new; \
+        bit<32> value; \
+        name.read(value, (bit<32>)row); \
+        bit<32> ahead = new - value; \
+        gap = less_one - value; \
+        if (value == 0 || (ahead != 0 && ahead[31:31] == 0)) { \
+            value = new; \
         } \
-        name.write((bit<32>)row, now); \
+        name.write((bit<32>)row, value); \
+    }
+struct compared_t {
+    bit<32> word;
+}
+#define COMPARED_WORDS(name, size) register<bit<32>>(size) name;
+#define COMPARES(name, act, row, with, less, does) \
+    action act() { \
+        compared_t value; \
+        name.read(value.word, (bit<32>)row); \
+        less = with - value.word; \
+        does \
+        name.write((bit<32>)row, value.word); \
+    }
+#define FLOORS(name, size) register<bit<32>>(size) name;
+#define RAISES(name, act, row, lowest, first) \
+    action act() { \
+        name.write((bit<32>)row, lowest ++ (bit<16>)first); \
+    }
+#define HOLDS(name, act, row, its_number, its_frame, late) \
+    action act() { \
+        bit<32> value; \
+        name.read(value, (bit<32>)row); \
+        bit<16> above = its_number - value[31:16]; \
+        bit<16> behind = its_frame - value[15:0]; \
+        late = (bit<8>)(above[15:15] | behind[15:15]); \
+    }
+#define HOLDS_NUMBER(name, act, row, its_number, late) \
+    action act() { \
+        bit<32> value; \
+        name.read(value, (bit<32>)row); \
+        bit<16> above = its_number - value[31:16]; \
+        late = (bit<8>)above[15:15]; \
+        if (value[15:0] == 0) { \
+            late = 0; \
+        } \
+    }
+#define SLOT(row, number) (row[15:0] ++ number[3:0])
+#define GIVES(name, act, slot, mark) \
+    action act() { \
+        name.write((bit<32>)slot, mark); \
+    }
+#define TAKES(name, act, slot, mark, repeated) \
+    action act() { \
+        bit<16> value; \
+        name.read(value, (bit<32>)slot); \
+        repeated = 0; \
+        if (value == mark) { \
+            repeated = 1; \
+        } \
+        name.write((bit<32>)slot, mark); \
     }
 #endif
 

@@ -8,6 +8,12 @@
 #define TOLD_BY bit<4> descriptor, bit<17> track
 #define TRACK_IT md.track.row = track;
 #define LAYER bit<4> layer, bit<16> switches
+/* What the words of tracks.p4 are held against. */
+#define NOTE_DESCRIPTOR \
+        md.track.word[31:16] = md.frame; \
+        md.track.word[7:0] = md.marks; \
+        md.track.comparand[31:16] = md.frame; \
+        md.track.flags = md.flags;
 #else
 #define TOLD_BY bit<4> descriptor
 #define TRACK_IT
@@ -165,10 +171,21 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
 #if S_LM
         hdr.bridged.layer = (bit<8>)layer;
 #elif S_LR
-        md.track.layer = (bit<8>)layer;
+        md.track.word[15:8] = (bit<8>)layer;
         md.track.switches = switches[7:0];
+        NOTE_DESCRIPTOR
 #endif
     }
+
+#if S_LR
+    @name(".Ingress.no_layer")
+    action no_layer() {
+        NOTE_DESCRIPTOR
+    }
+#define NO_LAYER no_layer
+#else
+#define NO_LAYER NoAction
+#endif
 
     @name(".Ingress.layer")
     table layer {
@@ -178,15 +195,17 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
         }
         actions = {
             @tableonly set_layer;
-            @defaultonly NoAction;
+            @defaultonly NO_LAYER;
         }
-        default_action = NoAction();
+        default_action = NO_LAYER();
         size = LAYER_SIZE;
     }
 
     action count_trees() {
         md.more_trees = md.more_trees |-| 1;
+#if !S_LR
         md.lacking = md.extension_bytes |-| hdr.udp.length;
+#endif
     }
 
     action limit_tree() {
@@ -194,20 +213,32 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
         hdr.bridged.marks = md.marks;
         hdr.bridged.frame = md.frame;
 #endif
-#if S_LR
-        md.track.word[31:16] = md.frame;
-        md.track.word[7:0] = md.marks;
-        md.track.flags = md.flags;
-#endif
         md.tree = MIN(md.tree, md.more_trees);
     }
 
 #if S_LR
+    /* A number in HIGH has the lowest bit set, so that none is zero. */
+    action prepare_number() {
+        md.track.high[31:16] = md.rtp_seq;
+        md.track.high_less_one[31:16] = md.rtp_seq - 1;
+        md.room = hdr.udp.length |-| md.headers;
+    }
+
+    action count_lacking() {
+        md.lacking = md.extension_bytes |-| md.room;
+    }
+
     Tracks() tracks;
 #endif
 
     apply {
+#if S_LR
+        /* Before the tables know the stream: its numbers are a long chain. */
+        prepare_number();
+        count_lacking();
+#else
         md.extension_bytes = md.extension_bytes + DATAGRAM_WITH_EXTENSION;
+#endif
         if (hdr.ipv4.isValid()) {
             conference.apply();
         } else {

@@ -167,14 +167,11 @@ struct copy_t {
     bit<8> target_before;   /* what it has got until now, and 1 */
     bit<1> changed;
     bit<1> forwarded;       /* the target in force has the packet */
-    bit<16> position;       /* its number there */
+    bit<16> position;       /* its number there, and less the base the receiver's */
     bit<16> position_next;  /* and in the target from now on */
     bit<16> base;           /* what is taken from that */
     bit<16> shift;          /* what the base grows by */
-    bit<16> number;
-    bit<32> floor;          /* number, and 1: there was a change */
-    bit<32> floor_before;
-    bit<16> below;
+    bit<8> late;            /* it is from before the last change */
 #endif
 }
 #endif
@@ -187,47 +184,32 @@ struct target_t {
     bit<8> turn;            /* how many of four frames are left out */
     bit<8> rest;            /* and how many of those beyond whole fours */
     bit<1> tail;            /* the gap begins with packets of the target */
+    bit<32> gap;            /* the numbers between this packet and the highest before, and 1: there was none */
     bit<16> suppressed;     /* parts of the gap that are certainly left out, and others */
     bit<16> kept;
-    bit<16> room;
     bit<16> gone;           /* of the gap, what the receivers do not miss */
-    bit<16> step;           /* what the offset grows by */
-    bit<16> open;           /* what of the gap is left */
     bit<16> offset;
-    bit<16> base;           /* what the offset is taken from: the number, and one more where the packet is left out */
-    bit<16> lowest_base;
     bit<16> position;       /* the packet's number */
-    bit<32> floor;          /* lowest number and first frame that the offset is for */
-    bit<32> floor_before;
-    bit<16> below;          /* by how much the packet is above these: negative is too late */
-    bit<16> early;
-    bit<20> slot;           /* the row of USED */
-    bit<16> mark;           /* the number, as USED holds it */
-    bit<16> mark_before;
-    bit<1> forwarded;
+    bit<16> lowest;         /* the lowest number that the offset is for, or the packet's, which is to be none below */
+    bit<8> dropped;         /* it came too late for a number, or its number was given out */
 }
 
 /* And for the stream. */
 struct track_t {
     bit<17> row;            /* of the words of tracks.p4; 0: its receivers' numbers are its own */
-    bit<8> layer;
     bit<8> switches;        /* bit n: who can decode it can decode all of target n from there on */
     bit<8> belongs;         /* bit n: the packet is one of target n */
     bit<8> flags;           /* 0x80: a template structure */
     bit<32> high;           /* number, and 1: there is one */
-    bit<32> high_before;
-    bit<32> word;           /* frame number, which targets it is one of, marks */
-    bit<32> word_before;
-    bit<16> ahead;          /* by how much the number is higher than the highest before */
-    bit<16> gap;            /* the numbers between */
-    bit<16> frames;         /* as ahead, of frame numbers */
+    bit<32> high_less_one;  /* the number before, and 1 */
+    bit<32> word;           /* frame number, layer, marks */
+    bit<32> comparand;      /* frame number, and ones */
+    bit<32> since;          /* by how much the frame number is higher than the one before, and the complement of that one's layer and marks */
     bit<2> place;           /* FIRST, IN_ORDER, NEAR or LATE */
+    bit<1> misplaced;       /* an older packet of a frame that is none before the highest packet's */
     bit<8> phase;           /* the bit of the frame's place in the cadence, and all others */
     bit<8> others;
-    bit<16> following;      /* the number after this one */
-    bit<20> slot;
-    bit<16> mark;
-    bit<16> mark_before;
+    bit<8> repeated;        /* the network made a copy of it */
     target_t lower;
     target_t upper;
 }
@@ -295,6 +277,8 @@ struct metadata_t {
     bit<16> frame;          /* its second and third: the frame number */
 #endif
 #if S_LR
+    bit<16> headers;        /* DATAGRAM_WITH_EXTENSION: the chip subtracts no constant so that it stops at 0 */
+    bit<16> room;           /* the bytes of the datagram behind the extension's header */
     track_t track;
 #endif
     AGENT_METADATA

@@ -177,6 +177,10 @@
         md.rtp_version = rtp.version;
         md.rtp_payload_type = rtp.payload_type;
         md.rtp_seq = rtp.seq;
+#if S_LR
+        md.track.lower.position = rtp.seq;
+        md.track.upper.position = rtp.seq;
+#endif
         md.rtp_ssrc = rtp.ssrc;
 #if CONFERENCE
         /* Without contributing sources, and not RTCP. */

@@ -14,7 +14,7 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
     @name(".Egress.base")
     WORDS(16, 16, base, SPLICE_SIZE)
     @name(".Egress.floor")
-    WORDS(32, 16, floor, SPLICE_SIZE)
+    FLOORS(floor, SPLICE_SIZE)
 
     action prepare() {
         copy_md.wanted = copy_md.target + 1;
@@ -112,19 +112,14 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
     PASSES(16, 16, base, pass_base, copy_md.splice[15:0], copy_md.base, value = value + copy_md.shift;)
 
     action count_number() {
-        copy_md.number = copy_md.position - copy_md.base;
-        copy_md.floor[31:16] = copy_md.position - copy_md.base;
+        copy_md.position = copy_md.position - copy_md.base;
     }
 
-    PASSES(32, 16, floor, turn_floor, copy_md.splice[15:0], copy_md.floor_before, value = copy_md.floor;)
-    PASSES(32, 16, floor, look_at_floor, copy_md.splice[15:0], copy_md.floor_before, )
-
-    action compare() {
-        copy_md.below = copy_md.number - copy_md.floor_before[31:16];
-    }
+    RAISES(floor, raise, copy_md.splice[15:0], copy_md.position, 1)
+    HOLDS_NUMBER(floor, hold, copy_md.splice[15:0], copy_md.position, copy_md.late)
 
     action renumber() {
-        hdr.rtp.seq = copy_md.number;
+        hdr.rtp.seq = copy_md.position;
     }
 
     apply {
@@ -141,14 +136,11 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
             pass_base();
             count_number();
             if (copy_md.changed == 1) {
-                turn_floor();
-            } else {
-                look_at_floor();
+                raise();
+            } else if (hdr.bridged.said[7:7] == 0) {
+                hold();
             }
-            compare();
-            if (copy_md.forwarded == 0) {
-                DISCARD_AT_EGRESS;
-            } else if (copy_md.changed == 0 && hdr.bridged.said[7:7] == 0 && copy_md.floor_before[0:0] == 1 && copy_md.below[15:15] == 1) {
+            if (copy_md.forwarded == 0 || copy_md.late == 1) {
                 DISCARD_AT_EGRESS;
             } else {
                 renumber();

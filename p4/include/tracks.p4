@@ -6,25 +6,27 @@
 /* docs/conference.md describes the words HIGH, FRAME, CADENCE, OFFSET, FLOOR and USED, each read and written once for a packet,
  * and in this order. HIGH and FRAME are a stream's, the others its decode targets 0 and 1; target 2 is everything, and has numbers
  * of its own for nothing but copies that the network made. The row of a stream is its `track`. A row of zeros is a stream of which
- * nothing has come. USED has a slot for each number modulo 16: the rest of the number, and 1 so that none is zero. */
+ * nothing has come. USED has a slot for each number modulo 16, with the last such
+ * number: in a row of zeros that is 0. HIGH is there twice, to give each target a gap of its own: an operation of the chip reads containers of one
+ * group only, and what is computed from one number has to lie in one group. */
 
 const bit<8> FRAME_STARTS = 0x80;   /* in the marks of a packet: the first byte of the dependency descriptor */
 const bit<8> FRAME_ENDS = 0x40;
 
 /* What a cadence leaves out: the frame at a place in it, those of a whole turn, those between a frame at a place and one that is so many (modulo
- * 4) frames later. */
+ * 4) frames earlier. */
 #define LEFT_OUT(cadence, place) ((cadence >> ((place) % 4)) % 2)
 #define IN_A_TURN(cadence) (LEFT_OUT(cadence, 0) + LEFT_OUT(cadence, 1) + LEFT_OUT(cadence, 2) + LEFT_OUT(cadence, 3))
 #define IN_THE_REST_1(cadence, place) 0
-#define IN_THE_REST_2(cadence, place) LEFT_OUT(cadence, place + 1)
-#define IN_THE_REST_3(cadence, place) (LEFT_OUT(cadence, place + 1) + LEFT_OUT(cadence, place + 2))
-#define IN_THE_REST_0(cadence, place) (LEFT_OUT(cadence, place + 1) + LEFT_OUT(cadence, place + 2) + LEFT_OUT(cadence, place + 3))
+#define IN_THE_REST_2(cadence, place) LEFT_OUT(cadence, place + 3)
+#define IN_THE_REST_3(cadence, place) (LEFT_OUT(cadence, place + 3) + LEFT_OUT(cadence, place + 2))
+#define IN_THE_REST_0(cadence, place) (LEFT_OUT(cadence, place + 3) + LEFT_OUT(cadence, place + 2) + LEFT_OUT(cadence, place + 1))
 
-/* Rows of `turns`. A packet that does not fit may be the first of another cadence: then nothing is certain. */
+/* Rows of `turns`. `place` is the packet's. One that does not fit may be the first of another cadence: then nothing is certain. */
 #define FITS(keep, cadence, place) ((LEFT_OUT(cadence, place) + keep) % 2)
 #define TURN(keep, cadence, place, frames) \
-            (keep, cadence, place, frames): left_out(FITS(keep, cadence, place + frames) * IN_A_TURN(cadence), \
-                                                     FITS(keep, cadence, place + frames) * IN_THE_REST_##frames(cadence, place));
+            (keep, cadence, place, frames): left_out(FITS(keep, cadence, place) * IN_A_TURN(cadence), \
+                                                     FITS(keep, cadence, place) * IN_THE_REST_##frames(cadence, place));
 #define TURNS_AT(keep, cadence, place) \
             TURN(keep, cadence, place, 0) TURN(keep, cadence, place, 1) TURN(keep, cadence, place, 2) TURN(keep, cadence, place, 3)
 #define TURNS_OF(keep, cadence) TURNS_AT(keep, cadence, 0) TURNS_AT(keep, cadence, 1) TURNS_AT(keep, cadence, 2) TURNS_AT(keep, cadence, 3)
@@ -37,11 +39,11 @@ const bit<8> FRAME_ENDS = 0x40;
 #define BETWEEN_TURN(frames, turn) BETWEEN_REST(frames, turn, 0) BETWEEN_REST(frames, turn, 1) BETWEEN_REST(frames, turn, 2) BETWEEN_REST(frames, turn, 3)
 #define BETWEEN(frames) BETWEEN_TURN(frames, 0) BETWEEN_TURN(frames, 1) BETWEEN_TURN(frames, 2) BETWEEN_TURN(frames, 3) BETWEEN_TURN(frames, 4)
 
-/* Why: the words of one decode target, and the tables between them. `kept_before`: the stream's highest packet was one of it. */
-control Target(in bit<16> number, in bit<1> kept_before, in track_t track, inout target_t target) {
+/* Why: the words of one decode target, and the tables between them. `whose`: the layers of it, complemented, as `since` has them. */
+control Target(in track_t track, inout target_t target)(bit<8> whose) {
     WORDS(8, 16, cadence, TRACK_SIZE)
     WORDS(16, 16, offset, TRACK_SIZE)
-    WORDS(32, 16, floor, TRACK_SIZE)
+    FLOORS(floor, TRACK_SIZE)
     WORDS(16, 20, used, TRACK_SIZE * 16)
 
     /* CADENCE: the frame's place is left out, or is not; far from the frame before, or with a template structure, all is forgotten. */
@@ -54,15 +56,16 @@ control Target(in bit<16> number, in bit<1> kept_before, in track_t track, inout
         key = {
             target.keep: ternary @name("keep");
             track.flags: ternary @name("flags");
-            track.frames: ternary @name("frames");
+            track.since[31:16]: ternary @name("frames");
         }
         actions = {
             note_kept;
             note_left_out;
             begin_left_out;
             forget;
+            @defaultonly NoAction;
         }
-        const default_action = forget();
+        const default_action = NoAction();
         const entries = {
             (1, 0x80 &&& 0x80, _): forget();
             (1, _, 0x00 &&& 0xfff0): note_kept();
@@ -84,9 +87,9 @@ control Target(in bit<16> number, in bit<1> kept_before, in track_t track, inout
 
     table parts {
         key = {
-            track.frames: ternary @name("frames");
-            track.word_before[7:0]: ternary @name("marks_before");
-            kept_before: ternary @name("kept_before");
+            track.since[31:16]: ternary @name("frames");
+            track.since[7:0]: ternary @name("marks_before");
+            track.since[15:8]: ternary @name("layer_before");
             track.word[7:0]: ternary @name("marks");
             target.keep: ternary @name("keep");
         }
@@ -95,17 +98,18 @@ control Target(in bit<16> number, in bit<1> kept_before, in track_t track, inout
         }
         const default_action = ends(0, 0, 0);
         const entries = {
-            (0, _, 0, _, 0): ends(1, 0, 0);
-            (0, _, _, _, _): ends(0, 1, 1);
-            (_, FRAME_ENDS &&& FRAME_ENDS, _, FRAME_STARTS &&& FRAME_STARTS, _): ends(0, 0, 0);
-            (_, FRAME_ENDS &&& FRAME_ENDS, _, _, 0): ends(1, 0, 0);
-            (_, FRAME_ENDS &&& FRAME_ENDS, _, _, 1): ends(0, 1, 0);
-            (_, _, 0, FRAME_STARTS &&& FRAME_STARTS, _): ends(1, 0, 0);
-            (_, _, 0, _, 0): ends(2, 0, 0);
-            (_, _, 0, _, 1): ends(1, 1, 0);
-            (_, _, 1, FRAME_STARTS &&& FRAME_STARTS, _): ends(0, 1, 1);
-            (_, _, 1, _, 0): ends(1, 1, 1);
-            (_, _, 1, _, 1): ends(0, 2, 1);
+            (0, _, whose &&& whose, _, _): ends(0, 1, 1);
+            (0, _, _, _, 1): ends(0, 1, 1);
+            (0, _, _, _, 0): ends(1, 0, 0);
+            (_, 0 &&& FRAME_ENDS, _, FRAME_STARTS &&& FRAME_STARTS, _): ends(0, 0, 0);
+            (_, 0 &&& FRAME_ENDS, _, _, 0): ends(1, 0, 0);
+            (_, 0 &&& FRAME_ENDS, _, _, 1): ends(0, 1, 0);
+            (_, _, whose &&& whose, FRAME_STARTS &&& FRAME_STARTS, _): ends(0, 1, 1);
+            (_, _, whose &&& whose, _, 0): ends(1, 1, 1);
+            (_, _, whose &&& whose, _, 1): ends(0, 2, 1);
+            (_, _, _, FRAME_STARTS &&& FRAME_STARTS, _): ends(1, 0, 0);
+            (_, _, _, _, 0): ends(2, 0, 0);
+            (_, _, _, _, 1): ends(1, 1, 0);
         }
         size = 16;
     }
@@ -120,8 +124,8 @@ control Target(in bit<16> number, in bit<1> kept_before, in track_t track, inout
         key = {
             target.keep: exact @name("keep");
             target.mask[3:0]: exact @name("mask");
-            track.word_before[17:16]: exact @name("phase_before");
-            track.frames[1:0]: exact @name("frames");
+            track.word[17:16]: exact @name("phase");
+            track.since[17:16]: exact @name("frames");
         }
         actions = {
             left_out;
@@ -141,7 +145,7 @@ control Target(in bit<16> number, in bit<1> kept_before, in track_t track, inout
 
     table wholes {
         key = {
-            track.frames: exact @name("frames");
+            track.since[31:16]: exact @name("frames");
             target.turn[2:0]: exact @name("turn");
             target.rest[1:0]: exact @name("rest");
         }
@@ -157,81 +161,66 @@ control Target(in bit<16> number, in bit<1> kept_before, in track_t track, inout
         size = 512;
     }
 
-    action leave_room() {
-        target.room = track.gap |-| target.kept;
+    action close() {
+        target.gone = target.gap[31:16];
     }
 
-    action close() {
-        target.gone = track.gap;
+    action leave_room() {
+        target.gone = target.gap[31:16] |-| target.kept;
     }
 
     action close_certain() {
-        target.gone = MIN(target.suppressed, target.room);
+        target.gone = MIN(target.suppressed, target.gone);
     }
 
-    action step_kept() {
-        target.step = target.gone;
-        target.open = track.gap - target.gone;
-        target.base = number;
+    action leave_open() {
+        target.gap[31:16] = target.gap[31:16] - target.gone;
     }
 
-    action step_left_out() {
-        target.step = target.gone + 1;
-        target.base = track.following;
+    /* The packet itself goes too. */
+    action leave_out() {
+        target.gone = target.gone + 1;
+        target.position = target.position + 1;
     }
 
-    GROWS(16, 16, offset, pass_offset, track.row[15:0], target.offset, target.step)
+    GROWS(16, 16, offset, pass_offset, track.row[15:0], target.offset, target.gone)
 
     action open_here() {
-        target.lowest_base = target.base;
+        target.lowest = target.position;
     }
 
     action open_before() {
-        target.lowest_base = number - target.open;
+        target.lowest = target.position - target.gap[31:16];
     }
 
     action place() {
-        target.position = target.base - target.offset;
-        target.floor[31:16] = target.lowest_base - target.offset;
-        target.floor[15:0] = track.word[31:16];
+        target.position = target.position - target.offset;
+        target.lowest = target.lowest - target.offset;
     }
 
-    PASSES(32, 16, floor, turn_floor, track.row[15:0], target.floor_before, value = target.floor;)
-    PASSES(32, 16, floor, look_at_floor, track.row[15:0], target.floor_before, )
-
-    action compare() {
-        target.below = target.position - target.floor_before[31:16];
-        target.early = track.word[31:16] - target.floor_before[15:0];
-        target.slot[19:4] = track.row[15:0];
-        target.slot[3:0] = target.position[3:0];
-        target.mark[15:4] = target.position[15:4];
-        target.mark[3:0] = 1;
-    }
-
-    PASSES(16, 20, used, take, target.slot, target.mark_before, value = target.mark;)
+    RAISES(floor, raise, track.row[15:0], target.lowest, track.word[31:16])
+    HOLDS(floor, hold, track.row[15:0], target.lowest, track.word[31:16], target.dropped)
+    GIVES(used, give, SLOT(track.row, target.position), target.position)
+    TAKES(used, take, SLOT(track.row, target.position), target.position, target.dropped)
 
     apply {
-        target.gone = 0;
-        target.step = 0;
-        target.base = number;
-        target.forwarded = 0;
         if (track.place == FIRST || track.place == IN_ORDER) {
             cadences.apply();
             parts.apply();
             turns.apply();
-            if (track.frames[15:1] != 0) {
+            if (track.since[31:17] != 0) {
                 wholes.apply();
             }
-            leave_room();
             if (target.kept == 0 && target.suppressed != 0) {
                 close();
             } else {
+                leave_room();
                 close_certain();
             }
             if (target.keep == 1) {
-                step_kept();
+                leave_open();
             } else {
-                step_left_out();
+                leave_out();
             }
         }
         if (track.place != LATE) {
@@ -243,20 +232,15 @@ control Target(in bit<16> number, in bit<1> kept_before, in track_t track, inout
             }
             place();
             if (track.place == FIRST || (track.place == IN_ORDER && (target.gone != 0 || target.keep == 0))) {
-                turn_floor();
-            } else if (track.place == NEAR) {
-                look_at_floor();
+                raise();
+            } else if (track.place == NEAR && target.keep == 1) {
+                hold();
             }
-            compare();
             if (target.keep == 1) {
                 if (track.place != NEAR) {
+                    give();
+                } else if (target.dropped == 0 && track.misplaced == 0) {
                     take();
-                    target.forwarded = 1;
-                } else if (target.below[15:15] == 0 && target.early[15:15] == 0) {
-                    take();
-                    if (target.mark_before != target.mark) {
-                        target.forwarded = 1;
-                    }
                 }
             }
         }
@@ -265,39 +249,31 @@ control Target(in bit<16> number, in bit<1> kept_before, in track_t track, inout
 
 /* Why: what is the stream's, before its decode targets. */
 control Tracks(inout headers_t hdr, inout metadata_t md) {
-    Target() lower;
-    Target() upper;
+    Target(0xff) lower;
+    Target(0xfe) upper;
 
     SERIAL_WORDS(high, TRACK_SIZE)
-    WORDS(32, 16, frame, TRACK_SIZE)
+    SERIAL_WORDS(high_of_upper, TRACK_SIZE)
+    COMPARED_WORDS(frame, TRACK_SIZE)
     WORDS(16, 20, used, TRACK_SIZE * 16)
 
-    ADVANCES(high, pass_high, md.track.row[15:0], md.track.high, md.track.high_before)
-    PASSES(32, 16, frame, turn_frame, md.track.row[15:0], md.track.word_before, value = md.track.word;)
-    PASSES(32, 16, frame, look_at_frame, md.track.row[15:0], md.track.word_before, )
-    PASSES(16, 20, used, take, md.track.slot, md.track.mark_before, value = md.track.mark;)
+    ADVANCES(high, pass_high, md.track.row[15:0], md.track.high, md.track.high_less_one, md.track.lower.gap)
+    ADVANCES(high_of_upper, pass_high_of_upper, md.track.row[15:0], md.track.high, md.track.high_less_one, md.track.upper.gap)
+    COMPARES(frame, turn_frame, md.track.row[15:0], md.track.comparand, md.track.since, value.word = md.track.word;)
+    COMPARES(frame, look_at_frame, md.track.row[15:0], md.track.comparand, md.track.since, )
+    GIVES(used, give, SLOT(md.track.row, md.rtp_seq), md.rtp_seq)
+    TAKES(used, take, SLOT(md.track.row, md.rtp_seq), md.rtp_seq, md.track.repeated)
 
-    action prepare() {
-        md.track.high[31:16] = md.rtp_seq;
-        md.track.following = md.rtp_seq + 1;
-        md.track.slot[19:4] = md.track.row[15:0];
-        md.track.slot[3:0] = md.rtp_seq[3:0];
-        md.track.mark[15:4] = md.rtp_seq[15:4];
-        md.track.mark[3:0] = 1;
-    }
-
-    /* Which targets the packet is one of, and the place of its frame in a cadence. */
+    /* Which targets the packet is one of. */
     action belongs(bit<1> to_lower, bit<1> to_upper, bit<8> said) {
         md.track.belongs = said;
         md.track.lower.keep = to_lower;
         md.track.upper.keep = to_upper;
-        md.track.word[8:8] = to_lower;
-        md.track.word[9:9] = to_upper;
     }
 
     table targets {
         key = {
-            md.track.layer: exact @name("layer");
+            md.track.word[15:8]: exact @name("layer");
         }
         actions = {
             belongs;
@@ -310,6 +286,7 @@ control Tracks(inout headers_t hdr, inout metadata_t md) {
         size = 4;
     }
 
+    /* The place of the packet's frame in a cadence. */
     action at_place(bit<8> phase, bit<8> others) {
         md.track.phase = phase;
         md.track.others = others;
@@ -332,20 +309,21 @@ control Tracks(inout headers_t hdr, inout metadata_t md) {
         size = 4;
     }
 
-    action count_ahead() {
-        md.track.ahead = md.track.high[31:16] - md.track.high_before[31:16];
-    }
-
     action first() {
         md.track.place = FIRST;
+        md.track.lower.gap[31:16] = 0;
+        md.track.upper.gap[31:16] = 0;
+        turn_frame();
     }
 
     action in_order() {
         md.track.place = IN_ORDER;
+        turn_frame();
     }
 
     action near() {
         md.track.place = NEAR;
+        look_at_frame();
     }
 
     action late() {
@@ -355,8 +333,8 @@ control Tracks(inout headers_t hdr, inout metadata_t md) {
     /* Of packets before the highest, those of the last 16 numbers may have a place. */
     table order {
         key = {
-            md.track.high_before[0:0]: ternary @name("running");
-            md.track.ahead: ternary @name("ahead");
+            md.track.lower.gap[0:0]: ternary @name("first");
+            md.track.lower.gap[31:16]: ternary @name("gap");
         }
         actions = {
             first;
@@ -364,24 +342,20 @@ control Tracks(inout headers_t hdr, inout metadata_t md) {
             near;
             late;
         }
-        const default_action = in_order();
+        const default_action = late();
         const entries = {
-            (0, _): first();
-            (1, 0): near();
-            (1, 0xfff0): late();
-            (1, 0xfff0 &&& 0xfff0): near();
-            (1, 0x8000 &&& 0x8000): late();
+            (1, _): first();
+            (0, 0xfff0 &&& 0xfff0): near();
+            (0, 0x8000 &&& 0x8000): late();
+            (0, 0x7fff): late();
+            (0, _): in_order();
         }
         size = 8;
     }
 
-    action count_frames() {
-        md.track.frames = md.track.word[31:16] - md.track.word_before[31:16];
-        md.track.gap = md.track.ahead - 1;
-    }
-
-    action no_gap() {
-        md.track.gap = 0;
+    /* Its frame is none that was before the highest packet's. */
+    action misplaced() {
+        md.track.misplaced = 1;
     }
 
     action tell(bit<8> said) {
@@ -404,57 +378,54 @@ control Tracks(inout headers_t hdr, inout metadata_t md) {
     table verdicts {
         key = {
             md.track.place: ternary @name("place");
-            md.track.lower.forwarded: ternary @name("lower");
-            md.track.upper.forwarded: ternary @name("upper");
-            md.track.layer: ternary @name("layer");
+            md.track.misplaced: ternary @name("misplaced");
+            md.track.word[15:8]: ternary @name("layer");
+            md.track.repeated: ternary @name("repeated");
+            md.track.lower.dropped: ternary @name("lower");
+            md.track.upper.dropped: ternary @name("upper");
         }
         actions = {
             tell;
         }
         const default_action = tell(0);
         const entries = {
-            (NEAR, 0, 0, _): tell(SAID_2);
-            (NEAR, 1, 0, _): tell(SAID_2 + SAID_0);
-            (NEAR, 0, 1, _): tell(SAID_2 + SAID_1);
-            (NEAR, 1, 1, _): tell(SAID_2 + SAID_1 + SAID_0);
-            (LATE, _, _, _): tell(0);
-            (_, _, _, 0): tell(SAID_IN_ORDER + SAID_2 + SAID_1 + SAID_0);
-            (_, _, _, 1): tell(SAID_IN_ORDER + SAID_2 + SAID_1);
-            (_, _, _, _): tell(SAID_IN_ORDER + SAID_2);
+            (LATE, _, _, _, _, _): tell(0);
+            (FIRST, _, 0, _, _, _): tell(SAID_IN_ORDER + SAID_2 + SAID_1 + SAID_0);
+            (FIRST, _, 1, _, _, _): tell(SAID_IN_ORDER + SAID_2 + SAID_1);
+            (FIRST, _, _, _, _, _): tell(SAID_IN_ORDER + SAID_2);
+            (IN_ORDER, _, 0, _, _, _): tell(SAID_IN_ORDER + SAID_2 + SAID_1 + SAID_0);
+            (IN_ORDER, _, 1, _, _, _): tell(SAID_IN_ORDER + SAID_2 + SAID_1);
+            (IN_ORDER, _, _, _, _, _): tell(SAID_IN_ORDER + SAID_2);
+            (NEAR, 0, 0, 0, 0, 0): tell(SAID_2 + SAID_1 + SAID_0);
+            (NEAR, 0, 0, 0, 0, _): tell(SAID_2 + SAID_0);
+            (NEAR, 0, 0, 0, _, 0): tell(SAID_2 + SAID_1);
+            (NEAR, 0, 1, 0, _, 0): tell(SAID_2 + SAID_1);
+            (NEAR, 0, _, 0, _, _): tell(SAID_2);
         }
-        size = 8;
+        size = 16;
     }
 
     apply {
-        prepare();
         pass_high();
+        pass_high_of_upper();
+        order.apply();
         targets.apply();
         places.apply();
-        count_ahead();
-        order.apply();
         if (md.track.place == FIRST || md.track.place == IN_ORDER) {
-            turn_frame();
             if (md.track.flags[7:7] == 1) {
                 change_all();
             } else {
                 change();
             }
-        } else {
-            look_at_frame();
+        } else if ((md.track.since[31:31] == 0 && md.track.since[31:16] != 0) || md.track.since[31:16] == 0x8000) {
+            misplaced();
         }
-        count_frames();
-        if (md.track.place == FIRST) {
-            no_gap();
-        } else if (md.track.place == NEAR && ((md.track.frames[15:15] == 0 && md.track.frames != 0) || md.track.frames == 0x8000)) {
-            late();
-        }
-        lower.apply(md.rtp_seq, md.track.word_before[8:8], md.track, md.track.lower);
-        upper.apply(md.rtp_seq, md.track.word_before[9:9], md.track, md.track.upper);
-        if (md.track.place != LATE) {
+        lower.apply(md.track, md.track.lower);
+        upper.apply(md.track, md.track.upper);
+        if (md.track.place == FIRST || md.track.place == IN_ORDER) {
+            give();
+        } else if (md.track.place == NEAR && md.track.misplaced == 0) {
             take();
-            if (md.track.place == NEAR && md.track.mark_before == md.track.mark) {
-                late();
-            }
         }
         number_it();
         verdicts.apply();
