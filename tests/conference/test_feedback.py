@@ -146,6 +146,8 @@ def test_down_goes_to_what_fits_and_never_below_the_lowest():
     assert select_decode_target(0, (), first) == 0  # a first estimate moves nobody up,
     assert select_decode_target(2, (), first._replace(bitrate=200e3, target=2)) == 2  # or down: it has to climb yet
     assert select_decode_target(7, (), Estimate(0.0, 1e9, RATES, 2)) == 2  # a stream with fewer layers than before
+    fewer = [Estimate(now, 1e9, RATES[:1], 1) for now in (-20.0, -5.0)]
+    assert select_decode_target(1, fewer, Estimate(0.0, 440e3, RATES, 1)) == 1  # and one with more
 
 
 @given(

@@ -159,7 +159,8 @@ def select_decode_target(current: int, history: Sequence[Estimate], estimate: Es
     if held(UP_AFTER_S, lambda past: past.bitrate >= UP_ROOM * (past.rates[above] if above < len(past.rates) else rates[above])):
         return above
     in_vain = any(past.target >= above and past.time > estimate.time - RETRY_S for past in history)
-    if not in_vain and held(TRY_AFTER_S, lambda past: past.target == current and past.bitrate >= BOUND * past.rates[current]):
+    # An estimate of when the sender had fewer targets is one of the highest that there was.
+    if not in_vain and held(TRY_AFTER_S, lambda past: past.target == current and past.bitrate >= BOUND * past.rates[min(current, len(past.rates) - 1)]):
         return above
     return current
 
