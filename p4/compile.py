@@ -139,8 +139,8 @@ def kept_seconds(compiler: str, build: Build, out: Path) -> float | None:
 
 def not_offered(build: Build) -> str | None:
     """Why a build is not to be used on a switch, whatever the compiler says of it; None: it may be."""
-    if build.options.get("SEQUENCE") == "2":
-        return "SEQUENCE=2 (S-LR) is for BMv2: it is a chain of 15 stages, more than Tofino 1 has, and has not been placed with the rest of the program on Tofino 2 (docs/p4.md); SEQUENCE=1 is S-LM"
+    if build.options.get("SEQUENCE") == "2" and build.chip == "tofino":
+        return "SEQUENCE=2 (S-LR) is for Tofino 2 and BMv2: it is a chain of 15 stages, and Tofino 1 has 12 (docs/p4.md); SEQUENCE=1 is S-LM"
     return None
 
 

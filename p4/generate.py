@@ -24,7 +24,7 @@ _SCHEMAS = {
     "relay.tofino2.bf-rt.json": ("tofino2", {}),
     "relay-counted.tofino1.bf-rt.json": ("tofino", {"COUNTED": "1"}),
 }
-_BUILDS = {f"{name}.bf-rt.json": name.replace(".", "-") for name in ("conference.tofino1", "conference.tofino2")}
+_BUILDS = {f"{name}.bf-rt.json": name.replace(".", "-") for name in ("conference.tofino1", "conference.tofino2", "conference-lr.tofino2")}
 _HASHES = {
     "hash48.tofino1.context.json": ("tofino", {}),
     "hash32.tofino1.context.json": ("tofino", {"RELAY_KEY": "hash32"}),

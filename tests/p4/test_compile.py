@@ -43,9 +43,9 @@ def test_a_refusal_of_the_compiler_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_build_that_is_not_offered_is_refused_before_the_compiler_runs(tmp_path: Path) -> None:
-    build = compile_p4.Build("x", "tofino2", {"CONFERENCE": "1", "SEQUENCE": "2"})
+    build = compile_p4.Build("x", "tofino", {"CONFERENCE": "1", "SEQUENCE": "2"})
     reason, seconds = compile_p4.make("no-such-compiler", build, tmp_path / "out")
-    assert "S-LR" in reason and "BMv2" in reason and seconds == 0 and not (tmp_path / "out").exists()
+    assert "S-LR" in reason and "Tofino 1" in reason and seconds == 0 and not (tmp_path / "out").exists()
     assert all(compile_p4.not_offered(build) is None for build in EVERY)
 
 

@@ -18,6 +18,7 @@ from tests.p4.program import GENERATED, compile_p4
 from tests.vectors.relay import COLLIDING, COLLIDING_TOO
 
 CONFERENCES = ["conference.tofino1.bf-rt.json", "conference.tofino2.bf-rt.json"]
+WITH_S_LR = "conference-lr.tofino2.bf-rt.json"
 SCHEMAS = ["relay.tofino1.bf-rt.json", "relay.tofino2.bf-rt.json", "relay-counted.tofino1.bf-rt.json"]
 CONTEXTS = ["hash48.tofino1.context.json", "hash48.tofino2.context.json", "hash32.tofino1.context.json"]
 MANIFEST = json.loads((GENERATED / "manifest.json").read_text())
@@ -34,7 +35,7 @@ def test_generated_files_are_those_of_these_sources() -> None:
     assert MANIFEST["sources"] == compile_p4.source_hash(), "the P4 program has changed: run `make p4-generated`"
 
 
-@pytest.mark.parametrize("name", [*SCHEMAS, *CONFERENCES, *CONTEXTS])
+@pytest.mark.parametrize("name", [*SCHEMAS, *CONFERENCES, WITH_S_LR, *CONTEXTS])
 def test_generated_files_are_not_edited(name: str) -> None:
     assert MANIFEST["files"][name] == hashlib.sha256((GENERATED / name).read_bytes()).hexdigest()
 
@@ -61,8 +62,8 @@ def test_tables_are_the_softswitchs(name: str) -> None:
 
 
 REPLICATION = [table for table in Schema.parse(softswitch_schema.load(4096, 4096).program_json).tables if SOFTSWITCH.tables.find(table.name) is None and table.name.startswith("pipe.")]
-# What of replication the switch has not got: the control plane looks (docs/replication.md).
-LEFT_OUT = {"track", "switches"}
+# What of replication a switch has not got: the control plane looks (docs/replication.md).
+LEFT_OUT = {**dict.fromkeys(CONFERENCES, {"track", "switches"}), WITH_S_LR: {"cadence"}}
 
 
 def test_replication_has_four_tables() -> None:
@@ -70,18 +71,20 @@ def test_replication_has_four_tables() -> None:
 
 
 @pytest.mark.parametrize("table", REPLICATION, ids=lambda table: table.name)
-@pytest.mark.parametrize("name", CONFERENCES)
+@pytest.mark.parametrize("name", LEFT_OUT)
 def test_tables_of_replication_are_the_softswitchs(name: str, table: Table) -> None:
     compiled, wanted = generated(name).tables[table.name], shape(table)
-    wanted["actions"] = {action: [field for field in fields if field[0] not in LEFT_OUT] for action, fields in wanted["actions"].items()}
+    wanted["actions"] = {action: [field for field in fields if field[0] not in LEFT_OUT[name]] for action, fields in wanted["actions"].items()}
     assert shape(compiled) == wanted
     assert {field.name for field in compiled.data} == (set() if table.name.endswith(".layer") else {"$COUNTER_SPEC_PKTS", "$COUNTER_SPEC_BYTES"})
-    check_ids(compiled, table, LEFT_OUT)
+    check_ids(compiled, table, LEFT_OUT[name])
 
 
 def check_ids(compiled: Table, served: Table, left_out: Set[str] = frozenset()) -> None:
     assert compiled.id == served.id
     for action in served.actions:
+        if action.default_only:
+            continue
         assert compiled.actions[action.name].id == action.id
         for field in action.fields:
             assert field.name in left_out or compiled.actions[action.name].fields[field.name].id == field.id
@@ -98,6 +101,20 @@ def test_words_of_sequence_numbers_are_there(name: str) -> None:
         assert (value.name, value.width) == (f"Egress.{word}.f1", width)
 
 
+def test_words_of_tracks_are_there() -> None:
+    """A row of zeros is a stream, or a receiver, of which nothing has come: the control plane writes it."""
+    tables = generated(WITH_S_LR).tables
+    tracks, slots = "Ingress.pipeline.conference.tracks.", 16
+    words = {"high": 32, "high_of_upper": 32, "frame": 32, "used": 16}
+    words |= {f"{target}.{word}": width for target in ("lower", "upper") for word, width in (("cadence", 8), ("offset", 16), ("floor", 16), ("used", 16))}
+    rows = tables[f"pipe.{tracks}high"].size
+    for word, width in words.items():
+        found = tables[f"pipe.{tracks}{word}"]
+        assert next(iter(found.data)).width == width and found.size == (rows * slots if word.endswith("used") else rows)
+    for word, width in (("target", 8), ("base", 16), ("floor", 16)):
+        assert next(iter(tables[f"pipe.Egress.{word}"].data)).width == width
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_ids_are_the_softswitchs(name: str) -> None:
     compiled = generated(name)
@@ -105,7 +122,7 @@ def test_ids_are_the_softswitchs(name: str) -> None:
         check_ids(compiled.tables[table.name], table)
 
 
-@pytest.mark.parametrize("name", [*SCHEMAS, *CONFERENCES])
+@pytest.mark.parametrize("name", [*SCHEMAS, *CONFERENCES, WITH_S_LR])
 def test_digests_are_the_softswitchs(name: str) -> None:
     compiled = generated(name)
     for learn in SOFTSWITCH.learns:
