@@ -12,8 +12,11 @@ import pytest
 
 from shunt.bfrt.proxy_hash import from_context
 from shunt.bfrt.schema import Schema, Table
+from shunt.conference.control.layers import Rewriting
+from shunt.conference.control.rows import Rows
 from shunt.net import Endpoint, FiveTuple
 from shunt_softswitch import schema as softswitch_schema
+from tests.p4.bfrt_bmv2 import FIXED
 from tests.p4.program import GENERATED, compile_p4
 from tests.vectors.relay import COLLIDING, COLLIDING_TOO
 
@@ -113,6 +116,13 @@ def test_words_of_tracks_are_there() -> None:
         assert next(iter(found.data)).width == width and found.size == (rows * slots if word.endswith("used") else rows)
     for word, width in (("target", 8), ("base", 16), ("floor", 16)):
         assert next(iter(tables[f"pipe.Egress.{word}"].data)).width == width
+
+
+def test_the_agent_drives_s_lm_on_a_switch_and_leaves_s_lr_alone() -> None:
+    """Nobody clears the rows of tracks, so numbers of one stream would be judged by those of another."""
+    switches = [Schema.parse((GENERATED / name).read_bytes(), FIXED) for name in (*CONFERENCES, WITH_S_LR)]
+    assert [Rows(switch).rewriting for switch in switches] == [Rewriting.S_LM, Rewriting.S_LM, Rewriting.NONE]
+    assert Rows(softswitch_schema.load(4096, 100).schema).rewriting is Rewriting.S_LR
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

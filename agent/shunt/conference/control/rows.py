@@ -15,6 +15,8 @@ from shunt.tables.entry import StreamStats
 
 _CLEARED = ("Egress.high", "Egress.offset", "Egress.open")
 """Registers of a switch's S-LM that say where a receiver is (docs/p4.md)."""
+_TRACKS = "Ingress.pipeline.conference.tracks.high"
+"""A register of a switch's S-LR, whose rows would have to be cleared for each new stream; this agent does not."""
 
 
 class StreamKey(NamedTuple):
@@ -71,6 +73,7 @@ class Rows:
         self._copy, self._mgid, self._node, self._prune = tables["copy"], tables[MGID], tables[NODE], tables[PRUNE]
         self._rewrite = {4: self._copy.actions["copy_to"], 16: self._copy.actions["copy_to_v6"]}
         self._layer = tables.find("layer")
+        self.tracks_in_registers = tables.find(_TRACKS) is not None
         words = [tables.find(name) for name in _CLEARED]
         self._words = [table for table in words if table is not None]
         found = {size: tables.find(name) for size, name in ((4, "softswitch.reception"), (16, "softswitch.reception6"))}
@@ -86,7 +89,8 @@ class Rows:
         if self._layer is None or any(action.fields.find("splice") is None for action in self._rewrite.values()):
             return Rewriting.NONE
         if all(_replicate(table).fields.find("track") is not None for table in self._conference.values()):
-            return Rewriting.S_LR if self._layer.actions["set_layer"].fields.find("switches") is not None else Rewriting.NONE
+            whole = self._layer.actions["set_layer"].fields.find("switches") is not None and not self.tracks_in_registers
+            return Rewriting.S_LR if whole else Rewriting.NONE
         told = all(action.fields.find(name) is not None for action in self._rewrite.values() for name in ("target", "cadence"))
         return Rewriting.S_LM if told and len(self._words) == len(_CLEARED) else Rewriting.NONE
 

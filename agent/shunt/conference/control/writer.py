@@ -403,6 +403,8 @@ class Writer:
             raise BfrtUnavailable("the data plane is not connected")
         self._rows = rows = Rows(schema)
         self._rewriting = rows.rewriting
+        if rows.tracks_in_registers:
+            log.warning("conferences: the data plane has S-LR in registers, which this agent does not drive: pictures go to everybody whole, whatever receivers ask for (a program with SEQUENCE=1 leaves layers out)")
         found = list(rows.found(await self._table.client.read(rows.everything(), timeout=_READ_ALL)))
         self.inside = {(one.table, one.key): one.value for one in found}
         self.inside |= {(RELAY, key): entry for key, entry in (await self._table.entries()).items() if self.book.owns(key.dst)}
