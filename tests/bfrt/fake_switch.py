@@ -99,6 +99,9 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
             self.counted.pop((table.id, key), None)
             return
         self._check(table, entry.data)
+        if table.type == "Register":  # all its rows are there
+            held[key] = entry.data
+            return
         if update.type == pb.Update.INSERT and key in held:
             raise Refused(_EXISTS, f"Table Add failed table:{table.name} Already exists")
         if update.type == pb.Update.MODIFY and key not in held:

@@ -140,7 +140,7 @@ def test_temporal_ids_are_layers():
 
 
 def test_numbers_are_given_back_and_found_again():
-    layering, ann, bob = Layering(Limits(tracked=4)), Source("room", "ann", "video:1"), Source("room", "bob", "video:2")
+    layering, ann, bob = Layering(Limits(tracked=4, tracks=4)), Source("room", "ann", "video:1"), Source("room", "bob", "video:2")
     there = Endpoint.of("198.51.100.7", 7)
     assert layering.splice(ann, "bob", there) == 0
     assert layering.stream(ann, DD, FLOW, 1, True)[1] == 1 and layering.splice(ann, "bob", there) == layering.splice(ann, "bob", there) == 1
@@ -148,7 +148,7 @@ def test_numbers_are_given_back_and_found_again():
     assert layering.splice(bob, "ann", there) == 2 and layering.room() == 2
     layering.forget("room", [bob], ["ann", "cem"])
     assert layering.room() == 3 and layering.rows(ann) == {}
-    again = Layering(Limits(tracked=4))
+    again = Layering(Limits(tracked=4, tracks=4))
     again.remember({(FLOW, 2): Former(9, 2, {5: LayerRow(1, 0)}, {there: 2}), (FLOW, 3): Former(4, 3, {}, {there: 3})})
     assert again.stream(ann, DD, FLOW, 1, True) == (1, 1), "numbers that something found has are not given"
     assert again.stream(bob, DD, FLOW, 2, False) == (9, 2), "who was tracked is tracked"
@@ -159,7 +159,7 @@ def test_numbers_are_given_back_and_found_again():
 
 
 def test_streams_for_which_there_is_no_room_go_whole():
-    layering = Layering(Limits(tracked=1))
+    layering = Layering(Limits(tracks=1))
     assert layering.stream(Source("room", "ann", "video:1"), DD, FLOW, 1, True)[1] == 1
     assert layering.stream(Source("room", "bob", "video:1"), DD, FLOW, 2, True) == (0, 0)
 
@@ -201,7 +201,7 @@ def test_cadences_of_other_structures(monkeypatch, distances, cadences):
 
 
 def test_what_such_a_switch_cannot_read_goes_whole():
-    layering = Layering(Limits(tracked=2), Rewriting.S_LM)
+    layering = Layering(Limits(tracked=2), Rewriting.S_LM, {Layers.DEPENDENCY_DESCRIPTOR})
     one, there = Source("room", "ann", "video:1"), Endpoint.of("198.51.100.7", 7)
     assert layering.stream(one, Told(Layers.VP8), FLOW, 1, True) == (0, 0) and layering.splice(one, "bob", there) == 0
     other = Source("room", "bob", "video:2")

@@ -21,7 +21,7 @@ class Limits:
     """What the engine holds (Scallop, section 6.3, and TNA's field widths). MGID 0 and RID 0 mean "none".
 
     l2_xids: exclusion sets, one for each port that a sender sits behind; a Tofino 1 has 288. streams: what the copy table's
-    24-bit key tells apart; tracked: streams with rewritten numbers.
+    24-bit key tells apart; tracked: streams with rewritten numbers, each receiver's by itself; tracks: those of their senders' that S-LR follows.
     """
 
     trees: int = 65_536
@@ -30,6 +30,7 @@ class Limits:
     l2_xids: int = 288
     streams: int = 1 << 24
     tracked: int = 65_536
+    tracks: int = 65_536
 
 
 class Source(NamedTuple):

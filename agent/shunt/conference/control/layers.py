@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -145,25 +145,41 @@ class Former:
 class Layering:
     """The layers of all streams, and the numbers that they have in one data plane."""
 
-    def __init__(self, limits: Limits = Limits(), rewriting: Rewriting = Rewriting.S_LR) -> None:
-        """rewriting: what the data plane can do."""
-        self._rewriting = rewriting
+    def __init__(self, limits: Limits = Limits(), rewriting: Rewriting = Rewriting.S_LR, ways: Collection[Layers] = frozenset(Layers)) -> None:
+        """rewriting: what the data plane can do; ways: how layers may be told for it to leave them out."""
+        self._rewriting, self._ways = rewriting, ways
         self._numbers = Numbers("numbers of layer tables", 1, _LAYER_TABLES)
-        self._tracks = Numbers("streams with rewritten numbers", 1, limits.tracked + 1)
+        self._tracks = Numbers("streams with rewritten numbers", 1, limits.tracks + 1)
         self._splices = Numbers("receivers with rewritten numbers", 1, limits.tracked + 1)
         self._streams: dict[Source, _Stream] = {}
         self._former: dict[tuple[FiveTuple, int], Former] = {}
+        self._said: dict[tuple[Source, str], str] = {}  # why a stream goes whole to a receiver, or to everybody
 
-    def room(self) -> int:
-        """How many more receivers can have numbers of their own."""
-        return self._splices.room() if self._rewriting is Rewriting.S_LM else min(self._tracks.room(), self._splices.room())
+    def room(self, sender: tuple[str, str] | None = None) -> int:
+        """How many more receivers can have numbers of their own; sender: of whose streams, (meeting, sender): those that are tracked already need no track."""
+        tracked = self._rewriting is Rewriting.S_LM or sender is not None and any(stream.track for source, stream in self._streams.items() if source[:2] == sender)
+        return self._splices.room() if tracked else min(self._tracks.room(), self._splices.room())
+
+    def unread(self, told: Told) -> str:
+        """Why the data plane leaves no layers out that are told in this way; empty where it does."""
+        return "" if self._rewriting is Rewriting.NONE or told.way in self._ways else f"the data plane does not read {told.way.value}, by which their layers are told"
+
+    def _say(self, source: Source, receiver: str, reason: str) -> None:
+        """Why nothing of a stream is left out for a receiver (empty: for anybody); once, until there is another reason."""
+        if self._said.get((source, receiver)) != reason:
+            self._said[source, receiver] = reason
+            log.warning("conference %s: %s's %s goes to %s as it is: %s", *source, receiver or "everybody", reason)
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
     def stream(self, source: Source, told: Told, flow: FiveTuple, ssrc: int, tracked: bool) -> tuple[int, int]:
         """The number of a stream's rows in `layer`, and its track (0 until it is to be tracked, and where there are none); 0 and 0 where there
         is no room, or the data plane cannot leave out what is told in this way: it goes whole."""
-        if self._rewriting is Rewriting.NONE or self._rewriting is Rewriting.S_LM and told.way is not Layers.DEPENDENCY_DESCRIPTOR:
+        if self._rewriting is Rewriting.NONE:
+            return 0, 0
+        if reason := self.unread(told):
+            if tracked:  # somebody is to get less
+                self._say(source, "", reason)
             return 0, 0
         found = self._streams.get(source)
         try:
@@ -177,17 +193,23 @@ class Layering:
                 found.track = self._tracks.take() if self._rewriting is Rewriting.S_LR else 0
                 found.tracked = True
         except EngineFull as full:
-            log.error("%s of %s in %s goes to everybody whole: %s", source.name, source.sender, source.meeting, full)
+            self._say(source, "", str(full))
             return 0, 0
+        self._said.pop((source, ""), None)
         return found.number, found.track
 
     def splice(self, source: Source, receiver: str, there: Endpoint) -> int:
-        """A receiver's splice, of a stream that is tracked; 0 of any other. there: the receiver's address. Raises EngineFull; room() says before whether it will."""
+        """A receiver's splice, of a stream that is tracked; 0 of any other, and where there is none left: room() says so before. there: the receiver's address."""
         stream = self._streams.get(source)
         if stream is None or not stream.tracked:
             return 0
         if receiver not in stream.splices:
-            stream.splices[receiver] = stream.former.pop(there, 0) or self._splices.take()
+            try:
+                stream.splices[receiver] = stream.former.pop(there, 0) or self._splices.take()
+            except EngineFull as full:
+                self._say(source, receiver, str(full))
+                return 0
+            self._said.pop((source, receiver), None)
         return stream.splices[receiver]
 
     def cadence(self, source: Source, target: int) -> int:
@@ -200,6 +222,7 @@ class Layering:
     def forget(self, meeting: str, sources: Iterable[Source], receivers: Iterable[str]) -> None:
         """Take back the numbers of a meeting's streams and receivers that are none of these."""
         sources, receivers = set(sources), set(receivers)
+        self._said = {key: reason for key, reason in self._said.items() if key[0].meeting != meeting or key[0] in sources and (not key[1] or key[1] in receivers)}
         for source, stream in [(source, stream) for source, stream in self._streams.items() if source.meeting == meeting]:
             gone = source not in sources
             for receiver in [receiver for receiver in stream.splices if gone or receiver not in receivers]:

@@ -794,15 +794,20 @@ class Conferences:
     def set_target(self, name: str, sender: str, receiver: str, target: int) -> None:
         """Which layers of a sender's pictures a receiver gets from now on: 0 the lowest frame rate, TARGETS - 1 everything.
 
-        Pictures without layers that could be left out go on whole. Asking for what is in force already costs nothing.
+        Pictures without layers go on whole. Asking for what is in force already costs nothing.
         Raises ConferenceError.
         """
         conference = self.book.get(name)
         if conference.participant(sender).srtp:
             raise ConferenceError(409, f"{sender}'s pictures go on whole: {conference.participant(sender).srtp}")
         if conference.targets.get((sender, receiver), TARGETS - 1) != target:
-            if self._writer is not None and (sender, receiver) not in conference.targets and self._writer.layering.room() < 2 * STREAMS:
-                raise ConferenceError(409, "as many streams and receivers have numbers rewritten as can have")
+            if self._writer is not None and (sender, receiver) not in conference.targets:
+                told = [leg.layers for leg in conference.participant(sender).legs.values() if leg.layers is not None]
+                unread = [reason for one in told if (reason := self._writer.layering.unread(one))]
+                if unread and len(unread) == len(told):
+                    raise ConferenceError(409, f"{sender}'s pictures go on whole: {unread[0]}")
+                if self._writer.layering.room((name, sender)) < 2 * STREAMS:
+                    raise ConferenceError(409, f"{sender}'s pictures go on as they are: as many streams and receivers have numbers rewritten as the data plane has room for")
             self.book.set_target(name, sender, receiver, target)
             if (sender, receiver) in conference.held:
                 key = (name, sender, receiver)

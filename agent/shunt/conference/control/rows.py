@@ -7,16 +7,20 @@ from typing import Any, NamedTuple
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.schema import Action, Field, Schema, SchemaError, Table
-from shunt.conference.control.layers import LayerRow, Rewriting
+from shunt.conference.control.layers import TARGETS, LayerRow, Rewriting
 from shunt.conference.engine import CONFERENCE, COPY, LAYER, MGID, NODE, PRUNE, Limits, Member, Node
+from shunt.conference.packets import Layers
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import StreamStats
 
-
-_CLEARED = ("Egress.high", "Egress.offset", "Egress.open")
-"""Registers of a switch's S-LM that say where a receiver is (docs/p4.md)."""
-_TRACKS = "Ingress.pipeline.conference.tracks.high"
-"""A register of a switch's S-LR, whose rows would have to be cleared for each new stream; this agent does not."""
+_S_LM = {"Egress.high": 0, "Egress.offset": 0, "Egress.open": 0}
+"""Registers of a switch's S-LM that say where a receiver is, and what stands there before its first packet (docs/p4.md)."""
+_S_LR = {"Egress.target": TARGETS, "Egress.base": 0, "Egress.floor": 0}
+"""The same of its S-LR. A receiver begins as one who gets everything: those numbers are the sender's own, which it may have had until now, and in
+those of any other target it would get numbers again that it has got already."""
+_TRACKS = ".Ingress.pipeline.conference.tracks."
+"""In the names of registers of a switch's S-LR that belong to a stream: the same number of rows for each. Zeros are a stream of which nothing has come."""
+_MEMORY = {CONFERENCE: "track", COPY: "splice"}
 
 
 class StreamKey(NamedTuple):
@@ -73,9 +77,12 @@ class Rows:
         self._copy, self._mgid, self._node, self._prune = tables["copy"], tables[MGID], tables[NODE], tables[PRUNE]
         self._rewrite = {4: self._copy.actions["copy_to"], 16: self._copy.actions["copy_to_v6"]}
         self._layer = tables.find("layer")
-        self.tracks_in_registers = tables.find(_TRACKS) is not None
-        words = [tables.find(name) for name in _CLEARED]
-        self._words = [table for table in words if table is not None]
+        tracks = [table for table in tables if table.type == "Register" and _TRACKS in table.name]
+        count = min((table.size for table in tracks), default=1)
+        starts = _S_LR if tracks else _S_LM
+        splices = [(tables.find(name), start) for name, start in starts.items()]
+        self._words = {CONFERENCE: [_Word(table, table.size // count, 0) for table in tracks], COPY: [_Word(table, 1, start) for table, start in splices if table is not None]}
+        self._spliced = len(self._words[COPY]) == len(starts)
         found = {size: tables.find(name) for size, name in ((4, "softswitch.reception"), (16, "softswitch.reception6"))}
         self._reception = {size: table for size, table in found.items() if table is not None}
         self._names = {table.id: CONFERENCE for table in self._conference.values()} | {self._copy.id: COPY, self._mgid.id: MGID, self._node.id: NODE}
@@ -89,10 +96,15 @@ class Rows:
         if self._layer is None or any(action.fields.find("splice") is None for action in self._rewrite.values()):
             return Rewriting.NONE
         if all(_replicate(table).fields.find("track") is not None for table in self._conference.values()):
-            whole = self._layer.actions["set_layer"].fields.find("switches") is not None and not self.tracks_in_registers
+            whole = self._layer.actions["set_layer"].fields.find("switches") is not None and (self._spliced or not self._words[CONFERENCE])
             return Rewriting.S_LR if whole else Rewriting.NONE
         told = all(action.fields.find(name) is not None for action in self._rewrite.values() for name in ("target", "cadence"))
-        return Rewriting.S_LM if told and len(self._words) == len(_CLEARED) else Rewriting.NONE
+        return Rewriting.S_LM if told and self._spliced else Rewriting.NONE
+
+    @property
+    def ways(self) -> frozenset[Layers]:
+        """How layers may be told: a switch that keeps numbers in registers reads the dependency descriptor and nothing else (docs/p4.md)."""
+        return frozenset({Layers.DEPENDENCY_DESCRIPTOR} if any(self._words.values()) else Layers)
 
     @property
     def layers_counted(self) -> bool:
@@ -101,22 +113,23 @@ class Rows:
 
     @property
     def limits(self) -> Limits:
-        """What there is room for. Where a splice is a row of registers, and not all have one, row 0 belongs to nobody."""
-        tracked = Limits().tracked
-        rows = min((table.size for table in self._words), default=tracked)
-        return Limits(tracked=rows if rows >= tracked else rows - 1)
+        """What there is room for. Where a track or a splice is a row of registers, and not all have one, row 0 belongs to nobody."""
+        most = Limits()
+        return Limits(tracked=_room(self._words[COPY], most.tracked), tracks=_room(self._words[CONFERENCE], most.tracks))
 
-    def forgetting(self, splice: int) -> list[pb.Entity]:
-        """What to write so that a splice's next packet is its first. A row of zeros is a receiver that has got nothing."""
+    def forgetting(self, name: str, number: int) -> list[pb.Entity]:
+        """What to write so that the next packet of a track (name: CONFERENCE) or a splice (COPY) is its first; nothing where the data plane does so by itself."""
         made = []
-        for table in self._words:
-            entity = pb.Entity()
-            entry, (word,) = entity.table_entry, table.data
-            entry.table_id = table.id
-            index = table.key["$REGISTER_INDEX"]
-            entry.key.fields.add(field_id=index.id).exact.value = _bytes(index, splice % table.size)
-            _stream(entry.data, word, 0)
-            made.append(entity)
+        for table, rows, start in self._words[name]:
+            index, first = table.key["$REGISTER_INDEX"], number * rows % table.size
+            for row in range(first, first + rows):
+                entity = pb.Entity()
+                entry = entity.table_entry
+                entry.table_id = table.id
+                entry.key.fields.add(field_id=index.id).exact.value = _bytes(index, row)
+                for word in table.data:
+                    _stream(entry.data, word, start)
+                made.append(entity)
         return made
 
     def reading(self, name: str, key: Any) -> list[pb.Entity]:
@@ -214,6 +227,25 @@ class Rows:
                     kind = message.WhichOneof("value")
                     data[field.name] = message.stream if kind == "stream" else list(getattr(message, kind).val)
             yield Found(name, *_row(name, table, keys, data), _number(data.get("$COUNTER_SPEC_PKTS", b"")), _number(data.get("$COUNTER_SPEC_BYTES", b"")))
+
+
+def memory(name: str, value: Any) -> int:
+    """The number of what a data plane remembers for a row's packets: the track of a stream, the splice of a copy. 0: nothing."""
+    return getattr(value, _MEMORY[name], 0) if name in _MEMORY else 0
+
+
+class _Word(NamedTuple):
+    """A register with so many rows for each number, and what stands there before the first packet."""
+
+    table: Table
+    rows: int
+    start: int
+
+
+def _room(words: list[_Word], most: int) -> int:
+    """How many numbers have rows of their own."""
+    found = min((word.table.size // word.rows for word in words), default=most)
+    return found if found >= most else found - 1
 
 
 def _row(name: str, table: Table, keys: dict[int, bytes], data: dict[str, Any]) -> tuple[Any, Any]:

@@ -24,7 +24,7 @@ from shunt.conference.control.forwarding import Forwarding, NextHop, NoRoute
 from shunt.conference.control.layers import TARGETS, Former, Layering, Rewriting
 from shunt.conference.control.model import FIRST_TREE, PORT, TREES, Book, Leg, Participant, kind_of
 from shunt.conference.control.records import Ledger
-from shunt.conference.control.rows import Found, Rewrite, Rows, StreamKey, Tree
+from shunt.conference.control.rows import Found, Rewrite, Rows, StreamKey, Tree, memory
 from shunt.conference.engine import CONFERENCE, COPY, LAYER, MGID, NODE, PRUNE, RELAY, CopyTo, EngineFull, Replicate, Source
 from shunt.conference.migration import Abandoned, Action, Allocator, Write
 from shunt.conference.trees import Meeting, Slot
@@ -69,7 +69,7 @@ class Writer:
         self._rows: Rows | None = None
         self._rewriting = Rewriting.NONE
         self._forwarding: Forwarding | None = None  # None: the data plane's kernel has the routes
-        self._spliced: Counter[int] = Counter()  # rows of `copy` that are in, by their splice
+        self._users: Counter[tuple[str, int]] = Counter()  # rows that are in, by their table and track or splice
         self._plan: dict[Row, Any] = {}
         self._placed: dict[Row, Row] = {}  # where a row of the plan went
         self._layer_rows: dict[str, set[Row]] = {}  # by conference
@@ -302,12 +302,11 @@ class Writer:
         elif name == PRUNE:
             await self._write(pb.Update.MODIFY, row, value)
         else:
-            if name == COPY and value.splice and not self._spliced[value.splice] and self._rewriting is Rewriting.S_LM:
-                await self._forget_numbers(value.splice)
+            if (number := memory(name, value)) and not self._users[name, number]:
+                await self._forget(name, number)
             await self._write(pb.Update.MODIFY if row in self.inside else pb.Update.INSERT, row, value)
-        if name == COPY:
-            self._spliced[self.inside[row].splice if row in self.inside else 0] -= 1
-            self._spliced[value.splice] += 1
+        self._users[name, memory(name, self.inside.get(row))] -= 1
+        self._users[name, memory(name, value)] += 1
         self.inside[row] = value
         if self._ledger is not None and name in _COUNTING:
             self._ledger.stands(row)
@@ -323,24 +322,29 @@ class Writer:
                 self._ledger.counted(row, stats, last=True)
         elif name != PRUNE:
             await self._write(pb.Update.DELETE, row, None)
-        if name == COPY and row in self.inside:
-            self._spliced[self.inside[row].splice] -= 1
-        self.inside.pop(row, None)
+        self._users[name, memory(name, self.inside.pop(row, None))] -= 1
         if self._ledger is not None:
             self._ledger.gone(row)
 
-    async def _forget_numbers(self, splice: int) -> None:
-        """A splice that no row has: whoever had it before has left its numbers there."""
+    async def _forget(self, name: str, number: int) -> None:
+        """A track or splice that no row has: whoever had it before has left its memory there. All of it is gone, in each pipe, before a row has it again."""
         assert self._rows is not None
-        try:
-            errors = await self._table.client.write_entities(pb.Update.INSERT, self._rows.forgetting(splice))
-        except BfrtUnavailable as unavailable:
-            raise Broken(str(unavailable)) from None
-        except BfrtRefused as refused:
-            raise Refused(f"numbers of splice {splice}: {refused}") from None
-        for error in errors:
-            if error is not None:
-                raise Refused(f"numbers of splice {splice}: {error.message}")
+        entities, what = self._rows.forgetting(name, number), f"memory of {name} {number}"
+        for attempt in range(_RETRIES if entities else 0):
+            try:
+                errors = await self._table.client.write_entities(pb.Update.INSERT, entities, timeout=_TIMEOUT)
+            except BfrtUnavailable as unavailable:
+                raise Broken(str(unavailable)) from None
+            except BfrtRefused as refused:
+                raise Refused(f"{what}: {refused}") from None
+            error = next((error for error in errors if error is not None), None)
+            if error is None:
+                return
+            if error.code not in bfrt.RETRYABLE:
+                raise Refused(f"{what}: {error.message}")
+            await asyncio.sleep(DRAIN_S * 2**attempt)
+        if entities:
+            raise Broken(f"{what}: the data plane puts the write off again and again")
 
     async def _account(self, row: Row, *, last: bool = False) -> None:
         """Tell the ledger what a row has counted; last: it goes out."""
@@ -403,8 +407,6 @@ class Writer:
             raise BfrtUnavailable("the data plane is not connected")
         self._rows = rows = Rows(schema)
         self._rewriting = rows.rewriting
-        if rows.tracks_in_registers:
-            log.warning("conferences: the data plane has S-LR in registers, which this agent does not drive: pictures go to everybody whole, whatever receivers ask for (a program with SEQUENCE=1 leaves layers out)")
         found = list(rows.found(await self._table.client.read(rows.everything(), timeout=_READ_ALL)))
         self.inside = {(one.table, one.key): one.value for one in found}
         self.inside |= {(RELAY, key): entry for key, entry in (await self._table.entries()).items() if self.book.owns(key.dst)}
@@ -412,8 +414,8 @@ class Writer:
             self._ledger.found({row: value for row, value in self.inside.items() if row[0] in _COUNTING})
         self._plan, self._placed, self._owners, self._layer_rows = {}, {}, {}, {}
         self.allocator = Allocator(qualities=TREES)
-        self._spliced = Counter(value.splice for (name, _), value in self.inside.items() if name == COPY)
-        self.layering = Layering(rows.limits, self._rewriting)
+        self._users = Counter((name, memory(name, value)) for (name, _), value in self.inside.items())
+        self.layering = Layering(rows.limits, self._rewriting, rows.ways)
         self.layering.remember(_former(found))
         held = _Held(self.allocator, found)
         left_out = []
