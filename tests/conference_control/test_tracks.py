@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
@@ -39,6 +40,7 @@ TRACKS, SLOTS = "pipe.Ingress.pipeline.conference.tracks.", 16
 OF_A_TRACK = ("high", "high_of_upper", "frame", *(f"{target}.{word}" for target in ("lower", "upper") for word in ("cadence", "offset", "floor")))
 OF_ITS_NUMBERS = ("used", "lower.used", "upper.used")
 BEGINNING = {"target": [TARGETS], "base": [0], "floor": [0, 0]}
+ALL_PIPES = 0xFFFF
 FLOW = FiveTuple(Endpoint.of("198.51.100.9", 1), Endpoint.of("192.0.2.1", 2))
 
 
@@ -48,6 +50,7 @@ class Switch(FakeSwitch):
     def __init__(self, program: str = S_LR) -> None:
         super().__init__((GENERATED / program).read_bytes(), fixed=FIXED)
         self.refusing: dict[str, tuple[int, int]] = {}
+        self.pipes: set[int] = set()
         self.restart()
 
     def restart(self) -> None:
@@ -56,6 +59,10 @@ class Switch(FakeSwitch):
         prune = self.table("$pre.prune")
         for number in range(prune.size):  # has all its rows from the start
             self.entries[prune.id][((next(iter(prune.key)).id, number.to_bytes(2, "big")),)] = pb.TableData()
+
+    async def Write(self, request: pb.WriteRequest, context: grpc.aio.ServicerContext) -> pb.WriteResponse:
+        self.pipes.add(request.target.pipe_id)
+        return await super().Write(request, context)
 
     def _write(self, update: pb.Update) -> None:
         table = self.schema.tables.by_id.get(update.entity.table_entry.table_id)
@@ -213,6 +220,7 @@ async def test_memory_goes_before_the_rows_that_use_it(switch: tuple[Switch, Rel
     assert order[tracked + 1 : numbered] == [f"pipe.Egress.{word}" for word in BEGINNING], "a stream is tracked before its receivers' numbers go by that"
     assert order[numbered:] == ["pipe.Egress.copy"] * 2, "as one who gets everything, then as one who gets less"
     assert made.tracks() == [1] and made.splices() == [(1, 0)]
+    assert made.pipes == {ALL_PIPES}, "each has words of its own"
 
     made.spoil()
     made.updates.clear()
