@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shunt.agent import Agent
 from shunt.config.model import Config
-from shunt.events.bus import STATE, EventBus
+from shunt.events.bus import CONFERENCE, STATE, EventBus
 from shunt.metrics.instruments import Instruments
 from shunt.metrics.snapshot import exposition
 from shunt.tables.entry import Outcome
@@ -20,7 +21,7 @@ from tests.agent.parts import Core
 
 ROOT = Path(__file__).resolve().parents[2]
 TOTALS = {
-    "rx_packets": 1, "relayed_packets": 1, "relayed_bytes": 1, "missed_packets": 1, "stray_packets": 1, "limited_packets": 1, "conference_packets": 1, "passed_packets": 1, "too_big_packets": 1, "unrouted_packets": 1, "learn_notices": 1,
+    "rx_packets": 1, "relayed_packets": 1, "relayed_bytes": 1, "missed_packets": 1, "stray_packets": 1, "refused_packets": 1, "limited_packets": 1, "conference_packets": 1, "passed_packets": 1, "too_big_packets": 1, "unrouted_packets": 1, "learn_notices": 1,
     "learn_suppressed": 1, "entries": 1, "capacity": 10,
 }
 
@@ -103,6 +104,7 @@ def agent(tmp_path: Path) -> Agent:
     return Agent(Config.model_validate({
         "builtin_relay": {"addresses": ["127.0.0.1"], "ports": "36000-36100"}, "data_plane": {}, "hep": {}, "homer": {"target": "udp:127.0.0.1:9060"},
         "journal": {"path": str(tmp_path / "journal.sqlite")}, "cdr": {"csv": str(tmp_path / "cdr.csv")},
+        "conference": {"address": "127.0.0.1", "ports": "20000-20100", "state": str(tmp_path / "conferences"), "cdr": {"csv": str(tmp_path / "conferences.csv")}},
     }))
 
 
@@ -115,6 +117,7 @@ async def whole(agent: Agent) -> str:
     await core.say("D c1 A B")
     core.relay.silent = True
     await core.say("Uc0,8 c2 10.91.1.2 6000 A;1")
+    bus.emit(CONFERENCE, "room", "joined")
     agent.observers.census = {"streams": {"offloaded": 2}, "reasons": {"offloaded": 2}}
     agent.observers.instruments.quality([{"packets": 500, "mos": 4.2, "codec": "PCMU", "loss_percent": 1.0, "jitter_ms": 2.0, "note": ""}])
     for relay in agent.pool.relays:
@@ -126,7 +129,7 @@ async def whole(agent: Agent) -> str:
 
 def scrape(agent: Agent) -> str:
     """What a scrape would get while a stream runs."""
-    return exposition(agent.status() | {"streams": {"offloaded": 2, "learning": 1, "relayed": 1}}, TOTALS, agent.registry()).decode()
+    return exposition(agent.status() | {"streams": {"offloaded": 2, "learning": 1, "relayed": 1}, "conferences": agent.status()["conferences"] | {"designs": {"NRA": 1}}}, TOTALS, agent.registry()).decode()
 
 
 async def test_the_exposition_is_valid_and_no_series_comes_twice(agent: Agent) -> None:
@@ -142,9 +145,8 @@ async def test_the_exposition_is_valid_and_no_series_comes_twice(agent: Agent) -
 
 async def test_every_expression_of_dashboard_and_alerts_has_its_metrics(agent: Agent) -> None:
     names = set(samples(await whole(agent)))
-    dashboard = json.loads((ROOT / "packaging/grafana/shunt.json").read_text())
-    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
-    expressions += [variable["definition"] for variable in dashboard["templating"]["list"] if "definition" in variable]
+    expressions = [target["expr"] for panel in panels() for target in panel.get("targets", ())]
+    expressions += [variable["definition"] for variable in dashboard()["templating"]["list"] if "definition" in variable]
     rules = yaml.safe_load((ROOT / "packaging/prometheus/shunt.rules.yml").read_text())["groups"][0]["rules"]
     expressions += [rule["expr"] for rule in rules if rule["alert"] != "ShuntDown"]
     assert len(expressions) > 60
@@ -166,15 +168,72 @@ def samples_of(names: set[str], agent: Agent, name: str) -> list:
     return _cache[id(agent)].get(name, [])
 
 
-async def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
-    panels = json.loads((ROOT / "packaging/grafana/shunt.json").read_text())["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
+def dashboard() -> dict[str, Any]:
+    return json.loads((ROOT / "packaging/grafana/shunt.json").read_text())
+
+
+def panels() -> list[dict[str, Any]]:
+    """All panels, those in folded rows too."""
+    return [inner for panel in dashboard()["panels"] for inner in (panel, *panel.get("panels", ()))]
+
+
+def drawn(kind: str = "") -> list[dict[str, Any]]:
+    """The panels that show something, of one kind or of all."""
+    return [panel for panel in panels() if panel["type"] != "row" and kind in ("", panel["type"])]
+
+
+def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
+    assert len({panel["id"] for panel in panels()}) == len(panels())
     taken: set[tuple[int, int]] = set()
-    for panel in panels:
+    for panel in panels():
         place = panel["gridPos"]
         cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
         assert not cells & taken and place["x"] + place["w"] <= 24, panel["title"]
         taken |= cells
+
+
+def test_every_query_asks_the_chosen_source_about_the_chosen_agents() -> None:
+    source, job, instance = dashboard()["templating"]["list"]
+    assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
+    for asker in (job, instance, *drawn(), *(target for panel in drawn() for target in panel["targets"])):
+        assert asker["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, asker
+    for panel in drawn():
+        for target in panel["targets"]:
+            selectors = re.findall(r"\bshunt_\w+(\{[^}]*\})?", target["expr"])
+            assert selectors and all('job=~"$job",instance=~"$instance"' in selector for selector in selectors), target["expr"]
+
+
+def test_axes_are_those_of_their_values() -> None:
+    """What Grafana makes of a panel without a least or a greatest value: an axis from 250 µs, or one up to 10000 % where nothing was lost."""
+    for panel in drawn("timeseries"):
+        defaults = panel["fieldConfig"]["defaults"]
+        assert defaults.get("min") in (0, 1), panel["title"]
+        if defaults.get("unit") == "percentunit":
+            assert "max" in defaults or defaults["custom"].get("axisSoftMax", 100) <= 1, panel["title"]
+        # What is so many per second has its unit, and no axis together with what is not.
+        own = {prop["id"]: prop["value"] for override in panel["fieldConfig"]["overrides"] for prop in override["properties"]}
+        rates = {target["refId"] for target in panel["targets"] if re.match(r"(8 \* )?sum[^(]*(\([^)]*\) )?\(rate\(", target["expr"]) and " / " not in target["expr"]}
+        if rates and len(rates) < len(panel["targets"]):
+            assert own.get("custom.axisPlacement") == "right" and "unit" in own, panel["title"]
+        elif rates:
+            assert defaults.get("unit") in ("pps", "bps", "ops", "suffix:/s"), panel["title"]
+
+
+def test_overrides_name_what_is_there() -> None:
+    for panel in drawn():
+        known = {"byFrameRefID": {target["refId"] for target in panel["targets"]}, "byName": {target["legendFormat"] for target in panel["targets"]}}
+        values = {"offloaded", "learning", "relayed"} if "{{state}}" in known["byName"] else set()
+        for override in panel["fieldConfig"]["overrides"]:
+            kind, name = override["matcher"]["id"], override["matcher"]["options"]
+            assert name in known[kind] | values, f"{panel['title']}: nothing is called {name}"
+
+
+def test_relays_of_two_agents_are_told_apart() -> None:
+    """Each agent names its own relays, and `local` is the name in the shipped configuration."""
+    for panel in drawn():
+        for target in panel["targets"]:
+            if re.search(r"shunt_relay_(up|sessions|unanswered)", target["expr"]):
+                assert "by (instance, relay)" in target["expr"] and "{{instance}}" in target["legendFormat"], target["expr"]
 
 
 def test_an_event_costs_microseconds() -> None:
