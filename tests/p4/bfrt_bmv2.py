@@ -108,8 +108,11 @@ class Bmv2Target(FakeSwitch):
             raise Refused(_INVALID, f"emptying a table at once: {name}")
         key = self._key(table, entry.key)
         if table.type == "Register":
-            (word,) = entry.data.fields
-            self._commands.append(f"register_write {name} {int.from_bytes(key[0][1], 'big')} {int.from_bytes(word.stream, 'big')}")
+            self._check(table, entry.data)
+            words = {field.field_id: field.stream for field in entry.data.fields}
+            # What the chip's units have beside a word of 32 bits is for their own working: the twin has not got it.
+            row = b"".join(words[number] for number in sorted(words))[:4]
+            self._commands.append(f"register_write {_register(name)} {int.from_bytes(key[0][1], 'big')} {int.from_bytes(row, 'big')}")
             return
         before = self._values(table, self.entries[table.id].get(key))
         super()._write(update)
@@ -199,7 +202,7 @@ class Bmv2Target(FakeSwitch):
             elif table.type == "Register" and len(table.data) == 1:
                 key = self._key(table, entity.table_entry.key)
                 (field,) = table.data
-                value = self.device.register(name, int.from_bytes(key[0][1], "big"))
+                value = self.device.register(_register(name), int.from_bytes(key[0][1], "big"))
                 data = self.entries[table.id][key] = pb.TableData()
                 data.fields.add(field_id=field.id, stream=value.to_bytes(field.size or 1, "big"))
         super()._read(entity, response)
@@ -220,6 +223,11 @@ class Bmv2Target(FakeSwitch):
 
 FIXED = json.dumps({"tables": [table for table in json.loads(softswitch_schema.load(4096, 4096).fixed_json)["tables"] if table["name"].startswith(("$pre.", "$mirror."))]}).encode()
 _ENGINE = {"$pre.node": Bmv2Target._node, "$pre.mgid": Bmv2Target._tree, "$pre.prune": Bmv2Target._prune, "$mirror.cfg": Bmv2Target._mirror}
+
+
+def _register(name: str) -> str:
+    """The twin's name of a register: where the program gives it none, it has that of the control around it, which is another there."""
+    return f"Packet{name}" if name.startswith("Ingress.pipeline.") else name
 
 
 def _members(tree: dict[str, Any] | None) -> set[tuple[int, int | None]]:
