@@ -219,6 +219,12 @@ def test_axes_are_those_of_their_values() -> None:
             assert defaults.get("unit") in ("pps", "bps", "ops", "suffix:/s"), panel["title"]
 
 
+def test_gauges_show_what_is_now() -> None:
+    """Over a range they would show an agent's last share for as long as the range reaches back after its end."""
+    for panel in drawn("gauge"):
+        assert all(target["instant"] and not target["range"] for target in panel["targets"]), panel["title"]
+
+
 def test_overrides_name_what_is_there() -> None:
     for panel in drawn():
         known = {"byFrameRefID": {target["refId"] for target in panel["targets"]}, "byName": {target["legendFormat"] for target in panel["targets"]}}
