@@ -181,21 +181,21 @@ def test_streams_beyond_the_tracks_go_whole_and_it_is_said(caplog: pytest.LogCap
     assert [layering.splice(one, "dan", FLOW.src) for one in sources] == [1, 2, 0]
     for _ in range(3):
         assert layering.stream(sources[2], dd, FLOW, 2, True) == (0, 0)
-    reason = "conference room: cem's video:1 goes to everybody as it is: all 2 streams with rewritten numbers are taken"
+    reason = "conference room: cem's video:1 goes to everybody whole: all 2 streams with rewritten numbers are taken"
     assert caplog.messages == [reason], "once"
     layering.forget("room", sources[1:], ["dan"])
     assert layering.stream(sources[2], dd, FLOW, 2, True)[1] == 1, "ann's"
     caplog.clear()
     assert layering.stream(Source("room", "eve", "video:1"), Told(Layers.VP8), FLOW, 4, False) == (0, 0) and not caplog.messages
     assert layering.stream(Source("room", "eve", "video:1"), Told(Layers.VP8), FLOW, 4, True) == (0, 0)
-    assert caplog.messages == ["conference room: eve's video:1 goes to everybody as it is: the data plane does not read vp8, by which their layers are told"]
+    assert caplog.messages == ["conference room: eve's video:1 goes to everybody whole: the data plane does not read vp8, by which their layers are told"]
 
 
-def test_receivers_beyond_the_splices_get_all_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_receivers_beyond_the_splices_keep_the_senders_numbers_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
     layering, ann = Layering(Limits(tracked=1)), Source("room", "ann", "video:1")
     layering.stream(ann, Told(Layers.DEPENDENCY_DESCRIPTOR, 12), FLOW, 1, True)
     assert [layering.splice(ann, name, FLOW.src) for name in ("bob", "cem", "cem")] == [1, 0, 0]
-    assert caplog.messages == ["conference room: ann's video:1 goes to cem as it is: all 1 receivers with rewritten numbers are taken"]
+    assert caplog.messages == ["conference room: ann's video:1 keeps its numbers for cem, to whom layers left out look lost: all 1 receivers with rewritten numbers are taken"]
     layering.forget("room", [ann], ["ann", "cem"])
     assert layering.splice(ann, "cem", FLOW.src) == 1
 

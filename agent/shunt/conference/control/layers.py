@@ -153,7 +153,7 @@ class Layering:
         self._splices = Numbers("receivers with rewritten numbers", 1, limits.tracked + 1)
         self._streams: dict[Source, _Stream] = {}
         self._former: dict[tuple[FiveTuple, int], Former] = {}
-        self._said: dict[tuple[Source, str], str] = {}  # why a stream goes whole to a receiver, or to everybody
+        self._said: dict[tuple[Source, str], str] = {}  # why a stream is not adapted, or to a receiver ("": to any) not renumbered
 
     def room(self, sender: tuple[str, str] | None = None) -> int:
         """How many more receivers can have numbers of their own; sender: of whose streams, (meeting, sender): those that are tracked already need no track."""
@@ -165,10 +165,11 @@ class Layering:
         return "" if self._rewriting is Rewriting.NONE or told.way in self._ways else f"the data plane does not read {told.way.value}, by which their layers are told"
 
     def _say(self, source: Source, receiver: str, reason: str) -> None:
-        """Why nothing of a stream is left out for a receiver (empty: for anybody); once, until there is another reason."""
+        """Why a receiver gets no numbers of its own of a stream, or (empty) nothing is left out of it; once, until there is another reason."""
         if self._said.get((source, receiver)) != reason:
             self._said[source, receiver] = reason
-            log.warning("conference %s: %s's %s goes to %s as it is: %s", *source, receiver or "everybody", reason)
+            what = f"keeps its numbers for {receiver}, to whom layers left out look lost" if receiver else "goes to everybody whole"
+            log.warning("conference %s: %s's %s %s: %s", *source, what, reason)
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
