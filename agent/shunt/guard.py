@@ -48,7 +48,8 @@ class GuardingTable(Protocol):
     async def guard(self, ports: Mapping[Endpoint, tuple[bytes, ...] | None], ttl_ms: int) -> Result: ...
     async def unguard_all(self) -> Result: ...
     async def be_wary(self, ranges: Iterable[MediaRange], ttl_ms: int) -> Result: ...
-    async def know(self, addresses: Iterable[bytes], ttl_ms: int) -> Result: ...
+    async def know(self, addresses: Iterable[bytes], ttl_ms: int, instead_of: Iterable[bytes] = ()) -> Result: ...
+    async def know_nobody(self) -> Result: ...
 
 
 class PortGuard:
@@ -69,6 +70,7 @@ class PortGuard:
         self._wary_until = 0.0
         self._known: OrderedDict[bytes, float] = OrderedDict()  # to the data plane, and until when it need not be told again
         self._met: set[bytes] = set()  # and it has not been told yet
+        self._inherited = True  # it may know others from an agent before this one
         self._next: asyncio.Future[None] | None = None  # when what is wanted now has been written
         self._able = True
         self._writing = False
@@ -130,6 +132,7 @@ class PortGuard:
         self._wanted.clear()
         self._last.clear()
         self._known.clear()
+        self._inherited = True
         if not self._able:
             log.info("this data plane cannot guard relay ports: until a call is offloaded, the relay hears whoever sends to them")
             return
@@ -139,7 +142,7 @@ class PortGuard:
         for leg in legs:
             if leg.guarded is not None:
                 self._want(leg.guarded, _heard(leg, leg.guarded))
-            if leg.rtp.learned is not None:
+            if leg.rtp.learned is not None and len(self._met) < _KNOWN:
                 self._meet((leg.rtp.learned.addr,))
         # Only now: whose calls are running is no stranger.
         self._judge(await self._tell_known(), await self._be_wary())
@@ -210,12 +213,19 @@ class PortGuard:
         result = _DONE
         while self._met and result.ok:
             told = [self._met.pop() for _ in range(min(len(self._met), _KNOWN_AT_ONCE))]
-            result = await self._table.know(told, KNOWN_TTL_MS)
+            for addr in told:
+                self._known.pop(addr, None)
+            over = [self._known.popitem(last=False)[0] for _ in range(len(self._known) + len(told) - _KNOWN)]
+            result = await self._table.know(told, KNOWN_TTL_MS, over)
+            if result.outcome is Outcome.TABLE_FULL and self._inherited:
+                # By rows of an agent before this one, of which nobody can tell who has called last.
+                self._inherited = False
+                self._met.update(told, self._known)
+                self._known.clear()
+                result = await self._table.know_nobody()
+                continue
             for addr in told:
                 self._known[addr] = time.monotonic() + (KNOWN_TTL_MS / 2000 if result.ok else _SAY_EVERY_S)
-                self._known.move_to_end(addr)
-            while len(self._known) > _KNOWN:
-                self._known.popitem(last=False)
         self._met.clear()
         return result
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from shunt_softswitch.served import Row, Served
 _KEY = struct.Struct("!16sHH4s")
 _UNTIL = struct.Struct("<Q")
 _RANGE = struct.Struct("<HH")
+_REST = 20  # times as long as a sweep took, until the next
 HEARD = 4  # addresses at one guarded port
 WARY_RANGES = 4  # ranges of ports of one wary address
 
@@ -38,14 +40,18 @@ class TimedMap:
         self._fd = fd
         self._clock = clock
         self._room = ctypes.create_string_buffer(libbpf.map_info(fd)[1])
+        self._soonest = 0.0  # no row's time is over before; 0: not known, others may have written rows
+        self._rest = 0  # no sweep before
 
     def _put(self, end: Endpoint, milliseconds: int, more: bytes = b"") -> bool:
-        key, value = _raw(end), _UNTIL.pack(self._clock() + milliseconds * 1_000_000) + more
+        until = self._clock() + milliseconds * 1_000_000
+        key, value = _raw(end), _UNTIL.pack(until) + more
         problem = libbpf.update(self._fd, key, value)
         if problem == errno.E2BIG and self._sweep():
             problem = libbpf.update(self._fd, key, value)
         if problem and problem not in (errno.E2BIG, errno.ENOMEM):
             raise libbpf.library().fail(problem, f"cannot write the row of {end}")
+        self._soonest = min(self._soonest, until)
         return not problem
 
     def remaining(self, end: Endpoint) -> int | None:
@@ -77,9 +83,22 @@ class TimedMap:
         return left // 1_000_000 if left > 0 else None
 
     def _sweep(self) -> int:
-        over = [key for key, value in libbpf.elements(self._fd) if self._left(value) is None]
+        """Take out the rows whose time is over, and say how many. A full map is asked for room by every write: it is looked through only when
+        there may be some, and for a small part of the time."""
+        began = self._clock()
+        if began < max(self._soonest, self._rest):
+            return 0
+        over, soonest = [], math.inf
+        for key, value in libbpf.elements(self._fd):
+            until = _UNTIL.unpack_from(value)[0]
+            if until <= began:
+                over.append(key)
+            else:
+                soonest = min(soonest, until)
         for key in over:
             libbpf.delete(self._fd, key)
+        self._soonest = soonest
+        self._rest = (ended := self._clock()) + _REST * (ended - began)
         return len(over)
 
 

@@ -31,6 +31,7 @@ class MemoryTable:
         self.guarded: dict[Endpoint, tuple[bytes, ...]] = {}
         self.wary: list[MediaRange] = []
         self.known: set[bytes] = set()
+        self.known_room = 65_536
         self.fail: Outcome | None = None
         self.delay = 0.0
         self.order = asyncio.Lock()  # operations on one key keep their order
@@ -110,9 +111,17 @@ class MemoryTable:
         self.wary = list(ranges)
         return Result(Outcome.INSTALLED)
 
-    async def know(self, addresses: Iterable[bytes], ttl_ms: int) -> Result:
+    async def know(self, addresses: Iterable[bytes], ttl_ms: int, instead_of: Iterable[bytes] = ()) -> Result:
         await asyncio.sleep(self.delay)
-        self.known |= set(addresses)
+        self.known -= set(instead_of)
+        for addr in addresses:
+            if len(self.known) == self.known_room and addr not in self.known:
+                return Result(Outcome.TABLE_FULL, "no room")
+            self.known.add(addr)
+        return Result(Outcome.INSTALLED)
+
+    async def know_nobody(self) -> Result:
+        self.known.clear()
         return Result(Outcome.INSTALLED)
 
     async def hear_all(self) -> Result:

@@ -297,6 +297,28 @@ async def test_parties_of_running_calls_are_known_before_strangers_are_met_with_
     assert told == ["know", "be_wary"] and bytes([10, 91, 1, 2]) in core.table.known
 
 
+async def test_who_has_called_last_is_known_when_there_is_no_room_for_all(monkeypatch):
+    monkeypatch.setattr(guard, "_KNOWN", 3)
+    core = Guarded()
+    core.table.known_room = 3
+    for number in range(2, 9):
+        await core.say(f"Uc0,8 c{number} 10.91.1.{number} 6000 A;1")
+        await core.say(f"Lc0,8 c{number} 10.91.2.{number} 7000 A;1 B;1")
+        await core.settle()
+        assert core.table.known >= {bytes([10, 91, 1, number]), bytes([10, 91, 2, number])} and len(core.table.known) <= 3
+
+
+async def test_whom_an_agent_before_this_one_knew_makes_room_too(monkeypatch):
+    monkeypatch.setattr(guard, "_KNOWN", 3)
+    core = Guarded()
+    core.table.known_room = 3
+    core.table.known = {bytes([10, 91, 9, number]) for number in range(3)}
+    await core.say("Uc0,8 c1 10.91.1.2 6000 A;1")
+    await core.say("Lc0,8 c1 10.91.2.2 7000 A;1 B;1")
+    await core.settle()
+    assert core.table.known == {bytes([10, 91, 1, 2]), bytes([10, 91, 2, 2])}
+
+
 def _noting(told, name, write):
     async def noted(*arguments):
         told.append(name)

@@ -8,7 +8,7 @@ import pytest
 
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import MediaRange
-from shunt_softswitch import layout
+from shunt_softswitch import layout, libbpf
 from shunt_softswitch.dataplane import DataPlane
 from shunt_softswitch.hearing import Refusals
 from tests.dataplane.lab import RELAY_A4, RELAY_A6, Lab, ep
@@ -99,6 +99,26 @@ def test_old_refusals_make_room_for_new_ones(plane: DataPlane) -> None:
     now += 2_000_000_000
     assert clock.put(Endpoint(SCANNER.addr, room), 1_000)
     assert list(clock.ends()) == [Endpoint(SCANNER.addr, room)]
+
+
+def test_a_full_map_is_not_looked_through_for_each_row_that_it_refuses(plane: DataPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic_ns()
+    refusals = Refusals(plane.maps()["refused"], clock=lambda: now)
+    looked = []
+    elements = libbpf.elements
+    monkeypatch.setattr(libbpf, "elements", lambda fd: looked.append(fd) or elements(fd))
+    port = 0
+    while refusals.put(Endpoint(SCANNER.addr, port), 1_000 if port else 500):
+        port += 1
+        assert port < 1 << 16
+    for _ in range(100):
+        assert not refusals.put(Endpoint(SCANNER.addr, port), 1_000)
+    assert len(looked) == 1, "until a row's time is over there is nothing to find"
+    now += 600_000_000
+    assert refusals.put(Endpoint(SCANNER.addr, port), 100) and len(looked) == 2
+    assert not refusals.put(Endpoint(SCANNER.addr, port + 1), 1_000) and len(looked) == 2
+    now += 100_000_000
+    assert refusals.put(Endpoint(SCANNER.addr, port + 1), 1_000) and refusals.remaining(Endpoint(SCANNER.addr, port)) is None, "a row that came later may end sooner"
 
 
 def test_another_process_finds_them(lab: Lab, plane: DataPlane) -> None:

@@ -98,8 +98,11 @@ class FencedTable:
     async def be_wary(self, ranges: Iterable[MediaRange], ttl_ms: int) -> Result:
         return _FENCED if self._closed(1) else await self._table.be_wary(ranges, ttl_ms)
 
-    async def know(self, addresses: Iterable[bytes], ttl_ms: int) -> Result:
-        return _FENCED if self._closed(1) else await self._table.know(addresses, ttl_ms)
+    async def know(self, addresses: Iterable[bytes], ttl_ms: int, instead_of: Iterable[bytes] = ()) -> Result:
+        return _FENCED if self._closed(1) else await self._table.know(addresses, ttl_ms, instead_of)
+
+    async def know_nobody(self) -> Result:
+        return _FENCED if self._closed(1) else await self._table.know_nobody()
 
     async def declare_media(self, ranges: list[MediaRange]) -> Result:
         return _FENCED if self._closed(len(ranges)) else await self._table.declare_media(ranges)

@@ -946,9 +946,14 @@ class RelayTable:
             return Result(Outcome.REJECTED, f"more than {_WARY_RANGES} port ranges at {', '.join(over)}: at those after them, whoever comes before the guard is heard")
         return result
 
-    async def know(self, addresses: Iterable[bytes], ttl_ms: int) -> Result:
-        """Have these addresses, for so long, not taken for strangers'."""
-        return await self._write_hearing(lambda plan: plan.known, {Endpoint(addr, 0): {} for addr in addresses}, ttl_ms)
+    async def know(self, addresses: Iterable[bytes], ttl_ms: int, instead_of: Iterable[bytes] = ()) -> Result:
+        """Have these addresses, for so long, not taken for strangers'; instead_of: others, which make room for them."""
+        rows: dict[Endpoint, dict[str, bytes] | None] = {Endpoint(addr, 0): None for addr in instead_of}
+        return await self._write_hearing(lambda plan: plan.known, rows | {Endpoint(addr, 0): {} for addr in addresses}, ttl_ms)
+
+    async def know_nobody(self) -> Result:
+        """End know() for every address."""
+        return await self._empty(lambda plan: plan.known)
 
     async def _empty(self, which: Callable[[Plan], Mapping[int, PortTable]]) -> Result:
         try:
