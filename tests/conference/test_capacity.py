@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from shunt.cli.main import cli
-from shunt.conference.capacity import Load, capacity, paper
-from shunt.conference.engine import Limits
-from shunt.conference.trees import Design
+from shunt.conference import descriptor, rtp
+from shunt.conference.capacity import LAYER_ROWS, SET, Load, Tables, capacity, paper
+from shunt.conference.control.model import TREES
+from shunt.conference.engine import EngineFull, Limits
+from shunt.conference.migration import Allocator
+from shunt.conference.trees import Design, Meeting, Participant
 
 
 def thousands(count: int, unit: int) -> str:
@@ -43,6 +48,61 @@ def test_each_limit_ends_it_somewhere(design, load, limits, bound_by, meetings):
     assert (found["bound_by"], found["meetings"]) == (bound_by, meetings), found
 
 
+ROWS = Tables(conference=65_536, copy=65_536, layer=65_536, relay=40_000)  # of conference-tofino2
+
+
+@pytest.mark.parametrize(
+    ("design", "load", "tables", "bound_by", "meetings"),
+    [
+        (Design.TWO_PARTY, Load(participants=2, sender_rate=1), ROWS, "rows of relay", 10_000),
+        (Design.NRA, Load(participants=3, sender_rate=1), ROWS, "rows of layer", 1_040),
+        (Design.NRA, Load(participants=3, sender_rate=1, layered_sources=0), ROWS, "rows of copy", 5_461),
+        (Design.NRA, Load(participants=3, sender_rate=1, layered_sources=0), Tables(conference=8_192, copy=65_536), "rows of conference", 1_365),
+        (Design.RA_SR, Load(participants=10, sender_rate=1), ROWS, "rows of layer", 312),
+        (Design.RA_SR, Load(participants=10, sender_rate=1), Tables(copy=65_536), "rows of copy", 364),
+        (Design.RA_SR, Load(participants=10, sender_rate=1), Tables(), "rewritten streams", 728),
+        (Design.NRA, Load(participants=3, sender_rate=1), Tables(), "trees", 131_068),
+    ],
+)
+def test_tables_end_it_before_the_engine_does(design, load, tables, bound_by, meetings):
+    found = capacity(design, load, qualities=SET, tables=tables)
+    assert (found["bound_by"], found["meetings"]) == (bound_by, meetings), found
+
+
+@pytest.mark.parametrize(("design", "adapted"), [(Design.NRA, {}), (Design.RA_R, {("a", "c"): 1, ("b", "c"): 1}), (Design.RA_SR, {("a", "c"): 1})])
+def test_the_agents_own_sets_fit_as_often_as_is_said(design, adapted):
+    """Of seven trees, in an engine of 64: what the allocator takes, and the rows that a meeting costs."""
+    assert TREES == SET
+    limits, load = Limits(trees=64), Load(participants=3, sources=1, adapted=0, sender_rate=1)
+    allocator, people, rows = Allocator(limits, qualities=TREES), tuple(Participant(name, 1, (("video", True),)) for name in "abc"), Counter()
+    count = 0
+    try:
+        while True:
+            for write in allocator.change(Meeting(str(count), people, adapted), design=design):
+                rows[write.table] += write.action.value == "add"
+            count += 1
+    except EngineFull:
+        pass
+    assert count == capacity(design, load, limits, TREES)["meetings"]
+    exactly = Tables(conference=rows["conference"], copy=rows["copy"])
+    assert {name: there for name, there in capacity(design, load, limits, TREES, tables=exactly)["allowed"].items() if "rows" in name} == {"rows of conference": count, "rows of copy": count}
+
+
+def test_no_stream_of_a_browser_has_more_rows_of_layer():
+    """Of every structure in the captured headers, after it has moved to and fro."""
+    most = 0
+    for name in ("chromium_av1", "chromium_vp8"):
+        table = descriptor.LayerTable()
+        for line in (Path(__file__).parents[1] / "vectors" / "conference" / f"{name}.txt").read_text().splitlines():
+            if not line.startswith("#"):
+                head = bytes.fromhex(line.split()[1])
+                element = rtp.find_element(head, rtp.parse_header(head), 12)
+                if element is not None and descriptor.has_structure(element):
+                    table.see(descriptor.parse(element).structure)
+                    most = max(most, len(table.rows))
+    assert 10 < most <= LAYER_ROWS
+
+
 def test_no_such_meeting():
     with pytest.raises(ValueError, match="two participants or more"):
         capacity(Design.NRA, Load(participants=1))
@@ -57,7 +117,11 @@ def test_command():
     assert [row["meetings"] for row in json.loads(done.output)["capacity"]] == [533_333, 131_070, 43_690, 4_369]
     done = runner.invoke(cli, ["conference", "capacity", "--participants", "10", "--adapted", "1"])
     assert done.exit_code == 0 and [line.split()[0] for line in done.output.splitlines()] == ["two-party", "NRA", "RA-R", "RA-SR"]
+    assert "1,872" in done.output, "what the agent lays out"
+    done = runner.invoke(cli, ["conference", "capacity", "--participants", "10", "--adapted", "1", "--qualities", "3"])
     assert "4,369" in done.output
+    done = runner.invoke(cli, ["conference", "capacity", "--participants", "3", "--conference-rows", "9", "--copy-rows", "12", "--layer-rows", "630", "--relay-rows", "12", "--json"])
+    assert [(row["meetings"], row["bound_by"]) for row in json.loads(done.output)["capacity"]] == [(3, "rows of relay"), *[(1, "rows of conference")] * 3]
     done = runner.invoke(cli, ["conference", "capacity", "--participants", "32767", "--trees", "9", "--nodes", "1"])
     assert done.exit_code == 2
     assert "conference" in runner.invoke(cli, ["--help"]).output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -200,13 +201,32 @@ def test_a_function_from_configuration():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nothing", "is not MODULE:FUNCTION"), ("no.such.module:f", "No module named"), (f"{__name__}:none", "has no none"), (f"{__name__}:NOT_A_FUNCTION", "not a function"),
+        ("nothing", "is neither MODULE:FUNCTION nor"), ("/no/such/file.py:f", "FileNotFoundError"), ("/etc/hostname:f", "is no Python file"), ("no.such.module:f", "No module named"), (f"{__name__}:none", "has no none"), (f"{__name__}:NOT_A_FUNCTION", "not a function"),
         (f"{__name__}:broken", "IndexError"), (f"{__name__}:vague", "answers 'low'"),
     ],
 )
 def test_a_function_that_cannot_be_used_is_refused_with_the_reason(name, words):
     with pytest.raises(ValueError, match=words):
         load_selector(name)
+
+
+def documented() -> str:
+    """The example of docs/conference.md."""
+    lines = (Path(__file__).parents[2] / "docs" / "conference.md").read_text().splitlines()
+    start = next(n for n, line in enumerate(lines) if "def half_of_the_estimate" in line)
+    return "\n".join(line[4:] for line in lines[start : start + 3]) + "\n"
+
+
+def test_a_function_from_a_file(tmp_path):
+    """As an operator writes it who has only a package installed: beside no module of the agent's."""
+    path = tmp_path / "select.py"
+    path.write_text("from __future__ import annotations\nfrom dataclasses import dataclass\n\n@dataclass\nclass Own:\n    number: int\n\n" + documented())
+    select = load_selector(f"{path}:half_of_the_estimate")
+    assert [select(2, (), Estimate(0.0, bitrate, RATES, 2)) for bitrate in (1e5, 4e5, 8e5, 2e6)] == [0, 0, 1, 2]
+    for text, words in (("def f(:\n", "SyntaxError"), ("1 / 0\n", "ZeroDivisionError"), ("", "has no f")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=words):
+            load_selector(f"{path}:f")
 
 
 def test_an_answer_that_is_no_target_changes_nothing():

@@ -14,6 +14,9 @@ from shunt.conference.engine import Limits
 from shunt.conference.trees import Design
 
 HALVES = 2  # m: what shares a tree
+SET = 7
+"""Trees of a set as the agent lays them out: one of sound, three of pictures, three of the screen (shunt.conference.control.model.TREES)."""
+LAYER_ROWS = 21  # of a stream with layers: three places of Chromium's VP8 structure, the largest that browsers send (docs/conference.md)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,20 @@ class Load:
     sender_rate: float = 12e6
 
 
-def capacity(design: Design, load: Load = Load(), limits: Limits = Limits(), qualities: int = 3, line_rate: float = 12.8e12) -> dict[str, Any]:
-    """How many such meetings fit, and what each limit alone would allow; `bound_by` is the smallest. Raises ValueError."""
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Rows of a data plane's tables (docs/replication.md); None: more than anybody asks for, so that the engine alone counts."""
+
+    conference: int | None = None
+    copy: int | None = None
+    layer: int | None = None
+    relay: int | None = None
+
+
+def capacity(
+    design: Design, load: Load = Load(), limits: Limits = Limits(), qualities: int = 3, line_rate: float = 12.8e12, tables: Tables = Tables()
+) -> dict[str, Any]:
+    """How many such meetings fit, and what each limit alone would allow; `bound_by` is the smallest. line_rate: bit/s. Raises ValueError."""
     people = 2 if design is Design.TWO_PARTY else load.participants
     senders = min(people, people if load.senders is None else load.senders)
     adapted = min(people, people if load.adapted is None else load.adapted)
@@ -40,7 +55,7 @@ def capacity(design: Design, load: Load = Load(), limits: Limits = Limits(), qua
     allowed: dict[str, int] = {"line rate": int(line_rate / (senders * (people - 1) * load.sender_rate))}
     if design is not Design.TWO_PARTY:
         rows = 1 if design is Design.NRA else qualities
-        allowed["trees"] = {Design.NRA: HALVES * trees, Design.RA_R: HALVES * sets, Design.RA_SR: HALVES * sets // senders}[design]
+        allowed["trees"] = {Design.NRA: HALVES * sets * qualities, Design.RA_R: HALVES * sets, Design.RA_SR: HALVES * sets // senders}[design]
         nodes = {Design.NRA: people, Design.RA_R: rows * people, Design.RA_SR: rows * senders * (people - 1)}[design]
         allowed["L1 nodes"] = (limits.nodes - 1) // nodes
         allowed["stream numbers"] = (limits.streams - 1) // (senders * load.sources)
@@ -50,6 +65,15 @@ def capacity(design: Design, load: Load = Load(), limits: Limits = Limits(), qua
         pairs = adapted * senders - min(adapted, senders)  # nobody receives himself
         if pairs:
             allowed["rewritten streams"] = limits.tracked // (pairs * load.layered_sources)
+    streams = senders * load.sources
+    if design is Design.TWO_PARTY:
+        rows_of = {"relay": (tables.relay, streams)}
+    else:
+        rows_of = {
+            "conference": (tables.conference, streams), "copy": (tables.copy, streams * (people - 1)),
+            "layer": (tables.layer, senders * load.layered_sources * LAYER_ROWS),
+        }  # fmt: skip
+    allowed |= {f"rows of {name}": there // needed for name, (there, needed) in rows_of.items() if there is not None and needed}
     bound_by = min(allowed, key=allowed.__getitem__)
     return {"design": design.value, "meetings": allowed[bound_by], "bound_by": bound_by, "allowed": allowed}
 

@@ -7,9 +7,12 @@ dropped for the others. And a receiver gets the highest decode target that its o
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import NamedTuple
 
 SMOOTHING = 0.3  # weight of a new estimate in the EWMA
@@ -165,17 +168,33 @@ def select_decode_target(current: int, history: Sequence[Estimate], estimate: Es
     return current
 
 
+_SELECTOR_MODULE = "shunt_selector"  # what a file of an operator's is called as a module
+
+
+def _from_file(path: str) -> ModuleType:
+    """A file as a module: an installed agent looks for modules in its own folders alone. Raises ImportError, and whatever the file raises."""
+    spec = importlib.util.spec_from_file_location(_SELECTOR_MODULE, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file: its name does not end in .py")
+    module = sys.modules[_SELECTOR_MODULE] = importlib.util.module_from_spec(spec)  # dataclasses in it look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
 def load_selector(name: str) -> SelectDecodeTarget:
-    """The function that a configuration names as "module:function". Raises ValueError when there is none such, or it does not work."""
-    module_name, separator, attribute = name.partition(":")
+    """The function that a configuration names as "module:function" or "/path/file.py:function". Raises ValueError when there is none such, or it does not work."""
+    where, separator, attribute = name.rpartition(":")
     if not separator:
-        raise ValueError(f"{name!r} is not MODULE:FUNCTION")
+        raise ValueError(f"{name!r} is neither MODULE:FUNCTION nor /PATH/FILE.py:FUNCTION")
     try:
-        function = getattr(importlib.import_module(module_name), attribute)
+        module = _from_file(where) if where.startswith("/") else importlib.import_module(where)
     except ImportError as error:
         raise ValueError(f"{name}: {error}") from None
-    except AttributeError:
-        raise ValueError(f"{name}: {module_name} has no {attribute}") from None
+    except Exception as error:  # whatever the operator's own code raises
+        raise ValueError(f"{name}: {type(error).__name__}: {error}") from None
+    function = getattr(module, attribute, None)
+    if function is None:
+        raise ValueError(f"{name}: {where} has no {attribute}")
     if not callable(function):
         raise ValueError(f"{name} is not a function")
     chosen: SelectDecodeTarget = function

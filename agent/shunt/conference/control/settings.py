@@ -28,7 +28,7 @@ class Conference(Section):
     timeout: int = Field(default=60, ge=5, le=86400, description="Seconds without a packet after which a participant is taken out.")
     selector: str = Field(
         default="shunt.conference.feedback:select_decode_target",
-        description="MODULE:FUNCTION that says which layers a receiver gets: called with its decode target, its earlier estimates and the new one, it returns the new decode target.",
+        description="MODULE:FUNCTION, or /PATH/FILE.py:FUNCTION, that says which layers a receiver gets: called with its decode target, its earlier estimates and the new one, it returns the new decode target.",
     )
     cdr: Cdr | None = Field(default=None, description="Records of participants; absent: none.")
     sip: UdpSocket | None = Field(default=None, description="udp:ADDRESS:PORT on which SIP calls to sip:CONFERENCE@ADDRESS are taken from the SIP server; absent: no dial-in.")
