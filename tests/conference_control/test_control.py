@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,7 +15,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import ALREADY_EXISTS, NO_SPACE, NOT_FOUND, UpdateError
+from shunt.cli.failure import Failure
 from shunt.conference.control import manager
+from shunt.conference.control.client import ConferenceClient
 from shunt.conference.control.command import text
 from shunt.conference.control.layers import Told
 from shunt.conference.control.manager import Conferences
@@ -24,6 +27,7 @@ from shunt.conference.control.rows import Rewrite, Rows, StreamKey, Tree
 from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.writer import Broken, Refused, Writer
 from shunt.conference.engine import CONFERENCE, COPY, MGID, NODE, PRUNE, RELAY, Member, Node
+from shunt.conference.rtcp import build_remb
 from shunt.config.load import ConfigError, loads
 from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint, FiveTuple
@@ -563,6 +567,62 @@ async def test_rest_says_what_is_wrong(running: tuple[Conferences, Plane], monke
         conferences.problem, plane.connected, plane.last_error = "not yet", False, "127.0.0.1:50052 refuses"
         async with client.post("/v1/conferences/room/participants?name=c", headers=go) as answer:
             assert (answer.status, await answer.json()) == (503, {"error": "nobody can be let in, 0.1 s were waited for that: the data plane is not there: 127.0.0.1:50052 refuses"})
+
+
+async def test_python_asks_an_agent(running: tuple[Conferences, Plane]) -> None:
+    """Create, join, qualities, targets, watch, leave, end, as documented; and what is wrong in the agent's own words."""
+    conferences, _ = running
+    app = web.Application()
+    add_routes(app, conferences, lambda status, message, parameter=None: web.json_response({"error": message}, status=status))
+    async with TestServer(app) as server:
+
+        def ask() -> None:
+            asked = ConferenceClient(f"http://127.0.0.1:{server.port}")
+            assert asked.create("board")["name"] == "board" and [one["name"] for one in asked.all()] == ["room", "board"]
+            answer = asked.join("board", "ann", ["audio", "video"], trusted=["192.0.2.7", "2001:db8::7"], ice=True, transport="RTP/AVPF", layers=["video=dependency-descriptor:12"])
+            assert [leg["medium"] for leg in answer["media"]] == ["audio", "video"] and set(answer["ice"]) == {"ufrag", "pwd"}
+            assert [leg["medium"] for leg in asked.join("board", "bob", ["video"])["media"]] == ["video"]
+            asked.set_quality("board", "ann", "bob", "audio")
+            asked.set_target("board", "ann", "bob", 1)
+            look, again = itertools.islice(asked.watch("board", 0.01), 2)
+            assert look["qualities"] == again["qualities"] == [{"sender": "ann", "receiver": "bob", "quality": "audio"}]
+            assert [one["name"] for one in asked.look("board")["participants"]] == ["ann", "bob"]
+            for status, words, call in (
+                (404, "no conference 'x/y'", lambda: asked.look("x/y")), (409, "already", lambda: asked.create("board")), (400, "'smell'", lambda: asked.join("board", "cem", ["smell"])),
+                (404, "no participant 'cem'", lambda: asked.leave("board", "cem")),
+            ):  # fmt: skip
+                with pytest.raises(Failure, match=words) as failed:
+                    call()
+                assert failed.value.status == status
+            assert asked.leave("board", "bob") == {"conference": "board", "left": "bob"} and asked.end("board") == {"ended": "board"}
+
+        await asyncio.to_thread(ask)
+        port = server.port
+    assert [one.name for one in conferences.book] == ["room"]
+    with pytest.raises(Failure, match="no agent at") as failed:
+        await asyncio.to_thread(ConferenceClient(f"127.0.0.1:{port}").all)
+    assert failed.value.status == 0
+
+
+def lowest(current: int, history: Any, estimate: Any) -> int:
+    """An operator's function."""
+    return 0
+
+
+async def test_the_configured_function_is_the_one_that_is_asked(tmp_path: Path) -> None:
+    """A default would leave this receiver, who can take anything, where it is."""
+    settings = Settings.model_validate({"address": "192.0.2.1", "ports": "20000-20099", "state": str(tmp_path), "selector": f"{__name__}:lowest"})
+    conferences = Conferences(settings, POLICY)
+    conferences.book.create("room")
+    for number, name in enumerate(("ann", "bob", "cem")):
+        one = conferences.book.join("room", name, ["video"], [], 0.0, layers={"video": Told.parse("vp8")})
+        one.legs["video"].latch.take(source(number), number, 1)
+    for place, rate in ((("room", "ann", "video"), 6e5), *((("room", "ann", "video", str(layer)), 2e5) for layer in range(3))):
+        conferences._meters.setdefault(place, manager._Meter()).rate = rate
+    conferences.adaptation.heard("room", "bob", "video", {1: "ann"}, build_remb(9, 10_000_000, [1]))
+    assert conferences.book.get("room").targets == {("ann", "bob"): 0}
+    for timer in conferences._holds.values():
+        timer.cancel()
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import click
 
@@ -15,6 +13,7 @@ from shunt.conference.control.layers import TARGETS
 
 if TYPE_CHECKING:
     from shunt.cli.client import Client
+    from shunt.conference.control.client import ConferenceClient
 
 __all__ = ["conference"]
 
@@ -23,8 +22,11 @@ EVENTS = 8
 _MEDIA = click.Choice(["audio", "video", "screen"])
 
 
-def _path(*parts: str) -> str:
-    return "/v1/conferences" + "".join("/" + quote(part, safe="") for part in parts)
+def _of(client: Client) -> ConferenceClient:
+    """The agent's conferences. Imported late: it brings an HTTP client, which --help can do without."""
+    from shunt.conference.control.client import ConferenceClient
+
+    return ConferenceClient(client)
 
 
 def _write(value: Any, as_json: bool, text: str) -> None:
@@ -40,7 +42,7 @@ def _media(participant: dict[str, Any]) -> str:
 @_asks_agent
 def create(client: Client, as_json: bool, name: str) -> None:
     """Make a conference, empty yet."""
-    _write(client.ask("POST", _path(), name=name), as_json, f"{name} is there")
+    _write(_of(client).create(name), as_json, f"{name} is there")
 
 
 @conference.command("join", cls=_Command)
@@ -54,10 +56,7 @@ def create(client: Client, as_json: bool, name: str) -> None:
 @_asks_agent
 def join(client: Client, as_json: bool, name: str, participant: str, media: tuple[str, ...], trusted: tuple[str, ...], ice: bool, transport: str, layers: tuple[str, ...]) -> None:
     """Let a participant in, and say where it has to send its media."""
-    answer = client.ask(
-        "POST", _path(name, "participants"), name=participant, media=",".join(media), trusted=",".join(trusted) or None, ice="yes" if ice else None, transport=transport,
-        layers=",".join(layers) or None,
-    )  # fmt: skip
+    answer = _of(client).join(name, participant, media, trusted=trusted, ice=ice, transport=transport, layers=layers)
     credentials = f"   ICE ufrag {answer['ice']['ufrag']} pwd {answer['ice']['pwd']}" if ice else ""
     _write(answer, as_json, f"{participant} sends to   {_media(answer)}{credentials}")
 
@@ -68,7 +67,7 @@ def join(client: Client, as_json: bool, name: str, participant: str, media: tupl
 @_asks_agent
 def leave(client: Client, as_json: bool, name: str, participant: str) -> None:
     """Take a participant out."""
-    _write(client.ask("DELETE", _path(name, "participants", participant)), as_json, f"{participant} has left {name}")
+    _write(_of(client).leave(name, participant), as_json, f"{participant} has left {name}")
 
 
 @conference.command("quality", cls=_Command)
@@ -79,7 +78,7 @@ def leave(client: Client, as_json: bool, name: str, participant: str) -> None:
 @_asks_agent
 def set_quality(client: Client, as_json: bool, name: str, sender: str, receiver: str, quality: str) -> None:
     """Say how much of SENDER's media RECEIVER gets: audio alone, video too, or the screen too."""
-    answer = client.ask("POST", _path(name, "quality"), sender=sender, receiver=receiver, quality=quality)
+    answer = _of(client).set_quality(name, sender, receiver, quality)
     _write(answer, as_json, f"{receiver} gets of {sender}: up to {quality}")
 
 
@@ -91,7 +90,7 @@ def set_quality(client: Client, as_json: bool, name: str, sender: str, receiver:
 @_asks_agent
 def set_target(client: Client, as_json: bool, name: str, sender: str, receiver: str, target: int) -> None:
     """Say how many frames of SENDER's pictures RECEIVER gets: 0 the fewest, 2 all of them. Estimates of the receiver may change it again."""
-    answer = client.ask("POST", _path(name, "target"), sender=sender, receiver=receiver, target=target)
+    answer = _of(client).set_target(name, sender, receiver, target)
     _write(answer, as_json, f"{receiver} gets of {sender}: target {target}")
 
 
@@ -100,16 +99,16 @@ def set_target(client: Client, as_json: bool, name: str, sender: str, receiver: 
 @_asks_agent
 def end(client: Client, as_json: bool, name: str) -> None:
     """Take all participants out, and the conference away."""
-    _write(client.ask("DELETE", _path(name)), as_json, f"{name} is over")
+    _write(_of(client).end(name), as_json, f"{name} is over")
 
 
 @conference.command("list", cls=_Command)
 @_asks_agent
 def list_all(client: Client, as_json: bool) -> None:
     """List conferences."""
-    answer = client.get(_path())
-    rows = [f"{one['name']:<24}{one['present']:>4} of {one['participants']:<4}{one['design']:<11}{one['problem']}" for one in answer["conferences"]]
-    _write(answer, as_json, "\n".join(rows) or "no conferences")
+    found = _of(client).all()
+    rows = [f"{one['name']:<24}{one['present']:>4} of {one['participants']:<4}{one['design']:<11}{one['problem']}" for one in found]
+    _write({"conferences": found}, as_json, "\n".join(rows) or "no conferences")
 
 
 @conference.command("watch", cls=_Command)
@@ -120,15 +119,10 @@ def list_all(client: Client, as_json: bool) -> None:
 def watch(client: Client, as_json: bool, name: str, interval: float, once: bool) -> None:
     """Show who is there, from where, who gets how many packets of whom, what downlinks carry, and what happened last, again and again. With --json: one object to a look."""
     try:
-        while True:
-            answer = client.get(_path(name))
-            if as_json:
-                click.echo(json.dumps(answer, ensure_ascii=False, indent=2 if once else None))
-            else:
-                click.echo(text(answer))
+        for answer in _of(client).watch(name, interval):
+            click.echo(json.dumps(answer, ensure_ascii=False, indent=2 if once else None) if as_json else text(answer))
             if once:
                 return
-            time.sleep(interval)
     except KeyboardInterrupt:
         click.echo()
 
