@@ -321,11 +321,11 @@ class Phone:
         self._room = ""
         self._sent: dict[str, bytes] = {}  # the last request of each method
 
-    def call(self, conference: str, media: str = "m=audio {port} RTP/AVP 0\r\n") -> int:
-        """INVITE, in the call if there is one, and ACK of the answer; the final status. With 200 the party talks."""
+    def call(self, conference: str, media: str = "m=audio {port} RTP/AVP 0\r\n", address: str = "") -> int:
+        """INVITE, in the call if there is one, and ACK of the answer; the final status. With 200 the party talks. address: in the SDP, in place of its own."""
         self._room = conference
         port = self.party.socket.getsockname()[1]
-        sdp = f"v=0\r\no=- 1 1 IN IP4 {self._ip}\r\ns=-\r\nc=IN IP4 {self._ip}\r\nt=0 0\r\n" + media.format(port=port)
+        sdp = f"v=0\r\no=- 1 1 IN IP4 {self._ip}\r\ns=-\r\nc=IN IP4 {address or self._ip}\r\nt=0 0\r\n" + media.format(port=port)
         self._send("INVITE", sdp)
         answer = self.answer = self._final()
         self._to = next(line for line in answer.splitlines() if line.lower().startswith("to:"))[3:].strip()

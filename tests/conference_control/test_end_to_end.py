@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import struct
 import time
@@ -243,6 +244,12 @@ def test_dial_in(room: Bridge) -> None:
             assert "ann" not in {flow["receiver"] for flow in room.conference()["flows"]}
     bob.await_hearing(ann)
     ann.await_hearing(bob, cem)
+    # As phones did it before there were directions: no address. Who says so is heard on, and goes on from where it was.
+    assert phones[0].call("room", address="0.0.0.0") == 200 and ann.relay == first
+    assert come_to_rest(lambda: (len(ann.heard(bob)), len(ann.heard(cem)))), "no address: no copies to ann"
+    assert next(one for one in room.conference()["participants"] if one["name"] == "ann")["media"][0]["direction"] == "inactive"
+    assert phones[0].call("room") == 200 and ann.relay == first
+    ann.await_hearing(bob, cem, seconds=1.0)
     assert phones[0].bye() == 200
     room.await_design("two-party")
     bob.await_hearing(cem)
@@ -448,6 +455,31 @@ def test_the_command(room: Bridge) -> None:
     with pytest.raises(LabError, match="conference board has no participant 'bob'"):
         room.shunt("conference", "leave", "board", "bob")
     assert room.shunt("conference", "end", "board") == "board is over\n"
+
+
+def test_the_worked_example(room: Bridge) -> None:
+    """The commands of docs/conference-control.md, one after the other, with two who talk: what `watch` shows then."""
+    lines = (ROOT / "docs" / "conference-control.md").read_text().splitlines()
+    commands = [shlex.split(line.strip()[2:])[1:] for line in lines if line.startswith("    $ shunt conference ")]
+    assert [argv[1] for argv in commands] == ["create", "join", "join", "quality", "watch", "leave", "end"]
+    board, talking = commands[0][2], {}
+    for argv in commands:
+        if argv[1] == "watch":
+            room.await_design("RA-R", board)
+            talking["bob", "audio"].await_hearing(talking["ann", "audio"])
+            talking["ann", "video"].await_hearing(talking["bob", "video"])
+            assert come_to_rest(lambda: len(talking["bob", "video"].heard(talking["ann", "video"]))), "bob gets ann's sound alone"
+            argv.append("--once")
+        said = room.shunt(*argv)
+        if argv[1] == "join":
+            for medium, relay in re.findall(r"(audio|video) (\S+:\d+)", said):
+                party = talking[argv[3], medium] = room.party({"ann": "caller", "bob": "callee"}[argv[3]], f"{argv[3]}'s {medium}")
+                party.talk(relay)
+        elif argv[1] == "watch":
+            assert said.startswith(f"{board}: RA-R\n") and not re.search(r"ann +> bob +video", said)
+            for flow in (r"ann +> bob +audio", r"bob +> ann +audio", r"bob +> ann +video"):
+                assert re.search(flow + r" +[0-9a-f]{8} +[1-9]\d*\n", said), said
+            assert len(re.findall(r"(?:ann|bob) +(?:audio|video) +198\.18\.\S+ +> 198\.18\.0\.1:\d+ +[1-9]\d* packets", said)) == 4
 
 
 def test_rtcp_finds_its_way(room: Bridge) -> None:

@@ -239,7 +239,7 @@ class Focus:
             if kind in made.legs:
                 made.legs[kind].muxed = "rtcp-mux" in media.attributes
                 made.legs[kind].offered = _offered(call, media) if not ufrag else None
-        self._conferences.renew(conference.name, name, None, _directions(offer))
+        self._conferences.renew(conference.name, name, None, _directions(call, offer))
         call.dialog.route_set = list(call.invite.headers.get("record-route"))  # the called side's order is that of the request
         self._calls[conference.name, name] = call
         self._seats[call.call_id] = conference.name, name
@@ -279,7 +279,9 @@ class Focus:
         ufrag, one = _remote_ufrag(call), conference.participants[seat[1]]
         if one.ice is not None and ufrag != self._ufrags.get(call.call_id):
             one.ice = make_credentials()  # the peer begins anew, and so do we (RFC 8839 section 4.4.1.1.1)
-        self._conferences.renew(*seat, addresses if addresses != self._addresses.get(call.call_id) else None, _directions(offer))
+        if _without_address(call, offer):
+            addresses = self._addresses[call.call_id]  # on hold: where its media comes from has not changed
+        self._conferences.renew(*seat, addresses if addresses != self._addresses.get(call.call_id) else None, _directions(call, offer))
         self._addresses[call.call_id], self._ufrags[call.call_id] = addresses, ufrag
         if contacts := call.invite.contact:  # requests of ours go there from now on (RFC 3261 section 12.2.2)
             call.dialog.remote_target = stringify_uri(contacts[0].uri)
@@ -401,9 +403,24 @@ def _why_not(conference: Conference, call: IncomingCall) -> str:
     return "no medium of the offer can be taken" + (f": {settled}" if settled else "")
 
 
-def _directions(offer: list[tuple[str | None, MediaDescription]]) -> dict[str, str]:
-    """The direction of each medium, as the caller sees it."""
-    return {kind: media.direction for kind, media in offer if kind is not None}
+def _directions(call: IncomingCall, offer: list[tuple[str | None, MediaDescription]]) -> dict[str, str]:
+    """The direction of each medium, as the caller sees it. What has no address is on hold, as before RFC 3264 (its section 8.4): nothing may go there, and
+    nothing need come."""
+    return {kind: "inactive" if _is_nowhere(call, media) else media.direction for kind, media in offer if kind is not None}
+
+
+def _is_nowhere(call: IncomingCall, media: MediaDescription) -> bool:
+    """Whether a medium's address is 0.0.0.0 or ::."""
+    connection = media.connection or (call.sdp_offer.connection if call.sdp_offer is not None else None)
+    try:
+        return connection is not None and ipaddress.ip_address(connection.address).is_unspecified
+    except ValueError:
+        return False  # a name
+
+
+def _without_address(call: IncomingCall, offer: list[tuple[str | None, MediaDescription]]) -> bool:
+    """Whether no medium of an offer has an address."""
+    return all(_is_nowhere(call, media) for _, media in offer)
 
 
 def _remote_ufrag(call: IncomingCall) -> str:
