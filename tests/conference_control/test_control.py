@@ -650,6 +650,10 @@ def test_ports_run_out_and_come_back(book: Book) -> None:
         book.join("room", f"p{number}", ["audio", "video", "screen"], [], 0.0)
     with pytest.raises(ConferenceError, match="all ports of conference.ports"):
         book.join("room", "late", ["audio", "video", "screen"], [], 0.0)
+    before = dict(book.get("room").participants["p3"].legs)
+    with pytest.raises(ConferenceError, match="all ports of conference.ports"):
+        book.add("room", "p3", ["video/2", "video/3", "video/4"], [], {})
+    assert book.get("room").participants["p3"].legs == before
     gone = book.leave("room", "p3")
     assert {leg.relay.port % 2 for leg in gone.legs.values()} == {0}
     book.join("room", "late", ["audio", "video", "screen"], [], 0.0)

@@ -384,6 +384,49 @@ def test_a_description_for_each_remote_stream(room: Bridge) -> None:
     accounted([bob, cem])
 
 
+def test_pictures_are_added_to_a_call_and_taken_away(room: Bridge) -> None:
+    """A re-INVITE with one description more: it is answered with an address of its own, which stays over what follows; sound goes on."""
+    bob, cem = enter(room, "callee", "bob", media="audio,video"), enter(room, "natcaller", "cem", media="audio,video")
+    cameras = {name: room.party(host, f"{name}'s camera") for host, name in (("callee", "bob"), ("natcaller", "cem"), ("caller", "ann"))}
+    for one in room.conference()["participants"]:
+        cameras[one["name"]].talk(one["media"][1]["relay"])
+    ann = Phone(room, "caller", "ann")
+    port = cameras["ann"].socket.getsockname()[1]
+    sound, pictures = "m=audio {port} RTP/AVP 0\r\n", f"m=video {port} RTP/AVP 96\r\na=rtpmap:96 VP8/90000\r\n"
+    assert ann.call("room", sound) == 200
+    room.await_design("NRA")
+    ann.party.await_hearing(bob, cem)
+    bob.await_hearing(ann.party)
+    first = ann.party.relay
+
+    def offered(media: str) -> int:
+        """The port that pictures are answered with."""
+        assert ann.call("room", media) == 200 and ann.party.relay == first
+        return int(re.search(r"m=video (\d+)", ann.answer)[1])
+
+    relay = offered(sound + pictures)
+    assert relay and relay != first[1]
+    cameras["ann"].talk(f"{EDGE_IP}:{relay}")
+    cameras["ann"].await_hearing(cameras["bob"], cameras["cem"])
+    cameras["bob"].await_hearing(cameras["ann"], cameras["cem"])
+    (told,) = [one for one in room.conference()["participants"] if one["name"] == "ann"]
+    assert [leg["medium"] for leg in told["media"]] == ["audio", "video"] and told["media"][1]["layers"] == "vp8"
+    assert "ann takes part with video too" in room.shunt("conference", "watch", "room", "--once")
+    room.agent.kill()
+    room.start_agent()
+    room.await_ready()
+    assert offered(sound + "m=video 0 RTP/AVP 96\r\n") == 0
+    assert come_to_rest(lambda: (len(cameras["ann"].heard(cameras["bob"])), len(cameras["ann"].heard(cameras["cem"]))))
+    assert offered(sound + pictures) == relay
+    cameras["ann"].await_hearing(cameras["bob"], cameras["cem"])
+    assert offered(sound + pictures + "m=audio 40000 RTP/AVP 8\r\n") == relay and ann.answer.rstrip().endswith("m=audio 0 RTP/AVP 8"), "nothing else is taken up"
+    assert [len(one["media"]) for one in room.conference()["participants"]] == [2, 2, 2]
+    assert ann.bye() == 200
+    cameras["ann"].hush()
+    accounted([bob, cem])
+    assert unbroken(bob.heard(ann.party)) and unbroken(cameras["bob"].heard(cameras["ann"]))
+
+
 def test_a_caller_by_ice(room: Bridge) -> None:
     """Its media goes where its checks say, without a packet of RTP; others' packets to its port, and checks that do not hold, are nobody's."""
     ann = enter(room, "caller", "ann", media="video")

@@ -188,6 +188,8 @@ def _event(event: dict[str, Any]) -> str:
             return f"{event['participant']}'s {event['medium']} can be reached"
         case "repair":
             return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is taken for repair: its payload type is {event['payload_type']}, not {event['of']}; who gets fewer layers does not get it"
+        case "media":
+            return f"{event['participant']} takes part with {' and '.join(event['media'])} too"
         case "directions":
             return f"{event['participant']}: " + ", ".join(f"{medium} {direction}" for medium, direction in event["media"].items())
     return f"{event['what']}: {event.get('detail', '')}"

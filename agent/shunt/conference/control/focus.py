@@ -13,7 +13,7 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from aiosipua import ConnectionData, Dialog, DialogState, IncomingCall, MediaDescription, Origin, SdpMessage, SipRequest, SipResponse, SipUAS, UdpSipTransport, parse_uri, stringify_uri
 
@@ -211,20 +211,14 @@ class Focus:
         try:
             conference = self._conferences.book.get(parse_uri(call.invite.uri).user or "")
             offer = _offer(call)
-            settled, formats = dict(conference.formats), []
-            for kind, media in offer:
-                formats.append(_format(settled.get(medium_of(kind)), media) if kind is not None else None)
-                if kind is not None and formats[-1] is not None:
-                    settled.setdefault(medium_of(kind), formats[-1])
-            kinds = [kind for (kind, _), format_ in zip(offer, formats) if kind is not None and format_ is not None]
-            kinds = [kind for kind in kinds if medium_of(kind) in kinds]
+            agreed = _agreed(conference, offer)
+            kinds = [kind for kind in agreed if medium_of(kind) in agreed]
             if not kinds:
                 raise ConferenceError(488, _why_not(conference, call))
             name = self._name(conference, call)
             addresses, ufrag = _addresses(call), _remote_ufrag(call)
             # Where signalling says that media is, ICE has to find out.
-            layers = {kind: told for (kind, media), format_ in zip(offer, formats) if kind in _PICTURES and format_ is not None and (told := _layers(media, format_)) is not None}
-            self._conferences.join(conference.name, name, kinds, [] if ufrag else addresses, ice=bool(ufrag), layers=layers)
+            self._conferences.join(conference.name, name, kinds, [] if ufrag else addresses, ice=bool(ufrag), layers=_all_layers(offer, agreed))
         except (ConferenceError, ValueError) as error:
             # What is nonsense or full to the API has names of its own in SIP.
             status = {400: 488, 409: 480}.get(error.status, error.status) if isinstance(error, ConferenceError) else 400
@@ -232,13 +226,9 @@ class Focus:
             call._send_response(status, _PHRASES.get(status, "Bad Request"), extra_headers={"Warning": _warning(self._transport.local_addr[0], error)})
             call.dialog.terminate()
             return
-        conference.formats = {medium: settled[medium] for medium in settled if medium in conference.formats or medium in kinds}
         made = conference.participants[name]
         made.call_id = call.call_id
-        for kind, media in offer:
-            if kind in made.legs:
-                made.legs[kind].muxed = "rtcp-mux" in media.attributes
-                made.legs[kind].offered = _offered(call, media) if not ufrag else None
+        self._settle(conference, made, call, offer, {kind: agreed[kind] for kind in kinds})
         self._conferences.renew(conference.name, name, None, _directions(call, offer))
         call.dialog.route_set = list(call.invite.headers.get("record-route"))  # the called side's order is that of the request
         self._calls[conference.name, name] = call
@@ -248,6 +238,15 @@ class Focus:
         self._lines[call.call_id] = [kind for kind, _ in offer]
         self._keep(conference, made, call)
         self._accept(call, _answer(conference, made, offer, 1))
+
+    @staticmethod
+    def _settle(conference: Conference, one: Participant, call: IncomingCall, offer: list[tuple[str | None, MediaDescription]], agreed: dict[str, list[str]]) -> None:
+        """Media that have just got relay addresses: their formats are the conference's, and where they are to go is as the offer says."""
+        for kind, media in offer:
+            if kind is not None and kind in agreed:
+                conference.formats.setdefault(medium_of(kind), agreed[kind])
+                one.legs[kind].muxed = "rtcp-mux" in media.attributes
+                one.legs[kind].offered = _offered(call, media) if one.ice is None else None
 
     def _accept(self, call: IncomingCall, answer: SdpMessage) -> None:
         """Answer once the next agent would know the call too."""
@@ -265,14 +264,15 @@ class Focus:
             self._leave(call.call_id, "cancelled")
 
     def _invited_again(self, call: IncomingCall) -> None:
-        """Hold, resume, another address: the relay addresses stay; a new address has to be learned anew."""
+        """Hold, resume, another address, further media: the relay addresses stay; a new address has to be learned anew."""
         seat = self._seats.get(call.call_id)
         conference = self._conferences.book.conferences.get(seat[0]) if seat is not None else None
         if seat is None or conference is None or seat[1] not in conference.participants:
             call.reject(481)
             return
         try:
-            offer, addresses = _offer(call, self._lines[call.call_id]), _addresses(call)
+            before = self._lines[call.call_id]
+            offer, addresses = _offer(call, before), _addresses(call)
         except (ConferenceError, ValueError):
             call._send_response(488, "Not Acceptable Here")  # the dialog goes on as it was
             return
@@ -281,12 +281,27 @@ class Focus:
             one.ice = make_credentials()  # the peer begins anew, and so do we (RFC 8839 section 4.4.1.1.1)
         if _without_address(call, offer):
             addresses = self._addresses[call.call_id]  # on hold: where its media comes from has not changed
+        self._add(conference, one, call, offer, addresses)
+        self._lines[call.call_id] = [kind or (before[place] if place < len(before) else None) for place, (kind, _) in enumerate(offer)]
         self._conferences.renew(*seat, addresses if addresses != self._addresses.get(call.call_id) else None, _directions(call, offer))
         self._addresses[call.call_id], self._ufrags[call.call_id] = addresses, ufrag
         if contacts := call.invite.contact:  # requests of ours go there from now on (RFC 3261 section 12.2.2)
             call.dialog.remote_target = stringify_uri(contacts[0].uri)
         self._keep(conference, one, call)
         self._accept(call, _answer(conference, conference.participants[seat[1]], offer, int(time.time())))
+
+    def _add(self, conference: Conference, one: Participant, call: IncomingCall, offer: list[tuple[str | None, MediaDescription]], addresses: list[bytes]) -> None:
+        """Take up what an offer has beyond the participant's media, where it can be had: otherwise the call goes on without."""
+        new = {kind: format_ for kind, format_ in _agreed(conference, offer).items() if kind not in one.legs}
+        new = {kind: format_ for kind, format_ in new.items() if medium_of(kind) in one.legs or medium_of(kind) in new}
+        if not new:
+            return
+        try:
+            self._conferences.add(conference.name, one.name, list(new), addresses if one.ice is None else [], _all_layers(offer, new))
+        except ConferenceError as error:
+            log.info("SIP call %s: %s cannot be added: %s", call.call_id, ", ".join(new), error)
+            return
+        self._settle(conference, one, call, offer, new)
 
     def _leave(self, call_id: str, reason: str = "bye") -> None:
         seat = self._forget(call_id)
@@ -343,20 +358,16 @@ class Focus:
 
 
 def _offer(call: IncomingCall, before: Sequence[str | None] | None = None) -> list[tuple[str | None, MediaDescription]]:
-    """The offer's media descriptions, and which medium each is: as `before`, where the call has begun (RFC 3264 section 8). Raises ConferenceError."""
+    """The offer's media descriptions, and which medium each is: as `before`, where the call has begun and it was one (RFC 3264 section 8). Raises ConferenceError."""
     if call.sdp_offer is None:
         raise ConferenceError(488, "the INVITE has no offer")
     found: list[tuple[str | None, MediaDescription]] = []
-    taken = set()
+    taken = {kind for kind in before or () if kind is not None}
     for place, media in enumerate(call.sdp_offer.media):
-        kind = {"audio": "audio", "video": "video"}.get(media.media)
-        if before is not None:
-            kind = before[place] if place < len(before) else None
-        elif kind in taken and media.direction == "recvonly":  # room for one more remote stream
-            kind = next((name for number in range(2, _MOST_LEGS + 1) if (name := f"{kind}/{number}") not in taken), None)
-        elif kind == "video" and ("slides" in media.attributes.get("content", []) or "video" in taken):
-            kind = "screen"
-        if kind in taken or not media.port or media.proto not in _PROTOCOLS:
+        kind = before[place] if before is not None and place < len(before) else None
+        if kind is None:
+            kind = _new_kind(media, taken)
+        if not media.port or media.proto not in _PROTOCOLS:
             kind = None
         if kind is not None:
             taken.add(kind)
@@ -364,6 +375,31 @@ def _offer(call: IncomingCall, before: Sequence[str | None] | None = None) -> li
             media.attributes["extmap-allow-mixed"] = []
         found.append((kind, media))
     return found
+
+
+def _new_kind(media: MediaDescription, taken: Collection[str]) -> str | None:
+    """Which medium a description is that was none before; None: there is no room for one more."""
+    kind = {"audio": "audio", "video": "video"}.get(media.media)
+    if kind in taken and media.direction == "recvonly":  # room for one more remote stream
+        return next((name for number in range(2, _MOST_LEGS + 1) if (name := f"{kind}/{number}") not in taken), None)
+    if kind == "video" and ("slides" in media.attributes.get("content", []) or "video" in taken):
+        kind = "screen"
+    return None if kind in taken else kind
+
+
+def _agreed(conference: Conference, offer: list[tuple[str | None, MediaDescription]]) -> dict[str, list[str]]:
+    """The format to answer with of each medium that can be taken: the conference's, or what is the first to settle it."""
+    settled = dict(conference.formats)
+    found: dict[str, list[str]] = {}
+    for kind, media in offer:
+        if kind is not None and (format_ := _format(settled.get(medium_of(kind)), media)) is not None:
+            found[kind] = settled.setdefault(medium_of(kind), format_)
+    return found
+
+
+def _all_layers(offer: list[tuple[str | None, MediaDescription]], agreed: Mapping[str, list[str]]) -> dict[str, Told]:
+    """How the pictures of an offer tell their layers."""
+    return {kind: told for kind, media in offer if kind in _PICTURES and kind in agreed and (told := _layers(media, agreed[kind])) is not None}
 
 
 def _format(settled: list[str] | None, media: MediaDescription) -> list[str] | None:

@@ -739,6 +739,15 @@ class Conferences:
         answer = self._participant(self.book.get(name), made, {})
         return answer if made.ice is None else answer | {"ice": made.ice._asdict()}
 
+    def add(self, name: str, participant: str, kinds: list[str], trusted: list[bytes], layers: Mapping[str, Told]) -> None:
+        """Give a participant relay addresses for further media; arguments as of join(). Raises ConferenceError."""
+        if self.problem:
+            raise ConferenceError(503, self._missing())
+        made = self.book.add(name, participant, kinds, trusted, layers)
+        self._sockets.open(made)
+        self.tell(name, "media", participant=participant, media=kinds)
+        log.info("conference %s: %s takes part with more, at %s", name, participant, ", ".join(f"{kind} {made.legs[kind].relay}" for kind in kinds))
+
     def leave(self, name: str, participant: str, reason: str = "removed") -> dict[str, Any]:
         """reason: for its record. Raises ConferenceError."""
         gone = self.book.leave(name, participant)

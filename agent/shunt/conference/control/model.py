@@ -353,20 +353,36 @@ class Book:
             raise ConferenceError(400, srtp)
         if missing := [kind for kind in layers if kind not in wanted or kind == KINDS[0]]:
             raise ConferenceError(400, f"layers of {missing[0]!r}: it is no picture that {participant} takes part with")
-        trusted = list(trusted)
-        legs: dict[str, Leg] = {}
-        try:
-            for kind in sorted(wanted, key=lambda name: (KINDS.index(medium_of(name)), "/" in name)):
-                legs[kind] = Leg(Endpoint(self.address, self._ports.take()), Latch(self.policy, trusted), sends="/" not in kind, layers=layers.get(kind))
-        except ConferenceError:
-            for leg in legs.values():
-                self._ports.give(leg.relay.port)
-            raise
+        legs = self._make_legs(wanted, trusted, layers)
         made = conference.participants[participant] = Participant(participant, legs, now, ice=ice, srtp=srtp)
         for kind, leg in legs.items():
             self._at[leg.relay] = conference, made, kind
         self.keep(conference)
         return made
+
+    def add(self, name: str, participant: str, kinds: Iterable[str], trusted: Iterable[bytes], layers: Mapping[str, Told]) -> Participant:
+        """Further media for who takes part already; arguments as of join(). Raises ConferenceError with nothing changed."""
+        conference = self.get(name)
+        one = conference.participant(participant)
+        legs = self._make_legs(kinds, trusted, layers)
+        one.legs = one.legs | legs  # another one: somebody may be looking through those of before
+        for kind, leg in legs.items():
+            self._at[leg.relay] = conference, one, kind
+        self.keep(conference)
+        return one
+
+    def _make_legs(self, kinds: Iterable[str], trusted: Iterable[bytes], layers: Mapping[str, Told]) -> dict[str, Leg]:
+        """Raises ConferenceError with nothing changed."""
+        trusted = list(trusted)
+        legs: dict[str, Leg] = {}
+        try:
+            for kind in sorted(kinds, key=lambda name: (KINDS.index(medium_of(name)), "/" in name)):
+                legs[kind] = Leg(Endpoint(self.address, self._ports.take()), Latch(self.policy, trusted), sends="/" not in kind, layers=layers.get(kind))
+        except ConferenceError:
+            for leg in legs.values():
+                self._ports.give(leg.relay.port)
+            raise
+        return legs
 
     def leave(self, name: str, participant: str) -> Participant:
         """Raises ConferenceError."""

@@ -46,12 +46,13 @@ class Sockets:
         self._key_frames: dict[int, KeyFrames] = {}  # by relay port
 
     def open(self, participant: Participant) -> None:
-        """Hold a participant's ports. One that somebody else has is said: its media works, but errors go back to its senders."""
+        """Hold a participant's ports that are not held yet. One that somebody else has is said: its media works, but errors go back to its senders."""
         if self._send_by_switch is not None:
             return
         for leg in participant.legs.values():
             for endpoint in (leg.relay, leg.relay.next_port()):
-                self._hold(endpoint)
+                if endpoint not in self._open:
+                    self._hold(endpoint)
 
     def _hold_again(self, endpoint: Endpoint) -> None:
         """Try once more for a port that somebody else had: an agent that hangs, and whose place this one has taken."""
