@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import select
 import shutil
 import socket
@@ -228,6 +229,13 @@ class Bridge:
     def fetch(self, path: str) -> str:
         """What the API answers, as text."""
         return self._command(["curl", "-sS", "--fail-with-body", f"http://127.0.0.1:{API_PORT}{path}"])
+
+    def feedback(self, what: str) -> int:
+        """How often something has been heard of receivers, as the metrics have it."""
+        found = re.search(rf'^shunt_conference_feedback_total\{{what="{what}"\}} (\S+)$', self.fetch("/metrics"), re.MULTILINE)
+        if found is None:
+            raise LabError(f"no metric of {what}")
+        return int(float(found[1]))
 
     def _command(self, argv: list[str]) -> str:
         return run(*self.topology.enter("edge", *argv))

@@ -16,7 +16,7 @@ import pytest
 
 from shunt.conference.control.adaptation import OWN_SSRC
 from shunt.conference.control.ice import Credentials
-from shunt.conference.rtcp import Kind, Report, build_pli, build_remb, build_rr, remb, reports, walk
+from shunt.conference.rtcp import Kind, Report, build_fir, build_pli, build_remb, build_rr, remb, reports, walk
 from tests.conference_control.lab import Bridge, Party, Phone, await_that, bridge, come_to_rest, sip_server, unbroken
 from tests.conference_control.test_ice import request
 from tests.lab.processes import ROOT
@@ -526,7 +526,8 @@ def test_the_worked_example(room: Bridge) -> None:
 
 
 def test_rtcp_finds_its_way(room: Bridge) -> None:
-    """Reports of a sender to all others, its report blocks to whom they are about; a PLI to the one sender that it names, and nobody else; a broken one nowhere."""
+    """Reports of a sender to all others, its report blocks to whom they are about; a PLI and a FIR to the one sender that they name, and nobody else; TWCC and a
+    broken one nowhere."""
     parties = three(room)
     ann, bob, cem = parties
     for one in parties:
@@ -536,7 +537,10 @@ def test_rtcp_finds_its_way(room: Bridge) -> None:
     time.sleep(0.5)
     assert not any(one.rtcp for one in parties), "reports of a receiver are not passed on"
     ann.send_rtcp(report)
-    cem.send_rtcp(build_rr(cem.ssrc) + build_pli(cem.ssrc, bob.ssrc))
+    wishes = build_pli(cem.ssrc, bob.ssrc) + build_fir(cem.ssrc, bob.ssrc, 7)
+    twcc = bytes.fromhex("8fcd0005") + cem.ssrc.to_bytes(4, "big") + bob.ssrc.to_bytes(4, "big") + bytes(12)
+    refused = room.feedback("twcc_refused")
+    cem.send_rtcp(build_rr(cem.ssrc) + wishes + twcc)
     bob.send_rtcp(report[:30])
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and not (len(bob.rtcp) == 3 and cem.rtcp):
@@ -544,7 +548,8 @@ def test_rtcp_finds_its_way(room: Bridge) -> None:
     time.sleep(0.1)
     bare = struct.pack("!BBHIQIII", 0x80, 200, 6, ann.ssrc, 1, 2, 3, 4)
     about_bob = build_rr(OWN_SSRC, [Report(bob.ssrc, 0, 0, 0, 0, 0, 0)])
-    assert cem.rtcp == [bare] and sorted(bob.rtcp) == sorted([bare, about_bob, build_pli(cem.ssrc, bob.ssrc)]) and ann.rtcp == []
+    assert cem.rtcp == [bare] and sorted(bob.rtcp) == sorted([bare, about_bob, wishes]) and ann.rtcp == []
+    assert room.feedback("twcc_refused") == refused + 1
 
 
 def test_a_picture_that_somebody_gets_anew_begins_with_a_key_frame(room: Bridge) -> None:

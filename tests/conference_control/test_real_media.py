@@ -129,9 +129,11 @@ def test_a_slow_receivers_pictures_come_less_often_and_never_break(room: Bridge)
         time.sleep(1.6)
         take_until(0, lambda rates: rates[0] * 1.01)
         time.sleep(1.6)
+        asked = ann.key_frames_asked
         take_until(1, lambda rates: 1e7)
         take_until(2, lambda rates: 1e7)
         time.sleep(1.6)
+        assert ann.key_frames_asked >= asked + 2, "a key frame is asked for with each step up"
     finally:
         for one in (ann, bob, cem):
             one.leave()
