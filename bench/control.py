@@ -143,11 +143,7 @@ class Lab:
         edge.start_agent()
         for process in (edge.softswitch, edge.relay, edge.agent):
             give_precedence(process.pid)
-        deadline = time.monotonic() + 20
-        while not (status := edge.status())["data_plane"]["connected"]:
-            if time.monotonic() > deadline:
-                raise LabError(f"the agent does not reach the data plane: {status['data_plane']}")
-            time.sleep(0.1)
+        edge.await_data_plane()
         return edge
 
     def _config(self, edge: Edge) -> dict[str, Any]:

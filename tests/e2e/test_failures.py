@@ -108,7 +108,7 @@ def test_full_table_leaves_calls_on_the_relay(own_lab: Lab) -> None:
     config["softswitch"]["capacity"] = 1
     edge.write_config(config)
     edge.start()
-    assert edge.status()["data_plane"]["connected"]  # an agent that is still starting may tell the data plane of a call too late for its first packets
+    edge.await_data_plane()  # an agent that is still starting may tell the data plane of a call too late for its first packets
     outcome = place(own_lab, "uac_call", "uas_answer", talk_ms=1500)
     assert len(outcome.packets.directions) == 2
     assert outcome.packets.lost == 0

@@ -268,6 +268,20 @@ class Edge:
         self.agent.start().await_listening("udp", CONTROL_PORT, 30)
         self.agent.await_listening("tcp", API_PORT)
 
+    def await_data_plane(self, seconds: float = 30.0) -> None:
+        """Wait until the agent answers and has its data plane. Raises LabError when it has none by then."""
+        deadline, found = time.monotonic() + seconds, "no answer"
+        while time.monotonic() < deadline:
+            try:
+                found = self.status()["data_plane"]
+            except LabError as error:
+                found = str(error)
+            else:
+                if found["connected"]:
+                    return
+            time.sleep(0.1)
+        raise LabError(f"the agent does not reach the data plane: {found}")
+
     def start_sip_server(self) -> None:
         self.sip_server.start().await_listening("udp", 5060)
 
