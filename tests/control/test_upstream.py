@@ -144,6 +144,9 @@ async def test_relay_that_is_not_there(make, kind):
     async with asyncio.timeout(30):
         with pytest.raises(RelayUnreachable, match=re.escape(relay.address)):
             await client.forward(b"D c a")
+    assert client.alive is False
+    # A request of our own has patience: the relay may come back.
+    _, client = await make(kind, start=False, timeout=0.1, retries=1)
     with pytest.raises(RelayUnreachable):
         await client.request(b"V")
     assert client.alive is False
