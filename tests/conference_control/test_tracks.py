@@ -127,6 +127,14 @@ async def adopted(table: RelayTable, whose: Book) -> Writer:
     return made
 
 
+async def three(table: RelayTable, book: Book) -> Writer:
+    """A writer, and p1 to p3 in the room."""
+    made = await adopted(table, book)
+    for number in (1, 2, 3):
+        seat(book, number)
+    return made
+
+
 @pytest.fixture
 async def switch() -> AsyncIterator[tuple[Switch, RelayTable]]:
     made = Switch()
@@ -205,9 +213,7 @@ def test_receivers_beyond_the_splices_keep_the_senders_numbers_and_it_is_said(ca
 
 async def test_memory_goes_before_the_rows_that_use_it(switch: tuple[Switch, RelayTable], book: Book) -> None:  # noqa: F811
     made, table = switch
-    writer = await adopted(table, book)
-    for number in (1, 2, 3):
-        seat(book, number)
+    writer = await three(table, book)
     room = book.get("room")
     await writer.bring(room.meeting())
     assert made.tracks() == [] and made.written() == {}, "nobody who gets all pays"
@@ -238,9 +244,7 @@ async def test_memory_goes_before_the_rows_that_use_it(switch: tuple[Switch, Rel
 
 async def test_a_track_that_was_somebody_elses_is_cleared(switch: tuple[Switch, RelayTable], book: Book) -> None:  # noqa: F811
     made, table = switch
-    writer = await adopted(table, book)
-    for number in (1, 2, 3):
-        seat(book, number)
+    writer = await three(table, book)
     book.set_target("room", "p1", "p2", 0)
     await writer.bring(book.get("room").meeting())
     assert made.tracks() == [1] and made.splices() == [(1, 0)]
@@ -264,9 +268,7 @@ async def test_a_track_that_was_somebody_elses_is_cleared(switch: tuple[Switch, 
 async def test_an_agent_that_starts_anew_finds_what_is_in_use(switch: tuple[Switch, RelayTable], book: Book, tmp_path: Path) -> None:  # noqa: F811
     """So does one that takes over: it has the same conferences, and the same tables. What nobody wants any more is cleared when it is used again."""
     made, table = switch
-    writer = await adopted(table, book)
-    for number in (1, 2, 3):
-        seat(book, number)
+    writer = await three(table, book)
     for sender in ("p2", "p1"):  # p2 has track 1, p1 track 2
         book.set_target("room", sender, "p3", 0)
         await writer.bring(book.get("room").meeting())
@@ -288,9 +290,7 @@ async def test_an_agent_that_starts_anew_finds_what_is_in_use(switch: tuple[Swit
 async def test_a_switch_that_starts_anew(switch: tuple[Switch, RelayTable], book: Book) -> None:  # noqa: F811
     """Its registers are zeros, which is a receiver who begins with the target that its row has: all is written that the first time was."""
     made, table = switch
-    writer = await adopted(table, book)
-    for number in (1, 2, 3):
-        seat(book, number)
+    writer = await three(table, book)
     book.set_target("room", "p1", "p2", 0)
     await writer.bring(book.get("room").meeting())
     made.restart()
@@ -303,9 +303,7 @@ async def test_a_switch_that_starts_anew(switch: tuple[Switch, RelayTable], book
 async def test_what_cannot_be_cleared_is_not_used(switch: tuple[Switch, RelayTable], book: Book, register: str) -> None:  # noqa: F811
     """Half of the memory is gone, and the rest is refused: no row names the number, until all of it could be cleared."""
     made, table = switch
-    writer = await adopted(table, book)
-    for number in (1, 2, 3):
-        seat(book, number)
+    writer = await three(table, book)
     await writer.bring(book.get("room").meeting())
     book.set_target("room", "p1", "p2", 0)
     made.refusing[register] = 3, 1
@@ -321,9 +319,7 @@ async def test_what_cannot_be_cleared_is_not_used(switch: tuple[Switch, RelayTab
 
 async def test_what_is_put_off_is_done_again(switch: tuple[Switch, RelayTable], book: Book) -> None:  # noqa: F811
     made, table = switch
-    writer = await adopted(table, book)
-    for number in (1, 2, 3):
-        seat(book, number)
+    writer = await three(table, book)
     book.set_target("room", "p1", "p2", 0)
     made.refusing[TRACKS + "lower.floor"] = 14, 2
     await writer.bring(book.get("room").meeting())
@@ -338,9 +334,7 @@ async def test_what_is_put_off_is_done_again(switch: tuple[Switch, RelayTable], 
 async def test_a_row_that_is_refused_leaves_nothing(switch: tuple[Switch, RelayTable], book: Book) -> None:  # noqa: F811
     """The memory was cleared, the stream's row did not fit: the next who gets the track has it cleared too."""
     made, table = switch
-    writer = await adopted(table, book)
-    for number in (1, 2, 3):
-        seat(book, number)
+    writer = await three(table, book)
     await writer.bring(book.get("room").meeting())
     book.set_target("room", "p1", "p2", 0)
     made.refusing["pipe.Ingress.conference"] = 8, 1

@@ -167,12 +167,17 @@ def operators(schema: Schema) -> list[pb.Entity]:
     return made
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(tmp_path_factory: pytest.TempPathFactory, sequence: int) -> Path:
+    """The twin as the agent drives it, with that SEQUENCE; skips where BMv2 is not to be had."""
     reason = bmv2.missing()
     if reason:
         pytest.skip(reason)
-    return bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", "-DSEQUENCE=1", "-DACTIONS=bridged"])
+    return bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", f"-DSEQUENCE={sequence}", "-DACTIONS=bridged"])
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory, 1)
 
 
 @pytest.fixture

@@ -127,10 +127,8 @@ class Room:
                         there = everybody[name].legs["video"]
                         assert there.latch.learned is not None
                         found[name].append(number)
-                        copied = replace(sent, payload=packet.payload[:2] + number.to_bytes(2, "big") + packet.payload[4:])
-                        wanted.append((Port.A, copied.copy(Receiver(0, HOP, FIRST, there.relay, there.latch.learned))))
-            frames = await asyncio.to_thread(self.device.received, len(wanted) + len(told), patience=15.0)
-            assert sorted((port.name, frame.hex()) for port, frame in frames) == sorted((port.name, frame.hex()) for port, frame in wanted + told)
+                        wanted.append((Port.A, copied(sent, number, there.relay, there.latch.learned)))
+            await just_these(self.device, wanted + told)
             for _, frame in told:
                 seen = read_frame(frame)
                 assert seen is not None and self.writer.layering.see(Source("room", "ann", source_name("video", seen.ssrc)), seen.payload)
@@ -150,6 +148,17 @@ async def switch(tmp_path: Path) -> AsyncIterator[tuple[bmv2.Bmv2, RelayTable]]:
         device.cli([*bmv2.scene_commands(), bmv2.nexthop_command(HOP), f"mirroring_add 1 {int(Port.CPU)}"])
         async with running(Bmv2Target(device, bmv2.direct_counters(program), GENERATED / "conference.tofino2.bf-rt.json")) as address, connected(address) as table:
             yield device, table
+
+
+def copied(sent: Replicated, number: int, relay: Endpoint, receiver: Endpoint) -> bytes:
+    """The frame that a receiver at the next hop gets of a packet, with that sequence number."""
+    return replace(sent, payload=sent.payload[:2] + number.to_bytes(2, "big") + sent.payload[4:]).copy(Receiver(0, HOP, FIRST, relay, receiver))
+
+
+async def just_these(device: bmv2.Bmv2, wanted: list[tuple[Port, bytes]]) -> None:
+    """Assert that these frames come out at these ports, in any order, and no others."""
+    frames = await asyncio.to_thread(device.received, len(wanted), patience=15.0)
+    assert sorted((port.name, frame.hex()) for port, frame in frames) == sorted((port.name, frame.hex()) for port, frame in wanted)
 
 
 def consecutive(numbers: list[int]) -> bool:

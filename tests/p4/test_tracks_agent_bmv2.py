@@ -30,10 +30,10 @@ from tests.bfrt.test_relay_table import connected
 from tests.p4 import bmv2
 from tests.p4.bfrt_bmv2 import Bmv2Target
 from tests.p4.program import GENERATED
-from tests.p4.test_conference_agent_bmv2 import Scene, Someone, meet, scene, settled, until  # noqa: F401
-from tests.p4.test_conference_bmv2 import BURST, DD, HOP, KEYS, Packet, captured, consecutive
+from tests.p4.test_conference_agent_bmv2 import Scene, Someone, compiled, meet, scene, settled, until  # noqa: F401
+from tests.p4.test_conference_bmv2 import BURST, DD, HOP, KEYS, Packet, captured, consecutive, copied, just_these
 from tests.vectors.model import HOST_A4, RELAY_A4, TO_B, Port
-from tests.vectors.replication import FIRST, Receiver, Replicated, Stream
+from tests.vectors.replication import Replicated, Stream
 
 pytestmark = pytest.mark.netns
 
@@ -44,10 +44,7 @@ TRACKS = "PacketIngress.pipeline.conference.tracks"  # in BMv2
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    reason = bmv2.missing()
-    if reason:
-        pytest.skip(reason)
-    return bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", "-DSEQUENCE=2", "-DACTIONS=bridged"])
+    return compiled(tmp_path_factory, 2)
 
 
 @pytest.fixture
@@ -136,10 +133,8 @@ class Room:
                         there = everybody[name].legs["video"]
                         assert there.latch.learned is not None
                         found[name].append(number)
-                        copied = replace(sent, payload=sent.payload[:2] + number.to_bytes(2, "big") + sent.payload[4:])
-                        wanted.append((Port.A, copied.copy(Receiver(0, HOP, FIRST, there.relay, there.latch.learned))))
-            frames = await asyncio.to_thread(self.device.received, len(wanted) + len(told), patience=15.0)
-            assert sorted((port.name, frame.hex()) for port, frame in frames) == sorted((port.name, frame.hex()) for port, frame in wanted + told)
+                        wanted.append((Port.A, copied(sent, number, there.relay, there.latch.learned)))
+            await just_these(self.device, wanted + told)
             for _, frame in told:
                 seen = read_frame(frame)
                 assert seen is not None and self.writer.layering.see(Source("room", sender, source_name("video", seen.ssrc)), seen.payload)
@@ -164,6 +159,18 @@ async def switch(device: tuple[bmv2.Bmv2, Bmv2Target]) -> AsyncIterator[tuple[bm
         yield made, table
 
 
+async def three(device: bmv2.Bmv2, table: RelayTable, tmp_path: Path) -> Room:
+    """A room with ann, bob and cem, of whom all get everything."""
+    book = Book(Endpoint.of(RELAY_A4, 0).addr, 40_000, 40_099, LatchPolicy(), tmp_path / "kept")
+    book.create("room")
+    room = Room(device, book, Writer(table, book), captured())
+    assert await room.writer.adopt([]) == []
+    for number, name in enumerate(("ann", "bob", "cem"), start=1):
+        room.seat(name, number)
+    await room.bring()
+    return room
+
+
 def once(*numbers: list[int]) -> bool:
     """No number was given out twice, and none after a later one."""
     all_of_them = [number for part in numbers for number in part]
@@ -174,13 +181,8 @@ async def test_numbers_of_receivers_of_fewer_layers(switch: tuple[bmv2.Bmv2, Rel
     """Less, a loss, a second receiver long after the first, a key frame whose template ids are others, an agent that starts anew, everything again."""
     device, table = switch
     assert table.client.schema is not None and Rows(table.client.schema).rewriting is Rewriting.S_LR
-    book = Book(Endpoint.of(RELAY_A4, 0).addr, 40_000, 40_099, LatchPolicy(), tmp_path / "kept")
-    book.create("room")
-    room = Room(device, book, Writer(table, book), captured())
-    assert await room.writer.adopt([]) == []
-    for number, name in enumerate(("ann", "bob", "cem"), start=1):
-        room.seat(name, number)
-    await room.bring()
+    room = await three(device, table, tmp_path)
+    book = room.book
     whole = await room.send("ann", 0, 40)
     assert whole["bob"] == whole["cem"] and len(whole["bob"]) == 40 and consecutive(whole["bob"]) and room.rows() == ([], [])
 
@@ -218,13 +220,8 @@ async def test_numbers_of_receivers_of_fewer_layers(switch: tuple[bmv2.Bmv2, Rel
 async def test_another_sender_and_receiver_get_what_was_somebody_elses(switch: tuple[bmv2.Bmv2, RelayTable], tmp_path: Path) -> None:
     """The sender leaves, and the next has its track; its numbers are some thousands before those that were: with what was remembered of them it would be late."""
     device, table = switch
-    book = Book(Endpoint.of(RELAY_A4, 0).addr, 40_000, 40_099, LatchPolicy(), tmp_path / "kept")
-    book.create("room")
-    room = Room(device, book, Writer(table, book), captured())
-    assert await room.writer.adopt([]) == []
-    for number, name in enumerate(("ann", "bob", "cem"), start=1):
-        room.seat(name, number)
-    await room.bring()
+    room = await three(device, table, tmp_path)
+    book = room.book
     await room.send("ann", 0, 40)
     await room.limit("ann", "bob", 0)
     await room.send("ann", 40, 48)
