@@ -82,7 +82,7 @@ def rtpengine_argv() -> list[str]:
     """rtpengine's command, speaking rtpproxy's protocol."""
     return [
         "rtpengine", "--config-file=none", "--table=-1", "-f", "-E", f"--interface={EDGE_IP}", f"--listen-udp=127.0.0.1:{RELAY_PORT}",
-        f"--port-min={PORTS[0]}", f"--port-max={PORTS[1]}", "--log-level=3", "--timeout=60", "--silent-timeout=60",
+        f"--port-min={PORTS[0]}", f"--port-max={PORTS[1]}", "--log-level=3", "--timeout=60", "--silent-timeout=60", "--delete-delay=0",
     ]  # fmt: skip
 
 
