@@ -1,6 +1,6 @@
 """All benches of a profile, one after the other, and one report over them: build/bench/PROFILE.html and PROFILE.md.
 
-Run as root: python -m bench.all [--profile short|full|smoke] [--fresh]. short (under ten minutes on two cores): relays,
+Run as root: python -m bench.all [--profile short|full|smoke] [--fresh]. short (under ten minutes on two cores): relays, calls,
 data plane, control plane and conferences; full: these at length, then the relay table, BF Runtime and the restarts, whose own targets are
 printed beside what they found. Exits 1 when a target was missed or a bench failed.
 """
@@ -21,6 +21,7 @@ for _folder in (".", "agent", "softswitch"):
         sys.path.insert(0, str(ROOT / _folder))
 
 from bench.relay_peers import PROFILES, reader  # noqa: E402
+from bench.report import calls as calls_report  # noqa: E402
 from bench.report import conference as conference_report  # noqa: E402
 from bench.report import control as control_report  # noqa: E402
 from bench.report import packet as packet_report  # noqa: E402
@@ -28,7 +29,7 @@ from bench.report import relay as relay_report  # noqa: E402
 from bench.report.page import Page  # noqa: E402
 from bench.runs import OUTPUT, raw_steps  # noqa: E402
 
-PROFILED = ("bench.relay_peers", "bench.packet", "bench.control", "bench.conference")
+PROFILED = ("bench.relay_peers", "bench.calls", "bench.packet", "bench.control", "bench.conference")
 # Name, arguments, where it keeps its results.
 OTHERS = (
     ("relay table", (str(ROOT / "bench" / "relay_table.py"),), "relay-table"),
@@ -83,6 +84,11 @@ def main() -> int:
         page.part("Relays side by side")
         relay_report.fill(page, *relay, reader(OUTPUT / "relay" / arguments.profile))
         entry.append(relay_report.text(*relay))
+    calls = _load(OUTPUT / "calls" / arguments.profile)
+    if calls:
+        page.part("Calls as SIPp places them")
+        calls_report.fill(page, *calls, raw_steps(OUTPUT / "calls" / arguments.profile))
+        entry.append(calls_report.text(*calls))
     if packet:
         page.part("The data plane, packet by packet")
         packet_report.fill(page, *packet)

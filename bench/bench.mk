@@ -64,6 +64,11 @@ bench-packages:
 bench-relay: setup bench-packages $(BENCH_OBJECTS)
 	@$(BIN)/python -m bench.relay_peers --profile $(PROFILE)
 
+.PHONY: bench-calls
+## make bench-calls   real calls by SIPp with media, 30 new a second, through each relay: CPU over time, loss (PROFILE=short|full)
+bench-calls: setup bench-packages
+	@$(BIN)/python -m bench.calls --profile $(PROFILE)
+
 .PHONY: bench-packet
 ## make bench-packet   ns per packet by entries, size and headers, packets/s of a core, entries/s (PROFILE=short|full)
 bench-packet: setup $(BENCH_OBJECTS)

@@ -49,11 +49,11 @@ def record(seconds: float, port_offset: int, payload: bytes) -> bytes:
     return struct.pack("<IIII", micros // 1_000_000, micros % 1_000_000, len(frame), len(frame)) + frame
 
 
-def audio(path: Path, ssrc: int, first_seq: int, hertz: float) -> None:
+def audio(path: Path, ssrc: int, first_seq: int, hertz: float, seconds: float = SECONDS) -> None:
     """G.711 at 50 packets/s on the media port, an RTCP sender report every 5 s (the first after 1 s) on the next one."""
     second = tone(hertz)
     records = []
-    for n in range(round(SECONDS / PTIME)):
+    for n in range(round(seconds / PTIME)):
         at = n * PTIME
         payload = second[n % 50 * 160 : n % 50 * 160 + 160]
         records.append(record(at, 0, rtp(0, first_seq + n, n * 160, ssrc, payload, marker=n == 0)))
