@@ -61,8 +61,8 @@ class Profile:
 
 PROFILES = {
     "smoke": Profile((10,), 1.0),
-    "short": Profile((60,), 2.5),
-    "full": Profile((90, 180, 300, 450, 600, 750, 900), 15.0),
+    "short": Profile((45,), 2.0),
+    "full": Profile((90, 300, 600, 900), 15.0),
 }
 
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from shunt.calls.model import UNSPECIFIED, Leg
 from shunt.calls.parties import Parties
 from shunt.learning.latch import Latch, Verdict
+from shunt.leisure import Leisure
 from shunt.net import Endpoint
 from shunt.tables.entry import MediaRange, Outcome, Result
 
@@ -57,11 +58,13 @@ class PortGuard:
 
     def __init__(
         self, parties: Parties, table: GuardingTable, spawn: Callable[[Coroutine[Any, Any, None]], Any], careful: Iterable[MediaRange] = (),
+        leisure: Leisure | None = None,
     ) -> None:
-        """spawn runs a coroutine in the background; careful: ports of relays that do not believe the first comer, and need no guard."""
+        """spawn runs a coroutine in the background; careful: ports of relays that do not believe the first comer, and need no guard; leisure: when a write that nobody waits for had best be."""
         self._table = table
         self._spawn = spawn
         self._careful = tuple(careful)
+        self._leisure = leisure
         self._parties = parties
         self._knocking: dict[Endpoint, Latch] = {}  # by guarded port: who sends what no latch of the leg looks at
         self._wanted: dict[Endpoint, tuple[bytes, ...] | None] = {}  # None: no guard
@@ -196,6 +199,10 @@ class PortGuard:
             timer = loop.call_later(max(_COMPANY_S, self._begun + _BUSY_S - time.monotonic()), self._end_gathering)
             try:
                 await self._gathering
+                if self._leisure is not None and not self._urgent:
+                    self._gathering = loop.create_future()
+                    self._leisure.when_free(self._end_gathering)
+                    await self._gathering
             finally:
                 timer.cancel()
                 self._gathering = None

@@ -24,6 +24,7 @@ from shunt.events.current import CURRENT_CALL
 from shunt.guard import PortGuard
 from shunt.learning.latch import Verdict
 from shunt.learning.scanners import Scanners
+from shunt.leisure import Leisure
 from shunt.net import Endpoint, FiveTuple
 from shunt.orphans import Orphans
 from shunt.refusal import Refusal
@@ -92,6 +93,7 @@ class Offloader:
         self.clock = clock
         self.draining = False
         self.events = EventBus()
+        self.leisure = Leisure()
         self.media: list[MediaRange] = []
         self.entries: dict[FiveTuple, Stream] = {}
         self.orphans = Orphans()
@@ -128,7 +130,7 @@ class Offloader:
     def guard_ports(self, careful: Iterable[MediaRange] = ()) -> None:
         """Have relay ports of calls that are being set up hear nobody but their parties; careful: ports of relays that see to it themselves."""
         if self.table is not None:
-            self._guard = PortGuard(self.book.parties, self.table, self.spawn, careful)
+            self._guard = PortGuard(self.book.parties, self.table, self.spawn, careful, self.leisure)
 
     async def heard(self, line: MediaLine) -> None:
         """Wait until the relay hears the parties of a line, if only its ports' guards say who they are."""
@@ -157,6 +159,8 @@ class Offloader:
             log.error("a background task failed", exc_info=task.exception())
 
     async def close(self) -> None:
+        self.leisure.finish()
+        await asyncio.sleep(0)  # what takes no write is done by then
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -400,6 +404,17 @@ class Offloader:
             if not call.closed and all(line.released and not line.offloaded for line in call.lines):
                 call.closed = True
                 self.events.emit(NOTE, call.call_id, "ended", reason=reason, call=call)
+
+    def release_when_free(self, lines: list[MediaLine], reason: str) -> asyncio.Future[None]:
+        """release(), once no command is being answered; the result is done when that is."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finished(_: asyncio.Task[None]) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self.leisure.when_free(lambda: self.spawn(self.release(lines, reason)).add_done_callback(finished))
+        return done
 
     def _note(self, line: MediaLine, what: str, side: Side | None = None, **facts: Any) -> None:
         self.events.emit(NOTE, line.call.call_id, what, media=line.media, party=side.value if side is not None else None, **facts)

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from shunt.calls import reasons
 from shunt.calls.book import CallBook
@@ -92,12 +93,15 @@ class ControlProxy:
             return await self._pass(self._default(), body, peer_ip)
         self.commands[command.verb] = self.commands.get(command.verb, 0) + 1
         began, relay, reply = time.monotonic(), self._relay_of(command), None
+        leisure, answering = self.offloader.leisure, False
         token = CURRENT_CALL.set(command.call_id)
         try:
             if command.call_id is None:
                 reply = await self._global(command, body, peer_ip)
             else:
                 await self._turns.take(command.call_id)
+                leisure.begin()
+                answering = True
                 try:
                     reply = await self._of_call(command, body, peer_ip)
                 finally:
@@ -106,6 +110,8 @@ class ControlProxy:
                 await self.keep(command.call_id)
         finally:
             CURRENT_CALL.reset(token)
+            if answering:
+                leisure.end()
             relay = relay or self._relay_of(command)
             self.offloader.events.emit(
                 CONTROL, command.call_id or "", command.verb, at=began, media=command.from_media, party=self.book.described(command), command=body[:_KEPT], reply=reply[:_KEPT] if reply is not None else None,
@@ -178,7 +184,7 @@ class ControlProxy:
         reply = await self._somewhere(command, relay, body, peer_ip)
         if release is None:
             self.offloader.give_back(lines, reasons.RELEASED)
-            release = self.offloader.spawn(self.offloader.release(lines, reasons.RELEASED))
+            release = self.offloader.release_when_free(lines, reasons.RELEASED)
         self._turns.extend(command.call_id, release)
         return reply
 
@@ -225,7 +231,7 @@ class ControlProxy:
             self.offloader.line_changed(line)  # before the answer, which waits for the journal
             if line.answered or line.suspended is not None or line.offloaded:
                 # Also after a CANCEL of one branch: an offer or answer says that the call goes on. Before an answer there is nothing to do.
-                asyncio.get_running_loop().call_soon(self.offloader.resume, line)  # the answer comes first
+                self.offloader.leisure.when_free(partial(self.offloader.resume, line))  # the answer comes first
             if line.answered:
                 await self.offloader.heard(line)
         return reply
