@@ -52,7 +52,7 @@ LATE_US = 20_000  # p99 of the generator's own lateness above which a step is it
 AGENT_PRIORITY = -10  # as its unit starts it
 BIG_CALL_RATE = 400
 BUSY = 0.1
-IDLE_S = 5.0
+IDLE_S = 3.0
 STAND_IN_ADDRESS, STAND_IN_PORTS = "198.19.0.1", (10_000, 64_999)
 SIP_TALK_MS = 500
 ENTRIES_PER_CALL = 2  # RTP both ways: nobody has sent RTCP
@@ -73,7 +73,7 @@ class Profile:
 
 PROFILES = {
     "smoke": Profile(1, 0.5, 0.3, 450, 4, (100,), (20,), 1.0, (400,)),
-    "short": Profile(3, 4.0, 1.5, 2500, 30, (1_000, 5_000), (100, 300), 3.0, (1_000, 10_000, 100_000)),
+    "short": Profile(3, 4.0, 1.5, 2500, 30, (1_000, 4_000), (100, 300), 3.0, (1_000, 10_000, 100_000)),
     "full": Profile(9, 10.0, 5.0, 12000, 400, (1_000, 10_000, 100_000), (50, 100, 200, 300, 450, 600, 900), 10.0, (1_000, 10_000, 100_000, 200_000)),
 }
 

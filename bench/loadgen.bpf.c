@@ -190,9 +190,11 @@ int generate(struct xdp_md *ctx)
 		return XDP_DROP;
 	late = now - progress.release;
 	if (late > STALL && settings.interval_ns) {
-		/* Half of the stall is given up, the rest is caught up with. */
-		progress.skipped += ((late / 2) << 10) / settings.interval_ns;
-		progress.due += (late / 2) << 10;
+		/* Half of the stall is given up, in whole frames, the rest is caught up with. */
+		__u64 given_up = ((late / 2) << 10) / settings.interval_ns;
+
+		progress.skipped += given_up;
+		progress.due += given_up * settings.interval_ns;
 	}
 	if ((void *)(f + 1) > (void *)(long)ctx->data_end)
 		return XDP_ABORTED;

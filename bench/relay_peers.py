@@ -30,6 +30,7 @@ from shunt.quality.codecs import codec_of  # noqa: E402
 PCMA = 8
 WARM_S = 1.0  # fifty packets of each stream: past those whose jitter the data plane measures one by one
 LADDER_WARM_S = 0.4
+TOGETHER_WARM_S = 0.3
 BASE_PPS = 10_000
 LOST_AT_MOST = 1e-4  # of the packets sent: what still counts as "before loss"
 TOO_LATE_NS = 100_000_000  # as good as lost to a listener: sockets hold seconds of a stream before they lose any
@@ -40,6 +41,7 @@ NOISY_PART = 0.2  # largest part of a cost that the baseline's uncertainty may b
 BUSY = 0.1  # share of the machine's cores that others may use before a run
 SESSIONS = 900  # streams of the papers' scenario, one direction each
 TIMES_SATURATION = 20
+IN_KERNEL = ("nftables", "shunt", "redirect")  # whose cost is mostly that of a frame that comes alone
 FLOOR = "redirect"  # the peer that does the least a relay in XDP can do
 
 
@@ -53,13 +55,14 @@ class Profile:
     factor: float        # from one rate of the growing load to the next
     bisections: int
     most_pps: int
+    together: tuple[int, ...]  # frames handed over together at the base rate, besides one by one
 
 
 PROFILES = {
     # Whether everything works: a minute, and no figure to be quoted.
-    "smoke": Profile(1, 0.5, 0.3, 900.0, 0.5, 1.5, 0, 25_000),
-    "short": Profile(3, 1.5, 0.5, 450.0, 0.5, 4.0, 2, 3_000_000),
-    "full": Profile(9, 10.0, 4.0, 30.0, 15.0, 1.5, 3, 12_000_000),
+    "smoke": Profile(1, 0.5, 0.3, 900.0, 0.5, 1.5, 0, 25_000, (8,)),
+    "short": Profile(3, 1.5, 0.5, 450.0, 0.5, 4.0, 2, 3_000_000, (8,)),
+    "full": Profile(9, 10.0, 4.0, 30.0, 15.0, 1.5, 3, 12_000_000, (2, 4, 8, 16, 32, 64)),
 }
 
 
@@ -95,9 +98,10 @@ class Bench:
             peer.stop()
 
     def _warm_and_run(self, pps: float, seconds: float, pids: tuple[int, ...], warm: float, **more: Any) -> Measured:
+        batch = more.pop("batch", batch_of(pps))
         # Every stream has been heard by the relay and its paths are in the caches before anything is measured.
-        self.load.run(min(pps, BASE_PPS) if pids else pps, max(warm, 2.2 * self.load.streams / min(pps, BASE_PPS) if pids else 0), pids=pids, batch=batch_of(pps))
-        return self.load.run(pps, seconds, pids=pids, batch=batch_of(pps), **more)
+        self.load.run(min(pps, BASE_PPS) if pids else pps, max(warm, 2.2 * self.load.streams / min(pps, BASE_PPS) if pids else 0), pids=pids, batch=batch)
+        return self.load.run(pps, seconds, pids=pids, batch=batch, **more)
 
     def cost(self) -> None:
         """Every peer at the base rate, in turns, with the bare wire before, between and after."""
@@ -105,6 +109,16 @@ class Bench:
             turn = n % len(self.peers)
             for key, cls in (("direct-before", None), *((cls.name, cls) for cls in self.peers[turn:] + self.peers[:turn]), ("direct-after", None)):
                 self.run.step(f"cost/{n}/{key}", lambda: self.measure(cls, BASE_PPS, self.profile.seconds, every=WINDOW_S))
+
+    def together(self) -> None:
+        """What the kernel itself relays, at the base rate again, but frames come several together."""
+        peers = [cls for cls in self.peers if cls.name in IN_KERNEL]
+        for size in self.profile.together if peers else ():
+            for n in range(self.profile.repetitions):
+                for key, cls in (("direct-before", None), *((cls.name, cls) for cls in peers), ("direct-after", None)):
+                    self.run.step(
+                        f"together/{size:02}/{n}/{key}", lambda: self.measure(cls, BASE_PPS, self.profile.seconds / 2, warm=TOGETHER_WARM_S, batch=size, every=WINDOW_S)
+                    )
 
     def sessions(self) -> None:
         """The papers' scenario: streams arrive one by one, up to 900; CPU over time, then delay and loss of each."""
@@ -237,6 +251,7 @@ def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], 
                 figures[name]["ratio_above_floor"] = figures[name]["above_floor_ns"]["median"] / own["median"]
         if doubt > NOISY_PART * figures["shunt"]["cpu_ns"]["median"]:
             remarks.append(f"the bare wire's cost is known to {doubt:.0f} ns only, which is more than a fifth of Shunt's: ratios are not to be quoted")
+    together = together_of(read("together"))
     wires = {found["pps"]: cpu_ns(found) for found in read("ladder/direct") if is_clean(found)}
     for name in (*names, "direct"):
         steps = sorted(read(f"ladder/{name}"), key=lambda found: found["pps"])
@@ -269,7 +284,27 @@ def analyse(read: Callable[[str], list[dict[str, Any]]], facts: dict[str, Any], 
                 "entries": found.get("entries"), "p50_ns": quantile(found["delay"], 0.5), "p99_ns": quantile(found["delay"], 0.99),
             }  # fmt: skip
     iperfs = {found["key"].split("/")[1]: found for found in read("iperf")}
-    return {"iperf": iperfs, "direct_ns": spread(base), "doubt_ns": doubt, "remarks": remarks, "figures": figures, "targets": targets(figures)}
+    return {"iperf": iperfs, "direct_ns": spread(base), "doubt_ns": doubt, "remarks": remarks, "figures": figures, "together": together, "targets": targets(figures, together)}
+
+
+def together_of(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each number of frames handed over together: what the relays cost, and how many times Shunt's cost that is."""
+    by_size: dict[int, dict[str, dict[str, dict[str, Any]]]] = {}
+    for found in steps:
+        _, size, n, name = found["key"].split("/")
+        by_size.setdefault(int(size), {}).setdefault(n, {})[name] = found
+    rows = []
+    for size, by_repetition in sorted(by_size.items()):
+        complete = [found for found in by_repetition.values() if "direct-before" in found and "direct-after" in found]
+        costs: dict[str, list[float]] = {}
+        for found in complete:
+            wire = (typical_cpu_ns(found["direct-before"]) + typical_cpu_ns(found["direct-after"])) / 2
+            for name in IN_KERNEL:
+                if name in found:
+                    costs.setdefault(name, []).append(typical_cpu_ns(found[name]) - wire)
+        ratios = {name: ratios_of(complete, name, "shunt") for name in costs if name != "shunt"}
+        rows.append({"size": size, "costs": {name: spread(values) for name, values in costs.items()}, "ratios": {name: spread(values) for name, values in ratios.items() if values}})
+    return rows
 
 
 def ratios_of(repetitions: list[dict[str, dict[str, Any]]], name: str, one: str) -> list[float]:
@@ -288,7 +323,7 @@ def mos_quantiles(found: dict[str, Any]) -> dict[str, float]:
     return {"least": values[0], "p5": values[len(values) // 20], "median": values[len(values) // 2]} if values else {}
 
 
-def targets(figures: dict[str, Any]) -> list[dict[str, Any]]:
+def targets(figures: dict[str, Any], together: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What was promised, what was found; met is None where the peer was not there."""
     rows = []
 
@@ -308,6 +343,10 @@ def targets(figures: dict[str, Any]) -> list[dict[str, Any]]:
     for name in ("rtpproxy", "rtpengine", "nftables"):
         if "ratio_above_floor" in figures.get(name, {}):
             add(f"CPU per relayed packet beyond what {FLOOR} costs, {name} / Shunt", "–", f"{figures[name]['ratio_above_floor']:.0f}", None)
+    for one in together:
+        if ratio := one["ratios"].get("nftables"):
+            text = f"CPU per relayed packet at {BASE_PPS:,} packets/s, {one['size']} together, nftables / Shunt"
+            add(text, "–", f"{ratio['median']:.1f} ({ratio['least']:.1f}–{ratio['most']:.1f})", None)
     costs = {name: {level["pps"]: level["cost_ns"] for level in figures.get(name, {}).get("ladder", {}).get("levels", []) if level["cost_ns"]} for name in ("nftables", "shunt")}
     if common := [pps for pps in costs["nftables"] if costs["shunt"].get(pps, 0) > 0]:
         add(f"CPU per relayed packet at {max(common):,.0f} packets/s, in batches of {batch_of(max(common))}, nftables / Shunt", "–", f"{costs['nftables'][max(common)] / costs['shunt'][max(common)]:.1f}", None)
@@ -352,8 +391,9 @@ def main() -> int:
     run = Run("relay" if not arguments.only else "relay-" + "-".join(arguments.only), arguments.profile, {cls.name: cls.version() for cls in peers}, fresh=arguments.fresh)
     with Wires() as wires, Load(wires) as load:
         bench = Bench(run, profile, wires, load, peers)
-        run.plan(profile.repetitions * (len(peers) + 2) + len(peers) + 4)
+        run.plan(profile.repetitions * (len(peers) + 2 + len(profile.together) * (2 + sum(cls.name in IN_KERNEL for cls in peers))) + len(peers) + 4)
         bench.cost()
+        bench.together()
         bench.sessions()
         limits = {cls.name: bench.ladder(cls) for cls in peers}
         bench.ladder(None)

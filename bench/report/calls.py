@@ -9,7 +9,7 @@ from bench.report.page import COLOURS, Page, heading_line, markdown
 from bench.runs import Run, raw_steps
 
 HEAD = (
-    "calls at once", "relay", "calls completed", "RTP packets sent, of those due", "lost", "in the data plane", "relay, % of a core", "CPU ns a packet", "agent and softswitch, %",
+    "calls at once", "relay", "calls completed", "RTP packets sent, of those due", "lost", "in the data plane", "relay, % of a core", "agent and softswitch, %", "CPU ns of these processes a packet",
     "softirqs, all, %", "SIPp, %",
 )  # fmt: skip
 
@@ -21,7 +21,7 @@ def rows(results: dict[str, Any]) -> list[list[str]]:
         relay = one.get("relay")
         found.append([
             f"{one['calls']:,}", WAYS[one["way"]], f"{one['good']:,}", f"{one['sent']:,} of {one['due']:,}" + ("" if one["kept_up"] else " (SIPp fell behind)"), f"{one['lost']:,}",
-            f"{one['data_plane']:.1%}", "" if relay is None else f"{100 * relay:.1f}", "" if one["relay_ns"] is None else f"{one['relay_ns']:,.0f}", ours,
+            f"{one['data_plane']:.1%}", "" if relay is None else f"{100 * relay:.1f}", ours, "" if one["process_ns"] is None else f"{one['process_ns']:,.0f}",
             f"{100 * one['softirq']:.0f}", f"{100 * (one.get('caller', 0) + one.get('callee', 0)):.0f}",
         ])  # fmt: skip
     return found

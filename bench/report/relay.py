@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.load import ROOT, bin_edge
 from bench.report.page import COLOURS, TARGET_HEAD, Page, heading_line, markdown, range_text, target_rows
-from bench.relay_peers import is_clean, mos_of_streams
+from bench.relay_peers import IN_KERNEL, is_clean, mos_of_streams
 from bench.runs import Run
 
 Read = Callable[[str], list[dict[str, Any]]]
@@ -31,6 +31,22 @@ def cost_rows(results: dict[str, Any]) -> list[list[str]]:
 
 
 COST_HEAD = ("relay", "CPU ns a packet", "times Shunt's", "of it beyond XDP that only redirects", "delay p50, µs", "delay p99, µs", "lost")
+
+
+TOGETHER_HEAD = ("frames together, at 10,000 packets/s", "relay", "CPU ns a packet", "times Shunt's")
+
+
+def together_rows(results: dict[str, Any]) -> list[list[str]]:
+    alone = {"size": 1, "costs": {}, "ratios": {}}
+    for name, one in results["figures"].items():
+        if name in IN_KERNEL and "cpu_ns" in one:
+            alone["costs"][name] = one["cpu_ns"]
+            if name != "shunt" and "ratio" in one:
+                alone["ratios"][name] = one["ratio"]
+    return [
+        [str(one["size"]), results["titles"][name], range_text(cost), range_text(one["ratios"][name], 1) if name in one["ratios"] else ""]
+        for one in (alone, *results["together"]) for name, cost in one["costs"].items()
+    ]  # fmt: skip
 
 
 def limit_rows(results: dict[str, Any]) -> list[list[str]]:
@@ -160,6 +176,12 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], read: Read)
         axes.bar([name for name, _ in named], medians, color=[COLOURS[name] for name, _ in named], yerr=errors, capsize=4)
         axes.set_yscale("log")
         axes.set_ylabel("ns a packet")
+    if results["together"]:
+        page.paragraph(
+            "The same rate, but several frames handed over together, as from a sender whose streams tick in step, or by a card that waits longer: the price of waking two interfaces is "
+            "then shared, and what is left is more and more each relay's own work."
+        )
+        page.table(TOGETHER_HEAD, together_rows(results))
     by_name: dict[str, list[dict[str, Any]]] = {}
     for found in read("cost"):
         by_name.setdefault(found["key"].split("/")[2].removesuffix("-before").removesuffix("-after"), []).append(found)
@@ -261,7 +283,7 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], read: Read)
 def text(facts: dict[str, Any], results: dict[str, Any]) -> str:
     """The run as an entry of the log, in Markdown."""
     remarks = "".join(f"- {remark}\n" for remark in (*results["missing"], *results["remarks"]))
-    tables = [markdown(TARGET_HEAD, target_rows(results)), markdown(COST_HEAD, cost_rows(results)), markdown(LIMIT_HEAD, limit_rows(results))]
+    tables = [markdown(TARGET_HEAD, target_rows(results)), markdown(COST_HEAD, cost_rows(results)), markdown(TOGETHER_HEAD, together_rows(results)), markdown(LIMIT_HEAD, limit_rows(results))]
     tables += [markdown(IPERF_HEAD, iperf_rows(results)), f"Table II. {table_two_note()}\n\n" + markdown(TABLE_TWO_HEAD, table_two_rows())]
     return f"## Relays: {heading_line(facts)}\n\n" + (remarks + "\n" if remarks else "") + "\n".join(tables)
 

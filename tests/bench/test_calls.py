@@ -34,9 +34,9 @@ def test_figures_by_hand():
     shunt["window"] = shunt["window"] | {"agent": 0.02, "softswitch": 0.04, "relay": 0.0, "slow": 100}
     found = calls.analyse({"rtpproxy/0045": _step("rtpproxy", 45), "shunt/0045": shunt}, FACTS)
     relay, ours = found["rows"]
-    assert relay["way"] == "rtpproxy" and relay["relay"] == pytest.approx(0.25) and relay["relay_ns"] == pytest.approx(50_000) and relay["lost"] == 3
+    assert relay["way"] == "rtpproxy" and relay["relay"] == pytest.approx(0.25) and relay["process_ns"] == pytest.approx(50_000) and relay["lost"] == 3
     assert relay["data_plane"] == 0.0 and relay["softirq"] == pytest.approx(0.1) and "agent" not in relay
-    assert ours["data_plane"] == pytest.approx(0.99) and ours["agent"] + ours["softswitch"] == pytest.approx(0.03)
+    assert ours["process_ns"] == pytest.approx(6_000) and ours["data_plane"] == pytest.approx(0.99) and ours["agent"] + ours["softswitch"] == pytest.approx(0.03)
     assert found["remarks"] == []
     page = Page("t")
     report.fill(page, FACTS, found | {"missing": ["x: not measured"]}, {"a": _step("rtpproxy", 45), "b": shunt})

@@ -113,6 +113,20 @@ def test_what_a_relay_costs_beyond_the_floor():
     assert [(row["met"], row["wanted"]) for row in results["targets"] if "beyond" in row["target"]] == [(None, "–")]
 
 
+def test_frames_that_come_together_have_their_own_ratios():
+    steps = {f"cost/0/{name}": _relay_step(cpu) for name, cpu in {"direct-before": 300, "direct-after": 300, "nftables": 1100, "shunt": 450, "rtpproxy": 9000}.items()}
+    for n, cost in enumerate((40, 50, 60)):
+        steps |= {f"together/08/{n}/{name}": _relay_step(cpu) for name, cpu in {"direct-before": 90, "direct-after": 110, "nftables": 700, "shunt": 100 + cost}.items()}
+    results = analyse(lambda folder: [found | {"key": key} for key, found in steps.items() if key.startswith(f"{folder}/")], FACTS, ["rtpproxy", "nftables", "shunt"])
+    results |= {"missing": [], "titles": {name: name for name in ("rtpproxy", "nftables", "shunt")}}
+    (one,) = results["together"]
+    assert one["size"] == 8 and one["costs"]["shunt"]["values"] == [40, 50, 60] and one["ratios"]["nftables"]["median"] == pytest.approx(12)
+    rows = [row for row in results["targets"] if "nftables / Shunt" in row["target"]]
+    assert [(row["wanted"], row["met"], row["found"].split()[0]) for row in rows] == [("≥ 10", False, "5.3"), ("–", None, "12.0")]
+    assert [row[:2] for row in relay_report.together_rows(results)] == [["1", "nftables"], ["1", "shunt"], ["8", "nftables"], ["8", "shunt"]]
+    assert "| 8 | nftables | 600 (600–600) | 12.0 (10.0–15.0) |" in relay_report.text(FACTS, results)
+
+
 def test_a_packet_report_states_the_slope():
     page = Page("x")
     results = packet.analyse(_steps(), FACTS)
