@@ -53,6 +53,7 @@ AGENT_PRIORITY = -10  # as its unit starts it
 BIG_CALL_RATE = 400
 BUSY = 0.1
 IDLE_S = 3.0
+STAND_IN_TTL_S = 7200  # nobody sends more than a packet, and 100,000 calls take minutes to come
 STAND_IN_ADDRESS, STAND_IN_PORTS = "198.19.0.1", (10_000, 64_999)
 SIP_TALK_MS = 500
 ENTRIES_PER_CALL = 2  # RTP both ways: nobody has sent RTCP
@@ -155,6 +156,7 @@ class Lab:
             count = stand_in.addresses(self.stand_in_for, first, last)
             ports = f"{first}-{last}"
             config["relays"][0]["media"] = [{"address": f"{base[0]}.{base[1]}.{base[2]}.{base[3] + n}", "ports": ports} for n in range(count)]
+            config["relays"][0]["ttl"] = STAND_IN_TTL_S
             config["softswitch"]["capacity"] = max(65_536, 5 * self.stand_in_for)
             config["softswitch"]["mode"] = "native"
         return config
