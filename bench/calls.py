@@ -214,7 +214,7 @@ def analyse(steps: dict[str, dict[str, Any]], facts: dict[str, Any]) -> dict[str
         rows.append(row)
         if not row["kept_up"]:
             remarks.append(
-                f"{WAYS[found['way']]}, {found['calls']} calls: {found['good']} completed and {total['sent'] / found['due']:.1%} of the packets sent: the cores that relay and SIPp share were full"
+                f"{WAYS[found['way']]}, {found['calls']} calls: {found['good']} completed and {total['sent'] / found['due']:.1%} of the packets sent; relay and SIPp share the cores, so this is no limit of the relay alone"
             )
     return {"remarks": remarks, "rows": rows, "targets": []}
 

@@ -22,7 +22,7 @@ class Leisure:
 
     def __init__(self) -> None:
         self._busy = 0
-        self._work: deque[tuple[float, Callable[[], None]]] = deque()  # by the loop's clock, when it is due
+        self._work: deque[tuple[float, Callable[[], None], asyncio.Future[None]]] = deque()  # first, by the loop's clock, when it is due
         self._next: asyncio.Handle | None = None
         self._due: asyncio.TimerHandle | None = None
 
@@ -36,10 +36,13 @@ class Leisure:
         if self._work and not self._busy:
             self._plan()
 
-    def when_free(self, work: Callable[[], None]) -> None:
-        """Call this once no command is being answered, but not at once; an exception in it is logged."""
-        self._work.append((asyncio.get_running_loop().time() + MOST_S, work))
+    def when_free(self, work: Callable[[], None]) -> asyncio.Future[None]:
+        """Call this once no command is being answered, but not at once. The result is done when that is; an exception in it is logged."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        self._work.append((loop.time() + MOST_S, work, done))
         self._plan()
+        return done
 
     def finish(self) -> None:
         """Do now all that is left."""
@@ -68,8 +71,10 @@ class Leisure:
         self._plan()
 
     def _do(self) -> None:
-        _, work = self._work.popleft()
+        _, work, done = self._work.popleft()
         try:
             work()
         except Exception:
             log.exception("what was left for later failed")
+        if not done.done():
+            done.set_result(None)

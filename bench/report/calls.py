@@ -28,7 +28,7 @@ def rows(results: dict[str, Any]) -> list[list[str]]:
 
 
 def print_rows(results: dict[str, Any]) -> int:
-    """Print what was found; the exit status: 1 when a call failed where SIPp kept up with what it was asked for, or nothing was measured."""
+    """Print what was found; the exit status: 1 when nothing was measured."""
     for row in rows(results):
         print("; ".join(f"{head}: {cell}" for head, cell in zip(HEAD, row) if cell))
     for text in results["remarks"]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from shunt.leisure import MOST_S
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import MediaRange, Outcome, RelayEntry, Result
 from tests.agent.parts import RELAY_IP, Core
@@ -124,6 +125,25 @@ async def test_a_repeated_answer_changes_nothing():
     before = list(core.table.log)
     await core.say("Lc0,8 c1 10.91.2.2 7000 A;1 B;1")
     assert core.table.log == before and len(core.table.held) == 2
+
+
+async def test_what_an_answer_left_to_be_done_comes_before_the_calls_next_command():
+    core = Core()
+    await core.call()
+    (line,) = core.book.lines()
+    seen: list[str | None] = []
+    ask = core.relay.forward
+
+    async def slowly(body: bytes, peer_ip: str | None) -> bytes | None:
+        await asyncio.sleep(4 * MOST_S)
+        seen.append(line.suspended)
+        return await ask(body, peer_ip)
+
+    core.offloader.leisure.begin()  # another call's command is being answered all the time
+    await core.proxy.handle(b"Lc0,8 c1 10.91.2.2 7000 A;1 B;1", b"1_2_3", "127.0.0.1")
+    core.pool.relays[0].forward = slowly
+    await core.proxy.handle(b"Uc0,8 c1 10.91.1.3 6000 A;1 B;1", b"1_2_3", "127.0.0.1")
+    assert seen == ["re-invite"], "an answer before the offer must not end what the offer has begun"
 
 
 async def test_re_invite_by_the_callee_keeps_the_legs_apart():

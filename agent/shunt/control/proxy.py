@@ -231,7 +231,8 @@ class ControlProxy:
             self.offloader.line_changed(line)  # before the answer, which waits for the journal
             if line.answered or line.suspended is not None or line.offloaded:
                 # Also after a CANCEL of one branch: an offer or answer says that the call goes on. Before an answer there is nothing to do.
-                self.offloader.leisure.when_free(partial(self.offloader.resume, line))  # the answer comes first
+                # The answer comes first, and the call's next command after this.
+                self._turns.extend(command.call_id, self.offloader.leisure.when_free(partial(self.offloader.resume, line)))
             if line.answered:
                 await self.offloader.heard(line)
         return reply
