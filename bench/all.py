@@ -1,8 +1,8 @@
 """All benches of a profile, one after the other, and one report over them: build/bench/PROFILE.html and PROFILE.md.
 
 Run as root: python -m bench.all [--profile short|full|smoke] [--fresh]. short (under ten minutes on two cores): relays, calls,
-data plane, control plane and conferences; full: these at length, then the relay table, BF Runtime and the restarts, whose own targets are
-printed beside what they found. Exits 1 when a target was missed or a bench failed.
+data plane, control plane and conferences; full: these at length, then the other benches, whose own targets are printed beside
+what they found, all but bench-kills. An interrupted run goes on with what is missing. Exits 1 when a target was missed or a bench failed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from bench.report import control as control_report  # noqa: E402
 from bench.report import packet as packet_report  # noqa: E402
 from bench.report import relay as relay_report  # noqa: E402
 from bench.report.page import Page  # noqa: E402
-from bench.runs import OUTPUT, raw_steps  # noqa: E402
+from bench.runs import OUTPUT, Run, raw_steps  # noqa: E402
 
 PROFILED = ("bench.relay_peers", "bench.calls", "bench.packet", "bench.control", "bench.conference")
 # Name, arguments, where it keeps its results.
 OTHERS = (
     ("relay table", (str(ROOT / "bench" / "relay_table.py"),), "relay-table"),
     ("BF Runtime", ("-m", "bench.bfrt"), "bfrt"),
+    ("replication", ("-m", "bench.replication"), "replication/short"),
+    ("sequence numbers", ("-m", "bench.sequence"), "sequence"),
     ("restarts", (str(ROOT / "bench" / "restart.py"),), "restart"),
+    ("restarts with 100,000 calls", (str(ROOT / "bench" / "restart_table.py"),), "restart"),
 )
 
 
@@ -44,8 +47,8 @@ def _run(title: str, *arguments: str) -> int:
     return subprocess.run([sys.executable, *arguments], cwd=ROOT).returncode
 
 
-def _run_and_keep(title: str, *arguments: str) -> tuple[int, str]:
-    """Run a bench, show what it prints, and return its exit status and its last lines."""
+def _run_and_keep(title: str, *arguments: str) -> dict[str, Any]:
+    """Run a bench, show what it prints, and return its exit `status` and the last lines that it `printed`."""
     print(f"==> {title}", flush=True)
     lines: list[str] = []
     with subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -53,7 +56,7 @@ def _run_and_keep(title: str, *arguments: str) -> tuple[int, str]:
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line.rstrip())
-    return process.returncode, "\n".join(lines[-60:])
+    return {"status": process.returncode, "printed": "\n".join(lines[-60:])}
 
 
 def _load(folder: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -76,8 +79,14 @@ def main() -> int:
     for module in PROFILED:
         statuses[module] = _run(module, "-m", module, "--profile", arguments.profile, *(["--fresh"] if arguments.fresh else []))
     if arguments.profile == "full":
+        others = Run("others", arguments.profile, {}, fresh=arguments.fresh)
+        others.plan(len(OTHERS))
         for title, command, _ in OTHERS:
-            statuses[title], printed[title] = _run_and_keep(title, *command)
+            key = title.replace(" ", "-")
+            found = others.step(key, lambda: _run_and_keep(title, *command))
+            statuses[title], printed[title] = found["status"], found["printed"]
+            if found["status"]:
+                others.forget(key)  # whether it missed a target or did not come to its end: the next run does it again
     page, entry = Page("Shunt measured"), []
     relay, packet = (_load(OUTPUT / name / arguments.profile) for name in ("relay", "packet"))
     if relay:

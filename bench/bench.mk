@@ -80,6 +80,6 @@ bench-control: setup bench-packages
 	@$(BIN)/python -m bench.control --profile $(PROFILE)
 
 .PHONY: bench
-## make bench   all of them, one report; an interrupted run goes on (PROFILE=short: under 10 minutes; PROFILE=full: an hour or more)
+## make bench   all of them, one report; an interrupted run goes on (PROFILE=short: under 10 minutes; PROFILE=full: two hours)
 bench: setup bench-packages $(BENCH_OBJECTS)
 	@$(BIN)/python -m bench.all --profile $(PROFILE)

@@ -62,7 +62,7 @@ PROFILES = {
     # Whether everything works: a minute, and no figure to be quoted.
     "smoke": Profile(1, 0.5, 0.3, 900.0, 0.5, 1.5, 0, 25_000, (8,)),
     "short": Profile(3, 1.5, 0.5, 450.0, 0.5, 4.0, 2, 3_000_000, (8,)),
-    "full": Profile(9, 10.0, 4.0, 30.0, 15.0, 1.5, 3, 12_000_000, (2, 4, 8, 16, 32, 64)),
+    "full": Profile(5, 5.0, 3.0, 30.0, 15.0, 1.5, 3, 12_000_000, (2, 4, 8, 16, 32)),
 }
 
 

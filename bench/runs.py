@@ -122,6 +122,10 @@ class Run:
         print(f" {time.monotonic() - begun:.1f} s ({time.monotonic() - self._begun:.0f} s in all)", flush=True)
         return found
 
+    def forget(self, key: str) -> None:
+        """Have the next run do a step again."""
+        (self.raw / f"{key}.json").unlink(missing_ok=True)
+
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
         path.write_text(text)
