@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import heapq
+import math
 import os
 import random
 import select
@@ -127,16 +128,18 @@ def run(
         while True:
             now = time.monotonic()
             due = start + placed / rate
-            if placed < calls and now >= due:
+            hang_up_due = hang_ups[0][0] if hang_ups else math.inf
+            # What is due first goes first: one that cannot send as fast as it should must not open calls only.
+            if ready:
+                send("L", ready.popleft())
+                quiet_since = now
+            elif hang_up_due <= now and (placed == calls or hang_up_due <= due):
+                send("D", heapq.heappop(hang_ups)[1])
+                quiet_since = now
+            elif placed < calls and now >= due:
                 found.late_us.append((now - due) * 1e6)
                 send("U", placed)
                 placed += 1
-                quiet_since = now
-            elif ready:
-                send("L", ready.popleft())
-                quiet_since = now
-            elif hang_ups and hang_ups[0][0] <= now:
-                send("D", heapq.heappop(hang_ups)[1])
                 quiet_since = now
             elif placed == calls and not hang_ups and (not waiting or now - quiet_since > PATIENCE_S):
                 break

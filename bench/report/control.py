@@ -34,7 +34,7 @@ def rate_rows(results: dict[str, Any]) -> list[list[str]]:
     for way, one in results["rates"].items():
         for level in one["levels"]:
             share = f"{100 * level['agent_cpu']:.0f}" if way == "agent" else ""
-            rows.append([f"{level['rate']:,.0f}", _NAMES[way], "yes" if level["clean"] else "no", _ms(level["p50"]), _ms(level["p99"]), f"{level['lost']:,}", share])
+            rows.append([f"{level['rate']:,.0f}", _NAMES[way], f"no: {level['why_not']}" if level["why_not"] else "yes", _ms(level["p50"]), _ms(level["p99"]), f"{level['lost']:,}", share])
     return rows
 
 
@@ -126,7 +126,7 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], steps: dict
             levels = [level for level in results["rates"][way]["levels"] if level["p99"] is not None]
             axes.plot([level["rate"] for level in levels], [level["p99"] / 1000 for level in levels], "-", color=colour, label=_NAMES[way])
             for clean, mark in ((True, "o"), (False, "x")):
-                axes.plot([level["rate"] for level in levels if level["clean"] is clean], [level["p99"] / 1000 for level in levels if level["clean"] is clean], mark, color=colour)
+                axes.plot([level["rate"] for level in levels if (not level["why_not"]) is clean], [level["p99"] / 1000 for level in levels if (not level["why_not"]) is clean], mark, color=colour)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("calls/s")

@@ -65,6 +65,24 @@ def test_delays_are_the_relays_and_lost_commands_are_lost(relay, monkeypatch):
     assert found.record()["received"]["L"] == 4
 
 
+def test_calls_are_hung_up_also_at_a_rate_that_nobody_can_keep(relay):
+    client, answers = relay
+    heard: list[str] = []
+
+    def answer(command: str) -> tuple[float, bytes]:
+        heard.append(command[0])
+        return 0.0, b"0" if command.startswith("D") else b"4000 198.18.0.1"
+
+    def slowly(call: int) -> tuple[str, int, str, int]:
+        time.sleep(0.001)
+        return "198.18.1.2", 2000, "198.18.2.2", 2000
+
+    answers[0] = answer
+    found = commands.run(client, 100, 1e6, hold_s=0.0, tag="t", media=slowly)
+    assert found.sent == {verb: heard.count(verb) for verb in commands.VERBS} == dict.fromkeys(commands.VERBS, 100)
+    assert heard.index("D") < 50, "calls were opened, and none was hung up before all were open"
+
+
 def test_refusals_are_told(relay):
     client, answers = relay
     answers[0] = lambda command: (0.0, b"E8" if command.startswith("U") else b"0")
@@ -118,8 +136,9 @@ def test_control_figures_by_hand():
 
 
 def test_slow_lossy_and_late_rates_are_not_kept():
-    assert control.is_clean(_commands(1000.0))
-    assert not control.is_clean(_commands(60_000.0)) and not control.is_clean(_commands(100.0, lost=2)) and not control.is_clean(_commands(100.0, late=30_000.0))
+    found = [control.why_not_kept(step) for step in (_commands(1000.0), _commands(60_000.0), _commands(100.0, lost=2), _commands(100.0, lost=2, late=30_000.0))]
+    assert found == ["", "slow", "lost", "generator late"]
+    assert control.why_not_kept(_commands(100.0) | {"refused_count": 1}) == "refused"
     slow = {key: _commands(2500.0) if key.endswith("/agent") else step for key, step in _steps().items()}
     assert [row["met"] for row in control.analyse(slow, FACTS)["targets"]] == [True, False]
 
@@ -129,5 +148,6 @@ def test_the_report_holds_the_figures_and_fetches_nothing():
     report.fill(page, FACTS, results, _steps())
     text = page.text()
     assert text.count("<svg") == 3 and "0.400 (0.400–0.400)" in text and "url(http" not in text
+    assert "no: slow" in text
     assert "| 10,000 | 2,500 | 0.400 | 0.200 | 0.300 |" in report.text(FACTS, results)
     assert report.print_targets(results) == 0
