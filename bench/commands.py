@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import heapq
-import math
 import os
 import random
 import select
@@ -128,12 +127,11 @@ def run(
         while True:
             now = time.monotonic()
             due = start + placed / rate
-            hang_up_due = hang_ups[0][0] if hang_ups else math.inf
-            # What is due first goes first: one that cannot send as fast as it should must not open calls only.
+            # New calls come last: one that cannot send as fast as it should would do nothing else, and fill the relay.
             if ready:
                 send("L", ready.popleft())
                 quiet_since = now
-            elif hang_up_due <= now and (placed == calls or hang_up_due <= due):
+            elif hang_ups and hang_ups[0][0] <= now:
                 send("D", heapq.heappop(hang_ups)[1])
                 quiet_since = now
             elif placed < calls and now >= due:
