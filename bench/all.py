@@ -8,10 +8,12 @@ what they found, all but bench-kills. An interrupted run goes on with what is mi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from bench.report import control as control_report  # noqa: E402
 from bench.report import packet as packet_report  # noqa: E402
 from bench.report import relay as relay_report  # noqa: E402
 from bench.report.page import Page  # noqa: E402
-from bench.runs import OUTPUT, Run, raw_steps  # noqa: E402
+from bench.runs import OUTPUT, Run, end_cleanly, raw_steps  # noqa: E402
 
 PROFILED = ("bench.relay_peers", "bench.calls", "bench.packet", "bench.control", "bench.conference")
 # Name, arguments, where it keeps its results.
@@ -41,22 +43,37 @@ OTHERS = (
 )
 
 
+@contextlib.contextmanager
+def _running(title: str, *arguments: str, **how: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A bench as a process of its own. When this one is interrupted, it waits until that has taken down what it had set up."""
+    print(f"==> {title}", flush=True)
+    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, **how)
+    try:
+        yield process
+    except KeyboardInterrupt:  # Ctrl-C is for both
+        process.wait()
+        raise
+    except SystemExit:
+        process.terminate()
+        process.wait()
+        raise
+
+
 def _run(title: str, *arguments: str) -> int:
     """Run a bench that writes its own report; returns its exit status."""
-    print(f"==> {title}", flush=True)
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT).returncode
+    with _running(title, *arguments) as process:
+        return process.wait()
 
 
 def _run_and_keep(title: str, *arguments: str) -> dict[str, Any]:
     """Run a bench, show what it prints, and return its exit `status` and the last lines that it `printed`."""
-    print(f"==> {title}", flush=True)
     lines: list[str] = []
-    with subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
+    with _running(title, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line.rstrip())
-    return {"status": process.returncode, "printed": "\n".join(lines[-60:])}
+        status = process.wait()
+    return {"status": status, "printed": "\n".join(lines[-60:])}
 
 
 def _load(folder: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -73,6 +90,7 @@ def main() -> int:
     parser.add_argument("--profile", choices=sorted(PROFILES), default="short")
     parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
     arguments = parser.parse_args()
+    end_cleanly()
     begun = time.monotonic()
     statuses: dict[str, int] = {}
     printed: dict[str, str] = {}
