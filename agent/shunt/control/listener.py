@@ -16,10 +16,10 @@ import socket
 import stat
 import struct
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
+from shunt.answers import Answers
 from shunt.control.framing import MAX_COMMAND, ControlAddress, parse_address, take_line
 from shunt.rtpproxy.codec import E_SYNTAX, CodecError, build_error, parse_datagram
 
@@ -103,7 +103,6 @@ class ControlListener:
         # Commands come from few addresses: each is judged once.
         self._is_allowed = functools.lru_cache(maxsize=1024)(self._judge)
         self._mode = mode
-        self._cookie_life = cookie_life
         self._max_in_flight = max_in_flight
         self._limited = _LimitedLog()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -116,7 +115,7 @@ class ControlListener:
         self._reading = False
         self._pktinfo = False
         self._pending: dict[tuple, _Job] = {}
-        self._answered: OrderedDict[tuple, tuple[bytes, bytes, float]] = OrderedDict()
+        self._answered: Answers[tuple, tuple[bytes, bytes]] = Answers(cookie_life, COOKIES_KEPT)  # body, and what was sent
         # unix, cunix
         self._path_identity: tuple[int, int] | None = None
         self.received = 0
@@ -363,10 +362,10 @@ class ControlListener:
             self.retransmissions += 1
             return
         if pending is None:
-            kept = self._answered.get(key)
+            kept = self._answered.get(key, time.monotonic())
             # A cookie with another command is a restarted client that has the process id of its predecessor: it
             # must not get an answer to something it never asked.
-            if kept is not None and kept[0] == body and kept[2] > time.monotonic():
+            if kept is not None and kept[0] == body:
                 self.retransmissions += 1
                 self._send(kept[1], source, control)
                 return
@@ -385,19 +384,8 @@ class ControlListener:
         if reply is None or not current:
             return
         data = cookie + b" " + reply + b"\n"
-        self._keep(key, job.body, data)
+        self._answered.keep(key, (job.body, data), time.monotonic())
         self._send(data, source, control)
-
-    def _keep(self, key: tuple, body: bytes, data: bytes) -> None:
-        now = time.monotonic()
-        answered = self._answered
-        answered.pop(key, None)
-        answered[key] = (body, data, now + self._cookie_life)
-        while answered:
-            oldest = next(iter(answered))
-            if len(answered) <= COOKIES_KEPT and answered[oldest][2] > now:
-                break
-            del answered[oldest]
 
     def _send(self, data: bytes, source: tuple, control: list[tuple[int, int, bytes]]) -> None:
         sock = self._sock

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from shunt import limits
+from shunt.answers import Answers
 from shunt.net import Endpoint
 from shunt.relay.ports import AddressUnusable, PortsExhausted
 from shunt.relay.session import TO_CALLEE, TO_CALLER, Deletion, Leg, Session, SessionTable
@@ -136,8 +136,7 @@ class Commands:
         self.asymmetric = asymmetric
         self.clock = clock
         self.received = self.duplicates = self.succeeded = self.failed = 0
-        self._answered: dict[tuple[str | None, bytes, bytes], bytes] = {}
-        self._answered_order: deque[tuple[float, tuple[str | None, bytes, bytes]]] = deque()
+        self._answered: Answers[tuple[str | None, bytes, bytes], bytes] = Answers(_COOKIE_SECONDS, _MAX_COOKIES)
 
     def execute(self, body: bytes, cookie: bytes | None, peer_ip: str | None) -> bytes:
         """The reply to one command, both without cookie and line end. Raises nothing for any bytes.
@@ -147,11 +146,10 @@ class Commands:
         self.received += 1
         now = self.clock()
         key = (peer_ip, cookie, bytes(body)) if cookie is not None else None
-        while self._answered_order and (self._answered_order[0][0] <= now or len(self._answered_order) > _MAX_COOKIES):
-            self._answered.pop(self._answered_order.popleft()[1], None)
-        if key is not None and key in self._answered:
+        known = self._answered.get(key, now) if key is not None else None
+        if known is not None:
             self.duplicates += 1
-            return self._answered[key]
+            return known
         try:
             reply = self._run(body, peer_ip)
             failed = False
@@ -165,8 +163,7 @@ class Commands:
         else:
             self.succeeded += 1
         if key is not None:
-            self._answered[key] = reply
-            self._answered_order.append((now + _COOKIE_SECONDS, key))
+            self._answered.keep(key, reply, now)
         return reply
 
     def _run(self, body: bytes, peer_ip: str | None) -> bytes:
