@@ -20,9 +20,13 @@ MOST_S = 0.005
 class Leisure:
     """Counts the commands that are being answered, and does one piece of work after the other between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, chore: Callable[[], object] | None = None, every: int = 1) -> None:
+        """chore: what is to be done, besides, whenever so many commands have been answered."""
+        self._chore = chore
+        self._every = every
+        self._answered = 0  # since the chore was last put down for doing
         self._busy = 0
-        self._work: deque[tuple[float, Callable[[], None], asyncio.Future[None]]] = deque()  # first, by the loop's clock, when it is due
+        self._work: deque[tuple[float, Callable[[], object], asyncio.Future[None]]] = deque()  # first, by the loop's clock, when it is due
         self._next: asyncio.Handle | None = None
         self._due: asyncio.TimerHandle | None = None
 
@@ -33,10 +37,14 @@ class Leisure:
     def end(self) -> None:
         """Its answer is about to be sent."""
         self._busy -= 1
+        self._answered += 1
+        if self._chore is not None and self._answered >= self._every:
+            self._answered = 0
+            self.when_free(self._chore)
         if self._work and not self._busy:
             self._plan()
 
-    def when_free(self, work: Callable[[], None]) -> asyncio.Future[None]:
+    def when_free(self, work: Callable[[], object]) -> asyncio.Future[None]:
         """Call this once no command is being answered, but not at once. The result is done when that is; an exception in it is logged."""
         loop = asyncio.get_running_loop()
         done = loop.create_future()

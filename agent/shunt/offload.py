@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from shunt import limits
+from shunt import garbage, limits
 from shunt.calls import reasons
 from shunt.calls.book import CallBook, Slot
 from shunt.calls.model import SIDES, Call, Component, Leg, MediaLine, Side, State, Stream
@@ -93,7 +93,7 @@ class Offloader:
         self.clock = clock
         self.draining = False
         self.events = EventBus()
-        self.leisure = Leisure()
+        self.leisure = Leisure(garbage.look, garbage.EVERY)
         self.media: list[MediaRange] = []
         self.entries: dict[FiveTuple, Stream] = {}
         self.orphans = Orphans()

@@ -160,14 +160,11 @@ def run(path: str) -> None:
     config = _load(path)
     if not config.serves_agent:
         raise Failure(f"{path} names no relay: the agent needs relays or builtin_relay")
+    from shunt import garbage
     from shunt.agent import run as run_agent
     from shunt.cli import logs
 
-    gc.freeze()
-    gc.enable()
-    # Looking at an object takes a third of a microsecond, and commands wait meanwhile: few at a time. Calls make few cycles, so all of them,
-    # which takes a second for 100,000 calls, are hardly ever looked at.
-    gc.set_threshold(250, 0, 200_000)
+    garbage.settle()
     sys.setswitchinterval(0.0005)  # no thread keeps the interpreter from a command for longer
 
     logs.configure(config.log.level, config.log.format)
