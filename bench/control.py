@@ -46,6 +46,7 @@ TARGET_RATE, TARGET_ADDED_US = 300, 1000.0
 LADDER_FACTOR = 1.5
 HOLD_S = 0.5
 WARM_S = 2.0
+AGE_RATE = 800  # calls/s, at which an agent is made to age
 SLOW_US = 50_000  # p99 above which a rate is no longer kept: a SIP server would begin to repeat itself soon
 LOST_AT_MOST = 1e-3
 LATE_US = 20_000  # p99 of the generator's own lateness above which a step is its fault
@@ -58,9 +59,13 @@ STAND_IN_ADDRESS, STAND_IN_PORTS = "198.19.0.1", (10_000, 64_999)
 SIP_TALK_MS = 500
 ENTRIES_PER_CALL = 2  # RTP both ways: nobody has sent RTCP
 
+AGED = 12_000
+"""Calls, after which an agent's history is full, as configured here and as shipped (100,000 events): from then on it forgets as much as it learns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
+    aged: int              # calls that an agent has had before its delays are measured
     repetitions: int
     seconds: float         # at the target rate
     ladder_seconds: float
@@ -73,9 +78,9 @@ class Profile:
 
 
 PROFILES = {
-    "smoke": Profile(1, 0.5, 0.3, 450, 4, (100,), (20,), 1.0, (400,)),
-    "short": Profile(3, 4.0, 1.5, 2500, 30, (1_000, 4_000), (100, 300), 3.0, (1_000, 10_000, 100_000)),
-    "full": Profile(9, 10.0, 5.0, 12000, 400, (1_000, 10_000, 100_000), (50, 100, 200, 300, 450, 600, 900), 10.0, (1_000, 10_000, 100_000, 200_000)),
+    "smoke": Profile(60, 1, 0.5, 0.3, 450, 4, (100,), (20,), 1.0, (400,)),
+    "short": Profile(AGED, 3, 4.0, 1.5, 2500, 30, (1_000, 2_500), (100, 300), 3.0, (1_000, 10_000, 100_000)),
+    "full": Profile(AGED, 9, 10.0, 5.0, 12000, 400, (1_000, 10_000, 100_000), (50, 100, 200, 300, 450, 600, 900), 10.0, (1_000, 10_000, 100_000, 200_000)),
 }
 
 
@@ -103,7 +108,7 @@ class Lab:
         self.work, self.stand_in_for = work, stand_in_for
         self._stack = contextlib.ExitStack()
         self._edge: Edge | None = None
-        self.warm = False  # whether commands have gone both ways
+        self.warm = self.aged = False  # whether commands have gone both ways; and so many that the agent is no longer a new one
 
     def __enter__(self) -> Lab:
         return self
@@ -114,7 +119,7 @@ class Lab:
     def stop(self) -> None:
         """Take it down; it is started anew when it is next needed."""
         self._stack.close()
-        self._edge, self.warm = None, False
+        self._edge, self.warm, self.aged = None, False, False
 
     @property
     def edge(self) -> Edge:
@@ -197,6 +202,14 @@ def commands_step(lab: Lab, way: str, rate: float, seconds: float) -> dict[str, 
     with lab.socket_to(WAYS[way]) as sock:
         found = commands.run(sock, max(1, round(rate * seconds)), rate, hold_s=HOLD_S, tag=f"{way}{time.monotonic_ns()}-")
     return found.record() | {"rate": rate, "agent_cpu_s": round(process_cpu_s(agent) - before, 4)}
+
+
+def delay_step(lab: Lab, way: str, profile: Profile) -> dict[str, Any]:
+    """Calls at the target rate, with an agent that has been at work for a while: those on an exchange have."""
+    if not lab.aged:
+        commands_step(lab, "agent", AGE_RATE, profile.aged / AGE_RATE)
+        lab.aged = True
+    return commands_step(lab, way, TARGET_RATE, profile.seconds)
 
 
 def why_not_kept(found: dict[str, Any]) -> str:
@@ -418,7 +431,7 @@ def measure(run: Run, profile: Profile) -> None:
     with Lab(work) as lab:
         for n in range(profile.repetitions):
             for way in ("direct", "agent") if n % 2 == 0 else ("agent", "direct"):
-                run.step(f"delay/{n}/{way}", lambda: commands_step(lab, way, TARGET_RATE, profile.seconds))
+                run.step(f"delay/{n}/{way}", lambda: delay_step(lab, way, profile))
         for way in WAYS:
             ladder(run, lab, way, profile)
         for name in OFFLOADS:

@@ -151,3 +151,16 @@ def test_the_report_holds_the_figures_and_fetches_nothing():
     assert "no: slow" in text
     assert "| 10,000 | 2,500 | 0.400 | 0.200 | 0.300 |" in report.text(FACTS, results)
     assert report.print_targets(results) == 0
+
+
+def test_delays_are_measured_with_an_agent_that_has_had_many_calls(monkeypatch, tmp_path):
+    done = []
+    monkeypatch.setattr(control, "commands_step", lambda lab, way, rate, seconds: done.append((way, round(rate * seconds))))
+    profile, lab = control.PROFILES["short"], control.Lab(tmp_path)
+    each = round(profile.seconds * control.TARGET_RATE)
+    for way in control.WAYS:
+        control.delay_step(lab, way, profile)
+    lab.stop()  # whoever goes on after that has a new agent
+    control.delay_step(lab, "agent", profile)
+    assert profile.aged == control.AGED
+    assert done == [("agent", control.AGED), ("direct", each), ("agent", each), ("agent", control.AGED), ("agent", each)]
