@@ -321,7 +321,7 @@ def calls_step(work: Path, count: int) -> dict[str, Any]:
         begun, cpu, other = time.monotonic(), process_cpu_s(pid), process_cpu_s(switch)
         with lab.socket_to(CONTROL_PORT) as sock:
             outcome = commands.run(sock, count, BIG_CALL_RATE, hold_s=None, tag="big", media=voices.media, on_answer=voices.speak)
-            found |= {"answered": len(outcome.delays["L"]), "answer_us": commands.quantiles(outcome.delays["L"])}
+            found |= {"answered": len(outcome.delays["L"]), "set_up_us": commands.quantiles(outcome.delays["U"] + outcome.delays["L"])}
             for _ in range(3):
                 if (entries := _entries(edge, lambda entries: entries >= ENTRIES_PER_CALL * count, 5.0)) >= ENTRIES_PER_CALL * count:
                     break

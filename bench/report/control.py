@@ -13,7 +13,7 @@ _VERBS = {"U": "offer (U)", "L": "answer (L)", "D": "delete (D)"}
 DELAY_HEAD = ("command, at 300 calls/s", "quantile", "relay directly, ms", "through the agent, ms", "added, ms")
 RATE_HEAD = ("calls/s", "way", "kept", "p50 of U and L, ms", "p99, ms", "lost", "agent, % of a core")
 SIP_HEAD = ("SIP calls/s", "way", "completed", "INVITE to 200: p50, ms", "p99, ms", "agent, CPU ms a call")
-CALLS_HEAD = ("calls at once", "agent, CPU ms a call set up", "hung up", "memory, MiB", "KiB a call", "agent idle, % of a core", "softswitch, CPU ms a call set up", "entries left")
+CALLS_HEAD = ("calls at once", "agent, CPU ms a call set up", "hung up", "memory, MiB", "KiB a call", "agent idle, % of a core", "softswitch, CPU ms a call set up", "U and L meanwhile: p50, ms", "p99, ms", "entries left")
 OFFLOAD_HEAD = ("from", "calls", "p50, ms", "p99, ms", "most, ms", "of it writing the entries, p50, ms")
 RECONCILE_HEAD = ("entries", "calls", "all missing, s", "nothing to do, s", "a fifth missing or wrong, s")
 
@@ -53,7 +53,7 @@ def calls_rows(results: dict[str, Any]) -> list[list[str]]:
         [
             f"{one['answered']:,}", f"{1000 * one['set_up_cpu_s'] / one['calls']:.2f}", f"{1000 * one['hang_up_cpu_s'] / one['calls']:.2f}", f"{one['memory_mib']:.0f}",
             f"{1024 * (one['memory_mib'] - one['memory_before_mib']) / one['calls']:.1f}", f"{100 * one['idle']:.1f}", f"{1000 * one['softswitch_cpu_s'] / one['calls']:.2f}",
-            f"{one['entries_left']:,}",
+            _ms(one["set_up_us"].get("p50")), _ms(one["set_up_us"].get("p99")), f"{one['entries_left']:,}",
         ]
         for one in results["calls"]
     ]  # fmt: skip
