@@ -107,7 +107,12 @@ class Ports:
     """The one-to-one relation between recorded and our ports of one call."""
 
     def __init__(self) -> None:
-        self.ours: dict[tuple, tuple] = {}
+        self.ours: dict[tuple[bytes, bytes, bytes], tuple[bytes, ...]] = {}  # by call-id, port and address
+        self._before: dict[bytes, int] = {}  # by call-id how many there were when a part of it was deleted last
+
+    def deleted(self, call_id: bytes) -> None:
+        """From now on the relays may give the call a port again that it has had: chance, and not the same in both."""
+        self._before[call_id] = sum(call == call_id for call, _, _ in self.ours)
 
     def check(self, call_id: bytes, recorded: bytes, got: bytes) -> None:
         theirs, mine = recorded.split(), got.split()
@@ -118,12 +123,14 @@ class Ports:
         shape = [ADDRESSES.get(w.decode(), w.decode()) for w in theirs]
         for i, word in enumerate(shape):
             if word.isdigit() and word not in ("0", "6"):
-                known = self.ours.setdefault((call_id, word), mine[i])
-                assert known == mine[i], f"{call_id!r}: recorded port {word} was {known!r}, is {mine[i]!r}"
+                # The same number at two addresses is two ports.
+                address = tuple(mine[i + 1 : i + 2])
+                known = self.ours.setdefault((call_id, theirs[i], *(theirs[i + 1 : i + 2] or [b""])), (mine[i], *address))
+                assert known == (mine[i], *address), f"{call_id!r}: recorded port {word} was {known!r}, is {mine[i]!r}"
                 assert int(mine[i]) % 2 == 0 and 36000 <= int(mine[i]) <= 36999
             else:
                 assert word == mine[i].decode(), (recorded, got)
-        used = [v for (call, _), v in self.ours.items() if call == call_id]
+        used = [v for (call, _, _), v in self.ours.items() if call == call_id][self._before.get(call_id, 0) :]
         assert len(used) == len(set(used)), f"{call_id!r}: two recorded ports are one of ours"
 
 
@@ -131,6 +138,8 @@ def _compare(ports: Ports, command: bytes, recorded: bytes, got: bytes) -> None:
     verb = command[:1].upper()
     if recorded[:1] == b"E" or recorded == b"0" or got[:1] == b"E" or got == b"0":
         assert got == recorded
+        if verb == b"D":
+            ports.deleted(command.split()[1])
     elif verb in (b"U", b"L"):
         ports.check(command.split()[1], recorded, got)
     elif verb == b"Q":
