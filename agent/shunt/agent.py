@@ -42,6 +42,7 @@ from shunt.learning.latch import LatchPolicy
 from shunt.learning.scanners import Scanners
 from shunt.net import Endpoint, FiveTuple
 from shunt.observers import Observers
+from shunt.precedence import background
 from shunt.offload import Offloader
 from shunt.relay.notify import NotifySender, NotifyTarget
 from shunt.relay.relay import BuiltinRelay
@@ -373,7 +374,7 @@ class Agent:
             await self.hep.start()
         self._serving.set()
         loop = asyncio.get_running_loop()
-        self._clockwork = [loop.create_task(self.upkeep.run()), loop.create_task(self._watch_totals())]
+        self._clockwork = [loop.create_task(self.upkeep.run(), context=background()), loop.create_task(self._watch_totals(), context=background())]
 
     def _wake(self, call_id: str) -> Call | None:
         """Take a call out of what the journal said. None when it has none, or one that cannot be carried on."""

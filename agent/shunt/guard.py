@@ -36,7 +36,7 @@ _SAY_EVERY_S = 5.0
 _GRACE_S = 0.1
 # A write costs more than a dozen rows of it: a change waits for company, and longer while many come. One that lets a party in whom the port
 # would keep out until then does not wait.
-_COMPANY_S, _BUSY_S = 0.002, 0.02
+_COMPANY_S, _BUSY_S = 0.002, 0.05
 _SETTLED_S = 0.15  # less than the 0.2 s after which OpenSIPS asks again
 _DONE = Result(Outcome.INSTALLED)
 

@@ -23,6 +23,7 @@ from shunt.events.view import event_view, one_line
 from shunt.export.homer import HomerExport
 from shunt.metrics.instruments import Instruments
 from shunt.offload import Offloader
+from shunt.precedence import background
 from shunt.quality.report import call_quality
 from shunt.rtpproxy import codec
 from shunt.rtpproxy.codec import CodecError
@@ -66,7 +67,7 @@ class Observers:
             self.records.start()
         if self.homer is not None:
             await self.homer.start()
-        self._census_task = asyncio.get_running_loop().create_task(self._take_census())
+        self._census_task = asyncio.get_running_loop().create_task(self._take_census(), context=background())
 
     async def close(self) -> None:
         """Write and send what waits."""

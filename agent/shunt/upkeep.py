@@ -29,7 +29,8 @@ _REFRESH = RAISED_TTL / 3
 _ENDED_IDLE_MS = 1000
 _FEW_FORGOTTEN = 200  # to be looked at every second
 _SLICE = 200  # calls looked at before commands have their turn
-_FEW = 8
+_FEW = 2  # media lines begun with before commands have their turn
+_PAUSE, _SPREAD = 0.002, 0.5  # seconds between those, and over which many are spread
 _AT_ONCE = 64  # commands to one relay in flight: its control thread also serves the SIP server
 
 Notify = Callable[[str, str, str | None], Awaitable[None]]
@@ -93,11 +94,12 @@ class Upkeep:
             await self.offloader.sweep_orphans()
 
     async def _each(self, lines: list[MediaLine], work: Callable[[MediaLine], Awaitable[None]]) -> None:
-        """Do this for all lines at the same time, beginning with a few at once: commands have their turn between."""
+        """Do this for all lines, a few after the other: neither commands here nor those of the SIP server at the relay stand behind a crowd."""
         under_way = []
+        pause = min(_PAUSE, _SPREAD * _FEW / max(1, len(lines)))
         for number, line in enumerate(lines):
-            if number % _FEW == _FEW - 1:
-                await asyncio.sleep(0)
+            if number and number % _FEW == 0:
+                await asyncio.sleep(pause)
             under_way.append(asyncio.ensure_future(work(line)))
         await asyncio.gather(*under_way)
 

@@ -15,6 +15,7 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.offload import Offloader
 from shunt.rtpproxy import codec
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, Result, StreamStats
+from shunt.tables.operation import Haste
 from shunt.tables.relay_table import BatchCounters
 
 RELAY_IP = "10.91.1.1"
@@ -67,12 +68,12 @@ class MemoryTable:
             found = self.held.pop(key, None)
             return Result(Outcome.REMOVED if found else Outcome.ABSENT), self.counts.pop(key, None)
 
-    async def insert_many(self, entries: list[RelayEntry]) -> list[Result]:
+    async def insert_many(self, entries: list[RelayEntry], haste: Haste = Haste.BULK) -> list[Result]:
         async with self.order:
             await asyncio.sleep(self.delay)
             return [self._insert(entry) for entry in entries]
 
-    async def delete_many(self, keys: list[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
+    async def delete_many(self, keys: list[FiveTuple], haste: Haste = Haste.BULK) -> list[tuple[Result, StreamStats | None]]:
         return [await self.delete(key) for key in keys]
 
     async def entries(self) -> dict[FiveTuple, RelayEntry]:

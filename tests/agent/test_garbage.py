@@ -46,7 +46,9 @@ async def _most_new(leisure: Leisure) -> int:
 
 async def test_few_new_objects_gather_though_as_many_are_freed():
     alone = await _most_new(Leisure())
-    assert await _most_new(Leisure(garbage.look, garbage.EVERY)) < 20 * OBJECTS * garbage.EVERY < alone, "Python by itself lets them gather"
+    looking = Leisure()
+    looking.always(garbage.look, garbage.EVERY)
+    assert await _most_new(looking) < 20 * OBJECTS * garbage.EVERY < alone, "Python by itself lets them gather"
 
 
 async def test_cycles_of_a_command_are_freed():
@@ -54,7 +56,8 @@ async def test_cycles_of_a_command_are_freed():
         def __init__(self) -> None:
             self.me = self
 
-    leisure = Leisure(garbage.look, garbage.EVERY)
+    leisure = Leisure()
+    leisure.always(garbage.look, garbage.EVERY)
     for _ in range(10 * garbage.EVERY):
         leisure.begin()
         Cycle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from shunt import leisure as module
 from shunt.leisure import Leisure
@@ -28,7 +29,8 @@ async def test_it_waits_for_the_answer_and_for_what_came_meanwhile():
     assert sorted(done) == ["sent", "work"]
 
 
-async def test_a_command_that_comes_in_between_goes_first():
+async def test_a_command_that_comes_in_between_goes_first(monkeypatch):
+    monkeypatch.setattr(module, "TURN_S", 0.0)
     done: list[str] = []
     leisure = Leisure()
     leisure.when_free(lambda: done.append("first"))
@@ -46,6 +48,37 @@ async def test_a_command_that_comes_in_between_goes_first():
     leisure.end()
     await _turn()
     assert done == ["first", "second"]
+
+
+async def test_small_pieces_share_a_turn_and_a_long_one_ends_it():
+    done: list[int] = []
+    leisure = Leisure()
+    for n in range(3):
+        leisure.when_free(lambda n=n: done.append(n))
+    leisure.when_free(lambda: time.sleep(2 * module.TURN_S))
+    leisure.when_free(lambda: done.append(3))
+    await _turn()
+    assert done == [0, 1, 2]
+    await _turn()
+    assert done == [0, 1, 2, 3]
+
+
+async def test_a_command_that_waits_for_such_work_does_not_hold_it_up():
+    leisure = Leisure()
+    leisure.begin()
+    held = leisure.when_free(lambda: None)
+    for _ in range(3):
+        await _turn()
+    assert not held.done()
+    began = time.monotonic()
+    with leisure.aside():
+        await held
+        assert time.monotonic() - began < module.MOST_S
+    again = leisure.when_free(lambda: None)
+    await _turn()
+    assert not again.done(), "it is being answered again"
+    leisure.end()
+    await again
 
 
 async def test_it_is_done_in_the_end_though_commands_never_stop(monkeypatch):

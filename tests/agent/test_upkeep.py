@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -51,6 +52,33 @@ async def test_an_offloaded_session_has_its_time_out_raised_and_set_back():
     await core.offloader.suspend(core.book.lines()[0], "re-invite")
     await upkeep.tick()
     assert core.relay.seen[-1] == b"Q c1 A;1 B;1 && S ttl=60"
+
+
+async def test_many_keep_alives_do_not_come_upon_the_relay_at_once():
+    core = Core()
+    upkeep, _ = clockwork(core)
+    await core.pool.relays[0].poll()
+    for n in range(40):
+        to_callee = await core.say(f"Uc0,8 c{n} 10.91.1.2 {6000 + 2 * n} A;1")
+        to_caller = await core.say(f"Lc0,8 c{n} 10.91.2.2 {7000 + 2 * n} A;1 B;1")
+        await core.packet(f"10.91.1.2:{6000 + 2 * n}", int(to_caller.split()[0]), ssrc=1)
+        await core.packet(f"10.91.2.2:{7000 + 2 * n}", int(to_callee.split()[0]), ssrc=2)
+    assert len(core.table.held) == 80
+    asked, under_way, most = set(), 0, 0
+
+    async def slowly(body: bytes) -> bytes:
+        nonlocal under_way, most
+        asked.add(body.split()[1])
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return b"0"
+
+    core.pool.relays[0].request = slowly
+    await upkeep.tick()
+    assert len(asked) == 40 and most <= 4, most
 
 
 @pytest.mark.parametrize(("method", "command"), [

@@ -19,7 +19,7 @@ from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables import doubt, relay_table
 from shunt.tables.entry import Outcome, RelayEntry, Result, StreamStats
-from shunt.tables.operation import Job, Lanes, Operation
+from shunt.tables.operation import Haste, Job, Lanes, Operation
 from shunt_softswitch import schema
 from shunt_softswitch.server import serve
 from shunt_softswitch.service import BfRuntimeService
@@ -201,7 +201,7 @@ async def test_what_queues_behind_a_hanging_data_plane_does_not_wait_for_ever_ei
             results = await asyncio.gather(*tasks)
         assert {result.outcome for result in results} == {Outcome.UNAVAILABLE}
         rig.service.delay_write = lambda: 0.0
-        await until(lambda: not table._queues.urgent)
+        await until(lambda: not table._queues.waiting(Haste.URGENT))
         assert not rig.dataplane.table, "nobody waits for these entries any more"
 
 
@@ -286,24 +286,23 @@ async def test_the_last_operation_on_a_key_wins_whatever_the_target_does_to_its_
         assert rig.dataplane.table == {key: wanted for key, wanted in last.items() if wanted is not None}
 
 
-@given(st.lists(st.tuples(st.sampled_from(("add", "bulk", "take", "take-bulk", "release")), st.integers(0, 3)), max_size=60))
-def test_queues_keep_the_order_of_each_key(steps: list[tuple[str, int]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(("add", "take", "release")), st.sampled_from(Haste), st.integers(0, 3)), max_size=60))
+def test_queues_keep_the_order_of_each_key(steps: list[tuple[str, Haste, int]]) -> None:
     """No two operations on one key under way, none overtaken, none lost, urgent ones first."""
     lanes = Lanes()
     order: dict[FiveTuple, list[Operation]] = {}
     under_way: list[Operation] = []
-    for step, number in steps:
+    for step, haste, number in steps:
         key = entry(number).key
-        if step in ("add", "bulk"):
+        if step == "add":
             operation = Operation(pb.Update.INSERT, key, entry(number))
             order.setdefault(key, []).append(operation)
-            lanes.add([operation], bulk=step == "bulk")
+            lanes.add([operation], haste)
         elif step == "release":
             done, under_way = under_way[: number + 1], under_way[number + 1 :]
             lanes.release(done)
         else:
-            bulk = step == "take-bulk"
-            taken = lanes.take(number + 1, bulk=bulk)
+            taken = lanes.take(number + 1, haste)
             busy = {operation.key for operation in under_way}
             assert len({operation.key for operation in taken}) == len(taken) <= number + 1
             for operation in taken:
@@ -314,19 +313,20 @@ def test_queues_keep_the_order_of_each_key(steps: list[tuple[str, int]]) -> None
             assert (wanted in lanes) == bool(order[wanted] or any(operation.key == wanted for operation in under_way))
     rest = lanes.drain()
     assert len(rest) == sum(map(len, order.values()))
-    assert not lanes.urgent and not lanes.bulk
+    assert not any(lanes.waiting(haste) for haste in Haste)
 
 
-async def test_bulk_work_that_something_urgent_waits_for_is_urgent(rig: Rig) -> None:
+@pytest.mark.parametrize("slow", [Haste.PATIENT, Haste.BULK])
+async def test_what_something_urgent_waits_for_is_urgent(rig: Rig, slow: Haste) -> None:
     lanes = Lanes()
     job = Job(3)
     first, other, second = (Operation(pb.Update.INSERT, entry(n).key, entry(n), job, place) for place, n in enumerate((1, 2, 1)))
-    lanes.add([first, other], bulk=True)
-    lanes.add([second], bulk=False)
-    assert lanes.take(10, bulk=False) == [first] and (lanes.urgent, lanes.bulk) == (1, 1)
-    assert lanes.take(10, bulk=True) == [other]
+    lanes.add([first, other], slow)
+    lanes.add([second], Haste.URGENT)
+    assert lanes.take(10, Haste.URGENT) == [first] and (lanes.waiting(Haste.URGENT), lanes.waiting(slow)) == (1, 1)
+    assert lanes.take(10, slow) == [other]
     lanes.release([first])
-    assert lanes.take(10, bulk=False) == [second]
+    assert lanes.take(10, Haste.URGENT) == [second]
     for operation in (first, other, second):
         operation.finish(Result(Outcome.INSTALLED))
     await asyncio.wait_for(job.done, 10)

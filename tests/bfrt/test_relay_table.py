@@ -18,6 +18,8 @@ from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtUnavailable
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, StreamStats
+from shunt.tables import relay_table
+from shunt.tables.operation import Haste
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 from shunt_softswitch import schema
 from shunt_softswitch.entries import BfrtError, Code, MediaKey
@@ -333,6 +335,37 @@ async def test_only_one_agent_owns_the_program(served: Served) -> None:
         assert not second.connected
     await until(lambda: second.connected)
     await second.close()
+
+
+async def test_patient_deletes_wait_for_company_and_urgent_writes_do_not_take_them_along(served: Served, table: RelayTable) -> None:
+    entries = [entry(n) for n in range(6)]
+    assert all(result.ok for result in await table.insert_many(entries))
+    served.dataplane.counted[entries[0].key] = StreamStats(5, 1_000, 20, 1, 2, 3, 400, 0xCAFE, 6)
+    before = table.counters.batches
+    going = []
+    for each in entries:
+        going.append(asyncio.ensure_future(table.delete_many([each.key], Haste.PATIENT)))
+        await asyncio.sleep(0)
+    assert (await table.insert(entry(7))).ok
+    assert table.counters.batches == before + 1 and set(entries[n].key for n in range(6)) < set(served.dataplane.table)
+    results = [result for (result,) in await asyncio.gather(*going)]
+    assert [result.outcome for result, _ in results] == [Outcome.REMOVED] * 6 and results[0][1] == StreamStats(5, 1_000, 20, 1, 2, 3, 400, 0xCAFE, 6)
+    assert table.counters.batches == before + 2 and set(served.dataplane.table) == {entry(7).key}
+
+
+async def test_who_waits_for_a_patient_delete_makes_it_urgent(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_table, "_PATIENT", replace(relay_table._PATIENT, company=60.0))
+    async with connected(served.target) as table:
+        assert (await table.insert(entry(1))).ok
+        first = asyncio.ensure_future(table.delete_many([entry(1).key], Haste.PATIENT))
+        await asyncio.sleep(0.05)
+        assert set(served.dataplane.table) == {entry(1).key}
+        again = replace(entry(1), dst=Endpoint.of("10.7.7.7", 1))
+        assert (await asyncio.wait_for(table.insert(again), 5)).ok
+        assert [result.outcome for result, _ in await first] == [Outcome.REMOVED] and served.dataplane.table == {again.key: again}
+        last = asyncio.ensure_future(table.delete_many([again.key], Haste.PATIENT))
+        await asyncio.sleep(0)
+    assert [result.outcome for result, _ in await asyncio.wait_for(last, 5)] == [Outcome.UNAVAILABLE], "closing leaves nobody waiting"
 
 
 async def test_closing_ends_what_is_under_way(served: Served) -> None:

@@ -21,6 +21,7 @@ from google.rpc import status_pb2
 from shunt.bfrt import wire
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.schema import Schema, SchemaError
+from shunt.precedence import background
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class BfrtClient:
     def start(self) -> None:
         """Begin connecting in the background, and keep connected until close()."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._keep_connected(), name=f"bfrt {self.target}")
+            self._task = asyncio.get_running_loop().create_task(self._keep_connected(), name=f"bfrt {self.target}", context=background())
 
     async def close(self) -> None:
         """Leave; idempotent."""

@@ -127,12 +127,13 @@ async def _until_stopped(work: Coroutine[Any, Any, Any]) -> None:
             raise
 
 
-def _serve(what: str, start: Callable[[], Any]) -> None:
+def _serve(what: str, start: Callable[[], Any], loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
     """Run a service to its end; what the operating system or its values refuse becomes one line, not a traceback."""
     try:
         result = start()
         if inspect.iscoroutine(result):
-            asyncio.run(_until_stopped(result))
+            with asyncio.Runner(loop_factory=loop) as runner:
+                runner.run(_until_stopped(result))
     except (OSError, ValueError) as error:
         import logging
 
@@ -160,7 +161,7 @@ def run(path: str) -> None:
     config = _load(path)
     if not config.serves_agent:
         raise Failure(f"{path} names no relay: the agent needs relays or builtin_relay")
-    from shunt import garbage
+    from shunt import garbage, precedence
     from shunt.agent import run as run_agent
     from shunt.cli import logs
 
@@ -168,7 +169,7 @@ def run(path: str) -> None:
     sys.setswitchinterval(0.0005)  # no thread keeps the interpreter from a command for longer
 
     logs.configure(config.log.level, config.log.format)
-    _serve("agent", lambda: run_agent(config))
+    _serve("agent", lambda: run_agent(config), precedence.Loop)
 
 
 @cli.command()

@@ -161,7 +161,8 @@ class ControlProxy:
             return await self._query(command, relay, body, peer_ip)
         if verb in ("P", "R", "C"):
             lines = self.book.block(command)
-            await asyncio.gather(*(self.offloader.sync(line) for line in lines))
+            with self.offloader.leisure.aside():
+                await asyncio.gather(*(self.offloader.sync(line) for line in lines))
             reply = await self._somewhere(command, relay, body, peer_ip)
             if reply is not None and codec.parse_reply(reply).error is not None:
                 # The relay will not do it: nothing keeps the stream there.
@@ -211,9 +212,10 @@ class ControlProxy:
             body = codec.rewrite_notify_self(command, peer_ip)
         change = self.book.foresee(command)
         if change is not None and change.changed:
-            await self.offloader.suspend(
-                change.line, reasons.RE_INVITE, change.side if change.moved else None, quarantine=change.moved
-            )
+            with self.offloader.leisure.aside():
+                await self.offloader.suspend(
+                    change.line, reasons.RE_INVITE, change.side if change.moved else None, quarantine=change.moved
+                )
         relay = self._relay_of(command)
         if relay is None and command.verb == "U":
             relay, reply = await self._first_living(body, peer_ip)
@@ -234,7 +236,8 @@ class ControlProxy:
                 # The answer comes first, and the call's next command after this.
                 self._turns.extend(command.call_id, self.offloader.leisure.when_free(partial(self.offloader.resume, line)))
             if line.answered:
-                await self.offloader.heard(line)
+                with self.offloader.leisure.aside():
+                    await self.offloader.heard(line)
         return reply
 
     async def _first_living(self, body: bytes, peer_ip: str | None) -> tuple[Relay, bytes | None]:

@@ -19,13 +19,14 @@ from shunt.calls.model import Call
 from shunt.journal.codec import decode_call, encode_call
 from shunt.journal.store import Group, JournalError, SharedStore, Store
 from shunt.learning.latch import LatchPolicy
+from shunt.precedence import background
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 PATIENCE_S = 0.25
 _AT_ONCE = 2000  # calls to a group
-_STEP = 50  # calls encoded before the event loop has its turn
+_STEP = 8  # calls encoded before the event loop has its turn
 _GATHER_S = 0.1  # what nobody waits for is written together
 
 
@@ -61,7 +62,7 @@ class Journal:
 
     def start(self) -> None:
         """Write from now on what is marked."""
-        self._writer = asyncio.get_running_loop().create_task(self._write_groups())
+        self._writer = asyncio.get_running_loop().create_task(self._write_groups(), context=background() if self.store.promises else None)
 
     def call_changed(self, call: Call) -> None:
         """Mark a call to be written (or removed, when all its lines are released) with the next group."""

@@ -1,6 +1,6 @@
-"""One table operation on its way, what its caller waits for, and the two queues in which operations wait their turn.
+"""One table operation on its way, what its caller waits for, and the queues in which operations wait their turn.
 
-Urgent operations (a stream that can be offloaded, a call that is over) go before bulk work (reconciling).
+Urgent operations (a stream that can be offloaded) go before patient ones (a call that is over), and those before bulk work (reconciling).
 Operations on one key never overtake each other, whichever queue they came through.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
+from enum import Enum
 
 from shunt.net import FiveTuple
 from shunt.tables.entry import Outcome, RelayEntry, Result, StreamStats
@@ -85,48 +86,53 @@ class Operation:
         return self._job is not None and self.result is None and self._job.results[self._place] is not None
 
 
+class Haste(Enum):
+    """How soon an operation has to be done."""
+
+    URGENT = "urgent"  # a call waits for it
+    PATIENT = "patient"  # nobody waits for it
+    BULK = "bulk"  # one of very many
+
+
 class Lanes:
-    """Operations waiting for their turn, and the keys of those under way."""
+    """Operations waiting for their turn, by haste, and the keys of those under way."""
 
     def __init__(self) -> None:
         self._urgent: deque[Operation] = deque()
         self._urgent_keys: dict[FiveTuple, int] = {}
-        self._bulk: dict[FiveTuple, list[Operation]] = {}
+        self._slow: dict[Haste, dict[FiveTuple, list[Operation]]] = {Haste.PATIENT: {}, Haste.BULK: {}}
         self._busy: set[FiveTuple] = set()
 
     def __contains__(self, key: FiveTuple) -> bool:
         """Whether an operation on this key waits or is under way."""
-        return key in self._busy or key in self._urgent_keys or key in self._bulk
+        return key in self._busy or key in self._urgent_keys or any(key in queue for queue in self._slow.values())
 
-    @property
-    def urgent(self) -> int:
-        """How many urgent operations wait."""
-        return len(self._urgent)
+    def waiting(self, haste: Haste) -> int:
+        """How many urgent operations wait; of the others, for how many keys."""
+        return len(self._urgent if haste is Haste.URGENT else self._slow[haste])
 
-    @property
-    def bulk(self) -> int:
-        """How many keys bulk operations wait for."""
-        return len(self._bulk)
-
-    def add(self, operations: Iterable[Operation], *, bulk: bool) -> None:
+    def add(self, operations: Iterable[Operation], haste: Haste) -> None:
         """Queue operations, in order."""
         for operation in operations:
             key = operation.key
-            if bulk and key not in self._urgent_keys:
-                self._bulk.setdefault(key, []).append(operation)
+            if haste is Haste.URGENT or key in self._urgent_keys:
+                # What waits on the same key goes first, so it becomes as urgent as what waits for it.
+                for queue in self._slow.values():
+                    for earlier in queue.pop(key, ()):
+                        self._add_urgent(earlier)
+                self._add_urgent(operation)
                 continue
-            # Bulk work on the same key goes first, so it becomes as urgent as what waits for it.
-            for earlier in self._bulk.pop(key, ()):
-                self._add_urgent(earlier)
-            self._add_urgent(operation)
+            # Operations on one key wait in one queue.
+            queue = next((queue for queue in self._slow.values() if key in queue), self._slow[haste])
+            queue.setdefault(key, []).append(operation)
 
     def _add_urgent(self, operation: Operation) -> None:
         self._urgent.append(operation)
         self._urgent_keys[operation.key] = self._urgent_keys.get(operation.key, 0) + 1
 
-    def take(self, most: int, *, bulk: bool) -> list[Operation]:
+    def take(self, most: int, haste: Haste) -> list[Operation]:
         """The next operations, each of another key than all others under way; release() their keys in the end."""
-        return self._take_bulk(most) if bulk else self._take_urgent(most)
+        return self._take_urgent(most) if haste is Haste.URGENT else self._take_slow(self._slow[haste], most)
 
     def _take_urgent(self, most: int) -> list[Operation]:
         batch: list[Operation] = []
@@ -147,19 +153,19 @@ class Lanes:
         queue.extendleft(reversed(waiting))
         return batch
 
-    def _take_bulk(self, most: int) -> list[Operation]:
+    def _take_slow(self, queue: dict[FiveTuple, list[Operation]], most: int) -> list[Operation]:
         batch: list[Operation] = []
-        for key, operations in self._bulk.items():
+        for key, operations in queue.items():
             if len(batch) >= most:
                 break
             if key not in self._busy:
                 batch.append(operations[0])
         for operation in batch:
             self._busy.add(operation.key)
-            operations = self._bulk[operation.key]
+            operations = queue[operation.key]
             del operations[0]
             if not operations:
-                del self._bulk[operation.key]
+                del queue[operation.key]
         return batch
 
     def release(self, operations: Sequence[Operation]) -> None:
@@ -168,8 +174,9 @@ class Lanes:
 
     def drain(self) -> list[Operation]:
         """Take out everything that waits."""
-        found = [*self._urgent, *(operation for operations in self._bulk.values() for operation in operations)]
+        found = [*self._urgent, *(operation for queue in self._slow.values() for operations in queue.values() for operation in operations)]
         self._urgent.clear()
         self._urgent_keys.clear()
-        self._bulk.clear()
+        for queue in self._slow.values():
+            queue.clear()
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import struct
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -23,10 +24,11 @@ from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtClient, BfrtRefused, BfrtUnavailable, UpdateError
 from shunt.bfrt.schema import MATCH_PRIORITY, Learn, Schema, SchemaError, Table
 from shunt.net import Endpoint, FiveTuple
+from shunt.precedence import background
 from shunt.tables.collisions import Collisions
 from shunt.tables.doubt import Doubts, Wanted
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, Result, StreamStats
-from shunt.tables.operation import Job, Lanes, Operation
+from shunt.tables.operation import Haste, Job, Lanes, Operation
 from shunt.tables.samples import SamplePlan, Samples
 from shunt.tables.target import Answers, KeyedTable, Plan, PortTable, StatsSource
 
@@ -44,7 +46,7 @@ _SMALL_TIMEOUT = 10.0
 _LATE_WORDS = 0.1  # seconds that the result of a delete waits for the statistics, once the entry is out
 _SAMPLE_DELAY = 0.05
 _EXTENSION, _EXTENSIONS = 1.0, 10  # seconds, and how often, that a late caller waits on while others are answered
-_BUSY = 4
+_BUSY = 6
 _TURN = 1024  # entries of a large answer taken apart before others have their turn
 _HEARD = tuple(f"heard{n}" for n in range(4))
 _INSERT, _MODIFY, _DELETE, _UPSERT = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE, pb.Update.INSERT_OR_MODIFY
@@ -56,9 +58,10 @@ class DataPlaneUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Manners:
-    """How one of the two queues is served. Times are seconds."""
+    """How one of the queues is served. Times are seconds."""
 
-    bulk: bool
+    haste: Haste
+    company: float  # that an operation waits for others to go with it; besides batch_delay
     most: int  # operations to a batch
     in_flight: int  # batches under way
     timeout: float  # for one write
@@ -74,8 +77,9 @@ class _Manners:
 
 # Several batches of single streams' operations may be under way, so that one that the target has swallowed
 # does not hold up the others; of bulk work never more than what the target has done in some milliseconds.
-_URGENT = _Manners(False, 1000, 8, 2.0, 5.0, 0.02)
-_BULK = _Manners(True, 400, 2, 10.0, 30.0, 2.0)
+_URGENT = _Manners(Haste.URGENT, 0.0, 1000, 8, 2.0, 5.0, 0.02)
+_PATIENT = _Manners(Haste.PATIENT, 0.04, 1000, 8, 2.0, 5.0, 0.1)
+_BULK = _Manners(Haste.BULK, 0.0, 400, 2, 10.0, 30.0, 2.0)
 
 _INSTALLED = Result(Outcome.INSTALLED)
 _REMOVED = Result(Outcome.REMOVED)
@@ -95,14 +99,34 @@ class BatchCounters:
 
 
 class _Lane:
-    """What serves one of the two queues."""
+    """What serves one of the queues."""
 
     def __init__(self, manners: _Manners) -> None:
         self.manners = manners
         self.wake = asyncio.Event()
         self.room = asyncio.Semaphore(manners.in_flight)
-        self.oldest = 0.0
+        self.due = math.inf  # when what waits has waited long enough for company
+        self.sooner: asyncio.Future[None] | None = None  # while that is waited for
         self.begun = 0.0  # when the last batch went out
+
+    def expect(self, due: float) -> None:
+        """Something waits that is to go by then, a monotonic time."""
+        if due < self.due:
+            self.due = due
+            if self.sooner is not None and not self.sooner.done():
+                self.sooner.set_result(None)
+
+    async def until_due(self, pause: float) -> None:
+        """Wait until something is due, and at least so many seconds after the last batch."""
+        loop = asyncio.get_running_loop()
+        while (left := max(self.due, self.begun + pause) - time.monotonic()) > 0:
+            self.sooner = sooner = loop.create_future()
+            timer = loop.call_later(left, lambda: sooner.done() or sooner.set_result(None))
+            try:
+                await sooner
+            finally:
+                timer.cancel()
+                self.sooner = None
 
 
 class RelayTable:
@@ -118,7 +142,7 @@ class RelayTable:
     def __init__(self, target: str, *, client_id: int, device_id: int = 0, program: str = "relay", stored_hash: str = "auto", batch_delay: float = 0.002,
         credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
-        """target: HOST:PORT of a BF Runtime server. batch_delay: seconds an operation waits for company, and four times that after the last batch.
+        """target: HOST:PORT of a BF Runtime server. batch_delay: seconds an operation waits for company, and six times that after the last batch.
 
         stored_hash: how the target stores 5-tuples if it does not say so itself: none, hash32, hash48, or auto (see stored_hashes).
         credentials: of TLS to the target; without them the connection is in the clear.
@@ -150,7 +174,7 @@ class RelayTable:
         self._written: list[set[FiveTuple]] = []  # for each reading of everything: the keys written meanwhile
         self._up = False
         self._queues = Lanes()
-        self._lanes = {manners.bulk: _Lane(manners) for manners in (_URGENT, _BULK)}
+        self._lanes = {manners.haste: _Lane(manners) for manners in (_URGENT, _PATIENT, _BULK)}
         self.doubts = Doubts()
         self._doubtful = asyncio.Event()
         self._given_up = 0
@@ -178,7 +202,7 @@ class RelayTable:
         self._fail_queue("closed")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work, context=background())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -323,29 +347,27 @@ class RelayTable:
 
     # Operations.
 
-    def _submit(self, operations: list[Operation], *, bulk: bool) -> None:
+    def _submit(self, operations: list[Operation], haste: Haste) -> None:
         if self._closed or not self._client.connected:
             _finish(operations, Result(Outcome.UNAVAILABLE, "closed" if self._closed else self._client.last_error))
             return
-        lane = self._lanes[bulk]
-        if not (self._queues.bulk if bulk else self._queues.urgent):
-            lane.oldest = time.monotonic()
-        self._queues.add(operations, bulk=bulk)
+        lane = self._lanes[haste]
+        lane.expect(time.monotonic() + self.batch_delay + lane.manners.company)
+        self._queues.add(operations, haste)
         self._wake()
 
     def _wake(self) -> None:
         """Let the queues be served that have something to do."""
-        if self._queues.urgent:
-            self._lanes[False].wake.set()
-        if self._queues.bulk:
-            self._lanes[True].wake.set()
+        for haste, lane in self._lanes.items():
+            if self._queues.waiting(haste):
+                lane.wake.set()
 
-    async def _all(self, kind: int, keys: Sequence[FiveTuple], entries: Sequence[RelayEntry | None], bulk: bool) -> Job:
+    async def _all(self, kind: int, keys: Sequence[FiveTuple], entries: Sequence[RelayEntry | None], haste: Haste = Haste.URGENT) -> Job:
         job = Job(len(keys))
-        self._submit([Operation(kind, key, entry, job, place) for place, (key, entry) in enumerate(zip(keys, entries))], bulk=bulk)
+        self._submit([Operation(kind, key, entry, job, place) for place, (key, entry) in enumerate(zip(keys, entries))], haste)
         if not job.done.done():
             # Who stands at the end of a long queue waits longer.
-            patience = self._lanes[bulk].manners.patience_for(self._queues.urgent + (self._queues.bulk if bulk else 0))
+            patience = self._lanes[haste].manners.patience_for(sum(self._queues.waiting(each) for each in {Haste.URGENT, haste}))
             job.timer = asyncio.get_running_loop().call_later(patience, self._late, job, patience, 0)
             try:
                 await job.done
@@ -375,24 +397,24 @@ class RelayTable:
 
     async def insert(self, entry: RelayEntry) -> Result:
         """Put an entry in; one that is there already is made to do what this one says."""
-        return (await self._all(_INSERT, [entry.key], [entry], False)).answers()[0]
+        return (await self._all(_INSERT, [entry.key], [entry])).answers()[0]
 
     async def modify(self, entry: RelayEntry) -> Result:
         """Change what an entry does, keeping its counters; one that is gone is put in again."""
-        return (await self._all(_MODIFY, [entry.key], [entry], False)).answers()[0]
+        return (await self._all(_MODIFY, [entry.key], [entry])).answers()[0]
 
     async def delete(self, key: FiveTuple) -> tuple[Result, StreamStats | None]:
         """Take an entry out; with it the last statistics, read just before. ABSENT when it was not in."""
-        job = await self._all(_DELETE, [key], [None], False)
+        job = await self._all(_DELETE, [key], [None])
         return job.answers()[0], job.stats[0]
 
-    async def insert_many(self, entries: Sequence[RelayEntry]) -> list[Result]:
-        """insert() of each, giving way to single operations."""
-        return (await self._all(_INSERT, [entry.key for entry in entries], entries, True)).answers()
+    async def insert_many(self, entries: Sequence[RelayEntry], haste: Haste = Haste.BULK) -> list[Result]:
+        """insert() of each; bulk work gives way to other operations."""
+        return (await self._all(_INSERT, [entry.key for entry in entries], entries, haste)).answers()
 
-    async def delete_many(self, keys: Sequence[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
-        """delete() of each, giving way to single operations."""
-        job = await self._all(_DELETE, keys, [None] * len(keys), True)
+    async def delete_many(self, keys: Sequence[FiveTuple], haste: Haste = Haste.BULK) -> list[tuple[Result, StreamStats | None]]:
+        """delete() of each; patient ones wait for company, bulk work gives way to other operations."""
+        job = await self._all(_DELETE, keys, [None] * len(keys), haste)
         return list(zip(job.answers(), job.stats))
 
     async def _work(self, lane: _Lane) -> None:
@@ -400,12 +422,14 @@ class RelayTable:
         manners = lane.manners
         while True:
             await lane.wake.wait()
-            if not manners.bulk and self._queues.urgent < manners.most:
+            if manners.haste is not Haste.BULK and self._queues.waiting(manners.haste) < manners.most:
                 # Of single operations each would cost as much as a batch: while many come they wait for longer.
-                await asyncio.sleep(max(lane.oldest + self.batch_delay, lane.begun + _BUSY * self.batch_delay) - time.monotonic())
+                await lane.until_due(_BUSY * self.batch_delay)
             await lane.room.acquire()
-            batch = self._queues.take(manners.most, bulk=manners.bulk)
-            if not batch or not (self._queues.bulk if manners.bulk else self._queues.urgent):
+            batch = self._queues.take(manners.most, manners.haste)
+            waiting = self._queues.waiting(manners.haste)
+            lane.due = time.monotonic() if waiting else math.inf
+            if not batch or not waiting:
                 lane.wake.clear()
             if batch:
                 lane.begun = time.monotonic()
@@ -460,7 +484,7 @@ class RelayTable:
                 if not sent:
                     return
                 if words is None and sent[0].kind == _DELETE and (plan.counts or self._samples.indices):
-                    words = self._spawn(self._read_last(plan, sent, manners.bulk))
+                    words = self._spawn(self._read_last(plan, sent, manners.haste is Haste.BULK))
                     await asyncio.wait({words}, timeout=manners.last_words)
                 try:
                     errors = await self._client.write(updates, timeout=manners.timeout_for(len(updates)))
@@ -563,7 +587,7 @@ class RelayTable:
         if repairs:
             log.warning("data plane %s: %d entries differ after writes that were not answered; putting them right", self._client.target, len(repairs))
             self.counters.repairs += len(repairs)
-            self._submit(repairs, bulk=True)
+            self._submit(repairs, Haste.BULK)
 
     def _encode(self, plan: Plan, operations: list[Operation]) -> tuple[list[Operation], list[bytes]]:
         """Serialised updates; what cannot be said to this target is REJECTED here."""
@@ -804,7 +828,7 @@ class RelayTable:
                 colliding.append(Operation(_DELETE, key, None))
         for operation in colliding:
             del found[operation.key]
-        self._submit(colliding, bulk=True)
+        self._submit(colliding, Haste.BULK)
 
     async def _read_entries(self, plan: Plan, keys: Sequence[FiveTuple] | None) -> dict[FiveTuple, RelayEntry]:
         found: dict[FiveTuple, RelayEntry] = {}
