@@ -10,7 +10,8 @@ from bench.runs import Run
 _NAMES = {"direct": "the relay asked directly", "agent": "through the agent"}
 _COLOURS = {"direct": "#b2182b", "agent": "#1b7837"}
 _VERBS = {"U": "offer (U)", "L": "answer (L)", "D": "delete (D)"}
-DELAY_HEAD = ("command, at 300 calls/s", "quantile", "relay directly, ms", "through the agent, ms", "added, ms")
+_LOADS = {"silent": "without media", "media": "every call put into the data plane"}
+DELAY_HEAD = ("command, at 300 calls/s", "calls", "quantile", "relay directly, ms", "through the agent, ms", "added, ms")
 RATE_HEAD = ("calls/s", "way", "kept", "p50 of U and L, ms", "p99, ms", "lost", "agent, % of a core")
 SIP_HEAD = ("SIP calls/s", "way", "completed", "INVITE to 200: p50, ms", "p99, ms", "agent, CPU ms a call")
 CALLS_HEAD = ("calls at once", "agent, CPU ms a call set up", "hung up", "memory, MiB", "KiB a call", "agent idle, % of a core", "softswitch, CPU ms a call set up", "U and L meanwhile: p50, ms", "p99, ms", "entries left")
@@ -20,8 +21,8 @@ RECONCILE_HEAD = ("entries", "calls", "all missing, s", "nothing to do, s", "a f
 
 def delay_rows(results: dict[str, Any]) -> list[list[str]]:
     return [
-        [_VERBS[verb], q, *(range_text(one[q][which], 3, 1000) for which in ("direct", "agent", "added"))]
-        for verb, one in results["delays_us"].items() for q in ("p50", "p99")
+        [_VERBS[verb], _LOADS[load], q, *(range_text(one[q][which], 3, 1000) for which in ("direct", "agent", "added"))]
+        for load, found in results["delays_us"].items() for verb, one in found.items() for q in ("p50", "p99")
     ]  # fmt: skip
 
 
@@ -108,13 +109,18 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], steps: dict
     page.targets(tables[0][1])
     page.heading("Delay of a command")
     page.table(*tables[1])
-    page.paragraph(f"Processor time of the agent for a call (U, L and D): {range_text(results['agent_cpu_us_per_call'], 0)} µs.")
+    for load, cpu in results["cpu_us_per_call"].items():
+        page.paragraph(f"Processor time for a call (U, L and D), {_LOADS[load]}: agent {range_text(cpu['agent'], 0)} µs, softswitch {range_text(cpu['softswitch'], 0)} µs.")
+    page.paragraph("Where every call is put into the data plane, the relay only answers commands: that alone is what it is asked for directly.")
     with page.plot("Delay of commands at 300 calls/s, all repetitions: offers (left), answers (middle), deletes (right).", columns=3) as axes:
-        for way, colour in _COLOURS.items():
-            found = [step for key, step in steps.items() if key.startswith("delay/") and key.endswith(way)]
+        for folder, way, colour, style, label in (
+            ("delay", "direct", _COLOURS["direct"], "-", _NAMES["direct"]), ("delay", "agent", _COLOURS["agent"], "-", _NAMES["agent"]),
+            ("media", "agent", _COLOURS["agent"], ":", f"{_NAMES['agent']}, {_LOADS['media']}"),
+        ):  # fmt: skip
+            found = [step for key, step in steps.items() if key.startswith(f"{folder}/") and key.endswith(way)]
             for one, verb in zip(axes, ("U", "L", "D")):
                 values = sorted(value / 1000 for step in found for value in step["delays_us"][verb])
-                one.plot(values, [(n + 1) / len(values) for n in range(len(values))], color=colour, label=_NAMES[way])
+                one.plot(values, [(n + 1) / len(values) for n in range(len(values))], style, color=colour, label=label)
                 one.set_xscale("log")
                 one.set_xlabel(f"{_VERBS[verb]}, ms")
         axes[0].set_ylabel("part of the commands")

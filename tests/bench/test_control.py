@@ -104,12 +104,14 @@ def test_the_stand_in_has_ports_for_every_call():
 def _commands(us: float, rate: int = 300, calls: int = 300, lost: int = 0, late: float = 10.0) -> dict:
     return {
         "calls": calls, "seconds": calls / rate, "rate": rate, "refused": [], "refused_count": 0, "late_us": {"p50": late, "p99": late, "max": late}, "agent_cpu_s": 0.3,
+        "softswitch_cpu_s": 0.15, "entries_written": 4 * calls,
         "sent": dict.fromkeys(commands.VERBS, calls), "received": dict.fromkeys(commands.VERBS, calls - lost), "delays_us": {verb: [us] * (calls - lost) for verb in commands.VERBS},
     }  # fmt: skip
 
 
 def _steps() -> dict:
     steps = {f"delay/{n}/{way}": _commands(us + n) for n in range(3) for way, us in (("direct", 100.0), ("agent", 500.0))}
+    steps |= {f"media/{n}/{way}": _commands(us + n) for n in range(3) for way, us in (("direct", 100.0), ("agent", 950.0))}
     steps |= {f"ladder/direct/{rate:06}": _commands(100.0, rate) for rate in (300, 450)}
     steps |= {"ladder/agent/000300": _commands(600.0), "ladder/agent/000450": _commands(90_000.0, 450)}
     row = {"answer_ms": 30.0, "packet_ms": 20.0, "write_ms": 3.0}
@@ -127,10 +129,11 @@ def _steps() -> dict:
 
 def test_control_figures_by_hand():
     found = control.analyse(_steps(), FACTS)
-    assert found["delays_us"]["L"]["p99"]["added"]["values"] == [400.0] * 3
+    assert found["delays_us"]["silent"]["L"]["p99"]["added"]["values"] == [400.0] * 3
+    assert found["delays_us"]["media"]["D"]["p99"]["added"]["values"] == [850.0] * 3
     assert (found["rates"]["direct"]["highest"], found["rates"]["agent"]["highest"]) == (450, 300)
-    assert found["agent_cpu_us_per_call"]["median"] == pytest.approx(1000)
-    assert [row["met"] for row in found["targets"]] == [True, True] and found["remarks"] == []
+    assert found["cpu_us_per_call"]["silent"]["agent"]["median"] == pytest.approx(1000) and found["cpu_us_per_call"]["media"]["softswitch"]["median"] == pytest.approx(500)
+    assert [row["met"] for row in found["targets"]] == [True, True, True] and found["remarks"] == []
     row = dict(zip(report.CALLS_HEAD, report.calls_rows(found)[0]))
     assert row["KiB a call"] == "10.2" and row["agent, CPU ms a call set up"] == "1.50"
 
@@ -140,7 +143,17 @@ def test_slow_lossy_and_late_rates_are_not_kept():
     assert found == ["", "slow", "lost", "generator late"]
     assert control.why_not_kept(_commands(100.0) | {"refused_count": 1}) == "refused"
     slow = {key: _commands(2500.0) if key.endswith("/agent") else step for key, step in _steps().items()}
-    assert [row["met"] for row in control.analyse(slow, FACTS)["targets"]] == [True, False]
+    assert [row["met"] for row in control.analyse(slow, FACTS)["targets"]] == [True, False, False]
+
+
+def test_calls_that_did_not_get_into_the_data_plane_are_told():
+    steps = _steps()
+    steps["media/1/agent"] |= {"entries_written": 4 * 300 - 2}
+    (remark,) = control.analyse(steps, FACTS)["remarks"]
+    assert remark.startswith("media/1/agent: of 1,200 entries") and "1,198" in remark
+    steps["media/0/agent"] = _commands(2500.0)
+    steps["media/2/agent"] = _commands(2500.0)
+    assert [row["met"] for row in control.analyse(steps, FACTS)["targets"]] == [True, True, False]
 
 
 def test_the_report_holds_the_figures_and_fetches_nothing():
@@ -156,7 +169,8 @@ def test_the_report_holds_the_figures_and_fetches_nothing():
 
 def test_delays_are_measured_with_an_agent_that_has_had_many_calls(monkeypatch, tmp_path):
     done = []
-    monkeypatch.setattr(control, "commands_step", lambda lab, way, rate, seconds: done.append((way, round(rate * seconds))))
+    monkeypatch.setattr(control.Lab, "voices", "voices")
+    monkeypatch.setattr(control, "commands_step", lambda lab, way, rate, seconds, voices=None: done.append((way, round(rate * seconds), *([voices] if voices else []))))
     profile, lab = control.PROFILES["short"], control.Lab(tmp_path)
     each = round(profile.seconds * control.TARGET_RATE)
     for way in control.WAYS:
@@ -165,3 +179,9 @@ def test_delays_are_measured_with_an_agent_that_has_had_many_calls(monkeypatch, 
     control.delay_step(lab, "agent", profile)
     assert profile.aged == control.AGED
     assert done == [("agent", control.AGED), ("direct", each), ("agent", each), ("agent", control.AGED), ("agent", each)]
+    done.clear()
+    lab.stop()
+    each = round(profile.media_seconds * control.TARGET_RATE)
+    for way in control.WAYS:
+        control.media_step(lab, way, profile)
+    assert done == [("agent", control.AGED_BY_MEDIA, "voices"), ("direct", each), ("agent", each, "voices")]
