@@ -29,7 +29,9 @@ _AT_ONCE = Context()  # its callbacks are no such work themselves (see shunt.pre
 class Leisure:
     """Counts the commands that are being answered, and does work between them, in order and a little at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """loop: whose leisure it is, also while that does not run; None: the one that runs."""
+        self._loop = loop
         self._chore: Callable[[], object] | None = None
         self._every = 1
         self._answered = 0  # since the chore was last put down for doing
@@ -95,7 +97,7 @@ class Leisure:
     def _plan(self) -> None:
         if not self._work or self._next is not None:
             return
-        loop = asyncio.get_running_loop()
+        loop = self._loop or asyncio.get_running_loop()
         if not self._busy:
             self._next = loop.call_soon(self._free, context=_AT_ONCE)  # after what has come meanwhile
         elif self._due is None:

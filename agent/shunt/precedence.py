@@ -47,7 +47,7 @@ class Loop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self.leisure = Leisure()
+        self.leisure = Leisure(self)
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
         if not (_IN_BACKGROUND.get(False) if context is None else context.get(_IN_BACKGROUND, False)):

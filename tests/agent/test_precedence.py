@@ -107,6 +107,25 @@ def test_what_is_cancelled_is_not_called_and_what_fails_is_told():
     assert said == [ValueError, "called"]
 
 
+def test_what_is_left_in_the_background_at_the_end_is_cancelled():
+    said: list[str] = []
+
+    async def for_ever() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            said.append("cancelled")
+            raise
+
+    async def main() -> None:
+        leisure().begin()  # a command that is never answered keeps nobody
+        said.append(str(asyncio.create_task(for_ever(), context=background()).done()))
+        await asyncio.sleep(0.02)
+
+    run(main())
+    assert said == ["False", "cancelled"]
+
+
 def test_elsewhere_it_is_asyncios_own_order():
     said: list[str] = []
 
