@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 MOST_S = 0.005
 """Seconds after which work is done, commands or not."""
-TURN_S = 0.00005
+TURN_S = 0.00002
 """Seconds of work in one turn of the event loop, after which a command that has come goes first."""
 _MORE = 0.02
 """Seconds that a turn gets on top for each second that work is late: where commands leave too little time, both become slower."""

@@ -50,7 +50,8 @@ async def test_a_command_that_comes_in_between_goes_first(monkeypatch):
     assert done == ["first", "second"]
 
 
-async def test_small_pieces_share_a_turn_and_a_long_one_ends_it():
+async def test_small_pieces_share_a_turn_and_a_long_one_ends_it(monkeypatch):
+    monkeypatch.setattr(module, "TURN_S", 0.1)
     done: list[int] = []
     leisure = Leisure()
     for n in range(3):

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 PATIENCE_S = 0.25
 _AT_ONCE = 2000  # calls to a group
-_STEP = 8  # calls encoded before the event loop has its turn
+_STEP = 3  # calls encoded before the event loop has its turn
 _GATHER_S = 0.1  # what nobody waits for is written together
 
 
