@@ -237,35 +237,32 @@ class Offloader:
             elif stream.installed is None and wanted.entry is None:
                 self._set(line, stream, wanted.state, wanted.reason, now)
         if out:
-            await self._remove(line, out)
+            await asyncio.gather(*(self._remove(line, stream) for stream in out))
 
-    async def _remove(self, line: MediaLine, streams: list[Stream]) -> None:
-        """Take the entries of these streams out, which have one."""
-        entries = [stream.installed for stream in streams if stream.installed is not None]
-        assert self.table is not None and len(entries) == len(streams)
-        began, keys = time.monotonic(), [entry.key for entry in entries]
+    async def _remove(self, line: MediaLine, stream: Stream) -> None:
+        entry = stream.installed
+        assert self.table is not None and entry is not None
+        began = time.monotonic()
         # The entries of a call that is over match packets of its own phones only.
-        results = await self.table.delete_many(keys, Haste.URGENT if line.released is None else Haste.PATIENT)
-        now, seconds = self.clock(), time.monotonic() - began
-        self._touch(keys)
-        for stream, key, (result, last) in zip(streams, keys, results):
-            self._tell(line, stream, TABLE, "delete", at=began, key=key, outcome=result.outcome, detail=result.detail, seconds=seconds, last=last)
-            add_stats(stream.past, last)
-            stream.measured.add(last if last is not None else stream.live)
-            stream.live = None
-            if not result.ok:
-                # The data plane does not answer: the key is remembered and deleted first thing when it is back.
-                self._doomed.add(key)
-            self.entries.pop(key, None)
-            stream.installed = None
-            stream.uncertain = False
-        for stream in streams:
-            wanted = plan_stream(line, stream, now, self.policy)
-            self._set(line, stream, wanted.state if wanted.entry is None else State.LEARNING, wanted.reason, now)
+        result, last = await self.table.delete(entry.key, Haste.URGENT if line.released is None else Haste.PATIENT)
+        self._tell(line, stream, TABLE, "delete", at=began, key=entry.key, outcome=result.outcome, detail=result.detail, seconds=time.monotonic() - began, last=last)
+        add_stats(stream.past, last)
+        stream.measured.add(last if last is not None else stream.live)
+        stream.live = None
+        if not result.ok:
+            # The data plane does not answer: the key is remembered and deleted first thing when it is back.
+            self._doomed.add(entry.key)
+        self._touch([entry.key])
+        self.entries.pop(entry.key, None)
+        stream.installed = None
+        stream.uncertain = False
+        now = self.clock()
+        wanted = plan_stream(line, stream, now, self.policy)
+        self._set(line, stream, wanted.state if wanted.entry is None else State.LEARNING, wanted.reason, now)
 
     async def take_out(self, line: MediaLine, stream: Stream, seconds: float, state: State, reason: str, detail: str) -> None:
         """Take a stream's entry out for at least so many seconds, for a reason that is not its own. The caller holds the line's lock."""
-        await self._remove(line, [stream])
+        await self._remove(line, stream)
         now = self.clock()
         stream.retry_at = now + seconds
         self._set(line, stream, state, reason, now, detail)
@@ -288,7 +285,7 @@ class Offloader:
                 elif now >= stream.retry_at:
                     todo.append((stream, wanted.entry, wanted.reason))
             if todo:
-                await self._install(line, todo)
+                await asyncio.gather(*(self._install(line, stream, entry, reason) for stream, entry, reason in todo))
             stale = [
                 s for s in line.streams
                 if s.installed is not None and s.installed != plan_stream(line, s, self.clock(), self.policy).entry
@@ -297,58 +294,47 @@ class Offloader:
                 return
             await self._remove_unwanted(line)
 
-    async def _install(self, line: MediaLine, todo: list[tuple[Stream, RelayEntry, str]]) -> None:
-        """Write the entries that these streams want, each with the reason that goes with it."""
+    async def _install(self, line: MediaLine, stream: Stream, entry: RelayEntry, reason: str) -> None:
         assert self.table is not None
-        new: list[tuple[Stream, RelayEntry, str]] = []
-        changed: list[tuple[Stream, RelayEntry, str]] = []
-        for stream, entry, reason in todo:
-            holder = self.entries.get(entry.key)
-            if holder is not None and holder is not stream:
-                self._set(line, stream, State.LEARNING, reasons.CONTESTED, self.clock(), f"{entry.key} already belongs to another stream")
-                stream.retry_at = self.clock() + 5.0
-                continue
-            self._doomed.discard(entry.key)
-            self.orphans.pop(entry.key, None)
-            (new if stream.installed is None else changed).append((stream, entry, reason))
-        keys = [entry.key for _, entry, _ in [*new, *changed]]
-        self._touch(keys)
-        began = time.monotonic()
-        if new:
-            self._installed(line, "insert", began, new, await self.table.insert_many([entry for _, entry, _ in new], Haste.URGENT))
-        if changed:
-            self._installed(line, "modify", began, changed, await asyncio.gather(*(self.table.modify(entry) for _, entry, _ in changed)))
-        self._touch(keys)  # a reading that began meanwhile may be older than the entry
-
-    def _installed(self, line: MediaLine, what: str, began: float, written: list[tuple[Stream, RelayEntry, str]], results: list[Result]) -> None:
-        """Note what became of entries that were written."""
-        now, seconds = self.clock(), time.monotonic() - began
-        for (stream, entry, reason), result in zip(written, results):
-            self._tell(line, stream, TABLE, what, at=began, key=entry.key, rewrite=(entry.src, entry.dst), outcome=result.outcome, detail=result.detail, seconds=seconds)
-            if result.outcome is Outcome.INSTALLED:
-                stream.installed = entry
-                stream.uncertain = False
-                stream.idle_since = None
-                stream.was_offloaded = True
-                self.entries[entry.key] = stream
-                heard = [leg.first_heard for leg in line.legs.values() if leg.first_heard is not None]
-                after: dict[str, float] = {}
-                if stream.component is Component.RTP and stream.offloaded_after_ms is None and len(heard) == 2:
-                    stream.offloaded_after_ms = after["after_ms"] = (now - max(heard)) * 1000
-                self._set(line, stream, State.OFFLOADED, reason, now, **after)
-                continue
-            if result.outcome is Outcome.UNAVAILABLE:
-                # It may be in after all, old or new: it is taken out, or written again, once the data plane answers.
-                if stream.installed is not None:
-                    stream.uncertain = True
-                else:
-                    self._doomed.add(entry.key)
-            elif result.outcome is Outcome.TABLE_FULL:
-                limits.count("table_full")
-            pause = RETRY_AFTER.get(result.outcome, 5.0)
-            stream.retry_at = now + pause
-            self._set(line, stream, State.LEARNING, result.outcome.value, now, result.detail)
-            asyncio.get_running_loop().call_later(pause + 0.01, self._retry, line)
+        holder = self.entries.get(entry.key)
+        if holder is not None and holder is not stream:
+            self._set(line, stream, State.LEARNING, reasons.CONTESTED, self.clock(), f"{entry.key} already belongs to another stream")
+            stream.retry_at = self.clock() + 5.0
+            return
+        self._doomed.discard(entry.key)
+        self.orphans.pop(entry.key, None)
+        self._touch([entry.key])
+        began, what = time.monotonic(), "insert" if stream.installed is None else "modify"
+        if stream.installed is not None:
+            result = await self.table.modify(entry)
+        else:
+            result = await self.table.insert(entry)
+        self._touch([entry.key])  # a reading that began meanwhile may be older than the entry
+        now = self.clock()
+        self._tell(line, stream, TABLE, what, at=began, key=entry.key, rewrite=(entry.src, entry.dst), outcome=result.outcome, detail=result.detail, seconds=time.monotonic() - began)
+        if result.outcome is Outcome.INSTALLED:
+            stream.installed = entry
+            stream.uncertain = False
+            stream.idle_since = None
+            stream.was_offloaded = True
+            self.entries[entry.key] = stream
+            heard = [leg.first_heard for leg in line.legs.values() if leg.first_heard is not None]
+            after: dict[str, float] = {}
+            if stream.component is Component.RTP and stream.offloaded_after_ms is None and len(heard) == 2:
+                stream.offloaded_after_ms = after["after_ms"] = (now - max(heard)) * 1000
+            self._set(line, stream, State.OFFLOADED, reason, now, **after)
+            return
+        if result.outcome is Outcome.UNAVAILABLE:
+            # It may be in after all, old or new: it is taken out, or written again, once the data plane answers.
+            if stream.installed is not None:
+                stream.uncertain = True
+            else:
+                self._doomed.add(entry.key)
+        elif result.outcome is Outcome.TABLE_FULL:
+            limits.count("table_full")
+        stream.retry_at = now + RETRY_AFTER.get(result.outcome, 5.0)
+        self._set(line, stream, State.LEARNING, result.outcome.value, now, result.detail)
+        asyncio.get_running_loop().call_at(asyncio.get_running_loop().time() + RETRY_AFTER.get(result.outcome, 5.0) + 0.01, self._retry, line)
 
     def _retry(self, line: MediaLine) -> None:
         if line.released is None:
@@ -672,7 +658,7 @@ class Offloader:
             return False
         line, leg = slot.line, slot.line.legs[slot.side]
         stream = line.stream(slot.side, slot.component)
-        if stream.installed is not None:
+        if stream.installed is not None or self.table is None or not self.table.claim(entry):
             return False
         latch = leg.latch(slot.component)
         if latch.learned is None and not latch.contested:

@@ -59,7 +59,7 @@ class MemoryTable:
     async def modify(self, entry: RelayEntry) -> Result:
         return await self.insert(entry)
 
-    async def delete(self, key: FiveTuple) -> tuple[Result, StreamStats | None]:
+    async def delete(self, key: FiveTuple, haste: Haste = Haste.URGENT) -> tuple[Result, StreamStats | None]:
         async with self.order:
             await asyncio.sleep(self.delay)
             if self.fail is Outcome.UNAVAILABLE:
@@ -68,13 +68,16 @@ class MemoryTable:
             found = self.held.pop(key, None)
             return Result(Outcome.REMOVED if found else Outcome.ABSENT), self.counts.pop(key, None)
 
-    async def insert_many(self, entries: list[RelayEntry], haste: Haste = Haste.BULK) -> list[Result]:
+    async def insert_many(self, entries: list[RelayEntry]) -> list[Result]:
         async with self.order:
             await asyncio.sleep(self.delay)
             return [self._insert(entry) for entry in entries]
 
-    async def delete_many(self, keys: list[FiveTuple], haste: Haste = Haste.BULK) -> list[tuple[Result, StreamStats | None]]:
+    async def delete_many(self, keys: list[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
         return [await self.delete(key) for key in keys]
+
+    def claim(self, entry: RelayEntry) -> bool:
+        return True
 
     async def entries(self) -> dict[FiveTuple, RelayEntry]:
         return dict(self.held)

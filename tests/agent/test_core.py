@@ -10,7 +10,6 @@ import pytest
 from shunt.leisure import MOST_S
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import MediaRange, Outcome, RelayEntry, Result
-from shunt.tables.operation import Haste
 from tests.agent.parts import RELAY_IP, Core
 
 
@@ -264,12 +263,13 @@ async def test_an_unanswered_delete_is_done_when_the_data_plane_is_back():
 
 def leave_unanswered(core: Core, monkeypatch: pytest.MonkeyPatch):
     """Have inserts get in, but their answers not; returns the usual insert."""
-    insert = core.table.insert_many
+    insert = core.table.insert
 
-    async def unanswered(entries: list[RelayEntry], haste: Haste = Haste.BULK) -> list[Result]:
-        return [Result(Outcome.UNAVAILABLE, "closed") for _ in await insert(entries, haste)]
+    async def unanswered(entry: RelayEntry) -> Result:
+        await insert(entry)
+        return Result(Outcome.UNAVAILABLE, "closed")
 
-    monkeypatch.setattr(core.table, "insert_many", unanswered)
+    monkeypatch.setattr(core.table, "insert", unanswered)
     return insert
 
 
@@ -280,7 +280,7 @@ async def test_an_unanswered_insert_that_had_got_in_stays_in(monkeypatch: pytest
     insert = leave_unanswered(core, monkeypatch)
     await both_speak(core, pl, pu)
     assert len(core.table.held) == 2 and core.offloader.entries == {} and core.stream()["reason"] == "data-plane-unavailable"
-    monkeypatch.setattr(core.table, "insert_many", insert)
+    monkeypatch.setattr(core.table, "insert", insert)
     core.table.log.clear()
     await core.offloader.reconcile()
     await core.settle()
@@ -294,9 +294,8 @@ async def test_an_unanswered_insert_that_is_not_wanted_any_more_goes(monkeypatch
     insert = leave_unanswered(core, monkeypatch)
     await both_speak(core, pl, pu)
     old = set(core.table.held)
-    assert len(old) == 2 and core.offloader.entries == {}
     await core.say("Uc0,8 c1 10.91.1.3 6000 A;1 B;1")
-    monkeypatch.setattr(core.table, "insert_many", insert)
+    monkeypatch.setattr(core.table, "insert", insert)
     await core.offloader.reconcile()
     await core.settle()
     assert len(old) == 2 and not {key for key in old if key.src.ip == "10.91.1.2"} & set(core.table.held)

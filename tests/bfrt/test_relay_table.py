@@ -344,11 +344,11 @@ async def test_patient_deletes_wait_for_company_and_urgent_writes_do_not_take_th
     before = table.counters.batches
     going = []
     for each in entries:
-        going.append(asyncio.ensure_future(table.delete_many([each.key], Haste.PATIENT)))
+        going.append(asyncio.ensure_future(table.delete(each.key, Haste.PATIENT)))
         await asyncio.sleep(0)
     assert (await table.insert(entry(7))).ok
     assert table.counters.batches == before + 1 and set(entries[n].key for n in range(6)) < set(served.dataplane.table)
-    results = [result for (result,) in await asyncio.gather(*going)]
+    results = await asyncio.gather(*going)
     assert [result.outcome for result, _ in results] == [Outcome.REMOVED] * 6 and results[0][1] == StreamStats(5, 1_000, 20, 1, 2, 3, 400, 0xCAFE, 6)
     assert table.counters.batches == before + 2 and set(served.dataplane.table) == {entry(7).key}
 
@@ -357,15 +357,15 @@ async def test_who_waits_for_a_patient_delete_makes_it_urgent(served: Served, mo
     monkeypatch.setattr(relay_table, "_PATIENT", replace(relay_table._PATIENT, company=60.0))
     async with connected(served.target) as table:
         assert (await table.insert(entry(1))).ok
-        first = asyncio.ensure_future(table.delete_many([entry(1).key], Haste.PATIENT))
+        first = asyncio.ensure_future(table.delete(entry(1).key, Haste.PATIENT))
         await asyncio.sleep(0.05)
         assert set(served.dataplane.table) == {entry(1).key}
         again = replace(entry(1), dst=Endpoint.of("10.7.7.7", 1))
         assert (await asyncio.wait_for(table.insert(again), 5)).ok
-        assert [result.outcome for result, _ in await first] == [Outcome.REMOVED] and served.dataplane.table == {again.key: again}
-        last = asyncio.ensure_future(table.delete_many([again.key], Haste.PATIENT))
+        assert (await first)[0].outcome is Outcome.REMOVED and served.dataplane.table == {again.key: again}
+        last = asyncio.ensure_future(table.delete(again.key, Haste.PATIENT))
         await asyncio.sleep(0)
-    assert [result.outcome for result, _ in await asyncio.wait_for(last, 5)] == [Outcome.UNAVAILABLE], "closing leaves nobody waiting"
+    assert (await asyncio.wait_for(last, 5))[0].outcome is Outcome.UNAVAILABLE, "closing leaves nobody waiting"
 
 
 async def test_closing_ends_what_is_under_way(served: Served) -> None:

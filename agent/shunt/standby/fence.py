@@ -72,14 +72,14 @@ class FencedTable:
     async def modify(self, entry: RelayEntry) -> Result:
         return _FENCED if self._closed(1) else await self._table.modify(entry)
 
-    async def delete(self, key: FiveTuple) -> tuple[Result, StreamStats | None]:
-        return (_FENCED, None) if self._closed(1) else await self._table.delete(key)
+    async def delete(self, key: FiveTuple, haste: Haste = Haste.URGENT) -> tuple[Result, StreamStats | None]:
+        return (_FENCED, None) if self._closed(1) else await self._table.delete(key, haste)
 
-    async def insert_many(self, entries: Sequence[RelayEntry], haste: Haste = Haste.BULK) -> list[Result]:
-        return [_FENCED] * len(entries) if self._closed(len(entries)) else await self._table.insert_many(entries, haste)
+    async def insert_many(self, entries: Sequence[RelayEntry]) -> list[Result]:
+        return [_FENCED] * len(entries) if self._closed(len(entries)) else await self._table.insert_many(entries)
 
-    async def delete_many(self, keys: Sequence[FiveTuple], haste: Haste = Haste.BULK) -> list[tuple[Result, StreamStats | None]]:
-        return [(_FENCED, None)] * len(keys) if self._closed(len(keys)) else await self._table.delete_many(keys, haste)
+    async def delete_many(self, keys: Sequence[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
+        return [(_FENCED, None)] * len(keys) if self._closed(len(keys)) else await self._table.delete_many(keys)
 
     async def refuse(self, source: Endpoint, ttl_ms: int) -> Result:
         return _FENCED if self._closed(1) else await self._table.refuse(source, ttl_ms)

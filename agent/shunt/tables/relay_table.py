@@ -13,6 +13,7 @@ import math
 import struct
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,10 +188,11 @@ class RelayTable:
     async def start(self) -> None:
         """Begin connecting in the background; returns at once and keeps reconnecting until close()."""
         self._client.start()
-        for lane in self._lanes.values():
-            self._spawn(self._work(lane))
-        self._spawn(self._watch_doubts())
-        self._spawn(self._keep_samples())
+        for haste, lane in self._lanes.items():
+            # A command may wait for what is urgent: a re-INVITE's does until the entries are out.
+            self._spawn(self._work(lane), None if haste is Haste.URGENT else background())
+        self._spawn(self._watch_doubts(), background())
+        self._spawn(self._keep_samples(), background())
 
     async def close(self) -> None:
         """Leave the data plane as it is; what is still on its way ends UNAVAILABLE. Idempotent."""
@@ -201,8 +203,8 @@ class RelayTable:
         await self._client.close()
         self._fail_queue("closed")
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, context=background())
+    def _spawn(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -403,18 +405,18 @@ class RelayTable:
         """Change what an entry does, keeping its counters; one that is gone is put in again."""
         return (await self._all(_MODIFY, [entry.key], [entry])).answers()[0]
 
-    async def delete(self, key: FiveTuple) -> tuple[Result, StreamStats | None]:
-        """Take an entry out; with it the last statistics, read just before. ABSENT when it was not in."""
-        job = await self._all(_DELETE, [key], [None])
+    async def delete(self, key: FiveTuple, haste: Haste = Haste.URGENT) -> tuple[Result, StreamStats | None]:
+        """Take an entry out; with it the last statistics, read just before. ABSENT when it was not in. A patient one waits for company."""
+        job = await self._all(_DELETE, [key], [None], haste)
         return job.answers()[0], job.stats[0]
 
-    async def insert_many(self, entries: Sequence[RelayEntry], haste: Haste = Haste.BULK) -> list[Result]:
-        """insert() of each; bulk work gives way to other operations."""
-        return (await self._all(_INSERT, [entry.key for entry in entries], entries, haste)).answers()
+    async def insert_many(self, entries: Sequence[RelayEntry]) -> list[Result]:
+        """insert() of each, giving way to single operations."""
+        return (await self._all(_INSERT, [entry.key for entry in entries], entries, Haste.BULK)).answers()
 
-    async def delete_many(self, keys: Sequence[FiveTuple], haste: Haste = Haste.BULK) -> list[tuple[Result, StreamStats | None]]:
-        """delete() of each; patient ones wait for company, bulk work gives way to other operations."""
-        job = await self._all(_DELETE, keys, [None] * len(keys), haste)
+    async def delete_many(self, keys: Sequence[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
+        """delete() of each, giving way to single operations."""
+        job = await self._all(_DELETE, keys, [None] * len(keys), Haste.BULK)
         return list(zip(job.answers(), job.stats))
 
     async def _work(self, lane: _Lane) -> None:
@@ -535,6 +537,14 @@ class RelayTable:
             # Nobody was told of a repair's end, so it changes nobody's mind.
             if operation.result is not None and operation.waited_for and operation.key in self.doubts:
                 self.doubts.note(operation.key, operation.told, operation.entry, modify=operation.asked == _MODIFY)
+
+    def claim(self, entry: RelayEntry) -> bool:
+        """An entry that was found in the table is somebody's from now on. False while an operation on its key is under way, which may take it out."""
+        if entry.key in self._queues:
+            return False
+        # A delete that was given up is no longer wanted.
+        self.doubts.note(entry.key, _INSTALLED, entry, modify=False)
+        return True
 
     def _free_hashes(self, operations: list[Operation]) -> None:
         """Free the hashes of entries that are certainly not in after these operations."""
