@@ -89,10 +89,9 @@ class Leisure:
         self.put(do)
         return done
 
-    def finish(self) -> None:
-        """Do now all that is left."""
-        while self._work:
-            self._work.popleft()[1]()
+    async def finish(self) -> None:
+        """Wait until what is left is done: in turns of the event loop, since a step of one task cannot be taken within another's."""
+        await self.when_free(lambda: None)
 
     def _plan(self) -> None:
         if not self._work or self._next is not None:

@@ -169,7 +169,7 @@ class Offloader:
             log.error("a background task failed", exc_info=task.exception())
 
     async def close(self) -> None:
-        self.leisure.finish()
+        await self.leisure.finish()
         await asyncio.sleep(0)  # what takes no write is done by then
         for task in list(self._tasks):
             task.cancel()

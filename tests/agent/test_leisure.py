@@ -117,7 +117,8 @@ async def test_at_the_end_nothing_is_left():
     leisure.begin()
     for n in range(3):
         leisure.when_free(lambda n=n: done.append(n))
-    leisure.finish()
+    async with asyncio.timeout(5):
+        await leisure.finish()
     assert done == [0, 1, 2]
     leisure.end()
     await _turn()

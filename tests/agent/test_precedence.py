@@ -126,6 +126,19 @@ def test_what_is_left_in_the_background_at_the_end_is_cancelled():
     assert said == ["False", "cancelled"]
 
 
+def test_what_is_left_at_the_end_is_finished_in_order_also_within_a_task():
+    said: list[str] = []
+
+    async def main() -> None:
+        left = [asyncio.create_task(steps(f"{n}", said, 1), context=background()) for n in range(20)]
+        async with asyncio.timeout(5):
+            await leisure().finish()
+            assert said == [f"{n}" for n in range(20)]
+            await asyncio.gather(*left)  # no step of them was lost
+
+    run(main())
+
+
 def test_elsewhere_it_is_asyncios_own_order():
     said: list[str] = []
 
