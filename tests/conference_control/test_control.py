@@ -93,6 +93,9 @@ class Plane:
     async def entries(self) -> dict[FiveTuple, RelayEntry]:
         return dict(self.relays)
 
+    def claim(self, entry: RelayEntry) -> bool:
+        return self.relays.get(entry.key) == entry
+
     async def insert(self, entry: RelayEntry) -> Result:
         self.log.append(("INSERT", RELAY))
         self.relays[entry.key] = entry

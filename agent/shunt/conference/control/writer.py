@@ -409,9 +409,13 @@ class Writer:
         self._rewriting = rows.rewriting
         found = list(rows.found(await self._table.client.read(rows.everything(), timeout=_READ_ALL)))
         self.inside = {(one.table, one.key): one.value for one in found}
-        self.inside |= {(RELAY, key): entry for key, entry in (await self._table.entries()).items() if self.book.owns(key.dst)}
+        relayed = {key: entry for key, entry in (await self._table.entries()).items() if self.book.owns(key.dst)}
+        # What an operation still under way may take out counts as found, not as what is wanted: it is written anew, or goes.
+        sure = {key for key, entry in relayed.items() if self._table.claim(entry)}
+        self.inside |= {(RELAY, key): entry if key in sure else None for key, entry in relayed.items()}
         if self._ledger is not None:
-            self._ledger.found({row: value for row, value in self.inside.items() if row[0] in _COUNTING})
+            counting = {row: value for row, value in self.inside.items() if row[0] in _COUNTING}
+            self._ledger.found(counting | {(RELAY, key): entry for key, entry in relayed.items()})
         self._plan, self._placed, self._owners, self._layer_rows = {}, {}, {}, {}
         self.allocator = Allocator(qualities=TREES)
         self._users = Counter((name, memory(name, value)) for (name, _), value in self.inside.items())
