@@ -58,6 +58,7 @@ STAND_IN_TTL_S = 7200  # nobody sends more than a packet, and 100,000 calls take
 STAND_IN_ADDRESS, STAND_IN_PORTS = "198.19.0.1", (10_000, 64_999)
 SIP_TALK_MS = 500
 ENTRIES_PER_CALL = 2  # RTP both ways: nobody has sent RTCP
+DELETED_WITHIN_S = 5.0  # after the last hang-up is answered
 
 AGED = 12_000
 """Calls, after which an agent's history is full, as configured here and as shipped (100,000 events): from then on it forgets as much as it learns."""
@@ -224,6 +225,8 @@ def commands_step(lab: Lab, way: str, rate: float, seconds: float, voices: Voice
     agent, switch = edge.agent.pid, edge.softswitch.pid
     before, other, written = process_cpu_s(agent), process_cpu_s(switch), _written(edge)
     found = _calls(lab, way, max(1, round(rate * seconds)), rate, voices=voices)
+    if voices is not None:
+        _entries(edge, lambda entries: entries == 0, DELETED_WITHIN_S)  # they go a moment after the call's answer
     return found.record() | {
         "rate": rate, "agent_cpu_s": round(process_cpu_s(agent) - before, 4), "softswitch_cpu_s": round(process_cpu_s(switch) - other, 4), "entries_written": _written(edge) - written,
     }  # fmt: skip
