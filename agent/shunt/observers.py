@@ -31,7 +31,7 @@ from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 
 log = logging.getLogger("shunt.call")
 
-_SLICE = 100  # calls looked at before other work gets its turn
+_SLICE = 25  # calls looked at before other work gets its turn
 _CENSUS_SHARE = 20  # rest at least so many times as long as a census took
 _RELAY_PATIENCE_S = 1.0
 

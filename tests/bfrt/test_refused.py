@@ -143,6 +143,32 @@ async def test_ports_are_guarded_and_heard_again(served: Served, table: RelayTab
     assert guards.held == {}
 
 
+async def test_others_have_their_turn_while_many_guards_are_put_together(served: Served, table: RelayTable, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Sixty rows at once, as 300 calls a second make them, would hold up a command by a third of a millisecond."""
+    turns, before = 0, []
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    write = table.client.write
+
+    async def written(updates: list[bytes], *, timeout: float) -> object:
+        before.append((turns, len(updates)))
+        return await write(updates, timeout=timeout)
+
+    monkeypatch.setattr(table.client, "write", written)
+    ports = {Endpoint(GUARDED.addr, 30_000 + 2 * n): () for n in range(60)}
+    task = asyncio.create_task(others())
+    assert (await table.guard(ports, 1_000)).ok
+    task.cancel()
+    ((taken, rows),) = before
+    assert rows == 60 and taken >= 5, "all in one write, and not all at once"
+    assert served.dataplane.hearing.guards.held == dict.fromkeys(ports, 1_000)
+
+
 async def test_a_guard_of_an_odd_port_is_refused(served: Served, table: RelayTable) -> None:  # noqa: F811
     assert (await table.guard({Endpoint.of("10.91.1.1", 30_005): ()}, 1_000)).outcome is Outcome.REJECTED
     assert served.dataplane.hearing.guards.held == {}

@@ -45,6 +45,7 @@ _READ_TIMEOUT = 5.0
 _READ_ALL_TIMEOUT = 60.0
 _SMALL_TIMEOUT = 10.0
 _LATE_WORDS = 0.1  # seconds that the result of a delete waits for the statistics, once the entry is out
+_HEARING_STEP = 8  # rows of who is heard that are put together before commands have their turn
 _SAMPLE_DELAY = 0.05
 _EXTENSION, _EXTENSIONS = 1.0, 10  # seconds, and how often, that a late caller waits on while others are answered
 _BUSY = 6
@@ -999,11 +1000,12 @@ class RelayTable:
     async def _write_hearing(self, which: Callable[[Plan], Mapping[int, PortTable]], rows: Mapping[Endpoint, Mapping[str, bytes] | None], ttl_ms: int = 0) -> Result:
         """Write rows of one of the tables that say who is heard; rows: what each holds besides its time, None for one to be taken out."""
         try:
-            tables, ttl = which(self._ready()), ttl_ms.to_bytes(4, "big")
-            return await self._write_small([
-                _of(tables, end).update(_DELETE, end, {}) if further is None else _of(tables, end).update(_UPSERT, end, {"ttl_ms": ttl, **further})
-                for end, further in rows.items()
-            ])
+            tables, ttl, updates = which(self._ready()), ttl_ms.to_bytes(4, "big"), []
+            for end, further in rows.items():
+                if updates and len(updates) % _HEARING_STEP == 0:
+                    await asyncio.sleep(0)
+                updates.append(_of(tables, end).update(_DELETE, end, {}) if further is None else _of(tables, end).update(_UPSERT, end, {"ttl_ms": ttl, **further}))
+            return await self._write_small(updates)
         except DataPlaneUnavailable as error:
             return Result(Outcome.UNAVAILABLE, str(error))
         except SchemaError as error:

@@ -249,7 +249,7 @@ class PortTable:
         self.table = table
         self._parts = len(table.key)
         self._key = wire.message(2, *(wire.key_exact(field.id, wire.Slot(form(field))) for field in table.key))
-        self._templates: dict[tuple[int, tuple[str, ...]], wire.Template] = {}
+        self._layouts: dict[tuple[int, tuple[str, ...]], tuple[wire.Template, list[int | None]]] = {}
         self.clear = self._template(_DELETE, [], ()).pack()  # deletes every row
 
     def _template(self, kind: int, key: list[wire.Part], names: tuple[str, ...]) -> wire.Template:
@@ -260,12 +260,13 @@ class PortTable:
     def update(self, kind: int, end: Endpoint, data: Mapping[str, bytes]) -> bytes:
         """A serialised update of one row; data by field name. Raises SchemaError for a value of another width."""
         names = tuple(data)
-        template = self._templates.get((kind, names))
-        if template is None:
-            template = self._templates[kind, names] = self._template(kind, self._key, names)
-        for name, value in data.items():
-            if len(value) != self.table.data[name].size:
-                raise SchemaError(f"{self.table.name}: {name} has {self.table.data[name].size} bytes, not {len(value)}")
+        layout = self._layouts.get((kind, names))
+        if layout is None:
+            layout = self._layouts[kind, names] = self._template(kind, self._key, names), [self.table.data[name].size for name in names]
+        template, sizes = layout
+        if [len(value) for value in data.values()] != sizes:
+            wrong = next(name for name, size in zip(names, sizes) if len(data[name]) != size)
+            raise SchemaError(f"{self.table.name}: {wrong} has {self.table.data[wrong].size} bytes, not {len(data[wrong])}")
         return template.pack(*(end.addr, end.port)[: self._parts], *data.values())
 
 
