@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 # Notices taken from the kernel in one turn, so that a spray of packets does not hold up writes.
 _LEARN_TURN = 1024
-# A message costs its sender and its reader more than twenty notices in it: where they come closer to each other than _NEAR_S, some are
-# gathered, for so many seconds (and again while the next comes that soon after).
+# A message costs its sender and its reader more than twenty notices in it: after notices that came soon after the last the kernel is not
+# looked at for _GATHER_S seconds, so that more come together. Soon is within _NEAR_S, besides such a pause.
 _NEAR_S, _GATHER_S = 0.004, 0.004
 _HOUSEKEEPING = 5.0
 
