@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -34,6 +34,7 @@ HEARD = 4  # addresses of a party that a guard has room for: the latest
 _SAY_EVERY_S = 5.0
 # A port that hears nobody would lose the first packets of a phone that answers at once, and they come as soon as its answer.
 _GRACE_S = 0.1
+_CLOSE_TOGETHER_S = 0.02  # earlier than that, to wake up less often
 # A write costs more than a dozen rows of it: a change waits for company, and longer while many come. One that lets a party in whom the port
 # would keep out until then does not wait.
 _COMPANY_S, _BUSY_S = 0.002, 0.05
@@ -69,6 +70,7 @@ class PortGuard:
         self._knocking: dict[Endpoint, Latch] = {}  # by guarded port: who sends what no latch of the leg looks at
         self._wanted: dict[Endpoint, tuple[bytes, ...] | None] = {}  # None: no guard
         self._last: dict[Endpoint, tuple[bytes, ...]] = {}  # by guarded port: what was wanted last
+        self._open: deque[tuple[float, Leg, Endpoint]] = deque()  # ports that will hear nobody, and when by the loop's clock
         self._wary: list[MediaRange] = []
         self._wary_until = 0.0
         self._known: OrderedDict[bytes, float] = OrderedDict()  # to the data plane, and until when it need not be told again
@@ -99,12 +101,21 @@ class PortGuard:
         if heard:
             self._want(port, heard)
         else:
-            asyncio.get_running_loop().call_later(_GRACE_S, self._close, leg, port)
+            loop = asyncio.get_running_loop()
+            self._open.append((loop.time() + _GRACE_S, leg, port))
+            if len(self._open) == 1:
+                loop.call_later(_GRACE_S, self._close)
 
-    def _close(self, leg: Leg, port: Endpoint) -> None:
-        """Have a port hear nobody, unless its party has an address by now."""
-        if leg.guarded == port and not _heard(leg, port):
-            self._want(port, ())
+    def _close(self) -> None:
+        """Have ports hear nobody whose time is over, unless their party has an address by now. One timer does for all: all wait equally long."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        while self._open and self._open[0][0] <= now + _CLOSE_TOGETHER_S:
+            _, leg, port = self._open.popleft()
+            if leg.guarded == port and not _heard(leg, port):
+                self._want(port, ())
+        if self._open:
+            loop.call_at(self._open[0][0], self._close)
 
     def left(self, leg: Leg) -> None:
         """The leg's call is over, or its port needs no guard."""

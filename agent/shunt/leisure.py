@@ -54,7 +54,7 @@ class Leisure:
         self._answered += 1
         if self._chore is not None and self._answered >= self._every:
             self._answered = 0
-            self.when_free(self._chore)
+            self.later(self._chore)
         if self._work and not self._busy:
             self._plan()
 
@@ -74,19 +74,23 @@ class Leisure:
         if self._next is None:
             self._plan()
 
-    def when_free(self, work: Callable[[], object]) -> asyncio.Future[None]:
-        """put(). The result is done when that is; an exception in it is logged."""
-        done = asyncio.get_running_loop().create_future()
+    def later(self, work: Callable[[], object], then: Callable[[], object] | None = None) -> None:
+        """put(), for work whose exceptions are logged; then is called after it, whatever came of it."""
 
         def do() -> None:
             try:
                 work()
             except Exception:
                 log.exception("what was left for later failed")
-            if not done.done():
-                done.set_result(None)
+            if then is not None:
+                then()
 
         self.put(do)
+
+    def when_free(self, work: Callable[[], object]) -> asyncio.Future[None]:
+        """later(). The result is done when that is."""
+        done = asyncio.get_running_loop().create_future()
+        self.later(work, lambda: None if done.done() else done.set_result(None))
         return done
 
     async def finish(self) -> None:

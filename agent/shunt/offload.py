@@ -400,6 +400,11 @@ class Offloader:
         """The lines are over: entries out, then forgotten but for a tombstone."""
         lines = list(lines)
         self.give_back(lines, reason)
+        if busy := self._let_go(lines, reason):
+            await self._take_off(lines, busy, reason)
+
+    def _let_go(self, lines: list[MediaLine], reason: str) -> list[MediaLine]:
+        """release(), as far as it takes no table write; the result are the lines that have entries, without which it is done."""
         for line in lines:
             self._note(line, "released", reason=reason)
         busy = []
@@ -408,24 +413,36 @@ class Offloader:
                 self.line_changed(line)
             else:
                 busy.append(line)
-        if busy:
-            await asyncio.gather(*(self.sync(line) for line in busy))
+        if not busy:
+            self._end_calls(lines, reason)
+        return busy
+
+    async def _take_off(self, lines: list[MediaLine], busy: list[MediaLine], reason: str) -> None:
+        await asyncio.gather(*(self.sync(line) for line in busy))
+        self._end_calls(lines, reason)
+
+    def _end_calls(self, lines: list[MediaLine], reason: str) -> None:
         for call in {id(line.call): line.call for line in lines}.values():
             # Only when the last counters of all entries have been read; two media lines may be released at once.
             if not call.closed and all(line.released and not line.offloaded for line in call.lines):
                 call.closed = True
                 self.events.emit(NOTE, call.call_id, "ended", reason=reason, call=call)
 
-    def release_when_free(self, lines: list[MediaLine], reason: str) -> asyncio.Future[None]:
-        """release(), once no command is being answered; the result is done when that is."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def release_when_free(self, lines: list[MediaLine], reason: str, then: Callable[[], object]) -> None:
+        """release() after give_back(), once no command is being answered; then is called when that is done."""
+        under_way: list[asyncio.Task[None]] = []
 
-        def finished(_: asyncio.Task[None]) -> None:
-            if not done.done():
-                done.set_result(None)
+        def release() -> None:
+            if busy := self._let_go(lines, reason):
+                under_way.append(self.spawn(self._take_off(lines, busy, reason)))
 
-        self.leisure.when_free(lambda: self.spawn(self.release(lines, reason)).add_done_callback(finished))
-        return done
+        def done() -> None:
+            for task in under_way:
+                task.add_done_callback(lambda _: then())
+            if not under_way:
+                then()
+
+        self.leisure.later(release, done)
 
     def _note(self, line: MediaLine, what: str, side: Side | None = None, **facts: Any) -> None:
         self.events.emit(NOTE, line.call.call_id, what, media=line.media, party=side.value if side is not None else None, **facts)

@@ -44,6 +44,19 @@ async def test_a_port_hears_nobody_until_the_answer_and_then_the_party():
     assert core.table.guarded == {}
 
 
+async def test_each_of_several_ports_hears_nobody_in_the_end():
+    """One timer does for all of them: the second call comes while it runs, the third when it has ended."""
+    core = Guarded()
+    ports = []
+    for name, pause in (("c1", 0.5), ("c2", 1.5), ("c3", 0.0)):
+        ports.append(int((await core.say(f"Uc0,8 {name} 10.91.1.2 6000 A;1")).split()[0]))
+        await asyncio.sleep(pause * guard._GRACE_S)
+    async with asyncio.timeout(5):
+        while [core.heard(port) for port in ports] != [set()] * 3:
+            await asyncio.sleep(0.01)
+    assert not core.offloader._guard._open
+
+
 async def test_a_phone_that_answers_at_once_never_meets_a_closed_port():
     core = Guarded()
     written = []

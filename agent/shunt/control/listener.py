@@ -294,9 +294,12 @@ class ControlListener:
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("control socket %s: %r", self.address, task.exception(), exc_info=task.exception())
+        self._over(task)
+
+    def _over(self, task: asyncio.Task | None) -> None:
+        self._tasks.discard(task)
         if self._wanted.kind == "udp" and not self._reading and len(self._tasks) <= self._max_in_flight // 2:
             self._resume_reading()
 
@@ -371,21 +374,29 @@ class ControlListener:
                 return
         job = _Job(body)
         self._pending[key] = job
-        self._spawn(self._answer(job, key, control))
+        assert self._loop is not None
+        job.task = self._loop.create_task(self._answer(job, key, control))
+        self._tasks.add(job.task)
 
     async def _answer(self, job: "_Job", key: tuple, control: list[tuple[int, int, bytes]]) -> None:
         source, cookie = key
         try:
-            reply = await self._run(job.body, cookie, Peer("udp", source[0], source[1]))
+            try:
+                reply = await self._run(job.body, cookie, Peer("udp", source[0], source[1]))
+            finally:
+                current = self._pending.get(key) is job
+                if current:
+                    del self._pending[key]
+            if reply is None or not current:
+                return
+            data = cookie + b" " + reply + b"\n"
+            self._answered.keep(key, (job.body, data), time.monotonic())
+            self._send(data, source, control)
+        except Exception:
+            log.exception("control socket %s", self.address)
         finally:
-            current = self._pending.get(key) is job
-            if current:
-                del self._pending[key]
-        if reply is None or not current:
-            return
-        data = cookie + b" " + reply + b"\n"
-        self._answered.keep(key, (job.body, data), time.monotonic())
-        self._send(data, source, control)
+            # Not a callback of the task: that would be another turn of the event loop for each command.
+            self._over(job.task)
 
     def _send(self, data: bytes, source: tuple, control: list[tuple[int, int, bytes]]) -> None:
         sock = self._sock
@@ -496,10 +507,11 @@ class ControlListener:
 class _Job:
     """A datagram's command while it waits for its answer."""
 
-    __slots__ = ("body",)
+    __slots__ = ("body", "task")
 
     def __init__(self, body: bytes) -> None:
         self.body = body
+        self.task: asyncio.Task | None = None
 
 
 def _set_busy(busy: bool) -> None:

@@ -34,7 +34,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self._busy: dict[str, deque[asyncio.Future[None]] | None] = {}  # by call-id, who waits
-        self._lasting: dict[str, asyncio.Future[None]] = {}
+        self._lasting: dict[str, list[bool]] = {}  # by call-id, whether the turn that is to last has ended meanwhile
 
     async def take(self, call_id: str) -> None:
         """Returns when it is the caller's turn, who has to end() it."""
@@ -53,15 +53,22 @@ class _Turns:
                 self.end(call_id)
             raise
 
-    def extend(self, call_id: str, work: asyncio.Future[None]) -> None:
-        """The turn that ends next is to last until this work is done too."""
-        self._lasting[call_id] = work
+    def extend(self, call_id: str) -> Callable[[], None]:
+        """The turn that ends next is to last until the result is called too."""
+        ended = self._lasting[call_id] = [False]
+
+        def done() -> None:
+            if ended[0]:
+                self.end(call_id)
+            elif self._lasting.get(call_id) is ended:
+                del self._lasting[call_id]
+
+        return done
 
     def end(self, call_id: str) -> None:
         """The next one, please."""
-        work = self._lasting.pop(call_id, None) if self._lasting else None
-        if work is not None and not work.done():
-            work.add_done_callback(lambda _: self.end(call_id))
+        if (lasting := self._lasting.pop(call_id, None)) is not None:
+            lasting[0] = True
             return
         waiting = self._busy[call_id]
         while waiting:
@@ -185,8 +192,10 @@ class ControlProxy:
         reply = await self._somewhere(command, relay, body, peer_ip)
         if release is None:
             self.offloader.give_back(lines, reasons.RELEASED)
-            release = self.offloader.release_when_free(lines, reasons.RELEASED)
-        self._turns.extend(command.call_id, release)
+            self.offloader.release_when_free(lines, reasons.RELEASED, self._turns.extend(command.call_id))
+        elif not release.done():
+            done = self._turns.extend(command.call_id)
+            release.add_done_callback(lambda _: done())
         return reply
 
     def _relay_of(self, command: Command) -> Relay | None:
@@ -234,7 +243,7 @@ class ControlProxy:
             if line.answered or line.suspended is not None or line.offloaded:
                 # Also after a CANCEL of one branch: an offer or answer says that the call goes on. Before an answer there is nothing to do.
                 # The answer comes first, and the call's next command after this.
-                self._turns.extend(command.call_id, self.offloader.leisure.when_free(partial(self.offloader.resume, line)))
+                self.offloader.leisure.later(partial(self.offloader.resume, line), self._turns.extend(command.call_id))
             if line.answered:
                 with self.offloader.leisure.aside():
                     await self.offloader.heard(line)
