@@ -108,14 +108,15 @@ class PortGuard:
 
     def _close(self) -> None:
         """Have ports hear nobody whose time is over, unless their party has an address by now. One timer does for all: all wait equally long."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        while self._open and self._open[0][0] <= now + _CLOSE_TOGETHER_S:
-            _, leg, port = self._open.popleft()
-            if leg.guarded == port and not _heard(leg, port):
-                self._want(port, ())
+        loop, due = asyncio.get_running_loop(), []
+        until = loop.time() + _CLOSE_TOGETHER_S
+        while self._open and self._open[0][0] <= until:
+            due.append(self._open.popleft())
         if self._open:
             loop.call_at(self._open[0][0], self._close)
+        for _, leg, port in due:
+            if leg.guarded == port and not _heard(leg, port):
+                self._want(port, ())
 
     def left(self, leg: Leg) -> None:
         """The leg's call is over, or its port needs no guard."""

@@ -78,12 +78,12 @@ class Leisure:
         """put(), for work whose exceptions are logged; then is called after it, whatever came of it."""
 
         def do() -> None:
-            try:
-                work()
-            except Exception:
-                log.exception("what was left for later failed")
-            if then is not None:
-                then()
+            for step in (work, then):
+                try:
+                    if step is not None:
+                        step()
+                except Exception:
+                    log.exception("what was left for later failed")
 
         self.put(do)
 
