@@ -28,6 +28,7 @@ _LEARN_TURN = 1024
 # looked at for _GATHER_S seconds, so that more come together. Soon is within _NEAR_S, besides such a pause.
 _NEAR_S, _GATHER_S = 0.004, 0.004
 _HOUSEKEEPING = 5.0
+_GRPC_CALL, _CUT_OFF_S = "_schedule_rpc_coro", 1.0  # the coroutine in which gRPC runs a call, and seconds for it to end
 
 _GRPC_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -65,6 +66,9 @@ async def serve(service: BfRuntimeService, listen: list[str], credentials: grpc.
     finally:
         watch.cancel()
         await server.stop(grace=0.2)
+        # Calls that this cut off end a moment later. Cut off once more, by the end of the event loop, each would leave a traceback on stderr.
+        if calls := [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == _GRPC_CALL]:
+            await asyncio.wait(calls, timeout=_CUT_OFF_S)
 
 
 async def run(

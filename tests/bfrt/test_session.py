@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import grpc
 import pytest
@@ -15,6 +18,7 @@ from shunt.bfrt.client import BfrtClient
 from shunt_softswitch.server import serve
 from tests.bfrt.conftest import Served, entity, insert
 
+ROOT = Path(__file__).resolve().parents[2]
 Code = grpc.StatusCode
 
 
@@ -204,3 +208,49 @@ async def test_a_target_that_listens_and_refuses_is_not_asked_more_often(served:
     finally:
         await client.close()
     assert not client.connected and 2 <= len(tries) <= 5
+
+
+_CUT_OFF = """
+import asyncio
+from shunt.tables.relay_table import RelayTable
+from shunt_softswitch import schema
+from shunt_softswitch.server import serve
+from shunt_softswitch.service import BfRuntimeService
+from tests.bfrt.fake_dataplane import FakeDataPlane
+
+class Slow(BfRuntimeService):
+    reading = None
+
+    async def read(self, data, context):
+        if self.reading is None:
+            async for response in super().read(data, context):
+                yield response
+            return
+        self.reading.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.02)
+            print("cut off")
+
+async def main():
+    service = Slow(FakeDataPlane(100), schema.load(100))
+    async with serve(service, ["127.0.0.1:0"]) as (port,):
+        table = RelayTable(f"127.0.0.1:{port}", client_id=1)
+        up = asyncio.Event()
+        table.on_up = up.set
+        await table.start()
+        await up.wait()
+        service.reading = asyncio.Event()
+        asyncio.create_task(table.entries())
+        await service.reading.wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_stop_that_cuts_calls_off_leaves_no_traceback() -> None:
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", _CUT_OFF, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = await asyncio.wait_for(child.communicate(), 30)
+    assert out == b"cut off\n" and child.returncode == 0, err.decode()
+    assert b"schedule_rpc" not in err, err.decode()
