@@ -213,7 +213,7 @@ class PortGuard:
                 await self._gathering
                 if self._leisure is not None and not self._urgent:
                     self._gathering = loop.create_future()
-                    self._leisure.when_free(self._end_gathering)
+                    self._leisure.later(self._end_gathering)
                     await self._gathering
             finally:
                 timer.cancel()
