@@ -237,14 +237,18 @@ class Offloader:
             elif stream.installed is None and wanted.entry is None:
                 self._set(line, stream, wanted.state, wanted.reason, now)
         if out:
-            await asyncio.gather(*(self._remove(line, stream) for stream in out))
+            await self._remove(line, out)
 
-    async def _remove(self, line: MediaLine, stream: Stream) -> None:
-        entry = stream.installed
-        assert self.table is not None and entry is not None
+    async def _remove(self, line: MediaLine, streams: list[Stream]) -> None:
+        assert self.table is not None
+        out = [(stream, stream.installed) for stream in streams if stream.installed is not None]
         began = time.monotonic()
         # The entries of a call that is over match packets of its own phones only.
-        result, last = await self.table.delete(entry.key, Haste.URGENT if line.released is None else Haste.PATIENT)
+        results = await self.table.delete_many([entry.key for _, entry in out], Haste.URGENT if line.released is None else Haste.PATIENT)
+        for (stream, entry), (result, last) in zip(out, results):
+            self._removed(line, stream, entry, result, last, began)
+
+    def _removed(self, line: MediaLine, stream: Stream, entry: RelayEntry, result: Result, last: StreamStats | None, began: float) -> None:
         self._tell(line, stream, TABLE, "delete", at=began, key=entry.key, outcome=result.outcome, detail=result.detail, seconds=time.monotonic() - began, last=last)
         add_stats(stream.past, last)
         stream.measured.add(last if last is not None else stream.live)
@@ -262,7 +266,7 @@ class Offloader:
 
     async def take_out(self, line: MediaLine, stream: Stream, seconds: float, state: State, reason: str, detail: str) -> None:
         """Take a stream's entry out for at least so many seconds, for a reason that is not its own. The caller holds the line's lock."""
-        await self._remove(line, stream)
+        await self._remove(line, [stream])
         now = self.clock()
         stream.retry_at = now + seconds
         self._set(line, stream, state, reason, now, detail)
@@ -285,7 +289,7 @@ class Offloader:
                 elif now >= stream.retry_at:
                     todo.append((stream, wanted.entry, wanted.reason))
             if todo:
-                await asyncio.gather(*(self._install(line, stream, entry, reason) for stream, entry, reason in todo))
+                await self._install(line, todo)
             stale = [
                 s for s in line.streams
                 if s.installed is not None and s.installed != plan_stream(line, s, self.clock(), self.policy).entry
@@ -294,21 +298,27 @@ class Offloader:
                 return
             await self._remove_unwanted(line)
 
-    async def _install(self, line: MediaLine, stream: Stream, entry: RelayEntry, reason: str) -> None:
+    async def _install(self, line: MediaLine, todo: list[tuple[Stream, RelayEntry, str]]) -> None:
+        """Write entries of streams, each with its reason, all at once."""
         assert self.table is not None
-        holder = self.entries.get(entry.key)
-        if holder is not None and holder is not stream:
-            self._set(line, stream, State.LEARNING, reasons.CONTESTED, self.clock(), f"{entry.key} already belongs to another stream")
-            stream.retry_at = self.clock() + 5.0
-            return
-        self._doomed.discard(entry.key)
-        self.orphans.pop(entry.key, None)
-        self._touch([entry.key])
-        began, what = time.monotonic(), "insert" if stream.installed is None else "modify"
-        if stream.installed is not None:
-            result = await self.table.modify(entry)
-        else:
-            result = await self.table.insert(entry)
+        new: list[tuple[Stream, RelayEntry, str]] = []
+        changed: list[tuple[Stream, RelayEntry, str]] = []
+        for stream, entry, reason in todo:
+            holder = self.entries.get(entry.key)
+            if holder is not None and holder is not stream:
+                self._set(line, stream, State.LEARNING, reasons.CONTESTED, self.clock(), f"{entry.key} already belongs to another stream")
+                stream.retry_at = self.clock() + 5.0
+                continue
+            self._doomed.discard(entry.key)
+            self.orphans.pop(entry.key, None)
+            self._touch([entry.key])
+            (new if stream.installed is None else changed).append((stream, entry, reason))
+        began = time.monotonic()
+        results = await self.table.place([entry for _, entry, _ in new], [entry for _, entry, _ in changed])
+        for number, ((stream, entry, reason), result) in enumerate(zip(new + changed, results)):
+            self._placed(line, stream, entry, reason, "insert" if number < len(new) else "modify", result, began)
+
+    def _placed(self, line: MediaLine, stream: Stream, entry: RelayEntry, reason: str, what: str, result: Result, began: float) -> None:
         self._touch([entry.key])  # a reading that began meanwhile may be older than the entry
         now = self.clock()
         self._tell(line, stream, TABLE, what, at=began, key=entry.key, rewrite=(entry.src, entry.dst), outcome=result.outcome, detail=result.detail, seconds=time.monotonic() - began)
@@ -418,7 +428,10 @@ class Offloader:
         return busy
 
     async def _take_off(self, lines: list[MediaLine], busy: list[MediaLine], reason: str) -> None:
-        await asyncio.gather(*(self.sync(line) for line in busy))
+        if len(busy) == 1:  # as most calls have: a task of its own would cost as much again
+            await self.sync(busy[0])
+        else:
+            await asyncio.gather(*(self.sync(line) for line in busy))
         self._end_calls(lines, reason)
 
     def _end_calls(self, lines: list[MediaLine], reason: str) -> None:

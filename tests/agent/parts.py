@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from shunt.calls.book import CallBook
 from shunt.calls.plan import Policy
@@ -22,7 +22,7 @@ RELAY_IP = "10.91.1.1"
 
 
 class MemoryTable:
-    """The interface of RelayTable over a dictionary; `fail` makes the next operations end with that outcome."""
+    """The interface of RelayTable over a dictionary; `fail` makes the next operations end with that outcome, `fails` those on a key."""
 
     def __init__(self) -> None:
         self.held: dict[FiveTuple, RelayEntry] = {}
@@ -34,6 +34,7 @@ class MemoryTable:
         self.known: set[bytes] = set()
         self.known_room = 65_536
         self.fail: Outcome | None = None
+        self.fails: dict[FiveTuple, Outcome] = {}
         self.delay = 0.0
         self.order = asyncio.Lock()  # operations on one key keep their order
         self.connected = True
@@ -49,20 +50,21 @@ class MemoryTable:
             return self._insert(entry)
 
     def _insert(self, entry: RelayEntry) -> Result:
-        if self.fail is not None:
-            return Result(self.fail, "told to fail")
+        fail = self.fails.get(entry.key, self.fail)
+        if fail is not None:
+            return Result(fail, "told to fail")
         self.log.append(("insert", entry.key))
         self.held[entry.key] = entry
         self.counts[entry.key] = StreamStats(idle_ms=0)
         return Result(Outcome.INSTALLED)
 
-    async def modify(self, entry: RelayEntry) -> Result:
-        return await self.insert(entry)
+    async def place(self, new: Sequence[RelayEntry] = (), changed: Sequence[RelayEntry] = ()) -> list[Result]:
+        return [await self.insert(entry) for entry in (*new, *changed)]
 
-    async def delete(self, key: FiveTuple, haste: Haste = Haste.URGENT) -> tuple[Result, StreamStats | None]:
+    async def delete(self, key: FiveTuple) -> tuple[Result, StreamStats | None]:
         async with self.order:
             await asyncio.sleep(self.delay)
-            if self.fail is Outcome.UNAVAILABLE:
+            if self.fails.get(key, self.fail) is Outcome.UNAVAILABLE:
                 return Result(Outcome.UNAVAILABLE), None
             self.log.append(("delete", key))
             found = self.held.pop(key, None)
@@ -73,7 +75,7 @@ class MemoryTable:
             await asyncio.sleep(self.delay)
             return [self._insert(entry) for entry in entries]
 
-    async def delete_many(self, keys: list[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
+    async def delete_many(self, keys: list[FiveTuple], haste: Haste = Haste.BULK) -> list[tuple[Result, StreamStats | None]]:
         return [await self.delete(key) for key in keys]
 
     def claim(self, entry: RelayEntry) -> bool:

@@ -249,6 +249,28 @@ async def test_a_full_table_leaves_the_stream_on_the_relay_and_says_so():
     assert core.stream()["reason"] == "table-full" and core.offloader.entries == {}
 
 
+async def test_what_fails_for_one_stream_of_a_line_is_no_others_fault():
+    core = Core()
+    pl, pu = await core.call()
+    full = FiveTuple(Endpoint.parse("10.91.1.2:6000"), Endpoint.of(RELAY_IP, pl))
+    core.table.fails[full] = Outcome.TABLE_FULL
+    await both_speak(core, pl, pu)
+    assert core.stream()["reason"] == "table-full" and core.stream(direction="callee->caller")["state"] == "offloaded"
+    (other,) = core.offloader.entries
+    assert other != full and set(core.table.held) == {other}
+    core.table.fails = {}
+    core.now += 60.0
+    await core.offloader.reconcile()
+    await core.settle()
+    assert core.stream()["state"] == "offloaded" and set(core.offloader.entries) == set(core.table.held) == {full, other}
+    core.table.fails[full] = Outcome.UNAVAILABLE
+    await core.say("D c1 A B")
+    assert set(core.table.held) == core.offloader._doomed == {full} and core.offloader.entries == {}
+    core.table.fails = {}
+    await core.offloader.reconcile()
+    assert core.table.held == {}
+
+
 async def test_an_unanswered_delete_is_done_when_the_data_plane_is_back():
     core = Core()
     pl, pu = await core.call()

@@ -46,10 +46,10 @@ async def test_the_second_of_two_stays_out_until_the_first_has_gone(served: Serv
         result = await table.insert(second)
         assert result.outcome is Outcome.HASH_COLLISION and not result.ok
         assert str(first.key) in result.detail and f"{crc.bits}-bit hash" in result.detail
-        assert (await table.modify(second)).outcome is Outcome.HASH_COLLISION
+        assert (await table.place((), [second]))[0].outcome is Outcome.HASH_COLLISION
         assert set(served.dataplane.table) == {first.key} and table.counters.collisions == 2
         # What it has it may change.
-        assert (await table.modify(replace(first, dst=first.dst._replace(port=1)))).ok and (await table.insert(first)).ok
+        assert (await table.place((), [replace(first, dst=first.dst._replace(port=1))]))[0].ok and (await table.insert(first)).ok
         assert (await table.delete(second.key))[0].outcome is Outcome.ABSENT
         assert (await table.insert(second)).outcome is Outcome.HASH_COLLISION
         assert (await table.delete(first.key))[0].outcome is Outcome.REMOVED

@@ -181,10 +181,10 @@ async def test_nothing_waits_for_ever(rig: Rig, impatient: None) -> None:
     async with connected(rig.target) as table:
         await table.insert(entry(1))
         rig.service.delay_write = rig.service.delay_read = lambda: NEVER
-        work = [table.insert(entry(2)), table.modify(entry(1, dst=Endpoint.of("10.1.1.1", 1))), table.insert(entry(1))]
+        work = [table.insert(entry(2)), table.place((), [entry(1, dst=Endpoint.of("10.1.1.1", 1))]), table.insert(entry(1))]
         async with asyncio.timeout(EVER):
-            results = await asyncio.gather(*work)
-            assert {result.outcome for result in results} == {Outcome.UNAVAILABLE}
+            first, (changed,), last = await asyncio.gather(*work)
+            assert {result.outcome for result in (first, changed, last)} == {Outcome.UNAVAILABLE}
             result, last = await table.delete(entry(1).key)
         assert result.outcome is Outcome.UNAVAILABLE and last is None
 
@@ -221,8 +221,8 @@ async def test_a_change_that_comes_after_a_newer_one_is_undone(rig: Rig, impatie
     async with connected(rig.target) as table:
         await table.insert(entry(1))
         rig.service.delay_write = turns(0.6)
-        assert (await table.modify(old)).ok
-        assert (await table.modify(new)).ok and rig.dataplane.table[new.key] == new
+        assert (await table.place((), [old]))[0].ok
+        assert (await table.place((), [new]))[0].ok and rig.dataplane.table[new.key] == new
         await until(lambda: rig.dataplane.table[new.key] == old)
         await until(lambda: rig.dataplane.table[new.key] == new)
         await until(lambda: not len(table.doubts))
@@ -295,7 +295,7 @@ async def test_the_last_operation_on_a_key_wins_whatever_the_target_does_to_its_
                 work: Awaitable[object] = table.delete(key) if rng.random() < 0.5 else table.delete_many([key])
             else:
                 wanted = last[key] = entry(number % 7, dst=Endpoint.of("10.0.0.1", 1 + number))
-                work = rng.choice((table.insert, table.modify, lambda e: table.insert_many([e])))(wanted)
+                work = rng.choice((table.insert, lambda e: table.place((), [e]), lambda e: table.insert_many([e])))(wanted)
             tasks.append(asyncio.ensure_future(work))  # type: ignore[arg-type]
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.choice((0.0, 0.001, 0.005)))

@@ -73,7 +73,7 @@ async def test_in_changed_read_and_out(served: Served, table: RelayTable) -> Non
     assert served.dataplane.table == {first.key: first}
     second = replace(first, dst=Endpoint.of("10.7.7.7", 1), src=Endpoint.of("10.6.6.6", 2), dscp=0)
     served.dataplane.counted[first.key] = StreamStats(5, 1_000, 20, 1, 2, 3, 400, 0xCAFE, 6)
-    assert (await table.modify(second)).outcome is Outcome.INSTALLED
+    assert (await table.place((), [second]))[0].outcome is Outcome.INSTALLED
     assert await table.entries() == served.dataplane.table == {first.key: second}
     expected = StreamStats(5, 1_000, 20, 1, 2, 3, 400, 0xCAFE, 6)
     assert await table.stats([first.key, entry(2).key]) == await table.stats(None) == {first.key: expected}
@@ -104,7 +104,7 @@ async def test_what_is_there_is_modified_and_what_is_gone_put_in(served: Served,
     other = entry(1, dst=Endpoint.of("10.5.5.5", 5))
     assert (await table.insert(other)).outcome is Outcome.INSTALLED
     assert served.dataplane.table[other.key] == other and served.dataplane.counted[other.key].packets == 7
-    assert (await table.modify(entry(2))).outcome is Outcome.INSTALLED
+    assert (await table.place((), [entry(2)]))[0].outcome is Outcome.INSTALLED
     assert served.dataplane.table[entry(2).key] == entry(2)
 
 
@@ -117,6 +117,21 @@ async def test_each_operation_has_its_own_result(served: Served, table: RelayTab
     assert [result.outcome.name for result in results] == ["INSTALLED", "REJECTED", "INSTALLED", "REJECTED", "INSTALLED", "TABLE_FULL", "REJECTED"]
     assert "destination port 0" in results[1].detail and "mixes IP versions" in results[3].detail
     assert set(served.dataplane.table) == {entry(n).key for n in (1, 3, 4)}
+
+
+async def test_new_ones_and_changed_ones_go_together_and_each_has_its_own_result(served: Served, table: RelayTable) -> None:
+    assert all(result.ok for result in await table.insert_many([entry(1), entry(2)]))
+    for number in (1, 2):
+        served.dataplane.counted[entry(number).key].packets = 7
+    before = table.counters.batches
+    new = [entry(3), entry(4, dst=Endpoint.of("10.9.9.9", 0)), entry(5)]
+    changed = [entry(1, dscp=64), entry(2, dst=Endpoint.of("10.5.5.5", 5)), entry(6)]
+    results = await table.place(new, changed)
+    assert [result.outcome.name for result in results] == ["INSTALLED", "REJECTED", "INSTALLED", "REJECTED", "INSTALLED", "INSTALLED"]
+    assert served.dataplane.table == {e.key: e for e in (entry(1), changed[1], entry(3), entry(5), entry(6))}
+    assert [served.dataplane.counted[entry(n).key].packets for n in (1, 2, 3)] == [7, 7, 0], "a changed one keeps its counters"
+    assert table.counters.batches == before + 2, "one batch for all, and one to put in what was gone"
+    assert await table.place() == [] and await table.delete_many([]) == []
 
 
 async def test_many_callers_share_batches(served: Served, table: RelayTable) -> None:
@@ -344,11 +359,11 @@ async def test_patient_deletes_wait_for_company_and_urgent_writes_do_not_take_th
     before = table.counters.batches
     going = []
     for each in entries:
-        going.append(asyncio.ensure_future(table.delete(each.key, Haste.PATIENT)))
+        going.append(asyncio.ensure_future(table.delete_many([each.key], Haste.PATIENT)))
         await asyncio.sleep(0)
     assert (await table.insert(entry(7))).ok
     assert table.counters.batches == before + 1 and set(entries[n].key for n in range(6)) < set(served.dataplane.table)
-    results = await asyncio.gather(*going)
+    results = [result for (result,) in await asyncio.gather(*going)]
     assert [result.outcome for result, _ in results] == [Outcome.REMOVED] * 6 and results[0][1] == StreamStats(5, 1_000, 20, 1, 2, 3, 400, 0xCAFE, 6)
     assert table.counters.batches == before + 2 and set(served.dataplane.table) == {entry(7).key}
 
@@ -357,15 +372,15 @@ async def test_who_waits_for_a_patient_delete_makes_it_urgent(served: Served, mo
     monkeypatch.setattr(relay_table, "_PATIENT", replace(relay_table._PATIENT, company=60.0))
     async with connected(served.target) as table:
         assert (await table.insert(entry(1))).ok
-        first = asyncio.ensure_future(table.delete(entry(1).key, Haste.PATIENT))
+        first = asyncio.ensure_future(table.delete_many([entry(1).key], Haste.PATIENT))
         await asyncio.sleep(0.05)
         assert set(served.dataplane.table) == {entry(1).key}
         again = replace(entry(1), dst=Endpoint.of("10.7.7.7", 1))
         assert (await asyncio.wait_for(table.insert(again), 5)).ok
-        assert (await first)[0].outcome is Outcome.REMOVED and served.dataplane.table == {again.key: again}
-        last = asyncio.ensure_future(table.delete(again.key, Haste.PATIENT))
+        assert (await first)[0][0].outcome is Outcome.REMOVED and served.dataplane.table == {again.key: again}
+        last = asyncio.ensure_future(table.delete_many([again.key], Haste.PATIENT))
         await asyncio.sleep(0)
-    assert (await asyncio.wait_for(last, 5))[0].outcome is Outcome.UNAVAILABLE, "closing leaves nobody waiting"
+    assert (await asyncio.wait_for(last, 5))[0][0].outcome is Outcome.UNAVAILABLE, "closing leaves nobody waiting"
 
 
 async def test_closing_ends_what_is_under_way(served: Served) -> None:

@@ -137,7 +137,7 @@ async def test_the_agents_relay_table(target: Bmv2Target) -> None:
         assert after.bytes - before.bytes == 5 * len(rtp(V4, 0))
 
         changed = replace(V4, dst=TO_TAGGED_HOST)
-        assert (await table.modify(changed)).ok
+        assert (await table.place((), [changed]))[0].ok
         assert await table.entries() == {V4.key: changed, V6.key: V6}
         ((port, frame),) = await through(bytes(packet(V4)))
         assert (port, frame[12:16]) == (Port.B, bytes.fromhex("8100012c")), "by the next hop of the new destination"

@@ -69,17 +69,18 @@ class FencedTable:
     async def insert(self, entry: RelayEntry) -> Result:
         return _FENCED if self._closed(1) else await self._table.insert(entry)
 
-    async def modify(self, entry: RelayEntry) -> Result:
-        return _FENCED if self._closed(1) else await self._table.modify(entry)
+    async def place(self, new: Sequence[RelayEntry] = (), changed: Sequence[RelayEntry] = ()) -> list[Result]:
+        writes = len(new) + len(changed)
+        return [_FENCED] * writes if self._closed(writes) else await self._table.place(new, changed)
 
-    async def delete(self, key: FiveTuple, haste: Haste = Haste.URGENT) -> tuple[Result, StreamStats | None]:
-        return (_FENCED, None) if self._closed(1) else await self._table.delete(key, haste)
+    async def delete(self, key: FiveTuple) -> tuple[Result, StreamStats | None]:
+        return (_FENCED, None) if self._closed(1) else await self._table.delete(key)
 
     async def insert_many(self, entries: Sequence[RelayEntry]) -> list[Result]:
         return [_FENCED] * len(entries) if self._closed(len(entries)) else await self._table.insert_many(entries)
 
-    async def delete_many(self, keys: Sequence[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
-        return [(_FENCED, None)] * len(keys) if self._closed(len(keys)) else await self._table.delete_many(keys)
+    async def delete_many(self, keys: Sequence[FiveTuple], haste: Haste = Haste.BULK) -> list[tuple[Result, StreamStats | None]]:
+        return [(_FENCED, None)] * len(keys) if self._closed(len(keys)) else await self._table.delete_many(keys, haste)
 
     async def refuse(self, source: Endpoint, ttl_ms: int) -> Result:
         return _FENCED if self._closed(1) else await self._table.refuse(source, ttl_ms)

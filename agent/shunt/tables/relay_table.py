@@ -365,9 +365,10 @@ class RelayTable:
             if self._queues.waiting(haste):
                 lane.wake.set()
 
-    async def _all(self, kind: int, keys: Sequence[FiveTuple], entries: Sequence[RelayEntry | None], haste: Haste = Haste.URGENT) -> Job:
-        job = Job(len(keys))
-        self._submit([Operation(kind, key, entry, job, place) for place, (key, entry) in enumerate(zip(keys, entries))], haste)
+    async def _all(self, asked: Iterable[tuple[int, FiveTuple, RelayEntry | None]], haste: Haste = Haste.URGENT) -> Job:
+        asked = list(asked)
+        job = Job(len(asked))
+        self._submit([Operation(kind, key, entry, job, place) for place, (kind, key, entry) in enumerate(asked)], haste)
         if not job.done.done():
             # Who stands at the end of a long queue waits longer.
             patience = self._lanes[haste].manners.patience_for(sum(self._queues.waiting(each) for each in {Haste.URGENT, haste}))
@@ -400,24 +401,24 @@ class RelayTable:
 
     async def insert(self, entry: RelayEntry) -> Result:
         """Put an entry in; one that is there already is made to do what this one says."""
-        return (await self._all(_INSERT, [entry.key], [entry])).answers()[0]
+        return (await self.place([entry]))[0]
 
-    async def modify(self, entry: RelayEntry) -> Result:
-        """Change what an entry does, keeping its counters; one that is gone is put in again."""
-        return (await self._all(_MODIFY, [entry.key], [entry])).answers()[0]
+    async def place(self, new: Sequence[RelayEntry] = (), changed: Sequence[RelayEntry] = ()) -> list[Result]:
+        """insert() of the new ones, and change what others do, keeping their counters; of these one that is gone is put in again. Results in this order."""
+        job = await self._all([*((_INSERT, entry.key, entry) for entry in new), *((_MODIFY, entry.key, entry) for entry in changed)])
+        return job.answers()
 
-    async def delete(self, key: FiveTuple, haste: Haste = Haste.URGENT) -> tuple[Result, StreamStats | None]:
-        """Take an entry out; with it the last statistics, read just before. ABSENT when it was not in. A patient one waits for company."""
-        job = await self._all(_DELETE, [key], [None], haste)
-        return job.answers()[0], job.stats[0]
+    async def delete(self, key: FiveTuple) -> tuple[Result, StreamStats | None]:
+        """Take an entry out; with it the last statistics, read just before. ABSENT when it was not in."""
+        return (await self.delete_many([key], Haste.URGENT))[0]
 
     async def insert_many(self, entries: Sequence[RelayEntry]) -> list[Result]:
         """insert() of each, giving way to single operations."""
-        return (await self._all(_INSERT, [entry.key for entry in entries], entries, Haste.BULK)).answers()
+        return (await self._all(((_INSERT, entry.key, entry) for entry in entries), Haste.BULK)).answers()
 
-    async def delete_many(self, keys: Sequence[FiveTuple]) -> list[tuple[Result, StreamStats | None]]:
-        """delete() of each, giving way to single operations."""
-        job = await self._all(_DELETE, keys, [None] * len(keys), Haste.BULK)
+    async def delete_many(self, keys: Sequence[FiveTuple], haste: Haste = Haste.BULK) -> list[tuple[Result, StreamStats | None]]:
+        """delete() of each; a patient one waits for company, bulk gives way to single operations."""
+        job = await self._all(((_DELETE, key, None) for key in keys), haste)
         return list(zip(job.answers(), job.stats))
 
     async def _work(self, lane: _Lane) -> None:
