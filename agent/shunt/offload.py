@@ -18,7 +18,7 @@ from shunt import garbage, limits
 from shunt.calls import reasons
 from shunt.calls.book import CallBook, Slot
 from shunt.calls.model import SIDES, Call, Component, Leg, MediaLine, Side, State, Stream
-from shunt.calls.plan import Policy, plan_stream
+from shunt.calls.plan import Policy, Wanted, plan_line, plan_stream
 from shunt.collide import CollisionWatch
 from shunt.events.bus import LEARN, NOTE, STATE, TABLE, EventBus
 from shunt.events.current import CURRENT_CALL
@@ -105,6 +105,7 @@ class Offloader:
         self.line_changed: Callable[[MediaLine], None] = lambda line: None
         self._doomed: set[FiveTuple] = set()
         self._touched: set[FiveTuple] | None = None  # keys written while reconciling reads the table
+        self._told: dict[int, MediaLine] = {}  # lines of which packets were noticed, by id
         self._spray = SprayGuard()
         self._scanners: Scanners | None = None
         self._guard: PortGuard | None = None
@@ -181,13 +182,17 @@ class Offloader:
         """Make the data plane hold what `plan_stream` wants for this line. Safe to call at any time, concurrently."""
         if self._settle(line):
             self.line_changed(line)
-            return
+        else:
+            await self._write(line)
+
+    async def _write(self, line: MediaLine) -> None:
+        """sync(), where that may take table writes."""
         token = CURRENT_CALL.set(line.call.call_id)
         try:
             async with line.lock:
-                await self._remove_unwanted(line)
+                wanted = await self._remove_unwanted(line)
                 self.collisions.expect([line])
-                await self._install_wanted(line)
+                await self._install_wanted(line, wanted)
         finally:
             CURRENT_CALL.reset(token)
         self.line_changed(line)
@@ -197,8 +202,8 @@ class Offloader:
         """sync(), where that takes no table write: then all of it is done at once. False: nothing was done."""
         if line.lock.locked():
             return False
-        now, policy = self.clock(), self.policy
-        wanted = [plan_stream(line, stream, now, policy) for stream in line.streams]
+        now = self.clock()
+        wanted = plan_line(line, now, self.policy)
         for stream, (entry, _, _) in zip(line.streams, wanted):
             if stream.installed != entry or stream.uncertain:
                 return False
@@ -212,7 +217,7 @@ class Offloader:
     def sync_soon(self, line: MediaLine, *, changed: bool = True) -> None:
         """sync() without waiting for it. changed: whether what the journal keeps of the line may be other than it was."""
         if not self._settle(line):
-            self.spawn(self.sync(line))
+            self.spawn(self._write(line))
         elif changed:
             self.line_changed(line)
 
@@ -227,17 +232,20 @@ class Offloader:
     def _tell(self, line: MediaLine, stream: Stream, kind: str, what: str, *, at: float | None = None, **facts: Any) -> None:
         self.events.emit(kind, line.call.call_id, what, at=at, media=line.media, party=stream.sender.value, component=stream.component.value, **facts)
 
-    async def _remove_unwanted(self, line: MediaLine) -> None:
+    async def _remove_unwanted(self, line: MediaLine) -> list[Wanted] | None:
+        """Returns what the streams should have, in their order; None where that may have changed while entries were taken out."""
         now = self.clock()
+        plan = plan_line(line, now, self.policy)
         out: list[Stream] = []
-        for stream in line.streams:
-            wanted = plan_stream(line, stream, now, self.policy)
+        for stream, wanted in zip(line.streams, plan):
             if stream.installed is not None and (wanted.entry is None or wanted.entry.key != stream.installed.key):
                 out.append(stream)
             elif stream.installed is None and wanted.entry is None:
                 self._set(line, stream, wanted.state, wanted.reason, now)
-        if out:
-            await self._remove(line, out)
+        if not out:
+            return plan
+        await self._remove(line, out)
+        return None
 
     async def _remove(self, line: MediaLine, streams: list[Stream]) -> None:
         assert self.table is not None
@@ -273,13 +281,13 @@ class Offloader:
         self.line_changed(line)
         asyncio.get_running_loop().call_later(seconds + 0.01, self._retry, line)
 
-    async def _install_wanted(self, line: MediaLine) -> None:
+    async def _install_wanted(self, line: MediaLine, plan: list[Wanted] | None) -> None:
+        """plan: what the streams should have, if that is known."""
         # Signalling may change the line while writes are under way: plan again until nothing is left to do.
         for _ in range(4):
             now = self.clock()
             todo: list[tuple[Stream, RelayEntry, str]] = []
-            for stream in line.streams:
-                wanted = plan_stream(line, stream, now, self.policy)
+            for stream, wanted in zip(line.streams, plan or plan_line(line, now, self.policy)):
                 if wanted.entry is None:
                     continue
                 if stream.installed == wanted.entry and not stream.uncertain:
@@ -296,7 +304,7 @@ class Offloader:
             ]
             if not stale:
                 return
-            await self._remove_unwanted(line)
+            plan = await self._remove_unwanted(line)
 
     async def _install(self, line: MediaLine, todo: list[tuple[Stream, RelayEntry, str]]) -> None:
         """Write entries of streams, each with its reason, all at once."""
@@ -531,8 +539,15 @@ class Offloader:
         if latch.learned != before or verdict is Verdict.CONTESTED or any(
             s.sender is slot.side and s.component is slot.component and s.installed is None for s in line.streams
         ):
-            if line.suspended is None:
-                self.sync_soon(line)
+            if id(line) not in self._told:
+                self._told[id(line)] = line
+                self.leisure.later(self._sync_told)
+
+    def _sync_told(self) -> None:
+        """sync_soon() of a line, once for all that was noticed of it together: mostly it is the second party's packet that says what to do."""
+        line = self._told.pop(next(iter(self._told)))
+        if line.suspended is None:
+            self.sync_soon(line)
 
     def _noted(self, slot: Slot, notice: LearnNotice, verdict: str) -> None:
         self.events.emit(
@@ -664,7 +679,7 @@ class Offloader:
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             now = self.clock()
-            wanted = [plan_stream(line, stream, now, self.policy) for stream in line.streams]
+            wanted = plan_line(line, now, self.policy)
             for stream in line.streams:
                 stream.retry_at = 0.0
             if any(one.entry != stream.installed or stream.uncertain or (one.entry is not None and stream.state is not one.state) for one, stream in zip(wanted, line.streams)):

@@ -197,7 +197,7 @@ class Core:
 
     async def settle(self) -> None:
         """Let background work finish."""
-        await asyncio.sleep(0)
+        await self.offloader.leisure.finish()
         while self.offloader._tasks:
             await asyncio.gather(*list(self.offloader._tasks))
 

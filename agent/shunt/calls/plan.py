@@ -33,9 +33,19 @@ class Wanted(NamedTuple):
     reason: str
 
 
+def plan_line(line: MediaLine, now: float, policy: Policy) -> list[Wanted]:
+    """plan_stream() for each stream of a line, in their order."""
+    stays = _stays(line, policy)
+    return [stays or _plan_by_itself(line, stream, now, policy) for stream in line.streams]
+
+
 def plan_stream(line: MediaLine, stream: Stream, now: float, policy: Policy) -> Wanted:
     """Decide for one stream. now: monotonic seconds."""
-    sender, receiver = line.legs[stream.sender], line.legs[stream.sender.other]
+    return _stays(line, policy) or _plan_by_itself(line, stream, now, policy)
+
+
+def _stays(line: MediaLine, policy: Policy) -> Wanted | None:
+    """What keeps a line on the relay as a whole."""
     if line.released is not None:
         return Wanted(None, State.RELEASED, line.released)
     if not policy.enabled:
@@ -46,6 +56,11 @@ def plan_stream(line: MediaLine, stream: Stream, now: float, policy: Policy) -> 
         return Wanted(None, State.SUSPENDED, sorted(line.blocks)[0])
     if not line.answered:
         return Wanted(None, State.ALLOCATED, reasons.WAITING_FOR_ANSWER)
+    return None
+
+
+def _plan_by_itself(line: MediaLine, stream: Stream, now: float, policy: Policy) -> Wanted:
+    sender, receiver = line.legs[stream.sender], line.legs[stream.sender.other]
     if receiver.held:
         return Wanted(None, State.SUSPENDED, reasons.ON_HOLD)
     latch = sender.latch(stream.component)
