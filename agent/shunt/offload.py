@@ -437,9 +437,9 @@ class Offloader:
 
     async def _take_off(self, lines: list[MediaLine], busy: list[MediaLine], reason: str) -> None:
         if len(busy) == 1:  # as most calls have: a task of its own would cost as much again
-            await self.sync(busy[0])
+            await self._write(busy[0])
         else:
-            await asyncio.gather(*(self.sync(line) for line in busy))
+            await asyncio.gather(*(self._write(line) for line in busy))
         self._end_calls(lines, reason)
 
     def _end_calls(self, lines: list[MediaLine], reason: str) -> None:

@@ -34,10 +34,15 @@ static __always_inline bool within(__u64 *word, __u32 window, __u32 limit)
 	return true;
 }
 
-/* Whether gate `hash` lets one more through in this window. A collision of two hashes shares the gate. */
-static __always_inline bool gate(__u32 hash, __u32 window, __u32 limit)
+/* Each kind of bound has gates of its own: behind the gate of a busy address, a flow would find its own bound used up for good. */
+#define FLOW_GATES 0, GATES / 2
+#define PORT_GATES GATES / 2, GATES / 4
+#define ADDRESS_GATES GATES / 4 * 3, GATES / 4
+
+/* Whether gate `hash` of the `count` from the `first` one on lets one more through in this window. A collision of two hashes shares the gate. */
+static __always_inline bool gate(__u32 hash, __u32 first, __u32 count, __u32 window, __u32 limit)
 {
-	__u32 index = (hash ^ hash >> 16) & (GATES - 1);
+	__u32 index = first + ((hash ^ hash >> 16) & (count - 1));
 	__u64 *word = bpf_map_lookup_elem(&gates, &index);
 
 	return word && within(word, window, limit);
@@ -62,9 +67,9 @@ static __always_inline void learn(struct totals *totals, const struct flow_key *
 	/* The budget opens evenly over the window: a flood leaves every packet its chance, also the late ones. */
 	budget = CPU_NOTICES / 8 + (now - window * NOTICE_WINDOW) / (NOTICE_WINDOW / CPU_NOTICES);
 	if (totals->budget_used >= budget ||
-	    !gate(flow, window, stray ? STRAY_NOTICES : FLOW_NOTICES) ||
-	    !gate(port, window, PORT_NOTICES) ||
-	    !gate(address, window, ADDRESS_NOTICES))
+	    !gate(flow, FLOW_GATES, window, stray ? STRAY_NOTICES : FLOW_NOTICES) ||
+	    !gate(port, PORT_GATES, window, PORT_NOTICES) ||
+	    !gate(address, ADDRESS_GATES, window, ADDRESS_NOTICES))
 		goto suppressed;
 	notice = bpf_ringbuf_reserve(&notices, sizeof(*notice), 0);
 	if (!notice)

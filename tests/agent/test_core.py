@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from shunt.calls.model import Side
+from shunt.events.bus import LEARN, STATE, Event
 from shunt.leisure import MOST_S
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import MediaRange, Outcome, RelayEntry, Result
@@ -39,6 +41,51 @@ async def test_nothing_is_installed_before_both_parties_were_heard():
     assert core.table.held == {}
     assert core.stream()["reason"] == "waiting-for-other-party"
     assert core.stream(direction="callee->caller")["reason"] == "waiting-for-media"
+
+
+async def test_packets_noticed_together_are_acted_upon_once():
+    """Of both parties' first packets the second says what to do: the first is no reason to say that the other party is waited for."""
+    core = Core()
+    pl, pu = await core.call()
+    told: list[Event] = []
+    core.offloader.events.subscribe(told.append)
+    await core.packet("10.91.1.2:6000", pl, wait=False)
+    await core.packet("10.91.2.2:7000", pu, wait=False)
+    await core.settle()
+    states = [(event.party, event.what, event.facts["reason"]) for event in told if event.kind == STATE and event.component == "rtp"]
+    assert sorted(states) == [("callee", "offloaded", "offloaded"), ("caller", "offloaded", "offloaded")]
+    assert [event.what for event in told if event.kind == LEARN] == ["accepted", "accepted"] and len(core.table.held) == 2
+
+
+async def test_what_was_noticed_before_signalling_took_the_line_back_does_not_put_it_in():
+    core = Core()
+    pl, pu = await core.call()
+    await core.packet("10.91.1.2:6000", pl, wait=False)
+    await core.packet("10.91.2.2:7000", pu, wait=False)
+    line = core.book.call("c1").lines[0]
+    await core.offloader.suspend(line, "re-invite")
+    await core.settle()
+    assert core.table.log == [] and core.stream()["reason"] == "re-invite"
+    core.offloader.resume(line)
+    await core.settle()
+    assert core.stream()["state"] == "offloaded" and len(core.table.held) == 2
+
+
+async def test_what_signalling_says_while_an_old_entry_goes_decides_about_the_new_one():
+    core = Core()
+    pl, pu = await core.call()
+    await both_speak(core, pl, pu)
+    line = core.book.call("c1").lines[0]
+    old = set(core.table.held)
+    line.legs[Side.CALLER].rtp.take(Endpoint.parse("10.91.1.9:6000"), 1, 2)
+    core.table.log.clear()
+    core.table.delay = 0.02
+    core.offloader.sync_soon(line)
+    await asyncio.sleep(0.01)
+    assert set(core.table.held) == old, "the delete is under way"
+    core.book.release(line, "released")
+    await core.settle()
+    assert [what for what, _ in core.table.log] == ["delete", "delete"] and core.table.held == {}
 
 
 async def test_one_way_media_goes_to_the_signalled_address_after_the_grace_time():

@@ -549,6 +549,42 @@ def test_notices_are_bounded_for_one_flow_and_come_again(plane: DataPlane) -> No
         assert seen + suppressed >= 60 and suppressed >= 44
 
 
+def _gates(key: FiveTuple) -> tuple[int, int, int]:
+    """The numbers that address, port and flow of an IPv4 key are hashed to for their rate gates, as learn.h does, before they are cut to the number of gates."""
+
+    def mixed(number: int, *words: int) -> int:
+        for word in words:
+            number = (number ^ word) * 0x9E3779B1 & 0xFFFFFFFF
+            number ^= number >> 15
+        return number
+
+    def swapped(port: int) -> int:
+        return port >> 8 | (port & 0xFF) << 8
+
+    address = mixed(0x51ED270B, int.from_bytes(key.src.addr, "little"), 0, 0, 0)
+    port = mixed(address, int.from_bytes(key.dst.addr, "little"), 0, 0, 0, swapped(key.dst.port))
+    flow = mixed(port, swapped(key.src.port) + 1)
+    return address ^ address >> 16, port ^ port >> 16, flow ^ flow >> 16
+
+
+def test_a_busy_address_uses_up_no_flows_notices(plane: DataPlane) -> None:
+    """As an SBC's is that has many calls: the flow of another whose hash is the same would be heard of in the first moments of a window only."""
+    relay = ep(f"{RELAY_A4}:0").addr
+    plane.add_media(MediaRange(relay, 20000, 39999))
+    busy = [FiveTuple(Endpoint(b"\xc0\x00\x02\x42", 1000 + n), Endpoint(relay, 20000 + 2 * n)) for n in range(80)]
+    others = [FiveTuple(Endpoint(bytes((198, 51, 100, n % 199)), 5000 + n % 60_000), Endpoint(relay, 21_000 + n % 18_000)) for n in range(150_000)]
+    hashed = [_gates(key) for key in others]
+    address = _gates(busy[0])[0]
+    # The hash is what this test takes it for: two flows with one gate share its notices.
+    flow = hashed[0][2]
+    shares = next(key for key, gates in zip(others[1:], hashed[1:]) if not (gates[2] ^ flow) & 0xFFFF)
+    assert _in_one_window(plane, [(others[0], 16), (shares, 1)]) == [others[0]] * 16
+    for kind in (1, 2):  # a port's and a flow's
+        same = next(key for key, gates in zip(others, hashed) if not (gates[kind] ^ address) & 0xFFFF)
+        told = _in_one_window(plane, [*((key, 1) for key in busy), (same, 1)])
+        assert told == [*busy, same]
+
+
 def test_strays_are_told_sparingly_but_a_new_source_at_once(plane: DataPlane) -> None:
     plane.insert([FIRST])
     flood = FiveTuple(ep("192.0.2.66:6666"), FIRST.key.dst)
