@@ -3,8 +3,8 @@ PYTHON ?= /usr/bin/python3.11
 VENV := build/venv
 BIN := $(VENV)/bin
 PB := agent/shunt/bfrt/_pb/bfruntime_pb2.py
-BPF_SOURCES := $(wildcard softswitch/bpf/*.bpf.c)
-BPF_OBJECTS := $(patsubst softswitch/bpf/%.bpf.c,softswitch/shunt_softswitch/obj/%.o,$(BPF_SOURCES))
+BPF_SOURCES := $(wildcard softswitch/shunt_softswitch/bpf/*.bpf.c)
+BPF_OBJECTS := $(patsubst softswitch/shunt_softswitch/bpf/%.bpf.c,softswitch/shunt_softswitch/obj/%.o,$(BPF_SOURCES))
 DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio sip-tester tcpdump redis-server openssl
 SIP_SERVER ?= auto
 RELAY ?= auto
@@ -40,7 +40,7 @@ $(PB): agent/shunt/bfrt/bfruntime.proto | $(VENV)/.ready
 	@cd agent/shunt/bfrt && $(abspath $(BIN))/python -m grpc_tools.protoc -I. -I$$($(abspath $(BIN))/python -c "import google.rpc.status_pb2 as m, pathlib; print(pathlib.Path(m.__file__).parents[2])") --python_out=_pb --grpc_python_out=_pb bfruntime.proto
 	@sed -i 's/^import bfruntime_pb2/from . import bfruntime_pb2/' $(@D)/bfruntime_pb2_grpc.py
 
-softswitch/shunt_softswitch/obj/%.o: softswitch/bpf/%.bpf.c $(wildcard softswitch/bpf/*.h)
+softswitch/shunt_softswitch/obj/%.o: softswitch/shunt_softswitch/bpf/%.bpf.c $(wildcard softswitch/shunt_softswitch/bpf/*.h)
 	@echo "==> $< -> $@"
 	@mkdir -p $(@D)
 	@clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu -c $< -o $@

@@ -47,10 +47,10 @@ bench-conference: setup bench-packages
 BENCH_OBJECTS := $(patsubst bench/%.bpf.c,build/bench/obj/%.o,$(wildcard bench/*.bpf.c))
 PROFILE ?= short
 
-build/bench/obj/%.o: bench/%.bpf.c $(wildcard softswitch/bpf/*.h)
+build/bench/obj/%.o: bench/%.bpf.c $(wildcard softswitch/shunt_softswitch/bpf/*.h)
 	@echo "==> $< -> $@"
 	@mkdir -p $(@D)
-	@clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -Isoftswitch/bpf -I/usr/include/$(shell uname -m)-linux-gnu -c $< -o $@
+	@clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -Isoftswitch/shunt_softswitch/bpf -I/usr/include/$(shell uname -m)-linux-gnu -c $< -o $@
 
 # Beside what `make setup` installs. A peer that is missing is left out, and the report says so.
 BENCH_PACKAGES := rtpengine-daemon nftables iperf3 janus

@@ -16,7 +16,7 @@ build/packaging/libraries/.ready: requirements.lock pyproject.toml | $(VENV)/.re
 	@packaging/libraries.sh $(BIN)/python build/packaging/libraries
 
 # As in the build, but without what a debugger wants and without the name of this folder.
-build/packaging/obj/%.o: softswitch/bpf/%.bpf.c $(wildcard softswitch/bpf/*.h)
+build/packaging/obj/%.o: softswitch/shunt_softswitch/bpf/%.bpf.c $(wildcard softswitch/shunt_softswitch/bpf/*.h)
 	@mkdir -p $(@D)
 	@clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -fdebug-compilation-dir=. -I/usr/include/$(shell uname -m)-linux-gnu -c $< -o $@
 	@llvm-strip -g $@

@@ -16,7 +16,7 @@ static __always_inline int claim(struct xdp_md *ctx, int mode);
 #include "relay.h"
 #include "layers.h"
 
-/* User space makes of trees, exclusions and rewrites one list of copies for each stream (replication.py); a packet walks
+/* User space makes one list of copies for each stream out of trees, exclusions and rewrites; a packet walks
  * no tree. A list never changes once a stream names it: a change makes a new list, turns the stream over to it with one
  * store, and waits for the programs that may still read the old one. So a packet makes all the copies of one
  * list, and never some of two. The same goes for the copies' rewrites.
@@ -29,22 +29,30 @@ static __always_inline int claim(struct xdp_md *ctx, int mode);
 #define MARK_GENERIC 1   /* generic XDP */
 #define MARK_PARTIAL 2   /* the UDP checksum is left to the hardware */
 #define MARK_LAYERED 4   /* the group says what the packet is among its stream's layers */
-#define GROUPS 512       /* packets of one CPU whose copies have not left yet; one poll has at most 256 */
-#define DEVICES 4        /* devices that one list may have copies to */
-#define OUTPUTS 4096     /* different sets of devices and numbers of copies */
-#define AGENT_COPY 1536  /* bytes of a packet that the agent gets */
-#define AGENT_PACKETS 64 /* packets of one stream that the agent gets in 100 ms */
+
+enum conference_size {
+	GROUPS = 512,       /* packets of one CPU whose copies have not left yet; one poll has at most 256 */
+	DEVICES = 4,        /* devices that one list may have copies to */
+	OUTPUTS = 4096,     /* different sets of devices and numbers of copies */
+	AGENT_COPY = 1536,  /* bytes of a packet that the agent gets */
+	AGENT_PACKETS = 64, /* packets of one stream that the agent gets in 100 ms */
+};
 
 /* Of a stream's flags; bits 0 to 2 are the descriptor, 4 to 7 its extension's id, 8 to 11 the trees, 16 to 31 `layers`. */
-#define STREAM_TO_AGENT 8
-#define STREAM_TREES 0xf00
-#define STREAM_TRACKED 0x1000
+enum stream_flag {
+	STREAM_TO_AGENT = 8,
+	STREAM_TREES = 0xf00,
+	STREAM_TRACKED = 0x1000,
+	STREAM_ONE_TREE = 0x2000, /* read by user space only */
+};
 #define STREAM_SPECIAL (7 | STREAM_TO_AGENT | STREAM_TREES | STREAM_TRACKED)
 
 #define SPECIAL (-2) /* what conference() says of a packet that conference_special() is for */
 
-#define COPY_OUT6 1
-#define COPY_RENUMBERED 2
+enum copy_flag {
+	COPY_OUT6 = 1,
+	COPY_RENUMBERED = 2,
+};
 
 struct mark {
 	__u32 list;
@@ -159,6 +167,14 @@ struct agent_copy {
 	__u32 length; /* of the frame; no more than AGENT_COPY bytes of it follow */
 	__u8 frame[AGENT_COPY];
 };
+
+/* Makes these enums part of the object's BTF. */
+const struct conference_constants {
+	enum conference_size size;
+	enum stream_flag stream_flag;
+	enum copy_flag copy_flag;
+	enum layer_size layer_size;
+} conference_constants SEC(".rodata.conference") = {};
 
 struct conference_mark {
 	__u32 magic;

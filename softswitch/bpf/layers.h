@@ -1,10 +1,10 @@
-/* Layers of conference packets: where a packet tells its layer and frame, and what its receivers' numbers become (words.h). */
+/* Layers of conference packets: where a packet tells its layer and frame, and what its receivers' numbers become (seq_rewrite.h). */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef SHUNT_LAYERS_H
 #define SHUNT_LAYERS_H
 
 #include "checksum.h"
-#include "words.h"
+#include "seq_rewrite.h"
 
 /* Where the layer is told: `descriptor` of a stream. */
 enum { NO_LAYERS, DEPENDENCY_DESCRIPTOR, FRAME_MARKING, VP8_PAYLOAD, VP9_PAYLOAD };
@@ -283,7 +283,7 @@ __noinline int read_vp9(struct xdp_md *ctx, __u32 at, __u32 stop, struct seen *s
 	return 0;
 }
 
-/* Reads what an RTP packet says; of one that is not as it should be nothing is believed. */
+/* Reads what an RTP packet says; nothing of a malformed one is used. */
 __noinline int read_layers(struct xdp_md *ctx, __u32 how, struct seen *seen)
 {
 	__u32 at, stop, kind = how & 7, body, profile, words;

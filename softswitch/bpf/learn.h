@@ -10,7 +10,7 @@
  * of the CPU. */
 #define NOTICE_WINDOW 100000000ULL
 #define FLOW_NOTICES 16
-#define STRAY_NOTICES 2
+#define MISMATCH_NOTICES 2
 #define PORT_NOTICES 64
 #define ADDRESS_NOTICES 500
 #define CPU_NOTICES 2000
@@ -49,7 +49,7 @@ static __always_inline bool gate(__u32 hash, __u32 first, __u32 count, __u32 win
 }
 
 /* Raise a notice of this packet if the bounds allow. */
-static __always_inline void learn(struct totals *totals, const struct flow_key *key, const struct rtp *rtp, bool stray)
+static __always_inline void learn(struct totals *totals, const struct flow_key *key, const struct rtp *rtp, bool mismatch)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u64 window = now / NOTICE_WINDOW;
@@ -67,7 +67,7 @@ static __always_inline void learn(struct totals *totals, const struct flow_key *
 	/* The budget opens evenly over the window: a flood leaves every packet its chance, also the late ones. */
 	budget = CPU_NOTICES / 8 + (now - window * NOTICE_WINDOW) / (NOTICE_WINDOW / CPU_NOTICES);
 	if (totals->budget_used >= budget ||
-	    !gate(flow, FLOW_GATES, window, stray ? STRAY_NOTICES : FLOW_NOTICES) ||
+	    !gate(flow, FLOW_GATES, window, mismatch ? MISMATCH_NOTICES : FLOW_NOTICES) ||
 	    !gate(port, PORT_GATES, window, PORT_NOTICES) ||
 	    !gate(address, ADDRESS_GATES, window, ADDRESS_NOTICES))
 		goto suppressed;

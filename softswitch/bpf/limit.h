@@ -11,7 +11,6 @@ const volatile __u32 packet_limit = 0;
 const volatile __u32 limit_window = 1;
 /* Slots come first in `limits`; entries without one share the LOOSE_LIMITS behind them. */
 const volatile __u32 limit_slots = 0;
-#define LOOSE_LIMITS 4096
 
 /* Window and packets of it, in 32 bits each. The loader makes room where there is a limit. */
 struct {

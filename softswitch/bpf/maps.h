@@ -1,4 +1,4 @@
-/* Memory layout shared with user space (shunt_softswitch/layout.py holds the same numbers) and the BPF maps. */
+/* The BPF maps, and the memory layout shared with user space, which reads it from the object's BTF. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef SHUNT_MAPS_H
 #define SHUNT_MAPS_H
@@ -8,42 +8,56 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "reasons.h"
+
 /* Hides from the compiler what it knows of a value, where it would use it in a way that the verifier forbids
  * (as computing with the end of the packet) or cannot follow. */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
-#define ADDRESS_ROWS 4096 /* rows of each address table; a power of two */
-#define ADDRESS_PROBES 8  /* an address lies within this many rows after its hash */
-#define ADDRESSES 1024    /* relay addresses that can own slots and media ports */
-#define CHUNK_PORTS 256   /* slots are handed out in chunks of this many neighbouring ports */
-#define NEXTHOPS 65536
-#define GATES 65536
-#define REFUSED_SOURCES 16384
-#define GUARDED_PORTS 524288
-#define HEARD 4
-#define WARY_ADDRESSES 256
-#define WARY_RANGES 4
-#define KNOWN_ADDRESSES 65536
-#define STRANGERS 4096
-#define CPUS 1024
+/* Sizes. Enums, not macros, so that user space takes them from BTF. */
+enum size {
+	ADDRESS_ROWS = 4096, /* rows of each address table; a power of two */
+	ADDRESS_PROBES = 8,  /* an address lies within this many rows after its hash */
+	ADDRESSES = 1024,    /* relay addresses that can own slots and media ports */
+	CHUNK_PORTS = 256,   /* slots are allocated in chunks of this many neighbouring ports */
+	NEXTHOPS = 65536,
+	GATES = 65536,
+	BLOCKLIST_SIZE = 16384,
+	SOURCE_FILTERS = 524288,
+	ALLOWED_SOURCES = 4, /* addresses of one source filter */
+	GREYLIST_SIZE = 256,
+	GREYLIST_RANGES = 4, /* port ranges of one greylisted address */
+	ALLOWLIST_SIZE = 65536,
+	UNKNOWN_SOURCES = 4096,
+	CPUS = 1024,
+	LOOSE_LIMITS = 4096, /* packet limits of entries without a slot */
+};
 
-/* Flags of an entry; up to PLAIN, no IPv6 is in it. */
-#define ENTRY_PLAIN ENTRY_DSCP
-#define ENTRY_KEY6 2 /* the key's addresses are IPv6 and lie in the slot's wide part */
-#define ENTRY_OUT6 4 /* it leaves as IPv6 */
-#define ENTRY_DSCP 1 /* the DSCP field is rewritten */
+/* Flags of an entry; up to ENTRY_PLAIN, no IPv6 is in it. */
+enum entry_flag {
+	ENTRY_DSCP = 1, /* the DSCP field is rewritten */
+	ENTRY_PLAIN = ENTRY_DSCP,
+	ENTRY_KEY6 = 2, /* the key's addresses are IPv6 and lie in the slot's wide part */
+	ENTRY_OUT6 = 4, /* it leaves as IPv6 */
+};
 
 /* Flags of a slot, which outlive its entry. */
-#define SLOT_OVERFLOW 1 /* further sources of this port are in the overflow table */
+enum slot_flag {
+	SLOT_OVERFLOW = 1, /* further sources of this port are in the overflow table */
+};
 
 /* Flags of a next hop. */
-#define NEXTHOP_NO_XMIT 1 /* the output interface cannot send what native XDP redirects */
+enum nexthop_flag {
+	NEXTHOP_NO_XMIT = 1, /* the output interface cannot send what native XDP redirects */
+};
 
 /* What a slot knows of the RTP stream. The first stands where an RTP header has its version, and alone, it is version 2's bits: so
  * the next packet of a stream in good order differs from what the slot holds by one sequence number and nothing else. */
-#define RTP_STARTED 0x80  /* an RTP packet has come */
-#define JITTER_UNSETTLED 1 /* the first measurements of jitter are not done; later ones are samples */
-#define JITTER_RUNNING 4  /* a measurement has started */
+enum rtp_state {
+	JITTER_UNSETTLED = 1, /* the first measurements of jitter are not done; later ones are samples */
+	JITTER_RUNNING = 4,   /* a measurement has started */
+	RTP_STARTED = 0x80,   /* an RTP packet has come */
+};
 
 /* One relay entry, in one cache line: all that a packet touches that is the next of its stream. `generation`
  * is odd while the entry is valid; it changes with every write, so a reader that sees the same odd value
@@ -75,7 +89,10 @@ struct slot {
 } __attribute__((aligned(8)));
 
 /* When packets (all of them) or bytes have come so far, so much is moved to the detail. */
-#define COUNTER_FULL (1U << 31)
+enum counter {
+	COUNTER_BITS = 31,
+};
+#define COUNTER_FULL (1U << COUNTER_BITS)
 
 /* The rest of a slot: what the less frequent events change. */
 struct detail {
@@ -90,7 +107,7 @@ struct detail {
 	__u32 jitter;     /* RFC 3550 A.8: 16 times the estimate, in units of 1024 ns */
 	__u32 last_timestamp;
 	__u64 arrival_ns; /* with last_timestamp: the packet with which the measurement of jitter started */
-	__u32 stray;
+	__u32 source_mismatch;
 	__u32 bad_seq;    /* 65537: none */
 	__u16 base_seq;
 	__u16 jitter_samples; /* up to 16 */
@@ -137,7 +154,7 @@ struct address6 {
  * from the first of all slots, which is nobody's (0: these ports have none). `shortcut` leads from the last two bytes of an IPv4
  * address, as they stand in the packet, to its row of `chunk`, in bytes from here (0: none). Of several addresses that end alike
  * one has it: the slot tells which address it is for, and the others' packets take the long way. */
-struct places {
+struct slot_map {
 	__u32 shortcut[65536];
 	__u32 chunk[ADDRESSES][65536 / CHUNK_PORTS];
 };
@@ -185,7 +202,7 @@ struct settings {
 	__u32 native;        /* some interface runs the native program, and `trace` answers as that one would */
 };
 
-/* What an adopting process checks before it believes the other maps. */
+/* What a process checks before it adopts the other maps. */
 struct layout_mark {
 	__u32 magic;
 	__u32 version;
@@ -201,11 +218,22 @@ struct {
 	__type(value, struct layout_mark);
 } layout SEC(".maps");
 
+/* Makes these enums part of the object's BTF. */
+const struct constants {
+	enum size size;
+	enum entry_flag entry_flag;
+	enum slot_flag slot_flag;
+	enum nexthop_flag nexthop_flag;
+	enum rtp_state rtp_state;
+	enum counter counter;
+	enum reason reason;
+} constants SEC(".rodata.constants") = {};
+
 /* Reached without a map lookup; each section is a map of one element. */
 struct settings settings SEC(".data.settings") = {};
 struct address4 addresses4[ADDRESS_ROWS] SEC(".data.addresses4") = {};
 struct address6 addresses6[ADDRESS_ROWS] SEC(".data.addresses6") = {};
-struct places places SEC(".data.places") = {};
+struct slot_map slot_map SEC(".data.slot_map") = {};
 struct nexthop nexthops[NEXTHOPS] SEC(".data.nexthops") = {};
 
 struct {
@@ -296,8 +324,8 @@ struct {
 	__type(value, __u64);
 } gates SEC(".maps");
 
-/* Of a source that is not heard at ports without an entry (port 0: whatever comes from the address), or of a guarded port. */
-struct end {
+/* A source on the blocklist (port 0: the whole address), or the relay port of a source filter. */
+struct endpoint {
 	__be32 addr[4];
 	__be16 port;
 	__u16 unused;
@@ -308,53 +336,54 @@ struct end {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, REFUSED_SOURCES);
-	__type(key, struct end);
+	__uint(max_entries, BLOCKLIST_SIZE);
+	__type(key, struct endpoint);
 	__type(value, __u64);
-} refused SEC(".maps");
+} blocklist SEC(".maps");
 
-/* The addresses that are heard at an even port and the next one, as long as no entry takes their packets. */
-struct guard {
+/* The source addresses that are admitted at an even port and the next one while the port has no entry. */
+struct source_filter {
 	__u64 until;
-	__be32 heard[HEARD][4];
+	__be32 allowed[ALLOWED_SOURCES][4];
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, GUARDED_PORTS);
-	__type(key, struct end);
-	__type(value, struct guard);
-} guarded SEC(".maps");
+	__uint(max_entries, SOURCE_FILTERS);
+	__type(key, struct endpoint);
+	__type(value, struct source_filter);
+} source_filters SEC(".maps");
 
-/* Ports of a relay address (port 0) at which, where no guard says otherwise, known addresses are heard, and strangers who keep on. */
-struct wary {
+/* Port ranges of a relay address (port 0). Where the port has no source filter, only sources on the allowlist are admitted, and unknown
+ * sources with enough hits. */
+struct greylist {
 	__u64 until;
 	struct {
 		__u16 first;
 		__u16 last;
-	} ports[WARY_RANGES];
+	} ports[GREYLIST_RANGES];
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, WARY_ADDRESSES);
-	__type(key, struct end);
-	__type(value, struct wary);
-} wary SEC(".maps");
+	__uint(max_entries, GREYLIST_SIZE);
+	__type(key, struct endpoint);
+	__type(value, struct greylist);
+} greylist SEC(".maps");
 
-/* Addresses of parties (port 0), and until when they are known. */
+/* Addresses of parties (port 0), and until when they are listed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, KNOWN_ADDRESSES);
-	__type(key, struct end);
+	__uint(max_entries, ALLOWLIST_SIZE);
+	__type(key, struct endpoint);
 	__type(value, __u64);
-} known SEC(".maps");
+} allowlist SEC(".maps");
 
-/* Who has come to wary ports from an address that is not known: an even port and the next, any source port. */
-struct knock {
+/* Hits of an unknown source at greylisted ports: an even port and the next, any source port. */
+struct unknown_key {
 	__be32 saddr[4];
 	__be32 daddr[4];
 	__be16 port;
@@ -362,17 +391,17 @@ struct knock {
 	__u32 version;
 };
 
-struct stranger {
+struct unknown_source {
 	__u64 last;
 	__u64 count;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, STRANGERS);
-	__type(key, struct knock);
-	__type(value, struct stranger);
-} strangers SEC(".maps");
+	__uint(max_entries, UNKNOWN_SOURCES);
+	__type(key, struct unknown_key);
+	__type(value, struct unknown_source);
+} unknown_sources SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

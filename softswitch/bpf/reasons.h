@@ -1,4 +1,4 @@
-/* Why a packet was relayed or passed up: the numbers that totals and `trace` report (names in layout.py). */
+/* Why a packet was relayed or passed up: the numbers that totals and `trace` report ; user space has the names in the same order. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef SHUNT_REASONS_H
 #define SHUNT_REASONS_H
@@ -15,7 +15,7 @@ enum reason {
 	NOT_UNICAST,
 	NOT_MEDIA,    /* no entry, and no media port of ours */
 	MISS,         /* a media port without an entry */
-	STRAY,        /* an entry is there, but for another source */
+	SOURCE_MISMATCH,        /* an entry is there, but for another source */
 	NO_NEXTHOP,
 	TOO_BIG,      /* for the output interface */
 	NO_XMIT,      /* the output interface cannot send what native XDP redirects */
@@ -23,7 +23,7 @@ enum reason {
 	CHANGING,     /* the entry was being written at that moment; dropped if the packet was half rewritten by then */
 	OVER_LIMIT,   /* more packets of one stream than its limit */
 	CONFERENCE,   /* copied to the receivers of its conference, if it has any */
-	REFUSED,      /* a media port without an entry, from a source that is not heard there */
+	BLOCKED,      /* a media port without an entry, from a source that is blocked there */
 	REASON_COUNT,
 };
 

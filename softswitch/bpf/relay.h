@@ -27,10 +27,9 @@ struct change {
 	struct nexthop hop;
 };
 
-/* What becomes of a packet to a relay port that has an entry for another source, or of one from a source that is refused; the
- * loader decides. The relay has not heard the party for as long as the entry carried it, or never yet, and would believe the
- * newcomer: so, unless told otherwise, it gets nothing. */
-const volatile __u8 drop_strays = 0;
+/* Action for a packet whose source does not match the entry, or is blocked; set by the loader. The relay has seen no packet of the
+ * party while the entry carried the stream, and would latch any new source. */
+const volatile __u8 drop_source_mismatch = 0;
 
 /* How a packet leaves. Where conferences are carried, by a device map whose program tells copies from other packets
  * (conference.h): a device's queue has one program for all that one poll sends. */
@@ -126,7 +125,7 @@ static __always_inline __u32 slot_index(__u32 owner, __be16 port)
 
 	if (!owner || owner > ADDRESSES)
 		return 0;
-	first = places.chunk[owner - 1][host / CHUNK_PORTS];
+	first = slot_map.chunk[owner - 1][host / CHUNK_PORTS];
 	return first ? first / sizeof(struct slot) + host % CHUNK_PORTS : 0;
 }
 
@@ -330,72 +329,72 @@ __noinline int rewrite(struct xdp_md *ctx, const struct change *change, int mode
 
 static __always_inline bool is_dropped(__u32 reason)
 {
-	return drop_strays && (reason == STRAY || reason == REFUSED);
+	return drop_source_mismatch && (reason == SOURCE_MISMATCH || reason == BLOCKED);
 }
 
-/* A stranger keeps on who has sent this many packets to a port with no pause: a phone does, a scanner comes by too seldom. Once
- * he is heard, only a long silence makes him a stranger again. */
-#define KEEPS_ON 5
-#define PAUSE (120 * 1000000ULL)
-#define GONE (30 * 1000000000ULL)
+/* An unknown source passes the greylist after this many hits at one port pair with no longer gap between them: a phone does that, a
+ * scanner returns to a port too seldom. Only a long silence starts the count again. */
+#define GREYLIST_HITS 5
+#define GREYLIST_GAP (120 * 1000000ULL)
+#define GREYLIST_SILENCE (30 * 1000000000ULL)
 
-static __always_inline bool keeps_on(const struct flow_key *key, __u64 now, int mode)
+static __always_inline bool passes_greylist(const struct flow_key *key, __u64 now, int mode)
 {
-	struct stranger first = {.last = now, .count = 1};
-	struct stranger *stranger;
-	struct knock knock = {};
+	struct unknown_source first = {.last = now, .count = 1};
+	struct unknown_source *source;
+	struct unknown_key source_key = {};
 	__u64 gap;
 
-	__builtin_memcpy(knock.saddr, key->saddr, sizeof(knock.saddr));
-	__builtin_memcpy(knock.daddr, key->daddr, sizeof(knock.daddr));
-	knock.port = key->dport & bpf_htons(0xfffe);
-	knock.version = key->version;
-	stranger = bpf_map_lookup_elem(&strangers, &knock);
+	__builtin_memcpy(source_key.saddr, key->saddr, sizeof(source_key.saddr));
+	__builtin_memcpy(source_key.daddr, key->daddr, sizeof(source_key.daddr));
+	source_key.port = key->dport & bpf_htons(0xfffe);
+	source_key.version = key->version;
+	source = bpf_map_lookup_elem(&unknown_sources, &source_key);
 	if (mode == TRACE)
-		return stranger && stranger->count >= KEEPS_ON && now - stranger->last < GONE;
-	if (!stranger) {
-		bpf_map_update_elem(&strangers, &knock, &first, BPF_ANY);
+		return source && source->count >= GREYLIST_HITS && now - source->last < GREYLIST_SILENCE;
+	if (!source) {
+		bpf_map_update_elem(&unknown_sources, &source_key, &first, BPF_ANY);
 		return false;
 	}
-	gap = now - stranger->last;
-	stranger->last = now;
-	if (gap >= (stranger->count >= KEEPS_ON ? GONE : PAUSE))
-		stranger->count = 1;
-	else if (stranger->count < KEEPS_ON)
-		stranger->count++;
-	return stranger->count >= KEEPS_ON;
+	gap = now - source->last;
+	source->last = now;
+	if (gap >= (source->count >= GREYLIST_HITS ? GREYLIST_SILENCE : GREYLIST_GAP))
+		source->count = 1;
+	else if (source->count < GREYLIST_HITS)
+		source->count++;
+	return source->count >= GREYLIST_HITS;
 }
 
-/* Whether a port that no guard is for hears this packet's sender. */
-static __always_inline bool is_stranger(const struct flow_key *key, __u64 now, int mode)
+/* Whether a greylisted port without a source filter does not admit this packet's source. */
+static __always_inline bool is_unlisted(const struct flow_key *key, __u64 now, int mode)
 {
 	__u16 port = bpf_ntohs(key->dport);
-	struct end end = {};
-	struct wary *ports;
+	struct endpoint end = {};
+	struct greylist *ports;
 	__u64 *until;
 	int i;
 
 	__builtin_memcpy(end.addr, key->daddr, sizeof(end.addr));
 	end.version = key->version;
-	ports = bpf_map_lookup_elem(&wary, &end);
+	ports = bpf_map_lookup_elem(&greylist, &end);
 	if (!ports || ports->until <= now)
 		return false;
-	for (i = 0; i < WARY_RANGES; i++) {
+	for (i = 0; i < GREYLIST_RANGES; i++) {
 		if (port >= ports->ports[i].first && port <= ports->ports[i].last)
 			break;
 	}
-	if (i == WARY_RANGES)
+	if (i == GREYLIST_RANGES)
 		return false;
 	__builtin_memcpy(end.addr, key->saddr, sizeof(end.addr));
-	until = bpf_map_lookup_elem(&known, &end);
-	return !(until && *until > now) && !keeps_on(key, now, mode);
+	until = bpf_map_lookup_elem(&allowlist, &end);
+	return !(until && *until > now) && !passes_greylist(key, now, mode);
 }
 
-/* Whether what comes from there is not to reach the relay: the source is refused, or the port hears others only. */
-__noinline bool is_refused(const struct flow_key *key, int mode)
+/* Whether a packet must not reach the relay: its source is on the blocklist, or the port does not admit it. */
+__noinline bool is_blocked(const struct flow_key *key, int mode)
 {
-	struct end end = {};
-	struct guard *guard;
+	struct endpoint end = {};
+	struct source_filter *filter;
 	__u64 *until, now;
 	const __be32 *addr;
 	int i;
@@ -405,27 +404,27 @@ __noinline bool is_refused(const struct flow_key *key, int mode)
 	now = bpf_ktime_get_ns();
 	__builtin_memcpy(end.addr, key->saddr, sizeof(end.addr));
 	end.version = key->version;
-	until = bpf_map_lookup_elem(&refused, &end);
+	until = bpf_map_lookup_elem(&blocklist, &end);
 	if (until && *until > now)
 		return true;
 	end.port = key->sport;
-	until = bpf_map_lookup_elem(&refused, &end);
+	until = bpf_map_lookup_elem(&blocklist, &end);
 	if (until && *until > now)
 		return true;
 	__builtin_memcpy(end.addr, key->daddr, sizeof(end.addr));
 	end.port = key->dport & bpf_htons(0xfffe);
-	guard = bpf_map_lookup_elem(&guarded, &end);
-	if (!guard || guard->until <= now)
-		return is_stranger(key, now, mode);
-	for (i = 0; i < HEARD; i++) {
-		addr = guard->heard[i];
+	filter = bpf_map_lookup_elem(&source_filters, &end);
+	if (!filter || filter->until <= now)
+		return is_unlisted(key, now, mode);
+	for (i = 0; i < ALLOWED_SOURCES; i++) {
+		addr = filter->allowed[i];
 		if (addr[0] == key->saddr[0] && addr[1] == key->saddr[1] && addr[2] == key->saddr[2] && addr[3] == key->saddr[3])
 			return false;
 	}
 	return true;
 }
 
-/* No entry for this packet: count, perhaps tell user space, pass up (or drop what a stranger sent). */
+/* A packet without an entry: count it, raise a learn notice if the bounds allow, pass it up or drop it. */
 __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u32 reason)
 {
 	struct totals *totals = my_totals();
@@ -433,7 +432,7 @@ __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u3
 	if (key && rtp && reason < REASONS) {
 		totals->reason[reason]++;
 		if (reason != NOT_MEDIA)
-			learn(totals, key, rtp, reason == STRAY);
+			learn(totals, key, rtp, reason == SOURCE_MISMATCH);
 	}
 	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
 }
@@ -507,11 +506,11 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 		if (reason >= 0)
 			return reason;
 		if (slot_detail && (generation & 1 || slot_detail->slot_flags & SLOT_OVERFLOW)) {
-			reason = STRAY;
+			reason = SOURCE_MISMATCH;
 			if (mode != TRACE)
-				slot_detail->stray++;
+				slot_detail->source_mismatch++;
 		} else {
-			reason = !is_media(owner, key.dport) ? NOT_MEDIA : is_refused(&key, mode) ? REFUSED : MISS;
+			reason = !is_media(owner, key.dport) ? NOT_MEDIA : is_blocked(&key, mode) ? BLOCKED : MISS;
 		}
 		if (mode == TRACE)
 			return is_dropped(reason) ? XDP_DROP | reason << 8 : pass(mode, reason, 0);
@@ -615,13 +614,13 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	if (length < IPV4_HEADER + UDP_HEADER + RTP_HEADER || data + length + ETHERNET_HEADER > end)
 		goto any;
 
-	/* An address or a port that is not ours leads to no slot, or to one with another key. (Without a
+	/* An address or a port that is not a relay's leads to no slot, or to one with another key. (Without a
 	 * shortcut the list of chunks is a piece of the shortcuts; what stands there is a multiple of a slot's size, too.) */
-	list = &places;
+	list = &slot_map;
 	OPAQUE(list);
 	at = *(__u16 *)(data + 32);
 	at = *(__u32 *)(list + at * sizeof(__u32));
-	if (at > sizeof(places) - sizeof(places.chunk[0]))
+	if (at > sizeof(slot_map) - sizeof(slot_map.chunk[0]))
 		goto any;
 	list += at;
 	OPAQUE(list);

@@ -1,4 +1,4 @@
-"""The memory layout that the XDP programs and user space share: the numbers of softswitch/bpf/maps.h in Python."""
+"""The memory layout that the XDP programs and user space share: the numbers of softswitch/shunt_softswitch/bpf/maps.h in Python."""
 
 from __future__ import annotations
 

@@ -1,0 +1,738 @@
+/* Conferences: one RTP packet in, one rewritten copy out for each receiver, by a broadcast to a device map and one egress program. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SHUNT_CONFERENCE_H
+#define SHUNT_CONFERENCE_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+
+/* The relay's programs are built with these two in them. */
+static __always_inline int redirect_beside_copies(__u32 ifindex, int mode);
+static __always_inline int claim(struct xdp_md *ctx, int mode);
+#define REDIRECT(ifindex, mode) redirect_beside_copies(ifindex, mode)
+#define CLAIM(ctx, mode) (mode == TRACE ? -1 : claim(ctx, mode))
+#include "relay.h"
+#include "layers.h"
+
+/* User space makes of trees, exclusions and rewrites one list of copies for each stream (replication.py); a packet walks
+ * no tree. A list never changes once a stream names it: a change makes a new list, turns the stream over to it with one
+ * store, and waits for the programs that may still read the old one. So a packet makes all the copies of one
+ * list, and never some of two. The same goes for the copies' rewrites.
+ *
+ * The kernel makes the copies and runs one program on each when they leave. All copies look the same there: which list is
+ * meant stands in place of the MAC addresses, and a counter says the how many-th copy it is. Copies to one device leave
+ * in the order in which they were made, so the counter is one for each device of the list. */
+#define MARK_TYPE 0xffff /* the EtherType of frames between the two programs; reserved, so no other frame has it */
+#define MARK_MAGIC 0x53484e54
+#define MARK_GENERIC 1   /* generic XDP */
+#define MARK_PARTIAL 2   /* the UDP checksum is left to the hardware */
+#define MARK_LAYERED 4   /* the group says what the packet is among its stream's layers */
+#define GROUPS 512       /* packets of one CPU whose copies have not left yet; one poll has at most 256 */
+#define DEVICES 4        /* devices that one list may have copies to */
+#define OUTPUTS 4096     /* different sets of devices and numbers of copies */
+#define AGENT_COPY 1536  /* bytes of a packet that the agent gets */
+#define AGENT_PACKETS 64 /* packets of one stream that the agent gets in 100 ms */
+
+/* Of a stream's flags; bits 0 to 2 are the descriptor, 4 to 7 its extension's id, 8 to 11 the trees, 16 to 31 `layers`. */
+#define STREAM_TO_AGENT 8
+#define STREAM_TREES 0xf00
+#define STREAM_TRACKED 0x1000
+#define STREAM_SPECIAL (7 | STREAM_TO_AGENT | STREAM_TREES | STREAM_TRACKED)
+
+#define SPECIAL (-2) /* what conference() says of a packet that conference_special() is for */
+
+#define COPY_OUT6 1
+#define COPY_RENUMBERED 2
+
+struct mark {
+	__u32 list;
+	__u16 group;
+	__u16 flags;
+	__u32 magic;
+	__be16 type;
+} __attribute__((packed));
+
+struct stream_key {
+	struct flow_key flow;
+	__be32 ssrc;
+	__u32 unused; /* 0 */
+};
+
+/* One sender's stream. The kernel writes the counters only. */
+struct stream {
+	struct stream_key key;
+	__u64 turn;   /* where its list begins (0: no copies), or the word that says so of tree 0; flags in the upper half */
+	__u64 packets;
+	__u64 bytes;  /* IP packet lengths as received */
+	__u64 unsent; /* packets without any copy */
+	__u32 last_jiffies;
+	__u32 number; /* from here on what user space wrote there to read it again */
+	__u16 mgid;
+	__u16 rid;
+	__u16 l1_xid;
+	__u16 l2_xid;
+	__u32 track;      /* row of c_tracks */
+	__u64 agent_gate; /* of what goes to the agent */
+	__u32 unused[4];
+};
+
+/* How a stream has been received: a relay entry's counting, with nothing of an entry in it. */
+struct reception {
+	struct slot slot;
+	struct detail detail;
+};
+
+/* What a copy becomes, in one cache line. The counters are shared by all streams of its number, on whatever CPU. */
+struct copy {
+	__be32 saddr;
+	__be32 daddr;
+	__be16 sport;
+	__be16 dport;
+	__u16 nexthop;
+	__u8 flags;
+	__u8 valid;
+	__u64 packets;
+	__u64 bytes;   /* IP packet lengths as sent */
+	__u64 dropped; /* no next hop, or too big for it */
+	__u32 number;  /* from here on for user space */
+	__u16 rid;
+	__u16 given_nexthop;
+	__u64 prior_packets;
+	__u64 prior_bytes;
+};
+
+struct copy_wide {
+	__be32 saddr[4];
+	__be32 daddr[4];
+	__u32 receiver; /* row of c_receivers */
+	__u8 target;
+	__u8 cadence;
+	__u16 unused;
+};
+
+/* A list: one head, as many device words as it says, as many elements as it says. */
+struct list_head {
+	__u16 copies;
+	__u16 outputs;
+	__u16 devices;
+	__u16 unused;
+};
+
+struct list_device {
+	__u32 ifindex;
+	__u32 first; /* position of its first copy */
+};
+
+struct list_element {
+	__u32 copy;
+	__be16 ip_change;  /* IPv4 to IPv4 as in struct slot */
+	__be16 udp_change;
+};
+
+/* A packet for conference_special() that has just arrived: what one part of the program tells the next. */
+struct arriving {
+	struct seen seen;
+	__u64 turn; /* of its stream */
+	__u32 stream;
+	__u32 track;
+	__u32 length;    /* of the frame */
+	__u16 l2_length;
+	__u16 flags;     /* of its mark */
+};
+
+/* Copies sent so far of the packets under way. */
+struct groups {
+	__u32 next;
+	__u32 unused;
+	struct arriving arriving;
+	struct {
+		__u32 sent[DEVICES];
+		struct passing passing;
+	} group[GROUPS];
+};
+
+/* A packet for the agent. */
+struct agent_copy {
+	__u32 stream;
+	__u32 length; /* of the frame; no more than AGENT_COPY bytes of it follow */
+	__u8 frame[AGENT_COPY];
+};
+
+struct conference_mark {
+	__u32 magic;
+	__u32 version;
+	__u32 streams;
+	__u32 copies;
+	__u32 words;
+	__u32 tracks;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct conference_mark);
+} c_layout SEC(".maps");
+
+/* The loader sets the sizes of these. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct stream_key);
+	__type(value, __u32);
+} c_index SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct stream);
+} c_streams SEC(".maps");
+
+/* A row for each of those. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct reception);
+} c_receptions SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct copy);
+} c_copies SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct copy_wide);
+} c_wides SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} c_lists SEC(".maps");
+
+/* The tables of the replication engine, which only user space reads: what a process that adopts the maps starts from. */
+struct node {
+	__u32 port;     /* ~0: none */
+	__u32 position; /* within its tree */
+	__u16 rid;
+	__u16 mgid;
+	__u16 l1_xid;
+	__u8 xid_valid;
+	__u8 in_tree;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct node);
+} c_nodes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, __u32);
+} c_trees SEC(".maps");
+
+struct prune {
+	__u64 ports[8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 512);
+	__type(key, __u32);
+	__type(value, struct prune);
+} c_prunes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct groups);
+} c_groups SEC(".maps");
+
+/* A device map for each set of devices and numbers of copies: a device stands in it once for each copy. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, OUTPUTS);
+	__type(key, __u32);
+	__array(values, struct {
+		__uint(type, BPF_MAP_TYPE_DEVMAP);
+		__uint(max_entries, 1);
+		__uint(key_size, sizeof(__u32));
+		__uint(value_size, sizeof(struct bpf_devmap_val));
+	});
+} c_outputs SEC(".maps");
+
+/* The interfaces of those, once each, for relayed packets. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, 256);
+	__type(key, __u32);
+	__type(value, struct bpf_devmap_val);
+} c_devices SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} c_agent SEC(".maps");
+
+/* Packets for the agent. */
+struct agent_counts {
+	__u64 told;
+	__u64 suppressed; /* by the limit of their stream */
+	__u64 lost;       /* the agent does not keep up */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct agent_counts);
+} c_agent_counts SEC(".maps");
+
+/* A relayed packet's way out. Generic XDP has no queue to share. */
+static __always_inline int redirect_beside_copies(__u32 ifindex, int mode)
+{
+	int verdict;
+
+	if (mode == GENERIC)
+		return bpf_redirect(ifindex, 0);
+	verdict = bpf_redirect_map(&c_devices, ifindex, 0);
+	return verdict == XDP_REDIRECT ? verdict : bpf_redirect(ifindex, 0);
+}
+
+/* The packet as it came, to the agent, within a limit for its stream. */
+__noinline int copy_to_agent(struct xdp_md *ctx, __u32 number, __u32 length)
+{
+	struct agent_counts *counts;
+	struct agent_copy *out;
+	struct stream *stream;
+	__u32 zero = 0;
+
+	counts = bpf_map_lookup_elem(&c_agent_counts, &zero);
+	stream = bpf_map_lookup_elem(&c_streams, &number);
+	if (!counts || !stream)
+		return 0;
+	if (!within(&stream->agent_gate, bpf_ktime_get_ns() / NOTICE_WINDOW, AGENT_PACKETS)) {
+		counts->suppressed++;
+		return 0;
+	}
+	out = bpf_ringbuf_reserve(&c_agent, sizeof(*out), 0);
+	if (!out) {
+		counts->lost++;
+		return 0;
+	}
+	out->stream = number;
+	out->length = length;
+	if (length > AGENT_COPY)
+		length = AGENT_COPY;
+	OPAQUE(length);
+	if (length == 0 || length > AGENT_COPY || bpf_xdp_load_bytes(ctx, 0, out->frame, length)) {
+		bpf_ringbuf_discard(out, 0);
+		return 0;
+	}
+	counts->told++;
+	bpf_ringbuf_submit(out, 0);
+	return 0;
+}
+
+/* Counts a packet of a stream for what is said of its reception; most are the next in order. */
+static __always_inline void count_reception(__u32 number, const struct rtp *rtp, __u32 length)
+{
+	struct reception *reception = bpf_map_lookup_elem(&c_receptions, &number);
+	__u32 head = (__u32)rtp->version << 30 | (__u32)rtp->second << 16 | rtp->seq;
+
+	if (reception && !count_next(&reception->slot, bpf_htonl(head), rtp->ssrc, length))
+		count_any(&reception->slot, &reception->detail, rtp, length);
+}
+
+static __always_inline bool same_key(const struct stream_key *a, const struct stream_key *b)
+{
+	const __u64 *x = (const void *)a, *y = (const void *)b;
+	__u64 different = 0;
+	int i;
+
+#pragma unroll
+	for (i = 0; i < sizeof(*a) / 8; i++)
+		different |= x[i] ^ y[i];
+	return !different;
+}
+
+/* Judges a packet of a stream with layers; returns the list of those who get its layer. */
+static __always_inline __u32 choose_tree(struct xdp_md *ctx, struct arriving *arriving, struct passing *passing)
+{
+	__u32 how, at, trees, row;
+	struct track *track = NULL;
+	__u64 *word;
+
+	if (!passing || !arriving)
+		return 0;
+	how = arriving->turn >> 32;
+	at = (__u32)arriving->turn;
+	trees = how >> 8 & 15;
+	row = arriving->track;
+	read_layers(ctx, how, &arriving->seen);
+	if (how & STREAM_TRACKED)
+		track = bpf_map_lookup_elem(&c_tracks, &row);
+	judge(passing, &arriving->seen, track, how);
+	if (track)
+		pass_targets(passing, &arriving->seen, track);
+	if (trees < 2 || !at)
+		return at;
+	at += passing->layer < trees ? passing->layer : trees - 1;
+	word = bpf_map_lookup_elem(&c_lists, &at);
+	return word ? (__u32)*word : 0;
+}
+
+/* Sends the copies of one list; -1 where there is none. */
+static __always_inline int broadcast(struct xdp_md *ctx, struct groups *groups, __u32 group, __u32 list, __u32 l2_length, __u16 flags)
+{
+	struct list_head *head;
+	struct mark *mark;
+	__u32 outputs;
+	void *map;
+
+	head = bpf_map_lookup_elem(&c_lists, &list);
+	if (!list || !head)
+		return -1;
+	outputs = head->outputs;
+	map = bpf_map_lookup_elem(&c_outputs, &outputs);
+	if (!map)
+		return -1;
+	/* The egress program puts a tag on where the next hop has one. */
+	if (l2_length != ETHERNET_HEADER && bpf_xdp_adjust_head(ctx, VLAN_TAG))
+		return -1;
+	mark = (void *)(long)ctx->data;
+	if ((void *)(mark + 1) > (void *)(long)ctx->data_end)
+		return XDP_ABORTED;
+	__builtin_memset(groups->group[group].sent, 0, sizeof(groups->group[group].sent));
+	mark->list = list;
+	mark->group = group;
+	mark->flags = flags;
+	mark->magic = MARK_MAGIC;
+	mark->type = bpf_htons(MARK_TYPE);
+	return bpf_redirect_map(map, 0, BPF_F_BROADCAST);
+}
+
+/* Makes the copies of a packet that belongs to a conference. Returns a verdict, SPECIAL, or -1 for a packet of no conference,
+ * which is then as it came. RTCP is of no conference: it has to be read, not replicated. */
+__noinline int conference(struct xdp_md *ctx, int mode)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	__u32 *index, number, length, offset, zero = 0;
+	struct stream_key key __attribute__((aligned(8))) = {};
+	struct arriving *arriving;
+	struct stream *stream;
+	struct parsed p = {};
+	struct groups *groups;
+	__u64 addresses, sum, turn;
+	struct rtp rtp;
+	__u16 flags = mode == GENERIC ? MARK_GENERIC : 0;
+	int verdict;
+
+	if (parse(&p, data, end))
+		return -1;
+	parse_rtp(&rtp, &p, end);
+	if (!is_rtp(&rtp))
+		return -1;
+	flow_key_of(&key.flow, &p);
+	key.ssrc = rtp.ssrc;
+	index = bpf_map_lookup_elem(&c_index, &key);
+	if (!index)
+		return -1;
+	number = *index;
+	stream = bpf_map_lookup_elem(&c_streams, &number);
+	groups = bpf_map_lookup_elem(&c_groups, &zero);
+	if (!stream || !groups)
+		return -1;
+	/* The index's element may just have become another stream's. */
+	if (!same_key(&stream->key, &key))
+		return -1;
+	length = p.udp_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER);
+	offset = p.l2_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER) + UDP_HEADER;
+
+	/* A checksum that the sender left to the hardware is completed once, and not for every copy. */
+	if (p.udp->check) {
+		addresses = p.v6 ? sum4((__be32 *)&p.ip6->saddr) + sum4((__be32 *)&p.ip6->daddr) : (__u64)p.ip->saddr + p.ip->daddr;
+		sum = addresses + pseudo_constant(p.udp->len);
+		if (p.udp->check == fold(sum)) {
+			if (mode == GENERIC) {
+				flags |= MARK_PARTIAL;
+			} else {
+				addresses = payload_sum(ctx, offset, p.udp_length - UDP_HEADER);
+				if (addresses == ~0ULL)
+					return -1;
+				p.udp->check = udp_checksum(sum + addresses + p.udp->source + p.udp->dest + p.udp->len);
+			}
+		}
+	}
+	stream->packets++;
+	stream->bytes += length;
+	stream->last_jiffies = (__u32)bpf_jiffies64();
+	count_reception(number, &rtp, length);
+	my_totals()->reason[CONFERENCE]++;
+	turn = *(volatile __u64 *)&stream->turn;
+	if (turn >> 32 & STREAM_SPECIAL) {
+		arriving = &groups->arriving;
+		arriving->turn = turn;
+		arriving->stream = number;
+		arriving->track = stream->track;
+		arriving->length = p.l2_length + length;
+		arriving->l2_length = p.l2_length;
+		arriving->flags = flags | MARK_LAYERED;
+		arriving->seen.at = offset;
+		arriving->seen.length = p.udp_length - UDP_HEADER;
+		arriving->seen.ip_length = length;
+		return SPECIAL;
+	}
+	verdict = broadcast(ctx, groups, groups->next++ & (GROUPS - 1), (__u32)turn, p.l2_length, flags);
+	if (verdict >= 0)
+		return verdict;
+	stream->unsent++;
+	return XDP_DROP;
+}
+
+/* Makes the copies of a packet whose stream has layers, or is for the agent too. */
+__noinline int conference_special(struct xdp_md *ctx)
+{
+	__u32 list, group, number, zero = 0;
+	struct arriving *arriving;
+	struct stream *stream;
+	struct groups *groups;
+	int verdict;
+
+	groups = bpf_map_lookup_elem(&c_groups, &zero);
+	if (!groups)
+		return XDP_DROP;
+	arriving = &groups->arriving;
+	group = groups->next++ & (GROUPS - 1);
+	list = choose_tree(ctx, arriving, &groups->group[group].passing);
+	if (arriving->turn >> 32 & STREAM_TO_AGENT || arriving->seen.flags & SEEN_STRUCTURE)
+		copy_to_agent(ctx, arriving->stream, arriving->length);
+	verdict = broadcast(ctx, groups, group, list, arriving->l2_length, arriving->flags);
+	if (verdict >= 0)
+		return verdict;
+	number = arriving->stream;
+	stream = bpf_map_lookup_elem(&c_streams, &number);
+	if (stream)
+		stream->unsent++;
+	return XDP_DROP;
+}
+
+static __always_inline int claim(struct xdp_md *ctx, int mode)
+{
+	int verdict = conference(ctx, mode);
+
+	return verdict == SPECIAL ? conference_special(ctx) : verdict;
+}
+
+/* One more copy has been sent, of so many bytes. */
+static __always_inline void count_copy(struct copy *copy, __u32 length)
+{
+	__sync_fetch_and_add(&copy->packets, 1);
+	__sync_fetch_and_add(&copy->bytes, length);
+}
+
+/* Any copy: of another IP version than the packet, tagged, with a checksum that the hardware is to complete. */
+__noinline int rewrite_copy(struct xdp_md *ctx, struct copy *copy, __u32 index, int mode)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct change change = {};
+	struct copy_wide *wide;
+	__be16 *type = data + 12;
+	__u32 length;
+	__u8 first;
+	int reason;
+
+	if (!copy || data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER > end)
+		return REASON_COUNT;
+	first = *(__u8 *)(data + ETHERNET_HEADER);
+	change.action.sport = copy->sport;
+	change.action.dport = copy->dport;
+	change.action.v6 = copy->flags & COPY_OUT6;
+	if (change.action.v6) {
+		wide = bpf_map_lookup_elem(&c_wides, &index);
+		if (!wide)
+			return REASON_COUNT;
+		__builtin_memcpy(change.action.saddr, wide->saddr, 16);
+		__builtin_memcpy(change.action.daddr, wide->daddr, 16);
+	} else {
+		change.action.saddr[0] = copy->saddr;
+		change.action.daddr[0] = copy->daddr;
+	}
+	if (first >> 4 == 4) {
+		change.action.tos = *(__u8 *)(data + ETHERNET_HEADER + 1);
+		length = bpf_ntohs(*(__be16 *)(data + ETHERNET_HEADER + 2)) - IPV4_HEADER;
+	} else {
+		change.action.tos = (__u8)(bpf_ntohl(*(__be32 *)(data + ETHERNET_HEADER)) >> 20);
+		length = bpf_ntohs(*(__be16 *)(data + ETHERNET_HEADER + 4));
+	}
+	length += change.action.v6 ? IPV6_HEADER : IPV4_HEADER;
+	if (!read_nexthop(copy->nexthop, &change.hop))
+		return NO_NEXTHOP;
+	if (change.hop.flags & NEXTHOP_NO_XMIT && mode == NATIVE)
+		return NO_XMIT;
+	if (length > change.hop.mtu)
+		return TOO_BIG;
+	/* The headers are put back as the packet's parser expects them. */
+	*(__u8 *)data = 0;
+	*type = first >> 4 == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+	reason = rewrite(ctx, &change, mode);
+	OPAQUE(reason);
+	if (reason == RELAYED)
+		count_copy(copy, length);
+	return reason;
+}
+
+/* Gives a copy its receiver's number; false when it is not for this receiver. */
+__noinline int renumber(struct xdp_md *ctx, __u32 index, const struct passing *passing, __u32 flags)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct copy_wide *wide = bpf_map_lookup_elem(&c_wides, &index);
+	struct receiver *receiver;
+	struct udphdr *udp;
+	__be16 *sequence, new;
+	u16 number = 0;
+	__u32 row;
+
+	if (!wide || !passing)
+		return false;
+	row = wide->receiver;
+	receiver = bpf_map_lookup_elem(&c_receivers, &row);
+	if (!receiver || !number_for(receiver, passing, wide->target, wide->cadence, &number))
+		return false;
+	udp = data + ETHERNET_HEADER + IPV4_HEADER;
+	if ((void *)(udp + 1) > end)
+		return false;
+	if (*(__u8 *)(data + ETHERNET_HEADER) >> 4 == 6)
+		udp = data + ETHERNET_HEADER + IPV6_HEADER;
+	sequence = (void *)(udp + 1) + 2;
+	if ((void *)(sequence + 1) > end)
+		return false;
+	new = bpf_htons(number);
+	if (udp->check && !(flags & MARK_PARTIAL))
+		udp->check = udp_checksum((__u64)(__u16)~udp->check + (__u16)~*sequence + new);
+	*sequence = new;
+	return true;
+}
+
+/* Runs on everything that leaves through the device maps. What is no copy leaves as it is: a device's queue has one program
+ * for all that one poll sends, whoever redirected it. */
+static __always_inline int copy_out(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct iphdr *ip = data + ETHERNET_HEADER;
+	struct udphdr *udp = data + ETHERNET_HEADER + IPV4_HEADER;
+	struct mark *mark = data;
+	__u32 at, list, group, flags, index, row, devices, device = 0, position, generation, macs_end, length, zero = 0;
+	struct list_element *element;
+	struct list_device *place;
+	struct list_head *head;
+	struct groups *groups;
+	struct nexthop *hop;
+	struct copy *copy;
+	__u64 macs;
+	int i;
+
+	if ((void *)(udp + 1) > end || mark->type != bpf_htons(MARK_TYPE))
+		return XDP_PASS;
+	if (mark->magic != MARK_MAGIC)
+		return XDP_DROP;
+	list = mark->list;
+	flags = mark->flags;
+	group = mark->group & (GROUPS - 1);
+	head = bpf_map_lookup_elem(&c_lists, &list);
+	groups = bpf_map_lookup_elem(&c_groups, &zero);
+	if (!head || !groups)
+		return XDP_DROP;
+	devices = head->devices;
+	position = 0;
+	if (devices > 1) {
+		for (i = 0; i < DEVICES; i++) {
+			if (i >= devices)
+				return XDP_DROP;
+			at = list + 1 + i;
+			place = bpf_map_lookup_elem(&c_lists, &at);
+			if (!place)
+				return XDP_DROP;
+			if (place->ifindex == ctx->egress_ifindex) {
+				position = place->first;
+				break;
+			}
+		}
+		device = i & (DEVICES - 1);
+	}
+	position += groups->group[group].sent[device]++;
+	if (position >= head->copies)
+		return XDP_DROP;
+	at = list + 1 + devices + position;
+	element = bpf_map_lookup_elem(&c_lists, &at);
+	if (!element)
+		return XDP_DROP;
+	index = element->copy;
+	copy = bpf_map_lookup_elem(&c_copies, &index);
+	if (!copy)
+		return XDP_DROP;
+	if (flags & MARK_LAYERED && copy->flags & COPY_RENUMBERED) {
+		if (!renumber(ctx, index, &groups->group[group].passing, flags))
+			return XDP_DROP; /* of a layer that the receiver does not get, or without a number of its own */
+	}
+	if (flags & MARK_PARTIAL || copy->flags & COPY_OUT6 || *(__u8 *)ip != 0x45)
+		goto any;
+	row = copy->nexthop;
+	hop = &nexthops[row & (NEXTHOPS - 1)];
+	length = bpf_ntohs(ip->tot_len);
+	generation = read_generation(&hop->generation);
+	if (!(generation & 1) || length > hop->plain_mtu)
+		goto any;
+	macs = hop->macs;
+	macs_end = hop->macs_end;
+	if (!generation_is(&hop->generation, generation))
+		goto drop;
+	*(__u64 *)data = macs;
+	*(__u32 *)(data + 8) = macs_end;
+	*(__be16 *)(data + 12) = bpf_htons(ETH_P_IP);
+	ip->check = ~fold((__u64)(__u16)~ip->check + element->ip_change);
+	ip->ttl--;
+	*(__u64 *)&ip->saddr = *(__u64 *)&copy->saddr;
+	*(__u32 *)&udp->source = *(__u32 *)&copy->sport;
+	if (udp->check)
+		udp->check = udp_checksum((__u64)(__u16)~udp->check + element->udp_change);
+	count_copy(copy, length);
+	return XDP_PASS;
+any:
+	if (rewrite_copy(ctx, copy, index, flags & MARK_GENERIC ? GENERIC : NATIVE) == RELAYED)
+		return XDP_PASS;
+drop:
+	__sync_fetch_and_add(&copy->dropped, 1);
+	return XDP_DROP;
+}
+
+#endif

@@ -1,0 +1,382 @@
+/* Memory layout shared with user space (shunt_softswitch/layout.py holds the same numbers) and the BPF maps. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SHUNT_MAPS_H
+#define SHUNT_MAPS_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+/* Hides from the compiler what it knows of a value, where it would use it in a way that the verifier forbids
+ * (as computing with the end of the packet) or cannot follow. */
+#define OPAQUE(value) asm volatile("" : "+r"(value))
+
+#define ADDRESS_ROWS 4096 /* rows of each address table; a power of two */
+#define ADDRESS_PROBES 8  /* an address lies within this many rows after its hash */
+#define ADDRESSES 1024    /* relay addresses that can own slots and media ports */
+#define CHUNK_PORTS 256   /* slots are handed out in chunks of this many neighbouring ports */
+#define NEXTHOPS 65536
+#define GATES 65536
+#define REFUSED_SOURCES 16384
+#define GUARDED_PORTS 524288
+#define HEARD 4
+#define WARY_ADDRESSES 256
+#define WARY_RANGES 4
+#define KNOWN_ADDRESSES 65536
+#define STRANGERS 4096
+#define CPUS 1024
+
+/* Flags of an entry; up to PLAIN, no IPv6 is in it. */
+#define ENTRY_PLAIN ENTRY_DSCP
+#define ENTRY_KEY6 2 /* the key's addresses are IPv6 and lie in the slot's wide part */
+#define ENTRY_OUT6 4 /* it leaves as IPv6 */
+#define ENTRY_DSCP 1 /* the DSCP field is rewritten */
+
+/* Flags of a slot, which outlive its entry. */
+#define SLOT_OVERFLOW 1 /* further sources of this port are in the overflow table */
+
+/* Flags of a next hop. */
+#define NEXTHOP_NO_XMIT 1 /* the output interface cannot send what native XDP redirects */
+
+/* What a slot knows of the RTP stream. The first stands where an RTP header has its version, and alone, it is version 2's bits: so
+ * the next packet of a stream in good order differs from what the slot holds by one sequence number and nothing else. */
+#define RTP_STARTED 0x80  /* an RTP packet has come */
+#define JITTER_UNSETTLED 1 /* the first measurements of jitter are not done; later ones are samples */
+#define JITTER_RUNNING 4  /* a measurement has started */
+
+/* One relay entry, in one cache line: all that a packet touches that is the next of its stream. `generation`
+ * is odd while the entry is valid; it changes with every write, so a reader that sees the same odd value
+ * before and after copying has a whole entry. */
+struct slot {
+	__u32 generation;
+	__u16 nexthop;
+	__u8 flags;
+	__u8 dscp;          /* as it stands in the TOS byte: shifted left by two */
+	__be32 saddr;
+	__be32 daddr;
+	__be32 out_saddr;
+	__be32 out_daddr;
+	__be16 sport;
+	__be16 dport;
+	__be16 out_sport;
+	__be16 out_dport;
+	__be16 ip_change;   /* IPv4 to IPv4: what the rewrite adds to the header checksum (RFC 1624), TTL included: 0 to 65534 */
+	__be16 udp_change;  /* likewise to the UDP checksum, for addresses and ports: 1 to 65535 */
+	__u32 seen;         /* bit n: the sequence number of the last 32 that is n modulo 32 has arrived */
+	__be32 ssrc;
+	__u32 others;       /* packets that are not in `received`, modulo 2^32 */
+	__u32 bytes;        /* IP packet lengths as received; emptied into the detail from time to time */
+	__u32 received;     /* RTP packets since the sequence (re)started, less max_seq: the next in order leaves it as it is; modulo 2^32 */
+	__u32 last_jiffies; /* the kernel's tick at the last packet; at the installation before the first */
+	__u16 max_seq;
+	__u8 payload_type;
+	__u8 rtp_state;
+} __attribute__((aligned(8)));
+
+/* When packets (all of them) or bytes have come so far, so much is moved to the detail. */
+#define COUNTER_FULL (1U << 31)
+
+/* The rest of a slot: what the less frequent events change. */
+struct detail {
+	__u32 slot_flags;
+	__u32 ttl_ms;
+	__u32 packets_high; /* in units of COUNTER_FULL */
+	__u32 bytes_high;
+	__u32 cycles;     /* RFC 3550 A.1, already shifted by 16 */
+	__u32 lost_prior; /* lost before the sequence (re)started */
+	__u32 reordered;
+	__u32 duplicates;
+	__u32 jitter;     /* RFC 3550 A.8: 16 times the estimate, in units of 1024 ns */
+	__u32 last_timestamp;
+	__u64 arrival_ns; /* with last_timestamp: the packet with which the measurement of jitter started */
+	__u32 stray;
+	__u32 bad_seq;    /* 65537: none */
+	__u16 base_seq;
+	__u16 jitter_samples; /* up to 16 */
+	__u32 jitter_tries;   /* measurements begun and ended, also those that said nothing; up to 16 */
+};
+
+/* The IPv6 addresses of a slot; IPv4 never touches it. */
+struct wide {
+	__be32 saddr[4];
+	__be32 daddr[4];
+	__be32 out_saddr[4];
+	__be32 out_daddr[4];
+};
+
+/* Key and value of the overflow table; an IPv4 address stands in word 0, the other words are 0. */
+struct flow_key {
+	__be32 saddr[4];
+	__be32 daddr[4];
+	__be16 sport;
+	__be16 dport;
+	__u32 version; /* 4 or 6 */
+};
+
+struct overflow_entry {
+	struct slot slot;
+	struct detail detail;
+	struct wide wide;
+};
+
+/* Written as one 64-bit word; owner 0 is an empty row, otherwise the address's number + 1. */
+struct address4 {
+	__be32 addr;
+	__u32 owner;
+};
+
+/* Removed by owner = 0 first; set by owner last. */
+struct address6 {
+	__be32 addr[4];
+	__u32 owner;
+	__u32 unused;
+};
+
+/* Where the slots of relay addresses are. By the address's number, and for each 256 ports: where their first slot lies, in bytes
+ * from the first of all slots, which is nobody's (0: these ports have none). `shortcut` leads from the last two bytes of an IPv4
+ * address, as they stand in the packet, to its row of `chunk`, in bytes from here (0: none). Of several addresses that end alike
+ * one has it: the slot tells which address it is for, and the others' packets take the long way. */
+struct places {
+	__u32 shortcut[65536];
+	__u32 chunk[ADDRESSES][65536 / CHUNK_PORTS];
+};
+
+/* A bit for each media port of an address. */
+struct port_set {
+	__u64 word[65536 / 64];
+};
+
+/* Like a slot, odd generation while resolved. */
+struct nexthop {
+	__u32 generation;
+	__u32 ifindex;
+	__u64 macs;     /* destination and first two bytes of the source, as they stand in the frame */
+	__u32 macs_end; /* the rest of the source */
+	__u16 vlan;    /* 0: untagged */
+	__u16 mtu;
+	__u32 flags;
+	__u32 plain_mtu; /* the MTU again, if there is neither a tag nor a flag; 0 otherwise */
+};
+
+/* What one CPU counted. reason[RELAYED] is the relayed packets. */
+#define REASONS 24
+struct totals {
+	__u64 reason[REASONS];
+	__u64 relayed_bytes;
+	__u64 notices;
+	__u64 suppressed;
+	__u64 window; /* of the notice budget, in units of NOTICE_WINDOW */
+	__u64 budget_used;
+	__u64 unused[3]; /* no cache line is two CPUs' */
+} __attribute__((aligned(64)));
+
+/* One learn notice in the ring. */
+struct notice {
+	struct flow_key key;
+	__u32 ssrc;
+	__u16 seq;
+	__u8 rtp_version;
+	__u8 payload_type;
+};
+
+struct settings {
+	__u32 loose_entries; /* entries without a slot: unknown addresses need a look into the overflow table */
+	__u32 native;        /* some interface runs the native program, and `trace` answers as that one would */
+};
+
+/* What an adopting process checks before it believes the other maps. */
+struct layout_mark {
+	__u32 magic;
+	__u32 version;
+	__u32 capacity;
+	__u32 chunks;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct layout_mark);
+} layout SEC(".maps");
+
+/* Reached without a map lookup; each section is a map of one element. */
+struct settings settings SEC(".data.settings") = {};
+struct address4 addresses4[ADDRESS_ROWS] SEC(".data.addresses4") = {};
+struct address6 addresses6[ADDRESS_ROWS] SEC(".data.addresses6") = {};
+struct places places SEC(".data.places") = {};
+struct nexthop nexthops[NEXTHOPS] SEC(".data.nexthops") = {};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, ADDRESSES);
+	__type(key, __u32);
+	__type(value, struct port_set);
+} media SEC(".maps");
+
+/* The ranges that the media port sets were made from; user space reads them back when it adopts the maps. */
+struct media_range {
+	__be32 addr[4];
+	__be16 first;
+	__be16 last;
+	__u32 version;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 8192);
+	__type(key, struct media_range);
+	__type(value, __u32);
+} media_ranges SEC(".maps");
+
+/* The loader sets the size of slots, details, wides and overflow from the capacity, and tells where the last slot is, in bytes. */
+const volatile __u32 last_slot = (CHUNK_PORTS - 1) * sizeof(struct slot);
+struct slot slots[CHUNK_PORTS] SEC(".data.slots") = {};
+
+/* Without a call, so that all a packet needs stays in registers. */
+static __always_inline struct slot *slot_at(__u32 index)
+{
+	void *first = slots;
+	__u64 at = (__u64)index * sizeof(struct slot);
+
+	OPAQUE(first); /* the compiler does not know how many there are */
+	OPAQUE(at);    /* and must not work with the index after it is compared: the verifier would not follow */
+	if (at > last_slot)
+		return 0;
+	return first + at;
+}
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CHUNK_PORTS);
+	__type(key, __u32);
+	__type(value, struct detail);
+} details SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CHUNK_PORTS);
+	__type(key, __u32);
+	__type(value, struct wide);
+} wides SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, struct flow_key);
+	__type(value, struct overflow_entry);
+} overflow SEC(".maps");
+
+/* One for each CPU. CPUs beyond share them, and may lose a count to each other. */
+struct totals totals[CPUS] SEC(".data.totals") = {};
+
+static __always_inline struct totals *my_totals(void)
+{
+	__u64 cpu = bpf_get_smp_processor_id();
+	struct totals *mine = totals;
+
+	cpu &= CPUS - 1;
+	OPAQUE(cpu);
+	mine += cpu;
+	OPAQUE(mine);
+	return mine;
+}
+
+/* Rate gates of the learn notices: window number and count, each in 32 bits of one word. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GATES);
+	__type(key, __u32);
+	__type(value, __u64);
+} gates SEC(".maps");
+
+/* Of a source that is not heard at ports without an entry (port 0: whatever comes from the address), or of a guarded port. */
+struct end {
+	__be32 addr[4];
+	__be16 port;
+	__u16 unused;
+	__u32 version;
+};
+
+/* Until when, in nanoseconds of CLOCK_MONOTONIC. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, REFUSED_SOURCES);
+	__type(key, struct end);
+	__type(value, __u64);
+} refused SEC(".maps");
+
+/* The addresses that are heard at an even port and the next one, as long as no entry takes their packets. */
+struct guard {
+	__u64 until;
+	__be32 heard[HEARD][4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, GUARDED_PORTS);
+	__type(key, struct end);
+	__type(value, struct guard);
+} guarded SEC(".maps");
+
+/* Ports of a relay address (port 0) at which, where no guard says otherwise, known addresses are heard, and strangers who keep on. */
+struct wary {
+	__u64 until;
+	struct {
+		__u16 first;
+		__u16 last;
+	} ports[WARY_RANGES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, WARY_ADDRESSES);
+	__type(key, struct end);
+	__type(value, struct wary);
+} wary SEC(".maps");
+
+/* Addresses of parties (port 0), and until when they are known. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, KNOWN_ADDRESSES);
+	__type(key, struct end);
+	__type(value, __u64);
+} known SEC(".maps");
+
+/* Who has come to wary ports from an address that is not known: an even port and the next, any source port. */
+struct knock {
+	__be32 saddr[4];
+	__be32 daddr[4];
+	__be16 port;
+	__u16 unused;
+	__u32 version;
+};
+
+struct stranger {
+	__u64 last;
+	__u64 count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, STRANGERS);
+	__type(key, struct knock);
+	__type(value, struct stranger);
+} strangers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} notices SEC(".maps");
+
+#endif

@@ -1,0 +1,153 @@
+/* Parsing: Ethernet, at most one 802.1Q tag, IPv4 or IPv6, UDP, and the RTP fixed header. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SHUNT_PARSE_H
+#define SHUNT_PARSE_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+#include <stdbool.h>
+
+#include "maps.h"
+#include "reasons.h"
+
+#define ETHERNET_HEADER 14
+#define VLAN_TAG 4
+#define IPV4_HEADER 20
+#define IPV6_HEADER 40
+#define UDP_HEADER 8
+#define RTP_HEADER 12
+#define IPV4_DONT_FRAGMENT 0x4000
+
+struct parsed {
+	struct ethhdr *eth;
+	struct iphdr *ip;    /* one of these two is the network header */
+	struct ipv6hdr *ip6;
+	struct udphdr *udp;
+	__u32 l2_length;     /* 14, or 18 with a tag */
+	__u32 udp_length;    /* header and payload */
+	__u16 tag;           /* host order; 0 when untagged */
+	__u8 tos;
+	__u8 ttl;
+	bool v6;
+};
+
+/* The first twelve bytes of a UDP payload, read as RTP; all 0 when the payload is shorter. Host order but for
+ * the SSRC, of which only equality matters. */
+struct rtp {
+	__u32 timestamp;
+	__be32 ssrc;
+	__u16 seq;
+	__u8 version;
+	__u8 second; /* marker bit and payload type, or the RTCP packet type */
+};
+
+static __always_inline int parse_ipv4(struct parsed *p, void *l3, void *end)
+{
+	struct iphdr *ip = l3;
+	__u32 total;
+
+	if (l3 + IPV4_HEADER > end)
+		return MALFORMED;
+	if (ip->protocol != IPPROTO_UDP)
+		return NOT_UDP;
+	if (*(__u8 *)l3 != 0x45)
+		return HAS_OPTIONS;
+	if (ip->frag_off & ~bpf_htons(IPV4_DONT_FRAGMENT))
+		return FRAGMENT;
+	if (ip->ttl <= 1)
+		return TTL_EXPIRED;
+	if (l3 + IPV4_HEADER + UDP_HEADER > end)
+		return MALFORMED;
+	p->udp = l3 + IPV4_HEADER;
+	p->udp_length = bpf_ntohs(p->udp->len);
+	total = bpf_ntohs(ip->tot_len);
+	if (p->udp_length < UDP_HEADER || total != IPV4_HEADER + p->udp_length || l3 + total > end)
+		return MALFORMED;
+	p->ip = ip;
+	p->tos = ip->tos;
+	p->ttl = ip->ttl;
+	p->v6 = false;
+	return 0;
+}
+
+static __always_inline int parse_ipv6(struct parsed *p, void *l3, void *end)
+{
+	struct ipv6hdr *ip6 = l3;
+	__u32 payload;
+
+	if (l3 + IPV6_HEADER > end)
+		return MALFORMED;
+	if ((*(__u8 *)l3 & 0xf0) != 0x60)
+		return MALFORMED;
+	if (ip6->nexthdr == 44)
+		return FRAGMENT;
+	if (ip6->nexthdr == 0 || ip6->nexthdr == 43 || ip6->nexthdr == 60 || ip6->nexthdr == 51)
+		return HAS_OPTIONS;
+	if (ip6->nexthdr != IPPROTO_UDP)
+		return NOT_UDP;
+	if (ip6->hop_limit <= 1)
+		return TTL_EXPIRED;
+	if (l3 + IPV6_HEADER + UDP_HEADER > end)
+		return MALFORMED;
+	p->udp = l3 + IPV6_HEADER;
+	p->udp_length = bpf_ntohs(p->udp->len);
+	payload = bpf_ntohs(ip6->payload_len);
+	if (p->udp_length < UDP_HEADER || payload != p->udp_length || l3 + IPV6_HEADER + payload > end)
+		return MALFORMED;
+	if (p->udp->check == 0)
+		return NO_CHECKSUM;
+	p->ip6 = ip6;
+	p->tos = (__u8)(bpf_ntohl(*(__be32 *)l3) >> 20);
+	p->ttl = ip6->hop_limit;
+	p->v6 = true;
+	return 0;
+}
+
+/* Fills *p; returns 0 for a packet that may be relayed, else the reason that it may not. */
+static __always_inline int parse(struct parsed *p, void *data, void *end)
+{
+	struct ethhdr *eth = data;
+	void *l3 = data + ETHERNET_HEADER;
+	__be16 type;
+
+	if (l3 > end)
+		return MALFORMED;
+	p->eth = eth;
+	p->tag = 0;
+	p->l2_length = ETHERNET_HEADER;
+	type = *(__be16 *)(data + 12);
+	if (type == bpf_htons(ETH_P_8021Q)) {
+		if (l3 + VLAN_TAG > end)
+			return MALFORMED;
+		p->tag = bpf_ntohs(*(__be16 *)l3);
+		type = *(__be16 *)(l3 + 2);
+		l3 += VLAN_TAG;
+		p->l2_length = ETHERNET_HEADER + VLAN_TAG;
+	}
+	if (eth->h_dest[0] & 1)
+		return NOT_UNICAST;
+	if (type == bpf_htons(ETH_P_IP))
+		return parse_ipv4(p, l3, end);
+	if (type == bpf_htons(ETH_P_IPV6))
+		return parse_ipv6(p, l3, end);
+	return NOT_IP;
+}
+
+static __always_inline void parse_rtp(struct rtp *rtp, const struct parsed *p, void *end)
+{
+	__u8 *payload = (void *)p->udp + UDP_HEADER;
+
+	__builtin_memset(rtp, 0, sizeof(*rtp));
+	if (p->udp_length < UDP_HEADER + RTP_HEADER || (void *)payload + RTP_HEADER > end)
+		return;
+	rtp->version = payload[0] >> 6;
+	rtp->second = payload[1];
+	rtp->seq = bpf_ntohs(*(__be16 *)(payload + 2));
+	rtp->timestamp = bpf_ntohl(*(__be32 *)(payload + 4));
+	rtp->ssrc = *(__be32 *)(payload + 8);
+}
+
+#endif

@@ -1,0 +1,709 @@
+/* The relay itself: find the entry of a packet, rewrite the packet, redirect it; pass up whatever is not certain. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SHUNT_RELAY_H
+#define SHUNT_RELAY_H
+
+#include "checksum.h"
+#include "learn.h"
+#include "limit.h"
+#include "maps.h"
+#include "parse.h"
+#include "reasons.h"
+#include "stats.h"
+
+/* What an entry does to a packet, copied out of it while its generation stood still. */
+struct action {
+	__be32 saddr[4];
+	__be32 daddr[4];
+	__be16 sport;
+	__be16 dport;
+	__u8 tos;
+	bool v6;
+};
+
+/* What the general rewrite is to do. */
+struct change {
+	struct action action;
+	struct nexthop hop;
+};
+
+/* What becomes of a packet to a relay port that has an entry for another source, or of one from a source that is refused; the
+ * loader decides. The relay has not heard the party for as long as the entry carried it, or never yet, and would believe the
+ * newcomer: so, unless told otherwise, it gets nothing. */
+const volatile __u8 drop_strays = 0;
+
+/* How a packet leaves. Where conferences are carried, by a device map whose program tells copies from other packets
+ * (conference.h): a device's queue has one program for all that one poll sends. */
+#ifndef REDIRECT
+#define REDIRECT(ifindex, mode) bpf_redirect(ifindex, 0)
+#endif
+
+/* What else may claim a packet that no entry does; a negative verdict: nothing. */
+#ifndef CLAIM
+#define CLAIM(ctx, mode) (-1)
+#endif
+
+/* Ends without relaying. */
+static __always_inline int pass(int mode, __u32 reason, __u32 hop)
+{
+	struct totals *totals;
+
+	if (mode == TRACE)
+		return XDP_PASS | reason << 8 | hop << 16;
+	totals = my_totals();
+	if (reason < REASONS)
+		totals->reason[reason]++;
+	return XDP_PASS;
+}
+
+/* Ends a packet of a stream that has had its share. */
+static __always_inline int over(void)
+{
+	my_totals()->reason[OVER_LIMIT]++;
+	return XDP_DROP;
+}
+
+static __always_inline int out(int mode, __u32 ifindex, __u32 length, __u32 hop)
+{
+	struct totals *totals;
+
+	if (mode == TRACE)
+		return XDP_REDIRECT | RELAYED << 8 | hop << 16;
+	totals = my_totals();
+	totals->reason[RELAYED]++;
+	totals->relayed_bytes += length;
+	return REDIRECT(ifindex, mode);
+}
+
+static __always_inline __u32 home4(__be32 addr)
+{
+	return (addr * 0x9e3779b1u) >> 20;
+}
+
+/* The search for a relay address whose first row is another's. */
+__noinline __u32 further_owner4(__be32 addr)
+{
+	__u32 at = home4(addr);
+	struct address4 *row;
+	int i;
+
+	for (i = 1; i < ADDRESS_PROBES; i++) {
+		row = &addresses4[(at + i) & (ADDRESS_ROWS - 1)];
+		if (row->addr == addr && row->owner)
+			return row->owner;
+	}
+	return 0;
+}
+
+/* The number of the relay address plus 1, or 0 when it is not one. */
+static __always_inline __u32 owner4(__be32 addr)
+{
+	struct address4 *row = &addresses4[home4(addr)];
+
+	return row->addr == addr ? row->owner : further_owner4(addr);
+}
+
+static __always_inline __u32 owner6(const __be32 *addr)
+{
+	__u32 at = ((addr[0] ^ (addr[1] * 3) ^ (addr[2] * 5) ^ (addr[3] * 7)) * 0x9e3779b1u) >> 20;
+	struct address6 *row;
+	__u32 owner;
+	int i;
+
+	for (i = 0; i < ADDRESS_PROBES; i++) {
+		row = &addresses6[(at + i) & (ADDRESS_ROWS - 1)];
+		owner = row->owner;
+		if (owner && row->addr[3] == addr[3] && row->addr[2] == addr[2] && row->addr[1] == addr[1] && row->addr[0] == addr[0])
+			return owner;
+	}
+	return 0;
+}
+
+/* The slot index of a relay address and port, or 0 when that port has no slot. */
+static __always_inline __u32 slot_index(__u32 owner, __be16 port)
+{
+	__u32 host = bpf_ntohs(port), first;
+
+	if (!owner || owner > ADDRESSES)
+		return 0;
+	first = places.chunk[owner - 1][host / CHUNK_PORTS];
+	return first ? first / sizeof(struct slot) + host % CHUNK_PORTS : 0;
+}
+
+static __always_inline bool is_media(__u32 owner, __be16 port)
+{
+	__u32 address = owner - 1, host = bpf_ntohs(port);
+	struct port_set *ports;
+
+	if (!owner)
+		return false;
+	ports = bpf_map_lookup_elem(&media, &address);
+	return ports && ports->word[host / 64] >> (host % 64) & 1;
+}
+
+static __always_inline __u32 read_generation(const __u32 *generation)
+{
+	__u32 value = *(const volatile __u32 *)generation;
+
+	asm volatile("" ::: "memory");
+	return value;
+}
+
+static __always_inline bool generation_is(const __u32 *generation, __u32 value)
+{
+	asm volatile("" ::: "memory");
+	return *(const volatile __u32 *)generation == value;
+}
+
+/* Copy a resolved next hop; false when it is not resolved. */
+static __always_inline bool read_nexthop(__u32 index, struct nexthop *copy)
+{
+	struct nexthop *hop = &nexthops[index & (NEXTHOPS - 1)];
+	__u32 generation;
+
+	generation = read_generation(&hop->generation);
+	if (!(generation & 1))
+		return false;
+	copy->ifindex = hop->ifindex;
+	copy->macs = hop->macs;
+	copy->macs_end = hop->macs_end;
+	copy->vlan = hop->vlan;
+	copy->mtu = hop->mtu;
+	copy->flags = hop->flags;
+	return generation_is(&hop->generation, generation);
+}
+
+/* In two words: copied as bytes it would cost twelve stores. */
+static __always_inline void put_macs(void *eth, const struct nexthop *hop)
+{
+	*(__u64 *)eth = hop->macs;
+	*(__u32 *)(eth + 8) = hop->macs_end;
+}
+
+static __always_inline void flow_key_of(struct flow_key *key, const struct parsed *p)
+{
+	__builtin_memset(key, 0, sizeof(*key));
+	if (p->v6) {
+		__builtin_memcpy(key->saddr, &p->ip6->saddr, 16);
+		__builtin_memcpy(key->daddr, &p->ip6->daddr, 16);
+		key->version = 6;
+	} else {
+		key->saddr[0] = p->ip->saddr;
+		key->daddr[0] = p->ip->daddr;
+		key->version = 4;
+	}
+	key->sport = p->udp->source;
+	key->dport = p->udp->dest;
+}
+
+/* The UDP checksum of the rewritten packet, or ~0 when it cannot be had (the packet then goes up).
+ * old_addresses: the sum of the old addresses' words. */
+static __always_inline __u32 new_checksum(struct xdp_md *ctx, const struct parsed *p, const struct action *action,
+					  __u64 old_addresses, int mode)
+{
+	__u32 headers = p->l2_length + (p->v6 ? IPV6_HEADER : IPV4_HEADER) + UDP_HEADER;
+	__u64 constant = pseudo_constant(p->udp->len);
+	__u64 addresses = sum4(action->saddr) + sum4(action->daddr);
+	__u64 old_ports = (__u64)p->udp->source + p->udp->dest;
+	__u64 ports = (__u64)action->sport + action->dport;
+	__u16 check = p->udp->check, length = p->udp->len;
+	__u64 payload;
+
+	if (check == 0 && !action->v6)
+		return 0;
+	/* 8 * 0xffffffff is nought in this arithmetic and keeps the difference positive. */
+	if (check != 0 && check != fold(old_addresses + constant))
+		return udp_checksum((__u64)(__u16)~check + (8 * 0xffffffffULL - old_addresses) + (0xffffffffULL - old_ports) +
+				    addresses + ports);
+	payload = payload_sum(ctx, headers, p->udp_length - UDP_HEADER);
+	if (payload == ~0ULL)
+		return ~0U;
+	/* The field holds the bare pseudo-header sum: a local sender left the rest to the hardware. The generic
+	 * program's packet still carries that mark, so it gets the new pseudo-header sum, unless the field
+	 * verifies as it stands. The native one has no such mark and gets the whole sum. */
+	if (mode == GENERIC && check != 0 && fold(old_addresses + constant + old_ports + length + check + payload) != 0xffff)
+		return fold(addresses + constant);
+	return udp_checksum(addresses + constant + ports + length + payload);
+}
+
+static __always_inline void write_ipv4(void *l3, const struct action *action, __be32 kept, __u8 ttl, __be16 udp_length)
+{
+	struct iphdr *ip = l3;
+	__be32 *word = l3;
+
+	word[0] = bpf_htonl(0x45000000 | (__u32)action->tos << 16 | (IPV4_HEADER + bpf_ntohs(udp_length)));
+	word[1] = kept;
+	word[2] = bpf_htonl((__u32)ttl << 24 | IPPROTO_UDP << 16);
+	word[3] = action->saddr[0];
+	word[4] = action->daddr[0];
+	ip->check = ~fold((__u64)word[0] + word[1] + word[2] + word[3] + word[4]);
+}
+
+static __always_inline void write_ipv6(void *l3, const struct action *action, __be32 kept, __u8 ttl, __be16 udp_length)
+{
+	__be32 *word = l3;
+
+	word[0] = bpf_htonl(0x60000000 | (__u32)action->tos << 20) | kept;
+	word[1] = bpf_htonl((__u32)bpf_ntohs(udp_length) << 16 | IPPROTO_UDP << 8 | ttl);
+	__builtin_memcpy(word + 2, action->saddr, 16);
+	__builtin_memcpy(word + 6, action->daddr, 16);
+}
+
+/* Functions that are not static are verified on their own, once, and not again on every path to them. */
+
+/* The general rewrite: any change of IP version and of VLAN tag. Returns RELAYED, or the reason why the
+ * packet must go up, which is then still as it came; REASON_COUNT for what cannot be. */
+__noinline int rewrite(struct xdp_md *ctx, const struct change *change, int mode)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	__be16 type, udp_length;
+	struct parsed p = {};
+	struct udphdr *udp;
+	struct ethhdr *eth;
+	__be32 kept = 0;
+	const __be32 *word;
+	__u32 check;
+	__u64 old;
+	void *l3;
+	int grow;
+
+	if (!change || parse(&p, data, end))
+		return REASON_COUNT;
+	if (p.v6) {
+		word = (const __be32 *)p.ip6;
+		old = sum4(word + 2) + sum4(word + 6);
+		kept = change->action.v6 ? word[0] & bpf_htonl(0xfffff) /* flow label */ : bpf_htonl(IPV4_DONT_FRAGMENT);
+	} else {
+		word = (const __be32 *)p.ip;
+		/* A header checksum that is wrong must not be made right by writing a new header. */
+		if (fold((__u64)word[0] + word[1] + word[2] + word[3] + word[4]) != 0xffff)
+			return MALFORMED;
+		old = (__u64)word[3] + word[4];
+		if (!change->action.v6)
+			kept = word[1]; /* identification and fragment flags */
+	}
+	udp_length = p.udp->len;
+	check = new_checksum(ctx, &p, &change->action, old, mode);
+	if (check == ~0U)
+		return TOO_BIG;
+	grow = (change->hop.vlan ? ETHERNET_HEADER + VLAN_TAG : ETHERNET_HEADER) - p.l2_length +
+	       (change->action.v6 ? IPV6_HEADER : IPV4_HEADER) - (p.v6 ? IPV6_HEADER : IPV4_HEADER);
+	if (grow && bpf_xdp_adjust_head(ctx, -grow))
+		return NO_ROOM;
+	data = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	eth = data;
+	if (data + ETHERNET_HEADER + VLAN_TAG > end)
+		return REASON_COUNT;
+	put_macs(eth, &change->hop);
+	type = change->action.v6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	l3 = data + ETHERNET_HEADER;
+	if (change->hop.vlan) {
+		/* The priority bits of the old tag stay. */
+		eth->h_proto = bpf_htons(ETH_P_8021Q);
+		*(__be16 *)l3 = bpf_htons(change->hop.vlan | (p.tag & 0xf000));
+		*(__be16 *)(l3 + 2) = type;
+		l3 += VLAN_TAG;
+	} else {
+		eth->h_proto = type;
+	}
+	/* Neither of these bounds can be broken: the packet held all its headers before, and grew by what
+	 * the new ones need. */
+	if (change->action.v6) {
+		udp = l3 + IPV6_HEADER;
+		if ((void *)(udp + 1) > end)
+			return REASON_COUNT;
+		write_ipv6(l3, &change->action, kept, p.ttl - 1, udp_length);
+	} else {
+		udp = l3 + IPV4_HEADER;
+		if ((void *)(udp + 1) > end)
+			return REASON_COUNT;
+		write_ipv4(l3, &change->action, kept, p.ttl - 1, udp_length);
+	}
+	udp->source = change->action.sport;
+	udp->dest = change->action.dport;
+	udp->len = udp_length;
+	udp->check = check;
+	return RELAYED;
+}
+
+static __always_inline bool is_dropped(__u32 reason)
+{
+	return drop_strays && (reason == STRAY || reason == REFUSED);
+}
+
+/* A stranger keeps on who has sent this many packets to a port with no pause: a phone does, a scanner comes by too seldom. Once
+ * he is heard, only a long silence makes him a stranger again. */
+#define KEEPS_ON 5
+#define PAUSE (120 * 1000000ULL)
+#define GONE (30 * 1000000000ULL)
+
+static __always_inline bool keeps_on(const struct flow_key *key, __u64 now, int mode)
+{
+	struct stranger first = {.last = now, .count = 1};
+	struct stranger *stranger;
+	struct knock knock = {};
+	__u64 gap;
+
+	__builtin_memcpy(knock.saddr, key->saddr, sizeof(knock.saddr));
+	__builtin_memcpy(knock.daddr, key->daddr, sizeof(knock.daddr));
+	knock.port = key->dport & bpf_htons(0xfffe);
+	knock.version = key->version;
+	stranger = bpf_map_lookup_elem(&strangers, &knock);
+	if (mode == TRACE)
+		return stranger && stranger->count >= KEEPS_ON && now - stranger->last < GONE;
+	if (!stranger) {
+		bpf_map_update_elem(&strangers, &knock, &first, BPF_ANY);
+		return false;
+	}
+	gap = now - stranger->last;
+	stranger->last = now;
+	if (gap >= (stranger->count >= KEEPS_ON ? GONE : PAUSE))
+		stranger->count = 1;
+	else if (stranger->count < KEEPS_ON)
+		stranger->count++;
+	return stranger->count >= KEEPS_ON;
+}
+
+/* Whether a port that no guard is for hears this packet's sender. */
+static __always_inline bool is_stranger(const struct flow_key *key, __u64 now, int mode)
+{
+	__u16 port = bpf_ntohs(key->dport);
+	struct end end = {};
+	struct wary *ports;
+	__u64 *until;
+	int i;
+
+	__builtin_memcpy(end.addr, key->daddr, sizeof(end.addr));
+	end.version = key->version;
+	ports = bpf_map_lookup_elem(&wary, &end);
+	if (!ports || ports->until <= now)
+		return false;
+	for (i = 0; i < WARY_RANGES; i++) {
+		if (port >= ports->ports[i].first && port <= ports->ports[i].last)
+			break;
+	}
+	if (i == WARY_RANGES)
+		return false;
+	__builtin_memcpy(end.addr, key->saddr, sizeof(end.addr));
+	until = bpf_map_lookup_elem(&known, &end);
+	return !(until && *until > now) && !keeps_on(key, now, mode);
+}
+
+/* Whether what comes from there is not to reach the relay: the source is refused, or the port hears others only. */
+__noinline bool is_refused(const struct flow_key *key, int mode)
+{
+	struct end end = {};
+	struct guard *guard;
+	__u64 *until, now;
+	const __be32 *addr;
+	int i;
+
+	if (!key)
+		return false;
+	now = bpf_ktime_get_ns();
+	__builtin_memcpy(end.addr, key->saddr, sizeof(end.addr));
+	end.version = key->version;
+	until = bpf_map_lookup_elem(&refused, &end);
+	if (until && *until > now)
+		return true;
+	end.port = key->sport;
+	until = bpf_map_lookup_elem(&refused, &end);
+	if (until && *until > now)
+		return true;
+	__builtin_memcpy(end.addr, key->daddr, sizeof(end.addr));
+	end.port = key->dport & bpf_htons(0xfffe);
+	guard = bpf_map_lookup_elem(&guarded, &end);
+	if (!guard || guard->until <= now)
+		return is_stranger(key, now, mode);
+	for (i = 0; i < HEARD; i++) {
+		addr = guard->heard[i];
+		if (addr[0] == key->saddr[0] && addr[1] == key->saddr[1] && addr[2] == key->saddr[2] && addr[3] == key->saddr[3])
+			return false;
+	}
+	return true;
+}
+
+/* No entry for this packet: count, perhaps tell user space, pass up (or drop what a stranger sent). */
+__noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u32 reason)
+{
+	struct totals *totals = my_totals();
+
+	if (key && rtp && reason < REASONS) {
+		totals->reason[reason]++;
+		if (reason != NOT_MEDIA)
+			learn(totals, key, rtp, reason == STRAY);
+	}
+	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
+}
+
+static __always_inline bool wide_matches(const struct wide *wide, const struct ipv6hdr *ip6)
+{
+	const __be32 *addr = (const __be32 *)&ip6->saddr;
+
+	return wide->saddr[0] == addr[0] && wide->saddr[1] == addr[1] && wide->saddr[2] == addr[2] && wide->saddr[3] == addr[3] &&
+	       wide->daddr[0] == addr[4] && wide->daddr[1] == addr[5] && wide->daddr[2] == addr[6] && wide->daddr[3] == addr[7];
+}
+
+/* Any packet, also one that is not to be relayed. */
+__noinline int relay_any(struct xdp_md *ctx, int mode)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	__u32 owner, index, hop_index, generation = 0, l3_length;
+	struct wide *wide = 0, *slot_wide;
+	struct slot *slot = 0, *entry = 0;
+	struct detail *detail = 0, *slot_detail = 0;
+	struct overflow_entry *further;
+	struct change change = {};
+	struct action *action = &change.action;
+	struct flow_key key;
+	struct parsed p = {};
+	struct rtp rtp;
+	__u8 flags;
+	int reason;
+
+	reason = parse(&p, data, end);
+	if (reason)
+		return pass(mode, reason, 0);
+
+	owner = p.v6 ? owner6((const __be32 *)&p.ip6->daddr) : owner4(p.ip->daddr);
+	index = slot_index(owner, p.udp->dest);
+	if (index) {
+		slot = slot_at(index);
+		slot_detail = bpf_map_lookup_elem(&details, &index);
+	}
+	if (slot && slot_detail) {
+		generation = read_generation(&slot->generation);
+		if (generation & 1 && slot->sport == p.udp->source && slot->dport == p.udp->dest) {
+			slot_wide = bpf_map_lookup_elem(&wides, &index);
+			if (!p.v6) {
+				if (!(slot->flags & ENTRY_KEY6) && slot->saddr == p.ip->saddr && slot->daddr == p.ip->daddr)
+					entry = slot;
+			} else if (slot->flags & ENTRY_KEY6 && slot_wide && wide_matches(slot_wide, p.ip6)) {
+				entry = slot;
+			}
+			wide = slot_wide;
+			detail = slot_detail;
+		}
+	}
+	parse_rtp(&rtp, &p, end);
+	if (!entry) {
+		flow_key_of(&key, &p);
+		/* Without a slot, an entry can only be one of those that found no room for a slot. */
+		if (slot_detail ? slot_detail->slot_flags & SLOT_OVERFLOW : settings.loose_entries) {
+			further = bpf_map_lookup_elem(&overflow, &key);
+			if (further) {
+				entry = &further->slot;
+				detail = &further->detail;
+				wide = &further->wide;
+				generation = read_generation(&entry->generation);
+			}
+		}
+	}
+	if (!entry) {
+		reason = CLAIM(ctx, mode);
+		if (reason >= 0)
+			return reason;
+		if (slot_detail && (generation & 1 || slot_detail->slot_flags & SLOT_OVERFLOW)) {
+			reason = STRAY;
+			if (mode != TRACE)
+				slot_detail->stray++;
+		} else {
+			reason = !is_media(owner, key.dport) ? NOT_MEDIA : is_refused(&key, mode) ? REFUSED : MISS;
+		}
+		if (mode == TRACE)
+			return is_dropped(reason) ? XDP_DROP | reason << 8 : pass(mode, reason, 0);
+		return unmatched(&key, &rtp, reason);
+	}
+	if (packet_limit && mode != TRACE && over_limit(entry == slot ? index : loose_limit(&key), bpf_jiffies64()))
+		return over();
+
+	flags = entry->flags;
+	hop_index = entry->nexthop;
+	action->sport = entry->out_sport;
+	action->dport = entry->out_dport;
+	action->tos = flags & ENTRY_DSCP ? entry->dscp | (p.tos & 3) : p.tos;
+	action->v6 = flags & ENTRY_OUT6;
+	if (action->v6) {
+		if (!wide)
+			return pass(mode, CHANGING, 0);
+		__builtin_memcpy(action->saddr, wide->out_saddr, 16);
+		__builtin_memcpy(action->daddr, wide->out_daddr, 16);
+	} else {
+		action->saddr[0] = entry->out_saddr;
+		action->daddr[0] = entry->out_daddr;
+	}
+	if (!(generation & 1) || !generation_is(&entry->generation, generation))
+		return pass(mode, CHANGING, 0);
+
+	if (!read_nexthop(hop_index, &change.hop))
+		return pass(mode, NO_NEXTHOP, hop_index);
+	if (change.hop.flags & NEXTHOP_NO_XMIT && (mode == NATIVE || (mode == TRACE && settings.native)))
+		return pass(mode, NO_XMIT, hop_index);
+	if (p.udp_length + (action->v6 ? IPV6_HEADER : IPV4_HEADER) > change.hop.mtu)
+		return pass(mode, TOO_BIG, hop_index);
+
+	l3_length = p.udp_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER);
+	reason = rewrite(ctx, &change, mode);
+	OPAQUE(reason); /* the verifier does not know the range that the compiler sees */
+	if (reason == REASON_COUNT)
+		return XDP_ABORTED;
+	if (reason)
+		return pass(mode, reason, hop_index);
+	if (mode != TRACE && detail)
+		count_any(entry, detail, &rtp, l3_length);
+	return out(mode, change.hop.ifindex, l3_length, hop_index);
+}
+
+/* Whether 65535, the modulus of ones' complement sums, divides a number: as a multiplication (a number times the inverse
+ * of an odd divisor modulo 2^64 is no greater than 2^64 / divisor exactly when that divides it). */
+static __always_inline bool divides_65535(__u64 sum)
+{
+	OPAQUE(sum); /* multiplied whole, not term by term */
+	return sum * 0xfffefffefffeffffULL <= ~0ULL / 65535;
+}
+
+/* What nearly every packet is: untagged IPv4 with at least an RTP header's worth of payload and a full
+ * checksum or none, whose entry is in its slot, leaves as IPv4 and finds all in place. Whatever is not so goes
+ * the long way round, with the packet untouched and nothing counted.
+ *
+ * In a large table a packet waits for its slot to come from memory, unless the processor gets as far as the next packet's
+ * slot meanwhile. How far it gets is bounded by the registers that it has for results under way: so results are few here.
+ * Fields are read where they are compared or written; tests and stores cost none. */
+static __always_inline int relay(struct xdp_md *ctx, const int mode)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct iphdr *ip = data + ETHERNET_HEADER;
+	struct udphdr *udp = data + ETHERNET_HEADER + IPV4_HEADER;
+	void *payload = data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER;
+	struct xdp_md *volatile kept = ctx; /* on the stack: registers are for what the short way needs */
+	__u32 index, times, routed, generation, hop_generation, sum;
+	__u64 addresses, length, udp_length, check, at;
+	struct detail *detail;
+	struct totals *totals;
+	struct nexthop *hop;
+	struct parsed p;
+	struct slot *slot;
+	struct rtp rtp;
+	__s64 more;
+	void *list;
+	__u8 tos;
+
+	if (mode == TRACE)
+		return relay_any(ctx, mode);
+	if (payload + RTP_HEADER > end || *(__u8 *)data & 1)
+		goto any;
+	/* The Ethernet type, version and header length; the fragment bits, the protocol and, with one hop less already, the TTL. */
+	if ((*(__u32 *)(data + 12) & bpf_htonl(0xffffff00)) != bpf_htonl(ETH_P_IP << 16 | 0x4500))
+		goto any;
+	times = *(__u32 *)(data + 20) - bpf_htonl(1 << 8);
+	OPAQUE(times);
+	if ((times & bpf_htonl(0xbfff00ff)) != bpf_htonl(IPPROTO_UDP) || times < (IPPROTO_UDP << 24 | 1 << 16))
+		goto any;
+	/* The packet is longer than the datagram by its header. Subtracted as they stand, the lengths differ by that in the upper byte, or,
+	 * where it carries, by one in the lower besides (from 255 too, but then the packet is too short below). */
+	length = ip->tot_len;
+	udp_length = udp->len;
+	more = length - udp_length;
+	OPAQUE(more);
+	if (more != bpf_htons(IPV4_HEADER) && more != bpf_htons(IPV4_HEADER) + 1 - 65536)
+		goto any;
+	length = bpf_ntohs(length);
+	if (length < IPV4_HEADER + UDP_HEADER + RTP_HEADER || data + length + ETHERNET_HEADER > end)
+		goto any;
+
+	/* An address or a port that is not ours leads to no slot, or to one with another key. (Without a
+	 * shortcut the list of chunks is a piece of the shortcuts; what stands there is a multiple of a slot's size, too.) */
+	list = &places;
+	OPAQUE(list);
+	at = *(__u16 *)(data + 32);
+	at = *(__u32 *)(list + at * sizeof(__u32));
+	if (at > sizeof(places) - sizeof(places.chunk[0]))
+		goto any;
+	list += at;
+	OPAQUE(list);
+	at = *(__u8 *)(data + 36);
+	at = (__u32)(*(__u32 *)(list + at * sizeof(__u32)) + *(__u8 *)(data + 37) * sizeof(struct slot));
+	if (at > last_slot)
+		goto any;
+	OPAQUE(at);
+	slot = slots;
+	OPAQUE(slot);
+	slot = (void *)slot + at;
+	OPAQUE(slot); /* one register from here on, not an address worked out for every field */
+	generation = read_generation(&slot->generation);
+	addresses = *(volatile __u64 *)(data + 26);
+	if (!(generation & 1) || *(__u64 *)&slot->saddr != addresses || *(__u32 *)&slot->sport != *(__u32 *)(data + 34))
+		goto any;
+	/* A local sender left the checksum to the hardware: the field holds the pseudo header's sum. (No address ends in 255.255,
+	 * so this sum does not overflow.) */
+	check = udp->check;
+	if (divides_65535(addresses + udp_length + bpf_htons(IPPROTO_UDP) + 0xffff - check))
+		goto any;
+	/* The next hop's row, the flags and the DSCP, which are 0 in most entries. */
+	routed = *(__u32 *)&slot->nexthop;
+	if (routed >= NEXTHOPS) {
+		if ((routed / NEXTHOPS & 0xff) > ENTRY_PLAIN)
+			goto any;
+		routed %= NEXTHOPS;
+	}
+	at = routed;
+	OPAQUE(at);
+	if (at >= NEXTHOPS)
+		goto any;
+	hop = nexthops;
+	OPAQUE(hop);
+	hop += at;
+	OPAQUE(hop);
+	hop_generation = read_generation(&hop->generation);
+	if (!(hop_generation & 1) || length > hop->plain_mtu)
+		goto any;
+
+	/* From here on it will be relayed, straight from the entry and the next hop: copies of them would not fit the registers. */
+	*(__u64 *)data = hop->macs;
+	*(__u32 *)(data + 8) = hop->macs_end;
+	if (!generation_is(&hop->generation, hop_generation))
+		goto changing;
+	/* Both checksums are kept in the range that computing them anew gives. */
+	if (check) {
+		sum = check + slot->udp_change;
+		udp->check = sum + (sum >> 16);
+	}
+	*(__u32 *)(data + 20) = times;
+	sum = ip->check + slot->ip_change;
+	if (slot->flags == ENTRY_DSCP) {
+		tos = slot->dscp | (ip->tos & 3);
+		sum += bpf_htons(ip->tos) + (__u16)~bpf_htons(tos);
+		sum = (sum & 0xffff) + (sum >> 16);
+		ip->tos = tos;
+	}
+	ip->check = sum + ((sum + 1) >> 16);
+	*(__u64 *)(data + 26) = *(__u64 *)&slot->out_saddr;
+	*(__u32 *)(data + 34) = *(__u32 *)&slot->out_sport;
+	if (!generation_is(&slot->generation, generation))
+		goto changing;
+	if (!count_next(slot, *(__be32 *)payload, *(__be32 *)(payload + 8), length)) {
+		p.udp = udp;
+		p.udp_length = length - IPV4_HEADER;
+		parse_rtp(&rtp, &p, end);
+		index = ((void *)slot - (void *)slots) / sizeof(struct slot);
+		detail = bpf_map_lookup_elem(&details, &index);
+		if (detail)
+			count_any(slot, detail, &rtp, length);
+	}
+	totals = my_totals();
+	totals->reason[RELAYED]++;
+	totals->relayed_bytes += length;
+	return REDIRECT(hop->ifindex, mode);
+changing:
+	/* Entry or next hop was written anew while it was read: the packet may now be half of each, and there is no way back. */
+	pass(mode, CHANGING, 0);
+	return XDP_DROP;
+any:
+	return relay_any(kept, mode);
+}
+
+#endif
