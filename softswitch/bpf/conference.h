@@ -168,12 +168,15 @@ struct agent_copy {
 	__u8 frame[AGENT_COPY];
 };
 
-/* Makes these enums part of the object's BTF. */
+/* Makes these types part of the object's BTF. */
 const struct conference_constants {
 	enum conference_size size;
 	enum stream_flag stream_flag;
 	enum copy_flag copy_flag;
 	enum layer_size layer_size;
+	struct list_head list_head;
+	struct list_device list_device;
+	struct list_element list_element;
 } conference_constants SEC(".rodata.conference") = {};
 
 struct conference_mark {

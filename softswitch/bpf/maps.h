@@ -218,7 +218,7 @@ struct {
 	__type(value, struct layout_mark);
 } layout SEC(".maps");
 
-/* Makes these enums part of the object's BTF. */
+/* Makes these types part of the object's BTF. */
 const struct constants {
 	enum size size;
 	enum entry_flag entry_flag;
@@ -227,6 +227,7 @@ const struct constants {
 	enum rtp_state rtp_state;
 	enum counter counter;
 	enum reason reason;
+	struct notice notice;
 } constants SEC(".rodata.constants") = {};
 
 /* Reached without a map lookup; each section is a map of one element. */

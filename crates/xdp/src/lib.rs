@@ -1,0 +1,27 @@
+//! Every system call of the data plane. The crates above it are free of `unsafe`.
+
+mod clock;
+mod device_map;
+mod error;
+mod hash;
+mod interface;
+mod link;
+mod object;
+mod pin;
+mod plain;
+mod ring;
+mod run;
+mod shared;
+
+pub use clock::{monotonic_ns, tick_ms};
+pub use device_map::DeviceMap;
+pub use error::{Error, Result};
+pub use hash::{Hash, PerCpu, Put, set_inner_map};
+pub use interface::disable_offloads;
+pub use link::{Link, Mode};
+pub use object::{Constant, Load, Loaded, create_array};
+pub use pin::{Directory, is_bpffs};
+pub use plain::{Plain, bytes_of, from_bytes};
+pub use ring::Ring;
+pub use run::{TestRun, run_live, test_run};
+pub use shared::Shared;

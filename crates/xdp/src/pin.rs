@@ -1,0 +1,153 @@
+//! The directory in a BPF file system where programs, maps and links stay when the process ends.
+
+use crate::{Error, Result};
+use libbpf_rs::libbpf_sys;
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MsFlags, mount};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use std::ffi::CString;
+use std::fs::{self, DirBuilder, File};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+const ROOT: &str = "/sys/fs/bpf";
+
+/// Whether a path lies in a BPF file system.
+#[must_use]
+pub fn is_bpffs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
+}
+
+/// A directory of pins with its lock: one process at a time writes the tables in it.
+pub struct Directory {
+    path: PathBuf,
+    made: bool,
+    _lock: Flock<File>,
+}
+
+impl Directory {
+    /// Make the directory, mounting a BPF file system where there is none, and lock it.
+    ///
+    /// In a mount namespace of its own (as `ip netns exec` makes) such a mount, and every pin in it, ends with the
+    /// namespace's last process.
+    ///
+    /// # Errors
+    /// EBUSY when another process has the lock.
+    pub fn open(path: &Path) -> Result<Self> {
+        let failed = |what: &str, error: std::io::Error| Error::new(format!("{what} {}", path.display()), error);
+        let nearest = path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
+        let made = !path.exists();
+        if !is_bpffs(nearest) {
+            let target = if nearest == Path::new(ROOT) { nearest } else { path };
+            fs::create_dir_all(target).map_err(|error| failed("cannot make", error))?;
+            mount(Some("bpf"), target, Some("bpf"), MsFlags::empty(), Some("mode=0700"))
+                .map_err(|error| Error::new(format!("cannot mount a BPF file system on {}", target.display()), error))?;
+        }
+        DirBuilder::new()
+            .mode(0o700)
+            .recursive(true)
+            .create(path)
+            .map_err(|error| failed("cannot make", error))?;
+        let file = File::open(path).map_err(|error| failed("cannot open", error))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Self {
+                path: path.to_owned(),
+                made,
+                _lock: lock,
+            }),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
+                let text = format!("another process already controls the data plane pinned in {}", path.display());
+                Err(Error::new(text, std::io::Error::from_raw_os_error(libc::EBUSY)))
+            }
+            Err((_, error)) => Err(Error::new(format!("cannot lock {}", path.display()), error)),
+        }
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where a map or program of this name is pinned. A BPF file system allows no dots in names.
+    #[must_use]
+    pub fn place(&self, name: &str) -> PathBuf {
+        self.path.join(name.replace('.', "_").trim_start_matches('_'))
+    }
+
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.place(name).exists()
+    }
+
+    /// # Errors
+    /// When the kernel pins nothing there.
+    pub fn pin(&self, name: &str, fd: impl AsFd) -> Result<()> {
+        let place = self.place(name);
+        if let Some(parent) = place.parent() {
+            fs::create_dir_all(parent).map_err(|error| Error::new(format!("cannot make {}", parent.display()), error))?;
+        }
+        let path = c_path(&place)?;
+        // SAFETY: the path is a C string that outlives the call.
+        let result = unsafe { libbpf_sys::bpf_obj_pin(fd.as_fd().as_raw_fd(), path.as_ptr()) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(Error::last(format!("cannot pin {}", place.display())))
+        }
+    }
+
+    /// Open what is pinned under a name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn get(&self, name: &str) -> Result<OwnedFd> {
+        let place = self.place(name);
+        let path = c_path(&place)?;
+        // SAFETY: the path is a C string that outlives the call.
+        let fd = unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) };
+        if fd < 0 {
+            return Err(Error::last(format!("cannot open pinned {}", place.display())));
+        }
+        // SAFETY: the kernel has just made this file descriptor for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Unpin a name, or a folder of pins; not an error when it is not there.
+    pub fn remove(&self, name: &str) {
+        let place = self.place(name);
+        let gone = if place.is_dir() {
+            fs::remove_dir_all(&place)
+        } else {
+            fs::remove_file(&place)
+        };
+        if let Err(error) = gone
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!("cannot unpin {}: {error}", place.display());
+        }
+    }
+
+    /// The names that are pinned here.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.path) else { return Vec::new() };
+        entries
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()
+    }
+
+    /// Remove the directory itself when nothing is pinned in it and it was made here, or `always`.
+    pub fn remove_if_empty(&self, always: bool) {
+        if (self.made || always) && self.names().is_empty() {
+            // The mount point of the file system itself stays.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+fn c_path(path: &Path) -> Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|error| Error::new(format!("{} is no path", path.display()), error))
+}

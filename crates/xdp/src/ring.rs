@@ -1,0 +1,60 @@
+//! The reading end of a BPF ring buffer.
+
+use crate::{Result, error::from_libbpf};
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A ring buffer with one reader.
+pub struct Ring {
+    buffer: RingBuffer<'static>,
+    records: Arc<Mutex<Vec<Vec<u8>>>>,
+    _map: MapHandle,
+}
+
+impl Ring {
+    /// # Errors
+    /// When the map is no ring buffer.
+    pub fn new(map: impl AsFd) -> Result<Self> {
+        let failed = |error: libbpf_rs::Error| from_libbpf("cannot read a ring buffer", &error);
+        let info = libbpf_rs::MapInfo::new(map.as_fd()).map_err(failed)?;
+        let map = MapHandle::from_map_id(info.info.id).map_err(failed)?;
+        let records = Arc::new(Mutex::new(Vec::new()));
+        let target = Arc::clone(&records);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&map, move |record| {
+                target.lock().unwrap_or_else(PoisonError::into_inner).push(record.to_vec());
+                0
+            })
+            .map_err(failed)?;
+        let buffer = builder.build().map_err(failed)?;
+        Ok(Self {
+            buffer,
+            records,
+            _map: map,
+        })
+    }
+
+    /// Take up to `limit` records.
+    #[must_use]
+    pub fn take(&self, limit: usize) -> Vec<Vec<u8>> {
+        let taken = self.buffer.consume_raw_n(limit);
+        if taken < 0 {
+            tracing::error!("a ring buffer cannot be read: {}", std::io::Error::from_raw_os_error(-taken));
+        }
+        std::mem::take(&mut *self.records.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Readable when there are records.
+    #[must_use]
+    pub fn poll_fd(&self) -> RawFd {
+        self.buffer.epoll_fd()
+    }
+}
+
+impl AsRawFd for Ring {
+    fn as_raw_fd(&self) -> RawFd {
+        self.poll_fd()
+    }
+}
