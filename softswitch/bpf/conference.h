@@ -174,6 +174,9 @@ const struct conference_constants {
 	enum stream_flag stream_flag;
 	enum copy_flag copy_flag;
 	enum layer_size layer_size;
+	enum descriptor descriptor;
+	enum high_state high_state;
+	struct agent_copy agent_copy;
 	struct list_head list_head;
 	struct list_device list_device;
 	struct list_element list_element;
@@ -320,7 +323,7 @@ struct {
 
 /* Packets for the agent. */
 struct agent_counts {
-	__u64 told;
+	__u64 copied;
 	__u64 suppressed; /* by the limit of their stream */
 	__u64 lost;       /* the agent does not keep up */
 };
@@ -373,7 +376,7 @@ __noinline int copy_to_agent(struct xdp_md *ctx, __u32 number, __u32 length)
 		bpf_ringbuf_discard(out, 0);
 		return 0;
 	}
-	counts->told++;
+	counts->copied++;
 	bpf_ringbuf_submit(out, 0);
 	return 0;
 }

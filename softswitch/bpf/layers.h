@@ -6,8 +6,8 @@
 #include "checksum.h"
 #include "seq_rewrite.h"
 
-/* Where the layer is told: `descriptor` of a stream. */
-enum { NO_LAYERS, DEPENDENCY_DESCRIPTOR, FRAME_MARKING, VP8_PAYLOAD, VP9_PAYLOAD };
+/* Where a packet says which layer it is of. */
+enum descriptor { NO_LAYERS, DEPENDENCY_DESCRIPTOR, FRAME_MARKING, VP8_PAYLOAD, VP9_PAYLOAD };
 
 #define ONE_BYTE 0xbede /* forms of header extensions, RFC 8285 */
 #define TWO_BYTE 0x1000

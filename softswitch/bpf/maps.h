@@ -14,6 +14,14 @@
  * (as computing with the end of the packet) or cannot follow. */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
+/* Identifies pinned maps. A version changes with every change of the layout that a process adopting the maps depends on. */
+enum layout {
+	LAYOUT_MAGIC = 0x53484e54,
+	LAYOUT_VERSION = 6,
+	CONFERENCE_MAGIC = 0x53484e44,
+	CONFERENCE_VERSION = 5,
+};
+
 /* Sizes. Enums, not macros, so that user space takes them from BTF. */
 enum size {
 	ADDRESS_ROWS = 4096, /* rows of each address table; a power of two */
@@ -21,7 +29,11 @@ enum size {
 	ADDRESSES = 1024,    /* relay addresses that can own slots and media ports */
 	CHUNK_PORTS = 256,   /* slots are allocated in chunks of this many neighbouring ports */
 	NEXTHOPS = 65536,
+	INTERFACES = 1024,    /* rows of own_macs; a power of two */
+	INTERFACE_PROBES = 8, /* an interface lies within this many rows after its index modulo INTERFACES */
 	GATES = 65536,
+	PATH_MTU_GATES = 1024,
+	PATH_MTU_BUFFER = 65536, /* bytes of the ring `path_mtu` */
 	BLOCKLIST_SIZE = 16384,
 	SOURCE_FILTERS = 524288,
 	ALLOWED_SOURCES = 4, /* addresses of one source filter */
@@ -49,6 +61,11 @@ enum slot_flag {
 /* Flags of a next hop. */
 enum nexthop_flag {
 	NEXTHOP_NO_XMIT = 1, /* the output interface cannot send what native XDP redirects */
+};
+
+/* Flags of a receiving interface. */
+enum interface_flag {
+	INTERFACE_LOCAL_SENDERS = 1, /* hands over frames whose UDP checksum is left to the hardware, as veth and lo do */
 };
 
 /* What a slot knows of the RTP stream. The first stands where an RTP header has its version, and alone, it is version 2's bits: so
@@ -94,9 +111,10 @@ enum counter {
 };
 #define COUNTER_FULL (1U << COUNTER_BITS)
 
-/* The rest of a slot: what the less frequent events change. */
+/* The rest of a slot: what the less frequent events change. The first two words are the slot's and outlive its entry. */
 struct detail {
 	__u32 slot_flags;
+	__u32 overflow_jiffies; /* the kernel's tick at the last packet of any overflow entry of this port, or at the insertion of one */
 	__u32 ttl_ms;
 	__u32 packets_high; /* in units of COUNTER_FULL */
 	__u32 bytes_high;
@@ -104,14 +122,14 @@ struct detail {
 	__u32 lost_prior; /* lost before the sequence (re)started */
 	__u32 reordered;
 	__u32 duplicates;
+	__u32 source_mismatch; /* packets to this port from other sources, dropped or not */
 	__u32 jitter;     /* RFC 3550 A.8: 16 times the estimate, in units of 1024 ns */
 	__u32 last_timestamp;
 	__u64 arrival_ns; /* with last_timestamp: the packet with which the measurement of jitter started */
-	__u32 source_mismatch;
 	__u32 bad_seq;    /* 65537: none */
 	__u16 base_seq;
-	__u16 jitter_samples; /* up to 16 */
-	__u32 jitter_tries;   /* measurements begun and ended, also those that said nothing; up to 16 */
+	__u8 jitter_samples; /* up to 16 */
+	__u8 jitter_tries;   /* measurements begun and ended, also those without a result; up to 16 */
 };
 
 /* The IPv6 addresses of a slot; IPv4 never touches it. */
@@ -197,9 +215,25 @@ struct notice {
 	__u8 payload_type;
 };
 
+/* One path MTU report in the ring. */
+struct path_mtu_report {
+	__be32 daddr[4]; /* where the packets go; IPv4 addresses as in struct flow_key */
+	__be32 saddr[4]; /* the relay address that they come from */
+	__u32 mtu;
+	__u32 version;   /* 4 or 6 */
+};
+
 struct settings {
 	__u32 loose_entries; /* entries without a slot: unknown addresses need a look into the overflow table */
 	__u32 native;        /* some interface runs the native program, and `trace` answers as that one would */
+	__u64 owner_until;   /* in nanoseconds of CLOCK_MONOTONIC: until then a client owns the entries. User space moves it ahead */
+};
+
+/* A receiving interface. User space sets `ifindex` last, and to 0 first when it removes the row. */
+struct own_mac {
+	__u32 ifindex; /* 0: empty */
+	__u32 flags;
+	__u64 mac;     /* as the first eight bytes of a frame hold it, the last two of them 0; all 0: any unicast address */
 };
 
 /* What a process checks before it adopts the other maps. */
@@ -220,18 +254,22 @@ struct {
 
 /* Makes these types part of the object's BTF. */
 const struct constants {
+	enum layout layout;
 	enum size size;
 	enum entry_flag entry_flag;
 	enum slot_flag slot_flag;
 	enum nexthop_flag nexthop_flag;
+	enum interface_flag interface_flag;
 	enum rtp_state rtp_state;
 	enum counter counter;
 	enum reason reason;
 	struct notice notice;
+	struct path_mtu_report path_mtu_report;
 } constants SEC(".rodata.constants") = {};
 
 /* Reached without a map lookup; each section is a map of one element. */
 struct settings settings SEC(".data.settings") = {};
+struct own_mac own_macs[INTERFACES] SEC(".data.own_macs") = {};
 struct address4 addresses4[ADDRESS_ROWS] SEC(".data.addresses4") = {};
 struct address6 addresses6[ADDRESS_ROWS] SEC(".data.addresses6") = {};
 struct slot_map slot_map SEC(".data.slot_map") = {};
@@ -260,6 +298,9 @@ struct {
 	__type(key, struct media_range);
 	__type(value, __u32);
 } media_ranges SEC(".maps");
+
+/* An entry without a packet for this long, in ticks of the kernel, does not drop packets of other sources. The loader sets 5 s. */
+const volatile __u32 idle_mismatch = 1250;
 
 /* The loader sets the size of slots, details, wides and overflow from the capacity, and tells where the last slot is, in bytes. */
 const volatile __u32 last_slot = (CHUNK_PORTS - 1) * sizeof(struct slot);
@@ -317,10 +358,10 @@ static __always_inline struct totals *my_totals(void)
 	return mine;
 }
 
-/* Rate gates of the learn notices: window number and count, each in 32 bits of one word. */
+/* Rate gates of the learn notices, and behind them of the path MTU reports: window number and count, each in 32 bits of one word. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, GATES);
+	__uint(max_entries, GATES + PATH_MTU_GATES);
 	__type(key, __u32);
 	__type(value, __u64);
 } gates SEC(".maps");
@@ -408,5 +449,11 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } notices SEC(".maps");
+
+/* Of struct path_mtu_report. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, PATH_MTU_BUFFER);
+} path_mtu SEC(".maps");
 
 #endif

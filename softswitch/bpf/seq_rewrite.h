@@ -18,7 +18,8 @@ enum layer_size {
 #define FAR 16 /* frames between two packets of which nothing is asked any more */
 #define HOLD 0x8000
 
-enum { FRESH, RUNNING, RESUME };
+/* Of the highest sequence number: none yet; valid; the sender begins anew. */
+enum high_state { FRESH, RUNNING, RESUME };
 enum { FORWARD, SUPPRESS, LATE, REPEATED };
 enum { ENDED = 1, KEPT = 2 };
 
