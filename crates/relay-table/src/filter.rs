@@ -1,0 +1,266 @@
+//! Which sources a relay port admits while it has no entry: blocklist, source filters, greylist, allowlist.
+//!
+//! Rows hold the time until which they are in force; the programs compare it themselves. Should the writer of a row die, everybody is
+//! admitted again once its time is over.
+
+use crate::entry::{address, port, words};
+use shunt_abi::relay::{__anon_greylist_1 as port_range, endpoint, greylist, size, source_filter};
+use shunt_net::Endpoint;
+use shunt_xdp::{Hash, Loaded, Plain, Put, Result, monotonic_ns};
+use std::net::IpAddr;
+
+const MS: u64 = 1_000_000;
+/// A full table is searched for rows whose time is over at most for one part in so many of the time.
+const SWEEP_SHARE: u64 = 20;
+
+/// A value that begins with the time until which it is in force.
+pub trait TimedRow: Plain {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    fn until(&self) -> u64;
+}
+
+impl TimedRow for u64 {
+    fn until(&self) -> u64 {
+        *self
+    }
+}
+
+impl TimedRow for source_filter {
+    fn until(&self) -> u64 {
+        self.until
+    }
+}
+
+impl TimedRow for greylist {
+    fn until(&self) -> u64 {
+        self.until
+    }
+}
+
+fn key_of(end: &Endpoint) -> endpoint {
+    endpoint {
+        addr: words(end.addr),
+        port: port(end.port),
+        unused: 0,
+        version: if end.addr.is_ipv6() { 6 } else { 4 },
+    }
+}
+
+fn end_of(key: &endpoint) -> Endpoint {
+    Endpoint::new(address(key.addr, key.version == 6), port(key.port))
+}
+
+/// A map from addresses and ports to rows with a time.
+pub struct TimedTable<V> {
+    map: Hash<endpoint, V>,
+    /// No row's time is over before; 0: not known, others may have written rows.
+    soonest: u64,
+    /// No sweep before.
+    rest_until: u64,
+}
+
+impl<V: TimedRow> TimedTable<V> {
+    fn new(loaded: &Loaded, name: &str) -> Result<Self> {
+        Ok(Self {
+            map: Hash::new(loaded.map(name)?)?,
+            soonest: 0,
+            rest_until: 0,
+        })
+    }
+
+    fn put(&mut self, end: &Endpoint, row: &V) -> Result<Put> {
+        let key = key_of(end);
+        let mut done = self.map.put(&key, row)?;
+        if done == Put::Full && self.sweep()? > 0 {
+            done = self.map.put(&key, row)?;
+        }
+        self.soonest = self.soonest.min(row.until());
+        Ok(done)
+    }
+
+    /// A row in force.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn get(&self, end: &Endpoint) -> Result<Option<V>> {
+        Ok(self.map.get(&key_of(end))?.filter(|row| row.until() > monotonic_ns()))
+    }
+
+    /// Milliseconds for which a row stays in force.
+    #[must_use]
+    pub fn remaining_ms(row: &V) -> u32 {
+        u32::try_from(row.until().saturating_sub(monotonic_ns()) / MS).unwrap_or(u32::MAX)
+    }
+
+    /// Remove a row; not an error when it is not there.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn remove(&mut self, end: &Endpoint) -> Result<()> {
+        self.map.delete(&key_of(end)).map(drop)
+    }
+
+    /// All rows in force.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn rows(&self) -> Result<Vec<(Endpoint, V)>> {
+        let now = monotonic_ns();
+        Ok(self
+            .map
+            .elements()?
+            .into_iter()
+            .filter(|(_, row)| row.until() > now)
+            .map(|(key, row)| (end_of(&key), row))
+            .collect())
+    }
+
+    /// Remove all rows.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn clear(&mut self) -> Result<()> {
+        for (key, _) in self.map.elements()? {
+            self.map.delete(&key)?;
+        }
+        Ok(())
+    }
+
+    /// Remove the rows whose time is over. Every write to a full table asks for it, so it looks only when there may be some.
+    fn sweep(&mut self) -> Result<usize> {
+        let began = monotonic_ns();
+        if began < self.soonest.max(self.rest_until) {
+            return Ok(0);
+        }
+        let (mut removed, mut soonest) = (0, u64::MAX);
+        for (key, row) in self.map.elements()? {
+            if row.until() <= began {
+                self.map.delete(&key)?;
+                removed += 1;
+            } else {
+                soonest = soonest.min(row.until());
+            }
+        }
+        self.soonest = soonest;
+        let ended = monotonic_ns();
+        self.rest_until = ended + SWEEP_SHARE * (ended - began);
+        Ok(removed)
+    }
+}
+
+fn until(ttl_ms: u32) -> u64 {
+    monotonic_ns() + u64::from(ttl_ms) * MS
+}
+
+/// Everything that decides which sources are admitted.
+pub struct Filters {
+    /// Sources that are not admitted: an address and port, or with port 0 the whole address.
+    pub blocklist: TimedTable<u64>,
+    /// An even port and the next one, and the addresses admitted there; with none, nobody is.
+    pub source_filters: TimedTable<source_filter>,
+    /// Relay addresses (port 0) with ranges of ports at which unknown sources are admitted after several packets only.
+    pub greylist: TimedTable<greylist>,
+    /// Addresses of parties (port 0), which greylisted ports admit at once.
+    pub allowlist: TimedTable<u64>,
+}
+
+impl Filters {
+    /// # Errors
+    /// When the maps cannot be had.
+    pub fn new(loaded: &Loaded) -> Result<Self> {
+        Ok(Self {
+            blocklist: TimedTable::new(loaded, "blocklist")?,
+            source_filters: TimedTable::new(loaded, "source_filters")?,
+            greylist: TimedTable::new(loaded, "greylist")?,
+            allowlist: TimedTable::new(loaded, "allowlist")?,
+        })
+    }
+
+    /// Block a source from now on.
+    ///
+    /// # Errors
+    /// When the kernel takes no write.
+    pub fn block(&mut self, source: &Endpoint, ttl_ms: u32) -> Result<Put> {
+        self.blocklist.put(source, &until(ttl_ms))
+    }
+
+    /// Admit an address at greylisted ports from now on.
+    ///
+    /// # Errors
+    /// When the kernel takes no write.
+    pub fn allow(&mut self, source: &Endpoint, ttl_ms: u32) -> Result<Put> {
+        self.allowlist.put(source, &until(ttl_ms))
+    }
+
+    /// Admit only these addresses, at most four, at a port and the next from now on.
+    ///
+    /// # Errors
+    /// When the kernel takes no write.
+    pub fn set_source_filter(&mut self, at: &Endpoint, ttl_ms: u32, allowed: &[IpAddr]) -> Result<Put> {
+        let mut row = source_filter {
+            until: until(ttl_ms),
+            allowed: [[0; 4]; size::ALLOWED_SOURCES.0 as usize],
+        };
+        for (to, from) in row.allowed.iter_mut().zip(allowed) {
+            *to = words(*from);
+        }
+        self.source_filters.put(at, &row)
+    }
+
+    /// The addresses of a source filter; v6: of which IP version they are.
+    #[must_use]
+    pub fn allowed(row: &source_filter, v6: bool) -> Vec<IpAddr> {
+        row.allowed
+            .iter()
+            .filter(|words| **words != [0; 4])
+            .map(|words| address(*words, v6))
+            .collect()
+    }
+
+    /// Greylist these ranges of ports, at most four, of a relay address from now on.
+    ///
+    /// # Errors
+    /// When the kernel takes no write.
+    pub fn set_greylist(&mut self, at: &Endpoint, ttl_ms: u32, ranges: &[(u16, u16)]) -> Result<Put> {
+        let mut row = greylist {
+            until: until(ttl_ms),
+            ..greylist::default()
+        };
+        for (to, (first, last)) in row.ports.iter_mut().zip(ranges) {
+            *to = port_range {
+                first: *first,
+                last: *last,
+            };
+        }
+        self.greylist.put(at, &row)
+    }
+
+    /// The ranges of ports of a greylist row.
+    #[must_use]
+    pub fn ranges(row: &greylist) -> Vec<(u16, u16)> {
+        row.ports
+            .iter()
+            .map(|range| (range.first, range.last))
+            .filter(|range| *range != (0, 0))
+            .collect()
+    }
+
+    /// Nobody is left to say which ports have which calls: admit unknown sources.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn open_up(&mut self) -> Result<()> {
+        self.source_filters.clear()?;
+        self.greylist.clear()
+    }
+
+    /// Remove everything.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn clear(&mut self) -> Result<()> {
+        self.open_up()?;
+        self.blocklist.clear()?;
+        self.allowlist.clear()
+    }
+}

@@ -1,0 +1,832 @@
+//! The table itself: insert, change, delete, read, adopt. Long scans go in bounded steps, so that nobody is held up by them.
+
+use crate::addresses::{Addresses, CHUNK};
+use crate::entry::{Fault, RelayEntry, flow_key_of, flow_of, is_key6, is_wide};
+use crate::media::{Media, MediaRange};
+use crate::stats::{Clock, StreamStats, idle_ms, stats_of};
+use shunt_abi::relay::{detail, flow_key, layout_mark, overflow_entry, settings, slot, slot_flag, wide};
+use shunt_net::FiveTuple;
+use shunt_xdp::{Hash, Loaded, Put, Shared};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::mem::{offset_of, size_of};
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+const TTL: usize = offset_of!(detail, ttl_ms);
+const COUNTERS: usize = TTL + size_of::<u32>();
+const SLOT_FLAGS: usize = offset_of!(detail, slot_flags);
+const HEAD: std::ops::Range<usize> = 4..offset_of!(slot, seen);
+const COUNTED: std::ops::Range<usize> = offset_of!(slot, seen)..size_of::<slot>();
+
+/// Where packets leave, by rows of the next-hop table. Each entry holds one reference to the row of its action's addresses.
+pub trait Hops {
+    /// A row for packets from src to dst; None when there is no row left.
+    fn acquire(&mut self, dst: IpAddr, src: IpAddr) -> Option<u16>;
+    /// One reference fewer.
+    fn release(&mut self, dst: IpAddr, src: IpAddr);
+    /// Take over `users` references of a former process; on row `row` if it can be. taken: rows not yet taken over.
+    fn adopt(&mut self, dst: IpAddr, src: IpAddr, users: u32, row: u16, taken: &BTreeSet<u16>) -> u16;
+}
+
+/// An entry with its counters, to be put back as it was.
+#[derive(Clone, Copy)]
+pub struct Saved {
+    pub entry: RelayEntry,
+    slot: slot,
+    detail: detail,
+}
+
+/// Where a scan is that goes in steps.
+#[derive(Default)]
+pub struct Cursor {
+    chunks: Option<Vec<usize>>,
+    slot: usize,
+    further: Option<Vec<flow_key>>,
+}
+
+/// Next-hop rows that changed, on their way into the entries.
+pub struct Moves {
+    rows: HashMap<(IpAddr, IpAddr), u16>,
+    cursor: Cursor,
+}
+
+impl Moves {
+    /// rows: by destination and source address.
+    #[must_use]
+    pub fn new(rows: HashMap<(IpAddr, IpAddr), u16>) -> Self {
+        Self {
+            rows,
+            cursor: Cursor::default(),
+        }
+    }
+}
+
+/// The relay table.
+pub struct RelayTable {
+    slots: Shared<slot>,
+    details: Shared<detail>,
+    wides: Shared<wide>,
+    settings: Shared<settings>,
+    overflow: Hash<flow_key, overflow_entry>,
+    addresses: Addresses,
+    media: Media,
+    /// How many overflow entries the port of a slot has.
+    marked: HashMap<usize, u32>,
+    /// How many overflow entries have no slot, by address and chunk.
+    loose: HashMap<(IpAddr, u16), u32>,
+    capacity: usize,
+    count4: usize,
+    count6: usize,
+}
+
+impl RelayTable {
+    /// On the relay's maps, with nothing adopted.
+    ///
+    /// # Errors
+    /// When the maps cannot be had.
+    pub fn new(loaded: &Loaded) -> shunt_xdp::Result<Self> {
+        let mark = Shared::<layout_mark>::map(loaded.map("layout")?, 1)?.load(0);
+        let chunks = mark.chunks as usize;
+        let slots = chunks * CHUNK;
+        Ok(Self {
+            slots: Shared::map(loaded.map(".data.slots")?, slots)?,
+            details: Shared::map(loaded.map("details")?, slots)?,
+            wides: Shared::map(loaded.map("wides")?, slots)?,
+            settings: Shared::map(loaded.map(".data.settings")?, 1)?,
+            overflow: Hash::new(loaded.map("overflow")?)?,
+            addresses: Addresses::new(loaded, chunks)?,
+            media: Media::new(loaded)?,
+            marked: HashMap::new(),
+            loose: HashMap::new(),
+            capacity: mark.capacity as usize,
+            count4: 0,
+            count6: 0,
+        })
+    }
+
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count4 + self.count6
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Entries of one IP version.
+    #[must_use]
+    pub fn count(&self, v6: bool) -> usize {
+        if v6 { self.count6 } else { self.count4 }
+    }
+
+    fn counted(&mut self, v6: bool) -> &mut usize {
+        if v6 { &mut self.count6 } else { &mut self.count4 }
+    }
+
+    // Finding
+
+    fn holds(&self, at: usize, key: &FiveTuple) -> bool {
+        if self.slots.generation(at) & 1 == 0 {
+            return false;
+        }
+        let slot = self.slots.load(at);
+        RelayEntry::read(&slot, &self.wide_of(at, &slot), 0).key == *key
+    }
+
+    fn wide_of(&self, at: usize, slot: &slot) -> wide {
+        if is_wide(slot) { self.wides.load(at) } else { wide::default() }
+    }
+
+    /// The slot that holds this key's entry.
+    fn find(&self, key: &FiveTuple) -> Option<usize> {
+        self.addresses.slot(key.dst.addr, key.dst.port).filter(|at| self.holds(*at, key))
+    }
+
+    /// Whether an entry of this key can be in the overflow table at all.
+    fn may_overflow(&self, key: &FiveTuple) -> bool {
+        match self.addresses.slot(key.dst.addr, key.dst.port) {
+            Some(at) => self.marked.contains_key(&at),
+            None => self.loose.contains_key(&loose_place(key)),
+        }
+    }
+
+    fn find_overflow(&self, key: &FiveTuple) -> Result<Option<overflow_entry>, Fault> {
+        if !self.may_overflow(key) {
+            return Ok(None);
+        }
+        Ok(self.overflow.get(&flow_key_of(key))?)
+    }
+
+    fn entry_at(&self, at: usize) -> RelayEntry {
+        let slot = self.slots.load(at);
+        RelayEntry::read(
+            &slot,
+            &self.wide_of(at, &slot),
+            self.details.u32_at(at, TTL).load(Ordering::Relaxed),
+        )
+    }
+
+    // Writing
+
+    /// Put an entry in. now: the kernel's tick.
+    ///
+    /// # Errors
+    /// `Exists`, `Full`, or what is wrong with the entry.
+    pub fn insert(&mut self, hops: &mut impl Hops, entry: &RelayEntry, now: u32) -> Result<(), Fault> {
+        entry.check()?;
+        let key = &entry.key;
+        let mut at = self.addresses.slot(key.dst.addr, key.dst.port);
+        let taken = at.is_some_and(|at| self.slots.generation(at) & 1 == 1);
+        if (taken && self.find(key).is_some()) || self.find_overflow(key)?.is_some() {
+            return Err(Fault::Exists);
+        }
+        if self.len() >= self.capacity {
+            return Err(Fault::Full);
+        }
+        if at.is_none() {
+            at = self.make_slot(key)?;
+        }
+        let Some(row) = hops.acquire(entry.dst.addr, entry.src.addr) else {
+            self.addresses.drop_empty_chunk(key.dst.addr, key.dst.port);
+            return Err(Fault::Full);
+        };
+        match at {
+            Some(at) if !taken => self.write(at, entry, row, now),
+            _ => {
+                if let Err(fault) = self.insert_overflow(at, entry, row, now) {
+                    hops.release(entry.dst.addr, entry.src.addr);
+                    return Err(fault);
+                }
+            }
+        }
+        *self.counted(key.is_v6()) += 1;
+        Ok(())
+    }
+
+    fn write(&mut self, at: usize, entry: &RelayEntry, row: u16, now: u32) {
+        if let Some(wide) = entry.wide() {
+            self.wides.store(at, &wide);
+        }
+        let slot = entry.slot(row, now);
+        self.slots.store_range(at, &slot, HEAD.start..COUNTED.end);
+        self.details.store_range(
+            at,
+            &detail {
+                ttl_ms: entry.ttl_ms,
+                ..detail::default()
+            },
+            TTL..size_of::<detail>(),
+        );
+        self.slots.publish(at);
+        self.addresses.hold(at);
+    }
+
+    fn insert_overflow(&mut self, at: Option<usize>, entry: &RelayEntry, row: u16, now: u32) -> Result<(), Fault> {
+        if self.overflow.put(&flow_key_of(&entry.key), &entry.overflow(row, now))? == Put::Full {
+            return Err(Fault::Full);
+        }
+        match at {
+            Some(at) => self.mark(at, now),
+            None => {
+                *self.loose.entry(loose_place(&entry.key)).or_default() += 1;
+                self.settings
+                    .u32_at(0, offset_of!(settings, loose_entries))
+                    .fetch_add(1, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, at: usize, now: u32) {
+        let count = self.marked.entry(at).or_default();
+        *count += 1;
+        self.details
+            .u32_at(at, offset_of!(detail, overflow_jiffies))
+            .store(now, Ordering::Relaxed);
+        if *count == 1 {
+            self.addresses.hold(at);
+            self.details
+                .u32_at(at, SLOT_FLAGS)
+                .fetch_or(slot_flag::SLOT_OVERFLOW.0, Ordering::Release);
+        }
+    }
+
+    /// A slot for a relay address and port that has none yet; None when there is no room for one.
+    fn make_slot(&mut self, key: &FiveTuple) -> Result<Option<usize>, Fault> {
+        let (addr, port) = (key.dst.addr, key.dst.port);
+        let Some(at) = self.addresses.take_chunk(addr, port) else {
+            return Ok(None);
+        };
+        // Entries of these ports that found no room before: their packets now meet a slot.
+        if let Some(count) = self.loose.remove(&loose_place(key)) {
+            let first = at - at % CHUNK;
+            for (flow, record) in self.overflow.elements()? {
+                let flow = flow_of(&flow);
+                if flow.dst.addr == addr && flow.dst.port / CHUNK as u16 == port / CHUNK as u16 {
+                    self.mark(first + usize::from(flow.dst.port) % CHUNK, record.slot.last_jiffies);
+                }
+            }
+            self.addresses.show(addr, port);
+            self.settings
+                .u32_at(0, offset_of!(settings, loose_entries))
+                .fetch_sub(count, Ordering::Release);
+        } else {
+            self.addresses.show(addr, port);
+        }
+        Ok(Some(at))
+    }
+
+    /// Change what an entry does; its counters go on.
+    ///
+    /// # Errors
+    /// `Absent`, `Full`, or what is wrong with the entry.
+    pub fn modify(&mut self, hops: &mut impl Hops, entry: &RelayEntry) -> Result<(), Fault> {
+        entry.check()?;
+        let at = self.find(&entry.key);
+        let record = if at.is_none() { self.find_overflow(&entry.key)? } else { None };
+        if at.is_none() && record.is_none() {
+            return Err(Fault::Absent);
+        }
+        let row = hops.acquire(entry.dst.addr, entry.src.addr).ok_or(Fault::Full)?;
+        let before = match (at, record) {
+            (Some(at), _) => {
+                let before = self.entry_at(at);
+                self.slots.retire(at);
+                if let Some(wide) = entry.wide() {
+                    self.wides.store(at, &wide);
+                }
+                self.slots.store_range(at, &entry.slot(row, 0), HEAD);
+                self.details.u32_at(at, TTL).store(entry.ttl_ms, Ordering::Relaxed);
+                self.slots.publish(at);
+                before
+            }
+            (None, Some(record)) => {
+                let before = RelayEntry::read(&record.slot, &record.wide, record.detail.ttl_ms);
+                if let Err(error) = self.overflow.put(&flow_key_of(&entry.key), &changed(&record, entry, row)) {
+                    hops.release(entry.dst.addr, entry.src.addr);
+                    return Err(error.into());
+                }
+                before
+            }
+            (None, None) => return Err(Fault::Absent),
+        };
+        hops.release(before.dst.addr, before.src.addr);
+        Ok(())
+    }
+
+    /// Take an entry out; whether it was there. The next packet of it already passes up.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn delete(&mut self, hops: &mut impl Hops, key: &FiveTuple) -> Result<bool, Fault> {
+        if let Some(at) = self.find(key) {
+            let entry = self.entry_at(at);
+            self.delete_slot(hops, at, &entry);
+            return Ok(true);
+        }
+        let Some(record) = self.find_overflow(key)? else { return Ok(false) };
+        self.overflow.delete(&flow_key_of(key))?;
+        let entry = RelayEntry::read(&record.slot, &record.wide, 0);
+        self.forget_overflow(hops, &entry);
+        Ok(true)
+    }
+
+    fn delete_slot(&mut self, hops: &mut impl Hops, at: usize, entry: &RelayEntry) {
+        self.slots.retire(at);
+        hops.release(entry.dst.addr, entry.src.addr);
+        self.addresses.release(at, entry.key.dst.addr, entry.key.dst.port);
+        *self.counted(entry.key.is_v6()) -= 1;
+    }
+
+    /// What goes with an overflow entry that has been deleted.
+    fn forget_overflow(&mut self, hops: &mut impl Hops, entry: &RelayEntry) {
+        let key = &entry.key;
+        hops.release(entry.dst.addr, entry.src.addr);
+        match self.addresses.slot(key.dst.addr, key.dst.port) {
+            Some(at) => {
+                let left = self.marked.get_mut(&at).map_or(0, |count| {
+                    *count -= 1;
+                    *count
+                });
+                if left == 0 && self.marked.remove(&at).is_some() {
+                    self.details
+                        .u32_at(at, SLOT_FLAGS)
+                        .fetch_and(!slot_flag::SLOT_OVERFLOW.0, Ordering::Release);
+                    self.addresses.release(at, key.dst.addr, key.dst.port);
+                }
+            }
+            None => {
+                let place = loose_place(key);
+                if let Some(count) = self.loose.get_mut(&place) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.loose.remove(&place);
+                    }
+                    self.settings
+                        .u32_at(0, offset_of!(settings, loose_entries))
+                        .fetch_sub(1, Ordering::Release);
+                }
+            }
+        }
+        *self.counted(key.is_v6()) -= 1;
+    }
+
+    // Reading
+
+    /// An entry.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn get(&self, key: &FiveTuple) -> Result<Option<RelayEntry>, Fault> {
+        if let Some(at) = self.find(key) {
+            return Ok(Some(self.entry_at(at)));
+        }
+        Ok(self
+            .find_overflow(key)?
+            .map(|record| RelayEntry::read(&record.slot, &record.wide, record.detail.ttl_ms)))
+    }
+
+    /// An entry and what was counted on it.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn stats(&self, key: &FiveTuple, clock: Clock) -> Result<Option<(RelayEntry, StreamStats)>, Fault> {
+        if let Some(at) = self.find(key) {
+            return Ok(self.counted_at(at, clock));
+        }
+        Ok(self.find_overflow(key)?.map(|record| self.counted_in(&record, clock)))
+    }
+
+    fn counted_at(&self, at: usize, clock: Clock) -> Option<(RelayEntry, StreamStats)> {
+        if self.slots.generation(at) & 1 == 0 {
+            return None;
+        }
+        let (slot, detail) = (self.slots.load(at), self.details.load(at));
+        let entry = RelayEntry::read(&slot, &self.wide_of(at, &slot), detail.ttl_ms);
+        Some((entry, stats_of(&slot, &detail, detail.source_mismatch, clock)))
+    }
+
+    fn counted_in(&self, record: &overflow_entry, clock: Clock) -> (RelayEntry, StreamStats) {
+        let entry = RelayEntry::read(&record.slot, &record.wide, record.detail.ttl_ms);
+        let at = self.addresses.slot(entry.key.dst.addr, entry.key.dst.port);
+        // Packets of other sources are counted at the port.
+        let mismatch = at.map_or(0, |at| {
+            self.details.u32_at(at, offset_of!(detail, source_mismatch)).load(Ordering::Relaxed)
+        });
+        (entry, stats_of(&record.slot, &record.detail, mismatch, clock))
+    }
+
+    /// Set an entry's counters to 0; its idle time goes on.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn reset_stats(&mut self, key: &FiveTuple) -> Result<(), Fault> {
+        if let Some(at) = self.find(key) {
+            let last_jiffies = self.slots.u32_at(at, offset_of!(slot, last_jiffies)).load(Ordering::Relaxed);
+            self.slots.store_range(
+                at,
+                &slot {
+                    last_jiffies,
+                    ..slot::default()
+                },
+                COUNTED,
+            );
+            self.details.store_range(at, &detail::default(), COUNTERS..size_of::<detail>());
+        } else if let Some(mut record) = self.find_overflow(key)? {
+            let last_jiffies = record.slot.last_jiffies;
+            record.slot = slot {
+                last_jiffies,
+                ..without_counters(&record.slot)
+            };
+            record.detail = detail {
+                ttl_ms: record.detail.ttl_ms,
+                ..detail::default()
+            };
+            self.overflow.put(&flow_key_of(key), &record)?;
+        }
+        Ok(())
+    }
+
+    /// An entry with its counters, for `restore`.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn save(&self, key: &FiveTuple) -> Result<Option<Saved>, Fault> {
+        if let Some(at) = self.find(key) {
+            return Ok(Some(Saved {
+                entry: self.entry_at(at),
+                slot: self.slots.load(at),
+                detail: self.details.load(at),
+            }));
+        }
+        Ok(self.find_overflow(key)?.map(|record| Saved {
+            entry: RelayEntry::read(&record.slot, &record.wide, record.detail.ttl_ms),
+            slot: record.slot,
+            detail: record.detail,
+        }))
+    }
+
+    /// Bring an entry back to how it was saved, whatever there is now.
+    ///
+    /// # Errors
+    /// When there is no room any more.
+    pub fn restore(&mut self, hops: &mut impl Hops, saved: &Saved) -> Result<(), Fault> {
+        match self.modify(hops, &saved.entry) {
+            Err(Fault::Absent) => {
+                self.insert(hops, &saved.entry, saved.slot.last_jiffies)?;
+                if let Some(at) = self.find(&saved.entry.key) {
+                    self.slots.store_range(at, &saved.slot, COUNTED);
+                    self.details.store_range(at, &saved.detail, TTL..size_of::<detail>());
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    // Scans
+
+    /// Go on with a scan over the entries of one IP version until `each` breaks it off; whether it is at its end.
+    ///
+    /// Entries may come and go between two steps: those that went are left out, those that came may be.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn scan(
+        &self,
+        cursor: &mut Cursor,
+        v6: bool,
+        clock: Clock,
+        mut each: impl FnMut(&RelayEntry, &StreamStats) -> ControlFlow<()>,
+    ) -> Result<bool, Fault> {
+        self.walk(cursor, |found| match found {
+            Found::Slot(at) => match self.counted_at(at, clock) {
+                Some((entry, stats)) if entry.key.is_v6() == v6 => each(&entry, &stats),
+                _ => ControlFlow::Continue(()),
+            },
+            Found::Further(record) => {
+                let (entry, stats) = self.counted_in(record, clock);
+                if entry.key.is_v6() == v6 {
+                    each(&entry, &stats)
+                } else {
+                    ControlFlow::Continue(())
+                }
+            }
+        })
+    }
+
+    /// Go on with a scan for entries of one IP version that have been idle for their time to live; `each` is also told how long, in
+    /// milliseconds, and is called with None from time to time, so that it can break the scan off. Whether it is at its end.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn expired(
+        &self,
+        cursor: &mut Cursor,
+        v6: bool,
+        clock: Clock,
+        mut each: impl FnMut(Option<(&RelayEntry, u64)>) -> ControlFlow<()>,
+    ) -> Result<bool, Fault> {
+        self.walk(cursor, |found| {
+            let (ttl_ms, last, key6) = match found {
+                Found::Slot(at) => (
+                    self.details.u32_at(at, TTL).load(Ordering::Relaxed),
+                    self.slots.u32_at(at, offset_of!(slot, last_jiffies)).load(Ordering::Relaxed),
+                    is_key6(&slot {
+                        flags: self.slots.u8_at(at, offset_of!(slot, flags)).load(Ordering::Relaxed),
+                        ..slot::default()
+                    }),
+                ),
+                Found::Further(record) => (record.detail.ttl_ms, record.slot.last_jiffies, is_key6(&record.slot)),
+            };
+            let idle = idle_ms(last, clock);
+            if key6 != v6 || ttl_ms == 0 || idle < u64::from(ttl_ms) {
+                return each(None);
+            }
+            match found {
+                Found::Slot(at) => each(Some((&self.entry_at(at), idle))),
+                Found::Further(record) => each(Some((&RelayEntry::read(&record.slot, &record.wide, ttl_ms), idle))),
+            }
+        })
+    }
+
+    /// Go on with deleting all entries of one IP version until `more` says no; whether all are out.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn clear(&mut self, hops: &mut impl Hops, cursor: &mut Cursor, v6: bool, mut more: impl FnMut() -> bool) -> Result<bool, Fault> {
+        let mut found = Vec::new();
+        loop {
+            let ended = self.walk(cursor, |one| {
+                let entry = match one {
+                    Found::Slot(at) => self.entry_at(at),
+                    Found::Further(record) => RelayEntry::read(&record.slot, &record.wide, 0),
+                };
+                if entry.key.is_v6() == v6 {
+                    found.push(entry.key);
+                }
+                if found.len() < CHUNK {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })?;
+            for key in found.drain(..) {
+                self.delete(hops, &key)?;
+            }
+            if ended {
+                return Ok(true);
+            }
+            if !more() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Go on with writing the rows of moved destinations into their entries until `more` says no; whether all are written.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn follow(&mut self, moves: &mut Moves, mut more: impl FnMut() -> bool) -> Result<bool, Fault> {
+        let Moves { rows, cursor } = moves;
+        let mut seen = 0;
+        let mut failed = None;
+        let ended = self.walk(cursor, |one| {
+            let entry = match one {
+                Found::Slot(at) => self.entry_at(at),
+                Found::Further(record) => RelayEntry::read(&record.slot, &record.wide, 0),
+            };
+            if let Some(row) = rows.get(&(entry.dst.addr, entry.src.addr)) {
+                match one {
+                    Found::Slot(at) => self.slots.u16_at(at, offset_of!(slot, nexthop)).store(*row, Ordering::Release),
+                    Found::Further(record) => {
+                        let mut record = *record;
+                        record.slot.nexthop = *row;
+                        if let Err(error) = self.overflow.put(&flow_key_of(&entry.key), &record) {
+                            failed = Some(error);
+                        }
+                    }
+                }
+            }
+            seen += 1;
+            if seen % CHUNK == 0 && !more() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        failed.map_or(Ok(ended), |error| Err(error.into()))
+    }
+
+    /// Go on with a walk over all entries; whether it is at its end.
+    fn walk(&self, cursor: &mut Cursor, mut each: impl FnMut(Found<'_>) -> ControlFlow<()>) -> Result<bool, Fault> {
+        if cursor.further.is_none() {
+            let chunks = cursor
+                .chunks
+                .get_or_insert_with(|| self.addresses.chunks().into_iter().rev().collect());
+            while let Some(chunk) = chunks.last() {
+                let first = chunk * CHUNK;
+                for at in cursor.slot.max(first)..first + CHUNK {
+                    cursor.slot = at + 1;
+                    if self.slots.generation(at) & 1 == 1 && each(Found::Slot(at)).is_break() {
+                        return Ok(false);
+                    }
+                }
+                chunks.pop();
+            }
+            let any = !self.marked.is_empty() || !self.loose.is_empty();
+            cursor.further = Some(if any {
+                self.overflow.elements()?.into_iter().map(|(key, _)| key).collect()
+            } else {
+                Vec::new()
+            });
+        }
+        while let Some(key) = cursor.further.as_mut().and_then(Vec::pop) {
+            if let Some(record) = self.overflow.get(&key)?
+                && each(Found::Further(&record)).is_break()
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    // Media ports
+
+    #[must_use]
+    pub fn media(&self) -> &BTreeSet<MediaRange> {
+        self.media.ranges()
+    }
+
+    /// Add a range of media ports.
+    ///
+    /// # Errors
+    /// `Exists`, `Full`, or what is wrong with it.
+    pub fn add_media(&mut self, range: MediaRange) -> Result<(), Fault> {
+        self.media.add(&mut self.addresses, range)
+    }
+
+    /// Remove a range of media ports; whether it was there.
+    pub fn remove_media(&mut self, range: MediaRange) -> bool {
+        self.media.remove(&mut self.addresses, range)
+    }
+
+    // Adoption
+
+    /// The rows of the next-hop table that the entries in the maps use.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn rows(&self) -> Result<BTreeSet<u16>, Fault> {
+        let mut rows = BTreeSet::new();
+        for at in 0..self.slots.len() {
+            if self.slots.generation(at) & 1 == 1 {
+                rows.insert(self.slots.u16_at(at, offset_of!(slot, nexthop)).load(Ordering::Relaxed));
+            }
+        }
+        rows.extend(self.overflow.elements()?.iter().map(|(_, record)| record.slot.nexthop));
+        Ok(rows)
+    }
+
+    /// Read what this process keeps from the maps, and mend what a killed process left half done. taken: rows of next hops that
+    /// entries or others may use.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn adopt(&mut self, hops: &mut impl Hops, taken: &BTreeSet<u16>) -> Result<(), Fault> {
+        self.addresses.adopt();
+        let reachable: BTreeSet<usize> = self.addresses.chunks().into_iter().collect();
+        // Users by destination, source and row: each route is looked up once.
+        let mut users: BTreeMap<(IpAddr, IpAddr), (u32, u16)> = BTreeMap::new();
+        let mut found = Vec::new();
+        for at in 0..self.slots.len() {
+            if self.slots.generation(at) & 1 == 0 {
+                continue;
+            }
+            let entry = self.entry_at(at);
+            if !reachable.contains(&(at / CHUNK)) || self.addresses.slot(entry.key.dst.addr, entry.key.dst.port) != Some(at) {
+                self.slots.retire(at);
+                continue;
+            }
+            self.addresses.hold(at);
+            *self.counted(entry.key.is_v6()) += 1;
+            let row = self.slots.u16_at(at, offset_of!(slot, nexthop)).load(Ordering::Relaxed);
+            let names = (entry.dst.addr, entry.src.addr);
+            users.entry(names).or_insert((0, row)).0 += 1;
+            found.push((at, names, row));
+        }
+        let further = self.adopt_overflow(&mut users)?;
+        self.media.adopt(&mut self.addresses)?;
+        self.addresses.drop_unused_all();
+        let rows: HashMap<(IpAddr, IpAddr), u16> = users
+            .into_iter()
+            .map(|((dst, src), (count, row))| ((dst, src), hops.adopt(dst, src, count, row, taken)))
+            .collect();
+        for (at, names, row) in found {
+            if rows[&names] != row {
+                self.slots
+                    .u16_at(at, offset_of!(slot, nexthop))
+                    .store(rows[&names], Ordering::Release);
+            }
+        }
+        for (key, names, row) in further {
+            if rows[&names] != row
+                && let Some(mut record) = self.overflow.get(&key)?
+            {
+                record.slot.nexthop = rows[&names];
+                self.overflow.put(&key, &record)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn adopt_overflow(
+        &mut self,
+        users: &mut BTreeMap<(IpAddr, IpAddr), (u32, u16)>,
+    ) -> Result<Vec<(flow_key, (IpAddr, IpAddr), u16)>, Fault> {
+        let mut found = Vec::new();
+        let mut loose = 0;
+        for (key, record) in self.overflow.elements()? {
+            let entry = RelayEntry::read(&record.slot, &record.wide, 0);
+            match self.addresses.slot(entry.key.dst.addr, entry.key.dst.port) {
+                Some(at) => self.mark(at, record.slot.last_jiffies),
+                None => {
+                    *self.loose.entry(loose_place(&entry.key)).or_default() += 1;
+                    loose += 1;
+                }
+            }
+            *self.counted(entry.key.is_v6()) += 1;
+            let names = (entry.dst.addr, entry.src.addr);
+            users.entry(names).or_insert((0, record.slot.nexthop)).0 += 1;
+            found.push((key, names, record.slot.nexthop));
+        }
+        self.settings
+            .u32_at(0, offset_of!(settings, loose_entries))
+            .store(loose, Ordering::Release);
+        for at in 0..self.details.len() {
+            let flags = self.details.u32_at(at, SLOT_FLAGS);
+            if flags.load(Ordering::Relaxed) != 0 && !self.marked.contains_key(&at) {
+                flags.store(0, Ordering::Release);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// What a walk meets.
+enum Found<'a> {
+    Slot(usize),
+    Further(&'a overflow_entry),
+}
+
+fn loose_place(key: &FiveTuple) -> (IpAddr, u16) {
+    (key.dst.addr, key.dst.port / CHUNK as u16)
+}
+
+fn without_counters(before: &slot) -> slot {
+    slot {
+        seen: 0,
+        ssrc: 0,
+        others: 0,
+        bytes: 0,
+        received: 0,
+        last_jiffies: 0,
+        max_seq: 0,
+        payload_type: 0,
+        rtp_state: 0,
+        ..*before
+    }
+}
+
+/// The record of an overflow entry with another action; its counters go on.
+fn changed(record: &overflow_entry, entry: &RelayEntry, row: u16) -> overflow_entry {
+    let fresh = entry.overflow(row, 0);
+    let counted = &record.slot;
+    overflow_entry {
+        slot: slot {
+            seen: counted.seen,
+            ssrc: counted.ssrc,
+            others: counted.others,
+            bytes: counted.bytes,
+            received: counted.received,
+            last_jiffies: counted.last_jiffies,
+            max_seq: counted.max_seq,
+            payload_type: counted.payload_type,
+            rtp_state: counted.rtp_state,
+            ..fresh.slot
+        },
+        detail: detail {
+            ttl_ms: entry.ttl_ms,
+            ..record.detail
+        },
+        wide: fresh.wide,
+    }
+}
