@@ -1,4 +1,4 @@
-"""Fixtures of the data-plane tests."""
+"""Fixtures of the data-plane tests: a softswitch process between two hosts, one for each module, and an empty client of it for each test."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from shunt_softswitch.dataplane import DataPlane
 from tests.dataplane import lab as lab_module
 from tests.dataplane.lab import Lab
+from tests.softswitch.plane import Plane
+from tests.softswitch.process import Softswitch
 
 
 @pytest.fixture(autouse=True)
@@ -29,33 +30,37 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def strays() -> str:
-    """What becomes of strangers' packets; a module that wants them dropped says so."""
+def mismatch() -> str:
+    """What becomes of packets whose source does not match the entry; a module that wants them dropped says so."""
     return "pass"
 
 
 @pytest.fixture(scope="module")
-def _opened(lab: Lab, strays: str) -> Iterator[DataPlane]:
-    with lab_module.inside(lab.ns("relay")):
-        for interface, address, mac in (
-            ("ra", lab_module.HOST_A4, lab_module.MAC_A),
-            ("ra", lab_module.HOST_A6, lab_module.MAC_A),
-            ("rb", lab_module.HOST_B4, lab_module.MAC_B),
-            ("rb", lab_module.HOST_B6, lab_module.MAC_B),
-        ):
-            lab_module.sh("ip", "neigh", "replace", address, "lladdr", mac, "dev", interface, "nud", "permanent")
-        opened = DataPlane.open(interfaces=["ra", "rb"], capacity=4096, pin_dir=str(lab.pins), strays=strays)
-        try:
-            yield opened
-        finally:
-            opened.unload()
+def softswitch(lab: Lab, mismatch: str) -> Iterator[Softswitch]:
+    """A softswitch process on both interfaces of the relay, whose neighbours are known."""
+    lab.fix_neighbours()
+    with Softswitch(["ra", "rb"], namespace=lab.ns("relay"), capacity=4096, mismatch=mismatch) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def _client(softswitch: Softswitch) -> Iterator[Plane]:
+    with Plane(softswitch.target) as client:
+        yield client
 
 
 @pytest.fixture
-def plane(_opened: DataPlane) -> Iterator[DataPlane]:
-    """An empty data plane on both interfaces of the relay, with the test thread in the relay's namespace."""
-    yield _opened
-    _opened.clear()
-    for ports in _opened.media():
-        _opened.remove_media(ports)
-    _opened.poll_learn(1 << 20)
+def plane(_client: Plane) -> Iterator[Plane]:
+    """The softswitch's owner; it finds empty tables, and empties them."""
+    yield _client
+    empty(_client)
+
+
+def empty(plane: Plane) -> None:
+    """Remove entries, media ranges and what the filters have, and take all notices."""
+    plane.clear()
+    for ports in plane.media():
+        plane.remove_media(ports)
+    for one in (plane.blocklist, plane.source_filter, plane.greylist, plane.allowlist):
+        one.clear()
+    plane.poll_learn()

@@ -86,6 +86,11 @@ class Lab:
         made.settimeout(2)
         return made
 
+    def fix_neighbours(self) -> None:
+        """Give the relay permanent neighbours, so that no packet waits for one to be resolved."""
+        for interface, address, mac in (("ra", HOST_A4, MAC_A), ("ra", HOST_A6, MAC_A), ("rb", HOST_B4, MAC_B), ("rb", HOST_B6, MAC_B)):
+            self.ip("relay", "neigh", "replace", address, "lladdr", mac, "dev", interface, "nud", "permanent")
+
     def checksum_errors(self, which: str) -> int:
         """UDP checksum errors of a namespace, IPv4 and IPv6 together."""
         text = subprocess.run(["nsenter", f"--net=/run/netns/{self.ns(which)}", "cat", "/proc/net/snmp", "/proc/net/snmp6"], capture_output=True, text=True).stdout
@@ -104,6 +109,8 @@ def build(tag: str, *, gro: bool = True, relay_addresses: bool = True) -> Iterat
     try:
         for which in ("relay", "a", "b"):
             sh("ip", "netns", "add", lab.ns(which))
+            # What hosts say of themselves would be counted as packets.
+            sh("ip", "netns", "exec", lab.ns(which), "sysctl", "-qw", "net.ipv6.conf.default.router_solicitations=0")
             lab.ip(which, "link", "set", "lo", "up")
         for which, relay_mac, mac in (("a", MAC_RA, MAC_A), ("b", MAC_RB, MAC_B)):
             lab.ip(

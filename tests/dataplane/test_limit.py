@@ -9,82 +9,91 @@ from contextlib import contextmanager
 import pytest
 
 from shunt.tables.entry import RelayEntry
-from shunt_softswitch import layout
-from shunt_softswitch.dataplane import DataPlane
-from tests.dataplane import lab as lab_module
-from tests.dataplane.lab import HOST_B4, HOST_B6, MAC_B, RELAY_B4, Lab, entry
-from tests.dataplane.test_packets import V4, V4_TO_6, V6, packet, run
+from tests.dataplane.lab import HOST_B4, RELAY_B4, Lab, entry
+from tests.dataplane.test_packets import V4, V4_TO_6, V6, packet
+from tests.dataplane.traffic import DROP, REDIRECT, run
+from tests.softswitch import testrun
+from tests.softswitch.plane import Plane
+from tests.softswitch.process import Softswitch
 
 pytestmark = pytest.mark.netns
 
-PER_SECOND = 80  # 20 in a window of a quarter of a second
+PER_SECOND, MOST = 80, 20  # in a window of a quarter of a second
+_WINDOW_S = 0.25
+
+
+@pytest.fixture(scope="module")
+def limited(lab: Lab) -> Iterator[Softswitch]:
+    """A softswitch that each test starts, with a limit or without."""
+    lab.fix_neighbours()
+    made = Softswitch(["ra", "rb"], namespace=lab.ns("relay"), capacity=300)
+    yield made
+    made.unload()
 
 
 @contextmanager
-def opened(lab: Lab, packet_limit: int = 0, *, unload: bool = True) -> Iterator[DataPlane]:
-    """A data plane without interfaces; without `unload` its entries stay in the kernel."""
-    with lab_module.inside(lab.ns("relay")):
-        for host in (HOST_B4, HOST_B6):
-            lab_module.sh("ip", "neigh", "replace", host, "lladdr", MAC_B, "dev", "rb", "nud", "permanent")
-        plane = DataPlane.open(interfaces=[], capacity=300, pin_dir=str(lab.pins / "limit"), packet_limit=packet_limit)
-        try:
+def opened(softswitch: Softswitch, packet_limit: int = 0) -> Iterator[Plane]:
+    """A client of the softswitch, which runs with this limit; its entries stay in the kernel."""
+    softswitch.packet_limit = packet_limit
+    softswitch.start()
+    try:
+        with Plane(softswitch.target) as plane:
             yield plane
-        finally:
-            plane.unload() if unload else plane.close()
+    finally:
+        softswitch.stop()
 
 
-def _window(plane: DataPlane) -> int:
-    ticks = layout.packet_limits(PER_SECOND, 0)["limit_window"]
-    return plane._tick() // ticks
+def verdicts(softswitch: Softswitch, frames: list[bytes], program: str = "limited_native") -> list[int]:
+    """The verdicts on frames that came at once, and in a window of which nothing else has had a part."""
+    time.sleep(2 * _WINDOW_S)
+    with testrun.pinned(softswitch.pin_dir, program, softswitch.namespace) as found:
+        return [found.run(frame, ingress="ra").verdict for frame in frames]
 
 
-def _in_one_window(plane: DataPlane, send: list[bytes], program: str = "limited_native") -> list[int]:
-    """The verdicts on packets that all came in one window."""
+def in_one_window(softswitch: Softswitch, frames: list[bytes], expected: list[int], program: str = "limited_native") -> None:
+    """Whether these are the verdicts on frames that all came in one window, which not every go will meet."""
     for _ in range(20):
-        before = _window(plane)
-        while (start := _window(plane)) == before:  # to be at its very beginning
-            time.sleep(0.001)
-        verdicts = [run(plane, frame, program)[0] for frame in send]
-        if _window(plane) == start:
-            return verdicts
-    raise AssertionError("this machine is too slow to send so few packets in a quarter of a second")
+        if (found := verdicts(softswitch, frames, program)) == expected:
+            return
+    raise AssertionError(f"{found}, not {expected}")
 
 
 @pytest.mark.parametrize("made", [V4, V6, V4_TO_6], ids=["fast path", "IPv6", "4to6"])
-def test_a_flooded_stream_is_limited_and_others_are_not(lab: Lab, made: RelayEntry) -> None:
+def test_a_flooded_stream_is_limited_and_others_are_not(limited: Softswitch, made: RelayEntry) -> None:
     other = entry("10.1.0.9:4000", str(V4.key.dst), f"{RELAY_B4}:20004", f"{HOST_B4}:6002")  # at V4's port: it has no slot of its own
-    with opened(lab, PER_SECOND) as plane:
+    with opened(limited, PER_SECOND) as plane:
+        before = plane.totals()
         assert plane.insert([made, other]) == [None, None]
-        most = layout.packet_limits(PER_SECOND, 0)["packet_limit"]
-        assert most == 20
         flood, quiet = [bytes(packet(made))] * 30, [bytes(packet(other))] * 3
-        verdicts = _in_one_window(plane, flood + quiet)
-        assert verdicts == [layout.XDP_REDIRECT] * most + [layout.XDP_DROP] * 10 + [layout.XDP_REDIRECT] * 3
-        totals = plane.totals()
-        assert totals["limited_packets"] == plane.reasons()["over-limit"] >= 10
-        assert totals["passed_packets"] == totals["missed_packets"] == 0
-        assert run(plane, flood[0], "relay_trace")[0] & 0xFF == layout.XDP_REDIRECT, "trace tells where packets go, not how many"
+        in_one_window(limited, flood + quiet, [REDIRECT] * MOST + [DROP] * 10 + [REDIRECT] * 3)
+        counted = {name: value - before[name] for name, value in plane.totals().items()}
+        assert counted["limited_packets"] >= 10 and counted["missed_packets"] == 0
+        assert counted["rx_packets"] == counted["limited_packets"] + counted["relayed_packets"] + counted["passed_packets"]
+        assert run(limited, flood[0], "relay_trace")[0] & 0xFF == REDIRECT, "trace tells where packets go, not how many"
         # In the next window it has its share again, and a stream without a slot is limited too.
-        verdicts = _in_one_window(plane, flood[:1] + quiet * 10)
-        assert verdicts[0] == layout.XDP_REDIRECT and verdicts[1:].count(layout.XDP_REDIRECT) == most
+        in_one_window(limited, flood[:1] + quiet * 10, [REDIRECT] + [REDIRECT] * MOST + [DROP] * 10)
+        plane.clear()
 
 
-def test_without_a_limit_there_is_none_and_no_room_is_taken_for_it(lab: Lab) -> None:
-    with opened(lab) as plane:
+def test_without_a_limit_there_is_none(limited: Softswitch) -> None:
+    with opened(limited) as plane:
+        before = plane.totals()
         plane.insert([V4])
-        assert {run(plane, bytes(packet(V4)))[0] for _ in range(500)} == {layout.XDP_REDIRECT}
-        assert plane.totals()["limited_packets"] == 0
-        assert plane.memory()["limits"] < 10_000
+        with testrun.pinned(limited.pin_dir, "relay_native", limited.namespace) as program:
+            assert {program.run(bytes(packet(V4)), ingress="ra").verdict for _ in range(500)} == {REDIRECT}
+        assert plane.totals()["limited_packets"] == before["limited_packets"]
+        plane.clear()
 
 
-def test_the_limit_comes_and_goes_with_the_process_and_entries_stay(lab: Lab) -> None:
+def test_the_limit_comes_and_goes_with_the_process_and_entries_stay(limited: Softswitch) -> None:
     flood = [bytes(packet(V4))] * 30
-    for limit, expected in ((0, 30), (PER_SECOND, 20), (0, 30)):
-        with opened(lab, limit, unload=False) as plane:
+    for limit, program in ((0, "relay_native"), (PER_SECOND, "limited_native"), (0, "relay_native")):
+        with opened(limited, limit) as plane:
             plane.insert([V4])
-            # Only what keeps the limit is there, and only where there is one: it is the slower way.
-            name = "limited_native" if limit else "relay_native"
-            assert plane._relay_program(generic=False) == plane.program(name)
-            assert _in_one_window(plane, flood, name).count(layout.XDP_REDIRECT) == expected
-    with opened(lab) as plane:
+            # Only what keeps the limit is attached, and only where there is one: it is the slower way.
+            with testrun.attached("ra", limited.namespace) as attached:
+                assert attached.name == program[:15]
+            in_one_window(limited, flood, [REDIRECT] * (MOST if limit else 30) + [DROP] * (10 if limit else 0), program)
+    with opened(limited) as plane:
         assert plane.keys() == [V4.key]
+        plane.clear()

@@ -2,70 +2,44 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from shunt_softswitch import libbpf
-from shunt_softswitch.dataplane import DataPlane
-from tests.dataplane import lab as lab_module
 from tests.dataplane.lab import Lab
-from tests.dataplane.test_table import FIRST
+from tests.softswitch import testrun
+from tests.softswitch.process import Softswitch
 
-PROGRAMS = {"relay_native", "relay_generic", "relay_trace", "tick"}
-
-
-def opened(lab: Lab, **options: object) -> DataPlane:
-    with lab_module.inside(lab.ns("relay")):
-        return DataPlane.open(interfaces=["ra", "rb"], capacity=1024, pin_dir=str(lab.pins), **options)
+pytestmark = pytest.mark.netns
 
 
-def number(plane: DataPlane, name: str) -> int:
-    """The kernel's number of a program."""
-    info = Path(f"/proc/self/fdinfo/{plane.program(name)}").read_text()
-    return int(next(line.split()[1] for line in info.splitlines() if line.startswith("prog_id")))
+def numbers(softswitch: Softswitch) -> dict[str, int]:
+    """The kernel's numbers of the pinned programs."""
+    found = {}
+    for name in testrun.programs(softswitch.pin_dir):
+        with testrun.pinned(softswitch.pin_dir, name) as program:
+            found[name] = program.number
+    return found
 
 
-def test_programs_are_taken_over(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    loads: list[str] = []
-    load = libbpf.load_object
-    monkeypatch.setattr(libbpf, "load_object", lambda path, **more: (loads.append(path.name), load(path, **more))[1])
-    plane = opened(lab)
-    try:
-        before = {name: number(plane, name) for name in PROGRAMS}
-        plane.close()
-        plane = opened(lab)
-        assert {name: number(plane, name) for name in PROGRAMS} == before and len(loads) == 1
-        plane.close()
-        plane = opened(lab, strays="drop")
-        assert len(loads) == 2 and number(plane, "relay_native") != before["relay_native"], "another constant is another program"
-        plane.close()
-        plane = opened(lab, strays="drop", packet_limit=500)
-        assert len(loads) == 3
-        limited = number(plane, "limited_native")
-        plane.close()
-        assert {path.name.partition("program_")[2] for path in lab.pins.glob("loaded_*_program_*")} == PROGRAMS - {"relay_native", "relay_generic"} | {"limited_native", "limited_generic"}
-        next(lab.pins.glob("loaded_*_map_limits")).unlink()  # as if the process had died while it pinned them
-        plane = opened(lab, strays="drop", packet_limit=500)
-        assert len(loads) == 4 and number(plane, "limited_native") != limited
-    finally:
-        plane.unload()
-    assert [path for path in lab.pins.iterdir() if path.suffix != ".debug"] == [], "the kernel shows maps.debug and progs.debug there"
-
-
-def test_tables_of_a_version_with_fewer_are_taken_over(lab: Lab) -> None:
-    """Maps that came later are made; what the older ones hold stays."""
-    plane = opened(lab)
-    try:
-        plane.insert([FIRST])
-        plane.close()
-        for name in ("wary", "known"):
-            (lab.pins / name).unlink()
-        plane = opened(lab)
-        assert plane.get([FIRST.key]) == [FIRST]
-        assert plane.hearing.known.put(FIRST.key.src, 60_000)
-        plane.close()
-        plane = opened(lab)
-        assert list(plane.hearing.known.ends()) == [FIRST.key.src], "and is pinned"
-    finally:
-        plane.unload()
+def test_programs_are_taken_over(lab: Lab) -> None:
+    softswitch = Softswitch(["ra", "rb"], namespace=lab.ns("relay"), capacity=1024, mismatch="pass")
+    with softswitch:
+        before = numbers(softswitch)
+        assert {"relay_native", "relay_generic", "relay_trace"} <= set(before) and not {"limited_native", "limited_generic"} & set(before)
+        softswitch.restart()
+        assert numbers(softswitch) == before
+        softswitch.stop()
+        softswitch.mismatch = "drop"
+        softswitch.start()
+        dropping = numbers(softswitch)
+        assert set(dropping) == set(before) and not set(dropping.values()) & set(before.values()), "another constant is another program"
+        softswitch.stop()
+        softswitch.packet_limit = 500
+        softswitch.start()
+        limited = numbers(softswitch)
+        assert {"limited_native", "limited_generic"} <= set(limited) and not {"relay_native", "relay_generic"} & set(limited)
+        with testrun.attached("ra", softswitch.namespace) as attached:
+            assert attached.number in limited.values()
+        softswitch.stop()
+        softswitch.start(unload=True)
+        softswitch.stop()
+        assert softswitch.pinned() == []

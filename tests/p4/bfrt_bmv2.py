@@ -18,11 +18,11 @@ import grpc
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.schema import MATCH_PRIORITY, Field, Table
-from shunt_softswitch import schema as softswitch_schema
 from shunt.tables.entry import LearnNotice
 from tests.bfrt.fake_switch import FakeSwitch, Refused
 from tests.p4.bmv2 import Bmv2
 from tests.p4.program import GENERATED
+from tests.softswitch import schema as softswitch_schema
 
 _INVALID, _INTERNAL = 3, 13
 _PATIENCE = 0.2  # seconds between two looks whether the client is still there
@@ -221,7 +221,7 @@ class Bmv2Target(FakeSwitch):
         return f" {int.from_bytes(found[0], 'big')}" if found else ""
 
 
-FIXED = json.dumps({"tables": [table for table in json.loads(softswitch_schema.load(4096, 4096).fixed_json)["tables"] if table["name"].startswith(("$pre.", "$mirror."))]}).encode()
+FIXED = json.dumps({"tables": [table for table in softswitch_schema.document("fixed")["tables"] if table["name"].startswith(("$pre.", "$mirror."))]}).encode()
 _ENGINE = {"$pre.node": Bmv2Target._node, "$pre.mgid": Bmv2Target._tree, "$pre.prune": Bmv2Target._prune, "$mirror.cfg": Bmv2Target._mirror}
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.dataplane.conftest import _opened, lab, plane, strays
+from tests.dataplane.conftest import _client, lab, mismatch, plane, softswitch
 
-__all__ = ["_opened", "lab", "plane", "strays"]
+__all__ = ["_client", "lab", "mismatch", "plane", "softswitch"]

@@ -16,9 +16,9 @@ from shunt.conference.control.layers import Rewriting
 from shunt.conference.control.rows import Rows
 from shunt.conference.engine import CONFERENCE, COPY
 from shunt.net import Endpoint, FiveTuple
-from shunt_softswitch import schema as softswitch_schema
 from tests.p4.bfrt_bmv2 import FIXED
 from tests.p4.program import GENERATED, compile_p4
+from tests.softswitch import schema as softswitch_schema
 from tests.vectors.relay import COLLIDING, COLLIDING_TOO
 
 CONFERENCES = ["conference.tofino1.bf-rt.json", "conference.tofino2.bf-rt.json"]
@@ -32,7 +32,7 @@ def generated(name: str) -> Schema:
     return Schema.parse((GENERATED / name).read_bytes())
 
 
-SOFTSWITCH = Schema.parse(softswitch_schema.load(4096).program_json)
+SOFTSWITCH = softswitch_schema.load(fixed=False)
 
 
 def test_generated_files_are_those_of_these_sources() -> None:
@@ -65,7 +65,7 @@ def test_tables_are_the_softswitchs(name: str) -> None:
         assert shape(compiled.tables[table.name]) == shape(table), table.name
 
 
-REPLICATION = [table for table in Schema.parse(softswitch_schema.load(4096, 4096).program_json).tables if SOFTSWITCH.tables.find(table.name) is None and table.name.startswith("pipe.")]
+REPLICATION = [table for table in softswitch_schema.load(conferences=True, fixed=False).tables if SOFTSWITCH.tables.find(table.name) is None and table.name.startswith("pipe.")]
 # What of replication a switch has not got: the control plane looks (docs/replication.md).
 LEFT_OUT = {**dict.fromkeys(CONFERENCES, {"track", "switches"}), WITH_S_LR: {"cadence"}}
 
@@ -122,7 +122,7 @@ def test_words_of_tracks_are_there() -> None:
 def test_the_agent_drives_either_on_a_switch() -> None:
     switches = [Schema.parse((GENERATED / name).read_bytes(), FIXED) for name in (*CONFERENCES, WITH_S_LR)]
     assert [Rows(switch).rewriting for switch in switches] == [Rewriting.S_LM, Rewriting.S_LM, Rewriting.S_LR]
-    assert Rows(softswitch_schema.load(4096, 100).schema).rewriting is Rewriting.S_LR
+    assert Rows(softswitch_schema.load(conferences=True)).rewriting is Rewriting.S_LR
 
 
 def test_the_agent_clears_every_register_of_sequence_numbers() -> None:

@@ -8,10 +8,10 @@ import os
 import pytest
 
 from shunt.bfrt.schema import Schema
-from shunt_softswitch import schema as softswitch_schema
 from tests.p4 import tofino
 from tests.p4.program import GENERATED
 from tests.p4.test_vectors_bmv2 import expected
+from tests.softswitch import schema as softswitch_schema
 from tests.vectors import replication
 from tests.vectors.model import TO_SERVER, Port, routed
 from tests.vectors.relay import COLLIDING_TOO, SWITCH_ENTRIES, VECTORS
@@ -85,7 +85,7 @@ ENTRIES = [entry for entry in SWITCH_ENTRIES if entry is not COLLIDING_TOO]
 
 @pytest.mark.parametrize("name", ["conference.tofino1.bf-rt.json", "conference.tofino2.bf-rt.json"])
 def test_tables_of_replication_are_filled_by_names_that_the_compiled_program_has(name: str) -> None:
-    schema = Schema.parse((GENERATED / name).read_bytes(), softswitch_schema.load(4096, 4096).fixed_json)
+    schema = Schema.parse((GENERATED / name).read_bytes(), json.dumps(softswitch_schema.document("fixed")))
     made, modified = tofino.replication_entities(schema, PORTS)
     assert {schema.tables.by_id[item.table_entry.table_id].name for item in made} == {
         "pipe.Ingress.conference", "pipe.Ingress.conference6", "pipe.Ingress.layer", "pipe.Egress.copy", "$pre.node", "$pre.mgid", "$mirror.cfg",

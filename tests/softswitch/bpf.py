@@ -13,7 +13,7 @@ _SYSCALL = {"x86_64": 321, "aarch64": 280}[platform.machine()]
 # enum bpf_cmd of linux/bpf.h
 _OBJ_GET, _PROG_TEST_RUN, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _LINK_DETACH = 7, 10, 13, 15, 34
 _ATTRIBUTES = 128
-_NAME_AT, _NAME_SIZE = 64, 16  # struct bpf_prog_info
+_ID_AT, _NAME_AT, _NAME_SIZE = 4, 64, 16  # struct bpf_prog_info
 
 
 def _call(command: int, attributes: bytes) -> tuple[int, bytes]:
@@ -37,11 +37,12 @@ def program(number: int) -> int:
     return _call(_PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0))[0]
 
 
-def program_name(fd: int) -> str:
-    """A program's name as the kernel keeps it: its first fifteen characters. Raises OSError."""
+def program_info(fd: int) -> tuple[int, str]:
+    """A program's id, and its name as the kernel keeps it: the first fifteen characters. Raises OSError."""
     room = ctypes.create_string_buffer(_NAME_AT + _NAME_SIZE)
     _call(_OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, len(room), ctypes.addressof(room)))
-    return room.raw[_NAME_AT : _NAME_AT + _NAME_SIZE].rstrip(b"\0").decode()
+    (number,) = struct.unpack_from("=I", room, _ID_AT)
+    return number, room.raw[_NAME_AT : _NAME_AT + _NAME_SIZE].rstrip(b"\0").decode()
 
 
 def detach(path: Path) -> None:

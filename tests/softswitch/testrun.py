@@ -40,7 +40,12 @@ class Program:
     @property
     def name(self) -> str:
         """Its name, at most fifteen characters of it."""
-        return bpf.program_name(self._fd)
+        return bpf.program_info(self._fd)[1]
+
+    @property
+    def number(self) -> int:
+        """The kernel's id of it."""
+        return bpf.program_info(self._fd)[0]
 
     def run(self, frame: bytes, *, ingress: str | None = None, repeat: int = 1) -> Run:
         """Run it on a frame of at least 14 bytes that has come in on an interface (None: the loopback). Raises OSError."""
