@@ -4,12 +4,14 @@
 #define SHUNT_RELAY_H
 
 #include "checksum.h"
+#include "filter.h"
 #include "learn.h"
 #include "limit.h"
 #include "maps.h"
 #include "parse.h"
 #include "reasons.h"
 #include "stats.h"
+#include "table.h"
 
 /* What an entry does to a packet, copied out of it while its generation stood still. */
 struct action {
@@ -26,10 +28,6 @@ struct change {
 	struct action action;
 	struct nexthop hop;
 };
-
-/* Action for a packet whose source does not match the entry, or is blocked; set by the loader. The relay has seen no packet of the
- * party while the entry carried the stream, and would latch any new source. */
-const volatile __u8 drop_source_mismatch = 0;
 
 /* How a packet leaves. Where conferences are carried, by a device map whose program tells copies from other packets
  * (conference.h): a device's queue has one program for all that one poll sends. */
@@ -55,10 +53,12 @@ static __always_inline int pass(int mode, __u32 reason, __u32 hop)
 	return XDP_PASS;
 }
 
-/* Ends a packet of a stream that has had its share. */
-static __always_inline int over(void)
+static __always_inline int drop(int mode, __u32 reason)
 {
-	my_totals()->reason[OVER_LIMIT]++;
+	if (mode == TRACE)
+		return XDP_DROP | reason << 8;
+	if (reason < REASONS)
+		my_totals()->reason[reason]++;
 	return XDP_DROP;
 }
 
@@ -72,104 +72,6 @@ static __always_inline int out(int mode, __u32 ifindex, __u32 length, __u32 hop)
 	totals->reason[RELAYED]++;
 	totals->relayed_bytes += length;
 	return REDIRECT(ifindex, mode);
-}
-
-static __always_inline __u32 home4(__be32 addr)
-{
-	return (addr * 0x9e3779b1u) >> 20;
-}
-
-/* The search for a relay address whose first row is another's. */
-__noinline __u32 further_owner4(__be32 addr)
-{
-	__u32 at = home4(addr);
-	struct address4 *row;
-	int i;
-
-	for (i = 1; i < ADDRESS_PROBES; i++) {
-		row = &addresses4[(at + i) & (ADDRESS_ROWS - 1)];
-		if (row->addr == addr && row->owner)
-			return row->owner;
-	}
-	return 0;
-}
-
-/* The number of the relay address plus 1, or 0 when it is not one. */
-static __always_inline __u32 owner4(__be32 addr)
-{
-	struct address4 *row = &addresses4[home4(addr)];
-
-	return row->addr == addr ? row->owner : further_owner4(addr);
-}
-
-static __always_inline __u32 owner6(const __be32 *addr)
-{
-	__u32 at = ((addr[0] ^ (addr[1] * 3) ^ (addr[2] * 5) ^ (addr[3] * 7)) * 0x9e3779b1u) >> 20;
-	struct address6 *row;
-	__u32 owner;
-	int i;
-
-	for (i = 0; i < ADDRESS_PROBES; i++) {
-		row = &addresses6[(at + i) & (ADDRESS_ROWS - 1)];
-		owner = row->owner;
-		if (owner && row->addr[3] == addr[3] && row->addr[2] == addr[2] && row->addr[1] == addr[1] && row->addr[0] == addr[0])
-			return owner;
-	}
-	return 0;
-}
-
-/* The slot index of a relay address and port, or 0 when that port has no slot. */
-static __always_inline __u32 slot_index(__u32 owner, __be16 port)
-{
-	__u32 host = bpf_ntohs(port), first;
-
-	if (!owner || owner > ADDRESSES)
-		return 0;
-	first = slot_map.chunk[owner - 1][host / CHUNK_PORTS];
-	return first ? first / sizeof(struct slot) + host % CHUNK_PORTS : 0;
-}
-
-static __always_inline bool is_media(__u32 owner, __be16 port)
-{
-	__u32 address = owner - 1, host = bpf_ntohs(port);
-	struct port_set *ports;
-
-	if (!owner)
-		return false;
-	ports = bpf_map_lookup_elem(&media, &address);
-	return ports && ports->word[host / 64] >> (host % 64) & 1;
-}
-
-static __always_inline __u32 read_generation(const __u32 *generation)
-{
-	__u32 value = *(const volatile __u32 *)generation;
-
-	asm volatile("" ::: "memory");
-	return value;
-}
-
-static __always_inline bool generation_is(const __u32 *generation, __u32 value)
-{
-	asm volatile("" ::: "memory");
-	return *(const volatile __u32 *)generation == value;
-}
-
-/* Copy a resolved next hop; false when it is not resolved. */
-static __always_inline bool read_nexthop(__u32 index, struct nexthop *copy)
-{
-	struct nexthop *hop = &nexthops[index & (NEXTHOPS - 1)];
-	__u32 generation;
-
-	generation = read_generation(&hop->generation);
-	if (!(generation & 1))
-		return false;
-	copy->ifindex = hop->ifindex;
-	copy->macs = hop->macs;
-	copy->macs_end = hop->macs_end;
-	copy->vlan = hop->vlan;
-	copy->mtu = hop->mtu;
-	copy->flags = hop->flags;
-	return generation_is(&hop->generation, generation);
 }
 
 /* In two words: copied as bytes it would cost twelve stores. */
@@ -327,103 +229,6 @@ __noinline int rewrite(struct xdp_md *ctx, const struct change *change, int mode
 	return RELAYED;
 }
 
-static __always_inline bool is_dropped(__u32 reason)
-{
-	return drop_source_mismatch && (reason == SOURCE_MISMATCH || reason == BLOCKED);
-}
-
-/* An unknown source passes the greylist after this many hits at one port pair with no longer gap between them: a phone does that, a
- * scanner returns to a port too seldom. Only a long silence starts the count again. */
-#define GREYLIST_HITS 5
-#define GREYLIST_GAP (120 * 1000000ULL)
-#define GREYLIST_SILENCE (30 * 1000000000ULL)
-
-static __always_inline bool passes_greylist(const struct flow_key *key, __u64 now, int mode)
-{
-	struct unknown_source first = {.last = now, .count = 1};
-	struct unknown_source *source;
-	struct unknown_key source_key = {};
-	__u64 gap;
-
-	__builtin_memcpy(source_key.saddr, key->saddr, sizeof(source_key.saddr));
-	__builtin_memcpy(source_key.daddr, key->daddr, sizeof(source_key.daddr));
-	source_key.port = key->dport & bpf_htons(0xfffe);
-	source_key.version = key->version;
-	source = bpf_map_lookup_elem(&unknown_sources, &source_key);
-	if (mode == TRACE)
-		return source && source->count >= GREYLIST_HITS && now - source->last < GREYLIST_SILENCE;
-	if (!source) {
-		bpf_map_update_elem(&unknown_sources, &source_key, &first, BPF_ANY);
-		return false;
-	}
-	gap = now - source->last;
-	source->last = now;
-	if (gap >= (source->count >= GREYLIST_HITS ? GREYLIST_SILENCE : GREYLIST_GAP))
-		source->count = 1;
-	else if (source->count < GREYLIST_HITS)
-		source->count++;
-	return source->count >= GREYLIST_HITS;
-}
-
-/* Whether a greylisted port without a source filter does not admit this packet's source. */
-static __always_inline bool is_unlisted(const struct flow_key *key, __u64 now, int mode)
-{
-	__u16 port = bpf_ntohs(key->dport);
-	struct endpoint end = {};
-	struct greylist *ports;
-	__u64 *until;
-	int i;
-
-	__builtin_memcpy(end.addr, key->daddr, sizeof(end.addr));
-	end.version = key->version;
-	ports = bpf_map_lookup_elem(&greylist, &end);
-	if (!ports || ports->until <= now)
-		return false;
-	for (i = 0; i < GREYLIST_RANGES; i++) {
-		if (port >= ports->ports[i].first && port <= ports->ports[i].last)
-			break;
-	}
-	if (i == GREYLIST_RANGES)
-		return false;
-	__builtin_memcpy(end.addr, key->saddr, sizeof(end.addr));
-	until = bpf_map_lookup_elem(&allowlist, &end);
-	return !(until && *until > now) && !passes_greylist(key, now, mode);
-}
-
-/* Whether a packet must not reach the relay: its source is on the blocklist, or the port does not admit it. */
-__noinline bool is_blocked(const struct flow_key *key, int mode)
-{
-	struct endpoint end = {};
-	struct source_filter *filter;
-	__u64 *until, now;
-	const __be32 *addr;
-	int i;
-
-	if (!key)
-		return false;
-	now = bpf_ktime_get_ns();
-	__builtin_memcpy(end.addr, key->saddr, sizeof(end.addr));
-	end.version = key->version;
-	until = bpf_map_lookup_elem(&blocklist, &end);
-	if (until && *until > now)
-		return true;
-	end.port = key->sport;
-	until = bpf_map_lookup_elem(&blocklist, &end);
-	if (until && *until > now)
-		return true;
-	__builtin_memcpy(end.addr, key->daddr, sizeof(end.addr));
-	end.port = key->dport & bpf_htons(0xfffe);
-	filter = bpf_map_lookup_elem(&source_filters, &end);
-	if (!filter || filter->until <= now)
-		return is_unlisted(key, now, mode);
-	for (i = 0; i < ALLOWED_SOURCES; i++) {
-		addr = filter->allowed[i];
-		if (addr[0] == key->saddr[0] && addr[1] == key->saddr[1] && addr[2] == key->saddr[2] && addr[3] == key->saddr[3])
-			return false;
-	}
-	return true;
-}
-
 /* A packet without an entry: count it, raise a learn notice if the bounds allow, pass it up or drop it. */
 __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u32 reason)
 {
@@ -437,93 +242,65 @@ __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u3
 	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
 }
 
-static __always_inline bool wide_matches(const struct wide *wide, const struct ipv6hdr *ip6)
-{
-	const __be32 *addr = (const __be32 *)&ip6->saddr;
+/* An entry that a packet has, and what belongs to it. */
+struct match {
+	struct slot *entry;
+	struct detail *detail;
+	struct wide *wide;
+	__u32 generation; /* of the entry, before anything of it was read */
+	__u32 limit;      /* its packet limit, as in limit.h */
+};
 
-	return wide->saddr[0] == addr[0] && wide->saddr[1] == addr[1] && wide->saddr[2] == addr[2] && wide->saddr[3] == addr[3] &&
-	       wide->daddr[0] == addr[4] && wide->daddr[1] == addr[5] && wide->daddr[2] == addr[6] && wide->daddr[3] == addr[7];
+/* The entry of a packet in the slot of its port. */
+static __always_inline bool match_slot(struct match *match, const struct parsed *p, struct slot *slot, struct detail *detail, __u32 index)
+{
+	__u32 generation = read_generation(&slot->generation);
+	struct wide *wide;
+
+	slot = after(slot, generation);
+	if (!(generation & 1) || slot->sport != p->udp->source || slot->dport != p->udp->dest)
+		return false;
+	wide = bpf_map_lookup_elem(&wides, &index);
+	if (p->v6 ? !(slot->flags & ENTRY_KEY6) || !wide || !wide_matches(wide, (const __be32 *)&p->ip6->saddr)
+		  : slot->flags & ENTRY_KEY6 || slot->saddr != p->ip->saddr || slot->daddr != p->ip->daddr)
+		return false;
+	*match = (struct match){.entry = slot, .detail = detail, .wide = wide, .generation = generation, .limit = index};
+	return true;
 }
 
-/* Any packet, also one that is not to be relayed. */
-__noinline int relay_any(struct xdp_md *ctx, int mode)
+/* The overflow entry of a flow. detail: of its port's slot, if it has one: without a slot, an entry can only be one of
+ * those that found no room for a slot. */
+static __always_inline bool match_overflow(struct match *match, const struct flow_key *key, const struct detail *detail)
 {
-	void *data = (void *)(long)ctx->data;
-	void *end = (void *)(long)ctx->data_end;
-	__u32 owner, index, hop_index, generation = 0, l3_length;
-	struct wide *wide = 0, *slot_wide;
-	struct slot *slot = 0, *entry = 0;
-	struct detail *detail = 0, *slot_detail = 0;
 	struct overflow_entry *further;
+	__u32 generation;
+
+	if (!(detail ? detail->slot_flags & SLOT_OVERFLOW : settings.loose_entries))
+		return false;
+	further = bpf_map_lookup_elem(&overflow, key);
+	if (!further)
+		return false;
+	generation = read_generation(&further->slot.generation);
+	further = after(further, generation);
+	*match = (struct match){.entry = &further->slot, .detail = &further->detail, .wide = &further->wide, .generation = generation};
+	match->limit = packet_limit ? loose_limit(key) : 0;
+	return true;
+}
+
+/* Relays a packet that has an entry, if that entry and its next hop can be had whole. */
+static __always_inline int relay_by(struct xdp_md *ctx, const struct match *match, const struct parsed *p, const struct rtp *rtp, int mode)
+{
+	__u32 hop_index = match->entry->nexthop, length = p->udp_length + (p->v6 ? IPV6_HEADER : IPV4_HEADER);
+	struct slot *entry = match->entry;
+	struct wide *wide = match->wide;
 	struct change change = {};
 	struct action *action = &change.action;
-	struct flow_key key;
-	struct parsed p = {};
-	struct rtp rtp;
-	__u8 flags;
+	__u8 flags = entry->flags;
 	int reason;
 
-	reason = parse(&p, data, end);
-	if (reason)
-		return pass(mode, reason, 0);
-
-	owner = p.v6 ? owner6((const __be32 *)&p.ip6->daddr) : owner4(p.ip->daddr);
-	index = slot_index(owner, p.udp->dest);
-	if (index) {
-		slot = slot_at(index);
-		slot_detail = bpf_map_lookup_elem(&details, &index);
-	}
-	if (slot && slot_detail) {
-		generation = read_generation(&slot->generation);
-		if (generation & 1 && slot->sport == p.udp->source && slot->dport == p.udp->dest) {
-			slot_wide = bpf_map_lookup_elem(&wides, &index);
-			if (!p.v6) {
-				if (!(slot->flags & ENTRY_KEY6) && slot->saddr == p.ip->saddr && slot->daddr == p.ip->daddr)
-					entry = slot;
-			} else if (slot->flags & ENTRY_KEY6 && slot_wide && wide_matches(slot_wide, p.ip6)) {
-				entry = slot;
-			}
-			wide = slot_wide;
-			detail = slot_detail;
-		}
-	}
-	parse_rtp(&rtp, &p, end);
-	if (!entry) {
-		flow_key_of(&key, &p);
-		/* Without a slot, an entry can only be one of those that found no room for a slot. */
-		if (slot_detail ? slot_detail->slot_flags & SLOT_OVERFLOW : settings.loose_entries) {
-			further = bpf_map_lookup_elem(&overflow, &key);
-			if (further) {
-				entry = &further->slot;
-				detail = &further->detail;
-				wide = &further->wide;
-				generation = read_generation(&entry->generation);
-			}
-		}
-	}
-	if (!entry) {
-		reason = CLAIM(ctx, mode);
-		if (reason >= 0)
-			return reason;
-		if (slot_detail && (generation & 1 || slot_detail->slot_flags & SLOT_OVERFLOW)) {
-			reason = SOURCE_MISMATCH;
-			if (mode != TRACE)
-				slot_detail->source_mismatch++;
-		} else {
-			reason = !is_media(owner, key.dport) ? NOT_MEDIA : is_blocked(&key, mode) ? BLOCKED : MISS;
-		}
-		if (mode == TRACE)
-			return is_dropped(reason) ? XDP_DROP | reason << 8 : pass(mode, reason, 0);
-		return unmatched(&key, &rtp, reason);
-	}
-	if (packet_limit && mode != TRACE && over_limit(entry == slot ? index : loose_limit(&key), bpf_jiffies64()))
-		return over();
-
-	flags = entry->flags;
-	hop_index = entry->nexthop;
 	action->sport = entry->out_sport;
 	action->dport = entry->out_dport;
-	action->tos = flags & ENTRY_DSCP ? entry->dscp | (p.tos & 3) : p.tos;
+	action->tos = flags & ENTRY_DSCP ? entry->dscp | (p->tos & 3) : p->tos;
 	action->v6 = flags & ENTRY_OUT6;
 	if (action->v6) {
 		if (!wide)
@@ -534,26 +311,70 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 		action->saddr[0] = entry->out_saddr;
 		action->daddr[0] = entry->out_daddr;
 	}
-	if (!(generation & 1) || !generation_is(&entry->generation, generation))
+	if (!(match->generation & 1) || !generation_is(&entry->generation, match->generation))
 		return pass(mode, CHANGING, 0);
 
 	if (!read_nexthop(hop_index, &change.hop))
 		return pass(mode, NO_NEXTHOP, hop_index);
 	if (change.hop.flags & NEXTHOP_NO_XMIT && (mode == NATIVE || (mode == TRACE && settings.native)))
 		return pass(mode, NO_XMIT, hop_index);
-	if (p.udp_length + (action->v6 ? IPV6_HEADER : IPV4_HEADER) > change.hop.mtu)
+	if (p->udp_length + (action->v6 ? IPV6_HEADER : IPV4_HEADER) > change.hop.mtu)
 		return pass(mode, TOO_BIG, hop_index);
 
-	l3_length = p.udp_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER);
 	reason = rewrite(ctx, &change, mode);
 	OPAQUE(reason); /* the verifier does not know the range that the compiler sees */
 	if (reason == REASON_COUNT)
 		return XDP_ABORTED;
 	if (reason)
 		return pass(mode, reason, hop_index);
-	if (mode != TRACE && detail)
-		count_any(entry, detail, &rtp, l3_length);
-	return out(mode, change.hop.ifindex, l3_length, hop_index);
+	if (mode != TRACE && match->detail)
+		count_any(entry, match->detail, rtp, length);
+	return out(mode, change.hop.ifindex, length, hop_index);
+}
+
+/* Any packet, also one that is not to be relayed. */
+__noinline int relay_any(struct xdp_md *ctx, int mode)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct detail *detail = 0;
+	struct slot *slot = 0;
+	struct match match;
+	struct parsed p = {};
+	__u32 owner, index;
+	struct rtp rtp;
+	int reason;
+
+	reason = parse(&p, data, end);
+	if (reason)
+		return pass(mode, reason, 0);
+
+	owner = p.v6 ? owner6((const __be32 *)&p.ip6->daddr) : owner4(p.ip->daddr);
+	index = slot_index(owner, p.udp->dest);
+	if (index) {
+		slot = slot_at(index);
+		detail = bpf_map_lookup_elem(&details, &index);
+	}
+	parse_rtp(&rtp, &p, end);
+	if (!slot || !detail || !match_slot(&match, &p, slot, detail, index)) {
+		struct flow_key key;
+
+		flow_key_of(&key, &p);
+		if (!match_overflow(&match, &key, detail)) {
+			reason = CLAIM(ctx, mode);
+			if (reason >= 0)
+				return reason;
+			reason = classify(&key, mode);
+			if (reason == RELAYED) /* the entry was inserted meanwhile */
+				return pass(mode, CHANGING, 0);
+			if (mode == TRACE)
+				return is_dropped(reason) ? drop(mode, reason) : pass(mode, reason, 0);
+			return unmatched(&key, &rtp, reason);
+		}
+	}
+	if (packet_limit && mode != TRACE && over_limit(match.limit, bpf_jiffies64()))
+		return drop(mode, OVER_LIMIT);
+	return relay_by(ctx, &match, &p, &rtp, mode);
 }
 
 /* Whether 65535, the modulus of ones' complement sums, divides a number: as a multiplication (a number times the inverse
@@ -634,6 +455,7 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	slot = (void *)slot + at;
 	OPAQUE(slot); /* one register from here on, not an address worked out for every field */
 	generation = read_generation(&slot->generation);
+	slot = after(slot, generation);
 	addresses = *(volatile __u64 *)(data + 26);
 	if (!(generation & 1) || *(__u64 *)&slot->saddr != addresses || *(__u32 *)&slot->sport != *(__u32 *)(data + 34))
 		goto any;
@@ -658,6 +480,7 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	hop += at;
 	OPAQUE(hop);
 	hop_generation = read_generation(&hop->generation);
+	hop = after(hop, hop_generation);
 	if (!(hop_generation & 1) || length > hop->plain_mtu)
 		goto any;
 

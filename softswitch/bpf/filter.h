@@ -1,0 +1,134 @@
+/* The source filter: which packets to a relay port must not reach the relay server. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SHUNT_FILTER_H
+#define SHUNT_FILTER_H
+
+#include "table.h"
+
+/* Action for a packet whose source does not match the entry, or is blocked; set by the loader. The relay server has seen no packet of
+ * the party while the entry carried the stream, and would latch to any new source. */
+const volatile __u8 drop_source_mismatch = 0;
+
+static __always_inline bool is_dropped(__u32 reason)
+{
+	return drop_source_mismatch && (reason == SOURCE_MISMATCH || reason == BLOCKED);
+}
+
+/* An unknown source passes the greylist after this many hits at one port pair with no longer gap between them: a phone does that, a
+ * scanner returns to a port too seldom. Only a long silence starts the count again. */
+#define GREYLIST_HITS 5
+#define GREYLIST_GAP (120 * 1000000ULL)
+#define GREYLIST_SILENCE (30 * 1000000000ULL)
+
+static __always_inline bool passes_greylist(const struct flow_key *key, __u64 now, int mode)
+{
+	struct unknown_source first = {.last = now, .count = 1};
+	struct unknown_source *source;
+	struct unknown_key source_key = {};
+	__u64 gap;
+
+	__builtin_memcpy(source_key.saddr, key->saddr, sizeof(source_key.saddr));
+	__builtin_memcpy(source_key.daddr, key->daddr, sizeof(source_key.daddr));
+	source_key.port = key->dport & bpf_htons(0xfffe);
+	source_key.version = key->version;
+	source = bpf_map_lookup_elem(&unknown_sources, &source_key);
+	if (mode == TRACE)
+		return source && source->count >= GREYLIST_HITS && now - source->last < GREYLIST_SILENCE;
+	if (!source) {
+		bpf_map_update_elem(&unknown_sources, &source_key, &first, BPF_ANY);
+		return false;
+	}
+	gap = now - source->last;
+	source->last = now;
+	if (gap >= (source->count >= GREYLIST_HITS ? GREYLIST_SILENCE : GREYLIST_GAP))
+		source->count = 1;
+	else if (source->count < GREYLIST_HITS)
+		source->count++;
+	return source->count >= GREYLIST_HITS;
+}
+
+/* Whether a greylisted port without a source filter does not admit this packet's source. */
+static __always_inline bool is_unlisted(const struct flow_key *key, __u64 now, int mode)
+{
+	__u16 port = bpf_ntohs(key->dport);
+	struct endpoint end = {};
+	struct greylist *ports;
+	__u64 *until;
+	int i;
+
+	__builtin_memcpy(end.addr, key->daddr, sizeof(end.addr));
+	end.version = key->version;
+	ports = bpf_map_lookup_elem(&greylist, &end);
+	if (!ports || ports->until <= now)
+		return false;
+	for (i = 0; i < GREYLIST_RANGES; i++) {
+		if (port >= ports->ports[i].first && port <= ports->ports[i].last)
+			break;
+	}
+	if (i == GREYLIST_RANGES)
+		return false;
+	__builtin_memcpy(end.addr, key->saddr, sizeof(end.addr));
+	until = bpf_map_lookup_elem(&allowlist, &end);
+	return !(until && *until > now) && !passes_greylist(key, now, mode);
+}
+
+/* Whether a packet must not reach the relay server: its source is on the blocklist, or the port does not admit it. */
+static __always_inline bool is_blocked(const struct flow_key *key, __u64 now, int mode)
+{
+	struct endpoint end = {};
+	struct source_filter *filter;
+	const __be32 *addr;
+	__u64 *until;
+	int i;
+
+	__builtin_memcpy(end.addr, key->saddr, sizeof(end.addr));
+	end.version = key->version;
+	until = bpf_map_lookup_elem(&blocklist, &end);
+	if (until && *until > now)
+		return true;
+	end.port = key->sport;
+	until = bpf_map_lookup_elem(&blocklist, &end);
+	if (until && *until > now)
+		return true;
+	__builtin_memcpy(end.addr, key->daddr, sizeof(end.addr));
+	end.port = key->dport & bpf_htons(0xfffe);
+	filter = bpf_map_lookup_elem(&source_filters, &end);
+	if (!filter || filter->until <= now)
+		return is_unlisted(key, now, mode);
+	for (i = 0; i < ALLOWED_SOURCES; i++) {
+		addr = filter->allowed[i];
+		if (addr[0] == key->saddr[0] && addr[1] == key->saddr[1] && addr[2] == key->saddr[2] && addr[3] == key->saddr[3])
+			return false;
+	}
+	return true;
+}
+
+/* What a packet of this flow is to the port it is for: RELAYED when the flow has an entry, SOURCE_MISMATCH or BLOCKED when its source is
+ * not admitted, else MISS or NOT_MEDIA. */
+__noinline int classify(const struct flow_key *key, int mode)
+{
+	struct detail *detail = 0;
+	struct slot *slot = 0;
+	__u32 owner, index;
+
+	if (!key)
+		return NOT_MEDIA;
+	owner = owner_of(key);
+	index = slot_index(owner, key->dport);
+	if (index) {
+		slot = slot_at(index);
+		detail = bpf_map_lookup_elem(&details, &index);
+	}
+	if (has_entry(key, index, detail))
+		return RELAYED;
+	if (slot && detail && (slot->generation & 1 || detail->slot_flags & SLOT_OVERFLOW)) {
+		if (mode != TRACE)
+			detail->source_mismatch++;
+		return SOURCE_MISMATCH;
+	}
+	if (!is_media(owner, key->dport))
+		return NOT_MEDIA;
+	return is_blocked(key, bpf_ktime_get_ns(), mode) ? BLOCKED : MISS;
+}
+
+#endif
