@@ -459,22 +459,37 @@ static __always_inline int broadcast(struct xdp_md *ctx, struct groups *groups, 
 	return bpf_redirect_map(map, 0, BPF_F_BROADCAST);
 }
 
+/* Writes the whole UDP checksum of a packet that parses; false when it is too long to be summed. */
+__noinline int complete_checksum(struct xdp_md *ctx)
+{
+	struct parsed p = {};
+	__u64 payload;
+
+	if (parse(&p, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return false;
+	payload = payload_sum(ctx, payload_offset(&p), p.udp_length - UDP_HEADER);
+	if (payload == ~0ULL)
+		return false;
+	p.udp->check = udp_checksum(pseudo_sum(&p) + p.udp->source + p.udp->dest + p.udp->len + payload);
+	return true;
+}
+
 /* Makes the copies of a packet that belongs to a conference. Returns a verdict, SPECIAL, or -1 for a packet of no conference,
  * which is then as it came. RTCP is of no conference: it has to be read, not replicated. */
 __noinline int conference(struct xdp_md *ctx, int mode)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	__u32 *index, number, length, offset, zero = 0;
+	__u32 *index, number, length, zero = 0;
 	struct stream_key key __attribute__((aligned(8))) = {};
 	struct arriving *arriving;
 	struct stream *stream;
 	struct parsed p = {};
 	struct groups *groups;
-	__u64 addresses, sum, turn;
+	__u64 turn;
 	struct rtp rtp;
 	__u16 flags = mode == GENERIC ? MARK_GENERIC : 0;
-	int verdict;
+	int verdict, partial;
 
 	if (parse(&p, data, end))
 		return -1;
@@ -495,22 +510,14 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 	if (!same_key(&stream->key, &key))
 		return -1;
 	length = p.udp_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER);
-	offset = p.l2_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER) + UDP_HEADER;
 
 	/* A checksum that the sender left to the hardware is completed once, and not for every copy. */
-	if (p.udp->check) {
-		addresses = p.v6 ? sum4((__be32 *)&p.ip6->saddr) + sum4((__be32 *)&p.ip6->daddr) : (__u64)p.ip->saddr + p.ip->daddr;
-		sum = addresses + pseudo_constant(p.udp->len);
-		if (p.udp->check == fold(sum)) {
-			if (mode == GENERIC) {
-				flags |= MARK_PARTIAL;
-			} else {
-				addresses = payload_sum(ctx, offset, p.udp_length - UDP_HEADER);
-				if (addresses == ~0ULL)
-					return -1;
-				p.udp->check = udp_checksum(sum + addresses + p.udp->source + p.udp->dest + p.udp->len);
-			}
-		}
+	if (has_pseudo_sum(&p)) {
+		partial = is_partial(ctx, mode);
+		if (partial == TOO_LONG || (partial == PARTIAL && mode != GENERIC && !complete_checksum(ctx)))
+			return -1;
+		if (partial == PARTIAL && mode == GENERIC)
+			flags |= MARK_PARTIAL;
 	}
 	stream->packets++;
 	stream->bytes += length;
@@ -526,7 +533,7 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 		arriving->length = p.l2_length + length;
 		arriving->l2_length = p.l2_length;
 		arriving->flags = flags | MARK_LAYERED;
-		arriving->seen.at = offset;
+		arriving->seen.at = payload_offset(&p);
 		arriving->seen.length = p.udp_length - UDP_HEADER;
 		arriving->seen.ip_length = length;
 		return SPECIAL;
@@ -580,13 +587,14 @@ static __always_inline void count_copy(struct copy *copy, __u32 length)
 }
 
 /* Any copy: of another IP version than the packet, tagged, with a checksum that the hardware is to complete. */
-__noinline int rewrite_copy(struct xdp_md *ctx, struct copy *copy, __u32 index, int mode)
+__noinline int rewrite_copy(struct xdp_md *ctx, struct copy *copy, __u32 index, __u32 flags)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
 	struct change change = {};
 	struct copy_wide *wide;
 	__be16 *type = data + 12;
+	int mode = flags & MARK_GENERIC ? GENERIC : NATIVE;
 	__u32 length;
 	__u8 first;
 	int reason;
@@ -594,6 +602,7 @@ __noinline int rewrite_copy(struct xdp_md *ctx, struct copy *copy, __u32 index, 
 	if (!copy || data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER > end)
 		return REASON_COUNT;
 	first = *(__u8 *)(data + ETHERNET_HEADER);
+	change.partial = flags & MARK_PARTIAL;
 	change.action.sport = copy->sport;
 	change.action.dport = copy->dport;
 	change.action.v6 = copy->flags & COPY_OUT6;
@@ -750,7 +759,7 @@ static __always_inline int copy_out(struct xdp_md *ctx)
 	count_copy(copy, length);
 	return XDP_PASS;
 any:
-	if (rewrite_copy(ctx, copy, index, flags & MARK_GENERIC ? GENERIC : NATIVE) == RELAYED)
+	if (rewrite_copy(ctx, copy, index, flags) == RELAYED)
 		return XDP_PASS;
 drop:
 	__sync_fetch_and_add(&copy->dropped, 1);

@@ -82,9 +82,9 @@ static __always_inline int parse_ipv6(struct parsed *p, void *l3, void *end)
 		return MALFORMED;
 	if ((*(__u8 *)l3 & 0xf0) != 0x60)
 		return MALFORMED;
-	if (ip6->nexthdr == 44)
+	if (ip6->nexthdr == IPPROTO_FRAGMENT)
 		return FRAGMENT;
-	if (ip6->nexthdr == 0 || ip6->nexthdr == 43 || ip6->nexthdr == 60 || ip6->nexthdr == 51)
+	if (ip6->nexthdr == IPPROTO_HOPOPTS || ip6->nexthdr == IPPROTO_ROUTING || ip6->nexthdr == IPPROTO_DSTOPTS || ip6->nexthdr == IPPROTO_AH)
 		return HAS_OPTIONS;
 	if (ip6->nexthdr != IPPROTO_UDP)
 		return NOT_UDP;
@@ -134,6 +134,12 @@ static __always_inline int parse(struct parsed *p, void *data, void *end)
 	if (type == bpf_htons(ETH_P_IPV6))
 		return parse_ipv6(p, l3, end);
 	return NOT_IP;
+}
+
+/* Where the UDP payload of a packet that was parsed lies in the frame. */
+static __always_inline __u32 payload_offset(const struct parsed *p)
+{
+	return p->l2_length + (p->v6 ? IPV6_HEADER : IPV4_HEADER) + UDP_HEADER;
 }
 
 static __always_inline void parse_rtp(struct rtp *rtp, const struct parsed *p, void *end)

@@ -27,6 +27,7 @@ struct action {
 struct change {
 	struct action action;
 	struct nexthop hop;
+	bool partial; /* the UDP checksum field holds the pseudo header's sum: the sender left the rest to the hardware */
 };
 
 /* How a packet leaves. Where conferences are carried, by a device map whose program tells copies from other packets
@@ -97,14 +98,55 @@ static __always_inline void flow_key_of(struct flow_key *key, const struct parse
 	key->dport = p->udp->dest;
 }
 
-/* The UDP checksum of the rewritten packet, or ~0 when it cannot be had (the packet then goes up).
- * old_addresses: the sum of the old addresses' words. */
-static __always_inline __u32 new_checksum(struct xdp_md *ctx, const struct parsed *p, const struct action *action,
-					  __u64 old_addresses, int mode)
+/* The sum of a packet's pseudo header, without the complement. */
+static __always_inline __u64 pseudo_sum(const struct parsed *p)
 {
-	__u32 headers = p->l2_length + (p->v6 ? IPV6_HEADER : IPV4_HEADER) + UDP_HEADER;
-	__u64 constant = pseudo_constant(p->udp->len);
-	__u64 addresses = sum4(action->saddr) + sum4(action->daddr);
+	__u64 addresses = p->v6 ? sum4((const __be32 *)&p->ip6->saddr) + sum4((const __be32 *)&p->ip6->daddr) : (__u64)p->ip->saddr + p->ip->daddr;
+
+	return addresses + pseudo_constant(p->udp->len);
+}
+
+/* Whether the UDP checksum field holds the sum of the pseudo header alone: so a sender that leaves the rest to the hardware writes it. */
+static __always_inline bool has_pseudo_sum(const struct parsed *p)
+{
+	return p->udp->check && p->udp->check == fold(pseudo_sum(p));
+}
+
+enum partial {
+	TOO_LONG = -1, /* to be summed */
+	WHOLE,
+	PARTIAL,
+};
+
+/* Whether the UDP checksum of a packet with such a field was left to the hardware. A wrong checksum can have that value too, and has
+ * to stay wrong: so only the receiving interface tells.
+ *
+ * The generic program's packet carries the kernel's own mark of this, which no program can read: there, a field that
+ * verifies as it stands is a whole checksum. The native one's has no mark, and completing a right checksum changes nothing. */
+__noinline int is_partial(struct xdp_md *ctx, int mode)
+{
+	struct own_mac *row = own_mac_of(ctx->ingress_ifindex);
+	struct parsed p = {};
+	__u64 payload;
+
+	if (row && !(row->flags & INTERFACE_LOCAL_SENDERS))
+		return WHOLE;
+	if (mode != GENERIC)
+		return PARTIAL;
+	if (parse(&p, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return WHOLE;
+	payload = payload_sum(ctx, payload_offset(&p), p.udp_length - UDP_HEADER);
+	if (payload == ~0ULL)
+		return TOO_LONG;
+	return fold(pseudo_sum(&p) + p.udp->source + p.udp->dest + p.udp->len + p.udp->check + payload) == 0xffff ? WHOLE : PARTIAL;
+}
+
+/* The UDP checksum of the rewritten packet, or ~0 when the payload is too long to be summed (the packet then goes up).
+ * old_addresses: the sum of the old addresses' words. */
+static __always_inline __u32 new_checksum(struct xdp_md *ctx, const struct parsed *p, const struct change *change, __u64 old_addresses, int mode)
+{
+	const struct action *action = &change->action;
+	__u64 addresses = sum4(action->saddr) + sum4(action->daddr) + pseudo_constant(p->udp->len);
 	__u64 old_ports = (__u64)p->udp->source + p->udp->dest;
 	__u64 ports = (__u64)action->sport + action->dport;
 	__u16 check = p->udp->check, length = p->udp->len;
@@ -113,18 +155,13 @@ static __always_inline __u32 new_checksum(struct xdp_md *ctx, const struct parse
 	if (check == 0 && !action->v6)
 		return 0;
 	/* 8 * 0xffffffff is nought in this arithmetic and keeps the difference positive. */
-	if (check != 0 && check != fold(old_addresses + constant))
+	if (check != 0 && !change->partial)
 		return udp_checksum((__u64)(__u16)~check + (8 * 0xffffffffULL - old_addresses) + (0xffffffffULL - old_ports) +
-				    addresses + ports);
-	payload = payload_sum(ctx, headers, p->udp_length - UDP_HEADER);
-	if (payload == ~0ULL)
-		return ~0U;
-	/* The field holds the bare pseudo-header sum: a local sender left the rest to the hardware. The generic
-	 * program's packet still carries that mark, so it gets the new pseudo-header sum, unless the field
-	 * verifies as it stands. The native one has no such mark and gets the whole sum. */
-	if (mode == GENERIC && check != 0 && fold(old_addresses + constant + old_ports + length + check + payload) != 0xffff)
-		return fold(addresses + constant);
-	return udp_checksum(addresses + constant + ports + length + payload);
+				    addresses - pseudo_constant(length) + ports);
+	if (change->partial && mode == GENERIC)
+		return fold(addresses);
+	payload = payload_sum(ctx, payload_offset(p), p->udp_length - UDP_HEADER);
+	return payload == ~0ULL ? ~0U : udp_checksum(addresses + ports + length + payload);
 }
 
 static __always_inline void write_ipv4(void *l3, const struct action *action, __be32 kept, __u8 ttl, __be16 udp_length)
@@ -185,7 +222,7 @@ __noinline int rewrite(struct xdp_md *ctx, const struct change *change, int mode
 			kept = word[1]; /* identification and fragment flags */
 	}
 	udp_length = p.udp->len;
-	check = new_checksum(ctx, &p, &change->action, old, mode);
+	check = new_checksum(ctx, &p, change, old, mode);
 	if (check == ~0U)
 		return TOO_BIG;
 	grow = (change->hop.vlan ? ETHERNET_HEADER + VLAN_TAG : ETHERNET_HEADER) - p.l2_length +
@@ -296,7 +333,7 @@ static __always_inline int relay_by(struct xdp_md *ctx, const struct match *matc
 	struct change change = {};
 	struct action *action = &change.action;
 	__u8 flags = entry->flags;
-	int reason;
+	int reason, partial;
 
 	action->sport = entry->out_sport;
 	action->dport = entry->out_dport;
@@ -321,6 +358,10 @@ static __always_inline int relay_by(struct xdp_md *ctx, const struct match *matc
 	if (p->udp_length + (action->v6 ? IPV6_HEADER : IPV4_HEADER) > change.hop.mtu)
 		return pass(mode, TOO_BIG, hop_index);
 
+	partial = has_pseudo_sum(p) ? is_partial(ctx, mode) : WHOLE;
+	if (partial == TOO_LONG)
+		return pass(mode, TOO_BIG, hop_index);
+	change.partial = partial;
 	reason = rewrite(ctx, &change, mode);
 	OPAQUE(reason); /* the verifier does not know the range that the compiler sees */
 	if (reason == REASON_COUNT)
@@ -345,6 +386,10 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 	struct rtp rtp;
 	int reason;
 
+	if (data + ETHERNET_HEADER > end)
+		return pass(mode, MALFORMED, 0);
+	if (!(*(__u8 *)data & 1) && !is_own_mac(own_mac_of(ctx->ingress_ifindex), *(__u64 *)data))
+		return pass(mode, NOT_FOR_US, 0);
 	reason = parse(&p, data, end);
 	if (reason)
 		return pass(mode, reason, 0);
@@ -400,8 +445,9 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	struct udphdr *udp = data + ETHERNET_HEADER + IPV4_HEADER;
 	void *payload = data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER;
 	struct xdp_md *volatile kept = ctx; /* on the stack: registers are for what the short way needs */
-	__u32 index, times, routed, generation, hop_generation, sum;
+	__u32 index, times, routed, generation, hop_generation, sum, ifindex;
 	__u64 addresses, length, udp_length, check, at;
+	struct own_mac *own;
 	struct detail *detail;
 	struct totals *totals;
 	struct nexthop *hop;
@@ -414,7 +460,18 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 
 	if (mode == TRACE)
 		return relay_any(ctx, mode);
-	if (payload + RTP_HEADER > end || *(__u8 *)data & 1)
+	if (payload + RTP_HEADER > end)
+		goto any;
+	ifindex = ctx->ingress_ifindex;
+	own = own_macs;
+	OPAQUE(own);
+	own += ifindex & (INTERFACES - 1);
+	OPAQUE(own);
+	if (own->ifindex != ifindex)
+		goto any;
+	own = after(own, ifindex);
+	at = own->mac;
+	if (at ? (at ^ *(__u64 *)data) << 16 : *(__u64 *)data & 1)
 		goto any;
 	/* The Ethernet type, version and header length; the fragment bits, the protocol and, with one hop less already, the TTL. */
 	if ((*(__u32 *)(data + 12) & bpf_htonl(0xffffff00)) != bpf_htonl(ETH_P_IP << 16 | 0x4500))

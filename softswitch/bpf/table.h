@@ -1,4 +1,4 @@
-/* Finding relay addresses, slots, entries, media ports and next hops in the maps. */
+/* Finding relay addresses, slots, entries, media ports, next hops and interfaces in the maps. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef SHUNT_TABLE_H
 #define SHUNT_TABLE_H
@@ -137,6 +137,28 @@ static __always_inline bool read_nexthop(__u32 index, struct nexthop *copy)
 	copy->mtu = hop->mtu;
 	copy->flags = hop->flags;
 	return generation_is(&hop->generation, generation);
+}
+
+/* The row of a receiving interface, or none. */
+static __always_inline struct own_mac *own_mac_of(__u32 ifindex)
+{
+	struct own_mac *row;
+	int i;
+
+	for (i = 0; i < INTERFACE_PROBES; i++) {
+		row = &own_macs[(ifindex + i) & (INTERFACES - 1)];
+		if (*(volatile __u32 *)&row->ifindex == ifindex)
+			return after(row, ifindex);
+	}
+	return 0;
+}
+
+/* Whether a unicast frame is to the interface that received it. frame: its first eight bytes. */
+static __always_inline bool is_own_mac(const struct own_mac *row, __u64 frame)
+{
+	__u64 mac = row ? row->mac : 0;
+
+	return !mac || !((frame ^ mac) << 16);
 }
 
 #endif
