@@ -103,6 +103,28 @@ static __always_inline bool is_blocked(const struct flow_key *key, __u64 now, in
 	return true;
 }
 
+static __always_inline bool used_lately(__u32 last_jiffies, __u32 now)
+{
+	return now - last_jiffies < idle_mismatch;
+}
+
+/* Whether the entries of a port keep packets of other sources from it: while a client owns the entries, and one of this port's has
+ * had a packet lately. Otherwise nobody may be there who would remove the entry of a call that has ended, and the relay server may have
+ * given the port to a new one.
+ *
+ * An overflow entry cannot be found by its port. Its packets leave their time in the detail of the port's slot, and so does its insertion. So
+ * the last use of any overflow entry counts for all of a port's, which is what the rule needs: one of them in use is enough. Entries
+ * without a slot (settings.loose_entries) keep no other source from their port. */
+static __always_inline bool keeps_others_out(const struct slot *slot, const struct detail *detail, __u64 now)
+{
+	__u32 jiffies = (__u32)bpf_jiffies64();
+
+	if (now >= *(const volatile __u64 *)&settings.owner_until)
+		return false;
+	return (slot->generation & 1 && used_lately(slot->last_jiffies, jiffies)) ||
+	       (detail->slot_flags & SLOT_OVERFLOW && used_lately(detail->overflow_jiffies, jiffies));
+}
+
 /* What a packet of this flow is to the port it is for: RELAYED when the flow has an entry, SOURCE_MISMATCH or BLOCKED when its source is
  * not admitted, else MISS or NOT_MEDIA. */
 __noinline int classify(const struct flow_key *key, int mode)
@@ -110,6 +132,7 @@ __noinline int classify(const struct flow_key *key, int mode)
 	struct detail *detail = 0;
 	struct slot *slot = 0;
 	__u32 owner, index;
+	__u64 now;
 
 	if (!key)
 		return NOT_MEDIA;
@@ -121,14 +144,16 @@ __noinline int classify(const struct flow_key *key, int mode)
 	}
 	if (has_entry(key, index, detail))
 		return RELAYED;
+	now = bpf_ktime_get_ns();
 	if (slot && detail && (slot->generation & 1 || detail->slot_flags & SLOT_OVERFLOW)) {
 		if (mode != TRACE)
 			detail->source_mismatch++;
-		return SOURCE_MISMATCH;
+		if (keeps_others_out(slot, detail, now))
+			return SOURCE_MISMATCH;
 	}
 	if (!is_media(owner, key->dport))
 		return NOT_MEDIA;
-	return is_blocked(key, bpf_ktime_get_ns(), mode) ? BLOCKED : MISS;
+	return is_blocked(key, now, mode) ? BLOCKED : MISS;
 }
 
 #endif

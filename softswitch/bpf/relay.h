@@ -5,6 +5,7 @@
 
 #include "checksum.h"
 #include "filter.h"
+#include "headers.h"
 #include "learn.h"
 #include "limit.h"
 #include "maps.h"
@@ -279,6 +280,24 @@ __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u3
 	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
 }
 
+/* A packet that is not relayed, for `reason`, whatever its source. The source filter applies to it too: the kernel delivers packets with
+ * options, and puts fragments together. Later fragments pass, which are nothing without the first. */
+__noinline int not_relayed(struct xdp_md *ctx, int reason, int mode)
+{
+	struct headers headers = {};
+	int upper = walk_headers(ctx, &headers), class;
+
+	if (upper == UPPER_UDP) {
+		class = classify(&headers.key, mode);
+		if (is_dropped(class))
+			return drop(mode, class);
+	} else if (upper == UPPER_HIDDEN) {
+		if (is_dropped(BLOCKED) && owner_of(&headers.key))
+			return drop(mode, BLOCKED);
+	}
+	return pass(mode, reason, 0);
+}
+
 /* An entry that a packet has, and what belongs to it. */
 struct match {
 	struct slot *entry;
@@ -391,8 +410,10 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 	if (!(*(__u8 *)data & 1) && !is_own_mac(own_mac_of(ctx->ingress_ifindex), *(__u64 *)data))
 		return pass(mode, NOT_FOR_US, 0);
 	reason = parse(&p, data, end);
-	if (reason)
+	if (reason == NOT_UNICAST || reason == NOT_UDP)
 		return pass(mode, reason, 0);
+	if (reason)
+		return not_relayed(ctx, reason, mode);
 
 	owner = p.v6 ? owner6((const __be32 *)&p.ip6->daddr) : owner4(p.ip->daddr);
 	index = slot_index(owner, p.udp->dest);
@@ -416,6 +437,8 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 				return is_dropped(reason) ? drop(mode, reason) : pass(mode, reason, 0);
 			return unmatched(&key, &rtp, reason);
 		}
+		if (detail && mode != TRACE)
+			detail->overflow_jiffies = (__u32)bpf_jiffies64();
 	}
 	if (packet_limit && mode != TRACE && over_limit(match.limit, bpf_jiffies64()))
 		return drop(mode, OVER_LIMIT);
