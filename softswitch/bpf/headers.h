@@ -1,4 +1,4 @@
-/* The header walk: where the UDP header of a packet is that the parser of relayed packets does not take (parse.h). */
+/* The header walk: where the UDP or ICMP header of a packet is that the parser of relayed packets does not take (parse.h). */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef SHUNT_HEADERS_H
 #define SHUNT_HEADERS_H
@@ -17,6 +17,7 @@
 enum upper {
 	UPPER_OTHER,  /* neither of these, a later fragment, or a packet that the kernel drops too */
 	UPPER_UDP,
+	UPPER_ICMP,   /* or ICMPv6; not a fragment */
 	UPPER_HIDDEN, /* the kernel may find a UDP header, but the ports are not where this walk gets to */
 };
 
@@ -59,6 +60,8 @@ static __always_inline int walk_ipv4(struct xdp_md *ctx, struct headers *headers
 	if (ip.frag_off & bpf_htons(FRAGMENT_OFFSET4))
 		return UPPER_OTHER;
 	first = ip.frag_off & bpf_htons(MORE_FRAGMENTS4);
+	if (ip.protocol == IPPROTO_ICMP)
+		return first ? UPPER_OTHER : UPPER_ICMP;
 	if (ip.protocol != IPPROTO_UDP)
 		return UPPER_OTHER;
 	if (headers->upper + UDP_HEADER > headers->end)
@@ -94,6 +97,10 @@ static __always_inline int walk_ipv6(struct xdp_md *ctx, struct headers *headers
 			if (at + UDP_HEADER > headers->end)
 				return first ? UPPER_HIDDEN : UPPER_OTHER;
 			return read_ports(ctx, headers);
+		}
+		if (next == IPPROTO_ICMPV6) {
+			headers->upper = at;
+			return first ? UPPER_OTHER : UPPER_ICMP;
 		}
 		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING && next != IPPROTO_FRAGMENT && next != IPPROTO_DSTOPTS && next != IPPROTO_AH)
 			return UPPER_OTHER;

@@ -29,6 +29,7 @@ struct parsed {
 	__u32 l2_length;     /* 14, or 18 with a tag */
 	__u32 udp_length;    /* header and payload */
 	__u16 tag;           /* host order; 0 when untagged */
+	__u8 protocol;       /* of the network header; set for NOT_UDP too */
 	__u8 tos;
 	__u8 ttl;
 	bool v6;
@@ -51,6 +52,7 @@ static __always_inline int parse_ipv4(struct parsed *p, void *l3, void *end)
 
 	if (l3 + IPV4_HEADER > end)
 		return MALFORMED;
+	p->protocol = ip->protocol;
 	if (ip->protocol != IPPROTO_UDP)
 		return NOT_UDP;
 	if (*(__u8 *)l3 != 0x45)
@@ -82,6 +84,7 @@ static __always_inline int parse_ipv6(struct parsed *p, void *l3, void *end)
 		return MALFORMED;
 	if ((*(__u8 *)l3 & 0xf0) != 0x60)
 		return MALFORMED;
+	p->protocol = ip6->nexthdr;
 	if (ip6->nexthdr == IPPROTO_FRAGMENT)
 		return FRAGMENT;
 	if (ip6->nexthdr == IPPROTO_HOPOPTS || ip6->nexthdr == IPPROTO_ROUTING || ip6->nexthdr == IPPROTO_DSTOPTS || ip6->nexthdr == IPPROTO_AH)

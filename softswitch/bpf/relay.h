@@ -10,6 +10,7 @@
 #include "limit.h"
 #include "maps.h"
 #include "parse.h"
+#include "path_mtu.h"
 #include "reasons.h"
 #include "stats.h"
 #include "table.h"
@@ -294,6 +295,8 @@ __noinline int not_relayed(struct xdp_md *ctx, int reason, int mode)
 	} else if (upper == UPPER_HIDDEN) {
 		if (is_dropped(BLOCKED) && owner_of(&headers.key))
 			return drop(mode, BLOCKED);
+	} else if (upper == UPPER_ICMP && mode != TRACE) {
+		report_path_mtu(ctx, &headers);
 	}
 	return pass(mode, reason, 0);
 }
@@ -410,7 +413,7 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 	if (!(*(__u8 *)data & 1) && !is_own_mac(own_mac_of(ctx->ingress_ifindex), *(__u64 *)data))
 		return pass(mode, NOT_FOR_US, 0);
 	reason = parse(&p, data, end);
-	if (reason == NOT_UNICAST || reason == NOT_UDP)
+	if (reason == NOT_UNICAST || (reason == NOT_UDP && p.protocol != IPPROTO_ICMP && p.protocol != IPPROTO_ICMPV6))
 		return pass(mode, reason, 0);
 	if (reason)
 		return not_relayed(ctx, reason, mode);
