@@ -1,31 +1,38 @@
-"""A softswitch's BF Runtime server over a double of the kernel part, and a raw client to it."""
+"""A softswitch process in a network namespace of its own, and a raw BF Runtime client to it."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 import grpc
 import pytest
-from google.rpc import status_pb2
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt._pb import bfruntime_pb2_grpc
-from shunt_softswitch import schema
-from shunt_softswitch.server import serve
-from shunt_softswitch.service import BfRuntimeService
-from tests.bfrt.fake_dataplane import FakeDataPlane
+from shunt.net import Endpoint, FiveTuple
+from shunt.tables.entry import LearnNotice, RelayEntry
+from tests.bfrt.messages import details as details  # as tests.replication knows it
+from tests.bfrt.traffic import Wire, frame, namespace, rtp
+from tests.softswitch.plane import Plane
+from tests.softswitch.process import Softswitch
 
 _client_ids = itertools.count(1)
 # P4 Studio's client's own: a batch's errors come as one trailer, far beyond gRPC's usual limit.
-_OPTIONS = (("grpc.max_receive_message_length", 1 << 30), ("grpc.max_send_message_length", 1 << 30), ("grpc.max_metadata_size", 1 << 30))
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 1 << 30), ("grpc.max_send_message_length", 1 << 30),
+    ("grpc.max_metadata_size", 1 << 30), ("grpc.absolute_max_metadata_size", 1 << 30), ("grpc.use_local_subchannel_pool", 1),
+)  # fmt: skip
 
 
 class Raw:
     """Sends protocol messages as P4 Studio's client does, field by field."""
 
     def __init__(self, channel: grpc.aio.Channel, client_id: int) -> None:
+        self.channel = channel
         self.stub = bfruntime_pb2_grpc.BfRuntimeStub(channel)
         self.client_id = client_id
         self.stream: grpc.aio.StreamStreamCall | None = None
@@ -46,9 +53,27 @@ class Raw:
         await self.stub.SetForwardingPipelineConfig(request)
 
     async def connect(self, **wants: bool) -> "Raw":
+        """Subscribe and bind."""
         await self.subscribe(**wants)
-        await self.bind("relay")
+        await self.bind_when_free()
         return self
+
+    async def bind_when_free(self) -> None:
+        """Bind as soon as nobody else is bound: a client that leaves is unbound a moment later."""
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    return await self.bind("relay")
+                except grpc.aio.AioRpcError as error:
+                    if error.code() != grpc.StatusCode.ALREADY_EXISTS:
+                        raise
+                await asyncio.sleep(0.005)
+
+    async def clear_all_tables(self) -> None:
+        """What P4 Studio's client does of that name: a reset of the device."""
+        request = pb.SetForwardingPipelineConfigRequest(client_id=self.client_id, action=pb.SetForwardingPipelineConfigRequest.VERIFY_AND_WARM_INIT_BEGIN_AND_END)
+        request.config.add(p4_name="relay")
+        await self.stub.SetForwardingPipelineConfig(request)
 
     def write_request(self, *updates: pb.Update, **fields: object) -> pb.WriteRequest:
         request = pb.WriteRequest(client_id=self.client_id, updates=updates, **fields)
@@ -60,110 +85,113 @@ class Raw:
         return await self.stub.Write(self.write_request(*updates, **fields), metadata=metadata)
 
     async def read(self, *entities: pb.Entity, metadata: tuple[tuple[str, str], ...] = (), **fields: object) -> pb.ReadResponse:
-        """The one response. Raises AioRpcError, with what was found in its `found` attribute."""
+        """All responses as one. Raises AioRpcError, with what was found in its `found` attribute."""
         request = pb.ReadRequest(client_id=self.client_id, entities=entities, **fields)
-        responses: list[pb.ReadResponse] = []
+        found = pb.ReadResponse()
         try:
             async for response in self.stub.Read(request, metadata=metadata):
-                responses.append(response)
+                found.MergeFrom(response)
         except grpc.aio.AioRpcError as error:
-            error.found = responses  # type: ignore[attr-defined]
+            error.found = found  # type: ignore[attr-defined]
             raise
-        assert len(responses) == 1
-        return responses[0]
+        return found
 
 
 @dataclass
 class Served:
-    """A running server."""
+    """A running softswitch. `plane` is a client beside those of the test: what is in the tables is what it reads."""
 
-    service: BfRuntimeService
-    dataplane: FakeDataPlane
-    port: int
+    softswitch: Softswitch
+    plane: Plane
+    wire: Wire
     channels: list[grpc.aio.Channel] = field(default_factory=list)
 
     @property
     def target(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return self.softswitch.target
+
+    @property
+    def table(self) -> dict[FiveTuple, RelayEntry]:
+        """All relay entries."""
+        return self.plane.entries()
 
     def raw(self, client_id: int | None = None) -> Raw:
         channel = grpc.aio.insecure_channel(self.target, options=_OPTIONS)
         self.channels.append(channel)
         return Raw(channel, next(_client_ids) if client_id is None else client_id)
 
+    def send(self, key: FiveTuple, *payloads: bytes) -> None:
+        """Packets of one flow arrive (default: one RTP packet)."""
+        for payload in payloads or (rtp(),):
+            self.wire.receive(frame(key, payload))
+
+    def notice(self, notice: LearnNotice) -> None:
+        """An RTP packet arrives of which this notice speaks."""
+        self.send(notice.key, rtp(notice.ssrc, notice.seq))
+
+    def fill(self, room: int) -> None:
+        """Fill the relay table up with others' entries until so many more fit in."""
+        missing = self.plane.capacity - len(self.plane) - room
+        assert self.plane.insert([other(number) for number in range(missing)]) == [None] * missing
+
+    @property
+    def own(self) -> dict[FiveTuple, RelayEntry]:
+        """All relay entries but those of fill()."""
+        return {key: entry for key, entry in self.table.items() if key.src.addr[:1] != b"\x64"}
+
+    async def reset(self) -> None:
+        """Empty every table and put all settings back."""
+        client = await self.raw().connect(learn=False, idle=False)
+        await client.clear_all_tables()
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the clients."""
+        for channel in self.channels:
+            await channel.close()
+        self.channels.clear()
+
+
+def other(number: int) -> RelayEntry:
+    """An entry of nobody's, from 100.0.0.0/8."""
+    relay = Endpoint(b"\x0a\x5b\x01\x01", 1_000 + number % 9_000)
+    key = FiveTuple(Endpoint((0x64000000 + number).to_bytes(4, "big"), 4_000), relay)
+    return RelayEntry(key, Endpoint(relay.addr, 9_000), Endpoint.of("10.9.9.9", 5_000))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs a softswitch on an interface is marked so."""
+    for item in items:
+        if "softswitch" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.netns)
+
+
+@pytest.fixture(scope="module")
+def capacity() -> int:
+    """How many relay entries the softswitch takes; modules may have their own."""
+    return 5_000
+
+
+@pytest.fixture(scope="module")
+def softswitch(capacity: int) -> Iterator[Softswitch]:
+    """A softswitch at one end of a veth pair in a network namespace of its own. At the end it must not have crashed."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root for network namespaces and XDP")
+    with namespace() as name, Softswitch(["in0"], namespace=name, capacity=capacity) as made:
+        yield made
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def running(softswitch: Softswitch) -> Iterator[Served]:
+    with Plane(softswitch.target, bind=False) as plane, Wire(softswitch) as wire:
+        yield Served(softswitch, plane, wire)
+
 
 @pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    dataplane = FakeDataPlane(capacity=5_000)
-    service = BfRuntimeService(dataplane, schema.load(dataplane.capacity))
-    async with serve(service, ["127.0.0.1:0"]) as (port,):
-        running = Served(service, dataplane, port)
-        yield running
-        for channel in running.channels:
-            await channel.close()
-
-
-def details(error: grpc.aio.AioRpcError) -> list[tuple[int, int]]:
-    """(canonical_code, code) of every error in a failed call's details; asserts the envelope's form."""
-    values = [value for name, value in error.trailing_metadata() if name == "grpc-status-details-bin"]
-    assert len(values) == 1, error
-    status = status_pb2.Status.FromString(values[0])
-    assert status.code == 2 and status.message == error.details()
-    found = []
-    for detail in status.details:
-        assert detail.type_url == "type.googleapis.com/bfrt_proto.Error"
-        message = pb.Error()
-        assert detail.Unpack(message)
-        assert message.space == ""
-        found.append((message.canonical_code, message.code))
-    return found
-
-
-TABLES = schema.load(5_000).schema.tables
-RELAY, RELAY6, MEDIA = TABLES["relay"], TABLES["relay6"], TABLES["media"]
-TO = RELAY.actions["relay_to"]
-TTL = RELAY.data["$ENTRY_TTL"].id
-
-
-def key_of(number: int) -> list[tuple[int, bytes]]:
-    """A key in the order in which P4 Studio's client sends it: by field name."""
-    return [(2, b"\x0a\x5b\x01\x01"), (1, (0x0B000000 + number).to_bytes(4, "big")), (4, (30_000 + number).to_bytes(2, "big")), (3, (4_000 + number % 60_000).to_bytes(2, "big"))]
-
-
-def set_key(message: pb.TableKey, fields: list[tuple[int, bytes]]) -> None:
-    for number, value in fields:
-        field = message.fields.add()
-        field.field_id, field.exact.value = number, value
-
-
-def update(kind: int, number: int | None, *, port: int = 5_000, action: int | None = TO.id, ttl: int | None = 30_000, data: bool = True) -> pb.Update:
-    """An update of the relay table with relay_to to 10.9.9.9:port, as P4 Studio's client sends it."""
-    out = pb.Update(type=kind)
-    entry = out.entity.table_entry
-    entry.table_id = RELAY.id
-    if number is not None:
-        set_key(entry.key, key_of(number))
-    if data and kind != pb.Update.DELETE:
-        if ttl is not None:
-            entry.data.fields.add(field_id=TTL, stream=ttl.to_bytes(4, "big"))
-        if action is not None:
-            entry.data.action_id = action
-            entry.data.fields.add(field_id=1, stream=b"\x0a\x09\x09\x09")
-            entry.data.fields.add(field_id=2, stream=port.to_bytes(2, "big"))
-            entry.data.fields.add(field_id=3, stream=(7_000).to_bytes(2, "big"))
-    return out
-
-
-def insert(number: int, **options: object) -> pb.Update:
-    return update(pb.Update.INSERT, number, **options)  # type: ignore[arg-type]
-
-
-def entity(number: int | None = None, *, table: int = RELAY.id, default: bool = False) -> pb.Entity:
-    """A read of one relay entry, or of all."""
-    out = pb.Entity()
-    out.table_entry.table_id = table
-    out.table_entry.is_default_entry = default
-    out.table_entry.table_flags.from_hw = True
-    if number is not None:
-        set_key(out.table_entry.key, key_of(number))
-    return out
+async def served(running: Served) -> AsyncIterator[Served]:
+    """The module's softswitch with empty tables."""
+    assert running.softswitch.running, running.softswitch.log
+    await running.reset()
+    yield running
+    await running.close()

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from shunt.config.load import ConfigError, loads
-from shunt_softswitch import schema as softswitch
 from tests.bfrt.fake_bfshell import Leaf, Node, short_names, tree
+from tests.softswitch.schema import document
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "p4" / "bfrt_python"
@@ -114,8 +114,8 @@ FIXED = {
 
 
 def switch() -> Any:
-    relay = json.loads(softswitch.load(1000).program_json)
-    relay["tables"] = [{**t, "default": "NoAction"} for t in relay["tables"] if t["name"].startswith("pipe.")]
+    relay = copy.deepcopy(document("relay"))
+    relay["tables"] = [{**t, "size": 1000, "default": "NoAction"} for t in relay["tables"] if t["name"].startswith("pipe.")]
     bfrt = tree("relay", *copy.deepcopy((relay, FORWARDING, FIXED)))
     for name, number in (("1/0", 132), ("2/1", 141)):
         bfrt.port.port_str_info.add(PORT_NAME=name, DEV_PORT=number)  # type: ignore[attr-defined]

@@ -17,13 +17,9 @@ from shunt.tables import collisions as collisions_module
 from shunt.tables import doubt, relay_table
 from shunt.tables.collisions import EXPECTED_FOR, Collisions
 from shunt.tables.entry import Outcome, RelayEntry
-from shunt_softswitch import schema
-from shunt_softswitch.server import serve
-from shunt_softswitch.service import BfRuntimeService
-from tests.bfrt.conftest import Served
-from tests.bfrt.fake_dataplane import FakeDataPlane
+from tests.bfrt.conftest import Served, other
 from tests.bfrt.test_proxy_hash import SIZES, colliding, context, some_key
-from tests.bfrt.test_relay_table import connected, entry, hand_out, reduced_schema, until
+from tests.bfrt.test_relay_table import OtherSchema, connected, entry, reduced_schema, until
 
 
 def entry_of(key: FiveTuple) -> RelayEntry:
@@ -47,7 +43,7 @@ async def test_the_second_of_two_stays_out_until_the_first_has_gone(served: Serv
         assert result.outcome is Outcome.HASH_COLLISION and not result.ok
         assert str(first.key) in result.detail and f"{crc.bits}-bit hash" in result.detail
         assert (await table.place((), [second]))[0].outcome is Outcome.HASH_COLLISION
-        assert set(served.dataplane.table) == {first.key} and table.counters.collisions == 2
+        assert set(served.table) == {first.key} and table.counters.collisions == 2
         # What it has it may change.
         assert (await table.place((), [replace(first, dst=first.dst._replace(port=1))]))[0].ok and (await table.insert(first)).ok
         assert (await table.delete(second.key))[0].outcome is Outcome.ABSENT
@@ -55,7 +51,7 @@ async def test_the_second_of_two_stays_out_until_the_first_has_gone(served: Serv
         assert (await table.delete(first.key))[0].outcome is Outcome.REMOVED
         assert (await table.insert(second)).outcome is Outcome.INSTALLED
         assert (await table.insert(first)).outcome is Outcome.HASH_COLLISION
-        assert set(served.dataplane.table) == {second.key}
+        assert set(served.table) == {second.key}
 
 
 async def test_in_one_batch(served: Served) -> None:
@@ -63,7 +59,7 @@ async def test_in_one_batch(served: Served) -> None:
     async with connected(served.target, stored_hash="hash32") as table:
         results = await table.insert_many([e for both in pairs for e in both])
         assert [result.outcome for result in results] == [Outcome.INSTALLED, Outcome.HASH_COLLISION] * 50
-        assert set(served.dataplane.table) == {first.key for first, _ in pairs}
+        assert set(served.table) == {first.key for first, _ in pairs}
 
 
 async def test_without_hashes_there_are_no_collisions(served: Served) -> None:
@@ -100,10 +96,10 @@ async def test_ipv4_and_ipv6_have_hashes_of_their_own(served: Served) -> None:
 async def test_an_entry_that_was_refused_holds_no_hash(served: Served) -> None:
     first, second = pair()
     async with connected(served.target, stored_hash="hash32") as table:
-        assert (await table.insert(replace(first, dst=first.dst._replace(port=0)))).outcome is Outcome.REJECTED
-        served.dataplane.capacity = 0
+        assert (await table.insert(replace(first, dscp=64))).outcome is Outcome.REJECTED
+        served.fill(room=0)
         assert (await table.insert(first)).outcome is Outcome.TABLE_FULL
-        served.dataplane.capacity = 10
+        assert served.plane.delete([other(0).key]) == [True]
         assert (await table.insert(second)).outcome is Outcome.INSTALLED
 
 
@@ -126,19 +122,19 @@ async def test_an_entry_that_may_be_in_holds_its_hash(served: Served, monkeypatc
         assert (await table.insert(first)).outcome is Outcome.UNAVAILABLE
         hang = False
         assert (await table.insert(second)).outcome is Outcome.HASH_COLLISION
-        await until(lambda: first.key in served.dataplane.table)
+        await until(lambda: first.key in served.table)
         assert (await table.insert(second)).outcome is Outcome.HASH_COLLISION
-        await until(lambda: not served.dataplane.table and not len(table.doubts))
+        await until(lambda: not served.table and not len(table.doubts))
         assert (await table.insert(second)).outcome is Outcome.INSTALLED
 
 
 async def test_a_restarted_agent_knows_what_is_in(served: Served) -> None:
     first, second = pair()
-    served.dataplane.insert([first])
+    served.plane.insert([first])
     async with connected(served.target, stored_hash="hash32") as table:
         assert set(await table.entries()) == {first.key}
         assert (await table.insert(second)).outcome is Outcome.HASH_COLLISION
-        served.dataplane.delete([first.key])  # by somebody else
+        served.plane.delete([first.key])  # by somebody else
         assert await table.entries() == {}
         assert (await table.insert(second)).outcome is Outcome.INSTALLED
 
@@ -146,10 +142,10 @@ async def test_a_restarted_agent_knows_what_is_in(served: Served) -> None:
 async def test_of_two_that_are_in_one_is_taken_out(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     """An agent that knew nothing of hashes has left both; the chip would send one's packets the other's way."""
     first, second = pair()
-    served.dataplane.insert([first, entry(1), second])
+    served.plane.insert([first, entry(1), second])
     async with connected(served.target, stored_hash="hash32") as table:
         assert set(await table.entries()) == {first.key, entry(1).key}
-        await until(lambda: set(served.dataplane.table) == {first.key, entry(1).key})
+        await until(lambda: set(served.table) == {first.key, entry(1).key})
         assert "the same hash" in caplog.text
         assert (await table.insert(second)).outcome is Outcome.HASH_COLLISION
 
@@ -162,22 +158,11 @@ async def test_the_target_says_that_it_stores_hashes(served: Served) -> None:
     def only_a_switchs(document: dict[str, list[dict[str, Any]]]) -> None:
         document["tables"] = [table for table in document["tables"] if not table["name"].startswith("softswitch.")]
 
-    hand_out(served, *reduced_schema(only_a_switchs))
-    get_config = served.service.get_config
-
-    async def with_contexts(request: Any, grpc_context: Any) -> Any:
-        reply = await get_config(request, grpc_context)
-        del reply.config[0].profiles[:]
-        for number, document in enumerate(documents):
-            reply.config[0].profiles.add(profile_name=f"pipe{number}", context=document, binary=b"\0" * 1000)
-        return reply
-
-    served.service.get_config = with_contexts  # type: ignore[method-assign]
-    async with serve(served.service, ["127.0.0.1:0"]) as (port,):
-        async with connected(f"127.0.0.1:{port}") as table:
-            assert table.data_plane == "BF Runtime target (5-tuples taken as 48-bit hashes)"
-            assert [r.outcome for r in await table.insert_many([first, second])] == [Outcome.INSTALLED, Outcome.HASH_COLLISION]
-            assert set(served.dataplane.table) == {first.key}
+    way = OtherSchema(served.target, reduced_schema(only_a_switchs), contexts=tuple(documents))
+    async with way.serve() as target, connected(target) as table:
+        assert table.data_plane == "BF Runtime target (5-tuples taken as 48-bit hashes)"
+        assert [r.outcome for r in await table.insert_many([first, second])] == [Outcome.INSTALLED, Outcome.HASH_COLLISION]
+        assert set(served.table) == {first.key}
 
 
 def test_a_table_whose_stages_hash_differently_heeds_them_all() -> None:

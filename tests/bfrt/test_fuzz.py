@@ -9,14 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt_softswitch import schema
-from shunt_softswitch.server import serve
-from shunt_softswitch.service import BfRuntimeService
-from tests.bfrt.conftest import TABLES, Raw, Served, details, insert
-from tests.bfrt.fake_dataplane import FakeDataPlane
+from tests.bfrt.conftest import Raw, Served
+from tests.bfrt.messages import TABLES, details, insert
 
 _KNOWN = sorted(table.id for table in TABLES)
 _ACTIONS = sorted({action.id for table in TABLES for action in table.actions})
+_OF_GARBAGE = {
+    getattr(grpc.StatusCode, name) for name in ("INTERNAL", "NOT_FOUND", "UNKNOWN", "INVALID_ARGUMENT", "UNIMPLEMENTED", "PERMISSION_DENIED")
+}  # fmt: skip
 small = st.sampled_from((0, 1, 2, 3, 4, 5, 6, 7, 65537, 65543, 65544, 65553, 65554, 2**32 - 1))
 value = st.one_of(st.binary(max_size=17), st.sampled_from((b"\x00\x00\x00\x01", b"\x00\x50", bytes(16), bytes(8))))
 
@@ -96,17 +96,15 @@ async def _ask(client: Raw, updates: list[pb.Update], atomicity: int) -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(st.builds(pb.Update, type=st.integers(0, 7), entity=entities()), min_size=1, max_size=4), min_size=1, max_size=10), st.integers(0, 1), st.lists(st.binary(max_size=60), max_size=5))
-def test_odd_updates_and_bytes(batches: list[list[pb.Update]], atomicity: int, garbage: list[bytes]) -> None:
+def test_odd_updates_and_bytes(running: Served, batches: list[list[pb.Update]], atomicity: int, garbage: list[bytes]) -> None:
     async def scenario() -> None:
-        dataplane = FakeDataPlane()
-        async with serve(BfRuntimeService(dataplane, schema.load(100)), ["127.0.0.1:0"]) as (port,):
-            running = Served(None, dataplane, port)  # type: ignore[arg-type]
+        await running.reset()
+        try:
             client = await running.raw().connect()
             for batch in batches:
                 await _ask(client, batch, atomicity)
-            channel = running.channels[0]
             for data in garbage:
-                for name, call in (("Write", channel.unary_unary("/bfrt_proto.BfRuntime/Write")), ("Read", channel.unary_stream("/bfrt_proto.BfRuntime/Read"))):
+                for name, call in (("Write", client.channel.unary_unary("/bfrt_proto.BfRuntime/Write")), ("Read", client.channel.unary_stream("/bfrt_proto.BfRuntime/Read"))):
                     try:
                         if name == "Write":
                             await call(data)
@@ -114,14 +112,14 @@ def test_odd_updates_and_bytes(batches: list[list[pb.Update]], atomicity: int, g
                             async for _ in call(data):
                                 pass
                     except grpc.aio.AioRpcError as error:
-                        assert error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED), error
+                        assert error.code() in _OF_GARBAGE, error
             await client.write(pb.Update(type=pb.Update.DELETE, entity=pb.Entity(table_entry=pb.TableEntry(table_id=TABLES["relay"].id))))
             await client.write(insert(1))
-            assert len([key for key in dataplane.table if len(key.dst.addr) == 4]) == 1
+            assert len([key for key in running.table if key.dst.version == 4]) == 1
             usage = await client.read(pb.Entity(table_usage=pb.TableUsage(table_id=TABLES["relay"].id)))
             assert usage.entities[0].table_usage.usage == 1
-            for open_channel in running.channels:
-                await open_channel.close()
+        finally:
+            await running.close()
 
     asyncio.run(scenario())
 

@@ -3,36 +3,72 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shunt import collide, offload
 from shunt.agent import Agent
+from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.proxy_hash import HASH32, LinearHash
 from shunt.config.load import loads
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables import collisions
-from shunt.tables.entry import LearnNotice, RelayEntry
-from shunt_softswitch import schema
-from shunt_softswitch.server import serve
-from shunt_softswitch.service import BfRuntimeService
-from tests.bfrt.fake_dataplane import FakeDataPlane
+from shunt.tables.entry import LearnNotice
+from tests.bfrt.fake_switch import FakeSwitch, running
 from tests.bfrt.test_proxy_hash import colliding
 from tests.bfrt.test_relay_table import until
+from tests.softswitch.schema import document
 
 HASH = LinearHash.of_crc(HASH32, 12)
 RELAY = "127.0.0.1"
 
 
-class Chip(FakeDataPlane):
-    """Finds an entry by the hash of its key, the first one in wins: what a hashed build does with equal hashes."""
+class Chip(FakeSwitch):
+    """A switch that finds an entry by the hash of its key, the first one in wins: what a hashed build does with equal hashes. It raises notices."""
 
-    def lookup(self, key: FiveTuple) -> RelayEntry | None:
-        return next((entry for entry in self.table.values() if HASH.of(entry.key) == HASH.of(key)), None)
+    def __init__(self) -> None:
+        tables = [table for table in document("relay")["tables"] if not table["name"].startswith("softswitch.")]
+        super().__init__(json.dumps({**document("relay"), "tables": tables}).encode())
+        self._notices: asyncio.Queue[pb.StreamMessageResponse] = asyncio.Queue()
+
+    async def StreamChannel(self, requests: AsyncIterator[pb.StreamMessageRequest], context: Any) -> AsyncIterator[pb.StreamMessageResponse]:
+        async for reply in super().StreamChannel(_first(requests), context):
+            yield reply
+        while True:
+            yield await self._notices.get()
+
+    def learned(self, notice: LearnNotice) -> None:
+        """A packet has come that meets no entry."""
+        message = pb.StreamMessageResponse()
+        learn = self.schema.learns["learn"]
+        message.digest.digest_id = learn.id
+        (src, dst), data = notice.key, message.digest.data.add()
+        values = (src.addr, dst.addr, src.port, dst.port, notice.rtp_version, notice.payload_type, notice.seq, notice.ssrc)
+        for field, value in zip(learn.fields, values, strict=True):
+            data.fields.add(field_id=field.id, stream=value if isinstance(value, bytes) else value.to_bytes(field.size or 0, "big"))
+        self._notices.put_nowait(message)
+
+    def lookup(self, key: FiveTuple) -> Endpoint | None:
+        """Where a packet of this key is sent to; None where it meets no entry."""
+        table = self.table("Ingress.relay")
+        for (src, dst, sport, dport), data in self.held("Ingress.relay").items():
+            held = FiveTuple(Endpoint(src, int.from_bytes(sport, "big")), Endpoint(dst, int.from_bytes(dport, "big")))
+            if HASH.of(held) == HASH.of(key):
+                fields = table.actions.by_id[data.action_id].fields
+                found = {fields.by_id[each.field_id].name: each.stream for each in data.fields if each.field_id in fields.by_id}
+                return Endpoint(found["dst_addr"], int.from_bytes(found["dst_port"], "big"))
+        return None
+
+
+async def _first(requests: AsyncIterator[pb.StreamMessageRequest]) -> AsyncIterator[pb.StreamMessageRequest]:
+    """The subscription, and none of what comes after it."""
+    yield await anext(aiter(requests))
 
 
 class Phone:
@@ -54,9 +90,8 @@ class Phone:
 class Stage:
     """The agent, its built-in relay, the chip and the phones."""
 
-    def __init__(self, agent: Agent, service: BfRuntimeService, chip: Chip) -> None:
+    def __init__(self, agent: Agent, chip: Chip) -> None:
         self.agent = agent
-        self.service = service
         self.chip = chip
         self.phones: list[Phone] = []
         self.sequence = 0
@@ -84,13 +119,13 @@ class Stage:
         ssrc = phone.at.port
         packet = b"\x80\x00" + self.sequence.to_bytes(2, "big") + bytes(4) + ssrc.to_bytes(4, "big") + word
         key = FiveTuple(phone.at, to)
-        entry = self.chip.lookup(key)
-        if entry is None:
+        onward = self.chip.lookup(key)
+        if onward is None:
             phone.sock.sendto(packet, (socket.inet_ntoa(to.addr), to.port))
-            self.service.notify_learn([LearnNotice(key, 2, 0, self.sequence, ssrc)])
+            self.chip.learned(LearnNotice(key, 2, 0, self.sequence, ssrc))
         else:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
-                out.sendto(packet, (socket.inet_ntoa(entry.dst.addr), entry.dst.port))
+                out.sendto(packet, (socket.inet_ntoa(onward.addr), onward.port))
         return packet
 
     async def states(self, call: str) -> dict[str, tuple[str, str, str]]:
@@ -103,20 +138,19 @@ class Stage:
 @asynccontextmanager
 async def stage(folder: Path, setting: str) -> AsyncIterator[Stage]:
     chip = Chip()
-    service = BfRuntimeService(chip, schema.load(chip.capacity))
-    async with serve(service, ["127.0.0.1:0"]) as (port,):
+    async with running(chip) as target:
         text = f"""
 control: {{listen: ["unix:{folder}/c"]}}
 builtin_relay: {{addresses: [{RELAY}], ports: 21200-21299}}
-data_plane: {{target: "127.0.0.1:{port}", hash: {setting}}}
+data_plane: {{target: "{target}", hash: {setting}}}
 learning: {{one_way_after_s: 30}}
 api: {{listen: "unix:{folder}/a"}}
 """
         agent = Agent(loads(text))
         await agent.start()
-        made = Stage(agent, service, chip)
+        made = Stage(agent, chip)
         try:
-            await until(lambda: chip.ranges)
+            await until(lambda: chip.held("Ingress.media"))
             yield made
         finally:
             for phone in made.phones:

@@ -18,70 +18,81 @@ from shunt.bfrt import client as bfrt_client
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables import doubt, relay_table
-from shunt.tables.entry import Outcome, RelayEntry, Result, StreamStats
+from shunt.tables.entry import Outcome, RelayEntry, Result
 from shunt.tables.operation import Haste, Job, Lanes, Operation
-from shunt_softswitch import schema
-from shunt_softswitch.server import serve
-from shunt_softswitch.service import BfRuntimeService
-from tests.bfrt.fake_dataplane import FakeDataPlane
-from tests.bfrt.test_relay_table import connected, entry, until
+from tests.bfrt.conftest import Served
+from tests.bfrt.forwarder import Forwarder, pass_back
+from tests.bfrt.test_relay_table import COUNTED, busy, connected, entry, lasting, until
 
 T = TypeVar("T")
 NEVER = 3600.0
 EVER = 30.0  # seconds; all that is waited for here is over in some
 
 
-class Sluggish(BfRuntimeService):
-    """A service that takes its time; the functions say how many seconds each call waits.
+class Sluggish(Forwarder):
+    """A target that takes its time; the functions say how many seconds each call waits.
 
     Writes wait before they are carried out, and are carried out even when their client has given them up:
-    servers do that. Reads wait before they look (delay_read) or before they answer (delay_answer).
+    servers do that. Reads wait before they look (delay_read), and their answers until `answering` is set.
     """
 
-    def __init__(self, dataplane: FakeDataPlane) -> None:
-        super().__init__(dataplane, schema.load(dataplane.capacity))
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
         self.delay_write: Callable[[], float] = lambda: 0.0
         self.delay_read: Callable[[], float] = lambda: 0.0
-        self.delay_answer: Callable[[], float] = lambda: 0.0
-        self.reads = self.writes = 0
-        self.left: set[asyncio.Task[pb.WriteResponse]] = set()
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.left: set[asyncio.Task[bytes]] = set()
 
-    async def write(self, data: bytes, context: grpc.aio.ServicerContext) -> pb.WriteResponse:
-        self.writes += 1
-
-        async def in_time(delay: float) -> pb.WriteResponse:
+    async def write(self, data: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        async def in_time(delay: float) -> bytes:
             await asyncio.sleep(delay)
-            return await BfRuntimeService.write(self, data, context)
+            return await self.onward("Write", data, context)
 
         task = asyncio.create_task(in_time(self.delay_write()))
         self.left.add(task)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except grpc.aio.AioRpcError as error:
+            await pass_back(context, error)
+            raise
 
     async def read(self, data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
-        self.reads += 1
         await asyncio.sleep(self.delay_read())
         answers = [response async for response in super().read(data, context)]
-        await asyncio.sleep(self.delay_answer())
+        await self.answering.wait()
         for response in answers:
             yield response
 
 
 @dataclass
 class Rig:
+    """A sluggish way to a softswitch. `served` is the softswitch itself, which answers at once."""
+
     service: Sluggish
-    dataplane: FakeDataPlane
+    served: Served
     target: str
+
+    @property
+    def table(self) -> dict[FiveTuple, RelayEntry]:
+        """What is in the relay tables."""
+        return self.served.table
+
+
+@pytest.fixture(scope="module")
+def capacity() -> int:
+    return 50_000
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    dataplane = FakeDataPlane(capacity=50_000)
-    service = Sluggish(dataplane)
-    async with serve(service, ["127.0.0.1:0"]) as (port,):
-        yield Rig(service, dataplane, f"127.0.0.1:{port}")
-    for task in service.left:
-        task.cancel()
+async def rig(served: Served) -> AsyncIterator[Rig]:
+    service = Sluggish(served.target)
+    async with service.serve() as target:
+        yield Rig(service, served, target)
+        for task in service.left:
+            task.cancel()
+        await asyncio.gather(*service.left, return_exceptions=True)
 
 
 @pytest.fixture
@@ -121,7 +132,7 @@ async def test_a_read_that_hangs_holds_up_no_write(rig: Rig) -> None:
             assert (await table.insert(entry(11))).outcome is Outcome.INSTALLED
             result, last = await table.delete(entry(1).key)
             assert result.outcome is Outcome.REMOVED and last is None
-            assert entry(1).key not in rig.dataplane.table
+            assert entry(1).key not in rig.table
             assert not any(task.done() for task in stuck), "the writes waited for the reads"
         finally:
             for task in stuck:
@@ -132,20 +143,21 @@ async def test_a_read_that_hangs_holds_up_no_write(rig: Rig) -> None:
 async def test_statistics_that_come_later_than_a_delete_waits_are_in_its_result(rig: Rig) -> None:
     async with connected(rig.target) as table:
         await table.insert(entry(1))
-        rig.dataplane.counted[entry(1).key] = StreamStats(7, 700, 20, 0, 0, 0, 0, 1, 0)
-        rig.service.delay_answer = lambda: 0.06
+        busy(rig.served, entry(1).key)
+        rig.service.answering.clear()
         deletion = asyncio.create_task(table.delete(entry(1).key))
-        await until(lambda: not rig.dataplane.table)
+        await until(lambda: not rig.table)
         assert not deletion.done(), "the entry has to be out before the statistics are here"
+        rig.service.answering.set()
         result, last = await deletion
-        assert result.outcome is Outcome.REMOVED and last is not None and last.packets == 7
+        assert result.outcome is Outcome.REMOVED and lasting(last) == COUNTED
 
 
 async def test_single_writes_go_before_bulk_work(rig: Rig) -> None:
     """While 40,000 entries are written, a call's own entries come and go in the time of some batches."""
-    async with connected(rig.target) as table:
+    async with connected(rig.served.target) as table:
         bulk = asyncio.create_task(timed(table.insert_many([many(n) for n in range(40_000)])))
-        await until(lambda: rig.dataplane.table)
+        await until(lambda: len(rig.served.plane))
         waits = []
         for number in range(5):
             result, took = await timed(table.insert(entry(number)))
@@ -156,7 +168,7 @@ async def test_single_writes_go_before_bulk_work(rig: Rig) -> None:
             assert result.ok
         assert not bulk.done(), "the bulk work was over too early to be in the way"
         results, bulk_took = await bulk
-        assert all(result.ok for result in results) and len(rig.dataplane.table) == 40_000
+        assert all(result.ok for result in results) and len(rig.served.plane) == 40_000
         # Both sides share one thread and a busy machine: what counts is that nothing waits for the bulk work's end.
         assert max(waits) < bulk_took / 2, (waits, bulk_took)
 
@@ -173,7 +185,7 @@ async def test_a_write_that_is_swallowed_holds_up_no_other(rig: Rig, impatient: 
         assert not first.done(), "the others waited until the first was given up"
         result = await first
         assert result.outcome is Outcome.INSTALLED, "it is sent again when its deadline has passed"
-        assert set(rig.dataplane.table) == {entry(n).key for n in range(1, 6)}
+        assert set(rig.table) == {entry(n).key for n in range(1, 6)}
         assert table.connected
 
 
@@ -202,7 +214,7 @@ async def test_what_queues_behind_a_hanging_data_plane_does_not_wait_for_ever_ei
         assert {result.outcome for result in results} == {Outcome.UNAVAILABLE}
         rig.service.delay_write = lambda: 0.0
         await until(lambda: not table._queues.waiting(Haste.URGENT))
-        assert not rig.dataplane.table, "nobody waits for these entries any more"
+        assert not rig.table, "nobody waits for these entries any more"
 
 
 async def test_an_insert_that_comes_after_the_delete_is_taken_back(rig: Rig, impatient: None) -> None:
@@ -210,8 +222,8 @@ async def test_an_insert_that_comes_after_the_delete_is_taken_back(rig: Rig, imp
         rig.service.delay_write = turns(0.5)  # the first attempt; its repetition is in time
         assert (await table.insert(entry(1))).outcome is Outcome.INSTALLED
         assert (await table.delete(entry(1).key))[0].outcome is Outcome.REMOVED
-        await until(lambda: rig.dataplane.table)  # the first attempt's doing
-        await until(lambda: not rig.dataplane.table)
+        await until(lambda: rig.table)  # the first attempt's doing
+        await until(lambda: not rig.table)
         assert table.counters.repairs == 1
         await until(lambda: not len(table.doubts))
 
@@ -222,11 +234,11 @@ async def test_a_change_that_comes_after_a_newer_one_is_undone(rig: Rig, impatie
         await table.insert(entry(1))
         rig.service.delay_write = turns(0.6)
         assert (await table.place((), [old]))[0].ok
-        assert (await table.place((), [new]))[0].ok and rig.dataplane.table[new.key] == new
-        await until(lambda: rig.dataplane.table[new.key] == old)
-        await until(lambda: rig.dataplane.table[new.key] == new)
+        assert (await table.place((), [new]))[0].ok and rig.table[new.key] == new
+        await until(lambda: rig.table[new.key] == old)
+        await until(lambda: rig.table[new.key] == new)
         await until(lambda: not len(table.doubts))
-        assert rig.dataplane.table == {new.key: new}
+        assert rig.table == {new.key: new}
 
 
 async def test_a_delete_without_an_answer_is_seen_to_in_the_end(rig: Rig, impatient: None) -> None:
@@ -235,9 +247,9 @@ async def test_a_delete_without_an_answer_is_seen_to_in_the_end(rig: Rig, impati
         await table.insert(entry(1))
         rig.service.delay_write = lambda: NEVER
         assert (await table.delete(entry(1).key))[0].outcome is Outcome.UNAVAILABLE
-        assert entry(1).key in rig.dataplane.table
+        assert entry(1).key in rig.table
         rig.service.delay_write = lambda: 0.0
-        await until(lambda: not rig.dataplane.table)
+        await until(lambda: not rig.table)
 
 
 async def test_an_entry_that_somebody_has_taken_up_since_is_not_taken_out(rig: Rig, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +266,7 @@ async def test_an_entry_that_somebody_has_taken_up_since_is_not_taken_out(rig: R
         rig.service.delay_write = lambda: 0.0
         assert entry(1).key in table.doubts and table.claim(entry(1))
         await until(lambda: not len(table.doubts))
-        assert rig.dataplane.table == {entry(1).key: entry(1)} and table.counters.repairs == 0
+        assert rig.table == {entry(1).key: entry(1)} and table.counters.repairs == 0
 
 
 async def test_an_entry_that_was_written_in_doubt_stays(rig: Rig, impatient: None) -> None:
@@ -262,7 +274,7 @@ async def test_an_entry_that_was_written_in_doubt_stays(rig: Rig, impatient: Non
         rig.service.delay_write = turns(NEVER)
         assert (await table.insert(entry(1))).ok
         await until(lambda: not len(table.doubts))
-        assert rig.dataplane.table == {entry(1).key: entry(1)} and table.counters.repairs == 0
+        assert rig.table == {entry(1).key: entry(1)} and table.counters.repairs == 0
 
 
 async def test_a_data_plane_that_answers_nothing_is_given_up_and_found_again(rig: Rig, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +312,7 @@ async def test_the_last_operation_on_a_key_wins_whatever_the_target_does_to_its_
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.choice((0.0, 0.001, 0.005)))
         await asyncio.gather(*tasks)
-        assert rig.dataplane.table == {key: wanted for key, wanted in last.items() if wanted is not None}
+        assert rig.table == {key: wanted for key, wanted in last.items() if wanted is not None}
 
 
 @given(st.lists(st.tuples(st.sampled_from(("add", "take", "release")), st.sampled_from(Haste), st.integers(0, 3)), max_size=60))

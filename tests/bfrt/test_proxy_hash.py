@@ -18,7 +18,7 @@ from shunt.bfrt.proxy_hash import HASH32, HASH48, Crc, HashError, LinearHash, di
 from shunt.bfrt.schema import Schema, SchemaError
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.target import Plan
-from shunt_softswitch import schema as softswitch
+from tests.softswitch.schema import document, load
 
 SIZES = {4: 12, 16: 36}
 GENERATED = Path(__file__).parents[2] / "p4" / "generated"
@@ -192,7 +192,7 @@ def test_a_context_that_cannot_be_understood_says_what(change: Any, reason: str)
     with pytest.raises(HashError, match=reason):
         from_context(json.dumps(document))
     with pytest.raises(SchemaError, match="context.json"):
-        softswitch.load(100).schema.with_contexts([json.dumps(document).encode()])
+        load().with_contexts([json.dumps(document).encode()])
 
 
 def test_no_json() -> None:
@@ -202,8 +202,7 @@ def test_no_json() -> None:
 
 def switch_schema() -> Schema:
     """The tables of a switch: the softswitch's own are not among them."""
-    served = json.loads(softswitch.load(100).program_json)
-    served["tables"] = [table for table in served["tables"] if not table["name"].startswith("softswitch.")]
+    served = {"tables": [table for table in document("relay")["tables"] if not table["name"].startswith("softswitch.")]}
     return Schema.parse(json.dumps(served))
 
 
@@ -212,9 +211,9 @@ def bits(schema: Schema, setting: str) -> dict[int, list[int]]:
 
 
 def test_the_softswitch_compares_whole_keys() -> None:
-    assert bits(softswitch.load(100).schema, "auto") == {4: [], 16: []}
+    assert bits(load(), "auto") == {4: [], 16: []}
     # Where the operator says otherwise, the operator is believed.
-    assert bits(softswitch.load(100).schema, "hash32") == {4: [32], 16: [32]}
+    assert bits(load(), "hash32") == {4: [32], 16: [32]}
 
 
 def test_a_switch_that_says_how_it_stores_keys_is_believed() -> None:

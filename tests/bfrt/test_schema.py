@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
+from shunt.bfrt._pb import bfruntime_pb2 as pb
+from shunt.bfrt._pb import bfruntime_pb2_grpc
 from shunt.bfrt.schema import Schema, SchemaError
-from shunt_softswitch import schema
+from tests.softswitch.process import Softswitch
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
-SERVED = schema.load(1_234)
-PROGRAM = json.loads(SERVED.program_json)
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs" / "architecture.md"
+
+
+@dataclass(frozen=True)
+class Documents:
+    """What a softswitch hands out."""
+
+    program: dict[str, Any]
+    fixed: dict[str, Any]
+
+    @property
+    def schema(self) -> Schema:
+        return Schema.parse(json.dumps(self.program), json.dumps(self.fixed))
+
+
+def handed_out(**settings: int) -> Documents:
+    with Softswitch(**settings) as softswitch, grpc.insecure_channel(softswitch.target) as channel:  # type: ignore[arg-type]
+        reply = bfruntime_pb2_grpc.BfRuntimeStub(channel).GetForwardingPipelineConfig(pb.GetForwardingPipelineConfigRequest(), timeout=60)
+        softswitch.stop()
+    return Documents(json.loads(reply.config[0].bfruntime_info), json.loads(reply.non_p4_config.bfruntime_info))
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Documents]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to load the softswitch's programs")
+    yield handed_out(capacity=1_234)
 
 
 def one_at_a_time(name: str) -> int:
@@ -28,21 +60,21 @@ def one_at_a_time(name: str) -> int:
     return (value + (value << 15)) & 0xFFFFFF
 
 
-def test_ids_are_those_that_bf_p4c_gives() -> None:
-    for table in PROGRAM["tables"]:
+def test_ids_are_those_that_bf_p4c_gives(served: Documents) -> None:
+    for table in served.program["tables"]:
         assert table["id"] == 0x02000000 | one_at_a_time(table["name"])
         for action in table["action_specs"]:
             assert action["id"] == 0x01000000 | one_at_a_time(action["name"])
             assert [field["id"] for field in action["data"]] == list(range(1, len(action["data"]) + 1))
 
 
-def test_tables_are_those_of_the_architecture() -> None:
+def test_tables_are_those_of_the_architecture(served: Documents) -> None:
     """docs/architecture.md names every table, key, action and parameter with its width."""
     rows = [line for line in DOCS.read_text().splitlines() if line.startswith("| `pipe.")]
     assert len(rows) == 4
     for row in rows:
         name, key, actions = (cell.strip() for cell in row.strip("|").split("|"))
-        table = SERVED.schema.tables[name.strip("`")]
+        table = served.schema.tables[name.strip("`")]
         for field, width in re.findall(r"`([\w.]+)`:(\d+)", key):
             assert table.key[field].width == int(width)
         for action, parameters in re.findall(r"`(Ingress\.\w+)`\(([^)]*)\)", actions):
@@ -52,13 +84,35 @@ def test_tables_are_those_of_the_architecture() -> None:
                 assert [(field.name, str(field.width)) for field in found.fields] == widths
 
 
-def test_sizes_follow_the_capacity() -> None:
-    tables = SERVED.schema.tables
+def test_sizes_follow_the_capacity(served: Documents) -> None:
+    tables = served.schema.tables
     assert {tables[name].size for name in ("pipe.Ingress.relay", "pipe.Ingress.relay6", "softswitch.quality")} == {1_234}
 
 
-def test_names_may_be_any_unique_suffix() -> None:
-    tables = SERVED.schema.tables
+def without_sizes(document: dict[str, Any]) -> dict[str, Any]:
+    """The tables and learn filters of a document; the sizes are the configuration's."""
+    return {"tables": [{**table, "size": 0} for table in document["tables"]], "learn_filters": document.get("learn_filters", [])}
+
+
+def of_files(*names: str) -> list[dict[str, Any]]:
+    """What the schema files of these names say together: of the package, and of the daemon that replaces it."""
+    found = []
+    for folder in (ROOT / "softswitch/schema", ROOT / "softswitch/shunt_softswitch/schema"):
+        if folder.is_dir():
+            parts = [without_sizes(json.loads((folder / f"{name}.json").read_text())) for name in names]
+            found.append({part: [item for document in parts for item in document[part]] for part in ("tables", "learn_filters")})
+    return found
+
+
+def test_all_else_is_as_in_the_schema_files(served: Documents) -> None:
+    """Which is what other tests read without a process."""
+    assert without_sizes(served.program) in of_files("relay") and without_sizes(served.fixed) in of_files("fixed")
+    with_conferences = handed_out(capacity=1_234, conference_copies=100)
+    assert without_sizes(with_conferences.program) in of_files("relay", "conference") and without_sizes(with_conferences.fixed) in of_files("fixed")
+
+
+def test_names_may_be_any_unique_suffix(served: Documents) -> None:
+    tables = served.schema.tables
     assert tables["relay"] is tables["Ingress.relay"] is tables["pipe.Ingress.relay"]
     assert tables.find("gress.relay") is None
     with pytest.raises(SchemaError, match="there is no 'nothing'"):

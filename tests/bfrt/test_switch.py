@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,9 +15,9 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import MediaRange, Outcome, StreamStats
 from shunt.tables.relay_table import RelayTable
 from shunt.tables.samples import Samples
-from shunt_softswitch import schema as softswitch
 from tests.bfrt.fake_switch import PIPES, FakeSwitch, running
 from tests.bfrt.test_relay_table import connected, entry, entry6, until
+from tests.softswitch import schema
 
 GENERATED = Path(__file__).resolve().parents[2] / "p4" / "generated"
 
@@ -31,9 +32,11 @@ def compiled(name: str = "relay.tofino1.bf-rt.json") -> bytes:
 
 def by_hand(*, counted: bool = False) -> bytes:
     """The same tables as far as the agent uses them, made of the softswitch's schema."""
-    document = json.loads(softswitch.load(4_096).program_json)
+    document = copy.deepcopy(schema.document("relay"))
     document["tables"] = [table for table in document["tables"] if not table["name"].startswith("softswitch.")]
     relays = [table for table in document["tables"] if table["name"].startswith("pipe.Ingress.relay")]
+    for relay in relays:
+        relay["size"] = 4_096
     counters = [item for item in relays[0]["data"] if item["singleton"]["name"].startswith("$COUNTER")]
     for number, relay in enumerate(relays):
         if not counted:
@@ -231,5 +234,4 @@ def test_losses_wrap_around() -> None:
 
 
 def test_softswitch_needs_no_samples() -> None:
-    assert all("sample" not in table.name for table in softswitch.load(10).schema.tables)
-    assert json.loads(softswitch.load(10).program_json)["tables"]
+    assert all("sample" not in table.name for table in schema.load().tables)

@@ -1,6 +1,8 @@
-"""Packed and unpacked without protobuf objects, held against the generated code."""
+"""Packed and unpacked without protobuf objects, held against the generated code and against a softswitch."""
 
 from __future__ import annotations
+
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -9,13 +11,17 @@ from hypothesis import strategies as st
 from shunt.bfrt import wire
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import update_bytes
+from shunt.bfrt.schema import Table
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import RelayEntry, StreamStats
+from shunt.tables.entry import RelayEntry
 from shunt.tables.target import RelayTarget
-from shunt_softswitch.entries import QualityCodec, RelayCodec, UpdatePlan
-from tests.bfrt.conftest import RELAY, RELAY6, TABLES, insert
+from tests.bfrt.conftest import Served
+from tests.bfrt.messages import RELAY, RELAY6, insert
+from tests.bfrt.test_relay_table import connected
 
 ports = st.integers(0, 65535)
+TABLES = {4: RELAY, 16: RELAY6}
+TARGETS = {size: RelayTarget(table) for size, table in TABLES.items()}
 
 
 def endpoints(size: int) -> st.SearchStrategy[Endpoint]:
@@ -30,50 +36,53 @@ def entries(draw: st.DrawFn) -> RelayEntry:
     return RelayEntry(key, src, draw(endpoints(out)), draw(st.integers(0, 2**32 - 1)), draw(st.one_of(st.none(), st.integers(0, 63))))
 
 
-_TARGETS = {4: RelayTarget(RELAY), 16: RelayTarget(RELAY6)}
-_CODECS = {4: RelayCodec(RELAY), 16: RelayCodec(RELAY6)}
+def named(table: Table, message: pb.TableEntry) -> dict[str, bytes]:
+    """Key and data of an entry by the last parts of the fields' names."""
+    fields = table.actions.by_id[message.data.action_id].fields
+    out = {table.key.by_id[field.field_id].name.rpartition("hdr.")[2]: field.exact.value for field in message.key.fields}
+    return out | {(fields.by_id.get(field.field_id) or table.data.by_id[field.field_id]).name: field.stream for field in message.data.fields}
 
 
 @given(entries(), st.sampled_from((pb.Update.INSERT, pb.Update.MODIFY)))
-def test_what_the_agent_packs_is_what_the_server_reads(entry: RelayEntry, kind: int) -> None:
-    size = len(entry.key.dst.addr)
-    packed = _TARGETS[size].update(kind, entry)
-    (update,) = pb.WriteRequest.FromString(packed).updates
-    assert update.type == kind
-    codec = _CODECS[size]
+def test_what_the_agent_packs_says_what_the_entry_is(entry: RelayEntry, kind: int) -> None:
+    table = TABLES[len(entry.key.dst.addr)]
+    (update,) = pb.WriteRequest.FromString(TARGETS[len(entry.key.dst.addr)].update(kind, entry)).updates
     message = update.entity.table_entry
-    plan = UpdatePlan(codec, kind, message)
-    # Without protobuf objects:
-    layout = wire.Layout(packed, 2 if packed[1] < 0x80 else 3, wire.UPDATE)
-    ((key, row),) = plan.keys(layout.values(packed))
-    assert (key, plan.entry(key, row)) == (entry.key, entry)
-    # With them:
-    plain = codec.plain(message.data)
-    assert plain is not None and codec.key(message.key) == entry.key
-    assert codec.entry(entry.key, *plain, entry.ttl_ms) == entry
+    assert (update.type, message.table_id) == (kind, table.id)
+    values, ip = named(table, message), f"ipv{entry.key.dst.version}"
+    key = [values.pop(name) for name in (f"{ip}.src_addr", f"{ip}.dst_addr", "udp.src_port", "udp.dst_port")]
+    assert key == [entry.key.src.addr, entry.key.dst.addr, entry.key.src.port.to_bytes(2, "big"), entry.key.dst.port.to_bytes(2, "big")]
+    assert values.pop("$ENTRY_TTL") == entry.ttl_ms.to_bytes(4, "big")
+    assert [values.pop(name) for name in ("dst_addr", "dst_port", "src_port")] == [entry.dst.addr, entry.dst.port.to_bytes(2, "big"), entry.src.port.to_bytes(2, "big")]
+    assert values.pop("src_addr", entry.key.dst.addr) == entry.src.addr
+    assert values.pop("set_dscp", b"\0") == bytes((entry.dscp is not None,)) and values.pop("dscp", b"\0") == bytes((entry.dscp or 0,)) and not values
 
 
-@given(entries(), st.booleans(), st.booleans(), st.booleans())
-def test_read_entries_come_back(entry: RelayEntry, explicit: bool, idle: bool, keyed: bool) -> None:
-    codec, target = _CODECS[len(entry.key.dst.addr)], _TARGETS[len(entry.key.dst.addr)]
-    action = codec.action_of(entry, explicit)
-    packed = codec.read_bytes(entry, StreamStats(2**40, 2**41), action, idle, keyed)
-    (entity,) = pb.ReadResponse.FromString(packed).entities
-    message = entity.table_entry
-    assert target.key(message.key) == entry.key
-    values = {field.field_id: field.stream for field in message.data.fields}
-    assert target.by_action[message.data.action_id].entry(entry.key, values, target.ttl) == entry
-    assert {f.field_id: f.str_val or f.stream for f in message.data.fields} == codec.data_values(entry, StreamStats(2**40, 2**41), action, idle)
+def some_entry(dice: random.Random, number: int) -> RelayEntry:
+    """Any entry, at one of a few relay addresses. number: makes its key different from others'."""
+    size, out = dice.choice((4, 16)), dice.choice((4, 16))
+
+    def end(size: int) -> Endpoint:
+        return Endpoint(dice.randbytes(size), dice.randrange(65536))
+
+    relay = Endpoint((b"\x0a\x5b\x01" if size == 4 else bytes.fromhex("fd91") + bytes(13)) + bytes((1 + number % 3,)), dice.randrange(65536))
+    source = Endpoint(number.to_bytes(2, "big") + dice.randbytes(size - 2), dice.randrange(65536))
+    short = size == out and dice.random() < 0.5
+    src = Endpoint(relay.addr, dice.randrange(65536)) if short else end(out)
+    return RelayEntry(FiveTuple(source, relay), src, end(out), dice.choice((0, 1_000_000, 2**32 - 1)), dice.choice((None, None, 0, 46, 63)))
 
 
-@given(endpoints(4), endpoints(4), st.lists(st.integers(0, 2**70), min_size=9, max_size=9), st.booleans())
-def test_statistics_come_back(src: Endpoint, dst: Endpoint, counts: list[int], keyed: bool) -> None:
-    codec = QualityCodec(TABLES["softswitch.quality"])
-    stats = StreamStats(*counts)
-    (entity,) = pb.ReadResponse.FromString(codec.read_bytes(FiveTuple(src, dst), stats, keyed)).entities
-    values = {f.field_id: f.stream for f in entity.table_entry.data.fields}
-    assert values == codec.data_values(stats)
-    assert int.from_bytes(values[1], "big") == min(counts[0], 2**64 - 1) and int.from_bytes(values[4], "big") == min(counts[3], 2**32 - 1)
+async def test_what_the_agent_packs_is_what_the_softswitch_reads_and_says(served: Served) -> None:
+    """Entries of every form: written by the agent, read by another client; then the agent reads them, all and one by one."""
+    dice = random.Random(1)
+    wanted = {entry.key: entry for entry in (some_entry(dice, number) for number in range(600))}
+    async with connected(served.target) as table:
+        results = await table.insert_many(list(wanted.values()))
+        assert all(result.ok for result in results), [result for result in results if not result.ok][:3]
+        assert served.table == wanted
+        found = await table.entries()
+        assert found.keys() == wanted.keys() and all(found[key].does_as(entry) and found[key].ttl_ms <= entry.ttl_ms for key, entry in wanted.items())
+        assert (await table.stats(list(wanted))).keys() == (await table.stats(None)).keys() == wanted.keys()
 
 
 class _Plan:

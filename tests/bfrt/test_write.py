@@ -7,8 +7,10 @@ import pytest
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import MediaRange, RelayEntry, StreamStats
-from tests.bfrt.conftest import MEDIA, RELAY, RELAY6, TABLES, TTL, TO, Raw, Served, details, entity, insert, key_of, set_key, update
+from shunt.tables.entry import MediaRange, RelayEntry
+from tests.bfrt.conftest import Raw, Served
+from tests.bfrt.messages import MEDIA, RELAY, RELAY6, TABLES, TO, details, entity, insert, key_of, set_key, update
+from tests.bfrt.traffic import rtp
 
 INVALID, NOT_FOUND, EXISTS, NO_SPACE, UNSUPPORTED = 3, 5, 6, 8, 12
 U = pb.Update
@@ -18,6 +20,14 @@ ROLLBACK = pb.WriteRequest.ROLLBACK_ON_ERROR
 def five_tuple(number: int) -> FiveTuple:
     fields = dict(key_of(number))
     return FiveTuple(Endpoint(fields[1], int.from_bytes(fields[3], "big")), Endpoint(fields[2], int.from_bytes(fields[4], "big")))
+
+
+TEN = [rtp(seq=number) for number in range(10)]
+
+
+def packets(served: Served, key: FiveTuple) -> int:
+    """How many packets an entry has counted."""
+    return served.plane.stats([key])[key].packets
 
 
 async def fails(client: Raw, *updates: pb.Update, **fields: object) -> list[tuple[int, int]]:
@@ -38,7 +48,7 @@ async def test_insert_becomes_a_relay_entry(served: Served) -> None:
     client = await served.raw().connect()
     assert not (await client.write(insert(1))).status
     key = five_tuple(1)
-    assert served.dataplane.table == {key: RelayEntry(key, Endpoint(b"\x0a\x5b\x01\x01", 7_000), Endpoint.of("10.9.9.9", 5_000), 30_000)}
+    assert served.table == {key: RelayEntry(key, Endpoint(b"\x0a\x5b\x01\x01", 7_000), Endpoint.of("10.9.9.9", 5_000), 30_000)}
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -65,7 +75,7 @@ async def test_every_action_maps_to_its_rewrite(served: Served, family: int) -> 
             entry.data.fields.add(field_id=action.fields[field_name].id, stream=value)
         key = FiveTuple(src, dst)
         await client.write(message)
-        assert served.dataplane.table == {key: RelayEntry(key, Endpoint(out_src, 0x1001), Endpoint(out_dst, 0x1002), 0, dscp)}
+        assert served.table == {key: RelayEntry(key, Endpoint(out_src, 0x1001), Endpoint(out_dst, 0x1002), 0, dscp)}
         read = (await client.read(pb.Entity(table_entry=pb.TableEntry(table_id=table.id, key=entry.key)))).entities[0].table_entry
         assert read.data.action_id == action.id
         assert {field.field_id: field.stream for field in read.data.fields if field.field_id < 10} == {field.field_id: field.stream for field in entry.data.fields}
@@ -93,7 +103,6 @@ async def test_every_action_maps_to_its_rewrite(served: Served, family: int) -> 
         ("dscp above its width", INVALID),
         ("set_dscp above its width", INVALID),
         ("a string for bytes", INVALID),
-        ("refused by the data plane", INVALID),
         ("default entry with a key", INVALID),
         ("insert of the default entry", UNSUPPORTED),
         ("counter set to a number", UNSUPPORTED),
@@ -141,7 +150,6 @@ async def test_error_codes(served: Served, what: str, expected: int) -> None:
         "dscp above its width": changed(insert(2), lambda e: with_long(e, 6, b"\x40")),
         "set_dscp above its width": changed(insert(2), lambda e: with_long(e, 5, b"\x02")),
         "a string for bytes": changed(insert(2), lambda e: setattr(e.data.fields[1], "str_val", "x")),
-        "refused by the data plane": insert(2, port=0),
         "default entry with a key": changed(insert(2), lambda e: setattr(e, "is_default_entry", True)),
         "insert of the default entry": changed(insert(None), lambda e: setattr(e, "is_default_entry", True)),
         "counter set to a number": changed(insert(2), lambda e: e.data.fields.add(field_id=RELAY.data["$COUNTER_SPEC_PKTS"].id, stream=bytes(7) + b"\x01")),
@@ -164,7 +172,7 @@ async def test_error_codes(served: Served, what: str, expected: int) -> None:
     }
     # In the middle of a batch whose other updates all take place.
     assert await fails(client, insert(10), bad[what], insert(11)) == [(0, 0), (expected, 0)]
-    assert {key.dst.port for key in served.dataplane.table} == {30_001, 30_010, 30_011}
+    assert {key.dst.port for key in served.table} == {30_001, 30_010, 30_011}
 
 
 async def test_what_the_real_server_lets_pass(served: Served) -> None:
@@ -173,25 +181,26 @@ async def test_what_the_real_server_lets_pass(served: Served) -> None:
     message = changed(insert(1), lambda e: (e.key.fields.pop(0), e.data.fields.pop(1)))
     assert message.entity.table_entry.data.fields[1].field_id == 2
     await client.write(message)
-    (entry,) = served.dataplane.table.values()
+    (entry,) = served.table.values()
     assert entry.key.dst.addr == bytes(4) and entry.dst.addr == bytes(4)
 
 
 async def test_modify_keeps_what_it_does_not_name(served: Served) -> None:
     client = await served.raw().connect()
-    await client.write(insert(1, ttl=1_000))
+    await client.write(insert(1, ttl=1_000_000))
     key = five_tuple(1)
-    served.dataplane.counted[key] = StreamStats(10, 20)
+    served.send(key, *TEN)
     await client.write(update(U.MODIFY, 1, port=6_000, ttl=None))
-    assert served.dataplane.table[key].ttl_ms == 1_000 and served.dataplane.table[key].dst.port == 6_000
-    await client.write(update(U.MODIFY, 1, action=None, ttl=2_000))
-    assert served.dataplane.table[key].ttl_ms == 2_000 and served.dataplane.table[key].dst.port == 6_000
-    assert served.dataplane.counted[key].packets == 10
+    assert 500_000 < served.table[key].ttl_ms <= 1_000_000 and served.table[key].dst.port == 6_000
+    await client.write(update(U.MODIFY, 1, action=None, ttl=2_000_000))
+    assert 1_500_000 < served.table[key].ttl_ms <= 2_000_000 and served.table[key].dst.port == 6_000
+    assert packets(served, key) == 10
     await client.write(changed(update(U.MODIFY, 1), lambda e: setattr(e.table_flags, "reset_stats", True)))
-    assert served.dataplane.counted[key].packets == 0
-    served.dataplane.counted[key] = StreamStats(10, 20)
+    assert packets(served, key) == 0
+    served.send(key, *TEN)
+    assert packets(served, key) == 10
     await client.write(changed(update(U.MODIFY, 1), lambda e: e.data.fields.add(field_id=RELAY.data["$COUNTER_SPEC_PKTS"].id, stream=bytes(8))))
-    assert served.dataplane.counted[key].packets == 0
+    assert packets(served, key) == 0
 
 
 async def test_insert_or_modify_says_what_was_there(served: Served) -> None:
@@ -200,7 +209,7 @@ async def test_insert_or_modify_says_what_was_there(served: Served) -> None:
     assert [(status.canonical_code, status.code) for status in response.status] == [(0, EXISTS)]
     response = await client.write(update(U.INSERT_OR_MODIFY, 3), update(U.INSERT_OR_MODIFY, 1, port=9), metadata=(("error_in_resp", "1"),))
     assert [(status.canonical_code, status.code) for status in response.status] == [(0, 0), (0, EXISTS)]
-    assert served.dataplane.table[five_tuple(1)].dst.port == 9
+    assert served.table[five_tuple(1)].dst.port == 9
     usage = await client.read(pb.Entity(table_usage=pb.TableUsage(table_id=RELAY.id)))
     assert usage.entities[0].table_usage.usage == 3
 
@@ -209,12 +218,12 @@ async def test_one_batch_may_use_a_key_several_times(served: Served) -> None:
     client = await served.raw().connect()
     found = await fails(client, insert(1), insert(1), update(U.DELETE, 1), update(U.DELETE, 1), insert(1, port=8))
     assert found == [(0, 0), (EXISTS, 0), (0, 0), (NOT_FOUND, 0)]
-    assert served.dataplane.table[five_tuple(1)].dst.port == 8
+    assert served.table[five_tuple(1)].dst.port == 8
 
 
 async def test_full(served: Served) -> None:
     client = await served.raw().connect()
-    served.dataplane.capacity = 3
+    served.fill(room=3)
     assert await fails(client, *(insert(n) for n in range(5))) == [(0, 0)] * 3 + [(NO_SPACE, 0)] * 2
 
 
@@ -225,10 +234,10 @@ async def test_long_batches_of_one_layout(served: Served, size: int) -> None:
     updates = [insert(n) for n in range(size)]
     updates[size // 2] = insert(1)
     assert await fails(client, *updates) == [(0, 0)] * (size // 2) + [(EXISTS, 0)]
-    assert len(served.dataplane.table) == size - 1
-    assert served.dataplane.table[five_tuple(size - 1)].dst == Endpoint.of("10.9.9.9", 5_000)
+    assert len(served.table) == size - 1
+    assert served.table[five_tuple(size - 1)].dst == Endpoint.of("10.9.9.9", 5_000)
     await client.write(*(update(U.DELETE, n) for n in range(size) if n != size // 2))
-    assert not served.dataplane.table
+    assert not served.table
 
 
 async def test_long_batches_of_the_long_form(served: Served) -> None:
@@ -248,7 +257,7 @@ async def test_long_batches_of_the_long_form(served: Served) -> None:
 
     assert await fails(client, *(long_form(n) for n in range(40)), insert(41), insert(2)) == [(0, 0)] * 20 + [(INVALID, 0)] + [(0, 0)] * 20 + [(EXISTS, 0)]
     numbers = [n for n in range(40) if n != 20]
-    found = {n: served.dataplane.table[five_tuple(n)] for n in numbers}
+    found = {n: served.table[five_tuple(n)] for n in numbers}
     assert {n: entry.dscp for n, entry in found.items()} == {n: 46 if n % 3 == 1 else None for n in numbers}
     assert all(entry == RelayEntry(five_tuple(n), Endpoint(five_tuple(n).dst.addr if n % 3 == 0 else b"\x0a\x01\x01\x01", 4096), Endpoint.of("10.9.9.9", 8192), 30_000, entry.dscp) for n, entry in found.items())
     read = await client.read(*(entity(n) for n in numbers))
@@ -256,43 +265,41 @@ async def test_long_batches_of_the_long_form(served: Served) -> None:
     await client.write(*(update(U.DELETE, n) for n in numbers), *(insert(n) for n in numbers))
     read = await client.read(*(entity(n) for n in numbers))
     assert [e.table_entry.data.action_id for e in read.entities] == [TO.id] * len(numbers)
-    served.dataplane.failing = OSError("the map is gone")
-    assert await fails(client, *(insert(n) for n in range(50, 70))) == [(13, 0)] * 20
 
 
 async def test_rollback_undoes_everything_and_keeps_statistics(served: Served) -> None:
     client = await served.raw().connect()
     await client.write(insert(1), insert(2))
-    served.dataplane.counted[five_tuple(1)] = StreamStats(10, 20)
-    before = dict(served.dataplane.table)
+    served.send(five_tuple(1), *TEN)
+    before = served.table
     found = await fails(client, insert(3), update(U.MODIFY, 2, port=1), update(U.DELETE, 1), insert(2), insert(4), atomicity=ROLLBACK)
     assert found == [(0, 0)] * 3 + [(EXISTS, 0)]
-    assert served.dataplane.table == before and served.dataplane.counted[five_tuple(1)].packets == 10
+    assert served.table == before and packets(served, five_tuple(1)) == 10
 
 
 async def test_rollback_of_what_cannot_be_foreseen(served: Served) -> None:
     client = await served.raw().connect()
     await client.write(insert(1), insert(2))
-    served.dataplane.capacity = 3
-    before = dict(served.dataplane.table)
+    served.fill(room=1)
+    before, filled = served.own, len(served.plane) - 2
     assert await fails(client, update(U.DELETE, 1), insert(3), insert(4), insert(5), insert(6), atomicity=ROLLBACK) == [(0, 0)] * 3 + [(NO_SPACE, 0)]
-    assert served.dataplane.table == before
+    assert served.own == before
     media = media_update(U.INSERT, 10, 20)
     assert await fails(client, media, insert(7), insert(8), atomicity=ROLLBACK) == [(0, 0), (0, 0), (NO_SPACE, 0)]
-    assert served.dataplane.table == before and not served.dataplane.ranges
+    assert served.own == before and not served.plane.media()
     usage = await client.read(pb.Entity(table_usage=pb.TableUsage(table_id=RELAY.id)))
-    assert usage.entities[0].table_usage.usage == 2
+    assert usage.entities[0].table_usage.usage == filled + 2
     await client.write(update(U.DELETE, 1), insert(3), insert(1), atomicity=ROLLBACK)
-    assert len(served.dataplane.table) == 3
+    assert len(served.own) == 3
 
 
 async def test_rollback_with_a_clear(served: Served) -> None:
     client = await served.raw().connect()
     await client.write(insert(1), insert(2))
-    before = dict(served.dataplane.table)
+    before = served.table
     clear = pb.Update(type=U.DELETE, entity=entity())
     assert await fails(client, clear, insert(3), insert(3), atomicity=ROLLBACK) == [(0, 0), (0, 0), (EXISTS, 0)]
-    assert served.dataplane.table == before
+    assert served.table == before
 
 
 async def test_dataplane_atomic(served: Served) -> None:
@@ -300,7 +307,7 @@ async def test_dataplane_atomic(served: Served) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await client.write(insert(1), atomicity=pb.WriteRequest.DATAPLANE_ATOMIC)
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
-    assert not served.dataplane.table
+    assert not served.table
 
 
 async def test_ignore_not_found_needs_error_in_resp(served: Served) -> None:
@@ -311,7 +318,7 @@ async def test_ignore_not_found_needs_error_in_resp(served: Served) -> None:
     response = await client.write(update(U.DELETE, 2), update(U.DELETE, 1), metadata=both)
     assert [(status.canonical_code, status.code) for status in response.status] == [(0, NOT_FOUND), (0, 0)]
     await client.write(update(U.DELETE, 2), insert(5), metadata=both, atomicity=ROLLBACK)
-    assert five_tuple(5) in served.dataplane.table
+    assert five_tuple(5) in served.table
     assert await fails(client, insert(5), metadata=both) == [(EXISTS, 0)]
 
 
@@ -352,22 +359,21 @@ async def test_media_ranges(served: Served) -> None:
         (INVALID, 0),
     ]
     await client.write(media_update(U.INSERT, 10, 20, priority=2), media_update(U.DELETE, 10, 20))
-    assert list(served.dataplane.ranges) == [wanted]  # there still, at the other priority
+    assert served.plane.media() == [wanted]  # there still, at the other priority
     entries = (await client.read(entity(table=MEDIA.id))).entities
     assert [e.table_entry.is_default_entry for e in entries] == [False, True]
     assert [(f.field_id, f.WhichOneof("match_type")) for f in entries[0].table_entry.key.fields] == [(1, "exact"), (2, "range"), (65537, "exact")]
     await client.write(pb.Update(type=U.DELETE, entity=entity(table=MEDIA.id)))
-    assert not served.dataplane.ranges
+    assert not served.plane.media()
 
 
 async def test_clear_leaves_the_other_ip_version(served: Served) -> None:
     client = await served.raw().connect()
     key6 = FiveTuple(Endpoint(bytes(15) + b"\x01", 1), Endpoint(bytes(15) + b"\x02", 2))
-    served.dataplane.insert([RelayEntry(key6, key6.dst, key6.src)])
-    served.service._count[16] = 1
+    assert served.plane.insert([RelayEntry(key6, key6.dst, key6.src)]) == [None]
     await client.write(insert(1), insert(2))
     await client.write(pb.Update(type=U.DELETE, entity=entity()))
-    assert list(served.dataplane.table) == [key6]
+    assert list(served.table) == [key6]
     for table, count in ((RELAY, 0), (RELAY6, 1)):
         assert (await client.read(pb.Entity(table_usage=pb.TableUsage(table_id=table.id)))).entities[0].table_usage.usage == count
 
@@ -390,14 +396,6 @@ async def test_operations_and_attributes(served: Served) -> None:
     assert await fails(client, *(pb.Update(type=U.INSERT, entity=e) for e in (scope, none, hashing))) == [(UNSUPPORTED, 0), (INVALID, 0), (UNSUPPORTED, 0)]
 
 
-async def test_a_failing_data_plane_fails_the_updates_only(served: Served) -> None:
-    client = await served.raw().connect()
-    served.dataplane.failing = OSError("the map is gone")
-    assert await fails(client, insert(1), insert(2)) == [(13, 0), (13, 0)]
-    served.dataplane.failing = None
-    await client.write(insert(1), insert(2))
-
-
 async def test_a_deadline_that_has_passed(served: Served) -> None:
     client = await served.raw().connect()
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -409,4 +407,4 @@ async def test_a_deadline_that_has_passed(served: Served) -> None:
 async def test_fields_of_ttl_are_four_bytes(served: Served) -> None:
     client = await served.raw().connect()
     assert await fails(client, changed(insert(1), lambda e: setattr(e.data.fields[0], "stream", b"\x01"))) == [(INVALID, 0)]
-    assert TTL == 65543
+    assert RELAY.data["$ENTRY_TTL"].id == 65543
