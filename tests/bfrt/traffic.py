@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from shunt.net import FiveTuple
 from tests.softswitch.process import Softswitch
-from tests.softswitch.testrun import Run, attached
+from tests.softswitch.testrun import Run, attached, pinned
 
 INTERFACE, MAC, PEER_MAC = "in0", "02:00:00:00:91:01", "02:00:00:00:91:02"
 _SET_UP = f"""link set lo up
@@ -70,15 +70,16 @@ def namespace() -> Iterator[str]:
 
 
 class Wire:
-    """What arrives at the softswitch's interface. Close it, or use it as a context manager."""
+    """What arrives at the softswitch. Close it, or use it as a context manager."""
 
     def __init__(self, softswitch: Softswitch) -> None:
-        """The softswitch runs, on INTERFACE."""
-        self._program = attached(INTERFACE, softswitch.namespace)
+        """The softswitch runs: on INTERFACE, or on no interface; then frames arrive at the loopback."""
+        self._ingress = INTERFACE if INTERFACE in softswitch.interfaces else None
+        self._program = attached(INTERFACE, softswitch.namespace) if self._ingress else pinned(softswitch.pin_dir, "relay_native", softswitch.namespace)
 
     def receive(self, data: bytes) -> Run:
         """A frame arrives; the result is what the program does with it."""
-        return self._program.run(data, ingress=INTERFACE)
+        return self._program.run(data, ingress=self._ingress)
 
     def close(self) -> None:
         """Give up the program's handle."""

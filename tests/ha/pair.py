@@ -1,4 +1,4 @@
-"""A pair of real agents on one Redis, one BF Runtime server and one relay, all on loopback."""
+"""A pair of real agents on one Redis, one softswitch and one relay, all on loopback."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import yaml
 
 from shunt.control.upstream import RelayClient
 from shunt.net import Endpoint, FiveTuple
-from shunt_softswitch import schema
-from shunt_softswitch.server import serve
-from shunt_softswitch.service import BfRuntimeService
+from shunt.tables.entry import RelayEntry
 from tests.agent.parts import RELAY_IP, PortRelay
-from tests.bfrt.fake_dataplane import FakeDataPlane, notice
+from tests.bfrt.traffic import Wire, frame, rtp
 from tests.control.relay_double import RelayDouble
 from tests.lab.ports import free_port
 from tests.lab.redis import LocalRedis
+from tests.softswitch.plane import Plane
+from tests.softswitch.process import Softswitch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,7 +44,7 @@ class AgentProcess:
         self._popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "AgentProcess":
-        env = os.environ | {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}"}
+        env = os.environ | {"PYTHONPATH": str(ROOT / "agent")}
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen([sys.executable, "-m", "shunt.cli.main", "run", "-c", str(self.config)], stdout=log, stderr=log, env=env)
         return self
@@ -132,15 +132,20 @@ class Bridge:
 
 
 class Pair:
-    """Two agents; `plane` is what the data plane holds, `relay` what the relay was told."""
+    """Two agents; `table` is what the data plane holds, `relay` what the relay was told."""
 
-    def __init__(self, folder: Path, redis: LocalRedis, relay: RelayDouble, ports: PortRelay, plane: FakeDataPlane, service: BfRuntimeService, target: str) -> None:
-        self.redis, self.relay, self.ports, self.plane, self.service = redis, relay, ports, plane, service
+    def __init__(self, folder: Path, redis: LocalRedis, relay: RelayDouble, ports: PortRelay, plane: Plane, wire: Wire, target: str) -> None:
+        self.redis, self.relay, self.ports, self.plane, self.wire = redis, relay, ports, plane, wire
         config = {
             "relays": [{"name": "r1", "socket": relay.address, "media": [{"address": RELAY_IP, "ports": "36000-64000"}]}],
             "data_plane": {"target": target}, "journal": {"redis": redis.url, "group": "test"}, "standby": {"lease_ms": 1000},
         }
         self.a, self.b = AgentProcess(folder, "a", config), AgentProcess(folder, "b", config)
+
+    @property
+    def table(self) -> dict[FiveTuple, RelayEntry]:
+        """The relay entries of the data plane."""
+        return self.plane.entries()
 
     async def start(self) -> None:
         """a in charge, b standing by."""
@@ -160,7 +165,7 @@ class Pair:
     async def holds(self, *sources: str) -> None:
         """Wait until the data plane has entries for packets from these addresses and no others: a delete is answered before its entries are out."""
         deadline = time.monotonic() + 10
-        while (found := {key.src.ip for key in self.plane.table}) != set(sources):
+        while (found := {key.src.ip for key in self.table}) != set(sources):
             assert time.monotonic() < deadline, found
             await asyncio.sleep(0.005)
 
@@ -168,9 +173,10 @@ class Pair:
         """Packets (source address and port, relay port), repeated until each has an entry."""
         keys = [FiveTuple(Endpoint.of(ip, port), Endpoint.of(RELAY_IP, relay_port)) for ip, port, relay_port in packets]
         deadline = time.monotonic() + 15
-        while missing := [key for key in keys if key not in self.plane.table]:
+        while missing := [key for key, entry in zip(keys, self.plane.get(keys)) if entry is None]:
             assert time.monotonic() < deadline, f"no entry for {missing}\n{self.a.tail()}\n{self.b.tail()}"
-            self.service.notify_learn([notice(key) for key in missing])
+            for key in missing:
+                self.wire.receive(frame(key, rtp()))
             await asyncio.sleep(0.05)
 
     async def close(self) -> None:
@@ -189,11 +195,9 @@ async def pair_in(folder: Path) -> AsyncIterator[Pair]:
         return await ports.forward(body, None)
 
     relay = await RelayDouble("udp", answer=answer).start()
-    plane = FakeDataPlane()
-    service = BfRuntimeService(plane, schema.load(plane.capacity))
     try:
-        async with serve(service, ["127.0.0.1:0"]) as (port,):
-            pair = Pair(folder, redis, relay, ports, plane, service, f"127.0.0.1:{port}")
+        with Softswitch(listen="127.0.0.1:0") as softswitch, Plane(softswitch.target, bind=False) as plane, Wire(softswitch) as wire:
+            pair = Pair(folder, redis, relay, ports, plane, wire, softswitch.target)
             try:
                 yield pair
             finally:

@@ -14,16 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from shunt.bfrt.tls import client_credentials, server_credentials
+from shunt.bfrt.tls import client_credentials
 from shunt.config.load import ConfigError, loads
 from shunt.config.model import Tls
 from shunt.tables.relay_table import RelayTable
-from shunt_softswitch import schema
-from shunt_softswitch.server import serve
-from shunt_softswitch.service import BfRuntimeService
-from tests.bfrt.fake_dataplane import FakeDataPlane
 from tests.ha.pair import ROOT, AgentProcess
 from tests.lab.ports import media_ports
+from tests.softswitch.process import Softswitch
 
 
 @pytest.fixture
@@ -136,20 +133,20 @@ def _certificates(folder: Path) -> None:
         openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "authority.pem", "-CAkey", "authority.key", "-CAcreateserial", "-days", "2", "-extfile", "names", "-out", f"{name}.pem")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to load the softswitch's programs")
 async def test_bf_runtime_over_tls(tmp_path: Path) -> None:
     """A client with a certificate of the authority is served; one in the clear and one with its own certificate are not."""
     _certificates(tmp_path)
 
-    def files(name: str) -> Tls:
-        return Tls(ca_file=str(tmp_path / "authority.pem"), certificate_file=str(tmp_path / f"{name}.pem"), key_file=str(tmp_path / f"{name}.key"))
+    def files(name: str) -> dict[str, str]:
+        return {"ca_file": str(tmp_path / "authority.pem"), "certificate_file": str(tmp_path / f"{name}.pem"), "key_file": str(tmp_path / f"{name}.key")}
 
-    plane = FakeDataPlane()
-    async with serve(BfRuntimeService(plane, schema.load(plane.capacity)), ["127.0.0.1:0"], server_credentials(files("server"))) as (port,):
+    with Softswitch(listen="127.0.0.1:0", tls=files("server")) as softswitch:
         outcomes = {}
-        for name, credentials in (("client", client_credentials(files("client"))), ("stranger", client_credentials(files("stranger"))), ("clear", None)):
-            table = RelayTable(f"127.0.0.1:{port}", client_id=99, credentials=credentials)
+        for name, credentials in (("client", client_credentials(Tls(**files("client")))), ("stranger", client_credentials(Tls(**files("stranger")))), ("clear", None)):
+            table = RelayTable(softswitch.target, client_id=99, credentials=credentials)
             await table.start()
-            stop = time.monotonic() + (10 if name == "client" else 1.5)
+            stop = time.monotonic() + (30 if name == "client" else 1.5)
             while not table.connected and time.monotonic() < stop:
                 await asyncio.sleep(0.02)
             outcomes[name] = table.connected

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import json
+import struct
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from shunt_softswitch import layout, libbpf
 from tests.lab.load import ControlClient, Load, Phones
 from tests.lab.processes import Edge
 from tests.lab.topology import Topology
@@ -29,14 +30,14 @@ async def offloaded(edge: Edge, streams: int) -> float:
 
 
 def age(pins: Path) -> None:
-    """Make the pinned tables those of an older program."""
-    fd = libbpf.get(pins / "layout")
-    try:
-        mark = libbpf.map_view(fd, layout.LAYOUT_MARK.size)
-        magic, _, *sizes = layout.LAYOUT_MARK.unpack_from(mark)
-        layout.LAYOUT_MARK.pack_into(mark, 0, magic, 1, *sizes)
-    finally:
-        os.close(fd)
+    """Make the pinned tables those of an older program: the version in their mark (struct layout_mark of the programs' maps.h) becomes 1."""
+    pinned = ["pinned", str(pins / "layout"), "key", "0", "0", "0", "0"]
+    found = json.loads(subprocess.run(["bpftool", "-j", "map", "lookup", *pinned], check=True, capture_output=True).stdout)
+    mark = bytes(int(byte, 16) for byte in found["value"])
+    magic, version, *rest = struct.unpack("=4I", mark)
+    assert magic == 0x53484E54 and version > 1
+    changed = struct.pack("=4I", magic, 1, *rest)
+    subprocess.run(["bpftool", "map", "update", *pinned, "value", *(str(byte) for byte in changed)], check=True, capture_output=True)
 
 
 @pytest.mark.e2e

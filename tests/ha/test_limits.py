@@ -19,8 +19,8 @@ from shunt.relay.relay import BuiltinRelay
 from shunt.tables.entry import Outcome, StreamStats
 from shunt.tables.relay_table import RelayTable
 from tests.agent.parts import Core
-from tests.bfrt.conftest import Served, served  # noqa: F401  (a fixture)
-from tests.bfrt.fake_dataplane import FakeDataPlane
+from tests.bfrt.traffic import namespace
+from tests.softswitch.process import Softswitch
 
 
 def grown(name: str, before: dict[str, int]) -> int:
@@ -156,16 +156,18 @@ def test_counters_beyond_32_bits() -> None:
     assert (past.packets, past.bytes, past.lost) == (2**32 + 5, 2**41, 2**32 + 1)
 
 
-async def test_one_receive_queue_and_generic_mode_are_told(served: Served, caplog: pytest.LogCaptureFixture) -> None:  # noqa: F811
+@pytest.mark.netns
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")
+async def test_one_receive_queue_and_generic_mode_are_told(caplog: pytest.LogCaptureFixture) -> None:
     """When the agent connects: in its log and in its counters."""
-    table = RelayTable(served.target, client_id=4711)
-    assert isinstance(served.dataplane, FakeDataPlane)
-    await table.start()
-    try:
-        async with asyncio.timeout(5):
-            while not table.connected:
-                await asyncio.sleep(0.01)
-        assert "one receive queue" in caplog.text and "lo" in caplog.text
-        assert limits.snapshot()["single_receive_queue"] == 1 and limits.snapshot()["generic_xdp"] == 1
-    finally:
-        await table.close()
+    with namespace() as name, Softswitch(["in0"], namespace=name, mode="generic") as softswitch:
+        table = RelayTable(softswitch.target, client_id=4711)
+        await table.start()
+        try:
+            async with asyncio.timeout(30):
+                while not table.connected:
+                    await asyncio.sleep(0.01)
+            assert "one receive queue" in caplog.text and "in0" in caplog.text
+            assert limits.snapshot()["single_receive_queue"] == 1 and limits.snapshot()["generic_xdp"] == 1
+        finally:
+            await table.close()
