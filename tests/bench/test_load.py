@@ -13,7 +13,8 @@ from bench import load as instrument
 from bench.load import SETTINGS, TEMPLATE, Load, LoadError, bin_edge, quantile
 from bench.relay_peers import WINDOW_S, analyse, batch_of, cpu_ns, is_clean, mos_of_streams, typical_cpu_ns, what_ended
 from bench.runs import spread
-from shunt_softswitch import libbpf
+from tests.softswitch import bpf
+from tests.softswitch.testrun import XDP_DROP
 
 pytestmark = pytest.mark.netns
 
@@ -36,7 +37,7 @@ def _receive(load: Load, sequence: list[int], *, port: int | None = None, garble
     for seq in sequence:
         struct.pack_into("!H", frame, 44, seq & 0xFFFF)
         struct.pack_into("<QI", frame, 54, time.monotonic_ns(), load._number)
-        assert libbpf.test_run(load.programs["receive"], bytes(frame)).retval == 1  # XDP_DROP: swallowed
+        assert bpf.test_run(load.programs["receive"], bytes(frame))[0] == XDP_DROP, "swallowed"
     return load._received[0].copy()
 
 
@@ -105,8 +106,8 @@ def test_frames_cross_the_wire_by_the_clock_and_with_correct_checksums(load):
 def test_a_run_is_one_call_into_the_kernel_and_ends_with_its_time(load, monkeypatch):
     # Between two calls the kernel waits for grace periods, and frames that were due then would be late or given up.
     calls = []
-    real = libbpf.run_live
-    monkeypatch.setattr(libbpf, "run_live", lambda *args, **more: (calls.append(time.monotonic()), real(*args, **more)))
+    real = instrument.libbpf.run_live
+    monkeypatch.setattr(instrument.libbpf, "run_live", lambda *args, **more: (calls.append(time.monotonic()), real(*args, **more)))
     load.route(5)
     with load.direct():
         begun = time.monotonic()

@@ -56,7 +56,7 @@ def test_only_what_is_blocked_is_dropped(plane: Plane, verdict, blocked: Endpoin
     assert grown["blocked_packets"] == (2 if other_port == DROP else 1)
     assert grown["blocked_packets"] + grown["missed_packets"] == 3 and grown["rx_packets"] == 3 + grown["passed_packets"] and grown["passed_packets"] >= 1
     assert plane.trace(FiveTuple(SCANNER, MISSED))["verdict"] == "drop"
-    assert plane.trace(FiveTuple(SCANNER, MISSED))["reason"] == "blocked-source"
+    assert plane.trace(FiveTuple(SCANNER, MISSED))["reason"] == "blocked"
     plane.blocklist.remove(blocked)
     assert verdict(SCANNER) == PASS
 
@@ -123,7 +123,7 @@ def test_a_source_filter_admits_some_addresses_only(plane: Plane, verdict) -> No
     for port in (even, odd):
         assert [verdict(end, port) for end in (*admitted, SCANNER)] == [PASS, PASS, DROP]
     assert verdict(SCANNER, next_pair) == PASS
-    assert plane.trace(FiveTuple(SCANNER, even))["reason"] == "blocked-source"
+    assert plane.trace(FiveTuple(SCANNER, even))["reason"] == "blocked"
     assert plane.source_filter.put(even, 60_000, [])
     assert verdict(admitted[0], even) == DROP, "nobody is admitted"
     plane.source_filter.remove(even)
@@ -155,7 +155,7 @@ def test_a_greylisted_port_admits_the_allowlist(plane: Plane, verdict) -> None:
     for port, unknown in ((30000, DROP), (30003, DROP), (30004, PASS), (30006, DROP), (30010, DROP)):
         assert verdict(PHONE, Endpoint(RELAY.addr, port)) == PASS
         assert verdict(SCANNER, Endpoint(RELAY.addr, port)) == unknown, port
-    assert plane.trace(FiveTuple(SCANNER, Endpoint(RELAY.addr, 30008)))["reason"] == "blocked-source"
+    assert plane.trace(FiveTuple(SCANNER, Endpoint(RELAY.addr, 30008)))["reason"] == "blocked"
     assert plane.greylist.ranges(RELAY) == [(30000, 30003), (30006, 30010)]
 
 

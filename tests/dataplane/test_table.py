@@ -429,7 +429,7 @@ def test_where_other_sources_pass_so_do_blocked_ones(plane: Plane, softswitch: S
     plane.add_media(MediaRange(missed.dst.addr, 30000, 30010))
     plane.blocklist.put(missed.src, 60_000)
     assert send(softswitch, missed)[0] == PASS
-    assert plane.trace(missed)["reason"] == "blocked-source"
+    assert plane.trace(missed)["reason"] == "blocked"
 
 
 # Notices

@@ -1,4 +1,4 @@
-"""Fixtures of the replication tests: a data plane with room for conferences between two hosts, and senders and receivers of RTP."""
+"""Fixtures of the replication tests: a softswitch with room for conferences between two hosts, and senders and receivers of RTP."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from dataclasses import dataclass, field
 import pytest
 
 from shunt.net import Endpoint, FiveTuple
-from shunt_softswitch.dataplane import DataPlane
-from shunt_softswitch.replication import Action, Replication, Rewrite, StreamKey
 from tests.dataplane import lab as lab_module
-from tests.dataplane.lab import HOST_A4, HOST_A6, HOST_B4, HOST_B6, MAC_A, MAC_B, RELAY_A4, RELAY_A6, RELAY_B4, RELAY_B6, Lab
+from tests.dataplane.lab import HOST_A4, HOST_A6, HOST_B4, HOST_B6, RELAY_A4, RELAY_A6, RELAY_B4, RELAY_B6, Lab
+from tests.softswitch.client import until
+from tests.softswitch.plane import Plane
+from tests.softswitch.process import Softswitch
+from tests.softswitch.replication import Action, Replication, Rewrite, StreamKey
 
 COPIES = 1024
 PORT = 0  # every node's: copies leave by their next hops
 _RCVBUFFORCE = 33  # beyond the system's limit
+_QUIET_S = 0.05
 _ports = itertools.count(40_000)
 
 
@@ -52,8 +55,8 @@ def numbers(receiver: socket.socket) -> list[int]:
 
 
 @dataclass
-class Party:
-    """A participant: where it receives, and the address that it gets copies from."""
+class Participant:
+    """Where a participant receives, and the address that it gets copies from."""
 
     rid: int
     socket: socket.socket
@@ -64,18 +67,56 @@ class Party:
         return numbers(self.socket)
 
 
+class Wires:
+    """How many frames the hosts' interfaces have sent and received."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._files = []
+        for host in "ab":
+            with lab_module.inside(lab.ns(host)):
+                self._files.append(open("/proc/thread-self/net/dev", "rb", buffering=0))  # of this namespace, wherever it is read
+
+    def frames(self) -> tuple[bytes, ...]:
+        """Counters, to be compared."""
+        for one in self._files:
+            one.seek(0)
+        return tuple(b"".join(line for line in one.read(1 << 16).splitlines() if b"0:" in line) for one in self._files)
+
+    def close(self) -> None:
+        for one in self._files:
+            one.close()
+
+
 @dataclass
 class Bridge:
-    """A data plane with conferences, in the namespace of the relay, and what a test builds on it."""
+    """A softswitch with conferences between two hosts, a client of it, and what a test builds on it."""
 
     lab: Lab
-    plane: DataPlane
+    softswitch: Softswitch
+    plane: Plane
     open_sockets: list[socket.socket] = field(default_factory=list)
+    talkers: int = 0  # senders that are talking
+
+    def __post_init__(self) -> None:
+        self._wires = Wires(self.lab)
 
     @property
     def replication(self) -> Replication:
         assert self.plane.replication is not None
         return self.plane.replication
+
+    def settled(self, quiet: float = _QUIET_S) -> None:
+        """Wait until what was sent has arrived: until the hosts have been quiet for so long."""
+        last = (self._wires.frames(), time.monotonic())
+
+        def is_quiet() -> bool:
+            nonlocal last
+            now = (self._wires.frames(), time.monotonic())
+            if now[0] != last[0]:
+                last = now
+            return now[1] - last[1] >= quiet
+
+        until(is_quiet, "the hosts are quiet")
 
     def socket(self, host: str, version: int = 4, port: int | None = None) -> tuple[socket.socket, Endpoint]:
         """A UDP socket of host `a` or `b` with room for 15,000 packets."""
@@ -85,19 +126,24 @@ class Bridge:
         self.open_sockets.append(made)
         return made, Endpoint.of(ip, number)
 
-    def party(self, rid: int, number: int, host: str = "b", version: int = 4, *, node: int | None = None) -> Party:
-        """A receiver of the streams with this number: its socket, rewrite and node (in no tree yet)."""
+    def receiver(self, rid: int, host: str = "b", version: int = 4) -> Participant:
+        """A receiver that no table knows yet."""
         made, here = self.socket(host, version)
         relay = Endpoint.of({("a", 4): RELAY_A4, ("b", 4): RELAY_B4, ("a", 6): RELAY_A6, ("b", 6): RELAY_B6}[host, version], 20_000 + rid)
-        self.replication.insert_copy(number, rid, Rewrite(relay, here))
-        self.replication.insert_node(rid if node is None else node, rid, [PORT], [])
-        return Party(rid, made, here, relay)
+        return Participant(rid, made, here, relay)
+
+    def participant(self, rid: int, number: int, host: str = "b", version: int = 4, *, node: int | None = None) -> Participant:
+        """A receiver of the streams with this number: its socket, rewrite and node (in no tree yet)."""
+        made = self.receiver(rid, host, version)
+        self.replication.insert_copy(number, rid, Rewrite(made.relay, made.here))
+        self.replication.insert_node(rid if node is None else node, rid, [PORT])
+        return made
 
     def sender(self, ssrc: int, version: int = 4) -> tuple["Sender", StreamKey]:
         """A sender on host `a`, not replicated yet."""
         made, here = self.socket("a", version)
         relay = Endpoint.of(RELAY_A4 if version == 4 else RELAY_A6, 6_000 + ssrc % 1000)
-        return Sender(made, relay, ssrc), StreamKey(FiveTuple(here, relay), ssrc)
+        return Sender(self, made, relay, ssrc), StreamKey(FiveTuple(here, relay), ssrc)
 
     def stream(self, ssrc: int, action: Action, version: int = 4) -> "Sender":
         """A replicated sender on host `a`."""
@@ -105,11 +151,25 @@ class Bridge:
         self.replication.insert_stream(key, action)
         return sender
 
+    def restart(self, **changes: object) -> None:
+        """Restart the process, with these attributes of it changed, and connect again."""
+        self.softswitch.stop()
+        for name, value in changes.items():
+            setattr(self.softswitch, name, value)
+        self.softswitch.start()
+        self.plane.reconnect()
+
+    def close_sockets(self) -> None:
+        for one in self.open_sockets:
+            one.close()
+        self._wires.close()
+
 
 @dataclass
 class Sender:
     """Sends numbered RTP packets to the relay."""
 
+    bridge: Bridge
     socket: socket.socket
     relay: Endpoint
     ssrc: int
@@ -123,9 +183,14 @@ class Sender:
             if gap:
                 time.sleep(gap)
 
+    def goes_on(self, count: int = 20) -> None:
+        """Wait until so many packets more have been sent, while it is talking."""
+        goal = self.sent + count
+        until(lambda: self.sent >= goal, f"packet {goal}")
+
     @contextlib.contextmanager
     def talking(self, gap: float = 0.0002) -> Iterator[None]:
-        """Send in the background, without a pause, for as long as the block runs."""
+        """Send in the background, without a pause, for as long as the block runs. Behind the last such block all packets have arrived."""
         stop = threading.Event()
 
         def run() -> None:
@@ -134,30 +199,15 @@ class Sender:
 
         thread = threading.Thread(target=run)
         thread.start()
+        self.bridge.talkers += 1
         try:
             yield
         finally:
             stop.set()
             thread.join()
-            time.sleep(0.05)
-
-
-def settled(seconds: float = 0.05) -> None:
-    """Wait until what was sent has arrived."""
-    time.sleep(seconds)
-
-
-def follow(bridge: Bridge) -> None:
-    """Let the data plane hear of what changed."""
-    for _ in range(20):
-        bridge.plane.handle_events()
-        time.sleep(0.005)
-
-
-def fix_neighbours() -> None:
-    """Permanent neighbours, so that no packet waits for one to be resolved."""
-    for interface, address, mac in (("ra", HOST_A4, MAC_A), ("ra", HOST_A6, MAC_A), ("rb", HOST_B4, MAC_B), ("rb", HOST_B6, MAC_B)):
-        lab_module.sh("ip", "neigh", "replace", address, "lladdr", mac, "dev", interface, "nud", "permanent")
+            self.bridge.talkers -= 1
+            if not self.bridge.talkers:
+                self.bridge.settled()
 
 
 @pytest.fixture(scope="module")
@@ -170,23 +220,18 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module", params=["native", "generic"])
-def _opened(request: pytest.FixtureRequest, lab: Lab) -> Iterator[DataPlane]:
-    with lab_module.inside(lab.ns("relay")):
-        fix_neighbours()
-        opened = DataPlane.open(interfaces=["ra", "rb"], capacity=4096, pin_dir=str(lab.pins), mode=request.param, copies=COPIES)
-        try:
-            yield opened
-        finally:
-            opened.unload()
+def _opened(request: pytest.FixtureRequest, lab: Lab) -> Iterator[tuple[Softswitch, Plane]]:
+    lab.fix_neighbours()
+    with Softswitch(["ra", "rb"], namespace=lab.ns("relay"), capacity=4096, mode=request.param, mismatch="pass", conference_copies=COPIES) as process, Plane(process.target) as plane:
+        yield process, plane
 
 
 @pytest.fixture
-def bridge(_opened: DataPlane, lab: Lab) -> Iterator[Bridge]:
-    """Empty tables; everything is taken out again afterwards."""
-    made = Bridge(lab, _opened)
+def bridge(_opened: tuple[Softswitch, Plane], lab: Lab) -> Iterator[Bridge]:
+    """Empty tables; everything is removed again afterwards."""
+    made = Bridge(lab, *_opened)
     yield made
-    for one in made.open_sockets:
-        one.close()
+    made.close_sockets()
     made.replication.clear()
-    made.replication.poll_agent(1 << 20)
+    made.plane.poll_packets()
     made.plane.clear()

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from shunt.net import Endpoint, FiveTuple
-from shunt_softswitch import layout, libbpf
-from shunt_softswitch.replication import Action, StreamKey
 from tests.dataplane.lab import HOST_A4, RELAY_A4
+from tests.dataplane.traffic import frame
 from tests.replication.conftest import Bridge, rtp
-from tests.replication.test_copies import frame
+from tests.softswitch import testrun
+from tests.softswitch.replication import Action, StreamKey
 
 pytestmark = pytest.mark.netns
 
@@ -30,23 +30,20 @@ def mutations(good: bytes, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("tag", [None, 5])
 def test_nothing_is_half_done(bridge: Bridge, tag: int | None) -> None:
-    parties = [bridge.party(rid, 7) for rid in (1, 2)]
-    bridge.replication.insert_tree(5, [(party.rid, None) for party in parties])
+    participants = [bridge.participant(rid, 7) for rid in (1, 2)]
+    bridge.replication.insert_tree(5, [(participant.rid, None) for participant in participants])
     key = StreamKey(FiveTuple(Endpoint.of(HOST_A4, 5000), Endpoint.of(RELAY_A4, 6000)), 9)
     bridge.replication.insert_stream(key, Action(5, 0, 0, 0, 7, to_agent=True))
-    mode = bridge.plane.interfaces()[0][2]
-    program = bridge.replication.program(mode == "generic", False)
-    verdicts: dict[str, int] = {}
-    # A checksum that the sender left to the hardware is completed in the packet: these have a full one.
-    for given in mutations(frame(key.flow, rtp(1, 9), "full", tag), 3000):
-        run = libbpf.test_run(program, given)
-        verdict = layout.VERDICTS[run.retval]
-        verdicts[verdict] = verdicts.get(verdict, 0) + 1
-        assert verdict in ("pass", "redirect"), given.hex()
-        if verdict == "pass":
-            assert run.packet == given, given.hex()
-        else:
-            assert run.packet[12:14] == b"\xff\xff" and len(run.packet) == len(given) - (4 if tag is not None else 0)
-    assert verdicts["pass"] > 1000 and verdicts["redirect"] > 300, verdicts
-    counted = bridge.replication.count_stream(key)
-    assert counted.packets == verdicts["redirect"] and counted.lost == 0
+    passed = taken = 0
+    with testrun.attached("ra", bridge.softswitch.namespace) as program:
+        # A checksum that the sender left to the hardware is completed in the packet: these have a full one.
+        for given in mutations(frame(key.flow, rtp(1, 9), tag=tag), 3000):
+            run = program.run(given, ingress="ra")
+            if run.verdict == testrun.XDP_PASS:
+                assert run.frame == given, given.hex()
+                passed += 1
+            else:
+                assert run.verdict in (testrun.XDP_REDIRECT, testrun.XDP_DROP), given.hex()
+                taken += 1
+    assert passed > 1000 and taken > 300, (passed, taken)
+    assert bridge.replication.count_stream(key).packets == taken

@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from shunt_softswitch.entries import BfrtError, Code
-from shunt_softswitch.replication import Action, StreamKey
-from tests.replication.conftest import Bridge, Sender, rtp, settled
+from tests.replication.conftest import Bridge, Sender, rtp
+from tests.softswitch.replication import Action, StreamKey
 
 pytestmark = pytest.mark.netns
 
@@ -17,9 +16,9 @@ _GAP_S = 0.002
 
 
 def streams(bridge: Bridge, *ssrcs: int) -> list[tuple[Sender, StreamKey]]:
-    """Senders of one meeting with one receiver."""
-    party = bridge.party(1, NUMBER)
-    bridge.replication.insert_tree(TREE, [(party.rid, None)])
+    """Senders of one conference with one receiver."""
+    participant = bridge.participant(1, NUMBER)
+    bridge.replication.insert_tree(TREE, [(participant.rid, None)])
     made = [bridge.sender(ssrc) for ssrc in ssrcs]
     for _, key in made:
         bridge.replication.insert_stream(key, Action(TREE, 0, 0, 0, NUMBER))
@@ -30,20 +29,20 @@ def send(sender: Sender, *sequence: int) -> None:
     for number in sequence:
         sender.socket.sendto(rtp(number, sender.ssrc), (str(sender.relay.ip), sender.relay.port))
         time.sleep(_GAP_S)
-    settled()
+    sender.bridge.settled()
 
 
 def test_losses_order_and_repeats_are_counted(bridge: Bridge) -> None:
     (sender, key), (other, beside) = streams(bridge, 0x11, 0x22)
     send(sender, *range(65_500, 65_536), *range(65_536, 65_560))  # the sixteen bits begin anew
     whole = bridge.replication.reception(key)
-    assert (whole.packets, whole.lost, whole.reordered, whole.duplicates, whole.ssrc) == (60, 0, 0, 0, 0x11)
+    assert (whole.packets, whole.lost, whole.reordered, whole.duplicates) == (60, 0, 0, 0)
     assert whole.bytes == 60 * 200
     send(sender, 65_563, 65_562, 65_562, 65_570)  # 60, 61 and 64 to 69 are missing, 62 is late, and comes twice
     seen = bridge.replication.reception(key)
     # A repeated packet stands in for a lost one (RFC 3550 A.3).
     assert (seen.packets, seen.lost, seen.reordered, seen.duplicates) == (64, 7, 1, 1)
-    assert bridge.replication.reception(beside).packets == 0 and bridge.replication.reception(beside).lost is None
+    assert bridge.replication.reception(beside).packets == 0 and bridge.replication.reception(beside).lost == 0
     send(other, 1, 2)
     assert bridge.replication.reception(beside).packets == 2 and bridge.replication.reception(key).packets == 64
 
@@ -71,8 +70,7 @@ def test_counting_starts_again_with_a_reset_and_a_new_row(bridge: Bridge) -> Non
     send(sender, 9, 10, 12)
     assert (bridge.replication.reception(key).packets, bridge.replication.reception(key).lost) == (3, 1)
     bridge.replication.delete_stream(key)
-    with pytest.raises(BfrtError) as absent:
+    with pytest.raises(KeyError):
         bridge.replication.reception(key)
-    assert absent.value.code == Code.NOT_FOUND
     bridge.replication.insert_stream(key, Action(TREE, 0, 0, 0, NUMBER))
     assert bridge.replication.reception(key).packets == 0

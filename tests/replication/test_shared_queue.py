@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import struct
@@ -11,12 +10,12 @@ import pytest
 
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import RelayEntry
-from shunt_softswitch import libbpf
-from shunt_softswitch.replication import Action, StreamKey
 from tests.dataplane import lab as lab_module
 from tests.dataplane.lab import HOST_A4, RELAY_A4, RELAY_B4
-from tests.replication.conftest import Bridge, drain, rtp, settled
-from tests.replication.test_copies import frame
+from tests.dataplane.traffic import frame
+from tests.replication.conftest import Bridge, drain, rtp
+from tests.softswitch import bpf
+from tests.softswitch.replication import Action, StreamKey
 
 pytestmark = pytest.mark.netns
 
@@ -43,34 +42,30 @@ def mixer(ifindex: int) -> int:
         (0x95, 0, 0, 0, 0),
     ]  # fmt: skip
     raw = b"".join(struct.pack("<BBhi", op, dst | src << 4, offset, value) for op, dst, src, offset, value in code)
-    load = libbpf.library().lib.bpf_prog_load
-    load.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
-    fd = load(6, b"mixer", b"Apache-2.0", raw, len(code), None)
-    assert fd >= 0, os.strerror(ctypes.get_errno())
-    return fd
+    return bpf.load_xdp("mixer", raw)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 16])
 def test_each_is_rewritten_as_its_own_entry_says(bridge: Bridge, batch: int) -> None:
-    parties = [bridge.party(rid, 7) for rid in (1, 2, 3)]
-    bridge.replication.insert_tree(5, [(party.rid, None) for party in parties])
+    participants = [bridge.participant(rid, 7) for rid in (1, 2, 3)]
+    bridge.replication.insert_tree(5, [(participant.rid, None) for participant in participants])
     caller = Endpoint.of(HOST_A4, 5000)
     copied, relayed = (FiveTuple(caller, Endpoint.of(RELAY_A4, port)) for port in (_CONFERENCE, _RELAYED))
     bridge.replication.insert_stream(StreamKey(copied, 9), Action(5, 0, 0, 0, 7))
     callee, there = bridge.socket("b")
     assert bridge.plane.insert([RelayEntry(relayed, Endpoint.of(RELAY_B4, 7002), there)]) == [None]
     # Only with one of these an interface takes what is redirected to its peer.
-    lab_module.sh("ethtool", "-K", "ra", "gro", "on")
+    lab_module.sh("ip", "netns", "exec", bridge.lab.ns("relay"), "ethtool", "-K", "ra", "gro", "on")
     # Frames as a driver hands them over: `batch` of them in one go, relayed and conference ones in any order.
     with lab_module.inside(bridge.lab.ns("a")):
         program = mixer(socket.if_nametoindex("a0"))
         for _ in range(3):
-            libbpf.run_live(program, frame(copied, rtp(1, 9), "none"), repeat=32 * batch, batch=batch)
+            bpf.run_live(program, frame(copied, rtp(1, 9), checksum="none"), repeat=32 * batch, batch=batch)
     os.close(program)
-    settled()
+    bridge.settled()
     got = drain(callee)
     assert set(got) == {(1, (RELAY_B4, 7002))}
     total = 96 * batch
     assert bridge.plane.stats([relayed])[relayed].packets == len(got)
-    for party in parties:
-        assert drain(party.socket) == [(1, (RELAY_B4, party.relay.port))] * (total - len(got))
+    for participant in participants:
+        assert drain(participant.socket) == [(1, (RELAY_B4, participant.relay.port))] * (total - len(got))

@@ -1,45 +1,37 @@
-"""The tables of replication over BF Runtime, as a client of P4 Studio's sees them, on a real data plane."""
+"""The tables of replication over BF Runtime, as a client of P4 Studio's sees them: every message, code and counter."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.net import Endpoint
-from shunt_softswitch import schema
-from shunt_softswitch.entries import Code
-from shunt_softswitch.replication import Action
-from shunt_softswitch.server import serve
-from shunt_softswitch.service import BfRuntimeService
-from tests.bfrt.conftest import Raw, details
 from tests.bfrt.test_schema import one_at_a_time
-from tests.dataplane.lab import HOST_A4, HOST_B4, RELAY_A4, RELAY_B4
-from tests.replication.conftest import COPIES, Bridge, Party, Sender, rtp, settled
+from tests.dataplane.lab import HOST_A4, HOST_B4, RELAY_A4, RELAY_B4, Lab
+from tests.replication.conftest import COPIES, Bridge, Participant, Sender, rtp
+from tests.softswitch import schema
+from tests.softswitch.client import DELETE, EXISTS, INSERT, INVALID, MODIFY, NOT_FOUND, UNSUPPORTED, UPSERT, Session, details
+from tests.softswitch.process import Softswitch
+from tests.softswitch.replication import Action, StreamKey
 
 pytestmark = pytest.mark.netns
 
-TABLES = schema.load(4096, COPIES).schema.tables
+TABLES = schema.load(conferences=True).tables
 CONFERENCE, LAYER, COPY, MGID, NODE, PRUNE = (TABLES[name] for name in ("conference", "layer", "copy", "$pre.mgid", "$pre.node", "$pre.prune"))
-INSERT, MODIFY, DELETE, UPSERT = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE, pb.Update.INSERT_OR_MODIFY
-_ids = itertools.count(9000)
+ROLLBACK = pb.WriteRequest.ROLLBACK_ON_ERROR
 
 
 @pytest.fixture
-async def client(bridge: Bridge, tmp_path: Path) -> AsyncIterator[Raw]:
-    address = f"unix:{tmp_path}/bfrt"
-    service = BfRuntimeService(bridge.plane, schema.load(bridge.plane.capacity, COPIES))
-    async with serve(service, [address]):
-        async with grpc.aio.insecure_channel(address, options=(("grpc.max_metadata_size", 1 << 24),)) as channel:
-            made = await Raw(channel, next(_ids)).connect()
-            made.service = service  # type: ignore[attr-defined]
-            yield made
+def client(bridge: Bridge) -> Session:
+    return bridge.plane.session
 
 
 def put(data: pb.TableData, field: Any, value: Any) -> None:
@@ -116,180 +108,204 @@ def values(table: Any, entry: pb.TableEntry) -> dict[str, Any]:
     return found
 
 
-async def refused(client: Raw, *updates: pb.Update, **options: Any) -> list[int]:
-    """The codes of each update up to the last that failed."""
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await client.write(*updates, **options)
-    return [canonical for canonical, _ in details(error.value)]
+def codes(client: Session, *updates: pb.Update, **options: Any) -> list[int]:
+    """The code of each update, 0 for those that were carried out."""
+    return [0 if error is None else error.code for error in client.write(updates, **options)]
 
 
-async def meeting(client: Raw, bridge: Bridge, count: int = 3) -> tuple[list[Party], Sender]:
-    """A meeting written over BF Runtime: everybody in tree 5, a sender who is not."""
-    parties = []
-    for rid in range(1, count + 1):
-        made, here = bridge.socket("b")
-        parties.append(Party(rid, made, here, Endpoint.of(RELAY_B4, 20_000 + rid)))
-    updates = [node(INSERT, 100 + party.rid, party.rid) for party in parties]
-    updates += [copy(INSERT, 7, party.rid, party.here, party.relay.port) for party in parties]
-    updates.append(tree(INSERT, 5, [100 + party.rid for party in parties]))
-    made, here = bridge.socket("a")
-    sender = Sender(made, Endpoint.of(RELAY_A4, 6000), 0x1234)
-    updates.append(stream(INSERT, here, sender.relay, sender.ssrc, mgid=5, stream=7))
-    await client.write(*updates)
-    return parties, sender
+def done(client: Session, *updates: pb.Update, **options: Any) -> None:
+    """Write updates, which must all be carried out."""
+    assert client.write(updates, **options) == [None] * len(updates)
 
 
-async def test_a_meeting(client: Raw, bridge: Bridge) -> None:
-    parties, sender = await meeting(client, bridge)
+def conference(client: Session, bridge: Bridge, count: int = 3) -> tuple[list[Participant], Sender, StreamKey]:
+    """A conference: everybody in tree 5, a sender who is not."""
+    participants = [bridge.receiver(rid) for rid in range(1, count + 1)]
+    updates = [node(INSERT, 100 + participant.rid, participant.rid) for participant in participants]
+    updates += [copy(INSERT, 7, participant.rid, participant.here, participant.relay.port) for participant in participants]
+    updates.append(tree(INSERT, 5, [100 + participant.rid for participant in participants]))
+    sender, key = bridge.sender(0x1234)
+    updates.append(stream(INSERT, *key.flow, key.ssrc, mgid=5, stream=7))
+    done(client, *updates)
+    return participants, sender, key
+
+
+def test_a_conference(client: Session, bridge: Bridge) -> None:
+    participants, sender, key = conference(client, bridge)
     sender.send(10)
-    settled()
-    assert [party.numbers() for party in parties] == [list(range(10))] * 3
-    # One leaves, one comes to hear another meeting only, the sender is left out.
-    await client.write(tree(MODIFY, 5, [101, 103]), update(INSERT, PRUNE, [u16(1)], DEV_PORT=[0]))
-    (key,) = bridge.replication.streams()
-    await client.write(stream(MODIFY, key.flow.src, key.flow.dst, key.ssrc, mgid=5, stream=7, rid=1, l2_xid=1))
+    bridge.settled()
+    assert [participant.numbers() for participant in participants] == [list(range(10))] * 3
+    # One leaves, and the first, who sends, gets no copy.
+    done(client, tree(MODIFY, 5, [101, 103]), update(INSERT, PRUNE, [u16(1)], DEV_PORT=[0]))
+    done(client, stream(MODIFY, key.flow.src, key.flow.dst, key.ssrc, mgid=5, stream=7, rid=1, l2_xid=1))
     sender.send(10)
-    settled()
-    assert [party.numbers() for party in parties] == [[], [], list(range(10, 20))]
-    response = await client.read(read(CONFERENCE, [key.flow.src.addr, key.flow.dst.addr, u16(key.flow.src.port), u16(6000), u32(0x1234)]), read(COPY, [b"\0\0\7", u16(3)]))
-    first, second = (entity.table_entry for entity in response.entities)
+    bridge.settled()
+    assert [participant.numbers() for participant in participants] == [[], [], list(range(10, 20))]
+    question = read(CONFERENCE, [key.flow.src.addr, key.flow.dst.addr, u16(key.flow.src.port), u16(key.flow.dst.port), u32(0x1234)])
+    first, second = (entity.table_entry for entity in client.read([question, read(COPY, [b"\0\0\7", u16(3)])]))
     assert values(CONFERENCE, first) == {"mgid": 5, "l1_xid": 0, "rid": 1, "l2_xid": 1, "stream": 7, "to_agent": 0, **dict.fromkeys(("trees", "layers", "extension", "descriptor", "track"), 0), "$COUNTER_SPEC_PKTS": 20, "$COUNTER_SPEC_BYTES": 4000}
-    assert first.key == read(CONFERENCE, [key.flow.src.addr, key.flow.dst.addr, u16(key.flow.src.port), u16(6000), u32(0x1234)]).table_entry.key
-    there = parties[2].here
+    assert first.key == question.table_entry.key
+    there = participants[2].here
     assert values(COPY, second) == {
         "src_addr": int.from_bytes(Endpoint.of(RELAY_B4, 0).addr, "big"), "dst_addr": int.from_bytes(there.addr, "big"), "src_port": 20_003, "dst_port": there.port,
         "nexthop": 3, "target": 0, "splice": 0, "cadence": 0, "$COUNTER_SPEC_PKTS": 20, "$COUNTER_SPEC_BYTES": 4000,
     }  # fmt: skip
-    await client.write(stream(DELETE, key.flow.src, key.flow.dst, key.ssrc), tree(DELETE, 5))
-    assert list(bridge.replication.streams()) == [] and len(bridge.replication.engine.nodes) == 3
+    done(client, stream(DELETE, key.flow.src, key.flow.dst, key.ssrc), tree(DELETE, 5))
+    assert bridge.replication.streams() == [] and len(bridge.replication.nodes()) == 3
 
 
-async def test_reading_the_engine(client: Raw, bridge: Bridge) -> None:
-    await client.write(node(INSERT, 1, 11), node(INSERT, 1 << 31, 12, [511]), node(INSERT, 3, 13, []), tree(INSERT, 65_535, [1, 1 << 31], 9), update(INSERT, PRUNE, [u16(2)], DEV_PORT=[5, 0]))
-    response = await client.read(read(MGID, [u16(65_535)]), read(NODE, [u32(1 << 31)]), read(NODE, [u32(3)]), read(PRUNE, [u16(2)]), read(PRUNE, [u16(3)]))
-    got = [values(table, entity.table_entry) for table, entity in zip((MGID, NODE, NODE, PRUNE, PRUNE), response.entities)]
+def test_reading_the_engine(client: Session, bridge: Bridge) -> None:
+    done(client, node(INSERT, 1, 11), node(INSERT, 1 << 31, 12, [511]), node(INSERT, 3, 13, []), tree(INSERT, 65_535, [1, 1 << 31], 9), update(INSERT, PRUNE, [u16(2)], DEV_PORT=[5, 0]))
+    entities = client.read([read(MGID, [u16(65_535)]), read(NODE, [u32(1 << 31)]), read(NODE, [u32(3)]), read(PRUNE, [u16(2)]), read(PRUNE, [u16(3)])])
+    got = [values(table, entity.table_entry) for table, entity in zip((MGID, NODE, NODE, PRUNE, PRUNE), entities)]
     ecmp = {"$MULTICAST_ECMP_ID": [], "$MULTICAST_ECMP_L1_XID_VALID": [], "$MULTICAST_ECMP_L1_XID": []}
     assert got[0] == {"$MULTICAST_NODE_ID": [1, 1 << 31], "$MULTICAST_NODE_L1_XID_VALID": [True, True], "$MULTICAST_NODE_L1_XID": [9, 9], **ecmp}
     assert got[1:3] == [{"$MULTICAST_RID": 12, "$MULTICAST_LAG_ID": [], "$DEV_PORT": [511]}, {"$MULTICAST_RID": 13, "$MULTICAST_LAG_ID": [], "$DEV_PORT": []}]
     assert got[3:] == [{"$DEV_PORT": [0, 5]}, {"$DEV_PORT": []}]
-    assert len((await client.read(read(NODE))).entities) == 3
+    assert len(client.read([read(NODE)])) == 3
     usage = pb.Entity()
     usage.table_usage.table_id = NODE.id
-    assert (await client.read(usage)).entities[0].table_usage.usage == 3
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await client.read(read(MGID, [u16(1)]))
-    assert details(error.value) == [(Code.NOT_FOUND, 0)]
+    assert client.read([usage])[0].table_usage.usage == 3
+    with pytest.raises(grpc.RpcError) as error:
+        list(client.stub.Read(pb.ReadRequest(client_id=client.client_id, entities=[read(MGID, [u16(1)])])))
+    (absent,) = details(error.value) or ()
+    assert absent is not None and absent.code == NOT_FOUND
 
 
-async def test_all_entries_come_with_the_default_entry(client: Raw, bridge: Bridge) -> None:
-    await meeting(client, bridge)
+def test_all_entries_come_with_the_default_entry(client: Session, bridge: Bridge) -> None:
+    conference(client, bridge)
     for table, count in ((CONFERENCE, 1), (COPY, 3)):
-        entities = [entity.table_entry for entity in (await client.read(read(table))).entities]
+        entities = [entity.table_entry for entity in client.read([read(table)])]
         assert len(entities) == count + 1 and entities[-1].is_default_entry and not any(entry.is_default_entry for entry in entities[:-1])
         assert table.actions.by_id[entities[-1].data.action_id].default_only
 
 
-async def test_what_is_refused_and_how(client: Raw, bridge: Bridge) -> None:
+def test_what_is_refused_and_how(client: Session, bridge: Bridge) -> None:
     src, dst = Endpoint.of(HOST_A4, 1), Endpoint.of(RELAY_A4, 1)
-    await client.write(node(INSERT, 1, 1), node(INSERT, 2, 2), tree(INSERT, 1, [1]), copy(INSERT, 1, 1), stream(INSERT, src, dst, 1, mgid=1))
-    codes = {
-        "node exists": (node(INSERT, 1), Code.EXISTS),
-        "no such node": (node(DELETE, 9), Code.NOT_FOUND),
-        "node of two ports": (node(INSERT, 9, 1, [0, 1]), Code.UNSUPPORTED),
-        "port too large": (node(INSERT, 9, 1, [512]), Code.INVALID),
-        "another RID": (node(MODIFY, 1, 2), Code.INVALID),
-        "tree exists": (tree(INSERT, 1, []), Code.EXISTS),
-        "unknown node": (tree(INSERT, 2, [9]), Code.NOT_FOUND),
-        "node in another tree": (tree(INSERT, 2, [1]), Code.EXISTS),
-        "node twice": (tree(INSERT, 2, [2, 2]), Code.EXISTS),
-        "no such tree": (tree(MODIFY, 2, []), Code.NOT_FOUND),
-        "lengths": (update(MODIFY, MGID, [u16(1)], MULTICAST_NODE_ID=[1], MULTICAST_NODE_L1_XID=[0]), Code.INVALID),
-        "xid too wide": (update(MODIFY, MGID, [u16(1)], MULTICAST_NODE_ID=[1], MULTICAST_NODE_L1_XID_VALID=[True], MULTICAST_NODE_L1_XID=[65_536]), Code.INVALID),
-        "ecmp": (update(MODIFY, MGID, [u16(1)], MULTICAST_ECMP_ID=[1]), Code.INVALID),
-        "l2 xid": (update(INSERT, PRUNE, [u16(288)], DEV_PORT=[0]), Code.INVALID),
-        "copy exists": (copy(INSERT, 1, 1), Code.EXISTS),
-        "no such copy": (copy(DELETE, 1, 2), Code.NOT_FOUND),
-        "no action": (update(INSERT, COPY, [b"\0\0\1", u16(9)]), Code.INVALID),
-        "default action": (update(INSERT, COPY, [b"\0\0\1", u16(9)], "no_copy"), Code.INVALID),
-        "key too short": (update(INSERT, COPY, [b"\0\1", u16(9)], "copy_to"), Code.INVALID),
-        "stream exists": (stream(INSERT, src, dst, 1, mgid=1), Code.EXISTS),
-        "no such stream": (stream(DELETE, src, dst, 2), Code.NOT_FOUND),
-        "l2_xid too wide": (stream(INSERT, src, dst, 2, l2_xid=512), Code.INVALID),
-        "insert of all": (update(INSERT, NODE, []), Code.INVALID),
-        "increment": (tree(pb.Update.MODIFY_INC, 1, []), Code.UNSUPPORTED),
+    done(client, node(INSERT, 1, 1), node(INSERT, 2, 2), tree(INSERT, 1, [1]), copy(INSERT, 1, 1), stream(INSERT, src, dst, 1, mgid=1))
+    wrong = {
+        "node exists": (node(INSERT, 1), EXISTS),
+        "no such node": (node(DELETE, 9), NOT_FOUND),
+        "node of two ports": (node(INSERT, 9, 1, [0, 1]), UNSUPPORTED),
+        "port too large": (node(INSERT, 9, 1, [512]), INVALID),
+        "another RID": (node(MODIFY, 1, 2), INVALID),
+        "tree exists": (tree(INSERT, 1, []), EXISTS),
+        "unknown node": (tree(INSERT, 2, [9]), NOT_FOUND),
+        "node in another tree": (tree(INSERT, 2, [1]), EXISTS),
+        "node twice": (tree(INSERT, 2, [2, 2]), EXISTS),
+        "no such tree": (tree(MODIFY, 2, []), NOT_FOUND),
+        "lengths": (update(MODIFY, MGID, [u16(1)], MULTICAST_NODE_ID=[1], MULTICAST_NODE_L1_XID=[0]), INVALID),
+        "xid too wide": (update(MODIFY, MGID, [u16(1)], MULTICAST_NODE_ID=[1], MULTICAST_NODE_L1_XID_VALID=[True], MULTICAST_NODE_L1_XID=[65_536]), INVALID),
+        "ecmp": (update(MODIFY, MGID, [u16(1)], MULTICAST_ECMP_ID=[1]), INVALID),
+        "l2 xid": (update(INSERT, PRUNE, [u16(288)], DEV_PORT=[0]), INVALID),
+        "copy exists": (copy(INSERT, 1, 1), EXISTS),
+        "no such copy": (copy(DELETE, 1, 2), NOT_FOUND),
+        "no action": (update(INSERT, COPY, [b"\0\0\1", u16(9)]), INVALID),
+        "default action": (update(INSERT, COPY, [b"\0\0\1", u16(9)], "no_copy"), INVALID),
+        "key too short": (update(INSERT, COPY, [b"\0\1", u16(9)], "copy_to"), INVALID),
+        "stream exists": (stream(INSERT, src, dst, 1, mgid=1), EXISTS),
+        "no such stream": (stream(DELETE, src, dst, 2), NOT_FOUND),
+        "l2_xid too wide": (stream(INSERT, src, dst, 2, l2_xid=512), INVALID),
+        "insert of all": (update(INSERT, NODE, []), INVALID),
+        "increment": (tree(pb.Update.MODIFY_INC, 1, []), UNSUPPORTED),
     }
-    wanted = {name: code for name, (_, code) in codes.items()}
-    assert dict(zip(codes, await refused(client, *(one for one, _ in codes.values())))) == wanted
-    assert len(bridge.replication.engine.nodes) == 2 and list(bridge.replication.engine.trees) == [1]
+    wanted = {name: code for name, (_, code) in wrong.items()}
+    assert dict(zip(wrong, codes(client, *(one for one, _ in wrong.values())))) == wanted
+    assert len(bridge.replication.nodes()) == 2 and bridge.replication.trees() == [1]
 
 
-async def test_insert_or_modify(client: Raw, bridge: Bridge) -> None:
-    response = await client.write(node(UPSERT, 1, 1), copy(UPSERT, 1, 1), copy(UPSERT, 1, 1, Endpoint.of(HOST_B4, 77)), tree(UPSERT, 1, [1]), tree(UPSERT, 1, []))
-    assert [status.code for status in response.status] == [Code.EXISTS] * 2
+def test_insert_or_modify(client: Session, bridge: Bridge) -> None:
+    updates = [node(UPSERT, 1, 1), copy(UPSERT, 1, 1), copy(UPSERT, 1, 1, Endpoint.of(HOST_B4, 77)), tree(UPSERT, 1, [1]), tree(UPSERT, 1, [])]
+    response = client.stub.Write(pb.WriteRequest(client_id=client.client_id, updates=updates))
+    assert [status.code for status in response.status] == [EXISTS] * 2
     rewrite = bridge.replication.copy(1, 1)
     assert rewrite is not None and rewrite.dst.port == 77
 
 
-async def test_a_batch_that_fails_is_taken_back_whole(client: Raw, bridge: Bridge) -> None:
-    parties, sender = await meeting(client, bridge)
+def everything(bridge: Bridge) -> Any:
+    """All entries of the tables, without their counters."""
     r = bridge.replication
-    (key,) = r.streams()
+    nodes, trees = {number: r.node(number) for number in r.nodes()}, {mgid: r.members(mgid) for mgid in r.trees()}
+    return nodes, trees, r.prunes(), {name: r.copy(*name) for name in r.copies()}, {key: r.stream(key) for key in r.streams()}
 
-    def everything() -> Any:
-        nodes = {number: (one.rid, one.port, one.mgid, one.xid) for number, one in r.engine.nodes.items()}
-        return nodes, {mgid: list(one) for mgid, one in r.engine.trees.items()}, dict(r.engine.prunes), {n: r.copy(*n) for n in r.copies()}, {k: r.stream(k) for k in r.streams()}
 
-    before = everything()
+def test_a_batch_that_fails_is_rolled_back_whole(client: Session, bridge: Bridge) -> None:
+    participants, sender, key = conference(client, bridge)
+    before = everything(bridge)
     batch = [
         node(INSERT, 900, 9), copy(INSERT, 7, 9), tree(MODIFY, 5, [900, 101]), node(DELETE, 102), node(MODIFY, 103, 3, [1]), copy(MODIFY, 7, 1), copy(DELETE, 7, 3),
         update(INSERT, PRUNE, [u16(1)], DEV_PORT=[0]), stream(MODIFY, key.flow.src, key.flow.dst, key.ssrc, mgid=6), tree(INSERT, 6, [102]),
     ]  # fmt: skip
-    codes = await refused(client, *batch, atomicity=pb.WriteRequest.ROLLBACK_ON_ERROR)
-    assert codes == [0] * 9 + [Code.NOT_FOUND]
-    assert everything() == before
+    assert codes(client, *batch, atomicity=ROLLBACK) == [0] * 9 + [NOT_FOUND]
+    assert everything(bridge) == before
     sender.send(10)
-    settled()
-    assert [party.numbers() for party in parties] == [list(range(10))] * 3
-    await client.write(*batch[:-1], atomicity=pb.WriteRequest.ROLLBACK_ON_ERROR)
-    assert everything() != before
+    bridge.settled()
+    assert [participant.numbers() for participant in participants] == [list(range(10))] * 3
+    done(client, *batch[:-1], atomicity=ROLLBACK)
+    assert everything(bridge) != before
 
 
-async def test_counters_are_set_to_zero(client: Raw, bridge: Bridge) -> None:
-    parties, sender = await meeting(client, bridge, 1)
+def test_counters_are_set_to_zero(client: Session, bridge: Bridge) -> None:
+    participants, sender, key = conference(client, bridge, 1)
     sender.send(5)
-    settled()
-    again = copy(MODIFY, 7, 1, parties[0].here, parties[0].relay.port)
+    bridge.settled()
+    again = copy(MODIFY, 7, 1, participants[0].here, participants[0].relay.port)
     assert bridge.replication.count_copy(7, 1).packets == 5
-    await client.write(again)
+    done(client, again)
     assert bridge.replication.count_copy(7, 1).packets == 5
     put(again.entity.table_entry.data, COPY.data["$COUNTER_SPEC_PKTS"], bytes(8))
-    await client.write(again)
+    done(client, again)
     assert bridge.replication.count_copy(7, 1).packets == 0
     again.entity.table_entry.data.fields[-1].stream = bytes(7) + b"\1"
-    assert await refused(client, again) == [Code.UNSUPPORTED]
-    (key,) = bridge.replication.streams()
+    assert codes(client, again) == [UNSUPPORTED]
     change = stream(MODIFY, key.flow.src, key.flow.dst, key.ssrc, mgid=5, stream=7)
     change.entity.table_entry.table_flags.reset_stats = True
-    await client.write(change)
+    done(client, change)
     assert bridge.replication.count_stream(key).packets == 0
 
 
-async def test_clearing(client: Raw, bridge: Bridge) -> None:
-    parties, sender = await meeting(client, bridge)
-    await client.write(update(DELETE, COPY, []))
+def test_clearing(client: Session, bridge: Bridge) -> None:
+    participants, sender, key = conference(client, bridge)
+    done(client, update(DELETE, COPY, []))
     sender.send(5)
-    settled()
-    assert [party.numbers() for party in parties] == [[]] * 3 and list(bridge.replication.copies()) == []
-    request = pb.SetForwardingPipelineConfigRequest(client_id=client.client_id, action=pb.SetForwardingPipelineConfigRequest.VERIFY_AND_WARM_INIT_BEGIN_AND_END)
-    request.config.add(p4_name="relay")
-    await client.stub.SetForwardingPipelineConfig(request)
-    assert not list(bridge.replication.streams()) and not bridge.replication.engine.nodes and not bridge.replication.engine.trees
+    bridge.settled()
+    assert [participant.numbers() for participant in participants] == [[]] * 3 and bridge.replication.copies() == []
+    client.reset_all()
+    assert not bridge.replication.streams() and not bridge.replication.nodes() and not bridge.replication.trees()
 
 
-def test_the_schema_says_what_there_is_room_for() -> None:
-    assert (COPY.size, CONFERENCE.size, NODE.size, MGID.size) == (COPIES, COPIES, 4 * COPIES, 65_536)
-    without = schema.load(4096).schema.tables
-    assert without.find("conference") is None and without.find("copy") is None
+numbers = st.integers(0, 5)
+steps = st.one_of(
+    st.builds(node, st.sampled_from([INSERT, MODIFY, DELETE]), numbers, st.integers(0, 3), st.lists(st.integers(0, 1), max_size=1)),
+    st.builds(tree, st.sampled_from([INSERT, MODIFY, DELETE]), st.integers(0, 2), st.lists(numbers, max_size=4), st.none() | st.integers(0, 2)),
+    st.builds(lambda xid, ports: update(MODIFY, PRUNE, [u16(xid)], DEV_PORT=ports), st.integers(0, 2), st.lists(st.integers(0, 1))),
+)
+
+
+@settings(max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.lists(steps, max_size=12))
+def test_any_batch_that_fails_is_rolled_back(client: Session, bridge: Bridge, changes: list[pb.Update]) -> None:
+    """The batch fails at its end, if not before; what it wrote until then is undone. Its changes that are possible can then be made."""
+    bridge.replication.clear()
+    done(client, node(INSERT, 0, 0), node(INSERT, 1, 1), tree(INSERT, 0, [1], 1))
+    before = everything(bridge)
+    failing = codes(client, *changes, node(DELETE, 1 << 20), atomicity=ROLLBACK)
+    assert any(failing) and everything(bridge) == before
+    carried_out = [change for change, code in zip(changes, codes(client, *changes)) if not code]
+    after = everything(bridge)
+    members = [number for one in after[1].values() for number, _ in one or ()]
+    assert set(members) <= set(after[0]) and len(set(members)) == len(members), "a node is in one tree at most, and exists"
+    bridge.replication.clear()
+    done(client, node(INSERT, 0, 0), node(INSERT, 1, 1), tree(INSERT, 0, [1], 1))
+    done(client, *carried_out, atomicity=ROLLBACK)
+    assert everything(bridge) == after
+
+
+def test_the_schema_says_what_there_is_room_for(client: Session, lab: Lab) -> None:
+    sizes = {name: client.schema.tables[name].size for name in ("copy", "conference", "$pre.node", "$pre.mgid")}
+    assert sizes == {"copy": COPIES, "conference": COPIES, "$pre.node": 4 * COPIES, "$pre.mgid": 65_536}
+    with Softswitch(["lo"], namespace=lab.ns("relay")) as process, Session(process.target) as without:
+        assert without.schema.tables.find("conference") is None and without.schema.tables.find("copy") is None
 
 
 def test_the_contract_is_the_schema() -> None:
@@ -320,53 +336,45 @@ def layer(kind: int, layers: int, template: int, layer: int = 0, switches: int =
     return update(kind, LAYER, key) if kind == DELETE else update(kind, LAYER, key, "set_layer", layer=layer, switches=switches)
 
 
-async def test_layers(client: Raw, bridge: Bridge) -> None:
-    await client.write(layer(INSERT, 3, 4, 2, 5), layer(INSERT, 3, 5, 1), layer(UPSERT, 3, 5, 2, 6))
-    response = await client.read(read(LAYER, [u16(3), b"\4"]))
-    (entity,) = response.entities
+def test_layers(client: Session, bridge: Bridge) -> None:
+    done(client, layer(INSERT, 3, 4, 2, 5), layer(INSERT, 3, 5, 1), layer(UPSERT, 3, 5, 2, 6))
+    (entity,) = client.read([read(LAYER, [u16(3), b"\4"])])
     assert values(LAYER, entity.table_entry) == {"layer": 2, "switches": 5, "$COUNTER_SPEC_PKTS": 0, "$COUNTER_SPEC_BYTES": 0}
     assert {key: bridge.replication.layer(*key) for key in bridge.replication.layers()} == {(3, 4): (2, 5), (3, 5): (2, 6)}
-    for wrong, code in ((layer(INSERT, 3, 4), Code.EXISTS), (layer(MODIFY, 3, 9), Code.NOT_FOUND), (layer(DELETE, 3, 9), Code.NOT_FOUND)):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await client.write(wrong)
-        assert [number for number, *_ in details(error.value)] == [code]
-    await client.write(layer(DELETE, 3, 4))
-    assert list(bridge.replication.layers()) == [(3, 5)]
+    assert codes(client, layer(INSERT, 3, 4), layer(MODIFY, 3, 9), layer(DELETE, 3, 9)) == [EXISTS, NOT_FOUND, NOT_FOUND]
+    done(client, layer(DELETE, 3, 4))
+    assert bridge.replication.layers() == [(3, 5)]
 
 
-async def test_packets_for_the_agent_are_digests(client: Raw, bridge: Bridge) -> None:
+def test_packets_for_the_agent_are_digests(client: Session, bridge: Bridge) -> None:
     """A frame as it came, with its length; it is the learn filter's width."""
     sender, key = bridge.sender(0x77)
     bridge.replication.insert_stream(key, Action(5, 0, 0, 0, 7, to_agent=True))
     sender.send(1)
-    settled()
-    frames = [frame for _, frame in bridge.replication.poll_agent()]
-    client.service.notify_packets(frames)  # type: ignore[attr-defined]
-    message = await client.stream.read()  # type: ignore[union-attr]
-    (learn,) = [one for one in schema.load(4096, COPIES).schema.learns if one.name == "softswitch.packet"]
-    assert message.digest.digest_id == learn.id
-    (data,) = message.digest.data
+    number, data = client.notices.digests.get(timeout=30)
+    assert number == client.schema.learns["softswitch.packet"].id
     length, frame = (field.stream for field in data.fields)
-    assert int.from_bytes(length, "big") == len(frames[0]) and len(frame) == 1536
-    assert frame[: len(frames[0])] == frames[0] and frame[len(frames[0]) - 172 : len(frames[0])] == rtp(0, 0x77)
+    size = int.from_bytes(length, "big")
+    assert size == 14 + 20 + 8 + 172 and len(frame) == 1536
+    assert frame[size - 172 : size] == rtp(0, 0x77) and not any(frame[size:])
+    client.notices.digests.put((number, data))  # for who counts them
 
 
-async def test_how_streams_are_received_is_read(client: Raw, bridge: Bridge) -> None:
+def test_how_streams_are_received_is_read(client: Session, bridge: Bridge) -> None:
     """`softswitch.reception` has a row for each stream, of its own IP version, and nothing is written there."""
-    _, sender = await meeting(client, bridge)
+    _, sender, stream_key = conference(client, bridge)
     for number in (0, 1, 4):
         sender.socket.sendto(rtp(number, sender.ssrc), (str(sender.relay.ip), sender.relay.port))
-    settled()
-    (stream_key,) = bridge.replication.streams()
+    bridge.settled()
     (src, dst), ssrc = stream_key
     key = [src.addr, dst.addr, u16(src.port), u16(dst.port), u32(ssrc)]
     table, other = TABLES["softswitch.reception"], TABLES["softswitch.reception6"]
     for question in (read(table, key), read(table)):
-        (found,) = (await client.read(question)).entities
+        (found,) = client.read([question])
         said = values(table, found.table_entry)
         assert {name: said[name] for name in ("packets", "bytes", "lost", "reordered", "duplicates")} == {"packets": 3, "bytes": 600, "lost": 2, "reordered": 0, "duplicates": 0}
         assert [field.exact.value for field in found.table_entry.key.fields] == key
-    assert not (await client.read(read(other))).entities
-    assert await refused(client, update(DELETE, table, key)) == [Code.UNSUPPORTED]
-    assert await refused(client, update(MODIFY, table, key, packets=0)) == [Code.UNSUPPORTED]
-    assert list(bridge.replication.streams()) == [stream_key]
+    assert not client.read([read(other)])
+    assert codes(client, update(DELETE, table, key)) == [UNSUPPORTED]
+    assert codes(client, update(MODIFY, table, key, packets=0)) == [UNSUPPORTED]
+    assert bridge.replication.streams() == [stream_key]

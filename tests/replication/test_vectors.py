@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from shunt_softswitch.dataplane import DataPlane
-from shunt_softswitch.replication import Action, Layer, Replication, Rewrite, StreamKey
 from tests.dataplane.lab import Lab
+from tests.softswitch.plane import Plane
+from tests.softswitch.process import Softswitch
+from tests.softswitch.replication import Action, Layer, Replication, Rewrite, StreamKey
 from tests.vectors.model import Port
 from tests.vectors.replication import LAYERS, PRUNES, RECEIVERS, STREAMS, TREES, VECTORS, Replicated, copies, nodes
 
@@ -41,15 +42,16 @@ def fill(replication: Replication) -> None:
 
 
 @pytest.fixture(scope="module")
-def wires(_opened: DataPlane, lab: Lab) -> Iterator[dict[Port, socket.socket]]:
+def wires(_opened: tuple[Softswitch, Plane], lab: Lab) -> Iterator[dict[Port, socket.socket]]:
     """Packet sockets of both hosts, with the tables filled."""
-    assert _opened.replication is not None
-    fill(_opened.replication)
+    _, plane = _opened
+    assert plane.replication is not None
+    fill(plane.replication)
     sockets = {Port.A: lab.raw("a", "a0"), Port.B: lab.raw("b", "b0")}
     yield sockets
     for made in sockets.values():
         made.close()
-    _opened.replication.clear()
+    plane.replication.clear()
 
 
 def is_copy(frame: bytes) -> bool:
@@ -74,11 +76,9 @@ def received(sockets: dict[Port, socket.socket], expected: int) -> list[tuple[Po
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
-def test_vector(_opened: DataPlane, wires: dict[Port, socket.socket], vector: Replicated) -> None:
+def test_vector(_opened: tuple[Softswitch, Plane], wires: dict[Port, socket.socket], vector: Replicated) -> None:
     wanted = copies(vector, [] if vector.passed else vector.to)
     wires[Port.A].send(vector.frame)
     frames = received(wires, len(wanted))
     assert [(port.name, frame.hex()) for port, frame in frames] == [(port.name, frame.hex()) for port, frame in wanted]
-    assert _opened.replication is not None
-    told = [frame for _, frame in _opened.replication.poll_agent(1 << 20)]
-    assert told == ([vector.frame] if vector.to_agent else [])
+    assert _opened[1].poll_packets() == ([vector.frame] if vector.to_agent else [])

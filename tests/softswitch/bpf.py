@@ -1,4 +1,4 @@
-"""Four commands of bpf(2): pinned objects and programs by number, test runs, and detaching links."""
+"""A few commands of bpf(2): pinned objects and programs by number, test runs, detaching links, and loading a test's own program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 _libc = ctypes.CDLL(None, use_errno=True)
 _SYSCALL = {"x86_64": 321, "aarch64": 280}[platform.machine()]
 # enum bpf_cmd of linux/bpf.h
-_OBJ_GET, _PROG_TEST_RUN, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _LINK_DETACH = 7, 10, 13, 15, 34
+_PROG_LOAD, _OBJ_GET, _PROG_TEST_RUN, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _LINK_DETACH = 5, 7, 10, 13, 15, 34
+_XDP = 6  # enum bpf_prog_type
+_LIVE_FRAMES = 2  # BPF_F_TEST_XDP_LIVE_FRAMES
 _ATTRIBUTES = 128
 _ID_AT, _NAME_AT, _NAME_SIZE = 4, 64, 16  # struct bpf_prog_info
 
@@ -57,6 +59,19 @@ def detach(path: Path) -> None:
         pass
     finally:
         os.close(fd)
+
+
+def load_xdp(name: str, code: bytes) -> int:
+    """Load an XDP program of so many instructions of eight bytes; returns its file descriptor. Raises OSError."""
+    given, licence = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"Apache-2.0")
+    attributes = struct.pack("=IIQQIIQII16s", _XDP, len(code) // 8, ctypes.addressof(given), ctypes.addressof(licence), 0, 0, 0, 0, 0, name.encode())
+    return _call(_PROG_LOAD, attributes)[0]
+
+
+def run_live(fd: int, packet: bytes, *, repeat: int, batch: int) -> None:
+    """Run an XDP program on live frames that start as `packet`: what it redirects leaves, as from a driver. batch: frames in one go. Raises OSError."""
+    given = ctypes.create_string_buffer(packet, len(packet))
+    _call(_PROG_TEST_RUN, struct.pack("=IIIIQQIIIIQQIII", fd, 0, len(packet), 0, ctypes.addressof(given), 0, repeat, 0, 0, 0, 0, 0, _LIVE_FRAMES, 0, batch))
 
 
 def test_run(fd: int, packet: bytes, *, context: bytes = b"", repeat: int = 1) -> tuple[int, bytes, int]:

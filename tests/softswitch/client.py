@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import queue
@@ -75,6 +76,7 @@ class Session:
         self._requests: queue.SimpleQueue[pb.StreamMessageRequest | None] = queue.SimpleQueue()
         self._subscribed = threading.Event()
         self._ended: grpc.RpcError | None = None
+        self._batch: list[pb.Update] | None = None
         request = pb.StreamMessageRequest(client_id=self.client_id)
         wants = request.subscribe.notifications
         wants.enable_learn_notifications = wants.enable_idletimeout_notifications = wants.enable_entry_active_notifications = True
@@ -155,7 +157,7 @@ class Session:
             try:
                 self.stub.Write(request, timeout=_TIMEOUT)
             except grpc.RpcError as error:
-                errors = _details(error)
+                errors = details(error)
                 if errors is None:
                     raise _refused(error) from None
                 found += errors + [None] * (len(part) - len(errors))
@@ -173,7 +175,7 @@ class Session:
                 for response in self.stub.Read(request, timeout=_TIMEOUT):
                     found += response.entities
             except grpc.RpcError as error:
-                errors = _details(error)
+                errors = details(error)
                 if errors is None:
                     raise _refused(error) from None
                 for other in errors:
@@ -229,10 +231,27 @@ class Session:
         return self.row(found[0]) if found else None
 
     def put(self, kind: int, table: Table, key: Sequence[Any] | None, action: str | None = None, data: Mapping[str, Any] | None = None, *, reset_stats: bool = False) -> None:
-        """One update. Raises Refused."""
-        error = self.write([pb.Update(type=kind, entity=self.entity(table, key, action, data, reset_stats=reset_stats))])[0]
+        """One update. Raises Refused, within batching() at its end."""
+        update = pb.Update(type=kind, entity=self.entity(table, key, action, data, reset_stats=reset_stats))
+        if self._batch is not None:
+            self._batch.append(update)
+            return
+        error = self.write([update])[0]
         if error is not None:
             raise error
+
+    @contextlib.contextmanager
+    def batching(self) -> Iterator[None]:
+        """Gather what is put within the block, and write it in one go. Raises Refused for the first that fails; the others are carried out."""
+        self._batch = []
+        try:
+            yield
+            updates = self._batch
+        finally:
+            self._batch = None
+        for error in self.write(updates):
+            if error is not None:
+                raise error
 
     def clear(self, table: Table) -> None:
         """Delete all entries of a table. Raises Refused."""
@@ -262,7 +281,7 @@ def _refused(error: grpc.RpcError) -> Refused:
     return Refused(error.code().value[0], f"{error.code().name}: {error.details()}")
 
 
-def _details(error: grpc.RpcError) -> list[Refused | None] | None:
+def details(error: grpc.RpcError) -> list[Refused | None] | None:
     """The errors of a batch, up to the last; None where the whole call failed."""
     for name, value in error.trailing_metadata() or ():
         if name == "grpc-status-details-bin":

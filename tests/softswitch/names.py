@@ -21,9 +21,9 @@ TOTALS = {
 # What the programs do with a packet and why, by number, in the words of the trace.
 REASONS = (
     "relayed", "not-ip", "not-udp", "ip-options", "fragment", "ttl-expired", "malformed", "no-checksum", "not-unicast", "not-media", "no-entry", "source-mismatch",
-    "no-next-hop", "too-big-for-output", "output-cannot-transmit", "no-headroom", "entry-changing", "over-limit", "conference", "blocked-source",
+    "no-next-hop", "too-big-for-output", "output-cannot-transmit", "no-headroom", "entry-changing", "over-limit", "conference", "blocked", "other-mac",
 )  # fmt: skip
-FORMER_REASONS = {"stray-source": "source-mismatch", "refused-source": "blocked-source"}
+FORMER_REASONS = {"stray-source": "source-mismatch", "refused-source": "blocked"}
 
 # The configuration's key for packets whose source does not match the entry.
 CONFIG_MISMATCH = "strays"

@@ -73,7 +73,8 @@ class Plane:
         self._learns = {schema.learns[f"learn{six}"].id: schema.learns[f"learn{six}"] for six in ("", "6")}
         self.replication: Replication | None = Replication(self.session) if schema.tables.find("pipe.Egress.copy") is not None else None
         self._learned = 0  # notices that have come, and those that the kernel had raised before
-        self._learned_before = self.totals()["learn_notices"]
+        totals = self.totals()
+        self._learned_before, self._packets_before = totals["learn_notices"], totals["agent_packets"]
         self._waiting: list[LearnNotice] = []
 
     def reconnect(self, target: str | None = None) -> None:
@@ -223,7 +224,7 @@ class Plane:
                 self._learned += 1
                 self._waiting.append(_notice({field.name: next(one.stream for one in data.fields if one.field_id == field.id) for field in learn.fields}))
             elif self.replication is not None:
-                self.replication.take_packet(number, data)
+                self.replication.receive(number, data)
 
     def poll_learn(self, limit: int = 1 << 20) -> list[LearnNotice]:
         """Take up to `limit` notices, once all that the kernel has raised since the session began have come. Needs a bound session."""
@@ -236,6 +237,18 @@ class Plane:
         until(come, f"{wanted} learn notices")
         found, self._waiting = self._waiting[:limit], self._waiting[limit:]
         return found
+
+    def poll_packets(self) -> list[bytes]:
+        """Take the packets for the agent, each as it came, once all that the kernel has taken since the session began have come."""
+        assert self.replication is not None
+        replication, wanted = self.replication, self.totals()["agent_packets"] - self._packets_before
+
+        def come() -> bool:
+            self._take_digests()
+            return replication.received_packets >= wanted
+
+        until(come, f"{wanted} packets for the agent")
+        return replication.take_packets()
 
     def watch_idle(self, *, interval_ms: int = 100, min_ttl_ms: int = 0, max_ttl_ms: int = 0xFFFFFFFF, enable: bool = True) -> None:
         """Have idle entries reported. Raises Refused."""

@@ -81,11 +81,17 @@ class Replication:
         packet = session.schema.learns.find("softswitch.packet")
         self._packet = packet.id if packet is not None else None
         self._frames: list[bytes] = []
+        self.received_packets = 0
 
     @property
     def capacity(self) -> int:
         """How many rewrites there is room for."""
         return self._copies.size
+
+    @property
+    def stream_capacity(self) -> int:
+        """How many streams there is room for."""
+        return self._streams[4].size
 
     # Streams
 
@@ -184,10 +190,17 @@ class Replication:
 
     # Layers
 
-    def put_layer(self, layers: int, template: int, layer: Layer, *, reset: bool = False) -> None:
-        """Say in which layer packets of a template are; reset: set its counters to 0 too."""
+    def _put_layer(self, kind: int, layers: int, template: int, layer: Layer) -> None:
         action = self._layer.actions["set_layer"]
-        self._session.put(UPSERT if not reset else MODIFY, self._layer, (layers, template), action.name, dict(zip((field.name for field in action.fields), layer)), reset_stats=reset)
+        self._session.put(kind, self._layer, (layers, template), action.name, dict(zip((field.name for field in action.fields), layer)))
+
+    def put_layer(self, layers: int, template: int, layer: Layer) -> None:
+        """Say in which layer packets of a template are; where something says so already its counters start again."""
+        self._put_layer(UPSERT, layers, template, layer)
+
+    def modify_layer(self, layers: int, template: int, layer: Layer) -> None:
+        """Say otherwise; counters go on."""
+        self._put_layer(MODIFY, layers, template, layer)
 
     def delete_layer(self, layers: int, template: int) -> None:
         """Say it no more."""
@@ -285,15 +298,16 @@ class Replication:
 
     # Packets for the agent
 
-    def take_packet(self, digest: int, data: pb.TableData) -> None:
+    def receive(self, digest: int, data: pb.TableData) -> None:
         """Keep a packet that came as a digest, if this is one."""
         if digest == self._packet:
             length, frame = data.fields[0].stream, data.fields[1].stream
             self._frames.append(frame[: int.from_bytes(length, "big")])
+            self.received_packets += 1
 
-    def taken_packets(self, limit: int) -> list[bytes]:
-        """Take up to `limit` of the packets that are kept."""
-        found, self._frames = self._frames[:limit], self._frames[limit:]
+    def take_packets(self) -> list[bytes]:
+        """Take the packets that are kept."""
+        found, self._frames = self._frames, []
         return found
 
 
