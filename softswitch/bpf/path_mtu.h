@@ -23,7 +23,7 @@ struct icmp {
 	__be32 mtu; /* IPv4: the lower half */
 };
 
-/* What an ICMP error quotes of the packet that was too big; the kernel does not check more of it than this either. */
+/* What is read of the packet that an ICMP error quotes. The error has to quote eight bytes behind the IP header (RFC 792). */
 struct quoted4 {
 	struct iphdr ip;
 	__be16 sport;
@@ -60,7 +60,7 @@ static __always_inline __u32 read_error4(struct xdp_md *ctx, const struct header
 	struct icmp icmp;
 	__u32 mtu;
 
-	if (headers->upper + ICMP_HEADER + sizeof(quoted) > headers->end || bpf_xdp_load_bytes(ctx, headers->upper, &icmp, sizeof(icmp)) ||
+	if (headers->upper + ICMP_HEADER + IPV4_HEADER + UDP_HEADER > headers->end || bpf_xdp_load_bytes(ctx, headers->upper, &icmp, sizeof(icmp)) ||
 	    icmp.type != ICMP_UNREACHABLE || icmp.code != ICMP_FRAGMENTATION_NEEDED ||
 	    bpf_xdp_load_bytes(ctx, headers->upper + ICMP_HEADER, &quoted, sizeof(quoted)))
 		return 0;
@@ -84,7 +84,7 @@ static __always_inline __u32 read_error6(struct xdp_md *ctx, const struct header
 	struct icmp icmp;
 	__u32 mtu;
 
-	if (headers->upper + ICMP_HEADER + sizeof(quoted) > headers->end || bpf_xdp_load_bytes(ctx, headers->upper, &icmp, sizeof(icmp)) ||
+	if (headers->upper + ICMP_HEADER + IPV6_HEADER + UDP_HEADER > headers->end || bpf_xdp_load_bytes(ctx, headers->upper, &icmp, sizeof(icmp)) ||
 	    icmp.type != ICMPV6_TOO_BIG || icmp.code || bpf_xdp_load_bytes(ctx, headers->upper + ICMP_HEADER, &quoted, sizeof(quoted)))
 		return 0;
 	flow->version = 6;
