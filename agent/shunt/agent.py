@@ -95,8 +95,9 @@ class Agent:
         self.table: RelayTable | None = None
         if config.data_plane is not None:
             # The client id must differ from that of every other agent, also of one in another container or before this one.
+            # bf_switchd finds the client of a digest or idle notice by 24 bits of it.
             self.table = RelayTable(
-                config.data_plane.target, client_id=secrets.randbits(31) or 1, device_id=config.data_plane.device_id, program=config.data_plane.program,
+                config.data_plane.target, client_id=secrets.randbits(24) or 1, device_id=config.data_plane.device_id, program=config.data_plane.program,
                 credentials=client_credentials(config.data_plane.tls),
                 stored_hash=config.data_plane.hash,
             )

@@ -6,6 +6,8 @@ Counters count when a test says so, registers hold what a test puts in, in each 
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,6 +23,7 @@ from shunt.bfrt.schema import Schema, Table
 PIPES = 4
 _PARTS = {"Exact": ("value",), "Range": ("low", "high"), "Ternary": ("value", "mask"), "LPM": ("value", "prefix_len")}
 _NOT_FOUND, _EXISTS, _INVALID, _NO_SPACE = 5, 6, 3, 8
+_COOKIE_MASK = 0x00FF_FFFF  # bf_switchd packs the device id into the upper 8 bits of the cookie of a callback
 
 
 class Refused(Exception):
@@ -41,6 +44,10 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
         self.writes = 0
         self.updates: list[tuple[str, int]] = []  # (table, update type) as they came
         self.port = 0
+        self.read_s = 0.0  # that reading one entry takes; the session is locked meanwhile
+        self._streams: dict[int, asyncio.Queue[pb.StreamMessageResponse]] = {}  # by client id
+        self._cookie: int | None = None  # of the callbacks that the binding registered
+        self._sessions: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)  # by client id: one operation at a time
 
     def table(self, name: str) -> Table:
         return self.schema.tables[name]
@@ -50,11 +57,25 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
         return {tuple(value for _, value in key): data for key, data in self.entries[self.table(name).id].items()}
 
     async def StreamChannel(self, requests: AsyncIterator[pb.StreamMessageRequest], context: grpc.aio.ServicerContext) -> AsyncIterator[pb.StreamMessageResponse]:
-        async for request in requests:
-            if request.WhichOneof("update") == "subscribe":
-                reply = pb.StreamMessageResponse()
-                reply.subscribe.status.code = 0
-                yield reply
+        client_id = (await anext(aiter(requests))).client_id
+        queue = self._streams[client_id] = asyncio.Queue()
+        try:
+            reply = pb.StreamMessageResponse()
+            reply.subscribe.status.code = 0
+            yield reply
+            while True:
+                yield await queue.get()
+        finally:
+            if self._streams.get(client_id) is queue:
+                del self._streams[client_id]
+
+    def notify(self, message: pb.StreamMessageResponse) -> bool:
+        """Send a digest or idle notice to the client that the callback's cookie names. False if there is no such client: bf_switchd then drops it."""
+        queue = None if self._cookie is None else self._streams.get(self._cookie)
+        if queue is None:
+            return False
+        queue.put_nowait(message)
+        return True
 
     async def GetForwardingPipelineConfig(self, request: Any, context: Any) -> pb.GetForwardingPipelineConfigResponse:
         reply = pb.GetForwardingPipelineConfigResponse()
@@ -65,17 +86,19 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
         return reply
 
     async def SetForwardingPipelineConfig(self, request: Any, context: Any) -> pb.SetForwardingPipelineConfigResponse:
+        self._cookie = request.client_id & _COOKIE_MASK
         return pb.SetForwardingPipelineConfigResponse()
 
     async def Write(self, request: pb.WriteRequest, context: grpc.aio.ServicerContext) -> pb.WriteResponse:
         self.writes += 1
         errors: list[Refused | None] = []
-        for update in request.updates:
-            try:
-                self._write(update)
-                errors.append(None)
-            except Refused as error:
-                errors.append(error)
+        async with self._sessions[request.client_id]:
+            for update in request.updates:
+                try:
+                    self._write(update)
+                    errors.append(None)
+                except Refused as error:
+                    errors.append(error)
         await _report(context, "Write Error Status", errors)
         return pb.WriteResponse()
 
@@ -137,12 +160,16 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
     async def Read(self, request: pb.ReadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[pb.ReadResponse]:
         response = pb.ReadResponse()
         errors: list[Refused | None] = []
-        for entity in request.entities:
-            try:
-                self._read(entity, response)
-                errors.append(None)
-            except Refused as error:
-                errors.append(error)
+        async with self._sessions[request.client_id]:
+            for entity in request.entities:
+                before = len(response.entities)
+                try:
+                    self._read(entity, response)
+                    errors.append(None)
+                except Refused as error:
+                    errors.append(error)
+                if self.read_s:
+                    await asyncio.sleep(self.read_s * (len(response.entities) - before))
         yield response
         await _report(context, "Read Error Status", errors)
 
@@ -202,8 +229,8 @@ async def _report(context: grpc.aio.ServicerContext, message: str, errors: list[
 
 @asynccontextmanager
 async def running(switch: FakeSwitch) -> AsyncIterator[str]:
-    """Serve a switch; yields HOST:PORT."""
-    server = grpc.aio.server(options=(("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)))
+    """Serve a switch with bf_switchd's server options, gRPC's defaults but for the size of requests; yields HOST:PORT."""
+    server = grpc.aio.server(options=(("grpc.max_receive_message_length", -1),))
     bfruntime_pb2_grpc.add_BfRuntimeServicer_to_server(switch, server)
     switch.port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

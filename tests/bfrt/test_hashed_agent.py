@@ -35,13 +35,6 @@ class Chip(FakeSwitch):
     def __init__(self) -> None:
         tables = [table for table in document("relay")["tables"] if not table["name"].startswith("softswitch.")]
         super().__init__(json.dumps({**document("relay"), "tables": tables}).encode())
-        self._notices: asyncio.Queue[pb.StreamMessageResponse] = asyncio.Queue()
-
-    async def StreamChannel(self, requests: AsyncIterator[pb.StreamMessageRequest], context: Any) -> AsyncIterator[pb.StreamMessageResponse]:
-        async for reply in super().StreamChannel(_first(requests), context):
-            yield reply
-        while True:
-            yield await self._notices.get()
 
     def learned(self, notice: LearnNotice) -> None:
         """A packet has come that meets no entry."""
@@ -52,7 +45,7 @@ class Chip(FakeSwitch):
         values = (src.addr, dst.addr, src.port, dst.port, notice.rtp_version, notice.payload_type, notice.seq, notice.ssrc)
         for field, value in zip(learn.fields, values, strict=True):
             data.fields.add(field_id=field.id, stream=value if isinstance(value, bytes) else value.to_bytes(field.size or 0, "big"))
-        self._notices.put_nowait(message)
+        self.notify(message)
 
     def lookup(self, key: FiveTuple) -> Endpoint | None:
         """Where a packet of this key is sent to; None where it meets no entry."""
@@ -64,11 +57,6 @@ class Chip(FakeSwitch):
                 found = {fields.by_id[each.field_id].name: each.stream for each in data.fields if each.field_id in fields.by_id}
                 return Endpoint(found["dst_addr"], int.from_bytes(found["dst_port"], "big"))
         return None
-
-
-async def _first(requests: AsyncIterator[pb.StreamMessageRequest]) -> AsyncIterator[pb.StreamMessageRequest]:
-    """The subscription, and none of what comes after it."""
-    yield await anext(aiter(requests))
 
 
 class Phone:

@@ -35,9 +35,8 @@ _OPTIONS = (
     # The errors of a batch come as one trailer.
     ("grpc.max_metadata_size", 1 << 30),
     ("grpc.absolute_max_metadata_size", 1 << 30),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
+    # No keep-alive pings: a server with gRPC's default limits ends a connection that pings more often than every five
+    # minutes. The agent reads the totals every second, and gives up a target that answers nothing for _HUNG seconds.
     # Two channels to one target are two connections.
     ("grpc.use_local_subchannel_pool", 1),
     # Reconnecting is this client's own job: gRPC's back-off would come on top.
