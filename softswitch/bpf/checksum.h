@@ -1,15 +1,15 @@
-/* Internet checksums (RFC 1071, RFC 1624): sums are kept in 64 bits and folded once. */
+/* Internet checksums (RFC 1071, RFC 1624): 64-bit sums, folded once. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef SHUNT_CHECKSUM_H
 #define SHUNT_CHECKSUM_H
 
 #include "parse.h"
 
-/* The longest UDP payload whose checksum is computed anew: what fits one native XDP buffer. */
+/* The longest UDP payload that is summed: more than a native XDP buffer holds. */
 #define SUM_BLOCK 32
 #define SUM_BLOCKS 128
 
-/* To 16 bits: the upper half of a value plus its swapped halves is their sum with the carry brought round. */
+/* A sum in 16 bits. The upper half of a value plus its swapped halves is the sum of both halves with the end-around carry. */
 static __always_inline __u16 fold(__u64 sum)
 {
 	__u32 half = (sum + (sum >> 32 | sum << 32)) >> 32;
@@ -22,13 +22,13 @@ static __always_inline __u64 sum4(const __be32 *words)
 	return (__u64)words[0] + words[1] + words[2] + words[3];
 }
 
-/* Length and protocol of the pseudo header; for IPv4 and IPv6 they sum to the same. */
+/* Length and protocol of the pseudo header; their sum is the same for IPv4 and IPv6. */
 static __always_inline __u64 pseudo_constant(__be16 udp_length)
 {
 	return (__u64)udp_length + bpf_htons(IPPROTO_UDP);
 }
 
-/* RFC 768: a checksum that comes out as 0 is sent as all ones. */
+/* RFC 768: a computed checksum of 0 is sent as all ones. */
 static __always_inline __u16 udp_checksum(__u64 sum)
 {
 	__u16 check = ~fold(sum);
@@ -36,8 +36,7 @@ static __always_inline __u16 udp_checksum(__u64 sum)
 	return check ? check : 0xffff;
 }
 
-/* Adds up the payload of `length` bytes at `offset` in the frame; ~0 when it is longer than can be summed
- * or ends behind the frame. */
+/* The sum of `length` bytes at `offset` in the frame; ~0 when they are too many, or end behind the frame. */
 __noinline __u64 payload_sum(struct xdp_md *ctx, __u32 offset, __u32 length)
 {
 	void *data = (void *)(long)ctx->data;

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <bpf/bpf_helpers.h>
 
-/* The relay's programs are built with these two in them. */
+/* Both are part of the relay's programs (relay.h). */
 static __always_inline int redirect_beside_copies(__u32 ifindex, int mode);
 static __always_inline int claim(struct xdp_md *ctx, int mode);
 #define REDIRECT(ifindex, mode) redirect_beside_copies(ifindex, mode)
@@ -16,29 +16,28 @@ static __always_inline int claim(struct xdp_md *ctx, int mode);
 #include "relay.h"
 #include "layers.h"
 
-/* User space makes one list of copies for each stream out of trees, exclusions and rewrites; a packet walks
- * no tree. A list never changes once a stream names it: a change makes a new list, turns the stream over to it with one
- * store, and waits for the programs that may still read the old one. So a packet makes all the copies of one
- * list, and never some of two. The same goes for the copies' rewrites.
+/* User space computes one list of copies for each stream from trees, exclusions and rewrites; the programs walk no tree. A list does
+ * not change while a stream refers to it: for a change, user space writes a new list, switches the stream to it with one store, and
+ * waits until no program reads the old one. So a packet makes the copies of exactly one list. The same holds for the rewrites.
  *
- * The kernel makes the copies and runs one program on each when they leave. All copies look the same there: which list is
- * meant stands in place of the MAC addresses, and a counter says the how many-th copy it is. Copies to one device leave
- * in the order in which they were made, so the counter is one for each device of the list. */
+ * The kernel makes the copies and runs the egress program on each. There, all copies of a packet are alike: the number of the list is
+ * in place of the MAC addresses, and a counter gives the position of the copy in the list. Copies to one device leave in the order in
+ * which they were made, so each device of the list has a counter. */
 #define MARK_TYPE 0xffff /* the EtherType of frames between the two programs; reserved, so no other frame has it */
 #define MARK_MAGIC 0x53484e54
 #define MARK_GENERIC 1   /* generic XDP */
 #define MARK_PARTIAL 2   /* the UDP checksum is left to the hardware */
-#define MARK_LAYERED 4   /* the group says what the packet is among its stream's layers */
+#define MARK_LAYERED 4   /* the group has the packet's layer */
 
 enum conference_size {
-	GROUPS = 512,       /* packets of one CPU whose copies have not left yet; one poll has at most 256 */
-	DEVICES = 4,        /* devices that one list may have copies to */
+	GROUPS = 512,       /* packets of one CPU whose copies have not left; one poll has at most 256 */
+	DEVICES = 4,        /* output devices of one list */
 	OUTPUTS = 4096,     /* different sets of devices and numbers of copies */
-	AGENT_COPY = 1536,  /* bytes of a packet that the agent gets */
-	AGENT_PACKETS = 64, /* packets of one stream that the agent gets in 100 ms */
+	AGENT_COPY = 1536,  /* bytes of a packet that are copied to the agent */
+	AGENT_PACKETS = 64, /* packets of one stream that are copied to the agent in 100 ms */
 };
 
-/* Of a stream's flags; bits 0 to 2 are the descriptor, 4 to 7 its extension's id, 8 to 11 the trees, 16 to 31 `layers`. */
+/* Flags of a stream. Bits 0 to 2: enum descriptor; 4 to 7: the id of its header extension; 8 to 11: number of trees; 16 to 31: key of c_layers. */
 enum stream_flag {
 	STREAM_TO_AGENT = 8,
 	STREAM_TREES = 0xf00,
@@ -47,7 +46,7 @@ enum stream_flag {
 };
 #define STREAM_SPECIAL (7 | STREAM_TO_AGENT | STREAM_TREES | STREAM_TRACKED)
 
-#define SPECIAL (-2) /* what conference() says of a packet that conference_special() is for */
+#define SPECIAL (-2) /* returned by conference() for a packet that conference_special() has to handle */
 
 enum copy_flag {
 	COPY_OUT6 = 1,
@@ -71,28 +70,28 @@ struct stream_key {
 /* One sender's stream. The kernel writes the counters only. */
 struct stream {
 	struct stream_key key;
-	__u64 turn;   /* where its list begins (0: no copies), or the word that says so of tree 0; flags in the upper half */
+	__u64 turn;   /* lower half: index of its list (0: no copies), or of the word that has the index for tree 0; upper half: flags */
 	__u64 packets;
 	__u64 bytes;  /* IP packet lengths as received */
-	__u64 unsent; /* packets without any copy */
+	__u64 unsent; /* packets that were not copied */
 	__u32 last_jiffies;
-	__u32 number; /* from here on what user space wrote there to read it again */
+	__u32 number; /* from here on for user space, which reads it when it adopts the maps */
 	__u16 mgid;
 	__u16 rid;
 	__u16 l1_xid;
 	__u16 l2_xid;
 	__u32 track;      /* row of c_tracks */
-	__u64 agent_gate; /* of what goes to the agent */
+	__u64 agent_gate; /* rate limit of the packets to the agent */
 	__u32 unused[4];
 };
 
-/* How a stream has been received: a relay entry's counting, with nothing of an entry in it. */
+/* Reception statistics of a stream: the counters of a relay entry. */
 struct reception {
 	struct slot slot;
 	struct detail detail;
 };
 
-/* What a copy becomes, in one cache line. The counters are shared by all streams of its number, on whatever CPU. */
+/* The rewrite of a copy, in one cache line. All streams with this number share the counters, on all CPUs. */
 struct copy {
 	__be32 saddr;
 	__be32 daddr;
@@ -103,7 +102,7 @@ struct copy {
 	__u8 valid;
 	__u64 packets;
 	__u64 bytes;   /* IP packet lengths as sent */
-	__u64 dropped; /* no next hop, or too big for it */
+	__u64 dropped; /* no next hop, or too big for its interface */
 	__u32 number;  /* from here on for user space */
 	__u16 rid;
 	__u16 given_nexthop;
@@ -120,7 +119,7 @@ struct copy_wide {
 	__u16 unused;
 };
 
-/* A list: one head, as many device words as it says, as many elements as it says. */
+/* A list: a head, then `devices` words of devices, then `copies` words of elements. */
 struct list_head {
 	__u16 copies;
 	__u16 outputs;
@@ -139,7 +138,7 @@ struct list_element {
 	__be16 udp_change;
 };
 
-/* A packet for conference_special() that has just arrived: what one part of the program tells the next. */
+/* Passed from conference() to conference_special(). */
 struct arriving {
 	struct seen seen;
 	__u64 turn; /* of its stream */
@@ -150,7 +149,7 @@ struct arriving {
 	__u16 flags;     /* of its mark */
 };
 
-/* Copies sent so far of the packets under way. */
+/* Number of copies sent of each packet whose copies are being sent. */
 struct groups {
 	__u32 next;
 	__u32 unused;
@@ -161,10 +160,10 @@ struct groups {
 	} group[GROUPS];
 };
 
-/* A packet for the agent. */
+/* A packet for the agent, as a record of c_agent. */
 struct agent_copy {
 	__u32 stream;
-	__u32 length; /* of the frame; no more than AGENT_COPY bytes of it follow */
+	__u32 length; /* of the frame, of which at most AGENT_COPY bytes follow */
 	__u8 frame[AGENT_COPY];
 };
 
@@ -216,7 +215,7 @@ struct {
 	__type(value, struct stream);
 } c_streams SEC(".maps");
 
-/* A row for each of those. */
+/* By the same index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -249,7 +248,7 @@ struct {
 	__type(value, __u64);
 } c_lists SEC(".maps");
 
-/* The tables of the replication engine, which only user space reads: what a process that adopts the maps starts from. */
+/* The tables of the replication engine. Only user space reads them, when it adopts the maps. */
 struct node {
 	__u32 port;     /* ~0: none */
 	__u32 position; /* within its tree */
@@ -295,7 +294,7 @@ struct {
 	__type(value, struct groups);
 } c_groups SEC(".maps");
 
-/* A device map for each set of devices and numbers of copies: a device stands in it once for each copy. */
+/* A device map for each combination of devices and numbers of copies. It holds a device once for each copy. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, OUTPUTS);
@@ -308,7 +307,7 @@ struct {
 	});
 } c_outputs SEC(".maps");
 
-/* The interfaces of those, once each, for relayed packets. */
+/* The same devices, once each, for relayed packets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, 256);
@@ -321,11 +320,11 @@ struct {
 	__uint(max_entries, 1 << 20);
 } c_agent SEC(".maps");
 
-/* Packets for the agent. */
+/* Counters of packets for the agent. */
 struct agent_counts {
 	__u64 copied;
-	__u64 suppressed; /* by the limit of their stream */
-	__u64 lost;       /* the agent does not keep up */
+	__u64 suppressed; /* by the rate limit of their stream */
+	__u64 lost;       /* the ring was full */
 };
 
 struct {
@@ -335,7 +334,7 @@ struct {
 	__type(value, struct agent_counts);
 } c_agent_counts SEC(".maps");
 
-/* A relayed packet's way out. Generic XDP has no queue to share. */
+/* Redirects a relayed packet. Generic XDP has no queue that copies share. */
 static __always_inline int redirect_beside_copies(__u32 ifindex, int mode)
 {
 	int verdict;
@@ -346,7 +345,7 @@ static __always_inline int redirect_beside_copies(__u32 ifindex, int mode)
 	return verdict == XDP_REDIRECT ? verdict : bpf_redirect(ifindex, 0);
 }
 
-/* The packet as it came, to the agent, within a limit for its stream. */
+/* Copies the packet to the agent, unchanged, within the rate limit of its stream. */
 __noinline int copy_to_agent(struct xdp_md *ctx, __u32 number, __u32 length)
 {
 	struct agent_counts *counts;
@@ -381,7 +380,7 @@ __noinline int copy_to_agent(struct xdp_md *ctx, __u32 number, __u32 length)
 	return 0;
 }
 
-/* Counts a packet of a stream for what is said of its reception; most are the next in order. */
+/* Counts a packet for the reception statistics; most packets are the next in order. */
 static __always_inline void count_reception(__u32 number, const struct rtp *rtp, __u32 length)
 {
 	struct reception *reception = bpf_map_lookup_elem(&c_receptions, &number);
@@ -403,7 +402,7 @@ static __always_inline bool same_key(const struct stream_key *a, const struct st
 	return !different;
 }
 
-/* Judges a packet of a stream with layers; returns the list of those who get its layer. */
+/* Reads the layer of a packet; returns the list of the receivers of that layer. */
 static __always_inline __u32 choose_tree(struct xdp_md *ctx, struct arriving *arriving, struct passing *passing)
 {
 	__u32 how, at, trees, row;
@@ -429,7 +428,7 @@ static __always_inline __u32 choose_tree(struct xdp_md *ctx, struct arriving *ar
 	return word ? (__u32)*word : 0;
 }
 
-/* Sends the copies of one list; -1 where there is none. */
+/* Sends the copies of a list; -1 without a list. */
 static __always_inline int broadcast(struct xdp_md *ctx, struct groups *groups, __u32 group, __u32 list, __u32 l2_length, __u16 flags)
 {
 	struct list_head *head;
@@ -444,7 +443,7 @@ static __always_inline int broadcast(struct xdp_md *ctx, struct groups *groups, 
 	map = bpf_map_lookup_elem(&c_outputs, &outputs);
 	if (!map)
 		return -1;
-	/* The egress program puts a tag on where the next hop has one. */
+	/* The egress program adds a tag if the next hop has one. */
 	if (l2_length != ETHERNET_HEADER && bpf_xdp_adjust_head(ctx, VLAN_TAG))
 		return -1;
 	mark = (void *)(long)ctx->data;
@@ -459,7 +458,7 @@ static __always_inline int broadcast(struct xdp_md *ctx, struct groups *groups, 
 	return bpf_redirect_map(map, 0, BPF_F_BROADCAST);
 }
 
-/* Writes the whole UDP checksum of a packet that parses; false when it is too long to be summed. */
+/* Computes and writes the UDP checksum of a packet; false when the packet is too long to be summed. */
 __noinline int complete_checksum(struct xdp_md *ctx)
 {
 	struct parsed p = {};
@@ -474,8 +473,8 @@ __noinline int complete_checksum(struct xdp_md *ctx)
 	return true;
 }
 
-/* Makes the copies of a packet that belongs to a conference. Returns a verdict, SPECIAL, or -1 for a packet of no conference,
- * which is then as it came. RTCP is of no conference: it has to be read, not replicated. */
+/* Makes the copies of a packet of a conference. Returns a verdict, SPECIAL, or -1 for any other packet, which is then
+ * unchanged. RTCP is not replicated: it is for the agent to read. */
 __noinline int conference(struct xdp_md *ctx, int mode)
 {
 	void *data = (void *)(long)ctx->data;
@@ -506,12 +505,12 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 	groups = bpf_map_lookup_elem(&c_groups, &zero);
 	if (!stream || !groups)
 		return -1;
-	/* The index's element may just have become another stream's. */
+	/* The row may have become another stream's meanwhile. */
 	if (!same_key(&stream->key, &key))
 		return -1;
 	length = p.udp_length + (p.v6 ? IPV6_HEADER : IPV4_HEADER);
 
-	/* A checksum that the sender left to the hardware is completed once, and not for every copy. */
+	/* A checksum that was left to the hardware is completed here, once for all copies. */
 	if (has_pseudo_sum(&p)) {
 		partial = is_partial(ctx, mode);
 		if (partial == TOO_LONG || (partial == PARTIAL && mode != GENERIC && !complete_checksum(ctx)))
@@ -545,7 +544,7 @@ __noinline int conference(struct xdp_md *ctx, int mode)
 	return XDP_DROP;
 }
 
-/* Makes the copies of a packet whose stream has layers, or is for the agent too. */
+/* Makes the copies of a packet whose stream has layers, or is copied to the agent. */
 __noinline int conference_special(struct xdp_md *ctx)
 {
 	__u32 list, group, number, zero = 0;
@@ -579,14 +578,14 @@ static __always_inline int claim(struct xdp_md *ctx, int mode)
 	return verdict == SPECIAL ? conference_special(ctx) : verdict;
 }
 
-/* One more copy has been sent, of so many bytes. */
+/* Counts a copy of `length` bytes. */
 static __always_inline void count_copy(struct copy *copy, __u32 length)
 {
 	__sync_fetch_and_add(&copy->packets, 1);
 	__sync_fetch_and_add(&copy->bytes, length);
 }
 
-/* Any copy: of another IP version than the packet, tagged, with a checksum that the hardware is to complete. */
+/* The general rewrite of a copy: another IP version, a tag, a checksum that is left to the hardware. */
 __noinline int rewrite_copy(struct xdp_md *ctx, struct copy *copy, __u32 index, __u32 flags)
 {
 	void *data = (void *)(long)ctx->data;
@@ -630,7 +629,7 @@ __noinline int rewrite_copy(struct xdp_md *ctx, struct copy *copy, __u32 index, 
 		return NO_XMIT;
 	if (length > change.hop.mtu)
 		return TOO_BIG;
-	/* The headers are put back as the packet's parser expects them. */
+	/* Restores the Ethernet header for the parser. */
 	*(__u8 *)data = 0;
 	*type = first >> 4 == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 	reason = rewrite(ctx, &change, mode);
@@ -640,7 +639,7 @@ __noinline int rewrite_copy(struct xdp_md *ctx, struct copy *copy, __u32 index, 
 	return reason;
 }
 
-/* Gives a copy its receiver's number; false when it is not for this receiver. */
+/* Writes the receiver's sequence number into a copy; false when the copy is not for this receiver. */
 __noinline int renumber(struct xdp_md *ctx, __u32 index, const struct passing *passing, __u32 flags)
 {
 	void *data = (void *)(long)ctx->data;
@@ -673,8 +672,8 @@ __noinline int renumber(struct xdp_md *ctx, __u32 index, const struct passing *p
 	return true;
 }
 
-/* Runs on everything that leaves through the device maps. What is no copy leaves as it is: a device's queue has one program
- * for all that one poll sends, whoever redirected it. */
+/* The egress program of the device maps. Other packets than copies leave unchanged: a device's queue has one program for all
+ * that one poll sends. */
 static __always_inline int copy_out(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data;
@@ -733,7 +732,7 @@ static __always_inline int copy_out(struct xdp_md *ctx)
 		return XDP_DROP;
 	if (flags & MARK_LAYERED && copy->flags & COPY_RENUMBERED) {
 		if (!renumber(ctx, index, &groups->group[group].passing, flags))
-			return XDP_DROP; /* of a layer that the receiver does not get, or without a number of its own */
+			return XDP_DROP; /* of a layer that the receiver does not get, or without a sequence number for it */
 	}
 	if (flags & MARK_PARTIAL || copy->flags & COPY_OUT6 || *(__u8 *)ip != 0x45)
 		goto any;

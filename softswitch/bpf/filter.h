@@ -5,8 +5,8 @@
 
 #include "table.h"
 
-/* Action for a packet whose source does not match the entry, or is blocked; set by the loader. The relay server has seen no packet of
- * the party while the entry carried the stream, and would latch to any new source. */
+/* Action for a packet whose source does not match the entry, or is blocked: 1: drop; set by the loader. While an entry relays the
+ * stream the relay server receives none of its packets, and would latch to any new source. */
 const volatile __u8 drop_source_mismatch = 0;
 
 static __always_inline bool is_dropped(__u32 reason)
@@ -14,8 +14,8 @@ static __always_inline bool is_dropped(__u32 reason)
 	return drop_source_mismatch && (reason == SOURCE_MISMATCH || reason == BLOCKED);
 }
 
-/* An unknown source passes the greylist after this many hits at one port pair with no longer gap between them: a phone does that, a
- * scanner returns to a port too seldom. Only a long silence starts the count again. */
+/* An unknown source passes the greylist after this many hits at one port pair with no longer gap (ns) between them. A phone does that;
+ * a scanner returns to a port too rarely. After that, only a longer silence (ns) resets the count. */
 #define GREYLIST_HITS 5
 #define GREYLIST_GAP (120 * 1000000ULL)
 #define GREYLIST_SILENCE (30 * 1000000000ULL)
@@ -108,13 +108,12 @@ static __always_inline bool used_lately(__u32 last_jiffies, __u32 now)
 	return now - last_jiffies < idle_mismatch;
 }
 
-/* Whether the entries of a port keep packets of other sources from it: while a client owns the entries, and one of this port's has
- * had a packet lately. Otherwise nobody may be there who would remove the entry of a call that has ended, and the relay server may have
- * given the port to a new one.
+/* Whether the entries of a port exclude other sources: while a client owns the entries, and one of this port's is in use. Otherwise
+ * the call may have ended without a client to remove its entry, and the relay server may have given the port to another call.
  *
- * An overflow entry cannot be found by its port. Its packets leave their time in the detail of the port's slot, and so does its insertion. So
- * the last use of any overflow entry counts for all of a port's, which is what the rule needs: one of them in use is enough. Entries
- * without a slot (settings.loose_entries) keep no other source from their port. */
+ * An overflow entry cannot be looked up by its port. Its packets and its insertion store their time in the detail of the port's slot,
+ * one time for all overflow entries of the port: one of them in use is enough. Entries without a slot (settings.loose_entries)
+ * exclude no other source. */
 static __always_inline bool keeps_others_out(const struct slot *slot, const struct detail *detail, __u64 now)
 {
 	__u32 jiffies = (__u32)bpf_jiffies64();
@@ -125,8 +124,8 @@ static __always_inline bool keeps_others_out(const struct slot *slot, const stru
 	       (detail->slot_flags & SLOT_OVERFLOW && used_lately(detail->overflow_jiffies, jiffies));
 }
 
-/* What a packet of this flow is to the port it is for: RELAYED when the flow has an entry, SOURCE_MISMATCH or BLOCKED when its source is
- * not admitted, else MISS or NOT_MEDIA. */
+/* Classifies a flow: RELAYED when it has an entry, SOURCE_MISMATCH or BLOCKED when its source is not admitted at the port, else
+ * MISS or NOT_MEDIA. */
 __noinline int classify(const struct flow_key *key, int mode)
 {
 	struct detail *detail = 0;

@@ -1,4 +1,4 @@
-/* Layers of conference packets: where a packet tells its layer and frame, and what its receivers' numbers become (seq_rewrite.h). */
+/* Layers of conference packets: reads the layer and the frame of a packet, and computes the sequence numbers of its receivers (seq_rewrite.h). */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef SHUNT_LAYERS_H
 #define SHUNT_LAYERS_H
@@ -6,37 +6,37 @@
 #include "checksum.h"
 #include "seq_rewrite.h"
 
-/* Where a packet says which layer it is of. */
+/* Where in a packet its layer is. */
 enum descriptor { NO_LAYERS, DEPENDENCY_DESCRIPTOR, FRAME_MARKING, VP8_PAYLOAD, VP9_PAYLOAD };
 
 #define ONE_BYTE 0xbede /* forms of header extensions, RFC 8285 */
 #define TWO_BYTE 0x1000
-#define ELEMENTS 48     /* header extensions and bytes between them that are walked */
-#define DEEPEST 4095    /* how far into a frame anything is read */
-#define FAR_BACK 256    /* packets; nothing is reordered as far */
+#define ELEMENTS 48     /* header extensions and padding bytes that are read */
+#define LAST_OFFSET 4095 /* of the bytes of a frame that are read */
+#define FAR_BACK 256    /* packets; further than any reordering */
 #define SILENCE 250     /* ticks of the kernel: 0.25 to 2.5 s */
-#define UNCERTAIN 32    /* frames between two packets where they cannot be counted: more than rewriting asks about */
+#define UNCERTAIN 32    /* frames between two packets where their number is unknown: more than sequence rewriting follows (FAR) */
 
-#define SEEN_TOLD 1      /* template says the layer; otherwise the packet is everybody's and of no frame */
+#define SEEN_LAYER 1     /* `template` is valid; without it the packet is for all receivers, and of no frame */
 #define SEEN_START 2
 #define SEEN_END 4
 #define SEEN_STRUCTURE 8 /* carries a template structure */
-#define SEEN_KEY 16      /* depends on nothing */
+#define SEEN_KEY 16      /* depends on no other frame */
 #define SEEN_SYNC 32     /* depends on the base layer only */
-#define SEEN_UP 64       /* nothing above depends on anything above from before */
+#define SEEN_UP 64       /* from here on, no higher layer depends on earlier frames of a higher layer */
 #define SEEN_PICTURE 128 /* has a picture id */
 
-/* Where a walk over header extensions is; in memory so that the verifier forgets after each step which way it was reached. */
+/* State of a walk over header extensions. In memory, so that the verifier keeps one state for each step, not one for each path to it. */
 struct walk {
 	__u32 at;
-	__u32 size; /* of the element there */
+	__u32 size; /* of the element at `at` */
 	__u32 stop;
 	__u32 profile;
 };
 
-/* What a packet says of itself. */
+/* What was read from a packet. */
 struct seen {
-	__u32 at;        /* where RTP begins, and how long it is */
+	__u32 at;        /* offset and length of the RTP packet in the frame */
 	__u32 length;
 	__u32 ip_length;
 	__u32 timestamp;
@@ -49,39 +49,39 @@ struct seen {
 	__u8 flags;
 };
 
-/* What rewriting keeps of a stream. */
+/* State of sequence rewriting for each stream. */
 struct track {
 	struct slr of[TARGETS];
-	/* For streams that do not number their frames. */
+	/* For streams without frame numbers. */
 	__u32 timestamp;
 	__u16 sequence;
 	__u16 frame;
 	__u16 picture;
 	__u8 running;
 	__u8 ended;
-	/* For senders that begin anew. */
-	__u16 expected; /* the number after the last one from far back */
-	__u16 opening;  /* the last frame that came with a structure */
-	__u32 last_jiffies; /* of a packet that was not from far back */
-	__u32 opened;   /* there is one, not long ago */
+	/* For senders that restart. */
+	__u16 expected; /* the sequence number after the last packet that was far back */
+	__u16 opening;  /* the last frame with a template structure */
+	__u32 last_jiffies; /* of the last packet that was not far back */
+	__u32 opened;   /* `opening` is valid and recent */
 };
 
-/* What rewriting keeps of a receiver: one of the two is in use. */
+/* State of sequence rewriting for each receiver; one of the two is in use. */
 struct receiver {
 	struct splice splice;
 	struct slm slm;
 	__u32 unused;
 };
 
-/* What egress has to know of a packet. */
+/* Passed from ingress to egress, for each packet. */
 struct passing {
 	struct outcome of[TARGETS];
 	__u16 sequence;
 	__u16 frame;
 	__u8 layer;
 	__u8 flags;     /* SEEN_START, SEEN_END */
-	__u8 switches;  /* bit n: who can decode this frame can decode all of target n from here on */
-	__u8 decodable; /* bit n: who gets target n can decode it */
+	__u8 switches;  /* bit n: a receiver that can decode this frame can decode target n from here on */
+	__u8 decodable; /* bit n: a receiver of target n can decode this frame */
 	__u8 tracked;   /* `of` is filled in */
 	__u8 unused[3];
 };
@@ -119,7 +119,7 @@ struct {
 	__type(value, struct receiver);
 } c_receivers SEC(".maps");
 
-/* A byte of the frame, or -1 beyond `stop`. */
+/* A byte of the frame, -1 at or beyond `stop`. */
 static __always_inline int byte_at(struct xdp_md *ctx, __u32 at, __u32 stop)
 {
 	void *data = (void *)(long)ctx->data;
@@ -127,7 +127,7 @@ static __always_inline int byte_at(struct xdp_md *ctx, __u32 at, __u32 stop)
 	__u8 *byte;
 
 	OPAQUE(at);
-	if (at >= stop || at > DEEPEST)
+	if (at >= stop || at > LAST_OFFSET)
 		return -1;
 	byte = data + at;
 	OPAQUE(end);
@@ -136,7 +136,7 @@ static __always_inline int byte_at(struct xdp_md *ctx, __u32 at, __u32 stop)
 	return *byte;
 }
 
-/* Looks for the header extension `id` in what `walk` says; true leaves it at the extension's data. */
+/* Searches the header extension `id`. On true, `walk` is at the extension's data. */
 static __always_inline bool find_element(struct xdp_md *ctx, volatile struct walk *walk, __u32 id)
 {
 	int i, first, second;
@@ -184,7 +184,7 @@ static __always_inline void read_descriptor(struct xdp_md *ctx, __u32 at, __u32 
 		return;
 	seen->template = first & 63;
 	seen->frame = high << 8 | low;
-	seen->flags = SEEN_TOLD | (first & 0x80 ? SEEN_START : 0) | (first & 0x40 ? SEEN_END : 0);
+	seen->flags = SEEN_LAYER | (first & 0x80 ? SEEN_START : 0) | (first & 0x40 ? SEEN_END : 0);
 	if (fourth >= 0 && fourth & 0x80)
 		seen->flags |= SEEN_STRUCTURE;
 }
@@ -197,11 +197,11 @@ static __always_inline void read_frame_mark(struct xdp_md *ctx, __u32 at, __u32 
 	if (first < 0)
 		return;
 	seen->template = first & 7;
-	seen->flags = SEEN_TOLD | (first & 0x80 ? SEEN_START : 0) | (first & 0x40 ? SEEN_END : 0);
+	seen->flags = SEEN_LAYER | (first & 0x80 ? SEEN_START : 0) | (first & 0x40 ? SEEN_END : 0);
 	seen->flags |= (first & 0x20 ? SEEN_KEY : 0) | (first & 8 ? SEEN_SYNC : 0);
 }
 
-/* A picture id of 7 or 15 bits; how many bytes it has, 0 when it is cut short. */
+/* Reads a picture id of 7 or 15 bits; returns its length in bytes, 0 when it is truncated. */
 static __always_inline __u32 read_picture(struct xdp_md *ctx, __u32 at, __u32 stop, struct seen *seen)
 {
 	int first = byte_at(ctx, at, stop), second = byte_at(ctx, at + 1, stop);
@@ -243,7 +243,7 @@ __noinline int read_vp8(struct xdp_md *ctx, __u32 at, __u32 stop, struct seen *s
 			layer = 0;
 	}
 	seen->template = layer >> 6;
-	seen->flags |= SEEN_TOLD | (layer & 0x20 ? SEEN_SYNC : 0);
+	seen->flags |= SEEN_LAYER | (layer & 0x20 ? SEEN_SYNC : 0);
 	if ((first & 0x17) == 0x10) {
 		seen->flags |= SEEN_START;
 		first = byte_at(ctx, at, stop);
@@ -274,8 +274,8 @@ __noinline int read_vp9(struct xdp_md *ctx, __u32 at, __u32 stop, struct seen *s
 			return 0;
 	}
 	seen->template = layer >> 5;
-	seen->flags |= SEEN_TOLD | (layer & 0x10 ? SEEN_UP : 0);
-	/* Layers in space are frames of their own there, of one picture: only the picture counts here. */
+	seen->flags |= SEEN_LAYER | (layer & 0x10 ? SEEN_UP : 0);
+	/* A spatial layer is a frame of its own in VP9, several to a picture. Here a frame is a whole picture. */
 	if (!(layer & 0x0e)) {
 		seen->flags |= first & 0x08 ? SEEN_START : 0;
 		seen->flags |= first & 0x40 ? 0 : SEEN_KEY;
@@ -283,7 +283,7 @@ __noinline int read_vp9(struct xdp_md *ctx, __u32 at, __u32 stop, struct seen *s
 	return 0;
 }
 
-/* Reads what an RTP packet says; nothing of a malformed one is used. */
+/* Reads layer and frame of an RTP packet. A malformed packet has neither. */
 __noinline int read_layers(struct xdp_md *ctx, __u32 how, struct seen *seen)
 {
 	__u32 at, stop, kind = how & 7, body, profile, words;
@@ -305,7 +305,7 @@ __noinline int read_layers(struct xdp_md *ctx, __u32 how, struct seen *seen)
 		return 0;
 	seen->sequence = bpf_ntohl(head[0]);
 	seen->timestamp = bpf_ntohl(head[1]);
-	if (stop > DEEPEST)
+	if (stop > LAST_OFFSET)
 		return 0;
 	first = byte_at(ctx, at, stop);
 	marker = byte_at(ctx, at + 1, stop);
@@ -352,8 +352,7 @@ __noinline int read_layers(struct xdp_md *ctx, __u32 how, struct seen *seen)
 	return 0;
 }
 
-/* The number of a packet's frame, where the sender does not number them: by picture id where there is one, by timestamp
- * where not. */
+/* The frame number of a packet without one: from the picture id if there is one, else from the timestamp. */
 static __always_inline __u16 count_frame(struct track *t, const struct seen *seen, __u16 sequence, __u32 timestamp, int start, int end)
 {
 	s16 ahead = t->running ? (s16)(sequence - t->sequence) : 1;
@@ -382,7 +381,7 @@ static __always_inline __u16 count_frame(struct track *t, const struct seen *see
 	return frame;
 }
 
-/* One target's numbers go on by one packet. */
+/* Sequence rewriting of one target for one packet. */
 __noinline int pass_target_of(struct slr *s, const struct row *row, struct outcome *out)
 {
 	if (!s || !row || !out)
@@ -391,7 +390,7 @@ __noinline int pass_target_of(struct slr *s, const struct row *row, struct outco
 	return 0;
 }
 
-/* A sender that begins anew far back: nothing else has come for a while, and two packets in order from there. */
+/* Detects a sender that restarts with a sequence number far back: two packets in order, after a silence. */
 static __always_inline void follow_restart(struct track *t, __u16 sequence)
 {
 	__u32 now = (__u32)bpf_jiffies64();
@@ -407,14 +406,14 @@ static __always_inline void follow_restart(struct track *t, __u16 sequence)
 	t->expected = sequence + 1;
 }
 
-/* A structure comes with a frame that depends on nothing. That frame is everybody's, and who moves up may do so there, whatever the
- * rows of its template say: they may be an earlier structure's until the agent has read this one. */
+/* A template structure comes with a frame that depends on no other. That frame is for all receivers, and each may switch to a higher
+ * target there. The rows of c_layers do not count for it: they may belong to an earlier structure until the agent has read this one. */
 static __always_inline void open_sequence(struct passing *passing, const struct seen *seen, struct track *track)
 {
 	int opening = seen->flags & SEEN_STRUCTURE;
 	s16 ahead;
 
-	if (!(seen->flags & SEEN_TOLD))
+	if (!(seen->flags & SEEN_LAYER))
 		return;
 	if (track && opening) {
 		track->opening = seen->frame;
@@ -431,16 +430,16 @@ static __always_inline void open_sequence(struct passing *passing, const struct 
 	passing->switches = passing->decodable = 0xff;
 }
 
-/* What there is to say of a packet in ingress: its layer, its frame, and where receivers may move up. */
+/* Fills in *passing: the layer and frame of a packet, and to which targets receivers may switch. */
 __noinline int judge(struct passing *passing, const struct seen *seen, struct track *track, __u32 how)
 {
-	__u32 key = (how >> 16) << 8 | (seen ? seen->template : 0), told, above;
+	__u32 key = (how >> 16) << 8 | (seen ? seen->template : 0), layered, above;
 	struct layer *layer = NULL;
 
 	if (!passing || !seen)
 		return 0;
-	told = seen->flags & SEEN_TOLD;
-	if (told && how >> 16)
+	layered = seen->flags & SEEN_LAYER;
+	if (layered && how >> 16)
 		layer = bpf_map_lookup_elem(&c_layers, &key);
 	if (layer) {
 		layer->packets++;
@@ -449,11 +448,11 @@ __noinline int judge(struct passing *passing, const struct seen *seen, struct tr
 	passing->layer = layer ? layer->layer & 15 : 0;
 	passing->sequence = seen->sequence;
 	passing->frame = seen->frame;
-	passing->flags = told ? seen->flags & (SEEN_START | SEEN_END) : SEEN_START | SEEN_END;
+	passing->flags = layered ? seen->flags & (SEEN_START | SEEN_END) : SEEN_START | SEEN_END;
 	passing->switches = 0;
 	passing->decodable = 0;
 	passing->tracked = !!track;
-	above = 0xffU << passing->layer; /* the targets that get it */
+	above = 0xffU << passing->layer; /* the targets that the packet is in */
 	if (layer && (how & 7) == DEPENDENCY_DESCRIPTOR) {
 		passing->switches = layer->switches;
 		passing->decodable = above;
@@ -472,14 +471,14 @@ __noinline int judge(struct passing *passing, const struct seen *seen, struct tr
 		open_sequence(passing, seen, track);
 	else if (track)
 		passing->frame = count_frame(track, seen, seen->sequence, seen->timestamp, !!(passing->flags & SEEN_START), !!(passing->flags & SEEN_END));
-	if (track && !told && (how & 7) == DEPENDENCY_DESCRIPTOR)
-		passing->frame = track->of[0].frame.one; /* of no frame: nothing beside it is taken for suppressed */
+	if (track && !layered && (how & 7) == DEPENDENCY_DESCRIPTOR)
+		passing->frame = track->of[0].frame.one; /* of no frame: the packets around it do not count as suppressed */
 	if (track)
 		follow_restart(track, passing->sequence);
 	return 0;
 }
 
-/* The numbers of a packet in all targets. */
+/* The sequence numbers of a packet in all targets. */
 static __always_inline void pass_targets(struct passing *passing, struct seen *seen, struct track *track)
 {
 	struct row *row = &seen->row;
@@ -496,7 +495,7 @@ static __always_inline void pass_targets(struct passing *passing, struct seen *s
 	}
 }
 
-/* Whether a copy goes to its receiver; then *number is what it is numbered there. */
+/* Whether a copy goes to its receiver, and with which sequence number. */
 __noinline int number_for(struct receiver *receiver, const struct passing *passing, __u32 target, __u32 cadence, u16 *number)
 {
 	struct outcome outcome;

@@ -1,13 +1,12 @@
-/* Learn notices: which packets without an entry are told to user space, within bounds that no sender can break. */
+/* Learn notices: reports to user space of packets without an entry, within limits that no sender can exceed. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef SHUNT_LEARN_H
 #define SHUNT_LEARN_H
 
 #include "parse.h"
 
-/* All bounds are notices in one window of 100 ms. A flow needs few (latching takes five over 80 ms);
- * the bounds for a source address, at one port and altogether, keep one sender from using up the bound
- * of the CPU. */
+/* All limits are notices in a window of 100 ms. A flow needs few: latching takes five in 80 ms. The limits of a source address,
+ * of a source address at one port, and of a flow keep one sender from using up the CPU's. */
 #define NOTICE_WINDOW 100000000ULL
 #define FLOW_NOTICES 16
 #define MISMATCH_NOTICES 2
@@ -21,7 +20,7 @@ static __always_inline __u32 mix(__u32 hash, __u32 word)
 	return hash ^ (hash >> 15);
 }
 
-/* Whether one more is within the limit of this window; then it is counted. The word holds the window's number and the count. */
+/* Whether one more is within the limit of this window; if so, it is counted. *word: the window's number and the count. */
 static __always_inline bool within(__u64 *word, __u32 window, __u32 limit)
 {
 	__u64 state = *word;
@@ -34,12 +33,12 @@ static __always_inline bool within(__u64 *word, __u32 window, __u32 limit)
 	return true;
 }
 
-/* Each kind of bound has gates of its own: behind the gate of a busy address, a flow would find its own bound used up for good. */
+/* Each kind of limit has gates of its own: a flow that shared a gate with a busy address would never get a notice. */
 #define FLOW_GATES 0, GATES / 2
 #define PORT_GATES GATES / 2, GATES / 4
 #define ADDRESS_GATES GATES / 4 * 3, GATES / 4
 
-/* Whether gate `hash` of the `count` from the `first` one on lets one more through in this window. A collision of two hashes shares the gate. */
+/* Whether the gate of a hash, one of `count` from `first` on, has room for one more in this window. Hashes that collide share it. */
 static __always_inline bool gate(__u32 hash, __u32 first, __u32 count, __u32 window, __u32 limit)
 {
 	__u32 index = first + ((hash ^ hash >> 16) & (count - 1));
@@ -48,7 +47,7 @@ static __always_inline bool gate(__u32 hash, __u32 first, __u32 count, __u32 win
 	return word && within(word, window, limit);
 }
 
-/* Raise a notice of this packet if the bounds allow. */
+/* Raises a notice of a packet if the limits allow it. */
 static __always_inline void learn(struct totals *totals, const struct flow_key *key, const struct rtp *rtp, bool mismatch)
 {
 	__u64 now = bpf_ktime_get_ns();
@@ -64,7 +63,7 @@ static __always_inline void learn(struct totals *totals, const struct flow_key *
 	address = mix(mix(mix(mix(0x51ed270b, key->saddr[0]), key->saddr[1]), key->saddr[2]), key->saddr[3]);
 	port = mix(mix(mix(mix(mix(address, key->daddr[0]), key->daddr[1]), key->daddr[2]), key->daddr[3]), key->dport);
 	flow = mix(port, key->sport + 1);
-	/* The budget opens evenly over the window: a flood leaves every packet its chance, also the late ones. */
+	/* The budget grows evenly over the window: in a flood, late packets have the same chance as early ones. */
 	budget = CPU_NOTICES / 8 + (now - window * NOTICE_WINDOW) / (NOTICE_WINDOW / CPU_NOTICES);
 	if (totals->budget_used >= budget ||
 	    !gate(flow, FLOW_GATES, window, mismatch ? MISMATCH_NOTICES : FLOW_NOTICES) ||

@@ -1,4 +1,4 @@
-/* A limit to the packets of one stream, off unless the loader sets it; the verifier then takes all of it out of the programs. */
+/* Packet rate limit of each stream. Without one, the verifier removes this code from the programs. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef SHUNT_LIMIT_H
 #define SHUNT_LIMIT_H
@@ -6,13 +6,13 @@
 #include "learn.h"
 #include "maps.h"
 
-/* Packets of one entry that are relayed in a window of so many ticks of the kernel; 0: all. */
+/* Packets of one entry that are relayed in a window (0: no limit), and the ticks of the kernel in a window. */
 const volatile __u32 packet_limit = 0;
 const volatile __u32 limit_window = 1;
-/* Slots come first in `limits`; entries without one share the LOOSE_LIMITS behind them. */
+/* In `limits`, slots come first; entries without a slot share the LOOSE_LIMITS elements behind them. */
 const volatile __u32 limit_slots = 0;
 
-/* Window and packets of it, in 32 bits each. The loader makes room where there is a limit. */
+/* Window number and count, 32 bits each. The loader sets the size if there is a limit. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -27,7 +27,7 @@ static __always_inline __u32 loose_limit(const struct flow_key *key)
 	return limit_slots + (hash & (LOOSE_LIMITS - 1));
 }
 
-/* Whether a stream has had its packets of this window. Two processors that count at once may let a few more through. */
+/* Whether a stream has reached the limit of this window. Two CPUs that count at the same time may admit a few more. */
 static __always_inline bool over_limit(__u32 index, __u64 now)
 {
 	__u64 *word = bpf_map_lookup_elem(&limits, &index);

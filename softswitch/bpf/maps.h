@@ -10,8 +10,8 @@
 
 #include "reasons.h"
 
-/* Hides from the compiler what it knows of a value, where it would use it in a way that the verifier forbids
- * (as computing with the end of the packet) or cannot follow. */
+/* Hides a value's origin from the compiler, which would otherwise make code that the verifier rejects (arithmetic with the end of the
+ * packet) or cannot follow. */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
 /* Identifies pinned maps. A version changes with every change of the layout that a process adopting the maps depends on. */
@@ -45,15 +45,15 @@ enum size {
 	LOOSE_LIMITS = 4096, /* packet limits of entries without a slot */
 };
 
-/* Flags of an entry; up to ENTRY_PLAIN, no IPv6 is in it. */
+/* Flags of an entry. Without flags above ENTRY_PLAIN it is IPv4 on both sides. */
 enum entry_flag {
 	ENTRY_DSCP = 1, /* the DSCP field is rewritten */
 	ENTRY_PLAIN = ENTRY_DSCP,
 	ENTRY_KEY6 = 2, /* the key's addresses are IPv6 and lie in the slot's wide part */
-	ENTRY_OUT6 = 4, /* it leaves as IPv6 */
+	ENTRY_OUT6 = 4, /* packets leave as IPv6 */
 };
 
-/* Flags of a slot, which outlive its entry. */
+/* Flags of a slot. They outlive its entry. */
 enum slot_flag {
 	SLOT_OVERFLOW = 1, /* further sources of this port are in the overflow table */
 };
@@ -68,22 +68,21 @@ enum interface_flag {
 	INTERFACE_LOCAL_SENDERS = 1, /* hands over frames whose UDP checksum is left to the hardware, as veth and lo do */
 };
 
-/* What a slot knows of the RTP stream. The first stands where an RTP header has its version, and alone, it is version 2's bits: so
- * the next packet of a stream in good order differs from what the slot holds by one sequence number and nothing else. */
+/* State of the RTP stream of an entry. RTP_STARTED alone has the bits of RTP version 2 at its place in the header: the first four bytes of
+ * the next packet in order then differ from the slot's last word by one sequence number and nothing else. */
 enum rtp_state {
 	JITTER_UNSETTLED = 1, /* the first measurements of jitter are not done; later ones are samples */
 	JITTER_RUNNING = 4,   /* a measurement has started */
-	RTP_STARTED = 0x80,   /* an RTP packet has come */
+	RTP_STARTED = 0x80,   /* an RTP packet has arrived */
 };
 
-/* One relay entry, in one cache line: all that a packet touches that is the next of its stream. `generation`
- * is odd while the entry is valid; it changes with every write, so a reader that sees the same odd value
- * before and after copying has a whole entry. */
+/* One relay entry in one cache line, the only one that the next packet in order needs. `generation` is odd while the entry is valid
+ * and changes with every write: a reader that loads the same odd value before and after the entry has read a consistent one. */
 struct slot {
 	__u32 generation;
 	__u16 nexthop;
 	__u8 flags;
-	__u8 dscp;          /* as it stands in the TOS byte: shifted left by two */
+	__u8 dscp;          /* as in the TOS byte: shifted left by two */
 	__be32 saddr;
 	__be32 daddr;
 	__be32 out_saddr;
@@ -94,24 +93,24 @@ struct slot {
 	__be16 out_dport;
 	__be16 ip_change;   /* IPv4 to IPv4: what the rewrite adds to the header checksum (RFC 1624), TTL included: 0 to 65534 */
 	__be16 udp_change;  /* likewise to the UDP checksum, for addresses and ports: 1 to 65535 */
-	__u32 seen;         /* bit n: the sequence number of the last 32 that is n modulo 32 has arrived */
+	__u32 seen;         /* bit n: of the last 32 sequence numbers, the one that is n modulo 32 has arrived */
 	__be32 ssrc;
 	__u32 others;       /* packets that are not in `received`, modulo 2^32 */
-	__u32 bytes;        /* IP packet lengths as received; emptied into the detail from time to time */
-	__u32 received;     /* RTP packets since the sequence (re)started, less max_seq: the next in order leaves it as it is; modulo 2^32 */
-	__u32 last_jiffies; /* the kernel's tick at the last packet; at the installation before the first */
+	__u32 bytes;        /* IP packet lengths as received; the upper part is in the detail */
+	__u32 received;     /* RTP packets since the sequence (re)started, less max_seq, modulo 2^32: the next packet in order does not change it */
+	__u32 last_jiffies; /* the kernel's tick at the last packet, or at the insertion */
 	__u16 max_seq;
 	__u8 payload_type;
 	__u8 rtp_state;
 } __attribute__((aligned(8)));
 
-/* When packets (all of them) or bytes have come so far, so much is moved to the detail. */
+/* Where the counters of packets and bytes overflow into the detail. */
 enum counter {
 	COUNTER_BITS = 31,
 };
 #define COUNTER_FULL (1U << COUNTER_BITS)
 
-/* The rest of a slot: what the less frequent events change. The first two words are the slot's and outlive its entry. */
+/* The rest of a slot, which less frequent events change. The first two words belong to the slot and outlive its entry. */
 struct detail {
 	__u32 slot_flags;
 	__u32 overflow_jiffies; /* the kernel's tick at the last packet of any overflow entry of this port, or at the insertion of one */
@@ -132,7 +131,7 @@ struct detail {
 	__u8 jitter_tries;   /* measurements begun and ended, also those without a result; up to 16 */
 };
 
-/* The IPv6 addresses of a slot; IPv4 never touches it. */
+/* The IPv6 addresses of a slot, unused by IPv4. */
 struct wide {
 	__be32 saddr[4];
 	__be32 daddr[4];
@@ -140,7 +139,7 @@ struct wide {
 	__be32 out_daddr[4];
 };
 
-/* Key and value of the overflow table; an IPv4 address stands in word 0, the other words are 0. */
+/* Key and value of the overflow table. An IPv4 address is in word 0; the other words are 0. */
 struct flow_key {
 	__be32 saddr[4];
 	__be32 daddr[4];
@@ -155,46 +154,46 @@ struct overflow_entry {
 	struct wide wide;
 };
 
-/* Written as one 64-bit word; owner 0 is an empty row, otherwise the address's number + 1. */
+/* Written and read as one 64-bit word. owner: the address's number + 1; 0: an empty row. */
 struct address4 {
 	__be32 addr;
 	__u32 owner;
 };
 
-/* Removed by owner = 0 first; set by owner last. */
+/* User space sets `owner` last, and to 0 first when it removes the row. */
 struct address6 {
 	__be32 addr[4];
 	__u32 owner;
 	__u32 unused;
 };
 
-/* Where the slots of relay addresses are. By the address's number, and for each 256 ports: where their first slot lies, in bytes
- * from the first of all slots, which is nobody's (0: these ports have none). `shortcut` leads from the last two bytes of an IPv4
- * address, as they stand in the packet, to its row of `chunk`, in bytes from here (0: none). Of several addresses that end alike
- * one has it: the slot tells which address it is for, and the others' packets take the long way. */
+/* Where the slots of relay addresses are. chunk: by the number of the address and for each 256 ports, the offset of their first slot
+ * in bytes (0: these ports have none; the first slots are not used). shortcut: by the last two bytes of an IPv4 address, as a
+ * little-endian number, the offset of its row of `chunk` in bytes from here (0: none). Of several addresses that end alike one has
+ * the shortcut. The slot's key decides, and packets to the others take the general path. */
 struct slot_map {
 	__u32 shortcut[65536];
 	__u32 chunk[ADDRESSES][65536 / CHUNK_PORTS];
 };
 
-/* A bit for each media port of an address. */
+/* One bit for each port of an address: whether it is a media port. */
 struct port_set {
 	__u64 word[65536 / 64];
 };
 
-/* Like a slot, odd generation while resolved. */
+/* Valid while `generation` is odd, as in a slot: while the neighbour is resolved. */
 struct nexthop {
 	__u32 generation;
 	__u32 ifindex;
-	__u64 macs;     /* destination and first two bytes of the source, as they stand in the frame */
+	__u64 macs;     /* the first eight bytes of a frame: destination, and two bytes of the source */
 	__u32 macs_end; /* the rest of the source */
 	__u16 vlan;    /* 0: untagged */
 	__u16 mtu;
 	__u32 flags;
-	__u32 plain_mtu; /* the MTU again, if there is neither a tag nor a flag; 0 otherwise */
+	__u32 plain_mtu; /* the MTU if there is neither a tag nor a flag, else 0 */
 };
 
-/* What one CPU counted. reason[RELAYED] is the relayed packets. */
+/* Counters of one CPU. reason[RELAYED]: relayed packets. */
 #define REASONS 24
 struct totals {
 	__u64 reason[REASONS];
@@ -203,10 +202,10 @@ struct totals {
 	__u64 suppressed;
 	__u64 window; /* of the notice budget, in units of NOTICE_WINDOW */
 	__u64 budget_used;
-	__u64 unused[3]; /* no cache line is two CPUs' */
+	__u64 unused[3]; /* no two CPUs share a cache line */
 } __attribute__((aligned(64)));
 
-/* One learn notice in the ring. */
+/* A learn notice in the ring. */
 struct notice {
 	struct flow_key key;
 	__u32 ssrc;
@@ -215,28 +214,28 @@ struct notice {
 	__u8 payload_type;
 };
 
-/* One path MTU report in the ring. */
+/* A path MTU report in the ring. */
 struct path_mtu_report {
-	__be32 daddr[4]; /* where the packets go; IPv4 addresses as in struct flow_key */
-	__be32 saddr[4]; /* the relay address that they come from */
+	__be32 daddr[4]; /* the destination of the packets; IPv4 addresses as in struct flow_key */
+	__be32 saddr[4]; /* their source, a relay address */
 	__u32 mtu;
 	__u32 version;   /* 4 or 6 */
 };
 
 struct settings {
-	__u32 loose_entries; /* entries without a slot: unknown addresses need a look into the overflow table */
-	__u32 native;        /* some interface runs the native program, and `trace` answers as that one would */
-	__u64 owner_until;   /* in nanoseconds of CLOCK_MONOTONIC: until then a client owns the entries. User space moves it ahead */
+	__u32 loose_entries; /* number of entries without a slot: flows without a slot are looked up in the overflow table */
+	__u32 native;        /* 1: an interface runs the native program, and `trace` answers like that one */
+	__u64 owner_until;   /* until when a client owns the entries, in ns of CLOCK_MONOTONIC; renewed by user space */
 };
 
 /* A receiving interface. User space sets `ifindex` last, and to 0 first when it removes the row. */
 struct own_mac {
 	__u32 ifindex; /* 0: empty */
 	__u32 flags;
-	__u64 mac;     /* as the first eight bytes of a frame hold it, the last two of them 0; all 0: any unicast address */
+	__u64 mac;     /* in its first six bytes, as in a frame; the last two are 0. All 0: any unicast address */
 };
 
-/* What a process checks before it adopts the other maps. */
+/* Checked by a process before it adopts the other maps. */
 struct layout_mark {
 	__u32 magic;
 	__u32 version;
@@ -283,7 +282,7 @@ struct {
 	__type(value, struct port_set);
 } media SEC(".maps");
 
-/* The ranges that the media port sets were made from; user space reads them back when it adopts the maps. */
+/* The port ranges of `media`; read by user space alone, when it adopts the maps. */
 struct media_range {
 	__be32 addr[4];
 	__be16 first;
@@ -299,21 +298,21 @@ struct {
 	__type(value, __u32);
 } media_ranges SEC(".maps");
 
-/* An entry without a packet for this long, in ticks of the kernel, does not drop packets of other sources. The loader sets 5 s. */
+/* Ticks of the kernel after which an entry without packets does not drop packets of other sources. The loader sets 5 s. */
 const volatile __u32 idle_mismatch = 1250;
 
-/* The loader sets the size of slots, details, wides and overflow from the capacity, and tells where the last slot is, in bytes. */
+/* The loader sizes slots, details, wides and overflow for the capacity, and sets the offset of the last slot in bytes. */
 const volatile __u32 last_slot = (CHUNK_PORTS - 1) * sizeof(struct slot);
 struct slot slots[CHUNK_PORTS] SEC(".data.slots") = {};
 
-/* Without a call, so that all a packet needs stays in registers. */
+/* Without a helper call, so that registers keep their values. */
 static __always_inline struct slot *slot_at(__u32 index)
 {
 	void *first = slots;
 	__u64 at = (__u64)index * sizeof(struct slot);
 
-	OPAQUE(first); /* the compiler does not know how many there are */
-	OPAQUE(at);    /* and must not work with the index after it is compared: the verifier would not follow */
+	OPAQUE(first); /* the loader sets their number, not the compiler */
+	OPAQUE(at);    /* compared and added as one value, as the verifier demands */
 	if (at > last_slot)
 		return 0;
 	return first + at;
@@ -343,7 +342,7 @@ struct {
 	__type(value, struct overflow_entry);
 } overflow SEC(".maps");
 
-/* One for each CPU. CPUs beyond share them, and may lose a count to each other. */
+/* One for each CPU. CPUs with higher numbers share them, and may lose counts. */
 struct totals totals[CPUS] SEC(".data.totals") = {};
 
 static __always_inline struct totals *my_totals(void)
@@ -358,7 +357,7 @@ static __always_inline struct totals *my_totals(void)
 	return mine;
 }
 
-/* Rate gates of the learn notices, and behind them of the path MTU reports: window number and count, each in 32 bits of one word. */
+/* Rate gates of learn notices, and from GATES on of path MTU reports: window number and count, 32 bits each. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GATES + PATH_MTU_GATES);
@@ -366,7 +365,7 @@ struct {
 	__type(value, __u64);
 } gates SEC(".maps");
 
-/* A source on the blocklist (port 0: the whole address), or the relay port of a source filter. */
+/* A source on the blocklist (port 0: any port), or the relay port of a source filter. */
 struct endpoint {
 	__be32 addr[4];
 	__be16 port;
@@ -374,7 +373,7 @@ struct endpoint {
 	__u32 version;
 };
 
-/* Until when, in nanoseconds of CLOCK_MONOTONIC. */
+/* Value: until when, in ns of CLOCK_MONOTONIC. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -383,7 +382,7 @@ struct {
 	__type(value, __u64);
 } blocklist SEC(".maps");
 
-/* The source addresses that are admitted at an even port and the next one while the port has no entry. */
+/* The source addresses that are admitted at an even port and the next one while the port has no entry in use. */
 struct source_filter {
 	__u64 until;
 	__be32 allowed[ALLOWED_SOURCES][4];
@@ -397,8 +396,8 @@ struct {
 	__type(value, struct source_filter);
 } source_filters SEC(".maps");
 
-/* Port ranges of a relay address (port 0). Where the port has no source filter, only sources on the allowlist are admitted, and unknown
- * sources with enough hits. */
+/* Greylisted port ranges of a relay address (port 0). A port in them without a source filter admits sources on the allowlist, and
+ * unknown sources with enough hits. */
 struct greylist {
 	__u64 until;
 	struct {
@@ -415,7 +414,7 @@ struct {
 	__type(value, struct greylist);
 } greylist SEC(".maps");
 
-/* Addresses of parties (port 0), and until when they are listed. */
+/* Source addresses (port 0). Value: until when, in ns of CLOCK_MONOTONIC. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -424,7 +423,7 @@ struct {
 	__type(value, __u64);
 } allowlist SEC(".maps");
 
-/* Hits of an unknown source at greylisted ports: an even port and the next, any source port. */
+/* Hits of an unknown source address at a greylisted even port and the next one. */
 struct unknown_key {
 	__be32 saddr[4];
 	__be32 daddr[4];
@@ -450,7 +449,7 @@ struct {
 	__uint(max_entries, 1 << 20);
 } notices SEC(".maps");
 
-/* Of struct path_mtu_report. */
+/* Records: struct path_mtu_report. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, PATH_MTU_BUFFER);

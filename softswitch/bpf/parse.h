@@ -35,8 +35,8 @@ struct parsed {
 	bool v6;
 };
 
-/* The first twelve bytes of a UDP payload, read as RTP; all 0 when the payload is shorter. Host order but for
- * the SSRC, of which only equality matters. */
+/* The first twelve bytes of a UDP payload, read as RTP; all 0 when the payload is shorter. In host order, except the SSRC, which
+ * is only compared. */
 struct rtp {
 	__u32 timestamp;
 	__be32 ssrc;
@@ -109,7 +109,7 @@ static __always_inline int parse_ipv6(struct parsed *p, void *l3, void *end)
 	return 0;
 }
 
-/* Fills *p; returns 0 for a packet that may be relayed, else the reason that it may not. */
+/* Fills in *p; returns 0 for a packet that can be relayed, else the reason why it cannot. */
 static __always_inline int parse(struct parsed *p, void *data, void *end)
 {
 	struct ethhdr *eth = data;
@@ -139,7 +139,7 @@ static __always_inline int parse(struct parsed *p, void *data, void *end)
 	return NOT_IP;
 }
 
-/* Where the UDP payload of a packet that was parsed lies in the frame. */
+/* The offset of a parsed packet's UDP payload in the frame. */
 static __always_inline __u32 payload_offset(const struct parsed *p)
 {
 	return p->l2_length + (p->v6 ? IPV6_HEADER : IPV4_HEADER) + UDP_HEADER;

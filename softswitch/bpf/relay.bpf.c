@@ -1,4 +1,4 @@
-/* The relay programs: native XDP, generic XDP, and the one that `trace` runs on a packet of its own. */
+/* The relay programs: native XDP, generic XDP, and the program that `trace` runs on a packet that it makes. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "relay.h"
 
@@ -14,7 +14,7 @@ int relay_generic(struct xdp_md *ctx)
 	return relay(ctx, GENERIC);
 }
 
-/* Where streams have a limit every packet goes the long way, so that the short one knows nothing of it. */
+/* With a packet limit, every packet takes the general path: the fast path has no limit. */
 SEC("xdp")
 int limited_native(struct xdp_md *ctx)
 {
@@ -33,7 +33,7 @@ int relay_trace(struct xdp_md *ctx)
 	return relay(ctx, TRACE);
 }
 
-/* The kernel's tick, in which the entries' last_jiffies is. */
+/* The kernel's tick, the unit of last_jiffies. */
 SEC("xdp")
 int tick(struct xdp_md *ctx)
 {

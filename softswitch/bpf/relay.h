@@ -1,4 +1,4 @@
-/* The relay itself: find the entry of a packet, rewrite the packet, redirect it; pass up whatever is not certain. */
+/* The relay: finds the entry of a packet, rewrites the packet and redirects it. Every other packet is passed up to the kernel. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef SHUNT_RELAY_H
 #define SHUNT_RELAY_H
@@ -15,7 +15,7 @@
 #include "stats.h"
 #include "table.h"
 
-/* What an entry does to a packet, copied out of it while its generation stood still. */
+/* The action of an entry, copied while its generation did not change. */
 struct action {
 	__be32 saddr[4];
 	__be32 daddr[4];
@@ -25,25 +25,25 @@ struct action {
 	bool v6;
 };
 
-/* What the general rewrite is to do. */
+/* Parameters of the general rewrite. */
 struct change {
 	struct action action;
 	struct nexthop hop;
-	bool partial; /* the UDP checksum field holds the pseudo header's sum: the sender left the rest to the hardware */
+	bool partial; /* the UDP checksum was left to the hardware */
 };
 
-/* How a packet leaves. Where conferences are carried, by a device map whose program tells copies from other packets
- * (conference.h): a device's queue has one program for all that one poll sends. */
+/* How a packet leaves. With conferences: through a device map, because a device's queue has one egress program for all
+ * that one poll sends (conference.h). */
 #ifndef REDIRECT
 #define REDIRECT(ifindex, mode) bpf_redirect(ifindex, 0)
 #endif
 
-/* What else may claim a packet that no entry does; a negative verdict: nothing. */
+/* Takes packets without an entry. A negative verdict: not taken. */
 #ifndef CLAIM
 #define CLAIM(ctx, mode) (-1)
 #endif
 
-/* Ends without relaying. */
+/* Passes a packet up. */
 static __always_inline int pass(int mode, __u32 reason, __u32 hop)
 {
 	struct totals *totals;
@@ -77,7 +77,7 @@ static __always_inline int out(int mode, __u32 ifindex, __u32 length, __u32 hop)
 	return REDIRECT(ifindex, mode);
 }
 
-/* In two words: copied as bytes it would cost twelve stores. */
+/* In two words, because a copy of bytes takes twelve stores. */
 static __always_inline void put_macs(void *eth, const struct nexthop *hop)
 {
 	*(__u64 *)eth = hop->macs;
@@ -108,7 +108,7 @@ static __always_inline __u64 pseudo_sum(const struct parsed *p)
 	return addresses + pseudo_constant(p->udp->len);
 }
 
-/* Whether the UDP checksum field holds the sum of the pseudo header alone: so a sender that leaves the rest to the hardware writes it. */
+/* Whether the UDP checksum field holds the sum of the pseudo header alone, as for a checksum that is left to the hardware. */
 static __always_inline bool has_pseudo_sum(const struct parsed *p)
 {
 	return p->udp->check && p->udp->check == fold(pseudo_sum(p));
@@ -120,11 +120,11 @@ enum partial {
 	PARTIAL,
 };
 
-/* Whether the UDP checksum of a packet with such a field was left to the hardware. A wrong checksum can have that value too, and has
- * to stay wrong: so only the receiving interface tells.
+/* Whether the UDP checksum of a packet with such a field was left to the hardware. A wrong checksum can have the same value and
+ * has to stay wrong, so the receiving interface decides.
  *
- * The generic program's packet carries the kernel's own mark of this, which no program can read: there, a field that
- * verifies as it stands is a whole checksum. The native one's has no mark, and completing a right checksum changes nothing. */
+ * In generic XDP the packet stays marked (CHECKSUM_PARTIAL), which a program cannot read: a field that verifies is a
+ * whole checksum there. In native XDP there is no mark, and completing a right checksum does not change it. */
 __noinline int is_partial(struct xdp_md *ctx, int mode)
 {
 	struct own_mac *row = own_mac_of(ctx->ingress_ifindex);
@@ -143,7 +143,7 @@ __noinline int is_partial(struct xdp_md *ctx, int mode)
 	return fold(pseudo_sum(&p) + p.udp->source + p.udp->dest + p.udp->len + p.udp->check + payload) == 0xffff ? WHOLE : PARTIAL;
 }
 
-/* The UDP checksum of the rewritten packet, or ~0 when the payload is too long to be summed (the packet then goes up).
+/* The UDP checksum of the rewritten packet; ~0 when the payload is too long to be summed.
  * old_addresses: the sum of the old addresses' words. */
 static __always_inline __u32 new_checksum(struct xdp_md *ctx, const struct parsed *p, const struct change *change, __u64 old_addresses, int mode)
 {
@@ -156,7 +156,7 @@ static __always_inline __u32 new_checksum(struct xdp_md *ctx, const struct parse
 
 	if (check == 0 && !action->v6)
 		return 0;
-	/* 8 * 0xffffffff is nought in this arithmetic and keeps the difference positive. */
+	/* 8 * 0xffffffff is 0 in ones' complement arithmetic, and keeps the difference positive. */
 	if (check != 0 && !change->partial)
 		return udp_checksum((__u64)(__u16)~check + (8 * 0xffffffffULL - old_addresses) + (0xffffffffULL - old_ports) +
 				    addresses - pseudo_constant(length) + ports);
@@ -189,10 +189,10 @@ static __always_inline void write_ipv6(void *l3, const struct action *action, __
 	__builtin_memcpy(word + 6, action->daddr, 16);
 }
 
-/* Functions that are not static are verified on their own, once, and not again on every path to them. */
+/* The verifier checks a function that is not static once, on its own, and not for every path to it. */
 
-/* The general rewrite: any change of IP version and of VLAN tag. Returns RELAYED, or the reason why the
- * packet must go up, which is then still as it came; REASON_COUNT for what cannot be. */
+/* The general rewrite: any change of IP version and VLAN tag. Returns RELAYED, or the reason why the packet must be passed up,
+ * which is then unchanged; REASON_COUNT for a packet that its callers cannot have. */
 __noinline int rewrite(struct xdp_md *ctx, const struct change *change, int mode)
 {
 	void *data = (void *)(long)ctx->data;
@@ -216,7 +216,7 @@ __noinline int rewrite(struct xdp_md *ctx, const struct change *change, int mode
 		kept = change->action.v6 ? word[0] & bpf_htonl(0xfffff) /* flow label */ : bpf_htonl(IPV4_DONT_FRAGMENT);
 	} else {
 		word = (const __be32 *)p.ip;
-		/* A header checksum that is wrong must not be made right by writing a new header. */
+		/* A new header must not make a wrong checksum right. */
 		if (fold((__u64)word[0] + word[1] + word[2] + word[3] + word[4]) != 0xffff)
 			return MALFORMED;
 		old = (__u64)word[3] + word[4];
@@ -248,8 +248,7 @@ __noinline int rewrite(struct xdp_md *ctx, const struct change *change, int mode
 	} else {
 		eth->h_proto = type;
 	}
-	/* Neither of these bounds can be broken: the packet held all its headers before, and grew by what
-	 * the new ones need. */
+	/* For the verifier alone: the packet held all headers before, and has grown by the difference. */
 	if (change->action.v6) {
 		udp = l3 + IPV6_HEADER;
 		if ((void *)(udp + 1) > end)
@@ -268,7 +267,7 @@ __noinline int rewrite(struct xdp_md *ctx, const struct change *change, int mode
 	return RELAYED;
 }
 
-/* A packet without an entry: count it, raise a learn notice if the bounds allow, pass it up or drop it. */
+/* Counts a packet without an entry, raises a learn notice if the limits allow it, passes the packet up or drops it. */
 __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u32 reason)
 {
 	struct totals *totals = my_totals();
@@ -281,8 +280,8 @@ __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u3
 	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
 }
 
-/* A packet that is not relayed, for `reason`, whatever its source. The source filter applies to it too: the kernel delivers packets with
- * options, and puts fragments together. Later fragments pass, which are nothing without the first. */
+/* Passes up or drops a packet that is never relayed, because of its shape. The source filter applies to it too, because the kernel
+ * delivers packets with options and reassembles fragments. Later fragments pass: without the first they are not reassembled. */
 __noinline int not_relayed(struct xdp_md *ctx, int reason, int mode)
 {
 	struct headers headers = {};
@@ -301,13 +300,13 @@ __noinline int not_relayed(struct xdp_md *ctx, int reason, int mode)
 	return pass(mode, reason, 0);
 }
 
-/* An entry that a packet has, and what belongs to it. */
+/* The entry of a packet, and what belongs to it. */
 struct match {
 	struct slot *entry;
 	struct detail *detail;
 	struct wide *wide;
-	__u32 generation; /* of the entry, before anything of it was read */
-	__u32 limit;      /* its packet limit, as in limit.h */
+	__u32 generation; /* of the entry, loaded before the rest of it */
+	__u32 limit;      /* index of its packet limit (limit.h) */
 };
 
 /* The entry of a packet in the slot of its port. */
@@ -327,8 +326,8 @@ static __always_inline bool match_slot(struct match *match, const struct parsed 
 	return true;
 }
 
-/* The overflow entry of a flow. detail: of its port's slot, if it has one: without a slot, an entry can only be one of
- * those that found no room for a slot. */
+/* The overflow entry of a flow. detail: of its port's slot, if there is one. A port without a slot can only have entries for
+ * which there was no room for a slot. */
 static __always_inline bool match_overflow(struct match *match, const struct flow_key *key, const struct detail *detail)
 {
 	struct overflow_entry *further;
@@ -346,7 +345,7 @@ static __always_inline bool match_overflow(struct match *match, const struct flo
 	return true;
 }
 
-/* Relays a packet that has an entry, if that entry and its next hop can be had whole. */
+/* Relays a packet by its entry, if neither the entry nor its next hop changes meanwhile. */
 static __always_inline int relay_by(struct xdp_md *ctx, const struct match *match, const struct parsed *p, const struct rtp *rtp, int mode)
 {
 	__u32 hop_index = match->entry->nexthop, length = p->udp_length + (p->v6 ? IPV6_HEADER : IPV4_HEADER);
@@ -385,7 +384,7 @@ static __always_inline int relay_by(struct xdp_md *ctx, const struct match *matc
 		return pass(mode, TOO_BIG, hop_index);
 	change.partial = partial;
 	reason = rewrite(ctx, &change, mode);
-	OPAQUE(reason); /* the verifier does not know the range that the compiler sees */
+	OPAQUE(reason); /* the compiler knows its range; the verifier does not */
 	if (reason == REASON_COUNT)
 		return XDP_ABORTED;
 	if (reason)
@@ -395,7 +394,7 @@ static __always_inline int relay_by(struct xdp_md *ctx, const struct match *matc
 	return out(mode, change.hop.ifindex, length, hop_index);
 }
 
-/* Any packet, also one that is not to be relayed. */
+/* The general path: any packet. */
 __noinline int relay_any(struct xdp_md *ctx, int mode)
 {
 	void *data = (void *)(long)ctx->data;
@@ -434,7 +433,7 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 			if (reason >= 0)
 				return reason;
 			reason = classify(&key, mode);
-			if (reason == RELAYED) /* the entry was inserted meanwhile */
+			if (reason == RELAYED) /* its entry has just been inserted */
 				return pass(mode, CHANGING, 0);
 			if (mode == TRACE)
 				return is_dropped(reason) ? drop(mode, reason) : pass(mode, reason, 0);
@@ -448,21 +447,21 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 	return relay_by(ctx, &match, &p, &rtp, mode);
 }
 
-/* Whether 65535, the modulus of ones' complement sums, divides a number: as a multiplication (a number times the inverse
- * of an odd divisor modulo 2^64 is no greater than 2^64 / divisor exactly when that divides it). */
+/* Whether a number is divisible by 65535, the modulus of ones' complement sums: exactly when its product with the inverse of
+ * 65535 modulo 2^64 is at most 2^64 / 65535. */
 static __always_inline bool divides_65535(__u64 sum)
 {
-	OPAQUE(sum); /* multiplied whole, not term by term */
+	OPAQUE(sum); /* or the compiler multiplies each term */
 	return sum * 0xfffefffefffeffffULL <= ~0ULL / 65535;
 }
 
-/* What nearly every packet is: untagged IPv4 with at least an RTP header's worth of payload and a full
- * checksum or none, whose entry is in its slot, leaves as IPv4 and finds all in place. Whatever is not so goes
- * the long way round, with the packet untouched and nothing counted.
+/* The fast path, for nearly every packet: untagged IPv4 to the interface's own address with room for an RTP header, a whole UDP checksum
+ * or none, and an entry in its slot that is IPv4 on both sides, with a resolved next hop. Every other packet takes the general path,
+ * unchanged and not counted.
  *
- * In a large table a packet waits for its slot to come from memory, unless the processor gets as far as the next packet's
- * slot meanwhile. How far it gets is bounded by the registers that it has for results under way: so results are few here.
- * Fields are read where they are compared or written; tests and stores cost none. */
+ * With a large table a packet waits until its slot is loaded from memory, unless out-of-order execution reaches the slot of the next
+ * packet meanwhile. The physical registers for results that are not retired limit how far it reaches, so there are few results here:
+ * fields are read where they are compared or written, because compares and stores need no register. */
 static __always_inline int relay(struct xdp_md *ctx, const int mode)
 {
 	void *data = (void *)(long)ctx->data;
@@ -470,7 +469,7 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	struct iphdr *ip = data + ETHERNET_HEADER;
 	struct udphdr *udp = data + ETHERNET_HEADER + IPV4_HEADER;
 	void *payload = data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER;
-	struct xdp_md *volatile kept = ctx; /* on the stack: registers are for what the short way needs */
+	struct xdp_md *volatile kept = ctx; /* on the stack, to leave a register to the fast path */
 	__u32 index, times, routed, generation, hop_generation, sum, ifindex;
 	__u64 addresses, length, udp_length, check, at;
 	struct own_mac *own;
@@ -499,15 +498,15 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	at = own->mac;
 	if (at ? (at ^ *(__u64 *)data) << 16 : *(__u64 *)data & 1)
 		goto any;
-	/* The Ethernet type, version and header length; the fragment bits, the protocol and, with one hop less already, the TTL. */
+	/* EtherType, version and header length; then fragment bits, protocol, and the TTL, which is decremented here. */
 	if ((*(__u32 *)(data + 12) & bpf_htonl(0xffffff00)) != bpf_htonl(ETH_P_IP << 16 | 0x4500))
 		goto any;
 	times = *(__u32 *)(data + 20) - bpf_htonl(1 << 8);
 	OPAQUE(times);
 	if ((times & bpf_htonl(0xbfff00ff)) != bpf_htonl(IPPROTO_UDP) || times < (IPPROTO_UDP << 24 | 1 << 16))
 		goto any;
-	/* The packet is longer than the datagram by its header. Subtracted as they stand, the lengths differ by that in the upper byte, or,
-	 * where it carries, by one in the lower besides (from 255 too, but then the packet is too short below). */
+	/* The packet is longer than the datagram by its header. Subtracted in network order, the lengths differ by that in the upper byte,
+	 * and with a carry by 1 in the lower byte too. (From 255 as well, but then the packet is too short for the next check.) */
 	length = ip->tot_len;
 	udp_length = udp->len;
 	more = length - udp_length;
@@ -518,8 +517,8 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	if (length < IPV4_HEADER + UDP_HEADER + RTP_HEADER || data + length + ETHERNET_HEADER > end)
 		goto any;
 
-	/* An address or a port that is not a relay's leads to no slot, or to one with another key. (Without a
-	 * shortcut the list of chunks is a piece of the shortcuts; what stands there is a multiple of a slot's size, too.) */
+	/* Another address or port than a relay's has no slot, or leads to one with another key. (Without a shortcut the
+	 * row of chunks is read from the shortcuts, which are multiples of a slot's size too.) */
 	list = &slot_map;
 	OPAQUE(list);
 	at = *(__u16 *)(data + 32);
@@ -536,18 +535,18 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	slot = slots;
 	OPAQUE(slot);
 	slot = (void *)slot + at;
-	OPAQUE(slot); /* one register from here on, not an address worked out for every field */
+	OPAQUE(slot); /* keeps the address in one register, instead of one computation for each field */
 	generation = read_generation(&slot->generation);
 	slot = after(slot, generation);
 	addresses = *(volatile __u64 *)(data + 26);
 	if (!(generation & 1) || *(__u64 *)&slot->saddr != addresses || *(__u32 *)&slot->sport != *(__u32 *)(data + 34))
 		goto any;
-	/* A local sender left the checksum to the hardware: the field holds the pseudo header's sum. (No address ends in 255.255,
-	 * so this sum does not overflow.) */
+	/* The checksum may have been left to the hardware: the field holds the pseudo header's sum. (The sum overflows only
+	 * for addresses that end in 255.255.) */
 	check = udp->check;
 	if (divides_65535(addresses + udp_length + bpf_htons(IPPROTO_UDP) + 0xffff - check))
 		goto any;
-	/* The next hop's row, the flags and the DSCP, which are 0 in most entries. */
+	/* The next hop's row, and flags and DSCP, which are 0 in most entries. */
 	routed = *(__u32 *)&slot->nexthop;
 	if (routed >= NEXTHOPS) {
 		if ((routed / NEXTHOPS & 0xff) > ENTRY_PLAIN)
@@ -567,12 +566,12 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	if (!(hop_generation & 1) || length > hop->plain_mtu)
 		goto any;
 
-	/* From here on it will be relayed, straight from the entry and the next hop: copies of them would not fit the registers. */
+	/* From here on the packet is changed, straight from the entry and the next hop: there are no registers for copies of them. */
 	*(__u64 *)data = hop->macs;
 	*(__u32 *)(data + 8) = hop->macs_end;
 	if (!generation_is(&hop->generation, hop_generation))
 		goto changing;
-	/* Both checksums are kept in the range that computing them anew gives. */
+	/* Both checksums stay in the range of checksums that are computed from scratch. */
 	if (check) {
 		sum = check + slot->udp_change;
 		udp->check = sum + (sum >> 16);
@@ -604,7 +603,7 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	totals->relayed_bytes += length;
 	return REDIRECT(hop->ifindex, mode);
 changing:
-	/* Entry or next hop was written anew while it was read: the packet may now be half of each, and there is no way back. */
+	/* The entry or the next hop was written while it was read. The packet may be a mixture, and cannot be restored. */
 	pass(mode, CHANGING, 0);
 	return XDP_DROP;
 any:

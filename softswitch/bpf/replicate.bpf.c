@@ -1,4 +1,4 @@
-/* The relay together with conferences: the programs that stand in place of the relay's where conferences are carried. */
+/* The relay together with conferences: the programs that are attached instead of the relay's where there are conferences. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "conference.h"
 
@@ -14,7 +14,7 @@ int replicate_generic(struct xdp_md *ctx)
 	return relay(ctx, GENERIC);
 }
 
-/* With a limit to streams, as in relay.bpf.c. */
+/* With a packet limit, as in relay.bpf.c. */
 SEC("xdp")
 int replicate_limited_native(struct xdp_md *ctx)
 {

@@ -1,24 +1,24 @@
-/* Sequence rewriting as passes over words of state: each word is touched by one function, which is called once for a packet. */
+/* Sequence rewriting (S-LR, S-LM) as passes over words of state: one function for each word, called once for each packet. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef SHUNT_SEQ_REWRITE_H
 #define SHUNT_SEQ_REWRITE_H
 
-/* What a switch keeps in register arrays and eBPF in a map: 16-bit halves, two to a word. Between two passes stand only
- * comparisons, additions and lookups of small tables. No history of offsets. */
+/* The state that a switch has in register arrays and eBPF in a map: words of two 16-bit halves. Between two passes there are only
+ * comparisons, additions and lookups in small tables. There is no history of offsets. */
 
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef short s16;
 
-/* Sizes that user space needs too. */
+/* Sizes that user space uses too. */
 enum layer_size {
-	WINDOW = 16, /* numbers sent lately that are kept */
-	TARGETS = 4, /* qualities; a power of two */
+	WINDOW = 16, /* last sequence numbers that are remembered */
+	TARGETS = 4, /* decode targets; a power of two */
 };
-#define FAR 16 /* frames between two packets of which nothing is asked any more */
+#define FAR 16 /* more frames than this between two packets are not followed */
 #define HOLD 0x8000
 
-/* Of the highest sequence number: none yet; valid; the sender begins anew. */
+/* State of the highest sequence number: none yet; valid; the sender restarts. */
 enum high_state { FRESH, RUNNING, RESUME };
 enum { FORWARD, SUPPRESS, LATE, REPEATED };
 enum { ENDED = 1, KEPT = 2 };
@@ -62,7 +62,7 @@ static inline u16 pass_cadence(u16 *cadence, u16 keep_mask, u16 or_mask)
 {
 	u16 old = *cadence;
 
-	*cadence = (old & keep_mask) | or_mask; /* one of the two does nothing */
+	*cadence = (old & keep_mask) | or_mask; /* one of the two has no effect */
 	return old;
 }
 
@@ -104,7 +104,7 @@ static inline u16 suppressed_between(u16 mask, u16 frame, u16 count)
 	return found;
 }
 
-/* How much of a gap certainly goes; *tail_kept: it begins with packets that were kept. */
+/* How many packets of a gap were certainly suppressed; *tail_kept: the gap begins with packets that were kept. */
 static inline u16 gone_of(u16 gap, u16 frames, struct pair old, u16 mask, int start, int keep, int *tail_kept)
 {
 	u16 suppressed = 0, kept = 0, between = frames - 1;
@@ -153,7 +153,7 @@ static inline void slr_init(struct slr *s, u16 mask)
 {
 	*s = (struct slr){ .cadence = mask };
 	for (int n = 0; n < WINDOW; n++)
-		s->used[n] = n + 1; /* a number that does not belong there */
+		s->used[n] = n + 1; /* a number that has another place */
 }
 
 static inline struct outcome slr_accept(struct slr *s, struct row r, int learn)
@@ -248,7 +248,7 @@ static inline struct outcome slm_accept(struct slm *s, struct row r, u16 mask)
 
 struct splice {
 	u16 target, base;
-	struct pair floor; /* the first number under this target; whether there was a change at all */
+	struct pair floor; /* the first number of this target; whether the target was ever changed */
 };
 
 static inline u16 pass_target(u16 *target, u16 wanted, int may)
@@ -260,7 +260,7 @@ static inline u16 pass_target(u16 *target, u16 wanted, int may)
 	return old;
 }
 
-/* Returns whether the packet goes to this receiver, and its number. All targets see the same packets in order. */
+/* Returns whether the packet goes to this receiver, and its number. All targets have the same packets in order. */
 static inline int splice_accept(struct splice *s, u16 wanted, int changes, const struct outcome *of, u16 *number)
 {
 	const struct outcome *new = &of[wanted & (TARGETS - 1)], *old;
@@ -271,7 +271,7 @@ static inline int splice_accept(struct splice *s, u16 wanted, int changes, const
 
 	old = &of[was & (TARGETS - 1)];
 	base = pass_offset(&s->base, changed ? new->position - old->position : 0);
-	*number = old->position - base; /* in force before, and the first after: the same number */
+	*number = old->position - base; /* the same for the last packet of the old target and the first of the new one */
 	floor = pass_floor(&s->floor, (struct pair){ *number, 1 }, changed);
 	if (changed)
 		return 1;

@@ -13,12 +13,12 @@
 #define JITTER_CYCLE 512
 #define NO_BAD_SEQ (SEQ_MODULUS + 1)
 #define JITTER_SMOOTHING 16
-#define MAX_TRANSIT_CHANGE (1 << 20) /* about one second: more is a new start of the clock, not jitter */
+#define MAX_TRANSIT_CHANGE (1 << 20) /* in 1024 ns, about one second: more is a restart of the clock, not jitter */
 
 /* Nanoseconds in one unit of the RTP timestamp, by payload type; the loader fills it in. */
 const volatile __u32 tick_ns[128] = {};
 
-/* Whether measurements of jitter start at this sequence number: eight in a row in every 512. */
+/* Whether a measurement of jitter starts at this sequence number: eight in a row of every 512. */
 static __always_inline bool in_jitter_run(__u16 seq)
 {
 	return seq % JITTER_CYCLE < JITTER_RUN;
@@ -49,7 +49,7 @@ static __always_inline __u32 received(const struct slot *slot)
 	return slot->received + slot->max_seq;
 }
 
-/* The first packet of an SSRC, or of a new sequence within it; what was lost before stays counted. */
+/* The first packet of an SSRC, or of a new sequence within it. Earlier losses stay counted. */
 static __always_inline void restart(struct slot *slot, struct detail *detail, const struct rtp *rtp)
 {
 	__u32 expected;
@@ -59,7 +59,7 @@ static __always_inline void restart(struct slot *slot, struct detail *detail, co
 		if (expected > received(slot))
 			detail->lost_prior += expected - received(slot);
 	}
-	slot->others += received(slot) - 1; /* this packet was one of them */
+	slot->others += received(slot) - 1; /* this packet was counted there */
 	slot->ssrc = rtp->ssrc;
 	slot->max_seq = rtp->seq;
 	slot->received = 1 - rtp->seq;
@@ -78,10 +78,10 @@ static __always_inline void start_jitter(struct slot *slot, struct detail *detai
 	slot->rtp_state |= JITTER_RUNNING;
 }
 
-/* RFC 3550 A.8. Reading the clock costs as much as all the rest of a packet, so after the first packets of
- * a stream only runs of packets are measured, each against the one before. The first measurements are averaged, the
- * later ones smoothed by the RFC's 1/16. Packets that share a timestamp (an event, a video frame) say nothing about
- * jitter; a run goes on until one says something. */
+/* RFC 3550 A.8. Reading the clock costs as much as all the rest of a packet. So after the first packets of a stream only
+ * runs of packets are measured, each against the one before. The first measurements are averaged, the later ones
+ * smoothed by the RFC's 1/16. Packets with the same timestamp (an event, a video frame) are no measurement of
+ * jitter; the run goes on with the next one. */
 static __always_inline void jitter(struct slot *slot, struct detail *detail, const struct rtp *rtp)
 {
 	__u32 type = rtp->second & 0x7f;
@@ -103,7 +103,7 @@ static __always_inline void jitter(struct slot *slot, struct detail *detail, con
 		if (change < 0)
 			change = -change;
 		slot->rtp_state &= ~JITTER_RUNNING;
-		/* A sender whose clock makes no sense has had its tries too: it must not cost a clock reading a packet. */
+		/* Tries count whatever their result: a sender with a wrong clock must not cost a clock reading for every packet. */
 		if (detail->jitter_tries < JITTER_SMOOTHING)
 			detail->jitter_tries++;
 		else
@@ -148,7 +148,7 @@ static __always_inline int count_rtp(struct slot *slot, struct detail *detail, c
 			detail->reordered++;
 		}
 	} else if (rtp->seq == detail->bad_seq) {
-		/* Two in a row after a large jump: the sender has restarted. */
+		/* Two packets in order after a large jump: the sender has restarted. */
 		restart(slot, detail, rtp);
 		start_jitter(slot, detail, rtp, bpf_ktime_get_ns());
 		return 0;
@@ -162,7 +162,7 @@ static __always_inline int count_rtp(struct slot *slot, struct detail *detail, c
 	return 0;
 }
 
-/* Any packet of `length` bytes (network header and all behind it). */
+/* Counts any packet. length: of the IP packet. */
 __noinline int count_any(struct slot *slot, struct detail *detail, const struct rtp *rtp, __u32 length)
 {
 	if (!slot || !detail || !rtp)
@@ -183,17 +183,17 @@ __noinline int count_any(struct slot *slot, struct detail *detail, const struct 
 	return 0;
 }
 
-/* The next packet of a stream in good order, which changes nothing but its slot. False, and nothing counted, where more is to
- * be done. Where the stream is stands in one word: all that waits for the slot to come from memory should be little.
- * Runs of jitter measurements are not for here, so at most JITTER_CYCLE packets pass in a row: the counters cannot overflow, and
- * no sequence number here follows 65535.
- * head: the first four bytes of the RTP header as they stand; now: the kernel's tick. */
+/* Counts the next packet in order, which changes nothing but its slot. Returns false, with nothing counted, for any other packet.
+ * The state that is compared is one word, because everything that depends on it waits until the slot is loaded from memory.
+ * Packets with measurements of jitter are not counted here. So at most JITTER_CYCLE packets are in a row: the counters cannot
+ * overflow, and no sequence number here follows 65535.
+ * head: the first four bytes of the RTP header in network order. */
 static __always_inline bool count_next(struct slot *slot, __be32 head, __be32 ssrc, __u32 length)
 {
-	/* Without padding, extension, the number of sources and the marker: version, payload type, sequence number. */
+	/* Version, payload type and sequence number, without padding, extension, CSRC count and marker. */
 	__u32 place = bpf_ntohl(head) & 0xc07fffff;
 
-	/* First what the packet alone tells: the long way's lines then come from memory together with the slot. */
+	/* First the check that needs the packet alone: the general path's cache lines are then loaded together with the slot. */
 	if (!(place & (JITTER_CYCLE - JITTER_RUN)))
 		return false;
 	asm volatile("" ::: "memory");
