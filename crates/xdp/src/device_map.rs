@@ -24,7 +24,18 @@ impl DeviceMap {
     /// # Errors
     /// When the kernel makes none, or does not take an interface.
     pub fn new(interfaces: &[u32], program: impl AsFd) -> Result<Self> {
-        let room = u32::try_from(interfaces.len().max(1)).unwrap_or(u32::MAX);
+        let map = Self::with_room(u32::try_from(interfaces.len()).unwrap_or(u32::MAX))?;
+        for (position, ifindex) in (0u32..).zip(interfaces) {
+            map.set(position, *ifindex, program.as_fd())?;
+        }
+        Ok(map)
+    }
+
+    /// Make an empty device map with this many rows, at least one.
+    ///
+    /// # Errors
+    /// When the kernel makes none.
+    pub fn with_room(rows: u32) -> Result<Self> {
         // SAFETY: the name is a C string, and there are no options.
         let fd = unsafe {
             libbpf_sys::bpf_map_create(
@@ -32,7 +43,7 @@ impl DeviceMap {
                 c"c_copies_out".as_ptr(),
                 4,
                 8,
-                room,
+                rows.max(1),
                 std::ptr::null(),
             )
         };
@@ -41,11 +52,15 @@ impl DeviceMap {
         }
         // SAFETY: the kernel has just made this file descriptor for us.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let map = Self { fd };
-        for (position, ifindex) in (0u32..).zip(interfaces) {
-            put(map.fd.as_fd(), position, *ifindex, program.as_fd())?;
-        }
-        Ok(map)
+        Ok(Self { fd })
+    }
+
+    /// Set one row. Programs see the former row or this one; the call waits for nothing.
+    ///
+    /// # Errors
+    /// When the kernel does not take the interface.
+    pub fn set(&self, position: u32, ifindex: u32, program: impl AsFd) -> Result<()> {
+        put(self.fd.as_fd(), position, ifindex, program.as_fd())
     }
 
     /// Put an interface into a device map with hashed keys, under its own number.

@@ -6,10 +6,12 @@ use libbpf_rs::{MapInfo, libbpf_sys};
 use std::ffi::c_void;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 const BATCH: usize = 4096;
 const LARGEST_BATCH: usize = 1 << 20;
+/// The kernel's own number for an operation that a kind of map does not have.
+const ENOTSUPP: i32 = 524;
 
 fn own(map: impl AsFd) -> Result<OwnedFd> {
     map.as_fd()
@@ -208,4 +210,42 @@ pub fn set_inner_map(outer: impl AsFd, index: u32, inner: impl AsFd) -> Result<(
     } else {
         Err(Error::last(format!("cannot set row {index} of an array of maps")))
     }
+}
+
+/// Put maps into rows of an array of maps, at one call of the kernel.
+///
+/// The call returns once no program uses the former maps. Kernels before 6.8 wait for each row by itself.
+///
+/// # Errors
+/// When the kernel takes no write. Some rows may be set then.
+pub fn set_inner_maps(outer: impl AsFd, rows: &[(u32, BorrowedFd<'_>)]) -> Result<()> {
+    let indexes: Vec<u32> = rows.iter().map(|(index, _)| *index).collect();
+    let maps: Vec<u32> = rows
+        .iter()
+        .map(|(_, map)| u32::try_from(map.as_raw_fd()).unwrap_or(u32::MAX))
+        .collect();
+    let mut count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+    let options = libbpf_sys::bpf_map_batch_opts {
+        sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
+        ..Default::default()
+    };
+    // SAFETY: there are `count` keys and values of four bytes each.
+    let result = unsafe {
+        libbpf_sys::bpf_map_update_batch(
+            outer.as_fd().as_raw_fd(),
+            indexes.as_ptr().cast(),
+            maps.as_ptr().cast(),
+            &raw mut count,
+            &raw const options,
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = Error::last(format!("cannot set {} rows of an array of maps", rows.len()));
+    if error.errno() != ENOTSUPP {
+        return Err(error);
+    }
+    // Before 5.19 the kernel takes no batch for arrays of maps.
+    rows.iter().try_for_each(|(index, map)| set_inner_map(outer.as_fd(), *index, map))
 }

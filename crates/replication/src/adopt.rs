@@ -1,0 +1,88 @@
+//! Taking over what a former process left in the maps, whenever it was killed.
+
+use crate::fault::Result;
+use crate::hops::Hops;
+use crate::lists::{List, Lists};
+use crate::outputs::Outputs;
+use crate::streams::{Action, Places};
+use crate::table::{Replication, Retired};
+use std::collections::BTreeSet;
+
+impl Replication {
+    /// Read the tables from the maps, and put every stream on the lists that they call for. taken: rows of the next-hop table
+    /// that others may use, not yet taken over. Packets go on being copied meanwhile. Waits for a grace period.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn adopt(&mut self, hops: &mut impl Hops, taken: &BTreeSet<u16>) -> Result<()> {
+        let outdated = self.saved.adopt(&mut self.engine, &mut self.lists)?;
+        self.layers.adopt()?;
+        for index in self.copies.adopt(hops, taken) {
+            self.retire(Retired::Copy(index));
+        }
+        for name in self.copies.names().collect::<Vec<_>>() {
+            let splice = self.copy(name).map_or(0, |rewrite| rewrite.splice);
+            self.numbers.adopt_splice(splice);
+        }
+        for ifindex in self.copies.interfaces() {
+            self.interfaces.adopt(ifindex)?;
+        }
+        let (lists, outputs, numbers) = (&mut self.lists, &mut self.outputs, &mut self.numbers);
+        self.streams.adopt(|at, action| {
+            numbers.adopt_track(action.track);
+            adopt_places(lists, outputs, at, action)
+        })?;
+        self.outputs.finish_adoption();
+        self.prepare(self.copies.interfaces());
+        self.wait()?;
+        for mgid in outdated {
+            self.save_tree(mgid)?;
+        }
+        for row in self.streams.rows().collect::<Vec<_>>() {
+            self.renew(row);
+        }
+        self.release_hops(hops);
+        Ok(())
+    }
+}
+
+/// Take over the lists of a stream that is turned to `at`; None when others have their words.
+fn adopt_places(lists: &mut Lists, outputs: &mut Outputs, at: u32, action: &Action) -> Option<Places> {
+    let trees = action.mgids().len() as u32;
+    if trees == 1 {
+        let list = adopt_list(lists, outputs, at)?;
+        return Some(Places { top: 0, lists: vec![list] });
+    }
+    if at == 0 || !lists.claim(at, trees) {
+        return None;
+    }
+    let mut places = Places {
+        top: at,
+        lists: Vec::new(),
+    };
+    for part in 0..trees {
+        let word = lists.read(at + part).and_then(|word| u32::try_from(word).ok());
+        let Some(list) = word.and_then(|at| adopt_list(lists, outputs, at)) else {
+            for list in places.lists.iter().filter(|list| list.at != 0) {
+                lists.give(list.at, list.words);
+                outputs.release(list.outputs);
+            }
+            lists.give(at, trees);
+            return None;
+        };
+        places.lists.push(list);
+    }
+    Some(places)
+}
+
+fn adopt_list(lists: &mut Lists, outputs: &mut Outputs, at: u32) -> Option<List> {
+    if at == 0 {
+        return Some(List::default());
+    }
+    let (list, composition) = lists.adopt(at)?;
+    if outputs.adopt(list.outputs, &composition) {
+        return Some(list);
+    }
+    lists.give(list.at, list.words);
+    None
+}

@@ -1,0 +1,162 @@
+//! Room for lists of different lengths in one array: blocks of powers of two, halved and joined again. No I/O.
+
+use std::collections::BTreeSet;
+
+/// Words of the smallest block.
+const LEAST: u32 = 4;
+
+/// Hands out positions in an array of words; position 0 is never among them.
+#[derive(Clone, Debug)]
+pub struct Buddy {
+    size: u32,
+    used: u32,
+    /// Free blocks by order; those of order 0 have `LEAST` words.
+    free: Vec<BTreeSet<u32>>,
+}
+
+impl Buddy {
+    /// Room in an array of `size` words; None unless that is a power of two, and at least two blocks.
+    #[must_use]
+    pub fn new(size: u32) -> Option<Self> {
+        if !size.is_power_of_two() || size < 2 * LEAST {
+            return None;
+        }
+        let orders = (size / LEAST).trailing_zeros() as usize + 1;
+        let mut free = vec![BTreeSet::new(); orders];
+        free[orders - 1].insert(0);
+        let mut made = Self { size, used: 0, free };
+        made.claim(0, LEAST);
+        Some(made)
+    }
+
+    /// Words of the array.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Words in blocks that are taken, the one at position 0 among them.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// The order of the blocks for so many words; None when no block has as many.
+    fn order(&self, words: u32) -> Option<usize> {
+        let blocks = words.max(1).div_ceil(LEAST).checked_next_power_of_two()?;
+        let order = blocks.trailing_zeros() as usize;
+        (order < self.free.len()).then_some(order)
+    }
+
+    /// The position of a block of at least `words` words; None when there is none.
+    pub fn take(&mut self, words: u32) -> Option<u32> {
+        let wanted = self.order(words)?;
+        let mut order = (wanted..self.free.len()).find(|order| !self.free[*order].is_empty())?;
+        let at = self.free[order].pop_first()?;
+        while order > wanted {
+            order -= 1;
+            self.free[order].insert(at + (LEAST << order));
+        }
+        self.used += LEAST << wanted;
+        Some(at)
+    }
+
+    /// Give a block back that was taken with this many words.
+    pub fn give(&mut self, at: u32, words: u32) {
+        let Some(mut order) = self.order(words) else { return };
+        self.used -= LEAST << order;
+        let mut at = at;
+        while order < self.free.len() - 1 {
+            let other = at ^ (LEAST << order);
+            if !self.free[order].remove(&other) {
+                break;
+            }
+            at &= other;
+            order += 1;
+        }
+        self.free[order].insert(at);
+    }
+
+    /// Take the block at this very position; false when it is not wholly free, or no such block.
+    pub fn claim(&mut self, at: u32, words: u32) -> bool {
+        let Some(wanted) = self.order(words) else { return false };
+        if at % (LEAST << wanted) != 0 {
+            return false;
+        }
+        let head_of = |order: usize| at & !((LEAST << order) - 1);
+        let Some(mut order) = (wanted..self.free.len()).find(|order| self.free[*order].contains(&head_of(*order))) else {
+            return false;
+        };
+        let mut head = head_of(order);
+        self.free[order].remove(&head);
+        while order > wanted {
+            order -= 1;
+            let half = LEAST << order;
+            if at & half != 0 {
+                self.free[order].insert(head);
+                head += half;
+            } else {
+                self.free[order].insert(head + half);
+            }
+        }
+        self.used += LEAST << wanted;
+        true
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn room_is_never_given_out_twice(steps in proptest::collection::vec((any::<bool>(), 1u32..=100), 0..60)) {
+            let mut room = Buddy::new(256).unwrap();
+            let mut held: BTreeMap<u32, u32> = BTreeMap::new();
+            for (take, number) in steps {
+                if take {
+                    if let Some(at) = room.take(number) {
+                        prop_assert!(at > 0 && at + number <= 256);
+                        for (other, words) in &held {
+                            prop_assert!(at + number <= *other || other + words <= at);
+                        }
+                        held.insert(at, number);
+                    }
+                } else if !held.is_empty() {
+                    let at = *held.keys().nth(number as usize % held.len()).unwrap();
+                    room.give(at, held.remove(&at).unwrap());
+                }
+            }
+            // Another process finds the same blocks.
+            let mut again = Buddy::new(256).unwrap();
+            for (at, words) in &held {
+                prop_assert!(again.claim(*at, *words));
+            }
+            prop_assert_eq!(again.used(), room.used());
+            for (at, words) in &held {
+                prop_assert!(!again.claim(*at, *words));
+            }
+            for (at, words) in held {
+                room.give(at, words);
+            }
+            prop_assert_eq!(room.used(), LEAST);
+            prop_assert_eq!(room.take(128), Some(128));
+        }
+    }
+
+    #[test]
+    fn an_array_of_a_wrong_size_is_refused() {
+        assert!(Buddy::new(100).is_none() && Buddy::new(4).is_none() && Buddy::new(0).is_none());
+        assert!(Buddy::new(8).is_some());
+    }
+
+    #[test]
+    fn more_words_than_there_are_get_none() {
+        let mut room = Buddy::new(64).unwrap();
+        assert_eq!((room.take(65), room.take(u32::MAX), room.take(64)), (None, None, None));
+        assert!(!room.claim(0, u32::MAX) && !room.claim(2, 4) && !room.claim(64, 4));
+    }
+}

@@ -1,0 +1,433 @@
+//! What copies become: rewrites by stream number and RID, and their records in the kernel's maps.
+
+use crate::Counted;
+use crate::checksum::Sums;
+use crate::fault::{Fault, Result};
+use crate::free::Free;
+use crate::hops::Hops;
+use crate::numbers::TARGETS;
+use crate::streams::{MAX_NUMBER, address_of, address_words};
+use shunt_abi::replicate::{copy, copy_flag, copy_wide};
+use shunt_net::Endpoint;
+use shunt_xdp::{Loaded, Shared};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::mem::offset_of;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+const NEXTHOP: usize = offset_of!(copy, nexthop);
+const STATE: usize = offset_of!(copy, valid);
+const COUNTERS: [usize; 3] = [offset_of!(copy, packets), offset_of!(copy, bytes), offset_of!(copy, dropped)];
+const PRIOR: [usize; 2] = [offset_of!(copy, prior_packets), offset_of!(copy, prior_bytes)];
+const OUT6: u8 = copy_flag::COPY_OUT6.0 as u8;
+const RENUMBERED: u8 = copy_flag::COPY_RENUMBERED.0 as u8;
+
+/// Of a record, in its field `valid`, which user space alone reads.
+const IN_FORCE: u8 = 1;
+/// Replaced by another record of the same name, which still has to get its counts.
+const FORMER: u8 = 2;
+
+/// The parameters of `copy_to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    pub src: Endpoint,
+    pub dst: Endpoint,
+    /// Kept and not used.
+    pub nexthop: u16,
+    /// The quality that the receiver gets, 0 the lowest.
+    pub target: u8,
+    /// Row in which the receiver's numbers are kept; 0: none.
+    pub splice: u32,
+    pub cadence: u8,
+}
+
+/// Of which stream, and to which receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name {
+    pub number: u32,
+    pub rid: u16,
+}
+
+/// A record that is in force, or that programs may still be reading.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    pub name: Name,
+    pub rewrite: Rewrite,
+    /// Its row of the next-hop table.
+    pub row: u16,
+    /// The interface that it leaves by; 0: no route.
+    pub ifindex: u32,
+    pub sums: Option<Sums>,
+    /// Records of this name whose counts still have to be added.
+    former: Vec<u32>,
+}
+
+/// All rewrites. Their records are rows of `c_copies` and `c_wides`; row 0 is nobody's.
+pub struct Copies {
+    records: Shared<copy>,
+    wides: Shared<copy_wide>,
+    slab: Vec<Option<Copy>>,
+    names: HashMap<u32, BTreeMap<u16, u32>>,
+    count: usize,
+    free: Free,
+    capacity: u32,
+}
+
+impl Copies {
+    /// rows: of the maps.
+    pub fn new(loaded: &Loaded, rows: u32) -> shunt_xdp::Result<Self> {
+        Ok(Self {
+            records: Shared::map(loaded.map("c_copies")?, rows as usize)?,
+            wides: Shared::map(loaded.map("c_wides")?, rows as usize)?,
+            slab: Vec::new(),
+            names: HashMap::new(),
+            count: 0,
+            free: Free::new(1, rows),
+            capacity: rows.saturating_sub(1),
+        })
+    }
+
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Rows that have been in use so far.
+    pub fn rows(&self) -> usize {
+        self.slab.len()
+    }
+
+    pub fn at(&self, index: u32) -> Option<&Copy> {
+        self.slab.get(index as usize)?.as_ref()
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = Name> {
+        let of = |(number, rids): (&u32, &BTreeMap<u16, u32>)| {
+            let number = *number;
+            rids.keys().map(move |rid| Name { number, rid: *rid }).collect::<Vec<_>>()
+        };
+        self.names.iter().flat_map(of)
+    }
+
+    /// The records in force of a stream number, by RID.
+    pub fn of_number(&self, number: u32) -> Option<&BTreeMap<u16, u32>> {
+        self.names.get(&number)
+    }
+
+    /// The record in force.
+    pub fn find(&self, name: Name) -> Option<u32> {
+        self.names.get(&name.number)?.get(&name.rid).copied()
+    }
+
+    /// The record in force.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn index(&self, name: Name) -> Result<u32> {
+        self.find(name)
+            .ok_or_else(|| Fault::NotFound("There is no rewrite for these copies".into()))
+    }
+
+    /// Whether a rewrite can be.
+    ///
+    /// # Errors
+    /// `Invalid`, `NoSpace`.
+    pub fn check(name: Name, rewrite: &Rewrite, splices: u32) -> Result<()> {
+        if rewrite.src.addr.is_ipv6() != rewrite.dst.addr.is_ipv6() {
+            let text = "Source and destination of the copy are not both IPv4 or both IPv6";
+            return Err(Fault::Invalid(text.into()));
+        }
+        if name.number > MAX_NUMBER {
+            return Err(Fault::Invalid(format!("The number {} is not in 0..{MAX_NUMBER}", name.number)));
+        }
+        if rewrite.splice > splices {
+            let text = format!(
+                "There is room for {splices} receivers with rewritten numbers, and the splice is {}",
+                rewrite.splice
+            );
+            return Err(Fault::NoSpace(text));
+        }
+        if rewrite.target >= TARGETS {
+            let text = format!("The target {} is not in 0..{}", rewrite.target, TARGETS - 1);
+            return Err(Fault::Invalid(text));
+        }
+        Ok(())
+    }
+
+    /// Records in use, those that only wait to be given back too.
+    pub fn used(&self) -> usize {
+        self.capacity as usize - self.free.left()
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.free.left() > 0
+    }
+
+    /// Write a record that no list names yet. row: of the next-hop table; ifindex: where that leads.
+    pub fn make(&mut self, name: Name, rewrite: Rewrite, row: u16, ifindex: u32) -> Option<u32> {
+        let index = self.free.take()?;
+        let v6 = rewrite.dst.addr.is_ipv6();
+        let word = |addr| if v6 { 0 } else { address_words(addr)[0] };
+        let record = copy {
+            saddr: word(rewrite.src.addr),
+            daddr: word(rewrite.dst.addr),
+            sport: rewrite.src.port.to_be(),
+            dport: rewrite.dst.port.to_be(),
+            nexthop: row,
+            flags: if v6 { OUT6 } else { 0 } | if rewrite.splice != 0 { RENUMBERED } else { 0 },
+            number: name.number,
+            rid: name.rid,
+            given_nexthop: rewrite.nexthop,
+            ..Default::default()
+        };
+        let wide = copy_wide {
+            saddr: if v6 { address_words(rewrite.src.addr) } else { [0; 4] },
+            daddr: if v6 { address_words(rewrite.dst.addr) } else { [0; 4] },
+            receiver: rewrite.splice,
+            target: rewrite.target,
+            cadence: rewrite.cadence,
+            unused: 0,
+        };
+        self.records.store(index as usize, &record);
+        self.wides.store(index as usize, &wide);
+        self.hold(index, Copy::new(name, rewrite, row, ifindex));
+        Some(index)
+    }
+
+    fn hold(&mut self, index: u32, copy: Copy) {
+        let index = index as usize;
+        if self.slab.len() <= index {
+            self.slab.resize_with(index + 1, || None);
+        }
+        self.slab[index] = Some(copy);
+    }
+
+    fn put_state(&self, index: u32, state: u8) {
+        self.records.u8_at(index as usize, STATE).store(state, Ordering::Release);
+    }
+
+    /// Lists are made with this record from now on, in place of another of its name; which.
+    pub fn name(&mut self, index: u32) -> Option<u32> {
+        let name = self.at(index)?.name;
+        let before = self.names.entry(name.number).or_default().insert(name.rid, index);
+        self.count += usize::from(before.is_none());
+        let former = before
+            .and_then(|before| self.at(before))
+            .map(|copy| copy.former.clone())
+            .unwrap_or_default();
+        if let Some(copy) = self.slab.get_mut(index as usize).and_then(Option::as_mut) {
+            copy.former = former;
+            copy.former.extend(before);
+        }
+        before
+    }
+
+    /// Lists are made with no record of this name from now on.
+    pub fn unname(&mut self, name: Name) -> Option<u32> {
+        let rids = self.names.get_mut(&name.number)?;
+        let index = rids.remove(&name.rid);
+        if rids.is_empty() {
+            self.names.remove(&name.number);
+        }
+        self.count -= usize::from(index.is_some());
+        index
+    }
+
+    /// Lists are made with this record again.
+    pub fn rename(&mut self, index: u32) {
+        let Some(name) = self.at(index).map(|copy| copy.name) else { return };
+        let before = self.names.entry(name.number).or_default().insert(name.rid, index);
+        self.count += usize::from(before.is_none());
+    }
+
+    /// A record is in force, for whoever adopts the maps; so is no other of its name.
+    pub fn put_in_force(&self, index: u32, former: Option<u32>) {
+        self.put_state(index, IN_FORCE);
+        if let Some(former) = former {
+            self.put_state(former, FORMER);
+        }
+    }
+
+    /// A record is no more in force, for whoever adopts the maps, nor are former ones of its name.
+    pub fn take_from_force(&self, index: u32) {
+        self.put_state(index, 0);
+        for former in self.at(index).map_or(&[][..], |copy| &copy.former) {
+            self.put_state(*former, 0);
+        }
+    }
+
+    /// No program reads this record any more: its counts go to the one in force, and its row is free. Destination and source,
+    /// whose row of the next-hop table it no longer holds.
+    pub fn give(&mut self, index: u32) -> Option<(IpAddr, IpAddr)> {
+        let copy = self.slab.get_mut(index as usize)?.take()?;
+        self.put_state(index, 0);
+        let current = self.find(copy.name).filter(|current| *current != index);
+        if let Some(current) = current {
+            let [packets, bytes, _] = self.counters(index);
+            let former = self
+                .slab
+                .get_mut(current as usize)
+                .and_then(Option::as_mut)
+                .map(|copy| &mut copy.former);
+            if let Some(former) = former
+                && former.contains(&index)
+            {
+                former.retain(|one| *one != index);
+                for (at, more) in PRIOR.into_iter().zip([packets, bytes]) {
+                    self.records.u64_at(current as usize, at).fetch_add(more, Ordering::Relaxed);
+                }
+            }
+        }
+        self.free.give(index);
+        Some((copy.rewrite.dst.addr, copy.rewrite.src.addr))
+    }
+
+    /// Packets, bytes and dropped copies of a record, those that it has been given included.
+    fn counters(&self, index: u32) -> [u64; 3] {
+        let read = |at: usize| self.records.u64_at(index as usize, at).load(Ordering::Relaxed);
+        let mut counted = COUNTERS.map(read);
+        for (count, at) in counted.iter_mut().zip(PRIOR) {
+            *count += read(at);
+        }
+        counted
+    }
+
+    /// What has been sent by a rewrite.
+    pub fn count(&self, index: u32) -> Counted {
+        let mut sums = [0; 3];
+        let former = self.at(index).map_or(&[][..], |copy| &copy.former);
+        for one in std::iter::once(&index).chain(former) {
+            for (sum, count) in sums.iter_mut().zip(self.counters(*one)) {
+                *sum += count;
+            }
+        }
+        let [packets, bytes, lost] = sums;
+        Counted {
+            packets,
+            bytes,
+            lost,
+            idle_ticks: None,
+        }
+    }
+
+    /// Set the counters of a rewrite to 0.
+    pub fn reset(&self, index: u32) {
+        let former = self.at(index).map_or(&[][..], |copy| &copy.former);
+        for one in std::iter::once(&index).chain(former) {
+            for at in COUNTERS.into_iter().chain(PRIOR) {
+                self.records.u64_at(*one as usize, at).store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A record's packets take another row of the next-hop table from now on; whether they leave by another interface.
+    pub fn move_to(&mut self, index: u32, row: u16, ifindex: u32) -> bool {
+        let Some(copy) = self.slab.get_mut(index as usize).and_then(Option::as_mut) else {
+            return false;
+        };
+        self.records.u16_at(index as usize, NEXTHOP).store(row, Ordering::Release);
+        copy.row = row;
+        std::mem::replace(&mut copy.ifindex, ifindex) != ifindex
+    }
+
+    /// Destination and source of every record that holds a row of the next-hop table.
+    pub fn destinations(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
+        self.slab
+            .iter()
+            .flatten()
+            .map(|copy| (copy.rewrite.dst.addr, copy.rewrite.src.addr))
+    }
+
+    /// The interfaces that copies leave by.
+    pub fn interfaces(&self) -> BTreeSet<u32> {
+        let all = self.slab.iter().flatten().map(|copy| copy.ifindex);
+        all.filter(|ifindex| *ifindex != 0).collect()
+    }
+
+    // Adoption
+
+    /// The records that a former process left in force, or replaced and not yet given back.
+    fn left(&self) -> Vec<(u32, u8)> {
+        (1..=self.capacity)
+            .filter_map(|index| {
+                let state = self.records.u8_at(index as usize, STATE).load(Ordering::Relaxed);
+                (state != 0).then_some((index, state))
+            })
+            .collect()
+    }
+
+    /// The rows of the next-hop table that those use.
+    pub fn left_rows(&self) -> Vec<u16> {
+        let left = self.left();
+        left.iter()
+            .map(|(index, _)| self.records.u16_at(*index as usize, NEXTHOP).load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// Take over what a former process left. hops: finds each record's row anew. Those that are in force no more, to be given
+    /// back after a grace period.
+    pub fn adopt(&mut self, hops: &mut impl Hops, taken: &BTreeSet<u16>) -> Vec<u32> {
+        let mut left = self.left();
+        // Of two in force, the former process was killed between the two stores of a change: the second is replaced.
+        left.sort_by_key(|(index, state)| (*state, *index));
+        let mut replaced = Vec::new();
+        for (index, state) in left {
+            let record = self.records.load(index as usize);
+            let wide = self.wides.load(index as usize);
+            let v6 = record.flags & OUT6 != 0;
+            let end = |word, words, port: u16| {
+                let words = if v6 { words } else { [word, 0, 0, 0] };
+                Endpoint::new(address_of(words, v6), u16::from_be(port))
+            };
+            let rewrite = Rewrite {
+                src: end(record.saddr, wide.saddr, record.sport),
+                dst: end(record.daddr, wide.daddr, record.dport),
+                nexthop: record.given_nexthop,
+                target: wide.target,
+                splice: wide.receiver,
+                cadence: wide.cadence,
+            };
+            let name = Name {
+                number: record.number,
+                rid: record.rid,
+            };
+            let row = hops.adopt(rewrite.dst.addr, rewrite.src.addr, record.nexthop, taken);
+            self.records.u16_at(index as usize, NEXTHOP).store(row, Ordering::Release);
+            self.hold(index, Copy::new(name, rewrite, row, hops.output(row)));
+            let current = self.find(name);
+            match current.and_then(|current| self.slab.get_mut(current as usize)?.as_mut()) {
+                Some(current) => {
+                    current.former.push(index);
+                    self.put_state(index, FORMER);
+                    replaced.push(index);
+                }
+                None if state == IN_FORCE => {
+                    self.rename(index);
+                }
+                None => replaced.push(index),
+            }
+        }
+        if let Some(highest) = self.slab.len().checked_sub(1) {
+            let slab = &self.slab;
+            self.free
+                .claim(|row| slab.get(row as usize).is_some_and(Option::is_some), highest as u32);
+        }
+        replaced
+    }
+}
+
+impl Copy {
+    fn new(name: Name, rewrite: Rewrite, row: u16, ifindex: u32) -> Self {
+        Self {
+            name,
+            rewrite,
+            row,
+            ifindex,
+            sums: Sums::of(&rewrite.src, &rewrite.dst),
+            former: Vec::new(),
+        }
+    }
+}

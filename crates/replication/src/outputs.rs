@@ -1,0 +1,298 @@
+//! The device maps that packets are broadcast to: one for each composition, in rows of an array of maps.
+//!
+//! To put a map into the array takes a grace period; to fill in a map that is there takes none. So the array has a stock of empty
+//! maps of several sizes. A composition that is new gets one of them, and keeps it when nobody uses it any more, for the next
+//! time, until its row is needed.
+
+use crate::fault::{Fault, Result};
+use crate::lists::{Composition, MAX_COPIES};
+use shunt_abi::replicate::conference_size;
+use shunt_xdp::DeviceMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+/// Rows of the array.
+pub const OUTPUTS: usize = conference_size::OUTPUTS.0 as usize;
+/// The row that no list names, for waiting.
+pub const BARRIER: u16 = 0;
+/// Sizes of maps: for 1, 2, 4 ... 512 copies.
+const SIZES: usize = MAX_COPIES.trailing_zeros() as usize + 1;
+/// Empty maps of each size.
+const STOCK: usize = 16;
+
+/// What is in a row.
+#[derive(Clone, Copy, Debug)]
+enum Row {
+    /// Nothing that anybody uses.
+    Free,
+    /// A map that is being made.
+    Making { size: usize },
+    /// An empty map.
+    Empty,
+    /// The map of a composition.
+    Of {
+        composition: Composition,
+        users: u32,
+        /// When its last user left; unused where there are users.
+        left: u64,
+        made: By,
+    },
+}
+
+/// Whose map is in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Us,
+    /// A former process, with its egress program.
+    Other,
+    /// The same, and ours is on its way.
+    OtherYet,
+}
+
+/// A map to be put into a row.
+#[derive(Debug)]
+pub enum Task {
+    Empty { row: u16, room: u32 },
+    Full { row: u16, composition: Composition },
+}
+
+impl Task {
+    pub fn row(&self) -> u16 {
+        match self {
+            Self::Empty { row, .. } | Self::Full { row, .. } => *row,
+        }
+    }
+}
+
+pub struct Outputs {
+    program: OwnedFd,
+    rows: Vec<Row>,
+    by_composition: HashMap<Composition, u16>,
+    /// Rows with empty maps, by size.
+    empty: [Vec<(u16, DeviceMap)>; SIZES],
+    making: [usize; SIZES],
+    free: Vec<u16>,
+    /// Rows of compositions that nobody uses, the longest unused first.
+    unused: BTreeMap<u64, u16>,
+    /// Rows with maps of a former process.
+    adopted: BTreeSet<u16>,
+    leaves: u64,
+}
+
+impl Outputs {
+    /// All rows are free. program: runs on each copy.
+    pub fn new(program: OwnedFd) -> Self {
+        Self {
+            program,
+            rows: vec![Row::Free; OUTPUTS],
+            by_composition: HashMap::new(),
+            empty: Default::default(),
+            making: Default::default(),
+            free: (1..OUTPUTS as u16).rev().collect(),
+            unused: BTreeMap::new(),
+            adopted: BTreeSet::new(),
+            leaves: 0,
+        }
+    }
+
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+
+    /// The row of the map with these interfaces, one user more; None when there is no empty map for it.
+    ///
+    /// # Errors
+    /// `NoSpace` when an interface cannot be in a map.
+    pub fn acquire(&mut self, composition: &Composition) -> Result<Option<u16>> {
+        if let Some(row) = self.by_composition.get(composition).copied() {
+            if let Row::Of { users, left, .. } = &mut self.rows[usize::from(row)] {
+                if *users == 0 {
+                    self.unused.remove(left);
+                }
+                *users += 1;
+            }
+            return Ok(Some(row));
+        }
+        let Some((row, map)) = (size_for(composition)..SIZES).find_map(|size| self.empty[size].pop()) else {
+            return Ok(None);
+        };
+        if let Err(error) = self.fill(&map, composition) {
+            self.rows[usize::from(row)] = Row::Free;
+            self.free.push(row);
+            return Err(Fault::NoSpace(format!("no device map: {error}")));
+        }
+        self.by_composition.insert(*composition, row);
+        self.rows[usize::from(row)] = Row::Of {
+            composition: *composition,
+            users: 1,
+            left: 0,
+            made: By::Us,
+        };
+        Ok(Some(row))
+    }
+
+    fn fill(&self, map: &DeviceMap, composition: &Composition) -> shunt_xdp::Result<()> {
+        (0..)
+            .zip(places(composition))
+            .try_for_each(|(position, ifindex)| map.set(position, ifindex, self.program()))
+    }
+
+    /// One user fewer. No program may be reading a list of this user's any more.
+    pub fn release(&mut self, row: u16) {
+        let Row::Of {
+            composition, users, left, ..
+        } = &mut self.rows[usize::from(row)]
+        else {
+            return;
+        };
+        *users -= 1;
+        if *users > 0 {
+            return;
+        }
+        if self.by_composition.get(composition) == Some(&row) {
+            self.leaves += 1;
+            *left = self.leaves;
+            self.unused.insert(self.leaves, row);
+        } else {
+            self.drop_row(row);
+        }
+    }
+
+    fn drop_row(&mut self, row: u16) {
+        // A map that is on its way into this row still has to arrive.
+        if matches!(self.rows[usize::from(row)], Row::Of { made: By::OtherYet, .. }) {
+            return;
+        }
+        self.adopted.remove(&row);
+        self.rows[usize::from(row)] = Row::Free;
+        self.free.push(row);
+    }
+
+    /// An interface has gone: maps with it lack it from now on, even if it comes back under its number.
+    pub fn forget(&mut self, ifindex: u32) {
+        let with_it = |composition: &Composition| composition.devices().iter().any(|(one, _)| *one == ifindex);
+        let gone: Vec<Composition> = self
+            .by_composition
+            .keys()
+            .filter(|composition| with_it(composition))
+            .copied()
+            .collect();
+        for composition in gone {
+            let Some(row) = self.by_composition.remove(&composition) else {
+                continue;
+            };
+            if let Row::Of { users: 0, left, .. } = self.rows[usize::from(row)] {
+                self.unused.remove(&left);
+                self.drop_row(row);
+            }
+        }
+    }
+
+    /// Take over a list's row of a former process; whether it can be this composition's.
+    pub fn adopt(&mut self, row: u16, composition: &Composition) -> bool {
+        match self.rows.get_mut(usize::from(row)) {
+            Some(Row::Of {
+                composition: found, users, ..
+            }) if found == composition => {
+                *users += 1;
+                true
+            }
+            Some(place @ Row::Free) if row != BARRIER => {
+                *place = Row::Of {
+                    composition: *composition,
+                    users: 1,
+                    left: 0,
+                    made: By::Other,
+                };
+                self.by_composition.entry(*composition).or_insert(row);
+                self.adopted.insert(row);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// All rows in use have been taken over.
+    pub fn finish_adoption(&mut self) {
+        self.free.retain(|row| matches!(self.rows[usize::from(*row)], Row::Free));
+    }
+
+    /// Up to `limit` maps that the array lacks: empty ones of each size in turn, then ours in place of a former process's.
+    pub fn tasks(&mut self, limit: usize) -> Vec<Task> {
+        let mut found = Vec::new();
+        for have in 0..STOCK {
+            for size in 0..SIZES {
+                if self.empty[size].len() + self.making[size] > have || found.len() == limit {
+                    continue;
+                }
+                let Some(row) = self.take_row() else { break };
+                self.making[size] += 1;
+                self.rows[usize::from(row)] = Row::Making { size };
+                found.push(Task::Empty { row, room: 1 << size });
+            }
+        }
+        while found.len() < limit {
+            let Some(row) = self.adopted.pop_first() else { break };
+            if let Row::Of { composition, made, .. } = &mut self.rows[usize::from(row)] {
+                *made = By::OtherYet;
+                found.push(Task::Full {
+                    row,
+                    composition: *composition,
+                });
+            }
+        }
+        found
+    }
+
+    fn take_row(&mut self) -> Option<u16> {
+        while self.free.is_empty() {
+            let (_, row) = self.unused.pop_first()?;
+            if let Row::Of { composition, .. } = &self.rows[usize::from(row)] {
+                self.by_composition.remove(composition);
+            }
+            self.drop_row(row);
+        }
+        self.free.pop()
+    }
+
+    /// A map has been put into the array, or (None) could not be.
+    pub fn put(&mut self, row: u16, map: Option<DeviceMap>) {
+        match (&mut self.rows[usize::from(row)], map) {
+            (place @ Row::Making { .. }, map) => {
+                let Row::Making { size } = *place else { return };
+                self.making[size] -= 1;
+                if let Some(map) = map {
+                    *place = Row::Empty;
+                    self.empty[size].push((row, map));
+                } else {
+                    *place = Row::Free;
+                    self.free.push(row);
+                }
+            }
+            (
+                Row::Of {
+                    made, users, composition, ..
+                },
+                _,
+            ) => {
+                *made = By::Us;
+                if *users == 0 && self.by_composition.get(composition) != Some(&row) {
+                    self.drop_row(row);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The interface of each copy.
+pub fn places(composition: &Composition) -> impl Iterator<Item = u32> {
+    composition
+        .devices()
+        .iter()
+        .flat_map(|(ifindex, copies)| std::iter::repeat_n(*ifindex, *copies as usize))
+}
+
+fn size_for(composition: &Composition) -> usize {
+    composition.copies().max(1).next_power_of_two().trailing_zeros() as usize
+}
