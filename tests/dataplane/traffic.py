@@ -21,7 +21,7 @@ def ones_sum(data: bytes) -> int:
     return total
 
 
-def frame(key: FiveTuple, payload: bytes = b"\x80\0" + bytes(10), *, checksum: str = "full", tag: int | None = None) -> bytes:
+def frame(key: FiveTuple, payload: bytes = b"\x80\0" + bytes(10), checksum: str = "full", tag: int | None = None) -> bytes:
     """An Ethernet frame from host `a` to the relay. checksum: of UDP, `full`, `wrong` or `none`. tag: 802.1Q, with priority and VLAN."""
     (saddr, sport), (daddr, dport) = key
     length = 8 + len(payload)

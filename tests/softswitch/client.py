@@ -29,7 +29,7 @@ _OPTIONS = (
 )  # fmt: skip
 _TIMEOUT = 120.0  # seconds for a call, with a busy machine in mind
 _BATCH = 20_000  # updates or entities in one message
-_ids = itertools.count(os.getpid() % 0x10000 << 12)
+_ids = itertools.count((os.getpid() % 0xFFF + 1) << 12)  # of 24 bits
 
 
 class Refused(Exception):

@@ -5,6 +5,7 @@ A tuple lists the names under which a thing is served, the current one last; the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 BLOCKLIST = ("softswitch.refused", "softswitch.blocklist")
@@ -25,8 +26,8 @@ REASONS = (
 )  # fmt: skip
 FORMER_REASONS = {"stray-source": "source-mismatch", "refused-source": "blocked"}
 
-# The configuration's key for packets whose source does not match the entry.
-CONFIG_MISMATCH = "strays"
+# The command of another softswitch than this checkout's Python process; it takes the daemon's configuration.
+DAEMON = os.environ.get("SHUNT_SOFTSWITCH", "")
 
 
 def served(names: Iterable[str], among: Iterable[str]) -> str:

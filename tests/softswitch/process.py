@@ -74,13 +74,15 @@ class Softswitch:
         pin_dir: Path | str | None = None,
         listen: str | None = None,
         tls: Mapping[str, str | None] | None = None,
+        owners: Sequence[str] = ("unix", "tcp", "tls"),
+        request_limit: int = 32 << 20,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """interfaces: where XDP is attached; none: tables only. namespace: a network namespace's name (None: this process's own).
 
         mismatch: `drop` or `pass` packets whose source does not match the entry. packet_limit: packets a second of one entry, 0 for
         no limit. pin_dir: made if need be (None: a folder of its own). listen: `HOST:PORT`, port 0 for any, or `unix:PATH` (None: a Unix
-        socket of its own, which network namespaces do not separate). environment: variables besides this process's.
+        socket of its own, which network namespaces do not separate). owners, request_limit (bytes): of the daemon alone. environment: variables besides this process's.
         """
         self.folder = Path(tempfile.mkdtemp(prefix="softswitch"))
         self.interfaces = list(interfaces)
@@ -93,6 +95,8 @@ class Softswitch:
         self.pin_dir = Path(pin_dir) if pin_dir is not None else self.folder / "pins"
         self.listen = listen if listen is not None else f"unix:{self.folder}/bfrt.sock"
         self.tls = dict(tls) if tls is not None else None
+        self.owners = list(owners)
+        self.request_limit = request_limit
         self.environment = dict(environment or {})
         self.ready = ""
         self._child: subprocess.Popen[str] | None = None
@@ -188,15 +192,17 @@ class Softswitch:
 
     def settings(self) -> dict[str, Any]:
         """The `softswitch` section of its configuration, every key of it."""
-        return {
-            "interfaces": self.interfaces, "listen": [self.listen], "capacity": self.capacity, "mode": self.mode, "tls": self.tls, names.CONFIG_MISMATCH: self.mismatch,
+        settings: dict[str, Any] = {
+            "interfaces": self.interfaces, "listen": [self.listen], "capacity": self.capacity, "mode": self.mode, "tls": self.tls,
             "packet_limit": self.packet_limit, "conference_copies": self.conference_copies, "pin_dir": str(self.pin_dir),
         }  # fmt: skip
+        if names.DAEMON:
+            return settings | {"source_mismatch": self.mismatch, "owners": self.owners, "socket_group": "root", "request_limit": self.request_limit}
+        return settings | {"strays": self.mismatch}
 
     def _command(self, file: Path) -> list[str]:
-        given = os.environ.get("SHUNT_SOFTSWITCH")
-        if given:
-            command = [*shlex.split(given), "-c", str(file)]
+        if names.DAEMON:
+            command = [*shlex.split(names.DAEMON), "-c", str(file)]
         elif self.interfaces and not self.listen.startswith("unix:") and not self.listen.endswith(":0"):
             command = [str(ROOT / "build/venv/bin/shunt"), "softswitch", "-c", str(file)]
         else:
