@@ -53,6 +53,7 @@ from shunt.standby.role import ACTIVE, Role
 from shunt.tables.entry import MediaRange
 from shunt.tables import relay_table as tables
 from shunt.tables.relay_table import RelayTable
+from shunt.tasks import keep_running
 from shunt.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -375,7 +376,7 @@ class Agent:
             await self.hep.start()
         self._serving.set()
         loop = asyncio.get_running_loop()
-        self._clockwork = [loop.create_task(self.upkeep.run(), context=background()), loop.create_task(self._watch_totals(), context=background())]
+        self._clockwork = [loop.create_task(work, context=background()) for work in (self.upkeep.run(), keep_running("totals", self._watch_totals))]
 
     def _wake(self, call_id: str) -> Call | None:
         """Take a call out of what the journal said. None when it has none, or one that cannot be carried on."""

@@ -28,6 +28,7 @@ LIMITS: dict[str, str] = {
     "refused_sources": "Times that a source was found to scan ports and is not heard for a while at ports without an entry.",
     "api_busy": "REST requests that were refused because too many were under way.",
     "single_receive_queue": "Interfaces of the data plane with one receive queue: one processor core takes all of their packets.",
+    "background_task_failures": "Times that a background task of the agent failed and was started again.",
     "generic_xdp": "Interfaces of the data plane that run XDP in the kernel's generic path.",
 }
 

@@ -28,6 +28,7 @@ from shunt.quality.report import call_quality
 from shunt.rtpproxy import codec
 from shunt.rtpproxy.codec import CodecError
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
+from shunt.tasks import keep_running
 
 log = logging.getLogger("shunt.call")
 
@@ -67,7 +68,7 @@ class Observers:
             self.records.start()
         if self.homer is not None:
             await self.homer.start()
-        self._census_task = asyncio.get_running_loop().create_task(self._take_census(), context=background())
+        self._census_task = asyncio.get_running_loop().create_task(keep_running("census", self._take_census), context=background())
 
     async def close(self) -> None:
         """Write and send what waits."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from shunt.calls import reasons
 from shunt.calls.model import MediaLine, Side, Stream
@@ -20,6 +21,7 @@ from shunt.offload import ORPHAN_IDLE_MS, Offloader
 from shunt.rtpproxy import codec
 from shunt.rtpproxy.codec import CodecError
 from shunt.tables.relay_table import DataPlaneUnavailable
+from shunt.tasks import keep_running
 
 log = logging.getLogger(__name__)
 
@@ -53,15 +55,15 @@ class Upkeep:
 
     async def run(self) -> None:
         """Tick for ever, and poll each relay beside it, so that a dead one holds nothing up."""
-        await asyncio.gather(self._every_second(self.tick), *(self._every_second(relay.poll) for relay in self.pool.relays))
+        await asyncio.gather(
+            keep_running("upkeep", partial(self._every_second, self.tick)),
+            *(keep_running(f"polls of relay {relay.name}", partial(self._every_second, relay.poll)) for relay in self.pool.relays),
+        )
 
     @staticmethod
     async def _every_second(work: Callable[[], Awaitable[None]]) -> None:
         while True:
-            try:
-                await work()
-            except Exception:
-                log.exception("upkeep failed; trying again in a second")
+            await work()
             await asyncio.sleep(1.0)
 
     async def tick(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 
@@ -63,6 +64,26 @@ def test_agent_killed(own_lab: Lab) -> None:
 def test_softswitch_killed(own_lab: Lab) -> None:
     """The program in the kernel forwards on; the next process takes it over with its entries."""
     _killed_in_a_call(own_lab, "softswitch", own_lab.edge.start_softswitch)
+
+
+def test_softswitch_stalls(own_lab: Lab) -> None:
+    """It stops until the agent gives its session up, and goes on: media does not notice, the BYE clears the table, and the status says so."""
+    softswitch = own_lab.edge.softswitch
+
+    def during() -> None:
+        softswitch.signal(signal.SIGSTOP)
+        try:
+            deadline = time.monotonic() + 60
+            while own_lab.edge.status()["data_plane"]["connected"]:
+                assert time.monotonic() < deadline, "the agent did not notice that the softswitch answers nothing"
+                time.sleep(0.2)
+        finally:
+            softswitch.signal(signal.SIGCONT)
+
+    _assert_unharmed(place(own_lab, "uac_call", "uas_answer", talk_ms=12_000, during=during))
+    await_clean(own_lab)
+    assert own_lab.edge.status()["limits"]["background_task_failures"] == 0
+    _offloaded_again(own_lab)
 
 
 def test_relay_killed(own_lab: Lab) -> None:

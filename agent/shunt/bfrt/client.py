@@ -22,6 +22,7 @@ from shunt.bfrt import wire
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.schema import Schema, SchemaError
 from shunt.precedence import background
+from shunt.tasks import being_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +175,9 @@ class BfrtClient:
             except (BfrtUnavailable, BfrtRefused, SchemaError) as error:
                 reason = str(error)
             except asyncio.CancelledError:
-                raise
+                if being_cancelled():
+                    raise
+                reason = "a call was cancelled"
             except Exception as error:
                 log.exception("BF Runtime session with %s", self.target)
                 reason = f"{type(error).__name__}: {error}"
@@ -336,6 +339,10 @@ class BfrtClient:
             found = self._methods[channel, name] = make(_SERVICE + name)
         return found
 
+    def _given_up(self) -> BfrtUnavailable:
+        """For the caller of a call that ended because its channel was closed."""
+        return BfrtUnavailable(f"{self.target}: {self.last_error or 'the session was given up'}")
+
     def _failed(self, error: grpc.aio.AioRpcError) -> Exception:
         """What a call's failure as a whole means; a session that turns out to be gone is given up."""
         code, details = error.code(), error.details()
@@ -371,6 +378,10 @@ class BfrtClient:
         try:
             await call(self._write_header + b"".join(updates), timeout=timeout)
             self._silent_since = None
+        except asyncio.CancelledError:
+            if being_cancelled():
+                raise
+            raise self._given_up() from None
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self._unanswered()
@@ -412,6 +423,10 @@ class BfrtClient:
             async for response in call(self._read_header + b"".join(entities), timeout=timeout):
                 found.append(response)
             self._silent_since = None
+        except asyncio.CancelledError:
+            if being_cancelled():
+                raise
+            raise self._given_up() from None
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self._unanswered()

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from shunt.cdr.record import csv_header, csv_lines, json_line
+from shunt.tasks import keep_running
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class RecordWriter:
 
     def start(self) -> None:
         """Begin writing in the background."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(keep_running("call records", self._run))
 
     def put(self, entry: dict[str, Any]) -> None:
         """Have a record written soon. When too many wait, the oldest is given up and counted."""

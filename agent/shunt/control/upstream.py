@@ -22,6 +22,7 @@ from shunt.control.framing import (
     MAX_REPLY, ControlAddress, info_reply_end, is_info, parse_address, take_line,
 )
 from shunt.rtpproxy.codec import CodecError, parse_datagram
+from shunt.tasks import being_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -544,7 +545,7 @@ class _OneShot:
                 except OSError as error:
                     failure = self._client._unreachable(_reason(error))
                 except asyncio.CancelledError:
-                    if self._closed and not _being_cancelled():
+                    if self._closed and not being_cancelled():
                         raise self._client._unreachable("the client was closed") from None
                     raise
                 finally:
@@ -582,11 +583,6 @@ class _OneShot:
             if not buffer:
                 raise OSError(errno.ECONNRESET, "connection closed without a reply")
             return bytes(buffer).rstrip(b"\r\n")
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _one_line(body: bytes) -> bytes:

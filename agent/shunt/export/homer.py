@@ -19,6 +19,7 @@ from shunt.events.bus import LEARN, RELAY, SIP, Event
 from shunt.events.view import one_line
 from shunt.hep.codec import PROTOCOL_UDP, UNKNOWN, HepError, HepPacket, encode
 from shunt.net import Endpoint
+from shunt.tasks import keep_running
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class HomerExport:
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.connect((self.target.host, self.target.port))
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(keep_running("Homer reports", self._run))
 
     async def close(self) -> None:
         """Send what waits, and close."""

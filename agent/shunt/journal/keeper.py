@@ -20,6 +20,7 @@ from shunt.journal.codec import decode_call, encode_call
 from shunt.journal.store import Group, JournalError, SharedStore, Store
 from shunt.learning.latch import LatchPolicy
 from shunt.precedence import background
+from shunt.tasks import keep_running
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Journal:
 
     def start(self) -> None:
         """Write from now on what is marked."""
-        self._writer = asyncio.get_running_loop().create_task(self._write_groups(), context=background() if self.store.promises else None)
+        self._writer = asyncio.get_running_loop().create_task(keep_running("journal", self._write_groups), context=background() if self.store.promises else None)
 
     def call_changed(self, call: Call) -> None:
         """Mark a call to be written (or removed, when all its lines are released) with the next group."""

@@ -23,6 +23,7 @@ from shunt.relay.notify import NotifySender
 from shunt.relay.ports import AddressUnusable, PortAllocator, PortTaken, bind_pair
 from shunt.relay.session import TO_CALLEE, TO_CALLER, Leg, Session, SessionTable
 from shunt.tables.entry import MediaRange
+from shunt.tasks import keep_running
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ class BuiltinRelay:
                 raise AddressUnusable(f"built-in relay: {ip} is not an address of this host")
         self._allow_descriptors()
         self._forwarder.start()
-        self._sweeper = asyncio.get_running_loop().create_task(self._sweep_forever())
+        self._sweeper = asyncio.get_running_loop().create_task(keep_running("sessions of the built-in relay", self._sweep_forever))
 
     def _allow_descriptors(self) -> None:
         """Raise the limit of open files as far as it goes: the usual 1024 is spent by 250 calls."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shunt.journal.store import JournalError
+from shunt.tasks import keep_running
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class Lease:
 
     def keep(self) -> None:
         """Renew from now on; on_lost(why) is called once when the lease is another's."""
-        self._renewing = asyncio.get_running_loop().create_task(self._renew())
+        self._renewing = asyncio.get_running_loop().create_task(keep_running("lease", self._renew))
 
     async def _renew(self) -> None:
         cut_off: float | None = None

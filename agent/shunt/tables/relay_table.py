@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -32,6 +33,7 @@ from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, Res
 from shunt.tables.operation import Haste, Job, Lanes, Operation
 from shunt.tables.samples import SamplePlan, Samples
 from shunt.tables.target import Answers, KeyedTable, Plan, PortTable, StatsSource
+from shunt.tasks import keep_running
 
 log = logging.getLogger(__name__)
 
@@ -191,9 +193,10 @@ class RelayTable:
         self._client.start()
         for haste, lane in self._lanes.items():
             # A command may wait for what is urgent: a re-INVITE's does until the entries are out.
-            self._spawn(self._work(lane), None if haste is Haste.URGENT else background())
-        self._spawn(self._watch_doubts(), background())
-        self._spawn(self._keep_samples(), background())
+            work = keep_running(f"writes ({haste.name.lower()})", partial(self._work, lane))
+            self._spawn(work, None if haste is Haste.URGENT else background())
+        self._spawn(keep_running("unanswered writes", self._watch_doubts), background())
+        self._spawn(keep_running("watched streams", self._keep_samples), background())
 
     async def close(self) -> None:
         """Leave the data plane as it is; what is still on its way ends UNAVAILABLE. Idempotent."""
@@ -207,8 +210,13 @@ class RelayTable:
     def _spawn(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, context=context)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._finished)
         return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task of the relay table failed", exc_info=task.exception())
 
     @property
     def connected(self) -> bool:

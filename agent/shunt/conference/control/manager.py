@@ -43,6 +43,7 @@ from shunt.net import FiveTuple
 from shunt.offload import REBIND_SILENCE_MS, SprayGuard
 from shunt.tables.entry import LearnNotice, MediaRange, StreamStats
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
+from shunt.tasks import keep_running
 
 if TYPE_CHECKING:
     from shunt.conference.control.focus import Focus, StandIn
@@ -183,9 +184,9 @@ class Conferences:
             await self._focus.start(patient=self._paired)
         if self.records is not None:
             self.records.start()
-        self.spawn(self._work())
-        self.spawn(self._poll())
-        self.spawn(self._measure())
+        self.spawn(keep_running("rows of conferences", self._work))
+        self.spawn(keep_running("counters of conferences", self._poll))
+        self.spawn(keep_running("quality of conferences", self._measure))
 
     async def close(self) -> None:
         """Stop; rows stay in the data plane, and conferences are kept."""

@@ -1,0 +1,42 @@
+"""Background tasks that run until they are cancelled: one that fails is logged, counted and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from shunt import limits
+
+log = logging.getLogger(__name__)
+
+RESTART_S = 1.0
+"""Seconds from the failure of a background task to its next start."""
+
+
+def being_cancelled() -> bool:
+    """Whether somebody has asked to cancel the current task.
+
+    A CancelledError may also come from what the task waits for: a gRPC call raises it when its channel is closed.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run a loop until it returns or this task is cancelled; when it fails, start it again after RESTART_S.
+
+    name: of the task, for the log.
+    """
+    while True:
+        try:
+            await work()
+            return
+        except asyncio.CancelledError as error:
+            if being_cancelled():
+                raise
+            log.error("background task %s was ended by what it waited for; starting it again", name, exc_info=error)
+        except Exception:
+            log.exception("background task %s failed; starting it again", name)
+        limits.count("background_task_failures")
+        await asyncio.sleep(RESTART_S)
