@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pytest
 
 from shunt.calls.model import Side
+from shunt.control import proxy
 from shunt.events.bus import LEARN, STATE, Event
 from shunt.leisure import MOST_S
 from shunt.net import Endpoint, FiveTuple
@@ -32,6 +34,23 @@ async def test_entries_are_the_four_of_the_design():
         f"10.91.1.2:6001 > {RELAY_IP}:{pl + 1}": f"{RELAY_IP}:{pu + 1} > 10.91.2.2:7001",
         f"10.91.2.2:7001 > {RELAY_IP}:{pu + 1}": f"{RELAY_IP}:{pl + 1} > 10.91.1.2:6001",
     }
+
+
+async def test_commands_that_are_not_understood_are_logged_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is passed on; a SIP server that sends thousands writes one line every half minute, with their number."""
+    core = Core()
+
+    async def relay(*_: object) -> bytes:
+        return b"E1\n"
+
+    monkeypatch.setattr(core.proxy, "_pass", relay)
+    with caplog.at_level(logging.INFO, logger=proxy.log.name):
+        for _ in range(1000):
+            assert await core.say("U") == b"E1\n"
+        monkeypatch.setattr(proxy, "_NOT_UNDERSTOOD_S", 0.0)
+        await core.say("U")
+    lines = [message for message in caplog.messages if "not understood" in message]
+    assert len(lines) == 2 and "(1 such" in lines[0] and "(1000 such" in lines[1]
 
 
 async def test_nothing_is_installed_before_both_parties_were_heard():

@@ -152,6 +152,7 @@ async def test_other_sockets_are_refused_quietly(sender, text):
 
 def test_targets():
     assert parse_target("tcp:[::1]:9", None) == NotifyTarget(host="::1", port=9)
+    assert parse_target("/run/opensips/n.sock", None) == parse_target("unix:/run/opensips/n.sock", None) == NotifyTarget(path="/run/opensips/n.sock")
     assert parse_target("tcp:%%CC_SELF%%:9", "fd91::1") == NotifyTarget(host="fd91::1", port=9)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -27,6 +28,7 @@ from shunt.tables.relay_table import DataPlaneUnavailable
 log = logging.getLogger(__name__)
 
 _KEPT = 600  # bytes of a command or reply that its event holds
+_NOT_UNDERSTOOD_S = 30.0  # between two log lines about commands that are not understood
 
 
 class _Turns:
@@ -90,13 +92,15 @@ class ControlProxy:
         self.keep: Callable[[str | None], Awaitable[object]] | None = None  # waited for before the answer to a command about this call-id
         self._turns = _Turns()
         self.commands: dict[str, int] = {}
+        self._not_understood = 0  # commands since the last log line about one
+        self._not_understood_logged = -math.inf
 
     async def handle(self, body: bytes, cookie: bytes | None, peer_ip: str | None) -> bytes | None:
         """Answer one command of a SIP server (without cookie and line end). None: no reply, as if the relay were silent."""
         try:
             command = codec.parse_command(body, cookie)
         except CodecError as error:
-            log.info("passing on a command that is not understood: %s", error)
+            self._log_not_understood(error)
             return await self._pass(self._default(), body, peer_ip)
         self.commands[command.verb] = self.commands.get(command.verb, 0) + 1
         began, relay, reply = time.monotonic(), self._relay_of(command), None
@@ -125,6 +129,13 @@ class ControlProxy:
                 relay=relay.name if relay is not None else None, peer=peer_ip, seconds=time.monotonic() - began,
             )
         return reply
+
+    def _log_not_understood(self, error: CodecError) -> None:
+        """One line every _NOT_UNDERSTOOD_S, however many such commands come."""
+        self._not_understood += 1
+        if (now := time.monotonic()) - self._not_understood_logged >= _NOT_UNDERSTOOD_S:
+            log.info("passing on a command that is not understood: %s (%d such commands since the last line)", error, self._not_understood)
+            self._not_understood, self._not_understood_logged = 0, now
 
     def _default(self) -> Relay:
         return self.pool.candidates()[0]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shunt.rtpproxy.codec import notify_line
+from shunt.tasks import keep_running
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +34,17 @@ class NotifyTarget:
 
 
 def parse_target(text: str, peer_ip: str | None) -> NotifyTarget:
-    """Read tcp:HOST:PORT or unix:PATH; the host %%CC_SELF%% is the address the command came from.
+    """Read tcp:HOST:PORT, unix:PATH, or a bare path, which is what OpenSIPS sends for unix:PATH; the host %%CC_SELF%% is the address the command came from.
 
     Raises ValueError for anything else: other schemes, a host that is no address, %%CC_SELF%% without an address.
     """
+    if text.startswith("/"):
+        return NotifyTarget(path=text)
     scheme, _, rest = text.partition(":")
     if scheme == "unix" and rest.startswith("/"):
         return NotifyTarget(path=rest)
     if scheme != "tcp":
-        raise ValueError(f"notify socket {text!r} is neither tcp:ADDRESS:PORT nor unix:/PATH")
+        raise ValueError(f"notify socket {text!r} is neither tcp:ADDRESS:PORT nor unix:/PATH nor a path")
     host, _, port = rest.rpartition(":")
     if host == _SELF:
         if peer_ip is None:
@@ -65,7 +68,7 @@ class _Connection:
         self._owner = owner
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self.task = asyncio.get_running_loop().create_task(self._run())
+        self.task = asyncio.get_running_loop().create_task(keep_running(f"time-out notices to {target}", self._run))
 
     async def _run(self) -> None:
         try:
