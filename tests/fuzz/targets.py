@@ -10,11 +10,9 @@ import ast
 import contextlib
 import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import grpc
 
 from shunt.bfrt.schema import Schema, SchemaError
 from shunt.conference import descriptor, payload, rtcp, rtp
@@ -32,9 +30,7 @@ from shunt.relay.learning import read_rtcp, read_rtp
 from shunt.relay.notify import parse_target
 from shunt.rtpproxy import codec
 from shunt.tables.target import Answers, Plan
-from shunt_softswitch import schema
-from shunt_softswitch.service import BfRuntimeService
-from tests.bfrt.fake_dataplane import FakeDataPlane
+from tests.softswitch.schema import document, load
 
 
 def rtpproxy_command(data: bytes) -> None:
@@ -154,43 +150,6 @@ def bfrt_answer(data: bytes) -> None:
             pass
 
 
-def bfrt_request(data: bytes) -> None:
-    """A Write and a Read as they reach the softswitch, from a client that is bound."""
-    context = _Context()
-    for begin in (lambda: _SERVICE.write(data, context), lambda: _drained(_SERVICE.read(data, context))):
-        try:
-            _run(begin())
-        except _Aborted:
-            pass
-    assert len(_PLANE.table) <= _PLANE.capacity
-    if _PLANE.table:
-        _SERVICE.clear_all()
-
-
-class _Aborted(Exception):
-    """The server refused the call."""
-
-
-class _Context:
-    """As much of a gRPC context as the service uses."""
-
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: object = ()) -> None:
-        assert isinstance(code, grpc.StatusCode) and code is not grpc.StatusCode.OK
-        raise _Aborted(details)
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return ()
-
-    def time_remaining(self) -> None:
-        return None
-
-    def set_trailing_metadata(self, metadata: object) -> None:
-        return None
-
-    async def write(self, message: object) -> None:
-        return None
-
-
 class _Nowhere:
     """A store that is never asked."""
 
@@ -198,24 +157,7 @@ class _Nowhere:
     promises = False
 
 
-async def _drained(answers: Any) -> None:
-    async for _ in answers:
-        pass
-
-
-def _run(work: Coroutine[Any, Any, Any]) -> None:
-    """Run a coroutine that never waits."""
-    try:
-        while True:
-            work.send(None)
-    except StopIteration:
-        return
-
-
-_SERVED = schema.load(50)
-_PLAN = Plan(_SERVED.schema)
-_PLANE = FakeDataPlane(capacity=50)
-_SERVICE = BfRuntimeService(_PLANE, _SERVED)
+_PLAN = Plan(load())
 _POLICY = LatchPolicy()
 _JOURNAL = Journal(_Nowhere())  # type: ignore[arg-type]
 _DESCRIPTOR = bytes.fromhex("c00001800214eaa860414d1410208427027f0167")
@@ -309,7 +251,7 @@ def conference_feedback(data: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
-        rtpproxy_command, rtpproxy_reply, control_framing, hep3, sip_message, rtp_packet, bfrt_schema, configuration, journal_row, bfrt_answer, bfrt_request,
+        rtpproxy_command, rtpproxy_reply, control_framing, hep3, sip_message, rtp_packet, bfrt_schema, configuration, journal_row, bfrt_answer,
         conference_rtp, conference_rtcp, conference_frame, conference_stun, conference_feedback,
     )
 }
@@ -324,7 +266,6 @@ def seeds() -> dict[str, list[bytes]]:
         b"Call-ID: c1\r\nCSeq: 1 INVITE\r\nContent-Type: application/sdp\r\nContent-Length: 115\r\n\r\n"
         b"v=0\r\no=- 1 1 IN IP4 198.18.1.2\r\ns=-\r\nc=IN IP4 198.18.1.2\r\nt=0 0\r\nm=audio 6000 RTP/AVP 8 0\r\na=rtpmap:8 PCMA/8000\r\n"
     )
-    program = _SERVED.program_json
     return {
         "rtpproxy_command": [
             b"1_2 Uc0,8 c1 198.18.1.2 6000 A;1 tcp:%%CC_SELF%%:9999 tag", b"1_2 Lc8 c1 198.18.2.2 7000 A;1 B;1", b"3 D c1 A B", b"4 VF 20040107",
@@ -357,22 +298,14 @@ def seeds() -> dict[str, list[bytes]]:
             ),
         ],
         "conference_feedback": [rtcp.build_rr(1, [rtcp.Report(1, 30, 0, 1, 2, 3, 4)]) + rtcp.build_remb(1, 10**6, [1, 2]), rtcp.build_remb(1, 10**5, [])],
-        "bfrt_schema": [program if isinstance(program, bytes) else program.encode()],
+        "bfrt_schema": [json.dumps(document("relay")).encode()],
         "configuration": [
             b"builtin_relay: {addresses: [127.0.0.1]}\n",
             b"relays:\n  - {name: a, socket: 'udp:127.0.0.1:1', media: [{address: 10.0.0.1, ports: 35000-65000}]}\ndata_plane: {}\njournal: {redis: 'redis://h:1/0'}\n",
         ],
         "journal_row": [_row().encode()],
         "bfrt_answer": [b"", b"\x0a\x02\x0a\x00"],
-        "bfrt_request": [b"", _write()],
     }
-
-
-def _write() -> bytes:
-    from shunt.bfrt._pb import bfruntime_pb2 as pb
-    from tests.bfrt.conftest import insert
-
-    return pb.WriteRequest(client_id=1, p4_name="relay", updates=[insert(1), insert(2)]).SerializeToString()
 
 
 def _row() -> str:

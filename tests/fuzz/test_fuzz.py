@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz.targets import TARGETS, seeds
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
-MUTATIONS = {"configuration": 150, "bfrt_schema": 60, "bfrt_request": 300, "sip_message": 600}
+MUTATIONS = {"configuration": 150, "bfrt_schema": 60, "sip_message": 600}
 _INTERESTING = (b"\x00", b"\xff", b" ", b"\n", b";", b":", b",", b"&&", b"%%CC_SELF%%", b"-1", b"65536", b"4294967296", b"[", b"]", b"{", b"\"", b"\xc3\x28")
 
 
