@@ -143,7 +143,7 @@ __noinline int classify(const struct flow_key *key, int mode)
 	}
 	if (has_entry(key, index, detail))
 		return RELAYED;
-	now = bpf_ktime_get_ns();
+	now = bpf_ktime_get_coarse_ns(); /* CLOCK_MONOTONIC as of the last tick */
 	if (slot && detail && (slot->generation & 1 || detail->slot_flags & SLOT_OVERFLOW)) {
 		if (mode != TRACE)
 			detail->source_mismatch++;

@@ -100,7 +100,7 @@ static __always_inline __u32 read_error6(struct xdp_md *ctx, const struct header
 }
 
 /* Reports a smaller path MTU, if an entry relays from the destination that the error is about to the relay port that the quoted packet
- * left by: both directions of a stream have entries, and who forges an error has to know both ends of one. */
+ * left by: both directions of a stream have entries, so a forged error has to name both ends of one. */
 __noinline int report_path_mtu(struct xdp_md *ctx, const struct headers *headers)
 {
 	struct path_mtu_report *report;

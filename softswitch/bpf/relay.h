@@ -432,7 +432,7 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 			reason = CLAIM(ctx, mode);
 			if (reason >= 0)
 				return reason;
-			reason = classify(&key, mode);
+			reason = owner ? classify(&key, mode) : NOT_MEDIA;
 			if (reason == RELAYED) /* its entry has just been inserted */
 				return pass(mode, CHANGING, 0);
 			if (mode == TRACE)

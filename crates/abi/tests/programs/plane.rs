@@ -22,7 +22,8 @@ pub const LOOPBACK: u32 = 1;
 pub const IDLE: u32 = 1 << 28;
 const NEXT_HOP: u16 = 7;
 const CHUNKS: usize = 8;
-const HOUR: u64 = 3_600_000_000_000;
+const SECOND: u64 = 1_000_000_000;
+const HOUR: u64 = 3600 * SECOND;
 const CHUNK_PORTS: usize = size::CHUNK_PORTS.0 as usize;
 const SLOTS: usize = CHUNKS * CHUNK_PORTS;
 const SHORTCUTS: usize = 65536;
@@ -442,10 +443,10 @@ impl Plane {
     }
 
     fn until(valid: bool) -> u64 {
-        if valid { monotonic_ns() + HOUR } else { monotonic_ns() - 1 }
+        if valid { monotonic_ns() + HOUR } else { monotonic_ns() - SECOND }
     }
 
-    /// Put a source on the blocklist (port 0: any port), for an hour, or until just now.
+    /// Put a source on the blocklist (port 0: any port), for an hour, or until a second ago (the programs read the clock of the last tick).
     pub fn block(&self, addr: &str, port: u16, valid: bool) {
         let key = endpoint_of(addr.parse().expect("an address"), port);
         self.put("blocklist", &key, &Self::until(valid));

@@ -8,6 +8,7 @@ use crate::relaying::{sent, v4, v6};
 use shunt_abi::relay::reason;
 
 const FILTERED: u16 = 30000;
+const SECOND: i64 = 1_000_000_000;
 
 /// Two entries, media ports, and a port of each address whose source filter admits 10.1.0.9 and fd01::9.
 fn plane(drop: bool) -> Option<Plane> {
@@ -46,7 +47,7 @@ fn an_entry_in_use_drops_other_sources_while_it_has_an_owner() {
 #[test]
 fn without_a_live_owner_other_sources_pass_as_at_a_port_without_an_entry() {
     let Some(mut plane) = plane(true) else { return };
-    plane.own_for(-1);
+    plane.own_for(-SECOND);
     for entry in [v4(), v6()] {
         plane.notices();
         plane.expect("another source", &other_source(&entry).frame(), PASS, reason::MISS);
@@ -55,7 +56,7 @@ fn without_a_live_owner_other_sources_pass_as_at_a_port_without_an_entry() {
         plane.expect("its own source", &sent(&entry).frame(), REDIRECT, reason::RELAYED);
     }
     // The owner is back.
-    plane.own_for(3_600_000_000_000);
+    plane.own_for(3600 * SECOND);
     plane.expect("another source", &other_source(&v4()).frame(), DROP, reason::SOURCE_MISMATCH);
 }
 
@@ -74,7 +75,7 @@ fn an_idle_entry_lets_other_sources_pass_until_its_own_sends_again() {
 #[test]
 fn an_entry_that_drops_no_more_leaves_the_port_to_its_filters() {
     let Some(mut plane) = plane(true) else { return };
-    plane.own_for(-1);
+    plane.own_for(-SECOND);
     let packet = other_source(&v4());
     plane.allow("10.1.0.1:20000", &["10.1.0.9"], true);
     plane.expect("a source filter", &packet.frame(), DROP, reason::BLOCKED);
@@ -114,7 +115,7 @@ fn a_port_with_several_sources_drops_others_while_one_of_them_is_in_use() {
     plane.set_overflow_jiffies(v4().dst, idle);
     plane.expect("the only entry idle", &packet, PASS, reason::MISS);
     plane.set_overflow_jiffies(v4().dst, plane.tick());
-    plane.own_for(-1);
+    plane.own_for(-SECOND);
     plane.expect("no owner", &packet, PASS, reason::MISS);
     assert_eq!(plane.detail(v4().dst).source_mismatch, 14);
 }
