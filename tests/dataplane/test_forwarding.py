@@ -221,7 +221,8 @@ def test_a_restart_loses_no_packet(road: Lab, in_mode: tuple[Softswitch, Plane],
         callee.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)  # SO_RCVBUFFORCE
         stream = Stream(caller, (RELAY_A4, 20000), 0.001)
         stream.start()
-        for _ in range(3):
+        for restarts in range(1, 4):
+            until(lambda: stream.sent > 100 * restarts, "the stream goes on")
             process.restart()
             switch.reconnect()
         sent = stream.stop()

@@ -26,6 +26,7 @@ INVALID, NOT_FOUND, EXISTS, NO_SPACE, UNSUPPORTED = 3, 5, 6, 8, 12
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 1 << 30), ("grpc.absolute_max_metadata_size", 1 << 30),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.default_authority", "localhost"),  # of a Unix socket gRPC makes its path, which is none (RFC 3986 section 3.2)
 )  # fmt: skip
 _TIMEOUT = 120.0  # seconds for a call, with a busy machine in mind
 _BATCH = 20_000  # updates or entities in one message

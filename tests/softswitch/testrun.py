@@ -86,7 +86,7 @@ def inside(namespace: str | None) -> Iterator[None]:
 def programs(pin_dir: Path) -> dict[str, Path]:
     """The pins of the programs below a folder, by the programs' names."""
     found = {path.name.rpartition("_program_")[2]: path for path in pin_dir.glob("*_program_*")}
-    return found | {path.name: path for path in pin_dir.glob("programs/*")}
+    return found | {path.name: path for path in (pin_dir / "programs").rglob("*") if not path.is_dir()}
 
 
 def pinned(pin_dir: Path, name: str, namespace: str | None = None) -> Program:
