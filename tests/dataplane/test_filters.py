@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -24,6 +24,7 @@ SCANNER = ep("10.1.0.9:4444")
 MISSED = ep(f"{RELAY_A4}:30005")
 _SHORT_MS = 2_000  # a time that ends while a test waits, and not before a busy machine has looked
 _sources = itertools.count(20)
+Verdict = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +39,13 @@ def _media(plane: Plane) -> Iterator[None]:
 
 
 @pytest.fixture
-def verdict(softswitch: Softswitch) -> object:
+def verdict(softswitch: Softswitch) -> Verdict:
     """The verdict on a packet from a source to a relay port."""
     return lambda src, dst=MISSED: send(softswitch, FiveTuple(src, dst))[0]
 
 
 @pytest.mark.parametrize(("blocked", "other_port"), [(SCANNER, PASS), (Endpoint(SCANNER.addr, 0), DROP)], ids=["port", "address"])
-def test_only_what_is_blocked_is_dropped(plane: Plane, verdict, blocked: Endpoint, other_port: int) -> None:
+def test_only_what_is_blocked_is_dropped(plane: Plane, verdict: Verdict, blocked: Endpoint, other_port: int) -> None:
     assert verdict(SCANNER) == PASS
     assert plane.blocklist.put(blocked, 60_000)
     before = plane.totals()
@@ -67,14 +68,14 @@ def test_an_entry_goes_before_the_blocklist(plane: Plane, softswitch: Softswitch
     assert send(softswitch, FIRST.key) == (REDIRECT, (FIRST.src, FIRST.dst))
 
 
-def test_the_agent_still_learns_of_blocked_packets(plane: Plane, verdict) -> None:
+def test_the_agent_still_learns_of_blocked_packets(plane: Plane, verdict: Verdict) -> None:
     source = Endpoint(SCANNER.addr, 5_151)  # whose share of notices no other test has used
     plane.blocklist.put(source, 60_000)
     assert verdict(source) == DROP
     assert [notice.key for notice in plane.poll_learn()] == [FiveTuple(source, MISSED)]
 
 
-def test_ipv6_and_ipv4_are_two(plane: Plane, verdict) -> None:
+def test_ipv6_and_ipv4_are_two(plane: Plane, verdict: Verdict) -> None:
     six = ep(f"[{RELAY_A6}]:30005")
     plane.add_media(MediaRange(six.addr, 30000, 30010))
     source = ep("[2001:db8::66]:77")
@@ -85,7 +86,7 @@ def test_ipv6_and_ipv4_are_two(plane: Plane, verdict) -> None:
     assert plane.blocklist.ends() == [Endpoint(source.addr, 0)]
 
 
-def test_a_blocklist_entry_ends_by_itself(plane: Plane, verdict) -> None:
+def test_a_blocklist_entry_ends_by_itself(plane: Plane, verdict: Verdict) -> None:
     plane.blocklist.put(SCANNER, _SHORT_MS)
     left = plane.blocklist.remaining(SCANNER)
     assert verdict(SCANNER) == DROP and left is not None and 0 <= left <= _SHORT_MS
@@ -104,7 +105,7 @@ def test_old_entries_make_room_for_new_ones(plane: Plane) -> None:
     assert new in ends and first not in ends and not plane.greylist.put(Endpoint(b"\x0a\x08\x00\x01", 0), 60_000)
 
 
-def test_another_process_finds_them(plane: Plane, softswitch: Softswitch, verdict) -> None:
+def test_another_process_finds_them(plane: Plane, softswitch: Softswitch, verdict: Verdict) -> None:
     """Who is blocked, and whose address is on the allowlist, stays so while the softswitch is restarted."""
     plane.blocklist.put(SCANNER, 60_000)
     plane.allowlist.put(Endpoint(PHONE.addr, 0), 60_000)
@@ -116,7 +117,7 @@ def test_another_process_finds_them(plane: Plane, softswitch: Softswitch, verdic
     assert verdict(SCANNER) == DROP
 
 
-def test_a_source_filter_admits_some_addresses_only(plane: Plane, verdict) -> None:
+def test_a_source_filter_admits_some_addresses_only(plane: Plane, verdict: Verdict) -> None:
     even, odd, next_pair = (Endpoint(MISSED.addr, port) for port in (30004, 30005, 30006))
     admitted = [ep("10.1.0.7:1"), ep("10.1.0.8:1")]
     assert plane.source_filter.put(even, 60_000, [end.addr for end in admitted])
@@ -136,12 +137,12 @@ def test_an_entry_goes_before_a_source_filter(plane: Plane, softswitch: Softswit
     assert send(softswitch, FIRST.key) == (REDIRECT, (FIRST.src, FIRST.dst))
 
 
-def test_a_source_filter_of_ipv6_ends_by_itself(plane: Plane, verdict) -> None:
-    port, party, unknown = ep(f"[{RELAY_A6}]:30004"), ep("[2001:db8::66]:77"), ep("[2001:db8::67]:77")
+def test_a_source_filter_of_ipv6_ends_by_itself(plane: Plane, verdict: Verdict) -> None:
+    port, phone, unknown = ep(f"[{RELAY_A6}]:30004"), ep("[2001:db8::66]:77"), ep("[2001:db8::67]:77")
     plane.add_media(MediaRange(port.addr, 30000, 30010))
-    plane.source_filter.put(port, _SHORT_MS, [party.addr])
-    assert (verdict(party, port), verdict(unknown, port)) == (PASS, DROP)
-    assert plane.source_filter.admitted(port) == [party.addr] and plane.source_filter.ends() == [port]
+    plane.source_filter.put(port, _SHORT_MS, [phone.addr])
+    assert (verdict(phone, port), verdict(unknown, port)) == (PASS, DROP)
+    assert plane.source_filter.admitted(port) == [phone.addr] and plane.source_filter.ends() == [port]
     until(lambda: verdict(unknown, port) == PASS, "the filter is in force no more")
     assert plane.source_filter.ends() == []
 
@@ -149,7 +150,7 @@ def test_a_source_filter_of_ipv6_ends_by_itself(plane: Plane, verdict) -> None:
 PHONE, RELAY = ep("10.1.0.7:6000"), Endpoint(MISSED.addr, 0)
 
 
-def test_a_greylisted_port_admits_the_allowlist(plane: Plane, verdict) -> None:
+def test_a_greylisted_port_admits_the_allowlist(plane: Plane, verdict: Verdict) -> None:
     assert plane.greylist.put(RELAY, 60_000, [(30000, 30003), (30006, 30010)])
     assert plane.allowlist.put(Endpoint(PHONE.addr, 0), 60_000)
     for port, unknown in ((30000, DROP), (30003, DROP), (30004, PASS), (30006, DROP), (30010, DROP)):
@@ -170,7 +171,7 @@ def hits(softswitch: Softswitch, port: Endpoint, expected: list[int]) -> Endpoin
     raise AssertionError(f"{found}, not {expected}")
 
 
-def test_an_unknown_source_that_goes_on_is_admitted_at_both_ports_of_a_pair_and_nowhere_else(plane: Plane, softswitch: Softswitch, verdict) -> None:
+def test_an_unknown_source_that_goes_on_is_admitted_at_both_ports_of_a_pair_and_nowhere_else(plane: Plane, softswitch: Softswitch, verdict: Verdict) -> None:
     plane.greylist.put(RELAY, 60_000, [(30000, 30010)])
     even = Endpoint(RELAY.addr, 30004)
     unknown = hits(softswitch, even, [DROP] * 4 + [PASS] * 2)
@@ -190,7 +191,7 @@ def test_hits_with_a_pause_between_them_start_again(plane: Plane, softswitch: So
         assert [program.run(frame(FiveTuple(unknown, MISSED)), ingress="ra").verdict for _ in range(4)] == [DROP] * 4
 
 
-def test_a_source_filter_goes_before_the_greylist(plane: Plane, verdict) -> None:
+def test_a_source_filter_goes_before_the_greylist(plane: Plane, verdict: Verdict) -> None:
     plane.greylist.put(RELAY, 60_000, [(30000, 30010)])
     plane.allowlist.put(Endpoint(SCANNER.addr, 0), 60_000)
     plane.source_filter.put(Endpoint(RELAY.addr, 30004), 60_000, [PHONE.addr])
@@ -198,7 +199,7 @@ def test_a_source_filter_goes_before_the_greylist(plane: Plane, verdict) -> None
     assert [verdict(SCANNER, Endpoint(RELAY.addr, 30004)) for _ in range(6)] == [DROP] * 6
 
 
-def test_a_greylist_of_ipv6_ends_by_itself_and_with_the_agent(plane: Plane, verdict) -> None:
+def test_a_greylist_of_ipv6_ends_by_itself_and_with_the_agent(plane: Plane, verdict: Verdict) -> None:
     port, unknown, phone = ep(f"[{RELAY_A6}]:30004"), ep("[2001:db8::67]:77"), ep("[2001:db8::66]:77")
     plane.add_media(MediaRange(port.addr, 30000, 30010))
     plane.greylist.put(Endpoint(port.addr, 0), _SHORT_MS, [(30000, 30010)])

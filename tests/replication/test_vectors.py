@@ -55,7 +55,7 @@ def wires(_opened: tuple[Softswitch, Plane], lab: Lab) -> Iterator[dict[Port, so
 
 
 def is_copy(frame: bytes) -> bool:
-    """UDP over either version of IP: what else hosts hear is their kernels' own."""
+    """UDP over either version of IP: what else hosts receive is their kernels' own."""
     return (frame[12:14] == b"\x08\0" and frame[23] == 17) or (frame[12:14] == b"\x86\xdd" and frame[20] == 17)
 
 

@@ -47,7 +47,7 @@ class Plane:
     """
 
     def __init__(self, target: str, *, bind: bool = True, client_id: int | None = None, credentials: grpc.ChannelCredentials | None = None) -> None:
-        """target: as gRPC names it. bind: own the program, as an agent does; otherwise nothing that only its owner is told arrives."""
+        """target: as gRPC names it. bind: own the program, as an agent does; otherwise no notices arrive."""
         self._arguments: dict[str, Any] = {"bind": bind, "client_id": client_id, "credentials": credentials}
         self._open(target)
 
