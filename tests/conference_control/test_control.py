@@ -32,9 +32,9 @@ from shunt.config.load import ConfigError, loads
 from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, Outcome, RelayEntry, Result
-from shunt_softswitch import schema as softswitch_schema
+from tests.softswitch.schema import load
 
-SCHEMA = softswitch_schema.load(4096, 100).schema
+SCHEMA = load(conferences=True)
 RELAY_IP = Endpoint.of("192.0.2.1", 0).addr
 POLICY = LatchPolicy()
 

@@ -26,12 +26,12 @@ from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice
 from shunt.tables.relay_table import RelayTable
-from shunt_softswitch import schema as softswitch_schema
 from tests.bfrt.fake_switch import FakeSwitch, Refused, running
 from tests.conference_control.lab import rest_of
 from tests.p4.bfrt_bmv2 import FIXED
 from tests.p4.program import GENERATED
 from tests.p4.tofino import entity
+from tests.softswitch.schema import load
 
 PROGRAM = (GENERATED / "conference.tofino2.bf-rt.json").read_bytes()
 SCHEMA = Schema.parse(PROGRAM, FIXED)
@@ -114,7 +114,7 @@ def test_a_default_action_leads_too_and_the_same_again_is_no_change():
 
 
 def test_a_softswitch_has_no_routes_of_its_own():
-    assert Forwarding.of(softswitch_schema.load(4096, 100).schema) is None
+    assert Forwarding.of(load(conferences=True)) is None
 
 
 # -- conferences -----------------------------------------------------------------------------------------------------

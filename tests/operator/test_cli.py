@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from shunt.calls.reasons import REASONS
+from tests.bfrt.traffic import namespace
 from tests.operator import stand_in
 from tests.operator.stand_in import HOSTILE_CALL_ID, ODD_CALL_ID, StandIn
+from tests.softswitch.process import unpin
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("run", "softswitch", "check-config", "calls", "why", "trace", "status", "reasons")
@@ -24,7 +26,7 @@ GOOD = "builtin_relay: {addresses: [127.0.0.1]}\n"
 
 def environment(**more: str) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("SHUNT_")}
-    return env | {"PYTHONPATH": f"{ROOT / 'agent'}{os.pathsep}{ROOT / 'softswitch'}"} | more
+    return env | {"PYTHONPATH": str(ROOT / "agent")} | more
 
 
 async def shunt(*args: str, **env: str) -> tuple[int, str, str]:
@@ -245,10 +247,10 @@ async def test_check_config(tmp_path):
         assert code == 1 and "Traceback" not in err and str(tmp_path) in err
 
 
-# `shunt run` and `shunt softswitch` with a service of the test's own in place of the real one: what is
-# tested is the command (arguments, signals, messages), not the service.
+# `shunt run` with a service of the test's own in place of the real one: what is tested is the command
+# (arguments, signals, messages), not the service.
 SERVICE = """\
-import asyncio, json, os, sys, types
+import asyncio, os, sys, types
 async def agent_run(config):
     print("ready", config.builtin_relay.addresses[0], flush=True)
     if os.environ.get("FAIL"):
@@ -257,11 +259,8 @@ async def agent_run(config):
         await asyncio.Event().wait()
     finally:
         print("orderly end", flush=True)
-def softswitch_run(**arguments):
-    print(json.dumps(arguments), flush=True)
-for name, run in (("shunt.agent", agent_run), ("shunt_softswitch.server", softswitch_run)):
-    module = sys.modules[name] = types.ModuleType(name)
-    module.run = run
+module = sys.modules["shunt.agent"] = types.ModuleType("shunt.agent")
+module.run = agent_run
 from shunt.cli.main import main
 main()
 """
@@ -296,27 +295,39 @@ async def test_run_says_what_the_system_refused_and_what_a_file_lacks(tmp_path):
     assert (await shunt("run"))[0] == 2
 
 
+async def softswitch(home: str, *args: str) -> tuple[asyncio.subprocess.Process, str]:
+    """`shunt softswitch` in a network namespace, and its READY line."""
+    # Not `ip netns exec`: that would also give it a /sys of its own, whose pins end with it.
+    command = ["nsenter", f"--net=/run/netns/{home}", sys.executable, "-m", "shunt.cli.main", "softswitch", *args]
+    process = await asyncio.create_subprocess_exec(*command, env=environment(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+    line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode()
+    if not line.startswith("READY"):
+        pytest.fail(f"not ready: {line!r}; {(await process.communicate())[1].decode()}")
+    return process, line
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")
 async def test_softswitch_takes_the_file_and_lets_options_win(tmp_path):
-    file = tmp_path / "c.yaml"
-    file.write_text("softswitch: {interfaces: [eth0], capacity: 1000, mode: native}\n")
-    process = await service("softswitch", "-c", str(file), "--interface", "eth7", "--interface", "eth8", "--capacity", "2000", "--unload")
-    out, err = await asyncio.wait_for(process.communicate(), 20)
-    assert (process.returncode, err) == (0, b"")
-    assert json.loads(out) == {
-        "interfaces": ["eth7", "eth8"],
-        "listen": ["127.0.0.1:50052"],
-        "capacity": 2000,
-        "mode": "native",
-        "strays": "drop",
-        "conference_copies": 0,
-        "packet_limit": 0,
-        "tls": None,
-        "pin_dir": "/sys/fs/bpf/shunt",
-        "unload_on_exit": True,
-    }
-    process = await service("softswitch", "--interface", "eth0")
-    out, _ = await asyncio.wait_for(process.communicate(), 20)
-    assert json.loads(out)["capacity"] == 262144 and json.loads(out)["unload_on_exit"] is False
+    """The file's mode and folder of pins, the options' interfaces and capacity; --unload leaves nothing in the kernel, without it the pins stay."""
+    file, pins = tmp_path / "c.yaml", tmp_path / "pins"
+    pins.mkdir()
+    file.write_text(f"softswitch: {{interfaces: [eth0], listen: [127.0.0.1:50052], capacity: 1000, mode: generic, pin_dir: {pins}}}\n")
+    with namespace() as home:
+        try:
+            process, ready = await softswitch(home, "-c", str(file), "--interface", "in0", "--interface", "out0", "--capacity", "2000")
+            assert "generic XDP on in0, out0;" in ready and "BF Runtime on 127.0.0.1:50052;" in ready and "0 of 2000 entries" in ready
+            process.send_signal(signal.SIGTERM)
+            out, _ = await asyncio.wait_for(process.communicate(), 30)
+            assert (process.returncode, out) == (0, b"") and list(pins.iterdir())
+            process, ready = await softswitch(home, "-c", str(file), "--interface", "in0", "--capacity", "2000", "--unload")
+            assert "generic XDP on in0;" in ready
+            process.send_signal(signal.SIGINT)
+            out, err = await asyncio.wait_for(process.communicate(), 30)
+            assert (process.returncode, out) == (0, b"") and b"Traceback" not in err
+            assert not pins.exists() or not [path for path in pins.iterdir() if not path.name.endswith(".debug")], "the file system's own files are left"
+        finally:
+            unpin(pins)
 
 
 async def test_softswitch_usage_errors():
