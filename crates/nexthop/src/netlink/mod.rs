@@ -1,0 +1,294 @@
+//! The kernel over netlink sockets: rtnetlink for routes, neighbours and interfaces, the netdev family for XDP features.
+
+mod channel;
+mod features;
+mod messages;
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NetlinkBuffer};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourState};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use tracing::warn;
+
+use self::channel::{Channel, Received, Subscription};
+use self::features::Features;
+use self::messages::Answer;
+use crate::kernel::{Event, Events, Kernel, KernelError, Link, Neighbour, Route};
+
+/// Interfaces, neighbours, nexthop objects, and the addresses, routes and rules of both IP versions.
+const GROUPS: [u32; 9] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_NEIGH,
+    libc::RTNLGRP_NEXTHOP,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV4_RULE,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV6_ROUTE,
+    libc::RTNLGRP_IPV6_RULE,
+];
+/// Route requests in one system call: their answers have to fit into the socket's buffer.
+const ROUTES_AT_ONCE: usize = 128;
+/// How often a dump is started again that a change interrupted.
+const DUMPS: usize = 5;
+
+/// The kernel of the network namespace in which the calling thread was when it made this.
+pub struct Netlink {
+    requests: Channel,
+    events: Subscription,
+    features: Features,
+    ready: Epoll,
+}
+
+impl Netlink {
+    /// # Errors
+    /// When a socket cannot be made. A kernel without the netdev family (before Linux 6.3) is no error.
+    pub fn new() -> Result<Self, KernelError> {
+        let events = Subscription::open(NETLINK_ROUTE, &GROUPS)?;
+        let features = Features::open()?;
+        let failed = |errno: Errno| KernelError::Io {
+            call: "epoll",
+            source: errno.into(),
+        };
+        let ready = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
+        ready.add(&events, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(failed)?;
+        if let Some(changes) = features.changes() {
+            ready.add(changes, EpollEvent::new(EpollFlags::EPOLLIN, 1)).map_err(failed)?;
+        }
+        Ok(Self {
+            requests: Channel::open(NETLINK_ROUTE)?,
+            events,
+            features,
+            ready,
+        })
+    }
+
+    /// Asks for routes, many in one system call.
+    fn ask_routes(&mut self, wanted: &[Query]) -> Result<Vec<Answer>, KernelError> {
+        let mut answers = Vec::with_capacity(wanted.len());
+        for part in wanted.chunks(ROUTES_AT_ONCE) {
+            let requests = part
+                .iter()
+                .map(|query| messages::route_request(query.dst, query.src, query.fib_match));
+            let received = self.requests.ask_many(requests)?;
+            answers.extend(
+                received
+                    .into_iter()
+                    .zip(part)
+                    .map(|(answer, query)| messages::read_route(answer, query.dst)),
+            );
+        }
+        Ok(answers)
+    }
+
+    /// Asks for some of the routes once more.
+    fn ask_again(&mut self, queries: &[Query], which: &[usize], mut answer: impl FnMut(usize, Answer)) -> Result<(), KernelError> {
+        let again: Vec<Query> = which.iter().map(|&n| queries[n]).collect();
+        for (&n, found) in which.iter().zip(self.ask_routes(&again)?) {
+            answer(n, found);
+        }
+        Ok(())
+    }
+
+    /// Which of the addresses are this host's.
+    fn own_addresses(&mut self, addresses: impl Iterator<Item = IpAddr>) -> Result<HashSet<IpAddr>, KernelError> {
+        let mut addresses: Vec<IpAddr> = addresses.collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let queries: Vec<Query> = addresses
+            .iter()
+            .map(|&dst| Query {
+                dst,
+                src: None,
+                fib_match: false,
+            })
+            .collect();
+        let answers = self.ask_routes(&queries)?;
+        Ok(addresses
+            .into_iter()
+            .zip(answers)
+            .filter(|(_, answer)| matches!(answer, Answer::Local))
+            .map(|(address, _)| address)
+            .collect())
+    }
+
+    fn ask_neighbour(&mut self, flags: u16, message: RouteNetlinkMessage) -> Result<(), KernelError> {
+        self.requests.ask(message, NLM_F_ACK | flags, |_| ())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Query {
+    dst: IpAddr,
+    src: Option<IpAddr>,
+    fib_match: bool,
+}
+
+impl Kernel for Netlink {
+    fn links(&mut self) -> Result<Vec<Link>, KernelError> {
+        for _ in 0..DUMPS {
+            let mut links = Vec::new();
+            let dump = self.requests.ask(messages::links_request(), NLM_F_DUMP, |message| {
+                if let RouteNetlinkMessage::NewLink(message) = message {
+                    links.extend(messages::read_link(message));
+                }
+            });
+            match dump {
+                Err(KernelError::Rejected { source }) if source.raw_os_error() == Some(libc::EINTR) => {}
+                other => return other.map(|()| links),
+            }
+        }
+        Err(KernelError::Malformed(
+            "the list of interfaces changed again and again while it was read".into(),
+        ))
+    }
+
+    fn routes(&mut self, wanted: &[(IpAddr, IpAddr)]) -> Result<Vec<Option<Route>>, KernelError> {
+        let source = |dst: IpAddr, src: IpAddr| (src.is_ipv4() == dst.is_ipv4() && !src.is_unspecified()).then_some(src);
+        let mut queries: Vec<Query> = wanted
+            .iter()
+            .map(|&(dst, src)| Query {
+                dst,
+                src: source(dst, src),
+                fib_match: false,
+            })
+            .collect();
+        let mut answers = self.ask_routes(&queries)?;
+
+        // A source that is no address of this host: the kernel decides by the destination alone.
+        let rejected: Vec<usize> = (0..wanted.len())
+            .filter(|&n| matches!(answers[n], Answer::Rejected) && queries[n].src.is_some())
+            .collect();
+        let own = self.own_addresses(rejected.iter().filter_map(|&n| queries[n].src))?;
+        let foreign: Vec<usize> = rejected
+            .into_iter()
+            .filter(|&n| queries[n].src.is_some_and(|src| !own.contains(&src)))
+            .collect();
+        for &n in &foreign {
+            queries[n].src = None;
+        }
+        self.ask_again(&queries, &foreign, |n, answer| answers[n] = answer)?;
+
+        // Behind a cached path MTU stands the route itself, with the MTU that is configured.
+        let cached: Vec<usize> = (0..wanted.len()).filter(|&n| matches!(answers[n], Answer::Exception(_))).collect();
+        for &n in &cached {
+            queries[n].fib_match = true;
+        }
+        self.ask_again(&queries, &cached, |n, behind| {
+            if let Answer::Exception(route) = answers[n] {
+                answers[n] = Answer::Route(Route {
+                    mtu: behind.mtu(),
+                    ..route
+                });
+            }
+        })?;
+        Ok(answers.into_iter().map(Answer::route).collect())
+    }
+
+    fn neighbour(&mut self, ifindex: u32, addr: IpAddr) -> Result<Option<Neighbour>, KernelError> {
+        let mut found = None;
+        let message = RouteNetlinkMessage::GetNeighbour(messages::neighbour(ifindex, addr));
+        let asked = self.requests.ask(message, 0, |message| {
+            if let RouteNetlinkMessage::NewNeighbour(message) = message {
+                found = messages::read_neighbour(&message).map(|(_, neighbour)| neighbour);
+            }
+        });
+        match asked {
+            // There is no such entry, or no such interface.
+            Err(KernelError::Rejected { .. }) => Ok(None),
+            other => other.map(|()| found),
+        }
+    }
+
+    fn manage_neighbour(&mut self, ifindex: u32, addr: IpAddr) -> Result<(), KernelError> {
+        let mut message = messages::neighbour(ifindex, addr);
+        message.attributes.push(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed));
+        self.ask_neighbour(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewNeighbour(message))
+    }
+
+    fn probe_neighbour(&mut self, ifindex: u32, addr: IpAddr) -> Result<(), KernelError> {
+        let mut message = messages::neighbour(ifindex, addr);
+        message.header.flags = NeighbourFlags::Use;
+        self.ask_neighbour(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewNeighbour(message))
+    }
+
+    fn unmanage_neighbour(&mut self, ifindex: u32, addr: IpAddr, mac: Option<[u8; 6]>) -> Result<(), KernelError> {
+        let mut message = messages::neighbour(ifindex, addr);
+        let done = if let Some(mac) = mac {
+            message.header.state = NeighbourState::Stale;
+            message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+            self.ask_neighbour(NLM_F_REPLACE, RouteNetlinkMessage::NewNeighbour(message))
+        } else {
+            self.ask_neighbour(0, RouteNetlinkMessage::DelNeighbour(message))
+        };
+        match done {
+            Err(KernelError::Rejected { source })
+                if [libc::ENOENT, libc::ENODEV, libc::ENXIO, libc::ENETDOWN].contains(&source.raw_os_error().unwrap_or_default()) =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn xdp_transmit(&mut self, ifindex: u32) -> Option<bool> {
+        self.features.xdp_transmit(ifindex)
+    }
+
+    fn events(&mut self, limit: usize) -> Events {
+        let mut events = Events {
+            more: true,
+            ..Events::default()
+        };
+        for _ in 0..limit {
+            match self.events.receive() {
+                Ok(Received::Nothing) => {
+                    events.more = false;
+                    break;
+                }
+                Ok(Received::Messages(data)) => {
+                    for message in channel::split(data) {
+                        read_event(message, &mut events.list);
+                    }
+                }
+                Ok(Received::Lost) => events.list.push(Event::Lost),
+                Err(error) => {
+                    warn!(%error, "kernel events cannot be read");
+                    events.list.push(Event::Lost);
+                    events.more = false;
+                    break;
+                }
+            }
+        }
+        if self.features.take_changes() {
+            events.list.push(Event::Features);
+        }
+        events
+    }
+}
+
+/// Routes are not read here: whatever changed, the kernel is asked for the route of each destination.
+fn read_event(message: NetlinkBuffer<&[u8]>, events: &mut Vec<Event>) {
+    let event = match message.message_type() {
+        libc::RTM_NEWLINK | libc::RTM_DELLINK | libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => messages::read_event(message),
+        _ => Some(Event::Routes),
+    };
+    // A burst of route changes is one change.
+    if event.is_some() && !(event == Some(Event::Routes) && events.last() == Some(&Event::Routes)) {
+        events.extend(event);
+    }
+}
+
+/// Readable when [`Kernel::events`] has something to return.
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ready.0.as_fd()
+    }
+}
