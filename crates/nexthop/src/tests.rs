@@ -975,7 +975,7 @@ fn events_are_taken_in_parts() {
     let row = lab.acquire("192.0.2.1");
     for n in 0..2500u32 {
         lab.kernel.set_link(Link {
-            mtu: 1000 + n % 7,
+            mtu: 1000 + n % 8,
             ..MemoryKernel::ethernet(1)
         });
     }
