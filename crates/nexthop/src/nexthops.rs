@@ -307,7 +307,9 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
 
     /// The row for a route, held for one destination more. `wanted`: the adopted row that the destination uses.
     fn resolve(&mut self, dst: IpAddr, route: Option<Route>, wanted: Option<u16>) -> Result<u16, Exhausted> {
-        let Some(route) = route else { return Ok(UNRESOLVED) };
+        let Some(route) = route.filter(|route| self.is_ethernet(route.ifindex)) else {
+            return Ok(UNRESOLVED);
+        };
         let mtu = least(route.mtu, self.path_mtus.get(dst).unwrap_or_default());
         let hop = Hop {
             ifindex: route.ifindex,
@@ -351,8 +353,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
 
     /// Asks for a neighbour's present state, and has the kernel keep it resolved.
     fn watch(&mut self, at: At) {
-        let ethernet = self.links.get(&at.0).is_some_and(|link| link.framing != Framing::Other);
-        let known = if ethernet { self.keep_resolved(at) } else { Ok(None) };
+        let known = if self.is_ethernet(at.0) { self.keep_resolved(at) } else { Ok(None) };
         match known {
             Ok(known) => self.neighbours.set(at, known),
             Err(error) => warn!(%error, ifindex = at.0, neighbour = %at.1, "the state of a neighbour could not be read"),
@@ -420,6 +421,10 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
             no_xmit: !self.sends(ifindex),
             ..row
         })
+    }
+
+    fn is_ethernet(&self, ifindex: u32) -> bool {
+        self.links.get(&ifindex).is_some_and(|link| link.framing != Framing::Other)
     }
 
     /// The interface that the frames of `link` leave by, and their tag; none when the kernel has to send them.

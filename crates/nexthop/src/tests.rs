@@ -294,6 +294,29 @@ fn the_interface_s_own_address_and_mtu_are_followed() {
 }
 
 #[test]
+fn behind_a_tunnel_is_row_0() {
+    let mut lab = Lab::new();
+    let ethernet = lab.acquire("192.0.2.1");
+    assert!(lab.read(ethernet).is_some());
+    lab.kernel.set_link(Link {
+        framing: Framing::Other,
+        ..MemoryKernel::ethernet(1)
+    });
+    assert_eq!(lab.follow()[&ip("192.0.2.1")], UNRESOLVED);
+    assert_eq!(lab.acquire("10.1.0.9"), UNRESOLVED);
+    assert_eq!(lab.hops.describe(ethernet), None, "no row is spent on it");
+    assert!(lab.kernel.managed().is_empty());
+    lab.kernel.set_link(MemoryKernel::ethernet(1));
+    assert_eq!(lab.follow().len(), 2);
+}
+
+#[test]
+fn next_hops_may_move_to_another_thread() {
+    fn check<T: Send>() {}
+    check::<NextHops<MemoryRows, crate::Netlink>>();
+}
+
+#[test]
 fn a_vlan_interface_is_its_parent_and_a_tag() {
     let mut lab = Lab::new();
     let vlan = Link {

@@ -40,6 +40,8 @@ const ROUTES_AT_ONCE: usize = 128;
 const DUMPS: usize = 5;
 
 /// The kernel of the network namespace in which the calling thread was when it made this.
+///
+/// A request takes some microseconds, because the kernel answers before it returns; only if an answer is lost does it take two seconds.
 pub struct Netlink {
     requests: Channel,
     events: Subscription,
