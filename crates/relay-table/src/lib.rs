@@ -15,7 +15,7 @@ mod table;
 mod totals;
 
 pub use addresses::chunk_count;
-pub use entry::{Fault, RelayEntry};
+pub use entry::{Fault, RelayEntry, address, flow_of};
 pub use filter::{Filters, TimedRow, TimedTable};
 pub use media::{Media, MediaRange};
 pub use stats::{Clock, Reception, StreamStats, stats_of, tick_table};

@@ -557,11 +557,18 @@ impl RelayTable {
         })
     }
 
-    /// Go on with deleting all entries of one IP version until `more` says no; whether all are out.
+    /// Go on with deleting all entries of one IP version until `more` says no; whether all are out. `gone` is told each key.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
-    pub fn clear(&mut self, hops: &mut impl Hops, cursor: &mut Cursor, v6: bool, mut more: impl FnMut() -> bool) -> Result<bool, Fault> {
+    pub fn clear(
+        &mut self,
+        hops: &mut impl Hops,
+        cursor: &mut Cursor,
+        v6: bool,
+        mut gone: impl FnMut(&FiveTuple),
+        mut more: impl FnMut() -> bool,
+    ) -> Result<bool, Fault> {
         let mut found = Vec::new();
         loop {
             let ended = self.walk(cursor, |one| {
@@ -580,6 +587,7 @@ impl RelayTable {
             })?;
             for key in found.drain(..) {
                 self.delete(hops, &key)?;
+                gone(&key);
             }
             if ended {
                 return Ok(true);

@@ -85,7 +85,7 @@ fn table(loaded: &Loaded) -> RelayTable {
 fn empty(table: &mut RelayTable, hops: &mut Rows) {
     for v6 in [false, true] {
         let mut cursor = Cursor::default();
-        while !table.clear(hops, &mut cursor, v6, || true).unwrap() {}
+        while !table.clear(hops, &mut cursor, v6, |_| {}, || true).unwrap() {}
     }
     let ranges: Vec<MediaRange> = table.media().iter().copied().collect();
     for range in ranges {
@@ -232,7 +232,7 @@ fn the_table_is_a_map_whatever_happens_to_it() {
                 }
                 Step::Clear(v6) => {
                     let mut cursor = Cursor::default();
-                    while !table.clear(&mut hops, &mut cursor, v6, || false).unwrap() {}
+                    while !table.clear(&mut hops, &mut cursor, v6, |_| {}, || false).unwrap() {}
                     model.retain(|key, _| key.is_v6() != v6);
                 }
                 Step::Media(range) => {

@@ -165,3 +165,14 @@ pub fn create_array(name: &str, value_size: u32, elements: u32) -> Result<OwnedF
         .map_err(|error| from_libbpf(format!("cannot make map {name}"), &error))?;
     duplicate(map.as_fd())
 }
+
+/// The names of an object's maps.
+///
+/// # Errors
+/// When it is no object.
+pub fn map_names(object: &[u8]) -> Result<Vec<String>> {
+    let open = ObjectBuilder::default()
+        .open_memory(object)
+        .map_err(|error| from_libbpf("cannot read an object", &error))?;
+    Ok(open.maps().map(|map| map.name().to_string_lossy().into_owned()).collect())
+}

@@ -132,11 +132,13 @@ impl Directory {
     /// The names that are pinned here.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(&self.path) else { return Vec::new() };
-        entries
-            .flatten()
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect()
+        names_in(&self.path)
+    }
+
+    /// The names that are pinned in a folder of it.
+    #[must_use]
+    pub fn names_in(&self, folder: &str) -> Vec<String> {
+        names_in(&self.place(folder))
     }
 
     /// Remove the directory itself when nothing is pinned in it and it was made here, or `always`.
@@ -146,6 +148,14 @@ impl Directory {
             let _ = fs::remove_dir(&self.path);
         }
     }
+}
+
+fn names_in(path: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
+    entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 fn c_path(path: &Path) -> Result<CString> {

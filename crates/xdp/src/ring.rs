@@ -1,8 +1,8 @@
 //! The reading end of a BPF ring buffer.
 
-use crate::{Result, error::from_libbpf};
+use crate::{Error, Result, error::from_libbpf};
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A ring buffer with one reader.
@@ -46,15 +46,14 @@ impl Ring {
         std::mem::take(&mut *self.records.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Readable when there are records.
-    #[must_use]
-    pub fn poll_fd(&self) -> RawFd {
-        self.buffer.epoll_fd()
-    }
-}
-
-impl AsRawFd for Ring {
-    fn as_raw_fd(&self) -> RawFd {
-        self.poll_fd()
+    /// A file descriptor that is readable when there are records.
+    ///
+    /// # Errors
+    /// When there are no more file descriptors to be had.
+    pub fn poll_fd(&self) -> Result<OwnedFd> {
+        // SAFETY: the buffer's file descriptor is open as long as self.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.buffer.epoll_fd()) };
+        fd.try_clone_to_owned()
+            .map_err(|error| Error::new("cannot duplicate a file descriptor", error))
     }
 }

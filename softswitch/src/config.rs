@@ -1,0 +1,174 @@
+//! The daemon's configuration: what `shunt check-config --json` made of shunt.yaml.
+
+use serde::Deserialize;
+use shunt_xdp::Mode;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The sections that concern the softswitch.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Config {
+    pub softswitch: Softswitch,
+    #[serde(default)]
+    pub log: Log,
+}
+
+/// How the log is written.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Log {
+    pub level: String,
+    pub format: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: "info".into(),
+            format: "text".into(),
+        }
+    }
+}
+
+/// The data plane and its server.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Softswitch {
+    pub interfaces: Vec<String>,
+    pub listen: Vec<Listen>,
+    pub owners: Vec<Owner>,
+    pub socket_group: String,
+    pub capacity: usize,
+    pub mode: XdpMode,
+    pub tls: Option<Tls>,
+    pub source_mismatch: SourceMismatch,
+    /// Packets per second of one entry; 0: no limit.
+    pub packet_limit: u32,
+    /// Rewrites of conference packets; 0: no conferences.
+    pub conference_copies: usize,
+    pub pin_dir: PathBuf,
+    /// Bytes of the largest request.
+    pub request_limit: usize,
+}
+
+/// In which mode XDP programs are attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum XdpMode {
+    /// Native where every interface can run the program and send what others redirect to it, else generic.
+    Auto,
+    Native,
+    Generic,
+}
+
+impl XdpMode {
+    /// Whether a program attached in this mode may stay.
+    #[must_use]
+    pub fn allows(self, mode: Mode) -> bool {
+        matches!(
+            (self, mode),
+            (Self::Auto, _) | (Self::Native, Mode::Native) | (Self::Generic, Mode::Generic)
+        )
+    }
+}
+
+/// Action for a packet whose source does not match the entry, or is blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceMismatch {
+    Drop,
+    Pass,
+}
+
+/// PEM files.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Tls {
+    pub ca_file: Option<PathBuf>,
+    pub certificate_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+}
+
+/// Where BF Runtime is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Ok(Self::Unix(path.into()));
+        }
+        text.parse()
+            .map(Self::Tcp)
+            .map_err(|_| format!("{text} is neither unix:PATH nor ADDRESS:PORT"))
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// Which clients may own the tables: bind to the program, and so take over what an owner has left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Any client of a Unix socket.
+    Unix,
+    /// Any client of a TCP address without TLS.
+    Tcp,
+    /// Any client with a TLS certificate that was verified.
+    Tls,
+    /// A client of a Unix socket that runs as this user.
+    User(String),
+    /// A client with a TLS certificate for this DNS name.
+    Certificate(String),
+}
+
+impl FromStr for Owner {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "unix" => Ok(Self::Unix),
+            None if text == "tcp" => Ok(Self::Tcp),
+            None if text == "tls" => Ok(Self::Tls),
+            Some(("user", name)) if !name.is_empty() => Ok(Self::User(name.into())),
+            Some(("certificate", name)) if !name.is_empty() => Ok(Self::Certificate(name.into())),
+            _ => Err(format!("{text} is none of unix, tcp, tls, user:NAME, certificate:NAME")),
+        }
+    }
+}
+
+macro_rules! from_text {
+    ($($type:ty),*) => { $(impl<'de> Deserialize<'de> for $type {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        }
+    })* };
+}
+from_text!(Listen, Owner);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_owners_read_back() {
+        assert_eq!("unix:/run/shunt/s.sock".parse(), Ok(Listen::Unix("/run/shunt/s.sock".into())));
+        assert_eq!(
+            "[::1]:50052".parse::<Listen>().map(|listen| listen.to_string()),
+            Ok("[::1]:50052".into())
+        );
+        assert!("localhost".parse::<Listen>().is_err());
+        assert_eq!("user:shunt".parse(), Ok(Owner::User("shunt".into())));
+        assert!("user:".parse::<Owner>().is_err());
+    }
+}

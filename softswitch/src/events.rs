@@ -1,0 +1,378 @@
+//! What goes on beside clients' calls: learn notices, next hops, idle times, signs of life.
+
+use crate::plane::{LearnNotice, Plane};
+use crate::server::Service;
+use crate::slice::Slice;
+use shunt_bfrt::pb::{self, idle_timeout_notification::NotificationType, table_entry};
+use shunt_bfrt::schema::Learn;
+use shunt_bfrt::values::stream;
+use shunt_net::{FiveTuple, octets};
+use shunt_nexthop::Moved;
+use shunt_relay_table::Cursor;
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::sleep;
+
+/// Notices taken from the kernel at a time, and put into one digest.
+const NOTICES: usize = 1024;
+const DIGEST: usize = 256;
+/// After notices, further ones are gathered for so long: a message costs more than the notices in it.
+const COALESCING: Duration = Duration::from_millis(3);
+const HOUSEKEEPING: Duration = Duration::from_secs(5);
+const OWNER_SIGN: Duration = Duration::from_millis(250);
+const RESTART: Duration = Duration::from_secs(1);
+const LEAST_IDLE_POLL: Duration = Duration::from_millis(100);
+const ALL_PIPES: u32 = 0xffff;
+/// Conference packets taken from the kernel at a time, and copies whose next hops are looked at.
+const FRAMES: usize = 256;
+const COPIES: usize = 256;
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(20);
+
+/// Run a task for ever. One that ends is a fault: it is logged, counted in the log, and started again.
+pub fn keep<F, T>(name: &'static str, mut start: F)
+where
+    F: FnMut() -> T + Send + 'static,
+    T: Future<Output = std::io::Result<()>> + Send + 'static,
+{
+    tokio::spawn(async move {
+        for ended in 1u64.. {
+            match tokio::spawn(start()).await {
+                Ok(Ok(())) => tracing::error!("the task {name} ended (time {ended}), and is started again"),
+                Ok(Err(error)) => tracing::error!("the task {name} ended (time {ended}): {error}; it is started again"),
+                Err(error) => tracing::error!("the task {name} failed (time {ended}): {error}; it is started again"),
+            }
+            sleep(RESTART).await;
+        }
+    });
+}
+
+/// Start everything.
+pub fn start(service: &Service) {
+    let each = |service: &Service| service.clone();
+    let (one, two, three, four, five) = (each(service), each(service), each(service), each(service), each(service));
+    let (six, seven) = (each(service), each(service));
+    keep("conference packets", move || agent_packets(six.clone()));
+    keep("conference rounds", move || rounds(seven.clone()));
+    keep("learn notices", move || learn(one.clone()));
+    keep("next hops", move || next_hops(two.clone()));
+    keep("path MTUs", move || path_mtus(three.clone()));
+    keep("owner's sign of life", move || owner_sign(four.clone()));
+    keep("idle notices", move || idle(five.clone()));
+}
+
+/// Deprecated because a type may give away a descriptor that it does not own; this one owns it.
+#[allow(deprecated)]
+fn watch(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, Interest::READABLE)
+}
+
+async fn learn(service: Service) -> std::io::Result<()> {
+    let fd = watch(service.plane.lock().await.notices_fd()?)?;
+    loop {
+        let mut ready = fd.readable().await?;
+        let notices = service.plane.lock().await.take_notices(NOTICES);
+        if notices.len() < NOTICES {
+            ready.clear_ready();
+        }
+        if !notices.is_empty() {
+            service.sessions.send_digests(digests(&service, &notices));
+            sleep(COALESCING).await;
+        }
+    }
+}
+
+fn digests(service: &Service, notices: &[LearnNotice]) -> Vec<pb::DigestList> {
+    let mut digests = Vec::new();
+    for (v6, name) in [(false, "pipe.IngressDeparser.learn"), (true, "pipe.IngressDeparser.learn6")] {
+        let Some(learn) = service.tables.schema.learn(name) else { continue };
+        let of_version: Vec<&LearnNotice> = notices.iter().filter(|notice| notice.flow.is_v6() == v6).collect();
+        for part in of_version.chunks(DIGEST) {
+            let data = part.iter().map(|notice| digest_of(learn, notice)).collect();
+            digests.push(pb::DigestList {
+                digest_id: learn.id,
+                list_id: 0,
+                data,
+                target: Some(all_pipes()),
+            });
+        }
+    }
+    digests
+}
+
+fn all_pipes() -> pb::TargetDevice {
+    pb::TargetDevice {
+        pipe_id: ALL_PIPES,
+        ..pb::TargetDevice::default()
+    }
+}
+
+fn digest_of(learn: &Learn, notice: &LearnNotice) -> pb::TableData {
+    let FiveTuple { src, dst } = notice.flow;
+    let (src_addr, dst_addr) = (octets(src.addr), octets(dst.addr));
+    let (sport, dport) = (src.port.to_be_bytes(), dst.port.to_be_bytes());
+    let (version, payload_type) = ([notice.rtp_version & 3], [notice.payload_type & 0x7f]);
+    let (sequence, ssrc) = (notice.sequence.to_be_bytes(), notice.ssrc.to_be_bytes());
+    let values: [&[u8]; 8] = [&src_addr, &dst_addr, &sport, &dport, &version, &payload_type, &sequence, &ssrc];
+    pb::TableData {
+        action_id: 0,
+        fields: learn
+            .fields
+            .iter()
+            .zip(values)
+            .map(|(field, value)| stream(field.id, value))
+            .collect(),
+    }
+}
+
+async fn next_hops(service: Service) -> std::io::Result<()> {
+    let fd = watch(service.plane.lock().await.events_fd()?)?;
+    loop {
+        // Every five seconds even if nothing is reported: neighbours are probed, and path MTUs grow again.
+        if let Ok(ready) = tokio::time::timeout(HOUSEKEEPING, fd.readable()).await {
+            ready?.clear_ready();
+        }
+        loop {
+            let (moved, pending) = {
+                let mut plane = service.plane.lock().await;
+                (plane.handle_events(Instant::now()), plane.hops.0.is_pending())
+            };
+            follow(&service, moved).await;
+            if !pending {
+                break;
+            }
+        }
+    }
+}
+
+async fn path_mtus(service: Service) -> std::io::Result<()> {
+    let fd = watch(service.plane.lock().await.path_mtu_fd()?)?;
+    loop {
+        fd.readable().await?.clear_ready();
+        let moved = service.plane.lock().await.take_path_mtus(Instant::now());
+        follow(&service, moved).await;
+    }
+}
+
+/// Write moved next hops into all that use them, in slices.
+async fn follow(service: &Service, moved: Vec<Moved>) {
+    if moved.is_empty() {
+        return;
+    }
+    let mut moves = Plane::moves(&moved);
+    loop {
+        let mut plane = service.plane.lock().await;
+        let slice = Slice::begin();
+        match plane.relay.follow(&mut moves, || slice.has_more()) {
+            Ok(false) => continue,
+            Ok(true) => {}
+            Err(error) => tracing::error!("a route changed, and not all entries follow: {error}"),
+        }
+        drop(plane);
+        break;
+    }
+    follow_copies(service, &moved).await;
+    service.plane.lock().await.hops.0.settle(moved);
+}
+
+async fn follow_copies(service: &Service, moved: &[Moved]) {
+    let rows = moved.iter().map(|one| ((one.dst, one.src), one.row())).collect();
+    let mut moves = shunt_replication::Moves::new(rows);
+    loop {
+        let mut plane = service.plane.lock().await;
+        let Plane { conference, hops, .. } = &mut *plane;
+        let Some(conference) = conference else { return };
+        if conference.tables.follow(hops, &mut moves, COPIES) {
+            return;
+        }
+    }
+}
+
+/// Conference packets that are for the agent.
+async fn agent_packets(service: Service) -> std::io::Result<()> {
+    let Some(fd) = service.plane.lock().await.agent_fd()? else {
+        return std::future::pending().await;
+    };
+    let fd = watch(fd)?;
+    let Some(described) = service.tables.schema.learn("softswitch.packet").cloned() else {
+        return std::future::pending().await;
+    };
+    loop {
+        let mut ready = fd.readable().await?;
+        let frames = service.plane.lock().await.take_agent_frames(FRAMES);
+        if frames.len() < FRAMES {
+            ready.clear_ready();
+        }
+        service
+            .sessions
+            .send_digests(frames.iter().map(|frame| packet_digest(&described, frame)).collect());
+    }
+}
+
+fn packet_digest(described: &Learn, frame: &[u8]) -> pb::DigestList {
+    let fields = described.fields.iter().map(|field| match field.size() {
+        Some(2) => stream(field.id, (frame.len() as u16).to_be_bytes()),
+        size => {
+            let mut whole = frame.to_vec();
+            whole.resize(size.unwrap_or(0), 0);
+            stream(field.id, whole)
+        }
+    });
+    let data = pb::TableData {
+        action_id: 0,
+        fields: fields.collect(),
+    };
+    pb::DigestList {
+        digest_id: described.id,
+        list_id: 0,
+        data: vec![data],
+        target: Some(all_pipes()),
+    }
+}
+
+/// Wait for the programs, so that what changes of conferences have replaced can be used again.
+async fn rounds(service: Service) -> std::io::Result<()> {
+    loop {
+        let round = match &mut service.plane.lock().await.conference {
+            None => return std::future::pending().await,
+            Some(conference) => conference.tables.begin(),
+        };
+        let Some(round) = round else {
+            sleep(BETWEEN_ROUNDS).await;
+            continue;
+        };
+        let passed = tokio::task::spawn_blocking(move || round.run())
+            .await
+            .map_err(std::io::Error::other)?;
+        if let Some((tables, hops)) = service.plane.lock().await.conference_tables() {
+            tables.finish(hops, passed);
+        }
+    }
+}
+
+async fn owner_sign(service: Service) -> std::io::Result<()> {
+    loop {
+        if service.sessions.has_owner() {
+            service.owner_sign.alive();
+        }
+        sleep(OWNER_SIGN).await;
+    }
+}
+
+async fn idle(service: Service) -> std::io::Result<()> {
+    let changed = std::sync::Arc::clone(&service.plane.lock().await.notes.idle_changed);
+    let mut due = [Instant::now(); 2];
+    loop {
+        let mut waits = Vec::new();
+        for (v6, due) in [false, true].into_iter().zip(&mut due) {
+            let interval = {
+                let plane = service.plane.lock().await;
+                let held = &plane.notes.idle[usize::from(v6)];
+                (held.enable && held.notify).then(|| Duration::from_millis(held.interval.into()).max(LEAST_IDLE_POLL))
+            };
+            let Some(interval) = interval else { continue };
+            if Instant::now() >= *due {
+                *due = Instant::now() + interval;
+                poll_idle(&service, v6).await;
+            }
+            waits.push(*due);
+        }
+        match waits.into_iter().min() {
+            Some(due) => {
+                let _ = tokio::time::timeout_at(due.into(), changed.notified()).await;
+            }
+            None => changed.notified().await,
+        }
+    }
+}
+
+/// Report entries of one IP version that have become idle, and those that are no longer.
+async fn poll_idle(service: &Service, v6: bool) {
+    let which = usize::from(v6);
+    let mut active = Vec::new();
+    let (client, least, generation) = {
+        let mut plane = service.plane.lock().await;
+        let Ok(clock) = plane.clock() else { return };
+        let held = &plane.notes.idle[which];
+        for (key, ttl) in &held.reported {
+            match plane.relay.stats(key, clock) {
+                Ok(Some((_, stats))) if stats.idle_ms < *ttl => active.push((*key, true)),
+                Ok(None) => active.push((*key, false)),
+                _ => {}
+            }
+        }
+        for (key, _) in &active {
+            plane.notes.idle[which].reported.remove(key);
+        }
+        let held = &plane.notes.idle[which];
+        (held.client_id, u64::from(held.min_ttl), held.generation)
+    };
+    for (key, there) in active {
+        if there {
+            service
+                .sessions
+                .send_idle(client, notice(service, v6, &key, NotificationType::EntryActive));
+        }
+    }
+    let mut cursor = Cursor::default();
+    loop {
+        let mut plane = service.plane.lock().await;
+        if plane.notes.idle[which].generation != generation {
+            return;
+        }
+        let Ok(clock) = plane.clock() else { return };
+        let (slice, mut late, mut seen) = (Slice::begin(), Vec::new(), 0u32);
+        let reported = &plane.notes.idle[which].reported;
+        let ended = plane.relay.expired(&mut cursor, v6, clock, |found| {
+            if let Some((entry, idle)) = found
+                && !reported.contains_key(&entry.key)
+                // An entry's own time-out decides, but never less than the attribute's least.
+                && idle >= least
+            {
+                late.push((entry.key, u64::from(entry.ttl_ms).max(least)));
+            }
+            seen += 1;
+            if seen % 256 == 0 && !slice.has_more() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        for (key, ttl) in late {
+            // What does not fit into the client's queue is reported at the next poll.
+            if !service
+                .sessions
+                .send_idle(client, notice(service, v6, &key, NotificationType::EntryIdle))
+            {
+                return;
+            }
+            plane.notes.idle[which].reported.insert(key, ttl);
+        }
+        match ended {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::error!("idle times cannot be read: {error}");
+                return;
+            }
+        }
+    }
+}
+
+fn notice(service: &Service, v6: bool, key: &FiveTuple, kind: NotificationType) -> pb::IdleTimeoutNotification {
+    let table = service.tables.all().find(|table| table.idle() == Some(usize::from(v6)));
+    let (table_id, fields) = table.map_or((0, Vec::new()), |table| (table.schema().id, table.flow_key(key)));
+    let value = Some(table_entry::Value::Key(pb::TableKey { fields }));
+    pb::IdleTimeoutNotification {
+        target: Some(all_pipes()),
+        table_entry: Some(pb::TableEntry {
+            table_id,
+            value,
+            ..pb::TableEntry::default()
+        }),
+        r#type: kind.into(),
+    }
+}

@@ -1,0 +1,157 @@
+//! Sockets that clients connect to.
+
+use crate::config::{Listen, Tls};
+use crate::peer::Stream;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::unistd::{Gid, Group, chown};
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+
+const MODE: u32 = 0o660;
+const WAITING: usize = 64;
+
+/// A socket that is bound.
+pub enum Bound {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Bound {
+    /// Bind an address. group: of the file of a Unix socket.
+    ///
+    /// # Errors
+    /// When it is taken, or cannot be had.
+    pub fn bind(address: &Listen, group: &str) -> io::Result<Self> {
+        match address {
+            Listen::Tcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Tcp(listener))
+            }
+            Listen::Unix(path) => bind_unix(path, group).map(Self::Unix),
+        }
+    }
+
+    /// The address as a client takes it.
+    #[must_use]
+    pub fn address(&self, asked: &Listen) -> String {
+        match self {
+            Self::Unix(_) => asked.to_string(),
+            Self::Tcp(listener) => listener
+                .local_addr()
+                .map_or_else(|_| asked.to_string(), |address| address.to_string()),
+        }
+    }
+}
+
+fn bind_unix(path: &Path, group: &str) -> io::Result<UnixListener> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        // A socket that nobody listens on is the rest of a process that was killed.
+        if UnixStream::connect(path).is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
+        }
+        fs::remove_file(path)?;
+    }
+    // Nobody may connect before the permissions are right.
+    let fd: OwnedFd = socket(
+        AddressFamily::Unix,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+        None,
+    )?;
+    bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &UnixAddr::new(path)?)?;
+    match Group::from_name(group) {
+        Ok(Some(found)) if found.gid != Gid::effective() => {
+            if let Err(error) = chown(path, None, Some(found.gid)) {
+                tracing::warn!("{} does not get the group {group}: {error}", path.display());
+            }
+        }
+        Ok(Some(_)) => {}
+        _ => tracing::info!("there is no group {group}: only this process's own may use {}", path.display()),
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(MODE))?;
+    listen(&fd, Backlog::new(128)?)?;
+    Ok(UnixListener::from(fd))
+}
+
+/// Connections of all these sockets.
+///
+/// # Errors
+/// When the runtime does not take a socket.
+pub fn accept(sockets: Vec<Bound>) -> io::Result<ReceiverStream<io::Result<Stream>>> {
+    let (sender, receiver) = mpsc::channel(WAITING);
+    for socket in sockets {
+        let sender = sender.clone();
+        match socket {
+            Bound::Unix(listener) => {
+                let listener = tokio::net::UnixListener::from_std(listener)?;
+                tokio::spawn(async move {
+                    loop {
+                        let accepted = listener.accept().await.map(|(stream, _)| Stream::Unix(stream));
+                        if !pass_on(&sender, accepted).await {
+                            return;
+                        }
+                    }
+                });
+            }
+            Bound::Tcp(listener) => {
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                tokio::spawn(async move {
+                    loop {
+                        let accepted = listener.accept().await.and_then(|(stream, _)| {
+                            stream.set_nodelay(true)?;
+                            Ok(Stream::Tcp(stream))
+                        });
+                        if !pass_on(&sender, accepted).await {
+                            return;
+                        }
+                    }
+                });
+            }
+        }
+    }
+    Ok(ReceiverStream::new(receiver))
+}
+
+async fn pass_on(sender: &mpsc::Sender<io::Result<Stream>>, accepted: io::Result<Stream>) -> bool {
+    match accepted {
+        Ok(stream) => sender.send(Ok(stream)).await.is_ok(),
+        Err(error) => {
+            // Out of file descriptors, for instance: the next one may do.
+            tracing::warn!("a connection cannot be accepted: {error}");
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            true
+        }
+    }
+}
+
+/// TLS that asks for client certificates where there is an authority to check them against.
+///
+/// # Errors
+/// Names the file that cannot be read.
+pub fn tls(files: &Tls) -> Result<ServerTlsConfig, String> {
+    let read = |path: &Option<std::path::PathBuf>, what: &str| -> Result<Vec<u8>, String> {
+        let path = path.as_ref().ok_or_else(|| format!("tls: a server needs {what}"))?;
+        fs::read(path).map_err(|error| format!("tls: {}: {error}", path.display()))
+    };
+    let identity = Identity::from_pem(
+        read(&files.certificate_file, "certificate_file")?,
+        read(&files.key_file, "key_file")?,
+    );
+    let config = ServerTlsConfig::new().identity(identity);
+    Ok(match &files.ca_file {
+        Some(_) => config.client_ca_root(Certificate::from_pem(read(&files.ca_file, "ca_file")?)),
+        None => config,
+    })
+}

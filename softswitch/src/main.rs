@@ -1,0 +1,271 @@
+//! The Linux data plane: a relay table in the kernel, served over BF Runtime until SIGTERM or SIGINT.
+//!
+//! At the end programs and entries stay in the kernel and go on forwarding.
+#![forbid(unsafe_code)]
+
+mod config;
+mod events;
+mod limit;
+mod listen;
+mod options;
+mod peer;
+mod plane;
+mod read;
+mod schema;
+mod server;
+mod sessions;
+mod slice;
+mod tables;
+mod write;
+
+use clap::Parser;
+use config::{Config, Log};
+use listen::{Bound, accept};
+use plane::{Plane, PlaneError};
+use sd_notify::NotifyState;
+use server::Service;
+use sessions::Sessions;
+use shunt_bfrt::pb::bf_runtime_server::BfRuntimeServer;
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tables::Registry;
+use tokio::signal::unix::{SignalKind, signal};
+use tonic::transport::Server;
+use tracing_subscriber::EnvFilter;
+
+/// sysexits.h: the configuration does not fit the host. Starting again would not help.
+const EX_CONFIG: u8 = 78;
+/// Work goes on while some threads decode large requests.
+const THREADS: usize = 4;
+const KEEPALIVE: Duration = Duration::from_secs(1);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(800);
+
+/// The Linux data plane of Shunt, served over BF Runtime.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
+    #[arg(short, long, value_name = "FILE")]
+    config: String,
+    /// Remove programs and entries from the kernel at the end; without it they stay and go on forwarding.
+    #[arg(long)]
+    unload: bool,
+}
+
+/// Why the daemon did not start, or ended.
+enum Failure {
+    /// Starting again changes nothing.
+    Config(String),
+    Other(String),
+}
+
+impl From<PlaneError> for Failure {
+    fn from(error: PlaneError) -> Self {
+        match error {
+            PlaneError::Config(text) => Self::Config(text),
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = read_config(&arguments.config).and_then(|config| {
+        set_up_log(&config.log);
+        run(config, arguments.unload)
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Config(text)) => {
+            eprintln!("softswitch: {text}");
+            ExitCode::from(EX_CONFIG)
+        }
+        Err(Failure::Other(text)) => {
+            eprintln!("softswitch: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_config(path: &str) -> Result<Config, Failure> {
+    let text = if path == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let text = text.map_err(|error| Failure::Config(format!("{path}: {error}")))?;
+    // `check-config --json` puts the configuration into `config`.
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Document {
+        Checked { config: Config },
+        Bare(Config),
+    }
+    match serde_json::from_str(&text) {
+        Ok(Document::Checked { config } | Document::Bare(config)) => Ok(config),
+        Err(_) => serde_json::from_str::<Config>(&text).map_err(|error| Failure::Config(format!("{path}: {error}"))),
+    }
+}
+
+fn set_up_log(log: &Log) {
+    let level = if log.level == "warning" { "warn" } else { &log.level };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(level))
+        .with_writer(std::io::stderr)
+        .with_target(false);
+    if log.format == "json" {
+        builder.json().init();
+    } else {
+        builder.with_ansi(false).init();
+    }
+}
+
+fn run(config: Config, unload: bool) -> Result<(), Failure> {
+    let settings = config.softswitch;
+    let plane = Plane::open(&settings)?;
+    let mut sockets = Vec::new();
+    for address in &settings.listen {
+        let bound = Bound::bind(address, &settings.socket_group);
+        sockets.push(bound.map_err(|error| Failure::Other(format!("cannot listen on {address}: {error}")))?);
+    }
+    let tls = settings.tls.as_ref().map(listen::tls).transpose().map_err(Failure::Config)?;
+    keep_capabilities();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| Failure::Other(error.to_string()))?;
+    let addresses: Vec<String> = sockets
+        .iter()
+        .zip(&settings.listen)
+        .map(|(socket, asked)| socket.address(asked))
+        .collect();
+    let served = schema::serve(plane.relay.capacity(), plane.conference_sizes()).map_err(|error| Failure::Other(error.to_string()))?;
+    let owner_sign = plane.owner_sign();
+    let pinned = settings.pin_dir.display().to_string();
+    let line = ready_line(&plane, &addresses);
+    let plane = Arc::new(tokio::sync::Mutex::new(plane));
+    let service = Service {
+        plane: Arc::clone(&plane),
+        tables: Arc::new(Registry::new(served.schema).map_err(|error| Failure::Other(error.to_string()))?),
+        sessions: Arc::new(Sessions::default()),
+        owners: settings.owners.into(),
+        owner_sign,
+        program_json: served.program_json.into(),
+        fixed_json: served.fixed_json.into(),
+    };
+    let result = runtime.block_on(serve(service, sockets, tls, settings.request_limit, line));
+    // The tasks hold the plane until the runtime is gone.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    match Arc::try_unwrap(plane) {
+        Ok(plane) if unload => {
+            plane.into_inner().unload();
+            tracing::info!("programs and entries are out of the kernel");
+        }
+        _ => tracing::info!("programs and entries stay in the kernel, pinned in {pinned}"),
+    }
+    result
+}
+
+/// Keep what routes and programs need, for this process and for all that it starts.
+fn keep_capabilities() {
+    use caps::{CapSet, Capability};
+    let wanted = caps::CapsHashSet::from([Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON, Capability::CAP_BPF]);
+    let held = caps::read(None, CapSet::Permitted).unwrap_or_default();
+    let kept: caps::CapsHashSet = wanted.intersection(&held).copied().collect();
+    for capability in caps::all() {
+        if !kept.contains(&capability) && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
+            let _ = caps::drop(None, CapSet::Bounding, capability);
+        }
+    }
+    let none = caps::CapsHashSet::new();
+    for (set, kept) in [(CapSet::Inheritable, &none), (CapSet::Effective, &kept), (CapSet::Permitted, &kept)] {
+        if let Err(error) = caps::set(None, set, kept) {
+            tracing::warn!("capabilities are kept: {error}");
+        }
+    }
+}
+
+/// The interfaces with their XDP modes, the addresses and the entries, for people.
+fn ready_line(plane: &Plane, addresses: &[String]) -> String {
+    let mut modes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for interface in plane.interfaces() {
+        if interface.rx_queues == 1 {
+            tracing::warn!(
+                "{} has one receive queue: one CPU core takes all of its packets (ethtool -L)",
+                interface.name
+            );
+        }
+        modes.entry(interface.mode.name()).or_default().push(interface.name);
+    }
+    let modes: Vec<String> = modes
+        .into_iter()
+        .map(|(mode, names)| format!("{mode} XDP on {}", names.join(", ")))
+        .collect();
+    let modes = if modes.is_empty() {
+        "no interface".to_owned()
+    } else {
+        modes.join("; ")
+    };
+    let (entries, capacity) = (plane.relay.len(), plane.relay.capacity());
+    format!(
+        "softswitch ready: {modes}; BF Runtime on {}; {entries} of {capacity} entries in use",
+        addresses.join(", ")
+    )
+}
+
+async fn serve(
+    service: Service,
+    sockets: Vec<Bound>,
+    tls: Option<tonic::transport::ServerTlsConfig>,
+    request_limit: usize,
+    line: String,
+) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Other(error.to_string());
+    let connections = accept(sockets).map_err(|error| failed(&error))?;
+    let mut server = Server::builder();
+    if let Some(tls) = tls {
+        server = server.tls_config(tls).map_err(|error| failed(&error))?;
+    }
+    events::start(&service);
+    let plane = Arc::clone(&service.plane);
+    let runtime = BfRuntimeServer::new(service)
+        .max_decoding_message_size(request_limit)
+        .max_encoding_message_size(usize::MAX);
+    let serving = server
+        // A client that hangs or whose host died must not keep its binding: its standby takes over within two seconds.
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .tcp_nodelay(true)
+        .layer(limit::LimitStatus)
+        .add_service(runtime)
+        .serve_with_incoming(connections);
+    let mut terminate = signal(SignalKind::terminate()).map_err(|error| failed(&error))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| failed(&error))?;
+    println!("READY {line}");
+    let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(&line)]);
+    tokio::select! {
+        result = serving => result.map_err(|error| failed(&error)),
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        () = signs_of_life(plane) => Ok(()),
+    }
+}
+
+/// Tell systemd that this process lives, as long as the data plane can be had.
+async fn signs_of_life(plane: Arc<tokio::sync::Mutex<Plane>>) {
+    let mut period = 0;
+    if !sd_notify::watchdog_enabled(false, &mut period) {
+        std::future::pending::<()>().await;
+    }
+    let interval = Duration::from_micros(period / 3);
+    loop {
+        drop(plane.lock().await);
+        let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);
+        tokio::time::sleep(interval).await;
+    }
+}

@@ -1,0 +1,329 @@
+//! Attaching the programs to interfaces, and following interfaces that come and go.
+
+use super::hops::KernelHops;
+use crate::config::{Softswitch, XdpMode};
+use crate::plane::PlaneError;
+use shunt_abi::relay::{interface_flag, own_mac, settings, size};
+use shunt_xdp::{Directory, Link, Loaded, Mode, Result, Shared, disable_offloads};
+use std::collections::BTreeMap;
+use std::mem::{offset_of, size_of};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+
+const ROWS: usize = size::INTERFACES.0 as usize;
+const PROBES: usize = size::INTERFACE_PROBES.0 as usize;
+/// The loopback interface, by which the kernel lets the packets of test runs come.
+const LOOPBACK: u32 = 1;
+/// Kinds of interfaces that hand over frames whose UDP checksum is left to the hardware.
+const LOCAL_SENDERS: [&str; 7] = ["veth", "tun", "bridge", "macvlan", "ipvlan", "bond", "vlan"];
+
+/// An interface as it is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    pub name: String,
+    pub ifindex: u32,
+    pub mode: Mode,
+    /// Receive queues; each is served by one CPU.
+    pub rx_queues: u32,
+}
+
+struct Attached {
+    name: String,
+    ifindex: u32,
+    mode: Mode,
+    link: Link,
+}
+
+/// The interfaces with the program on them.
+pub struct Attachments {
+    attached: Vec<Attached>,
+    native: String,
+    generic: String,
+    macs: Shared<own_mac>,
+    /// What is in `macs`, by interface.
+    written: BTreeMap<u32, (u64, u32)>,
+    link_changes: u64,
+}
+
+/// Refuse interfaces that are not there, before anything is loaded or pinned.
+pub fn check_interfaces(names: &[String]) -> std::result::Result<(), PlaneError> {
+    for name in names {
+        if nix::net::if_::if_nametoindex(name.as_str()).is_err() {
+            return Err(PlaneError::Config(format!(
+                "softswitch.interfaces: there is no interface {name} in this network namespace"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn link_pin(ifindex: u32, mode: Mode) -> String {
+    // By number: a BPF file system allows no dots in names, interface names do have them.
+    format!("link_{ifindex}_{mode}")
+}
+
+impl Attachments {
+    /// Attach to the configured interfaces, and detach from others.
+    pub fn attach(
+        config: &Softswitch,
+        directory: &Directory,
+        loaded: &Loaded,
+        conferences: bool,
+        hops: &mut KernelHops,
+    ) -> std::result::Result<Self, PlaneError> {
+        let prefix = match (conferences, config.packet_limit > 0) {
+            (false, false) => "relay",
+            (false, true) => "limited",
+            (true, false) => "replicate",
+            (true, true) => "replicate_limited",
+        };
+        let mut made = Self {
+            attached: Vec::new(),
+            native: format!("{prefix}_native"),
+            generic: format!("{prefix}_generic"),
+            macs: Shared::map(loaded.map(".data.own_macs")?, ROWS)?,
+            written: BTreeMap::new(),
+            link_changes: 0,
+        };
+        let mut wanted: Vec<(String, u32)> = Vec::new();
+        for name in &config.interfaces {
+            let link = hops
+                .0
+                .link_named(name)
+                .ok_or_else(|| PlaneError::Config(format!("there is no interface {name}")))?;
+            if !wanted.iter().any(|(known, _)| known == name) {
+                wanted.push((name.clone(), link.ifindex));
+            }
+        }
+        for name in directory.names().iter().filter(|name| name.starts_with("link_")) {
+            let link = Link::from_fd(directory.get(name)?);
+            let ifindex = name.split('_').nth(1).and_then(|text| text.parse().ok()).unwrap_or(0);
+            if link.ifindex()? != ifindex || !wanted.iter().any(|(_, index)| *index == ifindex) {
+                link.detach();
+                directory.remove(name);
+            }
+        }
+        made.write_macs(hops, wanted.iter().map(|(_, ifindex)| *ifindex).collect());
+        let result = made.attach_all(config.mode, &wanted, directory, loaded, hops);
+        if let Err(error) = result {
+            for attached in &made.attached {
+                attached.link.detach();
+            }
+            return Err(error);
+        }
+        Ok(made)
+    }
+
+    fn attach_all(
+        &mut self,
+        mode: XdpMode,
+        wanted: &[(String, u32)],
+        directory: &Directory,
+        loaded: &Loaded,
+        hops: &mut KernelHops,
+    ) -> std::result::Result<(), PlaneError> {
+        for (name, ifindex) in wanted {
+            let attached = self.attach_one(name, *ifindex, mode, directory, loaded)?;
+            self.attached.push(attached);
+        }
+        if mode == XdpMode::Auto && self.is_native() {
+            hops.0.attached(self.indexes());
+            let silent: Vec<&str> = wanted
+                .iter()
+                .filter(|(_, ifindex)| !hops.0.sends(*ifindex))
+                .map(|(name, _)| name.as_str())
+                .collect();
+            if !silent.is_empty() {
+                tracing::info!(
+                    "{} cannot send what native XDP redirects: generic XDP on every interface",
+                    silent.join(", ")
+                );
+                for (at, (name, ifindex)) in wanted.iter().enumerate() {
+                    if self.attached[at].mode == Mode::Native {
+                        self.detach(at, directory);
+                        self.attached[at] = self.attach_one(name, *ifindex, XdpMode::Generic, directory, loaded)?;
+                    }
+                }
+            }
+        }
+        hops.0.attached(self.indexes());
+        self.set_native(&Shared::map(loaded.map(".data.settings")?, 1)?);
+        Ok(())
+    }
+
+    fn program<'a>(&self, loaded: &'a Loaded, mode: Mode) -> Result<BorrowedFd<'a>> {
+        loaded.program(match mode {
+            Mode::Native => &self.native,
+            Mode::Generic => &self.generic,
+        })
+    }
+
+    fn attach_one(
+        &self,
+        name: &str,
+        ifindex: u32,
+        wanted: XdpMode,
+        directory: &Directory,
+        loaded: &Loaded,
+    ) -> std::result::Result<Attached, PlaneError> {
+        for mode in [Mode::Native, Mode::Generic] {
+            let pin = link_pin(ifindex, mode);
+            if !directory.has(&pin) {
+                continue;
+            }
+            let link = Link::from_fd(directory.get(&pin)?);
+            if wanted.allows(mode) {
+                link.replace(self.program(loaded, mode)?)?;
+                return Ok(Attached {
+                    name: name.to_owned(),
+                    ifindex,
+                    mode,
+                    link,
+                });
+            }
+            link.detach();
+            directory.remove(&pin);
+        }
+        if !disable_offloads(name) {
+            tracing::info!("{name} keeps VLAN stripping or large receive offload: tags that it strips are invisible to XDP");
+        }
+        let tries: &[Mode] = match wanted {
+            XdpMode::Auto => &[Mode::Native, Mode::Generic],
+            XdpMode::Native => &[Mode::Native],
+            XdpMode::Generic => &[Mode::Generic],
+        };
+        let mut failed = None;
+        for mode in tries {
+            match Link::attach(self.program(loaded, *mode)?, ifindex, *mode) {
+                Ok(link) => {
+                    directory.pin(&link_pin(ifindex, *mode), &link)?;
+                    return Ok(Attached {
+                        name: name.to_owned(),
+                        ifindex,
+                        mode: *mode,
+                        link,
+                    });
+                }
+                Err(error) if error.errno() == nix::libc::EBUSY => {
+                    return Err(PlaneError::Config(format!(
+                        "{name} already has another XDP program: detach it first"
+                    )));
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(PlaneError::Config(format!(
+            "{name}: {}",
+            failed.map_or("no XDP mode".into(), |error| error.to_string())
+        )))
+    }
+
+    fn detach(&mut self, at: usize, directory: &Directory) {
+        let attached = &self.attached[at];
+        attached.link.detach();
+        directory.remove(&link_pin(attached.ifindex, attached.mode));
+    }
+
+    fn is_native(&self) -> bool {
+        self.attached.iter().any(|attached| attached.mode == Mode::Native)
+    }
+
+    /// The interfaces' numbers.
+    pub fn indexes(&self) -> Vec<u32> {
+        self.attached.iter().map(|attached| attached.ifindex).collect()
+    }
+
+    fn set_native(&self, settings: &Shared<settings>) {
+        settings
+            .u32_at(0, offset_of!(settings, native))
+            .store(u32::from(self.is_native()), Ordering::Release);
+    }
+
+    /// Come back to interfaces that were removed and made again under their name, and follow their MAC addresses.
+    pub fn follow(&mut self, directory: &Directory, loaded: &Loaded, hops: &mut KernelHops, settings: &Shared<settings>) {
+        if hops.0.link_changes() == self.link_changes {
+            return;
+        }
+        self.link_changes = hops.0.link_changes();
+        for at in 0..self.attached.len() {
+            let (name, ifindex) = (self.attached[at].name.clone(), self.attached[at].ifindex);
+            let Some(now) = hops.0.link_named(&name).map(|link| link.ifindex) else {
+                continue;
+            };
+            if now == ifindex {
+                continue;
+            }
+            self.detach(at, directory);
+            let wanted = match self.attached[at].mode {
+                Mode::Native => XdpMode::Native,
+                Mode::Generic => XdpMode::Generic,
+            };
+            match self.attach_one(&name, now, wanted, directory, loaded) {
+                Ok(attached) => {
+                    tracing::info!("{name} came back as interface {now}");
+                    self.attached[at] = attached;
+                }
+                // The next change of a link is the next try.
+                Err(error) => tracing::error!("{name} came back, but the program cannot be attached: {error}"),
+            }
+        }
+        self.write_macs(hops, self.indexes());
+        self.set_native(settings);
+        hops.0.attached(self.indexes());
+    }
+
+    /// Tell the programs the interfaces' own MAC addresses, and of which interfaces frames may have unfinished checksums.
+    fn write_macs(&mut self, hops: &KernelHops, mut indexes: Vec<u32>) {
+        indexes.push(LOOPBACK);
+        let mut wanted = BTreeMap::new();
+        for ifindex in indexes {
+            let mac = hops.0.mac(ifindex).unwrap_or_default();
+            let [a, b, c, d, e, f] = mac;
+            let local = ifindex == LOOPBACK || hops.0.kind(ifindex).is_some_and(|kind| LOCAL_SENDERS.contains(&kind));
+            let flags = if local { interface_flag::INTERFACE_LOCAL_SENDERS.0 } else { 0 };
+            wanted.insert(ifindex, (u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]), flags));
+        }
+        if wanted == self.written {
+            return;
+        }
+        for row in 0..ROWS {
+            let held = self.macs.u32_at(row, offset_of!(own_mac, ifindex)).load(Ordering::Relaxed);
+            if held != 0 && !wanted.contains_key(&held) {
+                self.macs.u32_at(row, offset_of!(own_mac, ifindex)).store(0, Ordering::Release);
+            }
+        }
+        for (ifindex, (mac, flags)) in &wanted {
+            let rows = (0..PROBES).map(|n| (*ifindex as usize + n) % ROWS);
+            let held = |row: &usize| self.macs.u32_at(*row, offset_of!(own_mac, ifindex)).load(Ordering::Relaxed);
+            let row = rows
+                .clone()
+                .find(|row| held(row) == *ifindex)
+                .or_else(|| rows.clone().find(|row| held(row) == 0));
+            let Some(row) = row else {
+                tracing::warn!("no room for the MAC address of interface {ifindex}: frames to other addresses are relayed too");
+                continue;
+            };
+            self.macs.u64_at(row, offset_of!(own_mac, mac)).store(*mac, Ordering::Relaxed);
+            self.macs.u32_at(row, offset_of!(own_mac, flags)).store(*flags, Ordering::Relaxed);
+            self.macs
+                .u32_at(row, offset_of!(own_mac, ifindex))
+                .store(*ifindex, Ordering::Release);
+        }
+        self.written = wanted;
+    }
+
+    /// The interfaces as they are served.
+    pub fn interfaces(&self, hops: &KernelHops) -> Vec<Interface> {
+        self.attached
+            .iter()
+            .map(|attached| Interface {
+                name: attached.name.clone(),
+                ifindex: attached.ifindex,
+                mode: attached.mode,
+                rx_queues: hops.0.link(attached.ifindex).map_or(0, |link| link.rx_queues),
+            })
+            .collect()
+    }
+}
+
+const _: () = assert!(size_of::<own_mac>() == 16);

@@ -1,0 +1,427 @@
+//! The data plane: relay table, filters, conferences and next hops on the maps of attached programs.
+//!
+//! Programs, maps and attachments are pinned: they go on when this process ends, and the next one adopts them.
+
+mod attach;
+mod conference;
+pub mod hops;
+mod programs;
+mod trace;
+
+use crate::config::Softswitch;
+use crate::schema::ConferenceSizes;
+use attach::Attachments;
+pub use attach::Interface;
+pub use conference::Conference;
+use hops::{HopRows, KernelHops, ROWS};
+use shunt_abi::relay::{notice, path_mtu_report, settings, size, totals};
+use shunt_net::FiveTuple;
+use shunt_nexthop::{KernelError, Moved, Netlink, NextHops};
+use shunt_relay_table::{Clock, Fault, Filters, MediaRange, Moves, RelayTable, Totals, flow_of, read_totals};
+use shunt_replication::{AgentCounts, Replication};
+use shunt_xdp::{Directory, Loaded, Ring, Shared, from_bytes, monotonic_ns, test_run, tick_ms};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
+use std::mem::offset_of;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// How long an owner counts as alive after its last sign.
+const OWNER_ALIVE: Duration = Duration::from_secs(1);
+
+/// The data plane cannot be opened or operated.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaneError {
+    #[error("{0}")]
+    Kernel(#[from] shunt_xdp::Error),
+    #[error("{0}")]
+    Netlink(#[from] KernelError),
+    #[error("{0}")]
+    Table(#[from] Fault),
+    #[error("{0}: {1}")]
+    Io(String, #[source] io::Error),
+    /// Starting again changes nothing: the configuration does not fit the host.
+    #[error("{0}")]
+    Config(String),
+}
+
+/// A packet that met no entry at a media port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LearnNotice {
+    pub flow: FiveTuple,
+    pub rtp_version: u8,
+    pub payload_type: u8,
+    pub sequence: u16,
+    pub ssrc: u32,
+}
+
+/// The idle attribute of one relay table. Times are milliseconds.
+#[derive(Clone, Debug, Default)]
+pub struct IdleConfig {
+    pub enable: bool,
+    pub notify: bool,
+    pub interval: u32,
+    pub min_ttl: u32,
+    pub max_ttl: u32,
+    pub client_id: u32,
+    /// Entries that were reported idle, with the time-out that they exceeded.
+    pub reported: HashMap<FiveTuple, u64>,
+    /// Changes with every change of the attribute.
+    pub generation: u64,
+}
+
+/// What clients know of relay entries that the kernel's maps do not hold.
+#[derive(Default)]
+pub struct Notes {
+    /// Entries written with relay_to_from although relay_to says the same.
+    pub explicit: HashSet<FiveTuple>,
+    handles: HashMap<u32, FiveTuple>,
+    handle_of: HashMap<FiveTuple, u32>,
+    last_handle: u32,
+    /// For IPv4 and IPv6.
+    pub idle: [IdleConfig; 2],
+    /// Woken when an idle attribute changes.
+    pub idle_changed: Arc<Notify>,
+    /// Media ranges with the priorities that clients gave them; of those that were adopted it is 0.
+    pub media: BTreeSet<(MediaRange, u32)>,
+}
+
+impl Notes {
+    /// The handle of an entry.
+    pub fn handle(&mut self, key: &FiveTuple) -> u32 {
+        if let Some(handle) = self.handle_of.get(key) {
+            return *handle;
+        }
+        self.last_handle += 1;
+        self.handles.insert(self.last_handle, *key);
+        self.handle_of.insert(*key, self.last_handle);
+        self.last_handle
+    }
+
+    #[must_use]
+    pub fn by_handle(&self, handle: u32) -> Option<FiveTuple> {
+        self.handles.get(&handle).copied()
+    }
+
+    /// Forget an entry that is gone.
+    pub fn forget(&mut self, key: &FiveTuple) {
+        if let Some(handle) = self.handle_of.remove(key) {
+            self.handles.remove(&handle);
+        }
+        self.explicit.remove(key);
+        self.active(key);
+    }
+
+    /// An entry is no longer reported idle.
+    pub fn active(&mut self, key: &FiveTuple) {
+        self.idle[usize::from(key.is_v6())].reported.remove(key);
+    }
+}
+
+/// Tells the programs that some client owns the tables.
+#[derive(Clone)]
+pub struct OwnerSign(Arc<Shared<settings>>);
+
+impl OwnerSign {
+    /// For a while, entries drop packets of other sources.
+    pub fn alive(&self) {
+        let until = monotonic_ns() + OWNER_ALIVE.as_nanos() as u64;
+        self.0.u64_at(0, offset_of!(settings, owner_until)).store(until, Ordering::Release);
+    }
+}
+
+/// The data plane. Operations are short; those that can be long go in steps.
+pub struct Plane {
+    pub relay: RelayTable,
+    pub filters: Filters,
+    pub hops: KernelHops,
+    pub notes: Notes,
+    pub conference: Option<Conference>,
+    attachments: Attachments,
+    settings: Arc<Shared<settings>>,
+    totals: Shared<totals>,
+    loaded: Loaded,
+    notices: Ring,
+    path_mtu: Ring,
+    tick_ms: f64,
+    last_tick: u32,
+    directory: Directory,
+}
+
+impl Plane {
+    /// Load and attach, or take over what a former process left pinned.
+    ///
+    /// # Errors
+    /// When the kernel or an interface does not take it. A start that fails leaves nothing pinned that was not pinned before.
+    pub fn open(config: &Softswitch) -> Result<Self, PlaneError> {
+        attach::check_interfaces(&config.interfaces)?;
+        let directory = Directory::open(&config.pin_dir)?;
+        let relay = programs::relay(&directory, config)?;
+        let fresh = relay.fresh;
+        match Self::start(config, &directory, relay) {
+            Ok(open) => Ok(open.with(directory)),
+            Err(error) => {
+                programs::undo(&directory, fresh);
+                Err(error)
+            }
+        }
+    }
+
+    fn start(config: &Softswitch, directory: &Directory, relay: programs::Relay) -> Result<Open, PlaneError> {
+        let loaded = &relay.loaded;
+        let rows = HopRows(Shared::map(loaded.map(".data.nexthops")?, ROWS)?);
+        let mut hops = KernelHops(NextHops::new(rows, Netlink::new()?, ROWS as u32, Instant::now())?);
+        let mut table = RelayTable::new(loaded)?;
+        table.adopt(&mut hops, &BTreeSet::new())?;
+        let mut conference = match config.conference_copies {
+            0 => None,
+            _ => Some(Conference::open(config, directory, &relay, &mut hops)?),
+        };
+        let programs = conference.as_ref().map_or(&relay.loaded, |conference| &conference.loaded);
+        let attachments = Attachments::attach(config, directory, programs, conference.is_some(), &mut hops)?;
+        hops.0.finish_adoption();
+        match &mut conference {
+            Some(conference) => conference.tables.prepare(attachments.indexes()),
+            // The programs that used them are on no interface any more.
+            None => shunt_replication::unpin(directory),
+        }
+        let loaded = relay.loaded;
+        let settings = Arc::new(Shared::<settings>::map(loaded.map(".data.settings")?, 1)?);
+        settings.u64_at(0, offset_of!(settings, owner_until)).store(0, Ordering::Release);
+        Ok(Open {
+            relay: table,
+            filters: Filters::new(&loaded)?,
+            totals: Shared::map(loaded.map(".data.totals")?, size::CPUS.0 as usize)?,
+            notices: Ring::new(loaded.map("notices")?)?,
+            path_mtu: Ring::new(loaded.map("path_mtu")?)?,
+            hops,
+            conference,
+            attachments,
+            settings,
+            loaded,
+        })
+    }
+
+    /// Detach, unpin, forget: media passes up to the relay from now on.
+    pub fn unload(self) {
+        programs::remove_all(&self.directory);
+        self.directory.remove_if_empty(true);
+    }
+
+    // Clocks
+
+    /// The kernel's tick now.
+    ///
+    /// # Errors
+    /// When the kernel does not run the program that reads it.
+    pub fn clock(&self) -> Result<Clock, Fault> {
+        let run = test_run(self.loaded.program("tick")?, &[0; 14], None, 1)?;
+        Ok(Clock {
+            tick: run.verdict,
+            tick_ms: self.tick_ms,
+        })
+    }
+
+    /// The kernel's tick, for entries that begin now; the last one known when the kernel does not say.
+    pub fn tick(&mut self) -> u32 {
+        if let Ok(clock) = self.clock() {
+            self.last_tick = clock.tick;
+        }
+        self.last_tick
+    }
+
+    // Owners
+
+    /// What a live owner's signs are given with.
+    #[must_use]
+    pub fn owner_sign(&self) -> OwnerSign {
+        OwnerSign(Arc::clone(&self.settings))
+    }
+
+    /// Nobody owns the tables any more: unknown sources are admitted.
+    ///
+    /// # Errors
+    /// When the kernel takes no write.
+    pub fn owner_gone(&mut self) -> Result<(), Fault> {
+        self.settings
+            .u64_at(0, offset_of!(settings, owner_until))
+            .store(0, Ordering::Release);
+        Ok(self.filters.open_up()?)
+    }
+
+    // Events
+
+    /// A file descriptor that is readable when there are learn notices.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn notices_fd(&self) -> io::Result<OwnedFd> {
+        self.notices.poll_fd().map_err(io::Error::other)
+    }
+
+    /// A file descriptor that is readable when there are reports of path MTUs.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn path_mtu_fd(&self) -> io::Result<OwnedFd> {
+        self.path_mtu.poll_fd().map_err(io::Error::other)
+    }
+
+    /// A file descriptor that is readable when routes, neighbours or links have changed.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn events_fd(&self) -> io::Result<OwnedFd> {
+        self.hops.0.as_fd().try_clone_to_owned()
+    }
+
+    /// Take up to `limit` learn notices.
+    #[must_use]
+    pub fn take_notices(&self, limit: usize) -> Vec<LearnNotice> {
+        let records = self.notices.take(limit);
+        records
+            .iter()
+            .filter_map(|record| from_bytes::<notice>(record))
+            .map(|notice| LearnNotice {
+                flow: flow_of(&notice.key),
+                rtp_version: notice.rtp_version,
+                payload_type: notice.payload_type,
+                sequence: notice.seq,
+                ssrc: notice.ssrc,
+            })
+            .collect()
+    }
+
+    /// Take in path MTUs that the programs have verified; the destinations whose rows moved.
+    #[must_use]
+    pub fn take_path_mtus(&mut self, now: Instant) -> Vec<Moved> {
+        let mut moved = Vec::new();
+        for record in self.path_mtu.take(256) {
+            let Some(report) = from_bytes::<path_mtu_report>(&record) else {
+                continue;
+            };
+            let dst = shunt_relay_table::address(report.daddr, report.version == 6);
+            tracing::info!("the path MTU to {dst} is {} bytes for the next ten minutes", report.mtu);
+            moved.extend(self.hops.0.path_mtu(dst, report.mtu, now));
+        }
+        moved
+    }
+
+    /// Follow route, neighbour and link changes; the destinations whose rows moved.
+    #[must_use]
+    pub fn handle_events(&mut self, now: Instant) -> Vec<Moved> {
+        let mut moved = self.hops.0.handle_events(now);
+        moved.extend(self.hops.0.expire(now));
+        self.attachments
+            .follow(&self.directory, &self.loaded, &mut self.hops, &self.settings);
+        moved
+    }
+
+    /// Moves of next hops, to be written into the entries.
+    #[must_use]
+    pub fn moves(moved: &[Moved]) -> Moves {
+        let rows: HashMap<(IpAddr, IpAddr), u16> = moved.iter().map(|one| ((one.dst, one.src), one.row())).collect();
+        Moves::new(rows)
+    }
+
+    /// Sizes of the conference tables, where there are any.
+    #[must_use]
+    pub fn conference_sizes(&self) -> Option<ConferenceSizes> {
+        self.conference.as_ref().map(Conference::sizes)
+    }
+
+    /// The conference tables with what their changes need.
+    pub fn conference_tables(&mut self) -> Option<(&mut Replication, &mut KernelHops)> {
+        Some((&mut self.conference.as_mut()?.tables, &mut self.hops))
+    }
+
+    /// Take up to `limit` frames of conference packets that are for the agent.
+    #[must_use]
+    pub fn take_agent_frames(&self, limit: usize) -> Vec<Vec<u8>> {
+        let Some(conference) = &self.conference else { return Vec::new() };
+        let records = conference.packets.take(limit);
+        records
+            .iter()
+            .filter_map(|record| conference.tables.agent_packet(record))
+            .map(|(_, frame)| frame.to_vec())
+            .collect()
+    }
+
+    /// A file descriptor that is readable when there are conference packets for the agent.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn agent_fd(&self) -> io::Result<Option<OwnedFd>> {
+        self.conference
+            .as_ref()
+            .map(|conference| conference.packets.poll_fd().map_err(io::Error::other))
+            .transpose()
+    }
+
+    // Counters
+
+    /// Counters of the whole data plane since the maps were made.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        read_totals(&self.totals)
+    }
+
+    /// Packets of conferences that the agent got.
+    #[must_use]
+    pub fn agent_counts(&self) -> AgentCounts {
+        let counts = self.conference.as_ref().map(|conference| conference.tables.agent_counts());
+        counts.and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// The interfaces with the program on them.
+    #[must_use]
+    pub fn interfaces(&self) -> Vec<Interface> {
+        self.attachments.interfaces(&self.hops)
+    }
+
+    fn program(&self, name: &str) -> Result<BorrowedFd<'_>, Fault> {
+        Ok(self.loaded.program(name)?)
+    }
+}
+
+/// A plane that is complete but for its directory, which its caller still needs to clean up after an error.
+struct Open {
+    relay: RelayTable,
+    filters: Filters,
+    hops: KernelHops,
+    conference: Option<Conference>,
+    attachments: Attachments,
+    settings: Arc<Shared<settings>>,
+    totals: Shared<totals>,
+    loaded: Loaded,
+    notices: Ring,
+    path_mtu: Ring,
+}
+
+impl Open {
+    fn with(self, directory: Directory) -> Plane {
+        Plane {
+            filters: self.filters,
+            hops: self.hops,
+            notes: Notes {
+                media: self.relay.media().iter().map(|range| (*range, 0)).collect(),
+                ..Notes::default()
+            },
+            relay: self.relay,
+            conference: self.conference,
+            attachments: self.attachments,
+            settings: self.settings,
+            totals: self.totals,
+            loaded: self.loaded,
+            notices: self.notices,
+            path_mtu: self.path_mtu,
+            tick_ms: tick_ms(),
+            last_tick: 0,
+            directory,
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The BF Runtime service: bf_switchd's answers, over the data plane.
+
+use crate::config::Owner;
+use crate::options::Options;
+use crate::peer::Peer;
+use crate::plane::{OwnerSign, Plane};
+use crate::read::Reader;
+use crate::sessions::{Message, PROGRAM, QUEUE, Sessions};
+use crate::tables::Registry;
+use crate::write::Writer;
+use bytes::Bytes;
+use shunt_bfrt::envelope::{ReadResponse, WriteRequest};
+use shunt_bfrt::pb::{self, bf_runtime_server::BfRuntime, set_forwarding_pipeline_config_request::Action, stream_message_request::Update};
+use shunt_bfrt::{BfrtError, Code};
+use std::sync::Arc;
+use tokio::sync::{Mutex, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Messages of one Read that wait for the client.
+const READ_AHEAD: usize = 4;
+
+/// What all calls share.
+#[derive(Clone)]
+pub struct Service {
+    pub plane: Arc<Mutex<Plane>>,
+    pub tables: Arc<Registry>,
+    pub sessions: Arc<Sessions>,
+    pub owners: Arc<[Owner]>,
+    pub owner_sign: OwnerSign,
+    /// The two documents of the schema, as clients get them.
+    pub program_json: Bytes,
+    pub fixed_json: Bytes,
+}
+
+impl Service {
+    fn writer(&self) -> Writer<'_> {
+        Writer {
+            plane: &self.plane,
+            tables: &self.tables,
+            sessions: &self.sessions,
+        }
+    }
+
+    /// A client's subscription is in force for as long as its stream lasts.
+    async fn serve_stream(self, mut requests: Streaming<pb::StreamMessageRequest>, sender: mpsc::Sender<Message>, peer: Peer) {
+        let mut subscribed = None;
+        while let Ok(Some(request)) = requests.message().await {
+            let refused = match request.update {
+                Some(Update::Subscribe(subscribe)) if subscribed.is_none() => {
+                    let wants = subscribe.notifications.unwrap_or_default();
+                    match self.sessions.subscribe(request.client_id, wants, sender.clone(), &peer) {
+                        Ok(()) => {
+                            subscribed = Some(request.client_id);
+                            None
+                        }
+                        Err(error) => Some(error),
+                    }
+                }
+                Some(Update::DigestAck(_)) => Some(BfrtError::new(Code::Unsupported, "Not yet implemented")),
+                _ => None,
+            };
+            if let Some(error) = refused {
+                let _ = sender.send(Err(error.into())).await;
+                break;
+            }
+        }
+        let Some(id) = subscribed else { return };
+        let owned = self.sessions.forget(id);
+        let mut plane = self.plane.lock().await;
+        for idle in &mut plane.notes.idle {
+            if idle.notify && idle.client_id == id {
+                idle.enable = false;
+            }
+        }
+        // Another client may have bound meanwhile: what it admits is its own.
+        if owned
+            && !self.sessions.has_owner()
+            && let Err(error) = plane.owner_gone()
+        {
+            tracing::error!("the owner is gone, and its source filters stay until their time is over: {error}");
+        }
+    }
+
+    async fn reset(&self, request: &pb::SetForwardingPipelineConfigRequest, peer: &Peer) -> Result<(), BfrtError> {
+        let reset = self.sessions.reset(request, peer)?;
+        if reset.begin {
+            // What is written from here on is the new state.
+            self.clear_all().await?;
+            self.sessions.tell_all(pb::SetForwardingPipelineConfigResponseType::WarmInitStarted);
+        }
+        if reset.clear {
+            self.clear_all().await?;
+        }
+        if reset.end {
+            self.sessions
+                .tell_all(pb::SetForwardingPipelineConfigResponseType::WarmInitFinished);
+        }
+        Ok(())
+    }
+
+    /// Empty every table, as a device reset does.
+    async fn clear_all(&self) -> Result<(), BfrtError> {
+        for table in self.tables.all() {
+            match self.writer().clear(table).await {
+                Err(error) if error.code != Code::Unsupported => return Err(error),
+                _ => {}
+            }
+        }
+        for idle in &mut self.plane.lock().await.notes.idle {
+            idle.enable = false;
+        }
+        tracing::info!("all tables cleared");
+        Ok(())
+    }
+}
+
+#[tonic::async_trait]
+impl BfRuntime for Service {
+    type ReadStream = ReceiverStream<Result<ReadResponse, Status>>;
+    type StreamChannelStream = ReceiverStream<Message>;
+
+    async fn write(&self, request: Request<WriteRequest>) -> Result<Response<pb::WriteResponse>, Status> {
+        let options = Options::of(request.metadata());
+        self.writer().write(request.into_inner(), options).await.map(Response::new)
+    }
+
+    async fn read(&self, request: Request<pb::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let options = Options::of(request.metadata());
+        let (sender, receiver) = mpsc::channel(READ_AHEAD);
+        let reader = Reader::new(
+            Arc::clone(&self.plane),
+            Arc::clone(&self.tables),
+            Arc::clone(&self.sessions),
+            sender,
+        );
+        tokio::spawn(async move { reader.read(request.into_inner(), options).await });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn set_forwarding_pipeline_config(
+        &self,
+        request: Request<pb::SetForwardingPipelineConfigRequest>,
+    ) -> Result<Response<pb::SetForwardingPipelineConfigResponse>, Status> {
+        let peer = Peer::of(&request);
+        let request = request.into_inner();
+        if request.action() == Action::Bind {
+            self.sessions.bind(&request, &peer, peer.may_own(&self.owners))?;
+            self.owner_sign.alive();
+        } else {
+            self.reset(&request, &peer).await?;
+        }
+        Ok(Response::new(pb::SetForwardingPipelineConfigResponse::default()))
+    }
+
+    async fn get_forwarding_pipeline_config(
+        &self,
+        request: Request<pb::GetForwardingPipelineConfigRequest>,
+    ) -> Result<Response<pb::GetForwardingPipelineConfigResponse>, Status> {
+        let device = request.into_inner().device_id;
+        if device != 0 {
+            return Err(BfrtError::new(Code::Invalid, format!("There is no device {device}")).into());
+        }
+        let profile = pb::forwarding_pipeline_config::Profile {
+            profile_name: "pipe".into(),
+            pipe_scope: vec![0, 1, 2, 3],
+            ..Default::default()
+        };
+        let config = pb::ForwardingPipelineConfig {
+            p4_name: PROGRAM.into(),
+            bfruntime_info: self.program_json.clone(),
+            profiles: vec![profile],
+        };
+        let fixed = pb::NonP4Config {
+            bfruntime_info: self.fixed_json.clone(),
+        };
+        Ok(Response::new(pb::GetForwardingPipelineConfigResponse {
+            config: vec![config],
+            non_p4_config: Some(fixed),
+        }))
+    }
+
+    async fn stream_channel(
+        &self,
+        request: Request<Streaming<pb::StreamMessageRequest>>,
+    ) -> Result<Response<Self::StreamChannelStream>, Status> {
+        let peer = Peer::of(&request);
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        tokio::spawn(self.clone().serve_stream(request.into_inner(), sender, peer));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}

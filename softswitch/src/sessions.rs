@@ -1,0 +1,307 @@
+//! Subscribed clients: what they want to be told, and which of them owns the tables.
+
+use crate::peer::Peer;
+use shunt_bfrt::pb::{self, set_forwarding_pipeline_config_request::Action, stream_message_response::Update};
+use shunt_bfrt::{BfrtError, Code};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
+use tonic::Status;
+
+/// The program that is served.
+pub const PROGRAM: &str = "relay";
+/// Messages that wait for a client to read them.
+pub const QUEUE: usize = 4096;
+
+pub type Message = Result<pb::StreamMessageResponse, Status>;
+
+/// Where a client is in a reset of all tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum WarmInit {
+    #[default]
+    Initial,
+    Started,
+    Finished,
+}
+
+struct Client {
+    wants: pb::subscribe::Notifications,
+    queue: mpsc::Sender<Message>,
+    connection: u64,
+    bound: bool,
+    warm_init: WarmInit,
+}
+
+impl Client {
+    fn send(&self, update: Update) -> bool {
+        self.queue.try_send(Ok(pb::StreamMessageResponse { update: Some(update) })).is_ok()
+    }
+}
+
+/// What a reset of all tables has to do, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// Clear all tables and say that it has begun.
+    pub begin: bool,
+    /// Say that it has ended, after clearing the tables if `clear`.
+    pub end: bool,
+    pub clear: bool,
+}
+
+/// All clients.
+#[derive(Default)]
+pub struct Sessions {
+    clients: Mutex<HashMap<u32, Client>>,
+}
+
+impl Sessions {
+    fn clients(&self) -> MutexGuard<'_, HashMap<u32, Client>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client subscribes.
+    ///
+    /// # Errors
+    /// When its id is another's.
+    pub fn subscribe(
+        &self,
+        id: u32,
+        wants: pb::subscribe::Notifications,
+        queue: mpsc::Sender<Message>,
+        peer: &Peer,
+    ) -> Result<(), BfrtError> {
+        let mut clients = self.clients();
+        if clients.contains_key(&id) {
+            return Err(BfrtError::new(Code::Invalid, "Can't have two clients with the same client id"));
+        }
+        let client = Client {
+            wants,
+            queue,
+            connection: peer.connection,
+            bound: false,
+            warm_init: WarmInit::default(),
+        };
+        client.send(Update::Subscribe(pb::Subscribe {
+            status: Some(shunt_bfrt::google::rpc::Status::default()),
+            ..pb::Subscribe::default()
+        }));
+        clients.insert(id, client);
+        tracing::info!("client {id} subscribed");
+        Ok(())
+    }
+
+    /// A client's stream has ended; whether it owned the tables.
+    pub fn forget(&self, id: u32) -> bool {
+        let bound = self.clients().remove(&id).is_some_and(|client| client.bound);
+        tracing::info!("client {id} left{}", if bound { ", its binding with it" } else { "" });
+        bound
+    }
+
+    /// Whether some client owns the tables.
+    #[must_use]
+    pub fn has_owner(&self) -> bool {
+        self.clients().values().any(|client| client.bound)
+    }
+
+    /// Whether a client wants idle notices.
+    #[must_use]
+    pub fn wants_idle(&self, id: u32) -> bool {
+        self.clients()
+            .get(&id)
+            .is_some_and(|client| client.wants.enable_idletimeout_notifications)
+    }
+
+    /// Whether a client may read and write.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn authorise(&self, id: u32, target: Option<&pb::TargetDevice>, p4_name: &str) -> Result<(), BfrtError> {
+        let device = target.map_or(0, |target| target.device_id);
+        let clients = self.clients();
+        let client = clients.get(&id);
+        if client.is_none() || !p4_name.is_empty() {
+            if p4_name != PROGRAM || device != 0 {
+                return Err(BfrtError::new(
+                    Code::NotFound,
+                    format!("Unable to obtain BF_RT info for ({p4_name})"),
+                ));
+            }
+            if client.is_none() {
+                let text = format!("Client {id} is not subscribed: Read and Write need a StreamChannel with a subscription.");
+                return Err(BfrtError::new(Code::Denied, text));
+            }
+        } else if client.is_some_and(|client| !client.bound) {
+            return Err(BfrtError::new(Code::Unknown, "Unable to get bound_program"));
+        } else if device != 0 {
+            let text = format!("The device id retrieved for this client connection (0) does not match the device id {device} passed in");
+            return Err(BfrtError::new(Code::Invalid, text));
+        }
+        check_pipe(target)
+    }
+
+    /// A client binds to the program, and so owns the tables. allowed: whether the configuration lets its peer.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn bind(&self, request: &pb::SetForwardingPipelineConfigRequest, peer: &Peer, allowed: bool) -> Result<(), BfrtError> {
+        let mut clients = self.clients();
+        let id = request.client_id;
+        let owner = clients.iter().find(|(_, client)| client.bound).map(|(id, _)| *id);
+        let client = clients
+            .get_mut(&id)
+            .ok_or_else(|| BfrtError::new(Code::Unavailable, format!("Unknown client. Client_id:{id}")))?;
+        let [config] = &request.config[..] else {
+            return Err(BfrtError::new(Code::Invalid, "Exactly one config message required."));
+        };
+        if config.p4_name == PROGRAM
+            && let Some(owner) = owner
+        {
+            return Err(BfrtError::new(
+                Code::Exists,
+                format!("Client ID {id} trying to bind but Client ID {owner} already owns this P4"),
+            ));
+        }
+        if config.p4_name != PROGRAM || request.device_id != 0 {
+            return Err(BfrtError::new(
+                Code::NotFound,
+                format!("Failed to find BfRtInfo for program {}", config.p4_name),
+            ));
+        }
+        check_connection(id, client, peer)?;
+        if !allowed {
+            let text = format!("Client {id} may not own the tables: softswitch.owners does not name how it is connected.");
+            return Err(BfrtError::new(Code::Denied, text));
+        }
+        client.bound = true;
+        tracing::info!("client {id} bound to {PROGRAM}");
+        Ok(())
+    }
+
+    /// What a request for a reset of all tables has to do. Only the client that owns them may.
+    ///
+    /// # Errors
+    /// Why nothing is done.
+    pub fn reset(&self, request: &pb::SetForwardingPipelineConfigRequest, peer: &Peer) -> Result<Reset, BfrtError> {
+        let mut names: Vec<&str> = request.config.iter().map(|config| config.p4_name.as_str()).collect();
+        let known = names.iter().all(|name| *name == PROGRAM);
+        names.dedup();
+        if request.device_id != 0 || names.len() < request.config.len() || !known {
+            return Err(BfrtError::new(Code::Invalid, "Invalid device config sent"));
+        }
+        let id = request.client_id;
+        let mut clients = self.clients();
+        let Some(client) = clients.get_mut(&id) else {
+            return Err(BfrtError::new(
+                Code::Denied,
+                format!("Client {id} is not subscribed: a reset needs the client that is bound."),
+            ));
+        };
+        check_connection(id, client, peer)?;
+        if !client.bound {
+            return Err(BfrtError::new(
+                Code::Denied,
+                format!("Client {id} is not bound: a reset needs the client that is bound."),
+            ));
+        }
+        let mut reset = Reset {
+            begin: false,
+            end: false,
+            clear: false,
+        };
+        match request.action() {
+            Action::ReconcileAndWarmInitEnd => {
+                return Err(BfrtError::new(Code::Unsupported, "Reconcile and warmInitEnd not supported"));
+            }
+            Action::VerifyAndWarmInitBegin | Action::VerifyAndWarmInitBeginAndEnd => {
+                if client.warm_init == WarmInit::Started {
+                    return Err(BfrtError::new(Code::Unavailable, "Warm_init in process."));
+                }
+                reset.begin = true;
+                reset.end = request.action() == Action::VerifyAndWarmInitBeginAndEnd;
+            }
+            Action::WarmInitEnd => {
+                if !request.config.is_empty() {
+                    return Err(BfrtError::new(Code::Invalid, "Commit msg cannot contain any config."));
+                }
+                if client.warm_init == WarmInit::Finished {
+                    let text = "Already warm_init_finished. Cannot perform WARM_INIT_END again";
+                    return Err(BfrtError::new(Code::Unavailable, text));
+                }
+                reset.clear = client.warm_init == WarmInit::Initial;
+                reset.end = true;
+            }
+            Action::Bind | Action::Verify => {}
+        }
+        if reset.end {
+            client.warm_init = WarmInit::Finished;
+        } else if reset.begin {
+            client.warm_init = WarmInit::Started;
+        }
+        Ok(reset)
+    }
+
+    /// Tell every client.
+    pub fn tell_all(&self, kind: pb::SetForwardingPipelineConfigResponseType) {
+        let response = pb::SetForwardingPipelineConfigResponse {
+            set_forwarding_pipeline_config_response_type: kind.into(),
+        };
+        for client in self.clients().values() {
+            client.send(Update::SetForwardingPipelineConfigResponse(response));
+        }
+    }
+
+    /// Send digests to the client that is bound, if it wants any.
+    pub fn send_digests(&self, digests: Vec<pb::DigestList>) {
+        let clients = self.clients();
+        let Some((id, client)) = clients
+            .iter()
+            .find(|(_, client)| client.bound && client.wants.enable_learn_notifications)
+        else {
+            return;
+        };
+        for digest in digests {
+            if !client.send(Update::Digest(digest)) {
+                tracing::warn!("client {id} does not read its stream: digests are lost");
+                return;
+            }
+        }
+    }
+
+    /// Send an idle notice; whether there was room for it.
+    pub fn send_idle(&self, id: u32, notice: pb::IdleTimeoutNotification) -> bool {
+        let active = notice.r#type() == pb::idle_timeout_notification::NotificationType::EntryActive;
+        match self.clients().get(&id) {
+            Some(client) if active && !client.wants.enable_entry_active_notifications => true,
+            Some(client) => client.send(Update::IdleTimeoutNotification(notice)),
+            None => false,
+        }
+    }
+}
+
+/// Requests that need an owner come by the connection of its subscription.
+fn check_connection(id: u32, client: &Client, peer: &Peer) -> Result<(), BfrtError> {
+    if client.connection == peer.connection {
+        return Ok(());
+    }
+    Err(BfrtError::new(
+        Code::Denied,
+        format!("Client {id} is subscribed on another connection."),
+    ))
+}
+
+/// There is one scope: all pipes. A message of zeros names none.
+///
+/// # Errors
+/// For any other.
+pub fn check_pipe(target: Option<&pb::TargetDevice>) -> Result<(), BfrtError> {
+    match target {
+        Some(target) if *target != pb::TargetDevice::default() && target.pipe_id != 0xffff => {
+            let text = format!(
+                "Tables are the same in all pipes here: the pipe is to be 0xffff, not {}.",
+                target.pipe_id
+            );
+            Err(BfrtError::new(Code::Invalid, text))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,38 @@
+//! `softswitch.allowlist`: addresses that greylisted ports admit at once.
+
+use super::timed::Kind;
+use shunt_bfrt::values::Data;
+use shunt_bfrt::{pb, schema};
+use shunt_net::Endpoint;
+use shunt_relay_table::{Filters, TimedTable};
+use shunt_xdp::Put;
+
+#[derive(Clone, Copy)]
+pub struct Allowlist;
+
+impl Kind for Allowlist {
+    type Row = u64;
+    type More = ();
+
+    fn table(filters: &Filters) -> &TimedTable<u64> {
+        &filters.allowlist
+    }
+
+    fn table_mut(filters: &mut Filters) -> &mut TimedTable<u64> {
+        &mut filters.allowlist
+    }
+
+    fn decode(&self, _key: &Endpoint, _data: &Data<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn put(&self, filters: &mut Filters, key: &Endpoint, ttl_ms: u32, (): &()) -> shunt_xdp::Result<Put> {
+        filters.allow(key, ttl_ms)
+    }
+
+    fn more(&self, _row: &u64, _v6: bool) {}
+
+    fn encode(&self, _schema: &schema::Table, (): &()) -> Vec<pb::DataField> {
+        Vec::new()
+    }
+}

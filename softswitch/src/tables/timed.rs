@@ -1,0 +1,208 @@
+//! What the tables of admitted sources have in common: an address, perhaps a port, and a time to live.
+
+use super::{Each, Position, Row, Table, Undo, address, next_key, port};
+use crate::plane::Plane;
+use shunt_bfrt::schema::{self, SchemaError};
+use shunt_bfrt::values::{Data, Key, exact, number, stream};
+use shunt_bfrt::{BfrtError, Code, pb};
+use shunt_net::{Endpoint, octets};
+use shunt_relay_table::{Filters, TimedRow, TimedTable};
+use shunt_xdp::Put;
+use std::sync::Arc;
+
+/// What distinguishes one of these tables.
+pub trait Kind: Copy + Send + Sync + 'static {
+    /// A row of its map.
+    type Row: TimedRow;
+    /// What a row holds besides its time.
+    type More: Clone + Send + 'static;
+
+    fn table(filters: &Filters) -> &TimedTable<Self::Row>;
+    fn table_mut(filters: &mut Filters) -> &mut TimedTable<Self::Row>;
+
+    /// What data says besides the time; numbers of fields begin at 2.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    fn decode(&self, key: &Endpoint, data: &Data<'_>) -> Result<Self::More, String>;
+
+    /// Write a row.
+    ///
+    /// # Errors
+    /// When the kernel takes no write.
+    fn put(&self, filters: &mut Filters, key: &Endpoint, ttl_ms: u32, more: &Self::More) -> shunt_xdp::Result<Put>;
+
+    fn more(&self, row: &Self::Row, v6: bool) -> Self::More;
+
+    /// The data fields besides the time.
+    fn encode(&self, schema: &schema::Table, more: &Self::More) -> Vec<pb::DataField>;
+}
+
+/// A table of one IP version.
+pub struct Timed<K> {
+    schema: Arc<schema::Table>,
+    v6: bool,
+    has_port: bool,
+    kind: K,
+}
+
+const TTL: u32 = 1;
+
+impl<K: Kind> Timed<K> {
+    /// # Errors
+    /// When the schema's table is not as this code reads it.
+    pub fn new(schema: Arc<schema::Table>, v6: bool, kind: K) -> Result<Self, SchemaError> {
+        if schema.data.named("ttl_ms")?.id != TTL {
+            return Err(SchemaError(format!("{}: ttl_ms is not field {TTL}", schema.name)));
+        }
+        Ok(Self {
+            v6,
+            has_port: schema.key.len() > 1,
+            kind,
+            schema,
+        })
+    }
+
+    fn end(&self, key: &Key<'_>) -> Endpoint {
+        Endpoint::new(address(key.exact(0)), if self.has_port { port(key.exact(1)) } else { 0 })
+    }
+
+    fn invalid(&self, what: &str) -> BfrtError {
+        BfrtError::new(Code::Invalid, format!("{what}; table:{}", self.schema.name))
+    }
+
+    fn kernel(&self, error: &shunt_xdp::Error) -> BfrtError {
+        tracing::error!("{}: {error}", self.schema.name);
+        BfrtError::new(Code::Internal, format!("{error}; table:{}", self.schema.name))
+    }
+
+    fn get(&self, plane: &Plane, end: &Endpoint) -> Result<Option<K::Row>, BfrtError> {
+        K::table(&plane.filters).get(end).map_err(|error| self.kernel(&error))
+    }
+
+    fn write(&self, plane: &mut Plane, end: &Endpoint, data: &Data<'_>) -> Result<(), BfrtError> {
+        let ttl = data.bytes(TTL).map_or(0, number) as u32;
+        if ttl == 0 {
+            return Err(self.invalid("ttl_ms is to be at least 1"));
+        }
+        let more = self.kind.decode(end, data).map_err(|what| self.invalid(&what))?;
+        match self
+            .kind
+            .put(&mut plane.filters, end, ttl, &more)
+            .map_err(|error| self.kernel(&error))?
+        {
+            Put::Done => Ok(()),
+            Put::Full => Err(BfrtError::new(
+                Code::NoSpace,
+                format!("No room for {end} in table:{}", self.schema.name),
+            )),
+        }
+    }
+
+    fn row(&self, end: &Endpoint, row: &K::Row) -> Row {
+        let mut key = vec![exact(1, &*octets(end.addr))];
+        if self.has_port {
+            key.push(exact(2, end.port.to_be_bytes()));
+        }
+        let mut data = vec![stream(TTL, TimedTable::remaining_ms(row).to_be_bytes())];
+        data.extend(self.kind.encode(&self.schema, &self.kind.more(row, self.v6)));
+        Row { key, action: 0, data }
+    }
+
+    fn ends(&self, plane: &Plane) -> Result<Vec<Endpoint>, BfrtError> {
+        let rows = K::table(&plane.filters).rows().map_err(|error| self.kernel(&error))?;
+        Ok(rows
+            .into_iter()
+            .map(|(end, _)| end)
+            .filter(|end| end.addr.is_ipv6() == self.v6)
+            .collect())
+    }
+
+    fn undo_of(&self, plane: &Plane, end: Endpoint) -> Result<Undo, BfrtError> {
+        let kind = self.kind;
+        let before = self
+            .get(plane, &end)?
+            .map(|row| (TimedTable::remaining_ms(&row).max(1), kind.more(&row, self.v6)));
+        Ok(Box::new(move |plane| {
+            let result = match &before {
+                Some((ttl, more)) => kind.put(&mut plane.filters, &end, *ttl, more).map(drop),
+                None => K::table_mut(&mut plane.filters).remove(&end),
+            };
+            result.map_err(|error| BfrtError::new(Code::Internal, error.to_string()))
+        }))
+    }
+}
+
+impl<K: Kind> Table for Timed<K> {
+    fn schema(&self) -> &Arc<schema::Table> {
+        &self.schema
+    }
+
+    fn has(&self, plane: &Plane, key: &Key<'_>) -> Result<bool, BfrtError> {
+        Ok(self.get(plane, &self.end(key))?.is_some())
+    }
+
+    fn insert(&self, plane: &mut Plane, key: &Key<'_>, data: &Data<'_>) -> Result<(), BfrtError> {
+        if self.has(plane, key)? {
+            return Err(BfrtError::new(
+                Code::Exists,
+                format!("Entry already exists in table:{}", self.schema.name),
+            ));
+        }
+        self.write(plane, &self.end(key), data)
+    }
+
+    fn modify(&self, plane: &mut Plane, key: &Key<'_>, data: &Data<'_>, _reset: bool) -> Result<(), BfrtError> {
+        if !self.has(plane, key)? {
+            return Err(self.absent());
+        }
+        self.write(plane, &self.end(key), data)
+    }
+
+    fn delete(&self, plane: &mut Plane, key: &Key<'_>) -> Result<(), BfrtError> {
+        if !self.has(plane, key)? {
+            return Err(self.absent());
+        }
+        K::table_mut(&mut plane.filters)
+            .remove(&self.end(key))
+            .map_err(|error| self.kernel(&error))
+    }
+
+    fn clear(&self, plane: &mut Plane, at: &mut Position, more: &mut dyn FnMut() -> bool) -> Result<bool, BfrtError> {
+        while let Some(end) = next_key(at, || self.ends(plane))? {
+            K::table_mut(&mut plane.filters).remove(&end).map_err(|error| self.kernel(&error))?;
+            if !more() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn undo(&self, plane: &Plane, key: &Key<'_>) -> Result<Undo, BfrtError> {
+        self.undo_of(plane, self.end(key))
+    }
+
+    fn undo_all(&self, plane: &Plane) -> Result<Vec<Undo>, BfrtError> {
+        self.ends(plane)?.into_iter().map(|end| self.undo_of(plane, end)).collect()
+    }
+
+    fn read(&self, plane: &Plane, key: &Key<'_>) -> Result<Row, BfrtError> {
+        let end = self.end(key);
+        self.get(plane, &end)?.map(|row| self.row(&end, &row)).ok_or_else(|| self.absent())
+    }
+
+    fn scan(&self, plane: &Plane, at: &mut Position, each: Each<'_>) -> Result<bool, BfrtError> {
+        while let Some(end) = next_key(at, || self.ends(plane))? {
+            if let Some(row) = self.get(plane, &end)?
+                && each(self.row(&end, &row)).is_break()
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn usage(&self, plane: &Plane) -> Result<usize, BfrtError> {
+        Ok(self.ends(plane)?.len())
+    }
+}
