@@ -740,6 +740,7 @@ static __always_inline int copy_out(struct xdp_md *ctx)
 	hop = &nexthops[row & (NEXTHOPS - 1)];
 	length = bpf_ntohs(ip->tot_len);
 	generation = read_generation(&hop->generation);
+	hop = after(hop, generation);
 	if (!(generation & 1) || length > hop->plain_mtu)
 		goto any;
 	macs = hop->macs;

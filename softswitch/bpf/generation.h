@@ -11,7 +11,8 @@
  * and an atomic exchange stands before the last one: an atomic that returns a value is fully ordered in BPF, which the arm64 JIT makes
  * SWPAL, or LDXR, STLXR and DMB ISH. The word that is exchanged is on the stack: nothing is shared. */
 
-/* The pointer, for loads that must come after the load of `value`. */
+/* The pointer, for loads that must come after the load of `value`. Before any comparison of `value`: after one, the compiler may take the
+ * other side of it instead. */
 static __always_inline void *after(void *pointer, __u64 value)
 {
 #ifdef __TARGET_ARCH_arm64

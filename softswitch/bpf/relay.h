@@ -319,7 +319,10 @@ static __always_inline bool match_slot(struct match *match, const struct parsed 
 	if (!(generation & 1) || slot->sport != p->udp->source || slot->dport != p->udp->dest)
 		return false;
 	wide = bpf_map_lookup_elem(&wides, &index);
-	if (p->v6 ? !(slot->flags & ENTRY_KEY6) || !wide || !wide_matches(wide, (const __be32 *)&p->ip6->saddr)
+	if (!wide)
+		return false;
+	wide = after(wide, generation);
+	if (p->v6 ? !(slot->flags & ENTRY_KEY6) || !wide_matches(wide, (const __be32 *)&p->ip6->saddr)
 		  : slot->flags & ENTRY_KEY6 || slot->saddr != p->ip->saddr || slot->daddr != p->ip->daddr)
 		return false;
 	*match = (struct match){.entry = slot, .detail = detail, .wide = wide, .generation = generation, .limit = index};
@@ -361,8 +364,6 @@ static __always_inline int relay_by(struct xdp_md *ctx, const struct match *matc
 	action->tos = flags & ENTRY_DSCP ? entry->dscp | (p->tos & 3) : p->tos;
 	action->v6 = flags & ENTRY_OUT6;
 	if (action->v6) {
-		if (!wide)
-			return pass(mode, CHANGING, 0);
 		__builtin_memcpy(action->saddr, wide->out_saddr, 16);
 		__builtin_memcpy(action->daddr, wide->out_daddr, 16);
 	} else {
@@ -492,9 +493,10 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	OPAQUE(own);
 	own += ifindex & (INTERFACES - 1);
 	OPAQUE(own);
-	if (own->ifindex != ifindex)
+	at = *(volatile __u32 *)&own->ifindex;
+	own = after(own, at);
+	if (at != ifindex)
 		goto any;
-	own = after(own, ifindex);
 	at = own->mac;
 	if (at ? (at ^ *(__u64 *)data) << 16 : *(__u64 *)data & 1)
 		goto any;

@@ -107,7 +107,7 @@ static __always_inline bool has_key(struct slot *slot, const struct flow_key *ke
 	if (key->version != 6)
 		return !(slot->flags & ENTRY_KEY6) && slot->saddr == key->saddr[0] && slot->daddr == key->daddr[0];
 	wide = bpf_map_lookup_elem(&wides, &index);
-	return slot->flags & ENTRY_KEY6 && wide && wide_matches(wide, key->saddr);
+	return slot->flags & ENTRY_KEY6 && wide && wide_matches(after(wide, generation), key->saddr);
 }
 
 /* Whether there is an entry with this key. index: of its port's slot, 0 when there is none; detail: of that slot. */
@@ -127,9 +127,9 @@ static __always_inline bool read_nexthop(__u32 index, struct nexthop *copy)
 	struct nexthop *hop = &nexthops[index & (NEXTHOPS - 1)];
 	__u32 generation = read_generation(&hop->generation);
 
+	hop = after(hop, generation);
 	if (!(generation & 1))
 		return false;
-	hop = after(hop, generation);
 	copy->ifindex = hop->ifindex;
 	copy->macs = hop->macs;
 	copy->macs_end = hop->macs_end;
@@ -143,12 +143,15 @@ static __always_inline bool read_nexthop(__u32 index, struct nexthop *copy)
 static __always_inline struct own_mac *own_mac_of(__u32 ifindex)
 {
 	struct own_mac *row;
+	__u32 found;
 	int i;
 
 	for (i = 0; i < INTERFACE_PROBES; i++) {
 		row = &own_macs[(ifindex + i) & (INTERFACES - 1)];
-		if (*(volatile __u32 *)&row->ifindex == ifindex)
-			return after(row, ifindex);
+		found = *(volatile __u32 *)&row->ifindex;
+		row = after(row, found);
+		if (found == ifindex)
+			return row;
 	}
 	return 0;
 }
