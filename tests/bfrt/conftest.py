@@ -15,16 +15,16 @@ from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt._pb import bfruntime_pb2_grpc
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, RelayEntry
-from tests.bfrt.messages import details as details  # as tests.replication knows it
 from tests.bfrt.traffic import Wire, frame, namespace, rtp
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
 
 _client_ids = itertools.count(1)
 # P4 Studio's client's own: a batch's errors come as one trailer, far beyond gRPC's usual limit.
-_OPTIONS = (
+OPTIONS = (
     ("grpc.max_receive_message_length", 1 << 30), ("grpc.max_send_message_length", 1 << 30),
     ("grpc.max_metadata_size", 1 << 30), ("grpc.absolute_max_metadata_size", 1 << 30), ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.default_authority", "localhost"),  # of a Unix socket gRPC makes its path, which is none (RFC 3986 section 3.2)
 )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ class Served:
         return self.plane.entries()
 
     def raw(self, client_id: int | None = None) -> Raw:
-        channel = grpc.aio.insecure_channel(self.target, options=_OPTIONS)
+        channel = grpc.aio.insecure_channel(self.target, options=OPTIONS)
         self.channels.append(channel)
         return Raw(channel, next(_client_ids) if client_id is None else client_id)
 

@@ -22,7 +22,7 @@ _ASKED = ("error_in_resp", "ignore_not_found", "deadline_sec", "deadline_nsec") 
 # A batch's errors come as one trailer, far beyond gRPC's usual limit.
 OPTIONS = (
     ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
-    ("grpc.max_metadata_size", 1 << 24), ("grpc.absolute_max_metadata_size", 1 << 24),
+    ("grpc.max_metadata_size", 1 << 24), ("grpc.absolute_max_metadata_size", 1 << 24), ("grpc.default_authority", "localhost"),
 )  # fmt: skip
 
 

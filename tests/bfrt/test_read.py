@@ -106,7 +106,7 @@ async def test_an_entrys_own_target_is_echoed(served: Served) -> None:
     client = await served.raw().connect()
     await client.write(insert(1))
     wanted = entity(1)
-    wanted.table_entry.entry_tgt.pipe_id, wanted.table_entry.entry_tgt.direction = 2, 1
+    wanted.table_entry.entry_tgt.pipe_id, wanted.table_entry.entry_tgt.direction = 0xFFFF, 1
     (found,) = (await client.read(wanted)).entities
     assert found.table_entry.entry_tgt == wanted.table_entry.entry_tgt
 

@@ -35,7 +35,7 @@ class Documents:
 
 
 def handed_out(**settings: int) -> Documents:
-    with Softswitch(**settings) as softswitch, grpc.insecure_channel(softswitch.target) as channel:  # type: ignore[arg-type]
+    with Softswitch(**settings) as softswitch, grpc.insecure_channel(softswitch.target, [("grpc.default_authority", "localhost")]) as channel:  # type: ignore[arg-type]
         reply = bfruntime_pb2_grpc.BfRuntimeStub(channel).GetForwardingPipelineConfig(pb.GetForwardingPipelineConfigRequest(), timeout=60)
         softswitch.stop()
     return Documents(json.loads(reply.config[0].bfruntime_info), json.loads(reply.non_p4_config.bfruntime_info))

@@ -13,7 +13,7 @@ import pytest
 
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtClient
-from tests.bfrt.conftest import Raw, Served, other
+from tests.bfrt.conftest import OPTIONS, Raw, Served, other
 from tests.bfrt.forwarder import Forwarder
 from tests.bfrt.messages import entity, insert
 from tests.softswitch.plane import Plane
@@ -218,7 +218,7 @@ async def test_a_stop_that_cuts_calls_off_is_orderly() -> None:
     with Softswitch(capacity=10_000) as softswitch:
         with Plane(softswitch.target, bind=False) as plane:
             assert plane.insert([other(number) for number in range(10_000)]) == [None] * 10_000
-        async with grpc.aio.insecure_channel(softswitch.target, options=[("grpc.max_receive_message_length", -1)]) as channel:
+        async with grpc.aio.insecure_channel(softswitch.target, options=OPTIONS) as channel:
             client = await Raw(channel, 4713).connect()
             calls = [asyncio.ensure_future(client.read(entity())) for _ in range(4)]
             calls += [asyncio.ensure_future(client.write(*(insert(number) for number in range(2_000)))) for _ in range(4)]
