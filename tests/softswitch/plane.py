@@ -78,9 +78,19 @@ class Plane:
         self._waiting: list[LearnNotice] = []
 
     def reconnect(self, target: str | None = None) -> None:
-        """A new session, as after a restart of the process."""
+        """A new session, as after a restart of the process; it waits until the process has noticed the end of the former."""
         self.session.close()
-        self._open(target if target is not None else self.session.target)
+
+        def opened() -> bool:
+            try:
+                self._open(target if target is not None else self.session.target)
+            except Refused as error:
+                if error.code != EXISTS:
+                    raise
+                return False
+            return True
+
+        until(opened, "the program has no owner any more")
 
     def close(self) -> None:
         """End the session; everything in the tables stays."""
