@@ -323,14 +323,14 @@ impl Copies {
         }
     }
 
-    /// A record's packets take another row of the next-hop table from now on; whether they leave by another interface.
-    pub fn move_to(&mut self, index: u32, row: u16, ifindex: u32) -> bool {
+    /// A record's packets take another row of the next-hop table from now on, which leads to this interface.
+    pub fn move_to(&mut self, index: u32, row: u16, ifindex: u32) {
         let Some(copy) = self.slab.get_mut(index as usize).and_then(Option::as_mut) else {
-            return false;
+            return;
         };
         self.records.u16_at(index as usize, NEXTHOP).store(row, Ordering::Release);
         copy.row = row;
-        std::mem::replace(&mut copy.ifindex, ifindex) != ifindex
+        copy.ifindex = ifindex;
     }
 
     /// Destination and source of every record that holds a row of the next-hop table.

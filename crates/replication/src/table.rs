@@ -41,7 +41,7 @@ pub(crate) enum Retired {
 }
 
 /// A list that is written and not yet in force.
-struct Planned {
+pub(crate) struct Planned {
     stream: u32,
     part: usize,
     list: List,
@@ -383,7 +383,7 @@ impl Replication {
         Ok(())
     }
 
-    fn make_copy(&mut self, hops: &mut impl Hops, name: Name, rewrite: Rewrite) -> Result<u32> {
+    pub(crate) fn make_copy(&mut self, hops: &mut impl Hops, name: Name, rewrite: Rewrite) -> Result<u32> {
         Copies::check(name, &rewrite, self.numbers.capacity())?;
         self.release_hops(hops);
         if !self.copies.has_room() {
@@ -400,7 +400,7 @@ impl Replication {
         self.copies.make(name, rewrite, row, hops.output(row)).ok_or_else(full)
     }
 
-    fn drop_copy(&mut self, index: u32) {
+    pub(crate) fn drop_copy(&mut self, index: u32) {
         self.released.extend(self.copies.give(index));
     }
 
@@ -552,7 +552,7 @@ impl Replication {
         rows.flat_map(|row| (0..parts(row)).map(move |part| (row, part))).collect()
     }
 
-    fn parts_of_number(&self, number: u32) -> Vec<(u32, usize)> {
+    pub(crate) fn parts_of_number(&self, number: u32) -> Vec<(u32, usize)> {
         self.parts_of(self.streams.of_number(number))
     }
 
@@ -570,7 +570,7 @@ impl Replication {
 
     /// Write the lists that these streams' trees are to have, where they have others, without turning to them. None is written when one
     /// cannot be.
-    fn plan(&mut self, parts: &[(u32, usize)]) -> Result<Vec<Planned>> {
+    pub(crate) fn plan(&mut self, parts: &[(u32, usize)]) -> Result<Vec<Planned>> {
         let mut planned = Vec::with_capacity(parts.len());
         for (row, part) in parts {
             let Some(stream) = self.streams.at(*row) else { continue };
@@ -603,7 +603,7 @@ impl Replication {
         }
     }
 
-    fn turn_all(&mut self, planned: Vec<Planned>) {
+    pub(crate) fn turn_all(&mut self, planned: Vec<Planned>) {
         for Planned { stream, part, list } in planned {
             let Some(found) = self.streams.at_mut(stream) else { continue };
             let top = found.places.top;

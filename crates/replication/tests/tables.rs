@@ -45,6 +45,10 @@ fn run(seed: u64, steps: usize) {
     let mut process = Process::start(&pins, COPIES, &routes);
     let mut model = Model::default();
     for step in 0..steps {
+        if step == steps / 2 {
+            process = process.reload(&pins, COPIES);
+            check(&process, &model, &routes, &format!("a reload, seed {seed}"));
+        }
         let change = change(&mut chance);
         let after = format!("seed {seed}, step {step}, {change:?}");
         match make(&mut process, &change) {
@@ -54,8 +58,8 @@ fn run(seed: u64, steps: usize) {
         check(&process, &model, &routes, &after);
         match chance.below(40) {
             0 => process.settle(),
-            1 => {
-                process = process.restart(&pins, COPIES);
+            1..=3 => {
+                process = process.restart();
                 check(&process, &model, &routes, &format!("a restart after {after}"));
             }
             _ => {}
@@ -76,6 +80,6 @@ fn run(seed: u64, steps: usize) {
 #[test]
 fn lists_are_what_the_tables_call_for() {
     for seed in 0..3 {
-        run(seed, 400);
+        run(seed, 600);
     }
 }

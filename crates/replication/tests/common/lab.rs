@@ -1,9 +1,13 @@
 //! Network namespaces of a test: a relay between two hosts, each on an interface pair of its own. They go with the test.
 
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, recvmsg, setsockopt, socket, sockopt,
+};
 use std::fs::File;
+use std::io::IoSliceMut;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::process::Command;
 
 pub const MACS: [[u8; 6]; 4] = [
@@ -59,8 +63,13 @@ impl Namespace {
     /// A UDP socket with room for many packets.
     pub fn socket(&self, addr: IpAddr, port: u16) -> UdpSocket {
         let made = self.inside(|| UdpSocket::bind((addr, port)).unwrap());
-        nix::sys::socket::setsockopt(&made, nix::sys::socket::sockopt::RcvBufForce, &(32 << 20)).unwrap();
+        setsockopt(&made, sockopt::RcvBufForce, &(32 << 20)).unwrap();
         made
+    }
+
+    /// What arrives from now on.
+    pub fn wire(&self) -> Wire {
+        Wire::new(self)
     }
 
     pub fn ifindex(&self, name: &str) -> u32 {
@@ -89,9 +98,15 @@ impl Lab {
 
     /// Make the interface pair to a host.
     pub fn connect(&self, letter: &str, host: &Namespace, net: u8) {
+        self.connect_as(letter, host, net, None);
+    }
+
+    /// The same, where the relay's end has this number.
+    pub fn connect_as(&self, letter: &str, host: &Namespace, net: u8, number: Option<u32>) {
         let (relay, path) = (&self.relay, host.path());
+        let index = number.map(|number| format!("index {number}")).unwrap_or_default();
         relay.run(&format!(
-            "ip link add r{letter} address 02:00:00:00:00:{letter}1 type veth peer name {letter}0 address 02:00:00:00:00:{letter}2 netns {path}"
+            "ip link add r{letter} {index} address 02:00:00:00:00:{letter}1 type veth peer name {letter}0 address 02:00:00:00:00:{letter}2 netns {path}"
         ));
         // Without it an interface of this kind does not take what native XDP redirects to it.
         host.run(&format!("ethtool -K {letter}0 gro on"));
@@ -105,6 +120,52 @@ impl Lab {
             host.run(&format!(
                 "ip neigh replace {addr} lladdr 02:00:00:00:00:{letter}1 dev {letter}0 nud permanent"
             ));
+        }
+    }
+}
+
+/// Where the tag stands in struct tpacket_auxdata.
+const TAG: usize = 16;
+
+/// Whole frames that arrive in a namespace.
+pub struct Wire(OwnedFd);
+
+impl Wire {
+    fn new(namespace: &Namespace) -> Self {
+        let open = || socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_NONBLOCK, SockProtocol::EthAll);
+        let made = namespace.inside(open).unwrap();
+        let on: nix::libc::c_int = 1;
+        // SAFETY: the option is an integer, which outlives the call.
+        let done = unsafe {
+            nix::libc::setsockopt(
+                made.as_raw_fd(),
+                nix::libc::SOL_PACKET,
+                nix::libc::PACKET_AUXDATA, // the kernel takes a tag out of the frame, and says so beside it
+                std::ptr::from_ref(&on).cast(),
+                size_of_val(&on) as u32,
+            )
+        };
+        assert_eq!(done, 0);
+        Self(made)
+    }
+
+    /// The 802.1Q tags of the frames that came to this UDP port; 0: untagged.
+    pub fn tags(&self, port: u16) -> Vec<u16> {
+        let mut found = Vec::new();
+        loop {
+            let mut frame = [0; 2048];
+            let mut beside = nix::cmsg_space!([u8; 32]);
+            let mut parts = [IoSliceMut::new(&mut frame)];
+            let Ok(got) = recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut beside), MsgFlags::empty()) else {
+                return found;
+            };
+            let tag = got.cmsgs().unwrap().find_map(|message| match message {
+                ControlMessageOwned::Unknown(data) => Some(u16::from_ne_bytes(data.data_bytes[TAG..TAG + 2].try_into().unwrap())),
+                _ => None,
+            });
+            if frame[12..14] == [8, 0] && frame[23] == 17 && frame[36..38] == port.to_be_bytes() {
+                found.push(tag.unwrap());
+            }
         }
     }
 }

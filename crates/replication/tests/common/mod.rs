@@ -129,6 +129,10 @@ impl Table {
         }
     }
 
+    pub fn routes(&self) -> &HashMap<IpAddr, Route> {
+        &self.routes
+    }
+
     /// Destinations and sources with their users.
     pub fn held(&self) -> BTreeMap<(IpAddr, IpAddr), u32> {
         self.held.clone()
@@ -187,7 +191,7 @@ impl Hops for Table {
                 let rows = self.most as u32;
                 return Err(Exhausted { rows });
             }
-            let row = 1 + self.row_of.len() as u16;
+            let row = (1..).find(|row| self.row_of.values().all(|other| other != row)).unwrap();
             self.row_of.insert(dst, row);
             self.write(row, dst);
         }
@@ -224,21 +228,20 @@ pub struct Process {
     pub hops: Table,
     pub relay: Loaded,
     pub loaded: Loaded,
-    directory: Directory,
 }
 
 impl Process {
     /// Load the programs and adopt what is pinned. routes: by destination.
     pub fn start(pins: &Pins, copies: usize, routes: &HashMap<IpAddr, Route>) -> Self {
         let relay = load_relay();
-        let mut hops = Table::new(&relay);
-        hops.routes.clone_from(routes);
-        Self::start_with(pins, copies, relay, hops)
+        let loaded = load(&Directory::open(&pins.0).unwrap(), copies, &relay);
+        Self::adopt(relay, loaded, routes)
     }
 
-    fn start_with(pins: &Pins, copies: usize, relay: Loaded, mut hops: Table) -> Self {
-        let directory = Directory::open(&pins.0).unwrap();
-        let loaded = load(&directory, copies, &relay);
+    /// Adopt what is in the maps.
+    pub fn adopt(relay: Loaded, loaded: Loaded, routes: &HashMap<IpAddr, Route>) -> Self {
+        let mut hops = Table::new(&relay);
+        hops.routes.clone_from(routes);
         let mut replication = Replication::new(&loaded).unwrap();
         let taken = replication.rows();
         replication.adopt(&mut hops, &taken).unwrap();
@@ -247,23 +250,32 @@ impl Process {
             hops,
             relay,
             loaded,
-            directory,
         }
     }
 
-    /// As if the process had been killed, and another one started on the same maps.
-    pub fn restart(self, pins: &Pins, copies: usize) -> Self {
+    /// As if the process had been killed, and another one with the same programs had started on the same maps.
+    pub fn restart(self) -> Self {
         let Self {
             replication,
             hops,
             relay,
             loaded,
-            directory,
         } = self;
-        drop((replication, loaded, directory));
-        let mut fresh = Table::new(&relay);
-        fresh.routes = hops.routes;
-        Self::start_with(pins, copies, relay, fresh)
+        drop(replication);
+        Self::adopt(relay, loaded, &hops.routes)
+    }
+
+    /// The same, where the next process loads the programs anew.
+    pub fn reload(self, pins: &Pins, copies: usize) -> Self {
+        let Self {
+            replication,
+            hops,
+            relay,
+            loaded,
+        } = self;
+        drop((replication, loaded));
+        let loaded = load(&Directory::open(&pins.0).unwrap(), copies, &relay);
+        Self::adopt(relay, loaded, &hops.routes)
     }
 
     /// Run rounds until there is nothing to wait for.
