@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.lab.processes import Edge
+from tests.lab.processes import Edge, open_socket
 from tests.lab.sipp import Sipp, register
-from tests.lab.topology import EDGE_IP, LabError, Topology
+from tests.lab.topology import CALLEE_IP, EDGE_IP, LabError, Topology
 
 pytestmark = [pytest.mark.e2e, pytest.mark.netns]
 
@@ -33,14 +35,24 @@ def test_passwords(parts: tuple[str, str], tmp_path: Path) -> None:
             register(topology, tmp_path, "callee", "bob", 5071)
 
 
+class Strangers(Edge):
+    """Nobody's network is a customer's."""
+
+    def sip_server_config(self) -> str:
+        return super().sip_server_config().replace("198.18.0.0/16", "192.0.2.0/24")
+
+
+class TwoCalls(Edge):
+    """An address may have two calls at once."""
+
+    def sip_server_config(self) -> str:
+        text = super().sip_server_config()
+        assert "$var(most) = 5000;" in text
+        return text.replace("$var(most) = 5000;", "$var(most) = 2;")
+
+
 def test_strangers_are_refused(parts: tuple[str, str], tmp_path: Path) -> None:
     """Without passwords only customers' networks and the trunk may register or call."""
-
-    class Strangers(Edge):
-        """Nobody's network is a customer's."""
-
-        def sip_server_config(self) -> str:
-            return super().sip_server_config().replace("198.18.0.0/16", "192.0.2.0/24")
 
     with Topology("e2e") as topology, Strangers(topology, tmp_path, *parts, data_plane=False):
         with pytest.raises(LabError, match="403"):
@@ -48,3 +60,44 @@ def test_strangers_are_refused(parts: tuple[str, str], tmp_path: Path) -> None:
         caller = Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5080, media_port=6000, user="0123", calls=1).start()
         with pytest.raises(LabError, match="403"):
             caller.finish(10)
+
+
+def test_nobody_gets_in_with_a_dialog_of_his_own_making(parts: tuple[str, str], tmp_path: Path) -> None:
+    """A To tag and a Route header do not make a dialog: 481, nothing for the trunk, no port of the relay."""
+    with Topology("e2e") as topology, Strangers(topology, tmp_path, *parts, data_plane=False) as edge:
+        trunk = open_socket(topology, "callee", socket.AF_INET, socket.SOCK_DGRAM)
+        trunk.bind((CALLEE_IP, 5060))
+        trunk.settimeout(0.5)
+        try:
+            for route in (";r=1", ";did=1.1;conf=yes;sig=0123456789abcdef0123456789abcdef"):
+                extra = ("-key", "route", route, "-key", "trunk", f"{CALLEE_IP}:5060")
+                Sipp(topology, tmp_path, "caller", "uac_stranger", sip_port=5080, media_port=6000, user="0123", calls=20, rate=50, extra=extra).start().finish(20)
+            with pytest.raises(TimeoutError):
+                trunk.recv(4096)
+        finally:
+            trunk.close()
+        commands = edge.status()["commands"]
+        assert not {"U", "L", "D"} & commands.keys(), commands
+        assert edge.calls() == []
+
+
+def test_an_address_has_no_more_calls_than_allowed(parts: tuple[str, str], tmp_path: Path) -> None:
+    """Each call takes ports of the relay: the call beyond the limit is refused before it has any, and one that ends makes room."""
+    with Topology("e2e") as topology, TwoCalls(topology, tmp_path, *parts, data_plane=False) as edge:
+        register(topology, tmp_path, "callee", "bob", 5071)
+        callee = Sipp(topology, tmp_path, "callee", "uas_answer", sip_port=5071, media_port=7000, calls=3, talk_ms=1000).start()
+        talking = Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5080, media_port=6000, user="bob", calls=2, talk_ms=8000).start()
+        try:
+            deadline = time.monotonic() + 8
+            while len([view for view in edge.calls() if not view["ended"]]) < 2:
+                assert time.monotonic() < deadline, f"two calls did not come up: {edge.calls()}"
+                time.sleep(0.05)
+            with pytest.raises(LabError, match="503"):
+                Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5082, media_port=6100, user="bob", calls=1, talk_ms=100).start().finish(10)
+            assert edge.status()["commands"]["U"] == 2
+            talking.finish(30)
+            Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5082, media_port=6100, user="bob", calls=1, talk_ms=100).start().finish(20)
+            callee.finish(10)
+        finally:
+            talking.stop()
+            callee.stop()

@@ -110,6 +110,47 @@ def test_forked_call_follows_the_branch_that_answers(lab: Lab) -> None:
     await_clean(lab)
 
 
+def test_answers_are_answers_to_the_relay(lab: Lab) -> None:
+    """An SDP that answers an offer reaches the relay as L, whether it comes in a reply or, after a late offer, in the ACK."""
+    for caller in ("uac_call", "uac_late_offer"):
+        outcome = place(lab, caller, "uas_answer")
+        commands = [event["what"] for event in outcome.history if event["kind"] == "control" and event["what"] in ("U", "L", "D")]
+        assert commands == ["U", "L", "D"], (caller, commands)
+        await_clean(lab)
+
+
+def test_call_answered_twice_goes_on_when_one_answer_is_hung_up(lab: Lab) -> None:
+    """Two phones answer a forked call. The caller keeps the first and hangs up the second: not a packet of the first is lost by that."""
+    for port in (5077, 5078):
+        register(lab.topology, lab.work, "callee", "twice", port)
+    captures = [Capture(lab.topology, lab.work, name, full=True).start() for name in ("caller", "callee")]
+    common = {"calls": 1, "talk_ms": 2500}
+    late = Sipp(lab.topology, lab.work, "callee", "uas_late_answer", sip_port=5077, media_port=7400, **common).start()
+    first = Sipp(lab.topology, lab.work, "callee", "uas_answer", sip_port=5078, media_port=7000, **common).start()
+    caller = Sipp(lab.topology, lab.work, "caller", "uac_two_answers", sip_port=5080, media_port=6000, user="twice", **common).start()
+    try:
+        for sipp in (caller, first, late):
+            sipp.finish(20)
+    finally:
+        for sipp in (caller, first, late):
+            sipp.stop()
+        for capture in captures:
+            capture.stop()
+    byes = [message for message in captures[0].messages() if message.out and message.method == "BYE"]
+    begin, end = byes[0].time, byes[-1].time
+    assert end - begin > 2.0, "the caller did not hang up one answer and then the other"
+    for sender, receiver, port in ((captures[0], captures[1], 7000), (captures[1], captures[0], 6000)):
+        media, heard = sender.media(), receiver.media()
+        sent = media[media["out"] & (media["relay_port"] % 2 == 0) & (media["time"] > begin) & (media["time"] < end - 0.1)]
+        got = heard[~heard["out"] & (heard["own_port"] == port)]
+        lost = {(row["ssrc"], row["seq"]) for row in sent} - {(row["ssrc"], row["seq"]) for row in got}
+        assert len(sent) > 80, f"{sender.host} sent {len(sent)} packets"
+        assert not lost, f"{len(lost)} of {len(sent)} packets of {sender.host} were lost after the second answer was hung up"
+    commands = [event["what"] for event in lab.edge.history(byes[0].call_id) if event["kind"] == "control"]
+    assert commands.count("D") == 1 and commands.count("L") == 1, commands
+    await_clean(lab)
+
+
 def test_no_packet_is_forwarded_50_ms_after_bye(lab: Lab) -> None:
     """A callee that ignores the hang-up and talks on is cut off by the data plane, not by its own good will.
 
