@@ -97,6 +97,11 @@ impl Load<'_> {
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if let Some(fd) = self.reuse.get(&name) {
+                if name.starts_with(".data") {
+                    // libbpf has mapped the section in its own size, and would unmap it in that of the map that takes its place.
+                    let info = libbpf_rs::MapInfo::new(*fd).map_err(failed)?;
+                    map.set_value_size(info.info.value_size).map_err(failed)?;
+                }
                 map.reuse_fd(*fd).map_err(failed)?;
             } else if let Some(size) = self.sizes.get(name.as_str()) {
                 let size = u32::try_from(*size).map_err(|_| too_large(&name))?;

@@ -93,3 +93,24 @@ fn the_tick_program_runs_and_an_unknown_packet_passes() {
     let run = test_run(loaded.program("relay_native").unwrap(), &[0; 60], None, 1).unwrap();
     assert_eq!((run.verdict, run.packet.len()), (2, 60));
 }
+
+#[test]
+fn a_section_of_another_size_is_used_again_without_harm_to_its_neighbours() {
+    let first = load();
+    let slots = first.map(".data.slots").unwrap();
+    let reuse = BTreeMap::from([(".data.slots".to_owned(), slots)]);
+    for _ in 0..8 {
+        let again = Load {
+            name: "relay",
+            object: shunt_abi::RELAY_OBJECT,
+            reuse: reuse.clone(),
+            ..Load::default()
+        }
+        .load()
+        .unwrap();
+        let shared = Shared::<relay::slot>::map(again.map(".data.slots").unwrap(), SLOTS).unwrap();
+        let own = Shared::<relay::slot>::map(slots, SLOTS).unwrap();
+        own.u32_at(SLOTS - 1, 0).store(77, Ordering::Relaxed);
+        assert_eq!(shared.generation(SLOTS - 1), 77);
+    }
+}

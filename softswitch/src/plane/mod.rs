@@ -207,7 +207,8 @@ impl Plane {
     }
 
     /// Detach, unpin, forget: media passes up to the relay from now on.
-    pub fn unload(self) {
+    pub fn unload(mut self) {
+        self.hops.0.clear(&HashMap::new());
         programs::remove_all(&self.directory);
         self.directory.remove_if_empty(true);
     }

@@ -41,8 +41,9 @@ fn constant(offset: usize, bytes: &[u8]) -> Constant {
 
 fn constants(config: &Softswitch, slots: usize) -> Vec<Constant> {
     let tick = tick_ms();
-    let window = (LIMIT_WINDOW_MS / tick).round().max(1.0);
-    let in_window = (f64::from(config.packet_limit) * window * tick / 1000.0).ceil();
+    let window = (LIMIT_WINDOW_MS / tick).round_ties_even().max(1.0);
+    // The tick is measured: a whole number of packets must not become one more.
+    let in_window = (f64::from(config.packet_limit) * window * tick / 1000.0 - 1e-3).ceil();
     let ticks: Vec<u8> = tick_table(DYNAMIC_CLOCK).iter().flat_map(|tick| tick.to_ne_bytes()).collect();
     let number = |offset, value: u32| constant(offset, &value.to_ne_bytes());
     vec![
