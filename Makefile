@@ -6,16 +6,21 @@ PB := agent/shunt/bfrt/_pb/bfruntime_pb2.py
 BPF_SOURCES := $(wildcard softswitch/shunt_softswitch/bpf/*.bpf.c)
 BPF_OBJECTS := $(patsubst softswitch/shunt_softswitch/bpf/%.bpf.c,softswitch/shunt_softswitch/obj/%.o,$(BPF_SOURCES))
 DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio sip-tester tcpdump redis-server openssl
+# For the Rust workspace. The compiler is the one on PATH when it is new enough (.ci/rust), else Debian's.
+RUST_PACKAGES := gcc libc6-dev make pkg-config libelf-dev zlib1g-dev protobuf-compiler libprotobuf-dev
+CARGO := .ci/rust cargo
 SIP_SERVER ?= auto
 RELAY ?= auto
 
-.PHONY: help setup build demo test clean
+.PHONY: help setup build demo test daemons check-rust clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo   real SIP calls through a NAT, their media carried by the kernel (SIP_SERVER=opensips|kamailio RELAY=rtpproxy|builtin)"
 	@echo "make test   unit, property, data-plane and end-to-end tests"
 	@echo "make setup  install what both need (Debian packages, Python environment) and build"
+	@echo "make daemons     build the daemons in Rust (target/release)"
+	@echo "make check-rust  format, lints, licences and tests of the Rust workspace"
 	@sed -n 's/^## //p' $(filter %.mk,$(MAKEFILE_LIST))
 
 setup: build/.debian $(VENV)/.ready build
@@ -45,6 +50,25 @@ softswitch/shunt_softswitch/obj/%.o: softswitch/shunt_softswitch/bpf/%.bpf.c $(w
 	@mkdir -p $(@D)
 	@clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu -c $< -o $@
 
+build/.rust: Makefile .ci/rust
+	@mkdir -p build
+	@.ci/debian-packages $(RUST_PACKAGES)
+	@.ci/rust --install
+	@touch $@
+
+daemons: build/.rust
+	@echo "==> daemons in Rust"
+	@$(CARGO) build --release --locked -p shunt-softswitch
+
+# The data-plane tests among them need root, as `make test` does.
+check-rust: build/.rust build/.debian
+	@.ci/licences $(CARGO)
+	@echo "==> cargo fmt, clippy, test"
+	@$(CARGO) fmt --all --check
+	@if $(CARGO) clippy --version >/dev/null 2>&1; then $(CARGO) clippy --workspace --all-targets --locked -- -D warnings; \
+	  else echo "skipped: cargo clippy (Debian's rustc-web has none)"; fi
+	@$(CARGO) test --workspace --locked
+
 demo: setup
 	@$(BIN)/python -m tests.lab.demo --sip-server $(SIP_SERVER) --relay $(RELAY)
 
@@ -55,4 +79,4 @@ test: setup
 include $(wildcard p4/p4.mk bench/bench.mk packaging/packaging.mk)
 
 clean:
-	rm -rf build agent/shunt/bfrt/_pb softswitch/shunt_softswitch/obj
+	rm -rf build target agent/shunt/bfrt/_pb softswitch/shunt_softswitch/obj
