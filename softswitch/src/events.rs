@@ -235,11 +235,16 @@ fn packet_digest(described: &Learn, frame: &[u8]) -> pb::DigestList {
 
 /// Wait for the programs, so that what changes of conferences have replaced can be used again.
 async fn rounds(service: Service) -> std::io::Result<()> {
+    if service.plane.lock().await.conference.is_none() {
+        return std::future::pending().await;
+    }
     loop {
-        let round = match &mut service.plane.lock().await.conference {
-            None => return std::future::pending().await,
-            Some(conference) => conference.tables.begin(),
-        };
+        let round = service
+            .plane
+            .lock()
+            .await
+            .conference_tables()
+            .and_then(|(tables, _)| tables.begin());
         let Some(round) = round else {
             sleep(BETWEEN_ROUNDS).await;
             continue;
