@@ -4,7 +4,7 @@ use crate::fault::Result;
 use crate::hops::Hops;
 use crate::lists::{List, Lists};
 use crate::outputs::Outputs;
-use crate::streams::{Action, Places};
+use crate::streams::{Action, StreamLists};
 use crate::table::{Replication, Retired};
 use std::collections::BTreeSet;
 
@@ -22,15 +22,15 @@ impl Replication {
         }
         for name in self.copies.names().collect::<Vec<_>>() {
             let splice = self.copy(name).map_or(0, |rewrite| rewrite.splice);
-            self.numbers.adopt_splice(splice);
+            self.sequences.adopt_splice(splice);
         }
         for ifindex in self.copies.interfaces() {
             self.interfaces.adopt(ifindex)?;
         }
-        let (lists, outputs, numbers) = (&mut self.lists, &mut self.outputs, &mut self.numbers);
+        let (lists, outputs, sequences) = (&mut self.lists, &mut self.outputs, &mut self.sequences);
         self.streams.adopt(|at, action| {
-            numbers.adopt_track(action.track);
-            adopt_places(lists, outputs, at, action)
+            sequences.adopt_track(action.track);
+            adopt_lists(lists, outputs, at, action)
         })?;
         self.outputs.finish_adoption();
         self.prepare(self.copies.interfaces());
@@ -47,32 +47,32 @@ impl Replication {
 }
 
 /// Take over the lists of a stream that is turned to `at`; None when others have their words.
-fn adopt_places(lists: &mut Lists, outputs: &mut Outputs, at: u32, action: &Action) -> Option<Places> {
+fn adopt_lists(lists: &mut Lists, outputs: &mut Outputs, at: u32, action: &Action) -> Option<StreamLists> {
     let trees = action.mgids().len() as u32;
     if trees == 1 {
         let list = adopt_list(lists, outputs, at)?;
-        return Some(Places { top: 0, lists: vec![list] });
+        return Some(StreamLists { top: 0, parts: vec![list] });
     }
     if at == 0 || !lists.claim(at, trees) {
         return None;
     }
-    let mut places = Places {
+    let mut found = StreamLists {
         top: at,
-        lists: Vec::new(),
+        parts: Vec::new(),
     };
     for part in 0..trees {
         let word = lists.read(at + part).and_then(|word| u32::try_from(word).ok());
         let Some(list) = word.and_then(|at| adopt_list(lists, outputs, at)) else {
-            for list in places.lists.iter().filter(|list| list.at != 0) {
+            for list in found.parts.iter().filter(|list| list.at != 0) {
                 lists.give(list.at, list.words);
                 outputs.release(list.outputs);
             }
             lists.give(at, trees);
             return None;
         };
-        places.lists.push(list);
+        found.parts.push(list);
     }
-    Some(places)
+    Some(found)
 }
 
 fn adopt_list(lists: &mut Lists, outputs: &mut Outputs, at: u32) -> Option<List> {

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_of_a_wrong_size_is_refused() {
+    fn an_array_of_a_wrong_size_is_rejected() {
         assert!(Buddy::new(100).is_none() && Buddy::new(4).is_none() && Buddy::new(0).is_none());
         assert!(Buddy::new(8).is_some());
     }

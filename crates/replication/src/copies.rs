@@ -5,7 +5,7 @@ use crate::checksum::Sums;
 use crate::fault::{Fault, Result};
 use crate::free::Free;
 use crate::hops::Hops;
-use crate::numbers::TARGETS;
+use crate::sequences::TARGETS;
 use crate::streams::{MAX_NUMBER, address_of, address_words};
 use shunt_abi::replicate::{copy, copy_flag, copy_wide};
 use shunt_net::Endpoint;
@@ -36,7 +36,7 @@ pub struct Rewrite {
     pub nexthop: u16,
     /// The quality that the receiver gets, 0 the lowest.
     pub target: u8,
-    /// Row in which the receiver's numbers are kept; 0: none.
+    /// Row in which the receiver's sequence numbers are kept; 0: none.
     pub splice: u32,
     pub cadence: u8,
 }

@@ -1,6 +1,6 @@
 //! The packet replication engine's tables as P4 Studio's driver keeps them: nodes, trees, pruning. No I/O.
 //!
-//! What is refused, and with which code, is what the driver refuses: a node in two trees, a node that is not there. A deleted
+//! What is rejected, and with which code, is what the driver refuses: a node in two trees, a node that is not there. A deleted
 //! node leaves its tree, and a node keeps the RID that it was made with.
 
 use crate::fault::{Fault, Result};
@@ -57,7 +57,7 @@ enum Step {
     Prune(u16, Ports),
 }
 
-/// Nodes, trees and prune sets. Every change returns what takes it back; one that is refused changes nothing.
+/// Nodes, trees and prune sets. Every change returns what takes it back; one that is rejected changes nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Engine {
     max_nodes: usize,
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_refuses() {
+    fn what_the_driver_rejects() {
         let mut made = engine(4);
         let _ = made.add_tree(1, &[member(0, None), member(1, 5)]).unwrap();
         let before = made.clone();
@@ -548,7 +548,7 @@ mod tests {
             for change in changes {
                 let before = made.clone();
                 let Ok(undo) = make(&mut made, &change) else {
-                    prop_assert_eq!(&made, &before, "what was refused changed nothing");
+                    prop_assert_eq!(&made, &before, "what was rejected changed nothing");
                     continue;
                 };
                 if take_back {

@@ -1,6 +1,6 @@
 //! Why a change was not made.
 
-/// A refused change; it has changed nothing. The variants are the codes that BF Runtime answers with.
+/// A rejected change; it has changed nothing. The variants are the codes that BF Runtime answers with.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     #[error("{0}")]

@@ -60,7 +60,14 @@ impl Interfaces {
         }
     }
 
-    pub fn forget(&mut self, ifindex: u32) {
-        self.ready.remove(&ifindex);
+    /// Interfaces that were in the map and are not any more.
+    pub fn removed(&self) -> shunt_xdp::Result<Vec<u32>> {
+        let mut found = Vec::new();
+        for ifindex in self.ready.keys() {
+            if self.rows.get(ifindex)?.is_none() {
+                found.push(*ifindex);
+            }
+        }
+        Ok(found)
     }
 }

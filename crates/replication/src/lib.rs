@@ -16,7 +16,7 @@
 //!
 //! A round also puts empty device maps into stock. A change that needs a set of interfaces that no list had before fills one of them in,
 //! which takes no grace period. A change waits itself only when a table is full, when the stock is used up, or when an interface is new that
-//! `prepare()` was not told of; `inline_waits()` counts these.
+//! `prepare()` has not named; `inline_waits()` counts these.
 #![forbid(unsafe_code)]
 
 mod adopt;
@@ -33,10 +33,10 @@ mod interfaces;
 mod layers;
 mod lists;
 mod maps;
-mod numbers;
 mod outputs;
 mod round;
 mod saved;
+mod sequences;
 mod streams;
 mod table;
 
@@ -48,8 +48,8 @@ pub use hops::{Exhausted, Hops};
 pub use layers::{Layer, Layers};
 pub use lists::MAX_COPIES;
 pub use maps::{MAPS, MAX_COPIES as MAX_REWRITES, Options, sizes, unpin};
-pub use numbers::{TARGETS, TRACKS};
 pub use round::{Passed, Round};
+pub use sequences::{TARGETS, TRACKS};
 pub use streams::{Action, MAX_NUMBER, StreamKey};
 pub use table::{AgentCounts, Replication, Usage};
 

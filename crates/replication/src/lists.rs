@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_512_copies_are_refused() {
+    fn more_than_512_copies_are_rejected() {
         let element = Element {
             ifindex: 3,
             copy: 1,

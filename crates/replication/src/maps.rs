@@ -1,7 +1,7 @@
 //! The conference maps: their names, sizes and layout, and the programs over them.
 
 use crate::engine::MAX_NODES;
-use crate::numbers::TRACKS;
+use crate::sequences::TRACKS;
 use shunt_abi::replicate::{conference_mark, layout};
 use shunt_xdp::{Constant, Directory, Load, Loaded, Shared};
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ pub(crate) fn most_nodes(rows: usize) -> usize {
 }
 
 /// The rows of each map for this many rewrites (at most `MAX_COPIES`): as many streams, and for each some nodes and words of lists;
-/// numbers are rewritten for up to `TRACKS` streams and receivers.
+/// sequence numbers are rewritten for up to `TRACKS` streams and receivers.
 #[must_use]
 pub fn sizes(copies: usize) -> BTreeMap<&'static str, usize> {
     let copies = copies.clamp(1, MAX_COPIES);

@@ -43,9 +43,9 @@ enum Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Us,
-    /// A former process, with its egress program.
+    /// A former process, with its egress program; or it lacks an interface.
     Other,
-    /// The same, and ours is on its way.
+    /// The same, and another one is on its way.
     OtherYet,
 }
 
@@ -74,8 +74,8 @@ pub struct Outputs {
     free: Vec<u16>,
     /// Rows of compositions that nobody uses, the longest unused first.
     unused: BTreeMap<u64, u16>,
-    /// Rows with maps of a former process.
-    adopted: BTreeSet<u16>,
+    /// Rows whose maps are to be replaced.
+    outdated: BTreeSet<u16>,
     leaves: u64,
 }
 
@@ -90,7 +90,7 @@ impl Outputs {
             making: Default::default(),
             free: (1..OUTPUTS as u16).rev().collect(),
             unused: BTreeMap::new(),
-            adopted: BTreeSet::new(),
+            outdated: BTreeSet::new(),
             leaves: 0,
         }
     }
@@ -163,27 +163,35 @@ impl Outputs {
         if matches!(self.rows[usize::from(row)], Row::Of { made: By::OtherYet, .. }) {
             return;
         }
-        self.adopted.remove(&row);
+        self.outdated.remove(&row);
         self.rows[usize::from(row)] = Row::Free;
         self.free.push(row);
     }
 
-    /// An interface has gone: maps with it lack it from now on, even if it comes back under its number.
+    /// An interface has been removed, and perhaps made again with its number: the maps lack it. Lists in use get others in place of them.
     pub fn forget(&mut self, ifindex: u32) {
-        let with_it = |composition: &Composition| composition.devices().iter().any(|(one, _)| *one == ifindex);
-        let gone: Vec<Composition> = self
-            .by_composition
-            .keys()
-            .filter(|composition| with_it(composition))
-            .copied()
-            .collect();
-        for composition in gone {
-            let Some(row) = self.by_composition.remove(&composition) else {
+        for row in 1..OUTPUTS as u16 {
+            let Row::Of {
+                composition,
+                users,
+                left,
+                made,
+            } = &mut self.rows[usize::from(row)]
+            else {
                 continue;
             };
-            if let Row::Of { users: 0, left, .. } = self.rows[usize::from(row)] {
-                self.unused.remove(&left);
+            if composition.devices().iter().all(|(one, _)| *one != ifindex) {
+                continue;
+            }
+            if self.by_composition.get(composition) == Some(&row) {
+                self.by_composition.remove(composition);
+            }
+            if *users == 0 {
+                self.unused.remove(left);
                 self.drop_row(row);
+            } else if *made == By::Us {
+                *made = By::Other;
+                self.outdated.insert(row);
             }
         }
     }
@@ -205,7 +213,7 @@ impl Outputs {
                     made: By::Other,
                 };
                 self.by_composition.entry(*composition).or_insert(row);
-                self.adopted.insert(row);
+                self.outdated.insert(row);
                 true
             }
             _ => false,
@@ -217,7 +225,7 @@ impl Outputs {
         self.free.retain(|row| matches!(self.rows[usize::from(*row)], Row::Free));
     }
 
-    /// Up to `limit` maps that the array lacks: empty ones of each size in turn, then ours in place of a former process's.
+    /// Up to `limit` maps that the array lacks: empty ones, a few of each size at a time, then others in place of outdated ones.
     pub fn tasks(&mut self, limit: usize) -> Vec<Task> {
         let mut found = Vec::new();
         for have in 0..STOCK {
@@ -232,7 +240,7 @@ impl Outputs {
             }
         }
         while found.len() < limit {
-            let Some(row) = self.adopted.pop_first() else { break };
+            let Some(row) = self.outdated.pop_first() else { break };
             if let Row::Of { composition, made, .. } = &mut self.rows[usize::from(row)] {
                 *made = By::OtherYet;
                 found.push(Task::Full {

@@ -54,7 +54,7 @@ pub struct Action {
     pub layers: u16,
     pub extension: u8,
     pub descriptor: u8,
-    /// Row in which rewritten numbers are kept; 0: none.
+    /// Row in which rewritten sequence numbers are kept; 0: none.
     pub track: u32,
 }
 
@@ -181,7 +181,7 @@ pub struct Stream {
     pub action: Action,
     /// Which set of its row's words the action is.
     second: bool,
-    pub places: Places,
+    pub lists: StreamLists,
 }
 
 impl Stream {
@@ -197,19 +197,19 @@ pub fn sums_of(key: &StreamKey) -> Option<Sums> {
 
 /// Where a stream's lists are: of one tree, or of several, with the words that say where each is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct StreamLists {
     /// Where those words are; 0: there is one list.
     pub top: u32,
-    pub lists: Vec<List>,
+    pub parts: Vec<List>,
 }
 
-impl Places {
+impl StreamLists {
     /// What `turn` has to say.
     fn head(&self) -> u32 {
         if self.top != 0 {
             self.top
         } else {
-            self.lists.first().map_or(0, |list| list.at)
+            self.parts.first().map_or(0, |list| list.at)
         }
     }
 }
@@ -381,7 +381,7 @@ impl Streams {
     ///
     /// # Errors
     /// When the kernel takes no write, for another reason than room.
-    pub fn insert(&mut self, row: u32, key: StreamKey, action: Action, places: Places, now: u32) -> Result<bool> {
+    pub fn insert(&mut self, row: u32, key: StreamKey, action: Action, lists: StreamLists, now: u32) -> Result<bool> {
         let index = row as usize;
         let record = stream {
             key: raw(&key),
@@ -398,7 +398,7 @@ impl Streams {
         self.forget_reception(row, now);
         self.records
             .u64_at(index, TURN)
-            .store(turn(places.head(), action.flags()), Ordering::Release);
+            .store(turn(lists.head(), action.flags()), Ordering::Release);
         if self.index.put(&raw(&key), &row)? == Put::Full {
             return Ok(false);
         }
@@ -408,7 +408,7 @@ impl Streams {
                 key,
                 action,
                 second: false,
-                places,
+                lists,
             },
         );
         Ok(true)
@@ -428,7 +428,7 @@ impl Streams {
     ///
     /// The action is written beside the one in force, and both change with the store of `turn`. Whoever adopts the maps
     /// after a kill finds the one or the other whole.
-    pub fn modify(&mut self, row: u32, action: Action, places: Places) -> Option<Places> {
+    pub fn modify(&mut self, row: u32, action: Action, lists: StreamLists) -> Option<StreamLists> {
         let stream = self.slab.get_mut(row as usize)?.as_mut()?;
         let (index, before, second) = (row as usize, stream.action, !stream.second);
         let words = action.words();
@@ -448,15 +448,13 @@ impl Streams {
             track();
         }
         let flags = action.flags() | if second { SECOND } else { 0 };
-        self.records
-            .u64_at(index, TURN)
-            .store(turn(places.head(), flags), Ordering::Release);
+        self.records.u64_at(index, TURN).store(turn(lists.head(), flags), Ordering::Release);
         if track_later {
             track();
         }
         stream.action = action;
         stream.second = second;
-        let former = std::mem::replace(&mut stream.places, places);
+        let former = std::mem::replace(&mut stream.lists, lists);
         self.unlink(row, &before);
         self.link(row, &action);
         Some(former)
@@ -465,7 +463,7 @@ impl Streams {
     /// From here on the packets of a stream with one tree have the copies of this list; the former list.
     pub fn turn(&mut self, row: u32, list: List) -> Option<List> {
         let stream = self.slab.get_mut(row as usize)?.as_mut()?;
-        let former = std::mem::replace(stream.places.lists.first_mut()?, list);
+        let former = std::mem::replace(stream.lists.parts.first_mut()?, list);
         let word = self.records.u64_at(row as usize, TURN);
         let flags = (word.load(Ordering::Relaxed) >> 32) as u32;
         word.store(turn(list.at, flags), Ordering::Release);
@@ -476,7 +474,7 @@ impl Streams {
     ///
     /// # Errors
     /// `NotFound`, or when the kernel cannot be asked.
-    pub fn delete(&mut self, key: &StreamKey) -> Result<(u32, Places)> {
+    pub fn delete(&mut self, key: &StreamKey) -> Result<(u32, StreamLists)> {
         let row = self.row(key)?;
         self.index.delete(&raw(key))?;
         self.by_key.remove(key);
@@ -484,7 +482,7 @@ impl Streams {
         if let Some(stream) = &stream {
             self.unlink(row, &stream.action);
         }
-        Ok((row, stream.map(|stream| stream.places).unwrap_or_default()))
+        Ok((row, stream.map(|stream| stream.lists).unwrap_or_default()))
     }
 
     /// What has come of a stream. now: the kernel's tick.
@@ -526,9 +524,9 @@ impl Streams {
 
     // Adoption
 
-    /// Take over the streams of a former process; what `places` makes of the position that each is turned to. Forgets those
+    /// Take over the streams of a former process; what `lists` makes of the position that each is turned to. Forgets those
     /// that make no sense.
-    pub fn adopt(&mut self, mut places: impl FnMut(u32, &Action) -> Option<Places>) -> Result<()> {
+    pub fn adopt(&mut self, mut lists: impl FnMut(u32, &Action) -> Option<StreamLists>) -> Result<()> {
         for (key, row) in self.index.elements()? {
             let index = row as usize;
             let known = row < self.capacity && bytes_of(&self.records.load(index).key) == bytes_of(&key) && self.at(row).is_none();
@@ -545,19 +543,19 @@ impl Streams {
             if action.track != 0 {
                 self.records.u32_at(index, TRACK).store(action.track, Ordering::Relaxed);
             }
-            let places = places(at, &action).unwrap_or_else(|| {
+            let lists = lists(at, &action).unwrap_or_else(|| {
                 tracing::error!("the lists of row {row} overlap others: its packets have no copies until they are made anew");
                 self.records.u64_at(index, TURN).store(turn(0, flags), Ordering::Release);
-                Places {
+                StreamLists {
                     top: 0,
-                    lists: vec![List::default(); action.mgids().len()],
+                    parts: vec![List::default(); action.mgids().len()],
                 }
             });
             let stream = Stream {
                 key: cooked(&key),
                 action,
                 second,
-                places,
+                lists,
             };
             self.remember(row, stream);
         }

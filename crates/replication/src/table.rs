@@ -10,11 +10,11 @@ use crate::interfaces::Interfaces;
 use crate::layers::Layers;
 use crate::lists::{Composition, Element, List, Lists, compose};
 use crate::maps::{Mark, most_nodes};
-use crate::numbers::Numbers;
 use crate::outputs::{OUTPUTS, Outputs};
 use crate::round::{Array, Passed, Round};
 use crate::saved::{Block, Saved, block_of};
-use crate::streams::{Action, Places, StreamKey, Streams, sums_of};
+use crate::sequences::Sequences;
+use crate::streams::{Action, StreamKey, StreamLists, Streams, sums_of};
 use shunt_abi::relay::{detail, slot};
 use shunt_abi::replicate::{agent_copy, agent_counts, conference_mark};
 use shunt_xdp::{Loaded, PerCpu, Shared};
@@ -75,7 +75,7 @@ pub struct Replication {
     pub(crate) streams: Streams,
     pub(crate) copies: Copies,
     pub(crate) layers: Layers,
-    pub(crate) numbers: Numbers,
+    pub(crate) sequences: Sequences,
     pub(crate) lists: Lists,
     pub(crate) outputs: Outputs,
     pub(crate) interfaces: Interfaces,
@@ -116,7 +116,7 @@ impl Replication {
             streams: Streams::new(loaded, mark.streams)?,
             copies: Copies::new(loaded, mark.copies)?,
             layers: Layers::new(loaded)?,
-            numbers: Numbers::new(loaded, mark.tracks)?,
+            sequences: Sequences::new(loaded, mark.tracks)?,
             lists,
             outputs: Outputs::new(program()?),
             interfaces: Interfaces::new(loaded, program()?)?,
@@ -168,7 +168,7 @@ impl Replication {
     /// # Errors
     /// `Exists`, `Invalid`, `NoSpace`.
     pub fn insert_stream(&mut self, key: StreamKey, action: Action, now: u32) -> Result<()> {
-        Streams::check(&key, &action, self.numbers.capacity())?;
+        Streams::check(&key, &action, self.sequences.capacity())?;
         if self.streams.has(&key) {
             return Err(Fault::Exists("The stream is replicated already".into()));
         }
@@ -181,18 +181,18 @@ impl Replication {
                 self.streams.take().ok_or_else(full)?
             }
         };
-        let places = match self.write_places(&key, &action, None) {
-            Ok(places) => places,
+        let lists = match self.write_lists(&key, &action, None) {
+            Ok(lists) => lists,
             Err(fault) => {
                 self.streams.give(row);
                 return Err(fault);
             }
         };
-        self.numbers.track(action.track);
-        let done = self.streams.insert(row, key, action, places.clone(), now);
+        self.sequences.track(action.track);
+        let done = self.streams.insert(row, key, action, lists.clone(), now);
         if !matches!(done, Ok(true)) {
-            self.numbers.untrack(action.track);
-            self.drop_places(&places);
+            self.sequences.untrack(action.track);
+            self.drop_lists(&lists);
             self.streams.give(row);
             done?;
             return Err(Fault::NoSpace("The kernel has no room for one more stream".into()));
@@ -205,20 +205,20 @@ impl Replication {
     /// # Errors
     /// `NotFound`, `Invalid`, `NoSpace`.
     pub fn modify_stream(&mut self, key: &StreamKey, action: Action) -> Result<()> {
-        Streams::check(key, &action, self.numbers.capacity())?;
+        Streams::check(key, &action, self.sequences.capacity())?;
         let row = self.streams.row(key)?;
         let Some(before) = self.streams.at(row).cloned() else {
             return Ok(());
         };
-        let places = self.write_places(key, &action, Some(&before.places))?;
-        self.numbers.track(action.track);
-        let kept = places == before.places;
-        if let Some(former) = self.streams.modify(row, action, places)
+        let lists = self.write_lists(key, &action, Some(&before.lists))?;
+        self.sequences.track(action.track);
+        let kept = lists == before.lists;
+        if let Some(former) = self.streams.modify(row, action, lists)
             && !kept
         {
-            self.retire_places(&former);
+            self.retire_lists(&former);
         }
-        self.numbers.untrack(before.action.track);
+        self.sequences.untrack(before.action.track);
         Ok(())
     }
 
@@ -228,9 +228,9 @@ impl Replication {
     /// `NotFound`.
     pub fn delete_stream(&mut self, key: &StreamKey) -> Result<()> {
         let track = self.stream(key).map_or(0, |action| action.track);
-        let (row, places) = self.streams.delete(key)?;
-        self.numbers.untrack(track);
-        self.retire_places(&places);
+        let (row, lists) = self.streams.delete(key)?;
+        self.sequences.untrack(track);
+        self.retire_lists(&lists);
         self.retire(Retired::Stream(row));
         Ok(())
     }
@@ -297,7 +297,7 @@ impl Replication {
                 return Err(fault);
             }
         };
-        self.numbers.splice(rewrite.splice, rewrite.target);
+        self.sequences.splice(rewrite.splice, rewrite.target);
         self.copies.put_in_force(index, None);
         self.turn_all(planned);
         Ok(())
@@ -320,10 +320,10 @@ impl Replication {
                 return Err(fault);
             }
         };
-        self.numbers.splice(rewrite.splice, rewrite.target);
+        self.sequences.splice(rewrite.splice, rewrite.target);
         self.copies.put_in_force(index, Some(before));
         self.turn_all(planned);
-        self.numbers.unsplice(splice);
+        self.sequences.unsplice(splice);
         self.retire(Retired::Copy(before));
         Ok(())
     }
@@ -345,7 +345,7 @@ impl Replication {
         self.copies.take_from_force(index);
         self.turn_all(planned);
         let splice = self.copies.at(index).map_or(0, |copy| copy.rewrite.splice);
-        self.numbers.unsplice(splice);
+        self.sequences.unsplice(splice);
         self.retire(Retired::Copy(index));
         Ok(())
     }
@@ -384,7 +384,7 @@ impl Replication {
     }
 
     pub(crate) fn make_copy(&mut self, hops: &mut impl Hops, name: Name, rewrite: Rewrite) -> Result<u32> {
-        Copies::check(name, &rewrite, self.numbers.capacity())?;
+        Copies::check(name, &rewrite, self.sequences.capacity())?;
         self.release_hops(hops);
         if !self.copies.has_room() {
             self.wait()?;
@@ -548,7 +548,7 @@ impl Replication {
     }
 
     fn parts_of(&self, rows: impl Iterator<Item = u32>) -> Vec<(u32, usize)> {
-        let parts = |row: u32| self.streams.at(row).map_or(0, |stream| stream.places.lists.len());
+        let parts = |row: u32| self.streams.at(row).map_or(0, |stream| stream.lists.parts.len());
         rows.flat_map(|row| (0..parts(row)).map(move |part| (row, part))).collect()
     }
 
@@ -574,10 +574,10 @@ impl Replication {
         let mut planned = Vec::with_capacity(parts.len());
         for (row, part) in parts {
             let Some(stream) = self.streams.at(*row) else { continue };
-            let Some(before) = stream.places.lists.get(*part).copied() else {
+            let Some(before) = stream.lists.parts.get(*part).copied() else {
                 continue;
             };
-            if stream.places.lists.len() > 1 && stream.places.top == 0 {
+            if stream.lists.parts.len() > 1 && stream.lists.top == 0 {
                 continue; // its lists could not be adopted: they are made with the stream's next change
             }
             let (action, sums) = (stream.action, stream.sums());
@@ -606,13 +606,13 @@ impl Replication {
     pub(crate) fn turn_all(&mut self, planned: Vec<Planned>) {
         for Planned { stream, part, list } in planned {
             let Some(found) = self.streams.at_mut(stream) else { continue };
-            let top = found.places.top;
+            let top = found.lists.top;
             let former = if top == 0 {
                 self.streams.turn(stream, list)
             } else {
                 // The word says where the packets of one layer find their list.
                 self.lists.turn(top + part as u32, list.at);
-                found.places.lists.get_mut(part).map(|place| std::mem::replace(place, list))
+                found.lists.parts.get_mut(part).map(|place| std::mem::replace(place, list))
             };
             if let Some(former) = former
                 && former.at != 0
@@ -636,30 +636,30 @@ impl Replication {
     }
 
     /// Write all lists of a stream. before: those that it has; a single one that says the same is kept.
-    fn write_places(&mut self, key: &StreamKey, action: &Action, before: Option<&Places>) -> Result<Places> {
+    fn write_lists(&mut self, key: &StreamKey, action: &Action, before: Option<&StreamLists>) -> Result<StreamLists> {
         let sums = sums_of(key);
         let single = action.mgids().len() == 1;
         let kept = before
-            .filter(|places| single && places.top == 0)
-            .and_then(|places| places.lists.first());
+            .filter(|lists| single && lists.top == 0)
+            .and_then(|lists| lists.parts.first());
         let kept = kept.copied().unwrap_or_default();
-        let mut places = Places::default();
+        let mut lists = StreamLists::default();
         let mut write = || -> Result<()> {
             for mgid in action.mgids() {
-                places.lists.push(self.write_list(u16::try_from(mgid).ok(), action, sums, &kept)?);
+                lists.parts.push(self.write_list(u16::try_from(mgid).ok(), action, sums, &kept)?);
             }
             if !single {
-                let words: Vec<u64> = places.lists.iter().map(|list| list.at.into()).collect();
-                places.top = self.take_words(words.len() as u32)?;
-                self.lists.write(places.top, &words);
+                let words: Vec<u64> = lists.parts.iter().map(|list| list.at.into()).collect();
+                lists.top = self.take_words(words.len() as u32)?;
+                self.lists.write(lists.top, &words);
             }
             Ok(())
         };
         if let Err(fault) = write() {
-            self.drop_places(&places);
+            self.drop_lists(&lists);
             return Err(fault);
         }
-        Ok(places)
+        Ok(lists)
     }
 
     /// Write the list of a stream's copies in one tree. before: kept if it says the same.
@@ -750,14 +750,21 @@ impl Replication {
     }
 
     fn add_interface(&mut self, ifindex: u32) -> Result<()> {
-        // Device maps lack an interface that has gone, also when it has come back.
-        self.outputs.forget(ifindex);
-        self.interfaces.forget(ifindex);
         self.interfaces
             .add(ifindex)
             .map_err(|error| Fault::NoSpace(format!("no device map: {error}")))?;
+        self.outputs.forget(ifindex);
         self.retire(Retired::Interface(ifindex));
         Ok(())
+    }
+
+    /// Take back interfaces that were removed and made again with their numbers. Device maps lack them.
+    fn readd_interfaces(&mut self) {
+        for ifindex in self.interfaces.removed().unwrap_or_default() {
+            if self.add_interface(ifindex).is_ok() {
+                tracing::info!("interface {ifindex} was made anew: copies leave by it again");
+            }
+        }
     }
 
     // Giving back
@@ -766,24 +773,24 @@ impl Replication {
         self.retired.push_back((self.epoch, what));
     }
 
-    fn retire_places(&mut self, places: &Places) {
-        for list in &places.lists {
+    fn retire_lists(&mut self, lists: &StreamLists) {
+        for list in &lists.parts {
             if list.at != 0 {
                 self.retire(Retired::List(*list));
             }
         }
-        if places.top != 0 {
-            let words = places.lists.len() as u32;
-            self.retire(Retired::Block(Block { at: places.top, words }));
+        if lists.top != 0 {
+            let words = lists.parts.len() as u32;
+            self.retire(Retired::Block(Block { at: lists.top, words }));
         }
     }
 
-    fn drop_places(&mut self, places: &Places) {
-        for list in &places.lists {
+    fn drop_lists(&mut self, lists: &StreamLists) {
+        for list in &lists.parts {
             self.drop_list(list);
         }
-        if places.top != 0 {
-            self.lists.give(places.top, places.lists.len() as u32);
+        if lists.top != 0 {
+            self.lists.give(lists.top, lists.parts.len() as u32);
         }
     }
 
@@ -797,6 +804,7 @@ impl Replication {
     /// The next round, if there is anything to wait for. Short.
     pub fn begin(&mut self) -> Option<Round> {
         self.give_back(GIVEN_BACK);
+        self.readd_interfaces();
         let tasks = self.outputs.tasks(ROUND_MAPS);
         (!tasks.is_empty() || !self.retired.is_empty()).then(|| self.round(tasks))
     }

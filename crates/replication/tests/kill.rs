@@ -68,7 +68,7 @@ fn child() {
         writeln!(out, "begin").unwrap();
         out.flush().unwrap();
         let made = make(&mut process, &change).is_ok();
-        writeln!(out, "{}", if made { "made" } else { "refused" }).unwrap();
+        writeln!(out, "{}", if made { "made" } else { "rejected" }).unwrap();
         out.flush().unwrap();
         if settle {
             process.settle();
@@ -105,7 +105,7 @@ fn every_change_is_made_or_not_made() {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let mut said: Vec<String> = Vec::new();
         let wanted = 1 + chance.below(200) as usize;
-        let is_word = |line: &String| ["begin", "made", "refused"].contains(&line.as_str());
+        let is_word = |line: &String| ["begin", "made", "rejected"].contains(&line.as_str());
         while said.len() < wanted {
             said.extend(lines.next().filter(is_word));
         }

@@ -1,4 +1,4 @@
-//! What is refused, and what happens where a table is full. Needs root.
+//! What is rejected, and what happens where a table is full. Needs root.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -71,8 +71,8 @@ impl Bench {
         self.process.replication.insert_copy(&mut self.process.hops, name, rewrite)
     }
 
-    /// Refused with these words, and nothing has changed.
-    fn refused(&mut self, words: &str, change: impl FnOnce(&mut Process) -> Result<(), Fault>) -> Fault {
+    /// Rejected with these words, and nothing has changed.
+    fn rejected(&mut self, words: &str, change: impl FnOnce(&mut Process) -> Result<(), Fault>) -> Fault {
         let (tables, lists, usage) = self.state();
         let fault = change(&mut self.process).expect_err(words);
         assert!(fault.to_string().contains(words), "{fault} and not {words}");
@@ -94,7 +94,7 @@ impl Bench {
 }
 
 #[test]
-fn bad_input_is_refused_and_changes_nothing() {
+fn bad_input_is_rejected_and_changes_nothing() {
     let mut bench = bench();
     let six = Endpoint::new(ip("fd02::2"), 1);
     bench.copy(name(1, 1), to(0, 5)).unwrap();
@@ -108,7 +108,7 @@ fn bad_input_is_refused_and_changes_nothing() {
     bench.process.replication.insert_stream(key(1), good, 0).unwrap();
     let tracks = COPIES as u32;
     let mut copy = |words: &str, name: Name, rewrite: Rewrite| {
-        bench.refused(words, |process| process.replication.insert_copy(&mut process.hops, name, rewrite))
+        bench.rejected(words, |process| process.replication.insert_copy(&mut process.hops, name, rewrite))
     };
     assert!(matches!(
         copy("There is a rewrite for these copies", name(1, 1), to(0, 1)),
@@ -124,15 +124,15 @@ fn bad_input_is_refused_and_changes_nothing() {
         ..to(0, 1)
     };
     assert!(matches!(copy("the splice is 701", name(1, 2), much), Fault::NoSpace(_)));
-    let fault = bench.refused("There is no rewrite", |process| process.replication.delete_copy(name(2, 1)));
+    let fault = bench.rejected("There is no rewrite", |process| process.replication.delete_copy(name(2, 1)));
     assert!(matches!(fault, Fault::NotFound(_)));
-    let fault = bench.refused("There is no rewrite", |process| {
+    let fault = bench.rejected("There is no rewrite", |process| {
         process.replication.modify_copy(&mut process.hops, name(2, 1), to(0, 1))
     });
     assert!(matches!(fault, Fault::NotFound(_)));
 
     let mut stream =
-        |words: &str, key: StreamKey, action: Action| bench.refused(words, |process| process.replication.insert_stream(key, action, 0));
+        |words: &str, key: StreamKey, action: Action| bench.rejected(words, |process| process.replication.insert_stream(key, action, 0));
     let flow = FiveTuple::new(Endpoint::new(ip("10.1.0.2"), 1), six);
     assert!(matches!(
         stream("not both IPv4 or both IPv6", StreamKey { flow, ssrc: 1 }, good),
@@ -164,7 +164,7 @@ fn bad_input_is_refused_and_changes_nothing() {
         |process: &mut Process| process.replication.reset_stream(&key(2), 0),
         |process: &mut Process| process.replication.reception(&key(2)).map(drop),
     ] {
-        assert!(matches!(bench.refused("The stream is not replicated", change), Fault::NotFound(_)));
+        assert!(matches!(bench.rejected("The stream is not replicated", change), Fault::NotFound(_)));
     }
 }
 
@@ -191,7 +191,7 @@ fn a_change_that_one_list_has_no_room_for_changes_no_list() {
         bench.process.replication.insert_stream(key(port), action, 0).unwrap();
     }
     let mut tree = |words: &str, nodes: Vec<Member>| {
-        let fault = bench.refused(words, |process| process.replication.modify_tree(5, &nodes));
+        let fault = bench.rejected(words, |process| process.replication.modify_tree(5, &nodes));
         assert!(matches!(fault, Fault::NoSpace(_)));
     };
     tree("A packet has at most 512 copies, not 513", members(1..=513));
@@ -201,7 +201,7 @@ fn a_change_that_one_list_has_no_room_for_changes_no_list() {
     assert_eq!(maps::copies(&bench.process)[&2][0].len(), 4);
     // The rewrite that makes it five.
     bench.process.replication.modify_tree(5, &members([600, 601, 602, 603, 1])).unwrap();
-    let fault = bench.refused("by at most 4 interfaces, not 5", |process| {
+    let fault = bench.rejected("by at most 4 interfaces, not 5", |process| {
         process.replication.modify_copy(&mut process.hops, name(1, 1), to(5, 1))
     });
     assert!(matches!(fault, Fault::NoSpace(_)));
@@ -216,11 +216,11 @@ fn a_full_table_says_so_and_what_is_deleted_makes_room_at_once() {
         bench.process.replication.insert_stream(key, Action::default(), 0).unwrap();
     }
     let waits = bench.process.replication.inline_waits();
-    let fault = bench.refused("There is room for 700 rewrites", |process| {
+    let fault = bench.rejected("There is room for 700 rewrites", |process| {
         process.replication.insert_copy(&mut process.hops, name(2, 0), to(0, 9))
     });
     assert!(matches!(fault, Fault::NoSpace(_)));
-    let fault = bench.refused("There is room for 700 streams", |process| {
+    let fault = bench.rejected("There is room for 700 streams", |process| {
         process.replication.insert_stream(key(1), Action::default(), 0)
     });
     assert!(matches!(fault, Fault::NoSpace(_)));
@@ -238,11 +238,11 @@ fn a_full_table_says_so_and_what_is_deleted_makes_room_at_once() {
 }
 
 #[test]
-fn next_hops_that_are_used_up_refuse_a_rewrite() {
+fn a_rewrite_needs_a_next_hop() {
     let mut bench = bench();
     bench.process.hops.most = 1;
     bench.copy(name(1, 1), to(0, 9)).unwrap();
-    let fault = bench.refused("all 1 rows of the next-hop table are in use", |process| {
+    let fault = bench.rejected("all 1 rows of the next-hop table are in use", |process| {
         process.replication.insert_copy(&mut process.hops, name(1, 2), to(1, 9))
     });
     assert!(matches!(fault, Fault::NoSpace(_)));

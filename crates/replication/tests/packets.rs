@@ -18,16 +18,16 @@ const TREE: u16 = 5;
 const SSRC: u32 = 0x1234;
 const COPIES: usize = 1024;
 const MODES: [Mode; 2] = [Mode::Native, Mode::Generic];
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A receiver of the streams with the number: its RID, and its node in the tree of the same number.
-struct Party {
+struct Receiver {
     rid: u16,
     socket: UdpSocket,
     here: Endpoint,
 }
 
-impl Party {
+impl Receiver {
     /// Numbers of the packets that wait.
     fn numbers(&self) -> Vec<u32> {
         numbers(&self.socket)
@@ -139,14 +139,14 @@ impl Bridge {
     }
 
     /// A receiver, in no tree yet.
-    fn party(&mut self, rid: u16, host: &str) -> Party {
+    fn receiver(&mut self, rid: u16, host: &str) -> Receiver {
         let (socket, here) = self.place(host);
         self.process
             .replication
             .insert_copy(&mut self.process.hops, name(rid), to(here, rid))
             .unwrap();
         self.process.replication.insert_node(rid.into(), rid, &[0], &[]).unwrap();
-        Party { rid, socket, here }
+        Receiver { rid, socket, here }
     }
 
     fn place(&mut self, host: &str) -> (UdpSocket, Endpoint) {
@@ -187,7 +187,7 @@ impl Bridge {
         let begun = Instant::now();
         let table = &self.process.replication;
         while table.stream(&stream()).is_some() && table.count_stream(&stream(), 0).unwrap().packets < u64::from(self.sent()) {
-            assert!(begun.elapsed() < PATIENCE, "packets do not arrive");
+            assert!(begun.elapsed() < DEADLINE, "packets do not arrive");
             std::thread::yield_now();
         }
         // Copies are handed over in the same poll; the far end takes them at once.
@@ -220,7 +220,7 @@ impl Bridge {
         let count = || self.process.replication.count_stream(&stream(), 0).unwrap().packets;
         let (before, begun) = (count(), Instant::now());
         while count() < before + 5 {
-            assert!(begun.elapsed() < PATIENCE, "packets do not arrive");
+            assert!(begun.elapsed() < DEADLINE, "packets do not arrive");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -235,7 +235,7 @@ fn every_receiver_gets_every_packet_once_also_behind_both_interfaces() {
     for mode in MODES {
         let mut bridge = Bridge::new(mode);
         let hosts = ["10.2.0.2", "fd02::2", "10.1.0.2", "fd01::2"];
-        let parties: Vec<Party> = (1..=60).map(|rid| bridge.party(rid, hosts[usize::from(rid % 4)])).collect();
+        let receivers: Vec<Receiver> = (1..=60).map(|rid| bridge.receiver(rid, hosts[usize::from(rid % 4)])).collect();
         let nodes = members(1..=60);
         let table = &mut bridge.process.replication;
         table.insert_tree(TREE, &nodes).unwrap();
@@ -243,10 +243,10 @@ fn every_receiver_gets_every_packet_once_also_behind_both_interfaces() {
         for _ in 0..20 {
             bridge.send(1);
         }
-        for party in &parties {
-            assert_eq!(party.numbers(), (0..20).collect::<Vec<_>>(), "{mode}, {}", party.rid);
-            let counted = bridge.process.replication.count_copy(name(party.rid)).unwrap();
-            let header = if party.here.addr.is_ipv6() { 40 } else { 20 };
+        for receiver in &receivers {
+            assert_eq!(receiver.numbers(), (0..20).collect::<Vec<_>>(), "{mode}, {}", receiver.rid);
+            let counted = bridge.process.replication.count_copy(name(receiver.rid)).unwrap();
+            let header = if receiver.here.addr.is_ipv6() { 40 } else { 20 };
             assert_eq!((counted.packets, counted.bytes, counted.lost), (20, 20 * (header + 8 + 172), 0));
         }
         let counted = bridge.process.replication.count_stream(&stream(), 0).unwrap();
@@ -260,8 +260,8 @@ fn every_receiver_gets_every_packet_once_also_behind_both_interfaces() {
 fn joins_and_leaves_lose_and_double_nothing() {
     for mode in MODES {
         let mut bridge = Bridge::new(mode);
-        let stay: Vec<Party> = (1..=3).map(|rid| bridge.party(rid, "10.2.0.2")).collect();
-        let guests: Vec<Party> = (10..20).map(|rid| bridge.party(rid, "10.2.0.2")).collect();
+        let stay: Vec<Receiver> = (1..=3).map(|rid| bridge.receiver(rid, "10.2.0.2")).collect();
+        let guests: Vec<Receiver> = (10..20).map(|rid| bridge.receiver(rid, "10.2.0.2")).collect();
         let table = &mut bridge.process.replication;
         table.insert_tree(TREE, &members(1..=3)).unwrap();
         table.insert_stream(stream(), into(TREE), 0).unwrap();
@@ -293,8 +293,8 @@ fn joins_and_leaves_lose_and_double_nothing() {
             }
         });
         assert_eq!(runs, 30, "each guest got a run each time");
-        for party in &stay {
-            assert_eq!(party.numbers(), (0..bridge.sent()).collect::<Vec<_>>(), "{mode}");
+        for receiver in &stay {
+            assert_eq!(receiver.numbers(), (0..bridge.sent()).collect::<Vec<_>>(), "{mode}");
         }
         assert!(guests.iter().all(|guest| guest.numbers().is_empty()));
         assert_eq!(bridge.packets(1), u64::from(bridge.sent()));
@@ -306,7 +306,7 @@ fn joins_and_leaves_lose_and_double_nothing() {
 fn a_migration_to_other_trees_loses_and_doubles_nothing() {
     for trees in [1u8, 3] {
         let mut bridge = Bridge::new(Mode::Native);
-        let parties: Vec<Party> = (1..=8).map(|rid| bridge.party(rid, "10.2.0.2")).collect();
+        let receivers: Vec<Receiver> = (1..=8).map(|rid| bridge.receiver(rid, "10.2.0.2")).collect();
         // Layers by the VP8 descriptor, which these packets lack: all go into the lowest layer's tree.
         let action = |mgid: u16| Action {
             trees,
@@ -314,10 +314,10 @@ fn a_migration_to_other_trees_loses_and_doubles_nothing() {
             descriptor: if trees > 1 { 3 } else { 0 },
             ..into(mgid)
         };
-        let build = |bridge: &mut Bridge, turn: u32| {
-            let first = TREE + turn as u16 * u16::from(trees);
+        let build = |bridge: &mut Bridge, round: u32| {
+            let first = TREE + round as u16 * u16::from(trees);
             for tree in 0..u32::from(trees) {
-                let base = 1000 * (turn * u32::from(trees) + tree + 1);
+                let base = 1000 * (round * u32::from(trees) + tree + 1);
                 for rid in 1..=8u16 {
                     bridge
                         .process
@@ -335,8 +335,8 @@ fn a_migration_to_other_trees_loses_and_doubles_nothing() {
         bridge.process.replication.insert_stream(stream(), action(first), 0).unwrap();
         bridge.while_talking(|bridge| {
             let mut before = first;
-            for turn in 1..=20 {
-                let next = build(bridge, turn);
+            for round in 1..=20 {
+                let next = build(bridge, round);
                 bridge.process.replication.modify_stream(&stream(), action(next)).unwrap();
                 for tree in before..before + u16::from(trees) {
                     bridge.process.replication.delete_tree(tree).unwrap();
@@ -346,8 +346,8 @@ fn a_migration_to_other_trees_loses_and_doubles_nothing() {
             }
             bridge.some_packets();
         });
-        for party in &parties {
-            assert_eq!(party.numbers(), (0..bridge.sent()).collect::<Vec<_>>(), "{trees} trees");
+        for receiver in &receivers {
+            assert_eq!(receiver.numbers(), (0..bridge.sent()).collect::<Vec<_>>(), "{trees} trees");
         }
     }
 }
@@ -355,11 +355,11 @@ fn a_migration_to_other_trees_loses_and_doubles_nothing() {
 #[test]
 fn a_receiver_that_moves_gets_every_packet_at_one_place() {
     let mut bridge = Bridge::new(Mode::Native);
-    let parties: Vec<Party> = (1..=4).map(|rid| bridge.party(rid, "10.2.0.2")).collect();
+    let receivers: Vec<Receiver> = (1..=4).map(|rid| bridge.receiver(rid, "10.2.0.2")).collect();
     let table = &mut bridge.process.replication;
     table.insert_tree(TREE, &members(1..=4)).unwrap();
     table.insert_stream(stream(), into(TREE), 0).unwrap();
-    let mut places = vec![parties[0].socket.try_clone().unwrap()];
+    let mut places = vec![receivers[0].socket.try_clone().unwrap()];
     bridge.while_talking(|bridge| {
         bridge.some_packets();
         for _ in 0..12 {
@@ -376,8 +376,8 @@ fn a_receiver_that_moves_gets_every_packet_at_one_place() {
     let got: Vec<Vec<u32>> = places.iter().map(numbers).collect();
     assert!(got.iter().all(|run| !run.is_empty()));
     assert_eq!(got.concat(), (0..bridge.sent()).collect::<Vec<_>>());
-    for party in &parties[1..] {
-        assert_eq!(party.numbers(), (0..bridge.sent()).collect::<Vec<_>>());
+    for receiver in &receivers[1..] {
+        assert_eq!(receiver.numbers(), (0..bridge.sent()).collect::<Vec<_>>());
     }
     assert_eq!(bridge.packets(1), u64::from(bridge.sent()));
     bridge.process.settle();
@@ -390,20 +390,20 @@ fn a_receiver_that_moves_gets_every_packet_at_one_place() {
 fn the_next_process_goes_on_without_a_gap_or_a_lost_count() {
     let mut bridge = Bridge::new(Mode::Native);
     let hosts = ["10.2.0.2", "fd02::2", "10.1.0.2"];
-    let parties: Vec<Party> = (1..=9).map(|rid| bridge.party(rid, hosts[usize::from(rid % 3)])).collect();
+    let receivers: Vec<Receiver> = (1..=9).map(|rid| bridge.receiver(rid, hosts[usize::from(rid % 3)])).collect();
     let table = &mut bridge.process.replication;
     table.insert_tree(TREE, &members(1..=8)).unwrap();
     table.insert_stream(stream(), into(TREE), 0).unwrap();
     bridge.while_talking(|bridge| {
-        for turn in 0..6 {
+        for round in 0..6 {
             // Killed with records that still wait to be given back.
             let Process { replication, hops, .. } = &mut bridge.process;
             let rewrite = replication.copy(name(2)).unwrap();
             replication
-                .modify_copy(hops, name(2), Rewrite { nexthop: turn, ..rewrite })
+                .modify_copy(hops, name(2), Rewrite { nexthop: round, ..rewrite })
                 .unwrap();
             replication.modify_tree(TREE, &members((1..=8).rev())).unwrap();
-            take(bridge, turn % 2 == 1);
+            take(bridge, round % 2 == 1);
             // What a process has adopted it can also change.
             bridge.process.replication.modify_tree(TREE, &members(1..=9)).unwrap();
             bridge.process.replication.modify_tree(TREE, &members(1..=8)).unwrap();
@@ -411,9 +411,9 @@ fn the_next_process_goes_on_without_a_gap_or_a_lost_count() {
         }
         bridge.some_packets();
     });
-    for party in &parties[..8] {
-        assert_eq!(party.numbers(), (0..bridge.sent()).collect::<Vec<_>>(), "{}", party.rid);
-        assert_eq!(bridge.packets(party.rid), u64::from(bridge.sent()), "{}", party.rid);
+    for receiver in &receivers[..8] {
+        assert_eq!(receiver.numbers(), (0..bridge.sent()).collect::<Vec<_>>(), "{}", receiver.rid);
+        assert_eq!(bridge.packets(receiver.rid), u64::from(bridge.sent()), "{}", receiver.rid);
     }
     let counted = bridge.process.replication.count_stream(&stream(), 0).unwrap();
     assert_eq!((counted.packets, counted.lost), (u64::from(bridge.sent()), 0));
@@ -439,20 +439,20 @@ fn take(bridge: &mut Bridge, reload: bool) {
 #[test]
 fn receivers_behind_a_tagged_network_get_tagged_frames() {
     let mut bridge = Bridge::new(Mode::Native);
-    let party = bridge.party(1, "10.2.0.2");
+    let receiver = bridge.receiver(1, "10.2.0.2");
     let table = &mut bridge.process.replication;
     table.insert_tree(TREE, &members([1])).unwrap();
     table.insert_stream(stream(), into(TREE), 0).unwrap();
-    let plain = bridge.process.hops.routes()[&party.here.addr];
+    let plain = bridge.process.hops.routes()[&receiver.here.addr];
     for (vlan, got) in [(0, vec![0, 1]), (7, vec![]), (0, vec![4, 5])] {
         let hops = &mut bridge.process.hops;
-        hops.route(party.here.addr, Some(Route { vlan, ..plain }));
-        hops.rewrite(party.here.addr);
+        hops.route(receiver.here.addr, Some(Route { vlan, ..plain }));
+        hops.rewrite(receiver.here.addr);
         let wire = bridge.lab.b.wire();
         bridge.send(2);
-        assert_eq!(party.numbers(), got, "tag {vlan}");
+        assert_eq!(receiver.numbers(), got, "tag {vlan}");
         if vlan != 0 {
-            assert_eq!(wire.tags(party.here.port), [7, 7]);
+            assert_eq!(wire.tags(receiver.here.port), [7, 7]);
         }
     }
     let counted = bridge.process.replication.count_copy(name(1)).unwrap();
@@ -462,7 +462,7 @@ fn receivers_behind_a_tagged_network_get_tagged_frames() {
 #[test]
 fn copies_follow_a_route_from_one_interface_to_the_other() {
     let mut bridge = Bridge::new(Mode::Native);
-    let near = bridge.party(1, "10.2.0.2");
+    let near = bridge.receiver(1, "10.2.0.2");
     let far = ip("192.0.2.1");
     let port = 41_000;
     let found: Vec<UdpSocket> = [&bridge.lab.a, &bridge.lab.b]
@@ -512,20 +512,20 @@ fn copies_follow_a_route_from_one_interface_to_the_other() {
 fn an_interface_that_is_made_anew_is_used_again() {
     for same_number in [false, true] {
         let mut bridge = Bridge::new(Mode::Native);
-        let near = bridge.party(1, "10.1.0.2");
-        let party = bridge.party(2, "10.2.0.2");
+        let near = bridge.receiver(1, "10.1.0.2");
+        let receiver = bridge.receiver(2, "10.2.0.2");
         let table = &mut bridge.process.replication;
         table.insert_tree(TREE, &members([1, 2])).unwrap();
         table.insert_stream(stream(), into(TREE), 0).unwrap();
         bridge.send(2);
-        assert_eq!((near.numbers(), party.numbers()), (vec![0, 1], vec![0, 1]));
+        assert_eq!((near.numbers(), receiver.numbers()), (vec![0, 1], vec![0, 1]));
         let number = bridge.lab.relay.ifindex("rb");
-        let route = bridge.process.hops.routes()[&party.here.addr];
+        let route = bridge.process.hops.routes()[&receiver.here.addr];
         let follow = |bridge: &mut Bridge, row: u16, route: Option<Route>| {
             let Process { replication, hops, .. } = &mut bridge.process;
-            hops.route(party.here.addr, route);
-            let row = hops.move_to(party.here.addr, row);
-            let mut moves = Moves::new(HashMap::from([((party.here.addr, ip("10.2.0.1")), row)]));
+            hops.route(receiver.here.addr, route);
+            let row = hops.move_to(receiver.here.addr, row);
+            let mut moves = Moves::new(HashMap::from([((receiver.here.addr, ip("10.2.0.1")), row)]));
             while !replication.follow(hops, &mut moves, 100) {}
             bridge.process.settle();
         };
@@ -543,9 +543,27 @@ fn an_interface_that_is_made_anew_is_used_again() {
         follow(&mut bridge, 201, Some(Route { ifindex, ..route }));
         bridge.send(2);
         assert_eq!(
-            (near.numbers(), party.numbers()),
+            (near.numbers(), receiver.numbers()),
             (vec![4, 5], vec![4, 5]),
             "same number: {same_number}"
         );
     }
+}
+
+#[test]
+fn an_interface_that_is_made_anew_with_its_number_needs_no_change_of_a_route() {
+    let mut bridge = Bridge::new(Mode::Native);
+    let receiver = bridge.receiver(1, "10.2.0.2");
+    let table = &mut bridge.process.replication;
+    table.insert_tree(TREE, &members([1])).unwrap();
+    table.insert_stream(stream(), into(TREE), 0).unwrap();
+    bridge.process.settle();
+    let number = bridge.lab.relay.ifindex("rb");
+    bridge.lab.relay.run("ip link del rb");
+    bridge.process.settle();
+    bridge.send(2);
+    bridge.lab.connect_as("b", &bridge.lab.b, 2, Some(number));
+    bridge.process.settle();
+    bridge.send(2);
+    assert_eq!(receiver.numbers(), [2, 3]);
 }

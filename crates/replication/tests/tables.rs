@@ -28,7 +28,7 @@ fn check(process: &Process, model: &Model, routes: &std::collections::HashMap<st
     assert_eq!(maps::copies(process), model.copies(routes), "the lists after {after}");
 }
 
-fn refused_rightly(model: &Model, change: &Change, fault: &Fault) -> bool {
+fn rejected_rightly(model: &Model, change: &Change, fault: &Fault) -> bool {
     match fault {
         // Behind five interfaces at once there may be no copies.
         Fault::NoSpace(text) => text.contains("by at most 4 interfaces"),
@@ -53,7 +53,7 @@ fn run(seed: u64, steps: usize) {
         let after = format!("seed {seed}, step {step}, {change:?}");
         match make(&mut process, &change) {
             Ok(()) => assert!(model.make(&change), "{after}"),
-            Err(fault) => assert!(refused_rightly(&model, &change, &fault), "{fault} after {after}"),
+            Err(fault) => assert!(rejected_rightly(&model, &change, &fault), "{fault} after {after}"),
         }
         check(&process, &model, &routes, &after);
         match chance.below(40) {

@@ -4,13 +4,13 @@ use shunt_abi::replicate::{layer_size, receiver, slr, splice, track};
 use shunt_xdp::{Loaded, Shared};
 use std::collections::HashMap;
 
-/// Streams, and receivers, whose numbers can be rewritten.
+/// Streams, and receivers, whose sequence numbers can be rewritten.
 pub const TRACKS: usize = 1 << 16;
 /// Qualities of a stream.
 pub const TARGETS: u8 = layer_size::TARGETS.0 as u8;
 
 /// How many users each row has, and the rows. Row 0 is nobody's.
-pub struct Numbers {
+pub struct Sequences {
     tracks: Shared<track>,
     receivers: Shared<receiver>,
     streams: HashMap<u32, u32>,
@@ -18,7 +18,7 @@ pub struct Numbers {
     capacity: u32,
 }
 
-/// What a stream that is new starts with: of its numbers given out lately, some that do not belong there (slr_init).
+/// What a stream that is new starts with: of its sequence numbers given out lately, some that do not belong there (slr_init).
 fn fresh_track() -> track {
     let fresh = slr {
         used: std::array::from_fn(|n| n as u16 + 1),
@@ -30,7 +30,7 @@ fn fresh_track() -> track {
     }
 }
 
-impl Numbers {
+impl Sequences {
     pub fn new(loaded: &Loaded, rows: u32) -> shunt_xdp::Result<Self> {
         Ok(Self {
             tracks: Shared::map(loaded.map("c_tracks")?, rows as usize)?,
@@ -46,7 +46,7 @@ impl Numbers {
         self.capacity
     }
 
-    /// One more stream keeps its numbers in this row (0: in none); the first of them begins anew.
+    /// One more stream keeps its sequence numbers in this row (0: in none); the first of them begins anew.
     pub fn track(&mut self, row: u32) {
         if row != 0 && hold(&mut self.streams, row) {
             self.tracks.store(row as usize, &fresh_track());
@@ -57,7 +57,7 @@ impl Numbers {
         leave(&mut self.streams, row);
     }
 
-    /// One more rewrite numbers by this row (0: by none); the first of them begins anew, with its target in force.
+    /// One more rewrite takes sequence numbers by this row (0: by none); the first of them begins anew, with its target in force.
     pub fn splice(&mut self, row: u32, target: u8) {
         if row != 0 && hold(&mut self.copies, row) {
             let fresh = receiver {
