@@ -82,7 +82,7 @@ def test_exactly_one_is_chosen_and_it_is_there(steps):
 
 def test_an_estimate_about_several_senders_is_shared():
     assert split_estimate(900.0, {"a": 200.0, "b": 100.0}) == {"a": 600.0, "b": 300.0}
-    assert split_estimate(900.0, {"a": 200.0, "b": 0.0, "c": 100.0}) == {"a": 400.0, "b": 300.0, "c": 200.0}
+    assert split_estimate(900.0, {"a": 200.0, "b": 0.0, "c": 100.0}) == {"a": 600.0, "b": 450.0, "c": 300.0}, "who is not heard yet takes nothing from the others"
     assert split_estimate(900.0, {"a": 0.0, "b": 0.0}) == {"a": 450.0, "b": 450.0}
     assert split_estimate(900.0, {}) == {}
 

@@ -114,6 +114,69 @@ def test_a_slow_receiver_gets_less_and_later_more_again(keys_needed: bool) -> No
     assert (cem["target"], cem["targets"], cem["heard_by_sender"], cem["rates"]) == (2, 3, False, [200000, 300000, 500000])
 
 
+class Browser:
+    """A receiver's estimate: it never gets beyond 1.5 times what arrives, climbs 8 % a second, and falls below what the link takes when more is sent."""
+
+    def __init__(self, link: float) -> None:
+        self.link, self.value = link, 300e3
+
+    def say(self, arriving: float, passed: float) -> float:
+        if arriving > self.link:
+            self.value = 0.85 * self.link
+        else:
+            self.value = min(self.value * 1.08**passed, max(self.value, 1.5 * arriving + 10e3))
+        return self.value
+
+
+def joined(first: int, more: int, links: dict[str, float] | None = None, *, estimates: bool = True) -> tuple[Room, list[tuple[float, str, str, int]]]:
+    """A room of `first` for 60 s, then with `more`, who all begin to send at once; their rates are measured two seconds later. What changed, with the time."""
+    names = [f"p{number}" for number in range(first + more)]
+    room = Room(**dict.fromkeys(names[:first], LADDER))
+    room.hands.keys_needed = False
+    browsers = {name: Browser((links or {}).get(name, 100e6)) for name in names}
+    changes: list[tuple[float, str, str, int]] = []
+    for tick in range(750):
+        room.now = tick * 0.2
+        present = names if room.now >= 60 else names[:first]
+        if room.now >= 62:
+            room.hands.ladders.update(dict.fromkeys(names, LADDER))
+        for receiver in present:
+            senders = {1000 + number: name for number, name in enumerate(present) if name != receiver}
+            arriving = sum(LADDER[room.hands.targets.get((sender, receiver), 2)] for sender in senders.values())
+            value = browsers[receiver].say(arriving, 0.2)
+            before = dict(room.hands.targets)
+            room.hear(receiver, senders, value if estimates else None)
+            changes += [(room.now, sender, to, target) for (sender, to), target in room.hands.targets.items() if before.get((sender, to)) != target]
+    return room, changes
+
+
+@pytest.mark.parametrize("estimates", [True, False], ids=["estimates", "reports alone"])
+@pytest.mark.parametrize(("first", "more"), [(3, 6), (3, 1), (2, 12)])
+def test_joins_take_nothing_from_anybody_whose_downlink_has_room(first: int, more: int, estimates: bool) -> None:
+    """An estimate is of what arrived: it says nothing against senders who have just begun, and only has to climb. Nothing is lost here."""
+    _, changes = joined(first, more, estimates=estimates)
+    assert changes == []
+
+
+def test_joins_thin_the_streams_of_a_receiver_whose_downlink_is_full() -> None:
+    """Two streams of 500 kbit/s fit its 1.2 Mbit/s, eight do not. Everybody else gets all."""
+    room, changes = joined(3, 6, {"p1": 1.2e6})
+    assert {receiver for _, _, receiver, _ in changes} == {"p1"} and min(when for when, *_ in changes) >= 60
+    assert {room.hands.targets[sender, "p1"] for sender in room.hands.ladders if sender != "p1"} == {0}
+
+
+def test_a_receiver_that_never_climbs_gets_less_in_the_end() -> None:
+    """Its estimate stays below what is sent, and what is sent goes up and down: that is no reason to wait for ever."""
+    room = Room(ann=LADDER)
+    for tick in range(200):
+        room.now = tick * 0.2
+        room.hands.ladders["ann"] = tuple(rate * (1.15 if tick % 20 < 10 else 1.0) for rate in LADDER)
+        room.hear("cem", {ANN: "ann"}, 460e3)
+        if room.hands.targets:
+            break
+    assert 15 <= room.now < 35 and room.hands.targets == {("ann", "cem"): 1}
+
+
 def test_who_only_reports_loses_layers_by_loss() -> None:
     room = Room(ann=LADDER)
     for tick in range(20):

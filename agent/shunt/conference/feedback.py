@@ -110,6 +110,43 @@ class LossBound:
         return self.bitrate
 
 
+GROWN = 1.1  # by so much more is sent to a receiver: its estimate, made of less, has to climb
+_RISE, _FALL = 1.05, 0.95  # an estimate that climbs, or falls, by so much
+
+
+@dataclass(slots=True)
+class Climb:
+    """Whether a receiver's estimate is below what is sent because it only has to climb yet. Bit/s, and seconds of any clock that never goes back.
+
+    An estimate ends at about 1.5 times what arrived, and climbs some 8 % a second. So when more is sent, because somebody has joined
+    or is sent in a higher quality, it says nothing against that for as long as it climbs, or GRACE_S seconds without climbing. One
+    that falls does, until more is sent again.
+    """
+
+    sent: float = 0.0  # the most that was sent in the last RETRY_S seconds
+    sent_at: float = float("-inf")
+    base: float = 0.0  # the estimate that it must not fall below
+    since: float = float("-inf")  # when it began to climb, or climbed last
+    peak: float = 0.0  # the highest estimate of the last STALE_S seconds: what is sent is measured later than it arrives
+    peak_at: float = float("-inf")
+    first: bool = True  # it climbs from nothing, as that of a receiver does who has just come
+
+    def carries(self, bitrate: float, sent: float, now: float) -> float:
+        """What the receiver's downlink is taken to carry, from its estimate and from what is sent to it."""
+        if bitrate >= self.peak or now - self.peak_at > STALE_S:
+            self.peak, self.peak_at = bitrate, now
+        if sent > GROWN * self.sent:
+            self.first = not self.sent
+            self.base, self.since = self.peak, now
+        if sent >= self.sent or now - self.sent_at > RETRY_S:
+            self.sent, self.sent_at = sent, now
+        if bitrate >= _RISE * self.base:
+            self.base, self.since = bitrate, now
+        elif bitrate < _FALL * self.base:
+            self.since = float("-inf")
+        return max(bitrate, 1.001 * sent) if now - self.since < GRACE_S else bitrate
+
+
 class Estimate(NamedTuple):
     """What a receiver said: when (s), its estimate (bit/s), the rate of each decode target as it was then (bit/s, lowest first,
     all that lies below included), and the decode target that it was sent."""
@@ -277,11 +314,11 @@ class KeyFrames:
 def split_estimate(bitrate: float, rates: Mapping[str, float]) -> dict[str, float]:
     """A receiver's estimate about several senders at once, as its share for each: by what each is sent now (bit/s).
 
-    Where receivers take senders over one association, a REMB is about all of them, and no sender may have it whole. Senders
-    of whom nothing is sent yet share evenly what an average sender has.
+    Where receivers take senders over one association, a REMB is about all of them, and no sender may have it whole. A sender whose
+    rate is not known (0) takes nothing from the others, because the estimate was made without it: its own share is that of
+    an average sender, besides.
     """
     sending = [rate for rate in rates.values() if rate > 0]
     typical = sum(sending) / len(sending) if sending else 1.0
-    weights = {sender: rate if rate > 0 else typical for sender, rate in rates.items()}
-    total = sum(weights.values())
-    return {sender: bitrate * weight / total for sender, weight in weights.items()}
+    total = sum(sending) or float(len(rates))
+    return {sender: bitrate * (rate if rate > 0 else typical) / total for sender, rate in rates.items()}

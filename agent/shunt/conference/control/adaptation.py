@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from shunt.conference.control.model import KINDS
-from shunt.conference.feedback import BEYOND, STALE_S, BestDownlink, Downlink, LossBound, SelectDecodeTarget, select_decode_target, split_estimate
+from shunt.conference.feedback import BEYOND, STALE_S, BestDownlink, Climb, Downlink, LossBound, SelectDecodeTarget, select_decode_target, split_estimate
 from shunt.conference.rtcp import Kind, Remb, Report, build_remb, build_rr, remb, reports, walk
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ class _Receiver:
     bitrate: float = 0.0
     heard: float = float("-inf")
     bound: LossBound = field(default_factory=LossBound)
+    climb: Climb = field(default_factory=Climb)
+    named: frozenset[str] = frozenset()  # the senders that its last REMB was about
 
 
 Place = tuple[str, str, str]  # conference, participant, medium
@@ -120,9 +122,12 @@ class Adaptation:
                 mine.bound.report(sum(lost) / len(lost), total)
         if estimate is not None and named:
             self.counts["estimates"] += 1
-            mine.bitrate, mine.heard = float(estimate.bitrate), now
-        bitrate = self._downlink(mine, total, now)
-        shares = split_estimate(bitrate, {sender: sent[sender] for sender in named or set(sent)}) if bitrate is not None else {}
+            mine.bitrate, mine.heard, mine.named = float(estimate.bitrate), now, frozenset(named)
+        judged = {sender: sent[sender] for sender in mine.named & set(sent) or set(sent)}
+        bitrate = self._downlink(mine, sum(judged.values()), now)
+        shares = split_estimate(bitrate, judged) if bitrate is not None else {}
+        # A sender hears of a first estimate as it is, as in a call of two. Later ones do not make it send less because others have joined.
+        told = split_estimate(min(mine.bitrate, bitrate), judged) if estimate is not None and mine.climb.first and bitrate is not None else shares
         onward = {}
         for sender in named | set(blocks):
             chosen = self._judge((conference, sender, kind), receiver, shares.get(sender), now)
@@ -130,7 +135,7 @@ class Adaptation:
             if chosen:
                 onward[sender] = build_rr(OWN_SSRC, blocks.get(sender, [])[:_MOST_BLOCKS])
                 if sender in named:
-                    onward[sender] += build_remb(OWN_SSRC, int(shares[sender]), [ssrc for ssrc, whose in streams.items() if whose == sender])
+                    onward[sender] += build_remb(OWN_SSRC, int(told[sender]), [ssrc for ssrc, whose in streams.items() if whose == sender])
         return onward
 
     def _sent(self, place: Place, receiver: str) -> float:
@@ -143,9 +148,10 @@ class Adaptation:
 
     @staticmethod
     def _downlink(mine: _Receiver, total: float, now: float) -> float | None:
-        """bit/s that a receiver's downlink has for a medium of all senders, of whom it gets `total` now; None: nothing is known."""
+        """bit/s that a receiver's downlink has for a medium of these senders, of whom it gets `total` now; None: nothing is known."""
         if now - mine.heard <= STALE_S:
-            return mine.bitrate if mine.bound.bitrate is None else min(mine.bitrate, mine.bound.bitrate)
+            carried = mine.climb.carries(mine.bitrate, total, now)
+            return carried if mine.bound.bitrate is None else min(carried, mine.bound.bitrate)
         if not total:
             return None
         return BEYOND * total if mine.bound.bitrate is None else mine.bound.bitrate
