@@ -9,6 +9,7 @@ use shunt_bfrt::values::stream;
 use shunt_net::{FiveTuple, octets};
 use shunt_nexthop::Moved;
 use shunt_relay_table::Cursor;
+use shunt_replication::Round;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -175,6 +176,16 @@ async fn follow(service: &Service, moved: Vec<Moved>) {
         break;
     }
     follow_copies(service, &moved).await;
+    // Records that were replaced name the former rows until the programs have let go of them.
+    let round = service
+        .plane
+        .lock()
+        .await
+        .conference_tables()
+        .and_then(|(tables, _)| tables.begin());
+    if let Some(round) = round {
+        pass(service, round).await;
+    }
     service.plane.lock().await.hops.0.settle(moved);
 }
 
@@ -249,12 +260,19 @@ async fn rounds(service: Service) -> std::io::Result<()> {
             sleep(BETWEEN_ROUNDS).await;
             continue;
         };
-        let passed = tokio::task::spawn_blocking(move || round.run())
-            .await
-            .map_err(std::io::Error::other)?;
-        if let Some((tables, hops)) = service.plane.lock().await.conference_tables() {
-            tables.finish(hops, passed);
+        pass(&service, round).await;
+    }
+}
+
+/// Wait without the lock, and give back what the round has waited for.
+async fn pass(service: &Service, round: Round) {
+    match tokio::task::spawn_blocking(move || round.run()).await {
+        Ok(passed) => {
+            if let Some((tables, hops)) = service.plane.lock().await.conference_tables() {
+                tables.finish(hops, passed);
+            }
         }
+        Err(error) => tracing::error!("a round of conferences failed: {error}"),
     }
 }
 

@@ -317,8 +317,8 @@ impl Plane {
     pub fn handle_events(&mut self, now: Instant) -> Vec<Moved> {
         let mut moved = self.hops.0.handle_events(now);
         moved.extend(self.hops.0.expire(now));
-        self.attachments
-            .follow(&self.directory, &self.loaded, &mut self.hops, &self.settings);
+        let programs = self.conference.as_ref().map_or(&self.loaded, |conference| &conference.loaded);
+        self.attachments.follow(&self.directory, programs, &mut self.hops, &self.settings);
         moved
     }
 
