@@ -17,7 +17,7 @@ from tests.conference import streams, vectors
 
 FOLDER = Path(__file__).resolve().parents[2] / "softswitch" / "bpf"
 SOURCE = """
-#include "words.h"
+#include "seq_rewrite.h"
 struct outcome slr(struct slr *s, struct row r, int learn) { return slr_accept(s, r, learn); }
 void slr_fresh(struct slr *s, u16 mask) { slr_init(s, mask); }
 struct outcome slm(struct slm *s, struct row r, u16 mask) { return slm_accept(s, r, mask); }
