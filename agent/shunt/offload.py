@@ -290,6 +290,8 @@ class Offloader:
             for stream, wanted in zip(line.streams, plan or plan_line(line, now, self.policy)):
                 if wanted.entry is None:
                     continue
+                if stream.installed is not None and stream.installed.key != wanted.entry.key:
+                    continue  # its source has changed meanwhile: the old entry has to be removed first, below
                 if stream.installed == wanted.entry and not stream.uncertain:
                     self._set(line, stream, State.OFFLOADED, wanted.reason, now)
                 elif self.draining and stream.installed is None:
