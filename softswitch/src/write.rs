@@ -213,7 +213,8 @@ impl Writer<'_> {
                     plane.hops.0.look_ahead([]);
                 }
                 if let Some(table) = clearing {
-                    let result = match table.undo_all(&*self.plane.lock().await) {
+                    let all = { table.undo_all(&*self.plane.lock().await) };
+                    let result = match all {
                         Ok(all) => {
                             undos.extend(all);
                             self.clear(table).await
