@@ -3,8 +3,6 @@ PYTHON ?= /usr/bin/python3.11
 VENV := build/venv
 BIN := $(VENV)/bin
 PB := agent/shunt/bfrt/_pb/bfruntime_pb2.py
-BPF_SOURCES := $(wildcard softswitch/shunt_softswitch/bpf/*.bpf.c)
-BPF_OBJECTS := $(patsubst softswitch/shunt_softswitch/bpf/%.bpf.c,softswitch/shunt_softswitch/obj/%.o,$(BPF_SOURCES))
 DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio sip-tester tcpdump redis-server openssl
 # For the Rust workspace. The compiler is the one on PATH when it is new enough (.ci/rust), else Debian's.
 RUST_PACKAGES := gcc libc6-dev make pkg-config libelf-dev zlib1g-dev protobuf-compiler libprotobuf-dev
@@ -37,7 +35,7 @@ $(VENV)/.ready: pyproject.toml requirements.lock | build/.debian
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-build: $(PB) $(BPF_OBJECTS)
+build: $(PB) daemons
 
 $(PB): agent/shunt/bfrt/bfruntime.proto | $(VENV)/.ready
 	@echo "==> protocol definitions"
@@ -45,18 +43,13 @@ $(PB): agent/shunt/bfrt/bfruntime.proto | $(VENV)/.ready
 	@cd agent/shunt/bfrt && $(abspath $(BIN))/python -m grpc_tools.protoc -I. -I$$($(abspath $(BIN))/python -c "import google.rpc.status_pb2 as m, pathlib; print(pathlib.Path(m.__file__).parents[2])") --python_out=_pb --grpc_python_out=_pb bfruntime.proto
 	@sed -i 's/^import bfruntime_pb2/from . import bfruntime_pb2/' $(@D)/bfruntime_pb2_grpc.py
 
-softswitch/shunt_softswitch/obj/%.o: softswitch/shunt_softswitch/bpf/%.bpf.c $(wildcard softswitch/shunt_softswitch/bpf/*.h)
-	@echo "==> $< -> $@"
-	@mkdir -p $(@D)
-	@clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu -c $< -o $@
-
 build/.rust: Makefile .ci/rust
 	@mkdir -p build
 	@.ci/debian-packages $(RUST_PACKAGES)
 	@.ci/rust --install
 	@touch $@
 
-daemons: build/.rust
+daemons: build/.rust build/.debian
 	@echo "==> daemons in Rust"
 	@$(CARGO) build --release --locked -p shunt-softswitch
 
@@ -79,4 +72,4 @@ test: setup
 include $(wildcard p4/p4.mk bench/bench.mk packaging/packaging.mk)
 
 clean:
-	rm -rf build target agent/shunt/bfrt/_pb softswitch/shunt_softswitch/obj
+	rm -rf build target agent/shunt/bfrt/_pb

@@ -2,8 +2,8 @@
 .PHONY: bench-relay-table
 
 ## make bench-relay-table   the relay table's cost per packet, memory and write rate
-bench-relay-table: setup
-	@$(BIN)/python bench/relay_table.py
+bench-relay-table: setup build/bench/obj/relay_table.o build/bench/obj/relay.o
+	@$(BIN)/python -m bench.relay_table
 
 .PHONY: bench-restart
 ## make bench-restart   packets lost and time out of service when each process is killed under load
@@ -35,7 +35,7 @@ fuzz: setup
 
 .PHONY: bench-replication
 ## make bench-replication   ns a copy at 1 to 50 receivers of one packet; 131,072 meetings loaded
-bench-replication: setup build/bench/obj/replication.o
+bench-replication: setup build/bench/obj/replication.o build/bench/obj/relay.o
 	@$(BIN)/python -m bench.replication
 
 .PHONY: bench-conference
@@ -44,13 +44,20 @@ bench-conference: setup bench-packages
 	@$(BIN)/python -m bench.conference --profile $(PROFILE)
 
 # The load generator's programs, which only benches and their tests need.
-BENCH_OBJECTS := $(patsubst bench/%.bpf.c,build/bench/obj/%.o,$(wildcard bench/*.bpf.c))
+BENCH_OBJECTS := $(patsubst bench/%.bpf.c,build/bench/obj/%.o,$(wildcard bench/*.bpf.c)) build/bench/obj/relay.o
 PROFILE ?= short
 
-build/bench/obj/%.o: bench/%.bpf.c $(wildcard softswitch/shunt_softswitch/bpf/*.h)
+BENCH_CLANG := clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -Isoftswitch/bpf -I/usr/include/$(shell uname -m)-linux-gnu -c
+
+build/bench/obj/%.o: bench/%.bpf.c $(wildcard softswitch/bpf/*.h)
 	@echo "==> $< -> $@"
 	@mkdir -p $(@D)
-	@clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -Isoftswitch/shunt_softswitch/bpf -I/usr/include/$(shell uname -m)-linux-gnu -c $< -o $@
+	@$(BENCH_CLANG) $< -o $@
+
+# The relay itself, whose constants the others take over.
+build/bench/obj/relay.o: softswitch/bpf/relay.bpf.c $(wildcard softswitch/bpf/*.h)
+	@mkdir -p $(@D)
+	@$(BENCH_CLANG) $< -o $@
 
 # Beside what `make setup` installs. A peer that is missing is left out, and the report says so.
 BENCH_PACKAGES := rtpengine-daemon nftables iperf3 janus

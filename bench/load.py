@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-for folder in (".", "agent", "softswitch"):
+for folder in (".", "agent"):
     if str(ROOT / folder) not in sys.path:
         sys.path.insert(0, str(ROOT / folder))
 
 import numpy as np  # noqa: E402
 
-from shunt_softswitch import libbpf  # noqa: E402
+from bench import libbpf  # noqa: E402
 
 OBJECT = ROOT / "build" / "bench" / "obj" / "loadgen.o"
 RELAY_IP = "198.18.0.1"

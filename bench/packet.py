@@ -12,29 +12,26 @@ from __future__ import annotations
 import argparse
 import errno
 import math
-import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-for _folder in (".", "agent", "softswitch"):
+for _folder in (".", "agent"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench import counters  # noqa: E402
+from bench import counters, libbpf  # noqa: E402
 from bench.load import FAR_LINKS, Load, Wires, inside  # noqa: E402
 from bench.peers import Shunt  # noqa: E402
 from bench.runs import Run, end_cleanly, raw_steps, spread  # noqa: E402
+from bench.softswitch import Table as Softswitch  # noqa: E402
 from shunt.net import Endpoint, FiveTuple  # noqa: E402
 from shunt.tables.entry import RelayEntry  # noqa: E402
-from shunt_softswitch import libbpf  # noqa: E402
-from shunt_softswitch.dataplane import DataPlane  # noqa: E402
 
 OBJECT = ROOT / "build" / "bench" / "obj" / "packet.o"
 CAPACITY = 1_050_000
@@ -120,37 +117,29 @@ class Table:
         wires.run(wires.relay, "ip", "address", "replace", "fd91:2::1/64", "dev", "b1", "nodad")
         mac = ":".join(f"{byte:02x}" for byte in wires.macs[FAR_LINKS[1]])
         wires.run(wires.relay, "ip", "neigh", "replace", "fd91:2::2", "lladdr", mac, "dev", "b1", "nud", "permanent")
-        self._pins = Path(tempfile.mkdtemp(prefix="shbench"))
         with inside(wires.relay):
-            self.plane = DataPlane.open(interfaces=["a1", "b1"], capacity=CAPACITY, pin_dir=str(self._pins / "pins"), mode="native")
+            self.softswitch = Softswitch(["a1", "b1"], capacity=CAPACITY)
 
     def close(self) -> None:
-        self.plane.unload()
-        subprocess.run(["umount", str(self._pins / "pins")], capture_output=True)
-        shutil.rmtree(self._pins, ignore_errors=True)
+        self.softswitch.close()
 
     def fill(self, first: int, last: int, kind: str) -> float:
-        """Insert entries; returns the seconds spent in the data plane."""
+        """Insert entries; returns the seconds that the writes took."""
         spent = 0.0
         for start in range(first, last, 50_000):
-            batch = [entry(n, kind) for n in range(start, min(start + 50_000, last))]
+            batch = self.softswitch.updates(entry(n, kind) for n in range(start, min(start + 50_000, last)))
             begun = time.perf_counter()
-            with inside(self._wires.relay):
-                outcome = self.plane.insert(batch)
+            self.softswitch.write(batch)
             spent += time.perf_counter() - begun
-            if wrong := next((text for text in outcome if text is not None), None):
-                raise RuntimeError(f"an entry was refused: {wrong}")
         return spent
 
     def packet(self, kind: str, entries: int, payload: int, samples: int, repeat: int) -> dict[str, Any]:
         """ns of the wrapper, of the relay behind it, and, for IPv4, of reading one cache line of the table; by samples."""
-        symbols = libbpf.constant_offsets(OBJECT)
-        constants = self.plane.constants | {"bench_entries": struct.pack("<I", entries), **order(entries)}
-        loaded = libbpf.load_object(OBJECT, sizes={}, reuse=dict(self.plane.maps()), constants=constants, symbols=symbols)
+        loaded = self.softswitch.load(OBJECT, constants={"bench_entries": struct.pack("<I", entries), **order(entries)})
         try:
             names = [f"{kind}_wrapper", f"{kind}_relay", *(["ipv4_line"] if kind == "ipv4" else [f"{kind}_adjusted"] if kind in ADJUSTED else [])]
             start = frame(kind, payload)
-            before = self.plane.totals()["relayed_packets"]
+            before = self.softswitch.plane.totals()["relayed_packets"]
             # Every stream past its first packets, whose jitter is measured one by one.
             warm = 24 * entries
             run_program(loaded.programs[f"{kind}_relay"], start, repeat=warm)
@@ -158,10 +147,10 @@ class Table:
             for _ in range(samples):
                 for name in names:
                     taken[name].append(run_program(loaded.programs[name], start, repeat=repeat).duration_ns)
-            relayed, sent = self.plane.totals()["relayed_packets"] - before, warm + samples * repeat
+            relayed, sent = self.softswitch.plane.totals()["relayed_packets"] - before, warm + samples * repeat
             # The wrapper's IPv4 and IPv6 checksums fit no packet: one in 65536 looks like a partial one and goes the long way.
             if relayed < 0.9999 * sent:  # more than were asked for: runs that a signal ended
-                raise RuntimeError(f"only {relayed} of {sent} packets met their entry: {self.plane.reasons()}")
+                raise RuntimeError(f"only {relayed} of {sent} packets met their entry: {self.softswitch.plane.totals()}")
             counted = {name: counters_of(loaded.programs[name], start, repeat) for name in names[:2]}
             return {
                 "kind": kind, "entries": entries, "payload": payload, "runs_per_sample": repeat, "samples_ns": taken, "relayed": relayed, "sent": sent,
@@ -240,16 +229,16 @@ def measure(run: Run, profile: Profile) -> None:
 
 
 def table_rates(table: Table, entries: int, spent: float) -> dict[str, Any]:
-    """Entries a second into, out of and from the maps, in batches, by the softswitch's own code; bytes of kernel memory."""
+    """Entries a second into, out of and from the maps, in batches, through BF Runtime; bytes of kernel memory."""
     begun = time.perf_counter()
-    found = len(table.plane.stats())
+    found = len(table.softswitch.plane.stats())
     read = time.perf_counter() - begun
     if found != entries:
         raise RuntimeError(f"{found} of {entries} entries were read")
-    memory = table.plane.memory()
-    keys = table.plane.keys()
+    memory = table.softswitch.memory()
+    keys = table.softswitch.plane.keys()
     begun = time.perf_counter()
-    gone = sum(table.plane.delete(keys))
+    gone = sum(table.softswitch.plane.delete(keys))
     deleted = time.perf_counter() - begun
     if gone != entries:
         raise RuntimeError(f"{gone} of {entries} entries were deleted")

@@ -14,18 +14,19 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+import grpc
 import yaml
 
+from bench import libbpf
 from bench.load import FAR_LINKS, FIRST_PHONE_PORT, NEAR_LINKS, PHONES, RELAY_IP, ROOT, LoadError, Wires, come_first, inside
+from bench.softswitch import Table
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import RelayEntry
-from shunt_softswitch import libbpf
-from shunt_softswitch.dataplane import DataPlane
+from tests.softswitch.plane import Plane
 
 Ports = list[tuple[int, int]]
 FIRST_RELAY_PORT, LAST_RELAY_PORT = 10000, 65000
@@ -95,7 +96,7 @@ class _Server(Peer):
         with (self.work / f"{self.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.work, start_new_session=True, preexec_fn=_before_exec,
-                env={**os.environ, "PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}"},
+                env={**os.environ, "PYTHONPATH": str(ROOT / 'agent')},
             )  # fmt: skip
         with inside(self.wires.relay):
             control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -268,8 +269,7 @@ _NAT = """table ip bench {
 
 class Shunt(_InKernel):
     name, title = "shunt", "Shunt, XDP"
-    _plane: DataPlane | None = None
-    _pins: Path | None = None
+    _table: Table | None = None
     capacity = 65536
 
     @staticmethod
@@ -278,10 +278,9 @@ class Shunt(_InKernel):
 
     def start(self, calls: int) -> Ports:
         ports = self.ports(calls)
-        self._pins = Path(tempfile.mkdtemp(prefix="shbench"))
         with inside(self.wires.relay):
-            self._plane = DataPlane.open(interfaces=list(NEAR_LINKS), capacity=self.capacity, pin_dir=str(self._pins / "pins"), mode="native")
-            self.insert(self.entries(ports))
+            self._table = Table(NEAR_LINKS, capacity=self.capacity)
+        self.insert(self.entries(ports))
         return ports
 
     def entries(self, ports: Ports) -> list[RelayEntry]:
@@ -294,24 +293,21 @@ class Shunt(_InKernel):
 
     def insert(self, entries: list[RelayEntry]) -> None:
         """Put entries in. Raises LoadError when one is refused."""
-        assert self._plane is not None
-        wrong = next((text for text in self._plane.insert(entries) if text is not None), None)
-        if wrong:
-            raise LoadError(f"the data plane refused an entry: {wrong}")
+        assert self._table is not None
+        try:
+            self._table.insert(entries)
+        except grpc.RpcError as error:
+            raise LoadError(f"the data plane refused an entry: {error.details()}") from None
 
     @property
-    def plane(self) -> DataPlane:
-        assert self._plane is not None
-        return self._plane
+    def plane(self) -> Plane:
+        assert self._table is not None
+        return self._table.plane
 
     def stop(self) -> None:
-        if self._plane is not None:
-            self._plane.unload()
-            self._plane = None
-        if self._pins is not None:
-            subprocess.run(["umount", str(self._pins / "pins")], capture_output=True)
-            shutil.rmtree(self._pins, ignore_errors=True)
-            self._pins = None
+        if self._table is not None:
+            self._table.close()
+            self._table = None
 
 
 class Forward(Peer):

@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-for _folder in (".", "agent", "softswitch"):
+for _folder in (".", "agent"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
 from aioice import stun  # noqa: E402
 
+from bench import libbpf  # noqa: E402
 from bench.rooms import CALLEE_IP, CALLER_IP, EDGE_IP, LabError, cpu_s, open_socket  # noqa: E402
 from shunt.conference import descriptor, rtp  # noqa: E402
 from shunt.conference.rtcp import Kind, Report, build_nack, build_pli, build_remb, build_rr, classify  # noqa: E402
-from shunt_softswitch import libbpf  # noqa: E402
 from tests.conference_control.lab import Bridge  # noqa: E402
 
 HEADERS = ROOT / "tests" / "vectors" / "conference" / "chromium_av1.txt"

@@ -22,14 +22,13 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-for folder in (".", "agent", "softswitch"):
+for folder in (".", "agent"):
     sys.path.insert(0, str(ROOT / folder))
 
 import ctypes  # noqa: E402
@@ -37,14 +36,15 @@ import struct  # noqa: E402
 
 import numpy as np  # noqa: E402
 
+from bench import libbpf  # noqa: E402
 from bench.runs import end_cleanly  # noqa: E402
+from bench.softswitch import Table  # noqa: E402
 from shunt.net import Endpoint, FiveTuple  # noqa: E402
 from shunt.tables.entry import RelayEntry  # noqa: E402
-from shunt_softswitch import libbpf  # noqa: E402
-from shunt_softswitch.dataplane import DataPlane, sample_packet  # noqa: E402
+from tests.dataplane.traffic import frame  # noqa: E402
 
 NAMESPACE = "shbench"
-# As in softswitch/bpf/relay_bench.bpf.c.
+# As in relay_table.bpf.c.
 FIRST_PORT, PORTS, PAYLOAD = 16384, 32768, 160
 FRAMES, FRAME_SIZE = 1 << 20, 16
 CAPACITY = 1_050_000
@@ -52,6 +52,7 @@ SIZES = (1_000, 100_000, 1_000_000)
 TABLES = 3  # with each of which all is measured
 TARGETS_NS = {1_000: 40, 1_000_000: 110}
 TARGET_MIB, TARGET_GRPC = 256, 50_000
+OBJECT = ROOT / "build" / "bench" / "obj" / "relay_table.o"
 OUTPUT = ROOT / "build" / "bench" / "relay-table" / "results.json"
 CLONE_NEWNET = 0x40000000
 
@@ -85,18 +86,18 @@ def entry(n: int) -> RelayEntry:
 
 def rtp_packet(key: FiveTuple, payload: int) -> bytes:
     """An RTP packet with `payload` bytes behind the RTP header; its UDP checksum is a full one."""
-    frame = sample_packet(key)
+    given = frame(key)
     at = 14 + 20 + 8
     size = 12 + payload
-    head = bytearray(frame[:at])
+    head = bytearray(given[:at])
     struct.pack_into("!H", head, 16, 20 + 8 + size)
     struct.pack_into("!H", head, 38, 8 + size)
     struct.pack_into("!H", head, 40, 0x1234)
-    return bytes(head) + frame[at : at + 12] + bytes(payload)
+    return bytes(head) + given[at : at + 12] + bytes(payload)
 
 
 def frames(entries: int) -> np.ndarray:
-    """What the wrapper sends, one packet of each entry in an order without pattern (struct frame in relay_bench.bpf.c)."""
+    """What the wrapper sends, one packet of each entry in an order without pattern (struct frame in relay_table.bpf.c)."""
     found = np.zeros(entries, dtype=[("src", "<u4"), ("dst", ">u4"), ("sport", ">u2"), ("dport", ">u2"), ("length", ">u2"), ("check", ">u2")])
     n = np.random.default_rng(entries).permutation(entries)
     found["src"], found["dst"] = 11 | n << 8, 0x0A640001 + n // PORTS
@@ -105,22 +106,13 @@ def frames(entries: int) -> np.ndarray:
     return found
 
 
-def measure_packets(plane: DataPlane, entries: int, samples: int, repeat: int) -> dict[str, Any]:
+def measure_packets(table: Table, entries: int, samples: int, repeat: int) -> dict[str, Any]:
     """ns per packet with random keys among the first `entries` entries."""
-    path = ROOT / "softswitch" / "shunt_softswitch" / "obj" / "relay_bench.o"
-    symbols = libbpf.constant_offsets(path)
-    reuse = {name: fd for name, fd in plane.maps().items()}
-    loaded = libbpf.load_object(
-        path,
-        sizes={".data.frames": FRAMES * FRAME_SIZE},
-        reuse=reuse,
-        constants=plane.constants | {"entries": struct.pack("=I", entries)},
-        symbols=symbols,
-    )
+    loaded = table.load(OBJECT, sizes={".data.frames": FRAMES * FRAME_SIZE}, constants={"entries": struct.pack("=I", entries)})
     try:
         libbpf.map_view(loaded.maps[".data.frames"], FRAMES * FRAME_SIZE)[: entries * FRAME_SIZE] = frames(entries).tobytes()
         packet = rtp_packet(entry(0).key, PAYLOAD)
-        before = plane.totals()["relayed_packets"]
+        before = table.plane.totals()["relayed_packets"]
         taken: dict[str, list[int]] = {"bench_empty": [], "bench_wrapper": [], "bench_line": [], "bench_wait": [], "bench_relay": []}
         # Every stream past its first packets, which cost more (their jitter is measured one by one).
         warm = 24 * entries
@@ -128,11 +120,11 @@ def measure_packets(plane: DataPlane, entries: int, samples: int, repeat: int) -
         for _ in range(samples):
             for name, found in taken.items():
                 found.append(libbpf.test_run(loaded.programs[name], packet, repeat=repeat).duration_ns)
-        relayed = plane.totals()["relayed_packets"] - before
+        relayed = table.plane.totals()["relayed_packets"] - before
         # The wrapper leaves checksums that fit no packet: one in 65536 looks like a partial one, and is passed up.
         sent = repeat * samples + warm
         if relayed < 0.9999 * sent:
-            raise RuntimeError(f"only {relayed} of {sent} packets met their entry: {plane.reasons()}")
+            raise RuntimeError(f"only {relayed} of {sent} packets met their entry: {table.plane.totals()}")
         best = {name: min(found) for name, found in taken.items()}
         return {
             "ns": best["bench_relay"] - best["bench_wrapper"],
@@ -144,15 +136,6 @@ def measure_packets(plane: DataPlane, entries: int, samples: int, repeat: int) -
         }
     finally:
         loaded.close()
-
-
-def measure_grpc(plane: DataPlane, entries: int) -> float | None:
-    """Entries per second through batched BF Runtime writes into this data plane; None where the service is not installed."""
-    try:
-        from bench import grpc_writes
-    except ImportError:
-        return None
-    return grpc_writes.entries_per_second(plane, [entry(n) for n in range(entries)])
 
 
 def host() -> dict[str, Any]:
@@ -176,10 +159,8 @@ def report(results: dict[str, Any], print_line: Callable[[str], None] = print) -
         rows.append(("  median of the samples", f"{raw['ns_median']} ns", "", None))
         rows.append(("  of each table", ", ".join(str(one) for one in results["tables_ns"][size]), "ns", None))
     rows.append((f"memory, {CAPACITY:,} entries", f"{results['memory_mib']:.1f} MiB", f"<= {TARGET_MIB} MiB", results["memory_mib"] <= TARGET_MIB))
-    rows.append(("map writes", f"{results['map_entries_per_s']:,.0f} entries/s", "", None))
-    if results["grpc_entries_per_s"] is not None:
-        rate = results["grpc_entries_per_s"]
-        rows.append(("gRPC writes", f"{rate:,.0f} entries/s", f">= {TARGET_GRPC:,}", rate >= TARGET_GRPC))
+    rate = results["grpc_entries_per_s"]
+    rows.append(("gRPC writes", f"{rate:,.0f} entries/s", f">= {TARGET_GRPC:,}", rate >= TARGET_GRPC))
     for what, value, target, good in rows:
         print_line(f"{what:<33} {value:>20}  {target:<12} {'' if good is None else verdict(good)}".rstrip())
     return all(good is not False for *_, good in rows)
@@ -191,22 +172,21 @@ def main() -> int:
     arguments = parser.parse_args()
     samples, repeat = (60, 40_000) if arguments.quick else (300, 40_000)
     enter_namespace()
-    pins = Path(tempfile.mkdtemp(prefix="shbench"))
     end_cleanly()
-    plane: DataPlane | None = None
+    table: Table | None = None
     try:
         found: dict[int, list[dict[str, Any]]] = {size: [] for size in SIZES}
-        for table in range(1 if arguments.quick else TABLES):
-            if plane is not None:
-                plane.unload()
-            plane = DataPlane.open(interfaces=["in0"], capacity=CAPACITY, pin_dir=str(pins / "pins"), mode="auto")
+        for number in range(1 if arguments.quick else TABLES):
+            if table is not None:
+                table.close()
+            table = Table(["in0"], capacity=CAPACITY, mode="auto")
             done = 0
             spent = 0.0
             for size in SIZES:
-                print(f"table {table + 1}: {size:,} entries ...", flush=True)
-                spent += insert(plane, done, size)
+                print(f"table {number + 1}: {size:,} entries ...", flush=True)
+                spent += insert(table, done, size)
                 done = size
-                found[size].append(measure_packets(plane, size, samples, repeat))
+                found[size].append(measure_packets(table, size, samples, repeat))
         results: dict[str, Any] = {"ns_per_packet": {}, "tables_ns": {}, "raw": {}, "raw_of_tables": {}}
         for size, raws in found.items():
             middle = sorted(raws, key=lambda raw: raw["ns"])[len(raws) // 2]
@@ -214,40 +194,32 @@ def main() -> int:
             results["tables_ns"][str(size)] = [raw["ns"] for raw in raws]
             results["raw"][str(size)] = middle
             results["raw_of_tables"][str(size)] = raws
-        spent += insert(plane, done, CAPACITY)
-        memory = plane.memory()
+        assert table is not None
+        spent += insert(table, done, CAPACITY)
+        memory = table.memory()
         results["memory_mib"] = round(sum(memory.values()) / 2**20, 1)
         results["memory_bytes"] = memory
-        results["entries"] = len(plane)
-        results["map_entries_per_s"] = round(CAPACITY / spent)
-        plane.clear()
-        results["grpc_entries_per_s"] = measure_grpc(plane, 20_000 if arguments.quick else 100_000)
-        results["interface_mode"] = plane.interfaces()[0][2]
+        results["entries"] = table.plane.totals()["entries"]
+        results["grpc_entries_per_s"] = round(CAPACITY / spent)
+        results["interface_mode"] = table.plane.interfaces()[0][2]
         results["host"] = host()
         OUTPUT.parent.mkdir(parents=True, exist_ok=True)
         OUTPUT.write_text(json.dumps(results, indent=2) + "\n")
         return 0 if report(results) else 1
     finally:
-        if plane is not None:
-            plane.unload()
-        subprocess.run(["umount", str(pins / "pins")], capture_output=True)
+        if table is not None:
+            table.close()
         subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True)
-        for path in (pins / "pins", pins):
-            if path.exists():
-                path.rmdir()
 
 
-def insert(plane: DataPlane, first: int, last: int) -> float:
+def insert(table: Table, first: int, last: int) -> float:
     """Put entries first..last-1 in, prebuilt in parts of 50,000; returns the seconds that the writes took."""
     spent = 0.0
     for start in range(first, last, 50_000):
-        batch = [entry(n) for n in range(start, min(start + 50_000, last))]
+        batch = table.updates(entry(n) for n in range(start, min(start + 50_000, last)))
         begun = time.perf_counter()
-        outcome = plane.insert(batch)
+        table.write(batch)
         spent += time.perf_counter() - begun
-        wrong = next((text for text in outcome if text is not None), None)
-        if wrong:
-            raise RuntimeError(f"an entry was refused: {wrong}")
     return spent
 
 

@@ -22,7 +22,7 @@ static __always_inline bool put(struct xdp_md *ctx)
 
 	if (data + ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER + RTP_HEADER + DESCRIPTOR > end)
 		return false;
-	*(__u64 *)data = 0x0002a10000000002ULL;
+	*(__u64 *)data = 0; /* to the loopback interface, by which live frames of test runs come */
 	*(__u32 *)(data + 8) = 0xa2000000;
 	*(__be16 *)(data + 12) = bpf_htons(ETH_P_IP);
 	word[0] = bpf_htonl(0x45000000 | length);

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import socket
 import struct
 import sys
@@ -21,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-for _folder in (".", "agent", "softswitch"):
+for _folder in (".", "agent"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
+from bench import libbpf  # noqa: E402
 from bench.runs import Run, spread  # noqa: E402
+from bench.softswitch import Table  # noqa: E402
 from shunt.net import Endpoint, FiveTuple  # noqa: E402
-from shunt_softswitch import libbpf  # noqa: E402
-from shunt_softswitch.dataplane import DataPlane  # noqa: E402
-from shunt_softswitch.replication import TRACKS, Action, Layer, Replication, Rewrite, StreamKey  # noqa: E402
 from tests.dataplane import lab as lab_module  # noqa: E402
+from tests.softswitch.replication import Action, Layer, Rewrite, StreamKey  # noqa: E402
 
 OBJECT = ROOT / "build" / "bench" / "obj" / "replication.o"
 # As in replication.bpf.c.
@@ -45,6 +44,7 @@ TARGET_NS, TARGET_RECEIVERS = 260, 50
 BATCH = 4  # frames handed over together: 50 copies of each still fit the far end's queue of 256
 MEETINGS = 131_072  # two to each of the engine's 65,536 trees
 PARTIES = 3
+TRACKS = 1 << 16  # streams, and receivers, whose sequence numbers can be rewritten
 BUSY = 0.1
 
 
@@ -54,10 +54,9 @@ class Bench:
     def __init__(self, lab: lab_module.Lab, copies: int) -> None:
         for interface, address, mac in (("ra", lab_module.HOST_A4, lab_module.MAC_A), ("rb", lab_module.HOST_B4, lab_module.MAC_B)):
             lab_module.sh("ip", "neigh", "replace", address, "lladdr", mac, "dev", interface, "nud", "permanent")
-        self.plane = DataPlane.open(interfaces=["ra", "rb"], capacity=4096, pin_dir=str(lab.pins), mode="native", copies=copies)
-        assert self.plane.replication is not None
-        self.replication: Replication = self.plane.replication
-        self.programs = libbpf.load_object(OBJECT, sizes={}, reuse={**self.plane.maps(), **self.replication.maps()}, constants=self.plane.constants, symbols=libbpf.constant_offsets(OBJECT))
+        self.table = Table(["ra", "rb"], capacity=4096, copies=copies)
+        self.replication = self.table.replication
+        self.programs = self.table.load(OBJECT)
         with lab_module.inside(lab.ns("b")):
             self.far = libbpf.attach_xdp(self.programs.programs["swallow"], socket.if_nametoindex("b0"), generic=False)
         for tree in range(3):
@@ -70,7 +69,7 @@ class Bench:
         libbpf.detach(self.far)
         os.close(self.far)
         self.programs.close()
-        self.plane.unload()
+        self.table.close()
 
     def receive(self, count: int, mode: str) -> None:
         """Have the stream go to this many receivers, all behind one interface; who gets fewer layers gets all of them here, so that copies are counted alike."""
@@ -88,7 +87,6 @@ class Bench:
             rewrite = self.replication.copy(1, rid)
             assert rewrite is not None
             self.replication.modify_copy(1, rid, rewrite._replace(target=target, splice=rid if action.track else 0))
-        self.replication.settle()
 
     def time(self, program: str, frame: int, repeat: int) -> float:
         """ns of this thread's CPU for one run."""
@@ -105,7 +103,7 @@ class Bench:
         for _ in range(samples):
             found["generate"].append(self.time("generate", frame, repeat))
             found["copies"].append(self.time("replicate", frame, repeat))
-            with self.replication.other_program(count, self.programs.programs["leave"]):
+            with self.table.egress_program(count, self.programs.programs["leave"]):
                 found["broadcast"].append(self.time("replicate", frame, repeat))
         after = self.replication.count_copy(1, count)
         if after.packets - before.packets != samples * repeat:
@@ -124,7 +122,6 @@ def costs(step: dict[str, Any]) -> dict[str, Any]:
 def load(lab: lab_module.Lab, meetings: int) -> dict[str, Any]:
     """Put in meetings of three, two to a tree, and take a packet through the first and the last of them."""
     entries = meetings * PARTIES
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     bench = Bench(lab, entries + 1)
     replication = bench.replication
     replication.delete_stream(KEY)
@@ -159,19 +156,19 @@ def load(lab: lab_module.Lab, meetings: int) -> dict[str, Any]:
         for key in keys.values():
             packet = frame_of(key)
             for _ in range(10):
-                libbpf.run_live(replication.program(False, False), packet, repeat=1, batch=1)
-            assert replication.count_stream(key)[:3:2] == (10, 0), replication.count_stream(key)
+                bench.table.run_live(packet)
+            assert replication.count_stream(key).packets == 10, replication.count_stream(key)
         sent = [replication.count_copy(place // PARTIES, place // PARTIES % 2 * PARTIES + party).packets for place in keys for party in range(PARTIES)]
         if sent != [0, 10, 10, 10, 10, 0]:
             raise RuntimeError(f"the first and the last meeting's parties got {sent} packets, and not 10 each but the sender's none")
-        streams_in, trees_in = len(list(replication.streams())), len(replication.engine.trees)
-        memory = {name: libbpf.map_memory(fd) for name, fd in replication.maps().items()}
+        streams_in, trees_in = len(replication.streams()), len(replication.trees())
+        memory = bench.table.memory()
         begun_clearing = time.perf_counter()
         replication.clear()
         return {
             "seconds_clearing": time.perf_counter() - begun_clearing, "meetings": meetings, "parties": PARTIES, "trees": trees_in, "streams": streams_in, "copies": entries,
             "nodes": entries, "seconds_trees_and_copies": trees - begun, "seconds_streams": streams - trees, "kernel_bytes": memory,
-            "process_mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024,
+            "process_mib": resident_kib(bench.table.process.pid) // 1024,
         }  # fmt: skip
     finally:
         bench.close()
@@ -198,14 +195,20 @@ def adapted(lab: lab_module.Lab, streams: int) -> dict[str, Any]:
         for place in (0, streams - 1):
             packet = frame_of(keys[place])
             for _ in range(10):
-                libbpf.run_live(replication.program(False, False), packet, repeat=1, batch=1)
+                bench.table.run_live(packet)
             # All ten are one packet: a number is given once.
             sent = replication.count_stream(keys[place]).packets, replication.count_copy(place + 1, 1).packets
             if sent != (10, 1):
                 raise RuntimeError(f"of 10 times the same packet {sent[0]} came and {sent[1]} went on, and not 1")
-        return {"streams": streams, "seconds": seconds, "kernel_bytes": {name: libbpf.map_memory(fd) for name, fd in replication.maps().items()}}
+        return {"streams": streams, "seconds": seconds, "kernel_bytes": bench.table.memory()}
     finally:
         bench.close()
+
+
+def resident_kib(pid: int) -> int:
+    """KiB of a process's own memory, without the maps that it shares with the kernel."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1])
 
 
 def frame_of(key: StreamKey, number: int = 1) -> bytes:
@@ -215,7 +218,7 @@ def frame_of(key: StreamKey, number: int = 1) -> bytes:
     total = sum(struct.unpack("!10H", words))
     total = (total & 0xFFFF) + (total >> 16)
     words = words[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + words[12:]
-    return bytes.fromhex("0200000000a10200000000a20800") + words + struct.pack("!HHHH", sport, dport, 180, 0) + struct.pack("!BBHII", 0x80, 96, number, 160, key.ssrc) + bytes(160)
+    return bytes.fromhex("0000000000000200000000a20800") + words + struct.pack("!HHHH", sport, dport, 180, 0) + struct.pack("!BBHII", 0x80, 96, number, 160, key.ssrc) + bytes(160)
 
 
 def main() -> int:

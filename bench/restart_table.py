@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-for folder in (".", "agent", "softswitch"):
+for folder in (".", "agent"):
     sys.path.insert(0, str(ROOT / folder))
 
 from shunt.calls.model import Call, Side, State, new_line  # noqa: E402
@@ -30,7 +30,7 @@ from shunt.tables.entry import RelayEntry  # noqa: E402
 from shunt.tables.relay_table import RelayTable  # noqa: E402
 from tests.control.relay_double import RelayDouble  # noqa: E402
 from tests.lab.load import ControlClient  # noqa: E402
-from tests.lab.processes import GRPC_PORT, RELAY_PORT, Edge  # noqa: E402
+from tests.lab.processes import RELAY_PORT, Edge  # noqa: E402
 from tests.lab.topology import LabError, Topology  # noqa: E402
 
 OUTPUT = ROOT / "build" / "bench" / "restart"
@@ -88,7 +88,7 @@ async def fill(edge: Edge, calls: int, plan: Policy) -> None:
     policy, now = LatchPolicy(), time.monotonic()
     store = SqliteStore(str(edge.work / "journal.sqlite"))
     await store.open()
-    table = RelayTable(f"127.0.0.1:{GRPC_PORT}", client_id=77)
+    table = RelayTable(f"unix:{edge.bfrt}", client_id=77)
     await table.start()
     while not table.connected:
         await asyncio.sleep(0.05)

@@ -15,15 +15,13 @@ mkdir -p "$root$home"
 sed -i '/^command = /d' "$root$home/pyvenv.cfg"
 rm -f "$root$home"/bin/[Aa]ctivate*
 mkdir -p "$root$site"
-cp -R build/packaging/libraries/. agent/shunt softswitch/shunt_softswitch "$root$site"
-rm -rf "$root$site/.ready" "$root$site/shunt_softswitch/obj"
-for object in relay replicate; do
-    install -D -m 644 "build/packaging/obj/$object.o" "$root$site/shunt_softswitch/obj/$object.o"
-done
+cp -R build/packaging/libraries/. agent/shunt "$root$site"
+rm -rf "$root$site/.ready"
 find "$root$site" \( -name __pycache__ -o -name .keep \) -prune -exec rm -rf {} +
 cp packaging/shunt-command "$root$home/bin/shunt"
 sed -i "1s|.*|#!$home/bin/python3 -I|" "$root$home/bin/shunt"
 chmod 755 "$root$home/bin/shunt"
+install -s -m 755 target/release/shunt-softswitch "$root$home/bin/shunt-softswitch"
 # Readable by the agent's user, whatever the wheels said; compiled, since that user cannot write here.
 chmod -R u+rwX,go+rX,go-w "$root$home"
 "$python" -m compileall -q -s "$root" -p / --invalidation-mode checked-hash "$root$site"

@@ -12,6 +12,5 @@ needed=$("$python" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml"
 # Programs and tests of libraries; records that name this machine's folders.
 rm -rf "$folder/bin"
 find "$folder" -name direct_url.json -delete
-find "$folder/numpy" -type d -name tests -prune -exec rm -rf {} +
 find "$folder" -type d -name __pycache__ -prune -exec rm -rf {} +
 touch "$folder/.ready"

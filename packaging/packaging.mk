@@ -5,21 +5,13 @@ DEB_VERSION ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/shunt/__ini
 DEB_ARCH := $(shell dpkg --print-architecture 2>/dev/null)
 DEB := build/shunt_$(DEB_VERSION)_$(DEB_ARCH).deb
 CLEAN_ROOT := build/packaging/root
-PACKAGE_SOURCES := $(shell find agent/shunt softswitch/shunt_softswitch packaging opensips-config docs README.md LICENSE -type f ! -path '*/__pycache__/*' ! -name '*.o' 2>/dev/null)
-
-PACKAGE_OBJECTS := build/packaging/obj/relay.o build/packaging/obj/replicate.o
+PACKAGE_SOURCES := $(shell find agent/shunt crates softswitch packaging opensips-config docs README.md LICENSE -type f ! -path '*/__pycache__/*' 2>/dev/null)
 
 .PHONY: manual install deb deb-test
 
 build/packaging/libraries/.ready: requirements.lock pyproject.toml | $(VENV)/.ready
 	@echo "==> the libraries to install"
 	@packaging/libraries.sh $(BIN)/python build/packaging/libraries
-
-# As in the build, but without what a debugger wants and without the name of this folder.
-build/packaging/obj/%.o: softswitch/shunt_softswitch/bpf/%.bpf.c $(wildcard softswitch/shunt_softswitch/bpf/*.h)
-	@mkdir -p $(@D)
-	@clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -fdebug-compilation-dir=. -I/usr/include/$(shell uname -m)-linux-gnu -c $< -o $@
-	@llvm-strip -g $@
 
 build/packaging/manual/shunt.1: packaging/manual.py packaging/manual.yaml $(wildcard agent/shunt/cli/*.py agent/shunt/config/*.py) | $(VENV)/.ready
 	@$(BIN)/python packaging/manual.py $(@D)
@@ -29,13 +21,13 @@ manual: build/packaging/manual/shunt.1
 	@$(BIN)/python packaging/manual.py --docs .
 
 ## make install    into PREFIX (default /usr/local), units and configuration too; DESTDIR puts it all below another root
-install: build $(PACKAGE_OBJECTS) build/packaging/libraries/.ready build/packaging/manual/shunt.1
+install: build build/packaging/libraries/.ready build/packaging/manual/shunt.1
 	@packaging/install.sh "$(DESTDIR)" "$(PREFIX)" $(PYTHON)
 
 ## make deb        a Debian package in build/
 deb: $(DEB)
 
-$(DEB): $(PACKAGE_SOURCES) $(PACKAGE_OBJECTS) build/packaging/libraries/.ready build/packaging/manual/shunt.1 | build
+$(DEB): $(PACKAGE_SOURCES) build/packaging/libraries/.ready build/packaging/manual/shunt.1 | build
 	@packaging/deb.sh $@ $(DEB_VERSION) $(DEB_ARCH) $(PYTHON)
 
 # The clean root is as debootstrap leaves it, with what the package depends on, and systemd to boot it.
@@ -43,7 +35,7 @@ $(CLEAN_ROOT)/.ready: packaging/packaging.mk
 	@.ci/debian-packages debootstrap
 	@echo "==> a clean Debian 12"
 	@rm -rf $(CLEAN_ROOT) && mkdir -p $(@D:/root=)
-	@debootstrap --variant=minbase --include=python3,libbpf1,systemd,iproute2 bookworm $(CLEAN_ROOT) > build/packaging/debootstrap.log || { tail -5 build/packaging/debootstrap.log; exit 1; }
+	@debootstrap --variant=minbase --include=python3,libelf1,zlib1g,systemd,iproute2 bookworm $(CLEAN_ROOT) > build/packaging/debootstrap.log || { tail -5 build/packaging/debootstrap.log; exit 1; }
 	@rm -rf $(CLEAN_ROOT)/var/cache/apt/archives/*.deb $(CLEAN_ROOT)/var/lib/apt/lists/*
 	@touch $@
 

@@ -4,14 +4,18 @@ use std::{env, error::Error, path::PathBuf};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    let sources = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../softswitch/bpf");
+    let sources = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?)
+        .join("../../softswitch/bpf")
+        .canonicalize()?;
     println!("cargo::rerun-if-changed={}", sources.display());
     let include = format!("-I/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
+    // The folder of the build is no part of the programs.
+    let folder = format!("-ffile-prefix-map={}=softswitch/bpf", sources.display());
     for name in ["relay", "replicate"] {
         SkeletonBuilder::new()
             .source(sources.join(format!("{name}.bpf.c")))
             .obj(out.join(format!("{name}.bpf.o")))
-            .clang_args(["-O2", "-g", "-Wall", "-Werror", "-mcpu=v3", &include])
+            .clang_args(["-O2", "-g", "-Wall", "-Werror", "-mcpu=v3", &include, &folder])
             .reference_obj(true)
             .build_and_generate(out.join(format!("{name}.skel.rs")))?;
     }

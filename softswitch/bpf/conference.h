@@ -82,7 +82,7 @@ struct stream {
 	__u16 l2_xid;
 	__u32 track;      /* row of c_tracks */
 	__u64 agent_gate; /* rate limit of the packets to the agent */
-	__u32 unused[4];
+	__u32 second[4]; /* another set of number, mgid and rid, XIDs and track: that which is not in force is written, then a flag in turn is flipped */
 };
 
 /* Reception statistics of a stream: the counters of a relay entry. */

@@ -51,6 +51,21 @@ pub struct Softswitch {
     pub request_limit: usize,
 }
 
+impl Softswitch {
+    /// Why it must not be served as configured: an address that others reach, without TLS that asks for client certificates.
+    #[must_use]
+    pub fn exposed(&self) -> Option<String> {
+        let mutual = self.tls.as_ref().is_some_and(|tls| tls.ca_file.is_some());
+        let exposed = self
+            .listen
+            .iter()
+            .find(|listen| matches!(listen, Listen::Tcp(address) if !address.ip().is_loopback()));
+        exposed
+            .filter(|_| !mutual)
+            .map(|listen| format!("listen: {listen} is reachable from elsewhere, and tls with ca_file is not given"))
+    }
+}
+
 /// In which mode XDP programs are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -126,6 +126,9 @@ fn set_up_log(log: &Log) {
 
 fn run(config: Config, unload: bool) -> Result<(), Failure> {
     let settings = config.softswitch;
+    if let Some(problem) = settings.exposed() {
+        return Err(Failure::Config(problem));
+    }
     let plane = Plane::open(&settings)?;
     let mut sockets = Vec::new();
     for address in &settings.listen {

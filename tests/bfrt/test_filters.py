@@ -55,14 +55,13 @@ async def test_without_a_data_plane_nothing_is_refused(unused_tcp_port: int) -> 
     assert (await alone.refuse(ADDRESS, 1)).outcome is (await alone.hear_all()).outcome is Outcome.UNAVAILABLE
 
 
-def served_table(served: Served, known_as: tuple[str, ...], six: bool = False) -> Table:
-    """The table of one of these names, or the IPv6 one beside it."""
-    schema = served.plane.session.schema
-    return schema.tables[names.served(known_as, (each.name for each in schema.tables)) + ("6" if six else "")]
+def served_table(served: Served, name: str, six: bool = False) -> Table:
+    """The table of this name, or the IPv6 one beside it."""
+    return served.plane.session.schema.tables[name + ("6" if six else "")]
 
 
-def row(served: Served, known_as: tuple[str, ...], source: Endpoint, ttl_ms: int | None = None) -> pb.Entity:
-    made = served_table(served, known_as, source.version == 6)
+def row(served: Served, name: str, source: Endpoint, ttl_ms: int | None = None) -> pb.Entity:
+    made = served_table(served, name, source.version == 6)
     entity = pb.Entity()
     entity.table_entry.table_id = made.id
     for number, value in ((1, source.addr), (2, source.port.to_bytes(2, "big"))):

@@ -109,7 +109,7 @@ async def test_what_a_switch_lacks_is_said(switch: FakeSwitch) -> None:
     async with running(switch) as target, connected(target) as table:
         assert "no softswitch.trace: packets cannot be traced through the data plane" in table.lacks
         assert "no softswitch.quality for relay: no jitter or idle times, nothing counted but on watched streams" in table.lacks
-        assert "no softswitch.refused: before the offload a relay hears whoever scans its ports" in table.lacks
+        assert "no softswitch.blocklist: before the offload a relay hears whoever scans its ports" in table.lacks
         assert len(table.lacks) == 4
     assert table.lacks == []
 

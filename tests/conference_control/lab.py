@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import yaml
 
 from shunt.conference.control.manager import Conferences
-from tests.lab.processes import API_PORT, CONTROL_PORT, GRPC_PORT, ROOT, Edge, Process, open_socket
+from tests.lab.processes import API_PORT, CONTROL_PORT, ROOT, Edge, Process, open_socket
 from tests.lab.topology import BPF, CALLEE_IP, CALLER_IP, EDGE_INTERFACES, EDGE_IP, LabError, Topology, run
 
 PORTS = "20000-20999"
@@ -166,22 +166,23 @@ class Bridge:
         self.topology, self.work = topology, work
         self.config = work / "shunt.yaml"
         self.pin_dir = BPF / topology.prefix
+        self.bfrt = Path("/run") / f"{topology.prefix}-bfrt.sock"
         python = [sys.executable, "-m", "shunt.cli.main"]
-        env = {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}", "PYTHONUNBUFFERED": "1"}
+        env = {"PYTHONPATH": f"{ROOT / 'agent'}", "PYTHONUNBUFFERED": "1"}
         self.agent = Process(topology, "edge", "agent", [*python, "run", "-c", str(self.config)], work / "agent.log", env)
         self.softswitch = Process(topology, "edge", "softswitch", [*python, "softswitch", "-c", str(self.config)], work / "softswitch.log", env)
         self.parties: list[Party] = []
         self.settings: dict = {
             "control": {"listen": [f"udp:127.0.0.1:{CONTROL_PORT}"]},
             "builtin_relay": {"addresses": [EDGE_IP], "ports": "35000-36000"},
-            "data_plane": {"target": f"127.0.0.1:{GRPC_PORT}"},
+            "data_plane": {"target": f"unix:{self.bfrt}"},
             "conference": {
                 "address": EDGE_IP, "ports": PORTS, "state": str(work / "conferences"), "timeout": 60,
                 "sip": f"udp:{EDGE_IP}:{SIP_PORT}", "sip_allow": ["198.18.0.0/16"],
                 "cdr": {"csv": str(work / "conferences.csv"), "json_lines": str(work / "conferences.jsonl")},
             },
             "softswitch": {
-                "interfaces": list(EDGE_INTERFACES), "listen": [f"127.0.0.1:{GRPC_PORT}"], "capacity": 1000, "conference_copies": 400, "pin_dir": str(self.pin_dir),
+                "interfaces": list(EDGE_INTERFACES), "listen": [f"unix:{self.bfrt}"], "capacity": 1000, "conference_copies": 400, "pin_dir": str(self.pin_dir),
             },
         }  # fmt: skip
 
@@ -191,7 +192,7 @@ class Bridge:
         self.start_agent()
 
     def start_softswitch(self) -> None:
-        self.softswitch.start().await_listening("tcp", GRPC_PORT, 30)
+        self.softswitch.start().await_unix(self.bfrt, 30)
 
     def start_agent(self) -> None:
         self.agent.start().await_listening("tcp", API_PORT, 30)
@@ -245,7 +246,7 @@ class Bridge:
 
     def shunt(self, *argv: str) -> str:
         """The output of a `shunt` command on the edge host."""
-        env = f"PYTHONPATH={ROOT / 'agent'}:{ROOT / 'softswitch'}"
+        env = f"PYTHONPATH={ROOT / 'agent'}"
         return self._command(["env", env, sys.executable, "-m", "shunt.cli.main", *argv])
 
     def join(self, party: Party, name: str = "room", **more: str) -> str:

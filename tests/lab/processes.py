@@ -27,7 +27,7 @@ from tests.lab.topology import BPF, CALLEE_IP, EDGE_INTERFACES, EDGE_IP, EDGE_IP
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "opensips-config"
 API_PORT = 8077
-CONTROL_PORT, RELAY_PORT, GRPC_PORT = 22221, 22222, 50052
+CONTROL_PORT, RELAY_PORT = 22221, 22222
 PORTS = (35000, 65000)
 _CUSTOMERS = ("198.18.0.0/16", "fd91::/16")
 _CLONE_NEWNET = 0x40000000
@@ -131,6 +131,18 @@ class Process:
             time.sleep(0.05)
         raise LabError(f"{self.name} does not listen on {kind} port {port} after {seconds} s:\n{self.tail()}")
 
+    def await_unix(self, path: Path, seconds: float = 15.0) -> None:
+        """Wait until it takes connections at a Unix socket. Raises LabError with the log's end."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if not self.alive:
+                raise LabError(f"{self.name} ended with {self._popen.returncode if self._popen else '?'}:\n{self.tail()}")
+            with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+                probe.connect(str(path))
+                return
+            time.sleep(0.05)
+        raise LabError(f"{self.name} does not listen on {path} after {seconds} s:\n{self.tail()}")
+
     def await_log(self, text: str, seconds: float = 10.0) -> None:
         """Wait until its log contains the text. Raises LabError with the log's end."""
         deadline = time.monotonic() + seconds
@@ -204,10 +216,11 @@ class Edge:
         self.with_data_plane = data_plane
         self.passwords = passwords
         self.pin_dir = BPF / topology.prefix
+        self.bfrt = Path("/run") / f"{topology.prefix}-bfrt.sock"
         python = [sys.executable, "-m", "shunt.cli.main"]
         # With byte code, as an installed Shunt has it, but not in the source tree.
         compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
-        env = {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}", "PYTHONUNBUFFERED": "1", **compiled}
+        env = {"PYTHONPATH": f"{ROOT / 'agent'}", "PYTHONUNBUFFERED": "1", **compiled}
         self.config = self.work / "shunt.yaml"
         self.agent = self._process("agent", [*python, "run", "-c", str(self.config)], env)
         self.softswitch = self._process("softswitch", [*python, "softswitch", "-c", str(self.config)], env)
@@ -258,7 +271,7 @@ class Edge:
             shutil.rmtree(self.pin_dir, ignore_errors=True)
 
     def start_softswitch(self) -> None:
-        self.softswitch.start().await_listening("tcp", GRPC_PORT, 30)
+        self.softswitch.start().await_unix(self.bfrt, 30)
 
     def start_relay(self) -> None:
         if self.relay is not None:
@@ -308,7 +321,7 @@ class Edge:
 
     def shunt(self, *argv: str) -> str:
         """The output of a `shunt` command on the edge host. Raises LabError when it fails."""
-        env = {"PYTHONPATH": f"{ROOT / 'agent'}:{ROOT / 'softswitch'}"}
+        env = {"PYTHONPATH": f"{ROOT / 'agent'}"}
         command = self.topology.enter("edge", sys.executable, "-m", "shunt.cli.main", *argv)
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
         if done.returncode != 0:
@@ -320,6 +333,8 @@ class Edge:
         config = yaml.safe_load(_substitute((CONFIGS / "shunt.yaml").read_text()))
         config["softswitch"]["interfaces"] = list(EDGE_INTERFACES)
         config["softswitch"]["pin_dir"] = str(self.pin_dir)
+        config["softswitch"]["listen"] = [f"unix:{self.bfrt}"]
+        config["data_plane"]["target"] = f"unix:{self.bfrt}"
         config["journal"] = {"path": str(self.work / "journal.sqlite")}
         if self.relay_name == "builtin":
             del config["relays"]

@@ -21,7 +21,7 @@ from tests.agent.parts import Core
 
 ROOT = Path(__file__).resolve().parents[2]
 TOTALS = {
-    "rx_packets": 1, "relayed_packets": 1, "relayed_bytes": 1, "missed_packets": 1, "stray_packets": 1, "refused_packets": 1, "limited_packets": 1, "conference_packets": 1, "passed_packets": 1, "too_big_packets": 1, "unrouted_packets": 1, "learn_notices": 1,
+    "rx_packets": 1, "relayed_packets": 1, "relayed_bytes": 1, "missed_packets": 1, "source_mismatch_packets": 1, "blocked_packets": 1, "limited_packets": 1, "conference_packets": 1, "passed_packets": 1, "too_big_packets": 1, "unrouted_packets": 1, "learn_notices": 1,
     "learn_suppressed": 1, "entries": 1, "capacity": 10,
 }
 

@@ -334,7 +334,7 @@ async def test_softswitch_usage_errors():
     cases = {
         ("softswitch",): "give -c FILE or --interface",
         ("softswitch", "--interface", "a/b"): "'a/b' is not the name of a network interface",
-        ("softswitch", "--interface", "eth0", "--listen", "nowhere"): "listen: 'nowhere' is not of the form ADDRESS:PORT",
+        ("softswitch", "--interface", "eth0", "--listen", "nowhere"): "listen: 'nowhere' is not of the form ADDRESS:PORT or unix:/PATH",
         ("softswitch", "--interface", "eth0", "--capacity", "0"): "0 is not in the range",
     }
     for (args, says), (code, _, err) in zip(cases.items(), await asyncio.gather(*(shunt(*args) for args in cases))):

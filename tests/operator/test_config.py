@@ -65,7 +65,7 @@ def test_every_key_is_taken():
 
 def test_empty_sections_in_braces_are_the_defaults():
     config = loads("builtin_relay: {addresses: [127.0.0.1]}\ndata_plane: {}\nhep: {}\njournal: {}\n")
-    assert (config.data_plane.target, config.hep.listen, config.journal.path) == ("127.0.0.1:50052", "udp:127.0.0.1:9060", "/var/lib/shunt/journal.sqlite")
+    assert (config.data_plane.target, config.hep.listen, config.journal.path) == ("unix:/run/shunt-softswitch/bfrt.sock", "udp:127.0.0.1:9060", "/var/lib/shunt/journal.sqlite")
 
 
 def test_a_data_plane_hosts_file_needs_no_relay():
@@ -130,6 +130,7 @@ softswitch: {interfaces: [eth0, eth0], listen: ["0.0.0.0:8077"]}
         "shunt.yaml:9:33: softswitch.interfaces.1: 'eth0' is listed twice (first as softswitch.interfaces.0)",
         "shunt.yaml:9:49: softswitch.listen.0: tcp:0.0.0.0:8077 cannot be bound besides tcp:127.0.0.1:8077 of control.listen.1",
         "shunt.yaml:9:49: softswitch.listen.0: tcp:0.0.0.0:8077 cannot be bound besides tcp:127.0.0.1:8077 of api.listen",
+        "shunt.yaml:9:49: softswitch.listen.0: 0.0.0.0:8077 is reachable from elsewhere: give softswitch.tls with ca_file, so that clients need a certificate",
     ]
 
 
@@ -203,6 +204,29 @@ def test_the_port_after_an_even_end_is_media_too():
     assert PortRange(35000, 65000).last_used == 65001
     assert PortRange(35000, 64999).overlaps(PortRange(65000, 65001)) is False
     assert PortRange(35000, 65000).overlaps(PortRange(65001, 65003)) is True
+
+
+def test_a_renamed_key_is_taken_with_a_warning_that_says_where(caplog):
+    config = loads("softswitch:\n  interfaces: [eth0]\n  strays: pass\n")
+    assert config.softswitch.source_mismatch == "pass"
+    assert caplog.messages == ["shunt.yaml:3:3: softswitch.strays is now called softswitch.source_mismatch; the former name goes with the next release"]
+
+
+def test_an_error_in_a_renamed_key_is_where_the_file_has_it():
+    assert errors("softswitch:\n  interfaces: [eth0]\n  strays: keep\n") == ["shunt.yaml:3:11: softswitch.source_mismatch: Input should be 'drop' or 'pass'"]
+
+
+@pytest.mark.parametrize("listen", ["unix:/run/s.sock", "127.0.0.1:50052", "[::1]:50052"])
+def test_the_softswitch_needs_no_certificates_where_only_this_host_reaches_it(listen):
+    assert loads(f'softswitch: {{interfaces: [eth0], listen: ["{listen}"]}}').softswitch.listen == [listen]
+
+
+def test_other_addresses_need_certificates_of_clients():
+    tls = "tls: {certificate_file: /c, key_file: /k, ca_file: /a}"
+    assert loads(f'softswitch: {{interfaces: [eth0], listen: ["192.0.2.1:50052"], {tls}}}').softswitch.tls.ca_file == "/a"
+    for unfit in ("", tls.replace(", ca_file: /a", "")):
+        (error,) = errors(f'softswitch: {{interfaces: [eth0], listen: ["192.0.2.1:50052"]{unfit and ", "}{unfit}}}')
+        assert "192.0.2.1:50052 is reachable from elsewhere" in error
 
 
 def test_host_port_takes_values_apart():

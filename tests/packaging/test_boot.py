@@ -169,7 +169,7 @@ def test_services_under_systemd(machine: Machine, tmp_path: Path) -> None:
 
 _PAIR = """\
 builtin_relay: {addresses: [10.94.1.1], ports: "36000-36099"}
-data_plane: {target: "127.0.0.1:50052"}
+data_plane: {}
 journal: {redis: "redis://127.0.0.1:6379/0"}
 softswitch: {interfaces: [in0], capacity: 1000}
 """

@@ -28,7 +28,7 @@ pytestmark = [
 CONFIGURATION = """\
 # Changed by the operator.
 builtin_relay: {addresses: [10.94.1.1], ports: "36000-36099"}
-data_plane: {target: "127.0.0.1:50052"}
+data_plane: {}
 journal: {path: /var/lib/shunt/journal.sqlite}
 softswitch: {interfaces: [in0], capacity: 1000}
 """
@@ -150,7 +150,7 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
     for path in (
         "usr/share/man/man1/shunt.1.gz", "usr/share/man/man5/shunt.yaml.5.gz", "usr/share/doc/shunt/opensips-config/opensips.cfg",
         "usr/share/doc/shunt/examples/standby.yaml", "usr/share/shunt/grafana/shunt.json", "usr/share/shunt/prometheus/shunt.rules.yml",
-        "usr/lib/systemd/system/shunt-standby.service", "usr/lib/shunt/lib/python3.11/site-packages/shunt_softswitch/obj/relay.o",
+        "usr/lib/systemd/system/shunt-standby.service", "usr/lib/shunt/bin/shunt-softswitch",
     ):
         assert (host.root / path).is_file(), path
     assert host.run("dpkg", "--verify", "shunt") == ""

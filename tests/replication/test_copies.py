@@ -235,6 +235,7 @@ def test_a_migration_to_another_tree_loses_and_doubles_nothing(bridge: Bridge) -
                 bridge.replication.insert_tree(tree, [(base + participant.rid, None) for participant in participants])
             bridge.replication.modify_stream(key, NOBODY._replace(mgid=tree))
             bridge.replication.delete_tree(tree - 1)
+            sender.goes_on()
     assert sender.sent > 100
     for participant in participants:
         got = participant.numbers()

@@ -71,8 +71,8 @@ class Session:
         self.target = target
         self.client_id = next(_ids) if client_id is None else client_id
         self.bound = bind
-        self._channel = grpc.insecure_channel(target, _OPTIONS) if credentials is None else grpc.secure_channel(target, credentials, _OPTIONS)
-        self.stub = bfruntime_pb2_grpc.BfRuntimeStub(self._channel)
+        self.channel = grpc.insecure_channel(target, _OPTIONS) if credentials is None else grpc.secure_channel(target, credentials, _OPTIONS)
+        self.stub = bfruntime_pb2_grpc.BfRuntimeStub(self.channel)
         self.notices = Notices()
         self._requests: queue.SimpleQueue[pb.StreamMessageRequest | None] = queue.SimpleQueue()
         self._subscribed = threading.Event()
@@ -139,7 +139,7 @@ class Session:
         self._requests.put(None)
         self._stream.cancel()
         self._reader.join(_TIMEOUT)
-        self._channel.close()
+        self.channel.close()
 
     def __enter__(self) -> Session:
         return self

@@ -14,7 +14,6 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 from tests.softswitch import names
 from tests.softswitch.client import DELETE, EXISTS, INSERT, INVALID, MODIFY, NO_SPACE, NOT_FOUND, UPSERT, Refused, Row, Session, until
-from tests.softswitch.names import served
 from tests.softswitch.replication import Replication
 
 _OUTCOMES = {EXISTS: "exists", NO_SPACE: "full", NOT_FOUND: "absent"}
@@ -54,7 +53,6 @@ class Plane:
     def _open(self, target: str) -> None:
         self.session = Session(target, **self._arguments)
         schema = self.session.schema
-        all_names = [table.name for table in schema.tables]
         self._relay = {version: schema.tables[f"relay{six}"] for version, six in ((4, ""), (6, "6"))}
         self._media = {version: schema.tables[f"media{six}"] for version, six in ((4, ""), (6, "6"))}
         self._quality = {version: schema.tables[f"softswitch.quality{six}"] for version, six in ((4, ""), (6, "6"))}
@@ -62,8 +60,7 @@ class Plane:
         self._totals, self._interface = schema.tables["softswitch.totals"], schema.tables["softswitch.interface"]
         self.capacity = self._relay[4].size
 
-        def tables(of: tuple[str, ...]) -> dict[int, Table]:
-            name = served(of, all_names)
+        def tables(name: str) -> dict[int, Table]:
             return {4: schema.tables[name], 6: schema.tables[f"{name}6"]}
 
         self.blocklist = Filter(self.session, tables(names.BLOCKLIST))
@@ -185,11 +182,8 @@ class Plane:
         assert not any(outcomes), outcomes
 
     def totals(self) -> dict[str, int]:
-        """Counters of the whole data plane since its maps were made, by the names of `names.TOTALS` where those have changed."""
-        found = {name: int.from_bytes(value, "big") for name, value in self.session.rows(self._totals)[0].data.items()}
-        for now, known_as in names.TOTALS.items():
-            found[now] = found.pop(served(known_as, found))
-        return found
+        """Counters of the whole data plane since its maps were made."""
+        return {name: int.from_bytes(value, "big") for name, value in self.session.rows(self._totals)[0].data.items()}
 
     def interfaces(self) -> list[tuple[str, int, str, int]]:
         """(name, ifindex, `native` or `generic`, receive queues) of each interface with the program."""
@@ -198,7 +192,7 @@ class Plane:
     def trace(self, key: FiveTuple) -> dict[str, str]:
         """What becomes of a packet of this 5-tuple: verdict, reason, out_src, out_dst, out_interface (empty unless redirected)."""
         found = self._read(self._trace, [key])[0].data
-        return {name: str(value) for name, value in found.items()} | {"reason": names.FORMER_REASONS.get(found["reason"], found["reason"])}
+        return {name: str(value) for name, value in found.items()}
 
     # Media ranges
 
@@ -381,9 +375,8 @@ def _five(key: Sequence[Any]) -> FiveTuple:
 
 
 def _stats(row: Row) -> StreamStats:
-    mismatch = served(names.SOURCE_MISMATCH, row.data)
     figures = {name: row.number(name) for name in ("packets", "bytes", "idle_ms", "lost", "reordered", "duplicates", "jitter_us", "ssrc")}
-    return StreamStats(**figures, stray=row.number(mismatch))
+    return StreamStats(**figures, stray=row.number("source_mismatch"))
 
 
 def _notice(values: dict[str, bytes]) -> LearnNotice:

@@ -18,32 +18,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.softswitch import bpf, names
+from tests.softswitch import bpf
 
 ROOT = Path(__file__).resolve().parents[2]
 _START_S, _END_S = 60, 30  # seconds, with a busy machine in mind
+# The command that takes the daemon's options.
+DAEMON = os.environ.get("SHUNT_SOFTSWITCH") or str(ROOT / "target/release/shunt-softswitch")
 _libc = ctypes.CDLL(None, use_errno=True)
-
-# The command line takes neither a Unix socket, nor port 0, nor an empty list of interfaces; the server does.
-_SERVER = """
-import asyncio, json, logging, signal, sys
-from shunt_softswitch.server import run
-
-async def main():
-    settings = json.load(open(sys.argv[1]))["softswitch"]
-    task = asyncio.ensure_future(run(**settings, unload_on_exit="--unload" in sys.argv))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        await task
-    except asyncio.CancelledError:
-        pass
-
-logging.basicConfig(level=logging.INFO)
-try:
-    asyncio.run(main())
-except OSError as error:
-    sys.exit(f"softswitch: {error}")
-"""
 
 
 class SoftswitchFailed(Exception):
@@ -117,7 +98,7 @@ class Softswitch:
         file.write_text(json.dumps({"softswitch": self.settings()}))  # JSON is YAML
         log = self._log.open("w")
         child = subprocess.Popen(
-            [*self._command(file), *(["--unload"] if unload else [])], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True, env=os.environ | self._paths() | self.environment
+            [*self._command(file), *(["--unload"] if unload else [])], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True, env=os.environ | self.environment
         )  # fmt: skip
         log.close()
         self._child, self.ready, self._lines = child, "", []
@@ -192,29 +173,18 @@ class Softswitch:
 
     def settings(self) -> dict[str, Any]:
         """The `softswitch` section of its configuration, every key of it."""
-        settings: dict[str, Any] = {
+        return {
             "interfaces": self.interfaces, "listen": [self.listen], "capacity": self.capacity, "mode": self.mode, "tls": self.tls,
             "packet_limit": self.packet_limit, "conference_copies": self.conference_copies, "pin_dir": str(self.pin_dir),
+            "source_mismatch": self.mismatch, "owners": self.owners, "socket_group": "root", "request_limit": self.request_limit,
         }  # fmt: skip
-        if names.DAEMON:
-            return settings | {"source_mismatch": self.mismatch, "owners": self.owners, "socket_group": "root", "request_limit": self.request_limit}
-        return settings | {"strays": self.mismatch}
 
     def _command(self, file: Path) -> list[str]:
-        if names.DAEMON:
-            command = [*shlex.split(names.DAEMON), "-c", str(file)]
-        elif self.interfaces and not self.listen.startswith("unix:") and not self.listen.endswith(":0"):
-            command = [str(ROOT / "build/venv/bin/shunt"), "softswitch", "-c", str(file)]
-        else:
-            command = [sys.executable, "-c", _SERVER, str(file)]
+        command = [*shlex.split(DAEMON), "-c", str(file)]
         if self.namespace is None:
             return command
         # Not `ip netns exec`, which makes a mount namespace: what is pinned in a file system mounted there ends with the process.
         return ["nsenter", f"--net=/run/netns/{self.namespace}", *command]
-
-    @staticmethod
-    def _paths() -> dict[str, str]:
-        return {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("agent", "softswitch"))}
 
     @property
     def running(self) -> bool:

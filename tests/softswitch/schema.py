@@ -9,8 +9,7 @@ from typing import Any
 
 from shunt.bfrt.schema import Schema
 
-_ROOT = Path(__file__).resolve().parents[2] / "softswitch"
-FOLDER = next(folder for folder in (_ROOT / "schema", _ROOT / "shunt_softswitch" / "schema") if folder.is_dir())
+FOLDER = Path(__file__).resolve().parents[2] / "softswitch/schema"
 
 
 @cache

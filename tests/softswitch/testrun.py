@@ -34,30 +34,30 @@ class Program:
 
     def __init__(self, fd: int, namespace: str | None = None) -> None:
         """Takes over fd. namespace: where run() looks for its ingress interface (None: this thread's)."""
-        self._fd = fd
+        self.fd = fd
         self._namespace = namespace
 
     @property
     def name(self) -> str:
         """Its name, at most fifteen characters of it."""
-        return bpf.program_info(self._fd)[1]
+        return bpf.program_info(self.fd)[1]
 
     @property
     def number(self) -> int:
         """The kernel's id of it."""
-        return bpf.program_info(self._fd)[0]
+        return bpf.program_info(self.fd)[0]
 
     def run(self, frame: bytes, *, ingress: str | None = None, repeat: int = 1) -> Run:
         """Run it on a frame of at least 14 bytes that has come in on an interface (None: the loopback). Raises OSError."""
         with inside(self._namespace):
             context = b"" if ingress is None else struct.pack("=6I", 0, len(frame), 0, socket.if_nametoindex(ingress), 0, 0)
-            return Run(*bpf.test_run(self._fd, frame, context=context, repeat=repeat))
+            return Run(*bpf.test_run(self.fd, frame, context=context, repeat=repeat))
 
     def close(self) -> None:
         """Give up this handle of it."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
     def __enter__(self) -> Program:
         return self

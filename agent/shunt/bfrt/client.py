@@ -45,6 +45,8 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
+# Without it the :authority of a Unix socket's requests is its path, which is no authority (RFC 3986 section 3.2).
+_UNIX_OPTIONS = (("grpc.default_authority", "localhost"),)
 # A call that ends so may have been carried out.
 _UNCERTAIN = frozenset(
     getattr(grpc.StatusCode, name) for name in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED", "INTERNAL", "ABORTED", "DATA_LOSS")
@@ -103,7 +105,7 @@ class BfrtClient:
     """
 
     def __init__(self, target: str, *, client_id: int, device_id: int = 0, program: str = "relay") -> None:
-        """target is HOST:PORT; client_id must differ from every other client's."""
+        """target is HOST:PORT or unix:/PATH; client_id must differ from every other client's."""
         self.target = target
         self.credentials: grpc.ChannelCredentials | None = None  # of TLS; None: without
         self.client_id = client_id
@@ -133,7 +135,7 @@ class BfrtClient:
 
     def _open(self) -> grpc.aio.Channel:
         if self.credentials is None:
-            return grpc.aio.insecure_channel(self.target, options=_OPTIONS)
+            return grpc.aio.insecure_channel(self.target, options=_OPTIONS + (_UNIX_OPTIONS if self.target.startswith("unix:") else ()))
         return grpc.aio.secure_channel(self.target, self.credentials, options=_OPTIONS)
 
     def _aim(self, target: pb.TargetDevice) -> None:
@@ -200,17 +202,22 @@ class BfrtClient:
             await asyncio.sleep(min(_PROBE_S, left))
 
     async def _listens(self) -> bool:
-        """Whether the target takes TCP connections; a name is not looked up for it, and a gRPC address of another kind not judged."""
-        host, _, port = self.target.rpartition(":")
-        try:
-            address = str(ipaddress.ip_address(host.strip("[]")))
-        except ValueError:
-            return True
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        """Whether the target takes connections; a name is not looked up for it, and a gRPC address of another kind not judged."""
+        address: str | tuple[str, int]
+        if self.target.startswith("unix:"):
+            family, address = socket.AF_UNIX, self.target.removeprefix("unix:")
+        else:
+            host, _, port = self.target.rpartition(":")
+            try:
+                found = ipaddress.ip_address(host.strip("[]"))
+            except ValueError:
+                return True
+            family, address = (socket.AF_INET6 if found.version == 6 else socket.AF_INET), (str(found), int(port))
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
             try:
                 async with asyncio.timeout(_BACKOFF[1]):  # wait_for may swallow the cancellation by which close() ends this
-                    await asyncio.get_running_loop().sock_connect(probe, (address, int(port)))
+                    await asyncio.get_running_loop().sock_connect(probe, address)
             except OSError:  # TimeoutError is one
                 return False
         return True

@@ -1,4 +1,4 @@
-"""TLS for BF Runtime: what the configuration's files mean to gRPC."""
+"""TLS for BF Runtime: what the configuration's files mean to a client of gRPC."""
 
 from __future__ import annotations
 
@@ -30,11 +30,3 @@ def client_credentials(files: Files | None) -> grpc.ChannelCredentials | None:
     if files is None:
         return None
     return grpc.ssl_channel_credentials(_read(files.ca_file), _read(files.key_file), _read(files.certificate_file))
-
-
-def server_credentials(files: Files) -> grpc.ServerCredentials:
-    """What a server shows; with a CA it serves only clients whose certificate that CA signed. Raises ValueError."""
-    key, certificate, authority = _read(files.key_file), _read(files.certificate_file), _read(files.ca_file)
-    if key is None or certificate is None:
-        raise ValueError("tls: a server needs certificate_file and key_file")
-    return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=authority is not None)

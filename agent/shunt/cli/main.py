@@ -175,7 +175,7 @@ def run(path: str) -> None:
 @cli.command()
 @click.option("-c", "--config", "path", metavar="FILE", help="Configuration with a softswitch section; the options below win over it.")
 @click.option("--interface", "interfaces", multiple=True, metavar="NAME", help="Interface on which media arrives or leaves; may be repeated.")
-@click.option("--listen", multiple=True, metavar="ADDRESS:PORT", help="Where BF Runtime is served; may be repeated.  [default: 127.0.0.1:50052]")
+@click.option("--listen", multiple=True, metavar="ADDRESS", help="Where BF Runtime is served: unix:/PATH or ADDRESS:PORT; may be repeated.  [default: unix:/run/shunt-softswitch/bfrt.sock]")
 @click.option("--capacity", type=click.IntRange(1, 16_777_216), metavar="N", help="Entries of the relay table.  [default: 262144]")
 @click.option("--mode", type=click.Choice(["auto", "native", "generic"]), help="XDP mode.  [default: auto]")
 @click.option("--pin-dir", metavar="DIR", help="Where programs and maps are pinned.  [default: /sys/fs/bpf/shunt]")
@@ -184,7 +184,7 @@ def softswitch(path: str | None, unload: bool, **options: Any) -> None:
     """Run the Linux data plane until SIGTERM or Ctrl-C. Needs root."""
     from pydantic import ValidationError
 
-    from shunt.cli import logs
+    from shunt.cli import daemons
     from shunt.config.model import Log, Softswitch
 
     config = _load(path) if path is not None else None
@@ -198,10 +198,8 @@ def softswitch(path: str | None, unload: bool, **options: Any) -> None:
         first = error.errors()[0]
         raise Failure(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}", EXIT_USAGE) from None
     log = config.log if config is not None else Log()
-    logs.configure(log.level, log.format)
-    from shunt_softswitch.server import run as run_softswitch
-
-    _serve("softswitch", lambda: run_softswitch(**settings.model_dump(), unload_on_exit=unload))
+    document = {"softswitch": settings.model_dump(mode="json"), "log": log.model_dump(mode="json")}
+    daemons.become("shunt-softswitch", document, ["--unload"] if unload else [])
 
 
 @cli.command("check-config")

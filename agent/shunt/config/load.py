@@ -8,6 +8,7 @@ exponentially), so are tags, duplicate keys and documents after the first.
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import re
 from pathlib import Path
@@ -17,6 +18,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from shunt.config.model import Api, Config, Location, dotted
+from shunt.config.renamed import rename
+
+log = logging.getLogger(__name__)
 
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 32
@@ -105,6 +109,10 @@ def loads(text: str, file: str = "shunt.yaml") -> Config:
         raise ConfigError(file, [Problem(1, 1, (), "the file is empty; it needs at least relays or builtin_relay")])
     if not isinstance(data, dict):
         raise ConfigError(file, [Problem(*positions.nearest(()), (), "the file is not a mapping of keys such as relays:")])
+    for former, present in rename(data):
+        line, column = positions.nearest(former, key=True)
+        positions.values[present] = positions.nearest(former)
+        log.warning("%s:%d:%d: %s is now called %s; the former name goes with the next release", file, line, column, dotted(former), dotted(present))
     empty = _empty_sections(data, positions)
     problems = positions.problems + empty
     try:

@@ -23,17 +23,19 @@ from shunt.config.values import (
     Name,
     Network,
     NotifySocket,
+    Owner,
     PortRange,
     Ports,
     RedisUrl,
+    ServerListen,
     SocketAddress,
     Target,
-    TcpListen,
     UdpSocket,
     addresses_overlap,
     host_port,
 )
 
+SOFTSWITCH_SOCKET = "unix:/run/shunt-softswitch/bfrt.sock"
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
@@ -90,7 +92,7 @@ class Tls(Section):
 class DataPlane(Section):
     """The BF Runtime server that holds the relay table; without this section all media stays on the relay."""
 
-    target: Target = Field(default="127.0.0.1:50052", description="HOST:PORT of the softswitch or of bf_switchd.")
+    target: Target = Field(default=SOFTSWITCH_SOCKET, description="The BF Runtime server: unix:/PATH of the softswitch, or HOST:PORT of bf_switchd or of a softswitch elsewhere.")
     device_id: int = Field(default=0, ge=0, le=0xFFFFFFFF, description="BF Runtime device id.")
     program: Name = Field(default="relay", description="Name of the P4 program whose tables are written.")
     tls: Tls | None = Field(default=None, description="TLS towards the BF Runtime server; without it the connection is in the clear: only for loopback or a network of its own.")
@@ -224,13 +226,22 @@ class Log(Section):
 class Softswitch(Section):
     """The Linux data plane (`shunt softswitch`)."""
 
-    interfaces: list[Interface] = Field(min_length=1, description="Network interfaces on which media arrives or leaves.")
-    listen: list[TcpListen] = Field(default=["127.0.0.1:50052"], min_length=1, description="ADDRESS:PORT for BF Runtime (gRPC).")
+    interfaces: list[Interface] = Field(description="Network interfaces on which media arrives or leaves; none: the tables are served, and no packet is seen.")
+    listen: list[ServerListen] = Field(
+        default=[SOFTSWITCH_SOCKET], min_length=1,
+        description="Where BF Runtime (gRPC) is served: unix:/PATH (mode 0660, group socket_group), ADDRESS:PORT on loopback for tools, or any ADDRESS:PORT with tls.ca_file.",
+    )
+    socket_group: Name = Field(default="shunt", description="Group that may use the Unix socket.")
+    owners: list[Owner] = Field(
+        default=["unix", "tls"], min_length=1,
+        description="Clients that may own the tables, and so take over what a dead owner left: unix, tcp (without TLS), tls, user:NAME (of a Unix socket) or certificate:NAME.",
+    )
+    request_limit: int = Field(default=32 << 20, ge=1 << 20, le=1 << 30, description="Bytes of the largest request; larger ones are refused with RESOURCE_EXHAUSTED.")
     capacity: int = Field(default=262_144, ge=1, le=16_777_216, description="Entries of the relay table; four to a call with one audio stream.")
     mode: Literal["auto", "native", "generic"] = Field(default="auto", description="XDP in the driver, in the kernel's generic path, or native with generic as fallback.")
-    tls: Tls | None = Field(default=None, description="Serve BF Runtime over TLS only; with ca_file only to clients with a certificate.")
-    strays: Literal["drop", "pass"] = Field(
-        default="drop", description="Packets to a relay port whose entry is for another source, or from a source that scans ports: drop them (the agent still hears of them), or pass them to the relay."
+    tls: Tls | None = Field(default=None, description="Serve BF Runtime on TCP over TLS only; with ca_file only to clients with a certificate.")
+    source_mismatch: Literal["drop", "pass"] = Field(
+        default="drop", description="Action for a packet whose source does not match the entry of its port, or is blocked: drop it (the agent still gets a learn notice), or pass it to the relay."
     )
     packet_limit: int = Field(
         default=0, ge=0, le=1_000_000, description="Most packets per second of one entry, that is of one stream from one source; further ones are dropped and counted. 0: no limit, and no cost; with one, packets take the longer way through the program."
@@ -391,6 +402,11 @@ class Config(Section):
         for i, name in enumerate(self.softswitch.interfaces):
             if (first := seen.setdefault(name, i)) != i:
                 yield ("softswitch", "interfaces", i), f"{name!r} is listed twice (first as softswitch.interfaces.{first})"
+        mutual = self.softswitch.tls is not None and self.softswitch.tls.ca_file is not None
+        for i, text in enumerate(self.softswitch.listen):
+            listen = host_port(text)
+            if not listen.path and not ipaddress.ip_address(listen.host).is_loopback and not mutual:
+                yield ("softswitch", "listen", i), f"{text} is reachable from elsewhere: give softswitch.tls with ca_file, so that clients need a certificate"
 
 
 def _as_socket(text: str) -> SocketAddress:

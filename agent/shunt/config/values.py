@@ -168,7 +168,7 @@ def _host_port(names: bool, unix: bool) -> Any:
         text = _text(value, "HOST:PORT")
         if unix and text.startswith("unix:"):
             return f"unix:{_unix_path(text.removeprefix('unix:'))}"
-        host, port = _address_port(text, "ADDRESS:PORT" + (" or unix:/PATH" if unix else ""), names)
+        host, port = _address_port(text, ("HOST:PORT" if names else "ADDRESS:PORT") + (" or unix:/PATH" if unix else ""), names)
         return str(HostPort(host, port))
 
     return PlainValidator(check)
@@ -238,6 +238,14 @@ def _absolute_path(value: Any) -> str:
     return path
 
 
+def _owner(value: Any) -> str:
+    text = _text(value, "an owner such as unix")
+    kind, colon, name = text.partition(":")
+    if (not colon and kind in ("unix", "tcp", "tls")) or (kind in ("user", "certificate") and name):
+        return text
+    raise ValueError(f"{text!r} is none of unix, tcp, tls, user:NAME, certificate:NAME")
+
+
 def _redis_url(value: Any) -> str:
     text = _text(value, "a URL")
     try:
@@ -263,9 +271,10 @@ ControlSocket = Annotated[str, _socket("udp", "tcp", "unix", "cunix")]
 HepSocket = Annotated[str, _socket("udp", "tcp")]
 UdpSocket = Annotated[str, _socket("udp")]
 NotifySocket = Annotated[str, _socket("tcp", "unix")]
-TcpListen = Annotated[str, _host_port(names=False, unix=False)]
+ServerListen = Annotated[str, _host_port(names=False, unix=True)]
+Owner = Annotated[str, PlainValidator(_owner)]
 ApiListen = Annotated[str, _host_port(names=False, unix=True)]
-Target = Annotated[str, _host_port(names=True, unix=False)]
+Target = Annotated[str, _host_port(names=True, unix=True)]
 RedisUrl = Annotated[str, PlainValidator(_redis_url)]
 Ports = Annotated[PortRange, PlainValidator(parse_ports), PlainSerializer(str, return_type=str)]
 Network = Annotated[IPNetwork, PlainValidator(_network), PlainSerializer(str, return_type=str)]

@@ -15,8 +15,8 @@ _COUNTERS = {
     "relayed_packets": "Packets relayed by the data plane",
     "relayed_bytes": "Bytes relayed by the data plane",
     "missed_packets": "Packets to a media port that met no entry",
-    "stray_packets": "Packets to an offloaded media port from another source",
-    "refused_packets": "Packets dropped at a media port without an entry because their source scans ports",
+    "source_mismatch_packets": "Packets to an offloaded media port from another source",
+    "blocked_packets": "Packets dropped at a media port without an entry because their source scans ports",
     "limited_packets": "Packets dropped because their stream had more than softswitch.packet_limit",
     "conference_packets": "Packets of conferences, each copied to its receivers",
     "passed_packets": "Packets handed on to the kernel untouched",
@@ -25,6 +25,8 @@ _COUNTERS = {
     "learn_notices": "Learn notices raised",
     "learn_suppressed": "Learn notices left out by rate limiting",
 }
+# Counters that had another name until 0.2; both are served for one release.
+_FORMER_NAMES = {"source_mismatch_packets": "stray_packets", "blocked_packets": "refused_packets"}
 
 
 class _Snapshot:
@@ -84,6 +86,8 @@ class _Snapshot:
             value = (self._totals or {}).get(name)
             if value is not None:
                 yield CounterMetricFamily(f"shunt_data_plane_{name}", text, value=value)
+                if (former := _FORMER_NAMES.get(name)) is not None:
+                    yield CounterMetricFamily(f"shunt_data_plane_{former}", f"Former name of shunt_data_plane_{name}", value=value)
 
 
 def _gauge(name: str, text: str, value: Any) -> Metric:

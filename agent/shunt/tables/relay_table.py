@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 _IDLE_POLL_MS, _IDLE_LEAST_MS, _IDLE_MOST_MS = 1_000, 1_000, 3_600_000
 _ROUNDS = 5
 _RETRY_DELAY = 0.02
-_WARY_RANGES = 4  # as many as a row of `softswitch.wary` has room for
+_WARY_RANGES = 4  # as many as a row of `softswitch.greylist` has room for
 _READ_KEYS = 500  # a read of more would hold up the writes that come after it
 _FEW = 64  # a question about so few entries need not go the way of the large answers
 _READ_TIMEOUT = 5.0
@@ -52,7 +52,7 @@ _SAMPLE_DELAY = 0.05
 _EXTENSION, _EXTENSIONS = 1.0, 10  # seconds, and how often, that a late caller waits on while others are answered
 _BUSY = 6
 _TURN = 1024  # entries of a large answer taken apart before others have their turn
-_HEARD = tuple(f"heard{n}" for n in range(4))
+_ALLOWED = tuple(f"allowed{n}" for n in range(4))
 _INSERT, _MODIFY, _DELETE, _UPSERT = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE, pb.Update.INSERT_OR_MODIFY
 
 
@@ -969,7 +969,7 @@ class RelayTable:
 
         None in place of addresses ends that; that nothing was guarded is no failure.
         """
-        return await self._write_hearing(lambda plan: plan.guarded, {port: None if heard is None else dict(zip(_HEARD, heard)) for port, heard in ports.items()}, ttl_ms)
+        return await self._write_hearing(lambda plan: plan.guarded, {port: None if heard is None else dict(zip(_ALLOWED, heard)) for port, heard in ports.items()}, ttl_ms)
 
     async def unguard_all(self) -> Result:
         """End guard() for every port."""

@@ -210,7 +210,7 @@ class Quality(KeyedTable):
         # Without an RTP packet there is nothing to say of losses and jitter.
         heard = bool(get("ssrc")) or any(get(name) for name in ("lost", "reordered", "duplicates", "jitter_us"))
         quality = [get(name) if heard else None for name in ("lost", "reordered", "duplicates", "jitter_us", "ssrc")]
-        return StreamStats(get("packets", 0), get("bytes", 0), get("idle_ms"), *quality, get("stray"))
+        return StreamStats(get("packets", 0), get("bytes", 0), get("idle_ms"), *quality, get("source_mismatch"))
 
 
 StatsSource = Quality | Counters
@@ -360,8 +360,8 @@ class Plan:
         self.trace = {keyed.addr_size or 0: keyed for keyed in trace}
         self.totals = tables.find("softswitch.totals")
         self.interface = tables.find("softswitch.interface")
-        self.refused, self.known = _by_size(tables, "softswitch.refused"), _by_size(tables, "softswitch.known")
-        self.guarded, self.wary = _by_size(tables, "softswitch.guarded"), _by_size(tables, "softswitch.wary")
+        self.refused, self.known = _by_size(tables, "softswitch.blocklist"), _by_size(tables, "softswitch.allowlist")
+        self.guarded, self.wary = _by_size(tables, "softswitch.source_filter"), _by_size(tables, "softswitch.greylist")
         self.media = {table.key["dst_addr"].size or 0: table for table in (tables.find("media"), tables.find("media6")) if table is not None}
         self.learns: dict[int, dict[str, int]] = {}
         for name in ("learn", "learn6"):
@@ -390,7 +390,7 @@ class Plan:
             if size not in self.media:
                 found.append(f"no media table for IPv{4 if size == 4 else 6}: no source can be learned")
         if not self.refused:
-            found.append("no softswitch.refused: before the offload a relay hears whoever scans its ports")
+            found.append("no softswitch.blocklist: before the offload a relay hears whoever scans its ports")
         if not self.trace:
             found.append("no softswitch.trace: packets cannot be traced through the data plane")
         return found

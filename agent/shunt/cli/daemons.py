@@ -1,0 +1,38 @@
+"""The daemons in Rust: where their programs are, and becoming one of them with a checked configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import shunt
+from shunt.cli.failure import Failure
+
+
+def find(name: str) -> str:
+    """The program's path: beside this interpreter (an installation), in this checkout's build, or on PATH. Raises Failure."""
+    built = Path(shunt.__file__).resolve().parents[2] / "target/release" / name
+    for path in (Path(sys.prefix) / "bin" / name, built):
+        if os.access(path, os.X_OK):
+            return str(path)
+    found = shutil.which(name)
+    if found is None:
+        raise Failure(f"there is no program {name}: neither in {sys.prefix}/bin nor on PATH; `make daemons` builds it in a checkout")
+    return found
+
+
+def become(name: str, config: Mapping[str, Any], options: Sequence[str] = ()) -> NoReturn:
+    """Replace this process by a daemon, which reads the configuration as JSON from a file in memory. Raises Failure."""
+    path = find(name)
+    memory = os.memfd_create(f"{name}.json", 0)
+    with open(memory, "w", encoding="utf-8", closefd=False) as stream:
+        json.dump(config, stream)
+    try:
+        os.execv(path, [name, "--config", f"/proc/self/fd/{memory}", *options])
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from None
