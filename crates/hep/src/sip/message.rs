@@ -1,0 +1,168 @@
+//! A SIP message: start line, dialog identifiers, Via, body.
+
+use super::headers::{Headers, parameter};
+use super::lines::{is_blank, number, split_line, trim, words};
+use super::sdp::Sdp;
+use super::via::Via;
+use std::borrow::Cow;
+use thiserror::Error;
+
+/// Why bytes are no SIP message.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SipError {
+    #[error("{0:?} is no SIP start line")]
+    StartLine(String),
+    #[error("{0:?} has no Call-ID")]
+    NoCallId(String),
+}
+
+/// Request or response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start<'a> {
+    Request { method: &'a [u8] },
+    Response { status: u16 },
+}
+
+/// What one message says of its dialog.
+#[derive(Clone, Debug)]
+pub struct Message<'a> {
+    pub start: Start<'a>,
+    headers: Headers<'a>,
+    pub body: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// Read one message.
+    ///
+    /// # Errors
+    /// The start line or the Call-ID cannot be made out.
+    pub fn parse(data: &'a [u8]) -> Result<Self, SipError> {
+        // Blank lines before a message are keep-alives of its connection (RFC 3261 section 7.5).
+        let begin = data
+            .iter()
+            .position(|byte| !matches!(byte, b'\r' | b'\n' | 0 | b' ' | b'\t'))
+            .unwrap_or(data.len());
+        let (line, rest) = split_line(&data[begin..]);
+        let shown = || line[..line.len().min(60)].escape_ascii().to_string();
+        let start = start_line(trim(line)).ok_or_else(|| SipError::StartLine(shown()))?;
+        let (headers, body) = Headers::read(rest);
+        if headers.call_id.is_empty() {
+            return Err(SipError::NoCallId(shown()));
+        }
+        Ok(Self { start, headers, body })
+    }
+
+    /// Whether a payload of kind SIP holds no message but a keep-alive.
+    #[must_use]
+    pub fn is_keepalive(data: &[u8]) -> bool {
+        data.iter().all(|byte| matches!(byte, b'\r' | b'\n' | 0 | b' ' | b'\t'))
+    }
+
+    #[must_use]
+    pub fn call_id(&self) -> &[u8] {
+        &self.headers.call_id
+    }
+
+    /// Empty where the header has none (RFC 2543).
+    #[must_use]
+    pub fn from_tag(&self) -> &[u8] {
+        parameter(&self.headers.from, b"tag").unwrap_or_default()
+    }
+
+    /// `None` outside of a dialog.
+    #[must_use]
+    pub fn to_tag(&self) -> Option<&[u8]> {
+        parameter(&self.headers.to, b"tag").filter(|tag| !tag.is_empty())
+    }
+
+    /// The method of a request.
+    #[must_use]
+    pub fn method(&self) -> Option<&'a [u8]> {
+        match self.start {
+            Start::Request { method } => Some(method),
+            Start::Response { .. } => None,
+        }
+    }
+
+    /// The status of a response.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        match self.start {
+            Start::Request { .. } => None,
+            Start::Response { status } => Some(status),
+        }
+    }
+
+    /// The method that a request has or a response answers; empty if it cannot be told.
+    #[must_use]
+    pub fn cseq_method(&self) -> &[u8] {
+        let mut words = words(&self.headers.cseq);
+        let method = words
+            .next()
+            .filter(|word| word.iter().all(u8::is_ascii_digit))
+            .and_then(|_| words.next());
+        method
+            .filter(|method| method.len() <= 32)
+            .unwrap_or(self.method().unwrap_or_default())
+    }
+
+    #[must_use]
+    pub fn cseq(&self) -> Option<u32> {
+        words(&self.headers.cseq).next().and_then(number)
+    }
+
+    /// The topmost Via.
+    #[must_use]
+    pub fn via(&self) -> Option<Via<'_>> {
+        Via::parse(&self.headers.via)
+    }
+
+    /// How many Via values there are. A request with more than one was forwarded by a proxy: its transport address is not its sender's.
+    #[must_use]
+    pub fn vias(&self) -> usize {
+        self.headers.vias
+    }
+
+    /// How many Record-Route values there are: proxies that stay in the dialog's path.
+    #[must_use]
+    pub fn record_routes(&self) -> usize {
+        self.headers.record_routes
+    }
+
+    /// The session description in the body, also as one part of several.
+    #[must_use]
+    pub fn sdp(&self) -> Option<Sdp<'a>> {
+        Sdp::parse(self.body)
+    }
+
+    /// The Call-ID without a copy, if it stands in one line.
+    #[must_use]
+    pub fn into_call_id(self) -> Cow<'a, [u8]> {
+        self.headers.call_id
+    }
+}
+
+fn start_line(line: &[u8]) -> Option<Start<'_>> {
+    if line.len() >= 4 && line[..4].eq_ignore_ascii_case(b"SIP/") {
+        return status(line);
+    }
+    let end = line.iter().position(|&byte| is_blank(byte))?;
+    let (method, rest) = (&line[..end], trim(&line[end..]));
+    let token = |byte: &u8| byte.is_ascii_alphanumeric() || b".!%*_+`'~-".contains(byte);
+    let version = rest.iter().rposition(|&byte| is_blank(byte)).map(|at| &rest[at + 1..])?;
+    let whole = (1..=32).contains(&method.len()) && method.iter().all(token) && is_version(version);
+    whole.then_some(Start::Request { method })
+}
+
+fn status(line: &[u8]) -> Option<Start<'_>> {
+    let mut words = words(line);
+    let (version, code) = (words.next()?, words.next()?);
+    let status = number(code)
+        .filter(|code| (100..700).contains(code))
+        .and_then(|code| u16::try_from(code).ok())?;
+    (is_version(version) && code.len() == 3).then_some(Start::Response { status })
+}
+
+fn is_version(word: &[u8]) -> bool {
+    word.len() > 4 && word[..4].eq_ignore_ascii_case(b"SIP/") && word[4..].iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
+}

@@ -1,0 +1,183 @@
+//! Session descriptions (RFC 8866): where media is to be sent, and how.
+
+use super::lines::{number, split_line, trim, words};
+use super::via::address;
+use shunt_net::Endpoint;
+use std::net::IpAddr;
+
+const MOST_LINES: usize = 64;
+const MOST_FORMATS: usize = 32;
+const LONGEST_NAME: usize = 32;
+
+/// Who sends on a media line (RFC 8866 section 6.7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    #[default]
+    SendRecv,
+    SendOnly,
+    RecvOnly,
+    Inactive,
+}
+
+/// A format of `a=rtpmap`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format<'a> {
+    pub payload_type: u8,
+    /// As sent: names are compared without regard to case.
+    pub name: &'a [u8],
+    /// Hz.
+    pub clock_rate: u32,
+}
+
+/// One media line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SdpMedia<'a> {
+    /// `audio`, `video`, …
+    pub kind: &'a [u8],
+    /// 0: the line is rejected.
+    pub port: u16,
+    /// Of its own c= or the session's; `None` where that names no address.
+    pub address: Option<IpAddr>,
+    pub direction: Direction,
+    pub formats: Vec<Format<'a>>,
+    /// Packet time, ms.
+    pub ptime: Option<u32>,
+    /// `a=rtcp` (RFC 3605).
+    pub rtcp_port: Option<u16>,
+    pub rtcp_address: Option<IpAddr>,
+    /// `a=rtcp-mux` (RFC 5761): RTCP comes to the RTP port.
+    pub rtcp_mux: bool,
+}
+
+impl SdpMedia<'_> {
+    /// Where the party wants RTP; `None` when the line is rejected or on hold by a null address, and where no address is named.
+    #[must_use]
+    pub fn rtp(&self) -> Option<Endpoint> {
+        let address = self.address.filter(|address| !address.is_unspecified())?;
+        (self.port != 0).then(|| Endpoint::new(address, self.port))
+    }
+
+    /// Where the party wants RTCP: what `a=rtcp` says, with `a=rtcp-mux` the RTP port, else the next one (RFC 3550 section 11).
+    #[must_use]
+    pub fn rtcp(&self) -> Option<Endpoint> {
+        let rtp = self.rtp()?;
+        let port = if self.rtcp_mux {
+            Some(rtp.port)
+        } else {
+            self.rtcp_port.or(rtp.port.checked_add(1))
+        };
+        let address = self.rtcp_address.filter(|address| !address.is_unspecified()).unwrap_or(rtp.addr);
+        port.map(|port| Endpoint::new(address, port))
+    }
+
+    /// The party wants no media: the null address of older phones (RFC 3264 section 8.4), or a direction in which it does not receive.
+    #[must_use]
+    pub fn on_hold(&self) -> bool {
+        let null = self.address.is_some_and(|address| address.is_unspecified());
+        null || matches!(self.direction, Direction::SendOnly | Direction::Inactive)
+    }
+}
+
+/// The media lines of a session description, in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sdp<'a> {
+    pub media: Vec<SdpMedia<'a>>,
+}
+
+impl<'a> Sdp<'a> {
+    /// Read a body, of which the description may be one part. Lines that do not follow the RFC are passed over. `None` without a description.
+    #[must_use]
+    pub fn parse(body: &'a [u8]) -> Option<Self> {
+        let mut session = SdpMedia::default();
+        let mut media: Vec<SdpMedia> = Vec::new();
+        let mut rest = body;
+        loop {
+            // The description begins with v=; before it there may be the head of a multipart body.
+            if rest.is_empty() {
+                return None;
+            }
+            let (line, after) = split_line(rest);
+            rest = after;
+            if line.starts_with(b"v=0") {
+                break;
+            }
+        }
+        while !rest.is_empty() {
+            let (line, after) = split_line(rest);
+            rest = after;
+            match line {
+                [b'm', b'=', text @ ..] if media.len() == MOST_LINES || text.is_empty() => break,
+                [b'm', b'=', text @ ..] => media.extend(media_line(text, &session)),
+                [b'c', b'=', text @ ..] => connection(text, media.last_mut().unwrap_or(&mut session)),
+                [b'a', b'=', text @ ..] => attribute(trim(text), media.last_mut().unwrap_or(&mut session)),
+                // The boundary behind a multipart body's description.
+                [b'-', b'-', ..] if !media.is_empty() => break,
+                _ => {}
+            }
+        }
+        Some(Self { media })
+    }
+}
+
+/// A new line has what the session says of all of them.
+fn media_line<'a>(text: &'a [u8], session: &SdpMedia<'a>) -> Option<SdpMedia<'a>> {
+    let mut words = words(text);
+    let (kind, port) = (words.next()?, words.next()?);
+    let port = port
+        .split(|&byte| byte == b'/')
+        .next()
+        .and_then(number)
+        .and_then(|port| u16::try_from(port).ok());
+    Some(SdpMedia {
+        kind,
+        port: port.unwrap_or_default(),
+        address: session.address,
+        direction: session.direction,
+        ptime: session.ptime,
+        ..SdpMedia::default()
+    })
+}
+
+fn connection(text: &[u8], line: &mut SdpMedia) {
+    if let Some(word) = words(text).nth(2) {
+        line.address = word.split(|&byte| byte == b'/').next().and_then(address);
+    }
+}
+
+fn attribute<'a>(text: &'a [u8], line: &mut SdpMedia<'a>) {
+    let colon = text.iter().position(|&byte| byte == b':').unwrap_or(text.len());
+    let value = trim(text.get(colon + 1..).unwrap_or_default());
+    match &text[..colon] {
+        b"sendrecv" => line.direction = Direction::SendRecv,
+        b"sendonly" => line.direction = Direction::SendOnly,
+        b"recvonly" => line.direction = Direction::RecvOnly,
+        b"inactive" => line.direction = Direction::Inactive,
+        b"rtcp-mux" => line.rtcp_mux = true,
+        b"rtpmap" if line.formats.len() < MOST_FORMATS => line.formats.extend(format(value)),
+        b"ptime" => line.ptime = number(value).filter(|ms| *ms < 10_000).or(line.ptime),
+        b"rtcp" => {
+            let mut words = words(value);
+            line.rtcp_port = words
+                .next()
+                .and_then(number)
+                .and_then(|port| u16::try_from(port).ok())
+                .filter(|port| *port != 0);
+            line.rtcp_address = words.nth(2).and_then(address);
+        }
+        _ => {}
+    }
+}
+
+/// `0 PCMU/8000`, `111 opus/48000/2`.
+fn format(value: &[u8]) -> Option<Format<'_>> {
+    let mut words = words(value);
+    let payload_type = words.next().and_then(number).and_then(|number| u8::try_from(number).ok())?;
+    let mut parts = words.next()?.split(|&byte| byte == b'/');
+    let name = parts.next().filter(|name| (1..=LONGEST_NAME).contains(&name.len()))?;
+    let clock_rate = parts.next().and_then(number)?;
+    Some(Format {
+        payload_type,
+        name,
+        clock_rate,
+    })
+}
