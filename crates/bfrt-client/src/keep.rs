@@ -1,0 +1,127 @@
+//! Keeping a session: connecting again, and passing on what the server tells.
+
+use crate::connect::Target;
+use crate::error::CallError;
+use crate::session::{Session, Streams};
+use shunt_bfrt::pb::{self, stream_message_response};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+/// Between two attempts to connect: the first, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
+/// Events that wait for the one who takes them.
+const WAITING: usize = 4096;
+
+/// What happens to the session, in order.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Subscribed and bound.
+    Up,
+    /// The session is over, and why.
+    Down(String),
+    /// Learn notices.
+    Digest(pb::DigestList),
+    /// An entry is idle, or active again.
+    Idle(pb::IdleTimeoutNotification),
+}
+
+/// Keeps a session with one server until it is dropped.
+pub struct Client {
+    current: watch::Receiver<Result<Session, String>>,
+    lost: Arc<AtomicU64>,
+    task: JoinHandle<()>,
+}
+
+impl Client {
+    /// Connect in the background. Who takes the events too slowly misses digests ([`Client::digests_lost`]), and nothing else.
+    #[must_use]
+    pub fn start(target: Target) -> (Self, mpsc::Receiver<Event>) {
+        let (events, receiver) = mpsc::channel(WAITING);
+        let (sender, current) = watch::channel(Err("not yet connected".to_owned()));
+        let lost = Arc::new(AtomicU64::new(0));
+        let task = tokio::spawn(keep(target, sender, events, Arc::clone(&lost)));
+        (Self { current, lost, task }, receiver)
+    }
+
+    /// The session that lasts now.
+    ///
+    /// # Errors
+    /// [`CallError::Unavailable`], with why there is none.
+    pub fn session(&self) -> Result<Session, CallError> {
+        self.current.borrow().clone().map_err(CallError::Unavailable)
+    }
+
+    /// Lists of learn notices that nobody took in time.
+    #[must_use]
+    pub fn digests_lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn keep(target: Target, current: watch::Sender<Result<Session, String>>, events: mpsc::Sender<Event>, lost: Arc<AtomicU64>) {
+    let mut delay = BACKOFF.0;
+    let mut said = String::new();
+    loop {
+        let reason = match Session::open(&target).await {
+            Ok((session, streams)) => {
+                tracing::info!("data plane {}: bound to {}", target.address, target.program);
+                delay = BACKOFF.0;
+                current.send_modify(|now| *now = Ok(session.clone()));
+                if events.send(Event::Up).await.is_err() {
+                    return;
+                }
+                let reason = attend(&session, streams, &events, &lost).await;
+                session.lose(reason.clone());
+                current.send_modify(|now| *now = Err(reason.clone()));
+                if events.send(Event::Down(reason.clone())).await.is_err() {
+                    return;
+                }
+                reason
+            }
+            Err(reason) => reason,
+        };
+        if reason != said {
+            tracing::warn!("data plane {}: {reason}", target.address);
+            said.clone_from(&reason);
+        }
+        current.send_modify(|now| *now = Err(reason));
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(BACKOFF.1);
+    }
+}
+
+/// Pass on what the server tells until the session is over; the result is why.
+async fn attend(session: &Session, mut streams: Streams, events: &mpsc::Sender<Event>, lost: &AtomicU64) -> String {
+    loop {
+        let message = tokio::select! {
+            message = streams.notices.message() => message,
+            reason = session.over() => return reason,
+        };
+        let update = match message {
+            Ok(Some(message)) => message.update,
+            Ok(None) => return "the target ended the stream".into(),
+            Err(status) => return status.to_string(),
+        };
+        let taken = match update {
+            Some(stream_message_response::Update::Digest(digest)) => {
+                let taken = events.try_send(Event::Digest(digest)).is_ok();
+                lost.fetch_add(u64::from(!taken), Ordering::Relaxed);
+                true
+            }
+            Some(stream_message_response::Update::IdleTimeoutNotification(notice)) => events.send(Event::Idle(notice)).await.is_ok(),
+            _ => true,
+        };
+        if !taken {
+            return "nobody takes the events".into();
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! One session: from a subscription to the end of its stream.
+
+use crate::connect::Target;
+use crate::error::{CallError, Failure, Outcome};
+use bytes::Bytes;
+use shunt_bfrt::envelope::WriteRequest;
+use shunt_bfrt::pb::bf_runtime_client::BfRuntimeClient;
+use shunt_bfrt::pb::set_forwarding_pipeline_config_request::Action;
+use shunt_bfrt::pb::{self, stream_message_request, stream_message_response};
+use shunt_bfrt::schema::Schema;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Request, Streaming};
+
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
+const SCHEMA_TIMEOUT: Duration = Duration::from_secs(30);
+const BIND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A subscribed client. Clones share the session.
+#[derive(Clone)]
+pub struct Session {
+    client: BfRuntimeClient<Channel>,
+    bulk: BfRuntimeClient<Channel>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    target: Target,
+    schema: Arc<Schema>,
+    /// Why the session is over; `None` while it lasts.
+    lost: watch::Sender<Option<String>>,
+    /// The first question since the last answer.
+    unanswered: Mutex<Option<Instant>>,
+}
+
+/// What keeps a session alive: the streams of both clients.
+pub(crate) struct Streams {
+    pub notices: Streaming<pb::StreamMessageResponse>,
+    _requests: [mpsc::Sender<pb::StreamMessageRequest>; 2],
+    _bulk: Streaming<pb::StreamMessageResponse>,
+}
+
+impl Session {
+    /// Connect, subscribe, read the schema and bind.
+    pub(crate) async fn open(target: &Target) -> Result<(Self, Streams), String> {
+        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", target.address);
+        let mut client = client(target.connect().await.map_err(|error| failed(&error))?);
+        let mut bulk = self::client(target.connect().await.map_err(|error| failed(&error))?);
+        let (notices, requests) = subscribe(&mut client, target, target.client_id, true).await?;
+        let (bulk_notices, bulk_requests) = subscribe(&mut bulk, target, target.client_id + 1, false).await?;
+        let schema = fetch_schema(&mut client, target).await?;
+        bind(&mut client, target).await?;
+        let shared = Shared {
+            target: target.clone(),
+            schema: Arc::new(schema),
+            lost: watch::Sender::new(None),
+            unanswered: Mutex::new(None),
+        };
+        let streams = Streams {
+            notices,
+            _requests: [requests, bulk_requests],
+            _bulk: bulk_notices,
+        };
+        let session = Self {
+            client,
+            bulk,
+            shared: Arc::new(shared),
+        };
+        Ok((session, streams))
+    }
+
+    /// The tables of the program and of the target.
+    #[must_use]
+    pub fn schema(&self) -> &Arc<Schema> {
+        &self.shared.schema
+    }
+
+    /// Write encoded `Update`s. Every one is tried; for each its outcome.
+    ///
+    /// # Errors
+    /// [`CallError`] when the call as a whole failed.
+    pub async fn write(&self, updates: Vec<Bytes>, timeout: Duration) -> Result<Vec<Outcome>, CallError> {
+        let count = updates.len();
+        let message = WriteRequest {
+            target: Some(everywhere(&self.shared.target)),
+            client_id: self.shared.target.client_id,
+            updates,
+            ..Default::default()
+        };
+        let mut client = self.client.clone();
+        match self.ask(client.write(timed(message, timeout)), timeout).await? {
+            Ok(_) => Ok(vec![Ok(()); count]),
+            Err(Failure::Partial(mut outcomes)) if outcomes.len() <= count => {
+                outcomes.resize(count, Ok(()));
+                Ok(outcomes)
+            }
+            Err(failure) => Err(self.judge(failure)),
+        }
+    }
+
+    /// Read entities; what is not there is left out.
+    ///
+    /// # Errors
+    /// [`CallError`] when the call failed for another reason.
+    pub async fn read(&self, entities: Vec<pb::Entity>, timeout: Duration) -> Result<Vec<Bytes>, CallError> {
+        let mut found = Vec::new();
+        let request = self.read_request(entities, self.shared.target.client_id, String::new());
+        self.read_with(self.client.clone(), request, timeout, |part| found.extend(part))
+            .await?;
+        Ok(found)
+    }
+
+    /// Read whole tables, by the client for large reads: `part` is handed the encoded entities of each message as it comes.
+    ///
+    /// # Errors
+    /// As [`Session::read`]. What was handed over by then stays.
+    pub async fn read_all(&self, entities: Vec<pb::Entity>, timeout: Duration, part: impl FnMut(Vec<Bytes>)) -> Result<(), CallError> {
+        let target = &self.shared.target;
+        let request = self.read_request(entities, target.client_id + 1, target.program.clone());
+        self.read_with(self.bulk.clone(), request, timeout, part).await
+    }
+
+    fn read_request(&self, entities: Vec<pb::Entity>, client_id: u32, p4_name: String) -> pb::ReadRequest {
+        pb::ReadRequest {
+            target: Some(everywhere(&self.shared.target)),
+            client_id,
+            entities,
+            p4_name,
+        }
+    }
+
+    async fn read_with(
+        &self,
+        mut client: BfRuntimeClient<Channel>,
+        request: pb::ReadRequest,
+        timeout: Duration,
+        mut part: impl FnMut(Vec<Bytes>),
+    ) -> Result<(), CallError> {
+        let mut messages = match self.ask(client.read(timed(request, timeout)), timeout).await? {
+            Ok(response) => response.into_inner(),
+            Err(failure) => return self.not_found_or(failure),
+        };
+        loop {
+            match self.ask(messages.message(), timeout).await? {
+                Ok(Some(message)) => part(message.entities),
+                Ok(None) => return Ok(()),
+                Err(failure) => return self.not_found_or(failure),
+            }
+        }
+    }
+
+    fn not_found_or(&self, failure: Failure) -> Result<(), CallError> {
+        if let Failure::Partial(outcomes) = &failure
+            && outcomes.iter().flat_map(Result::as_ref).count() < outcomes.len()
+            && outcomes
+                .iter()
+                .filter_map(|outcome| outcome.as_ref().err())
+                .all(|error| error.code == tonic::Code::NotFound as i32)
+        {
+            return Ok(());
+        }
+        Err(self.judge(failure))
+    }
+
+    /// Wait for an answer. The session is given up when nothing at all was answered for as long as the target's patience lasts.
+    async fn ask<T>(
+        &self,
+        call: impl Future<Output = Result<T, tonic::Status>>,
+        timeout: Duration,
+    ) -> Result<Result<T, Failure>, CallError> {
+        let target = &self.shared.target;
+        if let Some(reason) = self.shared.lost.borrow().as_ref() {
+            return Err(CallError::Unavailable(reason.clone()));
+        }
+        self.asked(true);
+        let over = || CallError::Unavailable(format!("{}: no answer in {timeout:?}", target.address));
+        let result = tokio::select! {
+            result = call => result,
+            () = tokio::time::sleep(timeout) => {
+                self.give_up_the_silent();
+                return Err(over());
+            }
+            reason = self.over() => return Err(CallError::Unavailable(reason)),
+        };
+        match result {
+            Ok(answer) => {
+                self.asked(false);
+                Ok(Ok(answer))
+            }
+            // The transport's own clock may be the quicker one; it says Cancelled.
+            Err(status) if matches!(status.code(), tonic::Code::DeadlineExceeded | tonic::Code::Cancelled) => {
+                self.give_up_the_silent();
+                Err(over())
+            }
+            Err(status) => {
+                self.asked(false);
+                Ok(Err(Failure::of(&status, &target.address)))
+            }
+        }
+    }
+
+    fn asked(&self, waiting: bool) {
+        let mut unanswered = self.shared.unanswered.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *unanswered = waiting.then(|| unanswered.unwrap_or_else(Instant::now));
+    }
+
+    fn give_up_the_silent(&self) {
+        let since = *self.shared.unanswered.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let patience = self.shared.target.patience;
+        if since.is_some_and(|since| since.elapsed() >= patience) {
+            self.lose(format!("{} has answered nothing for {patience:?}", self.shared.target.address));
+        }
+    }
+
+    fn judge(&self, failure: Failure) -> CallError {
+        match failure {
+            Failure::Call(error) => error,
+            Failure::Lost(error) => {
+                self.lose(error.to_string());
+                error
+            }
+            Failure::Partial(outcomes) => {
+                let first = outcomes.into_iter().find_map(Result::err);
+                CallError::Refused(first.map_or_else(|| "errors for other updates than were sent".into(), |error| error.message))
+            }
+        }
+    }
+
+    /// End the session, whatever its stream says.
+    pub(crate) fn lose(&self, reason: String) {
+        self.shared.lost.send_if_modified(|lost| {
+            let first = lost.is_none();
+            lost.get_or_insert(reason);
+            first
+        });
+    }
+
+    /// Wait until the session is over; the result is why.
+    pub(crate) async fn over(&self) -> String {
+        let mut lost = self.shared.lost.subscribe();
+        match lost.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => String::new(),
+        }
+    }
+}
+
+fn client(channel: Channel) -> BfRuntimeClient<Channel> {
+    BfRuntimeClient::new(channel)
+        .max_decoding_message_size(usize::MAX)
+        .max_encoding_message_size(usize::MAX)
+}
+
+fn timed<T>(message: T, timeout: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(timeout);
+    request
+}
+
+fn everywhere(target: &Target) -> pb::TargetDevice {
+    pb::TargetDevice {
+        device_id: target.device_id,
+        pipe_id: 0xffff,
+        direction: 0xff,
+        prsr_id: 0xff,
+    }
+}
+
+type Subscribed = (Streaming<pb::StreamMessageResponse>, mpsc::Sender<pb::StreamMessageRequest>);
+
+async fn subscribe(client: &mut BfRuntimeClient<Channel>, target: &Target, client_id: u32, notices: bool) -> Result<Subscribed, String> {
+    let subscription = pb::Subscribe {
+        device_id: target.device_id,
+        notifications: Some(pb::subscribe::Notifications {
+            enable_learn_notifications: notices,
+            enable_idletimeout_notifications: notices,
+            enable_entry_active_notifications: notices,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let (sender, receiver) = mpsc::channel(1);
+    let first = pb::StreamMessageRequest {
+        client_id,
+        update: Some(stream_message_request::Update::Subscribe(subscription)),
+    };
+    let _ = sender.try_send(first); // a new channel has room for one
+    let answer = async {
+        let mut stream = client
+            .stream_channel(ReceiverStream::new(receiver))
+            .await
+            .map_err(|status| status.to_string())?
+            .into_inner();
+        match stream
+            .message()
+            .await
+            .map_err(|status| status.to_string())?
+            .and_then(|message| message.update)
+        {
+            Some(stream_message_response::Update::Subscribe(reply)) => match reply.status {
+                Some(status) if status.code != 0 => Err(format!("subscription refused: {}", status.message)),
+                _ => Ok(stream),
+            },
+            other => Err(format!("a subscription was answered with {other:?}")),
+        }
+    };
+    let stream = tokio::time::timeout(SUBSCRIBE_TIMEOUT, answer).await;
+    let stream = stream.map_err(|_| format!("{}: no answer to a subscription in {SUBSCRIBE_TIMEOUT:?}", target.address))??;
+    Ok((stream, sender))
+}
+
+async fn fetch_schema(client: &mut BfRuntimeClient<Channel>, target: &Target) -> Result<Schema, String> {
+    let request = pb::GetForwardingPipelineConfigRequest {
+        device_id: target.device_id,
+        client_id: target.client_id,
+    };
+    let reply = client.get_forwarding_pipeline_config(timed(request, SCHEMA_TIMEOUT)).await;
+    let reply = reply.map_err(|status| format!("{}: {status}", target.address))?.into_inner();
+    let Some(config) = reply.config.iter().find(|config| config.p4_name == target.program) else {
+        let names: Vec<&str> = reply.config.iter().map(|config| config.p4_name.as_str()).collect();
+        return Err(format!(
+            "{} does not run program {}; it runs {}",
+            target.address,
+            target.program,
+            names.join(", ")
+        ));
+    };
+    let fixed = reply.non_p4_config.map(|config| config.bfruntime_info).unwrap_or_default();
+    let documents: Vec<&[u8]> = [&config.bfruntime_info[..], &fixed[..]]
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .collect();
+    let texts: Result<Vec<&str>, _> = documents.into_iter().map(std::str::from_utf8).collect();
+    let texts = texts.map_err(|error| format!("{}: the schema is no text: {error}", target.address))?;
+    Schema::parse(&texts).map_err(|error| format!("{}: {error}", target.address))
+}
+
+async fn bind(client: &mut BfRuntimeClient<Channel>, target: &Target) -> Result<(), String> {
+    let request = pb::SetForwardingPipelineConfigRequest {
+        device_id: target.device_id,
+        client_id: target.client_id,
+        action: Action::Bind.into(),
+        config: vec![pb::ForwardingPipelineConfig {
+            p4_name: target.program.clone(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    match client.set_forwarding_pipeline_config(timed(request, BIND_TIMEOUT)).await {
+        Ok(_) => Ok(()),
+        Err(status) if status.code() == tonic::Code::AlreadyExists => {
+            Err(format!("another client owns program {}: {}", target.program, status.message()))
+        }
+        Err(status) => Err(format!("{}: {status}", target.address)),
+    }
+}
