@@ -8,20 +8,34 @@ use std::fs;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 const MODE: u32 = 0o660;
 const WAITING: usize = 64;
 
-/// A socket that is bound.
+/// A socket that is bound. The file of a Unix socket goes with it.
 pub enum Bound {
-    Unix(UnixListener),
+    Unix(UnixListener, SocketFile),
     Tcp(TcpListener),
+}
+
+/// Removed when it is dropped, unless another process has made it anew.
+pub struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Bound {
@@ -36,7 +50,7 @@ impl Bound {
                 listener.set_nonblocking(true)?;
                 Ok(Self::Tcp(listener))
             }
-            Listen::Unix(path) => bind_unix(path, group).map(Self::Unix),
+            Listen::Unix(path) => bind_unix(path, group).map(|(listener, file)| Self::Unix(listener, file)),
         }
     }
 
@@ -44,7 +58,7 @@ impl Bound {
     #[must_use]
     pub fn address(&self, asked: &Listen) -> String {
         match self {
-            Self::Unix(_) => asked.to_string(),
+            Self::Unix(..) => asked.to_string(),
             Self::Tcp(listener) => listener
                 .local_addr()
                 .map_or_else(|_| asked.to_string(), |address| address.to_string()),
@@ -52,7 +66,7 @@ impl Bound {
     }
 }
 
-fn bind_unix(path: &Path, group: &str) -> io::Result<UnixListener> {
+fn bind_unix(path: &Path, group: &str) -> io::Result<(UnixListener, SocketFile)> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -71,6 +85,10 @@ fn bind_unix(path: &Path, group: &str) -> io::Result<UnixListener> {
         None,
     )?;
     bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &UnixAddr::new(path)?)?;
+    let file = SocketFile {
+        path: path.to_owned(),
+        inode: fs::symlink_metadata(path)?.ino(),
+    };
     match Group::from_name(group) {
         Ok(Some(found)) if found.gid != Gid::effective() => {
             if let Err(error) = chown(path, None, Some(found.gid)) {
@@ -82,7 +100,7 @@ fn bind_unix(path: &Path, group: &str) -> io::Result<UnixListener> {
     }
     fs::set_permissions(path, fs::Permissions::from_mode(MODE))?;
     listen(&fd, Backlog::new(128)?)?;
-    Ok(UnixListener::from(fd))
+    Ok((UnixListener::from(fd), file))
 }
 
 /// Connections of all these sockets.
@@ -94,9 +112,10 @@ pub fn accept(sockets: Vec<Bound>) -> io::Result<ReceiverStream<io::Result<Strea
     for socket in sockets {
         let sender = sender.clone();
         match socket {
-            Bound::Unix(listener) => {
+            Bound::Unix(listener, file) => {
                 let listener = tokio::net::UnixListener::from_std(listener)?;
                 tokio::spawn(async move {
+                    let _file = file;
                     loop {
                         let accepted = listener.accept().await.map(|(stream, _)| Stream::Unix(stream));
                         if !pass_on(&sender, accepted).await {
@@ -136,12 +155,13 @@ async fn pass_on(sender: &mpsc::Sender<io::Result<Stream>>, accepted: io::Result
     }
 }
 
-/// TLS that asks for client certificates where there is an authority to check them against.
+/// A server, with TLS where files are given: it asks for client certificates where there is an authority to check them against.
 ///
 /// # Errors
-/// Names the file that cannot be read.
-pub fn tls(files: &Tls) -> Result<ServerTlsConfig, String> {
-    let read = |path: &Option<std::path::PathBuf>, what: &str| -> Result<Vec<u8>, String> {
+/// Names the file that cannot be read, or the files that do not go together.
+pub fn server(tls: Option<&Tls>) -> Result<Server, String> {
+    let Some(files) = tls else { return Ok(Server::builder()) };
+    let read = |path: &Option<PathBuf>, what: &str| -> Result<Vec<u8>, String> {
         let path = path.as_ref().ok_or_else(|| format!("tls: a server needs {what}"))?;
         fs::read(path).map_err(|error| format!("tls: {}: {error}", path.display()))
     };
@@ -149,9 +169,17 @@ pub fn tls(files: &Tls) -> Result<ServerTlsConfig, String> {
         read(&files.certificate_file, "certificate_file")?,
         read(&files.key_file, "key_file")?,
     );
-    let config = ServerTlsConfig::new().identity(identity);
-    Ok(match &files.ca_file {
-        Some(_) => config.client_ca_root(Certificate::from_pem(read(&files.ca_file, "ca_file")?)),
-        None => config,
+    let mut config = ServerTlsConfig::new().identity(identity);
+    if files.ca_file.is_some() {
+        config = config.client_ca_root(Certificate::from_pem(read(&files.ca_file, "ca_file")?));
+    }
+    Server::builder().tls_config(config).map_err(|error| {
+        let given: Vec<String> = [&files.certificate_file, &files.key_file, &files.ca_file]
+            .into_iter()
+            .flatten()
+            .map(|path| path.display().to_string())
+            .collect();
+        let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        format!("tls: {}: {cause}", given.join(", "))
     })
 }

@@ -129,13 +129,14 @@ fn run(config: Config, unload: bool) -> Result<(), Failure> {
     if let Some(problem) = settings.exposed() {
         return Err(Failure::Config(problem));
     }
-    let plane = Plane::open(&settings)?;
+    // What may fail comes before the programs are loaded and attached.
+    let server = listen::server(settings.tls.as_ref()).map_err(Failure::Config)?;
     let mut sockets = Vec::new();
     for address in &settings.listen {
         let bound = Bound::bind(address, &settings.socket_group);
         sockets.push(bound.map_err(|error| Failure::Other(format!("cannot listen on {address}: {error}")))?);
     }
-    let tls = settings.tls.as_ref().map(listen::tls).transpose().map_err(Failure::Config)?;
+    let plane = Plane::open(&settings)?;
     keep_capabilities();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -161,7 +162,7 @@ fn run(config: Config, unload: bool) -> Result<(), Failure> {
         program_json: served.program_json.into(),
         fixed_json: served.fixed_json.into(),
     };
-    let result = runtime.block_on(serve(service, sockets, tls, settings.request_limit, line));
+    let result = runtime.block_on(serve(service, sockets, server, settings.request_limit, line));
     // The tasks hold the plane until the runtime is gone.
     runtime.shutdown_timeout(Duration::from_secs(2));
     match Arc::try_unwrap(plane) {
@@ -221,19 +222,9 @@ fn ready_line(plane: &Plane, addresses: &[String]) -> String {
     )
 }
 
-async fn serve(
-    service: Service,
-    sockets: Vec<Bound>,
-    tls: Option<tonic::transport::ServerTlsConfig>,
-    request_limit: usize,
-    line: String,
-) -> Result<(), Failure> {
+async fn serve(service: Service, sockets: Vec<Bound>, server: Server, request_limit: usize, line: String) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Other(error.to_string());
     let connections = accept(sockets).map_err(|error| failed(&error))?;
-    let mut server = Server::builder();
-    if let Some(tls) = tls {
-        server = server.tls_config(tls).map_err(|error| failed(&error))?;
-    }
     events::start(&service);
     let plane = Arc::clone(&service.plane);
     let runtime = BfRuntimeServer::new(service)

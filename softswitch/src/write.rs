@@ -19,6 +19,8 @@ use tonic::Status;
 
 /// Updates that are decoded before the data plane is taken.
 const BLOCK: usize = 256;
+/// Updates whose needs the kernel is asked for in one go: few enough that its answers leave time for others.
+const TOGETHER: usize = 64;
 /// Up to this position each update has an error of its own in the status details, as P4 Studio's server has it. Beyond it they would
 /// make a trailer of megabytes: failures are named in the status's text instead.
 const DETAILED: usize = 65_536;
@@ -52,6 +54,22 @@ impl Batch {
             .is_some_and(|last| last.code == error.code);
         self.runs += usize::from(!continues);
         self.errors.insert(position, error);
+    }
+
+    /// Note what became of the next update.
+    fn take(&mut self, result: Result<Done<'_>, BfrtError>, checked: &Checked<'_>) {
+        match result {
+            Ok(Done::Existed) => self.existed.push(self.served),
+            Ok(_) => {}
+            Err(error) => self.fail(self.served, change_of(checked.update), error),
+        }
+        self.served += 1;
+    }
+
+    /// Whether the last update failed in a way that ends a batch which is rolled back.
+    fn failed_last(&self, options: Options) -> bool {
+        let Some(last) = self.served.checked_sub(1) else { return false };
+        self.errors.contains_key(&last) && !(options.ignore_not_found && self.gone.contains(&last))
     }
 
     fn is_beyond_naming(&self) -> bool {
@@ -88,31 +106,25 @@ impl Writer<'_> {
         let mut batch = Batch::default();
         for block in request.updates.chunks(BLOCK) {
             let updates = decode(block)?;
-            let mut next = 0;
-            while next < updates.len() {
+            let updates: Vec<Checked<'_>> = updates.iter().map(|update| self.check(update)).collect();
+            let mut rest = &updates[..];
+            while !rest.is_empty() {
                 options.check_deadline("Write")?;
-                let mut clearing = None;
-                {
+                let clearing = {
                     let mut plane = self.plane.lock().await;
-                    let slice = Slice::begin();
-                    if next == 0 {
-                        self.prepare(&mut plane, &updates);
-                    }
-                    while next < updates.len() && (slice.has_more() || clearing.is_some()) {
-                        if clearing.is_some() {
-                            break;
+                    self.slice(&mut plane, &mut rest, |plane, update| {
+                        match self.one(plane, request.client_id, update) {
+                            Ok(Done::Clear(table)) => {
+                                batch.served += 1;
+                                Next::Clear(table)
+                            }
+                            result => {
+                                batch.take(result, update);
+                                Next::Update
+                            }
                         }
-                        match self.one(&mut plane, request.client_id, &updates[next]) {
-                            Ok(Done::Existed) => batch.existed.push(batch.served),
-                            Ok(Done::Plain) => {}
-                            Ok(Done::Clear(table)) => clearing = Some(table),
-                            Err(error) => batch.fail(batch.served, change_of(&updates[next]), error),
-                        }
-                        next += 1;
-                        batch.served += 1;
-                    }
-                    plane.hops.0.look_ahead([]);
-                }
+                    })
+                };
                 if let Some(table) = clearing
                     && let Err(error) = self.clear(table).await
                 {
@@ -127,18 +139,65 @@ impl Writer<'_> {
         Ok(batch)
     }
 
-    /// Ask for what inserts of this block need, in one go.
-    fn prepare(&self, plane: &mut Plane, updates: &[pb::Update]) {
-        let mut new: BTreeMap<u32, Vec<(Key<'_>, Data<'_>)>> = BTreeMap::new();
-        for update in updates {
+    /// Carry out updates for a slice of time, one at least, and take them off the rest. The table to clear, if it came to that.
+    fn slice<'a>(
+        &self,
+        plane: &mut Plane,
+        rest: &mut &[Checked<'_>],
+        mut each: impl FnMut(&mut Plane, &Checked<'_>) -> Next<'a>,
+    ) -> Option<&'a dyn Table> {
+        let whole = Slice::begin();
+        let mut found = Next::Update;
+        while matches!(found, Next::Update) && !rest.is_empty() {
+            let (mut part, _) = rest.split_at(rest.len().min(TOGETHER));
+            self.prepare(plane, part);
+            // What the kernel took to answer is no reason to stop before anything is done.
+            let slice = Slice::begin();
+            while let [update, others @ ..] = part {
+                found = each(plane, update);
+                (part, *rest) = (others, &rest[1..]);
+                if !matches!(found, Next::Update) {
+                    break;
+                }
+                if !slice.has_more() {
+                    found = Next::Pause;
+                    break;
+                }
+            }
+            if matches!(found, Next::Update) && !whole.has_more() {
+                found = Next::Pause;
+            }
+        }
+        plane.hops.0.look_ahead([]);
+        match found {
+            Next::Clear(table) => Some(table),
+            Next::Update | Next::Pause => None,
+        }
+    }
+
+    /// Check an update's key and data, if it is about an entry.
+    fn check<'a>(&'a self, update: &'a pb::Update) -> Checked<'a> {
+        let parts = || {
             let Some(entity::Entity::TableEntry(entry)) = update.entity.as_ref().and_then(|entity| entity.entity.as_ref()) else {
-                continue;
+                return Ok((None, Data::default()));
             };
-            let (Some(table), Some(table_entry::Value::Key(key))) = (self.tables.get(entry.table_id), &entry.value) else {
-                continue;
+            let schema = self.tables.described(entry.table_id)?;
+            let key = match &entry.value {
+                Some(table_entry::Value::Key(key)) => Some(Key::decode(schema, key)?),
+                _ => None,
             };
-            if matches!(change_of(update), Some(Change::Insert | Change::Upsert))
-                && let (Ok(key), Ok(data)) = (Key::decode(table.schema(), key), Data::decode(table.schema(), entry.data.as_ref()))
+            Ok((key, Data::decode(schema, entry.data.as_ref())?))
+        };
+        Checked { update, parts: parts() }
+    }
+
+    /// Ask for what inserts of this block need, in one go.
+    fn prepare(&self, plane: &mut Plane, updates: &[Checked<'_>]) {
+        let mut new: BTreeMap<u32, Vec<(&Key<'_>, &Data<'_>)>> = BTreeMap::new();
+        for Checked { update, parts } in updates {
+            if let Some(entity::Entity::TableEntry(entry)) = update.entity.as_ref().and_then(|entity| entity.entity.as_ref())
+                && matches!(change_of(update), Some(Change::Insert | Change::Upsert))
+                && let Ok((Some(key), data)) = parts
             {
                 new.entry(entry.table_id).or_default().push((key, data));
             }
@@ -170,48 +229,29 @@ impl Writer<'_> {
         let mut undos: Vec<Undo> = Vec::new();
         'updates: for block in request.updates.chunks(BLOCK) {
             let updates = decode(block)?;
-            let mut next = 0;
-            while next < updates.len() {
+            let updates: Vec<Checked<'_>> = updates.iter().map(|update| self.check(update)).collect();
+            let mut rest = &updates[..];
+            while !rest.is_empty() {
                 if let Err(error) = options.check_deadline("Write") {
                     self.roll_back(undos).await;
                     return Err(error.into());
                 }
-                let mut clearing = None;
-                {
+                let clearing = {
                     let mut plane = self.plane.lock().await;
-                    let slice = Slice::begin();
-                    if next == 0 {
-                        self.prepare(&mut plane, &updates);
-                    }
-                    while next < updates.len() && slice.has_more() && clearing.is_none() {
-                        let update = &updates[next];
-                        let undo = self.undo_of(&plane, update);
-                        let result = match undo {
-                            Ok(undo) => {
-                                let result = self.one(&mut plane, request.client_id, update);
-                                if result.is_ok() {
-                                    undos.extend(undo);
-                                }
-                                result
-                            }
-                            Err(error) => Err(error),
-                        };
-                        match result {
-                            Ok(Done::Existed) => batch.existed.push(batch.served),
-                            Ok(Done::Plain) => {}
-                            Ok(Done::Clear(table)) => clearing = Some(table),
-                            Err(error) => batch.fail(batch.served, change_of(update), error),
+                    self.slice(&mut plane, &mut rest, |plane, update| {
+                        let result = self.undo_of(plane, update).and_then(|undo| {
+                            let done = self.one(plane, request.client_id, update)?;
+                            undos.extend(undo);
+                            Ok(done)
+                        });
+                        if let Ok(Done::Clear(table)) = result {
+                            batch.served += 1;
+                            return Next::Clear(table);
                         }
-                        batch.served += 1;
-                        next += 1;
-                        if batch.errors.contains_key(&(batch.served - 1))
-                            && !(options.ignore_not_found && batch.gone.contains(&(batch.served - 1)))
-                        {
-                            break;
-                        }
-                    }
-                    plane.hops.0.look_ahead([]);
-                }
+                        batch.take(result, update);
+                        if batch.failed_last(options) { Next::Pause } else { Next::Update }
+                    })
+                };
                 if let Some(table) = clearing {
                     let all = { table.undo_all(&*self.plane.lock().await) };
                     let result = match all {
@@ -225,8 +265,7 @@ impl Writer<'_> {
                         batch.fail(batch.served - 1, Some(Change::Delete), error);
                     }
                 }
-                let last = batch.served - 1;
-                if batch.errors.contains_key(&last) && !(options.ignore_not_found && batch.gone.contains(&last)) {
+                if batch.failed_last(options) {
                     break 'updates;
                 }
             }
@@ -257,23 +296,24 @@ impl Writer<'_> {
         }
     }
 
-    fn undo_of(&self, plane: &Plane, update: &pb::Update) -> Result<Option<Undo>, BfrtError> {
-        let Some(entity::Entity::TableEntry(entry)) = update.entity.as_ref().and_then(|entity| entity.entity.as_ref()) else {
+    fn undo_of(&self, plane: &Plane, checked: &Checked<'_>) -> Result<Option<Undo>, BfrtError> {
+        let (Some(entity::Entity::TableEntry(entry)), Ok((Some(key), _))) = (
+            checked.update.entity.as_ref().and_then(|entity| entity.entity.as_ref()),
+            &checked.parts,
+        ) else {
             return Ok(None);
         };
-        let (Some(table), Some(table_entry::Value::Key(key))) = (self.tables.get(entry.table_id), &entry.value) else {
-            return Ok(None);
-        };
-        if entry.is_default_entry {
-            return Ok(None);
+        match self.tables.get(entry.table_id) {
+            Some(table) if !entry.is_default_entry => table.undo(plane, key).map(Some),
+            _ => Ok(None),
         }
-        table.undo(plane, &Key::decode(table.schema(), key)?).map(Some)
     }
 
     /// Apply one update.
-    fn one(&self, plane: &mut Plane, client_id: u32, update: &pb::Update) -> Result<Done<'_>, BfrtError> {
+    fn one(&self, plane: &mut Plane, client_id: u32, checked: &Checked<'_>) -> Result<Done<'_>, BfrtError> {
+        let update = checked.update;
         match update.entity.as_ref().and_then(|entity| entity.entity.as_ref()) {
-            Some(entity::Entity::TableEntry(entry)) => self.entry(plane, update, entry),
+            Some(entity::Entity::TableEntry(entry)) => self.entry(plane, checked, entry),
             Some(entity::Entity::TableUsage(_)) => Err(BfrtError::new(Code::Unsupported, "Write operation not available on TableUsage")),
             Some(entity::Entity::TableAttribute(attribute)) => self.attribute(plane, client_id, attribute),
             Some(entity::Entity::TableOperation(operation)) => {
@@ -287,12 +327,13 @@ impl Writer<'_> {
                     Err(BfrtError::new(Code::Unsupported, "Operation not supported"))
                 }
             }
-            None if update.r#type() == update::Type::Delete => self.entry(plane, update, &pb::TableEntry::default()),
+            None if update.r#type() == update::Type::Delete => self.entry(plane, checked, &pb::TableEntry::default()),
             _ => Err(BfrtError::new(Code::Unsupported, "Invalid update.")),
         }
     }
 
-    fn entry(&self, plane: &mut Plane, update: &pb::Update, entry: &pb::TableEntry) -> Result<Done<'_>, BfrtError> {
+    fn entry(&self, plane: &mut Plane, checked: &Checked<'_>, entry: &pb::TableEntry) -> Result<Done<'_>, BfrtError> {
+        let update = checked.update;
         let schema = self.tables.described(entry.table_id)?;
         let table = self.tables.get(entry.table_id);
         let name = &schema.name;
@@ -304,8 +345,7 @@ impl Writer<'_> {
         if entry.is_default_entry && key.is_some_and(|key| !key.fields.is_empty()) {
             return Err(BfrtError::new(Code::Invalid, "Non-empty key for default entry"));
         }
-        let decoded = key.map(|key| Key::decode(schema, key)).transpose()?;
-        let data = Data::decode(schema, entry.data.as_ref())?;
+        let (decoded, data) = checked.parts.as_ref().map_err(Clone::clone)?;
         let change = change_of(update).ok_or_else(|| refused(name, update.r#type))?;
         if entry.is_default_entry {
             if change != Change::Modify && change != Change::Delete {
@@ -341,14 +381,14 @@ impl Writer<'_> {
         };
         let reset = entry.table_flags.is_some_and(|flags| flags.reset_stats);
         match change {
-            Change::Insert => table.insert(plane, &key, &data)?,
-            Change::Modify => table.modify(plane, &key, &data, reset)?,
-            Change::Delete => table.delete(plane, &key)?,
-            Change::Upsert if table.has(plane, &key)? => {
-                table.modify(plane, &key, &data, true)?;
+            Change::Insert => table.insert(plane, key, data)?,
+            Change::Modify => table.modify(plane, key, data, reset)?,
+            Change::Delete => table.delete(plane, key)?,
+            Change::Upsert if table.has(plane, key)? => {
+                table.modify(plane, key, data, true)?;
                 return Ok(Done::Existed);
             }
-            Change::Upsert => table.insert(plane, &key, &data)?,
+            Change::Upsert => table.insert(plane, key, data)?,
         }
         Ok(Done::Plain)
     }
@@ -404,6 +444,20 @@ impl Writer<'_> {
             }
         }
     }
+}
+
+/// An update, with its key and data as its table's schema has them; without both where it is not about an entry.
+struct Checked<'a> {
+    update: &'a pb::Update,
+    parts: Result<(Option<Key<'a>>, Data<'a>), BfrtError>,
+}
+
+/// What comes after an update in a slice.
+enum Next<'a> {
+    Update,
+    Pause,
+    /// All entries of a table are to be deleted, in slices of its own.
+    Clear(&'a dyn Table),
 }
 
 /// What an update has done.

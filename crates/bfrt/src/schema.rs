@@ -1,7 +1,6 @@
 //! A target's schema (bfrt.json): tables, keys, actions and fields by id, and by any unique dotted suffix of their names.
 
 use serde::Deserialize;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The schema cannot be read, or lacks what was asked for.
@@ -92,18 +91,18 @@ macro_rules! named {
 named!(Field, Action, Table, Learn);
 
 /// Things in the schema's order, found by id, or by their name or any dotted suffix that only one of them has.
+///
+/// They are few: a search among them takes less time than a hash.
 #[derive(Clone, Debug)]
 pub struct Names<T> {
     what: String,
     items: Vec<T>,
-    by_id: HashMap<u32, usize>,
 }
 
 impl<T: Named> Names<T> {
     fn new(what: String, items: Vec<T>) -> Result<Self, SchemaError> {
-        let mut by_id = HashMap::new();
         for (at, item) in items.iter().enumerate() {
-            if by_id.insert(item.id(), at).is_some() {
+            if items[..at].iter().any(|other| other.id() == item.id()) {
                 return Err(SchemaError(format!(
                     "{what}: id {} is given twice, once to {}",
                     item.id(),
@@ -111,12 +110,12 @@ impl<T: Named> Names<T> {
                 )));
             }
         }
-        Ok(Self { what, items, by_id })
+        Ok(Self { what, items })
     }
 
     #[must_use]
     pub fn by_id(&self, id: u32) -> Option<&T> {
-        self.by_id.get(&id).map(|at| &self.items[*at])
+        self.items.iter().find(|item| item.id() == id)
     }
 
     /// The one thing with this name; None where there is none, or several fit.

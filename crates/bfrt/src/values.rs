@@ -52,13 +52,12 @@ impl<'a> Key<'a> {
             let Some(value) = &given.match_type else {
                 return Err(BfrtError::new(Code::Invalid, format!("Invalid match type table:{}", table.name)));
             };
-            let Some(at) = table.key.iter().position(|field| field.id == given.field_id) else {
+            let Some((at, field)) = table.key.iter().enumerate().find(|(_, field)| field.id == given.field_id) else {
                 return Err(BfrtError::new(
                     Code::NotFound,
                     format!("Failed to create key for field:{} table:{}", given.field_id, table.name),
                 ));
             };
-            let Some(field) = table.key.by_id(given.field_id) else { continue };
             values[at] = match (value, field.matches) {
                 (MatchType::Exact(exact), Some(Match::Exact)) => {
                     if field.kind != Kind::String {

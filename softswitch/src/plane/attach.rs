@@ -32,6 +32,8 @@ struct Attached {
     ifindex: u32,
     mode: Mode,
     link: Link,
+    /// A former process attached it.
+    adopted: bool,
 }
 
 /// The interfaces with the program on them.
@@ -95,22 +97,31 @@ impl Attachments {
                 wanted.push((name.clone(), link.ifindex));
             }
         }
-        for name in directory.names().iter().filter(|name| name.starts_with("link_")) {
-            let link = Link::from_fd(directory.get(name)?);
+        // Those of a former process on interfaces that are not wanted any more stay until the start has succeeded.
+        let mut unwanted = Vec::new();
+        for name in directory.names().into_iter().filter(|name| name.starts_with("link_")) {
+            let link = Link::from_fd(directory.get(&name)?);
             let ifindex = name.split('_').nth(1).and_then(|text| text.parse().ok()).unwrap_or(0);
-            if link.ifindex()? != ifindex || !wanted.iter().any(|(_, index)| *index == ifindex) {
-                link.detach();
-                directory.remove(name);
+            if link.ifindex()? != ifindex {
+                directory.remove(&name); // its interface is gone
+            } else if !wanted.iter().any(|(_, index)| *index == ifindex) {
+                unwanted.push((name, ifindex, link));
             }
         }
-        made.write_macs(hops, wanted.iter().map(|(_, ifindex)| *ifindex).collect());
+        let indexes: Vec<u32> = wanted.iter().map(|(_, ifindex)| *ifindex).collect();
+        made.write_macs(hops, indexes.iter().copied().chain(unwanted.iter().map(|(_, ifindex, _)| *ifindex)).collect());
         let result = made.attach_all(config.mode, &wanted, directory, loaded, hops);
         if let Err(error) = result {
-            for attached in &made.attached {
-                attached.link.detach();
+            for at in (0..made.attached.len()).filter(|at| !made.attached[*at].adopted) {
+                made.detach(at, directory);
             }
             return Err(error);
         }
+        for (name, _, link) in unwanted {
+            link.detach();
+            directory.remove(&name);
+        }
+        made.write_macs(hops, indexes);
         Ok(made)
     }
 
@@ -179,6 +190,7 @@ impl Attachments {
                     ifindex,
                     mode,
                     link,
+                    adopted: true,
                 });
             }
             link.detach();
@@ -202,6 +214,7 @@ impl Attachments {
                         ifindex,
                         mode: *mode,
                         link,
+                        adopted: false,
                     });
                 }
                 Err(error) if error.errno() == nix::libc::EBUSY => {
@@ -218,7 +231,7 @@ impl Attachments {
         )))
     }
 
-    fn detach(&mut self, at: usize, directory: &Directory) {
+    fn detach(&self, at: usize, directory: &Directory) {
         let attached = &self.attached[at];
         attached.link.detach();
         directory.remove(&link_pin(attached.ifindex, attached.mode));

@@ -149,6 +149,7 @@ pub struct Plane {
     path_mtu: Ring,
     tick_ms: f64,
     last_tick: u32,
+    next_tick_ns: u64,
     directory: Directory,
 }
 
@@ -227,10 +228,14 @@ impl Plane {
         })
     }
 
-    /// The kernel's tick, for entries that begin now; the last one known when the kernel does not say.
+    /// The kernel's tick, for entries that begin now: asked for once in the length of a tick. The last one known when the kernel does not say.
     pub fn tick(&mut self) -> u32 {
-        if let Ok(clock) = self.clock() {
+        let now = monotonic_ns();
+        if now >= self.next_tick_ns
+            && let Ok(clock) = self.clock()
+        {
             self.last_tick = clock.tick;
+            self.next_tick_ns = now + (1e6 * clock.tick_ms) as u64;
         }
         self.last_tick
     }
@@ -422,6 +427,7 @@ impl Open {
             path_mtu: self.path_mtu,
             tick_ms: tick_ms(),
             last_tick: 0,
+            next_tick_ns: 0,
             directory,
         }
     }

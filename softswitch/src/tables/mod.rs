@@ -190,7 +190,7 @@ pub trait Table: Send + Sync + 'static {
     }
 
     /// Prepare the data plane for inserts of these keys.
-    fn prepare(&self, _plane: &mut Plane, _new: &[(Key<'_>, Data<'_>)]) {}
+    fn prepare(&self, _plane: &mut Plane, _new: &[(&Key<'_>, &Data<'_>)]) {}
 
     /// Which idle attribute the table has: 0 for IPv4, 1 for IPv6.
     fn idle(&self) -> Option<usize> {

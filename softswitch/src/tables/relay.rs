@@ -13,8 +13,6 @@ use std::sync::Arc;
 
 const IDLE: &str = "ENTRY_IDLE";
 const ACTIVE: &str = "ENTRY_ACTIVE";
-/// New destinations whose routes are asked for in one go.
-const LOOK_AHEAD: usize = 256;
 
 /// The relay table of one IP version.
 pub struct Relay {
@@ -179,12 +177,12 @@ impl Table for Relay {
         Ok(plane.relay.get(&flow(key)).map_err(|fault| self.kernel(fault))?.is_some())
     }
 
-    fn prepare(&self, plane: &mut Plane, new: &[(Key<'_>, Data<'_>)]) {
+    fn prepare(&self, plane: &mut Plane, new: &[(&Key<'_>, &Data<'_>)]) {
         if new.len() < 2 {
             return;
         }
         let mut pairs = Vec::new();
-        for (key, data) in new.iter().take(LOOK_AHEAD) {
+        for (key, data) in new {
             if let Some(action) = data.action {
                 let entry = self.entry(flow(key), action, data, 0);
                 pairs.push((entry.dst.addr, entry.src.addr));
