@@ -6,7 +6,7 @@ use crate::media::{Media, MediaRange};
 use crate::stats::{Clock, StreamStats, idle_ms, stats_of};
 use shunt_abi::relay::{detail, flow_key, layout_mark, overflow_entry, settings, slot, slot_flag, wide};
 use shunt_net::FiveTuple;
-use shunt_xdp::{Hash, Loaded, Put, Shared};
+use shunt_xdp::{Hash, Loaded, Put, Scan, Shared};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
@@ -42,7 +42,9 @@ pub struct Saved {
 pub struct Cursor {
     chunks: Option<Vec<usize>>,
     slot: usize,
-    further: Option<Vec<flow_key>>,
+    further: Option<Scan>,
+    /// Keys of the overflow table that the scan has read and the walk has not come to.
+    rest: Vec<flow_key>,
 }
 
 /// Next-hop rows that changed, on their way into the entries.
@@ -184,10 +186,12 @@ impl RelayTable {
         let key = &entry.key;
         let mut at = self.addresses.slot(key.dst.addr, key.dst.port);
         let taken = at.is_some_and(|at| self.slots.generation(at) & 1 == 1);
-        if (taken && self.find(key).is_some()) || self.find_overflow(key)?.is_some() {
+        let full = self.len() >= self.capacity;
+        // Where the slot is taken, the overflow table itself says whether the entry is there.
+        if (taken && self.find(key).is_some()) || ((!taken || full) && self.find_overflow(key)?.is_some()) {
             return Err(Fault::Exists);
         }
-        if self.len() >= self.capacity {
+        if full {
             return Err(Fault::Full);
         }
         if at.is_none() {
@@ -229,8 +233,10 @@ impl RelayTable {
     }
 
     fn insert_overflow(&mut self, at: Option<usize>, entry: &RelayEntry, row: u16, now: u32) -> Result<(), Fault> {
-        if self.overflow.put(&flow_key_of(&entry.key), &entry.overflow(row, now))? == Put::Full {
-            return Err(Fault::Full);
+        match self.overflow.insert(&flow_key_of(&entry.key), &entry.overflow(row, now))? {
+            Some(Put::Done) => {}
+            Some(Put::Full) => return Err(Fault::Full),
+            None => return Err(Fault::Exists),
         }
         match at {
             Some(at) => self.mark(at, now),
@@ -569,25 +575,29 @@ impl RelayTable {
         mut gone: impl FnMut(&FiveTuple),
         mut more: impl FnMut() -> bool,
     ) -> Result<bool, Fault> {
-        let mut found = Vec::new();
+        let (mut slots, mut further) = (Vec::new(), Vec::new());
         loop {
             let ended = self.walk(cursor, |one| {
-                let entry = match one {
-                    Found::Slot(at) => self.entry_at(at),
-                    Found::Further(record) => RelayEntry::read(&record.slot, &record.wide, 0),
-                };
-                if entry.key.is_v6() == v6 {
-                    found.push(entry.key);
+                match one {
+                    Found::Slot(at) => slots.push((at, self.entry_at(at))),
+                    Found::Further(record) => further.push(RelayEntry::read(&record.slot, &record.wide, 0)),
                 }
-                if found.len() < CHUNK {
+                if slots.len() + further.len() < CHUNK {
                     ControlFlow::Continue(())
                 } else {
                     ControlFlow::Break(())
                 }
             })?;
-            for key in found.drain(..) {
-                self.delete(hops, &key)?;
-                gone(&key);
+            for (at, entry) in slots.drain(..).filter(|(_, entry)| entry.key.is_v6() == v6) {
+                self.delete_slot(hops, at, &entry);
+                gone(&entry.key);
+            }
+            further.retain(|entry| entry.key.is_v6() == v6);
+            let keys: Vec<flow_key> = further.iter().map(|entry| flow_key_of(&entry.key)).collect();
+            self.overflow.delete_all(&keys)?;
+            for entry in further.drain(..) {
+                self.forget_overflow(hops, &entry);
+                gone(&entry.key);
             }
             if ended {
                 return Ok(true);
@@ -649,18 +659,26 @@ impl RelayTable {
                 }
                 chunks.pop();
             }
-            let any = !self.marked.is_empty() || !self.loose.is_empty();
-            cursor.further = Some(if any {
-                self.overflow.elements()?.into_iter().map(|(key, _)| key).collect()
-            } else {
-                Vec::new()
-            });
+            cursor.further = Some(Scan::default());
         }
-        while let Some(key) = cursor.further.as_mut().and_then(Vec::pop) {
+        while let Some(key) = cursor.rest.pop() {
             if let Some(record) = self.overflow.get(&key)?
                 && each(Found::Further(&record)).is_break()
             {
                 return Ok(false);
+            }
+        }
+        // To scan an empty table takes the kernel long.
+        if self.marked.is_empty() && self.loose.is_empty() {
+            return Ok(true);
+        }
+        while let Some(batch) = self.overflow.batch(cursor.further.get_or_insert_default(), CHUNK)? {
+            let mut batch = batch.into_iter();
+            while let Some((_, record)) = batch.next() {
+                if each(Found::Further(&record)).is_break() {
+                    cursor.rest = batch.map(|(key, _)| key).collect();
+                    return Ok(false);
+                }
             }
         }
         Ok(true)

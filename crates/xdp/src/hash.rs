@@ -23,12 +23,26 @@ fn void<T: Plain>(value: &T) -> *const c_void {
     bytes_of(value).as_ptr().cast()
 }
 
+fn batch_options() -> libbpf_sys::bpf_map_batch_opts {
+    libbpf_sys::bpf_map_batch_opts {
+        sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
+        ..Default::default()
+    }
+}
+
 /// The outcome of a write to a hash map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     Done,
     /// The map has as many elements as it may have, or the kernel no memory.
     Full,
+}
+
+/// Where a scan over a hash map is that reads it in batches.
+#[derive(Default)]
+pub struct Scan {
+    position: Option<Vec<u8>>,
+    ended: bool,
 }
 
 /// A hash map from K to V.
@@ -74,16 +88,28 @@ impl<K: Plain, V: Plain> Hash<K, V> {
     /// # Errors
     /// When the kernel takes no write, for another reason than room.
     pub fn put(&self, key: &K, value: &V) -> Result<Put> {
+        Ok(self.update(key, value, libbpf_sys::BPF_ANY)?.unwrap_or(Put::Done))
+    }
+
+    /// Put an element in whose key is not there; None, and nothing is done, when it is.
+    ///
+    /// # Errors
+    /// When the kernel takes no write, for another reason than room.
+    pub fn insert(&self, key: &K, value: &V) -> Result<Option<Put>> {
+        self.update(key, value, libbpf_sys::BPF_NOEXIST)
+    }
+
+    fn update(&self, key: &K, value: &V, flags: u32) -> Result<Option<Put>> {
         // SAFETY: key and value have the sizes of the map's, as new() has checked.
-        let result = unsafe { libbpf_sys::bpf_map_update_elem(self.fd.as_raw_fd(), void(key), void(value), 0) };
+        let result = unsafe { libbpf_sys::bpf_map_update_elem(self.fd.as_raw_fd(), void(key), void(value), flags.into()) };
         if result == 0 {
-            return Ok(Put::Done);
+            return Ok(Some(Put::Done));
         }
         let error = Error::last(format!("cannot write map {}", self.name));
-        if matches!(error.errno(), libc::E2BIG | libc::ENOMEM | libc::ENOSPC) {
-            Ok(Put::Full)
-        } else {
-            Err(error)
+        match error.errno() {
+            libc::E2BIG | libc::ENOMEM | libc::ENOSPC => Ok(Some(Put::Full)),
+            libc::EEXIST => Ok(None),
+            _ => Err(error),
         }
     }
 
@@ -101,34 +127,69 @@ impl<K: Plain, V: Plain> Hash<K, V> {
         if error.errno() == libc::ENOENT { Ok(false) } else { Err(error) }
     }
 
+    /// Delete elements; those that are not there are passed over.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn delete_all(&self, keys: &[K]) -> Result<()> {
+        let options = batch_options();
+        let mut left = keys;
+        while !left.is_empty() {
+            let mut count = u32::try_from(left.len()).unwrap_or(u32::MAX);
+            // SAFETY: there are `count` keys of the size of the map's, as new() has checked.
+            let result =
+                unsafe { libbpf_sys::bpf_map_delete_batch(self.fd.as_raw_fd(), left.as_ptr().cast(), &raw mut count, &raw const options) };
+            if result == 0 {
+                return Ok(());
+            }
+            let error = Error::last(format!("cannot delete from map {}", self.name));
+            if error.errno() != libc::ENOENT {
+                return Err(error);
+            }
+            // The kernel stops at a key that is not there.
+            left = left.get(count as usize + 1..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
     /// All elements, read in batches. Elements that come or go meanwhile may be missed.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
     pub fn elements(&self) -> Result<Vec<(K, V)>> {
-        let options = libbpf_sys::bpf_map_batch_opts {
-            sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
-            ..Default::default()
-        };
         let mut found = Vec::new();
-        let mut position = vec![0u8; size_of::<K>().max(8)];
-        let mut first = true;
-        let mut size = BATCH;
+        let mut scan = Scan::default();
+        while let Some(batch) = self.batch(&mut scan, BATCH)? {
+            found.extend(batch);
+        }
+        Ok(found)
+    }
+
+    /// Go on with a scan: the next elements, about `size` of them; None at its end. Elements that are there all the time come exactly once.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn batch(&self, scan: &mut Scan, size: usize) -> Result<Option<Vec<(K, V)>>> {
+        if scan.ended {
+            return Ok(None);
+        }
+        let options = batch_options();
+        let mut size = size;
         loop {
             let mut keys = vec![0u8; size * size_of::<K>()];
             let mut values = vec![0u8; size * size_of::<V>()];
             let mut count = size as u32;
-            let from = if first {
-                std::ptr::null_mut()
-            } else {
-                position.as_mut_ptr().cast()
-            };
-            // SAFETY: there is room for `count` keys and values, and `position` holds what the kernel left there.
+            let mut next = vec![0u8; size_of::<K>().max(8)];
+            let from = scan
+                .position
+                .as_mut()
+                .map_or(std::ptr::null_mut(), |position| position.as_mut_ptr().cast());
+            // SAFETY: there is room for `count` keys and values, and `position` holds what the kernel left in `next`.
             let result = unsafe {
                 libbpf_sys::bpf_map_lookup_batch(
                     self.fd.as_raw_fd(),
                     from,
-                    position.as_mut_ptr().cast(),
+                    next.as_mut_ptr().cast(),
                     keys.as_mut_ptr().cast(),
                     values.as_mut_ptr().cast(),
                     &raw mut count,
@@ -144,16 +205,14 @@ impl<K: Plain, V: Plain> Hash<K, V> {
             if result != 0 && !last {
                 return Err(error);
             }
-            first = false;
+            scan.position = Some(next);
+            scan.ended = last;
             let pairs = keys.chunks_exact(size_of::<K>()).zip(values.chunks_exact(size_of::<V>()));
-            found.extend(
-                pairs
-                    .take(count as usize)
-                    .filter_map(|(key, value)| Some((from_bytes(key)?, from_bytes(value)?))),
-            );
-            if last {
-                return Ok(found);
-            }
+            let found: Vec<(K, V)> = pairs
+                .take(count as usize)
+                .filter_map(|(key, value)| Some((from_bytes(key)?, from_bytes(value)?)))
+                .collect();
+            return Ok(if last && found.is_empty() { None } else { Some(found) });
         }
     }
 
@@ -225,10 +284,7 @@ pub fn set_inner_maps(outer: impl AsFd, rows: &[(u32, BorrowedFd<'_>)]) -> Resul
         .map(|(_, map)| u32::try_from(map.as_raw_fd()).unwrap_or(u32::MAX))
         .collect();
     let mut count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
-    let options = libbpf_sys::bpf_map_batch_opts {
-        sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
-        ..Default::default()
-    };
+    let options = batch_options();
     // SAFETY: there are `count` keys and values of four bytes each.
     let result = unsafe {
         libbpf_sys::bpf_map_update_batch(

@@ -16,7 +16,7 @@ mod shared;
 pub use clock::{monotonic_ns, tick_ms};
 pub use device_map::DeviceMap;
 pub use error::{Error, Result};
-pub use hash::{Hash, PerCpu, Put, set_inner_map, set_inner_maps};
+pub use hash::{Hash, PerCpu, Put, Scan, set_inner_map, set_inner_maps};
 pub use interface::disable_offloads;
 pub use link::{Link, Mode};
 pub use object::{Constant, Load, Loaded, create_array, map_names};

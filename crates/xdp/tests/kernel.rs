@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use shunt_abi::relay;
-use shunt_xdp::{Constant, Hash, Load, Loaded, Put, Shared, test_run};
+use shunt_xdp::{Constant, Hash, Load, Loaded, Put, Scan, Shared, test_run};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -82,6 +82,43 @@ fn a_full_hash_map_says_so_and_elements_come_back() {
     assert_eq!(ports, [1, 2]);
     assert!(overflow.delete(&key(1)).unwrap());
     assert!(!overflow.delete(&key(1)).unwrap());
+}
+
+#[test]
+fn an_element_is_inserted_once_and_many_are_deleted_at_once() {
+    let loaded = load();
+    let overflow = Hash::<relay::flow_key, relay::overflow_entry>::new(loaded.map("overflow").unwrap()).unwrap();
+    let key = |port| relay::flow_key {
+        sport: port,
+        ..Default::default()
+    };
+    let value = relay::overflow_entry::default();
+    assert_eq!(overflow.insert(&key(1), &value).unwrap(), Some(Put::Done));
+    assert_eq!(overflow.insert(&key(1), &value).unwrap(), None);
+    assert_eq!(overflow.insert(&key(2), &value).unwrap(), Some(Put::Done));
+    let absent = [key(7), key(1), key(8), key(9), key(2), key(10)];
+    overflow.delete_all(&absent).unwrap();
+    assert!(overflow.elements().unwrap().is_empty());
+}
+
+#[test]
+fn a_scan_in_batches_finds_every_element_once() {
+    let loaded = load();
+    let overflow = Hash::<relay::flow_key, relay::overflow_entry>::new(loaded.map("overflow").unwrap()).unwrap();
+    let key = |port| relay::flow_key {
+        sport: port,
+        ..Default::default()
+    };
+    for port in [1, 2] {
+        overflow.put(&key(port), &relay::overflow_entry::default()).unwrap();
+    }
+    let (mut scan, mut ports) = (Scan::default(), Vec::new());
+    while let Some(batch) = overflow.batch(&mut scan, 1).unwrap() {
+        ports.extend(batch.iter().map(|(key, _)| key.sport));
+    }
+    ports.sort_unstable();
+    assert_eq!(ports, [1, 2]);
+    assert!(overflow.batch(&mut scan, 1).unwrap().is_none());
 }
 
 #[test]
