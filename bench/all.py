@@ -34,7 +34,7 @@ from bench.runs import OUTPUT, Run, end_cleanly, raw_steps  # noqa: E402
 PROFILED = ("bench.relay_peers", "bench.calls", "bench.packet", "bench.control", "bench.conference")
 # Name, arguments, where it keeps its results.
 OTHERS = (
-    ("relay table", (str(ROOT / "bench" / "relay_table.py"),), "relay-table"),
+    ("relay table", ("-m", "bench.relay_table"), "relay-table"),
     ("BF Runtime", ("-m", "bench.bfrt"), "bfrt"),
     ("replication", ("-m", "bench.replication"), "replication/short"),
     ("sequence numbers", ("-m", "bench.sequence"), "sequence"),

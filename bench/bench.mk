@@ -18,9 +18,13 @@ bench-kills: setup
 	@$(BIN)/python bench/kills.py --seconds $(KILL_SECONDS)
 
 .PHONY: bench-bfrt
-## make bench-bfrt   BF Runtime writes, reads and reconciling against a softswitch
-bench-bfrt: setup
+## make bench-bfrt   BF Runtime at a softswitch: rates, delays, restarts and memory by a native client
+bench-bfrt: setup bench-client
 	@$(BIN)/python -m bench.bfrt
+
+.PHONY: bench-client
+bench-client: build/.rust
+	@$(CARGO) build --release --locked -p shunt-bench-bfrt-client
 
 .PHONY: bench-sequence
 ## make bench-sequence   what rewriting sequence numbers costs under loss and reordering, judged by an oracle
@@ -88,5 +92,5 @@ bench-control: setup bench-packages
 
 .PHONY: bench
 ## make bench   all of them, one report; an interrupted run goes on (PROFILE=short: under 10 minutes; PROFILE=full: two hours)
-bench: setup bench-packages $(BENCH_OBJECTS)
+bench: setup bench-packages bench-client $(BENCH_OBJECTS)
 	@$(BIN)/python -m bench.all --profile $(PROFILE)

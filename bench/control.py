@@ -466,7 +466,7 @@ def _timed(scenario: str) -> str:
 
 def reconcile_step(entries: int) -> dict[str, Any]:
     """Seconds that the agent takes to read a table of so many entries and put it right."""
-    done = subprocess.run([sys.executable, "-m", "bench.bfrt", "--reconcile", "--entries", str(entries), "--repeats", "1"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "bench.reconcile", "--entries", str(entries), "--repeats", "1"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     return {"entries": entries, "samples": json.loads(done.stdout.splitlines()[-1])}
 
 
