@@ -1,0 +1,192 @@
+//! Sources that are not latched: how far each has shown continuity.
+
+use crate::names::Rank;
+use crate::policy::Policy;
+use crate::time::Time;
+use crate::verdict::{Component, Packet};
+use shunt_net::Endpoint;
+use std::time::Duration;
+
+/// What a source that sends like a call does must have sent lately, and how little all others: rivals that send so rarely are scanners. Who
+/// sends more than a call does has no better claim for that.
+const LIVELY_SCORE: f32 = 15.0;
+const RARE_SCORE: f32 = 6.0;
+/// In which time a packet's weight halves.
+const HALF_LIFE: Duration = Duration::from_secs(1);
+
+/// One source and its run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Candidate {
+    pub(crate) source: Endpoint,
+    pub(crate) rank: Rank,
+    /// `None` while it has sent nothing that looks like media.
+    pub(crate) ssrc: Option<u32>,
+    pub(crate) sequence: u16,
+    pub(crate) first_sequence: u16,
+    pub(crate) first: Time,
+    pub(crate) last: Time,
+    pub(crate) count: u32,
+    score: f32,
+}
+
+impl Candidate {
+    fn new(packet: &Packet, rank: Rank) -> Self {
+        let (ssrc, sequence) = packet.media.map_or((None, 0), |media| (Some(media.ssrc), media.sequence));
+        let (source, at) = (packet.source, packet.at);
+        Self {
+            source,
+            rank,
+            ssrc,
+            sequence,
+            first_sequence: sequence,
+            first: at,
+            last: at,
+            count: 1,
+            score: 1.0,
+        }
+    }
+
+    /// A source that was latched, as one of several contestants.
+    pub(crate) fn former_holder(source: Endpoint, rank: Rank, ssrc: Option<u32>, sequence: u16, last: Time, policy: &Policy) -> Self {
+        Self {
+            source,
+            rank,
+            ssrc,
+            sequence,
+            first_sequence: sequence,
+            first: Time::default(),
+            last,
+            count: policy.packets,
+            score: 0.0,
+        }
+    }
+
+    /// One more packet of the same source: it goes on with the run, or begins a new one.
+    fn note(&mut self, policy: &Policy, component: Component, packet: &Packet, rank: Rank) {
+        self.rank = rank;
+        let (now, gap) = (packet.at, packet.at.since(self.last));
+        let score = self.score_at(now) + 1.0;
+        match (self.ssrc, packet.media) {
+            // Something else in between, such as STUN.
+            (Some(_), None) => return,
+            (None, None) if gap <= policy.max_gap => self.count += 1,
+            (Some(ssrc), Some(media)) if gap <= policy.max_gap && ssrc == media.ssrc => {
+                let ahead = media.sequence.wrapping_sub(self.sequence);
+                match component {
+                    Component::Rtcp => self.count += 1,
+                    // Who repeats one packet shows nothing.
+                    Component::Rtp if ahead == 0 => return,
+                    Component::Rtp if ahead <= policy.max_step => {
+                        self.count += 1;
+                        self.sequence = media.sequence;
+                    }
+                    Component::Rtp if ahead.wrapping_neg() <= policy.max_reorder => {}
+                    Component::Rtp => *self = Self::new(packet, rank),
+                }
+            }
+            _ => *self = Self::new(packet, rank),
+        }
+        self.last = now;
+        self.score = score;
+    }
+
+    /// Whether it has shown continuity.
+    pub(crate) fn is_enough(&self, policy: &Policy) -> bool {
+        self.count >= policy.packets && self.last.since(self.first) >= policy.guard
+    }
+
+    fn score_at(&self, now: Time) -> f32 {
+        self.score * 0.5_f32.powf(now.since(self.last).as_secs_f32() / HALF_LIFE.as_secs_f32())
+    }
+
+    /// Whether its run is over, or has been so slow for a while that it is no call's.
+    fn is_rare(&self, policy: &Policy, now: Time) -> bool {
+        let slow = self.score_at(now) < RARE_SCORE;
+        slow && (now.since(self.last) > policy.max_gap || self.last.since(self.first) > HALF_LIFE)
+    }
+
+    /// Whether another source's claim is as good: the same rank or a better one, and not only noise beside media.
+    fn rivals(&self, other: &Self, policy: &Policy, now: Time) -> bool {
+        self.source != other.source
+            && self.rank >= other.rank
+            && (self.ssrc.is_some() || other.ssrc.is_none())
+            && self.count >= policy.rival_packets
+            && now.since(self.last) < policy.contest_hold
+    }
+}
+
+/// The candidates of one stream; their number is bounded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Candidates {
+    list: Vec<Candidate>,
+}
+
+impl Candidates {
+    /// Note a packet; the candidate as it is now.
+    pub(crate) fn note(&mut self, policy: &Policy, component: Component, packet: &Packet, rank: Rank) -> Candidate {
+        if let Some(known) = self.list.iter_mut().find(|candidate| candidate.source == packet.source) {
+            known.note(policy, component, packet, rank);
+            return *known;
+        }
+        let new = Candidate::new(packet, rank);
+        self.make_room(policy.candidates);
+        self.list.push(new);
+        new
+    }
+
+    /// A contestant that has shown continuity before.
+    pub(crate) fn add(&mut self, policy: &Policy, candidate: Candidate) {
+        self.list.retain(|known| known.source != candidate.source);
+        self.make_room(policy.candidates);
+        self.list.push(candidate);
+    }
+
+    fn make_room(&mut self, most: usize) {
+        while self.list.len() >= most.max(1) {
+            let order = |at: &usize| (self.list[*at].rank, self.list[*at].count, self.list[*at].last);
+            let Some(weakest) = (0..self.list.len()).min_by_key(order) else {
+                return;
+            };
+            self.list.swap_remove(weakest);
+        }
+    }
+
+    pub(crate) fn get(&self, source: Endpoint) -> Option<&Candidate> {
+        self.list.iter().find(|candidate| candidate.source == source)
+    }
+
+    pub(crate) fn remove(&mut self, source: Endpoint) {
+        self.list.retain(|candidate| candidate.source != source);
+    }
+
+    /// Those that go on with as good a claim, once a source of this rank is latched. `None`: there are none.
+    pub(crate) fn challengers(mut self: Box<Self>, latched: Endpoint, rank: Rank, policy: &Policy, now: Time) -> Option<Box<Self>> {
+        let goes_on = |candidate: &Candidate| now.since(candidate.last) <= policy.max_gap;
+        self.list
+            .retain(|candidate| candidate.source != latched && candidate.rank >= rank && goes_on(candidate));
+        (!self.list.is_empty()).then_some(self)
+    }
+
+    pub(crate) fn has_rival(&self, candidate: &Candidate, policy: &Policy, now: Time) -> bool {
+        self.list.iter().any(|other| other.rivals(candidate, policy, now))
+    }
+
+    /// Whether a source has a rival by its first packet.
+    pub(crate) fn would_have_rival(&self, packet: &Packet, rank: Rank, policy: &Policy) -> bool {
+        self.has_rival(&Candidate::new(packet, rank), policy, packet.at)
+    }
+
+    /// Whether a candidate sends like a call does, and all others so rarely that they are no rivals.
+    pub(crate) fn is_alone(&self, candidate: &Candidate, policy: &Policy, now: Time) -> bool {
+        let mut others = self.list.iter().filter(|other| other.source != candidate.source);
+        candidate.score >= LIVELY_SCORE && others.all(|other| other.is_rare(policy, now))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Candidate> {
+        self.list.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+}

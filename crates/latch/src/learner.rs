@@ -1,0 +1,53 @@
+//! Learning of a whole process: all latches judge by the same policy, parties and scanners.
+
+use crate::latch::Latch;
+use crate::names::Names;
+use crate::parties::Parties;
+use crate::policy::Policy;
+use crate::scanners::{Found, Scanners};
+use crate::time::Time;
+use crate::verdict::{Component, Facts, Packet, Verdict};
+use shunt_net::Endpoint;
+
+/// What the latches of a process share.
+#[derive(Clone, Debug, Default)]
+pub struct Learner {
+    pub policy: Policy,
+    pub parties: Parties,
+    pub scanners: Scanners,
+}
+
+impl Learner {
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// A packet at relay port `port` of a stream: [`Latch::observe`], and scanners who touch the ports of several calls are noticed.
+    pub fn observe(&mut self, latch: &mut Latch, port: u16, packet: &Packet, facts: Option<Facts>) -> Verdict {
+        if !latch.is_latched_to(packet.source) && !latch.names_source(packet.source) {
+            self.scanners.touched(packet.at, packet.source, port);
+        }
+        latch.observe(&self.policy, &self.parties, &self.scanners, packet, facts)
+    }
+
+    /// A packet at a relay port that no call has.
+    pub fn missed(&mut self, now: Time, source: Endpoint, port: u16) -> Option<Found> {
+        let is_party = self.parties.contains(source.addr);
+        self.scanners.missed(now, source, port, is_party)
+    }
+
+    /// A latch whose party signalling names, less the addresses that can be nobody's.
+    #[must_use]
+    pub fn latch(&self, now: Time, component: Component, names: Names) -> Latch {
+        let mut latch = Latch::new(component);
+        latch.signal(now, self.nameable(names));
+        latch
+    }
+
+    /// Without the addresses of SIP servers, proxies and relays.
+    #[must_use]
+    pub fn nameable(&self, names: Names) -> Names {
+        names.iter().filter(|name| !self.parties.is_own(name.addr)).copied().collect()
+    }
+}

@@ -1,0 +1,120 @@
+//! The addresses that signalling names for a party, and what a name is worth.
+
+use shunt_net::Endpoint;
+use std::net::IpAddr;
+
+/// Names of one party that are kept: the latest.
+const MOST: usize = 8;
+
+/// An address, or an address and port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    pub addr: IpAddr,
+    /// `None` where only the address is known, as of the SIP source.
+    pub port: Option<u16>,
+}
+
+impl Name {
+    #[must_use]
+    pub fn address(addr: impl Into<IpAddr>) -> Self {
+        Self {
+            addr: addr.into(),
+            port: None,
+        }
+    }
+}
+
+impl From<Endpoint> for Name {
+    fn from(endpoint: Endpoint) -> Self {
+        Self {
+            addr: endpoint.addr,
+            port: Some(endpoint.port),
+        }
+    }
+}
+
+/// How good a source's claim is by what signalling says. Of two claims the better one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Rank {
+    /// Signalling does not name the address.
+    Unknown,
+    /// It names the address, which is no identity: several parties are there, or somebody who scans.
+    Shared,
+    /// The same, with the very port.
+    SharedPort,
+    /// It names the address.
+    Address,
+    /// It names address and port.
+    Port,
+}
+
+impl Rank {
+    /// Whether a source with this claim is latched by its first packet.
+    #[must_use]
+    pub fn at_once(self) -> bool {
+        self >= Self::Address
+    }
+
+    /// Whether signalling names the very port.
+    #[must_use]
+    pub fn names_port(self) -> bool {
+        matches!(self, Self::SharedPort | Self::Port)
+    }
+}
+
+/// The names of one party.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    names: Vec<Name>,
+}
+
+impl Names {
+    /// Add a name; a null address is none. Returns whether it was new.
+    pub fn add(&mut self, name: Name) -> bool {
+        if name.addr.is_unspecified() || self.names.contains(&name) {
+            return false;
+        }
+        if self.names.len() >= MOST {
+            self.names.remove(0);
+        }
+        self.names.push(name);
+        true
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Name> {
+        self.names.iter()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    #[must_use]
+    pub fn has_address(&self, addr: IpAddr) -> bool {
+        self.names.iter().any(|name| name.addr == addr)
+    }
+
+    /// The claim of a source. `identity`: whether its address stands for one party.
+    #[must_use]
+    pub fn rank(&self, source: Endpoint, identity: bool) -> Rank {
+        let exact = self.names.contains(&source.into());
+        match (exact, exact || self.has_address(source.addr), identity) {
+            (_, false, _) => Rank::Unknown,
+            (false, true, false) => Rank::Shared,
+            (true, true, false) => Rank::SharedPort,
+            (false, true, true) => Rank::Address,
+            (true, true, true) => Rank::Port,
+        }
+    }
+}
+
+impl<N: Into<Name>> FromIterator<N> for Names {
+    fn from_iter<I: IntoIterator<Item = N>>(names: I) -> Self {
+        let mut all = Self::default();
+        for name in names {
+            all.add(name.into());
+        }
+        all
+    }
+}

@@ -1,0 +1,51 @@
+//! How many parties of running calls are at an address.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+/// Addresses of the parties of running calls, and addresses that can never be a party's.
+#[derive(Clone, Debug, Default)]
+pub struct Parties {
+    counts: HashMap<IpAddr, u32>,
+    own: HashSet<IpAddr>,
+}
+
+impl Parties {
+    /// An address of the SIP server, a proxy or a relay: messages of all parties come from there, so it names nobody.
+    pub fn declare_own(&mut self, addr: IpAddr) {
+        self.own.insert(addr);
+    }
+
+    #[must_use]
+    pub fn is_own(&self, addr: IpAddr) -> bool {
+        self.own.contains(&addr)
+    }
+
+    /// A party is at an address: once for each party, however many streams it has. Returns whether it is the first one there.
+    pub fn join(&mut self, addr: IpAddr) -> bool {
+        let count = self.counts.entry(addr).or_default();
+        *count = count.saturating_add(1);
+        *count == 1
+    }
+
+    /// The party's call is over, or it has moved.
+    pub fn leave(&mut self, addr: IpAddr) {
+        if let Some(count) = self.counts.get_mut(&addr) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&addr);
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn contains(&self, addr: IpAddr) -> bool {
+        self.counts.contains_key(&addr)
+    }
+
+    /// Whether several parties are at an address.
+    #[must_use]
+    pub fn is_shared(&self, addr: IpAddr) -> bool {
+        self.counts.get(&addr).is_some_and(|count| *count > 1)
+    }
+}

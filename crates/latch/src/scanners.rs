@@ -1,0 +1,185 @@
+//! Tells scanners by the ports that they touch: who sends to many relay ports that no call has is not a phone, whatever address it uses.
+//!
+//! Two judgements differ in what they may cost. A source or an address that misses many ports proves nothing by its packets any more. To have
+//! a whole address blocked takes more, since a relay may carry calls that are not known here: no party of a call is there, and what was
+//! missed was touched and no stream. All tables have a bounded size.
+
+use crate::generations::Generations;
+use crate::time::Time;
+use shunt_net::Endpoint;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Ports without a call that a scanner misses within [`WINDOW`].
+const MISSED: usize = 40;
+/// Ports of calls that one source may touch within [`WINDOW`]: nobody's phone sends one stream to several.
+const TOUCHED: usize = 3;
+const WINDOW: Duration = Duration::from_secs(5);
+/// For how long a scanner is one.
+const HOLD: Duration = Duration::from_secs(30);
+const MOST_SOURCES: usize = 20_000;
+/// How long a port must have been known to say that no stream goes there.
+const TOUCH: Duration = Duration::from_secs(2);
+/// Packets within that time that are a stream: learn notices are limited, and of some thousand streams from one address each shows as many.
+const STREAM_PACKETS: u32 = 4;
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+const MOST_SWEEPS: usize = 200;
+const MOST_SWEPT: usize = 1000;
+
+/// What is known against a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Suspicion {
+    /// This very source scans.
+    pub source: bool,
+    /// Somebody at its address scans.
+    pub address: bool,
+}
+
+/// A scanner that is to be blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Source(Endpoint),
+    Address(IpAddr),
+}
+
+/// Distinct ports since a time.
+#[derive(Clone, Debug)]
+struct Ports {
+    since: Time,
+    ports: Vec<u16>,
+}
+
+impl Ports {
+    fn new(now: Time) -> Self {
+        Self {
+            since: now,
+            ports: Vec::new(),
+        }
+    }
+
+    /// Note a port, at most `most` of them; how many there are.
+    fn note(&mut self, now: Time, port: u16, most: usize) -> usize {
+        if now.since(self.since) > WINDOW {
+            *self = Self::new(now);
+        }
+        if self.ports.len() < most && !self.ports.contains(&port) {
+            self.ports.push(port);
+        }
+        self.ports.len()
+    }
+}
+
+/// The ports that a suspected address has missed lately.
+#[derive(Clone, Debug)]
+struct Sweep {
+    since: Time,
+    look_at: Time,
+    /// By port: when it was first missed, and how often.
+    ports: HashMap<u16, (Time, u32)>,
+}
+
+impl Sweep {
+    fn new(now: Time) -> Self {
+        Self {
+            since: now,
+            look_at: now + TOUCH,
+            ports: HashMap::new(),
+        }
+    }
+
+    /// One more packet; whether enough ports were touched and no more than that.
+    fn note(&mut self, now: Time, port: u16) -> bool {
+        if self.ports.len() < MOST_SWEPT || self.ports.contains_key(&port) {
+            let (_, count) = self.ports.entry(port).or_insert((now, 0));
+            *count = count.saturating_add(1);
+        }
+        if now < self.look_at {
+            return false;
+        }
+        self.look_at = now + LOOK_EVERY;
+        let touched = |(first, count): &&(Time, u32)| now.since(*first) >= TOUCH && *count < STREAM_PACKETS;
+        self.ports.values().filter(touched).count() >= MISSED
+    }
+}
+
+/// Who scans.
+#[derive(Clone, Debug)]
+pub struct Scanners {
+    missed_by_source: Generations<Endpoint, Ports>,
+    missed_by_address: Generations<IpAddr, Ports>,
+    touched: Generations<Endpoint, Ports>,
+    sources: Generations<Endpoint, Time>,
+    addresses: Generations<IpAddr, Time>,
+    sweeps: Generations<IpAddr, Sweep>,
+}
+
+impl Default for Scanners {
+    fn default() -> Self {
+        Self {
+            missed_by_source: Generations::new(MOST_SOURCES),
+            missed_by_address: Generations::new(MOST_SOURCES),
+            touched: Generations::new(MOST_SOURCES),
+            sources: Generations::new(MOST_SOURCES),
+            addresses: Generations::new(MOST_SOURCES),
+            sweeps: Generations::new(MOST_SWEEPS),
+        }
+    }
+}
+
+impl Scanners {
+    /// A packet came to a relay port that no call has. `is_party`: a party of a running call is at the source's address.
+    ///
+    /// Not to be told of the last packets of a call that has just ended, to its own port.
+    pub fn missed(&mut self, now: Time, source: Endpoint, port: u16, is_party: bool) -> Option<Found> {
+        let by_address = self.missed_by_address.entry(source.addr, || Ports::new(now));
+        if by_address.note(now, port, MISSED) >= MISSED {
+            self.missed_by_address.remove(&source.addr);
+            self.addresses.insert(source.addr, now + HOLD);
+        }
+        let mut found = None;
+        let by_source = self.missed_by_source.entry(source, || Ports::new(now));
+        if by_source.note(now, port, MISSED) >= MISSED {
+            self.missed_by_source.remove(&source);
+            self.sources.insert(source, now + HOLD);
+            found = Some(Found::Source(source));
+        }
+        let suspected = self.suspicion(now, source).address;
+        if suspected && !is_party && self.sweep(now, source.addr, port) {
+            found = Some(Found::Address(source.addr));
+        }
+        found
+    }
+
+    fn sweep(&mut self, now: Time, addr: IpAddr, port: u16) -> bool {
+        let sweep = self.sweeps.entry(addr, || Sweep::new(now));
+        if now.since(sweep.since) > WINDOW {
+            *sweep = Sweep::new(now);
+        }
+        sweep.note(now, port)
+    }
+
+    /// A packet came to a call's port whose signalling does not name this very source.
+    pub fn touched(&mut self, now: Time, source: Endpoint, port: u16) {
+        let ports = self.touched.entry(source, || Ports::new(now));
+        if ports.note(now, port, TOUCHED + 1) > TOUCHED {
+            self.touched.remove(&source);
+            self.sources.insert(source, now + HOLD);
+        }
+    }
+
+    #[must_use]
+    pub fn suspicion(&self, now: Time, source: Endpoint) -> Suspicion {
+        Suspicion {
+            source: self.sources.get(&source).is_some_and(|until| now < *until),
+            address: self.addresses.get(&source.addr).is_some_and(|until| now < *until),
+        }
+    }
+
+    /// How many entries there are in all tables.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let counted = self.missed_by_source.len() + self.missed_by_address.len() + self.touched.len();
+        counted + self.sources.len() + self.addresses.len() + self.sweeps.len()
+    }
+}

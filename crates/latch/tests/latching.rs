@@ -1,0 +1,519 @@
+//! Who is latched, and when: one case at a time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{PHONE, Port, STRANGER, at, ms, rtp};
+use shunt_latch::{Component, Facts, Former, Ignored, Latch, Learner, Name, Names, Packet, Policy, Rank, Verdict};
+use shunt_rtp::Source;
+use std::time::Duration;
+
+const NAMED: Verdict = Verdict::Latched;
+const MISMATCH: Verdict = Verdict::Ignored(Ignored::Mismatch);
+
+fn latched_at(verdicts: &[Verdict]) -> Option<usize> {
+    verdicts.iter().position(|verdict| verdict.is_held())
+}
+
+#[test]
+fn a_named_source_is_latched_by_its_first_packet() {
+    for name in [Name::from(at(PHONE, 6000)), Name::address(PHONE)] {
+        let mut port = Port::new(&[name]);
+        assert_eq!(port.rtp(0, at(PHONE, 6000), 1, 1), NAMED);
+        assert_eq!(port.rtp(20, at(PHONE, 6000), 1, 2), Verdict::Known);
+    }
+    let mut port = Port::new(&[at(PHONE, 6000).into()]);
+    assert_eq!(port.rtp(0, at(PHONE, 40_000), 1, 1), NAMED, "its NAT has another port");
+    assert_eq!(port.latch.rank(), Some(Rank::Address));
+}
+
+#[test]
+fn every_named_address_counts_and_those_of_servers_do_not() {
+    // SDP's connection address, the SIP source, and the SIP server that spoofs it.
+    let names: [Name; 3] = [
+        at([203, 0, 113, 5], 6000).into(),
+        Name::address(PHONE),
+        Name::address([10, 0, 0, 1]),
+    ];
+    for (source, named) in [([203, 0, 113, 5], true), (PHONE, true), ([10, 0, 0, 1], false)] {
+        let mut port = Port::new(&[]);
+        port.learner.parties.declare_own([10, 0, 0, 1].into());
+        port.latch = port.learner.latch(ms(0), Component::Rtp, names.iter().copied().collect());
+        assert_eq!(port.rtp(0, at(source, 7000), 1, 1) == NAMED, named, "{source:?}");
+    }
+}
+
+#[test]
+fn an_unknown_source_shows_five_packets_over_eighty_milliseconds() {
+    let mut port = Port::new(&[]);
+    let verdicts = port.talk(0, at(STRANGER, 1), 7, 65_533, 6);
+    assert_eq!(latched_at(&verdicts), Some(4), "{verdicts:?}");
+    let mut quick = Port::new(&[]);
+    let burst: Vec<Verdict> = (0..9).map(|n| quick.rtp(u64::from(n), at(STRANGER, 1), 7, n)).collect();
+    assert_eq!(latched_at(&burst), None, "a burst is no call");
+    let mut pause = Port::new(&[]);
+    pause.talk(0, at(STRANGER, 1), 7, 0, 4);
+    assert_eq!(pause.rtp(60 + 301, at(STRANGER, 1), 7, 4), Verdict::Waiting, "a pause begins anew");
+    let mut same = Port::new(&[]);
+    let verdicts: Vec<Verdict> = (0..20).map(|n| same.rtp(20 * n, at(STRANGER, 1), 7, 5)).collect();
+    assert_eq!(latched_at(&verdicts), None, "one packet again and again is no stream");
+}
+
+#[test]
+fn reordered_packets_neither_count_nor_end_a_run() {
+    let mut port = Port::new(&[]);
+    let numbers = [10u16, 12, 11, 13, 14, 15];
+    let verdicts: Vec<Verdict> = (0u64..)
+        .step_by(20)
+        .zip(numbers)
+        .map(|(time, n)| port.rtp(time, at(STRANGER, 1), 7, n))
+        .collect();
+    assert_eq!(latched_at(&verdicts), Some(5));
+}
+
+#[test]
+fn what_is_no_rtp_is_latched_like_an_unknown_source_and_gives_way_to_rtp() {
+    let mut port = Port::new(&[]);
+    let fax = |time| Packet {
+        at: ms(time),
+        source: at(STRANGER, 1),
+        media: None,
+    };
+    let verdicts: Vec<Verdict> = (0..5).map(|n| port.packet(&fax(20 * n))).collect();
+    assert_eq!(latched_at(&verdicts), Some(4));
+    assert_eq!(latched_at(&port.talk(100, at(PHONE, 1), 7, 0, 5)), Some(4));
+}
+
+// -- rivals ----------------------------------------------------------------------------------------------------------
+
+#[test]
+fn two_packets_from_random_addresses_are_no_rivals() {
+    let mut port = Port::new(&[]);
+    for n in 0..20u8 {
+        port.talk(u64::from(n), at([100, 0, 0, n], 1), u32::from(n), 5, 2);
+    }
+    assert_eq!(latched_at(&port.talk(30, at(STRANGER, 1), 7, 0, 5)), Some(4));
+    assert!(!port.latch.is_contested());
+}
+
+#[test]
+fn a_rival_makes_the_stream_contested_and_both_are_admitted_until_one_is_silent() {
+    let (phone, attacker) = (at(PHONE, 1), at(STRANGER, 1));
+    let mut port = Port::new(&[]);
+    for n in 0..50u16 {
+        port.rtp(20 * u64::from(n), phone, 1, n);
+        port.rtp(20 * u64::from(n) + 1, attacker, 2, n);
+    }
+    assert!(port.latch.is_contested() && port.learned().is_none());
+    let mut admitted = port.latch.admitted(&port.learner.policy);
+    admitted.sort_unstable();
+    assert_eq!(admitted, [phone, attacker]);
+    // The rival's last packet was at 981 ms.
+    let verdicts = port.talk(1000, phone, 1, 50, 150);
+    let latched = latched_at(&verdicts).unwrap();
+    assert!((99..=101).contains(&latched), "two seconds after the rival: packet {latched}");
+    assert_eq!(port.latch.admitted(&port.learner.policy), [phone]);
+}
+
+#[test]
+fn bursts_now_and_then_do_not_keep_a_stream_contested() {
+    let mut port = Port::new(&[]);
+    let mut latched = None;
+    for n in 0..300u16 {
+        let time = 20 * u64::from(n);
+        if n % 90 < 3 {
+            port.rtp(time + 1, at(STRANGER, n / 90 + 1), 2, n);
+        }
+        if port.rtp(time, at(PHONE, 1), 1, n).is_held() {
+            latched = latched.or(Some(n));
+        }
+    }
+    assert!(latched.unwrap() < 50, "{latched:?}");
+}
+
+#[test]
+fn who_sends_more_than_a_call_has_no_better_claim() {
+    let mut port = Port::new(&[]);
+    for n in 0..3000u16 {
+        port.rtp(u64::from(n), at(STRANGER, 1), 2, n);
+        if n % 20 == 0 {
+            port.rtp(u64::from(n), at(PHONE, 1), 1, n / 20);
+        }
+        assert!(n < 100 || port.learned().is_none(), "{n}");
+    }
+    assert!(port.latch.is_contested());
+}
+
+#[test]
+fn unknown_rivals_are_none_to_a_named_address_even_a_shared_one() {
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    port.learner.parties.join(PHONE.into());
+    port.learner.parties.join(PHONE.into());
+    for n in 0..4u16 {
+        assert_eq!(port.rtp(20 * u64::from(n), at(PHONE, 1), 1, n), Verdict::Waiting);
+        port.rtp(20 * u64::from(n) + 1, at(STRANGER, 1), 2, n);
+    }
+    assert_eq!(port.rtp(80, at(PHONE, 1), 1, 4), NAMED);
+    assert_eq!(port.latch.rank(), Some(Rank::Shared));
+}
+
+#[test]
+fn a_neighbour_who_speaks_first_makes_the_stream_contested() {
+    let (phone, neighbour) = (at(PHONE, 1), at(PHONE, 2));
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    port.talk(0, neighbour, 2, 0, 500);
+    port.latch.answer_seen(ms(10_000));
+    for n in 0..5u16 {
+        let time = 10_000 + 20 * u64::from(n);
+        port.rtp(time, neighbour, 2, 500 + n);
+        port.rtp(time + 1, phone, 1, n);
+    }
+    assert!(port.latch.is_contested() && port.learned().is_none());
+    let mut admitted = port.latch.admitted(&port.learner.policy);
+    admitted.sort_unstable();
+    assert_eq!(admitted, [phone, neighbour]);
+}
+
+#[test]
+fn an_established_stream_is_not_contested() {
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    for n in 0..600u16 {
+        let time = 20 * u64::from(n);
+        assert!(port.rtp(time, at(PHONE, 1), 1, n).is_held());
+        if time > 6000 {
+            let verdict = port.rtp(time + 1, at(PHONE, 2), 2, n);
+            assert!(matches!(verdict, MISMATCH | Verdict::Waiting), "{verdict:?}");
+        }
+    }
+    assert_eq!(port.learned(), Some(at(PHONE, 1)));
+}
+
+#[test]
+fn where_there_is_nobody_to_leave_it_to_an_unknown_source_that_came_first_stays() {
+    let mut port = Port::with(
+        Policy {
+            last_resort: true,
+            ..Policy::default()
+        },
+        &[],
+    );
+    port.talk(0, at(PHONE, 1), 1, 0, 6);
+    for n in 0..30u16 {
+        assert_eq!(port.rtp(120 + 20 * u64::from(n), at(PHONE, 1), 1, 6 + n), Verdict::Known);
+        assert!(!port.rtp(121 + 20 * u64::from(n), at(STRANGER, 1), 2, n).is_held());
+    }
+    assert!(!port.latch.is_contested());
+}
+
+// -- better claims ---------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_named_source_replaces_an_unknown_one_at_once() {
+    let mut port = Port::new(&[at(PHONE, 6000).into()]);
+    port.talk(0, at(STRANGER, 1), 2, 0, 10);
+    assert_eq!(port.learned(), Some(at(STRANGER, 1)));
+    assert_eq!(port.rtp(200, at(PHONE, 7), 1, 1), NAMED);
+    assert_eq!(port.rtp(201, at(PHONE, 6000), 3, 1), NAMED, "the very port that signalling names");
+    assert_eq!(port.rtp(202, at(PHONE, 7), 1, 2), MISMATCH);
+}
+
+#[test]
+fn an_asymmetric_leg_latches_nothing() {
+    let mut port = Port::new(&[at(PHONE, 6000).into()]);
+    port.latch.set_asymmetric(true);
+    assert_eq!(port.rtp(0, at(PHONE, 1), 1, 1), Verdict::Known);
+    assert_eq!(port.rtp(0, at(STRANGER, 1), 1, 1), MISMATCH);
+    assert_eq!(port.learned(), None);
+}
+
+// -- scanners --------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_scanner_at_the_signalled_address_gets_nothing_and_the_party_its_stream() {
+    // 400 ports twice a second, from 0.6 s before the party's first packet.
+    let (phone, scanner) = (at(PHONE, 1), at(PHONE, 2));
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    port.learner.parties.join(PHONE.into());
+    let mut held_by_scanner = 0;
+    let mut latched = None;
+    for step in 0..8000u64 {
+        // Each 1.25 ms another port; the call's is the first of them.
+        let now = shunt_latch::Time::from(Duration::from_micros(1250 * step));
+        let number = u16::try_from(step % 400).unwrap();
+        if number == 0 {
+            let packet = Packet {
+                at: now,
+                ..rtp(0, scanner, 9, u16::try_from(step / 400).unwrap())
+            };
+            port.packet(&packet);
+        } else {
+            let _ = port.learner.missed(now, scanner, 40_000 + number);
+        }
+        if step >= 480 && step % 16 == 0 {
+            let n = u16::try_from((step - 480) / 16).unwrap();
+            let packet = Packet {
+                at: now,
+                ..rtp(0, phone, 1, n)
+            };
+            if port.packet(&packet).is_held() {
+                latched = latched.or(Some(n));
+            }
+            held_by_scanner += u32::from(port.learned() == Some(scanner));
+        }
+    }
+    assert_eq!((latched, held_by_scanner), (Some(4), 0));
+}
+
+#[test]
+fn a_scanner_with_a_new_port_for_each_packet_is_no_better_off() {
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    assert_eq!(
+        port.rtp(0, at(PHONE, 1000), 9, 1),
+        NAMED,
+        "nothing is known against the first packet"
+    );
+    for n in 0..200 {
+        let _ = port.learner.missed(ms(u64::from(n)), at(PHONE, 1001 + n), 40_000 + 2 * n);
+    }
+    assert!(!port.rtp(590, at(PHONE, 2000), 9, 2).is_held());
+    assert_eq!(latched_at(&port.talk(600, at(PHONE, 1), 1, 0, 10)), Some(4));
+    assert!(!port.rtp(900, at(PHONE, 3000), 9, 3).is_held());
+    assert_eq!(port.learned(), Some(at(PHONE, 1)));
+}
+
+#[test]
+fn a_source_that_touches_four_calls_is_ignored_but_where_it_is_named() {
+    let mut learner = Learner::default();
+    let source = at(STRANGER, 5);
+    let latch = |learner: &Learner, names: &[Name]| learner.latch(ms(0), Component::Rtp, names.iter().copied().collect::<Names>());
+    for n in 0..4u16 {
+        let mut touched = latch(&learner, &[]);
+        learner.observe(&mut touched, 36_000 + 2 * n, &rtp(u64::from(n), source, 1, n), None);
+    }
+    let mut another = latch(&learner, &[Name::address(STRANGER)]);
+    assert_eq!(
+        learner.observe(&mut another, 37_000, &rtp(10, source, 1, 9), None),
+        Verdict::Ignored(Ignored::Scanner)
+    );
+    let mut own = latch(&learner, &[source.into()]);
+    let verdicts: Vec<Verdict> = (0..5)
+        .map(|n| learner.observe(&mut own, 38_000, &rtp(10 + 20 * n, source, 1, 9 + n as u16), None))
+        .collect();
+    assert_eq!(latched_at(&verdicts), Some(4), "it is named there, and has to show continuity");
+    assert!(
+        !learner.scanners.suspicion(ms(30_100), source).source,
+        "after half a minute it is over"
+    );
+}
+
+// -- rebinding -------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_nat_rebinding_costs_three_packets_at_most() {
+    for names in [vec![], vec![Name::address(PHONE)]] {
+        let mut port = Port::new(&names);
+        port.talk(0, at(PHONE, 1), 1, 100, 300);
+        let verdicts = port.talk(6000, at(STRANGER, 9), 1, 400, 5);
+        assert_eq!(verdicts[..3], [Verdict::Waiting, Verdict::Waiting, Verdict::Moved], "{verdicts:?}");
+        assert_eq!(port.rtp(6100, at(PHONE, 1), 1, 399), MISMATCH, "a late packet of the old path");
+        assert_eq!(port.learned(), Some(at(STRANGER, 9)));
+    }
+}
+
+#[test]
+fn a_rebinding_with_a_sequence_that_does_not_go_on_takes_a_second_of_silence() {
+    let mut port = Port::new(&[]);
+    port.talk(0, at(PHONE, 1), 1, 100, 10);
+    assert!(!port.talk(200, at(PHONE, 2), 1, 30_000, 45).iter().any(|verdict| verdict.is_held()));
+    assert_eq!(
+        latched_at(&port.talk(1100, at(PHONE, 2), 1, 30_045, 10)),
+        Some(4),
+        "the last packet was at 180 ms"
+    );
+}
+
+#[test]
+fn an_injector_who_knows_ssrc_and_numbers_gets_nothing_from_a_sender() {
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    for n in 0..300u16 {
+        let time = 20 * u64::from(n);
+        assert!(port.rtp(time, at(PHONE, 1), 1, n).is_held(), "{n}");
+        assert!(!port.rtp(time + 5, at(STRANGER, 1), 1, n + 1).is_held());
+        assert!(!port.rtp(time + 10, at(STRANGER, 1), 1, n + 2).is_held());
+    }
+    assert_eq!(port.learned(), Some(at(PHONE, 1)));
+}
+
+#[test]
+fn an_injection_into_a_pause_ends_with_the_pause_and_is_slow_the_next_time() {
+    let (phone, attacker) = (at(PHONE, 1), at(STRANGER, 1));
+    let mut port = Port::new(&[]);
+    port.talk(0, phone, 1, 0, 300);
+    let verdicts = port.talk(6060, attacker, 1, 302, 5);
+    assert!(verdicts.contains(&Verdict::Moved));
+    assert_eq!(port.rtp(6145, phone, 1, 306), Verdict::Restored);
+    assert_eq!(port.rtp(6146, attacker, 1, 307), Verdict::Ignored(Ignored::Quarantined));
+    let other = at(STRANGER, 2);
+    port.talk(6160, phone, 1, 307, 10);
+    assert!(
+        !port.talk(6440, other, 1, 320, 40).iter().any(|verdict| verdict.is_held()),
+        "not before a second of silence"
+    );
+}
+
+#[test]
+fn a_party_may_move_back() {
+    let mut port = Port::new(&[]);
+    port.talk(0, at(PHONE, 1), 1, 0, 300);
+    assert!(port.talk(6000, at(PHONE, 2), 1, 300, 50).contains(&Verdict::Moved));
+    assert_eq!(port.rtp(7000, at(PHONE, 1), 1, 350), Verdict::Restored);
+    port.talk(7020, at(PHONE, 1), 1, 351, 50);
+    assert_eq!(
+        latched_at(&port.talk(9000, at(PHONE, 2), 1, 401, 10)),
+        Some(2),
+        "after a second of silence"
+    );
+}
+
+#[test]
+fn where_the_packets_are_not_seen_it_is_asked_when_the_source_was_heard() {
+    let mut learner = Learner::default();
+    let mut latch = learner.latch(ms(0), Component::Rtp, [Name::address(PHONE)].into_iter().collect());
+    assert_eq!(learner.observe(&mut latch, 1, &rtp(0, at(PHONE, 1), 1, 100), None), NAMED);
+    let mut send =
+        |latch: &mut Latch, n: u16| learner.observe(latch, 1, &rtp(300_000 + 20 * u64::from(n), at(PHONE, 2), 1, 15_110 + n), None);
+    assert_eq!(
+        [0, 1, 2].map(|n| send(&mut latch, n)),
+        [Verdict::Waiting, Verdict::Waiting, Verdict::Ask]
+    );
+    let policy = Policy::default();
+    let sending = Facts {
+        heard: ms(300_030),
+        sequence: Some(15_105),
+    };
+    assert_eq!(latch.clone().answer(ms(300_045), &policy, at(PHONE, 2), sending), Verdict::Waiting);
+    let silent = Facts {
+        heard: ms(299_980),
+        sequence: Some(15_109),
+    };
+    assert_eq!(latch.clone().answer(ms(300_045), &policy, at(PHONE, 2), silent), Verdict::Moved);
+    let unknown = Facts {
+        heard: ms(299_980),
+        sequence: None,
+    };
+    assert_eq!(
+        latch.answer(ms(300_045), &policy, at(PHONE, 2), unknown),
+        MISMATCH,
+        "five minutes on, the number proves nothing"
+    );
+}
+
+#[test]
+fn rtcp_follows_within_the_named_address_after_a_second_of_silence() {
+    let mut learner = Learner::default();
+    let mut latch = learner.latch(ms(0), Component::Rtcp, [Name::address(PHONE)].into_iter().collect());
+    let facts = |heard| {
+        Some(Facts {
+            heard: ms(heard),
+            sequence: None,
+        })
+    };
+    assert_eq!(learner.observe(&mut latch, 1, &rtp(0, at(PHONE, 1), 1, 0), facts(0)), NAMED);
+    assert_eq!(learner.observe(&mut latch, 1, &rtp(500, at(PHONE, 2), 1, 0), facts(0)), MISMATCH);
+    assert_eq!(
+        learner.observe(&mut latch, 1, &rtp(5000, at(STRANGER, 2), 1, 0), facts(0)),
+        MISMATCH
+    );
+    assert_eq!(
+        learner.observe(&mut latch, 1, &rtp(5000, at(PHONE, 2), 1, 0), facts(0)),
+        Verdict::Moved
+    );
+    latch.add_name(at([203, 0, 113, 1], 9).into());
+    assert_eq!(
+        learner.observe(&mut latch, 1, &rtp(5001, at([203, 0, 113, 1], 9), 1, 0), facts(5000)),
+        NAMED
+    );
+}
+
+// -- signalling, quarantine ------------------------------------------------------------------------------------------
+
+#[test]
+fn a_stranger_follows_a_silent_source_only_after_signalling() {
+    for (signalled, silent, follows) in [(true, 1000, true), (true, 100, false), (false, 1000, false)] {
+        let mut port = Port::with(
+            Policy {
+                last_resort: true,
+                ..Policy::default()
+            },
+            &[Name::address([10, 0, 0, 9])],
+        );
+        port.talk(0, at(PHONE, 1), 1, 0, 600);
+        if signalled {
+            port.latch.signal(ms(11_980), [Name::address([10, 0, 0, 9])].into_iter().collect());
+        }
+        let verdicts = port.talk(11_980 + silent, at(STRANGER, 1), 2, 0, 8);
+        assert_eq!(
+            verdicts.iter().any(|verdict| verdict.is_held()),
+            follows,
+            "{signalled} {silent}: {verdicts:?}"
+        );
+    }
+}
+
+#[test]
+fn a_party_that_signalling_moves_is_learned_anew_and_its_old_source_is_quarantined() {
+    let policy = Policy::default();
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    port.rtp(0, at(PHONE, 1), 1, 1);
+    port.latch.forget(ms(1000), &policy, true);
+    assert_eq!(port.rtp(1100, at(PHONE, 1), 1, 2), Verdict::Ignored(Ignored::Quarantined));
+    assert_eq!(port.rtp(4000, at(PHONE, 1), 1, 3), NAMED);
+    port.latch.forget(ms(4100), &policy, true);
+    port.latch.lift_quarantine();
+    assert_eq!(port.rtp(4101, at(PHONE, 1), 1, 4), NAMED);
+}
+
+#[test]
+fn the_phone_of_the_port_s_last_call_is_not_learned_but_its_next_call_is() {
+    let policy = Policy::default();
+    let mut before = Port::new(&[Name::address(PHONE)]);
+    before.talk(0, at(PHONE, 1), 7, 1000, 50);
+    let former = before.latch.former().unwrap();
+    assert_eq!(
+        former,
+        Former {
+            source: at(PHONE, 1),
+            media: Some(Source { ssrc: 7, sequence: 1049 }),
+            last: ms(980)
+        }
+    );
+    for names in [vec![], vec![Name::address(PHONE)], vec![Name::from(at(PHONE, 1))]] {
+        let mut port = Port::new(&names);
+        port.latch.keep_out(ms(6000), &policy, former);
+        // It has gone on sending for five seconds, and its NAT may have moved it.
+        for verdict in port.talk(6000, at(PHONE, 1), 7, 1300, 100) {
+            assert_eq!(verdict, Verdict::Ignored(Ignored::Former));
+        }
+        assert_eq!(port.rtp(8000, at(PHONE, 2), 7, 1401), Verdict::Ignored(Ignored::Former));
+        let next_call = port.talk(8100, at(PHONE, 1), 8, 5, 5);
+        assert!(next_call[4].is_held(), "{next_call:?}");
+    }
+    let mut same_ssrc = Port::new(&[Name::address(PHONE)]);
+    same_ssrc.latch.keep_out(ms(6000), &policy, former);
+    assert_eq!(
+        same_ssrc.rtp(6000, at(PHONE, 1), 7, 40_000),
+        NAMED,
+        "a phone that has one SSRC for ever begins with another number"
+    );
+}
+
+#[test]
+fn what_another_process_had_latched_stays() {
+    let mut port = Port::new(&[]);
+    port.latch.adopt(ms(0), at(PHONE, 1), Some(Source { ssrc: 1, sequence: 0 }));
+    assert_eq!(port.latch.ssrc(), Some(1));
+    for n in 0..30u16 {
+        assert_eq!(port.rtp(20 * u64::from(n), at(PHONE, 1), 1, n), Verdict::Known);
+        assert!(!port.rtp(20 * u64::from(n), at(STRANGER, 1), 2, n).is_held());
+    }
+}
