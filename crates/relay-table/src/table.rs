@@ -42,7 +42,7 @@ pub struct Saved {
 pub struct Cursor {
     chunks: Option<Vec<usize>>,
     slot: usize,
-    further: Option<Scan>,
+    further: Scan,
     /// Keys of the overflow table that the scan has read and the walk has not come to.
     rest: Vec<flow_key>,
 }
@@ -575,37 +575,45 @@ impl RelayTable {
         mut gone: impl FnMut(&FiveTuple),
         mut more: impl FnMut() -> bool,
     ) -> Result<bool, Fault> {
-        let (mut slots, mut further) = (Vec::new(), Vec::new());
         loop {
-            let ended = self.walk(cursor, |one| {
-                match one {
-                    Found::Slot(at) => slots.push((at, self.entry_at(at))),
-                    Found::Further(record) => further.push(RelayEntry::read(&record.slot, &record.wide, 0)),
-                }
-                if slots.len() + further.len() < CHUNK {
+            let mut found = Vec::new();
+            let ended = self.walk_slots(cursor, |at| {
+                found.push((at, self.entry_at(at)));
+                if found.len() < CHUNK {
                     ControlFlow::Continue(())
                 } else {
                     ControlFlow::Break(())
                 }
-            })?;
-            for (at, entry) in slots.drain(..).filter(|(_, entry)| entry.key.is_v6() == v6) {
+            });
+            for (at, entry) in found.into_iter().filter(|(_, entry)| entry.key.is_v6() == v6) {
                 self.delete_slot(hops, at, &entry);
                 gone(&entry.key);
             }
-            further.retain(|entry| entry.key.is_v6() == v6);
-            let keys: Vec<flow_key> = further.iter().map(|entry| flow_key_of(&entry.key)).collect();
-            self.overflow.delete_all(&keys)?;
-            for entry in further.drain(..) {
-                self.forget_overflow(hops, &entry);
-                gone(&entry.key);
-            }
             if ended {
-                return Ok(true);
+                break;
             }
             if !more() {
                 return Ok(false);
             }
         }
+        while self.has_further()
+            && let Some(batch) = self.overflow.batch(&mut cursor.further, CHUNK)?
+        {
+            let (keys, entries): (Vec<flow_key>, Vec<RelayEntry>) = batch
+                .iter()
+                .map(|(key, record)| (*key, RelayEntry::read(&record.slot, &record.wide, 0)))
+                .filter(|(_, entry)| entry.key.is_v6() == v6)
+                .unzip();
+            self.overflow.delete_all(&keys)?;
+            for entry in entries {
+                self.forget_overflow(hops, &entry);
+                gone(&entry.key);
+            }
+            if !more() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Go on with writing the rows of moved destinations into their entries until `more` says no; whether all are written.
@@ -645,21 +653,8 @@ impl RelayTable {
 
     /// Go on with a walk over all entries; whether it is at its end.
     fn walk(&self, cursor: &mut Cursor, mut each: impl FnMut(Found<'_>) -> ControlFlow<()>) -> Result<bool, Fault> {
-        if cursor.further.is_none() {
-            let chunks = cursor
-                .chunks
-                .get_or_insert_with(|| self.addresses.chunks().into_iter().rev().collect());
-            while let Some(chunk) = chunks.last() {
-                let first = chunk * CHUNK;
-                for at in cursor.slot.max(first)..first + CHUNK {
-                    cursor.slot = at + 1;
-                    if self.slots.generation(at) & 1 == 1 && each(Found::Slot(at)).is_break() {
-                        return Ok(false);
-                    }
-                }
-                chunks.pop();
-            }
-            cursor.further = Some(Scan::default());
+        if !self.walk_slots(cursor, |at| each(Found::Slot(at))) {
+            return Ok(false);
         }
         while let Some(key) = cursor.rest.pop() {
             if let Some(record) = self.overflow.get(&key)?
@@ -668,11 +663,9 @@ impl RelayTable {
                 return Ok(false);
             }
         }
-        // To scan an empty table takes the kernel long.
-        if self.marked.is_empty() && self.loose.is_empty() {
-            return Ok(true);
-        }
-        while let Some(batch) = self.overflow.batch(cursor.further.get_or_insert_default(), CHUNK)? {
+        while self.has_further()
+            && let Some(batch) = self.overflow.batch(&mut cursor.further, CHUNK)?
+        {
             let mut batch = batch.into_iter();
             while let Some((_, record)) = batch.next() {
                 if each(Found::Further(&record)).is_break() {
@@ -682,6 +675,29 @@ impl RelayTable {
             }
         }
         Ok(true)
+    }
+
+    /// Go on with a walk over the entries that have a slot of their own; whether it is at its end.
+    fn walk_slots(&self, cursor: &mut Cursor, mut each: impl FnMut(usize) -> ControlFlow<()>) -> bool {
+        let chunks = cursor
+            .chunks
+            .get_or_insert_with(|| self.addresses.chunks().into_iter().rev().collect());
+        while let Some(chunk) = chunks.last() {
+            let first = chunk * CHUNK;
+            for at in cursor.slot.max(first)..first + CHUNK {
+                cursor.slot = at + 1;
+                if self.slots.generation(at) & 1 == 1 && each(at).is_break() {
+                    return false;
+                }
+            }
+            chunks.pop();
+        }
+        true
+    }
+
+    /// Whether there are entries in the overflow table, to scan which takes the kernel long even when it is empty.
+    fn has_further(&self) -> bool {
+        !self.marked.is_empty() || !self.loose.is_empty()
     }
 
     // Media ports
