@@ -5,6 +5,7 @@
 
 mod config;
 mod events;
+mod failures;
 mod limit;
 mod listen;
 mod options;

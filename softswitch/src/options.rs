@@ -30,9 +30,10 @@ impl Options {
             (None, None) => None,
             (seconds, nanoseconds) => seconds.unwrap_or_default().checked_add(nanoseconds.unwrap_or_default()),
         };
+        let error_in_resp = number("error_in_resp") == Some(1);
         Self {
-            error_in_resp: number("error_in_resp") == Some(1),
-            ignore_not_found: number("ignore_not_found") == Some(1),
+            error_in_resp,
+            ignore_not_found: error_in_resp && number("ignore_not_found") == Some(1),
             deadline: wait.and_then(|wait| Instant::now().checked_add(wait)),
         }
     }

@@ -1,11 +1,12 @@
 //! Read: entries, usage, attributes, ids and handles, in messages of bounded size.
 
+use crate::failures::{Failures, Words};
 use crate::options::Options;
 use crate::plane::Plane;
 use crate::sessions::{Sessions, check_pipe};
 use crate::slice::Slice;
 use crate::tables::{Position, Registry, Row, Table};
-use crate::write::{attribute_name, details, status_of};
+use crate::write::attribute_name;
 use bytes::Bytes;
 use prost::Message as _;
 use shunt_bfrt::envelope::ReadResponse;
@@ -13,7 +14,6 @@ use shunt_bfrt::pb::{self, entity, idle_table::IdleTableMode, mode, object_id, t
 use shunt_bfrt::schema;
 use shunt_bfrt::values::Key;
 use shunt_bfrt::{BfrtError, Code};
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc};
@@ -21,6 +21,11 @@ use tonic::Status;
 
 /// Entities of one message.
 const CHUNK: usize = 1024;
+const WORDS: Words = Words {
+    status: "Read Error Status",
+    members: "entities",
+    done: "read",
+};
 
 type Sender = mpsc::Sender<Result<ReadResponse, Status>>;
 
@@ -82,24 +87,27 @@ impl Reader {
     async fn all(&mut self, request: &pb::ReadRequest, options: Options) -> Result<Option<Status>, Stop> {
         self.sessions
             .authorise(request.client_id, request.target.as_ref(), &request.p4_name)?;
-        let mut errors: BTreeMap<usize, BfrtError> = BTreeMap::new();
+        let mut failures = Failures::default();
+        let mut broken_off = None;
         for (position, entity) in request.entities.iter().enumerate() {
             options.check_deadline("Read")?;
+            if failures.is_beyond_naming(position) {
+                broken_off = Some(position);
+                break;
+            }
             match self.one(entity).await {
                 Ok(()) => {}
                 Err(Stop::Error(error)) => {
                     if matches!(entity.entity, Some(entity::Entity::TableOperation(_))) {
                         return Err(Stop::Error(error));
                     }
-                    errors.insert(position, error);
+                    failures.add(position, error);
                 }
                 Err(Stop::Closed) => return Err(Stop::Closed),
             }
         }
         if options.error_in_resp {
-            let status = (0..request.entities.len())
-                .map(|n| errors.get(&n).map(status_of).unwrap_or_default())
-                .collect();
+            let status = (0..request.entities.len()).map(|position| failures.error(position)).collect();
             let entities = std::mem::take(&mut self.out);
             self.send(ReadResponse { entities, status }).await?;
             return Ok(None);
@@ -107,11 +115,10 @@ impl Reader {
         if !self.out.is_empty() || !self.sent {
             self.flush().await?;
         }
-        if errors.is_empty() {
+        if failures.is_empty() {
             return Ok(None);
         }
-        let failed = errors.iter().map(|(position, error)| (*position, error)).collect();
-        Ok(Some(details("Read Error Status", &failed)))
+        Ok(Some(failures.status(WORDS, request.entities.len(), broken_off)))
     }
 
     async fn send(&mut self, response: ReadResponse) -> Result<(), Closed> {
@@ -463,7 +470,7 @@ impl<'a> View<'a> {
     fn default_entry(&self, row: Row) -> Result<entity::Entity, BfrtError> {
         let mut entry = self.begin();
         entry.is_default_entry = true;
-        if row.data.is_empty() {
+        if row.data.is_empty() && !self.key_only {
             entry.data = Some(pb::TableData {
                 action_id: row.action,
                 fields: Vec::new(),

@@ -1,5 +1,6 @@
 //! Write: a batch of updates, applied in slices, so that nobody is held up by a large one.
 
+use crate::failures::{Failures, Words};
 use crate::options::Options;
 use crate::plane::{IdleConfig, Plane};
 use crate::sessions::{Sessions, check_pipe};
@@ -8,12 +9,10 @@ use crate::tables::{Change, Position, Registry, Table, Undo};
 use bytes::Bytes;
 use prost::Message as _;
 use shunt_bfrt::envelope::{Atomicity, WriteRequest};
-use shunt_bfrt::google::rpc;
 use shunt_bfrt::pb::{self, entity, idle_table::IdleTableMode, mode::PredefinedMode, table_entry, update};
 use shunt_bfrt::values::{Data, Key};
 use shunt_bfrt::{BfrtError, Code};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use tokio::sync::Mutex;
 use tonic::Status;
 
@@ -21,39 +20,41 @@ use tonic::Status;
 const BLOCK: usize = 256;
 /// Updates whose needs the kernel is asked for in one go: few enough that its answers leave time for others.
 const TOGETHER: usize = 64;
-/// Up to this position each update has an error of its own in the status details, as P4 Studio's server has it. Beyond it they would
-/// make a trailer of megabytes: failures are named in the status's text instead.
-const DETAILED: usize = 65_536;
-/// Runs of neighbouring updates with the same error that the text names; a batch with more is broken off, and the text says where.
-const NAMED_RUNS: usize = 8_192;
-const ERROR_TYPE: &str = "type.googleapis.com/bfrt_proto.Error";
+const WORDS: Words = Words {
+    status: "Write Error Status",
+    members: "updates",
+    done: "applied",
+};
 
 /// The fate of the updates of one batch.
 #[derive(Default)]
 struct Batch {
-    errors: BTreeMap<usize, BfrtError>,
-    /// DELETE did not find these.
-    gone: Vec<usize>,
+    failures: Failures,
+    /// Deletes of what was not there, where the client asks that these are no failures.
+    ignored: Failures,
+    ignores_absent: bool,
     /// INSERT_OR_MODIFY found these there.
     existed: Vec<usize>,
     /// Updates that were looked at.
     served: usize,
-    runs: usize,
     /// Broken off because of too many failures.
     broken_off: bool,
 }
 
 impl Batch {
-    fn fail(&mut self, position: usize, change: Option<Change>, error: BfrtError) {
-        if error.code == Code::NotFound && change == Some(Change::Delete) {
-            self.gone.push(position);
+    fn new(options: Options) -> Self {
+        Self {
+            ignores_absent: options.ignore_not_found,
+            ..Self::default()
         }
-        let continues = position
-            .checked_sub(1)
-            .and_then(|last| self.errors.get(&last))
-            .is_some_and(|last| last.code == error.code);
-        self.runs += usize::from(!continues);
-        self.errors.insert(position, error);
+    }
+
+    fn fail(&mut self, position: usize, change: Option<Change>, error: BfrtError) {
+        if self.ignores_absent && error.code == Code::NotFound && change == Some(Change::Delete) {
+            self.ignored.add(position, error);
+        } else {
+            self.failures.add(position, error);
+        }
     }
 
     /// Note what became of the next update.
@@ -66,14 +67,23 @@ impl Batch {
         self.served += 1;
     }
 
-    /// Whether the last update failed in a way that ends a batch which is rolled back.
-    fn failed_last(&self, options: Options) -> bool {
-        let Some(last) = self.served.checked_sub(1) else { return false };
-        self.errors.contains_key(&last) && !(options.ignore_not_found && self.gone.contains(&last))
-    }
-
-    fn is_beyond_naming(&self) -> bool {
-        self.served > DETAILED && self.runs >= NAMED_RUNS
+    /// An update's status in the response.
+    fn status(&self, position: usize) -> pb::Error {
+        if self.existed.binary_search(&position).is_ok() {
+            return pb::Error {
+                message: "Entry aleady exists, perform MODIFY".into(),
+                code: Code::Exists as i32,
+                ..pb::Error::default()
+            };
+        }
+        if self.ignored.has(position) {
+            return pb::Error {
+                canonical_code: 0,
+                code: Code::NotFound as i32,
+                ..self.ignored.error(position)
+            };
+        }
+        self.failures.error(position)
     }
 }
 
@@ -103,9 +113,9 @@ impl Writer<'_> {
     }
 
     async fn apply(&self, request: &WriteRequest, options: Options) -> Result<Batch, Status> {
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(options);
         for block in request.updates.chunks(BLOCK) {
-            let updates = decode(block)?;
+            let updates = decode(block, batch.served == 0)?;
             let updates: Vec<Checked<'_>> = updates.iter().map(|update| self.check(update)).collect();
             let mut rest = &updates[..];
             while !rest.is_empty() {
@@ -130,7 +140,7 @@ impl Writer<'_> {
                 {
                     batch.fail(batch.served - 1, Some(Change::Delete), error);
                 }
-                if batch.is_beyond_naming() {
+                if batch.failures.is_beyond_naming(batch.served) {
                     batch.broken_off = true;
                     return Ok(batch);
                 }
@@ -176,7 +186,16 @@ impl Writer<'_> {
     }
 
     /// Check an update's key and data, if it is about an entry.
-    fn check<'a>(&'a self, update: &'a pb::Update) -> Checked<'a> {
+    fn check<'a>(&'a self, decoded: &'a Decoded) -> Checked<'a> {
+        let update = match decoded {
+            Ok(update) => update,
+            Err((stand_in, error)) => {
+                return Checked {
+                    update: stand_in,
+                    parts: Err(error.clone()),
+                };
+            }
+        };
         let parts = || {
             let Some(entity::Entity::TableEntry(entry)) = update.entity.as_ref().and_then(|entity| entity.entity.as_ref()) else {
                 return Ok((None, Data::default()));
@@ -224,11 +243,26 @@ impl Writer<'_> {
         }
     }
 
+    /// Clear a table, and gather what brings its entries back.
+    async fn clear_for_now(&self, table: &dyn Table, undos: &mut Vec<Undo>) -> Result<(), BfrtError> {
+        let mut at = Position::None;
+        loop {
+            let plane = self.plane.lock().await;
+            let slice = Slice::begin();
+            let (found, ended) = table.undo_some(&plane, &mut at, &mut || slice.has_more())?;
+            drop(plane);
+            undos.extend(found);
+            if ended {
+                return self.clear(table).await;
+            }
+        }
+    }
+
     async fn apply_or_roll_back(&self, request: &WriteRequest, options: Options) -> Result<Batch, Status> {
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(options);
         let mut undos: Vec<Undo> = Vec::new();
         'updates: for block in request.updates.chunks(BLOCK) {
-            let updates = decode(block)?;
+            let updates = decode(block, batch.served == 0)?;
             let updates: Vec<Checked<'_>> = updates.iter().map(|update| self.check(update)).collect();
             let mut rest = &updates[..];
             while !rest.is_empty() {
@@ -249,32 +283,20 @@ impl Writer<'_> {
                             return Next::Clear(table);
                         }
                         batch.take(result, update);
-                        if batch.failed_last(options) { Next::Pause } else { Next::Update }
+                        if batch.failures.is_empty() { Next::Update } else { Next::Pause }
                     })
                 };
-                if let Some(table) = clearing {
-                    let all = { table.undo_all(&*self.plane.lock().await) };
-                    let result = match all {
-                        Ok(all) => {
-                            undos.extend(all);
-                            self.clear(table).await
-                        }
-                        Err(error) => Err(error),
-                    };
-                    if let Err(error) = result {
-                        batch.fail(batch.served - 1, Some(Change::Delete), error);
-                    }
+                if let Some(table) = clearing
+                    && let Err(error) = self.clear_for_now(table, &mut undos).await
+                {
+                    batch.fail(batch.served - 1, Some(Change::Delete), error);
                 }
-                if batch.failed_last(options) {
+                if !batch.failures.is_empty() {
                     break 'updates;
                 }
             }
         }
-        let failed = batch
-            .errors
-            .keys()
-            .any(|position| !(options.ignore_not_found && batch.gone.contains(position)));
-        if failed {
+        if !batch.failures.is_empty() {
             self.roll_back(undos).await;
             let last = batch.served - 1;
             batch.existed.retain(|position| *position < last);
@@ -313,6 +335,7 @@ impl Writer<'_> {
     fn one(&self, plane: &mut Plane, client_id: u32, checked: &Checked<'_>) -> Result<Done<'_>, BfrtError> {
         let update = checked.update;
         match update.entity.as_ref().and_then(|entity| entity.entity.as_ref()) {
+            None if checked.parts.is_err() => checked.parts.as_ref().map(|_| Done::Plain).map_err(Clone::clone),
             Some(entity::Entity::TableEntry(entry)) => self.entry(plane, checked, entry),
             Some(entity::Entity::TableUsage(_)) => Err(BfrtError::new(Code::Unsupported, "Write operation not available on TableUsage")),
             Some(entity::Entity::TableAttribute(attribute)) => self.attribute(plane, client_id, attribute),
@@ -503,107 +526,34 @@ pub fn attribute_name(attribute: &pb::table_attribute::Attribute) -> &'static st
     }
 }
 
-fn decode(block: &[Bytes]) -> Result<Vec<pb::Update>, Status> {
-    let decoded: Result<Vec<pb::Update>, _> = block.iter().map(|bytes| pb::Update::decode(bytes.clone())).collect();
-    decoded.map_err(|error| Status::internal(format!("Exception deserializing request! {error}")))
+/// An update, or an empty one and why it cannot be read.
+type Decoded = Result<pb::Update, (pb::Update, BfrtError)>;
+
+/// Decode a block of a batch.
+///
+/// # Errors
+/// When this is the first block, and with it the whole request is refused. Of later ones single updates fail: those before are applied.
+fn decode(block: &[Bytes], first: bool) -> Result<Vec<Decoded>, Status> {
+    let one = |bytes: &Bytes| match pb::Update::decode(bytes.clone()) {
+        Ok(update) => Ok(Ok(update)),
+        Err(error) if first => Err(Status::internal(format!("Exception deserializing request! {error}"))),
+        Err(error) => Ok(Err((
+            pb::Update::default(),
+            BfrtError::new(Code::Invalid, format!("Exception deserializing update! {error}")),
+        ))),
+    };
+    block.iter().map(one).collect()
 }
 
 /// The answer to a batch.
 fn report(batch: &Batch, sent: usize, options: Options) -> Result<pb::WriteResponse, Status> {
-    let mut response = pb::WriteResponse::default();
-    let ignored = |position: &usize| options.error_in_resp && options.ignore_not_found && batch.gone.contains(position);
-    let statuses: Vec<usize> = if options.error_in_resp {
-        (0..batch.served).collect()
+    if !batch.failures.is_empty() {
+        return Err(batch.failures.status(WORDS, sent, batch.broken_off.then_some(batch.served)));
+    }
+    let status = if options.error_in_resp {
+        (0..batch.served).map(|position| batch.status(position)).collect()
     } else {
-        batch.existed.clone()
+        batch.existed.iter().map(|position| batch.status(*position)).collect()
     };
-    for position in statuses {
-        let error = batch.errors.get(&position);
-        response.status.push(if batch.existed.contains(&position) {
-            pb::Error {
-                message: "Entry aleady exists, perform MODIFY".into(),
-                code: Code::Exists as i32,
-                ..pb::Error::default()
-            }
-        } else if let Some(error) = error {
-            let mut status = status_of(error);
-            if ignored(&position) {
-                status.code = Code::NotFound as i32;
-                status.canonical_code = 0;
-            }
-            status
-        } else {
-            pb::Error::default()
-        });
-    }
-    let failed: BTreeMap<usize, &BfrtError> = batch
-        .errors
-        .iter()
-        .filter(|(position, _)| !ignored(position))
-        .map(|(position, error)| (*position, error))
-        .collect();
-    if failed.is_empty() {
-        return Ok(response);
-    }
-    Err(failure("Write Error Status", &failed, batch, sent))
-}
-
-fn failure(message: &str, failed: &BTreeMap<usize, &BfrtError>, batch: &Batch, sent: usize) -> Status {
-    let last = failed.keys().next_back().copied().unwrap_or(0);
-    if last < DETAILED && !batch.broken_off {
-        return details(message, failed);
-    }
-    let mut text = format!("{message}: {} of {sent} updates failed:", failed.len());
-    let mut runs: Vec<(usize, usize, Code)> = Vec::new();
-    for (position, error) in failed {
-        match runs.last_mut() {
-            Some((_, end, code)) if *end + 1 == *position && *code == error.code => *end = *position,
-            _ => runs.push((*position, *position, error.code)),
-        }
-    }
-    for (first, end, code) in &runs {
-        let _ = if first == end {
-            write!(text, " {first}")
-        } else {
-            write!(text, " {first}-{end}")
-        };
-        let _ = write!(text, " ({});", code.words());
-    }
-    if batch.broken_off {
-        let _ = write!(text, " updates from {} on were not tried;", batch.served);
-    }
-    text.push_str(" all others were applied");
-    let status = rpc::Status {
-        code: Code::Unknown as i32,
-        message: text.clone(),
-        details: Vec::new(),
-    };
-    Status::with_details(tonic::Code::Unknown, text, status.encode_to_vec().into())
-}
-
-/// Status UNKNOWN with an error for each position up to the last that failed.
-pub fn details(message: &str, failed: &BTreeMap<usize, &BfrtError>) -> Status {
-    let last = failed.keys().next_back().copied().unwrap_or(0);
-    let any = |error: pb::Error| prost_types::Any {
-        type_url: ERROR_TYPE.into(),
-        value: error.encode_to_vec(),
-    };
-    let details = (0..=last)
-        .map(|position| any(failed.get(&position).map(|error| status_of(error)).unwrap_or_default()))
-        .collect();
-    let status = rpc::Status {
-        code: Code::Unknown as i32,
-        message: message.into(),
-        details,
-    };
-    Status::with_details(tonic::Code::Unknown, message, status.encode_to_vec().into())
-}
-
-/// An error as it is sent.
-pub fn status_of(error: &BfrtError) -> pb::Error {
-    pb::Error {
-        canonical_code: error.code as i32,
-        message: error.to_string(),
-        ..pb::Error::default()
-    }
+    Ok(pb::WriteResponse { status })
 }

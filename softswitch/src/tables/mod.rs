@@ -136,6 +136,14 @@ pub trait Table: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
+    /// `undo_all`, in steps: goes on until `more` says no; whether that is all.
+    ///
+    /// # Errors
+    /// As the driver has them.
+    fn undo_some(&self, plane: &Plane, _at: &mut Position, _more: &mut dyn FnMut() -> bool) -> Result<(Vec<Undo>, bool), BfrtError> {
+        Ok((self.undo_all(plane)?, true))
+    }
+
     /// An entry.
     ///
     /// # Errors

@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 const IDLE: &str = "ENTRY_IDLE";
 const ACTIVE: &str = "ENTRY_ACTIVE";
+/// Entries of which is noted in one step how they are now.
+const UNDOS: usize = 256;
 
 /// The relay table of one IP version.
 pub struct Relay {
@@ -163,6 +165,28 @@ impl Relay {
         }
     }
 
+    /// What brings the entry with this key, absent or not, back to how it is now.
+    fn undo_of(&self, plane: &Plane, key: &FiveTuple) -> Result<Undo, BfrtError> {
+        let key = *key;
+        let saved = plane.relay.save(&key).map_err(|fault| self.kernel(fault))?;
+        let explicit = plane.notes.explicit.contains(&key);
+        let name = self.schema.name.clone();
+        Ok(Box::new(move |plane| {
+            let result = match &saved {
+                Some(saved) => plane.relay.restore(&mut plane.hops, saved),
+                None => plane.relay.delete(&mut plane.hops, &key).map(drop),
+            };
+            if saved.is_none() {
+                plane.notes.forget(&key);
+            } else if explicit {
+                plane.notes.explicit.insert(key);
+            } else {
+                plane.notes.explicit.remove(&key);
+            }
+            result.map_err(|fault| BfrtError::new(Code::Internal, format!("{fault}; table:{name}")))
+        }))
+    }
+
     fn kernel(&self, fault: Fault) -> BfrtError {
         self.fault(Change::Modify, &fault)
     }
@@ -252,47 +276,25 @@ impl Table for Relay {
     }
 
     fn undo(&self, plane: &Plane, key: &Key<'_>) -> Result<Undo, BfrtError> {
-        let key = flow(key);
-        let saved = plane.relay.save(&key).map_err(|fault| self.kernel(fault))?;
-        let explicit = plane.notes.explicit.contains(&key);
-        let name = self.schema.name.clone();
-        Ok(Box::new(move |plane| {
-            let result = match &saved {
-                Some(saved) => plane.relay.restore(&mut plane.hops, saved),
-                None => plane.relay.delete(&mut plane.hops, &key).map(drop),
-            };
-            if saved.is_none() {
-                plane.notes.forget(&key);
-            } else if explicit {
-                plane.notes.explicit.insert(key);
-            } else {
-                plane.notes.explicit.remove(&key);
-            }
-            result.map_err(|fault| BfrtError::new(Code::Internal, format!("{fault}; table:{name}")))
-        }))
+        self.undo_of(plane, &flow(key))
     }
 
-    fn undo_all(&self, plane: &Plane) -> Result<Vec<Undo>, BfrtError> {
-        let mut keys = Vec::new();
+    fn undo_some(&self, plane: &Plane, at: &mut Position, more: &mut dyn FnMut() -> bool) -> Result<(Vec<Undo>, bool), BfrtError> {
+        let cursor = at.get_or_insert_with(|| Box::new(Cursor::default())).downcast_mut::<Cursor>();
+        let Some(cursor) = cursor else { return Ok((Vec::new(), true)) };
         let clock = plane.clock().map_err(|fault| self.kernel(fault))?;
+        let mut keys = Vec::new();
         let each = |entry: &RelayEntry, _: &StreamStats| {
             keys.push(entry.key);
-            ControlFlow::Continue(())
-        };
-        plane
-            .relay
-            .scan(&mut Cursor::default(), self.v6, clock, each)
-            .map_err(|fault| self.kernel(fault))?;
-        let mut undos: Vec<Undo> = Vec::with_capacity(keys.len());
-        for key in keys {
-            if let Some(saved) = plane.relay.save(&key).map_err(|fault| self.kernel(fault))? {
-                undos.push(Box::new(move |plane| {
-                    let result = plane.relay.restore(&mut plane.hops, &saved);
-                    result.map_err(|fault| BfrtError::new(Code::Internal, fault.to_string()))
-                }));
+            if keys.len() < UNDOS && more() {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
-        }
-        Ok(undos)
+        };
+        let ended = plane.relay.scan(cursor, self.v6, clock, each).map_err(|fault| self.kernel(fault))?;
+        let undos: Result<Vec<Undo>, BfrtError> = keys.iter().map(|key| self.undo_of(plane, key)).collect();
+        Ok((undos?, ended))
     }
 
     fn read(&self, plane: &Plane, key: &Key<'_>) -> Result<Row, BfrtError> {
