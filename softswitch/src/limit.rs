@@ -2,10 +2,20 @@
 
 use std::task::{Context, Poll};
 use tonic::codegen::http;
+use tonic::{Code, Status};
 use tower::{Layer, Service};
 
 const OUT_OF_RANGE: &str = "11";
 const RESOURCE_EXHAUSTED: &str = "8";
+
+/// The status of a stream's request that could not be read.
+#[must_use]
+pub fn refusal(status: Status) -> Status {
+    if status.code() == Code::OutOfRange {
+        return Status::resource_exhausted(status.message());
+    }
+    status
+}
 
 #[derive(Clone, Copy, Default)]
 pub struct LimitStatus;

@@ -1,6 +1,7 @@
 //! The BF Runtime service: bf_switchd's answers, over the data plane.
 
 use crate::config::Owner;
+use crate::limit;
 use crate::options::Options;
 use crate::peer::Peer;
 use crate::plane::{OwnerSign, Plane};
@@ -45,7 +46,15 @@ impl Service {
     /// A client's subscription is in force for as long as its stream lasts.
     async fn serve_stream(self, mut requests: Streaming<pb::StreamMessageRequest>, sender: mpsc::Sender<Message>, peer: Peer) {
         let mut subscribed = None;
-        while let Ok(Some(request)) = requests.message().await {
+        loop {
+            let request = match requests.message().await {
+                Ok(Some(request)) => request,
+                Ok(None) => break,
+                Err(status) => {
+                    let _ = sender.send(Err(limit::refusal(status))).await;
+                    break;
+                }
+            };
             let refused = match request.update {
                 Some(Update::Subscribe(subscribe)) if subscribed.is_none() => {
                     let wants = subscribe.notifications.unwrap_or_default();

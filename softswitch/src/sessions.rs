@@ -123,7 +123,7 @@ impl Sessions {
             if p4_name != PROGRAM || device != 0 {
                 return Err(BfrtError::new(
                     Code::NotFound,
-                    format!("Unable to obtain BF_RT info for ({p4_name})"),
+                    format!("Unable to obtain BF_RT info for ({})", shown(p4_name)),
                 ));
             }
             if client.is_none() {
@@ -164,7 +164,7 @@ impl Sessions {
         if config.p4_name != PROGRAM || request.device_id != 0 {
             return Err(BfrtError::new(
                 Code::NotFound,
-                format!("Failed to find BfRtInfo for program {}", config.p4_name),
+                format!("Failed to find BfRtInfo for program {}", shown(&config.p4_name)),
             ));
         }
         check_connection(id, client, peer)?;
@@ -276,6 +276,13 @@ impl Sessions {
             None => false,
         }
     }
+}
+
+/// The beginning of a name that a client gave: an answer is not to be as long as a request may be.
+fn shown(name: &str) -> String {
+    const LENGTH: usize = 64;
+    let cut: String = name.chars().take(LENGTH).collect();
+    if cut.len() < name.len() { cut + "…" } else { cut }
 }
 
 /// Requests that need an owner come by the connection of its subscription.
