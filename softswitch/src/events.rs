@@ -11,7 +11,7 @@ use shunt_nexthop::Moved;
 use shunt_relay_table::Cursor;
 use shunt_replication::Round;
 use std::future::Future;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
@@ -315,31 +315,11 @@ async fn idle(service: Service) -> std::io::Result<()> {
 /// Report entries of one IP version that have become idle, and those that are no longer.
 async fn poll_idle(service: &Service, v6: bool) {
     let which = usize::from(v6);
-    let mut active = Vec::new();
     let (client, least, generation) = {
-        let mut plane = service.plane.lock().await;
-        let Ok(clock) = plane.clock() else { return };
-        let held = &plane.notes.idle[which];
-        for (key, ttl) in &held.reported {
-            match plane.relay.stats(key, clock) {
-                Ok(Some((_, stats))) if stats.idle_ms < *ttl => active.push((*key, true)),
-                Ok(None) => active.push((*key, false)),
-                _ => {}
-            }
-        }
-        for (key, _) in &active {
-            plane.notes.idle[which].reported.remove(key);
-        }
-        let held = &plane.notes.idle[which];
+        let held = &service.plane.lock().await.notes.idle[which];
         (held.client_id, u64::from(held.min_ttl), held.generation)
     };
-    for (key, there) in active {
-        if there {
-            service
-                .sessions
-                .send_idle(client, notice(service, v6, &key, NotificationType::EntryActive));
-        }
-    }
+    report_active(service, v6, client, generation).await;
     let mut cursor = Cursor::default();
     loop {
         let mut plane = service.plane.lock().await;
@@ -381,6 +361,44 @@ async fn poll_idle(service: &Service, v6: bool) {
                 tracing::error!("idle times cannot be read: {error}");
                 return;
             }
+        }
+    }
+}
+
+/// Report entries that were reported idle and have had packets since.
+async fn report_active(service: &Service, v6: bool, client: u32, generation: u64) {
+    let which = usize::from(v6);
+    let mut from = Bound::Unbounded;
+    loop {
+        let mut plane = service.plane.lock().await;
+        if plane.notes.idle[which].generation != generation {
+            return;
+        }
+        let Ok(clock) = plane.clock() else { return };
+        let (slice, mut gone, mut active, mut ended) = (Slice::begin(), Vec::new(), Vec::new(), true);
+        for (key, ttl) in plane.notes.idle[which].reported.range((from, Bound::Unbounded)) {
+            match plane.relay.stats(key, clock) {
+                Ok(Some((_, stats))) if stats.idle_ms < *ttl => active.push(*key),
+                Ok(None) => gone.push(*key),
+                _ => {}
+            }
+            from = Bound::Excluded(*key);
+            if !slice.has_more() {
+                ended = false;
+                break;
+            }
+        }
+        for key in active.iter().chain(&gone) {
+            plane.notes.idle[which].reported.remove(key);
+        }
+        drop(plane);
+        for key in active {
+            service
+                .sessions
+                .send_idle(client, notice(service, v6, &key, NotificationType::EntryActive));
+        }
+        if ended {
+            return;
         }
     }
 }

@@ -20,7 +20,7 @@ use shunt_nexthop::{KernelError, Moved, Netlink, NextHops};
 use shunt_relay_table::{Clock, Fault, Filters, MediaRange, Moves, RelayTable, Totals, flow_of, read_totals};
 use shunt_replication::{AgentCounts, Replication};
 use shunt_xdp::{Directory, Loaded, Ring, Shared, from_bytes, monotonic_ns, test_run, tick_ms};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::mem::offset_of;
 use std::net::IpAddr;
@@ -69,7 +69,7 @@ pub struct IdleConfig {
     pub max_ttl: u32,
     pub client_id: u32,
     /// Entries that were reported idle, with the time-out that they exceeded.
-    pub reported: HashMap<FiveTuple, u64>,
+    pub reported: BTreeMap<FiveTuple, u64>,
     /// Changes with every change of the attribute.
     pub generation: u64,
 }
