@@ -11,7 +11,7 @@ from pathlib import Path
 _libc = ctypes.CDLL(None, use_errno=True)
 _SYSCALL = {"x86_64": 321, "aarch64": 280}[platform.machine()]
 # enum bpf_cmd of linux/bpf.h
-_PROG_LOAD, _OBJ_GET, _PROG_TEST_RUN, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _LINK_DETACH = 5, 7, 10, 13, 15, 34
+_PROG_LOAD, _OBJ_PIN, _OBJ_GET, _PROG_TEST_RUN, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _LINK_DETACH = 5, 6, 7, 10, 13, 15, 34
 _XDP = 6  # enum bpf_prog_type
 _LIVE_FRAMES = 2  # BPF_F_TEST_XDP_LIVE_FRAMES
 _ATTRIBUTES = 128
@@ -32,6 +32,12 @@ def pinned(path: Path) -> int:
     """A file descriptor of a pinned object. Raises OSError."""
     text = ctypes.create_string_buffer(os.fsencode(path))
     return _call(_OBJ_GET, struct.pack("=QII", ctypes.addressof(text), 0, 0))[0]
+
+
+def pin(fd: int, path: Path) -> None:
+    """Pin an object. Raises OSError."""
+    text = ctypes.create_string_buffer(os.fsencode(path))
+    _call(_OBJ_PIN, struct.pack("=QII", ctypes.addressof(text), fd, 0))
 
 
 def program(number: int) -> int:

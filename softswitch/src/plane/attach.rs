@@ -103,13 +103,21 @@ impl Attachments {
             let link = Link::from_fd(directory.get(&name)?);
             let ifindex = name.split('_').nth(1).and_then(|text| text.parse().ok()).unwrap_or(0);
             if link.ifindex()? != ifindex {
-                directory.remove(&name); // its interface is gone
+                link.detach(); // its interface is gone, or another one now
+                directory.remove(&name);
             } else if !wanted.iter().any(|(_, index)| *index == ifindex) {
                 unwanted.push((name, ifindex, link));
             }
         }
         let indexes: Vec<u32> = wanted.iter().map(|(_, ifindex)| *ifindex).collect();
-        made.write_macs(hops, indexes.iter().copied().chain(unwanted.iter().map(|(_, ifindex, _)| *ifindex)).collect());
+        made.write_macs(
+            hops,
+            indexes
+                .iter()
+                .copied()
+                .chain(unwanted.iter().map(|(_, ifindex, _)| *ifindex))
+                .collect(),
+        );
         let result = made.attach_all(config.mode, &wanted, directory, loaded, hops);
         if let Err(error) = result {
             for at in (0..made.attached.len()).filter(|at| !made.attached[*at].adopted) {
