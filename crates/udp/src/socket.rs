@@ -1,0 +1,287 @@
+//! A bound UDP socket.
+
+use crate::address::Address;
+use crate::batch::{Batch, MOST};
+use nix::sys::socket::{self as sys, AddressFamily, SockFlag, SockType, SockaddrStorage, sockopt};
+use shunt_net::Endpoint;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// A UDP socket that does not block.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    v6: bool,
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Socket {
+    /// Bind a socket, of IPv6 alone if the address is one. `receive_buffer`: bytes that are asked for.
+    ///
+    /// # Errors
+    /// As socket(2) and bind(2).
+    pub fn bind(endpoint: Endpoint, receive_buffer: usize) -> io::Result<Self> {
+        let v6 = endpoint.addr.is_ipv6();
+        let family = if v6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+        let fd = sys::socket(family, SockType::Datagram, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
+        if v6 {
+            sys::setsockopt(&fd, sockopt::Ipv6V6Only, &true)?;
+        }
+        sys::setsockopt(&fd, sockopt::RcvBuf, &receive_buffer)?;
+        sys::bind(
+            fd.as_raw_fd(),
+            &SockaddrStorage::from(SocketAddr::new(endpoint.addr, endpoint.port)),
+        )?;
+        Ok(Self { fd, v6 })
+    }
+
+    /// The local address from which the kernel would send to another one.
+    ///
+    /// # Errors
+    /// As connect(2): there is no route.
+    pub fn local_address_towards(remote: IpAddr) -> io::Result<IpAddr> {
+        let family = if remote.is_ipv6() {
+            AddressFamily::Inet6
+        } else {
+            AddressFamily::Inet
+        };
+        let fd = sys::socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+        // Nothing is sent: the discard port is as good as any.
+        sys::connect(fd.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(remote, 9)))?;
+        let name: SockaddrStorage = sys::getsockname(fd.as_raw_fd())?;
+        let v4 = name.as_sockaddr_in().map(|name| IpAddr::V4(name.ip()));
+        v4.or_else(|| name.as_sockaddr_in6().map(|name| IpAddr::V6(name.ip())))
+            .ok_or(io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    #[must_use]
+    pub fn is_v6(&self) -> bool {
+        self.v6
+    }
+
+    /// Mark what is sent: the whole octet of type of service or traffic class.
+    ///
+    /// # Errors
+    /// As setsockopt(2).
+    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
+        let tos = i32::from(tos);
+        if self.v6 {
+            sys::setsockopt(&self.fd, sockopt::Ipv6TClass, &tos)?;
+        } else {
+            sys::setsockopt(&self.fd, sockopt::Ipv4Tos, &tos)?;
+        }
+        Ok(())
+    }
+
+    /// Receive up to `most` packets into a batch; how many there were, 0 if none is waiting.
+    ///
+    /// # Errors
+    /// As recvmmsg(2).
+    pub fn receive(&self, batch: &mut Batch, most: usize) -> io::Result<usize> {
+        let result = if most <= 1 {
+            self.receive_one(batch)
+        } else {
+            self.receive_many(batch, most.min(MOST))
+        };
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            result => result,
+        }
+    }
+
+    fn receive_one(&self, batch: &mut Batch) -> io::Result<usize> {
+        let Some((buffer, sender)) = batch.buffers(1).next() else {
+            return Ok(0);
+        };
+        let mut length = address_size();
+        // SAFETY: the buffer and the address are valid for as many bytes as the call is told, and live until it returns.
+        let got = unsafe {
+            libc::recvfrom(
+                self.fd.as_raw_fd(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                0,
+                sender.bytes.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+        sender.length = length;
+        batch.set_length(0, got);
+        Ok(1)
+    }
+
+    fn receive_many(&self, batch: &mut Batch, most: usize) -> io::Result<usize> {
+        let mut parts = [NO_PART; MOST];
+        let mut headers = [NO_HEADER; MOST];
+        for ((buffer, sender), (part, header)) in batch.buffers(most).zip(parts.iter_mut().zip(&mut headers)) {
+            *part = libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: buffer.len(),
+            };
+            header.msg_hdr.msg_name = sender.bytes.as_mut_ptr().cast();
+            header.msg_hdr.msg_namelen = address_size();
+            header.msg_hdr.msg_iov = part;
+            header.msg_hdr.msg_iovlen = 1;
+        }
+        // SAFETY: the first `most` headers point to one part each, and to a buffer and an address of the batch, which is borrowed mutably; all
+        // of them live until the call returns.
+        let got = unsafe { libc::recvmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count(most), 0, std::ptr::null_mut()) };
+        let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+        for (at, header) in headers.iter().enumerate().take(got) {
+            batch.set_length(at, header.msg_len as usize);
+        }
+        for ((_, sender), header) in batch.buffers(got).zip(&headers) {
+            sender.length = header.msg_hdr.msg_namelen;
+        }
+        Ok(got)
+    }
+
+    /// Send packets of a batch to one destination; how many the kernel took.
+    ///
+    /// # Errors
+    /// As sendmmsg(2) for the first of them.
+    pub fn send(&self, batch: &Batch, range: Range<usize>, to: &Address) -> io::Result<usize> {
+        if range.len() == 1 {
+            return self.send_one(batch.packet(range.start), to).map(|()| 1);
+        }
+        let mut parts = [NO_PART; MOST];
+        let mut headers = [NO_HEADER; MOST];
+        let most = range.len().min(MOST);
+        for (packet, (part, header)) in batch.packets(range).zip(parts.iter_mut().zip(&mut headers)) {
+            *part = libc::iovec {
+                iov_base: packet.as_ptr().cast_mut().cast(),
+                iov_len: packet.len(),
+            };
+            header.msg_hdr.msg_name = to.bytes.as_ptr().cast_mut().cast();
+            header.msg_hdr.msg_namelen = to.length;
+            header.msg_hdr.msg_iov = part;
+            header.msg_hdr.msg_iovlen = 1;
+        }
+        // SAFETY: the first `most` headers point to one part each, a packet of the batch and the address; sendmmsg only reads these, and all
+        // of them live until the call returns.
+        let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count(most), 0) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Send one packet.
+    ///
+    /// # Errors
+    /// As sendto(2).
+    pub fn send_one(&self, packet: &[u8], to: &Address) -> io::Result<()> {
+        // SAFETY: packet and address are valid for as many bytes as the call is told, and live until it returns; it only reads them.
+        let sent = unsafe {
+            libc::sendto(
+                self.fd.as_raw_fd(),
+                packet.as_ptr().cast(),
+                packet.len(),
+                0,
+                to.bytes.as_ptr().cast(),
+                to.length,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+const NO_PART: libc::iovec = libc::iovec {
+    iov_base: std::ptr::null_mut(),
+    iov_len: 0,
+};
+const NO_HEADER: libc::mmsghdr = libc::mmsghdr {
+    msg_hdr: libc::msghdr {
+        msg_name: std::ptr::null_mut(),
+        msg_namelen: 0,
+        msg_iov: std::ptr::null_mut(),
+        msg_iovlen: 0,
+        msg_control: std::ptr::null_mut(),
+        msg_controllen: 0,
+        msg_flags: 0,
+    },
+    msg_len: 0,
+};
+
+/// Bytes of [`Address`] that the kernel may write.
+fn address_size() -> libc::socklen_t {
+    // 28
+    #[allow(clippy::cast_possible_truncation)]
+    let size = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+    size
+}
+
+/// At most [`MOST`].
+fn count(packets: usize) -> libc::c_uint {
+    #[allow(clippy::cast_possible_truncation)]
+    let count = packets as libc::c_uint;
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    fn pair(address: &str) -> (Socket, UdpSocket) {
+        let peer = UdpSocket::bind((address, 0)).unwrap();
+        let ip: IpAddr = address.parse().unwrap();
+        let socket = (20_000..30_000)
+            .find_map(|port| Socket::bind(Endpoint::new(ip, port), 100_000).ok())
+            .unwrap();
+        (socket, peer)
+    }
+
+    fn local(socket: &Socket) -> SocketAddr {
+        let name: SockaddrStorage = sys::getsockname(socket.fd.as_raw_fd()).unwrap();
+        let v4 = name.as_sockaddr_in().map(|name| SocketAddr::from((name.ip(), name.port())));
+        v4.unwrap_or_else(|| SocketAddr::from((name.as_sockaddr_in6().unwrap().ip(), name.as_sockaddr_in6().unwrap().port())))
+    }
+
+    #[test]
+    fn batches_come_and_go_in_order() {
+        for address in ["127.0.0.1", "::1"] {
+            let (socket, peer) = pair(address);
+            let mut batch = Batch::default();
+            assert_eq!(socket.receive(&mut batch, 8).unwrap(), 0);
+            for n in 0..10u8 {
+                peer.send_to(&vec![n; usize::from(n) * 700], local(&socket)).unwrap();
+            }
+            let got = socket.receive(&mut batch, 8).unwrap();
+            assert_eq!(got, 8);
+            let to = *batch.sender(3);
+            assert_eq!(to.endpoint().map(|endpoint| endpoint.port), Some(peer.local_addr().unwrap().port()));
+            assert_eq!(socket.send(&batch, 0..got, &to).unwrap(), 8);
+            for n in 0..8u8 {
+                let mut buffer = [0; 8000];
+                let (size, from) = peer.recv_from(&mut buffer).unwrap();
+                assert_eq!((&buffer[..size], from), (&vec![n; usize::from(n) * 700][..], local(&socket)));
+            }
+            assert_eq!(socket.receive(&mut batch, 1).unwrap(), 1);
+            assert_eq!(batch.packet(0), vec![8; 5600]);
+            assert_eq!(batch.sender(0), &to);
+        }
+    }
+
+    #[test]
+    fn an_address_in_use_and_one_that_cannot_be_sent_to_are_errors() {
+        let (socket, _peer) = pair("127.0.0.1");
+        let local = local(&socket);
+        let again = Socket::bind(Endpoint::new(local.ip(), local.port()), 1000);
+        assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(
+            socket
+                .send_one(b"x", &Address::from(Endpoint::new([255, 255, 255, 255], 9)))
+                .is_err()
+        );
+        assert_eq!(
+            Socket::local_address_towards([127, 0, 0, 9].into()).unwrap(),
+            IpAddr::from([127, 0, 0, 1])
+        );
+    }
+}
