@@ -1,6 +1,7 @@
 //! The latched source: where its sequence numbers are, and what it was before a rebinding.
 
 use crate::names::Rank;
+use crate::policy::Policy;
 use crate::time::Time;
 use shunt_net::Endpoint;
 use shunt_rtp::{Source, sequence};
@@ -36,6 +37,9 @@ pub(crate) struct Holder {
     /// Packets per second, from the steps of the sequence number since the mark.
     rate: f32,
     mark: (Time, u16),
+    /// Packets in a row, as far as they are seen here, and whether they have been enough once.
+    run: u32,
+    steady: bool,
     /// When it was latched; `None`: long ago.
     pub(crate) since: Option<Time>,
     pub(crate) previous: Option<Box<Previous>>,
@@ -51,14 +55,19 @@ impl Holder {
             seen: now,
             rate: USUAL_RATE,
             mark,
+            run: 1,
+            steady: false,
             since: Some(now),
             previous: None,
         }
     }
 
     /// A packet of the latched source, or what is known of its numbers from elsewhere.
-    pub(crate) fn sync(&mut self, now: Time, media: Source) {
+    pub(crate) fn sync(&mut self, policy: &Policy, now: Time, media: Source) {
         let same = self.media.is_some_and(|before| before.ssrc == media.ssrc);
+        let goes_on = same && now.since(self.seen) <= policy.max_gap;
+        self.run = if goes_on { self.run.saturating_add(1) } else { 1 };
+        self.steady |= self.run >= policy.rival_packets;
         if !same {
             (self.rate, self.mark) = (USUAL_RATE, (now, media.sequence));
         }
@@ -77,6 +86,11 @@ impl Holder {
             self.media = Some(media);
         }
         self.seen = now;
+    }
+
+    /// Whether it has only touched the port, as far as that is seen here, though it had the time to send like a call does.
+    pub(crate) fn has_only_touched(&self, policy: &Policy, now: Time) -> bool {
+        !self.steady && self.since.is_some_and(|since| now.since(since) > policy.max_gap)
     }
 
     /// Whether a run of the same SSRC that began at a time with a number goes on where this source ended. `known`: its last number, if

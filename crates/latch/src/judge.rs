@@ -13,7 +13,8 @@ use shunt_net::Endpoint;
 use shunt_rtp::{Source, sequence};
 
 impl Latch {
-    /// Judge one packet. `facts`: what is known of the latched source; `None` where its packets are not seen here.
+    /// Judge one packet. `facts`: when the latched source was last heard, by who sees all of its packets and tells them by [`Latch::sync`]; `None` where its
+    /// packets are not seen here.
     pub fn observe(&mut self, policy: &Policy, parties: &Parties, scanners: &Scanners, packet: &Packet, facts: Option<Facts>) -> Verdict {
         let (now, source) = (packet.at, packet.source);
         if self.asymmetric {
@@ -31,7 +32,7 @@ impl Latch {
         }
         if let Some(holder) = self.holder.as_mut().filter(|holder| holder.source == source) {
             if let Some(media) = packet.media {
-                holder.sync(now, media);
+                holder.sync(policy, now, media);
             }
             return Verdict::Known;
         }
@@ -129,7 +130,7 @@ impl Latch {
             return self.take(policy, packet.source, packet.media, rank, now);
         }
         let candidate = self.candidates.get_or_insert_default().note(policy, self.component, packet, rank);
-        self.decide(policy, now, &candidate, facts)
+        self.decide(policy, now, &candidate, facts, facts.is_some())
     }
 
     /// The source before a rebinding sends again: it has moved back, or it had never gone.
@@ -160,8 +161,8 @@ impl Latch {
         Some(Verdict::Restored)
     }
 
-    /// What a challenger has shown, against the latched source.
-    fn decide(&mut self, policy: &Policy, now: Time, challenger: &Candidate, facts: Option<Facts>) -> Verdict {
+    /// What a challenger has shown, against the latched source. `seen`: the latter's packets come in here.
+    fn decide(&mut self, policy: &Policy, now: Time, challenger: &Candidate, facts: Option<Facts>, seen: bool) -> Verdict {
         let Some(holder) = &self.holder else { return Verdict::Waiting };
         let ssrc = holder.media.map(|media| media.ssrc);
         if challenger.ssrc == ssrc && (ssrc.is_some() || self.component == Component::Rtcp) {
@@ -187,6 +188,9 @@ impl Latch {
         }
         let Some(facts) = facts else { return Verdict::Ask };
         if now.since(facts.heard) >= if in_window { policy.signalling_silence } else { policy.silence } {
+            return self.take(policy, source, media, challenger.rank, now);
+        }
+        if on_probation && seen && holder.has_only_touched(policy, now) {
             return self.take(policy, source, media, challenger.rank, now);
         }
         let stays = policy.last_resort && challenger.rank == Rank::Unknown;
@@ -266,7 +270,7 @@ impl Latch {
         if now.since(challenger.last) > policy.silence {
             return Verdict::Waiting;
         }
-        self.decide(policy, now, &challenger, Some(facts))
+        self.decide(policy, now, &challenger, Some(facts), false)
     }
 }
 

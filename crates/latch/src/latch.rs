@@ -160,9 +160,9 @@ impl Latch {
     }
 
     /// A packet of the latched source, or its number by the counts of who forwards its packets: so that a rebinding is recognised.
-    pub fn sync(&mut self, now: Time, media: Source) {
+    pub fn sync(&mut self, now: Time, policy: &Policy, media: Source) {
         if let Some(holder) = &mut self.holder {
-            holder.sync(now, media);
+            holder.sync(policy, now, media);
         }
     }
 

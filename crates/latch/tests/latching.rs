@@ -282,6 +282,19 @@ fn a_scanner_with_a_new_port_for_each_packet_is_no_better_off() {
 }
 
 #[test]
+fn who_only_touches_a_port_holds_no_stream_against_its_party() {
+    // Nothing is known of a scanner here but what comes to this port, twice a second.
+    let (phone, scanner) = (at(PHONE, 1), at(PHONE, 2));
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    for n in 0..4u16 {
+        port.rtp(500 * u64::from(n), scanner, 9, n);
+    }
+    assert_eq!(port.learned(), Some(scanner));
+    assert_eq!(latched_at(&port.talk(1510, phone, 1, 0, 10)), Some(4));
+    assert!(!port.rtp(2000, scanner, 9, 4).is_held());
+}
+
+#[test]
 fn a_source_that_touches_four_calls_is_ignored_but_where_it_is_named() {
     let mut learner = Learner::default();
     let source = at(STRANGER, 5);

@@ -185,7 +185,7 @@ proptest! {
             match action {
                 0 => latch.forget(now, &learner.policy, media),
                 1 => latch.signal(now, [Name::from(source)].into_iter().collect()),
-                2 => latch.sync(now, shunt_rtp::Source { ssrc, sequence }),
+                2 => latch.sync(now, &learner.policy, shunt_rtp::Source { ssrc, sequence }),
                 3 => { latch.answer(now, &learner.policy, source, facts); }
                 4 => { latch.former().into_iter().for_each(|former| latch.keep_out(now, &learner.policy, former)); }
                 5 => { learner.missed(now, source, port); }
