@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".")
         // Batches keep their updates and entities undecoded: see envelope.rs.
         .extern_path(".bfrt_proto.WriteRequest", "crate::envelope::WriteRequest")
+        .extern_path(".bfrt_proto.ReadRequest", "crate::envelope::ReadRequest")
         .extern_path(".bfrt_proto.ReadResponse", "crate::envelope::ReadResponse")
         .compile_protos(&[proto], &[folder, here.join("proto")])?;
     Ok(())

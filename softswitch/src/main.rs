@@ -73,6 +73,7 @@ impl From<PlaneError> for Failure {
 }
 
 fn main() -> ExitCode {
+    shunt_xdp::return_freed_memory();
     let arguments = Arguments::parse();
     let result = read_config(&arguments.config).and_then(|config| {
         set_up_log(&config.log);

@@ -9,7 +9,7 @@ use crate::tables::{Position, Registry, Row, Table};
 use crate::write::attribute_name;
 use bytes::Bytes;
 use prost::Message as _;
-use shunt_bfrt::envelope::ReadResponse;
+use shunt_bfrt::envelope::{ReadRequest, ReadResponse};
 use shunt_bfrt::pb::{self, entity, idle_table::IdleTableMode, mode, object_id, table_attribute, table_entry};
 use shunt_bfrt::schema;
 use shunt_bfrt::values::Key;
@@ -73,7 +73,7 @@ impl Reader {
     }
 
     /// Answer a request: all that was found, then the status.
-    pub async fn read(mut self, request: pb::ReadRequest, options: Options) {
+    pub async fn read(mut self, request: ReadRequest, options: Options) {
         let last = match self.all(&request, options).await {
             Ok(status) => status,
             Err(Stop::Error(error)) => Some(error.into()),
@@ -84,18 +84,29 @@ impl Reader {
         }
     }
 
-    async fn all(&mut self, request: &pb::ReadRequest, options: Options) -> Result<Option<Status>, Stop> {
+    async fn all(&mut self, request: &ReadRequest, options: Options) -> Result<Option<Status>, Stop> {
         self.sessions
             .authorise(request.client_id, request.target.as_ref(), &request.p4_name)?;
         let mut failures = Failures::default();
         let mut broken_off = None;
-        for (position, entity) in request.entities.iter().enumerate() {
+        for (position, encoded) in request.entities.iter().enumerate() {
             options.check_deadline("Read")?;
-            if failures.is_beyond_naming(position) {
+            if !options.error_in_resp && failures.is_beyond_naming(position) {
                 broken_off = Some(position);
                 break;
             }
-            match self.one(entity).await {
+            let entity = match pb::Entity::decode(encoded.clone()) {
+                Ok(entity) => entity,
+                Err(error) if position == 0 => return Ok(Some(Status::internal(format!("Exception deserializing request! {error}")))),
+                Err(error) => {
+                    failures.add(
+                        position,
+                        BfrtError::new(Code::Invalid, format!("Exception deserializing entity! {error}")),
+                    );
+                    continue;
+                }
+            };
+            match self.one(&entity).await {
                 Ok(()) => {}
                 Err(Stop::Error(error)) => {
                     if matches!(entity.entity, Some(entity::Entity::TableOperation(_))) {

@@ -10,7 +10,7 @@ use crate::sessions::{Message, PROGRAM, QUEUE, Sessions};
 use crate::tables::Registry;
 use crate::write::Writer;
 use bytes::Bytes;
-use shunt_bfrt::envelope::{ReadResponse, WriteRequest};
+use shunt_bfrt::envelope::{ReadRequest, ReadResponse, WriteRequest};
 use shunt_bfrt::pb::{self, bf_runtime_server::BfRuntime, set_forwarding_pipeline_config_request::Action, stream_message_request::Update};
 use shunt_bfrt::{BfrtError, Code};
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl BfRuntime for Service {
         self.writer().write(request.into_inner(), options).await.map(Response::new)
     }
 
-    async fn read(&self, request: Request<pb::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let options = Options::of(request.metadata());
         let (sender, receiver) = mpsc::channel(READ_AHEAD);
         let reader = Reader::new(

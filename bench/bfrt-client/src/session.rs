@@ -3,7 +3,8 @@
 use crate::Failure;
 use crate::entries::Relay;
 use bytes::Bytes;
-use shunt_bfrt::envelope::WriteRequest;
+use prost::Message as _;
+use shunt_bfrt::envelope::{ReadRequest, WriteRequest};
 use shunt_bfrt::pb::bf_runtime_client::BfRuntimeClient;
 use shunt_bfrt::pb::{self, stream_message_request, stream_message_response};
 use shunt_bfrt::schema::Schema;
@@ -90,12 +91,13 @@ impl Session {
             }),
             ..Default::default()
         };
-        let request = pb::ReadRequest {
+        let entity = pb::Entity {
+            entity: Some(pb::entity::Entity::TableEntry(entry)),
+        };
+        let request = ReadRequest {
             target: Some(target()),
             client_id: self.client_id,
-            entities: vec![pb::Entity {
-                entity: Some(pb::entity::Entity::TableEntry(entry)),
-            }],
+            entities: vec![entity.encode_to_vec().into()],
             p4_name: PROGRAM.into(),
         };
         let mut answer = self.client.read(request).await?.into_inner();

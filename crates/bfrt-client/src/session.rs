@@ -3,7 +3,8 @@
 use crate::connect::Target;
 use crate::error::{CallError, Failure, Outcome};
 use bytes::Bytes;
-use shunt_bfrt::envelope::WriteRequest;
+use prost::Message as _;
+use shunt_bfrt::envelope::{ReadRequest, WriteRequest};
 use shunt_bfrt::pb::bf_runtime_client::BfRuntimeClient;
 use shunt_bfrt::pb::set_forwarding_pipeline_config_request::Action;
 use shunt_bfrt::pb::{self, stream_message_request, stream_message_response};
@@ -123,11 +124,11 @@ impl Session {
         self.read_with(self.bulk.clone(), request, timeout, part).await
     }
 
-    fn read_request(&self, entities: Vec<pb::Entity>, client_id: u32, p4_name: String) -> pb::ReadRequest {
-        pb::ReadRequest {
+    fn read_request(&self, entities: Vec<pb::Entity>, client_id: u32, p4_name: String) -> ReadRequest {
+        ReadRequest {
             target: Some(everywhere(&self.shared.target)),
             client_id,
-            entities,
+            entities: entities.iter().map(|entity| entity.encode_to_vec().into()).collect(),
             p4_name,
         }
     }
@@ -135,7 +136,7 @@ impl Session {
     async fn read_with(
         &self,
         mut client: BfRuntimeClient<Channel>,
-        request: pb::ReadRequest,
+        request: ReadRequest,
         timeout: Duration,
         mut part: impl FnMut(Vec<Bytes>),
     ) -> Result<(), CallError> {

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use shunt_bfrt::envelope::{ReadResponse, WriteRequest};
+use shunt_bfrt::envelope::{ReadRequest, ReadResponse, WriteRequest};
 use shunt_bfrt::google::rpc;
 use shunt_bfrt::pb::bf_runtime_server::{BfRuntime, BfRuntimeServer};
 use shunt_bfrt::pb::{self, stream_message_request, stream_message_response};
@@ -85,7 +85,7 @@ impl BfRuntime for Server {
         }
     }
 
-    async fn read(&self, request: Request<pb::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let id = request.get_ref().client_id;
         assert_eq!(
             request.get_ref().p4_name.is_empty(),

@@ -1,4 +1,4 @@
-//! The two messages that carry batches, with the batch's members as bytes.
+//! The messages that carry batches, with the batch's members as bytes.
 //!
 //! On the wire an embedded message and a byte string are the same. So a server decodes a large batch piece by piece, and a client
 //! encodes its members once. The numbers of the fields are those of bfruntime.proto.
@@ -28,6 +28,19 @@ pub enum Atomicity {
     ContinueOnError = 0,
     RollbackOnError = 1,
     DataplaneAtomic = 2,
+}
+
+/// `ReadRequest`, whose entities are encoded `Entity`s.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReadRequest {
+    #[prost(message, optional, tag = "1")]
+    pub target: Option<pb::TargetDevice>,
+    #[prost(uint32, tag = "2")]
+    pub client_id: u32,
+    #[prost(bytes = "bytes", repeated, tag = "3")]
+    pub entities: Vec<Bytes>,
+    #[prost(string, tag = "4")]
+    pub p4_name: String,
 }
 
 /// `ReadResponse`, whose entities are encoded `Entity`s.
