@@ -26,9 +26,11 @@ pub const FUSED_DELETE: u32 = 20_230_314;
 pub const IPI_COUNTERS: u32 = 20_230_424;
 pub const TTL_SUBCOMMAND: u32 = 20_251_015;
 pub const OFFER_AND_ANSWER: u32 = 20_260_308;
+/// Of shunt-relay alone: [`crate::listing`].
+pub const SESSION_LISTING: u32 = 20_261_124;
 
 /// Each date with what a relay that answers VF with 1 can do.
-pub const MEANINGS: [(u32, &str); 24] = [
+pub const MEANINGS: [(u32, &str); 25] = [
     (BASIC, "basic protocol: U L D V"),
     (MULTIPLE_STREAMS, "several media in one call (tag;N), music on hold (P, S)"),
     (VERSION_PARAMETER, "parameter in the V command"),
@@ -56,6 +58,7 @@ pub const MEANINGS: [(u32, &str); 24] = [
     (IPI_COUNTERS, "counters longest_ipi, rtpa_jlast, rtpa_jmax, rtpa_javg"),
     (TTL_SUBCOMMAND, "session time-out as `&& S ttl=<seconds>`, also on Q (rtpproxy 3.2)"),
     (OFFER_AND_ANSWER, "offer and answer in one command, `U … && L …`"),
+    (SESSION_LISTING, "list of sessions, command Is (shunt-relay)"),
 ];
 
 /// The dates that OpenSIPS 4.1 asks for, in its order; without the first it does not use the relay.

@@ -97,7 +97,9 @@ pub fn reply_length(command: &[u8], buffer: &[u8]) -> Option<usize> {
     let mut end = take_line(buffer)?.1;
     let word = crate::words::Words::new(command).next().map_or(&[][..], |(_, word)| word);
     let is_info = word.first().is_some_and(|letter| letter.eq_ignore_ascii_case(&b'I'));
-    if !is_info || matches!(buffer.first(), Some(b'E' | b'e')) {
+    // The list of sessions is one line.
+    let is_list = word.iter().any(|letter| letter.eq_ignore_ascii_case(&b's'));
+    if !is_info || is_list || matches!(buffer.first(), Some(b'E' | b'e')) {
         return Some(end);
     }
     let with_load = word[1..].iter().any(|letter| letter.eq_ignore_ascii_case(&b'l'));

@@ -14,6 +14,7 @@ mod command;
 mod counters;
 mod error;
 pub mod framing;
+pub mod listing;
 mod media;
 mod modifiers;
 mod notify;

@@ -99,6 +99,7 @@ proptest! {
         prop_assert_eq!(split_datagram(&again).unwrap().0, cookie);
         let reply = Reply::new(body);
         let _ = (reply.error(), reply.number(), reply.port(), reply.ports(), take_line(body), reply_length(cookie, body));
+        let _ = shunt_rtpproxy::listing::read(body);
         let _ = (splice_reply(body, 1, b"x"), notify_line(body), NotifyTarget::parse(body, None));
         let _ = std::str::from_utf8(body).map(str::parse::<ControlAddress>);
         for query in [&b"Q c a;1 b;1"[..], b"Qv c a;1 b;1"] {

@@ -4,6 +4,7 @@
 use shunt_net::Endpoint;
 use shunt_rtpproxy::capability::{self, KeepAlive};
 use shunt_rtpproxy::framing::{ControlAddress, reply_length, take_line};
+use shunt_rtpproxy::listing::{self, Party, Record};
 use shunt_rtpproxy::{
     Command, ErrorCode, Info, NotifyTarget, PortReply, PortsReply, Reply, add_counts, error_reply, notify_line, query_counters,
     splice_reply,
@@ -263,5 +264,60 @@ fn replies_end_where_they_end() {
     );
     let more = [&info[..], b"average load: 0.000000\n", b"0\n"].concat();
     assert_eq!(reply_length(b"iL", &more), Some(more.len() - 2));
-    assert_eq!(reply_length(b"Ix", b"E18\n"), Some(4));
+    assert_eq!(
+        (reply_length(b"Ix", b"E18\n"), reply_length(b"Is 0", b"0 && c a;1\n")),
+        (Some(4), Some(11))
+    );
+}
+
+#[test]
+fn the_list_of_sessions_reads_back_reply_by_reply() {
+    let caller = Party {
+        relay: Some(endpoint("10.0.0.1:35000")),
+        signalled: Some(endpoint("192.168.0.2:6000")),
+        learned: Some(endpoint("192.0.2.9:1024")),
+        asymmetric: false,
+    };
+    let callee = Party {
+        relay: Some(endpoint("[fd91::1]:35002")),
+        asymmetric: true,
+        ..Party::default()
+    };
+    let notify = Some((b"tcp:127.0.0.1:9999".to_vec(), b"T1%20".to_vec()));
+    let calls: Vec<String> = (1..=300).map(|n| format!("call-{n}@host")).collect();
+    let records: Vec<Record> = calls
+        .iter()
+        .enumerate()
+        .map(|(n, call)| Record {
+            call_id: call.as_bytes(),
+            from: b"a;1",
+            to: (n % 2 == 0).then_some(&b"b;1"[..]),
+            ttl: 60,
+            complete: n % 2 == 0,
+            caller,
+            callee: if n % 3 == 0 { callee } else { Party::default() },
+            notify: notify.clone().filter(|_| n % 5 == 0),
+        })
+        .collect();
+    let (mut after, mut got, mut rounds) = (0, Vec::new(), 0);
+    loop {
+        let mut writer = listing::Writer::default();
+        let behind = records.iter().zip(1u64..).filter(|(_, number)| *number > after);
+        for (record, number) in behind {
+            if !writer.add(number, record) {
+                break;
+            }
+        }
+        let reply = writer.finish();
+        assert!(reply.len() < 17_000 && !reply.contains(&b'\n'));
+        let (next, read) = listing::read(&reply).unwrap();
+        got.extend(read.iter().map(|record| records.iter().position(|known| known == record).unwrap()));
+        rounds += 1;
+        let Some(next) = next else { break };
+        after = next;
+    }
+    assert_eq!(got, (0..300).collect::<Vec<_>>());
+    assert!(rounds > 1 && listing::ask(7) == b"Is 7");
+    assert_eq!(listing::read(b"0").unwrap(), (None, vec![]));
+    assert!(listing::read(b"E1").is_none() && listing::read(b"0 && x y").unwrap().1.is_empty());
 }
