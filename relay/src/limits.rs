@@ -1,0 +1,25 @@
+//! Lines of the log that may come at any rate: one in ten seconds, with the number left out.
+
+use shunt_latch::Time;
+use std::time::Duration;
+
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// One kind of line.
+#[derive(Debug, Default)]
+pub struct Rare {
+    next: Time,
+    left_out: u64,
+}
+
+impl Rare {
+    /// Whether the line is to be written now; if so, how many before it were left out.
+    pub fn write(&mut self, now: Time) -> Option<u64> {
+        if now < self.next {
+            self.left_out += 1;
+            return None;
+        }
+        self.next = now + PERIOD;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}

@@ -1,0 +1,240 @@
+//! The built-in relay: the rtpproxy control protocol, and media forwarded in user space, until SIGTERM or SIGINT.
+#![forbid(unsafe_code)]
+
+mod config;
+mod control;
+mod engine;
+mod limits;
+mod media;
+mod networks;
+mod notify;
+mod ports;
+mod privileges;
+mod replies;
+mod service;
+mod session;
+mod table;
+mod timeouts;
+
+use clap::Parser;
+use config::{Config, Log, Relay};
+use control::{Control, Guard};
+use engine::Settings;
+use limits::Rare;
+use media::{MediaSettings, Shared, Sockets};
+use ports::Ports;
+use sd_notify::NotifyState;
+use service::Service;
+use shunt_latch::Learner;
+use shunt_net::Endpoint;
+use shunt_udp::Socket;
+use std::io::{self, Read as _};
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tracing_subscriber::EnvFilter;
+
+/// sysexits.h: the configuration does not fit the host. Starting again would not help.
+const EX_CONFIG: u8 = 78;
+/// How often sessions are looked at.
+const SWEEP: Duration = Duration::from_millis(500);
+/// So much later than that is worth a line in the log.
+const LATE: Duration = Duration::from_millis(200);
+/// An address may come a moment after the network is up (duplicate address detection).
+const ADDRESS_WAIT: Duration = Duration::from_secs(3);
+
+/// The built-in relay of Shunt: it speaks the rtpproxy control protocol and forwards media.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
+    #[arg(short, long, value_name = "FILE")]
+    config: String,
+}
+
+/// Why the daemon did not start, or ended.
+enum Failure {
+    /// Starting again changes nothing.
+    Config(String),
+    Other(String),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = read_config(&arguments.config).and_then(|config| {
+        set_up_log(&config.log);
+        run(&config)
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Config(text)) => {
+            eprintln!("relay: {text}");
+            ExitCode::from(EX_CONFIG)
+        }
+        Err(Failure::Other(text)) => {
+            eprintln!("relay: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_config(path: &str) -> Result<Config, Failure> {
+    let text = if path == "-" {
+        let mut text = String::new();
+        io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let text = text.map_err(|error| Failure::Config(format!("{path}: {error}")))?;
+    Config::read(&text).map_err(|error| Failure::Config(format!("{path}: {error}")))
+}
+
+fn set_up_log(log: &Log) {
+    let level = if log.level == "warning" { "warn" } else { &log.level };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(level))
+        .with_writer(io::stderr)
+        .with_target(false);
+    if log.format == "json" {
+        builder.json().init();
+    } else {
+        builder.with_ansi(false).init();
+    }
+}
+
+fn run(config: &Config) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::Other(error.to_string());
+    let relay = &config.builtin_relay;
+    let notify = config.notify.permit().map_err(|error| Failure::Config(error.to_string()))?;
+    let (first, last) = (relay.ports.first, relay.ports.last);
+    let ports = Ports::new(first, last, relay.quarantine).ok_or_else(|| {
+        Failure::Config(format!(
+            "builtin_relay.ports: {first}-{last} has no pair of an even port and the next one"
+        ))
+    })?;
+    for address in &relay.addresses {
+        wait_for(*address)?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let _entered = runtime.enter();
+    let mut sockets = Vec::new();
+    let mut addresses = Vec::new();
+    for address in &relay.listen {
+        let socket = Control::bind(address, &relay.socket_group).map_err(|error| cannot_bind(&address.to_string(), &error))?;
+        addresses.push(socket.address(address).to_string());
+        sockets.push(socket);
+    }
+    privileges::keep_capabilities();
+    privileges::allow_descriptors(relay);
+    let settings = Settings {
+        addresses: relay.addresses.clone(),
+        ttl: Duration::from_secs(relay.ttl),
+        setup_ttl: Duration::from_secs(relay.setup_ttl.unwrap_or(relay.ttl)),
+        asymmetric: false,
+        notify,
+    };
+    let shared = Arc::new(Shared::new(Learner::new(config.learning.policy())));
+    let media = MediaSettings {
+        threads: relay.threads,
+        packet_limit: relay.packet_limit,
+    };
+    let media = Sockets::start(&shared, ports, media).map_err(failed)?;
+    let service = Arc::new(Service::new(settings, media, shared));
+    runtime.block_on(serve(&service, sockets, relay, &ready_line(relay, &addresses)))
+}
+
+/// The daemon's address must be one of this host.
+fn wait_for(address: IpAddr) -> Result<(), Failure> {
+    let started = Instant::now();
+    loop {
+        match Socket::bind(Endpoint::new(address, 0), 0) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable && started.elapsed() < ADDRESS_WAIT => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(error) => return Err(cannot_bind(&address.to_string(), &error)),
+        }
+    }
+}
+
+fn cannot_bind(what: &str, error: &io::Error) -> Failure {
+    let text = format!("cannot bind {what}: {error}");
+    if error.kind() == io::ErrorKind::AddrNotAvailable {
+        Failure::Config(text)
+    } else {
+        Failure::Other(text)
+    }
+}
+
+/// Control sockets and media addresses, for people.
+fn ready_line(relay: &Relay, control: &[String]) -> String {
+    let media: Vec<String> = relay.addresses.iter().map(ToString::to_string).collect();
+    let (control, media) = (control.join(", "), media.join(", "));
+    format!(
+        "relay ready: commands on {control}; media on {media}, ports {}-{}",
+        relay.ports.first, relay.ports.last
+    )
+}
+
+async fn serve(service: &Arc<Service>, sockets: Vec<Control>, relay: &Relay, line: &str) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::Other(error.to_string());
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let guard = Arc::new(Guard::new(relay.allow.clone()));
+    let mut listeners = JoinSet::new();
+    for socket in sockets {
+        listeners.spawn(socket.serve(Arc::clone(service), Arc::clone(&guard)));
+    }
+    println!("READY {line}");
+    let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(line)]);
+    let result = tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        _ = listeners.join_next() => Err(Failure::Other("a control socket has failed".into())),
+        failure = tick(service) => Err(failure),
+    };
+    let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
+    tracing::info!("the relay ends; {} sessions end with it", service.sessions());
+    // The files of Unix sockets go with the listeners.
+    listeners.shutdown().await;
+    service.close().await;
+    result
+}
+
+/// Time-outs, and signs of life for systemd; it returns when a thread has ended.
+async fn tick(service: &Service) -> Failure {
+    let mut watchdog = 0;
+    let watched = sd_notify::watchdog_enabled(false, &mut watchdog);
+    let period = if watched {
+        SWEEP.min(Duration::from_micros(watchdog / 3))
+    } else {
+        SWEEP
+    };
+    let mut interval = tokio::time::interval(period.max(Duration::from_millis(1)));
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut late, mut last) = (Rare::default(), Instant::now());
+    loop {
+        interval.tick().await;
+        let behind = last.elapsed().saturating_sub(period);
+        last = Instant::now();
+        if behind > LATE {
+            if let Some(left_out) = late.write(service.now()) {
+                tracing::warn!(
+                    "commands wait: the loop is {} ms late; {left_out} more since the last such line",
+                    behind.as_millis()
+                );
+            }
+        }
+        if !service.is_alive() {
+            return Failure::Other("a media thread has ended".into());
+        }
+        service.sweep();
+        if watched {
+            let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);
+        }
+    }
+}

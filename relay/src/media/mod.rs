@@ -1,0 +1,10 @@
+//! Media: sockets, the threads that forward between them, and what they count.
+
+mod counters;
+mod held;
+mod port;
+mod sockets;
+mod worker;
+
+pub use counters::Shared;
+pub use sockets::{MediaSettings, Sockets};
