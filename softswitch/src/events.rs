@@ -2,7 +2,7 @@
 
 use crate::plane::{LearnNotice, Plane};
 use crate::server::Service;
-use crate::slice::Slice;
+use crate::slice::{Slice, pause};
 use shunt_bfrt::pb::{self, idle_timeout_notification::NotificationType, table_entry};
 use shunt_bfrt::schema::Learn;
 use shunt_bfrt::values::stream;
@@ -168,12 +168,15 @@ async fn follow(service: &Service, moved: Vec<Moved>) {
         let mut plane = service.plane.lock().await;
         let slice = Slice::begin();
         match plane.relay.follow(&mut moves, || slice.has_more()) {
-            Ok(false) => continue,
-            Ok(true) => {}
-            Err(error) => tracing::error!("a route changed, and not all entries follow: {error}"),
+            Ok(false) => {}
+            Ok(true) => break,
+            Err(error) => {
+                tracing::error!("a route changed, and not all entries follow: {error}");
+                break;
+            }
         }
         drop(plane);
-        break;
+        pause().await;
     }
     follow_copies(service, &moved).await;
     // Records that were replaced name the former rows until the programs have let go of them.
@@ -199,6 +202,8 @@ async fn follow_copies(service: &Service, moved: &[Moved]) {
         if conference.tables.follow(hops, &mut moves, COPIES) {
             return;
         }
+        drop(plane);
+        pause().await;
     }
 }
 
@@ -362,6 +367,8 @@ async fn poll_idle(service: &Service, v6: bool) {
                 return;
             }
         }
+        drop(plane);
+        pause().await;
     }
 }
 
@@ -400,6 +407,7 @@ async fn report_active(service: &Service, v6: bool, client: u32, generation: u64
         if ended {
             return;
         }
+        pause().await;
     }
 }
 

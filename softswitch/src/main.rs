@@ -142,6 +142,8 @@ fn run(config: Config, unload: bool) -> Result<(), Failure> {
     keep_capabilities();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
+        // A task may take a slice each time, so sockets are looked at after each.
+        .event_interval(1)
         .enable_all()
         .build();
     let runtime = runtime.map_err(|error| Failure::Other(error.to_string()))?;

@@ -4,7 +4,7 @@ use crate::failures::{Failures, Words};
 use crate::options::Options;
 use crate::plane::Plane;
 use crate::sessions::{Sessions, check_pipe};
-use crate::slice::Slice;
+use crate::slice::{Slice, pause};
 use crate::tables::{Position, Registry, Row, Table};
 use crate::write::attribute_name;
 use bytes::Bytes;
@@ -256,6 +256,7 @@ impl Reader {
             if ended {
                 return Ok(());
             }
+            pause().await;
         }
     }
 

@@ -4,7 +4,7 @@ use crate::failures::{Failures, Words};
 use crate::options::Options;
 use crate::plane::{IdleConfig, Plane};
 use crate::sessions::{Sessions, check_pipe};
-use crate::slice::Slice;
+use crate::slice::{Slice, pause};
 use crate::tables::{Change, Position, Registry, Table, Undo};
 use bytes::Bytes;
 use prost::Message as _;
@@ -144,6 +144,7 @@ impl Writer<'_> {
                     batch.broken_off = true;
                     return Ok(batch);
                 }
+                pause().await;
             }
         }
         Ok(batch)
@@ -240,6 +241,8 @@ impl Writer<'_> {
             if table.clear(&mut plane, &mut at, &mut || slice.has_more())? {
                 return Ok(());
             }
+            drop(plane);
+            pause().await;
         }
     }
 
@@ -255,6 +258,7 @@ impl Writer<'_> {
             if ended {
                 return self.clear(table).await;
             }
+            pause().await;
         }
     }
 
@@ -294,6 +298,7 @@ impl Writer<'_> {
                 if !batch.failures.is_empty() {
                     break 'updates;
                 }
+                pause().await;
             }
         }
         if !batch.failures.is_empty() {
@@ -315,6 +320,8 @@ impl Writer<'_> {
                     tracing::error!("an update cannot be rolled back: {error}");
                 }
             }
+            drop(plane);
+            pause().await;
         }
     }
 

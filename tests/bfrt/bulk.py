@@ -13,6 +13,8 @@ from tests.softswitch.client import DELETE, INSERT, Session
 
 _SERVICE = "/bfrt_proto.BfRuntime/"
 _MARKS = (b"\xa1\xa2\xa3\xa4", b"\xb1\xb2\xb3\xb4", b"\xc1\xc2", b"\xd1\xd2")  # stand for a key's fields in a template
+_TO = b"\xe1\xe2\xe3\xe4"  # stands for the destination
+_TTL = b"\xf1\xf2\xf3\xf4"
 _TIMEOUT = 300.0  # seconds for a call, with a busy machine in mind
 
 
@@ -41,7 +43,7 @@ class Bulk:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._table = session.table("relay")
-        data = {"dst_addr": b"\x0a\x09\x09\x09", "dst_port": 5_000, "src_port": 7_000, "$ENTRY_TTL": 60_000}
+        data = {"dst_addr": _TO, "dst_port": 5_000, "src_port": 7_000, "$ENTRY_TTL": _TTL}
         self._insert = self._template(pb.Update(type=INSERT, entity=session.entity(self._table, _MARKS, "relay_to", data)))
         self._delete = self._template(pb.Update(type=DELETE, entity=session.entity(self._table, _MARKS)))
         self._entity = self._template(session.entity(self._table, _MARKS))
@@ -60,6 +62,10 @@ class Bulk:
         return [*parts, whole]
 
     @staticmethod
+    def _towards(template: Sequence[bytes], to: bytes) -> list[bytes]:
+        return [*template[:-1], template[-1].replace(_TO, to)]
+
+    @staticmethod
     def _members(tag: bytes, template: Sequence[bytes], flows: Iterable[Flow]) -> bytes:
         a, b, c, d, e = template
         size = sum(map(len, template)) + sum(map(len, _MARKS))
@@ -71,9 +77,15 @@ class Bulk:
         request.target.pipe_id, request.target.direction, request.target.prsr_id = 0xFFFF, 0xFF, 0xFF
         return request.SerializeToString()
 
-    def inserts(self, flows: Iterable[Flow]) -> bytes:
-        """A WriteRequest."""
-        return self._head(pb.WriteRequest) + self._members(b"\x1a", self._insert, flows)
+    def inserts(self, flows: Iterable[Flow], *, ttl: int = 60_000) -> bytes:
+        """A WriteRequest; all entries send packets to one address. ttl: in milliseconds."""
+        template = [part.replace(_TTL, ttl.to_bytes(4, "big")) for part in self._towards(self._insert, b"\x0a\x09\x09\x09")]
+        return self._head(pb.WriteRequest) + self._members(b"\x1a", template, flows)
+
+    def inserts_apart(self, flows: Iterable[Flow]) -> bytes:
+        """A WriteRequest; each entry sends packets to an address of its own."""
+        parts = (self._members(b"\x1a", self._towards(self._insert, (0x0B000000 + n).to_bytes(4, "big")), [flow]) for n, flow in enumerate(flows))
+        return self._head(pb.WriteRequest) + b"".join(parts)
 
     def deletes(self, flows: Iterable[Flow]) -> bytes:
         """A WriteRequest."""

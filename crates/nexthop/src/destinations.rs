@@ -31,6 +31,11 @@ pub(crate) struct Destinations {
 }
 
 impl Destinations {
+    /// Makes room for so many pairs in all.
+    pub(crate) fn reserve(&mut self, pairs: usize) {
+        self.by_pair.reserve(pairs.saturating_sub(self.by_pair.len()));
+    }
+
     pub(crate) fn get(&self, pair: &Pair) -> Option<&Destination> {
         self.by_pair.get(pair)
     }

@@ -173,6 +173,11 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
 
     // References
 
+    /// Makes room for so many (dst, src) in all. Beyond them, to make more takes tens of milliseconds at a time. Room that is not used takes no memory.
+    pub fn reserve(&mut self, destinations: usize) {
+        self.destinations.reserve(destinations);
+    }
+
     /// Asks the kernel in one go for the routes of the (dst, src) that are about to be acquired, and forgets those asked for before.
     pub fn look_ahead(&mut self, pairs: impl IntoIterator<Item = (IpAddr, IpAddr)>) {
         self.ahead.clear();

@@ -176,6 +176,7 @@ impl Plane {
         let loaded = &relay.loaded;
         let rows = HopRows(Shared::map(loaded.map(".data.nexthops")?, ROWS)?);
         let mut hops = KernelHops(NextHops::new(rows, Netlink::new()?, ROWS as u32, Instant::now())?);
+        hops.0.reserve(config.capacity);
         let mut table = RelayTable::new(loaded)?;
         table.adopt(&mut hops, &BTreeSet::new())?;
         let mut conference = match config.conference_copies {
