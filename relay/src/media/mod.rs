@@ -1,5 +1,6 @@
 //! Media: sockets, the threads that forward between them, and what they count.
 
+mod contest;
 mod counters;
 mod held;
 mod port;

@@ -1,5 +1,6 @@
 //! One UDP port of a session: it receives from one party, and sends what the opposite port received to it.
 
+use super::contest::Contest;
 use super::counters::{Counter, PortCounters, ThreadCounters};
 use super::held::Held;
 use shunt_latch::{Component, Latch, Time};
@@ -63,6 +64,7 @@ pub struct Port {
     pub sibling: Option<usize>,
     pub heard: Time,
     pub held: Held,
+    pub contest: Contest,
     limit: Limit,
 }
 
@@ -90,6 +92,7 @@ impl Port {
             opposite: None,
             sibling: None,
             held: Held::default(),
+            contest: Contest::default(),
             limit: Limit::new(packet_limit),
         }
     }

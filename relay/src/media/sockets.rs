@@ -50,6 +50,8 @@ struct Leg {
 #[derive(Default)]
 struct Ports2 {
     legs: [Option<Leg>; 2],
+    /// What signalling said of each leg's party and whether it is asymmetric; it may come before the leg has its ports.
+    said: [(Option<Endpoint>, bool); 2],
     /// Where each leg's party is, as it is counted in `parties`.
     parties: [Option<IpAddr>; 2],
     call_id: Arc<[u8]>,
@@ -196,6 +198,7 @@ impl Media for Sockets {
         let counters = before.as_ref().map_or_else(Default::default, |leg| leg.counters.clone());
         let local = Endpoint::new(address, port);
         let tos = before.as_ref().and_then(|leg| leg.tos);
+        let (signalled, asymmetric) = session.said[leg];
         session.legs[leg] = Some(Leg {
             local,
             tos,
@@ -213,6 +216,15 @@ impl Media for Sockets {
                 counters,
             },
         );
+        self.order(
+            id,
+            Order::Signal {
+                id,
+                leg,
+                signalled,
+                asymmetric,
+            },
+        );
         if let Some(before) = before {
             self.ports.release(now, before.local.addr, before.local.port);
         }
@@ -225,6 +237,9 @@ impl Media for Sockets {
     fn signalled(&mut self, _now: Time, session: &Session, leg: usize) {
         let said = &session.legs[leg];
         let (signalled, asymmetric) = (said.signalled, said.asymmetric);
+        if let Some(session) = self.sessions.get_mut(&session.id) {
+            session.said[leg] = (signalled, asymmetric);
+        }
         if signalled.is_some() {
             self.party_is(session.id, leg, signalled.map(|signalled| signalled.addr));
         }

@@ -26,7 +26,7 @@ pub const WAKE: u64 = u64::MAX;
 /// What the control thread asks for.
 #[derive(Debug)]
 pub enum Order {
-    /// A leg has these RTP and RTCP sockets, new or in place of others.
+    /// A leg has these RTP and RTCP sockets, new or in place of others. What signalling said of it follows.
     Open {
         id: SessionId,
         leg: usize,
@@ -223,10 +223,9 @@ impl Worker {
         self.with(pair[0], |port| port.sibling = Some(pair[1]));
         self.sessions.entry(id).or_default()[leg] = Some(pair);
         if let Some(before) = before {
-            let signalled = self.with(before[0], |port| (port.signalled, port.asymmetric));
             self.close(before);
-            if let Some((signalled, asymmetric)) = signalled {
-                self.signal(pair, signalled, asymmetric);
+            for at in pair {
+                self.with(at, |port| port.counters.set_learned(None));
             }
         }
     }
@@ -288,6 +287,7 @@ impl Worker {
                 port.asymmetric = asymmetric;
                 port.latch.set_asymmetric(asymmetric);
                 port.forget_source();
+                port.counters.set_learned(None);
                 if asymmetric && port.signalled.is_some() {
                     port.send_to(port.signalled);
                 }
@@ -415,13 +415,22 @@ impl Worker {
             .observe(&mut port.latch, port.local.port, &packet, Some(facts));
         self.follow(port);
         // A party that signalling names is heard before it is latched: only where its packets go to has to wait.
-        let early = verdict == Verdict::Waiting && port.latch.learned().is_none() && port.latch.names_address(source.addr);
+        let early = port.latch.learned().is_none() && port.latch.names_address(source.addr);
         match verdict {
             Verdict::Latched | Verdict::Moved | Verdict::Restored => self.learn(port, at, source),
             Verdict::Known => self.forward(port, at..at + 1),
-            Verdict::Contested => self.release(port, at, source),
             Verdict::Waiting if early => self.forward(port, at..at + 1),
-            Verdict::Waiting | Verdict::Ask => port.held.hold(self.now, source, self.batch.packet(at), held_bytes(&self.totals)),
+            Verdict::Waiting | Verdict::Ask | Verdict::Contested => {
+                let fast = port.contest.count(self.now, source);
+                if fast && verdict == Verdict::Contested {
+                    if port.contest.choose(self.now, source) {
+                        port.send_to(Some(source));
+                    }
+                    self.release(port, at, source);
+                } else {
+                    port.held.hold(self.now, source, self.batch.packet(at), held_bytes(&self.totals));
+                }
+            }
             Verdict::Ignored(_) => port.ignore(&self.totals),
         }
     }
@@ -437,6 +446,7 @@ impl Worker {
 
     /// The sender of a packet is the party from now on.
     fn learn(&mut self, port: &mut Port, at: usize, source: Endpoint) {
+        port.contest.clear();
         port.source = *self.batch.sender(at);
         port.send_to(Some(source));
         port.counters.set_learned(Some(source));
