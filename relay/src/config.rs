@@ -51,7 +51,7 @@ pub struct Relay {
     pub threads: usize,
 }
 
-/// When a source is believed.
+/// When a source is latched.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Learning {
     pub packets: u32,

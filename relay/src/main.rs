@@ -28,7 +28,7 @@ use service::Service;
 use shunt_latch::Learner;
 use shunt_net::Endpoint;
 use shunt_udp::Socket;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -189,7 +189,8 @@ async fn serve(service: &Arc<Service>, sockets: Vec<Control>, relay: &Relay, lin
     for socket in sockets {
         listeners.spawn(socket.serve(Arc::clone(service), Arc::clone(&guard)));
     }
-    println!("READY {line}");
+    // Nobody has to read it.
+    let _ = writeln!(io::stdout(), "READY {line}");
     let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(line)]);
     let result = tokio::select! {
         _ = terminate.recv() => Ok(()),

@@ -53,3 +53,28 @@ impl Replies {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_kept_35_s_and_not_more_than_so_many() {
+        let (mut replies, at) = (Replies::default(), |s: u64| Time::from(Duration::from_secs(s)));
+        let key = replies.key(None, b"k", b"V");
+        assert_eq!(key, replies.key(None, b"k", b"V"));
+        assert_ne!(key, replies.key(None, b"kV", b""));
+        assert_ne!(key, replies.key(Some([127, 0, 0, 1].into()), b"k", b"V"));
+        replies.keep(at(0), key, b"first".to_vec());
+        assert_eq!(replies.get(at(34), key), Some(&b"first"[..]));
+        assert_eq!(replies.get(at(34), (0, 0)), None);
+        assert_eq!(replies.get(at(35), key), None);
+        for n in 0..MOST as u64 + 10 {
+            replies.keep(at(40), (n, n), Vec::new());
+        }
+        assert_eq!((replies.replies.len(), replies.ages.len()), (MOST, MOST));
+        assert!(replies.get(at(41), (9, 9)).is_none() && replies.get(at(41), (10, 10)).is_some());
+        replies.expire(at(100));
+        assert_eq!((replies.replies.len(), replies.ages.len()), (0, 0));
+    }
+}

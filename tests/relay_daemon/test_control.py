@@ -55,14 +55,14 @@ def test_the_reply_leaves_by_the_address_that_the_command_came_to():
 
 def test_commands_are_taken_from_allowed_networks_only():
     with Relay(listen=["udp:127.0.0.1:0", "tcp:127.0.0.1:0"], allow=["127.0.0.1/32"]) as relay:
-        stranger = UdpClient(relay.addresses[0], source="127.0.0.2")
-        stranger.sock.settimeout(0.3)
+        outsider = UdpClient(relay.addresses[0], source="127.0.0.2")
+        outsider.sock.settimeout(0.3)
         for _ in range(20):
             with pytest.raises(TimeoutError):
-                stranger.sock.send(b"k X")
-                stranger.sock.settimeout(0.02)
-                stranger.sock.recv(100)
-        stranger.close()
+                outsider.sock.send(b"k X")
+                outsider.sock.settimeout(0.02)
+                outsider.sock.recv(100)
+        outsider.close()
         with socket.create_connection(("127.0.0.1", int(relay.addresses[1].rpartition(":")[2])), source_address=("127.0.0.2", 0)) as sock:
             sock.settimeout(5)
             assert sock.recv(10) == b""

@@ -73,7 +73,7 @@ def test_sizes_from_nothing_to_the_largest(relay, phone):
 def test_a_stream_above_its_packet_limit_is_cut_down_and_others_are_not(phone):
     """400 packets/s: 100 in a quarter of a second."""
     with Relay(packet_limit=400) as relay:
-        caller, callee, stranger = phone("127.0.0.11"), phone("127.0.0.12", ssrc=0x22222222), phone("127.0.0.13")
+        caller, callee, unknown = phone("127.0.0.11"), phone("127.0.0.12", ssrc=0x22222222), phone("127.0.0.13")
         to_callee, to_caller = relay.call(caller.place, callee.place)
         caller.rtp(to_caller)
         callee.rtp(to_callee)
@@ -81,10 +81,10 @@ def test_a_stream_above_its_packet_limit_is_cut_down_and_others_are_not(phone):
         time.sleep(0.3)
         for n in range(300):
             caller.rtp(to_caller)
-            stranger.rtp(to_callee)
+            unknown.rtp(to_callee)
             if n % 30 == 0:
                 callee.rtp(to_callee)
-        assert len(caller.heard(10, 2.0)) == 10, "neither the flood nor the stranger takes anything from the callee's stream"
+        assert len(caller.heard(10, 2.0)) == 10, "neither the flood nor the unknown source takes anything from the callee's stream"
         got = len(callee.heard(300, 0.3))
         assert 90 <= got <= 200, "a window's worth, or two where the machine was slow"
         assert int(relay.ask("Q c1 f;1 t;1").split()[4]) == 300 - got
@@ -253,11 +253,11 @@ def test_hold_and_keep_alive_change_nothing(relay, phone):
 
 
 def test_asymmetric_legs_learn_nothing(relay, phone):
-    caller, listener, callee, stranger = phone("127.0.0.11"), phone("127.0.0.11"), phone("127.0.0.12"), phone("127.0.0.66")
+    caller, listener, callee, unknown = phone("127.0.0.11"), phone("127.0.0.11"), phone("127.0.0.12"), phone("127.0.0.66")
     to_callee, to_caller = relay.call(listener.place, callee.place, "A")
     packet = caller.rtp(to_caller)  # another port of the signalled address
     assert callee.heard() == [(packet, to_callee)]
-    stranger.rtp(to_caller)
+    unknown.rtp(to_caller)
     assert callee.is_left_alone()
     packet = callee.rtp(to_callee)
     assert listener.heard() == [(packet, to_caller)] and caller.is_left_alone()
@@ -379,3 +379,19 @@ def test_two_parties_at_one_address_and_a_neighbour_who_scans(relay, phone):
     heard = callee.heard(60, 0.5)
     assert len([data for data, _ in heard if data[8:12] == b"\x11\x11\x11\x11"]) >= 40
     assert learned(relay, 0) == f"127.0.0.11:{victim.port}" and learned(relay, 0, "c2") == f"127.0.0.11:{second.port}"
+
+
+def test_a_neighbour_who_sends_before_the_caller_speaks_does_not_mute_it(relay, phone):
+    """Both are at one address that two calls name: the stream is contested, and the caller is relayed."""
+    caller, neighbour = phone("127.0.0.11"), phone("127.0.0.11", ssrc=0x66666666)
+    callee, third = phone("127.0.0.12", ssrc=0x22222222), phone("127.0.0.13")
+    _, to_caller = relay.call(("127.0.0.11", 6000), callee.place)
+    relay.call(("127.0.0.11", 6002), third.place, name="c2")
+    neighbour.talk(to_caller, 20)
+    callee.heard(20, 0.1)
+    for _ in range(100):
+        neighbour.rtp(to_caller)
+        caller.rtp(to_caller)
+        time.sleep(0.01)
+    ssrcs = [data[8:12] for data, _ in callee.heard(200, 0.5)]
+    assert ssrcs.count(b"\x11\x11\x11\x11") >= 80

@@ -201,7 +201,7 @@ impl<M: Media> Engine<M> {
                 let shown = body[..body.len().min(120)].escape_ascii();
                 let meaning = code.describe().map_or("", |(_, meaning)| meaning);
                 tracing::info!(
-                    "command of {} bytes refused with {code} ({meaning}): {shown}; {left_out} more since the last such line",
+                    "command of {} bytes answered with {code} ({meaning}): {shown}; {left_out} more since the last such line",
                     body.len()
                 );
             }

@@ -54,7 +54,7 @@ pub struct ThreadCounters {
     pub received: Counter,
     pub relayed: Counter,
     pub discarded: Counter,
-    /// Bytes of packets that are held back for sources that are not believed yet.
+    /// Bytes of packets that are held back for sources that are not latched yet.
     pub held: Counter,
 }
 

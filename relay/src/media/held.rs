@@ -1,4 +1,4 @@
-//! Packets that are held back until their source is believed, so that a party behind a NAT loses nothing by being learned.
+//! Packets that are held back until their source is latched, so that a party behind a NAT loses nothing by being learned.
 
 use super::counters::Counter;
 use shunt_latch::Time;
@@ -65,7 +65,7 @@ impl Held {
         }
     }
 
-    /// The packets of a source that is believed now, oldest first. All others are forgotten.
+    /// The packets of a source that is latched now, oldest first. All others are forgotten.
     pub fn release(&mut self, now: Time, source: Endpoint, total: &Counter) -> Vec<Box<[u8]>> {
         let mut released = Vec::new();
         for (known, packets) in self.sources.drain(..) {

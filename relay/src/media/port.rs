@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Over which time a limit of packets is counted.
 const WINDOW: Duration = Duration::from_millis(250);
 
-/// Most packets per second of the party that are relayed; further ones are dropped. Those of strangers are not its fault.
+/// Most packets per second of the party that are relayed; further ones are dropped. Those of unknown sources do not count.
 #[derive(Debug, Default)]
 struct Limit {
     /// In a window; `None`: no limit.

@@ -47,8 +47,9 @@ struct Leg {
     counters: [Arc<PortCounters>; 2],
 }
 
+/// The ports of one session.
 #[derive(Default)]
-struct Ports2 {
+struct SessionPorts {
     legs: [Option<Leg>; 2],
     /// What signalling said of each leg's party and whether it is asymmetric; it may come before the leg has its ports.
     said: [(Option<Endpoint>, bool); 2],
@@ -62,7 +63,7 @@ pub struct Sockets {
     shared: Arc<Shared>,
     threads: Vec<Thread>,
     ports: Ports,
-    sessions: HashMap<SessionId, Ports2>,
+    sessions: HashMap<SessionId, SessionPorts>,
     /// By call, leg and address: how many sessions say so. A party counts once, however many media lines it has.
     parties: HashMap<(Arc<[u8]>, usize, IpAddr), u32>,
     load: (Time, Duration, f64),
@@ -98,7 +99,7 @@ impl Sockets {
         self.threads[thread].order(order);
     }
 
-    fn counts_of(session: &Ports2) -> Counts {
+    fn counts_of(session: &SessionPorts) -> Counts {
         let legs = |which: usize| session.legs.iter().flatten().map(move |leg| &leg.counters[which]);
         let received = |leg: usize, which: usize| session.legs[leg].as_ref().map_or(0, |leg| leg.counters[which].received.get());
         Counts {
@@ -189,9 +190,9 @@ impl Media for Sockets {
             Ok([socket(port)?, socket(port + 1)?])
         };
         let (port, sockets) = self.ports.open(now, address, random, bind)?;
-        let session = self.sessions.entry(id).or_insert_with(|| Ports2 {
+        let session = self.sessions.entry(id).or_insert_with(|| SessionPorts {
             call_id: Arc::clone(call_id),
-            ..Ports2::default()
+            ..SessionPorts::default()
         });
         let before = session.legs[leg].take();
         // A leg that has moved goes on counting.

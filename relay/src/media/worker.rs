@@ -299,7 +299,7 @@ impl Worker {
             if before == Some(signalled) && port.has_remote() && !asymmetric {
                 return;
             }
-            // A party that was where it said it was is believed about its new place; one behind a NAT is not.
+            // A party that was where it said it was is sent to where it says it is now; one behind a NAT has to be learned.
             let moves = before.is_some_and(|before| learned.is_some_and(|learned| learned.addr == before.addr));
             if asymmetric || learned.is_none() || moves {
                 port.send_to(Some(signalled));
