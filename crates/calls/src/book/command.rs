@@ -1,0 +1,255 @@
+//! Commands before the relay hears of them.
+
+use super::Book;
+use crate::decision::{Decision, Purpose};
+use crate::ids::{LineId, RelayId, Side, WriteId};
+use crate::limits::Refusal;
+use crate::line::{Branch, Line};
+use crate::reason::Reason;
+use shunt_latch::Time;
+use shunt_net::Endpoint;
+use shunt_rtpproxy::build::{self, Target};
+use shunt_rtpproxy::{Command, Media, Request, Session, StreamVerb, error_reply};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// How long at most a relay is waited for that is to send to another callee.
+const RESTORE: Duration = Duration::from_secs(2);
+
+/// What to do with a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Pass it to the relay that has the call (`None`: no relay has it yet, or it is not known), once these writes have had an answer.
+    Pass { relay: Option<RelayId>, wait: Vec<WriteId> },
+    /// Answer it; it is not for the relay.
+    Answer(Vec<u8>),
+}
+
+/// The address of a U or L, a null address included; `None` for the `-` of keep-alives.
+pub(super) fn signalled(media: &Media) -> Option<Endpoint> {
+    media.ip().map(|addr| Endpoint::new(addr, media.port))
+}
+
+/// Which party a U or L describes. `swapped`: the session's own tag is the second one.
+pub(super) fn described(is_update: bool, swapped: bool) -> Side {
+    if is_update != swapped { Side::Caller } else { Side::Callee }
+}
+
+impl Book {
+    /// A command of the SIP server, before the relay hears of it.
+    ///
+    /// A [`Refusal`] comes with the answer that carries its own error number.
+    pub fn command(&mut self, now: Time, command: &Command) -> (Step, Option<Refusal>, Vec<Decision>) {
+        let relay = self.relay_of(command);
+        let mut wait = Vec::new();
+        let mut step = None;
+        let mut refusal = None;
+        match &command.request {
+            Request::Update(media) | Request::Lookup(media) => {
+                let is_update = matches!(command.request, Request::Update(_));
+                match self.foresee(now, command, media, is_update, &mut wait) {
+                    Ok(()) => {}
+                    Err(error) => {
+                        step = Some(Step::Answer(error_reply(error.code())));
+                        refusal = Some(error);
+                    }
+                }
+            }
+            Request::Delete(session) => step = self.delete(now, command, session),
+            Request::Stream(verb @ (StreamVerb::Play | StreamVerb::Record | StreamVerb::Copy), session) => {
+                for id in self.matching(session) {
+                    self.with(id, |book, line| {
+                        line.block(block_of(*verb));
+                        book.mark(line);
+                        book.sync(line, now);
+                        book.pending_deletes(line, &mut wait);
+                    });
+                }
+            }
+            Request::DeleteAll => {
+                let mut ids: Vec<LineId> = self.lines.keys().copied().collect();
+                ids.sort_unstable();
+                for id in ids {
+                    self.release(id, Reason::Released, now);
+                }
+            }
+            _ => {}
+        }
+        (step.unwrap_or(Step::Pass { relay, wait }), refusal, self.take())
+    }
+
+    pub(super) fn pending_deletes(&self, line: &Line, wait: &mut Vec<WriteId>) {
+        let ports = Self::ports(line);
+        wait.extend(ports.into_iter().filter_map(|(_, port)| self.table.pending_delete(port)));
+    }
+
+    /// The relay that has a command's call.
+    #[must_use]
+    pub fn relay_of(&self, command: &Command) -> Option<RelayId> {
+        let call = self.calls.get(command.session()?.call_id)?;
+        let (_, id) = call.tags.values().next()?.first()?;
+        self.lines.get(id).map(|line| line.relay)
+    }
+
+    /// The media line that a U, L or Q is about, and whether its tags are swapped.
+    pub(super) fn find(&self, session: &Session) -> Option<(LineId, bool)> {
+        let call = self.calls.get(session.call_id)?;
+        let of = |tag: &[u8], media: Option<u32>| {
+            let lines = call.tags.get(tag)?;
+            lines.iter().find(|(index, _)| *index == media).map(|(_, id)| *id)
+        };
+        if let Some(id) = of(session.from.name, session.from.media) {
+            return Some((id, false));
+        }
+        let to = session.to?;
+        of(to.name, to.media.or(session.from.media)).map(|id| (id, true))
+    }
+
+    /// The lines that a D, P, S, R or C is about: by tags in either order, all media unless an index is given.
+    pub(super) fn matching(&self, session: &Session) -> Vec<LineId> {
+        let Some(call) = self.calls.get(session.call_id) else {
+            return Vec::new();
+        };
+        let tags = [Some(session.from), session.to];
+        for tag in tags.into_iter().flatten() {
+            let lines = call.tags.get(tag.name).map(Vec::as_slice).unwrap_or_default();
+            let fits = |(media, _): &&(Option<u32>, LineId)| tag.media.is_none() || tag.media == *media;
+            let found: Vec<LineId> = lines.iter().filter(fits).map(|(_, id)| *id).collect();
+            if !found.is_empty() {
+                return found;
+            }
+        }
+        Vec::new()
+    }
+
+    /// A U or L that has not reached the relay yet: what it changes loses its entries first.
+    fn foresee(&mut self, now: Time, command: &Command, media: &Media, is_update: bool, wait: &mut Vec<WriteId>) -> Result<(), Refusal> {
+        let Some((id, swapped)) = self.find(&media.session) else {
+            return if is_update { self.admit(now, media) } else { Ok(()) };
+        };
+        let side = described(is_update, swapped);
+        let Some(address) = signalled(media) else { return Ok(()) };
+        let policy = self.learner.policy;
+        self.with(id, |book, line| {
+            let leg = line.leg(side);
+            let moved = leg.signalled.is_some_and(|known| known != address);
+            let changed = moved || (leg.signalled.is_some() && *leg.modifiers != *command.modifiers);
+            if changed {
+                line.suspended = Some(Reason::ReInvite);
+                line.resume_at = None;
+                if moved {
+                    line.leg_mut(side).forget(now, &policy, true);
+                }
+                book.sync(line, now);
+                book.pending_deletes(line, wait);
+            }
+        });
+        Ok(())
+    }
+
+    /// A new session, if limits allow it.
+    fn admit(&mut self, now: Time, media: &Media) -> Result<(), Refusal> {
+        let limits = self.settings.limits;
+        let legs = self.calls.get(media.session.call_id).map_or(0, |call| 2 * call.lines);
+        if legs + 2 > limits.legs_per_call {
+            return Err(Refusal::LegsOfCall(legs));
+        }
+        if let (Some(rate), Some(source)) = (
+            limits.sessions_per_source,
+            media.ip().filter(|addr: &IpAddr| !addr.is_unspecified()),
+        ) {
+            if !self.rates.admit(now, source, rate) {
+                return Err(Refusal::SessionsOfSource(source));
+            }
+        }
+        Ok(())
+    }
+
+    /// A D. The relay hears of it unless it ends the dialog with a callee that lost a fork.
+    fn delete(&mut self, now: Time, command: &Command, session: &Session) -> Option<Step> {
+        let lines = self.matching(session);
+        let mut lost = 0;
+        for id in &lines {
+            let tags = [Some(session.from), session.to];
+            let line = self.lines.get(id)?;
+            let other = tags.into_iter().flatten().find(|tag| *tag.name != *line.tag).map(|tag| tag.name);
+            if let Some(tag) = other.filter(|tag| line.is_lost_branch(tag)) {
+                lost += 1;
+                self.with(*id, |book, line| book.drop_branch(line, tag, now));
+                continue;
+            }
+            let over = self.with(*id, |book, line| {
+                if command.has_modifier(b'w') {
+                    line.weak = false;
+                } else {
+                    line.strong = false;
+                }
+                book.mark(line);
+                !line.weak && !line.strong
+            });
+            if over == Some(true) {
+                self.release(*id, Reason::Released, now);
+            }
+        }
+        (lost > 0 && lost == lines.len()).then(|| Step::Answer(b"0".to_vec()))
+    }
+
+    /// A callee that lost a fork has hung up. If the relay sends to it, it is to send to the one before.
+    fn drop_branch(&mut self, line: &mut Line, tag: &[u8], now: Time) {
+        let current = line.other_tag() == Some(tag);
+        line.branches.retain(|branch| *branch.tag != *tag);
+        self.mark(line);
+        if !current {
+            return;
+        }
+        // Of those left, one that had a 2xx goes before the latest.
+        let best = line
+            .branches
+            .iter()
+            .rposition(|branch| branch.confirmed && branch.signalled.is_some());
+        let at = best.or_else(|| line.branches.iter().rposition(|branch| branch.signalled.is_some()));
+        let Some(branch) = at.map(|at| line.branches.remove(at)) else {
+            return;
+        };
+        line.branches.push(branch.clone());
+        self.restore_branch(line, &branch, now);
+    }
+
+    fn restore_branch(&mut self, line: &mut Line, branch: &Branch, now: Time) {
+        let Some(signalled) = branch.signalled else { return };
+        let policy = self.learner.policy;
+        let leg = line.leg_mut(Side::Callee);
+        if leg.signalled == Some(signalled) {
+            return;
+        }
+        leg.signalled = Some(signalled);
+        leg.modifiers.clone_from(&branch.modifiers);
+        leg.forget(now, &policy, true);
+        (line.suspended, line.resume_at) = (Some(Reason::ReInvite), Some(now + RESTORE));
+        self.name_leg(line, Side::Callee, now);
+        let (from, to) = (line.with_index(&line.tag), line.with_index(&branch.tag));
+        let target = Target {
+            call_id: &line.call,
+            from: &from,
+            to: Some(&to),
+        };
+        let address = (!signalled.addr.is_unspecified()).then_some(signalled.addr);
+        if let Ok(command) = build::lookup(&branch.modifiers, target, address, signalled.port, None) {
+            self.out.push(Decision::AskRelay {
+                line: line.id,
+                relay: line.relay,
+                purpose: Purpose::Restore,
+                command,
+            });
+        }
+        self.sync(line, now);
+    }
+}
+
+pub(super) fn block_of(verb: StreamVerb) -> Reason {
+    match verb {
+        StreamVerb::Play | StreamVerb::StopPlaying => Reason::Playback,
+        StreamVerb::Copy => Reason::Copy,
+        StreamVerb::Record | StreamVerb::StopRecording => Reason::Recording,
+    }
+}

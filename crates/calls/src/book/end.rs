@@ -1,0 +1,81 @@
+//! The end of media lines.
+
+use super::Book;
+use crate::decision::Decision;
+use crate::entry::Counters;
+use crate::ids::{LineId, Side};
+use crate::journal::RowKey;
+use crate::line::Line;
+use crate::reason::Reason;
+use shunt_latch::Time;
+
+impl Book {
+    /// A line is over: its ports mean nothing any more, and its entries go. Doing it again changes nothing.
+    pub(super) fn release(&mut self, id: LineId, reason: Reason, now: Time) {
+        let released = self.with(id, |book, line| {
+            if line.released.is_some() {
+                return false;
+            }
+            line.released = Some(reason);
+            book.sync(line, now);
+            book.leave_index(line);
+            for side in Side::BOTH {
+                let relay = line.leg(side).relay;
+                book.unplace(line, side, now);
+                line.leg_mut(side).relay = relay;
+                book.leave(line, side);
+            }
+            true
+        });
+        if released == Some(true) {
+            self.end_if_out(id);
+        }
+    }
+
+    fn leave_index(&mut self, line: &Line) {
+        let Some(call) = self.calls.get_mut(&line.call) else { return };
+        if let Some(lines) = call.tags.get_mut(&line.tag) {
+            lines.retain(|(_, id)| *id != line.id);
+            if lines.is_empty() {
+                call.tags.remove(&line.tag);
+            }
+        }
+        call.lines -= 1;
+        if call.lines > 0 {
+            return;
+        }
+        self.calls.remove(&line.call);
+        if let Some(stem) = super::sip::stem(&line.call) {
+            if let Some(branches) = self.branches.get_mut(stem) {
+                branches.remove(&line.call);
+                if branches.is_empty() {
+                    self.branches.remove(stem);
+                }
+            }
+        }
+    }
+
+    /// Once the last entry of a released line is out, it is forgotten.
+    pub(super) fn end_if_out(&mut self, id: LineId) {
+        let Some(reason) = self.lines.get(&id).and_then(|line| line.released) else {
+            return;
+        };
+        if self.lines.get(&id).is_some_and(|line| self.is_offloaded(line)) {
+            return;
+        }
+        let Some(line) = self.lines.remove(&id) else { return };
+        if line.stored {
+            self.out.push(Decision::Forget(RowKey::of(&line)));
+        }
+        let mut counters = [Counters::default(); 4];
+        for (place, stream) in counters.iter_mut().zip(line.stream_ids()) {
+            *place = line.stream(stream.sender, stream.component).counters();
+        }
+        self.out.push(Decision::Ended {
+            line: id,
+            call: line.call,
+            reason,
+            counters: Box::new(counters),
+        });
+    }
+}

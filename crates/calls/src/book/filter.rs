@@ -1,0 +1,71 @@
+//! Source filters: until a stream is offloaded, a relay port takes packets of its party only.
+//!
+//! A relay such as rtpproxy latches to the first packet at a new port (CVE-2017-14114). The port admits the addresses that signalling names,
+//! and sources that learning admits: the latched one, or the contestants, so that no defence costs a party its audio for longer than the attack lasts.
+
+use super::Book;
+use crate::decision::Decision;
+use crate::ids::Side;
+use crate::line::Line;
+use crate::reason::Reason;
+use shunt_latch::{Component, Time};
+use std::net::IpAddr;
+
+impl Book {
+    pub(super) fn sync_filters(&mut self, line: &mut Line, now: Time) {
+        for side in Side::BOTH {
+            let (Some(port), wanted) = (line.leg(side).relay, self.filter(line, side, now)) else {
+                continue;
+            };
+            let in_force = line.leg(side).filter.as_ref();
+            let same = match (&wanted, in_force) {
+                (None, None) => true,
+                (Some(wanted), Some((at, allowed))) => *at == port && wanted == allowed,
+                _ => false,
+            };
+            if same {
+                continue;
+            }
+            line.leg_mut(side).filter = wanted.clone().map(|allowed| (port, allowed));
+            self.out.push(Decision::Filter { port, allowed: wanted });
+        }
+    }
+
+    pub(super) fn remove_filter(&mut self, line: &mut Line, side: Side) {
+        if let Some((port, _)) = line.leg_mut(side).filter.take() {
+            self.out.push(Decision::Filter { port, allowed: None });
+        }
+    }
+
+    /// When a port that is open because its party is not known yet closes.
+    pub(super) fn filter_due(&self, line: &Line, side: Side, now: Time) -> Option<Time> {
+        let leg = line.leg(side);
+        let due = leg.placed_at + self.settings.filter_grace;
+        (leg.relay.is_some() && leg.filter.is_none() && due > now && line.released.is_none()).then_some(due)
+    }
+
+    fn filter(&self, line: &Line, side: Side, now: Time) -> Option<Vec<IpAddr>> {
+        let leg = line.leg(side);
+        let port = leg.relay?;
+        let verifies = self.relay(line.relay).is_none_or(|relay| relay.verifies_sources);
+        let off = !self.settings.enabled || verifies || line.released.is_some() || line.suspended == Some(Reason::ByeSeen);
+        if off || leg.asymmetric || leg.is_held() || !self.settings.listens_at(port) {
+            return None;
+        }
+        let policy = &self.learner.policy;
+        let mut allowed: Vec<IpAddr> = Vec::new();
+        let admitted = [Component::Rtp, Component::Rtcp]
+            .into_iter()
+            .flat_map(|component| leg.latch(component).admitted(policy));
+        let named = leg.rtp.names().iter().map(|name| name.addr).collect::<Vec<_>>();
+        for addr in admitted.map(|source| source.addr).chain(named.into_iter().rev()) {
+            let fits = addr.is_ipv4() == port.addr.is_ipv4() && !addr.is_unspecified();
+            if fits && !allowed.contains(&addr) && allowed.len() < self.settings.filter_addresses {
+                allowed.push(addr);
+            }
+        }
+        allowed.sort_unstable();
+        let known = !allowed.is_empty();
+        (known || now >= leg.placed_at + self.settings.filter_grace).then_some(allowed)
+    }
+}

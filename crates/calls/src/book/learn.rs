@@ -1,0 +1,187 @@
+//! Learn notices: packets that met no entry.
+
+use super::Book;
+use crate::decision::Decision;
+use crate::entry::Idle;
+use crate::ids::{LineId, StreamId, component_index};
+use crate::line::Line;
+use shunt_latch::{Component, Facts, Found, Name, Packet, Time, Verdict};
+use shunt_net::{Endpoint, FiveTuple};
+use shunt_rtp::Source;
+use std::time::Duration;
+
+/// A packet that met no entry at a relay port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub key: FiveTuple,
+    /// SSRC and sequence number if it looks like RTP of version 2. At a port of RTCP it does not count.
+    pub media: Option<Source>,
+    /// The RTP payload type.
+    pub payload_type: Option<u8>,
+}
+
+/// A time that lies back by a duration.
+pub(super) fn ago(now: Time, duration: Duration) -> Time {
+    Time::from_nanos(now.as_nanos().saturating_sub(Time::from(duration).as_nanos()))
+}
+
+impl Book {
+    /// A packet met no entry.
+    pub fn noticed(&mut self, now: Time, notice: &Notice) -> Vec<Decision> {
+        match self.slots.get(&notice.key.dst).copied() {
+            Some(id) => {
+                self.with(id.line, |book, line| book.observe(line, id, now, notice));
+            }
+            None => self.missed(now, notice),
+        }
+        self.take()
+    }
+
+    /// A packet to a port that no call has.
+    fn missed(&mut self, now: Time, notice: &Notice) {
+        let (source, port) = (notice.key.src, notice.key.dst);
+        let component = self.component_of(port);
+        if self.former.goes_on(now, port, source, notice.media, component) {
+            return;
+        }
+        match self.learner.missed(now, source, port.port) {
+            Some(Found::Address(addr)) if self.learner.parties.contains(addr) => {}
+            Some(found) => self.out.push(Decision::Block(found)),
+            None => {}
+        }
+    }
+
+    fn observe(&mut self, line: &mut Line, id: StreamId, now: Time, notice: &Notice) {
+        let (source, port, component) = (notice.key.src, notice.key.dst, id.component);
+        let media = notice.media.filter(|_| component == Component::Rtp);
+        let packet = Packet { at: now, source, media };
+        // While an entry takes the latched source's packets, nobody here sees them.
+        let present = self.table.present(id, port);
+        let heard = line.leg(id.sender).heard[component_index(component)];
+        let facts = heard.filter(|_| present.is_none()).map(|heard| Facts { heard, sequence: None });
+        let leg = line.leg_mut(id.sender);
+        let before = leg.latch(component).learned();
+        let verdict = self.learner.observe(leg.latch_mut(component), port.port, &packet, facts);
+        if verdict.is_held() {
+            leg.heard[component_index(component)] = Some(now);
+            line.last_activity = now;
+            if let (Component::Rtp, Some(payload_type)) = (component, notice.payload_type.filter(|_| media.is_some())) {
+                line.leg_mut(id.sender).count_payload_type(payload_type);
+            }
+        } else {
+            leg.mismatches = leg.mismatches.saturating_add(1);
+        }
+        if verdict == Verdict::Ask {
+            self.ask(line, id, source, port);
+        }
+        self.learned(line, id, before, verdict, source, now);
+    }
+
+    fn ask(&mut self, line: &mut Line, id: StreamId, source: Endpoint, port: Endpoint) {
+        let Some(entry) = self.table.present(id, port) else { return };
+        let stream = line.stream_mut(id.sender, id.component);
+        if stream.asked.replace(source) != Some(source) {
+            self.out.push(Decision::ReadIdle(vec![entry.key()]));
+        }
+    }
+
+    /// After a verdict: what follows from who is latched now.
+    fn learned(&mut self, line: &mut Line, id: StreamId, before: Option<Endpoint>, verdict: Verdict, source: Endpoint, now: Time) {
+        let after = line.leg(id.sender).latch(id.component).learned();
+        let mut news = after != before || matches!(verdict, Verdict::Contested | Verdict::Waiting);
+        if let Some(learned) = after.filter(|_| after != before) {
+            self.join(line, id.sender, learned.addr);
+            if id.component == Component::Rtp {
+                let leg = line.leg_mut(id.sender);
+                leg.latched_at = Some(now);
+                leg.rtcp.add_name(Name::address(learned.addr));
+            }
+            self.mark(line);
+        }
+        let present = self.table.holds(id, line.leg(id.sender).relay_port(id.component).unwrap_or(source));
+        if verdict == Verdict::Known && line.leg(id.sender).asymmetric && !present {
+            news |= line.leg_mut(id.sender).note_source(id.component, source);
+            if id.component == Component::Rtp {
+                line.leg_mut(id.sender).latched_at.get_or_insert(now);
+            }
+        }
+        if news || !present {
+            self.sync(line, now);
+        }
+    }
+
+    /// When entries last met a packet: the answer to [`Decision::ReadIdle`].
+    pub fn idle_times(&mut self, now: Time, read: &[Idle]) -> Vec<Decision> {
+        let mut lines: Vec<LineId> = Vec::new();
+        for idle in read {
+            let Some((id, _)) = self.table.owner(idle.key.dst).filter(|(_, entry)| entry.key() == idle.key) else {
+                continue;
+            };
+            self.with(id.line, |book, line| book.idle_time(line, id, idle, now));
+            if !lines.contains(&id.line) {
+                lines.push(id.line);
+            }
+        }
+        for id in lines {
+            self.with(id, |_, line| {
+                if let Some(check) = &mut line.check {
+                    check.waits_for_idle = false;
+                }
+            });
+            self.conclude(id, now);
+        }
+        self.take()
+    }
+
+    fn idle_time(&mut self, line: &mut Line, id: StreamId, read: &Idle, now: Time) {
+        let stream = line.stream_mut(id.sender, id.component);
+        if let Some(idle) = read.idle {
+            let met = ago(now, idle);
+            // One that met packets again is reported anew when it falls idle.
+            stream.idle_since = (idle >= self.settings.entry_idle).then_some(met);
+            line.last_activity = line.last_activity.max(met);
+        }
+        let stream = line.stream_mut(id.sender, id.component);
+        let since = stream.idle_since;
+        let Some(source) = stream.asked.take() else { return };
+        let heard = match (read.idle, since) {
+            (Some(idle), _) => ago(now, idle),
+            (None, Some(since)) => since,
+            // A switch cannot tell: an entry that is not reported idle has met packets.
+            (None, None) => now,
+        };
+        let facts = Facts {
+            heard,
+            sequence: read.sequence,
+        };
+        let policy = self.learner.policy;
+        let latch = line.leg_mut(id.sender).latch_mut(id.component);
+        let before = latch.learned();
+        let verdict = latch.answer(now, &policy, source, facts);
+        self.learned(line, id, before, verdict, source, now);
+    }
+
+    /// The data plane reports that an entry has met no packet for [`crate::Settings::entry_idle`].
+    pub fn idle(&mut self, now: Time, key: FiveTuple) -> Vec<Decision> {
+        let since = ago(now, self.settings.entry_idle);
+        self.set_idle(now, key, Some(since))
+    }
+
+    /// An entry that was reported idle meets packets again.
+    pub fn active(&mut self, now: Time, key: FiveTuple) -> Vec<Decision> {
+        self.set_idle(now, key, None)
+    }
+
+    fn set_idle(&mut self, now: Time, key: FiveTuple, since: Option<Time>) -> Vec<Decision> {
+        if let Some((id, _)) = self.table.owner(key.dst).filter(|(_, entry)| entry.key() == key) {
+            self.with(id.line, |book, line| {
+                line.stream_mut(id.sender, id.component).idle_since = since;
+                if since.is_none() {
+                    line.last_activity = now;
+                }
+                book.set_timer(line, now);
+            });
+        }
+        self.take()
+    }
+}

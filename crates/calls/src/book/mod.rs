@@ -1,0 +1,425 @@
+//! The book: the one owner of call state.
+
+mod command;
+mod end;
+mod filter;
+mod learn;
+mod reconcile;
+mod reply;
+mod restore;
+mod sip;
+mod timers;
+mod view;
+
+pub use command::Step;
+pub use learn::Notice;
+pub use reply::PortHeld;
+pub use view::{LegView, LineView, StreamView};
+
+use crate::decision::Decision;
+use crate::entry::{Counters, Outcome, RelayEntry};
+use crate::former::FormerStreams;
+use crate::ids::{COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId};
+use crate::limits::SourceRates;
+use crate::line::Line;
+use crate::plan::plan;
+use crate::reason::Reason;
+use crate::recent::Recent;
+use crate::settings::{Relay, Settings};
+use crate::table::{Placed, Settled, Table, Write};
+use crate::timers::Timers;
+use shunt_latch::{Component, Learner, Policy, Time};
+use shunt_net::{Endpoint, FiveTuple};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Call-IDs of which SIP is remembered before a command comes, in each of two generations.
+const MOST_SIGHTED: usize = 50_000;
+
+/// The media lines of one session tag, by media index.
+type Lines = Vec<(Option<u32>, LineId)>;
+
+/// The media lines of one Call-ID: by session tag, then by media index.
+#[derive(Clone, Debug, Default)]
+struct Call {
+    tags: BTreeMap<Box<[u8]>, Lines>,
+    lines: usize,
+}
+
+/// Whose packets arrive at a relay port.
+type Slot = StreamId;
+
+/// All calls.
+#[derive(Debug)]
+pub struct Book {
+    settings: Settings,
+    relays: Vec<Relay>,
+    learner: Learner,
+    calls: HashMap<Arc<[u8]>, Call>,
+    /// Call-IDs `<Call-ID>-<branch>` on the control channel, by the Call-ID that SIP has (rtp_relay of OpenSIPS).
+    branches: HashMap<Arc<[u8]>, BTreeSet<Arc<[u8]>>>,
+    lines: HashMap<LineId, Box<Line>>,
+    slots: HashMap<Endpoint, Slot>,
+    table: Table,
+    /// Entries in the data plane that no call claims: (source, when found).
+    orphans: HashMap<Endpoint, FiveTuple>,
+    former: FormerStreams,
+    sighted: Recent<Arc<[u8]>, sip::Sighted>,
+    rates: SourceRates,
+    timers: Timers,
+    draining: bool,
+    available: bool,
+    last_line: u64,
+    out: Vec<Decision>,
+    dirty: Vec<LineId>,
+}
+
+impl Book {
+    #[must_use]
+    pub fn new(settings: Settings, policy: Policy) -> Self {
+        Self {
+            settings,
+            relays: Vec::new(),
+            learner: Learner::new(policy),
+            calls: HashMap::new(),
+            branches: HashMap::new(),
+            lines: HashMap::new(),
+            slots: HashMap::new(),
+            table: Table::default(),
+            orphans: HashMap::new(),
+            former: FormerStreams::default(),
+            sighted: Recent::new(MOST_SIGHTED),
+            rates: SourceRates::new(),
+            timers: Timers::default(),
+            draining: false,
+            available: true,
+            last_line: 0,
+            out: Vec::new(),
+            dirty: Vec::new(),
+        }
+    }
+
+    /// A relay that commands go to. Its addresses are no party's.
+    pub fn add_relay(&mut self, relay: Relay) -> RelayId {
+        for addr in &relay.addresses {
+            self.learner.parties.declare_own(*addr);
+        }
+        self.relays.push(relay);
+        RelayId(self.relays.len() - 1)
+    }
+
+    /// What a relay's handshake has shown.
+    pub fn set_capabilities(&mut self, relay: RelayId, keepalive: shunt_rtpproxy::capability::KeepAlive, may_query: bool) {
+        if let Some(relay) = self.relays.get_mut(relay.0) {
+            (relay.keepalive, relay.may_query) = (keepalive, may_query);
+        }
+    }
+
+    /// An address of the SIP server or of a proxy: it is no party's.
+    pub fn declare_own(&mut self, addr: IpAddr) {
+        self.learner.parties.declare_own(addr);
+    }
+
+    /// While draining, no stream is offloaded that is not yet.
+    pub fn set_draining(&mut self, now: Time, draining: bool) -> Vec<Decision> {
+        self.draining = draining;
+        if !draining {
+            self.sync_all(now);
+        }
+        self.take()
+    }
+
+    /// The data plane answers, or does not. When it does again, deletes without an answer are repeated and all lines looked at.
+    pub fn set_data_plane(&mut self, now: Time, available: bool) -> Vec<Decision> {
+        self.available = available;
+        if available {
+            let mut writes = Vec::new();
+            self.table.repeat_deletes(&mut writes);
+            self.emit(writes);
+            self.sync_all(now);
+        }
+        self.take()
+    }
+
+    fn sync_all(&mut self, now: Time) {
+        let mut ids: Vec<LineId> = self.lines.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.with(id, |book, line| {
+                for stream in line.stream_ids() {
+                    line.stream_mut(stream.sender, stream.component).retry = None;
+                }
+                book.sync(line, now);
+            });
+        }
+    }
+
+    // -- helpers of all events ---------------------------------------------------------------------
+
+    /// The decisions of one event.
+    fn take(&mut self) -> Vec<Decision> {
+        for id in std::mem::take(&mut self.dirty) {
+            let Some(line) = self.lines.get_mut(&id).filter(|line| line.dirty) else {
+                continue;
+            };
+            line.dirty = false;
+            line.stored = true;
+            self.out.push(Decision::Store(id));
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    fn emit(&mut self, writes: Vec<Write>) {
+        self.out.extend(writes.into_iter().map(Decision::Write));
+    }
+
+    /// What the journal keeps of a line has changed.
+    fn mark(&mut self, line: &mut Line) {
+        if !line.dirty && line.released.is_none() {
+            line.dirty = true;
+            self.dirty.push(line.id);
+        }
+    }
+
+    /// Work on a line and on the rest of the book.
+    fn with<R>(&mut self, id: LineId, work: impl FnOnce(&mut Self, &mut Line) -> R) -> Option<R> {
+        let mut line = self.lines.remove(&id)?;
+        let result = work(self, &mut line);
+        self.lines.insert(id, line);
+        Some(result)
+    }
+
+    fn set_state(&mut self, line: &mut Line, id: StreamId, state: State, reason: Reason, now: Time) {
+        let stream = line.stream_mut(id.sender, id.component);
+        let before = stream.state;
+        if (before, stream.reason) == (state, reason) {
+            return;
+        }
+        (stream.state, stream.reason, stream.since) = (state, reason, now);
+        self.out.push(Decision::Changed {
+            stream: id,
+            before,
+            state,
+            reason,
+        });
+    }
+
+    fn owns(&self, id: StreamId, port: Option<Endpoint>) -> bool {
+        port.is_some_and(|port| self.slots.get(&port) == Some(&id))
+    }
+
+    // -- bringing the table to what is planned -----------------------------------------------------
+
+    /// Make the table hold what the plan wants for a line, now that something has changed. The only one who asks for writes of entries.
+    fn sync(&mut self, line: &mut Line, now: Time) {
+        let mut writes = Vec::new();
+        for id in line.stream_ids() {
+            self.sync_stream(line, id, now, &mut writes);
+        }
+        self.emit(writes);
+        self.sync_filters(line, now);
+        self.set_timer(line, now);
+    }
+
+    fn sync_stream(&mut self, line: &mut Line, id: StreamId, now: Time, writes: &mut Vec<Write>) {
+        let port = line.leg(id.sender).relay_port(id.component);
+        let wanted = plan(line, id, now, &self.settings, self.owns(id, port));
+        let Some(entry) = wanted.entry else {
+            if let Some(port) = port {
+                self.table.unwant(id, port, writes);
+            }
+            self.set_state(line, id, wanted.state, wanted.reason, now);
+            return;
+        };
+        let holds = self.table.holds(id, entry.port());
+        let hindrance = line
+            .stream(id.sender, id.component)
+            .retry
+            .filter(|(until, _)| now < *until)
+            .map(|(_, reason)| reason);
+        let hindrance = if !self.available {
+            Some(Reason::DataPlaneUnavailable)
+        } else if self.draining {
+            Some(Reason::Draining)
+        } else {
+            hindrance
+        };
+        if let (false, Some(reason)) = (holds, hindrance) {
+            self.set_state(line, id, State::Learning, reason, now);
+            return;
+        }
+        let was_in = self.table.present(id, entry.port()).is_some();
+        match self.table.want(id, entry, writes) {
+            Placed::Confirmed => self.set_state(line, id, State::Offloaded, wanted.reason, now),
+            Placed::Pending if was_in => self.set_state(line, id, State::Offloaded, wanted.reason, now),
+            Placed::Pending | Placed::Busy => self.set_state(line, id, State::Learning, Reason::Installing, now),
+        }
+    }
+
+    /// The result of a write, and what the data plane had counted on an entry that is out.
+    pub fn written(&mut self, now: Time, id: WriteId, outcome: Outcome, counters: Option<Counters>) -> Vec<Decision> {
+        let mut writes = Vec::new();
+        let settled = self.table.settle(id, outcome, &mut writes);
+        self.emit(writes);
+        match settled {
+            Some(Settled::Installed(stream, _)) => {
+                self.with(stream.line, |book, line| book.installed(line, stream, now));
+            }
+            Some(Settled::Failed(stream, _, outcome)) => {
+                self.with(stream.line, |book, line| book.failed(line, stream, outcome, now));
+            }
+            Some(Settled::Deleted(stream, entry)) => self.deleted(stream, entry, counters, now),
+            None => {}
+        }
+        self.take()
+    }
+
+    fn installed(&mut self, line: &mut Line, id: StreamId, now: Time) {
+        let stream = line.stream_mut(id.sender, id.component);
+        stream.idle_since = None;
+        stream.retry = None;
+        if !stream.was_offloaded {
+            stream.was_offloaded = true;
+        }
+        self.mark(line);
+        self.sync(line, now);
+    }
+
+    fn failed(&mut self, line: &mut Line, id: StreamId, outcome: Outcome, now: Time) {
+        let (after, reason) = match outcome {
+            Outcome::TableFull => (5, Reason::TableFull),
+            Outcome::HashCollision => (30, Reason::HashCollision),
+            Outcome::Unavailable => (1, Reason::DataPlaneUnavailable),
+            Outcome::Rejected | Outcome::Done => (30, Reason::Rejected),
+        };
+        line.stream_mut(id.sender, id.component).retry = Some((now + Duration::from_secs(after), reason));
+        self.sync(line, now);
+    }
+
+    fn deleted(&mut self, id: StreamId, entry: RelayEntry, counters: Option<Counters>, now: Time) {
+        self.with(id.line, |book, line| {
+            let stream = line.stream_mut(id.sender, id.component);
+            stream.past = stream.past.plus(counters.unwrap_or(stream.live));
+            stream.live = Counters::default();
+            stream.idle_since = None;
+            book.mark(line);
+            book.sync(line, now);
+        });
+        self.end_if_out(id.line);
+        // The port may be another line's meanwhile.
+        if let Some(next) = self.slots.get(&entry.port()).copied().filter(|next| next.line != id.line) {
+            self.with(next.line, |book, line| book.sync(line, now));
+        }
+    }
+
+    /// What the data plane has counted on entries since they were installed.
+    pub fn counted(&mut self, read: &[(FiveTuple, Counters)]) {
+        for (key, counters) in read {
+            let Some((id, _)) = self.table.owner(key.dst).filter(|(_, entry)| entry.key() == *key) else {
+                continue;
+            };
+            if let Some(line) = self.lines.get_mut(&id.line) {
+                line.stream_mut(id.sender, id.component).live = *counters;
+            }
+        }
+    }
+
+    /// The relay ports of a line's legs, RTP and RTCP, with the stream whose packets arrive there.
+    fn ports(line: &Line) -> Vec<(StreamId, Endpoint)> {
+        line.stream_ids()
+            .filter_map(|id| Some((id, line.leg(id.sender).relay_port(id.component)?)))
+            .collect()
+    }
+
+    /// A leg's party sends to this relay port from now on. Of another line of this Call-ID the port is taken away.
+    fn place(&mut self, line: &mut Line, side: Side, relay: Endpoint, now: Time) {
+        if line.leg(side).relay == Some(relay) {
+            return;
+        }
+        self.unplace(line, side, now);
+        let policy = self.learner.policy;
+        let leg = line.leg_mut(side);
+        (leg.relay, leg.placed_at) = (Some(relay), now);
+        leg.forget(now, &policy, false);
+        for component in COMPONENTS {
+            let Some(port) = line.leg(side).relay_port(component) else {
+                continue;
+            };
+            let id = StreamId {
+                line: line.id,
+                sender: side,
+                component,
+            };
+            let before = self.slots.insert(port, id);
+            if let Some(former) = self.former.take(now, port) {
+                line.leg_mut(side).latch_mut(component).keep_out(now, &policy, former);
+            }
+            if let Some(before) = before.filter(|before| before.line != line.id) {
+                self.with(before.line, |book, other| book.sync(other, now));
+            }
+        }
+    }
+
+    /// A leg's relay port means nothing any more; who sent there is remembered for the next call.
+    fn unplace(&mut self, line: &mut Line, side: Side, now: Time) {
+        let mut writes = Vec::new();
+        for component in COMPONENTS {
+            let Some(port) = line.leg(side).relay_port(component) else {
+                continue;
+            };
+            let id = StreamId {
+                line: line.id,
+                sender: side,
+                component,
+            };
+            self.table.unwant(id, port, &mut writes);
+            if self.slots.get(&port) == Some(&id) {
+                self.slots.remove(&port);
+            }
+            if let Some(former) = line.leg(side).latch(component).former() {
+                self.former.add(now, self.learner.policy.former_hold, port, former);
+            }
+        }
+        self.emit(writes);
+        self.remove_filter(line, side);
+        line.leg_mut(side).relay = None;
+    }
+
+    /// A party may be at an address.
+    fn join(&mut self, line: &mut Line, side: Side, addr: IpAddr) {
+        let leg = line.leg_mut(side);
+        if addr.is_unspecified() || leg.joined.contains(&addr) || self.learner.parties.is_own(addr) {
+            return;
+        }
+        if leg.joined.len() >= 32 {
+            self.learner.parties.leave(leg.joined.remove(0));
+        }
+        leg.joined.push(addr);
+        self.learner.parties.join(addr);
+    }
+
+    fn leave(&mut self, line: &mut Line, side: Side) {
+        for addr in std::mem::take(&mut line.leg_mut(side).joined) {
+            self.learner.parties.leave(addr);
+        }
+    }
+
+    fn relay(&self, id: RelayId) -> Option<&Relay> {
+        self.relays.get(id.0)
+    }
+
+    fn is_offloaded(&self, line: &Line) -> bool {
+        Self::ports(line).into_iter().any(|(id, port)| self.table.holds(id, port))
+    }
+
+    fn present(&self, line: &Line) -> Vec<(StreamId, RelayEntry)> {
+        let ports = Self::ports(line).into_iter();
+        ports.filter_map(|(id, port)| Some((id, self.table.present(id, port)?))).collect()
+    }
+
+    fn component_of(&self, port: Endpoint) -> Component {
+        if port.port % 2 == 0 { Component::Rtp } else { Component::Rtcp }
+    }
+}

@@ -1,0 +1,326 @@
+//! Commands that the relay has answered.
+
+use super::command::{block_of, described, signalled};
+use super::{Book, Call};
+use crate::decision::Decision;
+use crate::ids::{LineId, RelayId, Side};
+use crate::leg::next_port;
+use crate::line::{Line, Notification};
+use crate::reason::Reason;
+use shunt_latch::{Component, Name, Names, Time};
+use shunt_net::Endpoint;
+use shunt_rtpproxy::{Command, Media, PortReply, PortsReply, Reply, Request, StreamVerb, Symmetry, keepalive_modifiers};
+use std::net::IpAddr;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// A relay gave out a port that another call holds: it has died since and forgot its sessions. It can be asked for another one
+/// ([`shunt_rtpproxy::with_new_port`]); the book is as if the reply had not come.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the relay gave out {port}, which another call holds")]
+pub struct PortHeld {
+    pub port: Endpoint,
+    /// The part of the reply, from 0.
+    pub part: usize,
+    /// The Call-ID; `None` where only the data plane still has an entry for the port.
+    pub holder: Option<Arc<[u8]>>,
+}
+
+impl Book {
+    /// The relay has answered a command that was passed to it, or not (`None`). `peer`: who sent the command, for `%%CC_SELF%%`.
+    ///
+    /// # Errors
+    /// The relay gave out a port that another call holds.
+    pub fn replied(
+        &mut self,
+        now: Time,
+        peer: Option<IpAddr>,
+        relay: RelayId,
+        command: &Command,
+        reply: Option<&[u8]>,
+    ) -> Result<Vec<Decision>, PortHeld> {
+        match &command.request {
+            Request::Update(media) => self.media_replied(now, peer, relay, command, media, true, reply)?,
+            Request::Lookup(media) => self.media_replied(now, peer, relay, command, media, false, reply)?,
+            Request::Stream(verb, session) => {
+                let failed = reply.is_some_and(|reply| Reply::new(reply).error().is_some());
+                let stops = matches!(verb, StreamVerb::StopPlaying | StreamVerb::StopRecording);
+                if failed != stops {
+                    for id in self.matching(session) {
+                        self.with(id, |book, line| {
+                            line.unblock(block_of(*verb));
+                            book.mark(line);
+                            book.sync(line, now);
+                        });
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(self.take())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn media_replied(
+        &mut self,
+        now: Time,
+        peer: Option<IpAddr>,
+        relay: RelayId,
+        command: &Command,
+        media: &Media,
+        is_update: bool,
+        reply: Option<&[u8]>,
+    ) -> Result<(), PortHeld> {
+        let answer = command.sub_lookup().ok().flatten();
+        let parts = reply.and_then(|reply| Reply::new(reply).ports().ok()).unwrap_or_default();
+        let mut applied = Vec::new();
+        for (number, (part, (media, is_update))) in parts.iter().zip([(Some(media), is_update), (answer.as_ref(), false)]).enumerate() {
+            let (PortsReply::Port(port), Some(media)) = (part, media) else {
+                continue;
+            };
+            let Some(port) = self.locate(relay, media, is_update, port) else {
+                continue;
+            };
+            self.check_port(media.session.call_id, port, number)?;
+            applied.push((media, is_update, port));
+        }
+        if applied.is_empty() {
+            if let Some((id, _)) = self.find(&media.session) {
+                self.with(id, |book, line| book.unchanged(line, now));
+            }
+        }
+        for (media, is_update, port) in applied {
+            let Some(id) = self.line_for(now, relay, media, is_update) else {
+                continue;
+            };
+            let swapped = self.find(&media.session).is_some_and(|(_, swapped)| swapped);
+            let side = described(is_update, swapped);
+            self.with(id, |book, line| {
+                book.apply(line, peer, command, media, side, swapped, is_update, port, now);
+            });
+        }
+        Ok(())
+    }
+
+    /// The relay did not take the change.
+    fn unchanged(&mut self, line: &mut Line, now: Time) {
+        for side in Side::BOTH {
+            line.leg_mut(side).rtp.lift_quarantine();
+            line.leg_mut(side).rtcp.lift_quarantine();
+        }
+        self.resume(line, now);
+    }
+
+    /// The relay's address and port in a reply. A wildcard address, or none, stands for that of the call's other media lines towards the same
+    /// party, else for the configured one.
+    fn locate(&self, relay: RelayId, media: &Media, is_update: bool, port: &PortReply) -> Option<Endpoint> {
+        if port.port == 0 {
+            return None;
+        }
+        if let Some(endpoint) = port.endpoint() {
+            return Some(endpoint);
+        }
+        let v6 = port.address.is_some_and(|addr| addr.is_ipv6()) || (port.address.is_none() && port.family == Some(6));
+        let fits = |addr: &IpAddr| port.address.is_none() || addr.is_ipv6() == v6;
+        let sibling = self.sibling_address(media, is_update).filter(fits);
+        let addresses = &self.relay(relay)?.addresses;
+        let addr = sibling.or_else(|| addresses.iter().copied().find(fits))?;
+        Some(Endpoint::new(addr, port.port))
+    }
+
+    fn sibling_address(&self, media: &Media, is_update: bool) -> Option<IpAddr> {
+        let call = self.calls.get(media.session.call_id)?;
+        let tags = [Some((media.session.from.name, false)), media.session.to.map(|to| (to.name, true))];
+        tags.into_iter().flatten().find_map(|(tag, swapped)| {
+            let side = described(is_update, swapped).other();
+            let lines = call.tags.get(tag)?;
+            lines
+                .iter()
+                .find_map(|(_, id)| self.lines.get(id)?.leg(side).relay)
+                .map(|relay| relay.addr)
+        })
+    }
+
+    fn check_port(&self, call_id: &[u8], port: Endpoint, part: usize) -> Result<(), PortHeld> {
+        for port in [Some(port), next_port(port)].into_iter().flatten() {
+            let slot = self.slots.get(&port).and_then(|slot| self.lines.get(&slot.line));
+            if let Some(line) = slot.filter(|line| *line.call != *call_id) {
+                return Err(PortHeld {
+                    port,
+                    part,
+                    holder: Some(Arc::clone(&line.call)),
+                });
+            }
+            if slot.is_none() && self.orphans.contains_key(&port) {
+                return Err(PortHeld { port, part, holder: None });
+            }
+        }
+        Ok(())
+    }
+
+    /// The line of a successful U or L; a U makes one.
+    fn line_for(&mut self, now: Time, relay: RelayId, media: &Media, is_update: bool) -> Option<LineId> {
+        if let Some((id, _)) = self.find(&media.session) {
+            return Some(id);
+        }
+        if !is_update {
+            return None;
+        }
+        let session = &media.session;
+        self.last_line += 1;
+        let id = LineId(self.last_line);
+        let call_id = self.enter(session.call_id, session.from.name, session.from.media, id);
+        let line = Line::new(id, call_id, session.from.name, session.from.media, relay, now);
+        self.lines.insert(id, Box::new(line));
+        Some(id)
+    }
+
+    /// Enter a line in the index of Call-IDs.
+    pub(super) fn enter(&mut self, call_id: &[u8], tag: &[u8], media: Option<u32>, id: LineId) -> Arc<[u8]> {
+        let key = match self.calls.get_key_value(call_id) {
+            Some((key, _)) => Arc::clone(key),
+            None => {
+                let key: Arc<[u8]> = call_id.into();
+                self.calls.insert(Arc::clone(&key), Call::default());
+                if let Some(stem) = super::sip::stem(call_id) {
+                    self.branches.entry(stem.into()).or_default().insert(Arc::clone(&key));
+                }
+                key
+            }
+        };
+        if let Some(call) = self.calls.get_mut(&key) {
+            call.tags.entry(tag.into()).or_default().push((media, id));
+            call.lines += 1;
+        }
+        key
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn apply(
+        &mut self,
+        line: &mut Line,
+        peer: Option<IpAddr>,
+        command: &Command,
+        media: &Media,
+        side: Side,
+        swapped: bool,
+        is_update: bool,
+        port: Endpoint,
+        now: Time,
+    ) {
+        let answered = line.is_answered();
+        let fresh = !line.weak && !line.strong;
+        self.place(line, side.other(), port, now);
+        line.last_activity = now;
+        if is_update {
+            line.weak |= media.flags.weak;
+            line.strong |= !media.flags.weak;
+        }
+        let address = signalled(media);
+        self.set_notification(line, media, peer, is_update, fresh, address.is_some());
+        let other = if swapped {
+            Some(media.session.from.name)
+        } else {
+            media.session.to.map(|to| to.name)
+        };
+        if let Some(tag) = other.filter(|tag| !tag.is_empty() && **tag != *line.tag) {
+            let branch = line.enter_branch(tag);
+            if side == Side::Callee && address.is_some() {
+                branch.signalled = address;
+                branch.modifiers = media_modifiers(command, media);
+            }
+        }
+        if address.is_some() {
+            let asymmetric = self.is_asymmetric(line.relay, media);
+            let leg = line.leg_mut(side);
+            leg.signalled = address;
+            leg.modifiers = command.modifiers.into();
+            leg.keepalive = keepalive_modifiers(command).into();
+            leg.asymmetric = asymmetric;
+            leg.rtp.set_asymmetric(asymmetric);
+            leg.rtcp.set_asymmetric(asymmetric);
+        }
+        for side in Side::BOTH {
+            self.name_leg(line, side, now);
+        }
+        if media.flags.resize.is_some() {
+            line.block(Reason::Resize);
+        } else {
+            line.unblock(Reason::Resize);
+        }
+        if command.subcommands.iter().any(|part| matches!(part.first(), Some(b'M' | b'm'))) {
+            line.block(Reason::Dtmf);
+        }
+        if !answered && line.is_answered() {
+            for side in Side::BOTH {
+                line.leg_mut(side).rtp.answer_seen(now);
+                line.leg_mut(side).rtcp.answer_seen(now);
+            }
+        }
+        self.mark(line);
+        // An offer or answer says that the call goes on, also after a CANCEL of one branch.
+        self.resume(line, now);
+    }
+
+    fn set_notification(&mut self, line: &mut Line, media: &Media, peer: Option<IpAddr>, is_update: bool, fresh: bool, has_address: bool) {
+        if let Some((socket, tag)) = media.notify.and_then(|notify| Some((notify.socket, notify.tag?))) {
+            line.notification = Some(Notification {
+                socket: socket.into(),
+                tag: tag.into(),
+                peer,
+            });
+        } else if is_update && !fresh && has_address {
+            // An offer again without notify arguments cancels the notification, as at rtpproxy.
+            line.notification = None;
+        }
+    }
+
+    fn is_asymmetric(&self, relay: RelayId, media: &Media) -> bool {
+        let bridged = !media.flags.directions.is_empty() && media.flags.symmetry.is_none();
+        let latches = self.relay(relay).is_some_and(|relay| relay.symmetric_bridging);
+        media.flags.symmetry == Some(Symmetry::Asymmetric) || (bridged && !latches)
+    }
+
+    /// Tell a leg's latches what signalling names, by its command and by copies of SIP.
+    pub(super) fn name_leg(&mut self, line: &mut Line, side: Side, now: Time) {
+        let (known, facts) = self.sighted_of(line, side);
+        let leg = line.leg_mut(side);
+        leg.muxes = facts.is_some_and(|facts| facts.muxes);
+        leg.signalled_rtcp = facts.and_then(|facts| facts.rtcp);
+        let signalled = leg.signalled;
+        let sdp = facts.and_then(|facts| facts.rtp);
+        let of = |ends: [Option<Endpoint>; 2]| -> Names {
+            let addresses = known.iter().map(|addr| Name::address(*addr));
+            addresses.chain(ends.into_iter().flatten().map(Name::from)).collect()
+        };
+        let rtp = self.learner.nameable(of([sdp, signalled]));
+        let rtcp = self.learner.nameable(of([
+            line.leg(side).signalled_rtcp.or_else(|| next_port(sdp?)),
+            signalled.and_then(next_port),
+        ]));
+        let addresses: Vec<IpAddr> = rtp.iter().map(|name| name.addr).collect();
+        let leg = line.leg_mut(side);
+        if *leg.rtp.names() != rtp {
+            leg.rtp.signal(now, rtp);
+            leg.rtcp.signal(now, rtcp);
+            if let Some(learned) = leg.latch(Component::Rtp).learned() {
+                leg.rtcp.add_name(Name::address(learned.addr));
+            }
+        }
+        for addr in addresses {
+            self.join(line, side, addr);
+        }
+    }
+
+    /// Signalling is through: learn and offload again.
+    pub(super) fn resume(&mut self, line: &mut Line, now: Time) {
+        (line.suspended, line.resume_at) = (None, None);
+        self.sync(line, now);
+    }
+}
+
+/// The modifiers of the part of a command that names this media address.
+fn media_modifiers(command: &Command, media: &Media) -> Box<[u8]> {
+    let own = command.media().is_some_and(|own| std::ptr::eq(own.address, media.address));
+    if own { keepalive_modifiers(command).into() } else { Box::default() }
+}

@@ -1,0 +1,251 @@
+//! Lines to rows of the journal, and back.
+
+use super::Book;
+use crate::entry::{Counters, RelayEntry};
+use crate::ids::{COMPONENTS, LineId, RelayId, Side, StreamId};
+use crate::journal::{
+    BranchRow, EntryRow, FORMAT, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, StreamRow, Text, component,
+    endpoint, is_rtcp, socket,
+};
+use crate::leg::{Leg, next_port};
+use crate::line::{Branch, Line, Notification};
+use shunt_latch::{Component, Latch, Name, Names, Time};
+use shunt_net::FiveTuple;
+use shunt_rtp::Source;
+use std::time::Duration;
+
+/// Unix time in ms of a time in this process. `wall`: the Unix time of now.
+fn unix_ms(at: Time, now: Time, wall: Duration) -> u64 {
+    u64::try_from(wall.saturating_sub(now.since(at)).as_millis()).unwrap_or(u64::MAX)
+}
+
+fn from_unix_ms(ms: u64, now: Time, wall: Duration) -> Time {
+    super::learn::ago(now, wall.saturating_sub(Duration::from_millis(ms)))
+}
+
+fn text(bytes: &[u8]) -> Text {
+    bytes.into()
+}
+
+fn learned(latch: &Latch) -> Option<LearnedRow> {
+    let former = latch.former()?;
+    Some(LearnedRow {
+        source: socket(former.source),
+        ssrc: former.media.map(|media| media.ssrc),
+        sequence: former.media.map(|media| media.sequence),
+    })
+}
+
+fn leg_row(leg: &Leg) -> LegRow {
+    let names = leg.rtp.names().iter().map(|name| NameRow {
+        addr: name.addr,
+        port: name.port,
+    });
+    LegRow {
+        signalled: leg.signalled.map(socket),
+        relay: leg.relay.map(socket),
+        modifiers: text(&leg.modifiers),
+        keepalive: text(&leg.keepalive),
+        asymmetric: leg.asymmetric,
+        muxes: leg.muxes,
+        signalled_rtcp: leg.signalled_rtcp.map(socket),
+        names: names.collect(),
+        rtp: learned(&leg.rtp),
+        rtcp: learned(&leg.rtcp),
+    }
+}
+
+impl Book {
+    /// The row of a line; `None` for one that is over. `wall`: the Unix time of `now`.
+    #[must_use]
+    pub fn row(&self, id: LineId, now: Time, wall: Duration) -> Option<Row> {
+        let line = self.lines.get(&id).filter(|line| line.released.is_none())?;
+        let streams = line.stream_ids().filter_map(|stream| self.stream_row(line, stream));
+        Some(Row {
+            format: FORMAT,
+            key: RowKey::of(line),
+            relay: self.relay(line.relay)?.name.clone(),
+            created_ms: unix_ms(line.created, now, wall),
+            branches: line
+                .branches
+                .iter()
+                .map(|branch| BranchRow {
+                    tag: text(&branch.tag),
+                    signalled: branch.signalled.map(socket),
+                    modifiers: text(&branch.modifiers),
+                    confirmed: branch.confirmed,
+                })
+                .collect(),
+            notification: line.notification.as_ref().map(|notification| NotificationRow {
+                socket: text(&notification.socket),
+                tag: text(&notification.tag),
+                peer: notification.peer,
+            }),
+            blocks: line.blocks.clone(),
+            weak: line.weak,
+            strong: line.strong,
+            kept_alive_ms: line.kept_alive_at.map(|at| unix_ms(at, now, wall)),
+            ttl_raised: line.ttl_raised,
+            caller: leg_row(line.leg(Side::Caller)),
+            callee: leg_row(line.leg(Side::Callee)),
+            streams: streams.collect(),
+        })
+    }
+
+    fn stream_row(&self, line: &Line, id: StreamId) -> Option<StreamRow> {
+        let stream = line.stream(id.sender, id.component);
+        let port = line.leg(id.sender).relay_port(id.component);
+        let entry = port.and_then(|port| self.table.present(id, port));
+        (entry.is_some() || stream.was_offloaded).then(|| StreamRow {
+            sender: id.sender,
+            rtcp: is_rtcp(id.component),
+            packets: stream.past.packets,
+            bytes: stream.past.bytes,
+            entry: entry.map(|entry| EntryRow {
+                source: socket(entry.key().src),
+                port: socket(entry.port()),
+                new_source: socket(entry.new_source()),
+                new_destination: socket(entry.new_destination()),
+            }),
+        })
+    }
+
+    /// Take a line back from the journal. Its entries count as present; [`Book::compare`] makes sure of them.
+    ///
+    /// # Errors
+    /// The row cannot be used; the book is as before.
+    pub fn restore(&mut self, now: Time, wall: Duration, row: &Row) -> Result<LineId, RestoreError> {
+        if row.format != FORMAT {
+            return Err(RestoreError::Format(row.format));
+        }
+        let relay = self.relays.iter().position(|relay| relay.name == row.relay);
+        let relay = RelayId(relay.ok_or_else(|| RestoreError::Relay(row.relay.clone()))?);
+        let RowKey { call_id, tag, media } = &row.key;
+        let known = self.calls.get(&*call_id.0).and_then(|call| call.tags.get(&*tag.0));
+        if known.is_some_and(|lines| lines.iter().any(|(index, _)| index == media)) {
+            return Err(RestoreError::Present);
+        }
+        for relay in [&row.caller, &row.callee].into_iter().filter_map(|leg| leg.relay) {
+            let rtp = endpoint(relay);
+            let ports = [Some(rtp), next_port(rtp)];
+            if let Some(held) = ports.into_iter().flatten().find(|port| self.slots.contains_key(port)) {
+                return Err(RestoreError::PortHeld(held));
+            }
+        }
+        self.last_line += 1;
+        let id = LineId(self.last_line);
+        let key = self.enter(&call_id.0, &tag.0, *media, id);
+        let mut line = Line::new(id, key, &tag.0, *media, relay, from_unix_ms(row.created_ms, now, wall));
+        // Nobody knows what came while no agent was there: the time-out begins anew.
+        line.last_activity = now;
+        line.branches = row.branches.iter().map(branch).collect();
+        line.notification = row.notification.as_ref().map(|notification| Notification {
+            socket: notification.socket.0.as_slice().into(),
+            tag: notification.tag.0.as_slice().into(),
+            peer: notification.peer,
+        });
+        line.blocks.clone_from(&row.blocks);
+        (line.weak, line.strong, line.ttl_raised) = (row.weak, row.strong, row.ttl_raised);
+        line.kept_alive_at = row.kept_alive_ms.map(|ms| from_unix_ms(ms, now, wall));
+        line.stored = true;
+        for (side, leg) in [(Side::Caller, &row.caller), (Side::Callee, &row.callee)] {
+            self.restore_leg(&mut line, side, leg, now);
+        }
+        for stream in &row.streams {
+            self.restore_stream(&mut line, stream);
+        }
+        self.set_timer(&mut line, now);
+        self.lines.insert(id, Box::new(line));
+        Ok(id)
+    }
+
+    fn restore_leg(&mut self, line: &mut Line, side: Side, row: &LegRow, now: Time) {
+        let names: Names = row
+            .names
+            .iter()
+            .map(|name| Name {
+                addr: name.addr,
+                port: name.port,
+            })
+            .collect();
+        let rtcp_names: Names = names
+            .iter()
+            .map(|name| Name {
+                addr: name.addr,
+                port: name.port.and_then(|port| port.checked_add(1)),
+            })
+            .collect();
+        let addresses: Vec<_> = names.iter().map(|name| name.addr).collect();
+        let leg = line.leg_mut(side);
+        leg.signalled = row.signalled.map(endpoint);
+        leg.signalled_rtcp = row.signalled_rtcp.map(endpoint);
+        leg.relay = row.relay.map(endpoint);
+        leg.modifiers = row.modifiers.0.as_slice().into();
+        leg.keepalive = row.keepalive.0.as_slice().into();
+        (leg.asymmetric, leg.muxes, leg.placed_at) = (row.asymmetric, row.muxes, now);
+        leg.rtp.set_asymmetric(row.asymmetric);
+        leg.rtcp.set_asymmetric(row.asymmetric);
+        leg.rtp.signal(now, names);
+        leg.rtcp.signal(now, rtcp_names);
+        let mut learned = Vec::new();
+        for (component, row) in [(Component::Rtp, &row.rtp), (Component::Rtcp, &row.rtcp)] {
+            let Some(row) = row else { continue };
+            let media = row.ssrc.zip(row.sequence).map(|(ssrc, sequence)| Source { ssrc, sequence });
+            leg.latch_mut(component).adopt(now, endpoint(row.source), media);
+            learned.push(row.source.ip().to_canonical());
+            if component == Component::Rtp {
+                leg.latched_at = Some(now);
+            }
+        }
+        for addr in addresses.into_iter().chain(learned) {
+            self.join(line, side, addr);
+        }
+        for component in COMPONENTS {
+            if let Some(port) = line.leg(side).relay_port(component) {
+                let id = StreamId {
+                    line: line.id,
+                    sender: side,
+                    component,
+                };
+                self.slots.insert(port, id);
+            }
+        }
+    }
+
+    fn restore_stream(&mut self, line: &mut Line, row: &StreamRow) {
+        let id = StreamId {
+            line: line.id,
+            sender: row.sender,
+            component: component(row.rtcp),
+        };
+        let stream = line.stream_mut(id.sender, id.component);
+        stream.was_offloaded = true;
+        stream.past = Counters {
+            packets: row.packets,
+            bytes: row.bytes,
+            ..Counters::default()
+        };
+        let Some(entry) = &row.entry else { return };
+        let key = FiveTuple::new(endpoint(entry.source), endpoint(entry.port));
+        let Ok(entry) = RelayEntry::new(key, endpoint(entry.new_source), endpoint(entry.new_destination)) else {
+            return;
+        };
+        let port = line.leg(id.sender).relay_port(id.component);
+        if port != Some(entry.port()) {
+            return;
+        }
+        if line.leg(id.sender).asymmetric {
+            line.leg_mut(id.sender).note_source(id.component, entry.key().src);
+        }
+        self.table.adopt(id, entry);
+    }
+}
+
+fn branch(row: &BranchRow) -> Branch {
+    Branch {
+        tag: row.tag.0.as_slice().into(),
+        signalled: row.signalled.map(endpoint),
+        modifiers: row.modifiers.0.as_slice().into(),
+        confirmed: row.confirmed,
+    }
+}

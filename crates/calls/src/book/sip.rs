@@ -1,0 +1,223 @@
+//! Copies of SIP messages: where parties are, and the end of dialogs.
+
+use super::Book;
+use crate::decision::Decision;
+use crate::ids::{LineId, Side};
+use crate::line::Line;
+use crate::reason::Reason;
+use shunt_hep::sip::{Message, Sdp};
+use shunt_latch::{Name, Time};
+use shunt_net::Endpoint;
+use std::net::IpAddr;
+
+/// Tags of one Call-ID, addresses of one tag, and media lines of one description that are remembered.
+const MOST_TAGS: usize = 8;
+const MOST_ADDRESSES: usize = 4;
+const MOST_MEDIA: usize = 16;
+
+/// What SDP said of one media line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct MediaFacts {
+    pub(super) rtp: Option<Endpoint>,
+    pub(super) rtcp: Option<Endpoint>,
+    pub(super) muxes: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct SightedParty {
+    tag: Box<[u8]>,
+    addresses: Vec<IpAddr>,
+    media: Vec<MediaFacts>,
+    confirmed: bool,
+}
+
+/// What copies of SIP said of one Call-ID.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sighted {
+    parties: Vec<SightedParty>,
+}
+
+impl Sighted {
+    fn party(&mut self, tag: &[u8]) -> &mut SightedParty {
+        if let Some(at) = self.parties.iter().position(|party| *party.tag == *tag) {
+            return &mut self.parties[at];
+        }
+        if self.parties.len() >= MOST_TAGS {
+            self.parties.remove(0);
+        }
+        let at = self.parties.len();
+        self.parties.push(SightedParty {
+            tag: tag.into(),
+            ..SightedParty::default()
+        });
+        &mut self.parties[at]
+    }
+}
+
+/// `<Call-ID>-<branch>` without the branch.
+pub(super) fn stem(call_id: &[u8]) -> Option<&[u8]> {
+    let dash = call_id.iter().rposition(|byte| *byte == b'-')?;
+    let branch = &call_id[dash + 1..];
+    (!branch.is_empty() && branch.iter().all(u8::is_ascii_digit)).then_some(&call_id[..dash])
+}
+
+impl Book {
+    /// A copy of a SIP message that the SIP server received or sent.
+    pub fn sip(&mut self, now: Time, source: Endpoint, destination: Endpoint, message: &Message) -> Vec<Decision> {
+        let is_invite = message.cseq_method() == b"INVITE";
+        let success = is_invite && message.status().is_some_and(|status| (200..300).contains(&status));
+        match (message.method(), message.status()) {
+            (Some(b"BYE" | b"CANCEL"), _) => self.dialog_ends(now, message),
+            (Some(_), _) => self.sight(now, source, message.from_tag(), message.vias() <= 1, false, message),
+            (None, Some(101..300)) => {
+                if let Some(tag) = message.to_tag().filter(|_| is_invite || message.sdp().is_some()) {
+                    self.sight(now, source, tag, true, success, message);
+                }
+            }
+            (None, Some(300..)) if is_invite => self.rejected(now, message),
+            _ => {}
+        }
+        if message.method() == Some(b"INVITE") && self.learner.parties.is_own(source.addr) && !self.learner.parties.is_own(destination.addr)
+        {
+            self.called(now, message, destination.addr);
+        }
+        self.take()
+    }
+
+    /// A message of the party with this tag. `direct`: no proxy has forwarded it.
+    fn sight(&mut self, now: Time, source: Endpoint, tag: &[u8], direct: bool, confirmed: bool, message: &Message) {
+        // What the SIP server sends on has the addresses of the relay.
+        let own = self.learner.parties.is_own(source.addr);
+        if tag.is_empty() || (own && !confirmed) {
+            return;
+        }
+        let sdp = message.sdp().filter(|_| !own);
+        let party = self.sighted.entry(message.call_id().into(), Sighted::default).party(tag);
+        party.confirmed |= confirmed;
+        if direct && !own && !party.addresses.contains(&source.addr) {
+            if party.addresses.len() >= MOST_ADDRESSES {
+                party.addresses.remove(0);
+            }
+            party.addresses.push(source.addr);
+        }
+        if let Some(sdp) = sdp {
+            party.media = media_facts(&sdp);
+        }
+        let tag: Box<[u8]> = tag.into();
+        for id in self.lines_of(message.call_id()) {
+            self.with(id, |book, line| {
+                for branch in &mut line.branches {
+                    branch.confirmed |= confirmed && branch.tag == tag;
+                }
+                if let Some(side) = line.side_of(&tag) {
+                    book.name_leg(line, side, now);
+                    book.mark(line);
+                    book.sync(line, now);
+                }
+            });
+        }
+    }
+
+    /// An INVITE goes out: who is called is there, and may send before the answer.
+    fn called(&mut self, now: Time, message: &Message, addr: IpAddr) {
+        for id in self.lines_of(message.call_id()) {
+            self.with(id, |book, line| {
+                if line.other_tag().is_none() && *line.tag == *message.from_tag() {
+                    let leg = line.leg_mut(Side::Callee);
+                    leg.rtp.add_name(Name::address(addr));
+                    leg.rtcp.add_name(Name::address(addr));
+                    book.join(line, Side::Callee, addr);
+                    book.sync(line, now);
+                }
+            });
+        }
+    }
+
+    /// The lines of a SIP Call-ID, also under the names that rtp_relay gives its branches.
+    fn lines_of(&self, call_id: &[u8]) -> Vec<LineId> {
+        let most = self.settings.limits.legs_per_call;
+        let own = self.calls.get(call_id).into_iter();
+        let branches = self.branches.get(call_id).into_iter().flatten().take(most);
+        own.chain(branches.filter_map(|key| self.calls.get(key)))
+            .flat_map(|call| call.tags.values().flatten().map(|(_, id)| *id))
+            .take(most)
+            .collect()
+    }
+
+    /// The lines of a dialog. A tag that contradicts a known one leaves a line alone: the end of one fork is not that of another.
+    fn lines_of_dialog(&self, message: &Message) -> Vec<LineId> {
+        let tags = [Some(message.from_tag()), message.to_tag()];
+        let fits = |line: &Line| {
+            let tags = || tags.into_iter().flatten().filter(|tag| !tag.is_empty());
+            let others: Vec<&[u8]> = tags().filter(|tag| **tag != *line.tag).collect();
+            let named = tags().any(|tag| *tag == *line.tag);
+            named
+                && others
+                    .iter()
+                    .all(|tag| line.other_tag().is_none_or(|known| known == *tag) && !line.is_lost_branch(tag))
+        };
+        let lines = self.lines_of(message.call_id());
+        lines
+            .into_iter()
+            .filter(|id| self.lines.get(id).is_some_and(|line| fits(line)))
+            .collect()
+    }
+
+    /// A BYE or CANCEL: entries are removed without waiting for the relay's delete.
+    fn dialog_ends(&mut self, now: Time, message: &Message) {
+        for id in self.lines_of_dialog(message) {
+            self.with(id, |book, line| {
+                // After a 2xx, a CANCEL is of the branches that lost.
+                let of_others = message.method() == Some(b"CANCEL") && line.is_established();
+                if !of_others && line.suspended != Some(Reason::ByeSeen) {
+                    line.suspended = Some(Reason::ByeSeen);
+                    line.resume_at = Some(now + book.settings.bye_grace);
+                    book.sync(line, now);
+                }
+            });
+        }
+    }
+
+    /// A re-INVITE was rejected: the media stays where it was.
+    fn rejected(&mut self, now: Time, message: &Message) {
+        for id in self.lines_of_dialog(message) {
+            self.with(id, |book, line| {
+                for side in Side::BOTH {
+                    line.leg_mut(side).rtp.lift_quarantine();
+                    line.leg_mut(side).rtcp.lift_quarantine();
+                }
+                book.sync(line, now);
+            });
+        }
+    }
+
+    /// What copies of SIP said of a line's party: the addresses that its messages come from, and its SDP.
+    pub(super) fn sighted_of(&mut self, line: &mut Line, side: Side) -> (Vec<IpAddr>, Option<MediaFacts>) {
+        let call_id = &*line.call;
+        let sighted = self.sighted.get(call_id).or_else(|| self.sighted.get(stem(call_id)?));
+        let (Some(sighted), Some(tag)) = (sighted, line.tag_of(side)) else {
+            return (Vec::new(), None);
+        };
+        let Some(party) = sighted.parties.iter().find(|party| *party.tag == *tag) else {
+            return (Vec::new(), None);
+        };
+        let at = line.media.unwrap_or(1).checked_sub(1).and_then(|at| usize::try_from(at).ok());
+        let facts = at.and_then(|at| party.media.get(at)).copied();
+        let found = (party.addresses.clone(), facts);
+        if party.confirmed && side == Side::Callee {
+            if let Some(branch) = line.branches.last_mut() {
+                branch.confirmed = true;
+            }
+        }
+        found
+    }
+}
+
+fn media_facts(sdp: &Sdp) -> Vec<MediaFacts> {
+    let facts = sdp.media.iter().take(MOST_MEDIA).map(|media| MediaFacts {
+        rtp: media.rtp(),
+        rtcp: media.rtcp(),
+        muxes: media.rtcp_mux,
+    });
+    facts.collect()
+}

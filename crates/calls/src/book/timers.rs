@@ -1,0 +1,321 @@
+//! What time brings: keep-alives, media time-outs, retries, the end of graces.
+
+use super::Book;
+use super::learn::ago;
+use crate::decision::{Decision, Purpose};
+use crate::ids::{LineId, Side};
+use crate::line::{Check, Line};
+use crate::reason::Reason;
+use shunt_latch::Time;
+use shunt_rtpproxy::build::{self, Target};
+use shunt_rtpproxy::capability::KeepAlive;
+use shunt_rtpproxy::{Command, ErrorCode, NotifyTarget, ParseError, Reply, notify_line, query_counters};
+use std::time::Duration;
+
+/// The time-out that a relay's session has while its media is offloaded, s.
+const RAISED_TTL: u32 = 3600;
+const REFRESH: Duration = Duration::from_secs(1200);
+/// How long a time-out waits for the data plane's and the relay's word.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Without the data plane's word nobody can tell; then it is asked again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+impl Book {
+    /// When [`Book::tick`] has something to do next.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Time goes on.
+    pub fn tick(&mut self, now: Time) -> Vec<Decision> {
+        while let Some((at, id)) = self.timers.pop(now) {
+            let due = self.with(id, |book, line| {
+                if line.queued != Some(at) {
+                    return false;
+                }
+                line.queued = None;
+                line.released.is_none() && book.look(line, now)
+            });
+            if due == Some(true) {
+                self.conclude(id, now);
+            }
+            // Whatever is still due at this very time waits for the next call.
+            self.with(id, |book, line| book.set_timer(line, now));
+        }
+        self.take()
+    }
+
+    pub(super) fn set_timer(&mut self, line: &mut Line, now: Time) {
+        if line.released.is_some() {
+            return;
+        }
+        let Some(due) = self.due(line, now) else { return };
+        // Never at a time that has passed: a tick comes to an end.
+        let at = due.max(now + Duration::from_millis(1));
+        self.timers.set(line.id, &mut line.queued, at);
+    }
+
+    /// When the next thing is due for a line.
+    fn due(&self, line: &Line, now: Time) -> Option<Time> {
+        let mut due: Vec<Time> = line.resume_at.into_iter().collect();
+        for side in Side::BOTH {
+            due.extend(self.filter_due(line, side, now));
+            let one_way = line.leg(side).latched_at.map(|at| at + self.settings.one_way_after);
+            due.extend(one_way.filter(|at| *at > now));
+        }
+        for id in line.stream_ids() {
+            let retry = line.stream(id.sender, id.component).retry.map(|(at, _)| at);
+            due.extend(retry.filter(|at| *at > now));
+        }
+        due.extend(self.keepalive_due(line, now));
+        due.extend(match line.check {
+            Some(check) => Some(check.at + PATIENCE),
+            None => self.silence_due(line),
+        });
+        due.into_iter().min()
+    }
+
+    /// A line's timer: all that may be due. Returns whether a time-out's questions have waited long enough.
+    fn look(&mut self, line: &mut Line, now: Time) -> bool {
+        if line.resume_at.is_some_and(|at| at <= now) {
+            self.after_bye(line, now);
+        }
+        self.sync(line, now);
+        if self.keepalive_due(line, now).is_some_and(|at| at <= now) {
+            self.keep_alive(line, now);
+        }
+        match line.check {
+            Some(check) => now >= check.at + PATIENCE,
+            None => {
+                if self.silence_due(line).is_some_and(|at| at <= now) {
+                    self.begin_check(line, now);
+                }
+                false
+            }
+        }
+    }
+
+    /// No delete followed a BYE. Nothing was heard since: the time-out counts from the BYE, and there are no entries until something is.
+    fn after_bye(&mut self, line: &mut Line, now: Time) {
+        if line.suspended == Some(Reason::ByeSeen) {
+            let policy = self.learner.policy;
+            if now.since(line.last_activity) >= self.settings.bye_grace {
+                for side in Side::BOTH {
+                    line.leg_mut(side).forget(now, &policy, false);
+                }
+            }
+            self.ask_relay(line, Purpose::Check, now);
+        }
+        self.resume(line, now);
+    }
+
+    // -- keeping the session -----------------------------------------------------------------------
+
+    fn keepalive_due(&self, line: &Line, now: Time) -> Option<Time> {
+        let relay = self.relay(line.relay)?;
+        let every = if relay.keepalive == KeepAlive::Lookup {
+            relay.ttl / 3
+        } else {
+            REFRESH
+        };
+        match (self.is_offloaded(line), line.kept_alive_at) {
+            (true, Some(kept)) => Some(kept + every),
+            (true, None) | (false, Some(_)) => Some(now),
+            (false, None) => None,
+        }
+    }
+
+    fn keep_alive(&mut self, line: &mut Line, now: Time) {
+        let offloaded = self.is_offloaded(line);
+        let raised = line.ttl_raised;
+        line.kept_alive_at = offloaded.then_some(now);
+        line.ttl_raised = offloaded && self.relay(line.relay).is_some_and(|relay| relay.keepalive != KeepAlive::Lookup);
+        if offloaded || raised {
+            self.ask_relay(line, Purpose::KeepAlive, now);
+        }
+        self.mark(line);
+    }
+
+    fn ask_relay(&mut self, line: &mut Line, purpose: Purpose, _now: Time) {
+        let Some(command) = self.relay_command(line, purpose).and_then(Result::ok) else {
+            return;
+        };
+        self.out.push(Decision::AskRelay {
+            line: line.id,
+            relay: line.relay,
+            purpose,
+            command,
+        });
+    }
+
+    /// `None` where the relay cannot be asked.
+    fn relay_command(&self, line: &Line, purpose: Purpose) -> Option<Result<Vec<u8>, ParseError>> {
+        let relay = self.relay(line.relay)?;
+        let (from, to) = (line.with_index(&line.tag), line.other_tag().map(|tag| line.with_index(tag)));
+        let target = Target {
+            call_id: &line.call,
+            from: &from,
+            to: to.as_deref(),
+        };
+        let own = u32::try_from(relay.ttl.as_secs()).unwrap_or(u32::MAX).max(1);
+        let ttl = if line.ttl_raised { RAISED_TTL } else { own };
+        match purpose {
+            Purpose::KeepAlive if relay.keepalive == KeepAlive::TtlSubcommand => Some(build::query(target, &[], false, Some(ttl))),
+            Purpose::KeepAlive => {
+                // Never U: one without notify arguments would cancel the notification.
+                let ttl = (relay.keepalive == KeepAlive::TtlModifier).then_some(ttl);
+                Some(build::lookup(&line.leg(Side::Callee).keepalive, target, None, 0, ttl))
+            }
+            Purpose::Check => relay.may_query.then(|| build::query(target, &[], false, None)),
+            Purpose::Delete => Some(build::delete(target, false)),
+            Purpose::Restore => None,
+        }
+    }
+
+    /// A relay has answered [`Decision::AskRelay`], or not (`None`).
+    pub fn relay_replied(&mut self, now: Time, id: LineId, purpose: Purpose, command: &[u8], reply: Option<&[u8]>) -> Vec<Decision> {
+        let gone = reply.is_some_and(|reply| Reply::new(reply).error() == Some(ErrorCode::SESSION_NOT_FOUND));
+        let packets = reply.and_then(|reply| relay_packets(command, reply));
+        let over = self.with(id, |book, line| {
+            if line.released.is_some() {
+                return false;
+            }
+            if purpose == Purpose::Restore {
+                book.resume(line, now);
+            }
+            if let Some((count, idle)) = packets {
+                // A first count says nothing of when; the relay's own timer does.
+                if line.relay_packets.is_some_and(|before| before != count) {
+                    let met = idle(line.ttl_raised).map_or(now, |idle| ago(now, idle));
+                    line.last_activity = line.last_activity.max(met);
+                }
+                line.relay_packets = Some(count);
+            }
+            if let (Purpose::Check, Some(check)) = (purpose, &mut line.check) {
+                check.waits_for_relay = false;
+            }
+            // What the data plane carries goes on when a relay that has died forgot it.
+            purpose == Purpose::Check && gone && (!book.is_offloaded(line) || book.is_silent(line, now))
+        });
+        if over == Some(true) {
+            self.release(id, Reason::RelayTimeout, now);
+        }
+        self.conclude(id, now);
+        self.take()
+    }
+
+    // -- media time-out ----------------------------------------------------------------------------
+
+    fn ttl(&self, line: &Line) -> Option<Duration> {
+        let relay = self.relay(line.relay)?;
+        Some(if line.is_answered() { relay.ttl } else { relay.setup_ttl })
+    }
+
+    /// When a line will have been silent for the relay's time-out; `None` while an entry meets packets.
+    fn silence_due(&self, line: &Line) -> Option<Time> {
+        let mut last = line.last_activity;
+        for (id, _) in self.present(line) {
+            last = last.max(line.stream(id.sender, id.component).idle_since?);
+        }
+        Some(last + self.ttl(line)?)
+    }
+
+    fn is_silent(&self, line: &Line, now: Time) -> bool {
+        self.silence_due(line).is_some_and(|due| due <= now)
+    }
+
+    /// A line seems to be silent: ask data plane and relay.
+    fn begin_check(&mut self, line: &mut Line, now: Time) {
+        let keys: Vec<_> = self.present(line).iter().map(|(_, entry)| entry.key()).collect();
+        let asks_relay = self.relay(line.relay).is_some_and(|relay| relay.may_query);
+        line.check = Some(Check {
+            at: now,
+            waits_for_idle: !keys.is_empty(),
+            waits_for_relay: asks_relay,
+        });
+        if !keys.is_empty() {
+            self.out.push(Decision::ReadIdle(keys));
+        }
+        if asks_relay {
+            self.ask_relay(line, Purpose::Check, now);
+        }
+        if !asks_relay && !line.check.is_some_and(|check| check.waits_for_idle) {
+            // Nobody can be asked: the timer decides.
+            line.check = Some(Check {
+                at: ago(now, PATIENCE),
+                waits_for_idle: false,
+                waits_for_relay: false,
+            });
+        }
+    }
+
+    /// Once both have answered, or time is up: is the line over?
+    pub(super) fn conclude(&mut self, id: LineId, now: Time) {
+        let raised = self.with(id, |book, line| {
+            let check = line.check.filter(|_| line.released.is_none())?;
+            let up = now >= check.at + PATIENCE;
+            if !up && (check.waits_for_idle || check.waits_for_relay) {
+                return None;
+            }
+            line.check = None;
+            if !book.is_silent(line, now) {
+                book.set_timer(line, now);
+                return None;
+            }
+            if check.waits_for_idle {
+                // The data plane does not answer: what it carries is not known.
+                line.last_activity = line.last_activity.max(ago(now, book.ttl(line)?)) + AGAIN;
+                book.set_timer(line, now);
+                return None;
+            }
+            let relay = book.relay(line.relay)?;
+            if book.is_offloaded(line) || line.ttl_raised || line.kept_alive_at.is_some() {
+                return Some(Reason::MediaTimeout);
+            }
+            if !relay.may_query && book.settings.enabled {
+                // The data plane sees every packet to the relay's ports: it has timed out by itself.
+                return Some(Reason::RelayTimeout);
+            }
+            // The relay owns this time-out, and has the session still: it is asked again.
+            line.last_activity = ago(now, book.ttl(line)?.saturating_sub(Duration::from_secs(5)));
+            book.set_timer(line, now);
+            None
+        });
+        let Some(Some(reason)) = raised else { return };
+        if reason == Reason::MediaTimeout {
+            self.with(id, |book, line| book.raise(line, now));
+        }
+        self.release(id, reason, now);
+    }
+
+    /// End the session as the relay would have.
+    fn raise(&mut self, line: &mut Line, now: Time) {
+        self.ask_relay(line, Purpose::Delete, now);
+        if let Some(notification) = &line.notification {
+            self.out.push(Decision::Notify {
+                line: line.id,
+                target: NotifyTarget::parse(&notification.socket, notification.peer),
+                message: notify_line(&notification.tag),
+            });
+        }
+    }
+}
+
+/// The packets that a relay has counted, and how long it has met none: by its timer, of which a query says what is left.
+fn relay_packets(command: &[u8], reply: &[u8]) -> Option<(u64, impl Fn(bool) -> Option<Duration>)> {
+    let command = Command::parse(command).ok()?;
+    let counters = query_counters(&command, reply).ok()?;
+    let value = |wanted: &[u8]| {
+        counters
+            .iter()
+            .find(|counter| counter.name == wanted)
+            .and_then(|counter| counter.value())
+    };
+    let left = value(b"ttl");
+    let packets = value(b"npkts_ina")?.saturating_add(value(b"npkts_ino")?);
+    Some((packets, move |raised: bool| {
+        let full = raised.then_some(u64::from(RAISED_TTL))?;
+        Some(Duration::from_secs(full.checked_sub(left?)?))
+    }))
+}

@@ -1,0 +1,194 @@
+//! The book as others may read it.
+
+use super::Book;
+use crate::entry::{Counters, RelayEntry};
+use crate::ids::{LineId, RelayId, Side, State, StreamId};
+use crate::line::Line;
+use crate::reason::Reason;
+use shunt_latch::{Component, Time};
+use shunt_net::Endpoint;
+use shunt_rtpproxy::Session;
+use std::net::IpAddr;
+
+/// A media line.
+#[derive(Clone, Copy, Debug)]
+pub struct LineView<'a> {
+    book: &'a Book,
+    line: &'a Line,
+}
+
+/// A stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StreamView {
+    pub id: StreamId,
+    pub state: State,
+    pub reason: Reason,
+    pub since: Time,
+    /// The entry that the data plane has confirmed.
+    pub entry: Option<RelayEntry>,
+    pub was_offloaded: bool,
+    pub counters: Counters,
+}
+
+/// A party.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LegView<'a> {
+    pub signalled: Option<Endpoint>,
+    pub learned: Option<Endpoint>,
+    pub learned_rtcp: Option<Endpoint>,
+    /// Where the party sends to.
+    pub relay: Option<Endpoint>,
+    pub asymmetric: bool,
+    /// Packets from other sources.
+    pub mismatches: u64,
+    /// RTP payload types with the number of notices of each.
+    pub payload_types: &'a [(u8, u32)],
+    /// Who may send to the relay port; `None`: everybody.
+    pub filter: Option<&'a [IpAddr]>,
+}
+
+impl<'a> LineView<'a> {
+    #[must_use]
+    pub fn id(&self) -> LineId {
+        self.line.id
+    }
+
+    #[must_use]
+    pub fn call_id(&self) -> &'a [u8] {
+        &self.line.call
+    }
+
+    /// The tag that the relay's session is named after.
+    #[must_use]
+    pub fn tag(&self) -> &'a [u8] {
+        &self.line.tag
+    }
+
+    #[must_use]
+    pub fn other_tag(&self) -> Option<&'a [u8]> {
+        self.line.other_tag()
+    }
+
+    #[must_use]
+    pub fn media(&self) -> Option<u32> {
+        self.line.media
+    }
+
+    #[must_use]
+    pub fn relay(&self) -> RelayId {
+        self.line.relay
+    }
+
+    #[must_use]
+    pub fn created(&self) -> Time {
+        self.line.created
+    }
+
+    /// Why the line is over; its last entries are on their way out.
+    #[must_use]
+    pub fn released(&self) -> Option<Reason> {
+        self.line.released
+    }
+
+    #[must_use]
+    pub fn leg(&self, side: Side) -> LegView<'a> {
+        let leg = self.line.leg(side);
+        LegView {
+            signalled: leg.signalled,
+            learned: leg.rtp.learned(),
+            learned_rtcp: leg.rtcp.learned(),
+            relay: leg.relay,
+            asymmetric: leg.asymmetric,
+            mismatches: leg.mismatches,
+            payload_types: leg.payload_types(),
+            filter: leg.filter.as_ref().map(|(_, allowed)| allowed.as_slice()),
+        }
+    }
+
+    #[must_use]
+    pub fn stream(&self, sender: Side, component: Component) -> StreamView {
+        let id = StreamId {
+            line: self.line.id,
+            sender,
+            component,
+        };
+        let stream = self.line.stream(sender, component);
+        let port = self.line.leg(sender).relay_port(component);
+        StreamView {
+            id,
+            state: stream.state,
+            reason: stream.reason,
+            since: stream.since,
+            entry: port.and_then(|port| self.book.table.present(id, port)),
+            was_offloaded: stream.was_offloaded,
+            counters: stream.counters(),
+        }
+    }
+
+    /// RTP of both parties, then RTCP.
+    pub fn streams(&self) -> impl Iterator<Item = StreamView> + use<'a> {
+        let view = *self;
+        self.line.stream_ids().map(move |id| view.stream(id.sender, id.component))
+    }
+}
+
+impl Book {
+    /// How many calls run.
+    #[must_use]
+    pub fn call_count(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// All lines, in no order; also those whose last entries are on their way out.
+    pub fn lines(&self) -> impl Iterator<Item = LineView<'_>> {
+        self.lines.values().map(|line| LineView { book: self, line })
+    }
+
+    #[must_use]
+    pub fn line(&self, id: LineId) -> Option<LineView<'_>> {
+        self.lines.get(&id).map(|line| LineView { book: self, line })
+    }
+
+    /// The line that a U, L or Q is about, and whether its tags are swapped.
+    #[must_use]
+    pub fn line_of(&self, session: &Session) -> Option<(LineView<'_>, bool)> {
+        let (id, swapped) = self.find(session)?;
+        Some((self.line(id)?, swapped))
+    }
+
+    /// The lines of a Call-ID, as the control protocol has it.
+    pub fn lines_of_call(&self, call_id: &[u8]) -> impl Iterator<Item = LineView<'_>> {
+        let lines = self.calls.get(call_id).into_iter().flat_map(|call| call.tags.values().flatten());
+        lines.filter_map(|(_, id)| self.line(*id))
+    }
+
+    /// The stream whose packets arrive at a relay port.
+    #[must_use]
+    pub fn stream_at(&self, port: Endpoint) -> Option<StreamId> {
+        self.slots.get(&port).copied()
+    }
+
+    /// All entries that are in the data plane or on their way in or out, with the stream that each is of.
+    pub fn planned(&self) -> impl Iterator<Item = (StreamId, RelayEntry)> + '_ {
+        self.table.rows().map(|(stream, entry, _)| (stream, entry))
+    }
+
+    #[must_use]
+    pub fn planned_count(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Packets that the data plane has carried from a party, for the reply to Q.
+    #[must_use]
+    pub fn packets_from(&self, id: LineId, side: Side) -> u64 {
+        self.lines
+            .get(&id)
+            .map_or(0, |line| line.stream(side, Component::Rtp).counters().packets)
+    }
+
+    /// Ports whose former streams are kept out of the next call.
+    #[must_use]
+    pub fn former_count(&self) -> usize {
+        self.former.len()
+    }
+}

@@ -1,0 +1,130 @@
+//! Entries of the relay table, and what becomes of writes.
+
+use shunt_net::{Endpoint, FiveTuple};
+use std::time::Duration;
+use thiserror::Error;
+
+/// One entry: packets that match the key leave from `new_source` to `new_destination`, which may be of another IP version than the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RelayEntry {
+    key: FiveTuple,
+    new_source: Endpoint,
+    new_destination: Endpoint,
+}
+
+/// Why two ends of a flow make no entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum EntryError {
+    #[error("{0} and {1} are of two IP versions")]
+    Family(Endpoint, Endpoint),
+    #[error("{0} is no address to send from or to")]
+    Unusable(Endpoint),
+}
+
+impl RelayEntry {
+    /// # Errors
+    /// The ends of one flow are of two IP versions, or one of them has a null address or port 0.
+    pub fn new(key: FiveTuple, new_source: Endpoint, new_destination: Endpoint) -> Result<Self, EntryError> {
+        for (source, destination) in [(key.src, key.dst), (new_source, new_destination)] {
+            if let Some(end) = [source, destination]
+                .into_iter()
+                .find(|end| end.addr.is_unspecified() || end.port == 0)
+            {
+                return Err(EntryError::Unusable(end));
+            }
+            if source.addr.is_ipv4() != destination.addr.is_ipv4() {
+                return Err(EntryError::Family(source, destination));
+            }
+        }
+        Ok(Self {
+            key,
+            new_source,
+            new_destination,
+        })
+    }
+
+    #[must_use]
+    pub fn key(&self) -> FiveTuple {
+        self.key
+    }
+
+    /// The relay address and port at which its packets arrive.
+    #[must_use]
+    pub fn port(&self) -> Endpoint {
+        self.key.dst
+    }
+
+    #[must_use]
+    pub fn new_source(&self) -> Endpoint {
+        self.new_source
+    }
+
+    #[must_use]
+    pub fn new_destination(&self) -> Endpoint {
+        self.new_destination
+    }
+}
+
+/// A change of the relay table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// The key has no entry.
+    Insert(RelayEntry),
+    /// The key has an entry with another rewrite.
+    Modify(RelayEntry),
+    /// Deleting what is not there is no error.
+    Delete(FiveTuple),
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done; of a delete also: there was no such entry.
+    Done,
+    TableFull,
+    HashCollision,
+    Rejected,
+    /// No answer: whether it was done is not known.
+    Unavailable,
+}
+
+/// What the data plane counted on an entry since it was installed. `None`: not measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub packets: u64,
+    pub bytes: u64,
+    pub lost: Option<u64>,
+    pub reordered: Option<u64>,
+    pub duplicates: Option<u64>,
+    /// RFC 3550 section 6.4.1, µs: the latest.
+    pub jitter_us: Option<u32>,
+}
+
+impl Counters {
+    /// The counts of two entries of one stream, the later one given.
+    #[must_use]
+    pub fn plus(self, later: Self) -> Self {
+        let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (None, None) => None,
+            (one, other) => Some(one.unwrap_or(0).saturating_add(other.unwrap_or(0))),
+        };
+        Self {
+            packets: self.packets.saturating_add(later.packets),
+            bytes: self.bytes.saturating_add(later.bytes),
+            lost: sum(self.lost, later.lost),
+            reordered: sum(self.reordered, later.reordered),
+            duplicates: sum(self.duplicates, later.duplicates),
+            jitter_us: later.jitter_us.or(self.jitter_us),
+        }
+    }
+}
+
+/// When an entry last met a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Idle {
+    pub key: FiveTuple,
+    /// How long no packet has met it; `None` where the data plane cannot tell, or has no such entry.
+    pub idle: Option<Duration>,
+    /// The last RTP sequence number, if it can tell.
+    pub sequence: Option<u16>,
+}

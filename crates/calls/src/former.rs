@@ -1,0 +1,63 @@
+//! Streams whose call is over: their phones may still send, and the ports may be handed out again.
+
+use shunt_latch::{Component, Former, Time};
+use shunt_net::Endpoint;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+/// The former streams of relay ports.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FormerStreams {
+    by_port: HashMap<Endpoint, (Former, Time)>,
+    order: VecDeque<(Time, Endpoint)>,
+}
+
+impl FormerStreams {
+    pub(crate) fn add(&mut self, now: Time, hold: Duration, port: Endpoint, former: Former) {
+        self.expire(now);
+        self.by_port.insert(port, (former, now + hold));
+        self.order.push_back((now + hold, port));
+    }
+
+    fn expire(&mut self, now: Time) {
+        while let Some((until, port)) = self.order.front().copied().filter(|(until, _)| *until <= now) {
+            self.order.pop_front();
+            if self.by_port.get(&port).is_some_and(|(_, kept)| *kept == until) {
+                self.by_port.remove(&port);
+            }
+        }
+    }
+
+    /// The stream that had a port, for the next call there.
+    pub(crate) fn take(&mut self, now: Time, port: Endpoint) -> Option<Former> {
+        self.expire(now);
+        self.by_port.remove(&port).map(|(former, _)| former)
+    }
+
+    /// A packet to a port without a call: whether it goes on with the stream that had the port, whose number is then noted.
+    pub(crate) fn goes_on(
+        &mut self,
+        now: Time,
+        port: Endpoint,
+        source: Endpoint,
+        media: Option<shunt_rtp::Source>,
+        component: Component,
+    ) -> bool {
+        self.expire(now);
+        let Some((former, _)) = self.by_port.get_mut(&port) else {
+            return false;
+        };
+        let same = match (former.media, media) {
+            (Some(known), Some(media)) => known.ssrc == media.ssrc,
+            _ => former.source == source,
+        };
+        if let (true, Some(media), Component::Rtp) = (same, media, component) {
+            (former.media, former.last) = (Some(media), now);
+        }
+        same || former.source == source
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_port.len()
+    }
+}

@@ -1,0 +1,79 @@
+//! Names of things in the book: sides, states, streams, relays, writes.
+
+use serde::{Deserialize, Serialize};
+use shunt_latch::Component;
+use std::fmt;
+
+/// A party of a media line. The caller is whom the session's first U described, as in rtpproxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    Caller,
+    Callee,
+}
+
+impl Side {
+    pub const BOTH: [Self; 2] = [Self::Caller, Self::Callee];
+
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Caller => Self::Callee,
+            Self::Callee => Self::Caller,
+        }
+    }
+
+    pub(crate) fn index(self) -> usize {
+        usize::from(self == Self::Callee)
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Caller => "caller",
+            Self::Callee => "callee",
+        })
+    }
+}
+
+/// Where a stream is: which of relay and data plane carries its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    Allocated,
+    Learning,
+    Offloaded,
+    Suspended,
+    Released,
+}
+
+/// A media line of a running call: one session of a relay. Never used twice in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LineId(pub(crate) u64);
+
+/// A relay that was added to the book.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RelayId(pub(crate) usize);
+
+/// A table write, for [`crate::Book::written`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WriteId(pub(crate) u64);
+
+/// What one party sends of a media line: RTP, or RTCP on its own port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamId {
+    pub line: LineId,
+    pub sender: Side,
+    pub component: Component,
+}
+
+pub(crate) const COMPONENTS: [Component; 2] = [Component::Rtp, Component::Rtcp];
+
+pub(crate) fn component_index(component: Component) -> usize {
+    usize::from(component == Component::Rtcp)
+}
+
+pub(crate) fn stream_index(sender: Side, component: Component) -> usize {
+    2 * component_index(component) + sender.index()
+}

@@ -1,0 +1,218 @@
+//! Rows of the journal: one for each media line, so that a command costs the same however many lines its call has.
+//!
+//! Times are Unix times in ms. A field that is missing has its default, and one that is not known is passed over.
+
+use crate::ids::{Side, component_index};
+use crate::line::Line;
+use crate::reason::Reason;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use shunt_latch::Component;
+use shunt_net::Endpoint;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use thiserror::Error;
+
+/// The version of the rows.
+pub(crate) const FORMAT: u32 = 2;
+
+/// Bytes that mostly are text: written as a string if they are UTF-8, else as numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Text(pub Vec<u8>);
+
+impl From<&[u8]> for Text {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
+
+impl Serialize for Text {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => serializer.serialize_str(text),
+            Err(_) => serializer.collect_seq(&self.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+        impl<'de> Visitor<'de> for Bytes {
+            type Value = Text;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a string or a list of bytes")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Text, E> {
+                Ok(Text(text.as_bytes().to_vec()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Text, A::Error> {
+                let mut bytes = Vec::new();
+                while let Some(number) = seq.next_element::<u64>()? {
+                    bytes.push(u8::try_from(number).map_err(|_| A::Error::custom("not a byte"))?);
+                }
+                Ok(Text(bytes))
+            }
+        }
+        deserializer.deserialize_any(Bytes)
+    }
+}
+
+/// What a row is kept by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RowKey {
+    pub call_id: Text,
+    /// The tag that the relay's session is named after.
+    pub tag: Text,
+    pub media: Option<u32>,
+}
+
+impl RowKey {
+    pub(crate) fn of(line: &Line) -> Self {
+        Self {
+            call_id: (&*line.call).into(),
+            tag: (&*line.tag).into(),
+            media: line.media,
+        }
+    }
+}
+
+/// A media line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub format: u32,
+    pub key: RowKey,
+    /// The relay's configured name.
+    pub relay: String,
+    pub created_ms: u64,
+    #[serde(default)]
+    pub branches: Vec<BranchRow>,
+    #[serde(default)]
+    pub notification: Option<NotificationRow>,
+    #[serde(default)]
+    pub blocks: Vec<Reason>,
+    #[serde(default)]
+    pub weak: bool,
+    pub strong: bool,
+    #[serde(default)]
+    pub kept_alive_ms: Option<u64>,
+    #[serde(default)]
+    pub ttl_raised: bool,
+    pub caller: LegRow,
+    pub callee: LegRow,
+    /// Streams that were offloaded.
+    #[serde(default)]
+    pub streams: Vec<StreamRow>,
+}
+
+/// A callee of a forked call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BranchRow {
+    pub tag: Text,
+    pub signalled: Option<SocketAddr>,
+    #[serde(default)]
+    pub modifiers: Text,
+    #[serde(default)]
+    pub confirmed: bool,
+}
+
+/// Where a media time-out is reported.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NotificationRow {
+    pub socket: Text,
+    pub tag: Text,
+    pub peer: Option<IpAddr>,
+}
+
+/// A party.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LegRow {
+    pub signalled: Option<SocketAddr>,
+    pub relay: Option<SocketAddr>,
+    #[serde(default)]
+    pub modifiers: Text,
+    #[serde(default)]
+    pub keepalive: Text,
+    #[serde(default)]
+    pub asymmetric: bool,
+    #[serde(default)]
+    pub muxes: bool,
+    #[serde(default)]
+    pub signalled_rtcp: Option<SocketAddr>,
+    #[serde(default)]
+    pub names: Vec<NameRow>,
+    #[serde(default)]
+    pub rtp: Option<LearnedRow>,
+    #[serde(default)]
+    pub rtcp: Option<LearnedRow>,
+}
+
+/// An address that signalling names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NameRow {
+    pub addr: IpAddr,
+    pub port: Option<u16>,
+}
+
+/// A latched source.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LearnedRow {
+    pub source: SocketAddr,
+    #[serde(default)]
+    pub ssrc: Option<u32>,
+    #[serde(default)]
+    pub sequence: Option<u16>,
+}
+
+/// A stream that was offloaded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StreamRow {
+    pub sender: Side,
+    pub rtcp: bool,
+    #[serde(default)]
+    pub packets: u64,
+    #[serde(default)]
+    pub bytes: u64,
+    pub entry: Option<EntryRow>,
+}
+
+/// An entry that was in the data plane.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EntryRow {
+    pub source: SocketAddr,
+    pub port: SocketAddr,
+    pub new_source: SocketAddr,
+    pub new_destination: SocketAddr,
+}
+
+/// Why a row was not restored.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RestoreError {
+    #[error("row of format {0}")]
+    Format(u32),
+    #[error("relay {0:?} is not configured")]
+    Relay(String),
+    #[error("the line is there already")]
+    Present,
+    #[error("another line has {0}")]
+    PortHeld(Endpoint),
+}
+
+pub(crate) fn socket(end: Endpoint) -> SocketAddr {
+    SocketAddr::new(end.addr, end.port)
+}
+
+pub(crate) fn endpoint(socket: SocketAddr) -> Endpoint {
+    Endpoint::new(socket.ip().to_canonical(), socket.port())
+}
+
+pub(crate) fn component(rtcp: bool) -> Component {
+    if rtcp { Component::Rtcp } else { Component::Rtp }
+}
+
+pub(crate) fn is_rtcp(component: Component) -> bool {
+    component_index(component) == 1
+}

@@ -1,0 +1,152 @@
+//! One party of a media line.
+
+use crate::ids::component_index;
+use shunt_latch::{Component, Latch, Time};
+use shunt_net::Endpoint;
+use std::net::IpAddr;
+
+/// Payload types of a party that are told apart.
+const MOST_PAYLOAD_TYPES: usize = 8;
+
+/// What is known of a party.
+#[derive(Clone, Debug)]
+pub(crate) struct Leg {
+    pub(crate) rtp: Latch,
+    pub(crate) rtcp: Latch,
+    /// Of the party's last U or L, a null address included.
+    pub(crate) signalled: Option<Endpoint>,
+    /// Where SDP wants RTCP, if a copy of it said so.
+    pub(crate) signalled_rtcp: Option<Endpoint>,
+    /// The relay address and port that the party sends to: of the reply to the OTHER party's command.
+    pub(crate) relay: Option<Endpoint>,
+    pub(crate) placed_at: Time,
+    pub(crate) modifiers: Box<[u8]>,
+    /// The modifiers that a keep-alive repeats.
+    pub(crate) keepalive: Box<[u8]>,
+    pub(crate) asymmetric: bool,
+    /// Its SDP has a=rtcp-mux.
+    pub(crate) muxes: bool,
+    /// Of an asymmetric party, for which nothing is latched: who sends from a named address.
+    sources: [Option<Endpoint>; 2],
+    /// When a packet of the party's own source was last noticed.
+    pub(crate) heard: [Option<Time>; 2],
+    pub(crate) latched_at: Option<Time>,
+    pub(crate) mismatches: u64,
+    payload_types: Vec<(u8, u32)>,
+    /// The addresses at which the party counts as one.
+    pub(crate) joined: Vec<IpAddr>,
+    /// The source filter in force at the relay port.
+    pub(crate) filter: Option<(Endpoint, Vec<IpAddr>)>,
+}
+
+impl Leg {
+    pub(crate) fn new(now: Time) -> Self {
+        Self {
+            rtp: Latch::new(Component::Rtp),
+            rtcp: Latch::new(Component::Rtcp),
+            signalled: None,
+            signalled_rtcp: None,
+            relay: None,
+            placed_at: now,
+            modifiers: Box::default(),
+            keepalive: Box::default(),
+            asymmetric: false,
+            muxes: false,
+            sources: [None; 2],
+            heard: [None; 2],
+            latched_at: None,
+            mismatches: 0,
+            payload_types: Vec::new(),
+            joined: Vec::new(),
+            filter: None,
+        }
+    }
+
+    pub(crate) fn latch(&self, component: Component) -> &Latch {
+        match component {
+            Component::Rtp => &self.rtp,
+            Component::Rtcp => &self.rtcp,
+        }
+    }
+
+    pub(crate) fn latch_mut(&mut self, component: Component) -> &mut Latch {
+        match component {
+            Component::Rtp => &mut self.rtp,
+            Component::Rtcp => &mut self.rtcp,
+        }
+    }
+
+    /// Where the party's packets of a component arrive.
+    pub(crate) fn relay_port(&self, component: Component) -> Option<Endpoint> {
+        let relay = self.relay?;
+        match component {
+            Component::Rtp => Some(relay),
+            Component::Rtcp => next_port(relay),
+        }
+    }
+
+    /// The source whose packets are the party's.
+    pub(crate) fn source(&self, component: Component) -> Option<Endpoint> {
+        self.latch(component).learned().or(self.sources[component_index(component)])
+    }
+
+    /// A packet of an asymmetric party, for which nothing is latched. Returns whether its source is new.
+    pub(crate) fn note_source(&mut self, component: Component, source: Endpoint) -> bool {
+        let known = &mut self.sources[component_index(component)];
+        self.asymmetric && known.replace(source) != Some(source)
+    }
+
+    /// The party wants no media: a null address (RFC 3264 section 8.4) or port 0.
+    pub(crate) fn is_held(&self) -> bool {
+        self.signalled.is_some_and(|end| end.addr.is_unspecified() || end.port == 0)
+    }
+
+    /// Learn anew.
+    pub(crate) fn forget(&mut self, now: Time, policy: &shunt_latch::Policy, quarantine: bool) {
+        self.rtp.forget(now, policy, quarantine);
+        self.rtcp.forget(now, policy, quarantine);
+        self.sources = [None; 2];
+        self.heard = [None; 2];
+        self.latched_at = None;
+        self.payload_types.clear();
+    }
+
+    /// Where to send to this party: its latched address, else what signalling named.
+    pub(crate) fn target(&self, component: Component) -> Option<Endpoint> {
+        if self.is_held() {
+            return None;
+        }
+        if let (false, Some(learned)) = (self.asymmetric, self.latch(component).learned()) {
+            return Some(learned);
+        }
+        match component {
+            Component::Rtp => self.signalled,
+            Component::Rtcp => self.rtcp_target(),
+        }
+    }
+
+    fn rtcp_target(&self) -> Option<Endpoint> {
+        match self.rtp.learned() {
+            // RTP comes from elsewhere than signalled and RTCP has not come yet: its neighbour, as rtpproxy guesses.
+            Some(learned) if !self.asymmetric && Some(learned) != self.signalled => next_port(learned),
+            _ => self.signalled_rtcp.or_else(|| next_port(self.signalled?)),
+        }
+    }
+
+    pub(crate) fn count_payload_type(&mut self, payload_type: u8) {
+        if let Some((_, count)) = self.payload_types.iter_mut().find(|(known, _)| *known == payload_type) {
+            *count = count.saturating_add(1);
+        } else if self.payload_types.len() < MOST_PAYLOAD_TYPES {
+            self.payload_types.push((payload_type, 1));
+        }
+    }
+
+    pub(crate) fn payload_types(&self) -> &[(u8, u32)] {
+        &self.payload_types
+    }
+}
+
+/// The port above: that of RTCP (RFC 3550 section 11).
+pub(crate) fn next_port(end: Endpoint) -> Option<Endpoint> {
+    Some(Endpoint::new(end.addr, end.port.checked_add(1)?))
+}

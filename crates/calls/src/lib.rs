@@ -1,0 +1,53 @@
+//! Call state, and the plan of the relay table.
+//!
+//! [`Book`] is the one owner of call state. Events go in: commands of the SIP server with the relay's replies, learn notices, copies of SIP,
+//! results of table writes, idle times. Each returns [`Decision`]s as plain data. There is no I/O here, and time comes in as an argument.
+//!
+//! # A command
+//!
+//! [`Book::command`] comes before the relay hears of a command, [`Book::replied`] after it has answered. What signalling changes first loses its
+//! entries ([`Step::Pass`] says which deletes to wait for), so that the relay sees the change happen; then it is learned anew.
+//!
+//! # The life of a stream
+//!
+//! `allocated → learning → offloaded → (suspended → learning …) → released`, each with a [`Reason`].
+//!
+//! # Who owns which port
+//!
+//! The reply to U has the port that the callee sends to, the reply to L the one that the caller sends to. With R:Pu and R:Pl these ports, and
+//! A and B the sources of caller and callee, a line has the entries
+//!
+//! ```text
+//! A → R:Pl   becomes   R:Pu → B          B → R:Pu   becomes   R:Pl → A
+//! ```
+//!
+//! and the same for RTCP at the ports above, unless that is muxed.
+#![forbid(unsafe_code)]
+
+mod book;
+mod decision;
+mod entry;
+mod former;
+mod ids;
+mod journal;
+mod leg;
+mod limits;
+mod line;
+mod plan;
+mod reason;
+mod recent;
+mod settings;
+mod stream;
+mod table;
+mod timers;
+
+pub use book::{Book, LegView, LineView, Notice, PortHeld, Step, StreamView};
+pub use decision::{Decision, Purpose};
+pub use entry::{Counters, EntryError, Idle, Operation, Outcome, RelayEntry};
+pub use ids::{LineId, RelayId, Side, State, StreamId, WriteId};
+pub use journal::{EntryRow, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, StreamRow, Text};
+pub use limits::Refusal;
+pub use reason::Reason;
+pub use settings::{Limits, MediaRange, Rate, Relay, Settings};
+pub use shunt_latch::{Component, Time};
+pub use table::Write;

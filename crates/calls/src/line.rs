@@ -1,0 +1,221 @@
+//! A media line: one session of a relay, with two parties and four streams.
+
+use crate::ids::{COMPONENTS, LineId, RelayId, Side, StreamId, stream_index};
+use crate::leg::Leg;
+use crate::reason::Reason;
+use crate::stream::Stream;
+use shunt_latch::{Component, Time};
+use shunt_net::Endpoint;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Callees of one forked call that are remembered: the latest.
+const MOST_BRANCHES: usize = 8;
+
+/// A callee: of a forked call there are several (RFC 3261 section 13.2.2.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Branch {
+    pub(crate) tag: Box<[u8]>,
+    /// As its command named it; `None` until it had one.
+    pub(crate) signalled: Option<Endpoint>,
+    pub(crate) modifiers: Box<[u8]>,
+    /// A 2xx with this tag was seen.
+    pub(crate) confirmed: bool,
+}
+
+/// Where the SIP server wants to have a media time-out reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Notification {
+    pub(crate) socket: Box<[u8]>,
+    /// URL-encoded.
+    pub(crate) tag: Box<[u8]>,
+    /// Whom `%%CC_SELF%%` means.
+    pub(crate) peer: Option<IpAddr>,
+}
+
+/// Questions that a time-out waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Check {
+    pub(crate) at: Time,
+    pub(crate) waits_for_idle: bool,
+    pub(crate) waits_for_relay: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) id: LineId,
+    pub(crate) call: Arc<[u8]>,
+    /// The tag of the first U's sender: with the media index the session's name.
+    pub(crate) tag: Box<[u8]>,
+    pub(crate) media: Option<u32>,
+    pub(crate) relay: RelayId,
+    pub(crate) created: Time,
+    legs: [Leg; 2],
+    streams: [Stream; 4],
+    /// The last one is whom the relay sends to.
+    pub(crate) branches: Vec<Branch>,
+    pub(crate) notification: Option<Notification>,
+    /// The relay works on the media itself.
+    pub(crate) blocks: Vec<Reason>,
+    /// U and `Uw` are two claims to a session, and it ends with the last of them.
+    pub(crate) strong: bool,
+    pub(crate) weak: bool,
+    pub(crate) suspended: Option<Reason>,
+    pub(crate) resume_at: Option<Time>,
+    pub(crate) released: Option<Reason>,
+    pub(crate) kept_alive_at: Option<Time>,
+    pub(crate) ttl_raised: bool,
+    pub(crate) last_activity: Time,
+    /// Packets by the relay's own count.
+    pub(crate) relay_packets: Option<u64>,
+    pub(crate) check: Option<Check>,
+    /// The timer that is set.
+    pub(crate) queued: Option<Time>,
+    pub(crate) dirty: bool,
+    pub(crate) stored: bool,
+}
+
+impl Line {
+    pub(crate) fn new(id: LineId, call: Arc<[u8]>, tag: &[u8], media: Option<u32>, relay: RelayId, now: Time) -> Self {
+        Self {
+            id,
+            call,
+            tag: tag.into(),
+            media,
+            relay,
+            created: now,
+            legs: [Leg::new(now), Leg::new(now)],
+            streams: std::array::from_fn(|_| Stream::new(now)),
+            branches: Vec::new(),
+            notification: None,
+            blocks: Vec::new(),
+            strong: false,
+            weak: false,
+            suspended: None,
+            resume_at: None,
+            released: None,
+            kept_alive_at: None,
+            ttl_raised: false,
+            last_activity: now,
+            relay_packets: None,
+            check: None,
+            queued: None,
+            dirty: false,
+            stored: false,
+        }
+    }
+
+    pub(crate) fn leg(&self, side: Side) -> &Leg {
+        &self.legs[side.index()]
+    }
+
+    pub(crate) fn leg_mut(&mut self, side: Side) -> &mut Leg {
+        &mut self.legs[side.index()]
+    }
+
+    pub(crate) fn stream(&self, sender: Side, component: Component) -> &Stream {
+        &self.streams[stream_index(sender, component)]
+    }
+
+    pub(crate) fn stream_mut(&mut self, sender: Side, component: Component) -> &mut Stream {
+        &mut self.streams[stream_index(sender, component)]
+    }
+
+    /// RTP of both parties, then RTCP.
+    pub(crate) fn stream_ids(&self) -> impl Iterator<Item = StreamId> + use<> {
+        let line = self.id;
+        COMPONENTS
+            .into_iter()
+            .flat_map(move |component| Side::BOTH.into_iter().map(move |sender| StreamId { line, sender, component }))
+    }
+
+    /// Both relay ports are known.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.legs.iter().all(|leg| leg.relay.is_some())
+    }
+
+    /// Both parties send RTCP to the RTP port.
+    pub(crate) fn is_muxed(&self) -> bool {
+        self.legs.iter().all(|leg| leg.muxes)
+    }
+
+    /// The tag of the party that the session is not named after.
+    pub(crate) fn other_tag(&self) -> Option<&[u8]> {
+        self.branches.last().map(|branch| &*branch.tag)
+    }
+
+    pub(crate) fn tag_of(&self, side: Side) -> Option<&[u8]> {
+        match side {
+            Side::Caller => Some(&self.tag),
+            Side::Callee => self.other_tag(),
+        }
+    }
+
+    /// The side that has a tag.
+    pub(crate) fn side_of(&self, tag: &[u8]) -> Option<Side> {
+        if *self.tag == *tag {
+            return Some(Side::Caller);
+        }
+        (self.other_tag() == Some(tag)).then_some(Side::Callee)
+    }
+
+    /// This callee is whom the relay sends to from now on.
+    pub(crate) fn enter_branch(&mut self, tag: &[u8]) -> &mut Branch {
+        let known = self.branches.iter().position(|branch| *branch.tag == *tag);
+        let branch = known.map_or_else(
+            || Branch {
+                tag: tag.into(),
+                signalled: None,
+                modifiers: Box::default(),
+                confirmed: false,
+            },
+            |at| self.branches.remove(at),
+        );
+        if self.branches.len() >= MOST_BRANCHES {
+            self.branches.remove(0);
+        }
+        let at = self.branches.len();
+        self.branches.push(branch);
+        &mut self.branches[at]
+    }
+
+    pub(crate) fn is_established(&self) -> bool {
+        self.branches.iter().any(|branch| branch.confirmed)
+    }
+
+    /// Whether the end of the dialog with this callee leaves the session to another one: it lost a fork.
+    ///
+    /// Copies of SIP tell which callees had a 2xx. Without them each callee counts that had a command of its own.
+    pub(crate) fn is_lost_branch(&self, tag: &[u8]) -> bool {
+        if *self.tag == *tag {
+            return false;
+        }
+        let known = self.branches.iter().any(|branch| *branch.tag == *tag);
+        let mut others = self.branches.iter().filter(|branch| *branch.tag != *tag);
+        if self.is_established() {
+            others.any(|branch| branch.confirmed)
+        } else {
+            known && others.any(|branch| branch.signalled.is_some())
+        }
+    }
+
+    /// A tag as the control protocol has it, with the media index.
+    pub(crate) fn with_index(&self, tag: &[u8]) -> Vec<u8> {
+        let mut out = tag.to_vec();
+        if let Some(media) = self.media {
+            out.extend_from_slice(format!(";{media}").as_bytes());
+        }
+        out
+    }
+
+    pub(crate) fn block(&mut self, reason: Reason) {
+        if !self.blocks.contains(&reason) {
+            self.blocks.push(reason);
+            self.blocks.sort_unstable();
+        }
+    }
+
+    pub(crate) fn unblock(&mut self, reason: Reason) {
+        self.blocks.retain(|block| *block != reason);
+    }
+}

@@ -1,0 +1,69 @@
+//! Why a stream is in its state.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+macro_rules! reasons {
+    ($($name:ident $word:literal $text:literal;)*) => {
+        /// Why a stream is in its state.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Reason {
+            $(#[doc = $text] $name,)*
+        }
+
+        impl Reason {
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The word that logs, metrics and the admin API have.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $word,)* }
+            }
+
+            /// What an operator should know.
+            #[must_use]
+            pub fn explanation(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    Offloaded "offloaded" "The data plane carries this stream in both address translations; the relay sees none of it.";
+    OneWay "one-way" "The data plane carries this stream to the address that signalling gave, because the other party has sent nothing yet.";
+    Installing "installing" "The entry was sent to the data plane, which has not confirmed it yet.";
+    WaitingForAnswer "waiting-for-answer" "The call has no answer with media yet, so only one relay port is known.";
+    WaitingForMedia "waiting-for-media" "No packet from this party has been seen yet.";
+    WaitingForOtherParty "waiting-for-other-party" "This party's address is known; the other one has not sent a packet yet.";
+    VerifyingSource "verifying-source" "Packets arrive from an address that signalling does not name, or that several parties share; a few more are needed.";
+    Contested "contested" "Two sources claim to be this party. The stream stays on the relay until one falls silent.";
+    RtcpMuxed "rtcp-muxed" "RTCP travels in the RTP stream (RFC 5761), so there is none of its own.";
+    ReInvite "re-invite" "Signalling changes this media line; the entries are removed so that the relay sees the change, and the addresses are learned anew.";
+    OnHold "on-hold" "The party put the call on hold with a null address or port 0; there is nowhere to send to.";
+    ByeSeen "bye-seen" "A BYE or CANCEL for this call was seen; the entries are removed ahead of the relay's own delete.";
+    Resize "resize" "The relay resizes packets of this media line (modifier Z); only it can do that.";
+    Playback "playback" "The relay plays an announcement into this media line.";
+    Recording "recording" "The relay records this call.";
+    Copy "copy" "The relay copies this call's media to another place.";
+    Dtmf "dtmf" "The relay listens for DTMF in this media line.";
+    OutsideMediaRanges "outside-media-ranges" "The relay gave this party an address or port that no configured media range has, so the data plane does not look at it.";
+    AddressFamily "address-family" "The party's address is of another IP version than the relay port that sends to it.";
+    PortTaken "port-taken" "The relay has given this party's port to another media line.";
+    NoDataPlane "no-data-plane" "No data plane is configured.";
+    DataPlaneUnavailable "data-plane-unavailable" "The data plane does not answer; its entries stay, no new one can be installed.";
+    TableFull "table-full" "The data plane's relay table is full.";
+    HashCollision "hash-collision" "Another stream's 5-tuple has the same hash in the switch, which cannot tell the two apart.";
+    Rejected "rejected" "The data plane rejected the entry.";
+    Draining "draining" "The agent is draining: no new stream is offloaded.";
+    Released "released" "The media line was deleted by signalling.";
+    MediaTimeout "media-timeout" "No packet for the relay's time-out: the agent ended the session and notified the SIP server.";
+    RelayTimeout "relay-timeout" "The relay no longer has the session.";
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,106 @@
+//! What is configured: relays, media ranges, time-outs, limits.
+
+use shunt_net::Endpoint;
+use shunt_rtpproxy::capability::KeepAlive;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// A relay address and the ports (inclusive) on which media arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MediaRange {
+    pub addr: IpAddr,
+    pub first_port: u16,
+    pub last_port: u16,
+}
+
+impl MediaRange {
+    #[must_use]
+    pub fn contains(&self, end: Endpoint) -> bool {
+        end.addr == self.addr && (self.first_port..=self.last_port).contains(&end.port)
+    }
+}
+
+/// A relay that speaks the rtpproxy protocol.
+#[derive(Clone, Debug)]
+pub struct Relay {
+    pub name: String,
+    /// Its media addresses, in the order of preference: they stand in for a wildcard address, or none, in a reply.
+    pub addresses: Vec<IpAddr>,
+    /// Its session time-out (rtpproxy `-T`).
+    pub ttl: Duration,
+    /// The same until a session has its answer (rtpproxy `-W`).
+    pub setup_ttl: Duration,
+    /// Whether it latches also on bridged legs (letters E and I) without modifier S (rtpproxy `--bridge_symmetric`).
+    pub symmetric_bridging: bool,
+    /// Whether it verifies sources itself (shunt-relay): its ports need no source filter.
+    pub verifies_sources: bool,
+    pub keepalive: KeepAlive,
+    /// Whether Q is safe ([`shunt_rtpproxy::capability::may_query`]).
+    pub may_query: bool,
+}
+
+/// A rate of new sessions: so many at once, then so many a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    pub burst: u32,
+    pub per_second: u32,
+}
+
+/// Limits on what a SIP server's clients can make the agent keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Legs of one Call-ID; a media line has two.
+    pub legs_per_call: usize,
+    /// New sessions of one source, the address that U names; `None`: no limit.
+    pub sessions_per_source: Option<Rate>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            legs_per_call: 128,
+            sessions_per_source: None,
+        }
+    }
+}
+
+/// What the book decides by.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// A data plane is configured.
+    pub enabled: bool,
+    /// Where the data plane raises learn notices; empty: everywhere.
+    pub media: Vec<MediaRange>,
+    /// A stream whose receiver is silent goes to the signalled address after this time.
+    pub one_way_after: Duration,
+    /// After this time without a packet the data plane reports an entry idle.
+    pub entry_idle: Duration,
+    /// How long a port is open to everybody whose party no signalling names yet.
+    pub filter_grace: Duration,
+    /// Addresses that a source filter has room for.
+    pub filter_addresses: usize,
+    /// A BYE that the relay's delete does not follow was rejected or forged: the media is learned again.
+    pub bye_grace: Duration,
+    pub limits: Limits,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            media: Vec::new(),
+            one_way_after: Duration::from_secs(1),
+            entry_idle: Duration::from_secs(30),
+            filter_grace: Duration::from_millis(100),
+            filter_addresses: 4,
+            bye_grace: Duration::from_secs(10),
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn listens_at(&self, port: Endpoint) -> bool {
+        self.media.is_empty() || self.media.iter().any(|range| range.contains(port))
+    }
+}

@@ -1,0 +1,237 @@
+//! Calls from the first command to the last, as plain functions over time.
+
+mod common;
+
+use common::*;
+use shunt_calls::*;
+use std::time::Duration;
+
+#[test]
+fn a_call_is_offloaded_in_both_directions_and_ends() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    assert_eq!(bench.reason("c1", Side::Caller), Reason::WaitingForMedia);
+    bench.talk(36000);
+    let mut keys: Vec<String> = bench.held.values().map(|entry| entry.key().to_string()).collect();
+    keys.sort();
+    assert_eq!(keys, ["10.1.0.2:6000 -> 10.9.0.1:36002", "10.2.0.2:7000 -> 10.9.0.1:36000"]);
+    let to_callee = bench.held.values().find(|entry| entry.port().port == 36002).unwrap();
+    assert_eq!(to_callee.new_source().to_string(), "10.9.0.1:36000");
+    assert_eq!(to_callee.new_destination().to_string(), "10.2.0.2:7000");
+    assert_eq!(bench.reason("c1", Side::Caller), Reason::Offloaded);
+    bench.rtcp(36000);
+    assert_eq!(bench.held.len(), 4);
+    bench.say("D c1 a b", "0");
+    assert!(bench.held.is_empty() && bench.book.planned_count() == 0 && bench.book.call_count() == 0);
+    assert_eq!(bench.ended, [Reason::Released]);
+    bench.say("D c1 a b", "E50");
+    assert_eq!(bench.ended.len(), 1, "delete is idempotent");
+}
+
+#[test]
+fn both_ip_versions_are_bridged() {
+    let mut bench = Bench::new(Settings::default());
+    bench.say("USIEc0 c1 10.1.0.2 6000 a;1", "36000 fd91:2::1 6");
+    bench.say("LSEI6c0 c1 FD91:2:0:0:0:0:0:2 7000 a;1 b;1", "36002 10.9.0.1");
+    bench.packet("10.1.0.2:6000", "10.9.0.1:36002", 1);
+    bench.packet("[fd91:2::2]:7000", "[fd91:2::1]:36000", 2);
+    assert_eq!(bench.held.len(), 2);
+    let six = bench.held.values().find(|entry| entry.key().is_v6()).unwrap();
+    assert_eq!(
+        (six.new_source().to_string(), six.new_destination().to_string()),
+        ("10.9.0.1:36002".into(), "10.1.0.2:6000".into())
+    );
+}
+
+#[test]
+fn a_change_in_signalling_first_removes_the_entries() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    let (step, refusal) = bench.before("Uc0 c1 10.1.0.2 6100 a;1 b;1");
+    let Step::Pass { wait, .. } = step else { panic!("{step:?}") };
+    assert!(refusal.is_none() && wait.len() == 2 && bench.held.is_empty(), "{wait:?}");
+    assert_eq!(bench.reason("c1", Side::Caller), Reason::ReInvite);
+    bench.after("Uc0 c1 10.1.0.2 6100 a;1 b;1", "36000 10.9.0.1").unwrap();
+    bench.packet("10.1.0.2:6000", "10.9.0.1:36002", 1);
+    assert!(
+        bench.held.values().all(|entry| entry.port().port != 36002),
+        "the old source is quarantined"
+    );
+    bench.packet("10.1.0.2:6100", "10.9.0.1:36002", 5);
+    assert_eq!(bench.held.len(), 2);
+}
+
+#[test]
+fn a_hold_with_the_null_address_makes_no_filter() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    assert!(bench.filters.contains_key(&end("10.9.0.1:36002")));
+    bench.say("Uc0 c1 0.0.0.0 6000 a;1 b;1", "36000 10.9.0.1");
+    assert!(!bench.filters.contains_key(&end("10.9.0.1:36002")), "{:?}", bench.filters);
+    assert_eq!(bench.reason("c1", Side::Callee), Reason::OnHold);
+}
+
+#[test]
+fn a_wildcard_address_stands_for_the_configured_one() {
+    let mut bench = Bench::new(Settings::default());
+    bench.say("Uc0 c1 10.1.0.2 6000 a;1", "36000");
+    bench.say("Lc0 c1 10.2.0.2 7000 a;1 b;1", "36002 0.0.0.0");
+    bench.talk(36000);
+    assert_eq!(bench.held.len(), 2);
+}
+
+#[test]
+fn the_end_of_a_lost_fork_leaves_the_call_to_the_winner() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.say("Lc0 c1 10.3.0.3 7300 a;1 x;1", "36002 10.9.0.1");
+    let (step, _) = bench.before("D c1 a x");
+    assert_eq!(step, Step::Answer(b"0".to_vec()));
+    assert_eq!(bench.asked.last().unwrap().1, b"Lc0 c1 10.2.0.2 7000 a;1 b;1");
+    let (line, _) = bench.asked.last().cloned().unwrap();
+    let now = bench.now;
+    let decisions = bench.book.relay_replied(now, line, Purpose::Restore, b"L", Some(b"36002 10.9.0.1"));
+    bench.carry_out(decisions);
+    bench.talk(36000);
+    assert_eq!(bench.held.len(), 2);
+    bench.say("D c1 a b", "0");
+    assert_eq!(bench.ended, [Reason::Released]);
+}
+
+#[test]
+fn a_port_of_another_call_is_not_taken() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    bench.before("Uc0 c2 10.1.0.3 6000 a;1");
+    let held = bench.after("Uc0 c2 10.1.0.3 6000 a;1", "36000 10.9.0.1").unwrap_err();
+    assert_eq!(held.holder.as_deref(), Some(&b"c1"[..]));
+    assert_eq!((bench.held.len(), bench.book.call_count()), (2, 1));
+}
+
+#[test]
+fn a_port_handed_out_again_does_not_learn_the_former_sender() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    bench.say("D c1 a b", "0");
+    bench.say("Uc0 c2 10.1.0.2 6500 a;1", "36000 10.9.0.1");
+    bench.say("Lc0 c2 10.2.0.2 7500 a;1 b;1", "36002 10.9.0.1");
+    bench.number = 2;
+    bench.packet("10.1.0.2:6000", "10.9.0.1:36002", 1);
+    assert_eq!(bench.learned("c2", Side::Caller), None);
+    bench.packet("10.1.0.2:6500", "10.9.0.1:36002", 9);
+    assert_eq!(bench.learned("c2", Side::Caller), Some(end("10.1.0.2:6500")));
+}
+
+#[test]
+fn limits_have_errors_of_their_own() {
+    let limits = Limits {
+        legs_per_call: 4,
+        sessions_per_source: Some(Rate { burst: 3, per_second: 1 }),
+    };
+    let mut bench = Bench::new(Settings {
+        limits,
+        ..Settings::default()
+    });
+    for tag in ["a", "b"] {
+        let port = if tag == "a" { 36000 } else { 36010 };
+        bench.say(&format!("Uc0 c1 10.1.0.2 6000 {tag};1"), &format!("{port} 10.9.0.1"));
+    }
+    let (step, refusal) = bench.before("Uc0 c1 10.1.0.2 6000 c;1");
+    assert_eq!((step, refusal), (Step::Answer(b"E90".to_vec()), Some(Refusal::LegsOfCall(4))));
+    assert!(matches!(bench.before("Uc0 c2 10.1.0.2 6000 a;1").0, Step::Pass { .. }));
+    assert_eq!(bench.before("Uc0 c3 10.1.0.2 6000 a;1").0, Step::Answer(b"E91".to_vec()));
+    assert!(matches!(bench.before("Uc0 c3 10.1.0.9 6000 a;1").0, Step::Pass { .. }));
+}
+
+#[test]
+fn a_silent_call_is_timed_out_after_its_time() {
+    let mut bench = Bench::new(Settings::default());
+    bench.say("Uc0 c1 10.1.0.2 6000 a;1 /run/n.sock T1.a", "36000 10.9.0.1");
+    bench.say("Lc0 c1 10.2.0.2 7000 a;1 b;1", "36002 10.9.0.1");
+    bench.talk(36000);
+    let silent = bench.now;
+    bench.silent_since = Some(silent);
+    while bench.ended.is_empty() && bench.now.since(silent) < Duration::from_secs(90) {
+        bench.pass(100);
+    }
+    let after = bench.now.since(silent).as_secs_f64();
+    assert!((60.0..65.0).contains(&after), "{after}");
+    assert_eq!(
+        (bench.ended.as_slice(), bench.notified.as_slice()),
+        (&[Reason::MediaTimeout][..], &[b"T1.a\n".to_vec()][..])
+    );
+    assert!(bench.asked.iter().any(|(_, command)| command == b"Q c1 a;1 b;1 && S ttl=3600"));
+    assert!(bench.held.is_empty());
+}
+
+#[test]
+fn a_call_with_media_goes_on() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    for _ in 0..2000 {
+        bench.pass(100);
+    }
+    assert_eq!((bench.held.len(), bench.ended.len()), (2, 0));
+}
+
+#[test]
+fn rows_bring_a_call_back() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    let id = bench.book.lines().next().unwrap().id();
+    let wall = Duration::from_secs(1_800_000_000);
+    let row = bench.book.row(id, bench.now, wall).unwrap();
+    let json = serde_json::to_string(&row).unwrap();
+    let row: Row = serde_json::from_str(&json).unwrap();
+    let mut next = Bench::new(Settings::default());
+    next.book.restore(next.now, wall, &row).unwrap();
+    assert_eq!(next.book.restore(next.now, wall, &row), Err(RestoreError::Present));
+    assert_eq!(next.book.planned_count(), 2);
+    let present: Vec<RelayEntry> = bench.held.values().copied().collect();
+    let now = next.now;
+    let decisions = next.book.compare(now, &present[..1]);
+    next.carry_out(decisions);
+    assert_eq!(next.held.len(), 1, "only what the data plane has lost is written: {:?}", next.held);
+    next.say("D c1 a b", "0");
+    assert_eq!((next.book.planned_count(), next.book.call_count()), (0, 0));
+}
+
+#[test]
+fn a_failed_write_is_tried_again() {
+    let mut bench = Bench::new(Settings::default());
+    bench.outcome = Outcome::TableFull;
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    assert_eq!(bench.reason("c1", Side::Caller), Reason::TableFull);
+    bench.outcome = Outcome::Done;
+    for _ in 0..60 {
+        bench.pass(100);
+    }
+    assert_eq!(bench.held.len(), 2);
+}
+
+#[test]
+fn the_cost_of_a_command_does_not_grow_with_tags() {
+    let limits = Limits {
+        legs_per_call: 100_000,
+        sessions_per_source: None,
+    };
+    let mut bench = Bench::new(Settings {
+        limits,
+        ..Settings::default()
+    });
+    for number in 0..5000u16 {
+        bench.say(
+            &format!("Uc0 c1 10.1.0.2 6000 t{number};1"),
+            &format!("{} 10.9.0.1", 10_000 + 4 * number),
+        );
+    }
+    let stored = bench.stored;
+    bench.say("Uc0 c1 10.1.0.2 6002 t77;1", "10308 10.9.0.1");
+    assert_eq!(bench.stored, stored + 1, "one row");
+}
