@@ -10,7 +10,7 @@ CARGO := .ci/rust cargo
 SIP_SERVER ?= auto
 RELAY ?= auto
 
-.PHONY: help setup build demo test daemons check-rust clean
+.PHONY: help setup build demo test daemons check-rust check-arm64 clean
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test   unit, property, data-plane and end-to-end tests"
 	@echo "make setup  install what both need (Debian packages, Python environment) and build"
 	@echo "make daemons     build the daemons in Rust (target/release)"
+	@echo "make check-arm64 that the daemons can be built for aarch64"
 	@echo "make check-rust  format, lints, licences and tests of the Rust workspace"
 	@sed -n 's/^## //p' $(filter %.mk,$(MAKEFILE_LIST))
 
@@ -61,6 +62,10 @@ check-rust: build/.rust build/.debian
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then $(CARGO) clippy --workspace --all-targets --locked -- -D warnings; \
 	  else echo "skipped: cargo clippy (Debian's rustc-web has none)"; fi
 	@$(CARGO) test --workspace --locked
+
+# Debian's packages for arm64 come with it; not part of CI, for it takes several minutes.
+check-arm64: build/.rust build/.debian
+	@.ci/arm64 --target-dir target/arm64 -p shunt-softswitch -p shunt-relay
 
 demo: setup
 	@$(BIN)/python -m tests.lab.demo --sip-server $(SIP_SERVER) --relay $(RELAY)
