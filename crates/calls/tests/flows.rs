@@ -235,3 +235,28 @@ fn the_cost_of_a_command_does_not_grow_with_tags() {
     bench.say("Uc0 c1 10.1.0.2 6002 t77;1", "10308 10.9.0.1");
     assert_eq!(bench.stored, stored + 1, "one row");
 }
+
+#[test]
+fn reasons_have_one_word_everywhere() {
+    for reason in Reason::ALL {
+        assert_eq!(serde_json::to_string(reason).unwrap(), format!("\"{reason}\""));
+        assert!(reason.explanation().ends_with('.'));
+    }
+}
+
+#[test]
+fn a_contested_port_admits_the_contestants() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    for _ in 0..20 {
+        bench.now = bench.now + Duration::from_millis(20);
+        bench.packet("198.51.100.1:5000", "10.9.0.1:36002", 1);
+        bench.number -= 1;
+        bench.packet("198.51.100.2:5000", "10.9.0.1:36002", 2);
+    }
+    assert_eq!(bench.reason("c1", Side::Caller), Reason::Contested);
+    let allowed = &bench.filters[&end("10.9.0.1:36002")];
+    for addr in ["198.51.100.1", "198.51.100.2", "10.1.0.2"] {
+        assert!(allowed.contains(&addr.parse().unwrap()), "{allowed:?}");
+    }
+}

@@ -1,0 +1,95 @@
+//! What copies of SIP tell the book.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::*;
+use shunt_calls::*;
+use shunt_hep::sip::Message;
+use std::time::Duration;
+
+fn copy(bench: &mut Bench, source: &str, first: &str, tags: (&str, &str), cseq: &str, sdp: &str) {
+    let (from, to) = tags;
+    let to = if to.is_empty() { String::new() } else { format!(";tag={to}") };
+    let text = format!(
+        "{first}\r\nVia: SIP/2.0/UDP 10.1.0.2\r\nFrom: <sip:a@x>;tag={from}\r\nTo: <sip:b@x>{to}\r\nCall-ID: c1\r\nCSeq: 1 {cseq}\r\n\r\n{sdp}"
+    );
+    let now = bench.now;
+    let message = Message::parse(text.as_bytes()).unwrap();
+    let decisions = bench.book.sip(now, end(source), end("10.9.0.9:5060"), &message);
+    bench.carry_out(decisions);
+}
+
+fn sdp(address: &str, port: u16, more: &str) -> String {
+    format!("v=0\r\nc=IN IP4 {address}\r\nm=audio {port} RTP/AVP 0\r\n{more}")
+}
+
+#[test]
+fn the_address_of_sdp_may_send_from_the_first_packet_on() {
+    let mut bench = Bench::new(Settings::default());
+    copy(
+        &mut bench,
+        "10.1.0.2:5060",
+        "INVITE sip:b@x SIP/2.0",
+        ("a", ""),
+        "INVITE",
+        &sdp("10.1.0.77", 6000, ""),
+    );
+    bench.call("c1", 36000);
+    let allowed = &bench.filters[&end("10.9.0.1:36002")];
+    assert!(allowed.contains(&"10.1.0.77".parse().unwrap()), "{allowed:?}");
+    bench.packet("10.1.0.77:6000", "10.9.0.1:36002", 1);
+    assert_eq!(bench.learned("c1", Side::Caller), Some(end("10.1.0.77:6000")));
+}
+
+#[test]
+fn muxed_rtcp_has_no_entries_of_its_own() {
+    let mut bench = Bench::new(Settings::default());
+    copy(
+        &mut bench,
+        "10.1.0.2:5060",
+        "INVITE sip:b@x SIP/2.0",
+        ("a", ""),
+        "INVITE",
+        &sdp("10.1.0.2", 6000, "a=rtcp-mux\r\n"),
+    );
+    copy(
+        &mut bench,
+        "10.2.0.2:5060",
+        "SIP/2.0 200 OK",
+        ("a", "b"),
+        "INVITE",
+        &sdp("10.2.0.2", 7000, "a=rtcp-mux\r\n"),
+    );
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    bench.rtcp(36000);
+    assert_eq!(bench.held.len(), 2);
+    assert_eq!(bench.line("c1").stream(Side::Caller, Component::Rtcp).reason, Reason::RtcpMuxed);
+}
+
+#[test]
+fn a_bye_removes_the_entries_until_media_is_heard_again() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    copy(&mut bench, "10.1.0.2:5060", "BYE sip:b@x SIP/2.0", ("a", "other"), "BYE", "");
+    assert_eq!(bench.held.len(), 2, "of another dialog");
+    copy(&mut bench, "10.1.0.2:5060", "BYE sip:b@x SIP/2.0", ("a", "b"), "BYE", "");
+    assert!(bench.held.is_empty());
+    assert_eq!(bench.reason("c1", Side::Caller), Reason::ByeSeen);
+    bench.now = bench.now + Duration::from_secs(9);
+    bench.talk(36000);
+    bench.pass(1500);
+    assert_eq!(bench.held.len(), 2, "the BYE was rejected");
+}
+
+#[test]
+fn the_winner_of_a_fork_is_who_had_a_2xx() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    copy(&mut bench, "10.2.0.2:5060", "SIP/2.0 200 OK", ("a", "b"), "INVITE", "");
+    let (step, _) = bench.before("D c1 a loser");
+    assert_eq!(step, Step::Answer(b"0".to_vec()));
+    assert_eq!(bench.book.call_count(), 1);
+}
