@@ -1,0 +1,1 @@
+//! Conferences without I/O: membership to rows of tables, trees, feedback, adaptation, sequence state.

@@ -1,0 +1,1 @@
+//! Control sockets of the rtpproxy protocol: listeners, and clients of relays.
