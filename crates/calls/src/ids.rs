@@ -48,6 +48,22 @@ pub enum State {
     Released,
 }
 
+impl State {
+    pub const ALL: [Self; 5] = [Self::Allocated, Self::Learning, Self::Offloaded, Self::Suspended, Self::Released];
+
+    /// The word that logs, metrics and the admin API have.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allocated => "allocated",
+            Self::Learning => "learning",
+            Self::Offloaded => "offloaded",
+            Self::Suspended => "suspended",
+            Self::Released => "released",
+        }
+    }
+}
+
 /// A media line of a running call: one session of a relay. Never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LineId(pub(crate) u64);

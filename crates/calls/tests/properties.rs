@@ -7,7 +7,7 @@ use common::*;
 use proptest::prelude::*;
 use shunt_calls::*;
 use shunt_net::FiveTuple;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -106,6 +106,18 @@ fn check(bench: &Bench) {
     }
     let indexed: usize = bench.book.lines().filter(|line| line.released().is_none()).count();
     assert_eq!(bench.book.call_count() == 0, indexed == 0);
+    let counted: HashMap<_, usize> = bench
+        .book
+        .stream_counts()
+        .map(|(state, reason, count)| ((state, reason), count))
+        .collect();
+    let mut streams = HashMap::new();
+    for line in bench.book.lines() {
+        for stream in line.streams().filter(|stream| stream.id.component == Component::Rtp) {
+            *streams.entry((stream.state, stream.reason)).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(counted, streams);
 }
 
 proptest! {

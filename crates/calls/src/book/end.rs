@@ -64,6 +64,7 @@ impl Book {
             return;
         }
         let Some(line) = self.lines.remove(&id) else { return };
+        self.count_line(&line, false);
         if line.stored {
             self.out.push(Decision::Forget(RowKey::of(&line)));
         }

@@ -69,6 +69,8 @@ pub struct Book {
     sighted: Recent<Arc<[u8]>, sip::Sighted>,
     rates: SourceRates,
     timers: Timers,
+    /// RTP streams by state and reason.
+    counts: [[usize; Reason::ALL.len()]; State::ALL.len()],
     draining: bool,
     available: bool,
     last_line: u64,
@@ -93,6 +95,7 @@ impl Book {
             sighted: Recent::new(MOST_SIGHTED),
             rates: SourceRates::new(),
             timers: Timers::default(),
+            counts: [[0; Reason::ALL.len()]; State::ALL.len()],
             draining: false,
             available: true,
             last_line: 0,
@@ -197,6 +200,11 @@ impl Book {
         if (before, stream.reason) == (state, reason) {
             return;
         }
+        if id.component == Component::Rtp {
+            let count = &mut self.counts[before as usize][stream.reason as usize];
+            *count = count.saturating_sub(1);
+            self.counts[state as usize][reason as usize] += 1;
+        }
         (stream.state, stream.reason, stream.since) = (state, reason, now);
         self.out.push(Decision::Changed {
             stream: id,
@@ -204,6 +212,15 @@ impl Book {
             state,
             reason,
         });
+    }
+
+    /// A line comes in or goes out: count its RTP streams.
+    fn count_line(&mut self, line: &Line, comes: bool) {
+        for side in Side::BOTH {
+            let stream = line.stream(side, Component::Rtp);
+            let count = &mut self.counts[stream.state as usize][stream.reason as usize];
+            *count = if comes { *count + 1 } else { count.saturating_sub(1) };
+        }
     }
 
     fn owns(&self, id: StreamId, port: Option<Endpoint>) -> bool {

@@ -171,6 +171,7 @@ impl Book {
         let id = LineId(self.last_line);
         let call_id = self.enter(session.call_id, session.from.name, session.from.media, id);
         let line = Line::new(id, call_id, session.from.name, session.from.media, relay, now);
+        self.count_line(&line, true);
         self.lines.insert(id, Box::new(line));
         Some(id)
     }

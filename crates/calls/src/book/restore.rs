@@ -155,6 +155,7 @@ impl Book {
             self.restore_stream(&mut line, stream);
         }
         self.set_timer(&mut line, now);
+        self.count_line(&line, true);
         self.lines.insert(id, Box::new(line));
         Ok(id)
     }

@@ -27,9 +27,10 @@ impl Book {
         self.timers.next()
     }
 
-    /// Time goes on.
-    pub fn tick(&mut self, now: Time) -> Vec<Decision> {
-        while let Some((at, id)) = self.timers.pop(now) {
+    /// Time goes on. Of the lines that are due at most `most` are looked at: [`Book::next_deadline`] says whether there are more.
+    pub fn tick(&mut self, now: Time, most: usize) -> Vec<Decision> {
+        for _ in 0..most {
+            let Some((at, id)) = self.timers.pop(now) else { break };
             let due = self.with(id, |book, line| {
                 if line.queued != Some(at) {
                     return false;

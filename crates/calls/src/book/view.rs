@@ -84,6 +84,12 @@ impl<'a> LineView<'a> {
         self.line.created
     }
 
+    /// Who sent the command that named the notify socket.
+    #[must_use]
+    pub fn notify_peer(&self) -> Option<IpAddr> {
+        self.line.notification.as_ref()?.peer
+    }
+
     /// Why the line is over; its last entries are on their way out.
     #[must_use]
     pub fn released(&self) -> Option<Reason> {
@@ -137,6 +143,14 @@ impl Book {
     #[must_use]
     pub fn call_count(&self) -> usize {
         self.calls.len()
+    }
+
+    /// How many RTP streams there are in each state, for each reason; those that are none are left out.
+    pub fn stream_counts(&self) -> impl Iterator<Item = (State, Reason, usize)> + '_ {
+        State::ALL.into_iter().zip(&self.counts).flat_map(|(state, counts)| {
+            let counts = Reason::ALL.iter().zip(counts).filter(|(_, count)| **count > 0);
+            counts.map(move |(reason, count)| (state, *reason, *count))
+        })
     }
 
     /// All lines, in no order; also those whose last entries are on their way out.

@@ -200,7 +200,7 @@ impl Bench {
                 self.carry_out(decisions);
             }
         }
-        let decisions = self.book.tick(self.now);
+        let decisions = self.book.tick(self.now, usize::MAX);
         self.carry_out(decisions);
     }
 
