@@ -1,5 +1,6 @@
 //! The book: the one owner of call state.
 
+mod adopt;
 mod command;
 mod end;
 mod filter;

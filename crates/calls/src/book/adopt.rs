@@ -1,0 +1,94 @@
+//! Sessions that a relay lists and that nobody here knows: the SIP server used the relay directly while the agent was away.
+
+use super::Book;
+use crate::decision::Decision;
+use crate::ids::{RelayId, Side};
+use shunt_latch::Time;
+use shunt_net::Endpoint;
+use shunt_rtpproxy::build::{self, Target};
+use shunt_rtpproxy::listing::{Party, Record};
+use shunt_rtpproxy::{Command, PortReply, Tag};
+
+impl Book {
+    /// Take up a session of a relay: as if its U and L had come by. One that is known is left alone.
+    ///
+    /// What the relay has latched counts as learned, because a relay that lists its sessions verifies sources itself.
+    pub fn adopt_session(&mut self, now: Time, relay: RelayId, record: &Record) -> Vec<Decision> {
+        let from = Tag::parse(record.from);
+        let known = self.calls.get(record.call_id).and_then(|call| call.tags.get(from.name));
+        if known.is_some_and(|lines| lines.iter().any(|(media, _)| *media == from.media)) {
+            return Vec::new();
+        }
+        let offered = self.replay(now, relay, record, Side::Caller);
+        if offered && record.complete {
+            self.replay(now, relay, record, Side::Callee);
+        }
+        self.adopt_sources(now, record, from);
+        self.take()
+    }
+
+    /// The command that described a party, with the relay's reply. Returns whether there is one.
+    fn replay(&mut self, now: Time, relay: RelayId, record: &Record, described: Side) -> bool {
+        let (party, other) = match described {
+            Side::Caller => (record.caller, record.callee),
+            Side::Callee => (record.callee, record.caller),
+        };
+        let (Some(signalled), Some(port)) = (party.signalled, other.relay) else {
+            return false;
+        };
+        let Ok(text) = command(record, described, party, signalled) else {
+            return false;
+        };
+        let Ok(command) = Command::parse(&text) else { return false };
+        let reply = PortReply::new(port).to_string();
+        match self.replied(now, None, relay, &command, Some(reply.as_bytes())) {
+            Ok(decisions) => {
+                self.out.extend(decisions);
+                true
+            }
+            // Another call holds the port: this one cannot be told from it.
+            Err(_) => false,
+        }
+    }
+
+    fn adopt_sources(&mut self, now: Time, record: &Record, from: Tag) {
+        let Some(id) = self
+            .calls
+            .get(record.call_id)
+            .and_then(|call| call.tags.get(from.name))
+            .and_then(|lines| lines.iter().find(|(media, _)| *media == from.media))
+            .map(|(_, id)| *id)
+        else {
+            return;
+        };
+        self.with(id, |book, line| {
+            for (side, party) in [(Side::Caller, record.caller), (Side::Callee, record.callee)] {
+                let Some(source) = party.learned.filter(|_| !party.asymmetric) else {
+                    continue;
+                };
+                let leg = line.leg_mut(side);
+                leg.rtp.adopt(now, source, None);
+                leg.latched_at = Some(now);
+                book.join(line, side, source.addr);
+            }
+            book.mark(line);
+            book.sync(line, now);
+        });
+    }
+}
+
+fn command(record: &Record, described: Side, party: Party, signalled: Endpoint) -> Result<Vec<u8>, shunt_rtpproxy::ParseError> {
+    let modifiers: &[u8] = if party.asymmetric { b"A" } else { b"" };
+    let target = |to| Target {
+        call_id: record.call_id,
+        from: record.from,
+        to,
+    };
+    match described {
+        Side::Caller => {
+            let notify = record.notify.as_ref().map(|(socket, tag)| (socket.as_slice(), tag.as_slice()));
+            build::update(modifiers, target(None), Some(signalled.addr), signalled.port, notify)
+        }
+        Side::Callee => build::lookup(modifiers, target(record.to), Some(signalled.addr), signalled.port, None),
+    }
+}
