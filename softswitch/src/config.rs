@@ -1,6 +1,7 @@
 //! The daemon's configuration: what `shunt check-config --json` made of shunt.yaml.
 
 use serde::Deserialize;
+use shunt_daemon::Log;
 use shunt_xdp::Mode;
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,22 +14,6 @@ pub struct Config {
     pub softswitch: Softswitch,
     #[serde(default)]
     pub log: Log,
-}
-
-/// How the log is written.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Log {
-    pub level: String,
-    pub format: String,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self {
-            level: "info".into(),
-            format: "text".into(),
-        }
-    }
 }
 
 /// The data plane and its server.

@@ -20,25 +20,23 @@ mod tables;
 mod write;
 
 use clap::Parser;
-use config::{Config, Log};
+use config::Config;
 use listen::{Bound, accept};
 use plane::{Plane, PlaneError};
 use sd_notify::NotifyState;
 use server::Service;
 use sessions::Sessions;
 use shunt_bfrt::pb::bf_runtime_server::BfRuntimeServer;
+use shunt_daemon::{Failure, read_document, set_up_log};
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tables::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
-use tracing_subscriber::EnvFilter;
 
-/// sysexits.h: the configuration does not fit the host. Starting again would not help.
-const EX_CONFIG: u8 = 78;
 /// Work goes on while some threads decode large requests.
 const THREADS: usize = 4;
 const KEEPALIVE: Duration = Duration::from_secs(1);
@@ -56,13 +54,6 @@ struct Arguments {
     unload: bool,
 }
 
-/// Why the daemon did not start, or ended.
-enum Failure {
-    /// Starting again changes nothing.
-    Config(String),
-    Other(String),
-}
-
 impl From<PlaneError> for Failure {
     fn from(error: PlaneError) -> Self {
         match error {
@@ -75,54 +66,14 @@ impl From<PlaneError> for Failure {
 fn main() -> ExitCode {
     shunt_xdp::return_freed_memory();
     let arguments = Arguments::parse();
-    let result = read_config(&arguments.config).and_then(|config| {
+    let config = read_document(&arguments.config).map_err(|error| Failure::document(&arguments.config, &error));
+    let result = config.and_then(|config: Config| {
         set_up_log(&config.log);
         run(config, arguments.unload)
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Config(text)) => {
-            eprintln!("softswitch: {text}");
-            ExitCode::from(EX_CONFIG)
-        }
-        Err(Failure::Other(text)) => {
-            eprintln!("softswitch: {text}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn read_config(path: &str) -> Result<Config, Failure> {
-    let text = if path == "-" {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
-    let text = text.map_err(|error| Failure::Config(format!("{path}: {error}")))?;
-    // `check-config --json` puts the configuration into `config`.
-    #[derive(serde::Deserialize)]
-    #[serde(untagged)]
-    enum Document {
-        Checked { config: Config },
-        Bare(Config),
-    }
-    match serde_json::from_str(&text) {
-        Ok(Document::Checked { config } | Document::Bare(config)) => Ok(config),
-        Err(_) => serde_json::from_str::<Config>(&text).map_err(|error| Failure::Config(format!("{path}: {error}"))),
-    }
-}
-
-fn set_up_log(log: &Log) {
-    let level = if log.level == "warning" { "warn" } else { &log.level };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(level))
-        .with_writer(std::io::stderr)
-        .with_target(false);
-    if log.format == "json" {
-        builder.json().init();
-    } else {
-        builder.with_ansi(false).init();
+        Err(failure) => failure.report("softswitch"),
     }
 }
 
@@ -244,7 +195,8 @@ async fn serve(service: Service, sockets: Vec<Bound>, server: Server, request_li
         .serve_with_incoming(connections);
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| failed(&error))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| failed(&error))?;
-    println!("READY {line}");
+    // Nobody has to read it.
+    let _ = writeln!(std::io::stdout(), "READY {line}");
     let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(&line)]);
     tokio::select! {
         result = serving => result.map_err(|error| failed(&error)),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -18,8 +20,10 @@ from shunt.net import Endpoint, FiveTuple
 from shunt.tables import relay_table
 from shunt.tables.entry import MediaRange, Outcome
 from shunt.tables.relay_table import RelayTable
+from tests.bfrt.conftest import other
 from tests.bfrt.test_relay_table import entry, entry6, until
 from tests.bfrt.traffic import namespace
+from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch, SoftswitchFailed
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
@@ -144,3 +148,22 @@ async def test_systemd_is_told(process: Softswitch, tmp_path: Path) -> None:
         message = await asyncio.to_thread(notify.recv, 4096)
     lines = message.decode().splitlines()
     assert "READY=1" in lines and any(line.startswith("STATUS=softswitch ready: ") for line in lines), lines
+
+
+def test_an_end_in_order_though_nobody_reads_the_log(process: Softswitch) -> None:
+    """Whoever read standard output and error has gone: what cannot be said is not said, and the process goes on and ends as ever."""
+    file = process.folder / "shunt.yaml"
+    file.write_text(json.dumps({"softswitch": process.settings() | {"pin_dir": str(process.pin_dir)}, "log": {"level": "debug", "format": "text"}}))
+    child = subprocess.Popen([*process.command(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline().startswith(b"READY")
+        child.stdout.close()
+        child.stderr.close()
+        with Plane(process.target, bind=True) as plane:  # a client that comes and goes is a line of the log
+            assert plane.insert([other(1)]) == [None]
+        child.terminate()
+        assert child.wait(30) == 0
+    finally:
+        child.kill()
+        child.wait()

@@ -98,7 +98,7 @@ class Softswitch:
         file.write_text(json.dumps({"softswitch": self.settings()}))  # JSON is YAML
         log = self._log.open("w")
         child = subprocess.Popen(
-            [*self._command(file), *(["--unload"] if unload else [])], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True, env=os.environ | self.environment
+            [*self.command(file), *(["--unload"] if unload else [])], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True, env=os.environ | self.environment
         )  # fmt: skip
         log.close()
         self._child, self.ready, self._lines = child, "", []
@@ -179,7 +179,8 @@ class Softswitch:
             "source_mismatch": self.mismatch, "owners": self.owners, "socket_group": "root", "request_limit": self.request_limit,
         }  # fmt: skip
 
-    def _command(self, file: Path) -> list[str]:
+    def command(self, file: Path) -> list[str]:
+        """What starts it with this configuration."""
         command = [*shlex.split(DAEMON), "-c", str(file)]
         if self.namespace is None:
             return command

@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use shunt_calls::*;
+use std::collections::HashSet;
 use std::time::Duration;
 
 #[test]
@@ -194,7 +195,7 @@ fn rows_bring_a_call_back() {
     assert_eq!(next.book.planned_count(), 2);
     let present: Vec<RelayEntry> = bench.held.values().copied().collect();
     let now = next.now;
-    let decisions = next.book.compare(now, &present[..1]);
+    let decisions = next.book.compare(now, &present[..1], &HashSet::new());
     next.carry_out(decisions);
     assert_eq!(next.held.len(), 1, "only what the data plane has lost is written: {:?}", next.held);
     next.say("D c1 a b", "0");
@@ -259,4 +260,41 @@ fn a_contested_port_admits_the_contestants() {
     for addr in ["198.51.100.1", "198.51.100.2", "10.1.0.2"] {
         assert!(allowed.contains(&addr.parse().unwrap()), "{allowed:?}");
     }
+}
+
+#[test]
+fn a_collision_sends_the_stream_back_to_the_relay_for_a_while() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c", 36000);
+    bench.talk(36000);
+    let key = bench.held[&end("10.9.0.1:36002")].key();
+    let decisions = bench.book.collided(bench.now, key);
+    bench.carry_out(decisions);
+    assert!(!bench.held.contains_key(&end("10.9.0.1:36002")));
+    assert_eq!(bench.reason("c", Side::Caller), Reason::HashCollision);
+    assert_eq!(bench.reason("c", Side::Callee), Reason::Offloaded);
+    bench.pass(31_000);
+    assert_eq!(bench.reason("c", Side::Caller), Reason::Offloaded, "it is tried again");
+}
+
+#[test]
+fn what_was_written_while_the_table_was_read_is_not_compared() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c", 36000);
+    bench.talk(36000);
+    let before = bench.held.clone();
+    // Read before the caller's entry was written.
+    let missing = end("10.9.0.1:36002");
+    let present: Vec<RelayEntry> = before.values().filter(|entry| entry.port() != missing).copied().collect();
+    let now = bench.now;
+    assert!(bench.book.compare(now, &present, &HashSet::from([missing])).is_empty());
+    let decisions = bench.book.compare(now, &present, &HashSet::new());
+    let written: Vec<Operation> = decisions
+        .iter()
+        .filter_map(|decision| match decision {
+            Decision::Write(write) => Some(write.operation),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(written, [Operation::Insert(before[&missing])]);
 }

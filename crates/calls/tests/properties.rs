@@ -163,7 +163,7 @@ proptest! {
         let present: Vec<RelayEntry> = bench.held.values().copied().collect();
         next.held = bench.held.clone();
         let now = next.now;
-        let decisions = next.book.compare(now, &present);
+        let decisions = next.book.compare(now, &present, &HashSet::new());
         next.carry_out(decisions);
         let mut ports = HashSet::new();
         for (_, entry) in next.book.planned() {

@@ -2,22 +2,23 @@
 
 use super::Book;
 use crate::decision::Decision;
-use crate::entry::{Idle, RelayEntry};
+use crate::entry::{Idle, Outcome, RelayEntry};
 use crate::ids::StreamId;
 use crate::line::Line;
 use shunt_latch::{Component, Time};
 use shunt_net::{Endpoint, FiveTuple};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 impl Book {
     /// Compare the plan with what the data plane has, as read at one time: what it has lost is written again; what it has besides, an agent before
     /// this one has written, and a line adopts it, or it is an orphan entry.
-    pub fn compare(&mut self, now: Time, present: &[RelayEntry]) -> Vec<Decision> {
+    /// Of the ports in `changed` something was written while it was read: what was read there says nothing.
+    pub fn compare(&mut self, now: Time, present: &[RelayEntry], changed: &HashSet<Endpoint>) -> Vec<Decision> {
         let by_port: HashMap<Endpoint, &RelayEntry> = present.iter().map(|entry| (entry.port(), entry)).collect();
         let mut planned: Vec<(StreamId, RelayEntry)> = self
             .table
             .rows()
-            .filter(|(_, _, present)| *present)
+            .filter(|(_, entry, present)| *present && !changed.contains(&entry.port()))
             .map(|(stream, entry, _)| (stream, entry))
             .collect();
         planned.sort_unstable_by_key(|(_, entry)| entry.port());
@@ -32,8 +33,8 @@ impl Book {
             }
         }
         self.emit(writes);
-        self.orphans.clear();
-        for entry in present {
+        self.orphans.retain(|port, _| changed.contains(port));
+        for entry in present.iter().filter(|entry| !changed.contains(&entry.port())) {
             if self.table.owner(entry.port()).is_none() && !self.adopt(now, entry) {
                 self.orphans.insert(entry.port(), entry.key());
             }
@@ -71,6 +72,19 @@ impl Book {
             leg.latched_at.get_or_insert(now);
         }
         self.join(line, id.sender, source.addr);
+    }
+
+    /// Packets of a stream without an entry would meet this entry, which has the same hash in the switch: its stream goes back to the relay.
+    pub fn collided(&mut self, now: Time, holder: FiveTuple) -> Vec<Decision> {
+        if let Some((id, _)) = self.table.owner(holder.dst).filter(|(_, entry)| entry.key() == holder) {
+            self.with(id.line, |book, line| {
+                let mut writes = Vec::new();
+                book.table.unwant(id, holder.dst, &mut writes);
+                book.emit(writes);
+                book.failed(line, id, Outcome::HashCollision, now);
+            });
+        }
+        self.take()
     }
 
     /// Entries that no call claims: they hold their relay ports until nothing uses them.

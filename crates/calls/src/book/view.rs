@@ -145,6 +145,12 @@ impl Book {
         self.calls.len()
     }
 
+    /// How many media lines there are.
+    #[must_use]
+    pub fn line_count(&self) -> usize {
+        self.lines.len()
+    }
+
     /// How many RTP streams there are in each state, for each reason; those that are none are left out.
     pub fn stream_counts(&self) -> impl Iterator<Item = (State, Reason, usize)> + '_ {
         State::ALL.into_iter().zip(&self.counts).flat_map(|(state, counts)| {

@@ -1,0 +1,13 @@
+//! What the daemons have in common: reading the checked configuration, the log, and how a process ends.
+#![forbid(unsafe_code)]
+
+mod document;
+mod failure;
+mod log;
+mod ports;
+pub mod values;
+
+pub use document::{DocumentError, read_document};
+pub use failure::Failure;
+pub use log::{Log, set_up_log};
+pub use ports::PortRange;
