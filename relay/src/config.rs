@@ -1,8 +1,8 @@
 //! The daemon's configuration: what `shunt check-config --json` made of shunt.yaml.
 
-use crate::networks::Network;
 use crate::notify::Permit;
 use serde::{Deserialize, Deserializer, de::Error as _};
+use shunt_control::Network;
 use shunt_latch::Policy;
 use shunt_rtpproxy::NotifyTarget;
 use shunt_rtpproxy::framing::ControlAddress;

@@ -2,15 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod config;
-mod control;
 mod engine;
-mod limits;
 mod media;
-mod networks;
 mod notify;
 mod ports;
 mod privileges;
-mod replies;
 mod service;
 mod session;
 mod table;
@@ -18,13 +14,12 @@ mod timeouts;
 
 use clap::Parser;
 use config::{Config, Log, Relay};
-use control::{Control, Guard};
 use engine::Settings;
-use limits::Rare;
 use media::{MediaSettings, Shared, Sockets};
 use ports::Ports;
 use sd_notify::NotifyState;
 use service::Service;
+use shunt_control::{Listener, Options, Rare};
 use shunt_latch::Learner;
 use shunt_net::Endpoint;
 use shunt_udp::Socket;
@@ -34,6 +29,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tracing_subscriber::EnvFilter;
@@ -124,8 +120,13 @@ fn run(config: &Config) -> Result<(), Failure> {
     let mut sockets = Vec::new();
     let mut addresses = Vec::new();
     for address in &relay.listen {
-        let socket = Control::bind(address, &relay.socket_group).map_err(|error| cannot_bind(&address.to_string(), &error))?;
-        addresses.push(socket.address(address).to_string());
+        let options = Options {
+            group: relay.socket_group.clone(),
+            allow: Some(relay.allow.clone()),
+            ..Options::default()
+        };
+        let socket = Listener::bind(address, options).map_err(|error| cannot_bind(&address.to_string(), &error))?;
+        addresses.push(socket.address().to_string());
         sockets.push(socket);
     }
     privileges::keep_capabilities();
@@ -144,7 +145,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     };
     let media = Sockets::start(&shared, ports, media).map_err(failed)?;
     let service = Arc::new(Service::new(settings, media, shared));
-    runtime.block_on(serve(&service, sockets, relay, &ready_line(relay, &addresses)))
+    runtime.block_on(serve(&service, sockets, &ready_line(relay, &addresses)))
 }
 
 /// The daemon's address must be one of this host.
@@ -180,14 +181,17 @@ fn ready_line(relay: &Relay, control: &[String]) -> String {
     )
 }
 
-async fn serve(service: &Arc<Service>, sockets: Vec<Control>, relay: &Relay, line: &str) -> Result<(), Failure> {
+async fn serve(service: &Arc<Service>, sockets: Vec<Listener>, line: &str) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::Other(error.to_string());
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let guard = Arc::new(Guard::new(relay.allow.clone()));
+    let stop = watch::Sender::new(false);
     let mut listeners = JoinSet::new();
     for socket in sockets {
-        listeners.spawn(socket.serve(Arc::clone(service), Arc::clone(&guard)));
+        let mut stopped = stop.subscribe();
+        listeners.spawn(socket.serve(Arc::clone(service), async move {
+            let _ = stopped.wait_for(|stop| *stop).await;
+        }));
     }
     // Nobody has to read it.
     let _ = writeln!(io::stdout(), "READY {line}");
@@ -201,7 +205,8 @@ async fn serve(service: &Arc<Service>, sockets: Vec<Control>, relay: &Relay, lin
     let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
     tracing::info!("the relay ends; {} sessions end with it", service.sessions());
     // The files of Unix sockets go with the listeners.
-    listeners.shutdown().await;
+    stop.send_replace(true);
+    while listeners.join_next().await.is_some() {}
     service.close().await;
     result
 }

@@ -1,8 +1,9 @@
 //! The engine behind its lock: what control sockets execute commands on, and what happens as time goes by.
 
-use crate::engine::{Engine, Sender, Settings};
+use crate::engine::{Engine, Settings};
 use crate::media::{Shared, Sockets};
 use crate::notify::Notifier;
+use shunt_control::Sender;
 use shunt_latch::Time;
 use shunt_rtpproxy::{ErrorCode, error_reply};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,18 +35,6 @@ impl Service {
         self.shared.now()
     }
 
-    /// The reply to one command, both without cookie and line end.
-    #[must_use]
-    pub fn execute(&self, body: &[u8], sender: Sender) -> Vec<u8> {
-        let now = self.now();
-        // A fault in one command is not to end the calls of all others.
-        let reply = catch_unwind(AssertUnwindSafe(|| lock(&self.engine).execute(now, body, sender)));
-        reply.unwrap_or_else(|_| {
-            tracing::error!("command failed: {}", body[..body.len().min(200)].escape_ascii());
-            error_reply(ErrorCode::SYNTAX)
-        })
-    }
-
     /// End the sessions whose time is up, and tell their SIP servers. Needs the runtime.
     pub fn sweep(&self) {
         let over = lock(&self.engine).sweep(self.now());
@@ -74,5 +63,21 @@ impl Service {
     pub async fn close(&self) {
         let notifier = std::mem::take(&mut *lock(&self.notifier));
         notifier.close().await;
+    }
+}
+
+impl shunt_control::Service for Service {
+    async fn execute(&self, command: &[u8], sender: Sender) -> Option<Vec<u8>> {
+        let now = self.now();
+        // A fault in one command is not to end the calls of all others.
+        let reply = catch_unwind(AssertUnwindSafe(|| lock(&self.engine).execute(now, command, sender.ip())));
+        Some(reply.unwrap_or_else(|_| {
+            tracing::error!("command failed: {}", command[..command.len().min(200)].escape_ascii());
+            error_reply(ErrorCode::SYNTAX)
+        }))
+    }
+
+    fn on_repetition(&self) {
+        lock(&self.engine).on_repetition();
     }
 }

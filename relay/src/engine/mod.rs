@@ -15,12 +15,11 @@ mod tests;
 
 pub use media::{Counts, Media, Totals};
 
-use crate::limits::Rare;
 use crate::notify::Permit;
-use crate::replies::Replies;
 use crate::session::{Session, SessionId};
 use crate::table::{Deletion, Table};
 use crate::timeouts::Timeouts;
+use shunt_control::Rare;
 use shunt_latch::Time;
 use shunt_rtpproxy::framing::MAX_COMMAND;
 use shunt_rtpproxy::{Command, ErrorCode, PROTOCOL_VERSION, Request, StreamVerb, Tag, capability, error_reply};
@@ -90,21 +89,12 @@ impl Refusal {
     }
 }
 
-/// Where a command came from.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sender<'a> {
-    /// `None` for a Unix socket.
-    pub peer: Option<IpAddr>,
-    pub cookie: Option<&'a [u8]>,
-}
-
 /// Executes commands on a table of sessions.
 #[derive(Debug)]
 pub struct Engine<M> {
     settings: Settings,
     table: Table,
     pub media: M,
-    replies: Replies,
     timeouts: Timeouts,
     ended: Ended,
     rate: PacketRate,
@@ -120,7 +110,6 @@ impl<M: Media> Engine<M> {
             settings,
             table: Table::default(),
             media,
-            replies: Replies::default(),
             timeouts: Timeouts::default(),
             ended: Ended::default(),
             rate: PacketRate::default(),
@@ -136,17 +125,16 @@ impl<M: Media> Engine<M> {
         self.table.len()
     }
 
-    /// The reply to one command, both without cookie and line end.
-    ///
-    /// A repeated command (same cookie, sender and text within 35 s) gets its first reply and is not executed again.
-    pub fn execute(&mut self, now: Time, body: &[u8], sender: Sender) -> Vec<u8> {
+    /// A command came again, and was answered as before.
+    pub fn on_repetition(&mut self) {
         self.ended.commands += 1;
-        let key = sender.cookie.map(|cookie| self.replies.key(sender.peer, cookie, body));
-        if let Some(known) = key.and_then(|key| self.replies.get(now, key)) {
-            self.ended.duplicates += 1;
-            return known.to_vec();
-        }
-        let reply = match self.run(now, body, sender) {
+        self.ended.duplicates += 1;
+    }
+
+    /// The reply to one command, both without cookie and line end. `peer`: the sender's address, if it has one.
+    pub fn execute(&mut self, now: Time, body: &[u8], peer: Option<IpAddr>) -> Vec<u8> {
+        self.ended.commands += 1;
+        match self.run(now, body, peer) {
             Ok(reply) => {
                 self.ended.succeeded += 1;
                 reply
@@ -155,14 +143,10 @@ impl<M: Media> Engine<M> {
                 self.ended.failed += 1;
                 refusal.reply()
             }
-        };
-        if let Some(key) = key {
-            self.replies.keep(now, key, reply.clone());
         }
-        reply
     }
 
-    fn run(&mut self, now: Time, body: &[u8], sender: Sender) -> Result<Vec<u8>, Refusal> {
+    fn run(&mut self, now: Time, body: &[u8], peer: Option<IpAddr>) -> Result<Vec<u8>, Refusal> {
         let command = self.read(now, body)?;
         let found = command.session().and_then(|about| {
             let to = about.to.map(|tag| tag.raw);
@@ -171,7 +155,7 @@ impl<M: Media> Engine<M> {
         match &command.request {
             Request::Version => Ok(PROTOCOL_VERSION.to_string().into_bytes()),
             Request::Capability => Ok(if supports(&command) { b"1".to_vec() } else { b"0".to_vec() }),
-            Request::Update(media) => self.update(now, &command, media, found, sender),
+            Request::Update(media) => self.update(now, &command, media, found, peer),
             Request::Lookup(media) => self.lookup(now, &command, media, found),
             Request::Delete(about) => self.delete(now, &command, about.call_id, about.from, about.to),
             Request::Query(_) => self.query(now, &command, found),

@@ -1,7 +1,7 @@
 //! U and L: modifiers and addresses judged, then applied to a session.
 
 use super::steps::Step;
-use super::{Engine, MOST_OF_A_CALL, Media, Refusal, Sender};
+use super::{Engine, MOST_OF_A_CALL, Media, Refusal};
 use crate::session::{Leg, Notice, Session, SessionId, TO_CALLEE, TO_CALLER};
 use shunt_latch::Time;
 use shunt_net::Endpoint;
@@ -41,7 +41,7 @@ impl<M: Media> Engine<M> {
         command: &Command,
         asked: &Asked,
         found: Option<(SessionId, usize)>,
-        sender: Sender,
+        peer: Option<IpAddr>,
     ) -> Result<Vec<u8>, Refusal> {
         let offer = Offer {
             strong: !asked.flags.weak,
@@ -55,7 +55,7 @@ impl<M: Media> Engine<M> {
             }
             None => (self.create(now, asked, &offer)?, TO_CALLEE),
         };
-        let notice = self.notice_of(now, asked, sender);
+        let notice = self.notice_of(now, asked, peer);
         if let Some(session) = self.table.get_mut(id) {
             session.notice = notice;
         }
@@ -77,10 +77,10 @@ impl<M: Media> Engine<M> {
     }
 
     /// Where the time-out notice goes, if the command names a socket that it may.
-    fn notice_of(&mut self, now: Time, asked: &Asked, sender: Sender) -> Option<Notice> {
+    fn notice_of(&mut self, now: Time, asked: &Asked, peer: Option<IpAddr>) -> Option<Notice> {
         let notify = asked.notify?;
-        let why = match (NotifyTarget::parse(notify.socket, sender.peer), notify.tag) {
-            (Ok(target), Some(tag)) if self.settings.notify.allows(&target, sender.peer) => {
+        let why = match (NotifyTarget::parse(notify.socket, peer), notify.tag) {
+            (Ok(target), Some(tag)) if self.settings.notify.allows(&target, peer) => {
                 return Some(Notice { target, tag: tag.to_vec() });
             }
             (Ok(target), Some(_)) => format!("notify socket {target} is not permitted (notify.allow)"),

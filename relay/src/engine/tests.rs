@@ -120,11 +120,7 @@ fn one() -> Engine<Fake> {
 fn say_at(engine: &mut Engine<Fake>, seconds: f64, command: &str) -> String {
     // Bytes above 127 stand for themselves.
     let body: Vec<u8> = command.chars().map(|letter| letter as u8).collect();
-    let sender = Sender {
-        peer: Some(RELAY.into()),
-        cookie: None,
-    };
-    String::from_utf8(engine.execute(at(seconds), &body, sender)).unwrap()
+    String::from_utf8(engine.execute(at(seconds), &body, Some(RELAY.into()))).unwrap()
 }
 
 fn say(engine: &mut Engine<Fake>, command: &str) -> String {
@@ -327,27 +323,11 @@ fn offer_and_answer_in_one_command() {
 }
 
 #[test]
-fn a_repetition_gets_its_first_reply_and_is_not_executed() {
+fn repetitions_are_counted() {
     let mut engine = one();
-    let from = |peer: [u8; 4]| Sender {
-        peer: Some(peer.into()),
-        cookie: Some(b"k1"),
-    };
-    let first = engine.execute(at(1.0), b"Un c 1.2.3.4 6000 f;1", from(RELAY));
-    assert_eq!(engine.execute(at(2.0), b"Un c 1.2.3.4 6000 f;1", from(RELAY)), first);
-    assert_ne!(
-        engine.execute(at(2.0), b"Un c 1.2.3.4 6000 f;1", from([127, 0, 0, 9])),
-        first,
-        "another server's cookie"
-    );
-    assert_eq!(
-        engine.execute(at(3.0), b"D c f", from(RELAY)),
-        b"0",
-        "another command with the same cookie"
-    );
-    assert_eq!(engine.execute(at(3.0), b"D c f", from(RELAY)), b"0");
-    assert_eq!(say_at(&mut engine, 4.0, "G ncmds_rcvd ncmds_rcvd_ndups"), "6 2");
-    assert_eq!(engine.execute(at(39.0), b"D c f", from(RELAY)), b"E50");
+    say(&mut engine, "V");
+    engine.on_repetition();
+    assert_eq!(say(&mut engine, "G ncmds_rcvd ncmds_rcvd_ndups"), "3 1");
 }
 
 #[test]
@@ -561,8 +541,7 @@ proptest! {
     fn any_bytes_get_a_reply_and_no_port_is_lost(commands in prop::collection::vec(prop_oneof![3 => words(), 1 => prop::collection::vec(any::<u8>(), 0..60)], 0..25)) {
         let mut engine = engine(&["127.0.0.1", "::1"], (44000, 44031));
         for (n, command) in commands.iter().enumerate() {
-            let sender = Sender { peer: None, cookie: (n % 2 == 0).then_some(b"k") };
-            let reply = engine.execute(at(n as f64), command, sender);
+            let reply = engine.execute(at(n as f64), command, None);
             prop_assert!(!reply.ends_with(b"\n"));
             let legs = engine.table.after(SessionId(0)).flat_map(|session| &session.legs).filter(|leg| leg.port != 0).count();
             prop_assert_eq!(legs, engine.media.open.len());

@@ -1,0 +1,254 @@
+//! Commands over udp: many at the same time, told apart by their cookies, repeated with the same cookie.
+
+use super::state::State;
+use super::{Plan, RelayError};
+use nix::sys::socket::{setsockopt, sockopt};
+use shunt_rtpproxy::framing::MAX_REPLY;
+use shunt_rtpproxy::split_datagram;
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::net::UdpSocket;
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// Bytes asked for: the replies to a few thousand commands.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
+pub struct Datagram {
+    state: Arc<State>,
+    address: SocketAddr,
+    /// SIP servers' cookies begin with a process id, these with a letter; the random part keeps a restarted agent from the replies that the
+    /// relay kept for its predecessor.
+    prefix: String,
+    next: AtomicU64,
+    shared: Arc<Shared>,
+    opened: Mutex<Option<Opened>>,
+}
+
+/// What commands and the task that reads share.
+struct Shared {
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Vec<u8>>>>,
+    /// Reports that nobody listens on the relay's port. They do not say for which command: they count for all that are in flight.
+    refusals: watch::Sender<u64>,
+}
+
+struct Opened {
+    socket: Arc<UdpSocket>,
+    reader: AbortHandle,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+/// What came of one try.
+enum Outcome {
+    Reply(Vec<u8>),
+    Refused,
+    Nothing,
+}
+
+/// A command's place among those that wait, as long as somebody waits for its reply.
+struct Place<'a> {
+    shared: &'a Shared,
+    number: u64,
+    reply: oneshot::Receiver<Vec<u8>>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.shared.waiting().remove(&self.number);
+    }
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Vec<u8>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self) {
+        self.refusals.send_modify(|count| *count += 1);
+    }
+}
+
+impl Datagram {
+    pub fn new(state: Arc<State>, address: SocketAddr) -> Self {
+        let mut random = [0; 8];
+        // Without random numbers cookies are still unique within this process.
+        let _ = getrandom::fill(&mut random);
+        Self {
+            state,
+            address,
+            prefix: format!("s{:x}.", u64::from_ne_bytes(random)),
+            next: AtomicU64::new(1),
+            shared: Arc::new(Shared {
+                waiting: Mutex::default(),
+                refusals: watch::Sender::new(0),
+            }),
+            opened: Mutex::default(),
+        }
+    }
+
+    pub async fn exchange(&self, command: &[u8], plan: Plan) -> Result<Vec<u8>, RelayError> {
+        let socket = self.socket().map_err(|error| self.state.unreachable(error))?;
+        let number = self.next.fetch_add(1, Relaxed);
+        let mut datagram = format!("{}{number:x} ", self.prefix).into_bytes();
+        datagram.extend_from_slice(command);
+        let mut place = self.place(number);
+        self.state.sent.fetch_add(1, Relaxed);
+        let mut refused = false;
+        for attempt in 1..=plan.tries {
+            if attempt > 1 {
+                self.state.repeated.fetch_add(1, Relaxed);
+            }
+            let begun = Instant::now();
+            let mut refusals = self.shared.refusals.subscribe();
+            let due = begun + self.state.timing.timeout;
+            self.send(&socket, &datagram, due).await?;
+            match wait(&mut place, &mut refusals, due).await {
+                Outcome::Reply(reply) => return Ok(reply),
+                Outcome::Nothing => continue,
+                Outcome::Refused => refused = true,
+            }
+            if !plan.patient && attempt == plan.tries {
+                break;
+            }
+            // The relay may be starting, or an earlier command's report came late.
+            let pause = if plan.patient {
+                due
+            } else {
+                Instant::now() + self.state.timing.refused_retry
+            };
+            if let Some(reply) = reply_until(&mut place, pause).await {
+                return Ok(reply);
+            }
+        }
+        Err(if refused {
+            self.state.unreachable(format!("nobody listens on the port, {} tries", plan.tries))
+        } else {
+            self.state.timed_out(command, plan.tries)
+        })
+    }
+
+    fn place(&self, number: u64) -> Place<'_> {
+        let (sender, reply) = oneshot::channel();
+        self.shared.waiting().insert(number, sender);
+        Place {
+            shared: &self.shared,
+            number,
+            reply,
+        }
+    }
+
+    async fn send(&self, socket: &UdpSocket, datagram: &[u8], due: Instant) -> Result<(), RelayError> {
+        // Not try_send: a socket that was just opened is not known to be writable.
+        let send = || async {
+            timeout_at(due, socket.send(datagram))
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        };
+        let mut result = send().await;
+        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            // The report on an earlier datagram, which is handed over here; this one was not sent.
+            self.shared.refused();
+            result = send().await;
+        }
+        match result {
+            Err(error) if error.raw_os_error() == Some(nix::libc::EMSGSIZE) => {
+                Err(self.state.unreachable(format!("{} bytes: {error}", datagram.len())))
+            }
+            // As good as lost on the way; the next try follows.
+            Err(error) => {
+                tracing::debug!("relay {}: send: {error}", self.state.address);
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn socket(&self) -> io::Result<Arc<UdpSocket>> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opened) = opened.as_ref().filter(|opened| !opened.reader.is_finished()) {
+            return Ok(Arc::clone(&opened.socket));
+        }
+        let any: SocketAddr = match self.address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = std::net::UdpSocket::bind(any)?;
+        socket.set_nonblocking(true)?;
+        setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
+        // Connected, so that only the relay's own replies come in and a closed port is reported.
+        socket.connect(self.address)?;
+        let socket = Arc::new(UdpSocket::from_std(socket)?);
+        let reader = read(
+            Arc::clone(&socket),
+            Arc::clone(&self.shared),
+            Arc::clone(&self.state),
+            self.prefix.clone(),
+        );
+        *opened = Some(Opened {
+            socket: Arc::clone(&socket),
+            reader: tokio::spawn(reader).abort_handle(),
+        });
+        Ok(socket)
+    }
+}
+
+async fn wait(place: &mut Place<'_>, refusals: &mut watch::Receiver<u64>, due: Instant) -> Outcome {
+    tokio::select! {
+        biased;
+        Ok(reply) = &mut place.reply => Outcome::Reply(reply),
+        Ok(()) = refusals.changed() => Outcome::Refused,
+        () = sleep_until(due) => Outcome::Nothing,
+    }
+}
+
+async fn reply_until(place: &mut Place<'_>, due: Instant) -> Option<Vec<u8>> {
+    timeout_at(due, &mut place.reply).await.ok()?.ok()
+}
+
+/// Hand replies to those who wait for them; it ends with the client.
+async fn read(socket: Arc<UdpSocket>, shared: Arc<Shared>, state: Arc<State>, prefix: String) {
+    let mut buffer = vec![0; MAX_REPLY];
+    loop {
+        let size = match socket.recv(&mut buffer).await {
+            Ok(size) => size,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                shared.refused();
+                continue;
+            }
+            Err(error) => {
+                tracing::warn!("relay {}: receive: {error}", state.address);
+                // The next command opens another socket.
+                return;
+            }
+        };
+        let Ok((cookie, reply)) = split_datagram(&buffer[..size]) else {
+            continue;
+        };
+        let number = cookie.strip_prefix(prefix.as_bytes()).and_then(hexadecimal);
+        let waiting = number.and_then(|number| shared.waiting().remove(&number));
+        match waiting {
+            Some(sender) => {
+                state.answered();
+                // Whoever waited may have gone this very moment.
+                let _ = sender.send(reply.to_vec());
+            }
+            // The second reply to a repeated command, or one that came after its time.
+            None => {
+                state.late.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+fn hexadecimal(text: &[u8]) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok()
+}

@@ -1,0 +1,177 @@
+//! Clients of relays: a command out over udp, tcp, unix or cunix, its reply back.
+//!
+//! Cookies towards a relay are the client's own: relays keep replies by cookie alone, whoever sent it, so two SIP servers behind one agent
+//! would otherwise get each other's replies.
+
+mod datagram;
+mod once;
+mod state;
+mod stream;
+
+pub use state::ClientCounts;
+
+use datagram::Datagram;
+use once::Once;
+use shunt_rtpproxy::framing::ControlAddress;
+use state::State;
+use std::sync::Arc;
+use std::time::Duration;
+use stream::Stream;
+use thiserror::Error;
+use tokio::sync::watch;
+
+/// How long a client waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// For the reply to one try.
+    pub timeout: Duration,
+    /// Further tries of [`RelayClient::request`].
+    pub retries: u32,
+    /// Until a SIP server's command is tried once more after the relay's host refused it.
+    pub refused_retry: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(1),
+            retries: 3,
+            refused_retry: Duration::from_millis(100),
+        }
+    }
+}
+
+/// Why there is no reply.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RelayError {
+    #[error("relay {relay}: no reply to \"{command}\" after {tries} tries of {timeout:?}")]
+    Timeout {
+        relay: String,
+        command: String,
+        tries: u32,
+        timeout: Duration,
+    },
+    /// Refused, no such socket, or the connection was lost.
+    #[error("relay {relay}: {reason}")]
+    Unreachable { relay: String, reason: String },
+    /// It was not sent.
+    #[error("an empty command")]
+    Empty,
+}
+
+/// How a command is tried.
+#[derive(Clone, Copy)]
+struct Plan {
+    tries: u32,
+    /// Wait for a relay that is being restarted.
+    patient: bool,
+}
+
+enum Transport {
+    Datagram(Datagram),
+    Stream(Stream),
+    Once(Once),
+}
+
+/// The control socket of one relay. Commands may be sent at the same time; sockets are opened when they are needed. Needs the runtime.
+pub struct RelayClient {
+    state: Arc<State>,
+    transport: Transport,
+}
+
+impl RelayClient {
+    #[must_use]
+    pub fn new(address: ControlAddress) -> Self {
+        Self::with_timing(address, Timing::default())
+    }
+
+    #[must_use]
+    pub fn with_timing(address: ControlAddress, timing: Timing) -> Self {
+        let state = Arc::new(State::new(address, timing));
+        let transport = match state.address.clone() {
+            ControlAddress::Udp(address) => Transport::Datagram(Datagram::new(Arc::clone(&state), address)),
+            ControlAddress::Tcp(_) | ControlAddress::Cunix(_) => Transport::Stream(Stream::new(Arc::clone(&state))),
+            ControlAddress::Unix(path) => Transport::Once(Once::new(Arc::clone(&state), path)),
+        };
+        Self { state, transport }
+    }
+
+    #[must_use]
+    pub fn address(&self) -> &ControlAddress {
+        &self.state.address
+    }
+
+    /// Pass on a SIP server's command; command and reply are without cookie and line end.
+    ///
+    /// It is repeated at most once, after the time-out, and fails after twice that: the SIP server repeats about once a second itself. Where
+    /// nobody listens on the relay's port it fails after 0.1 s, so that another relay can be taken.
+    ///
+    /// # Errors
+    /// There was no reply, or the command is empty.
+    pub async fn forward(&self, command: &[u8]) -> Result<Vec<u8>, RelayError> {
+        let plan = Plan { tries: 2, patient: false };
+        self.exchange(command, plan).await
+    }
+
+    /// Send a command of one's own, 1 + retries times, over udp with one cookie. It must be one that may run twice if it goes over a stream.
+    ///
+    /// # Errors
+    /// There was no reply, or the command is empty.
+    pub async fn request(&self, command: &[u8]) -> Result<Vec<u8>, RelayError> {
+        let tries = 1 + self.state.timing.retries;
+        self.exchange(command, Plan { tries, patient: true }).await
+    }
+
+    /// Whether the relay answers; `None` until the first reply or failure.
+    #[must_use]
+    pub fn alive(&self) -> watch::Receiver<Option<bool>> {
+        self.state.alive.subscribe()
+    }
+
+    #[must_use]
+    pub fn counts(&self) -> ClientCounts {
+        self.state.counts()
+    }
+
+    async fn exchange(&self, command: &[u8], plan: Plan) -> Result<Vec<u8>, RelayError> {
+        if command.trim_ascii().is_empty() {
+            return Err(RelayError::Empty);
+        }
+        let begun = self.state.now();
+        let result = match &self.transport {
+            Transport::Datagram(transport) => transport.exchange(command, plan).await,
+            Transport::Stream(transport) => transport.exchange(command, plan).await,
+            Transport::Once(transport) => transport.exchange(command, plan).await,
+        };
+        if let Err(error) = &result {
+            self.state.failed(begun, error);
+        }
+        result
+    }
+}
+
+/// A command as one line. A line end inside a datagram is a blank to the relay; on a stream it would begin another command.
+fn one_line(command: &[u8]) -> Vec<u8> {
+    let first = command.iter().position(|byte| !is_line_end(*byte)).unwrap_or(command.len());
+    let last = command.iter().rposition(|byte| !is_line_end(*byte)).map_or(first, |last| last + 1);
+    let text = command[first..last].iter();
+    let mut line: Vec<u8> = text.map(|&byte| if is_line_end(byte) { b' ' } else { byte }).collect();
+    line.push(b'\n');
+    line
+}
+
+fn is_line_end(byte: u8) -> bool {
+    matches!(byte, b'\r' | b'\n')
+}
+
+fn is_info(command: &[u8]) -> bool {
+    command
+        .trim_ascii_start()
+        .first()
+        .is_some_and(|letter| letter.eq_ignore_ascii_case(&b'I'))
+}
+
+fn without_line_end(reply: &[u8]) -> Vec<u8> {
+    let end = reply.iter().rposition(|byte| !is_line_end(*byte)).map_or(0, |last| last + 1);
+    reply[..end].to_vec()
+}

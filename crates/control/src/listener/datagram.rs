@@ -1,0 +1,229 @@
+//! Commands over UDP: `<cookie> <command>`, answered by `<cookie> <reply>` to where the datagram came from.
+
+use super::packet_info::PacketInfo;
+use super::{Context, Counter, Listener, Sender, Service, bind};
+use crate::retransmissions::{Retransmissions, Seen, Ticket};
+use nix::sys::socket::{self as sys, MsgFlags, SockProtocol, SockType, SockaddrStorage, sockopt};
+use shunt_rtpproxy::framing::MAX_COMMAND;
+use shunt_rtpproxy::{ErrorCode, error_reply, split_datagram};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinSet;
+
+/// Bytes asked for: the commands of a few thousand calls that are set up at once.
+const RECEIVE_BUFFER: usize = 4 << 20;
+/// The largest UDP packet: a command that is too long is answered too.
+const LARGEST: usize = 65_536;
+
+/// A UDP control socket.
+pub struct Datagrams {
+    socket: Arc<UdpSocket>,
+}
+
+/// Where a datagram came from, and to which local address.
+struct Origin {
+    from: SocketAddr,
+    info: Option<PacketInfo>,
+}
+
+/// What a listener and its commands share.
+struct Exchange {
+    context: Arc<Context>,
+    socket: Arc<UdpSocket>,
+    known: Mutex<Retransmissions>,
+}
+
+impl Datagrams {
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let fd = bind::inet(address, SockType::Datagram, SockProtocol::Udp)?;
+        sys::setsockopt(&fd, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
+        if address.ip().is_unspecified() {
+            if address.is_ipv6() {
+                sys::setsockopt(&fd, sockopt::Ipv6RecvPacketInfo, &true)?;
+            } else {
+                sys::setsockopt(&fd, sockopt::Ipv4PacketInfo, &true)?;
+            }
+        }
+        sys::bind(fd.as_raw_fd(), &SockaddrStorage::from(address))?;
+        let socket = Arc::new(UdpSocket::from_std(fd.into())?);
+        Ok(Self { socket })
+    }
+
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    pub async fn serve<S: Service>(&self, context: &Arc<Context>, service: &Arc<S>, stop: impl Future<Output = ()>) {
+        let exchange = Arc::new(Exchange {
+            context: Arc::clone(context),
+            socket: Arc::clone(&self.socket),
+            known: Mutex::default(),
+        });
+        let (mut stop, mut buffer) = (pin!(stop), vec![0; LARGEST]);
+        // Commands end with the listener.
+        let mut commands = JoinSet::new();
+        loop {
+            while commands.try_join_next().is_some() {}
+            let next = async {
+                let permit = exchange.permit().await?;
+                Some((exchange.receive(&mut buffer).await, permit))
+            };
+            let received = tokio::select! {
+                () = &mut stop => return Listener::finish(context).await,
+                next = next => next,
+            };
+            let Some((result, permit)) = received else { return };
+            match result {
+                Ok((size, Some(origin))) => exchange.take(&mut commands, service, &buffer[..size], origin, permit),
+                Ok((_, None)) => {}
+                // A reply that nobody took, for instance.
+                Err(error) => context.warn("receive", || format!("receive: {error}")),
+            }
+        }
+    }
+}
+
+impl Exchange {
+    fn known(&self) -> MutexGuard<'_, Retransmissions> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place of one command. While there is none, the kernel's queue holds what comes.
+    async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        let places = &self.context.in_flight;
+        if let Ok(permit) = Arc::clone(places).try_acquire_owned() {
+            return Some(permit);
+        }
+        self.context.counters.add(Counter::Stalls);
+        self.context.warn("full", || {
+            format!("{} commands are being executed, the next ones wait", self.context.options.in_flight)
+        });
+        Arc::clone(places).acquire_owned().await.ok()
+    }
+
+    /// The size of a datagram; without an origin there is no address to answer to.
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<Origin>)> {
+        self.socket
+            .async_io(Interest::READABLE, || {
+                let mut space = nix::cmsg_space!(nix::libc::in6_pktinfo);
+                let mut parts = [IoSliceMut::new(buffer)];
+                let got = sys::recvmsg::<SockaddrStorage>(self.socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty())?;
+                let info = got.cmsgs().ok().and_then(|mut messages| messages.find_map(PacketInfo::read));
+                let origin = got.address.as_ref().and_then(endpoint).map(|from| Origin { from, info });
+                Ok((got.bytes, origin))
+            })
+            .await
+    }
+
+    /// Answer a datagram at once, or begin to execute it.
+    fn take<S: Service>(
+        self: &Arc<Self>,
+        commands: &mut JoinSet<()>,
+        service: &Arc<S>,
+        data: &[u8],
+        origin: Origin,
+        permit: OwnedSemaphorePermit,
+    ) {
+        if !self.context.allows(origin.from) {
+            return;
+        }
+        let Some((cookie, body)) = self.check(data, &origin) else { return };
+        let now = self.context.now();
+        let ticket = match self.known().begin(now, origin.from, cookie, body) {
+            Seen::New(ticket) => ticket,
+            Seen::InProgress => return self.repeated(service.as_ref()),
+            Seen::Answered(reply) => {
+                self.send(reply, &origin);
+                return self.repeated(service.as_ref());
+            }
+        };
+        let (cookie, body) = (cookie.to_vec(), body.to_vec());
+        let (exchange, service) = (Arc::clone(self), Arc::clone(service));
+        commands.spawn(async move {
+            let _permit = permit;
+            let mut command = InProgress {
+                exchange: &exchange,
+                ticket: Some(ticket),
+            };
+            let sender = Sender { peer: Some(origin.from) };
+            let reply = exchange.context.execute(service.as_ref(), &body, sender).await;
+            let reply = reply.map(|reply| line(&cookie, &reply));
+            if command.end(reply.as_deref()) {
+                exchange.send(reply.as_deref().unwrap_or_default(), &origin);
+            }
+        });
+    }
+
+    /// Cookie and command; what is no command is answered here.
+    fn check<'a>(&self, data: &'a [u8], origin: &Origin) -> Option<(&'a [u8], &'a [u8])> {
+        let error = error_reply(ErrorCode::SYNTAX);
+        let Ok((cookie, body)) = split_datagram(data) else {
+            self.context
+                .malformed("cookie", || format!("datagram without a cookie from {}", origin.from));
+            // The answer is bare, as rtpproxy's is.
+            self.send(&[&error[..], b"\n"].concat(), origin);
+            return None;
+        };
+        if !body.is_empty() && body.len() <= MAX_COMMAND {
+            return Some((cookie, body));
+        }
+        self.context.malformed("size", || {
+            format!("command of {} bytes from {}, expected 1 to {MAX_COMMAND}", body.len(), origin.from)
+        });
+        self.send(&line(cookie, &error), origin);
+        None
+    }
+
+    fn repeated(&self, service: &impl Service) {
+        self.context.counters.add(Counter::Repeated);
+        service.on_repetition();
+    }
+
+    fn send(&self, reply: &[u8], origin: &Origin) {
+        let messages: Vec<_> = origin.info.iter().map(PacketInfo::message).collect();
+        let parts = [IoSlice::new(reply)];
+        let to = SockaddrStorage::from(origin.from);
+        if let Err(error) = sys::sendmsg(self.socket.as_raw_fd(), &parts, &messages, MsgFlags::empty(), Some(&to)) {
+            // The SIP server repeats the command and gets the reply that was kept.
+            self.context
+                .warn("send", || format!("reply to {} is not sent: {error}", origin.from));
+        }
+    }
+}
+
+/// A command that is being executed; one that ends without a reply, by a panic for instance, is executed again when it is repeated.
+struct InProgress<'a> {
+    exchange: &'a Exchange,
+    ticket: Option<Ticket>,
+}
+
+impl InProgress<'_> {
+    /// Whether the reply is to be sent.
+    fn end(&mut self, reply: Option<&[u8]>) -> bool {
+        let now = self.exchange.context.now();
+        self.ticket
+            .take()
+            .is_some_and(|ticket| self.exchange.known().finish(now, ticket, reply))
+    }
+}
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
+fn line(cookie: &[u8], reply: &[u8]) -> Vec<u8> {
+    [cookie, b" ", reply, b"\n"].concat()
+}
+
+fn endpoint(address: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = address.as_sockaddr_in().map(|address| SocketAddr::V4((*address).into()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|address| SocketAddr::V6((*address).into())))
+}
