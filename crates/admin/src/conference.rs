@@ -1,0 +1,208 @@
+//! Conferences in the API: membership commands, snapshots, and decisions of a policy outside of the agent.
+
+use crate::event::Direction;
+use crate::text::Text;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+
+/// A participant is to be let in.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Join {
+    pub participant: Text,
+    pub media: Vec<JoinMedium>,
+    /// Addresses that signalling names: packets from there are latched at once.
+    #[serde(default)]
+    pub signalled: Vec<IpAddr>,
+    /// Whether it uses ICE (RFC 8445); the agent is ICE-lite and answers with credentials.
+    #[serde(default)]
+    pub ice: bool,
+    /// The SIP call that it comes by, for records.
+    #[serde(default)]
+    pub call: Option<Text>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JoinMedium {
+    /// `audio`, `video` or `screen`.
+    pub medium: String,
+    /// The SDP's proto field: `RTP/AVP`, `RTP/AVPF`, `RTP/SAVP`, `RTP/SAVPF`.
+    #[serde(default = "rtp_avp")]
+    pub transport: String,
+    /// As the participant's SDP has it.
+    #[serde(default)]
+    pub direction: Direction,
+    /// Payload types are mapped where participants have different ones for a codec.
+    #[serde(default)]
+    pub codecs: Vec<Codec>,
+    #[serde(default)]
+    pub layers: Option<Layers>,
+}
+
+fn rtp_avp() -> String {
+    "RTP/AVP".to_owned()
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Codec {
+    pub payload_type: u8,
+    pub encoding: String,
+    /// Hz.
+    pub clock_rate: u32,
+    #[serde(default)]
+    pub channels: Option<u8>,
+    /// The value of `a=fmtp`.
+    #[serde(default)]
+    pub fmtp: Option<String>,
+}
+
+/// How packets tell their layers: `dependency-descriptor` with the id of the header extension, or `vp8`, `vp9`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layers {
+    pub by: String,
+    #[serde(default)]
+    pub extension_id: Option<u8>,
+}
+
+/// What a participant's signalling has changed; what is missing stays as it is.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParticipantUpdate {
+    #[serde(default)]
+    pub media: Option<Vec<JoinMedium>>,
+    #[serde(default)]
+    pub signalled: Option<Vec<IpAddr>>,
+    /// Its signalling is acknowledged: it is not removed for want of an ACK.
+    #[serde(default)]
+    pub confirmed: Option<bool>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct ConferenceSummary {
+    pub conference: Text,
+    pub participants: u64,
+    /// The design of its trees: `two-party`, `nra`, `ra-r`, `ra-sr`.
+    pub design: String,
+    /// `None`: the data plane holds it as it is to be.
+    pub problem: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Conference {
+    #[serde(flatten)]
+    pub summary: ConferenceSummary,
+    /// Unix time, µs.
+    pub started_us: u64,
+    pub members: Vec<Participant>,
+    pub subscriptions: Vec<Subscription>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Participant {
+    pub participant: Text,
+    pub call: Option<Text>,
+    /// Unix time, µs.
+    pub joined_us: u64,
+    pub media: Vec<ParticipantMedium>,
+    /// ICE credentials of the agent's side.
+    pub ice: Option<Credentials>,
+}
+
+/// RFC 8445 section 5.3.
+#[derive(Clone, Debug, Serialize)]
+pub struct Credentials {
+    pub ufrag: String,
+    pub password: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct ParticipantMedium {
+    pub medium: String,
+    /// Where the participant sends RTP; RTCP is one port above.
+    pub address: SocketAddr,
+    pub direction: Direction,
+    /// Where its packets come from, once latched.
+    pub latched: Option<SocketAddr>,
+    pub streams: Vec<StreamRate>,
+}
+
+/// One SSRC that a participant sends.
+#[derive(Clone, Debug, Serialize)]
+pub struct StreamRate {
+    pub ssrc: u32,
+    pub payload_type: Option<u8>,
+    pub packets: u64,
+    pub bits_per_s: Option<u64>,
+    /// Bits/s up to and including each decode target, from the lowest.
+    pub targets_bits_per_s: Vec<u64>,
+}
+
+/// One (sender, receiver, medium): what the receiver gets of the sender.
+#[derive(Clone, Debug, Serialize)]
+pub struct Subscription {
+    pub sender: Text,
+    pub receiver: Text,
+    pub medium: String,
+    pub quality: Quality,
+    /// `None`: the stream is paused for this receiver.
+    pub target: Option<u8>,
+    /// `policy` (built in), `external`, or `operator`.
+    pub decided_by: String,
+    pub packets: Option<u64>,
+}
+
+/// The highest medium that a receiver gets of a sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Quality {
+    Audio,
+    Video,
+    Screen,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QualityChange {
+    pub sender: Text,
+    pub receiver: Text,
+    pub quality: Quality,
+}
+
+/// Decisions of a policy outside of the agent: all of them are taken over, or none.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetChange {
+    pub targets: Vec<Decision>,
+    /// After so many seconds without another decision the built-in policy decides again; `None`: never.
+    #[serde(default)]
+    pub hold_s: Option<f64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Decision {
+    pub sender: Text,
+    pub receiver: Text,
+    /// 0 to 2; `None`: pause.
+    pub target: Option<u8>,
+}
+
+/// What a policy decides from: a receiver's share of its estimate for one sender. Estimates are not kept in the event log.
+#[derive(Clone, Debug, Serialize)]
+pub struct Estimate {
+    pub conference: Text,
+    pub sender: Text,
+    pub receiver: Text,
+    pub medium: String,
+    /// Filtered, of this sender's share.
+    pub estimate_bits_per_s: u64,
+    /// The latest from the receiver, of all senders.
+    pub remb_bits_per_s: Option<u64>,
+    /// Share of packets lost, 0 to 1 (RFC 3550 section 6.4.1).
+    pub fraction_lost: Option<f64>,
+    pub targets_bits_per_s: Vec<u64>,
+    pub target: Option<u8>,
+}

@@ -1,0 +1,452 @@
+//! Events: what happened, as plain values. `docs/admin-api.md` has the JSON of each kind.
+
+use crate::text::Text;
+use crate::view::{Counters, Entry};
+use serde::{Deserialize, Serialize};
+use shunt_calls::{Reason, Side, State};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// One event, as it is appended. Sequence number and times are added by the log.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// How long ago it began; zero: now.
+    pub ago: Duration,
+    /// The Call-ID as the control channel has it, or as SIP has it for `sip`; `None`: of the agent as a whole.
+    pub call: Option<Text>,
+    /// The media index of the control channel.
+    pub media: Option<u32>,
+    pub party: Option<Side>,
+    pub component: Option<Component>,
+    pub facts: Facts,
+}
+
+impl Event {
+    /// An event of the agent as a whole, which happens now.
+    #[must_use]
+    pub fn of_agent(facts: Facts) -> Self {
+        Self {
+            ago: Duration::ZERO,
+            call: None,
+            media: None,
+            party: None,
+            component: None,
+            facts,
+        }
+    }
+
+    /// An event of a call, which happens now.
+    #[must_use]
+    pub fn of_call(call: &[u8], facts: Facts) -> Self {
+        Self {
+            call: Some(call.into()),
+            ..Self::of_agent(facts)
+        }
+    }
+}
+
+/// RTP, or RTCP on a port of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Component {
+    Rtp,
+    Rtcp,
+}
+
+impl From<shunt_calls::Component> for Component {
+    fn from(component: shunt_calls::Component) -> Self {
+        match component {
+            shunt_calls::Component::Rtp => Self::Rtp,
+            shunt_calls::Component::Rtcp => Self::Rtcp,
+        }
+    }
+}
+
+/// What happened; the variant is the event's kind.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Facts {
+    Sip(Box<SipFacts>),
+    Control(Box<ControlFacts>),
+    Learn(LearnFacts),
+    Table(TableFacts),
+    State(StateFacts),
+    Call(CallFacts),
+    Ended(Box<EndedFacts>),
+    Relay(LinkFacts),
+    DataPlane(LinkFacts),
+    Agent(AgentFacts),
+    Conference(Box<ConferenceFacts>),
+}
+
+impl Facts {
+    /// The kind's name.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Sip(_) => "sip",
+            Self::Control(_) => "control",
+            Self::Learn(_) => "learn",
+            Self::Table(_) => "table",
+            Self::State(_) => "state",
+            Self::Call(_) => "call",
+            Self::Ended(_) => "ended",
+            Self::Relay(_) => "relay",
+            Self::DataPlane(_) => "data-plane",
+            Self::Agent(_) => "agent",
+            Self::Conference(_) => "conference",
+        }
+    }
+}
+
+/// A SIP message of which a HEP copy came.
+#[derive(Clone, Debug, Serialize)]
+pub struct SipFacts {
+    #[serde(flatten)]
+    pub start: SipStart,
+    /// The Reason-Phrase of a response (RFC 3261 section 7.2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phrase: Option<Text>,
+    pub source: Option<SocketAddr>,
+    pub destination: Option<SocketAddr>,
+    /// Method and number of CSeq.
+    pub cseq_method: Text,
+    pub cseq: Option<u32>,
+    /// URIs of From and To, without parameters of the header.
+    pub from: Option<Text>,
+    pub to: Option<Text>,
+    pub from_tag: Option<Text>,
+    pub to_tag: Option<Text>,
+    /// The Request-URI of a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_uri: Option<Text>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_agent: Option<Text>,
+    /// The Reason header (RFC 3326) of BYE and CANCEL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Text>,
+    /// `None`: there is no SDP.
+    pub sdp: Option<Vec<SdpLine>>,
+}
+
+/// Request or response.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SipStart {
+    Method(Text),
+    Status(u16),
+}
+
+/// A media line of an SDP body.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SdpLine {
+    /// `audio`, `video`, …
+    pub medium: Text,
+    pub address: Option<IpAddr>,
+    /// 0: rejected.
+    pub port: u16,
+    pub direction: Direction,
+    pub formats: Vec<Format>,
+    pub ptime_ms: Option<u32>,
+    pub rtcp_mux: bool,
+}
+
+/// RFC 8866 section 6.7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    #[default]
+    SendRecv,
+    SendOnly,
+    RecvOnly,
+    Inactive,
+}
+
+/// A format of `a=rtpmap`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Format {
+    pub payload_type: u8,
+    pub encoding: Text,
+    /// Hz.
+    pub clock_rate: u32,
+}
+
+/// A command of the rtpproxy protocol, and its reply.
+#[derive(Clone, Debug, Serialize)]
+pub struct ControlFacts {
+    /// The command's letter; `None` where that is not understood.
+    pub verb: Option<char>,
+    /// At most 1,024 bytes.
+    pub command: Text,
+    /// At most 1,024 bytes; `None`: no reply.
+    pub reply: Option<Text>,
+    /// Which relay answered; `None`: the agent itself.
+    pub relay: Option<Text>,
+    /// The SIP server's address; `None` over a Unix socket.
+    pub peer: Option<IpAddr>,
+    /// How long the reply took, µs.
+    pub took_us: u64,
+}
+
+/// A packet that met no entry, and what it proves of its source.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LearnFacts {
+    pub verdict: Verdict,
+    pub source: SocketAddr,
+    /// The relay address and port that it came to.
+    pub port: SocketAddr,
+    /// SSRC, sequence number and payload type of RTP; `None`: it is no RTP.
+    pub ssrc: Option<u32>,
+    pub sequence: Option<u16>,
+    pub payload_type: Option<u8>,
+    /// How many packets with the same verdict from the same source this stands for.
+    pub count: u32,
+}
+
+/// What learning made of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    Latched,
+    Moved,
+    Restored,
+    Known,
+    Contested,
+    Waiting,
+    AskedIdle,
+    Scanner,
+    Quarantined,
+    Former,
+    SourceMismatch,
+    Asymmetric,
+}
+
+/// A write to the relay table that did not do what it was to do.
+#[derive(Clone, Debug, Serialize)]
+pub struct TableFacts {
+    pub operation: TableOperation,
+    pub entry: Entry,
+    pub outcome: Outcome,
+    /// The data plane's own words.
+    pub detail: Option<Text>,
+    pub took_us: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TableOperation {
+    Insert,
+    Modify,
+    Delete,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    Rejected,
+    TableFull,
+    HashCollision,
+    /// No acknowledgement came: the entry may be there or not.
+    Unacknowledged,
+    Unavailable,
+}
+
+/// A stream is in another state, or has another reason for it.
+#[derive(Clone, Debug, Serialize)]
+pub struct StateFacts {
+    pub state: State,
+    pub before: State,
+    pub reason: Reason,
+    /// What the reason leaves out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Text>,
+    /// The entry, when the stream becomes offloaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entry: Option<Entry>,
+    /// What the entry counted, when the stream is offloaded no longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Counters>,
+    /// When the stream becomes offloaded: time since both parties' first packet, µs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_us: Option<u64>,
+}
+
+/// Something happened to a call or one of its media lines.
+#[derive(Clone, Debug, Serialize)]
+pub struct CallFacts {
+    pub what: CallWhat,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    /// The address that a party moved from, and the one that it moved to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<SocketAddr>,
+    /// For `idle`: how long no packet came. For `media-timeout`: the relay's time-out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Text>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CallWhat {
+    /// Signalling changes the line: its entries are removed.
+    Suspended,
+    /// Signalling is through: learning goes on.
+    Resumed,
+    /// A party has another address.
+    Moved,
+    /// An entry has met no packet for its time-out.
+    Idle,
+    /// Packets meet it again.
+    Active,
+    /// The agent ends the session for want of media.
+    MediaTimeout,
+    /// The notice of a time-out could not be delivered.
+    NotifyFailed,
+    /// Read from the journal, or from the relay's list of sessions, after a restart.
+    Restored,
+    Adopted,
+    /// An operator has released the call.
+    ReleaseRequested,
+}
+
+/// A call is over: no line of it runs, and all of its entries are out.
+#[derive(Clone, Debug, Serialize)]
+pub struct EndedFacts {
+    pub reason: Reason,
+    pub relay: Text,
+    pub from_tag: Text,
+    pub to_tag: Option<Text>,
+    /// The first command, Unix time in µs, and how long ago that was.
+    pub started_us: u64,
+    pub duration_s: f64,
+    pub lines: Vec<EndedLine>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct EndedLine {
+    pub media: Option<u32>,
+    pub reason: Reason,
+    pub caller: EndedParty,
+    pub callee: EndedParty,
+}
+
+/// What one party sent of a line.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct EndedParty {
+    pub signalled: Option<SocketAddr>,
+    pub source: Option<SocketAddr>,
+    /// Where it sent to.
+    pub relay_port: Option<SocketAddr>,
+    /// RTP that the data plane carried; `None`: none.
+    pub rtp: Option<Counters>,
+    pub rtcp: Option<Counters>,
+    /// Packets that the relay counted, by the SIP server's last query or the agent's; `None`: nobody asked.
+    pub relay_packets: Option<u64>,
+    /// RTP payload types with the number of packets noticed of each.
+    pub payload_types: Vec<(u8, u32)>,
+    /// The party's last SDP of this line, where a copy of it came.
+    pub sdp: Option<SdpLine>,
+    pub offloaded: bool,
+    pub offloaded_after_us: Option<u64>,
+    pub source_mismatches: u64,
+}
+
+/// A relay or the data plane answers, or answers no longer.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkFacts {
+    pub what: LinkWhat,
+    /// A relay's name, or the data plane's target.
+    pub name: Text,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Text>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkWhat {
+    Up,
+    Down,
+    /// It has come back without its tables.
+    Reset,
+    /// Tables and plan agree again.
+    Reconciled,
+}
+
+/// Something happened to the agent as a whole.
+#[derive(Clone, Debug, Serialize)]
+pub struct AgentFacts {
+    pub what: AgentWhat,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Text>,
+    /// For `started`: the last number of the epoch before; `None`: no event is kept of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub previous_seq: Option<u64>,
+    /// For `started`: whether the epoch before ended with `stopped`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clean: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AgentWhat {
+    /// The first event of an epoch, which the log appends itself.
+    Started,
+    /// The last event of a clean epoch, which the log appends itself.
+    Stopped,
+    Active,
+    Standby,
+    DrainBegun,
+    DrainEnded,
+    Audited,
+    JournalFailed,
+    JournalRecovered,
+    /// The agent's loop was late.
+    Late,
+    /// A limit was met (docs/limits.md); `detail` names it.
+    Limit,
+}
+
+/// Something happened to a conference.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConferenceFacts {
+    pub conference: Text,
+    /// As docs/conference-control.md lists them: `joined`, `left`, `source`, `target`, …
+    pub what: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub participant: Option<Text>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub medium: Option<Text>,
+    /// What is peculiar to `what`.
+    #[serde(flatten)]
+    pub more: serde_json::Map<String, serde_json::Value>,
+}
+
+impl AgentFacts {
+    #[must_use]
+    pub fn of(what: AgentWhat) -> Self {
+        Self {
+            what,
+            detail: None,
+            previous_seq: None,
+            clean: None,
+        }
+    }
+}
+
+impl CallFacts {
+    #[must_use]
+    pub fn of(what: CallWhat) -> Self {
+        Self {
+            what,
+            reason: None,
+            before: None,
+            source: None,
+            seconds: None,
+            detail: None,
+        }
+    }
+}

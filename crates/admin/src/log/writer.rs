@@ -1,0 +1,133 @@
+//! The thread that writes the event log.
+
+use super::line::Stamped;
+use super::store::{Former, Store};
+use super::{LogError, LogSettings, Shared, lock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+/// Events are written in groups: how long the writer waits for more, and how many bytes it takes at once.
+const COALESCE: Duration = Duration::from_millis(5);
+const GROUP_BYTES: usize = 256 << 10;
+const RETRY: Duration = Duration::from_secs(1);
+
+pub(super) struct Writer {
+    settings: LogSettings,
+    store: Option<Store>,
+    retry_at: Instant,
+    /// The last number written.
+    last: Option<u64>,
+    shared: Arc<Shared>,
+}
+
+/// Lines that are written together.
+#[derive(Default)]
+struct Group {
+    lines: Vec<u8>,
+    count: u64,
+    first: u64,
+    last: u64,
+}
+
+impl Writer {
+    pub(super) fn new(settings: LogSettings, opened: Result<(Store, Former), LogError>, last: Option<u64>, shared: Arc<Shared>) -> Self {
+        let mut writer = Self {
+            settings,
+            store: None,
+            retry_at: Instant::now(),
+            last,
+            shared,
+        };
+        writer.opened(opened);
+        writer
+    }
+
+    fn opened(&mut self, opened: Result<(Store, Former), LogError>) {
+        match opened {
+            Ok((store, former)) => {
+                self.last = self.last.max(former.last);
+                self.store = Some(store);
+                self.publish();
+            }
+            Err(error) => {
+                self.retry_at = Instant::now() + RETRY;
+                self.failed(&error);
+            }
+        }
+    }
+
+    /// Write until all senders are gone.
+    pub(super) fn run(mut self, events: &Receiver<Stamped>) {
+        let mut group = Group::default();
+        while let Ok(event) = events.recv() {
+            self.add(&mut group, &event);
+            while group.lines.len() < GROUP_BYTES {
+                let Ok(event) = events.try_recv() else { break };
+                self.add(&mut group, &event);
+            }
+            self.write(&mut group);
+            std::thread::sleep(COALESCE);
+        }
+    }
+
+    fn add(&self, group: &mut Group, event: &Stamped) {
+        // Only where a directory was late to open can it have higher numbers.
+        if self.last.is_some_and(|last| event.seq <= last) || !event.write(self.shared.epoch, &mut group.lines) {
+            self.shared.drop_events(1);
+            return;
+        }
+        if group.count == 0 {
+            group.first = event.seq;
+        }
+        group.last = event.seq;
+        group.count += 1;
+    }
+
+    fn write(&mut self, group: &mut Group) {
+        if group.count == 0 {
+            return;
+        }
+        if self.store.is_none() && Instant::now() >= self.retry_at {
+            self.opened(Store::open(&self.settings));
+        }
+        let result = self.store.as_mut().map(|store| store.append(group.first, &group.lines));
+        match result {
+            Some(Ok(())) => {
+                self.last = Some(group.last);
+                self.shared.written.fetch_add(group.count, Ordering::Relaxed);
+                self.publish();
+                self.shared.next.send_replace(group.last + 1);
+                if lock(&self.shared.error).take().is_some() {
+                    tracing::info!("event log: events are written again");
+                }
+            }
+            Some(Err(error)) => {
+                self.failed(&error);
+                self.shared.drop_events(group.count);
+            }
+            None => self.shared.drop_events(group.count),
+        }
+        group.lines.clear();
+        group.count = 0;
+    }
+
+    fn publish(&self) {
+        if let Some(store) = &self.store {
+            let mut segments = lock(&self.shared.segments);
+            segments.clear();
+            segments.extend(store.segments.iter().cloned());
+        }
+    }
+
+    /// Say it once for as long as the cause stays the same.
+    fn failed(&self, error: &LogError) {
+        let text = error.to_string();
+        let mut said = lock(&self.shared.error);
+        if said.as_deref() != Some(&text) {
+            tracing::error!("event log: {text}; events are dropped until it can be written");
+            *said = Some(text);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! An agent without calls of its own, for the example and the tests.
+#![allow(clippy::unwrap_used)]
+
+use shunt_admin::{
+    Admin, Audit, CallFilter, CallPage, CallView, Commands, Component, Counters, DrainStatus, Entry, Failure, FailureKind, LegView,
+    LineView, LogFilter, Role, Status, StopOf, StreamView, Text, Trace,
+};
+use shunt_calls::{Reason, Side, State};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+
+#[derive(Default)]
+pub struct Agent {
+    pub calls: Mutex<Vec<Text>>,
+    drain: Mutex<Option<StopOf>>,
+    filter: Mutex<String>,
+}
+
+fn no_call(call: &Text) -> Failure {
+    Failure::new(FailureKind::NotFound, format!("there is no call {call}"))
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn view(call: &Text, error: Option<String>) -> CallView {
+    let stream = StreamView {
+        from: Side::Caller,
+        component: Component::Rtp,
+        state: State::Offloaded,
+        reason: Reason::Offloaded,
+        detail: None,
+        since_s: 2.0,
+        entry: Some(Entry {
+            source: address("198.51.100.7:6000"),
+            destination: address("203.0.113.10:35000"),
+            new_source: Some(address("203.0.113.10:35002")),
+            new_destination: Some(address("198.51.100.8:7000")),
+        }),
+        was_offloaded: true,
+        counters: Some(Counters {
+            packets: 1480,
+            bytes: 296_000,
+            lost: Some(0),
+            ..Counters::default()
+        }),
+        counters_age_s: Some(if error.is_some() { 14.0 } else { 0.0 }),
+        idle_s: Some(0.02),
+    };
+    let line = LineView {
+        media: Some(1),
+        relay: "relay1".into(),
+        from_tag: "a1".into(),
+        to_tag: Some("b1".into()),
+        released: None,
+        caller: LegView {
+            signalled: Some(address("10.0.0.7:6000")),
+            latched: Some(address("198.51.100.7:6000")),
+            ..LegView::default()
+        },
+        callee: LegView::default(),
+        streams: vec![stream],
+    };
+    CallView {
+        call: call.clone(),
+        started_us: 1_700_000_000_000_000,
+        age_s: 12.0,
+        lines: vec![line],
+        counters_error: error,
+    }
+}
+
+impl Admin for Agent {
+    async fn status(&self) -> Result<Status, Failure> {
+        let calls = self.calls.lock().unwrap().len() as u64;
+        Ok(Status {
+            version: "0.2.0".to_owned(),
+            pid: std::process::id(),
+            started_us: 1_700_000_000_000_000,
+            uptime_s: 1.0,
+            role: Role::Single,
+            ready: true,
+            problems: Vec::new(),
+            control: vec!["udp:127.0.0.1:22222".to_owned()],
+            relays: Vec::new(),
+            data_plane: None,
+            calls,
+            calls_to_restore: 0,
+            streams: Vec::new(),
+            commands: Commands::default(),
+            hep: None,
+            journal: None,
+            drain: self.drain_status().await?,
+            media_timeouts: 0,
+            source_mismatches: 0,
+            limits: std::collections::BTreeMap::new(),
+            conferences: None,
+        })
+    }
+
+    async fn calls(&self, filter: CallFilter) -> Result<CallPage, Failure> {
+        let calls = self.calls.lock().unwrap();
+        let part = filter.part.unwrap_or_default();
+        let fits = |call: &&Text| part.0.is_empty() || call.0.windows(part.0.len()).any(|window| *window == *part.0);
+        let found: Vec<&Text> = calls.iter().filter(fits).collect();
+        let begin = filter.after.map_or(0, |after| after as usize);
+        let page = found.iter().skip(begin).take(filter.limit);
+        let end = begin + page.len();
+        Ok(CallPage {
+            calls: page.map(|call| view(call, None)).collect(),
+            total: found.len() as u64,
+            next: (end < found.len()).then_some(end as u64),
+        })
+    }
+
+    async fn call(&self, call: Text, fresh: bool) -> Result<CallView, Failure> {
+        match self.calls.lock().unwrap().iter().find(|known| **known == call) {
+            Some(call) => Ok(view(call, fresh.then(|| "the data plane does not answer".to_owned()))),
+            None => Err(no_call(&call)),
+        }
+    }
+
+    async fn release(&self, call: Text) -> Result<(), Failure> {
+        let mut calls = self.calls.lock().unwrap();
+        let place = calls.iter().position(|known| *known == call).ok_or_else(|| no_call(&call))?;
+        calls.remove(place);
+        Ok(())
+    }
+
+    async fn trace(&self, source: SocketAddr, destination: SocketAddr) -> Result<Trace, Failure> {
+        if source.is_ipv4() != destination.is_ipv4() {
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                format!("{source} and {destination} are of two IP versions"),
+            ));
+        }
+        Ok(Trace {
+            source,
+            destination,
+            data_plane: None,
+            call: None,
+        })
+    }
+
+    async fn drain(&self, stop: Option<StopOf>) -> Result<DrainStatus, Failure> {
+        *self.drain.lock().unwrap() = stop;
+        self.drain_status().await
+    }
+
+    async fn drain_status(&self) -> Result<DrainStatus, Failure> {
+        let stop = *self.drain.lock().unwrap();
+        Ok(DrainStatus {
+            stop,
+            since_s: stop.map(|_| 0.0),
+            calls: self.calls.lock().unwrap().len() as u64,
+            entries: 0,
+        })
+    }
+
+    async fn audit(&self) -> Result<Audit, Failure> {
+        Err(Failure::new(FailureKind::Unavailable, "no data plane is connected"))
+    }
+
+    async fn log_filter(&self) -> Result<LogFilter, Failure> {
+        Ok(LogFilter {
+            filter: self.filter.lock().unwrap().clone(),
+        })
+    }
+
+    async fn set_log_filter(&self, filter: LogFilter) -> Result<LogFilter, Failure> {
+        *self.filter.lock().unwrap() = filter.filter;
+        self.log_filter().await
+    }
+}
