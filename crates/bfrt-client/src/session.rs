@@ -31,6 +31,7 @@ pub struct Session {
 struct Shared {
     target: Target,
     schema: Arc<Schema>,
+    contexts: Vec<Bytes>,
     /// Why the session is over; `None` while it lasts.
     lost: watch::Sender<Option<String>>,
     /// The first question since the last answer.
@@ -52,11 +53,12 @@ impl Session {
         let mut bulk = self::client(target.connect().await.map_err(|error| failed(&error))?);
         let (notices, requests) = subscribe(&mut client, target, target.client_id, true).await?;
         let (bulk_notices, bulk_requests) = subscribe(&mut bulk, target, target.client_id + 1, false).await?;
-        let schema = fetch_schema(&mut client, target).await?;
+        let (schema, contexts) = fetch_schema(&mut client, target).await?;
         bind(&mut client, target).await?;
         let shared = Shared {
             target: target.clone(),
             schema: Arc::new(schema),
+            contexts,
             lost: watch::Sender::new(None),
             unanswered: Mutex::new(None),
         };
@@ -77,6 +79,23 @@ impl Session {
     #[must_use]
     pub fn schema(&self) -> &Arc<Schema> {
         &self.shared.schema
+    }
+
+    /// The compiler's context.json of each pipeline, where the server hands them out: a switch says there how it stores keys.
+    #[must_use]
+    pub fn contexts(&self) -> &[Bytes] {
+        &self.shared.contexts
+    }
+
+    /// Whether the session is over.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.shared.lost.borrow().is_some()
+    }
+
+    /// End the session and connect again: for whoever finds that the server does not do what it was asked.
+    pub fn give_up(&self, reason: &str) {
+        self.lose(reason.to_owned());
     }
 
     /// Write encoded `Update`s. Every one is tried; for each its outcome.
@@ -107,6 +126,14 @@ impl Session {
     /// # Errors
     /// [`CallError`] when the call failed for another reason.
     pub async fn read(&self, entities: Vec<pb::Entity>, timeout: Duration) -> Result<Vec<Bytes>, CallError> {
+        self.read_encoded(encoded(&entities), timeout).await
+    }
+
+    /// [`Session::read`] of encoded `Entity`s.
+    ///
+    /// # Errors
+    /// As [`Session::read`].
+    pub async fn read_encoded(&self, entities: Vec<Bytes>, timeout: Duration) -> Result<Vec<Bytes>, CallError> {
         let mut found = Vec::new();
         let request = self.read_request(entities, self.shared.target.client_id, String::new());
         self.read_with(self.client.clone(), request, timeout, |part| found.extend(part))
@@ -119,16 +146,24 @@ impl Session {
     /// # Errors
     /// As [`Session::read`]. What was handed over by then stays.
     pub async fn read_all(&self, entities: Vec<pb::Entity>, timeout: Duration, part: impl FnMut(Vec<Bytes>)) -> Result<(), CallError> {
+        self.read_all_encoded(encoded(&entities), timeout, part).await
+    }
+
+    /// [`Session::read_all`] of encoded `Entity`s.
+    ///
+    /// # Errors
+    /// As [`Session::read`].
+    pub async fn read_all_encoded(&self, entities: Vec<Bytes>, timeout: Duration, part: impl FnMut(Vec<Bytes>)) -> Result<(), CallError> {
         let target = &self.shared.target;
         let request = self.read_request(entities, target.client_id + 1, target.program.clone());
         self.read_with(self.bulk.clone(), request, timeout, part).await
     }
 
-    fn read_request(&self, entities: Vec<pb::Entity>, client_id: u32, p4_name: String) -> ReadRequest {
+    fn read_request(&self, entities: Vec<Bytes>, client_id: u32, p4_name: String) -> ReadRequest {
         ReadRequest {
             target: Some(everywhere(&self.shared.target)),
             client_id,
-            entities: entities.iter().map(|entity| entity.encode_to_vec().into()).collect(),
+            entities,
             p4_name,
         }
     }
@@ -261,6 +296,10 @@ fn timed<T>(message: T, timeout: Duration) -> Request<T> {
     request
 }
 
+fn encoded(entities: &[pb::Entity]) -> Vec<Bytes> {
+    entities.iter().map(|entity| entity.encode_to_vec().into()).collect()
+}
+
 fn everywhere(target: &Target) -> pb::TargetDevice {
     pb::TargetDevice {
         device_id: target.device_id,
@@ -313,7 +352,8 @@ async fn subscribe(client: &mut BfRuntimeClient<Channel>, target: &Target, clien
     Ok((stream, sender))
 }
 
-async fn fetch_schema(client: &mut BfRuntimeClient<Channel>, target: &Target) -> Result<Schema, String> {
+/// The schema, and the context.json of each pipeline.
+async fn fetch_schema(client: &mut BfRuntimeClient<Channel>, target: &Target) -> Result<(Schema, Vec<Bytes>), String> {
     let request = pb::GetForwardingPipelineConfigRequest {
         device_id: target.device_id,
         client_id: target.client_id,
@@ -336,7 +376,9 @@ async fn fetch_schema(client: &mut BfRuntimeClient<Channel>, target: &Target) ->
         .collect();
     let texts: Result<Vec<&str>, _> = documents.into_iter().map(std::str::from_utf8).collect();
     let texts = texts.map_err(|error| format!("{}: the schema is no text: {error}", target.address))?;
-    Schema::parse(&texts).map_err(|error| format!("{}: {error}", target.address))
+    let schema = Schema::parse(&texts).map_err(|error| format!("{}: {error}", target.address))?;
+    let contexts = config.profiles.iter().map(|profile| profile.context.clone());
+    Ok((schema, contexts.filter(|context| !context.is_empty()).collect()))
 }
 
 async fn bind(client: &mut BfRuntimeClient<Channel>, target: &Target) -> Result<(), String> {

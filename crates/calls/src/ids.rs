@@ -76,6 +76,14 @@ pub struct RelayId(pub(crate) usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WriteId(pub(crate) u64);
 
+impl WriteId {
+    /// For writes that no book asks for.
+    #[must_use]
+    pub fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// What one party sends of a media line: RTP, or RTCP on its own port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamId {

@@ -1,0 +1,229 @@
+//! Who may send to relay ports where no entry matches: source filters, blocklist and allowlist. No I/O; time comes in.
+//!
+//! Every row has a time to live, so that it does not outlive the agent by long; what is in force is written again in time.
+
+use shunt_latch::Found;
+use shunt_net::Endpoint;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Of a source filter.
+pub(crate) const FILTER_TTL: Duration = Duration::from_secs(600);
+/// Of an address on the allowlist.
+pub(crate) const ALLOW_TTL: Duration = Duration::from_secs(7 * 86_400);
+/// Addresses on the allowlist.
+const MOST_ALLOWED: usize = 65_536;
+/// How long a row that the data plane had no room for is not tried again.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// A row to write. `None` in place of a row's data: delete it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Filter(Endpoint, Option<Vec<IpAddr>>),
+    Block(Endpoint, bool),
+    Allow(IpAddr, bool),
+}
+
+/// The source filters in force, as they are wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Admission {
+    filters: HashMap<Endpoint, Vec<IpAddr>>,
+    dirty: HashSet<Endpoint>,
+    /// Ports in the order in which their filters are written again.
+    refresh: VecDeque<(Instant, Endpoint)>,
+    allowed: HashMap<IpAddr, Instant>,
+    allowed_order: VecDeque<IpAddr>,
+    blocked: HashMap<Endpoint, Instant>,
+    changes: VecDeque<Change>,
+}
+
+impl Admission {
+    /// Who may send to a port and the one above. Returns whether somebody may that could not before.
+    pub(crate) fn filter(&mut self, now: Instant, port: Endpoint, allowed: Option<Vec<IpAddr>>) -> bool {
+        let Some(allowed) = allowed else {
+            if self.filters.remove(&port).is_some() {
+                self.dirty.insert(port);
+            }
+            return false;
+        };
+        for addr in &allowed {
+            self.allow(now, *addr);
+        }
+        let before = self.filters.get(&port);
+        if before == Some(&allowed) {
+            return false;
+        }
+        let admits = before.map_or(!allowed.is_empty(), |before| allowed.iter().any(|addr| !before.contains(addr)));
+        self.filters.insert(port, allowed);
+        self.dirty.insert(port);
+        admits
+    }
+
+    /// A party of a call is at this address: it is no unknown source, and not blocked as a whole.
+    pub(crate) fn allow(&mut self, now: Instant, addr: IpAddr) {
+        let whole = Endpoint::new(addr, 0);
+        if self.blocked.remove(&whole).is_some() {
+            self.changes.push_back(Change::Block(whole, false));
+        }
+        if self.allowed.get(&addr).is_some_and(|until| *until > now) {
+            return;
+        }
+        if self.allowed.insert(addr, now + ALLOW_TTL / 2).is_none() {
+            self.allowed_order.push_back(addr);
+        }
+        self.changes.push_back(Change::Allow(addr, true));
+        if self.allowed.len() > MOST_ALLOWED
+            && let Some(oldest) = self.allowed_order.pop_front()
+        {
+            self.allowed.remove(&oldest);
+            self.changes.push_back(Change::Allow(oldest, false));
+        }
+    }
+
+    /// Block a scanner. Returns whether it is not blocked for some time already.
+    pub(crate) fn block(&mut self, now: Instant, found: Found, length: Duration) -> bool {
+        let source = match found {
+            Found::Source(source) => source,
+            Found::Address(addr) => Endpoint::new(addr, 0),
+        };
+        self.blocked.retain(|_, until| *until > now);
+        if self.blocked.get(&source).is_some_and(|until| *until > now + length / 2) {
+            return false;
+        }
+        self.blocked.insert(source, now + length);
+        self.changes.push_back(Change::Block(source, true));
+        true
+    }
+
+    /// The data plane is there, and has no rows: all that is in force is to be written.
+    pub(crate) fn start_over(&mut self, now: Instant) {
+        self.dirty = self.filters.keys().copied().collect();
+        self.refresh.clear();
+        self.blocked.retain(|_, until| *until > now);
+        self.changes = self.blocked.keys().map(|source| Change::Block(*source, true)).collect();
+        self.changes
+            .extend(self.allowed_order.iter().map(|addr| Change::Allow(*addr, true)));
+    }
+
+    /// When the next filter is to be written again.
+    pub(crate) fn next_refresh(&self) -> Option<Instant> {
+        self.refresh.front().map(|(at, _)| *at)
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty() || !self.changes.is_empty()
+    }
+
+    /// Changes to write now, at most so many: filters first. What is wanted of one port later replaces what was wanted before.
+    pub(crate) fn take(&mut self, now: Instant, most: usize) -> Vec<Change> {
+        while let Some((at, port)) = self.refresh.front().copied() {
+            if at > now {
+                break;
+            }
+            self.refresh.pop_front();
+            if self.filters.contains_key(&port) {
+                self.dirty.insert(port);
+            }
+        }
+        let ports: Vec<Endpoint> = self.dirty.iter().take(most).copied().collect();
+        let mut taken = Vec::with_capacity(ports.len());
+        for port in ports {
+            self.dirty.remove(&port);
+            taken.push(Change::Filter(port, self.filters.get(&port).cloned()));
+        }
+        let left = most.saturating_sub(taken.len()).min(self.changes.len());
+        taken.extend(self.changes.drain(..left));
+        taken
+    }
+
+    /// A change was written, or not.
+    pub(crate) fn written(&mut self, now: Instant, change: &Change, done: bool) {
+        match change {
+            Change::Filter(port, Some(_)) => {
+                let pause = if done { FILTER_TTL / 2 } else { PAUSE };
+                let at = now + pause;
+                // Mostly at the end; after a failure somewhere near the front.
+                let place = self.refresh.partition_point(|(other, _)| *other <= at);
+                self.refresh.insert(place, (at, *port));
+            }
+            Change::Filter(port, None) if !done => {
+                // The row ends by itself.
+                tracing::debug!("the source filter of {port} stays for up to {FILTER_TTL:?}");
+            }
+            Change::Block(source, true) if !done => {
+                self.blocked.remove(source);
+            }
+            Change::Allow(addr, true) if !done => {
+                self.allowed.insert(*addr, now + PAUSE);
+            }
+            _ => {}
+        }
+    }
+
+    /// Source filters in force.
+    pub(crate) fn len(&self) -> usize {
+        self.filters.len()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn port(number: u16) -> Endpoint {
+        Endpoint::new(Ipv4Addr::LOCALHOST, number)
+    }
+
+    fn addr(last: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, last).into()
+    }
+
+    fn filters(changes: &[Change]) -> Vec<&Change> {
+        changes.iter().filter(|change| matches!(change, Change::Filter(..))).collect()
+    }
+
+    #[test]
+    fn only_the_latest_wish_for_a_port_is_written() {
+        let (mut admission, now) = (Admission::default(), Instant::now());
+        assert!(!admission.filter(now, port(4), Some(vec![])), "a port that closes admits nobody");
+        assert!(admission.filter(now, port(4), Some(vec![addr(1)])));
+        assert!(!admission.filter(now, port(4), Some(vec![addr(1)])), "it is in force");
+        let changes = admission.take(now, 100);
+        assert_eq!(filters(&changes), [&Change::Filter(port(4), Some(vec![addr(1)]))]);
+        assert!(!admission.is_dirty());
+        admission.filter(now, port(4), None);
+        assert_eq!(filters(&admission.take(now, 100)), [&Change::Filter(port(4), None)]);
+    }
+
+    #[test]
+    fn filters_in_force_are_written_again_in_time() {
+        let (mut admission, now) = (Admission::default(), Instant::now());
+        admission.filter(now, port(4), Some(vec![addr(1)]));
+        admission.filter(now, port(6), Some(vec![addr(1)]));
+        for change in admission.take(now, 100) {
+            admission.written(now, &change, true);
+        }
+        admission.filter(now, port(6), None);
+        admission.take(now, 100);
+        let later = admission.next_refresh().unwrap();
+        assert!(later < now + FILTER_TTL);
+        assert_eq!(admission.take(later, 100), [Change::Filter(port(4), Some(vec![addr(1)]))]);
+        admission.start_over(later);
+        assert_eq!(filters(&admission.take(later, 100)).len(), 1);
+    }
+
+    #[test]
+    fn a_scanner_is_blocked_once_for_a_time_and_a_party_is_let_out() {
+        let (mut admission, now, length) = (Admission::default(), Instant::now(), Duration::from_secs(30));
+        assert!(admission.block(now, Found::Address(addr(9)), length));
+        assert!(!admission.block(now, Found::Address(addr(9)), length));
+        assert!(admission.block(now + length * 2 / 3, Found::Address(addr(9)), length), "it goes on");
+        admission.take(now, 100);
+        admission.allow(now + length, addr(9));
+        let changes = admission.take(now, 100);
+        assert!(changes.contains(&Change::Block(Endpoint::new(addr(9), 0), false)), "{changes:?}");
+    }
+}

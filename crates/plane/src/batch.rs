@@ -1,0 +1,225 @@
+//! One batch: final counters of what it deletes, the write, and what may yet succeed written again.
+
+use crate::admission::Change;
+use crate::queue::Job;
+use crate::row::TableRow;
+use crate::tables::Tables;
+use bytes::{Bytes, BytesMut};
+use shunt_bfrt_client::{CallError, Outcome as Answer, Session, UpdateError};
+use shunt_calls::{Counters, Operation, Outcome};
+use shunt_net::FiveTuple;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// For one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+/// From the first write of a batch to its end.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A delete waits so long for the final counters.
+const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
+/// Writes again, at most.
+const ROUNDS: u32 = 5;
+const RETRY_DELAY: Duration = Duration::from_millis(20);
+/// google.rpc.Code.
+const NOT_FOUND: i32 = 5;
+const EXISTS: i32 = 6;
+const NO_SPACE: i32 = 8;
+
+/// A write, and what is known of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    pub(crate) job: Job,
+    /// What is written: an insert becomes a modify where there is an entry, and the other way round.
+    operation: Operation,
+    pub(crate) result: Option<(Outcome, Option<Arc<str>>)>,
+    pub(crate) counters: Option<Counters>,
+}
+
+impl Item {
+    pub(crate) fn new(job: Job) -> Self {
+        Self {
+            operation: job.operation,
+            job,
+            result: None,
+            counters: None,
+        }
+    }
+
+    pub(crate) fn finish(&mut self, outcome: Outcome, detail: impl Into<Option<Arc<str>>>) {
+        self.result.get_or_insert((outcome, detail.into()));
+    }
+
+    fn encode(&self, tables: &Tables, arena: &mut BytesMut) -> Result<Bytes, String> {
+        let key = self.job.key();
+        let table = tables
+            .relay_of(&key)
+            .ok_or_else(|| format!("the data plane has no relay table for {key}"))?;
+        let placed = match &self.operation {
+            Operation::Insert(entry) => table.place(arena, entry, false),
+            Operation::Modify(entry) => table.place(arena, entry, true),
+            Operation::Delete(key) => Some(table.delete(arena, key)),
+        };
+        placed.ok_or_else(|| format!("{} has no action that sends {key} on as wanted", table.name))
+    }
+
+    /// What an answer means; what stays without a result is written again.
+    fn settle(&mut self, answer: Answer) -> bool {
+        let error = match answer {
+            Ok(()) => {
+                self.finish(Outcome::Done, None);
+                return false;
+            }
+            Err(error) => error,
+        };
+        match (error.code, self.operation) {
+            (EXISTS, Operation::Insert(entry)) => self.operation = Operation::Modify(entry),
+            (NOT_FOUND, Operation::Modify(entry)) => self.operation = Operation::Insert(entry),
+            (NOT_FOUND, Operation::Delete(_)) => self.finish(Outcome::Done, None),
+            (NO_SPACE, _) => self.finish(Outcome::TableFull, Some(error.message.into())),
+            _ if error.is_temporary() => return true,
+            _ => self.finish(Outcome::Rejected, Some(error.message.into())),
+        }
+        false
+    }
+}
+
+/// Writes to the relay tables, and rows of who may send that go with them.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) items: Vec<Item>,
+    pub(crate) rows: Vec<(Change, Bytes)>,
+    /// Of the rows; `None` where there was no answer.
+    pub(crate) answers: Vec<Option<Answer>>,
+}
+
+impl Batch {
+    /// Bring everything to its end, in bounded time.
+    pub(crate) async fn carry_out(mut self, session: Session, tables: Arc<Tables>) -> Self {
+        self.read_final_counters(&session, &tables).await;
+        let give_up = Instant::now() + PATIENCE;
+        let mut reason = "the data plane is busy".to_owned();
+        for round in 0..=ROUNDS {
+            let (sent, updates) = self.encode(&tables);
+            if updates.is_empty() {
+                return self;
+            }
+            let busy = match session.write(updates, WRITE_TIMEOUT).await {
+                Ok(answers) => self.settle(&sent, answers),
+                Err(CallError::Refused(text)) => {
+                    self.refuse(&text);
+                    return self;
+                }
+                Err(CallError::Unavailable(text)) => {
+                    reason = text;
+                    true
+                }
+            };
+            if session.is_over() || Instant::now() >= give_up {
+                break;
+            }
+            if busy {
+                tokio::time::sleep(RETRY_DELAY * 2_u32.pow(round)).await;
+            }
+        }
+        self.give_up(&session, &reason);
+        self
+    }
+
+    /// Updates of all that has no result yet, with the items' places.
+    fn encode(&mut self, tables: &Tables) -> (Vec<usize>, Vec<Bytes>) {
+        let mut arena = BytesMut::with_capacity(self.items.len() * 160);
+        let (mut sent, mut updates) = (
+            Vec::with_capacity(self.items.len()),
+            Vec::with_capacity(self.items.len() + self.rows.len()),
+        );
+        for (place, item) in self.items.iter_mut().enumerate().filter(|(_, item)| item.result.is_none()) {
+            match item.encode(tables, &mut arena) {
+                Ok(update) => {
+                    sent.push(place);
+                    updates.push(update);
+                }
+                Err(text) => item.finish(Outcome::Rejected, Some(text.into())),
+            }
+        }
+        if self.answers.is_empty() {
+            updates.extend(self.rows.iter().map(|(_, update)| update.clone()));
+        }
+        (sent, updates)
+    }
+
+    /// Returns whether to wait before the next write.
+    fn settle(&mut self, sent: &[usize], answers: Vec<Answer>) -> bool {
+        let mut answers = answers.into_iter();
+        let mut busy = false;
+        for place in sent {
+            if let (Some(item), Some(answer)) = (self.items.get_mut(*place), answers.next()) {
+                busy |= item.settle(answer);
+            }
+        }
+        if self.answers.is_empty() {
+            self.answers = answers.map(Some).collect();
+        }
+        busy
+    }
+
+    fn refuse(&mut self, text: &str) {
+        let detail: Arc<str> = text.into();
+        for item in &mut self.items {
+            item.finish(Outcome::Rejected, Some(Arc::clone(&detail)));
+        }
+        let error = UpdateError {
+            code: 0,
+            message: text.to_owned(),
+        };
+        self.answers.resize(self.rows.len(), Some(Err(error)));
+    }
+
+    /// What was written may have been done or not: only a comparison can tell, and that comes with the next session.
+    fn give_up(&mut self, session: &Session, reason: &str) {
+        let detail: Arc<str> = reason.into();
+        let unknown = self.items.iter().filter(|item| item.result.is_none()).count();
+        for item in &mut self.items {
+            item.finish(Outcome::Unavailable, Some(Arc::clone(&detail)));
+        }
+        self.answers.resize(self.rows.len(), None);
+        if unknown > 0 && !session.is_over() {
+            session.give_up(&format!("{unknown} writes had no answer in {PATIENCE:?}: {reason}"));
+        }
+    }
+
+    /// One read for all entries that are to be deleted; without an answer in time their counters stay unknown.
+    async fn read_final_counters(&mut self, session: &Session, tables: &Tables) {
+        let mut arena = BytesMut::new();
+        let mut places = HashMap::new();
+        let mut requests = Vec::new();
+        for (place, item) in self.items.iter().enumerate() {
+            if let Operation::Delete(key) = item.operation
+                && let Some(table) = tables.counting(key.is_v6())
+            {
+                requests.push(table.request(&mut arena, &key));
+                places.insert(key, place);
+            }
+        }
+        if requests.is_empty() {
+            return;
+        }
+        let found = match session.read_encoded(requests, COUNTERS_TIMEOUT).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::debug!("final counters of {} entries are not known: {error}", places.len());
+                return;
+            }
+        };
+        for (key, counters) in found.iter().filter_map(|entity| counters_of(tables, entity)) {
+            if let Some(item) = places.get(&key).and_then(|place| self.items.get_mut(*place)) {
+                item.counters = Some(counters);
+            }
+        }
+    }
+}
+
+/// Key and counters of an encoded `Entity`.
+pub(crate) fn counters_of(tables: &Tables, entity: &[u8]) -> Option<(FiveTuple, Counters)> {
+    tables.counters(&TableRow::decode(entity).ok()??)
+}

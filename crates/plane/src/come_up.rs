@@ -1,0 +1,234 @@
+//! What is set once a session begins: idle notices, media ranges, and an end to the source filters of before.
+
+use crate::admission_tables::update;
+use crate::error::PlaneError;
+use crate::event::Facts;
+use crate::questions;
+use crate::settings::Settings;
+use crate::tables::Tables;
+use bytes::Bytes;
+use prost::Message as _;
+use shunt_bfrt::pb::{self, entity, table_attribute, table_entry, update::Type};
+use shunt_bfrt::schema::{Match, SchemaError, Table};
+use shunt_bfrt::values::{exact, number, range};
+use shunt_bfrt_client::Session;
+use shunt_calls::MediaRange;
+use shunt_net::octets;
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the data plane looks for idle entries, and the bounds of their time-outs, ms.
+const IDLE_POLL_MS: u32 = 1_000;
+const IDLE_BOUNDS_MS: (u32, u32) = (1_000, 3_600_000);
+/// google.rpc.Code.
+const EXISTS: i32 = 6;
+
+/// Prepare the data plane for the agent. What it refuses is logged, and switches off that one thing.
+pub(crate) async fn come_up(session: &Session, tables: &Tables, settings: &Settings) -> Result<Facts, PlaneError> {
+    let idle: Vec<Bytes> = tables
+        .relay
+        .iter()
+        .flatten()
+        .filter(|relay| relay.ages)
+        .map(|relay| idle_notices(relay.tuple.id))
+        .collect();
+    let mut updates: Vec<(String, Bytes)> = idle.into_iter().map(|update| ("idle notices".to_owned(), update)).collect();
+    updates.extend(
+        tables
+            .admission
+            .clear()
+            .into_iter()
+            .map(|update| ("end of the source filters and blocks of another agent".to_owned(), update)),
+    );
+    updates.extend(missing_media(session, tables, settings).await?);
+    write(session, updates).await?;
+    let (name, totals) = (name(session, tables).await?, questions::totals(session, tables).await?);
+    let capacity = totals.get("capacity").copied().unwrap_or(0);
+    Ok(tables.facts(name, capacity))
+}
+
+/// Write the greylist, also again before its rows end.
+pub(crate) async fn refresh_greylist(session: &Session, tables: &Tables, settings: &Settings) -> Result<(), PlaneError> {
+    let (rows, over) = tables.admission.greylist(&unverified(settings));
+    if let Some(range) = over.first() {
+        tracing::warn!(
+            "the greylist has no room for ports {} to {} of {}: unknown sources reach the relay there at once",
+            range.first_port,
+            range.last_port,
+            range.addr
+        );
+    }
+    write(session, rows.into_iter().map(|update| ("greylist".to_owned(), update)).collect()).await
+}
+
+fn unverified(settings: &Settings) -> Vec<MediaRange> {
+    let media = settings.media.iter().filter(|range| !settings.verified.contains(range));
+    media.copied().collect()
+}
+
+async fn write(session: &Session, updates: Vec<(String, Bytes)>) -> Result<(), PlaneError> {
+    if updates.is_empty() {
+        return Ok(());
+    }
+    let (names, updates): (Vec<String>, Vec<Bytes>) = updates.into_iter().unzip();
+    for (name, answer) in names.iter().zip(session.write(updates, TIMEOUT).await?) {
+        match answer {
+            Err(error) if error.code != EXISTS => tracing::warn!("the data plane took no {name}: {}", error.message),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn idle_notices(table_id: u32) -> Bytes {
+    let idle = pb::IdleTable {
+        ttl_query_interval: IDLE_POLL_MS,
+        min_ttl: IDLE_BOUNDS_MS.0,
+        max_ttl: IDLE_BOUNDS_MS.1,
+        idle_table_mode: pb::idle_table::IdleTableMode::IdleTableNotifyMode.into(),
+        enable: true,
+    };
+    let attribute = pb::TableAttribute {
+        table_id,
+        attribute: Some(table_attribute::Attribute::IdleTable(idle)),
+    };
+    let entity = entity::Entity::TableAttribute(attribute);
+    update(Type::Insert, pb::Entity { entity: Some(entity) })
+}
+
+/// Updates for the media ranges that the data plane has not; those of others stay.
+async fn missing_media(session: &Session, tables: &Tables, settings: &Settings) -> Result<Vec<(String, Bytes)>, PlaneError> {
+    let mut updates = Vec::new();
+    for (at, table) in tables.media.iter().enumerate() {
+        let wanted: Vec<&MediaRange> = settings
+            .media
+            .iter()
+            .filter(|range| usize::from(range.addr.is_ipv6()) == at)
+            .collect();
+        let (Some(first), table) = (wanted.first(), table) else { continue };
+        let Some(table) = table else {
+            tracing::warn!("the data plane has no media table for {}: no source is learned there", first.addr);
+            continue;
+        };
+        let form = MediaForm::new(table)?;
+        let present = form.present(session).await?;
+        for range in wanted.into_iter().filter(|range| !present.contains(&form.key_of(range))) {
+            let name = format!("media range {} to {} of {}", range.first_port, range.last_port, range.addr);
+            updates.push((name, form.insert(range)));
+        }
+    }
+    Ok(updates)
+}
+
+/// Field numbers of a media table.
+struct MediaForm<'a> {
+    table: &'a Table,
+    address: u32,
+    ports: u32,
+    priority: Option<u32>,
+    action: u32,
+}
+
+impl<'a> MediaForm<'a> {
+    fn new(table: &'a Table) -> Result<Self, SchemaError> {
+        let ports = table.key.named("dst_port")?;
+        if ports.matches != Some(Match::Range) {
+            return Err(SchemaError(format!("{}: {} does not match a range", table.name, ports.name)));
+        }
+        let mut actions = table.actions.iter().filter(|action| !action.default_only);
+        let action = actions.next().ok_or_else(|| SchemaError(format!("{} has no action", table.name)))?;
+        Ok(Self {
+            address: table.key.named("dst_addr")?.id,
+            ports: ports.id,
+            priority: table.key.find("$MATCH_PRIORITY").map(|field| field.id),
+            action: action.id,
+            table,
+        })
+    }
+
+    fn key_of(&self, range: &MediaRange) -> (Vec<u8>, u64, u64) {
+        (octets(range.addr).to_vec(), range.first_port.into(), range.last_port.into())
+    }
+
+    /// What is in the table: address, first and last port.
+    async fn present(&self, session: &Session) -> Result<HashSet<(Vec<u8>, u64, u64)>, PlaneError> {
+        let entry = pb::TableEntry {
+            table_id: self.table.id,
+            ..Default::default()
+        };
+        let entity = entity::Entity::TableEntry(entry);
+        let found = session.read(vec![pb::Entity { entity: Some(entity) }], TIMEOUT).await?;
+        Ok(found.into_iter().filter_map(|entity| self.read(entity)).collect())
+    }
+
+    fn read(&self, encoded: Bytes) -> Option<(Vec<u8>, u64, u64)> {
+        use shunt_bfrt::pb::key_field::MatchType;
+        let Some(entity::Entity::TableEntry(entry)) = pb::Entity::decode(encoded).ok()?.entity else {
+            return None;
+        };
+        let Some(table_entry::Value::Key(key)) = entry.value else {
+            return None;
+        };
+        let field = |id| key.fields.iter().find(|field| field.field_id == id)?.match_type.as_ref();
+        match (field(self.address)?, field(self.ports)?) {
+            (MatchType::Exact(address), MatchType::Range(ports)) => Some((address.value.to_vec(), number(&ports.low), number(&ports.high))),
+            _ => None,
+        }
+    }
+
+    fn insert(&self, media: &MediaRange) -> Bytes {
+        let mut fields = vec![
+            exact(self.address, &*octets(media.addr)),
+            range(self.ports, media.first_port.to_be_bytes(), media.last_port.to_be_bytes()),
+        ];
+        fields.extend(self.priority.map(|id| exact(id, 1_u32.to_be_bytes())));
+        let entry = pb::TableEntry {
+            table_id: self.table.id,
+            value: Some(table_entry::Value::Key(pb::TableKey { fields })),
+            data: Some(pb::TableData {
+                action_id: self.action,
+                fields: vec![],
+            }),
+            ..Default::default()
+        };
+        let entity = entity::Entity::TableEntry(entry);
+        update(Type::Insert, pb::Entity { entity: Some(entity) })
+    }
+}
+
+/// What the target is, for operators.
+async fn name(session: &Session, tables: &Tables) -> Result<String, PlaneError> {
+    let Some(table) = &tables.interface else {
+        let mut bits: Vec<String> = tables.hashes.iter().flatten().map(|hash| hash.bits.to_string()).collect();
+        bits.sort_unstable();
+        bits.dedup();
+        let stores = if bits.is_empty() {
+            String::new()
+        } else {
+            format!(" (5-tuples taken as {}-bit hashes)", bits.join("- and "))
+        };
+        return Ok(format!("BF Runtime target{stores}"));
+    };
+    let mut modes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for row in questions::read_table(session, table, TIMEOUT).await? {
+        let text = |name: &str| row.text(name).unwrap_or("?").to_owned();
+        modes.entry(text("mode")).or_default().push(text("name"));
+        if row.number("rx_queues") == Some(1) {
+            tracing::warn!(
+                "{} has one receive queue: one processor core handles all of its packets",
+                text("name")
+            );
+        }
+    }
+    let modes: Vec<String> = modes
+        .into_iter()
+        .map(|(mode, names)| format!("{mode} XDP on {}", names.join(", ")))
+        .collect();
+    let interfaces = if modes.is_empty() {
+        "no interface".to_owned()
+    } else {
+        modes.join("; ")
+    };
+    Ok(format!("softswitch ({interfaces})"))
+}

@@ -1,0 +1,69 @@
+//! What the plane tells: plain data, in the order in which it happened.
+
+use bytes::Bytes;
+use shunt_calls::{Counters, Idle, Notice, Outcome, RelayEntry, WriteId};
+use shunt_net::{Endpoint, FiveTuple};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// A data plane that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// What it is, for operators.
+    pub name: String,
+    /// Entries that it has room for.
+    pub capacity: u64,
+    /// What it does not offer, as sentences for operators.
+    pub lacks: Vec<String>,
+    /// It may store 5-tuples as hashes, so that [`crate::Plane::expect`] matters.
+    pub stores_hashes: bool,
+    /// It reports idle entries.
+    pub reports_idle: bool,
+    /// It knows when an entry last met a packet.
+    pub knows_idle_times: bool,
+    /// It can keep unknown sources from relay ports.
+    pub filters_sources: bool,
+    /// Addresses that a source filter has room for.
+    pub filter_addresses: usize,
+}
+
+/// The result of a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    pub id: WriteId,
+    pub outcome: Outcome,
+    /// Of an entry that was deleted: what was counted on it, read just before. `None` where nothing is known.
+    pub counters: Option<Counters>,
+    /// What the data plane said of a failure.
+    pub detail: Option<Arc<str>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The data plane can be used. What it has is being read: [`Event::Table`] follows.
+    Up(Arc<Facts>),
+    /// It cannot be used, and why. Writes end as [`Outcome::Unavailable`].
+    Down(String),
+    Written(Vec<Written>),
+    /// Packets that met no entry.
+    Notices(Vec<Notice>),
+    /// An entry has met no packet for [`crate::Settings::entry_idle`].
+    Idle(FiveTuple),
+    /// An entry that was idle meets packets again.
+    Active(FiveTuple),
+    /// The answer to [`crate::Plane::read_idle`].
+    IdleTimes(Vec<Idle>),
+    /// All relay entries at the media addresses, read in the background. `changed`: relay ports at which something was written meanwhile; what
+    /// was read there says nothing.
+    Table {
+        entries: Vec<RelayEntry>,
+        changed: HashSet<Endpoint>,
+    },
+    /// Packets of `key`, which has no entry, would meet the entry of `holder`, which has the same hash: that has to go.
+    Collision {
+        key: FiveTuple,
+        holder: FiveTuple,
+    },
+    /// Packets that the data plane copies to the agent (conferences), from the Ethernet header on.
+    Packets(Vec<Bytes>),
+}

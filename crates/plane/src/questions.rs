@@ -1,0 +1,174 @@
+//! Questions to the data plane, in the task of whoever asks.
+
+use crate::batch::counters_of;
+use crate::error::PlaneError;
+use crate::row::TableRow;
+use crate::rows::{self, Row};
+use crate::tables::Tables;
+use bytes::{Bytes, BytesMut};
+use shunt_bfrt::pb::{self, entity};
+use shunt_bfrt::schema::Table;
+use shunt_bfrt_client::Session;
+use shunt_calls::{Counters, Idle, RelayEntry};
+use shunt_net::FiveTuple;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// For a whole table.
+pub(crate) const ALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Keys of one read: of more, the writes that come after it would wait for long.
+const AT_ONCE: usize = 500;
+
+/// What the data plane would do with a packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    pub verdict: String,
+    pub reason: String,
+    pub out_src: String,
+    pub out_dst: String,
+    pub out_interface: String,
+}
+
+/// Ask for entries by key, some hundred at a time, and take apart what is found.
+async fn ask_for<T>(
+    session: &Session,
+    keys: &[FiveTuple],
+    request: impl Fn(&mut BytesMut, &FiveTuple) -> Option<Bytes>,
+    read: impl Fn(&[u8]) -> Option<T>,
+) -> Result<Vec<T>, PlaneError> {
+    let (mut arena, mut found) = (BytesMut::new(), Vec::with_capacity(keys.len()));
+    for keys in keys.chunks(AT_ONCE) {
+        let requests: Vec<Bytes> = keys.iter().filter_map(|key| request(&mut arena, key)).collect();
+        if !requests.is_empty() {
+            found.extend(
+                session
+                    .read_encoded(requests, TIMEOUT)
+                    .await?
+                    .iter()
+                    .filter_map(|entity| read(entity)),
+            );
+        }
+    }
+    Ok(found)
+}
+
+pub(crate) async fn counters(session: &Session, tables: &Tables, keys: &[FiveTuple]) -> Result<Vec<(FiveTuple, Counters)>, PlaneError> {
+    let request = |arena: &mut BytesMut, key: &FiveTuple| Some(tables.counting(key.is_v6())?.request(arena, key));
+    ask_for(session, keys, request, |entity| counters_of(tables, entity)).await
+}
+
+/// When entries last met a packet: one for each key.
+pub(crate) async fn idle_times(session: &Session, tables: &Tables, keys: &[FiveTuple]) -> Result<Vec<Idle>, PlaneError> {
+    let request = |arena: &mut BytesMut, key: &FiveTuple| Some(tables.quality_of(key)?.tuple.request(arena, key));
+    let read = |entity: &[u8]| {
+        let row = TableRow::decode(entity).ok()??;
+        let quality = tables.quality.iter().flatten().find(|quality| quality.tuple.id == row.table_id)?;
+        Some((quality.tuple.key_of(&row.key)?, quality.idle(&row)?))
+    };
+    let found: HashMap<FiveTuple, Duration> = ask_for(session, keys, request, read).await?.into_iter().collect();
+    let idle = keys.iter().map(|key| Idle {
+        key: *key,
+        idle: found.get(key).copied(),
+        sequence: None,
+    });
+    Ok(idle.collect())
+}
+
+/// All relay entries, by the client for large reads. What the agent cannot have written is left out.
+pub(crate) async fn entries(session: &Session, tables: &Tables) -> Result<Vec<RelayEntry>, PlaneError> {
+    let mut found = Vec::new();
+    for relay in tables.relay.iter().flatten() {
+        let request = relay.tuple.request_all();
+        let take = |part: Vec<Bytes>| {
+            let rows = part
+                .iter()
+                .filter_map(|entity| TableRow::decode(entity).ok()?.and_then(|row| tables.entry(&row)));
+            found.extend(rows);
+        };
+        session.read_all_encoded(vec![request], ALL_TIMEOUT, take).await?;
+    }
+    Ok(found)
+}
+
+pub(crate) async fn all_counters(session: &Session, tables: &Tables) -> Result<Vec<(FiveTuple, Counters)>, PlaneError> {
+    let mut found = Vec::new();
+    for table in [false, true].into_iter().filter_map(|v6| tables.counting(v6)) {
+        let take = |part: Vec<Bytes>| found.extend(part.iter().filter_map(|entity| counters_of(tables, entity)));
+        session.read_all_encoded(vec![table.request_all()], ALL_TIMEOUT, take).await?;
+    }
+    Ok(found)
+}
+
+fn whole(table: &Table, default: bool) -> pb::Entity {
+    let entry = pb::TableEntry {
+        table_id: table.id,
+        is_default_entry: default,
+        ..Default::default()
+    };
+    pb::Entity {
+        entity: Some(entity::Entity::TableEntry(entry)),
+    }
+}
+
+/// All rows of a table, by the client for large reads.
+pub(crate) async fn read_table(session: &Session, table: &Table, timeout: Duration) -> Result<Vec<Row>, PlaneError> {
+    let mut found = Vec::new();
+    let take = |part: Vec<Bytes>| found.extend(part.into_iter().filter_map(|entity| rows::decode(table, entity)));
+    session.read_all(vec![whole(table, false)], timeout, take).await?;
+    Ok(found)
+}
+
+/// Counters of the whole data plane by name; at least `entries` and `capacity`.
+pub(crate) async fn totals(session: &Session, tables: &Tables) -> Result<BTreeMap<String, u64>, PlaneError> {
+    let Some(table) = &tables.totals else {
+        let entries = usage(session, tables).await?.values().map(|(used, _)| used).sum();
+        let capacity = tables.relay.iter().flatten().map(|relay| relay.size as u64).sum();
+        return Ok(BTreeMap::from([("entries".to_owned(), entries), ("capacity".to_owned(), capacity)]));
+    };
+    let found = session.read(vec![whole(table, true)], TIMEOUT).await?;
+    let row = found.into_iter().find_map(|entity| rows::decode(table, entity));
+    let row = row.ok_or_else(|| PlaneError::Refused(format!("{} has no row", table.name)))?;
+    let numbers = row.data.iter().filter_map(|(name, _)| Some((name.clone(), row.number(name)?)));
+    Ok(numbers.collect())
+}
+
+/// Entries in each relay table, and its size.
+pub(crate) async fn usage(session: &Session, tables: &Tables) -> Result<BTreeMap<String, (u64, u64)>, PlaneError> {
+    use prost::Message as _;
+    let mut usage = BTreeMap::new();
+    for relay in tables.relay.iter().flatten() {
+        let question = pb::TableUsage {
+            table_id: relay.tuple.id,
+            ..Default::default()
+        };
+        let entity = entity::Entity::TableUsage(question);
+        let found = session.read(vec![pb::Entity { entity: Some(entity) }], TIMEOUT).await?;
+        let answers = found.into_iter().filter_map(|entity| pb::Entity::decode(entity).ok()?.entity);
+        for answer in answers {
+            if let entity::Entity::TableUsage(answer) = answer {
+                usage.insert(relay.name.clone(), (answer.usage.into(), relay.size as u64));
+            }
+        }
+    }
+    Ok(usage)
+}
+
+pub(crate) async fn trace(session: &Session, tables: &Tables, key: &FiveTuple) -> Result<Trace, PlaneError> {
+    let Some((tuple, table)) = &tables.trace[usize::from(key.is_v6())] else {
+        return Err(PlaneError::Schema("this data plane cannot trace packets".into()));
+    };
+    let found = session
+        .read_encoded(vec![tuple.request(&mut BytesMut::new(), key)], TIMEOUT)
+        .await?;
+    let row = found.into_iter().find_map(|entity| rows::decode(table, entity));
+    let row = row.ok_or_else(|| PlaneError::Refused(format!("no answer to a trace of {key}")))?;
+    let text = |name| row.text(name).unwrap_or_default().to_owned();
+    Ok(Trace {
+        verdict: text("verdict"),
+        reason: text("reason"),
+        out_src: text("out_src"),
+        out_dst: text("out_dst"),
+        out_interface: text("out_interface"),
+    })
+}

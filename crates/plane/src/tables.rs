@@ -1,0 +1,186 @@
+//! What a target's schema offers, resolved to numbers once in each session.
+
+use crate::admission_tables::AdmissionTables;
+use crate::event::Facts;
+use crate::hash::{HASH32, HASH48, LinearHash, from_context};
+use crate::notice::LearnFilter;
+use crate::relay::{QualityTable, RelayTable};
+use crate::row::TableRow;
+use crate::settings::{Settings, StoredHash};
+use crate::tuple::TupleTable;
+use bytes::Bytes;
+use shunt_bfrt::schema::{Schema, SchemaError, Table};
+use shunt_calls::{Counters, RelayEntry};
+use shunt_net::FiveTuple;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The tables of the agent.
+#[derive(Clone, Debug)]
+pub(crate) struct Tables {
+    pub(crate) schema: Arc<Schema>,
+    /// IPv4, IPv6.
+    pub(crate) relay: [Option<RelayTable>; 2],
+    pub(crate) quality: [Option<QualityTable>; 2],
+    pub(crate) trace: [Option<(TupleTable, Arc<Table>)>; 2],
+    pub(crate) media: [Option<Arc<Table>>; 2],
+    pub(crate) totals: Option<Arc<Table>>,
+    pub(crate) interface: Option<Arc<Table>>,
+    pub(crate) admission: AdmissionTables,
+    pub(crate) learns: Vec<LearnFilter>,
+    /// The functions under which each relay table may store its keys.
+    pub(crate) hashes: [Vec<LinearHash>; 2],
+}
+
+fn both<T>(name: &str, make: impl Fn(&str) -> Result<Option<T>, SchemaError>) -> Result<[Option<T>; 2], SchemaError> {
+    Ok([make(name)?, make(&format!("{name}6"))?])
+}
+
+impl Tables {
+    /// # Errors
+    /// The target cannot serve: what it lacks.
+    pub(crate) fn new(schema: &Arc<Schema>, contexts: &[Bytes], settings: &Settings) -> Result<Self, SchemaError> {
+        let relay = both("relay", |name| {
+            let table = schema.table(name);
+            table.map(|table| RelayTable::new(table, settings.entry_idle)).transpose()
+        })?;
+        if relay.iter().all(Option::is_none) {
+            return Err(SchemaError("the target has no relay table".into()));
+        }
+        let mut hashed = HashMap::new();
+        for context in contexts {
+            hashed.extend(from_context(context).map_err(|error| SchemaError(error.to_string()))?);
+        }
+        let totals = schema.table("softswitch.totals").cloned();
+        let hashes = [0, 1].map(|at| {
+            let known = relay[at].as_ref().and_then(|relay| declared(&hashed, &relay.name));
+            stored_hashes(known, settings.stored_hash, totals.is_some(), if at == 0 { 12 } else { 36 })
+        });
+        Ok(Self {
+            quality: both("softswitch.quality", |name| {
+                schema.table(name).map(|table| QualityTable::new(table)).transpose()
+            })?,
+            trace: both("softswitch.trace", |name| {
+                let table = schema.table(name);
+                table.map(|table| Ok((TupleTable::new(table)?, Arc::clone(table)))).transpose()
+            })?,
+            media: both("media", |name| Ok(schema.table(name).cloned()))?,
+            interface: schema.table("softswitch.interface").cloned(),
+            admission: AdmissionTables::new(schema)?,
+            learns: LearnFilter::all(schema)?,
+            schema: Arc::clone(schema),
+            relay,
+            totals,
+            hashes,
+        })
+    }
+
+    pub(crate) fn relay_of(&self, key: &FiveTuple) -> Option<&RelayTable> {
+        self.relay[usize::from(key.is_v6())].as_ref()
+    }
+
+    pub(crate) fn quality_of(&self, key: &FiveTuple) -> Option<&QualityTable> {
+        self.quality[usize::from(key.is_v6())].as_ref()
+    }
+
+    /// The table that counts on entries of this IP version: `softswitch.quality`, or the relay table itself.
+    pub(crate) fn counting(&self, v6: bool) -> Option<&TupleTable> {
+        let (quality, relay) = (&self.quality[usize::from(v6)], &self.relay[usize::from(v6)]);
+        let relay = relay.as_ref().filter(|relay| relay.counters.is_some()).map(|relay| &relay.tuple);
+        quality.as_ref().map(|quality| &quality.tuple).or(relay)
+    }
+
+    /// Key and counters of an entry that [`Tables::counting`] returned.
+    pub(crate) fn counters(&self, row: &TableRow<'_>) -> Option<(FiveTuple, Counters)> {
+        if let Some(quality) = self.quality.iter().flatten().find(|quality| quality.tuple.id == row.table_id) {
+            return Some((quality.tuple.key_of(&row.key)?, quality.counters(row)));
+        }
+        let relay = self.relay.iter().flatten().find(|relay| relay.tuple.id == row.table_id)?;
+        let (packets, bytes) = relay.counts(row)?;
+        let counters = Counters {
+            packets,
+            bytes,
+            ..Counters::default()
+        };
+        Some((relay.tuple.key_of(&row.key)?, counters))
+    }
+
+    pub(crate) fn entry(&self, row: &TableRow<'_>) -> Option<RelayEntry> {
+        let relay = self.relay.iter().flatten().find(|relay| relay.tuple.id == row.table_id)?;
+        relay.entry(row)
+    }
+
+    pub(crate) fn facts(&self, name: String, capacity: u64) -> Facts {
+        let relays = || self.relay.iter().flatten();
+        Facts {
+            name,
+            capacity,
+            lacks: self.lacks(),
+            stores_hashes: self.hashes.iter().any(|hashes| !hashes.is_empty()),
+            reports_idle: relays().all(|relay| relay.ages),
+            knows_idle_times: self.quality.iter().any(Option::is_some),
+            filters_sources: self.admission.filter_sources(),
+            filter_addresses: self.admission.filter_addresses(),
+        }
+    }
+
+    /// What the target does not offer: each switches off one thing and no more.
+    fn lacks(&self) -> Vec<String> {
+        let mut lacks = Vec::new();
+        for (at, version) in [(0, 4), (1, 6)] {
+            let Some(relay) = &self.relay[at] else {
+                lacks.push(format!("no relay table for IPv{version}: such media stays on the relay"));
+                continue;
+            };
+            lacks.extend(relay.lacks());
+            if self.quality[at].is_none() {
+                let counts = if relay.counters.is_some() {
+                    "packets and bytes only"
+                } else {
+                    "nothing is counted"
+                };
+                lacks.push(format!("no softswitch.quality for IPv{version}: no jitter or idle times, {counts}"));
+            }
+            if self.media[at].is_none() {
+                lacks.push(format!("no media table for IPv{version}: no source can be learned"));
+            }
+        }
+        if !self.admission.filter_sources() {
+            lacks.push("no softswitch.source_filter: before the offload a relay gets what unknown sources send".into());
+        }
+        if !self.admission.blocks_sources() {
+            lacks.push("no softswitch.blocklist: a relay gets what scanners send to its ports".into());
+        }
+        if self.trace.iter().all(Option::is_none) {
+            lacks.push("no softswitch.trace: packets cannot be traced through the data plane".into());
+        }
+        lacks
+    }
+}
+
+/// What a context.json says of a table; it has the table's name without the pipe's.
+fn declared<'a>(hashed: &'a HashMap<String, Vec<LinearHash>>, table: &str) -> Option<&'a Vec<LinearHash>> {
+    hashed
+        .iter()
+        .find(|(name, _)| table == name.as_str() || table.ends_with(&format!(".{name}")))
+        .map(|(_, hashes)| hashes)
+}
+
+/// Under which hashes a relay table may store its keys. size: bytes of a key.
+fn stored_hashes(known: Option<&Vec<LinearHash>>, setting: StoredHash, is_softswitch: bool, size: usize) -> Vec<LinearHash> {
+    let builds: &[_] = match setting {
+        StoredHash::None => &[],
+        StoredHash::Hash32 => &[HASH32],
+        StoredHash::Hash48 => &[HASH48],
+        StoredHash::Auto if known.is_some() || is_softswitch => &[],
+        StoredHash::Auto => &[HASH32, HASH48],
+    };
+    let mut hashes = known.cloned().unwrap_or_default();
+    for crc in builds {
+        let hash = LinearHash::of_crc(crc, size);
+        if !hashes.iter().any(|other| other.is_as(&hash)) {
+            hashes.push(hash);
+        }
+    }
+    hashes
+}

@@ -1,0 +1,423 @@
+//! A double of bf_switchd: it keeps the tables of any schema in memory as the protocol has them, serves one call of a client at a time, keeps 24
+//! bits of the client id for its callbacks, and fails as it is told.
+
+use bytes::Bytes;
+use prost::Message as _;
+use shunt_bfrt::envelope::{ReadRequest, ReadResponse, WriteRequest};
+use shunt_bfrt::google::rpc;
+use shunt_bfrt::pb::bf_runtime_server::{BfRuntime, BfRuntimeServer};
+use shunt_bfrt::pb::{self, entity, stream_message_response, table_entry, update::Type};
+use shunt_bfrt::schema::{Match, Schema, Table};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::sync::{Mutex as CallLock, mpsc};
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::{Request, Response, Status, Streaming};
+
+type Notices = mpsc::Sender<Result<pb::StreamMessageResponse, Status>>;
+type Key = Vec<(u32, Vec<u8>)>;
+
+const COOKIE: u32 = 0x00ff_ffff;
+const NOT_FOUND: (i32, &str) = (5, "Object not found");
+const EXISTS: (i32, &str) = (6, "Already exists");
+const NO_SPACE: (i32, &str) = (8, "Not enough space");
+const NOT_READY: (i32, &str) = (14, "Not ready");
+
+/// How it fails.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// It carries Writes out and answers none.
+    pub mute: bool,
+    /// It neither carries out nor answers.
+    pub dead: bool,
+    /// So many updates are answered "not ready" first.
+    pub not_ready: usize,
+    /// Entries that a relay table has room for.
+    pub room: Option<usize>,
+    /// A Read takes so long.
+    pub slow_read: Duration,
+    /// Every so-manieth call is answered Unavailable; of these every other one is carried out.
+    pub breaks: usize,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub faults: Faults,
+    pub tables: HashMap<u32, BTreeMap<Key, pb::TableData>>,
+    pub writes: usize,
+    pub reads: usize,
+    pub attributes: Vec<pb::TableAttribute>,
+    pub bound: Vec<u32>,
+    calls: usize,
+    streams: HashMap<u32, Notices>,
+    cookie: Option<u32>,
+    locks: HashMap<u32, Arc<CallLock<()>>>,
+}
+
+#[derive(Clone)]
+pub struct Switch {
+    pub schema: Arc<Schema>,
+    documents: [Bytes; 2],
+    context: Bytes,
+    state: Arc<Mutex<State>>,
+    pub path: PathBuf,
+    serving: Arc<Mutex<Option<tokio::task::JoinHandle<()>>>>,
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.streams.clear();
+    }
+}
+
+impl Switch {
+    /// Serve these two documents at a socket of its own.
+    pub fn start(name: &str, program: &[u8], fixed: &[u8], context: &[u8]) -> Self {
+        let texts = [program, fixed].map(|text| std::str::from_utf8(text).unwrap());
+        let path = std::env::temp_dir().join(format!("plane-{}-{name}.sock", std::process::id()));
+        let switch = Self {
+            schema: Arc::new(Schema::parse(&texts).unwrap()),
+            documents: [Bytes::copy_from_slice(program), Bytes::copy_from_slice(fixed)],
+            context: Bytes::copy_from_slice(context),
+            state: Arc::default(),
+            path,
+            serving: Arc::default(),
+        };
+        switch.serve();
+        switch
+    }
+
+    pub fn serve(&self) {
+        let _ = std::fs::remove_file(&self.path);
+        let listener = UnixListener::bind(&self.path).unwrap();
+        let service = BfRuntimeServer::new(self.clone()).max_decoding_message_size(usize::MAX);
+        let serving = tonic::transport::Server::builder().add_service(service);
+        let task = tokio::spawn(async move { serving.serve_with_incoming(UnixListenerStream::new(listener)).await.unwrap() });
+        *self.serving.lock().unwrap() = Some(task);
+    }
+
+    /// The process dies: connections end, and with `keep` the tables stay.
+    pub fn stop(&self, keep: bool) {
+        if let Some(task) = self.serving.lock().unwrap().take() {
+            task.abort();
+        }
+        let mut state = self.state();
+        state.streams.clear();
+        (state.cookie, state.locks) = (None, HashMap::new());
+        if !keep {
+            state.tables.clear();
+        }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn table(&self, name: &str) -> Arc<Table> {
+        Arc::clone(self.schema.table(name).unwrap())
+    }
+
+    /// The rows of a table: its keys' values in the order of the schema, and its data.
+    pub fn rows(&self, name: &str) -> Vec<(Vec<Vec<u8>>, pb::TableData)> {
+        let rows = self.state().tables.get(&self.table(name).id).cloned().unwrap_or_default();
+        rows.into_iter()
+            .map(|(key, data)| (key.into_iter().map(|(_, value)| value).collect(), data))
+            .collect()
+    }
+
+    /// Tell the client that the callbacks' cookie names. False if there is no such client.
+    pub fn notify(&self, update: stream_message_response::Update) -> bool {
+        let state = self.state();
+        let stream = state.cookie.and_then(|cookie| state.streams.get(&cookie));
+        stream.is_some_and(|stream| stream.try_send(Ok(pb::StreamMessageResponse { update: Some(update) })).is_ok())
+    }
+
+    fn lock(&self, client: u32) -> Arc<CallLock<()>> {
+        Arc::clone(self.state().locks.entry(client).or_default())
+    }
+
+    /// Whether this call breaks, and is carried out all the same.
+    fn breaks(&self) -> Option<bool> {
+        let mut state = self.state();
+        state.calls += 1;
+        let (calls, every) = (state.calls, state.faults.breaks);
+        (every > 0 && calls % every == 0).then(|| calls / every % 2 == 0)
+    }
+
+    fn apply(&self, encoded: &Bytes) -> Result<(), (i32, &'static str)> {
+        let update = pb::Update::decode(encoded.clone()).unwrap();
+        let kind = update.r#type();
+        let entry = match update.entity.unwrap().entity.unwrap() {
+            entity::Entity::TableEntry(entry) => entry,
+            entity::Entity::TableAttribute(attribute) => {
+                self.state().attributes.push(attribute);
+                return Ok(());
+            }
+            other => panic!("an update of {other:?}"),
+        };
+        let table = self.schema.table_by_id(entry.table_id).expect("a known table").clone();
+        let mut state = self.state();
+        if state.faults.not_ready > 0 {
+            state.faults.not_ready -= 1;
+            return Err(NOT_READY);
+        }
+        let room = state.faults.room.filter(|_| table.name.contains("relay")).unwrap_or(table.size);
+        let rows = state.tables.entry(table.id).or_default();
+        let Some(table_entry::Value::Key(key)) = entry.value else {
+            assert_eq!(kind, Type::Delete, "no key");
+            rows.clear();
+            return Ok(());
+        };
+        let key = key_of(&table, &key);
+        match (kind, rows.contains_key(&key)) {
+            (Type::Delete, true) => drop(rows.remove(&key)),
+            (Type::Delete | Type::Modify, false) => return Err(NOT_FOUND),
+            (Type::Insert, true) => return Err(EXISTS),
+            (_, false) if rows.len() >= room => return Err(NO_SPACE),
+            _ => drop(rows.insert(key, checked(&table, entry.data.unwrap_or_default()))),
+        }
+        Ok(())
+    }
+
+    fn answer(&self, encoded: &Bytes) -> Result<Vec<Bytes>, (i32, &'static str)> {
+        let state = self.state();
+        let entry = match pb::Entity::decode(encoded.clone()).unwrap().entity.unwrap() {
+            entity::Entity::TableEntry(entry) => entry,
+            entity::Entity::TableUsage(usage) => {
+                let count = state.tables.get(&usage.table_id).map_or(0, BTreeMap::len);
+                let usage = pb::TableUsage {
+                    usage: count as u32,
+                    ..usage
+                };
+                return Ok(vec![encode(entity::Entity::TableUsage(usage))]);
+            }
+            other => panic!("a read of {other:?}"),
+        };
+        let table = self.schema.table_by_id(entry.table_id).expect("a known table");
+        let empty = BTreeMap::new();
+        let rows = state.tables.get(&table.id).unwrap_or(&empty);
+        if let Some(table_entry::Value::Key(key)) = &entry.value {
+            let key = key_of(table, key);
+            let data = rows.get(&key).ok_or(NOT_FOUND)?;
+            return Ok(vec![encode_row(table, &key, data)]);
+        }
+        let mut found: Vec<Bytes> = rows.iter().map(|(key, data)| encode_row(table, key, data)).collect();
+        if !table.actions.is_empty() {
+            let default = pb::TableEntry {
+                table_id: table.id,
+                is_default_entry: true,
+                data: Some(pb::TableData::default()),
+                ..Default::default()
+            };
+            found.push(encode(entity::Entity::TableEntry(default)));
+        }
+        Ok(found)
+    }
+}
+
+fn encode(entity: entity::Entity) -> Bytes {
+    pb::Entity { entity: Some(entity) }.encode_to_vec().into()
+}
+
+fn encode_row(table: &Table, key: &Key, data: &pb::TableData) -> Bytes {
+    use pb::key_field::{Exact, MatchType, Range};
+    let fields = key.iter().map(|(id, value)| {
+        let is_range = table.key.by_id(*id).unwrap().matches == Some(Match::Range);
+        let match_type = if is_range {
+            let (low, high) = value.split_at(value.len() / 2);
+            MatchType::Range(Range {
+                low: Bytes::copy_from_slice(low),
+                high: Bytes::copy_from_slice(high),
+            })
+        } else {
+            MatchType::Exact(Exact {
+                value: Bytes::copy_from_slice(value),
+            })
+        };
+        pb::KeyField {
+            field_id: *id,
+            match_type: Some(match_type),
+        }
+    });
+    let mut data = data.clone();
+    for name in ["$COUNTER_SPEC_PKTS", "$COUNTER_SPEC_BYTES"] {
+        if let Some(field) = table
+            .data
+            .find(name)
+            .filter(|field| !data.fields.iter().any(|given| given.field_id == field.id))
+        {
+            data.fields.push(shunt_bfrt::values::stream(field.id, 7_u64.to_be_bytes()));
+        }
+    }
+    let entry = pb::TableEntry {
+        table_id: table.id,
+        value: Some(table_entry::Value::Key(pb::TableKey { fields: fields.collect() })),
+        data: Some(data),
+        ..Default::default()
+    };
+    encode(entity::Entity::TableEntry(entry))
+}
+
+/// Every field of the key must be there, and have its size.
+fn key_of(table: &Table, key: &pb::TableKey) -> Key {
+    use pb::key_field::MatchType;
+    let value = |id: u32| {
+        let field = key.fields.iter().find(|field| field.field_id == id).expect("a whole key");
+        match field.match_type.as_ref().unwrap() {
+            MatchType::Exact(exact) => exact.value.to_vec(),
+            MatchType::Range(range) => [&range.low[..], &range.high].concat(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut found: Key = Vec::new();
+    for field in &table.key {
+        let bytes = value(field.id);
+        let size = field.size().unwrap() * if field.matches == Some(Match::Range) { 2 } else { 1 };
+        assert_eq!(bytes.len(), size, "{} of {}", field.name, table.name);
+        found.push((field.id, bytes));
+    }
+    assert_eq!(found.len(), key.fields.len());
+    found
+}
+
+/// The server's own checks of an entry's data.
+fn checked(table: &Table, data: pb::TableData) -> pb::TableData {
+    shunt_bfrt::values::Data::decode(table, Some(&data)).unwrap();
+    data
+}
+
+fn report(message: &str, errors: &[Result<(), (i32, &'static str)>]) -> Result<(), Status> {
+    let Some(last) = errors.iter().rposition(Result::is_err) else {
+        return Ok(());
+    };
+    let details = errors[..=last].iter().map(|error| {
+        let (canonical_code, message) = error.err().unwrap_or((0, ""));
+        let error = pb::Error {
+            canonical_code,
+            message: message.into(),
+            ..Default::default()
+        };
+        prost_types::Any {
+            type_url: "type.googleapis.com/bfrt_proto.Error".into(),
+            value: error.encode_to_vec(),
+        }
+    });
+    let status = rpc::Status {
+        code: 2,
+        details: details.collect(),
+        ..Default::default()
+    };
+    Err(Status::with_details(tonic::Code::Unknown, message, status.encode_to_vec().into()))
+}
+
+#[tonic::async_trait]
+impl BfRuntime for Switch {
+    type ReadStream = Pin<Box<dyn Stream<Item = Result<ReadResponse, Status>> + Send>>;
+    type StreamChannelStream = ReceiverStream<Result<pb::StreamMessageResponse, Status>>;
+
+    async fn write(&self, request: Request<WriteRequest>) -> Result<Response<pb::WriteResponse>, Status> {
+        let request = request.into_inner();
+        let lock = self.lock(request.client_id);
+        let _one_call = lock.lock().await;
+        let faults = self.state().faults;
+        if faults.dead {
+            return std::future::pending().await;
+        }
+        let breaks = self.breaks();
+        if breaks == Some(false) {
+            return Err(Status::unavailable("broken"));
+        }
+        let results: Vec<_> = request.updates.iter().map(|update| self.apply(update)).collect();
+        self.state().writes += 1;
+        if breaks.is_some() {
+            return Err(Status::unavailable("broken"));
+        }
+        if faults.mute {
+            return std::future::pending().await;
+        }
+        report("Write Error Status", &results)?;
+        Ok(Response::new(pb::WriteResponse::default()))
+    }
+
+    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let request = request.into_inner();
+        let lock = self.lock(request.client_id);
+        let _one_call = lock.lock().await;
+        let faults = self.state().faults;
+        if faults.dead {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(faults.slow_read).await;
+        self.state().reads += 1;
+        let (mut entities, mut results) = (Vec::new(), Vec::new());
+        for entity in &request.entities {
+            match self.answer(entity) {
+                Ok(found) => {
+                    entities.extend(found);
+                    results.push(Ok(()));
+                }
+                Err(error) => results.push(Err(error)),
+            }
+        }
+        // What was found comes before the error, all in one message.
+        let mut parts = vec![Ok(ReadResponse {
+            entities,
+            ..Default::default()
+        })];
+        parts.extend(report("Read Error Status", &results).err().map(Err));
+        Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
+    }
+
+    async fn set_forwarding_pipeline_config(
+        &self,
+        request: Request<pb::SetForwardingPipelineConfigRequest>,
+    ) -> Result<Response<pb::SetForwardingPipelineConfigResponse>, Status> {
+        let id = request.get_ref().client_id;
+        let mut state = self.state();
+        state.bound.push(id);
+        state.cookie = Some(id & COOKIE);
+        Ok(Response::new(pb::SetForwardingPipelineConfigResponse::default()))
+    }
+
+    async fn get_forwarding_pipeline_config(
+        &self,
+        _: Request<pb::GetForwardingPipelineConfigRequest>,
+    ) -> Result<Response<pb::GetForwardingPipelineConfigResponse>, Status> {
+        let profile = pb::forwarding_pipeline_config::Profile {
+            context: self.context.clone(),
+            ..Default::default()
+        };
+        let config = pb::ForwardingPipelineConfig {
+            p4_name: "relay".into(),
+            bfruntime_info: self.documents[0].clone(),
+            profiles: vec![profile],
+        };
+        Ok(Response::new(pb::GetForwardingPipelineConfigResponse {
+            config: vec![config],
+            non_p4_config: Some(pb::NonP4Config {
+                bfruntime_info: self.documents[1].clone(),
+            }),
+        }))
+    }
+
+    async fn stream_channel(
+        &self,
+        request: Request<Streaming<pb::StreamMessageRequest>>,
+    ) -> Result<Response<Self::StreamChannelStream>, Status> {
+        let mut requests = request.into_inner();
+        let (sender, receiver) = mpsc::channel(64);
+        let first = requests.next().await.unwrap()?;
+        let reply = pb::StreamMessageResponse {
+            update: Some(stream_message_response::Update::Subscribe(pb::Subscribe::default())),
+        };
+        sender.send(Ok(reply)).await.unwrap();
+        self.state().streams.insert(first.client_id, sender);
+        tokio::spawn(async move { while let Some(Ok(_)) = requests.next().await {} });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
