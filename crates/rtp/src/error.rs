@@ -37,6 +37,20 @@ pub enum What {
     EmptyNack,
     #[error("a REMB for more than 255 streams")]
     LongRemb,
+    #[error("dependency descriptor is cut short")]
+    Descriptor,
+    #[error("dependency descriptor before any template structure")]
+    Structure,
+    #[error("template id is not in the template structure")]
+    Template,
+    #[error("payload descriptor is cut short")]
+    PayloadDescriptor,
+    #[error("VP9 payload descriptor names more than three reference frames")]
+    References,
+    #[error("frame marking has not 1 to 3 octets")]
+    FrameMark,
+    #[error("RTX payload is too short for the original sequence number")]
+    Rtx,
 }
 
 /// Bytes that are not what they were taken for; `at` is the offset into the packet.
