@@ -1,0 +1,404 @@
+"""The JSON of the admin API as types; docs/admin-api.md explains the fields. A newer agent may send more."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+Party = Literal["caller", "callee"]
+Component = Literal["rtp", "rtcp"]
+State = Literal["allocated", "learning", "offloaded", "suspended", "released"]
+Stop = Literal["offloads", "calls"]
+Direction = Literal["sendrecv", "sendonly", "recvonly", "inactive"]
+Quality = Literal["audio", "video", "screen"]
+
+
+class Problem(TypedDict):
+    """Something that an operator should see to."""
+
+    code: str
+    message: str
+    since_s: int | None
+
+
+class RelayStatus(TypedDict):
+    """A relay."""
+
+    name: str
+    address: str
+    alive: bool
+    sessions: int | None
+    version: str | None
+    keepalive: str | None
+    packets_relayed: int | None
+
+
+class DataPlaneStatus(TypedDict):
+    """The data plane; `entries`, `capacity` and `packets_relayed` are of all agents."""
+
+    target: str
+    connected: bool
+    name: str | None
+    entries: int | None
+    capacity: int | None
+    planned: int
+    orphans: int
+    reconciled: bool
+    lacks: list[str]
+    packets_relayed: int | None
+    age_s: float | None
+
+
+class StreamCount(TypedDict):
+    """How many RTP streams have a state and a reason."""
+
+    state: State
+    reason: str
+    streams: int
+
+
+class Commands(TypedDict):
+    """Control commands since the agent's start."""
+
+    by_verb: dict[str, int]
+    not_understood: int
+    retransmissions: int
+    without_reply: int
+
+
+class HepStatus(TypedDict):
+    """Copies of SIP since the agent's start."""
+
+    messages: int
+    byes: int
+    blocked: int
+    malformed: int
+
+
+class JournalStatus(TypedDict):
+    """The journal."""
+
+    kind: str
+    failures: int
+    pending: int
+    error: str | None
+
+
+class DrainStatus(TypedDict):
+    """`stop` is None while the agent does not drain."""
+
+    stop: Stop | None
+    since_s: float | None
+    calls: int
+    entries: int
+
+
+class LogStatus(TypedDict):
+    """The event log."""
+
+    first: int
+    next: int
+    bytes: int
+    segments: int
+    written: int
+    dropped: int
+    error: str | None
+
+
+class Status(TypedDict):
+    """The agent as a whole."""
+
+    api: int
+    epoch: int
+    version: str
+    pid: int
+    started_us: int
+    uptime_s: float
+    role: Literal["single", "active", "standby"]
+    ready: bool
+    problems: list[Problem]
+    control: list[str]
+    relays: list[RelayStatus]
+    data_plane: DataPlaneStatus | None
+    calls: int
+    calls_to_restore: int
+    streams: list[StreamCount]
+    commands: Commands
+    hep: HepStatus | None
+    journal: JournalStatus | None
+    drain: DrainStatus
+    media_timeouts: int
+    source_mismatches: int
+    limits: dict[str, int]
+    conferences: int | None
+    events: LogStatus
+    followers: int
+
+
+class Format(TypedDict):
+    """A format of a=rtpmap; the clock rate is in Hz."""
+
+    payload_type: int
+    encoding: str
+    clock_rate: int
+
+
+class SdpLine(TypedDict):
+    """A media line of an SDP body."""
+
+    medium: str
+    address: str | None
+    port: int
+    direction: Direction
+    formats: list[Format]
+    ptime_ms: int | None
+    rtcp_mux: bool
+
+
+class Entry(TypedDict):
+    """Packets from source to destination leave from new_source to new_destination (ADDRESS:PORT)."""
+
+    source: str
+    destination: str
+    new_source: str | None
+    new_destination: str | None
+
+
+class Counters(TypedDict):
+    """What entries counted; None was not measured."""
+
+    packets: int
+    bytes: int
+    lost: int | None
+    reordered: int | None
+    duplicates: int | None
+    jitter_ms: float | None
+    jitter_max_ms: float | None
+
+
+class Leg(TypedDict):
+    """A party of a media line."""
+
+    signalled: str | None
+    latched: str | None
+    latched_rtcp: str | None
+    relay_port: str | None
+    asymmetric: bool
+    source_mismatches: int
+    payload_types: list[tuple[int, int]]
+    allowed_sources: list[str] | None
+    sdp: SdpLine | None
+    relay_packets: int | None
+    relay_packets_age_s: float | None
+
+
+# "from" is a keyword of Python, so this one is not a class.
+Stream = TypedDict(
+    "Stream",
+    {
+        "from": Party,
+        "component": Component,
+        "state": State,
+        "reason": str,
+        "detail": str | None,
+        "since_s": float,
+        "entry": Entry | None,
+        "was_offloaded": bool,
+        "counters": Counters | None,
+        "counters_age_s": float | None,
+        "idle_s": float | None,
+    },
+)
+
+
+class Line(TypedDict):
+    """A media line: one session of a relay."""
+
+    media: int | None
+    relay: str
+    from_tag: str
+    to_tag: str | None
+    released: str | None
+    caller: Leg
+    callee: Leg
+    streams: list[Stream]
+
+
+class Call(TypedDict):
+    """One call. Its counters are fresh if counters_error is None and their counters_age_s is 0."""
+
+    call: str
+    started_us: int
+    age_s: float
+    lines: list[Line]
+    counters_error: str | None
+
+
+class CallPage(TypedDict):
+    """Some calls, the oldest first. total: how many fit the filter; next: for the page after this one."""
+
+    calls: list[Call]
+    total: int
+    next: int | None
+
+
+class TraceVerdict(TypedDict):
+    """The data plane's own words on a packet."""
+
+    verdict: str
+    reason: str | None
+    out_source: str | None
+    out_destination: str | None
+    out_interface: str | None
+
+
+TraceCall = TypedDict(
+    "TraceCall",
+    {
+        "call": str,
+        "media": int | None,
+        "from": Party,
+        "component": Component,
+        "state": State,
+        "reason": str,
+        "expected_source": str | None,
+    },
+)
+
+
+class Trace(TypedDict):
+    """Where a packet would go, and whose it is."""
+
+    source: str
+    destination: str
+    data_plane: TraceVerdict | None
+    call: TraceCall | None
+
+
+class Audit(TypedDict):
+    """What a comparison of the relay table with the plan found."""
+
+    entries: int
+    missing: int
+    unexpected: int
+    different: int
+    writes: int
+    took_s: float
+
+
+class Codec(TypedDict):
+    """A codec as signalling has it; the clock rate is in Hz."""
+
+    payload_type: int
+    encoding: str
+    clock_rate: int
+    channels: NotRequired[int | None]
+    fmtp: NotRequired[str | None]
+
+
+class Layers(TypedDict):
+    """How packets tell their layers: by dependency-descriptor (with extension_id), vp8 or vp9."""
+
+    by: str
+    extension_id: NotRequired[int | None]
+
+
+class JoinMedium(TypedDict):
+    """A medium of a participant, as its SDP has it."""
+
+    medium: Quality
+    transport: NotRequired[str]
+    direction: NotRequired[Direction]
+    codecs: NotRequired[list[Codec]]
+    layers: NotRequired[Layers | None]
+
+
+class Credentials(TypedDict):
+    """ICE credentials of the agent's side (RFC 8445 section 5.3)."""
+
+    ufrag: str
+    password: str
+
+
+class StreamRate(TypedDict):
+    """One SSRC that a participant sends."""
+
+    ssrc: int
+    payload_type: int | None
+    packets: int
+    bits_per_s: int | None
+    targets_bits_per_s: list[int]
+
+
+class ParticipantMedium(TypedDict):
+    """A medium of a participant: where it sends to, where it comes from."""
+
+    medium: Quality
+    address: str
+    direction: Direction
+    latched: str | None
+    streams: list[StreamRate]
+
+
+class Participant(TypedDict):
+    """A participant of a conference."""
+
+    participant: str
+    call: str | None
+    joined_us: int
+    media: list[ParticipantMedium]
+    ice: Credentials | None
+
+
+class Subscription(TypedDict):
+    """What a receiver gets of a sender's medium; target is None where it is paused."""
+
+    sender: str
+    receiver: str
+    medium: Quality
+    quality: Quality
+    target: int | None
+    decided_by: Literal["policy", "external", "operator"]
+    packets: int | None
+
+
+class ConferenceSummary(TypedDict):
+    """A conference in the list."""
+
+    conference: str
+    participants: int
+    design: str
+    problem: str | None
+
+
+class Conference(ConferenceSummary):
+    """A conference with its participants."""
+
+    started_us: int
+    members: list[Participant]
+    subscriptions: list[Subscription]
+
+
+class Decision(TypedDict):
+    """A policy's decision: 0 to 2, or None to pause."""
+
+    sender: str
+    receiver: str
+    target: int | None
+
+
+class Estimate(TypedDict):
+    """What a policy decides from."""
+
+    conference: str
+    sender: str
+    receiver: str
+    medium: Quality
+    estimate_bits_per_s: int
+    remb_bits_per_s: int | None
+    fraction_lost: float | None
+    targets_bits_per_s: list[int]
+    target: int | None
+
+
+Facts = dict[str, Any]
+"""What an event of some kind says; docs/admin-api.md lists the fields of each kind."""
