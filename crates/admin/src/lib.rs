@@ -8,6 +8,7 @@ mod admin;
 mod conference;
 mod event;
 mod log;
+mod repeats;
 mod server;
 mod text;
 mod view;
@@ -23,6 +24,7 @@ pub use event::{
     Verdict,
 };
 pub use log::{EventLog, Follow, LogError, LogSettings, LogStatus};
+pub use repeats::Repeats;
 pub use server::{Server, ServerError, ServerSettings, bind_unix, serve_metrics};
 pub use text::{Text, TextError};
 pub use view::{

@@ -7,7 +7,7 @@ use common::agent::Agent;
 use common::{Directory, PATIENCE, Response, event, get, names, settled, wait_until};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use shunt_admin::{EventLog, Server, ServerError, ServerSettings, Text, bind_unix};
+use shunt_admin::{Estimate, EventLog, Server, ServerError, ServerSettings, Text, bind_unix};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 struct Serving {
     directory: Directory,
+    agent: Arc<Agent>,
     log: EventLog,
     runtime: Runtime,
     stop: Option<oneshot::Sender<()>>,
@@ -25,24 +26,29 @@ struct Serving {
 
 impl Serving {
     fn new(change: impl FnOnce(&mut ServerSettings)) -> Self {
+        Self::with(Agent::default(), change)
+    }
+
+    fn with(agent: Agent, change: impl FnOnce(&mut ServerSettings)) -> Self {
         let directory = Directory::new();
         let log = EventLog::open(directory.settings()).unwrap();
         let runtime = Runtime::new().unwrap();
         let mut settings = ServerSettings::new(directory.socket());
         change(&mut settings);
-        let agent = Arc::new(Agent::default());
+        let agent = Arc::new(agent);
         agent.calls.lock().unwrap().extend(["a@b", "c/d?e", "f"].map(Text::from));
         let mut registry = Registry::default();
         registry.register_collector(Box::new(log.clone()));
         let (stop, stopped) = oneshot::channel::<()>();
         let entered = runtime.enter();
-        let server = Server::bind(settings, agent, log.clone(), Arc::new(registry)).unwrap();
+        let server = Server::bind(settings, agent.clone(), log.clone(), Arc::new(registry)).unwrap();
         let task = runtime.spawn(server.run(async {
             let _ = stopped.await;
         }));
         drop(entered);
         Self {
             directory,
+            agent,
             log,
             runtime,
             stop: Some(stop),
@@ -276,4 +282,101 @@ fn metrics_are_not_served_to_the_network() {
         .runtime
         .block_on(async { tokio::time::timeout(PATIENCE, served).await.unwrap() });
     assert!(matches!(result, Err(ServerError::NotLoopback(_))));
+}
+
+fn with_conferences() -> Serving {
+    let agent = Agent {
+        conferences: true,
+        ..Agent::default()
+    };
+    Serving::with(agent, |_| {})
+}
+
+#[test]
+fn conferences_are_commanded() {
+    let serving = with_conferences();
+    let base = "/v1/conferences/a%2Fb";
+    let join = r#"{"participant":"ann","media":[{"medium":"audio","codecs":[{"payload_type":111,"encoding":"opus","clock_rate":48000,"channels":2}]},
+        {"medium":"video","transport":"RTP/AVPF","direction":"sendonly","layers":{"by":"dependency-descriptor","extension_id":12}}],
+        "signalled":["198.51.100.7"],"ice":true,"call":"c@d"}"#;
+    for (method, path, body, status, decision) in [
+        ("POST", "/v1/conferences", r#"{"conference":"a/b"}"#, 200, "create a/b"),
+        ("POST", &format!("{base}/participants"), join, 200, "join a/b ann 2"),
+        (
+            "PATCH",
+            &format!("{base}/participants/ann"),
+            r#"{"confirmed":true}"#,
+            200,
+            "update a/b ann Some(true)",
+        ),
+        (
+            "POST",
+            &format!("{base}/quality"),
+            r#"{"sender":"ann","receiver":"bob","quality":"audio"}"#,
+            204,
+            "quality a/b ann bob Audio",
+        ),
+        (
+            "POST",
+            &format!("{base}/targets"),
+            r#"{"targets":[{"sender":"ann","receiver":"bob","target":null}],"hold_s":2}"#,
+            204,
+            "targets a/b [None] Some(2.0)",
+        ),
+        (
+            "DELETE",
+            &format!("{base}/participants/ann?reason=bye"),
+            "",
+            204,
+            "leave a/b ann bye",
+        ),
+        ("DELETE", base, "", 204, "end a/b"),
+    ] {
+        let mut response = Response::of(&serving.socket(), method, path, body);
+        let text = response.text();
+        assert_eq!(response.status, status, "{method} {path}: {text}");
+        assert_eq!(serving.agent.decisions.lock().unwrap().last().unwrap(), decision);
+    }
+    assert_eq!(get(&serving.socket(), "/v1/conferences").1["conferences"][0]["conference"], "board");
+    assert_eq!(
+        get(&serving.socket(), base).1["members"][0]["media"][0]["address"],
+        "203.0.113.10:20000"
+    );
+    let mut response = Response::of(
+        &serving.socket(),
+        "POST",
+        &format!("{base}/quality"),
+        r#"{"sender":"ann","receiver":"bob","quality":"loud"}"#,
+    );
+    assert!((400..500).contains(&response.status) && response.text().contains("`audio`"));
+}
+
+#[test]
+fn a_policy_hears_estimates_and_what_it_has_missed() {
+    let serving = with_conferences();
+    let mut stream = Response::of(&serving.socket(), "GET", "/v1/estimates", "");
+    assert_eq!(stream.status, 200);
+    let estimate = |bits: u64| Estimate {
+        conference: "board".into(),
+        sender: "ann".into(),
+        receiver: "bob".into(),
+        medium: "video".to_owned(),
+        estimate_bits_per_s: bits,
+        remb_bits_per_s: None,
+        fraction_lost: Some(0.1),
+        targets_bits_per_s: vec![100, 200, 400],
+        target: Some(2),
+    };
+    serving.agent.estimates.send(estimate(300)).unwrap();
+    let expected = json!({"conference": "board", "sender": "ann", "receiver": "bob", "medium": "video", "estimate_bits_per_s": 300,
+        "remb_bits_per_s": null, "fraction_lost": 0.1, "targets_bits_per_s": [100, 200, 400], "target": 2});
+    assert_eq!(stream.lines(), [expected]);
+    // Far more than everything between here and there can hold.
+    for bits in 0..100_000 {
+        serving.agent.estimates.send(estimate(bits)).unwrap();
+    }
+    let mut missed = 0;
+    while missed == 0 {
+        missed = stream.lines().iter().filter_map(|line| line["estimates"].as_u64()).sum();
+    }
 }

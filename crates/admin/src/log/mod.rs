@@ -178,7 +178,7 @@ impl EventLog {
         appender.seq += 1;
     }
 
-    /// Append the epoch's last event, and wait until everything is written, for at most `most`. Events after that are ignored.
+    /// Append the epoch's last event, and block until everything is written, for at most `most`. Events after that are ignored.
     /// Returns whether it was written in time.
     pub fn close(&self, most: Duration) -> bool {
         self.append(Event::of_agent(Facts::Agent(AgentFacts::of(AgentWhat::Stopped))));

@@ -104,6 +104,8 @@ impl Writer {
                 }
             }
             Some(Err(error)) => {
+                // Old segments may have been removed all the same.
+                self.publish();
                 self.failed(&error);
                 self.shared.drop_events(group.count);
             }

@@ -48,3 +48,24 @@ impl Peer {
             .is_some_and(|(group, user)| user.gid == group.gid || group.mem.contains(&user.name))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(uid: u32, gid: u32) -> bool {
+        let peer = Peer { uid, gid, pid: None };
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.is_ok_and(|runtime| runtime.block_on(peer.is_allowed()))
+    }
+
+    #[test]
+    fn root_the_own_user_and_the_own_group_may_command() {
+        let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+        assert!(allowed(0, 4_000_000_001));
+        assert!(allowed(user, 4_000_000_001));
+        assert!(allowed(4_000_000_001, group));
+        // No system has this user or group.
+        assert!(!allowed(4_000_000_001, 4_000_000_001));
+    }
+}

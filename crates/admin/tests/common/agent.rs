@@ -2,18 +2,76 @@
 #![allow(clippy::unwrap_used)]
 
 use shunt_admin::{
-    Admin, Audit, CallFilter, CallPage, CallView, Commands, Component, Counters, DrainStatus, Entry, Failure, FailureKind, LegView,
-    LineView, LogFilter, Role, Status, StopOf, StreamView, Text, Trace,
+    Admin, Audit, CallFilter, CallPage, CallView, Commands, Component, Conference, ConferenceSummary, Counters, Credentials, Direction,
+    DrainStatus, Entry, Estimate, Failure, FailureKind, Join, LegView, LineView, LogFilter, Participant, ParticipantMedium,
+    ParticipantUpdate, QualityChange, Role, Status, StopOf, StreamView, TargetChange, Text, Trace,
 };
 use shunt_calls::{Reason, Side, State};
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use tokio::sync::broadcast;
 
-#[derive(Default)]
 pub struct Agent {
+    /// Whether it has conferences.
+    pub conferences: bool,
+    pub estimates: broadcast::Sender<Estimate>,
+    /// What was decided, as text.
+    pub decisions: Mutex<Vec<String>>,
     pub calls: Mutex<Vec<Text>>,
-    drain: Mutex<Option<StopOf>>,
-    filter: Mutex<String>,
+    pub drain: Mutex<Option<StopOf>>,
+    pub filter: Mutex<String>,
+}
+
+impl Default for Agent {
+    fn default() -> Self {
+        Self {
+            conferences: false,
+            estimates: broadcast::channel(16).0,
+            decisions: Mutex::default(),
+            calls: Mutex::default(),
+            drain: Mutex::default(),
+            filter: Mutex::default(),
+        }
+    }
+}
+
+impl Agent {
+    fn decided(&self, decision: String) -> Result<(), Failure> {
+        if !self.conferences {
+            return Err(Failure::new(FailureKind::NotConfigured, "conferences are not configured"));
+        }
+        self.decisions.lock().unwrap().push(decision);
+        Ok(())
+    }
+}
+
+fn summary(conference: Text) -> ConferenceSummary {
+    ConferenceSummary {
+        conference,
+        participants: 0,
+        design: "two-party".to_owned(),
+        problem: None,
+    }
+}
+
+fn participant(participant: Text, call: Option<Text>, ice: bool) -> Participant {
+    let audio = ParticipantMedium {
+        medium: "audio".to_owned(),
+        address: address("203.0.113.10:20000"),
+        direction: Direction::SendRecv,
+        latched: None,
+        streams: Vec::new(),
+    };
+    Participant {
+        participant,
+        call,
+        joined_us: 1_700_000_000_000_000,
+        media: vec![audio],
+        ice: ice.then(|| Credentials {
+            ufrag: "u".to_owned(),
+            password: "p".to_owned(),
+        }),
+    }
 }
 
 fn no_call(call: &Text) -> Failure {
@@ -171,5 +229,60 @@ impl Admin for Agent {
     async fn set_log_filter(&self, filter: LogFilter) -> Result<LogFilter, Failure> {
         *self.filter.lock().unwrap() = filter.filter;
         self.log_filter().await
+    }
+
+    async fn conferences(&self) -> Result<Vec<ConferenceSummary>, Failure> {
+        self.decided("list".to_owned())?;
+        Ok(vec![summary("board".into())])
+    }
+
+    async fn create_conference(&self, conference: Text) -> Result<ConferenceSummary, Failure> {
+        self.decided(format!("create {conference}"))?;
+        Ok(summary(conference))
+    }
+
+    async fn conference(&self, conference: Text) -> Result<Conference, Failure> {
+        self.decided(format!("look {conference}"))?;
+        Ok(Conference {
+            summary: summary(conference),
+            started_us: 1_700_000_000_000_000,
+            members: vec![participant("ann".into(), None, false)],
+            subscriptions: Vec::new(),
+        })
+    }
+
+    async fn end_conference(&self, conference: Text) -> Result<(), Failure> {
+        self.decided(format!("end {conference}"))
+    }
+
+    async fn join(&self, conference: Text, join: Join) -> Result<Participant, Failure> {
+        self.decided(format!("join {conference} {} {}", join.participant, join.media.len()))?;
+        Ok(participant(join.participant, join.call, join.ice))
+    }
+
+    async fn update_participant(&self, conference: Text, name: Text, update: ParticipantUpdate) -> Result<Participant, Failure> {
+        self.decided(format!("update {conference} {name} {:?}", update.confirmed))?;
+        Ok(participant(name, None, false))
+    }
+
+    async fn leave(&self, conference: Text, participant: Text, reason: String) -> Result<(), Failure> {
+        self.decided(format!("leave {conference} {participant} {reason}"))
+    }
+
+    async fn set_quality(&self, conference: Text, change: QualityChange) -> Result<(), Failure> {
+        self.decided(format!(
+            "quality {conference} {} {} {:?}",
+            change.sender, change.receiver, change.quality
+        ))
+    }
+
+    async fn set_targets(&self, conference: Text, change: TargetChange) -> Result<(), Failure> {
+        let targets: Vec<Option<u8>> = change.targets.iter().map(|decision| decision.target).collect();
+        self.decided(format!("targets {conference} {targets:?} {:?}", change.hold_s))
+    }
+
+    async fn estimates(&self) -> Result<broadcast::Receiver<Estimate>, Failure> {
+        self.decided("estimates".to_owned())?;
+        Ok(self.estimates.subscribe())
     }
 }
