@@ -1,0 +1,353 @@
+//! What receivers report of their downlinks, and what follows: how much each gets of whom, and which of them each sender hears.
+//!
+//! Estimates (REMB) and reports (RR, and the report blocks of an SR) are taken apart by the senders that they are about. Of all receivers a
+//! sender hears one, the best downlink; what the others cannot take is left out for them in the data plane. TWCC is not passed on: its numbers
+//! count all packets of one transport, and a receiver's transport carries several senders.
+
+use crate::best_downlink::BestDownlink;
+use crate::downlink::{BEYOND, Climb, LossBound, STALE, Weights};
+use crate::policy::{Estimate, Policy, Receiver as Pair};
+use crate::tables::Name;
+use shunt_latch::Time;
+use shunt_rtp::MediaError;
+use shunt_rtp::rtcp::{Kind, Report, receiver_report, remb, walk};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// In whose name the agent asks for key frames, and passes reports on.
+pub const OWN_SSRC: u32 = 1;
+/// Audio has reports alone, some seconds apart.
+const STALE_AUDIO: Duration = Duration::from_secs(20);
+
+/// A medium of a conference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Medium {
+    Audio,
+    Video,
+    Screen,
+}
+
+/// What is known of the streams of one conference.
+pub trait Streams {
+    /// bit/s that each level of a sender's medium needs, lowest first, all that lies below included; empty: not known yet.
+    fn rates(&self, sender: &Name, medium: Medium) -> &[f64];
+    /// The level in force for a receiver.
+    fn level(&self, sender: &Name, medium: Medium, receiver: &Name) -> Option<usize>;
+    /// Whether a receiver can take up higher layers of this medium with a key frame only.
+    fn needs_key_frame(&self, sender: &Name, medium: Medium) -> bool;
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    /// RTCP for a sender, in the agent's name.
+    Forward { sender: Name, medium: Medium, packet: Vec<u8> },
+    /// A receiver gets so many layers of a sender from now on; 0: none.
+    Level {
+        sender: Name,
+        medium: Medium,
+        receiver: Name,
+        before: usize,
+        level: usize,
+        estimate: f64,
+    },
+    /// The sender is to be asked for a key frame.
+    KeyFrame { sender: Name, medium: Medium },
+    /// A sender hears another receiver from now on.
+    Downlink {
+        sender: Name,
+        medium: Medium,
+        receiver: Option<Name>,
+        before: Option<Name>,
+    },
+    /// The policy answered what is no level; nothing has changed.
+    PolicyFailed { sender: Name, receiver: Name, reason: String },
+}
+
+/// One receiver's transport of one medium.
+#[derive(Clone, Debug, Default)]
+struct Transport {
+    estimate: Option<(f64, Time)>,
+    bound: LossBound,
+    climb: Climb,
+    /// The senders that its last REMB was about.
+    named: Vec<Name>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sender {
+    best: Option<BestDownlink>,
+    pairs: HashMap<Name, Pair>,
+}
+
+/// The feedback of one conference.
+#[derive(Clone, Debug, Default)]
+pub struct Adaptation {
+    transports: HashMap<(Name, Medium, u8), Transport>,
+    senders: HashMap<(Name, Medium), Sender>,
+    pub estimates: u64,
+    pub reports: u64,
+    pub twcc_refused: u64,
+}
+
+/// RTCP of a receiver.
+#[derive(Clone, Copy, Debug)]
+pub struct Feedback<'a> {
+    pub receiver: &'a Name,
+    pub medium: Medium,
+    /// Which of its transports for the medium.
+    pub transport: u8,
+    /// Whose each SSRC is that it gets on this transport.
+    pub streams: &'a [(u32, Name)],
+    pub packet: &'a [u8],
+}
+
+/// What one compound says.
+#[derive(Debug, Default)]
+struct Said {
+    bitrate: Option<u64>,
+    named: Vec<Name>,
+    blocks: Vec<(Name, Report)>,
+}
+
+impl Adaptation {
+    /// Take a receiver's compound in.
+    ///
+    /// # Errors
+    /// It is malformed; what came before the fault is not used either.
+    pub fn take(
+        &mut self,
+        feedback: &Feedback,
+        streams: &dyn Streams,
+        policy: &dyn Policy,
+        now: Time,
+    ) -> Result<Vec<Decision>, MediaError> {
+        let said = self.read(feedback)?;
+        let mut decisions = Vec::new();
+        if said.named.is_empty() && said.blocks.is_empty() {
+            return Ok(decisions);
+        }
+        let medium = feedback.medium;
+        let mut senders: Vec<Name> = feedback.streams.iter().map(|(_, sender)| sender.clone()).collect();
+        senders.sort();
+        senders.dedup();
+        let sent = |sender: &Name| sent_now(streams, sender, medium, feedback.receiver);
+        let all = Weights::new(senders.iter().map(sent).collect());
+        let place = (feedback.receiver.clone(), medium, feedback.transport);
+        let transport = self.transports.entry(place).or_default();
+        if !said.blocks.is_empty() {
+            self.reports += 1;
+            let lost: f64 = said.blocks.iter().map(|(_, block)| f64::from(block.fraction_lost) / 256.0).sum();
+            if all.total() > 0.0 {
+                transport.bound.report(lost / said.blocks.len() as f64, all.total());
+            }
+        }
+        if let Some(bitrate) = said.bitrate {
+            self.estimates += 1;
+            transport.estimate = Some((bitrate as f64, now));
+            transport.named.clone_from(&said.named);
+        }
+        let mut judged: Vec<Name> = senders.iter().filter(|sender| transport.named.contains(sender)).cloned().collect();
+        if judged.is_empty() {
+            judged = senders;
+        }
+        let weights = Weights::new(judged.iter().map(sent).collect());
+        let carried = transport.carries(weights.total(), now);
+        let shares = carried.map(|carried| weights.split(carried)).unwrap_or_default();
+        // A sender hears of a first estimate as it is, as in a call of two. Later ones do not make it send less because others have joined.
+        let raw = said.bitrate.map(|bitrate| bitrate as f64).filter(|_| transport.climb.is_first());
+        let told = match (raw, carried) {
+            (Some(raw), Some(carried)) => weights.split(raw.min(carried)),
+            _ => shares.clone(),
+        };
+        for (at, sender) in judged.iter().enumerate() {
+            let named = said.named.contains(sender);
+            let blocks: Vec<Report> = said
+                .blocks
+                .iter()
+                .filter(|(whose, _)| whose == sender)
+                .map(|(_, block)| *block)
+                .collect();
+            if !named && blocks.is_empty() {
+                continue;
+            }
+            let share = shares.get(at).copied();
+            if !self.judge(feedback, sender, share, streams, policy, now, &mut decisions) {
+                continue;
+            }
+            let mut packet = receiver_report(OWN_SSRC, &blocks);
+            if let (true, Some(told)) = (named, told.get(at)) {
+                let ssrcs: Vec<u32> = feedback
+                    .streams
+                    .iter()
+                    .filter(|(_, whose)| whose == sender)
+                    .map(|(ssrc, _)| *ssrc)
+                    .take(255)
+                    .collect();
+                // A rate that is positive and below 2^64.
+                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+                packet.extend(remb(OWN_SSRC, *told as u64, &ssrcs)?);
+            }
+            decisions.push(Decision::Forward {
+                sender: sender.clone(),
+                medium,
+                packet,
+            });
+        }
+        Ok(decisions)
+    }
+
+    fn read(&mut self, feedback: &Feedback) -> Result<Said, MediaError> {
+        let whose = |ssrc: u32| {
+            feedback
+                .streams
+                .iter()
+                .find(|(one, _)| *one == ssrc)
+                .map(|(_, sender)| sender.clone())
+        };
+        let mut said = Said::default();
+        for item in walk(feedback.packet) {
+            let item = item?;
+            said.blocks
+                .extend(item.reports().filter_map(|block| Some((whose(block.ssrc)?, block))));
+            if let Some(found) = item.remb() {
+                said.bitrate = Some(found.bitrate);
+                said.named = found.ssrcs().filter_map(whose).collect();
+            }
+            self.twcc_refused += u64::from(item.kind == Kind::Twcc);
+        }
+        if said.bitrate.is_some() && said.named.is_empty() {
+            // A transport's estimate that names nothing that is sent is about all of it.
+            said.named = feedback.streams.iter().map(|(_, sender)| sender.clone()).collect();
+        }
+        Ok(said)
+    }
+
+    /// What an estimate changes for a receiver of one sender; whether this receiver is whom the sender hears.
+    #[allow(clippy::too_many_arguments)]
+    fn judge(
+        &mut self,
+        feedback: &Feedback,
+        sender: &Name,
+        share: Option<f64>,
+        streams: &dyn Streams,
+        policy: &dyn Policy,
+        now: Time,
+        decisions: &mut Vec<Decision>,
+    ) -> bool {
+        let (receiver, medium) = (feedback.receiver, feedback.medium);
+        let stale = if medium == Medium::Audio { STALE_AUDIO } else { STALE };
+        let state = self.senders.entry((sender.clone(), medium)).or_default();
+        let rates = streams.rates(sender, medium);
+        if let (Some(bitrate), true) = (share, rates.len() > 1) {
+            let level = streams.level(sender, medium, receiver).unwrap_or(rates.len());
+            let pair = state.pairs.entry(receiver.clone()).or_insert_with(|| Pair::new(level));
+            // An operator may have set another.
+            pair.level = level;
+            let estimate = Estimate { time: now, bitrate, rates };
+            match pair.estimate(policy, &estimate) {
+                Ok(Some(before)) => changed(feedback, sender, (before, pair.level), bitrate, streams, decisions),
+                Ok(None) => {}
+                Err(error) => decisions.push(Decision::PolicyFailed {
+                    sender: sender.clone(),
+                    receiver: receiver.clone(),
+                    reason: error.to_string(),
+                }),
+            }
+        }
+        let best = state.best.get_or_insert_with(|| BestDownlink::new(stale));
+        let before = best.chosen().cloned();
+        // Of a medium whose rate is not known (audio) a sender hears one receiver all the same, whoever was first.
+        let chosen = best.estimate(receiver, share.unwrap_or(1.0), now);
+        if best.chosen() != before.as_ref() {
+            decisions.push(Decision::Downlink {
+                sender: sender.clone(),
+                medium,
+                receiver: best.chosen().cloned(),
+                before,
+            });
+        }
+        chosen
+    }
+
+    /// Paused streams whose receivers are not heard of any more are tried again; call it every second or so.
+    pub fn tick(&mut self, streams: &dyn Streams, now: Time) -> Vec<Decision> {
+        let mut decisions = Vec::new();
+        for ((sender, medium), state) in &mut self.senders {
+            for (receiver, pair) in &mut state.pairs {
+                if streams.level(sender, *medium, receiver) == Some(0) && pair.retry(now) {
+                    decisions.push(Decision::Level {
+                        sender: sender.clone(),
+                        medium: *medium,
+                        receiver: receiver.clone(),
+                        before: 0,
+                        level: 1,
+                        estimate: 0.0,
+                    });
+                    decisions.push(Decision::KeyFrame {
+                        sender: sender.clone(),
+                        medium: *medium,
+                    });
+                }
+            }
+        }
+        decisions
+    }
+
+    /// A participant is gone, as a sender and as a receiver.
+    pub fn leave(&mut self, participant: &Name, now: Time) {
+        self.transports.retain(|(receiver, ..), _| receiver != participant);
+        self.senders.retain(|(sender, _), _| sender != participant);
+        for state in self.senders.values_mut() {
+            state.pairs.remove(participant);
+            if let Some(best) = &mut state.best {
+                best.leave(participant, now);
+            }
+        }
+    }
+}
+
+fn changed(
+    feedback: &Feedback,
+    sender: &Name,
+    (before, level): (usize, usize),
+    estimate: f64,
+    streams: &dyn Streams,
+    decisions: &mut Vec<Decision>,
+) {
+    decisions.push(Decision::Level {
+        sender: sender.clone(),
+        medium: feedback.medium,
+        receiver: feedback.receiver.clone(),
+        before,
+        level,
+        estimate,
+    });
+    if level > before && (before == 0 || streams.needs_key_frame(sender, feedback.medium)) {
+        decisions.push(Decision::KeyFrame {
+            sender: sender.clone(),
+            medium: feedback.medium,
+        });
+    }
+}
+
+/// bit/s that a receiver gets of a sender's medium now; 0: not known, or paused.
+fn sent_now(streams: &dyn Streams, sender: &Name, medium: Medium, receiver: &Name) -> f64 {
+    let rates = streams.rates(sender, medium);
+    let level = streams.level(sender, medium, receiver).unwrap_or(rates.len()).min(rates.len());
+    level.checked_sub(1).and_then(|at| rates.get(at)).copied().unwrap_or(0.0)
+}
+
+impl Transport {
+    /// bit/s that a receiver's downlink has for a medium of senders of whom it gets `total` now; `None`: nothing is known.
+    fn carries(&mut self, total: f64, now: Time) -> Option<f64> {
+        match self.estimate {
+            Some((bitrate, at)) if now.since(at) <= STALE => {
+                let carried = self.climb.carries(bitrate, total, now);
+                Some(self.bound.bitrate.map_or(carried, |bound| carried.min(bound)))
+            }
+            _ if total == 0.0 => None,
+            _ => Some(self.bound.bitrate.unwrap_or(BEYOND * total)),
+        }
+    }
+}
