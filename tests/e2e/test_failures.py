@@ -13,7 +13,8 @@ from tests.lab.processes import Process
 
 pytestmark = [pytest.mark.e2e, pytest.mark.netns]
 
-TALK_MS = 4000
+# Long enough for any process to be started again before the call is hung up, on a busy machine too.
+TALK_MS = 8000
 # Media of a call that goes on: 50 packets/s each way, less what the calls' set-up takes.
 ENOUGH = TALK_MS / 20 * 0.95
 

@@ -278,8 +278,8 @@ class Edge:
             self.relay.start().await_listening("udp", RELAY_PORT)
 
     def start_agent(self) -> None:
-        self.agent.start().await_listening("udp", CONTROL_PORT, 30)
-        self.agent.await_listening("tcp", API_PORT)
+        self.agent.start().await_listening("tcp", API_PORT, 30)
+        self.status()  # its sockets are bound before it serves, and a SIP server that finds it silent goes past it
 
     def await_data_plane(self, seconds: float = 30.0) -> None:
         """Wait until the agent answers and has its data plane. Raises LabError when it has none by then."""
