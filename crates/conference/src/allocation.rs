@@ -1,6 +1,6 @@
 //! The numbers of one replication engine, given and taken back: trees, nodes, streams, RIDs, exclusion sets. Knows no order of writes.
 
-use crate::tables::{Limits, Name, Source};
+use crate::tables::{Limits, Name, Row, Source};
 use crate::trees::LayoutError;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -42,6 +42,15 @@ impl Numbers {
 
     pub fn give(&mut self, number: u32) {
         self.freed.push(number);
+    }
+
+    /// Numbers that somebody else has taken.
+    pub fn reserve(&mut self, used: &BTreeSet<u32>) {
+        let Some(last) = used.last().copied().filter(|last| *last >= self.next) else {
+            return;
+        };
+        self.freed.extend((self.next..last).filter(|number| !used.contains(number)));
+        self.next = last.saturating_add(1);
     }
 
     /// How many more can be taken.
@@ -126,6 +135,15 @@ struct Kept {
     indices: HashMap<Name, u32>,
     free: Vec<u32>,
     streams: HashMap<Source, u32>,
+}
+
+/// Numbers that rows found in a data plane have.
+#[derive(Clone, Debug, Default)]
+pub struct Reserved {
+    blocks: BTreeSet<u32>,
+    nodes: BTreeSet<u32>,
+    streams: BTreeSet<u32>,
+    xids: BTreeSet<u32>,
 }
 
 /// All numbers of one engine. A failed call changes nothing.
@@ -240,6 +258,32 @@ impl Room {
         self.xid_of.remove(&port);
         self.xids.give(xid);
         Some(xid)
+    }
+
+    /// Leave alone what stands in a data plane, until it is given back.
+    pub fn reserve<'a>(&mut self, rows: impl Iterator<Item = &'a Row>) -> Reserved {
+        let mut found = Reserved::default();
+        for row in rows {
+            match row {
+                Row::Node(node) => found.nodes.insert(*node),
+                Row::Tree(mgid) if *mgid > 0 => found.blocks.insert((mgid - 1) / self.halves.qualities),
+                Row::Prune(xid) => found.xids.insert(*xid),
+                Row::Copy(stream, _) => found.streams.insert(*stream),
+                Row::Tree(_) | Row::Stream(_) | Row::Relay(_) => false,
+            };
+        }
+        self.halves.blocks.reserve(&found.blocks);
+        self.nodes.reserve(&found.nodes);
+        self.streams.reserve(&found.streams);
+        self.xids.reserve(&found.xids);
+        found
+    }
+
+    pub fn give_back(&mut self, found: Reserved) {
+        found.blocks.into_iter().for_each(|block| self.halves.blocks.give(block));
+        found.nodes.into_iter().for_each(|node| self.nodes.give(node));
+        found.streams.into_iter().for_each(|stream| self.streams.give(stream));
+        found.xids.into_iter().for_each(|xid| self.xids.give(xid));
     }
 
     pub fn half(&mut self, trees: u32, prefer: Option<usize>) -> Result<Slot, LayoutError> {

@@ -6,7 +6,7 @@
 //! get before and after. A tree that stays is changed in place for that reason. Packets already under way keep their rows: nothing that they
 //! may still ask for goes before [`Write::Drain`].
 
-use crate::allocation::{Room, Slot};
+use crate::allocation::{Reserved, Room, Slot};
 use crate::placement::{Placement, Placer};
 use crate::tables::{Limits, Member, Name, Node, Replicate, Row, Source, Value, Write};
 use crate::trees::{Design, Layout, LayoutError};
@@ -71,6 +71,17 @@ impl Allocator {
             excluding: HashSet::new(),
             changing: HashSet::new(),
         }
+    }
+
+    /// Before anything is placed: leave alone the numbers of rows that were found in the data plane. What is laid out stands beside them, until
+    /// they are deleted and [`Allocator::give_back`] is called.
+    pub fn reserve<'a>(&mut self, found: impl Iterator<Item = &'a Row>) -> Reserved {
+        self.room.reserve(found)
+    }
+
+    /// The rows that were found are gone.
+    pub fn give_back(&mut self, found: Reserved) {
+        self.room.give_back(found);
     }
 
     /// The design in force; `None` of a conference that has nobody.

@@ -1,0 +1,370 @@
+//! Who takes part in a conference, with which media, and who gets what of whom; and the layout of trees that follows.
+
+use crate::adaptation::Medium;
+use crate::participant::Participant;
+use crate::payload_types::Translation;
+use crate::tables::Name;
+use crate::trees::{Layers, Layout, Participant as Planned};
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// Decode targets of a picture with layers. A level is how many of them go: 0 is paused, this many everything.
+pub const TARGETS: usize = 3;
+/// Trees of a set: one of audio, and one of video and of the screen for each decode target.
+pub const TREES: u32 = 1 + 2 * TARGETS as u32;
+/// SSRCs of one medium of one participant: further ones push the oldest out.
+pub const STREAMS: usize = 4;
+const MEDIA: [Medium; 3] = [Medium::Audio, Medium::Video, Medium::Screen];
+
+impl Medium {
+    /// Where in a set of trees a medium's begin.
+    #[must_use]
+    pub fn first_tree(self) -> u32 {
+        match self {
+            Self::Audio => 0,
+            Self::Video => 1,
+            Self::Screen => 1 + TARGETS as u32,
+        }
+    }
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Audio => "audio",
+            Self::Video => "video",
+            Self::Screen => "screen",
+        }
+    }
+}
+
+/// What was asked for cannot be done.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MembershipError {
+    #[error("conference {0} has no participant {1:?}")]
+    NoParticipant(Name, String),
+    #[error("{1} takes part in {0} already")]
+    Taken(Name, Name),
+    #[error("{0} cannot receive itself")]
+    Itself(Name),
+    #[error("level {0} of {1} is not in 0..={TARGETS}")]
+    Level(usize, &'static str),
+    #[error("{0}'s media are encrypted end to end (SRTP authenticates sequence numbers), so they go on whole")]
+    Encrypted(Name),
+}
+
+/// A sender and a receiver.
+pub type Pair = (Name, Name);
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conference {
+    pub name: Name,
+    /// In the order in which they joined.
+    pub participants: Vec<Participant>,
+    /// The highest medium that a receiver gets of a sender, where it is not all.
+    pub qualities: BTreeMap<Pair, Medium>,
+    /// The level of each pair and medium that has ever had one: it stays when it is everything again, because numbers that were rewritten once
+    /// are rewritten to the end.
+    pub levels: BTreeMap<(Pair, Medium), usize>,
+    /// Levels that were higher until just now: who gets less stays in the trees until its numbers have changed over.
+    pub held: BTreeMap<(Pair, Medium), usize>,
+    /// Whose an SSRC of a medium is: the first's who sent it, as long as it sends it.
+    owners: BTreeMap<(Medium, u32), Name>,
+}
+
+impl Conference {
+    #[must_use]
+    pub fn new(name: Name) -> Self {
+        Self {
+            name,
+            participants: Vec::new(),
+            qualities: BTreeMap::new(),
+            levels: BTreeMap::new(),
+            held: BTreeMap::new(),
+            owners: BTreeMap::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn get(&self, participant: &str) -> Option<&Participant> {
+        self.participants.iter().find(|one| &*one.name == participant)
+    }
+
+    /// # Errors
+    /// There is nobody of this name.
+    pub fn get_mut(&mut self, participant: &str) -> Result<&mut Participant, MembershipError> {
+        let conference = &self.name;
+        let found = self.participants.iter_mut().find(|one| &*one.name == participant);
+        found.ok_or_else(|| MembershipError::NoParticipant(conference.clone(), participant.to_owned()))
+    }
+
+    /// # Errors
+    /// The name is taken.
+    pub fn join(&mut self, participant: Participant) -> Result<(), MembershipError> {
+        if self.get(&participant.name).is_some() {
+            return Err(MembershipError::Taken(self.name.clone(), participant.name));
+        }
+        self.participants.push(participant);
+        Ok(())
+    }
+
+    /// # Errors
+    /// There is nobody of this name.
+    pub fn leave(&mut self, participant: &str) -> Result<Participant, MembershipError> {
+        let at = self.participants.iter().position(|one| &*one.name == participant);
+        let at = at.ok_or_else(|| MembershipError::NoParticipant(self.name.clone(), participant.to_owned()))?;
+        let stays = |pair: &Pair| &*pair.0 != participant && &*pair.1 != participant;
+        self.qualities.retain(|pair, _| stays(pair));
+        self.levels.retain(|(pair, _), _| stays(pair));
+        self.held.retain(|(pair, _), _| stays(pair));
+        let gone = self.participants.remove(at);
+        self.settle();
+        Ok(gone)
+    }
+
+    /// A packet of a new SSRC came to a participant's leg. `repair`: it repairs others.
+    ///
+    /// # Errors
+    /// There is nobody of this name.
+    pub fn learn(&mut self, participant: &str, medium: Medium, ssrc: u32, repair: bool) -> Result<(), MembershipError> {
+        let one = self.get_mut(participant)?;
+        let Some(leg) = one.legs.get_mut(&(medium, 0)) else { return Ok(()) };
+        if !leg.ssrcs.contains(&ssrc) {
+            leg.ssrcs.push(ssrc);
+            if leg.ssrcs.len() > STREAMS {
+                leg.ssrcs.remove(0);
+            }
+            if repair {
+                leg.repair.push(ssrc);
+            }
+            let ssrcs = &leg.ssrcs;
+            leg.repair.retain(|ssrc| ssrcs.contains(ssrc));
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Settle whose each SSRC is (who sent it first keeps it), and which leg brings whom.
+    pub fn settle(&mut self) {
+        let mut senders: BTreeMap<(Medium, u32), Vec<&Name>> = BTreeMap::new();
+        for one in &self.participants {
+            for ((medium, _), leg) in &one.legs {
+                for ssrc in &leg.ssrcs {
+                    senders.entry((*medium, *ssrc)).or_default().push(&one.name);
+                }
+            }
+        }
+        let owner = |key: &(Medium, u32), names: &[&Name]| {
+            self.owners
+                .get(key)
+                .filter(|name| names.contains(name))
+                .cloned()
+                .or_else(|| names.first().map(|name| (*name).clone()))
+        };
+        self.owners = senders.iter().filter_map(|(key, names)| Some((*key, owner(key, names)?))).collect();
+        for medium in MEDIA {
+            let sending = |one: &&Participant| one.leg(medium).is_some_and(|leg| !leg.ssrcs.is_empty());
+            let senders: Vec<Name> = self.participants.iter().filter(sending).map(|one| one.name.clone()).collect();
+            for one in &mut self.participants {
+                let others: Vec<Name> = senders.iter().filter(|name| **name != one.name).cloned().collect();
+                one.show(medium, &others);
+            }
+        }
+    }
+
+    /// Whose an SSRC is, if it is somebody else's than this sender's: its stream is not carried, because a third could not tell the two apart.
+    /// Two hear only each other, so theirs may be the same.
+    #[must_use]
+    pub fn conflict(&self, sender: &Name, medium: Medium, ssrc: u32) -> Option<&Name> {
+        let many = self.participants.iter().filter(|one| one.is_present()).count() > 2;
+        self.owners.get(&(medium, ssrc)).filter(|owner| many && *owner != sender)
+    }
+
+    fn check_pair(&self, sender: &Name, receiver: &Name) -> Result<(), MembershipError> {
+        if sender == receiver {
+            return Err(MembershipError::Itself(sender.clone()));
+        }
+        for name in [sender, receiver] {
+            if self.get(name).is_none() {
+                return Err(MembershipError::NoParticipant(self.name.clone(), name.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The highest medium that a receiver gets of a sender.
+    ///
+    /// # Errors
+    /// They are not both here.
+    pub fn set_quality(&mut self, sender: &Name, receiver: &Name, quality: Medium) -> Result<(), MembershipError> {
+        self.check_pair(sender, receiver)?;
+        let pair = (sender.clone(), receiver.clone());
+        if quality == Medium::Screen {
+            self.qualities.remove(&pair);
+        } else {
+            self.qualities.insert(pair, quality);
+        }
+        Ok(())
+    }
+
+    /// How many layers of a sender's medium a receiver gets: 0 pauses it. Who gets less stays in its trees until [`Conference::let_go`].
+    ///
+    /// # Errors
+    /// They are not both here, there is no such level, or the sender's media cannot be rewritten.
+    pub fn set_level(&mut self, sender: &Name, receiver: &Name, medium: Medium, level: usize) -> Result<(), MembershipError> {
+        self.check_pair(sender, receiver)?;
+        if level > TARGETS {
+            return Err(MembershipError::Level(level, medium.name()));
+        }
+        // A pause rewrites nothing.
+        if (1..TARGETS).contains(&level) && self.get(sender).is_some_and(|one| one.encrypted) {
+            return Err(MembershipError::Encrypted(sender.clone()));
+        }
+        let key = ((sender.clone(), receiver.clone()), medium);
+        let before = self.levels.get(&key).copied().unwrap_or(TARGETS);
+        if level == before {
+            return Ok(());
+        }
+        if level < before && level > 0 {
+            let held = self.held.get(&key).map_or(before, |held| before.max(*held));
+            self.held.insert(key.clone(), held);
+        } else {
+            self.held.remove(&key);
+        }
+        self.levels.insert(key, level);
+        Ok(())
+    }
+
+    /// A receiver's numbers have changed over to fewer layers: it may leave the trees of the others.
+    pub fn let_go(&mut self, sender: &Name, receiver: &Name, medium: Medium) -> bool {
+        self.held.remove(&((sender.clone(), receiver.clone()), medium)).is_some()
+    }
+
+    /// The decode target that a receiver's row of `copy` names for a sender's medium; `None` where it has the sender's numbers.
+    #[must_use]
+    pub fn target(&self, sender: &Name, receiver: &Name, medium: Medium) -> Option<usize> {
+        let level = self.levels.get(&((sender.clone(), receiver.clone()), medium))?;
+        let told = self.get(sender)?.leg(medium)?.told.is_some();
+        told.then(|| level.saturating_sub(1))
+    }
+
+    /// Whether numbers of a sender's medium are rewritten for anybody.
+    #[must_use]
+    pub fn is_tracked(&self, sender: &Name, medium: Medium) -> bool {
+        let told = self
+            .get(sender)
+            .and_then(|one| one.leg(medium))
+            .is_some_and(|leg| leg.told.is_some());
+        told && self.levels.keys().any(|(pair, kind)| pair.0 == *sender && *kind == medium)
+    }
+
+    /// Whether a receiver gets a stream at all: what repairs packets that have other numbers for it is of no use.
+    #[must_use]
+    pub fn is_kept_back(&self, sender: &Name, receiver: &Name, medium: Medium, ssrc: u32) -> bool {
+        let repairs = self
+            .get(sender)
+            .and_then(|one| one.leg(medium))
+            .is_some_and(|leg| leg.repair.contains(&ssrc));
+        repairs && self.target(sender, receiver, medium).is_some()
+    }
+
+    /// What of a sender's payload types has to be rewritten for a receiver.
+    #[must_use]
+    pub fn payload_types(&self, sender: &Name, receiver: &Name, medium: Medium) -> Translation {
+        let of = |name: &Name| {
+            self.get(name)
+                .and_then(|one| one.leg(medium))
+                .map(|leg| leg.payload_types.as_slice())
+                .unwrap_or_default()
+        };
+        Translation::between(of(sender), of(receiver))
+    }
+
+    /// The trees of its sender that a receiver is in.
+    fn trees(&self, pair: &Pair) -> Layers {
+        let highest = self.qualities.get(pair).copied().unwrap_or(Medium::Screen);
+        let pictures = [Medium::Video, Medium::Screen].into_iter().filter(|medium| *medium <= highest);
+        let mask = pictures.map(|medium| {
+            let key = (pair.clone(), medium);
+            let level = self
+                .levels
+                .get(&key)
+                .copied()
+                .unwrap_or(TARGETS)
+                .max(self.held.get(&key).copied().unwrap_or(0));
+            ((1 << level) - 1) << medium.first_tree()
+        });
+        mask.fold(1, |all, one: Layers| all | one)
+    }
+
+    /// What trees are laid out for: those who are present, with the streams that they send. `port`: by which port of the data plane a
+    /// participant is reached.
+    #[must_use]
+    pub fn layout(&self, port: impl Fn(&Participant) -> Option<u32>) -> Layout {
+        let here: Vec<&Participant> = self.participants.iter().filter(|one| one.is_present()).collect();
+        let mut layout = Layout::empty(self.name.clone());
+        let mut sent: BTreeMap<Name, Layers> = BTreeMap::new();
+        for one in &here {
+            let sending = one
+                .legs
+                .iter()
+                .filter(|((_, further), leg)| *further == 0 && leg.source.is_some() && !leg.ssrcs.is_empty());
+            let (mut streams, mut mask) = (Vec::new(), 0);
+            for ((medium, _), leg) in sending {
+                let carried = leg.ssrcs.iter().filter(|ssrc| self.conflict(&one.name, *medium, **ssrc).is_none());
+                streams.extend(carried.map(|ssrc| (stream_name(*medium, *ssrc), *medium != Medium::Audio)));
+                mask |= (if leg.told.is_some() { (1 << TARGETS) - 1 } else { 1 }) << medium.first_tree();
+            }
+            sent.insert(one.name.clone(), mask);
+            layout.participants.push(Planned {
+                name: one.name.clone(),
+                port: port(one),
+                streams,
+            });
+        }
+        for pair in self.qualities.keys().chain(self.levels.keys().map(|(pair, _)| pair)) {
+            let wanted = self.trees(pair);
+            // A limit that holds nothing back needs no trees.
+            if let (Some(mask), true) = (sent.get(&pair.0), sent.contains_key(&pair.1))
+                && mask & !wanted != 0
+            {
+                layout.targets.insert(pair.clone(), wanted);
+            }
+        }
+        let muxed: Vec<bool> = here.iter().flat_map(|one| one.legs.values().map(|leg| leg.muxed)).collect();
+        let alike = muxed.windows(2).all(|pair| pair[0] == pair[1]);
+        let tracked = here
+            .iter()
+            .any(|one| MEDIA.iter().any(|medium| self.is_tracked(&one.name, *medium)));
+        // A relay entry takes a port's STUN and RTCP along, and rewrites neither numbers nor payload types.
+        layout.relayed = !here.iter().any(|one| one.ice) && alike && !tracked && !self.translates(&here);
+        if !layout.targets.is_empty() {
+            layout.sent = sent;
+        }
+        layout
+    }
+
+    fn translates(&self, here: &[&Participant]) -> bool {
+        let pairs = here
+            .iter()
+            .flat_map(|a| here.iter().filter(move |b| a.name != b.name).map(move |b| (a, b)));
+        pairs.into_iter().any(|(a, b)| {
+            MEDIA
+                .iter()
+                .any(|medium| !self.payload_types(&a.name, &b.name, *medium).rewritten.is_empty())
+        })
+    }
+}
+
+/// How layouts call a stream.
+#[must_use]
+pub fn stream_name(medium: Medium, ssrc: u32) -> Name {
+    format!("{}:{ssrc:08x}", medium.name()).into()
+}
+
+/// Medium and SSRC of a stream's name.
+#[must_use]
+pub fn stream_of(name: &str) -> Option<(Medium, u32)> {
+    let (medium, ssrc) = name.split_once(':')?;
+    let medium = MEDIA.into_iter().find(|one| one.name() == medium)?;
+    Some((medium, u32::from_str_radix(ssrc, 16).ok()?))
+}

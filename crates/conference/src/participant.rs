@@ -1,0 +1,112 @@
+//! A participant and its media.
+
+use crate::adaptation::Medium;
+use crate::packets::Told;
+use crate::payload_types::PayloadType;
+use crate::tables::Name;
+use shunt_net::Endpoint;
+use std::collections::BTreeMap;
+
+/// One medium of one participant: its relay address, and the source latched there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leg {
+    pub relay: Endpoint,
+    /// Where its packets come from, and go to. Of who only listens it is known from ICE, from its RTCP, or from signalling.
+    pub source: Option<Endpoint>,
+    pub ssrcs: Vec<u32>,
+    /// Those of the SSRCs that repair others (RTX, FEC).
+    pub repair: Vec<u32>,
+    pub sends: bool,
+    pub receives: bool,
+    /// RTCP comes to the RTP port (RFC 5761).
+    pub muxed: bool,
+    pub told: Option<Told>,
+    pub payload_types: Vec<PayloadType>,
+}
+
+impl Leg {
+    #[must_use]
+    pub fn new(relay: Endpoint) -> Self {
+        Self {
+            relay,
+            source: None,
+            ssrcs: Vec::new(),
+            repair: Vec::new(),
+            sends: true,
+            receives: true,
+            muxed: false,
+            told: None,
+            payload_types: Vec::new(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Participant {
+    pub name: Name,
+    /// By medium; further ones of a medium only bring the streams of one sender each.
+    pub legs: BTreeMap<(Medium, u8), Leg>,
+    /// Whose streams a leg brings, where a medium has more than one.
+    pub shows: BTreeMap<(Medium, u8), Name>,
+    /// Connectivity checks come to its ports.
+    pub ice: bool,
+    /// Its media are authenticated, and nothing of them can be rewritten.
+    pub encrypted: bool,
+}
+
+impl Participant {
+    #[must_use]
+    pub fn new(name: Name) -> Self {
+        Self {
+            name,
+            legs: BTreeMap::new(),
+            shows: BTreeMap::new(),
+            ice: false,
+            encrypted: false,
+        }
+    }
+
+    /// Whether any of its media has a source: until then nothing is sent to it.
+    #[must_use]
+    pub fn is_present(&self) -> bool {
+        self.legs.values().any(|leg| leg.source.is_some())
+    }
+
+    /// The leg by which it sends a medium.
+    #[must_use]
+    pub fn leg(&self, medium: Medium) -> Option<&Leg> {
+        self.legs.get(&(medium, 0))
+    }
+
+    /// The leg that brings it a sender's streams: one of its own where there are enough, otherwise the medium's first.
+    #[must_use]
+    pub fn leg_for(&self, sender: &Name, medium: Medium) -> Option<&Leg> {
+        let own = self.shows.iter().find(|(key, shown)| key.0 == medium && *shown == sender);
+        own.and_then(|(key, _)| self.legs.get(key))
+            .filter(|leg| leg.source.is_some())
+            .or_else(|| self.leg(medium))
+    }
+
+    /// Give legs to senders of a medium: who has one keeps it, and the first ones without get what is free.
+    pub(crate) fn show(&mut self, medium: Medium, senders: &[Name]) {
+        self.shows.retain(|key, sender| key.0 != medium || senders.contains(sender));
+        let mine: Vec<(Medium, u8)> = self
+            .legs
+            .iter()
+            .filter(|(key, leg)| key.0 == medium && leg.source.is_some())
+            .map(|(key, _)| *key)
+            .collect();
+        if mine.len() < 2 {
+            return;
+        }
+        let shown: Vec<&Name> = self
+            .shows
+            .iter()
+            .filter(|(key, _)| key.0 == medium)
+            .map(|(_, sender)| sender)
+            .collect();
+        let waiting: Vec<Name> = senders.iter().filter(|sender| !shown.contains(sender)).cloned().collect();
+        let free: Vec<(Medium, u8)> = mine.into_iter().filter(|key| !self.shows.contains_key(key)).collect();
+        self.shows.extend(free.into_iter().zip(waiting));
+    }
+}

@@ -1,0 +1,299 @@
+//! Layers of streams and the numbers that they have in one data plane: rows of `layer`, tracks (S-LR of a stream), splices (of a receiver).
+
+use crate::allocation::Numbers;
+use crate::membership::TARGETS;
+use crate::packets::Told;
+use crate::sequence::PHASES;
+use crate::tables::{Limits, Name, Source};
+use crate::trees::LayoutError;
+use shunt_rtp::descriptor::{Descriptor, LayerTable, Structure, has_structure};
+use shunt_rtp::{Header, MediaError};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// How a data plane gives receivers of some layers numbers of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rewriting {
+    /// All streams go whole.
+    None,
+    SLm,
+    SLr,
+}
+
+/// The data of a row of `layer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerRow {
+    pub layer: u8,
+    pub switches: u16,
+}
+
+/// Why layers of a stream are not left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// The packet that ends a picture would go with the highest spatial layer.
+    SpatialLayers,
+    NotNested,
+}
+
+#[derive(Clone, Debug)]
+struct Stream {
+    told: Told,
+    layers: u32,
+    track: u32,
+    tracked: bool,
+    table: LayerTable,
+    rows: BTreeMap<u8, LayerRow>,
+    /// The layer of frames by their number modulo four; `None` where that does not tell it.
+    phases: Option<[u8; PHASES as usize]>,
+    whole: Option<Whole>,
+    splices: HashMap<Name, u32>,
+}
+
+/// The numbers of one data plane.
+#[derive(Clone, Debug)]
+pub struct Numbering {
+    rewriting: Rewriting,
+    layers: Numbers,
+    tracks: Numbers,
+    splices: Numbers,
+    streams: HashMap<Source, Stream>,
+}
+
+impl Numbering {
+    #[must_use]
+    pub fn new(rewriting: Rewriting, limits: &Limits) -> Self {
+        Self {
+            rewriting,
+            layers: Numbers::new("numbers of layer tables", 1, 1 << 16),
+            tracks: Numbers::new("streams with rewritten numbers", 1, limits.tracks.saturating_add(1)),
+            splices: Numbers::new("receivers with rewritten numbers", 1, limits.spliced.saturating_add(1)),
+            streams: HashMap::new(),
+        }
+    }
+
+    /// How many more receivers can have numbers of their own.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.tracks.room().min(self.splices.room())
+    }
+
+    /// A stream's number in `layer`, and its track; 0 and 0 where the data plane leaves no layers out.
+    ///
+    /// # Errors
+    /// All numbers are taken: the stream goes whole.
+    pub fn stream(&mut self, source: &Source, told: Told, tracked: bool) -> Result<(u32, u32), LayoutError> {
+        if self.rewriting == Rewriting::None {
+            return Ok((0, 0));
+        }
+        if !self.streams.contains_key(source) {
+            let layers = self.layers.take()?;
+            self.streams.insert(source.clone(), Stream::new(told, layers));
+        }
+        let Some(stream) = self.streams.get_mut(source) else {
+            return Ok((0, 0));
+        };
+        if stream.told != told {
+            let kept = (stream.layers, stream.track, stream.tracked, std::mem::take(&mut stream.splices));
+            *stream = Stream::new(told, kept.0);
+            (stream.track, stream.tracked, stream.splices) = (kept.1, kept.2, kept.3);
+        }
+        if tracked && !stream.tracked {
+            if self.rewriting == Rewriting::SLr {
+                stream.track = self.tracks.take()?;
+            }
+            stream.tracked = true;
+        }
+        Ok((stream.layers, stream.track))
+    }
+
+    /// A receiver's splice of a stream that is tracked; 0 of any other.
+    ///
+    /// # Errors
+    /// All are taken.
+    pub fn splice(&mut self, source: &Source, receiver: &Name) -> Result<u32, LayoutError> {
+        let Some(stream) = self.streams.get_mut(source).filter(|stream| stream.tracked) else {
+            return Ok(0);
+        };
+        if let Some(splice) = stream.splices.get(receiver) {
+            return Ok(*splice);
+        }
+        let splice = self.splices.take()?;
+        stream.splices.insert(receiver.clone(), splice);
+        Ok(splice)
+    }
+
+    /// Bit n: frames of a stream with a number of n modulo four are above a target. 0 where it is not known, and where S-LR learns it.
+    #[must_use]
+    pub fn cadence(&self, source: &Source, target: usize) -> u8 {
+        let phases = self.streams.get(source).and_then(|stream| stream.phases);
+        let (Rewriting::SLm, Some(phases)) = (self.rewriting, phases) else {
+            return 0;
+        };
+        let above = phases.iter().enumerate().filter(|(_, layer)| usize::from(**layer) > target);
+        above.map(|(phase, _)| 1 << phase).sum()
+    }
+
+    /// The rows of `layer` that a stream is to have, by template id.
+    pub fn rows(&self, source: &Source) -> impl Iterator<Item = ((u32, u8), LayerRow)> {
+        let stream = self.streams.get(source);
+        stream
+            .into_iter()
+            .flat_map(|stream| stream.rows.iter().map(|(template, row)| ((stream.layers, *template), *row)))
+    }
+
+    /// Why layers of a stream are not left out.
+    #[must_use]
+    pub fn whole(&self, source: &Source) -> Option<Whole> {
+        self.streams.get(source).and_then(|stream| stream.whole)
+    }
+
+    /// Whether a stream tells its layers by templates of which nothing is known yet.
+    #[must_use]
+    pub fn awaits_structure(&self, source: &Source) -> bool {
+        let waiting =
+            |stream: &Stream| matches!(stream.told, Told::DependencyDescriptor(_)) && stream.whole.is_none() && stream.rows.is_empty();
+        self.streams.get(source).is_some_and(waiting)
+    }
+
+    /// An RTP packet of a stream that may carry a template structure; whether rows, or cadences, are others now.
+    ///
+    /// # Errors
+    /// It is malformed.
+    pub fn see(&mut self, source: &Source, packet: &[u8]) -> Result<bool, MediaError> {
+        let rewriting = self.rewriting;
+        let Some(stream) = self.streams.get_mut(source) else {
+            return Ok(false);
+        };
+        let Told::DependencyDescriptor(id) = stream.told else {
+            return Ok(false);
+        };
+        let Some(extension) = Header::parse(packet)?.extension else {
+            return Ok(false);
+        };
+        let Some(element) = extension.find(id)?.filter(|element| has_structure(element)) else {
+            return Ok(false);
+        };
+        let found = Descriptor::parse(element, None)?;
+        let Some(structure) = found.structure.clone() else {
+            return Ok(false);
+        };
+        let before = (stream.rows.clone(), stream.phases);
+        stream.whole = why_whole(&structure);
+        if stream.whole.is_some() {
+            (stream.table, stream.rows, stream.phases) = (LayerTable::default(), BTreeMap::new(), None);
+            return Ok(!before.0.is_empty());
+        }
+        let targets = structure.targets.len();
+        stream.table.see(structure.clone());
+        stream.rows = rows(&stream.table, targets);
+        if rewriting == Rewriting::SLm {
+            // Its receivers change over with any packet.
+            stream.rows.values_mut().for_each(|row| row.switches = 0);
+            stream.phases = phases(&structure, &stream.rows, &found);
+        }
+        Ok((&stream.rows, &stream.phases) != (&before.0, &before.1))
+    }
+
+    /// Take back the numbers of a conference's streams and receivers that are none of these.
+    pub fn forget(&mut self, conference: &Name, sources: &HashSet<Source>, receivers: &HashSet<Name>) {
+        let (splices, layers, tracks) = (&mut self.splices, &mut self.layers, &mut self.tracks);
+        self.streams.retain(|source, stream| {
+            if source.conference != *conference {
+                return true;
+            }
+            let stays = sources.contains(source);
+            stream.splices.retain(|receiver, splice| {
+                let kept = stays && receivers.contains(receiver);
+                if !kept {
+                    splices.give(*splice);
+                }
+                kept
+            });
+            if !stays {
+                layers.give(stream.layers);
+                if stream.track != 0 {
+                    tracks.give(stream.track);
+                }
+            }
+            stays
+        });
+    }
+}
+
+impl Stream {
+    fn new(told: Told, layers: u32) -> Self {
+        // Where ids are temporal ids, they are the layers; of templates nothing is known before a structure has come.
+        let plain = !matches!(told, Told::DependencyDescriptor(_));
+        let row = |temporal: u8| LayerRow {
+            layer: temporal.min(TARGETS as u8 - 1),
+            switches: 0,
+        };
+        Self {
+            told,
+            layers,
+            track: 0,
+            tracked: false,
+            table: LayerTable::default(),
+            rows: (0..8).filter(|_| plain).map(|temporal| (temporal, row(temporal))).collect(),
+            phases: None,
+            whole: None,
+            splices: HashMap::new(),
+        }
+    }
+}
+
+fn why_whole(structure: &Structure) -> Option<Whole> {
+    if structure.templates.iter().any(|template| template.spatial > 0) {
+        return Some(Whole::SpatialLayers);
+    }
+    (!structure.is_nested()).then_some(Whole::NotNested)
+}
+
+/// The rows of a template table: targets beyond ours are our highest, and ours beyond theirs are their highest.
+fn rows(table: &LayerTable, targets: usize) -> BTreeMap<u8, LayerRow> {
+    let row = |(template, layer): (&u8, &shunt_rtp::descriptor::Layer)| {
+        let lowest = if layer.needed_by == 0 {
+            TARGETS - 1
+        } else {
+            layer.needed_by.trailing_zeros() as usize
+        };
+        let theirs = |target: usize| {
+            if target == TARGETS - 1 {
+                targets - 1
+            } else {
+                target.min(targets - 1)
+            }
+        };
+        let ups = (0..TARGETS).filter(|target| layer.switches >> theirs(*target) & 1 != 0);
+        let row = LayerRow {
+            layer: lowest.min(TARGETS - 1) as u8,
+            switches: ups.map(|target| 1 << target).sum(),
+        };
+        (*template, row)
+    };
+    table.rows.iter().map(row).collect()
+}
+
+/// The layer of frames by their number modulo four, after a frame that depends on none; `None` where the structure does not tell it.
+///
+/// Frames of a layer depend on ones that came a fixed number of frames before: four, two and one in L1T3, two and one in L1T2. From a key
+/// frame on, the lowest layer whose distance divides a frame's own to the key frame is its layer: so browsers send them.
+fn phases(structure: &Structure, rows: &BTreeMap<u8, LayerRow>, first: &Descriptor) -> Option<[u8; PHASES as usize]> {
+    let mut distances: BTreeMap<u8, u16> = BTreeMap::new();
+    for (index, template) in structure.templates.iter().enumerate() {
+        if let Some(least) = template.frame_differences.iter().min() {
+            let layer = rows.get(&((usize::from(structure.offset) + index) % 64).try_into().ok()?)?.layer;
+            let distance = distances.entry(layer).or_insert(PHASES);
+            *distance = (*distance).min(*least);
+        }
+    }
+    let steps: Vec<u16> = distances.values().copied().collect();
+    if !first.template.frame_differences.is_empty() || ![&[4, 2, 1][..], &[2, 1], &[1]].contains(&&steps[..]) {
+        return None;
+    }
+    let mut found = [0; PHASES as usize];
+    for (phase, layer) in (0..PHASES).zip(&mut found) {
+        let since = phase.wrapping_sub(first.mandatory.frame_number) % PHASES;
+        *layer = *distances.iter().find(|(_, distance)| since % **distance == 0)?.0;
+    }
+    Some(found)
+}

@@ -1,0 +1,233 @@
+//! Rows of a plan in the data plane's own terms: addresses in place of names (docs/replication.md).
+//!
+//! A row whose receiver has no address yet is not wanted until it has one.
+
+use crate::adaptation::Medium;
+use crate::diff::{Rank, Ranked, Step, diff};
+use crate::membership::{Conference, TARGETS, stream_of};
+use crate::rewriting::{LayerRow, Numbering};
+use crate::tables::{CopyTo, Member, Name, Node, Replicate, Row, Source, Value};
+use crate::trees::LayoutError;
+use shunt_net::{Endpoint, FiveTuple};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A table and its key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// `conference`, or `conference6`.
+    Stream(FiveTuple, u32),
+    /// `copy`: stream number and RID.
+    Copy(u32, u32),
+    /// `layer`: number of the stream's rows, template id.
+    Layer(u32, u8),
+    /// `$pre.mgid`.
+    Tree(u32),
+    /// `$pre.node`.
+    Node(u32),
+    /// `$pre.prune`.
+    Prune(u32),
+    /// A relay entry.
+    Relay(FiveTuple),
+}
+
+/// The data of a row of `conference`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    pub tree: Replicate,
+    pub to_agent: bool,
+    pub layers: u32,
+    pub extension: u8,
+    pub descriptor: u8,
+    pub track: u32,
+}
+
+/// The data of a row of `copy`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copy {
+    pub addresses: FiveTuple,
+    pub nexthop: u32,
+    pub target: usize,
+    /// 0: the receiver has the sender's numbers.
+    pub splice: u32,
+    pub cadence: u8,
+    /// (the sender's payload type, the receiver's), where they differ.
+    pub payload_types: Vec<(u8, u8)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    Stream(Stream),
+    Copy(Copy),
+    Layer(LayerRow),
+    Tree(Vec<Member>),
+    Node(Node),
+    Prune(BTreeSet<u32>),
+    /// New source and destination.
+    Relay(FiveTuple),
+}
+
+impl Ranked for Key {
+    fn rank(&self) -> Rank {
+        match self {
+            Self::Node(_) => Rank::Node,
+            Self::Layer(..) => Rank::Layer,
+            Self::Tree(_) => Rank::Tree,
+            Self::Copy(..) => Rank::Copy,
+            Self::Prune(_) => Rank::Prune,
+            Self::Stream(..) => Rank::Stream,
+            Self::Relay(_) => Rank::Relay,
+        }
+    }
+}
+
+/// What a conference's rows are worked out from.
+pub struct Resolver<'a> {
+    pub conference: &'a Conference,
+    pub numbering: &'a mut Numbering,
+    /// The next hop of copies to an address; `None`: no route. 0 where the data plane's kernel finds the way.
+    pub nexthop: &'a dyn Fn(&Name, Endpoint) -> Option<u32>,
+    /// Streams of which the agent is to have copies: those with a cache.
+    pub copied: &'a dyn Fn(&Source) -> bool,
+}
+
+impl Resolver<'_> {
+    /// A row in the data plane's terms; `None`: it is not wanted, or an address is missing yet.
+    ///
+    /// # Errors
+    /// All numbers of layer tables, tracks or splices are taken.
+    pub fn row(&mut self, row: &Row, value: &Value) -> Result<Option<(Key, Data)>, LayoutError> {
+        Ok(match (row, value) {
+            (Row::Node(node), Value::Node(data)) => Some((Key::Node(*node), Data::Node(data.clone()))),
+            (Row::Tree(mgid), Value::Tree(data)) => Some((Key::Tree(*mgid), Data::Tree(data.clone()))),
+            (Row::Prune(xid), Value::Prune(data)) => Some((Key::Prune(*xid), Data::Prune(data.clone()))),
+            (Row::Stream(source), Value::Stream(data)) => self.stream(source, *data)?,
+            (Row::Copy(stream, rid), Value::Copy(data)) => self.copy(data)?.map(|copy| (Key::Copy(*stream, *rid), Data::Copy(copy))),
+            (Row::Relay(source), Value::Relay(receiver)) => self.relay(source, receiver),
+            _ => None,
+        })
+    }
+
+    /// All rows of a plan that are wanted now, those of `layer` included.
+    ///
+    /// # Errors
+    /// As of [`Resolver::row`].
+    pub fn rows(&mut self, plan: &BTreeMap<Row, Value>) -> Result<BTreeMap<Key, Data>, LayoutError> {
+        let mut wanted = BTreeMap::new();
+        for (row, value) in plan {
+            wanted.extend(self.row(row, value)?);
+            if let Row::Stream(source) = row {
+                let rows = self.numbering.rows(source);
+                wanted.extend(rows.map(|((layers, template), row)| (Key::Layer(layers, template), Data::Layer(row))));
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// The numbers of a stream's rows in `layer` and of its track; 0 of one that goes whole.
+    fn layers(&mut self, source: &Source, medium: Medium, ssrc: u32) -> Result<(u32, u32), LayoutError> {
+        let leg = self.conference.get(&source.sender).and_then(|one| one.leg(medium));
+        match leg.and_then(|leg| leg.told.filter(|_| !leg.repair.contains(&ssrc))) {
+            Some(told) => self
+                .numbering
+                .stream(source, told, self.conference.is_tracked(&source.sender, medium)),
+            None => Ok((0, 0)),
+        }
+    }
+
+    fn stream(&mut self, source: &Source, mut tree: Replicate) -> Result<Option<(Key, Data)>, LayoutError> {
+        let Some((medium, ssrc)) = stream_of(&source.stream) else {
+            return Ok(None);
+        };
+        let Some(leg) = self.conference.get(&source.sender).and_then(|one| one.leg(medium)) else {
+            return Ok(None);
+        };
+        let Some(from) = leg.source else { return Ok(None) };
+        let (relay, told) = (leg.relay, leg.told);
+        let (layers, track) = self.layers(source, medium, ssrc)?;
+        if tree.trees > 1 {
+            tree.mgid += medium.first_tree();
+            tree.trees = if layers == 0 { 1 } else { TARGETS as u32 };
+        }
+        let told = told.filter(|_| layers != 0);
+        let data = Stream {
+            tree,
+            to_agent: (self.copied)(source),
+            layers,
+            extension: told.map_or(0, |told| told.extension()),
+            descriptor: told.map_or(0, |told| told.descriptor()),
+            track,
+        };
+        Ok(Some((Key::Stream(FiveTuple::new(from, relay), ssrc), Data::Stream(data))))
+    }
+
+    fn copy(&mut self, copy: &CopyTo) -> Result<Option<Copy>, LayoutError> {
+        let source = &copy.source;
+        let Some((medium, ssrc)) = stream_of(&source.stream) else {
+            return Ok(None);
+        };
+        if self.conference.is_kept_back(&source.sender, &copy.receiver, medium, ssrc) {
+            return Ok(None);
+        }
+        let leg = self
+            .conference
+            .get(&copy.receiver)
+            .and_then(|one| one.leg_for(&source.sender, medium));
+        let Some((leg, to)) = leg.filter(|leg| leg.receives).and_then(|leg| Some((leg, leg.source?))) else {
+            return Ok(None);
+        };
+        let Some(nexthop) = (self.nexthop)(&copy.receiver, to) else {
+            return Ok(None);
+        };
+        let mut made = Copy {
+            addresses: FiveTuple::new(leg.relay, to),
+            nexthop,
+            target: 0,
+            splice: 0,
+            cadence: 0,
+            payload_types: self.conference.payload_types(&source.sender, &copy.receiver, medium).rewritten,
+        };
+        if let Some(target) = self.conference.target(&source.sender, &copy.receiver, medium)
+            && self.layers(source, medium, ssrc)?.0 != 0
+        {
+            made.splice = self.numbering.splice(source, &copy.receiver)?;
+            if made.splice != 0 {
+                (made.target, made.cadence) = (target, self.numbering.cadence(source, target));
+            }
+        }
+        Ok(Some(made))
+    }
+
+    fn relay(&self, source: &Source, receiver: &Name) -> Option<(Key, Data)> {
+        let (medium, _) = stream_of(&source.stream)?;
+        let from = self.conference.get(&source.sender)?.leg(medium)?;
+        let to = self
+            .conference
+            .get(receiver)?
+            .leg_for(&source.sender, medium)
+            .filter(|leg| leg.receives)?;
+        let key = FiveTuple::new(from.source?, from.relay);
+        Some((Key::Relay(key), Data::Relay(FiveTuple::new(to.relay, to.source?))))
+    }
+}
+
+/// The steps from the rows that are written to the wanted ones ([`diff`]). `s_lr`: a splice begins with its target in force, so a receiver
+/// that has had everything until now first gets a row that says so: the change is to happen where a frame begins.
+#[must_use]
+pub fn steps(wanted: &BTreeMap<Key, Data>, written: &BTreeMap<Key, Data>, s_lr: bool) -> Vec<Step<Key, Data>> {
+    let mut made = Vec::new();
+    for step in diff(wanted, written) {
+        if let (Step::Modify(key, Data::Copy(copy)), true) = (&step, s_lr) {
+            let before = written.get(key);
+            let began = matches!(before, Some(Data::Copy(old)) if old.splice != copy.splice && copy.splice != 0);
+            if began && copy.target != TARGETS - 1 {
+                let whole = Copy {
+                    target: TARGETS - 1,
+                    ..copy.clone()
+                };
+                made.push(Step::Modify(key.clone(), Data::Copy(whole)));
+            }
+        }
+        made.push(step);
+    }
+    made
+}

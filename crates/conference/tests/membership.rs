@@ -1,0 +1,433 @@
+//! Membership to rows: who gets what, listeners, pauses, payload types; and the way from the rows that are there to the wanted ones.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod model;
+
+use model::{Tables, assert_delivers, check_between, name, run};
+use proptest::prelude::*;
+use shunt_conference::adaptation::Medium;
+use shunt_conference::diff::{Step, diff};
+use shunt_conference::membership::{Conference, MembershipError, TARGETS, TREES, stream_name, stream_of};
+use shunt_conference::migration::{Allocator, How};
+use shunt_conference::packets::Told;
+use shunt_conference::participant::{Leg, Participant};
+use shunt_conference::payload_types::{PayloadType, Translation};
+use shunt_conference::rewriting::{Numbering, Rewriting, Whole};
+use shunt_conference::rows::{Copy, Data, Key, Resolver, Stream, steps};
+use shunt_conference::tables::{Limits, Name, Row, Source, Value, Write};
+use shunt_conference::trees::{Design, Layout};
+use shunt_net::Endpoint;
+use std::collections::{BTreeMap, HashSet};
+use std::net::Ipv4Addr;
+
+fn at(host: u8, port: u16) -> Endpoint {
+    Endpoint::new(Ipv4Addr::new(10, 0, 0, host), port)
+}
+
+/// A participant with audio and video in layers, latched, who sends.
+fn person(text: &str, number: u8) -> Participant {
+    let mut one = Participant::new(name(text));
+    for (medium, offset) in [(Medium::Audio, 0), (Medium::Video, 2)] {
+        let mut leg = Leg::new(at(1, 20_000 + u16::from(number) * 10 + offset));
+        leg.source = Some(at(100 + number, 5000 + offset));
+        leg.ssrcs = vec![u32::from(number) * 10 + u32::from(offset)];
+        leg.told = (medium == Medium::Video).then_some(Told::DependencyDescriptor(12));
+        one.legs.insert((medium, 0), leg);
+    }
+    one
+}
+
+fn conference(names: &str) -> Conference {
+    let mut made = Conference::new(name("m"));
+    for (at, letter) in names.chars().enumerate() {
+        made.join(person(&letter.to_string(), at as u8 + 1)).unwrap();
+    }
+    made.settle();
+    made
+}
+
+fn layout(conference: &Conference) -> Layout {
+    conference.layout(|_| Some(1))
+}
+
+/// The agent's part: trees, numbers, and what is written.
+struct Plane {
+    allocator: Allocator,
+    plan: BTreeMap<Row, Value>,
+    numbering: Numbering,
+    written: BTreeMap<Key, Data>,
+}
+
+impl Plane {
+    fn new() -> Self {
+        let limits = Limits::default();
+        Self {
+            allocator: Allocator::new(limits, TREES),
+            plan: BTreeMap::new(),
+            numbering: Numbering::new(Rewriting::SLr, &limits),
+            written: BTreeMap::new(),
+        }
+    }
+
+    /// Bring the rows to what the conference is; the steps taken.
+    fn bring(&mut self, conference: &Conference) -> Vec<Step<Key, Data>> {
+        let mut change = self.allocator.change(layout(conference), How::default()).unwrap();
+        while let Some(write) = self.allocator.next(&mut change) {
+            match write {
+                Write::Add(row, value) | Write::Modify(row, value) => drop(self.plan.insert(row, value)),
+                Write::Delete(row) => drop(self.plan.remove(&row)),
+                Write::Drain => {}
+            }
+        }
+        let mut resolver = Resolver {
+            conference,
+            numbering: &mut self.numbering,
+            nexthop: &|_, _| Some(0),
+            copied: &|_| false,
+        };
+        let wanted = resolver.rows(&self.plan).unwrap();
+        let made = steps(&wanted, &self.written, true);
+        self.written = wanted;
+        made
+    }
+
+    /// Where packets of a layer of a stream go: the destinations of the copies.
+    fn receivers(&self, ssrc: u32, layer: u32) -> Vec<Endpoint> {
+        let (_, stream) = self.stream(ssrc);
+        let tree = stream.tree;
+        let Some(Data::Tree(members)) = self.written.get(&Key::Tree(tree.mgid + layer.min(tree.trees - 1))) else {
+            return Vec::new();
+        };
+        let others = members.iter().filter(|member| member.xid != tree.l1_xid);
+        let rid = |node: u32| match &self.written[&Key::Node(node)] {
+            Data::Node(node) => node.rid,
+            _ => panic!("no node"),
+        };
+        let rids = others.map(|member| rid(member.node)).filter(|rid| *rid != tree.rid);
+        let mut found: Vec<Endpoint> = rids
+            .filter_map(|rid| self.copy(tree.stream, rid))
+            .map(|copy| copy.addresses.dst)
+            .collect();
+        found.sort();
+        found
+    }
+
+    fn stream(&self, ssrc: u32) -> (&Key, Stream) {
+        let found = self
+            .written
+            .iter()
+            .find(|(key, _)| matches!(key, Key::Stream(_, one) if *one == ssrc));
+        let (key, Data::Stream(stream)) = found.expect("the stream has a row") else {
+            panic!("no stream")
+        };
+        (key, *stream)
+    }
+
+    fn copy(&self, stream: u32, rid: u32) -> Option<&Copy> {
+        match self.written.get(&Key::Copy(stream, rid)) {
+            Some(Data::Copy(copy)) => Some(copy),
+            _ => None,
+        }
+    }
+}
+
+/// The video of participant number n.
+fn video(number: u32) -> u32 {
+    number * 10 + 2
+}
+
+#[test]
+fn who_only_listens_gets_all_and_is_sent_nothing_of_its_own() {
+    let mut conference = conference("abc");
+    let listener = conference.get_mut("c").unwrap();
+    for leg in listener.legs.values_mut() {
+        (leg.sends, leg.ssrcs) = (false, Vec::new());
+    }
+    conference.settle();
+    let mut plane = Plane::new();
+    plane.bring(&conference);
+    assert_eq!(plane.allocator.design("m"), Some(Design::Nra));
+    assert_eq!(plane.receivers(video(1), 2), [at(102, 5002), at(103, 5002)]);
+    let two = layout(&self::conference("a"));
+    assert!(two.participants.len() == 1 && two.design(TREES) == Ok(Design::TwoParty));
+}
+
+#[test]
+fn a_lower_level_writes_trees_first_and_the_row_before_the_receiver_leaves_them() {
+    let mut conference = conference("abc");
+    let mut plane = Plane::new();
+    plane.bring(&conference);
+    let (a, c) = (name("a"), name("c"));
+    conference.set_level(&a, &c, Medium::Video, 1).unwrap();
+    let made = plane.bring(&conference);
+    assert_eq!(
+        plane.allocator.design("m"),
+        Some(Design::Nra),
+        "held: c stays in all trees until its numbers have changed over"
+    );
+    let targets: Vec<usize> = made
+        .iter()
+        .filter_map(|step| match step {
+            Step::Modify(Key::Copy(..), Data::Copy(copy)) if copy.splice != 0 => Some(copy.target),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(targets, [TARGETS - 1, 0], "the splice begins as one that gets everything");
+    assert!(conference.let_go(&a, &c, Medium::Video));
+    plane.bring(&conference);
+    assert_eq!(plane.allocator.design("m"), Some(Design::RaSr));
+    let of = |plane: &Plane, layer| plane.receivers(video(1), layer).contains(&at(103, 5002));
+    assert_eq!([of(&plane, 0), of(&plane, 1), of(&plane, 2)], [true, false, false]);
+    assert_eq!(plane.receivers(10, 0).len(), 2, "audio goes on to both");
+    conference.set_level(&a, &c, Medium::Video, 3).unwrap();
+    plane.bring(&conference);
+    assert_eq!([of(&plane, 0), of(&plane, 1), of(&plane, 2)], [true, true, true]);
+    assert_eq!(
+        conference.target(&a, &c, Medium::Video),
+        Some(TARGETS - 1),
+        "its numbers are its own to the end"
+    );
+}
+
+#[test]
+fn a_paused_stream_goes_to_nobody_who_paused_it_and_comes_back() {
+    let mut conference = conference("abc");
+    let mut plane = Plane::new();
+    plane.bring(&conference);
+    let (a, c) = (name("a"), name("c"));
+    conference.set_level(&a, &c, Medium::Video, 0).unwrap();
+    plane.bring(&conference);
+    for layer in 0..3 {
+        assert_eq!(plane.receivers(video(1), layer), [at(102, 5002)], "layer {layer}");
+    }
+    assert_eq!(
+        (plane.receivers(10, 0).len(), plane.receivers(video(2), 2).len()),
+        (2, 2),
+        "audio, and b's video, go on"
+    );
+    conference.set_level(&a, &c, Medium::Video, 1).unwrap();
+    plane.bring(&conference);
+    assert_eq!(plane.receivers(video(1), 0).len(), 2);
+    assert_eq!(
+        conference.set_level(&a, &c, Medium::Video, 4),
+        Err(MembershipError::Level(4, "video"))
+    );
+    assert_eq!(
+        conference.set_level(&a, &a, Medium::Video, 1),
+        Err(MembershipError::Itself(a.clone()))
+    );
+    conference.get_mut("a").unwrap().encrypted = true;
+    assert_eq!(conference.set_level(&a, &c, Medium::Video, 2), Err(MembershipError::Encrypted(a)));
+}
+
+#[test]
+fn a_quality_leaves_media_out_and_leaving_forgets_it() {
+    let mut conference = conference("abc");
+    let mut plane = Plane::new();
+    conference.set_quality(&name("a"), &name("b"), Medium::Audio).unwrap();
+    plane.bring(&conference);
+    assert_eq!(plane.receivers(video(1), 0), [at(103, 5002)]);
+    conference.leave("b").unwrap();
+    assert!(conference.qualities.is_empty());
+    assert_eq!(
+        conference.leave("b").unwrap_err().to_string(),
+        "conference m has no participant \"b\""
+    );
+    plane.bring(&conference);
+    conference.leave("a").unwrap();
+    conference.leave("c").unwrap();
+    plane.bring(&conference);
+    let left: Vec<&Key> = plane.written.keys().filter(|key| !matches!(key, Key::Prune(_))).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn an_ssrc_is_the_first_ones_who_sent_it() {
+    let mut conference = conference("abc");
+    conference.learn("b", Medium::Video, video(1), false).unwrap();
+    assert_eq!(conference.conflict(&name("b"), Medium::Video, video(1)), Some(&name("a")));
+    let streams = &layout(&conference).participants[1].streams;
+    assert!(
+        !streams.iter().any(|(stream, _)| *stream == stream_name(Medium::Video, video(1))),
+        "{streams:?}"
+    );
+    conference.leave("a").unwrap();
+    assert_eq!(conference.conflict(&name("b"), Medium::Video, video(1)), None);
+    assert_eq!(stream_of(&stream_name(Medium::Screen, 7)), Some((Medium::Screen, 7)));
+}
+
+#[test]
+fn repair_streams_do_not_go_to_who_has_other_numbers() {
+    let mut conference = conference("abc");
+    conference.learn("a", Medium::Video, 99, true).unwrap();
+    conference.set_level(&name("a"), &name("c"), Medium::Video, 2).unwrap();
+    conference.let_go(&name("a"), &name("c"), Medium::Video);
+    let mut plane = Plane::new();
+    plane.bring(&conference);
+    assert_eq!(plane.receivers(99, 0), [at(102, 5002)]);
+}
+
+#[test]
+fn further_legs_bring_one_sender_each() {
+    let mut conference = conference("abc");
+    let viewer = conference.get_mut("c").unwrap();
+    let mut leg = Leg::new(at(1, 29_000));
+    leg.source = Some(at(103, 7000));
+    viewer.legs.insert((Medium::Video, 1), leg);
+    conference.settle();
+    let mut plane = Plane::new();
+    plane.bring(&conference);
+    let places: Vec<Endpoint> = [1, 2]
+        .into_iter()
+        .flat_map(|n| plane.receivers(video(n), 0))
+        .filter(|to| to.addr == at(103, 0).addr)
+        .collect();
+    assert_eq!(places, [at(103, 5002), at(103, 7000)]);
+}
+
+fn payload_type(number: u8, codec: &str, parameters: &str) -> PayloadType {
+    PayloadType {
+        number,
+        codec: codec.to_owned(),
+        parameters: parameters.to_owned(),
+    }
+}
+
+#[test]
+fn payload_types_are_those_of_the_receiver() {
+    let sender = [
+        payload_type(111, "opus/48000/2", "minptime=10"),
+        payload_type(96, "VP8/90000", ""),
+        payload_type(97, "rtx/90000", "apt=96"),
+        payload_type(0, "PCMU/8000", ""),
+    ];
+    let receiver = [
+        payload_type(109, "OPUS/48000/2", ""),
+        payload_type(120, "VP8/90000", ""),
+        payload_type(124, "rtx/90000", "apt=120"),
+        payload_type(0, "PCMU/8000/1", ""),
+    ];
+    let found = Translation::between(&sender, &receiver);
+    assert_eq!(found.rewritten, [(111, 109), (96, 120), (97, 124)]);
+    assert!(found.unknown.is_empty());
+    assert_eq!(Translation::between(&sender, &receiver[..1]).unknown, [96, 97, 0]);
+    let mut conference = conference("ab");
+    for (who, types) in [("a", &sender[..1]), ("b", &receiver[..1])] {
+        conference
+            .get_mut(who)
+            .unwrap()
+            .legs
+            .get_mut(&(Medium::Audio, 0))
+            .unwrap()
+            .payload_types = types.to_vec();
+    }
+    assert!(!layout(&conference).relayed, "a relay entry rewrites no payload types");
+    let mut plane = Plane::new();
+    plane.bring(&conference);
+    let rewritten: HashSet<Vec<(u8, u8)>> = plane
+        .written
+        .values()
+        .filter_map(|data| match data {
+            Data::Copy(copy) => Some(copy.payload_types.clone()),
+            _ => None,
+        })
+        .collect();
+    assert!(
+        rewritten.contains(&vec![(111, 109)]) && rewritten.contains(&vec![(109, 111)]),
+        "{rewritten:?}"
+    );
+}
+
+#[test]
+fn template_structures_become_rows_of_layer() {
+    let line = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/vectors/conference/chromium_av1.txt"
+    ))
+    .unwrap();
+    let head = line.lines().nth(1).unwrap().split_whitespace().nth(1).unwrap();
+    let packet: Vec<u8> = (0..head.len() / 2)
+        .map(|at| u8::from_str_radix(&head[2 * at..2 * at + 2], 16).unwrap())
+        .collect();
+    let source = Source {
+        conference: name("m"),
+        sender: name("a"),
+        stream: name("video:1"),
+    };
+    for (rewriting, switches, cadences) in [(Rewriting::SLr, 0b111, [0, 0]), (Rewriting::SLm, 0, [0b1110, 0b1010])] {
+        let mut numbering = Numbering::new(rewriting, &Limits::default());
+        assert_eq!(numbering.stream(&source, Told::DependencyDescriptor(12), false).unwrap(), (1, 0));
+        assert!(numbering.awaits_structure(&source) && numbering.splice(&source, &name("c")).unwrap() == 0);
+        assert!(numbering.see(&source, &packet).unwrap() && !numbering.see(&source, &packet).unwrap());
+        let rows: BTreeMap<_, _> = numbering.rows(&source).collect();
+        let layers: Vec<u8> = (0..5).map(|template| rows[&(1, template)].layer).collect();
+        assert_eq!((layers, rows[&(1, 0)].switches), (vec![0, 0, 1, 2, 2], switches));
+        // The captured key frame has number 1.
+        let turned = |mask: u8| (mask << 1 | mask >> 3) & 0xF;
+        assert_eq!([0, 1].map(|target| numbering.cadence(&source, target)), cadences.map(turned));
+        let (_, track) = numbering.stream(&source, Told::DependencyDescriptor(12), true).unwrap();
+        assert_eq!(track != 0, rewriting == Rewriting::SLr);
+        assert_eq!(numbering.splice(&source, &name("c")).unwrap(), 1);
+        numbering.forget(&name("m"), &HashSet::new(), &HashSet::new());
+        assert_eq!((numbering.room(), numbering.whole(&source)), (65_536, None::<Whole>));
+    }
+}
+
+fn members() -> impl Strategy<Value = (Vec<usize>, bool)> {
+    (
+        proptest::sample::subsequence((0..5usize).collect::<Vec<_>>(), 0..=5).prop_shuffle(),
+        any::<bool>(),
+    )
+}
+
+fn planned((members, adapted): &(Vec<usize>, bool)) -> Layout {
+    let names: String = members.iter().map(|at| ["a", "b", "c", "d", "e"][*at]).collect();
+    let mut made = model::layout("m", &names);
+    if let (true, [first, second, ..]) = (*adapted, &made.participants[..]) {
+        made.targets.insert((first.name.clone(), second.name.clone()), 1);
+    }
+    made
+}
+
+/// The rows of a plan as a data plane has them.
+fn rows_of(tables: &Tables) -> BTreeMap<Row, Value> {
+    tables.0.iter().map(|(row, value)| (row.clone(), value.clone())).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+
+    #[test]
+    fn the_writes_of_a_diff_lead_to_the_new_rows_and_misdeliver_nothing_on_the_way(found in members(), wanted in members()) {
+        let (before, after) = (planned(&found), planned(&wanted));
+        let mut old = Tables::default();
+        run(&mut Allocator::new(Limits::default(), 3), &mut old, &before, How::default());
+        // An agent that comes back lays everything out beside what it found.
+        let mut allocator = Allocator::new(Limits::default(), 3);
+        let reserved = allocator.reserve(old.0.keys());
+        let mut new = Tables::default();
+        run(&mut allocator, &mut new, &after, How::default());
+        let (mut tables, mut history, mut drained) = (old.clone(), vec![old.clone()], false);
+        for step in diff(&rows_of(&new), &rows_of(&old)) {
+            match step {
+                Step::Add(row @ Row::Prune(_), value) => tables.apply(&Write::Modify(row, value)),
+                Step::Add(row, value) => tables.apply(&Write::Add(row, value)),
+                Step::Modify(row, value) => tables.apply(&Write::Modify(row, value)),
+                Step::Delete(row @ Row::Prune(_)) => tables.apply(&Write::Modify(row, Value::Prune(Default::default()))),
+                Step::Delete(row) => tables.apply(&Write::Delete(row)),
+                Step::Drain => {
+                    check_between(&history, &before, &after);
+                    history.clear();
+                    drained = true;
+                }
+            }
+            history.push(tables.clone());
+        }
+        check_between(&history, if drained { &after } else { &before }, &after);
+        assert_delivers(&tables, &[&after]);
+        prop_assert_eq!(&tables, &new);
+        allocator.give_back(reserved);
+        run(&mut allocator, &mut tables, &Layout::empty(Name::from("m")), How::default());
+        prop_assert!(tables.0.is_empty());
+    }
+}
