@@ -6,6 +6,7 @@ use super::{LogError, Shared, lock};
 use serde::Serialize;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -29,6 +30,8 @@ pub struct Follow {
 #[derive(Debug)]
 struct Place {
     segment: Segment,
+    /// Numbers are lower, else they are damaged.
+    end: u64,
     file: File,
     offset: u64,
 }
@@ -134,8 +137,10 @@ impl Follow {
 
     /// Open the first one that is still there.
     fn open_first(&mut self, segments: Vec<Segment>) -> Result<bool, LogError> {
-        for segment in segments {
-            if self.open(segment)? {
+        let next = *self.shared.next.borrow();
+        let ends: Vec<u64> = segments.iter().skip(1).map(|segment| segment.first).chain([next]).collect();
+        for (segment, end) in segments.into_iter().zip(ends) {
+            if self.open(segment, end)? {
                 return Ok(true);
             }
             self.expired = true;
@@ -144,11 +149,16 @@ impl Follow {
     }
 
     /// False: it was removed in the meantime.
-    fn open(&mut self, segment: Segment) -> Result<bool, LogError> {
+    fn open(&mut self, segment: Segment, end: u64) -> Result<bool, LogError> {
         self.rest.clear();
         match File::open(&segment.path) {
             Ok(file) => {
-                self.place = Some(Place { segment, file, offset: 0 });
+                self.place = Some(Place {
+                    end: if segment.own { u64::MAX } else { end },
+                    segment,
+                    file,
+                    offset: 0,
+                });
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -179,17 +189,18 @@ impl Follow {
             return Ok(false);
         }
         let own = place.segment.own;
-        self.take_lines(own, lines);
+        let numbers = place.segment.first..place.end;
+        self.take_lines(own, &numbers, lines);
         Ok(true)
     }
 
-    fn take_lines(&mut self, own: bool, lines: &mut Vec<u8>) {
+    fn take_lines(&mut self, own: bool, numbers: &Range<u64>, lines: &mut Vec<u8>) {
         let rest = std::mem::take(&mut self.rest);
         let mut at = 0;
         while let Some(length) = rest[at..].iter().position(|byte| *byte == b'\n') {
             let line = &rest[at..at + length];
             at += length + 1;
-            if let Some(number) = sequence(line).filter(|_| own || is_whole(line)) {
+            if let Some(number) = sequence(line).filter(|number| own || (numbers.contains(number) && is_whole(line))) {
                 self.take(number, line, lines);
             }
         }

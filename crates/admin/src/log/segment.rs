@@ -1,6 +1,6 @@
 //! Segment files: their names, and what of one can be read. No I/O.
 
-use super::line::{is_whole, sequence};
+use super::line::{HIGHEST, is_whole, sequence};
 
 const SUFFIX: &str = ".ndjson";
 const PREFIX: &str = "events-";
@@ -27,14 +27,17 @@ pub(super) struct Scan {
     pub(super) damaged: usize,
 }
 
-/// Look through a segment. A line is whole if it is JSON, ends with a line feed and has a higher number than those before it.
-pub(super) fn scan(bytes: &[u8]) -> Scan {
+/// Look through the segment whose first event has the number `first`. A line is whole if it is JSON, ends with a line feed and has a higher number
+/// than those before it.
+pub(super) fn scan(first: u64, bytes: &[u8]) -> Scan {
     let mut found = Scan::default();
     let (mut at, mut damaged) = (0, 0);
     while let Some(length) = bytes[at..].iter().position(|byte| *byte == b'\n') {
         let line = at..at + length;
         at += length + 1;
-        let number = sequence(&bytes[line.clone()]).filter(|_| is_whole(&bytes[line.clone()]));
+        let number = sequence(&bytes[line.clone()])
+            .filter(|number| (first..HIGHEST).contains(number))
+            .filter(|_| is_whole(&bytes[line.clone()]));
         match number {
             Some(number) if found.last.as_ref().is_none_or(|(last, _)| number > *last) => {
                 found.whole = at;
@@ -65,7 +68,7 @@ mod tests {
         fn a_cut_file_keeps_its_whole_lines(count in 0u64..20, cut in 0usize..2000) {
             let bytes = segment(&(0..count).collect::<Vec<_>>());
             let cut = cut.min(bytes.len());
-            let found = scan(&bytes[..cut]);
+            let found = scan(0, &bytes[..cut]);
             prop_assert!(found.whole <= cut);
             let lines = bytes[..cut].iter().filter(|byte| **byte == b'\n').count();
             prop_assert_eq!(found.last.map(|(last, _)| last + 1).unwrap_or(0), lines as u64);
@@ -74,7 +77,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_looked_through(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let found = scan(&bytes);
+            let found = scan(0, &bytes);
             prop_assert!(found.whole <= bytes.len());
         }
 
@@ -83,7 +86,7 @@ mod tests {
             let mut bytes = segment(&(100..100 + count).collect::<Vec<_>>());
             let place = place.index(bytes.len());
             bytes[place] = byte;
-            let found = scan(&bytes);
+            let found = scan(0, &bytes);
             let good = bytes[..found.whole].iter().filter(|byte| **byte == b'\n').count() - found.damaged;
             // A wrong digit can make a number too high, so that lower ones after it do not count.
             let number_changed = byte.is_ascii_digit();
@@ -98,7 +101,7 @@ mod tests {
         bytes.extend(line(2));
         let whole = bytes.len();
         bytes.extend_from_slice(b"{\"seq\":3,\"ep");
-        let found = scan(&bytes);
+        let found = scan(0, &bytes);
         assert_eq!((found.whole, found.damaged), (whole, 1));
         assert_eq!(found.last.map(|(last, _)| last), Some(2));
     }

@@ -85,7 +85,7 @@ impl Store {
     fn recover(&mut self) -> Result<Former, LogError> {
         while let Some(segment) = self.segments.back_mut() {
             let bytes = std::fs::read(&segment.path).map_err(failed(&segment.path))?;
-            let Scan { whole, last, damaged } = scan(&bytes);
+            let Scan { whole, last, damaged } = scan(segment.first, &bytes);
             if damaged > 0 {
                 tracing::warn!(
                     "event log: {} has {damaged} damaged lines, which readers see as a gap",
