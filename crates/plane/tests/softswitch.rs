@@ -210,64 +210,70 @@ async fn how_long_writes_take() {
     let softswitch = Softswitch::start("speed", 200_000);
     let mut lab = Lab::start(softswitch.settings());
     lab.up().await;
-    for operation in ["insert and delete alone"] {
-        let mut times = Vec::new();
-        for number in 0..500 {
-            let entry = entry(number + 1, 10_000 + 2 * number, 2);
-            lab.write(vec![Operation::Insert(entry)]).await;
-            let began = Instant::now();
-            lab.write(vec![Operation::Delete(entry.key())]).await;
-            times.push(began.elapsed());
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        times.sort_unstable();
-        println!("{operation}: delete p50 {:?} p99 {:?}", times[250], times[495]);
+    let mut times = Vec::new();
+    for number in 0..500 {
+        let entry = entry(number + 1, 10_000 + 2 * number, 2);
+        lab.write(vec![Operation::Insert(entry)]).await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let began = Instant::now();
+        lab.write(vec![Operation::Delete(entry.key())]).await;
+        times.push(began.elapsed());
     }
+    times.sort_unstable();
+    println!("a delete alone: p50 {:?} p99 {:?}", times[250], times[495]);
     let (before, began, calls) = (cpu_time(), Instant::now(), 20_000_u32);
-    for round in 0..calls / 1000 {
+    for round in 1..=calls / 1000 {
         let entries: Vec<RelayEntry> = (0..4000).map(|number| entry(number + 1, 10_000 + number, round as u16)).collect();
         lab.write(entries.iter().copied().map(Operation::Insert).collect()).await;
         lab.write(entries.iter().map(|entry| Operation::Delete(entry.key())).collect())
             .await;
     }
-    println!(
-        "four entries of a call, written and deleted, in large batches: {:?} CPU, {:?}",
-        (cpu_time() - before) / calls,
-        began.elapsed() / calls
-    );
+    let (cpu, elapsed) = ((cpu_time() - before) / calls, began.elapsed() / calls);
+    println!("the four entries of a call written and deleted, in large batches: {cpu:?} CPU, {elapsed:?}");
     for rate in [300, 1500] {
-        let (before, statistics, began, seconds) = (cpu_time(), lab.plane.statistics(), Instant::now(), 3);
-        let mut waits = Vec::new();
-        for call in 0..rate * seconds {
-            tokio::time::sleep_until((began + Duration::from_secs(1) * call / rate).into()).await;
-            let entries: Vec<RelayEntry> = (0..4)
-                .map(|number| entry(call as u16, 10_000 + (4 * call % 40_000) as u16 + number, 9))
-                .collect();
-            lab.plane.write(numbered(entries[..2].iter().copied().map(Operation::Insert)));
-            lab.plane.write(numbered(entries[2..].iter().copied().map(Operation::Insert)));
-            let asked = Instant::now();
-            lab.plane
-                .write(numbered(entries.iter().map(|entry| Operation::Delete(entry.key()))));
-            waits.push(asked);
-        }
-        let mut left = 8 * rate * seconds;
-        while left > 0 {
-            left -= lab
-                .until(|event| {
-                    if let Event::Written(more) = event {
-                        Some(more.len() as u32)
-                    } else {
-                        None
-                    }
-                })
-                .await;
-        }
-        let batches = lab.plane.statistics().batches - statistics.batches;
-        println!(
-            "{rate} calls/s: {:?} CPU a call, {batches} batches",
-            (cpu_time() - before) / (rate * seconds)
-        );
+        at_a_rate(&mut lab, rate, 3).await;
     }
+}
+
+/// Calls at a rate: two entries, two entries, all four deleted; with the wait of each delete.
+async fn at_a_rate(lab: &mut Lab, rate: u32, seconds: u32) {
+    let (before, batches, calls) = (cpu_time(), lab.plane.statistics().batches, rate * seconds);
+    let began = Instant::now();
+    let (mut asked, mut waits, mut left) = (std::collections::HashMap::new(), Vec::new(), 8 * calls);
+    let mut next = 0;
+    while left > 0 {
+        let due = began + Duration::from_secs(1) * next / (3 * rate);
+        tokio::select! {
+            event = lab.event() => {
+                let Event::Written(results) = event else { continue };
+                left -= results.len() as u32;
+                waits.extend(results.iter().filter_map(|written| asked.remove(&written.id)).map(|at: Instant| at.elapsed()));
+            }
+            () = tokio::time::sleep_until(due.into()), if next < 3 * calls => {
+                let (call, part) = (next / 3, next % 3);
+                let entries: Vec<RelayEntry> = (0..4).map(|number| entry(1 + call as u16, 10_000 + (4 * call % 40_000) as u16 + number, 9)).collect();
+                let operations: Vec<Operation> = match part {
+                    0 | 1 => entries[2 * part as usize..][..2].iter().copied().map(Operation::Insert).collect(),
+                    _ => entries.iter().map(|entry| Operation::Delete(entry.key())).collect(),
+                };
+                let ids = (0..).map(|at| WriteId::new(u64::from(8 * next + at)));
+                let writes: Vec<_> = ids.zip(operations).collect();
+                if part == 2 {
+                    asked.insert(writes[0].0, Instant::now());
+                }
+                lab.plane.write(writes);
+                next += 1;
+            }
+        }
+    }
+    waits.sort_unstable();
+    let (cpu, batches) = ((cpu_time() - before) / calls, lab.plane.statistics().batches - batches);
+    println!(
+        "{rate} calls/s: {cpu:?} CPU a call, {} batches/s; a delete's wait p50 {:?} p99 {:?}",
+        batches / u64::from(seconds),
+        waits[waits.len() / 2],
+        waits[waits.len() * 99 / 100]
+    );
 }
 
 /// Of this process.
