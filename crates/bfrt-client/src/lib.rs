@@ -8,6 +8,7 @@
 
 mod connect;
 mod error;
+mod handshake;
 mod keep;
 mod session;
 

@@ -17,7 +17,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// From the first write of a batch to its end.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A delete waits so long for the final counters.
-const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
+const COUNTERS_TIMEOUT: Duration = Duration::from_millis(100);
 /// Writes again, at most.
 const ROUNDS: u32 = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(20);

@@ -65,7 +65,8 @@ impl Queue {
     pub(crate) fn take(&mut self, most: usize) -> Vec<Job> {
         let taken: Vec<Job> = self.ready.drain(..most.min(self.ready.len())).collect();
         self.waiting -= taken.len();
-        self.due = self.ready.iter().map(|job| job.due).min();
+        // What a full batch leaves behind has waited longest.
+        self.due = self.ready.front().map(|job| job.due);
         taken
     }
 

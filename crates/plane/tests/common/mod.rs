@@ -1,6 +1,8 @@
 //! What the tests of the plane share.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod double;
+mod serve;
 pub mod switch;
 
 use shunt_calls::{Operation, RelayEntry};

@@ -1,0 +1,108 @@
+//! What becomes of writes, and of the tasks that do them.
+
+use super::{AUDIT_AGAIN, Done, Engine};
+use crate::admission::Change;
+use crate::batch::{Batch, Item};
+use crate::event::{Event, Written};
+use shunt_calls::{Operation, Outcome, RelayEntry};
+use std::time::Instant;
+use tokio::task::{Id, JoinError};
+
+impl Engine {
+    /// A write that is over.
+    pub(super) fn finish(&mut self, item: Item) {
+        self.queue.finished(item.job.key().dst);
+        self.result(item);
+    }
+
+    pub(super) fn result(&mut self, item: Item) {
+        let (outcome, detail) = item.result.unwrap_or((Outcome::Unavailable, None));
+        let key = item.job.key();
+        let is_out = match item.job.operation {
+            Operation::Delete(_) => outcome == Outcome::Done,
+            Operation::Insert(_) => matches!(outcome, Outcome::TableFull | Outcome::Rejected),
+            Operation::Modify(_) => false,
+        };
+        if is_out && let Some(collisions) = self.collisions_of(&key) {
+            collisions.release(&key);
+        }
+        if outcome != Outcome::Done {
+            self.shared.counts.failed(1);
+        }
+        let Some(id) = item.job.id else { return };
+        let written = Written {
+            id,
+            outcome,
+            counters: item.counters,
+            detail,
+        };
+        match self.out.last_mut() {
+            Some(Event::Written(all)) => all.push(written),
+            _ => self.out.push(Event::Written(vec![written])),
+        }
+    }
+
+    pub(super) fn done(&mut self, done: Result<(Id, Done), JoinError>) {
+        let now = Instant::now();
+        match done {
+            Ok((id, Done::Batch(batch))) => {
+                self.batches.remove(&id);
+                self.batch_done(now, batch);
+            }
+            Ok((_, Done::Up(session, result))) if session == self.session => self.came_up(now, *result),
+            Ok((_, Done::Table(session, found))) if session == self.session => self.table_read(now, found),
+            Ok((_, Done::Idle(idle))) => self.out.push(Event::IdleTimes(idle)),
+            Ok((_, Done::Up(..) | Done::Table(..) | Done::Nothing)) => {}
+            Err(error) => self.task_failed(&error),
+        }
+    }
+
+    /// A task ended by a fault of ours: what it had under way is not known, and what it was to do is done in a new session.
+    fn task_failed(&mut self, error: &JoinError) {
+        tracing::error!("a task of the data plane ended: {error}");
+        for job in self.batches.remove(&error.id()).unwrap_or_default() {
+            self.finish(Item::new(job));
+        }
+        if let Ok(session) = self.shared.client.session() {
+            session.give_up(&format!("a task ended: {error}"));
+        }
+    }
+
+    pub(super) fn batch_done(&mut self, now: Instant, batch: Batch) {
+        for item in batch.items {
+            self.finish(item);
+        }
+        let mut failed = None;
+        for ((change, _), answer) in batch.rows.iter().zip(batch.answers) {
+            // Deleting what is not there is no error.
+            let done = matches!(
+                (&answer, change),
+                (Some(Ok(())), _)
+                    | (
+                        Some(Err(_)),
+                        Change::Filter(_, None) | Change::Block(_, false) | Change::Allow(_, false)
+                    )
+            );
+            self.admission.written(now, change, done);
+            if let (false, Some(Err(error))) = (done, answer) {
+                failed.get_or_insert((change, error));
+            }
+        }
+        if let Some((change, error)) = failed {
+            tracing::warn!("the data plane took no row {change:?}: {}", error.message);
+        }
+    }
+
+    pub(super) fn table_read(&mut self, now: Instant, found: Option<Vec<RelayEntry>>) {
+        let Some(mut entries) = found else {
+            self.audit.failed(now + AUDIT_AGAIN);
+            return;
+        };
+        let changed = self.audit.end(now, entries.len());
+        let media = &self.settings.media;
+        entries.retain(|entry| media.is_empty() || media.iter().any(|range| range.contains(entry.port())));
+        self.shared.counts.audited();
+        self.hold_hashes(now, &mut entries, &changed);
+        self.out.push(Event::Table { entries, changed });
+    }
+}
