@@ -5,7 +5,7 @@ use crate::ids::{LineId, RelayId, State, StreamId};
 use crate::journal::RowKey;
 use crate::reason::Reason;
 use crate::table::Write;
-use shunt_latch::Found;
+use shunt_latch::{Found, Time};
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtpproxy::{NotifyError, NotifyTarget};
 use std::net::IpAddr;
@@ -59,11 +59,39 @@ pub enum Decision {
     Store(LineId),
     /// The row is to be removed from the journal.
     Forget(RowKey),
-    /// A line is over and all of its entries are out. Counters of RTP and RTCP from the caller, then from the callee.
-    Ended {
-        line: LineId,
-        call: Arc<[u8]>,
-        reason: Reason,
-        counters: Box<[Counters; 4]>,
-    },
+    /// A line is over and all of its entries are out.
+    Ended(Box<Ended>),
+}
+
+/// A media line that is over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    pub line: LineId,
+    pub call: Arc<[u8]>,
+    /// The tag that the relay's session was named after, and the other one.
+    pub tag: Box<[u8]>,
+    pub other_tag: Option<Box<[u8]>>,
+    pub media: Option<u32>,
+    pub relay: RelayId,
+    pub created: Time,
+    pub reason: Reason,
+    pub caller: EndedParty,
+    pub callee: EndedParty,
+}
+
+/// What a party of a line that is over has sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndedParty {
+    pub signalled: Option<Endpoint>,
+    pub learned: Option<Endpoint>,
+    /// Where it sent to.
+    pub relay: Option<Endpoint>,
+    /// What entries counted.
+    pub rtp: Counters,
+    pub rtcp: Counters,
+    pub was_offloaded: bool,
+    /// RTP payload types with the number of notices of each.
+    pub payload_types: Vec<(u8, u32)>,
+    /// Packets from other sources.
+    pub mismatches: u64,
 }

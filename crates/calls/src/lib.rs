@@ -42,7 +42,7 @@ mod table;
 mod timers;
 
 pub use book::{Book, LegView, LineView, Notice, PortHeld, Step, StreamView};
-pub use decision::{Decision, Purpose};
+pub use decision::{Decision, Ended, EndedParty, Purpose};
 pub use entry::{Counters, EntryError, Idle, Operation, Outcome, RelayEntry};
 pub use ids::{LineId, RelayId, Side, State, StreamId, WriteId};
 pub use journal::{EntryRow, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, StreamRow, Text};

@@ -1,15 +1,24 @@
 //! The end of media lines.
 
 use super::Book;
-use crate::decision::Decision;
-use crate::entry::Counters;
+use crate::decision::{Decision, Ended, EndedParty, Purpose};
 use crate::ids::{LineId, Side};
 use crate::journal::RowKey;
 use crate::line::Line;
 use crate::reason::Reason;
-use shunt_latch::Time;
+use shunt_latch::{Component, Time};
 
 impl Book {
+    /// End a call as a D of the SIP server does: its entries go, and its sessions on the relay. Returns whether there is such a call.
+    pub fn end_call(&mut self, now: Time, call_id: &[u8]) -> (bool, Vec<Decision>) {
+        let ids: Vec<LineId> = self.lines_of_call(call_id).map(|line| line.id()).collect();
+        for id in &ids {
+            self.with(*id, |book, line| book.ask_relay(line, Purpose::Delete, now));
+            self.release(*id, Reason::Released, now);
+        }
+        (!ids.is_empty(), self.take())
+    }
+
     /// A line is over: its ports mean nothing any more, and its entries go. Doing it again changes nothing.
     pub(super) fn release(&mut self, id: LineId, reason: Reason, now: Time) {
         let released = self.with(id, |book, line| {
@@ -68,15 +77,31 @@ impl Book {
         if line.stored {
             self.out.push(Decision::Forget(RowKey::of(&line)));
         }
-        let mut counters = [Counters::default(); 4];
-        for (place, stream) in counters.iter_mut().zip(line.stream_ids()) {
-            *place = line.stream(stream.sender, stream.component).counters();
-        }
-        self.out.push(Decision::Ended {
+        let party = |side: Side| {
+            let (leg, rtp) = (line.leg(side), line.stream(side, Component::Rtp));
+            EndedParty {
+                signalled: leg.signalled,
+                learned: leg.rtp.learned(),
+                relay: leg.relay,
+                rtp: rtp.counters(),
+                rtcp: line.stream(side, Component::Rtcp).counters(),
+                was_offloaded: rtp.was_offloaded,
+                payload_types: leg.payload_types().to_vec(),
+                mismatches: leg.mismatches,
+            }
+        };
+        let (caller, callee) = (party(Side::Caller), party(Side::Callee));
+        self.out.push(Decision::Ended(Box::new(Ended {
             line: id,
+            other_tag: line.other_tag().map(Into::into),
             call: line.call,
+            tag: line.tag,
+            media: line.media,
+            relay: line.relay,
+            created: line.created,
             reason,
-            counters: Box::new(counters),
-        });
+            caller,
+            callee,
+        })));
     }
 }

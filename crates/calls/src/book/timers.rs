@@ -138,7 +138,7 @@ impl Book {
         self.mark(line);
     }
 
-    fn ask_relay(&mut self, line: &mut Line, purpose: Purpose, _now: Time) {
+    pub(super) fn ask_relay(&mut self, line: &mut Line, purpose: Purpose, _now: Time) {
         let Some(command) = self.relay_command(line, purpose).and_then(Result::ok) else {
             return;
         };

@@ -127,7 +127,7 @@ impl Bench {
                 }
             }
             Decision::Notify { message, .. } => self.notified.push(message),
-            Decision::Ended { reason, .. } => self.ended.push(reason),
+            Decision::Ended(ended) => self.ended.push(ended.reason),
             Decision::Store(_) => self.stored += 1,
             _ => {}
         }
