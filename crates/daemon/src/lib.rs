@@ -9,5 +9,5 @@ pub mod values;
 
 pub use document::{DocumentError, read_document};
 pub use failure::Failure;
-pub use log::{Log, set_up_log};
+pub use log::{Log, log_filter, set_log_filter, set_up_log};
 pub use ports::PortRange;

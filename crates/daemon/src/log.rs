@@ -1,7 +1,9 @@
 //! The log on standard error.
 
 use serde::Deserialize;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::reload::Handle;
 
 /// How the log is written.
 #[derive(Clone, Debug, Deserialize)]
@@ -21,6 +23,14 @@ impl Default for Log {
     }
 }
 
+/// What changes the filter of the log that runs.
+struct Reload {
+    set: Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>,
+    text: Mutex<String>,
+}
+
+static RELOAD: OnceLock<Reload> = OnceLock::new();
+
 /// Write the log from now on; to be called once.
 pub fn set_up_log(log: &Log) {
     let level = if log.level == "warning" { "warn" } else { &log.level };
@@ -31,8 +41,61 @@ pub fn set_up_log(log: &Log) {
         .log_internal_errors(false)
         .with_target(false);
     if log.format == "json" {
-        builder.json().init();
+        let builder = builder.json().with_filter_reloading();
+        keep(level, builder.reload_handle());
+        builder.init();
     } else {
-        builder.with_ansi(false).init();
+        let builder = builder.with_ansi(false).with_filter_reloading();
+        keep(level, builder.reload_handle());
+        builder.init();
+    }
+}
+
+fn keep<S: 'static>(level: &str, handle: Handle<EnvFilter, S>) {
+    let set = move |filter| handle.reload(filter).map_err(|error| error.to_string());
+    let _ = RELOAD.set(Reload {
+        set: Box::new(set),
+        text: Mutex::new(level.to_owned()),
+    });
+}
+
+/// The filter of the log that runs; empty before [`set_up_log`].
+#[must_use]
+pub fn log_filter() -> String {
+    let text = RELOAD
+        .get()
+        .map(|reload| reload.text.lock().unwrap_or_else(PoisonError::into_inner).clone());
+    text.unwrap_or_default()
+}
+
+/// Change it: directives of tracing-subscriber, as `info,shunt_agent=debug`.
+///
+/// # Errors
+/// A directive cannot be read, or no log runs.
+pub fn set_log_filter(text: &str) -> Result<(), String> {
+    let filter = EnvFilter::builder().parse(text).map_err(|error| error.to_string())?;
+    let reload = RELOAD.get().ok_or("no log runs")?;
+    (reload.set)(filter)?;
+    text.clone_into(&mut reload.text.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_filter_is_changed_while_the_log_runs() {
+        set_up_log(&Log {
+            level: "warning".into(),
+            format: "text".into(),
+        });
+        assert_eq!(log_filter(), "warn");
+        assert!(!tracing::enabled!(tracing::Level::DEBUG));
+        set_log_filter("debug").unwrap();
+        assert!(tracing::enabled!(tracing::Level::DEBUG));
+        assert!(set_log_filter("=[").is_err());
+        assert_eq!(log_filter(), "debug");
     }
 }
