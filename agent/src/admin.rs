@@ -1,0 +1,306 @@
+//! The agent behind its admin API.
+
+use crate::core::Core;
+use crate::metrics::Metrics;
+use crate::view;
+use shunt_admin::{
+    Admin, Audit, CallFilter, CallPage, CallView, Commands, DataPlaneStatus, DrainStatus, Failure, FailureKind, HepStatus, LogFilter,
+    Problem, RelayStatus, Role, Status, StopOf, StreamCount, Text, Trace, TraceCall, TraceVerdict,
+};
+use shunt_calls::RelayId;
+use shunt_control::Statistics;
+use shunt_net::{Endpoint, FiveTuple};
+use shunt_rtpproxy::capability::KeepAlive;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What the server asks.
+pub struct AgentView {
+    pub core: Arc<Core>,
+    /// The data plane's target, as configured.
+    pub target: Option<String>,
+    /// Control sockets with what they count.
+    pub control: Vec<(String, Statistics)>,
+    pub has_hep: bool,
+    pub metrics: Metrics,
+}
+
+fn endpoint(address: SocketAddr) -> Endpoint {
+    Endpoint::new(address.ip().to_canonical(), address.port())
+}
+
+/// A text, unless it is empty.
+fn some(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+impl AgentView {
+    fn relay_name(&self, id: RelayId) -> String {
+        self.core.relays().get(id).map(|relay| relay.name.clone()).unwrap_or_default()
+    }
+
+    fn relays(&self) -> Vec<RelayStatus> {
+        let status = |relay: &crate::relays::Relay| {
+            let facts = relay.facts();
+            RelayStatus {
+                name: relay.name.clone(),
+                address: relay.address.clone(),
+                alive: relay.is_alive(),
+                sessions: facts.sessions,
+                version: Some(facts.version).filter(|version| !version.is_empty()),
+                keepalive: facts.keepalive.map(|keepalive| {
+                    match keepalive {
+                        KeepAlive::Lookup => "lookup",
+                        KeepAlive::TtlModifier | KeepAlive::TtlSubcommand => "ttl",
+                    }
+                    .into()
+                }),
+                packets_relayed: facts.packets_relayed,
+            }
+        };
+        self.core.relays().iter().map(|(_, relay)| status(relay)).collect()
+    }
+
+    fn data_plane(&self) -> Option<DataPlaneStatus> {
+        let target = self.target.clone()?;
+        let current = self.core.data_plane.current();
+        let facts = current.facts.as_deref();
+        let (planned, orphans) = self.core.read(|book| (book.planned_count(), book.orphans().count()));
+        Some(DataPlaneStatus {
+            target,
+            connected: facts.is_some() && current.down.is_none(),
+            name: facts.map(|facts| facts.name.clone()),
+            entries: current.entries.map(|entries| entries as u64),
+            capacity: facts.map(|facts| facts.capacity),
+            planned: planned as u64,
+            orphans: orphans as u64,
+            reconciled: current.entries.is_some(),
+            lacks: facts.map(|facts| facts.lacks.clone()).unwrap_or_default(),
+            packets_relayed: None,
+            age_s: None,
+        })
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut add = |code: &str, message: String| {
+            problems.push(Problem {
+                code: code.into(),
+                message,
+                since_s: None,
+            });
+        };
+        for (_, relay) in self.core.relays().iter().filter(|(_, relay)| !relay.is_alive()) {
+            add("relay-down", format!("relay {} ({}) does not answer", relay.name, relay.address));
+        }
+        let current = self.core.data_plane.current();
+        if let (Some(target), Some(reason)) = (&self.target, &current.down) {
+            add("data-plane-down", format!("{target}: {reason}"));
+        } else if let (Some(target), None) = (&self.target, &current.facts) {
+            add("data-plane-down", format!("{target}: not connected yet"));
+        }
+        if let Some(status) = self.core.events().log().map(shunt_admin::EventLog::status) {
+            if status.dropped > 0 {
+                add("events-dropped", format!("{} events were dropped", status.dropped));
+            }
+        }
+        problems
+    }
+
+    fn commands(&self) -> Commands {
+        let sum = |count: fn(&shunt_control::Counts) -> u64| self.control.iter().map(|(_, statistics)| count(&statistics.counts())).sum();
+        Commands {
+            by_verb: self
+                .core
+                .stats
+                .commands()
+                .filter(|(_, count)| *count > 0)
+                .map(|(verb, count)| (verb.to_owned(), count))
+                .collect(),
+            not_understood: self.core.stats.not_understood.get(),
+            retransmissions: sum(|counts| counts.repeated),
+            without_reply: sum(|counts| counts.unanswered),
+        }
+    }
+
+    fn limits(&self) -> BTreeMap<String, u64> {
+        let stats = &self.core.stats;
+        [
+            ("sessions_refused", &stats.refused),
+            ("ports_held", &stats.ports_held),
+            ("ports_refused", &stats.ports_refused),
+            ("tasks_restarted", &stats.tasks_restarted),
+            ("loop_late", &stats.late),
+        ]
+        .into_iter()
+        .map(|(name, counter)| (name.to_owned(), counter.get()))
+        .collect()
+    }
+
+    fn drain(&self) -> DrainStatus {
+        let drain = self.core.drain();
+        let (calls, entries) = self.core.read(|book| (book.call_count(), book.planned_count()));
+        DrainStatus {
+            stop: drain.map(|(stop, _)| stop),
+            since_s: drain.map(|(_, since)| self.core.clock().now().since(since).as_secs_f64()),
+            calls: calls as u64,
+            entries: entries as u64,
+        }
+    }
+}
+
+impl Admin for AgentView {
+    async fn status(&self) -> Result<Status, Failure> {
+        let problems = self.problems();
+        let clock = self.core.clock();
+        let started = clock.wall().saturating_sub(clock.uptime());
+        let stats = &self.core.stats;
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            started_us: u64::try_from(started.as_micros()).unwrap_or(u64::MAX),
+            uptime_s: clock.uptime().as_secs_f64(),
+            role: Role::Single,
+            ready: !problems.iter().any(|problem| problem.code.ends_with("-down")),
+            problems,
+            control: self.control.iter().map(|(address, _)| address.clone()).collect(),
+            relays: self.relays(),
+            data_plane: self.data_plane(),
+            calls: self.core.read(shunt_calls::Book::call_count) as u64,
+            calls_to_restore: 0,
+            streams: self.core.read(|book| {
+                let count = |(state, reason, streams): (_, _, usize)| StreamCount {
+                    state,
+                    reason,
+                    streams: streams as u64,
+                };
+                book.stream_counts().map(count).collect()
+            }),
+            commands: self.commands(),
+            hep: self.has_hep.then(|| HepStatus {
+                messages: stats.sip_messages.get(),
+                byes: stats.byes.get(),
+                blocked: stats.hep_blocked.get(),
+                malformed: stats.hep_malformed.get(),
+            }),
+            journal: None,
+            drain: self.drain(),
+            media_timeouts: stats.media_timeouts.get(),
+            source_mismatches: 0,
+            limits: self.limits(),
+            conferences: None,
+        })
+    }
+
+    async fn calls(&self, filter: CallFilter) -> Result<CallPage, Failure> {
+        let clock = self.core.clock();
+        Ok(self.core.read(|book| view::page(book, &clock, |id| self.relay_name(id), &filter)))
+    }
+
+    async fn call(&self, call: Text, fresh: bool) -> Result<CallView, Failure> {
+        let mut stale = None;
+        if let (true, Some(plane)) = (fresh, self.core.plane()) {
+            let keys: Vec<FiveTuple> = self.core.read(|book| {
+                let lines = book.lines_of_call(&call.0);
+                lines
+                    .flat_map(|line| line.streams())
+                    .filter_map(|stream| stream.entry)
+                    .map(|entry| entry.key())
+                    .collect()
+            });
+            match plane.counters(&keys).await {
+                Ok(read) => self.core.counted(&read),
+                Err(error) => stale = Some(error.to_string()),
+            }
+        }
+        let clock = self.core.clock();
+        let found = self.core.read(|book| view::call(book, &clock, |id| self.relay_name(id), &call.0));
+        let mut found = found.ok_or_else(|| Failure::new(FailureKind::NotFound, format!("no call with Call-ID {}", call.as_text())))?;
+        found.counters_error = stale;
+        Ok(found)
+    }
+
+    async fn release(&self, call: Text) -> Result<(), Failure> {
+        self.core
+            .end_call(&call.0)
+            .then_some(())
+            .ok_or_else(|| Failure::new(FailureKind::NotFound, format!("no call with Call-ID {}", call.as_text())))
+    }
+
+    async fn trace(&self, source: SocketAddr, destination: SocketAddr) -> Result<Trace, Failure> {
+        let key = FiveTuple::new(endpoint(source), endpoint(destination));
+        let call = self.core.read(|book| {
+            let id = book.stream_at(key.dst)?;
+            let line = book.line(id.line)?;
+            let stream = line.stream(id.sender, id.component);
+            Some(TraceCall {
+                call: line.call_id().into(),
+                media: line.media(),
+                from: id.sender,
+                component: id.component.into(),
+                state: stream.state,
+                reason: stream.reason,
+                expected_source: line.leg(id.sender).learned.map(crate::events::socket),
+            })
+        });
+        let data_plane = match self.core.plane() {
+            Some(plane) => match plane.trace(key).await {
+                Ok(found) => Some(TraceVerdict {
+                    verdict: found.verdict,
+                    reason: some(found.reason),
+                    out_source: found.out_src.parse().ok(),
+                    out_destination: found.out_dst.parse().ok(),
+                    out_interface: some(found.out_interface),
+                }),
+                Err(shunt_plane::PlaneError::Schema(_)) => None,
+                Err(error) => return Err(Failure::new(FailureKind::Unavailable, error.to_string())),
+            },
+            None => None,
+        };
+        Ok(Trace {
+            source,
+            destination,
+            data_plane,
+            call,
+        })
+    }
+
+    async fn drain(&self, stop: Option<StopOf>) -> Result<DrainStatus, Failure> {
+        self.core.set_drain(stop);
+        Ok(self.drain())
+    }
+
+    async fn drain_status(&self) -> Result<DrainStatus, Failure> {
+        Ok(self.drain())
+    }
+
+    async fn audit(&self) -> Result<Audit, Failure> {
+        let Some(plane) = self.core.plane() else {
+            return Err(Failure::new(
+                FailureKind::NotConfigured,
+                "no data plane is configured (section data_plane)",
+            ));
+        };
+        plane.audit();
+        self.core
+            .audited()
+            .await
+            .ok_or_else(|| Failure::new(FailureKind::Unavailable, "the data plane is not available"))
+    }
+
+    async fn log_filter(&self) -> Result<LogFilter, Failure> {
+        Ok(LogFilter {
+            filter: shunt_daemon::log_filter(),
+        })
+    }
+
+    async fn set_log_filter(&self, filter: LogFilter) -> Result<LogFilter, Failure> {
+        shunt_daemon::set_log_filter(&filter.filter).map_err(|error| Failure::new(FailureKind::Invalid, error))?;
+        self.log_filter().await
+    }
+
+    async fn refresh_metrics(&self) {
+        self.metrics.refresh(&self.core);
+    }
+}

@@ -1,0 +1,240 @@
+//! Commands of SIP servers: passed on to the relay that has the call, and told to the call state on the way.
+//!
+//! Replies are the relay's own, except that the reply to Q has the data plane's packets added.
+
+use crate::core::Core;
+use crate::events::Answered;
+use crate::ports;
+use crate::restore::Restorer;
+use crate::turns::Turns;
+use shunt_calls::{RelayId, Side, Step};
+use shunt_control::{Rare, Sender, Service};
+use shunt_net::FiveTuple;
+use shunt_rtpproxy::{Command, ErrorCode, Reply, Request, add_counts, error_reply, with_notify_address};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// How long a reply to Q waits for the data plane's counters; then the latest that are known are added.
+const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Serves the control sockets.
+pub struct Commands {
+    core: Arc<Core>,
+    restorer: Restorer,
+    turns: Turns,
+    not_understood: Mutex<Rare>,
+}
+
+impl Service for Commands {
+    async fn execute(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
+        let peer = sender.ip();
+        let began = self.core.clock().now();
+        let (command, reply) = match Command::parse(body) {
+            Ok(command) => {
+                self.core.stats.count_command(&command.request);
+                let reply = match command.session() {
+                    Some(session) => match self.turns.take(session.call_id).await {
+                        Some(_turn) => self.of_call(&command, peer).await,
+                        None => None,
+                    },
+                    None => self.of_none(&command).await,
+                };
+                (Some(command), reply)
+            }
+            Err(error) => {
+                self.log_not_understood(&error);
+                (None, self.pass(None, body).await)
+            }
+        };
+        if let Some(command) = command {
+            self.core.events().command(&Answered {
+                command: &command,
+                reply: reply.as_deref(),
+                peer,
+                took: self.core.clock().now().since(began),
+                relay: self.core.relay_name(&command),
+            });
+        }
+        reply
+    }
+}
+
+impl Commands {
+    #[must_use]
+    pub fn new(core: Arc<Core>, restorer: Restorer) -> Self {
+        Self {
+            core,
+            restorer,
+            turns: Turns::default(),
+            not_understood: Mutex::default(),
+        }
+    }
+
+    fn log_not_understood(&self, error: &shunt_rtpproxy::ParseError) {
+        self.core.stats.not_understood.inc();
+        let mut rare = self.not_understood.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left_out) = rare.write(self.core.clock().now()) {
+            tracing::info!("passing on a command that is not understood: {error}; {left_out} more since the last such line");
+        }
+    }
+
+    /// Send a command to a relay as it is; without one, to the first that is alive.
+    async fn pass(&self, relay: Option<RelayId>, body: &[u8]) -> Option<Vec<u8>> {
+        let relays = self.core.relays();
+        relays.forward(relay.or_else(|| relays.best())?, body).await
+    }
+
+    // -- commands about no call --------------------------------------------------------------------
+
+    async fn of_none(&self, command: &Command<'_>) -> Option<Vec<u8>> {
+        let relays = self.core.relays();
+        match command.request {
+            Request::DeleteAll => {
+                self.core.command(command);
+                let mut first = None;
+                for relay in relays.ids() {
+                    let reply = relays.forward(relay, command.raw).await;
+                    first = first.or(reply);
+                }
+                first
+            }
+            Request::Capability => {
+                // A capability is there only where every relay has it: the call may land on any of them.
+                let mut least: Option<Vec<u8>> = None;
+                for relay in relays.living() {
+                    let Some(reply) = relays.forward(relay, command.raw).await else {
+                        continue;
+                    };
+                    least = Some(least.map_or(reply.clone(), |least| least.min(reply)));
+                }
+                least
+            }
+            _ => self.pass(None, command.raw).await,
+        }
+    }
+
+    // -- commands about a call ---------------------------------------------------------------------
+
+    async fn of_call(&self, command: &Command<'_>, peer: Option<IpAddr>) -> Option<Vec<u8>> {
+        if let Some(session) = command.session() {
+            self.restorer.restore_call(&self.core, session.call_id).await;
+        }
+        if self.core.refuses(command) {
+            return Some(error_reply(ErrorCode::DRAINING));
+        }
+        let (step, waits) = self.core.command(command);
+        let known = match step {
+            Step::Answer(reply) => return Some(reply),
+            Step::Pass { relay, .. } => relay,
+        };
+        wait_for(waits).await;
+        match &command.request {
+            Request::Update(_) | Request::Lookup(_) => self.offer_answer(command, known, peer).await,
+            Request::Query(_) => self.query(command, known).await,
+            _ => {
+                let (relay, reply) = self.somewhere(command, known, command.raw).await?;
+                if self.core.replied(peer, relay, command, reply.as_deref()).is_err() {
+                    tracing::error!("a port in the reply to a command that asks for none");
+                }
+                reply
+            }
+        }
+    }
+
+    /// U and L.
+    async fn offer_answer(&self, command: &Command<'_>, known: Option<RelayId>, peer: Option<IpAddr>) -> Option<Vec<u8>> {
+        let rewritten = peer.and_then(|peer| with_notify_address(command, peer));
+        let body = rewritten.as_deref().unwrap_or(command.raw);
+        let (relay, reply) = match (known, &command.request) {
+            (None, Request::Update(_)) => self.first_living(body).await?,
+            _ => self.somewhere(command, known, body).await?,
+        };
+        ports::settle(&self.core, &self.restorer, peer, relay, command, body, reply).await
+    }
+
+    /// A new call goes to the relay with the fewest sessions that answers.
+    async fn first_living(&self, body: &[u8]) -> Option<(RelayId, Option<Vec<u8>>)> {
+        let relays = self.core.relays();
+        for relay in relays.candidates() {
+            if let Some(reply) = relays.forward(relay, body).await {
+                return Some((relay, Some(reply)));
+            }
+        }
+        relays.best().map(|relay| (relay, None))
+    }
+
+    /// To the call's relay; for a call that is not known here (it is older than this agent) to each until one knows it.
+    async fn somewhere(&self, command: &Command<'_>, known: Option<RelayId>, body: &[u8]) -> Option<(RelayId, Option<Vec<u8>>)> {
+        let relays = self.core.relays();
+        if let Some(relay) = known {
+            return Some((relay, relays.forward(relay, body).await));
+        }
+        let mut last = relays.best().map(|relay| (relay, None));
+        for relay in relays.candidates() {
+            let Some(reply) = relays.forward(relay, body).await else { continue };
+            let refused = Reply::new(&reply).error().is_some()
+                || (matches!(command.request, Request::Lookup(_)) && Reply::new(&reply).port().is_some_and(|reply| reply.port == 0));
+            last = Some((relay, Some(reply)));
+            if !refused {
+                break;
+            }
+        }
+        last
+    }
+
+    /// Q: the relay's reply, with the packets that the data plane carried.
+    async fn query(&self, command: &Command<'_>, known: Option<RelayId>) -> Option<Vec<u8>> {
+        let reply = self.somewhere(command, known, command.raw).await?.1?;
+        let session = command.session()?;
+        let Some((line, swapped, keys)) = self.core.read(|book| {
+            let (line, swapped) = book.line_of(session)?;
+            let keys: Vec<FiveTuple> = line.streams().filter_map(|stream| stream.entry).map(|entry| entry.key()).collect();
+            Some((line.id(), swapped, keys))
+        }) else {
+            return Some(reply);
+        };
+        self.read_counters(&keys).await;
+        let counts = self.core.read(|book| Side::BOTH.map(|side| book.packets_from(line, side)));
+        let [caller, callee] = counts;
+        let (first, second) = if swapped { (callee, caller) } else { (caller, callee) };
+        let added = add_counts(command, &reply, |name| match name {
+            b"npkts_ina" => first,
+            b"npkts_ino" => second,
+            b"nrelayed" => caller.saturating_add(callee),
+            _ => 0,
+        });
+        Some(added.unwrap_or(reply))
+    }
+
+    async fn read_counters(&self, keys: &[FiveTuple]) {
+        let Some(plane) = self.core.plane().filter(|_| !keys.is_empty()) else {
+            return;
+        };
+        if let Ok(Ok(read)) = timeout(COUNTERS_TIMEOUT, plane.counters(keys)).await {
+            self.core.counted(&read);
+        }
+    }
+}
+
+/// Wait for deletes, so that the relay sees the change happen. Each has its result in bounded time.
+async fn wait_for(waits: Vec<oneshot::Receiver<()>>) {
+    let all = async {
+        for wait in waits {
+            let _ = wait.await;
+        }
+    };
+    let _ = timeout(Core::patience(), all).await;
+}
+
+/// The answer where a relay has no port that is nobody else's.
+#[must_use]
+pub fn no_port(is_first: bool) -> Vec<u8> {
+    error_reply(if is_first {
+        ErrorCode::NO_PORT
+    } else {
+        ErrorCode::NO_PORT_FOR_OTHER_LEG
+    })
+}

@@ -1,0 +1,288 @@
+//! The daemon's configuration: what `shunt check-config --json` made of shunt.yaml.
+
+use serde::Deserialize;
+use shunt_calls::MediaRange;
+use shunt_control::Network;
+use shunt_daemon::values::{seconds, text, texts};
+use shunt_daemon::{Log, PortRange};
+use shunt_latch::Policy;
+use shunt_notify::Permit;
+use shunt_rtpproxy::NotifyTarget;
+use shunt_rtpproxy::framing::ControlAddress;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use thiserror::Error;
+
+/// The name of shunt-relay among the relays.
+pub const BUILTIN: &str = "builtin";
+
+/// The sections that concern the agent.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Config {
+    pub control: Control,
+    pub relays: Vec<RelayConfig>,
+    pub builtin_relay: Option<Builtin>,
+    pub data_plane: Option<DataPlane>,
+    pub learning: Learning,
+    pub hep: Option<Hep>,
+    pub notify: Notify,
+    #[serde(default)]
+    pub admin: Admin,
+    #[serde(default)]
+    pub log: Log,
+}
+
+/// Where SIP servers reach the agent.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Control {
+    #[serde(deserialize_with = "texts")]
+    pub listen: Vec<ControlAddress>,
+    #[serde(deserialize_with = "texts")]
+    pub allow: Vec<Network>,
+    #[serde(default = "group")]
+    pub socket_group: String,
+    /// Legs of one Call-ID.
+    #[serde(default = "legs")]
+    pub legs_per_call: usize,
+    /// New sessions that one source may begin at once, and then each second; 0: no limit.
+    #[serde(default)]
+    pub sessions_per_source: u32,
+}
+
+/// A relay that speaks the rtpproxy protocol.
+#[derive(Clone, Debug, Deserialize)]
+pub struct RelayConfig {
+    pub name: String,
+    #[serde(deserialize_with = "text")]
+    pub socket: ControlAddress,
+    pub media: Vec<Media>,
+    /// Seconds.
+    pub ttl: u64,
+    #[serde(default)]
+    pub setup_ttl: Option<u64>,
+    pub symmetric: bool,
+    /// It verifies sources itself.
+    #[serde(skip)]
+    pub verifies_sources: bool,
+}
+
+/// A relay address and its ports.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Media {
+    pub address: IpAddr,
+    #[serde(deserialize_with = "text")]
+    pub ports: PortRange,
+}
+
+/// shunt-relay, as the agent sees it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Builtin {
+    #[serde(deserialize_with = "texts")]
+    pub listen: Vec<ControlAddress>,
+    pub addresses: Vec<IpAddr>,
+    #[serde(deserialize_with = "text")]
+    pub ports: PortRange,
+    pub ttl: u64,
+    pub setup_ttl: Option<u64>,
+}
+
+/// The BF Runtime server.
+#[derive(Clone, Debug, Deserialize)]
+pub struct DataPlane {
+    pub target: String,
+    pub device_id: u32,
+    pub program: String,
+    pub tls: Option<Tls>,
+    pub idle_ms: u64,
+    pub hash: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Tls {
+    pub ca_file: Option<PathBuf>,
+    pub certificate_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+}
+
+/// When a source is latched.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Learning {
+    pub packets: u32,
+    pub guard_ms: u64,
+    #[serde(deserialize_with = "seconds")]
+    pub contest_hold_s: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub quarantine_s: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub one_way_after_s: Duration,
+    /// `any` or `named`.
+    pub first_packets: String,
+}
+
+/// Copies of SIP.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Hep {
+    pub listen: String,
+    #[serde(deserialize_with = "texts")]
+    pub allow: Vec<Network>,
+}
+
+/// Time-out notices.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Notify {
+    pub allow: Option<Vec<String>>,
+}
+
+/// The admin API.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct Admin {
+    pub socket: PathBuf,
+    pub socket_group: String,
+    /// The folder of the event log.
+    pub events: PathBuf,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self {
+            socket: "/run/shunt/admin.sock".into(),
+            socket_group: group(),
+            events: "/var/lib/shunt/events".into(),
+        }
+    }
+}
+
+fn group() -> String {
+    "shunt".into()
+}
+
+fn legs() -> usize {
+    shunt_calls::Limits::default().legs_per_call
+}
+
+/// Why a configuration cannot be served.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    #[error("no relay: give relays, builtin_relay or both")]
+    NoRelay,
+    #[error("hep.listen: {0} is not udp:ADDRESS:PORT or tcp:ADDRESS:PORT")]
+    Hep(String),
+    #[error("notify.allow: {0}")]
+    Notify(#[from] shunt_rtpproxy::NotifyError),
+}
+
+impl Config {
+    /// With shunt-relay among the relays.
+    ///
+    /// # Errors
+    /// A value cannot be served.
+    pub fn complete(mut self) -> Result<Self, ConfigError> {
+        self.relays.extend(self.builtin_relay.as_ref().and_then(Builtin::as_relay));
+        if self.relays.is_empty() {
+            return Err(ConfigError::NoRelay);
+        }
+        if let Some(hep) = &self.hep {
+            hep.address()?;
+        }
+        Ok(self)
+    }
+
+    /// Where media arrives, of all relays.
+    #[must_use]
+    pub fn media(&self) -> Vec<MediaRange> {
+        self.relays.iter().flat_map(|relay| relay.media.iter().map(Media::range)).collect()
+    }
+}
+
+impl Builtin {
+    /// The relay that listens there; `None` where it listens nowhere.
+    fn as_relay(&self) -> Option<RelayConfig> {
+        let media = self.addresses.iter().map(|address| Media {
+            address: *address,
+            ports: self.ports,
+        });
+        Some(RelayConfig {
+            name: BUILTIN.into(),
+            socket: self.listen.first()?.clone(),
+            media: media.collect(),
+            ttl: self.ttl,
+            setup_ttl: self.setup_ttl,
+            symmetric: true,
+            verifies_sources: true,
+        })
+    }
+}
+
+impl Media {
+    #[must_use]
+    pub fn range(&self) -> MediaRange {
+        MediaRange {
+            addr: self.address.to_canonical(),
+            first_port: self.ports.first,
+            last_port: self.ports.last,
+        }
+    }
+}
+
+impl RelayConfig {
+    /// The relay as the call state has it.
+    #[must_use]
+    pub fn relay(&self) -> shunt_calls::Relay {
+        let ttl = Duration::from_secs(self.ttl);
+        shunt_calls::Relay {
+            name: self.name.clone(),
+            addresses: self.media.iter().map(|media| media.address.to_canonical()).collect(),
+            ttl,
+            setup_ttl: self.setup_ttl.map_or(ttl, Duration::from_secs),
+            symmetric_bridging: self.symmetric,
+            verifies_sources: self.verifies_sources,
+            // Until its handshake has shown more.
+            keepalive: shunt_rtpproxy::capability::KeepAlive::Lookup,
+            may_query: false,
+        }
+    }
+}
+
+impl Learning {
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        Policy {
+            packets: self.packets,
+            guard: Duration::from_millis(self.guard_ms),
+            contest_hold: self.contest_hold_s,
+            quarantine: self.quarantine_s,
+            ..Policy::default()
+        }
+    }
+}
+
+impl Hep {
+    /// Whether the address is for TCP, and the address.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn address(&self) -> Result<(bool, SocketAddr), ConfigError> {
+        let wrong = || ConfigError::Hep(self.listen.clone());
+        let (scheme, rest) = self.listen.split_once(':').ok_or_else(wrong)?;
+        let address = rest.parse().map_err(|_| wrong())?;
+        match scheme {
+            "udp" => Ok((false, address)),
+            "tcp" => Ok((true, address)),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl Notify {
+    /// # Errors
+    /// A text is no notify socket.
+    pub fn permit(&self) -> Result<Permit, ConfigError> {
+        let allow = self.allow.as_ref().map(|sockets| {
+            let parsed = sockets.iter().map(|socket| NotifyTarget::parse(socket.as_bytes(), None));
+            parsed.collect::<Result<Vec<_>, _>>()
+        });
+        Ok(Permit::new(allow.transpose()?))
+    }
+}

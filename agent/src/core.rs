@@ -1,0 +1,444 @@
+//! The one owner of call state: whatever happens comes in here, and what the book decides is carried out.
+//!
+//! Nothing here waits: the book is locked for the moment of one event, and decisions are handed to those who do I/O.
+
+use crate::clock::Clock;
+use crate::data_plane;
+use crate::events::Events;
+use crate::relays::Relays;
+use crate::stats::Stats;
+use shunt_admin::{AgentWhat, Audit, StopOf};
+use shunt_calls::{Book, Counters, Decision, Idle, LineId, Notice, Operation, PortHeld, Purpose, RelayEntry, RelayId, Step, Time, WriteId};
+use shunt_hep::sip::Message;
+use shunt_net::{Endpoint, FiveTuple};
+use shunt_notify::{Notifier, Permit};
+use shunt_plane::{Plane, Written};
+use shunt_rtpproxy::capability::KeepAlive;
+use shunt_rtpproxy::{Command, NotifyTarget, Request};
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot, watch};
+
+/// Lines whose timers are looked at before others have their turn.
+const LINES_AT_ONCE: usize = 200;
+
+/// Call state and everything that acts upon it.
+pub struct Core {
+    clock: Clock,
+    state: Mutex<State>,
+    /// A deadline comes earlier than the one that is waited for.
+    earlier: Notify,
+    plane: Option<Plane>,
+    relays: Arc<Relays>,
+    notifier: Mutex<Notifier>,
+    permit: Permit,
+    events: Events,
+    pub stats: Stats,
+    pub data_plane: data_plane::State,
+    /// All of the journal is in the book.
+    restored: watch::Sender<bool>,
+    audited: watch::Sender<Option<Audit>>,
+}
+
+struct State {
+    book: Book,
+    /// Who waits for the results of writes.
+    waiting: HashMap<WriteId, Vec<oneshot::Sender<()>>>,
+    /// The deadline that is waited for; `None`: none.
+    armed: Option<Time>,
+    /// What the operator has stopped, and when.
+    drain: Option<(StopOf, Time)>,
+}
+
+/// Those that carry decisions out.
+pub struct Parts {
+    pub plane: Option<Plane>,
+    pub relays: Arc<Relays>,
+    pub permit: Permit,
+    pub events: Events,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Core {
+    #[must_use]
+    pub fn new(clock: Clock, book: Book, parts: Parts) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            state: Mutex::new(State {
+                book,
+                waiting: HashMap::new(),
+                armed: None,
+                drain: None,
+            }),
+            earlier: Notify::new(),
+            plane: parts.plane,
+            relays: parts.relays,
+            notifier: Mutex::default(),
+            permit: parts.permit,
+            events: parts.events,
+            stats: Stats::default(),
+            data_plane: data_plane::State::default(),
+            restored: watch::Sender::new(false),
+            audited: watch::Sender::new(None),
+        })
+    }
+
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    #[must_use]
+    pub fn relays(&self) -> &Relays {
+        &self.relays
+    }
+
+    #[must_use]
+    pub fn plane(&self) -> Option<&Plane> {
+        self.plane.as_ref()
+    }
+
+    #[must_use]
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// The name of the relay that has a command's call.
+    #[must_use]
+    pub fn relay_name(&self, command: &Command) -> Option<&str> {
+        let relay = self.read(|book| book.relay_of(command))?;
+        self.relays.get(relay).map(|relay| relay.name.as_str())
+    }
+
+    /// Look at the book.
+    pub fn read<R>(&self, look: impl FnOnce(&Book) -> R) -> R {
+        look(&lock(&self.state).book)
+    }
+
+    /// Something has happened. What the book decides of it is carried out before the next event.
+    pub fn update<R>(self: &Arc<Self>, event: impl FnOnce(&mut Book, Time) -> (R, Vec<Decision>)) -> R {
+        let now = self.clock.now();
+        let mut state = lock(&self.state);
+        let (result, decisions) = event(&mut state.book, now);
+        self.carry_out(&mut state, now, decisions);
+        result
+    }
+
+    /// As [`Core::update`], without a result.
+    pub fn tell(self: &Arc<Self>, event: impl FnOnce(&mut Book, Time) -> Vec<Decision>) {
+        self.update(|book, now| ((), event(book, now)));
+    }
+
+    fn arm(&self, state: &mut State) {
+        let next = state.book.next_deadline();
+        if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
+            state.armed = next;
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Bring time to the book, for ever.
+    pub async fn keep_time(self: &Arc<Self>) {
+        loop {
+            let due = {
+                let mut state = lock(&self.state);
+                state.armed = state.book.next_deadline();
+                state.armed
+            };
+            match due {
+                Some(due) if due <= self.clock.now() => {
+                    self.tell(|book, now| book.tick(now, LINES_AT_ONCE));
+                    tokio::task::yield_now().await;
+                }
+                Some(due) => {
+                    let sleep = tokio::time::sleep_until(self.clock.instant(due).into());
+                    tokio::select! { () = sleep => {}, () = self.earlier.notified() => {} }
+                }
+                None => self.earlier.notified().await,
+            }
+        }
+    }
+
+    // -- decisions ---------------------------------------------------------------------------------
+
+    fn carry_out(self: &Arc<Self>, state: &mut State, now: Time, decisions: Vec<Decision>) {
+        let mut writes = Vec::new();
+        for decision in decisions {
+            match decision {
+                Decision::Write(write) => writes.push((write.id, write.operation)),
+                other => self.carry_out_one(&state.book, now, other),
+            }
+        }
+        if let (false, Some(plane)) = (writes.is_empty(), &self.plane) {
+            plane.write(writes);
+        }
+        self.arm(state);
+    }
+
+    fn carry_out_one(self: &Arc<Self>, book: &Book, now: Time, decision: Decision) {
+        match decision {
+            // Handed over together.
+            Decision::Write(_) => {}
+            Decision::Filter { port, allowed } => {
+                if let Some(plane) = &self.plane {
+                    plane.filter(port, allowed);
+                }
+            }
+            Decision::Block(found) => {
+                if let Some(plane) = &self.plane {
+                    plane.block(found);
+                }
+                self.events.blocked(found);
+            }
+            Decision::ReadIdle(keys) => {
+                if let Some(plane) = &self.plane {
+                    plane.read_idle(keys);
+                }
+            }
+            Decision::AskRelay {
+                line,
+                relay,
+                purpose,
+                command,
+            } => self.ask(line, relay, purpose, command),
+            Decision::Changed {
+                stream,
+                before,
+                state,
+                reason,
+            } => self.events.changed(book, stream, before, state, reason),
+            Decision::Notify { line, target, message } => self.notify(book, line, target, &message),
+            Decision::Store(_) => {}
+            Decision::Forget(key) => {
+                let _ = key;
+            }
+            Decision::Ended(ended) => {
+                self.stats.ended.inc();
+                let relay = self.relays.get(ended.relay).map_or("", |relay| relay.name.as_str());
+                self.events.ended(&ended, relay, now, self.clock.wall());
+            }
+        }
+    }
+
+    fn ask(self: &Arc<Self>, line: LineId, relay: RelayId, purpose: Purpose, command: Vec<u8>) {
+        let core = Arc::clone(self);
+        tokio::spawn(async move {
+            let reply = core.relays.request(relay, &command).await;
+            core.tell(|book, now| book.relay_replied(now, line, purpose, &command, reply.as_deref()));
+        });
+    }
+
+    fn notify(&self, book: &Book, line: LineId, target: Result<NotifyTarget, shunt_rtpproxy::NotifyError>, message: &[u8]) {
+        let line = book.line(line);
+        let call_id = line
+            .as_ref()
+            .map(|line| line.call_id().escape_ascii().to_string())
+            .unwrap_or_default();
+        self.stats.media_timeouts.inc();
+        self.events.timed_out(line);
+        let peer = line.and_then(|line| line.notify_peer());
+        match target {
+            Ok(target) if self.permit.allows(&target, peer) => lock(&self.notifier).send(&target, message.to_vec()),
+            Ok(target) => tracing::warn!(call_id, "media time-out: {target} is not among notify.allow, and is not told"),
+            Err(error) => tracing::warn!(call_id, "media time-out: the SIP server cannot be told: {error}"),
+        }
+    }
+
+    /// Deliver the notices of time-outs that are queued.
+    pub async fn close(&self) {
+        let notifier = std::mem::take(&mut *lock(&self.notifier));
+        notifier.close().await;
+        self.events.close();
+    }
+
+    // -- commands ----------------------------------------------------------------------------------
+
+    /// A command, before the relay hears of it; and what to wait for before it does.
+    pub fn command(self: &Arc<Self>, command: &Command) -> (Step, Vec<oneshot::Receiver<()>>) {
+        let now = self.clock.now();
+        let mut state = lock(&self.state);
+        let (step, refusal, decisions) = state.book.command(now, command);
+        let mut waits = Vec::new();
+        if let Step::Pass { wait, .. } = &step {
+            // Before the writes are handed on: their results come here.
+            for id in wait {
+                let (sender, receiver) = oneshot::channel();
+                state.waiting.entry(*id).or_default().push(sender);
+                waits.push(receiver);
+            }
+        }
+        self.carry_out(&mut state, now, decisions);
+        if let Some(refusal) = refusal {
+            self.stats.refused.inc();
+            self.events.refused(command, &refusal);
+        }
+        (step, waits)
+    }
+
+    /// The relay's reply to a command.
+    ///
+    /// # Errors
+    /// The relay gave out a port that another call holds.
+    pub fn replied(
+        self: &Arc<Self>,
+        peer: Option<IpAddr>,
+        relay: RelayId,
+        command: &Command,
+        reply: Option<&[u8]>,
+    ) -> Result<(), PortHeld> {
+        self.update(|book, now| match book.replied(now, peer, relay, command, reply) {
+            Ok(decisions) => (Ok(()), decisions),
+            Err(held) => (Err(held), Vec::new()),
+        })
+    }
+
+    // -- the data plane ----------------------------------------------------------------------------
+
+    /// Results of writes.
+    pub fn written(self: &Arc<Self>, written: Vec<Written>) {
+        let mut done = Vec::with_capacity(written.len());
+        self.tell(|book, now| {
+            let mut decisions = Vec::new();
+            for write in written {
+                crate::data_plane::log_failure(&write);
+                decisions.extend(book.written(now, write.id, write.outcome, write.counters));
+                done.push(write.id);
+            }
+            decisions
+        });
+        let mut state = lock(&self.state);
+        for waiting in done.iter().filter_map(|id| state.waiting.remove(id)).flatten().collect::<Vec<_>>() {
+            let _ = waiting.send(());
+        }
+    }
+
+    /// Packets that met no entry.
+    pub fn noticed(self: &Arc<Self>, notices: &[Notice]) {
+        self.tell(|book, now| notices.iter().flat_map(|notice| book.noticed(now, notice)).collect());
+    }
+
+    /// A copy of a SIP message.
+    pub fn sip(self: &Arc<Self>, source: Endpoint, destination: Endpoint, message: &Message) {
+        self.events.sip(source, destination, message);
+        self.tell(|book, now| book.sip(now, source, destination, message));
+    }
+
+    /// When entries last met a packet. Orphan entries that meet none are deleted.
+    pub fn idle_times(self: &Arc<Self>, read: &[Idle]) {
+        let orphans = self.update(|book, now| {
+            let decisions = book.idle_times(now, read);
+            (book.idle_orphans(read), decisions)
+        });
+        if let (false, Some(plane)) = (orphans.is_empty(), &self.plane) {
+            plane.delete_orphans(orphans);
+        }
+    }
+
+    /// Ask when the entries that no call claims last met a packet.
+    pub fn look_at_orphans(&self) {
+        let orphans: Vec<FiveTuple> = self.read(|book| book.orphans().collect());
+        if let (false, Some(plane)) = (orphans.is_empty(), &self.plane) {
+            plane.read_idle(orphans);
+        }
+    }
+
+    pub fn counted(self: &Arc<Self>, read: &[(FiveTuple, Counters)]) {
+        self.update(|book, _| (book.counted(read), Vec::new()));
+    }
+
+    /// What a relay's handshake has shown.
+    pub fn set_capabilities(self: &Arc<Self>, relay: RelayId, keepalive: KeepAlive, may_query: bool) {
+        self.update(|book, _| (book.set_capabilities(relay, keepalive, may_query), Vec::new()));
+    }
+
+    pub fn set_data_plane(self: &Arc<Self>, available: bool) {
+        self.tell(|book, now| book.set_data_plane(now, available));
+    }
+
+    // -- the operator ------------------------------------------------------------------------------
+
+    /// What draining stops, and since when.
+    #[must_use]
+    pub fn drain(&self) -> Option<(StopOf, Time)> {
+        lock(&self.state).drain
+    }
+
+    pub fn set_drain(self: &Arc<Self>, stop: Option<StopOf>) {
+        let now = self.clock.now();
+        lock(&self.state).drain = stop.map(|stop| (stop, now));
+        let what = if stop.is_some() {
+            AgentWhat::DrainBegun
+        } else {
+            AgentWhat::DrainEnded
+        };
+        self.events.agent(what, "");
+        self.tell(|book, now| book.set_draining(now, stop.is_some()));
+    }
+
+    /// Whether a session that is not known is refused: the agent drains, and the SIP server is to take another relay.
+    #[must_use]
+    pub fn refuses(&self, command: &Command) -> bool {
+        let Request::Update(media) = &command.request else { return false };
+        let state = lock(&self.state);
+        matches!(state.drain, Some((StopOf::Calls, _))) && state.book.line_of(&media.session).is_none()
+    }
+
+    /// End a call. Returns whether there is such a call.
+    pub fn end_call(self: &Arc<Self>, call_id: &[u8]) -> bool {
+        self.update(|book, now| book.end_call(now, call_id))
+    }
+
+    /// The relay table as read, against the plan.
+    pub fn compare(self: &Arc<Self>, entries: &[RelayEntry], changed: &HashSet<Endpoint>) {
+        let began = self.clock.now();
+        let audit = self.update(|book, now| {
+            let decisions = book.compare(now, entries, changed);
+            let count = |wanted: fn(&Operation) -> bool| {
+                let writes = decisions
+                    .iter()
+                    .filter(|decision| matches!(decision, Decision::Write(write) if wanted(&write.operation)));
+                writes.count() as u64
+            };
+            let audit = Audit {
+                entries: entries.len() as u64,
+                missing: count(|operation| matches!(operation, Operation::Insert(_))),
+                unexpected: book.orphans().count() as u64,
+                different: count(|operation| matches!(operation, Operation::Modify(_))),
+                writes: count(|_| true),
+                took_s: 0.0,
+            };
+            (audit, decisions)
+        });
+        let took_s = self.clock.now().since(began).as_secs_f64();
+        self.audited.send_replace(Some(Audit { took_s, ..audit }));
+    }
+
+    /// The next comparison of table and plan.
+    pub async fn audited(&self) -> Option<Audit> {
+        let mut audits = self.audited.subscribe();
+        audits.borrow_and_update();
+        audits.changed().await.ok()?;
+        audits.borrow().clone()
+    }
+
+    /// All of the journal is in the book, or there is none.
+    pub fn set_restored(&self) {
+        self.restored.send_replace(true);
+    }
+
+    /// Wait for that.
+    pub async fn restored(&self) {
+        let _ = self.restored.subscribe().wait_for(|restored| *restored).await;
+    }
+
+    /// How long a command may wait for its deletes before it goes to the relay all the same.
+    #[must_use]
+    pub fn patience() -> Duration {
+        Duration::from_millis(500)
+    }
+}

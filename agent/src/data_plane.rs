@@ -1,0 +1,87 @@
+//! What the data plane tells, handed to the call state.
+
+use crate::core::Core;
+use shunt_plane::{Event, Facts, Written};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::mpsc;
+
+/// The latest of the data plane, for the status.
+#[derive(Debug, Default)]
+pub struct State {
+    current: Mutex<Current>,
+}
+
+/// Whether the data plane can be used, and what it is.
+#[derive(Clone, Debug, Default)]
+pub struct Current {
+    pub facts: Option<Arc<Facts>>,
+    /// Why it cannot be used.
+    pub down: Option<String>,
+    /// Entries found at the latest audit.
+    pub entries: Option<usize>,
+}
+
+impl State {
+    #[must_use]
+    pub fn current(&self) -> Current {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Current)) {
+        change(&mut self.current.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Take events until the plane is dropped.
+pub async fn serve(core: &Arc<Core>, events: &mut mpsc::Receiver<Event>) {
+    while let Some(event) = events.recv().await {
+        handle(core, event).await;
+    }
+}
+
+async fn handle(core: &Arc<Core>, event: Event) {
+    match event {
+        Event::Up(facts) => {
+            tracing::info!("data plane: {}, room for {} entries", facts.name, facts.capacity);
+            for lack in &facts.lacks {
+                tracing::warn!("data plane: {lack}");
+            }
+            core.events().data_plane(&facts.name, None);
+            core.data_plane
+                .change(|current| (current.facts, current.down) = (Some(facts), None));
+            core.set_data_plane(true);
+        }
+        Event::Down(reason) => {
+            tracing::error!("data plane: {reason}");
+            core.events().data_plane("", Some(&reason));
+            core.data_plane.change(|current| current.down = Some(reason));
+            core.set_data_plane(false);
+        }
+        Event::Written(written) => core.written(written),
+        Event::Notices(notices) => {
+            core.stats.notices.inc_by(notices.len() as u64);
+            core.noticed(&notices);
+        }
+        Event::Idle(key) => core.tell(|book, now| book.idle(now, key)),
+        Event::Active(key) => core.tell(|book, now| book.active(now, key)),
+        Event::IdleTimes(read) => core.idle_times(&read),
+        Event::Table { entries, changed } => {
+            // Entries of calls that are still being read from the journal would be nobody's.
+            core.restored().await;
+            core.data_plane.change(|current| current.entries = Some(entries.len()));
+            core.compare(&entries, &changed);
+        }
+        Event::Collision { key, holder } => {
+            tracing::warn!("{key} would meet the entry of {holder}, which has the same hash: that is removed");
+            core.tell(|book, now| book.collided(now, holder));
+        }
+        Event::Packets(_) => {}
+    }
+}
+
+/// Log what a write failed of.
+pub fn log_failure(written: &Written) {
+    if let Some(detail) = &written.detail {
+        tracing::warn!("data plane: a write failed: {detail}");
+    }
+}

@@ -1,0 +1,213 @@
+//! The relays behind the agent: which are alive, what they can do, and which a new call goes to.
+
+use crate::config::RelayConfig;
+use crate::core::Core;
+use shunt_calls::RelayId;
+use shunt_control::RelayClient;
+use shunt_rtpproxy::build;
+use shunt_rtpproxy::capability::{self, KeepAlive};
+use shunt_rtpproxy::{Info, Reply};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::MissedTickBehavior;
+
+/// How often a relay is asked for its sessions.
+const POLL: Duration = Duration::from_secs(1);
+/// Commands of the agent's own to one relay at a time: its control thread serves the SIP server too.
+const OWN_COMMANDS: usize = 64;
+
+/// What a relay said of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// The reply to V.
+    pub version: String,
+    pub keepalive: Option<KeepAlive>,
+    pub may_query: bool,
+    pub lists_sessions: bool,
+    pub sessions: Option<u64>,
+    pub packets_relayed: Option<u64>,
+}
+
+/// One relay.
+pub struct Relay {
+    pub name: String,
+    /// Its control socket.
+    pub address: String,
+    client: RelayClient,
+    alive: AtomicBool,
+    sessions: AtomicU64,
+    facts: Mutex<Facts>,
+    own: Semaphore,
+}
+
+/// All of them, in the order of the configuration.
+pub struct Relays {
+    relays: Vec<(RelayId, Relay)>,
+}
+
+impl Relay {
+    fn new(config: &RelayConfig) -> Self {
+        Self {
+            name: config.name.clone(),
+            address: config.socket.to_string(),
+            client: RelayClient::new(config.socket.clone()),
+            alive: AtomicBool::new(true),
+            sessions: AtomicU64::new(0),
+            facts: Mutex::default(),
+            own: Semaphore::new(OWN_COMMANDS),
+        }
+    }
+
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed)
+    }
+
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_facts(&self, change: impl FnOnce(&mut Facts)) {
+        change(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Ask with a command of the agent's own. `None`: no answer.
+    pub async fn request(&self, command: &[u8]) -> Option<Vec<u8>> {
+        let _place = self.own.acquire().await.ok()?;
+        match self.client.request(command).await {
+            Ok(reply) => Some(reply),
+            Err(error) => {
+                tracing::debug!("relay {}: {error}", self.name);
+                None
+            }
+        }
+    }
+
+    /// Whether it answers VF for these dates with yes. `None`: no answer.
+    async fn handshake(&self) -> Option<Facts> {
+        let version = self.request(&build::version()).await?;
+        let mut has = HashMap::new();
+        for date in capability::AGENT_HANDSHAKE.into_iter().chain([capability::SESSION_LISTING]) {
+            let reply = self.request(&build::capability(date)).await?;
+            has.insert(date, Reply::new(&reply).number() == Some(1));
+        }
+        let has = |date| has.get(&date).copied().unwrap_or(false);
+        Some(Facts {
+            version: String::from_utf8_lossy(&version).trim().to_owned(),
+            keepalive: Some(capability::keepalive(has)),
+            may_query: capability::may_query(has),
+            lists_sessions: has(capability::SESSION_LISTING),
+            ..self.facts()
+        })
+    }
+
+    async fn poll(&self, core: &Arc<Core>, id: RelayId) -> Option<()> {
+        if self.facts().keepalive.is_none() {
+            let facts = self.handshake().await?;
+            if let Some(keepalive) = facts.keepalive {
+                core.set_capabilities(id, keepalive, facts.may_query);
+            }
+            self.set_facts(|old| *old = facts);
+        }
+        let reply = self.request(b"I").await?;
+        // Not every relay has all of these lines.
+        let info = Info::parse(&reply);
+        let sessions = info.map(|info| info.active_sessions);
+        self.sessions.store(sessions.unwrap_or(0), Ordering::Relaxed);
+        let counted = self.request(b"G npkts_relayed").await?;
+        let packets_relayed = Reply::new(&counted).number();
+        self.set_facts(|facts| (facts.sessions, facts.packets_relayed) = (sessions, packets_relayed));
+        Some(())
+    }
+
+    fn set_alive(&self, core: &Core, alive: bool) {
+        if self.alive.swap(alive, Ordering::Relaxed) == alive {
+            return;
+        }
+        if alive {
+            tracing::warn!("relay {} ({}) answers again", self.name, self.address);
+        } else {
+            tracing::error!("relay {} ({}) does not answer", self.name, self.address);
+            // Another version may come back.
+            self.set_facts(|facts| facts.keepalive = None);
+        }
+        core.events().relay(&self.name, alive);
+    }
+}
+
+impl Relays {
+    /// `ids`: as the book has numbered the same relays.
+    #[must_use]
+    pub fn new(configs: &[RelayConfig], ids: &[RelayId]) -> Self {
+        let relays = ids.iter().copied().zip(configs.iter().map(Relay::new));
+        Self { relays: relays.collect() }
+    }
+
+    #[must_use]
+    pub fn get(&self, id: RelayId) -> Option<&Relay> {
+        self.relays.iter().find(|(known, _)| *known == id).map(|(_, relay)| relay)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (RelayId, &Relay)> {
+        self.relays.iter().map(|(id, relay)| (*id, relay))
+    }
+
+    /// In the order of the configuration.
+    #[must_use]
+    pub fn ids(&self) -> Vec<RelayId> {
+        self.iter().map(|(id, _)| id).collect()
+    }
+
+    #[must_use]
+    pub fn living(&self) -> Vec<RelayId> {
+        self.iter().filter(|(_, relay)| relay.is_alive()).map(|(id, _)| id).collect()
+    }
+
+    /// The relays to try for a new call: the living one with the fewest sessions first; dead ones last, for they may be back.
+    #[must_use]
+    pub fn candidates(&self) -> Vec<RelayId> {
+        let mut all: Vec<_> = self.iter().collect();
+        all.sort_by_key(|(_, relay)| (!relay.is_alive(), relay.sessions.load(Ordering::Relaxed)));
+        all.into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// The first of [`Relays::candidates`].
+    #[must_use]
+    pub fn best(&self) -> Option<RelayId> {
+        let key = |relay: &Relay| (!relay.is_alive(), relay.sessions.load(Ordering::Relaxed));
+        self.iter().min_by_key(|(_, relay)| key(relay)).map(|(id, _)| id)
+    }
+
+    /// Pass on a SIP server's command. `None`: no answer.
+    pub async fn forward(&self, id: RelayId, body: &[u8]) -> Option<Vec<u8>> {
+        let relay = self.get(id)?;
+        match relay.client.forward(body).await {
+            Ok(reply) => Some(reply),
+            Err(error) => {
+                tracing::warn!("relay {}: {error}", relay.name);
+                None
+            }
+        }
+    }
+
+    /// Ask a relay with a command of the agent's own. `None`: no answer.
+    pub async fn request(&self, id: RelayId, body: &[u8]) -> Option<Vec<u8>> {
+        self.get(id)?.request(body).await
+    }
+
+    /// Ask a relay again and again what it can do and how it is, for ever.
+    pub async fn watch(core: &Arc<Core>, id: RelayId) {
+        let Some(relay) = core.relays().get(id) else { return };
+        let mut interval = tokio::time::interval(POLL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            interval.tick().await;
+            let alive = relay.poll(core, id).await.is_some();
+            relay.set_alive(core, alive);
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Putting the agent together, and its end.
+
+use crate::admin::AgentView;
+use crate::clock::Clock;
+use crate::commands::Commands;
+use crate::config::{Config, DataPlane, Tls};
+use crate::core::{Core, Parts};
+use crate::events::Events;
+use crate::hep::{Hep, Listener as HepListener};
+use crate::metrics::Metrics;
+use crate::relays::Relays;
+use crate::restore::Restorer;
+use crate::tasks::{keep_running, watch_lateness};
+use crate::{data_plane, listings, privileges};
+use prometheus_client::registry::Registry;
+use sd_notify::NotifyState;
+use shunt_admin::{EventLog, LogSettings, Server, ServerSettings};
+use shunt_calls::{Book, Limits, Rate, RelayId, Settings};
+use shunt_control::{Listener, Options};
+use shunt_daemon::Failure;
+use shunt_notify::Permit;
+use shunt_plane::{Event, Plane, StoredHash, Target};
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+/// An entry must be reported idle well before a relay's own time-out.
+const LEAST_IDLE: Duration = Duration::from_secs(1);
+/// Commands that are executed at the same time.
+const COMMANDS_AT_ONCE: u32 = 4096;
+/// After how long without any answer, though asked, the data plane counts as gone.
+const DATA_PLANE_PATIENCE: Duration = Duration::from_secs(2);
+const ORPHANS_EVERY: Duration = Duration::from_secs(5);
+
+/// Serve until a signal.
+///
+/// # Errors
+/// What is configured cannot be had.
+pub fn run(config: &Config) -> Result<(), Failure> {
+    let permit = config.notify.permit().map_err(|error| Failure::Config(error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(serve(config, permit));
+    // Whoever waits for a dead peer is not waited for.
+    runtime.shutdown_background();
+    result
+}
+
+/// The log of events for the admin API; without a folder for it there is none, and no admin API either.
+fn open_events(config: &Config) -> Events {
+    let log = EventLog::open(LogSettings::new(config.admin.events.clone()));
+    if let Err(error) = &log {
+        tracing::error!("admin.events {}: {error}: events are not kept", config.admin.events.display());
+    }
+    Events::new(log.ok())
+}
+
+fn admin_view(core: &Arc<Core>, config: &Config, sockets: &Sockets) -> AgentView {
+    let control = sockets
+        .control
+        .iter()
+        .map(|listener| (listener.address().to_string(), listener.statistics()));
+    AgentView {
+        core: Arc::clone(core),
+        target: config.data_plane.as_ref().map(|plane| plane.target.clone()),
+        control: control.collect(),
+        has_hep: config.hep.is_some(),
+        metrics: Metrics::default(),
+    }
+}
+
+fn serve_admin(
+    core: &Arc<Core>,
+    config: &Config,
+    view: AgentView,
+    stopping: &watch::Receiver<bool>,
+    serving: &mut JoinSet<()>,
+) -> Result<(), Failure> {
+    let Some(log) = core.events().log().cloned() else { return Ok(()) };
+    let mut registry = Registry::default();
+    view.metrics.register(&core.stats, &mut registry);
+    let mut settings = ServerSettings::new(config.admin.socket.clone());
+    settings.group = Some(config.admin.socket_group.clone());
+    let server =
+        Server::bind(settings, Arc::new(view), log, Arc::new(registry)).map_err(|error| Failure::Other(format!("admin: {error}")))?;
+    let mut stopping = stopping.clone();
+    serving.spawn(async move {
+        let stop = async move {
+            let _ = stopping.wait_for(|stop| *stop).await;
+        };
+        if let Err(error) = server.run(stop).await {
+            tracing::error!("admin API: {error}");
+        }
+    });
+    Ok(())
+}
+
+/// The sockets that the configuration names.
+struct Sockets {
+    control: Vec<Listener>,
+    hep: Option<HepListener>,
+}
+
+async fn serve(config: &Config, permit: Permit) -> Result<(), Failure> {
+    let sockets = bind(config).await?;
+    privileges::keep_capabilities();
+    let (mut book, relay_ids) = make_book(config);
+    let relays = Arc::new(Relays::new(&config.relays, &relay_ids));
+    let (plane, events) = match &config.data_plane {
+        Some(settings) => Some(start_plane(config, settings)?).unzip(),
+        None => (None, None),
+    };
+    for listener in &sockets.control {
+        declare_own(&mut book, listener);
+    }
+    let parts = Parts {
+        plane,
+        relays,
+        permit,
+        events: open_events(config),
+    };
+    let core = Core::new(Clock::start(), book, parts);
+    core.set_restored();
+    start_tasks(&core, relay_ids, events);
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (stop, stopping) = watch::channel(false);
+    let line = ready_line(config, &sockets);
+    let view = admin_view(&core, config, &sockets);
+    let mut serving = start_listeners(&core, config, sockets, &stopping);
+    serve_admin(&core, config, view, &stopping, &mut serving)?;
+    // Nobody has to read it.
+    let _ = writeln!(std::io::stdout(), "READY {line}");
+    let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(&line)]);
+    let result = tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        _ = serving.join_next() => Err(Failure::Other("a socket has failed".into())),
+        () = signs_of_life() => Ok(()),
+    };
+    let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
+    stop.send_replace(true);
+    while serving.join_next().await.is_some() {}
+    core.close().await;
+    result
+}
+
+async fn bind(config: &Config) -> Result<Sockets, Failure> {
+    let mut control = Vec::new();
+    for address in &config.control.listen {
+        let options = Options {
+            group: config.control.socket_group.clone(),
+            allow: Some(config.control.allow.clone()),
+            in_flight: COMMANDS_AT_ONCE,
+            ..Options::default()
+        };
+        let listener = Listener::bind(address, options).map_err(|error| cannot_bind(address, &error))?;
+        control.push(listener);
+    }
+    let hep = match &config.hep {
+        None => None,
+        Some(hep) => {
+            let (tcp, address) = hep.address().map_err(|error| Failure::Config(error.to_string()))?;
+            let failed = |error| cannot_bind(&hep.listen, &error);
+            Some(if tcp {
+                HepListener::Tcp(TcpListener::bind(address).await.map_err(failed)?)
+            } else {
+                let socket = UdpSocket::bind(address).await.map_err(failed)?;
+                let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBuf, &(4 << 20));
+                HepListener::Udp(socket)
+            })
+        }
+    };
+    Ok(Sockets { control, hep })
+}
+
+fn cannot_bind(what: &dyn std::fmt::Display, error: &std::io::Error) -> Failure {
+    let text = format!("cannot bind {what}: {error}");
+    if error.kind() == std::io::ErrorKind::AddrNotAvailable {
+        Failure::Config(text)
+    } else {
+        Failure::Other(text)
+    }
+}
+
+fn make_book(config: &Config) -> (Book, Vec<RelayId>) {
+    let control = &config.control;
+    let rate = control.sessions_per_source;
+    let settings = Settings {
+        enabled: config.data_plane.is_some(),
+        media: config.media(),
+        one_way_after: config.learning.one_way_after_s,
+        entry_idle: entry_idle(config),
+        limits: Limits {
+            legs_per_call: control.legs_per_call,
+            sessions_per_source: (rate > 0).then_some(Rate {
+                burst: rate,
+                per_second: rate,
+            }),
+        },
+        ..Settings::default()
+    };
+    let mut book = Book::new(settings, config.learning.policy());
+    let anybody = config.learning.first_packets == "any";
+    let ids = config.relays.iter().map(|relay| {
+        let mut relay = relay.relay();
+        relay.verifies_sources |= anybody;
+        book.add_relay(relay)
+    });
+    let ids = ids.collect();
+    (book, ids)
+}
+
+fn entry_idle(config: &Config) -> Duration {
+    let shortest = config.relays.iter().map(|relay| Duration::from_millis(relay.ttl * 500)).min();
+    let configured = config.data_plane.as_ref().map(|plane| Duration::from_millis(plane.idle_ms));
+    shortest.into_iter().chain(configured).min().unwrap_or(LEAST_IDLE).max(LEAST_IDLE)
+}
+
+/// Addresses of the SIP server's side are no party's.
+fn declare_own(book: &mut Book, listener: &Listener) {
+    use shunt_rtpproxy::framing::ControlAddress;
+    if let ControlAddress::Udp(address) | ControlAddress::Tcp(address) = listener.address() {
+        if !address.ip().is_unspecified() {
+            book.declare_own(address.ip().to_canonical());
+        }
+    }
+}
+
+fn start_plane(config: &Config, settings: &DataPlane) -> Result<(Plane, mpsc::Receiver<Event>), Failure> {
+    let target = Target {
+        address: settings.target.clone(),
+        tls: settings.tls.as_ref().map(read_tls).transpose()?,
+        device_id: settings.device_id,
+        program: settings.program.clone(),
+        client_id: client_id()?,
+        patience: DATA_PLANE_PATIENCE,
+    };
+    let anybody = config.learning.first_packets == "any";
+    let verified = config.relays.iter().filter(|relay| relay.verifies_sources || anybody);
+    let plane = shunt_plane::Settings {
+        stored_hash: match settings.hash.as_str() {
+            "none" => StoredHash::None,
+            "hash32" => StoredHash::Hash32,
+            "hash48" => StoredHash::Hash48,
+            _ => StoredHash::Auto,
+        },
+        media: config.media(),
+        verified: verified
+            .flat_map(|relay| relay.media.iter().map(crate::config::Media::range))
+            .collect(),
+        entry_idle: entry_idle(config),
+        ..shunt_plane::Settings::new(target)
+    };
+    Ok(Plane::start(plane))
+}
+
+/// Differs from that of every other agent, also of one in another container or before this one; even, because the client for large reads has
+/// the next one. bf_switchd keeps 24 bits.
+fn client_id() -> Result<u32, Failure> {
+    let random = getrandom::u32().map_err(|error| Failure::Other(format!("no random number: {error}")))?;
+    Ok((random & 0x00ff_fffe).max(2))
+}
+
+fn read_tls(tls: &Tls) -> Result<shunt_plane::Tls, Failure> {
+    let read = |path: &std::path::PathBuf| {
+        std::fs::read_to_string(path).map_err(|error| Failure::Config(format!("data_plane.tls: {}: {error}", path.display())))
+    };
+    let identity = match (&tls.certificate_file, &tls.key_file) {
+        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+        _ => None,
+    };
+    Ok(shunt_plane::Tls {
+        authority: tls.ca_file.as_ref().map(read).transpose()?,
+        identity,
+    })
+}
+
+fn start_tasks(core: &Arc<Core>, relays: Vec<RelayId>, events: Option<mpsc::Receiver<Event>>) {
+    let each = |core: &Arc<Core>| Arc::clone(core);
+    let timers = each(core);
+    keep_running(core, "timers".into(), move || {
+        let core = Arc::clone(&timers);
+        async move { core.keep_time().await }
+    });
+    let lateness = each(core);
+    keep_running(core, "lateness".into(), move || watch_lateness(Arc::clone(&lateness)));
+    for id in relays {
+        let polled = each(core);
+        keep_running(core, format!("polls of relay {id:?}"), move || {
+            let core = Arc::clone(&polled);
+            async move { Relays::watch(&core, id).await }
+        });
+        let listed = each(core);
+        keep_running(core, format!("sessions of relay {id:?}"), move || {
+            listings::watch(Arc::clone(&listed), id)
+        });
+    }
+    let Some(events) = events else { return };
+    let taken = Arc::new(tokio::sync::Mutex::new(events));
+    let told = each(core);
+    keep_running(core, "data plane".into(), move || {
+        let (core, events) = (Arc::clone(&told), Arc::clone(&taken));
+        async move { data_plane::serve(&core, &mut *events.lock().await).await }
+    });
+    let orphans = each(core);
+    keep_running(core, "orphan entries".into(), move || {
+        let core = Arc::clone(&orphans);
+        async move {
+            loop {
+                tokio::time::sleep(ORPHANS_EVERY).await;
+                core.look_at_orphans();
+            }
+        }
+    });
+}
+
+fn start_listeners(core: &Arc<Core>, config: &Config, sockets: Sockets, stopping: &watch::Receiver<bool>) -> JoinSet<()> {
+    let mut serving = JoinSet::new();
+    let commands = Arc::new(Commands::new(Arc::clone(core), Restorer::default()));
+    for listener in sockets.control {
+        let mut stopping = stopping.clone();
+        let stop = async move {
+            let _ = stopping.wait_for(|stop| *stop).await;
+        };
+        serving.spawn(listener.serve(Arc::clone(&commands), stop));
+    }
+    if let (Some(listener), Some(settings)) = (sockets.hep, &config.hep) {
+        let allow = settings.allow.clone();
+        let hep = Hep::new(Arc::clone(core), move |addr| allow.iter().any(|network| network.contains(addr)));
+        let mut stopping = stopping.clone();
+        serving.spawn(async move {
+            tokio::select! {
+                result = hep.serve(&listener) => {
+                    if let Err(error) = result {
+                        tracing::error!("hep: {error}");
+                    }
+                }
+                _ = stopping.wait_for(|stop| *stop) => {}
+            }
+        });
+    }
+    serving
+}
+
+/// Control sockets and the data plane, for people.
+fn ready_line(config: &Config, sockets: &Sockets) -> String {
+    let control: Vec<String> = sockets.control.iter().map(|listener| listener.address().to_string()).collect();
+    let plane = config.data_plane.as_ref().map_or("none", |plane| plane.target.as_str());
+    format!("agent ready: commands on {}; data plane {plane}", control.join(", "))
+}
+
+/// Tell systemd that the loop lives.
+async fn signs_of_life() {
+    let mut period = 0;
+    if !sd_notify::watchdog_enabled(false, &mut period) {
+        std::future::pending::<()>().await;
+    }
+    loop {
+        let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);
+        tokio::time::sleep(Duration::from_micros(period / 3)).await;
+    }
+}

@@ -1,0 +1,55 @@
+//! Work that goes on as long as the process: an end of it is a fault, which is logged, counted, and begun again.
+
+use crate::core::Core;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::{MissedTickBehavior, sleep};
+
+/// Between a fault and the next try.
+const PAUSE: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_millis(100);
+/// So much later than it should be is worth a line in the log.
+const LATE: Duration = Duration::from_millis(100);
+
+/// Keep a task running. `work` makes its future, each time anew.
+pub fn keep_running<F>(core: &Arc<Core>, name: String, mut work: impl FnMut() -> F + Send + 'static)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let core = Arc::clone(core);
+    tokio::spawn(async move {
+        loop {
+            let ended = tokio::spawn(work()).await;
+            match ended {
+                Ok(()) => tracing::error!("task {name} has ended; it is started again"),
+                Err(error) if error.is_cancelled() => return,
+                Err(error) => tracing::error!("task {name} has failed, and is started again: {error}"),
+            }
+            core.stats.tasks_restarted.inc();
+            sleep(PAUSE).await;
+        }
+    });
+}
+
+/// Say when the loop is late: then commands wait.
+pub async fn watch_lateness(core: Arc<Core>) {
+    let mut interval = tokio::time::interval(PERIOD);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut last, mut rare) = (Instant::now(), shunt_control::Rare::default());
+    loop {
+        interval.tick().await;
+        let behind = last.elapsed().saturating_sub(PERIOD);
+        last = Instant::now();
+        if behind < LATE {
+            continue;
+        }
+        core.stats.late.inc();
+        if let Some(left_out) = rare.write(core.clock().now()) {
+            tracing::warn!(
+                "commands wait: the loop is {} ms late; {left_out} more since the last such line",
+                behind.as_millis()
+            );
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The call state as the admin API shows it.
+
+use crate::clock::Clock;
+use crate::events::{entry, socket};
+use shunt_admin::{CallFilter, CallPage, CallView, LegView, LineView, StreamView};
+use shunt_calls::{Book, Component, LineId, Reason, Side, State, StreamId, Time};
+
+/// A time of the call state as Unix time in µs.
+fn unix_us(clock: &Clock, now: Time, at: Time) -> u64 {
+    u64::try_from(clock.wall().saturating_sub(now.since(at)).as_micros()).unwrap_or(u64::MAX)
+}
+
+fn seconds(now: Time, at: Time) -> f64 {
+    now.since(at).as_secs_f64()
+}
+
+/// One call; `None`: it is not known.
+#[must_use]
+pub fn call(book: &Book, clock: &Clock, relay: impl Fn(shunt_calls::RelayId) -> String, call_id: &[u8]) -> Option<CallView> {
+    let now = clock.now();
+    let mut lines: Vec<_> = book.lines_of_call(call_id).collect();
+    lines.sort_by_key(|line| line.id());
+    let created = lines.iter().map(|line| line.created()).min()?;
+    Some(CallView {
+        call: call_id.into(),
+        started_us: unix_us(clock, now, created),
+        age_s: seconds(now, created),
+        lines: lines.iter().map(|line| line_view(line, now, relay(line.relay()))).collect(),
+        counters_error: None,
+    })
+}
+
+fn line_view(line: &shunt_calls::LineView, now: Time, relay: String) -> LineView {
+    LineView {
+        media: line.media(),
+        relay: relay.as_bytes().into(),
+        from_tag: line.tag().into(),
+        to_tag: line.other_tag().map(Into::into),
+        released: line.released(),
+        caller: leg_view(&line.leg(Side::Caller)),
+        callee: leg_view(&line.leg(Side::Callee)),
+        streams: line.streams().map(|stream| stream_view(&stream, now)).collect(),
+    }
+}
+
+fn leg_view(leg: &shunt_calls::LegView) -> LegView {
+    LegView {
+        signalled: leg.signalled.map(socket),
+        latched: leg.learned.map(socket),
+        latched_rtcp: leg.learned_rtcp.map(socket),
+        relay_port: leg.relay.map(socket),
+        asymmetric: leg.asymmetric,
+        source_mismatches: leg.mismatches,
+        payload_types: leg.payload_types.to_vec(),
+        allowed_sources: leg.filter.map(<[_]>::to_vec),
+        ..LegView::default()
+    }
+}
+
+fn stream_view(stream: &shunt_calls::StreamView, now: Time) -> StreamView {
+    let StreamId { sender, component, .. } = stream.id;
+    StreamView {
+        from: sender,
+        component: component.into(),
+        state: stream.state,
+        reason: stream.reason,
+        detail: None,
+        since_s: seconds(now, stream.since),
+        entry: stream.entry.map(entry),
+        was_offloaded: stream.was_offloaded,
+        counters: stream.was_offloaded.then(|| stream.counters.into()),
+        counters_age_s: None,
+        idle_s: None,
+    }
+}
+
+/// Whether one stream of a line has this state and this reason.
+fn fits(line: &shunt_calls::LineView, state: Option<State>, reason: Option<Reason>) -> bool {
+    let mut streams = line.streams().filter(|stream| stream.id.component == Component::Rtp);
+    (state.is_none() && reason.is_none())
+        || streams.any(|stream| state.is_none_or(|state| stream.state == state) && reason.is_none_or(|reason| stream.reason == reason))
+}
+
+/// The calls that fit a filter, the oldest first.
+#[must_use]
+pub fn page(book: &Book, clock: &Clock, relay: impl Fn(shunt_calls::RelayId) -> String, filter: &CallFilter) -> CallPage {
+    let part = filter.part.as_ref().map(|part| &*part.0);
+    let contains = |call_id: &[u8]| part.is_none_or(|part| part.is_empty() || call_id.windows(part.len()).any(|window| window == part));
+    // A call's place is that of its oldest line.
+    let mut found: Vec<(LineId, &[u8])> = Vec::new();
+    for line in book.lines() {
+        if contains(line.call_id()) && fits(&line, filter.state, filter.reason) {
+            found.push((line.id(), line.call_id()));
+        }
+    }
+    found.sort_unstable();
+    let mut seen = std::collections::HashSet::new();
+    found.retain(|(_, call_id)| seen.insert(*call_id));
+    let total = found.len() as u64;
+    let after = filter.after.unwrap_or(0);
+    let mut rest = found.iter().filter(|(id, _)| id.number() > after).peekable();
+    let (mut calls, mut last) = (Vec::new(), None);
+    for (id, call_id) in rest.by_ref().take(filter.limit) {
+        calls.extend(call(book, clock, &relay, call_id));
+        last = Some(id.number());
+    }
+    let next = last.filter(|_| rest.peek().is_some());
+    CallPage { calls, total, next }
+}
