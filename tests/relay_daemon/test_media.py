@@ -395,3 +395,37 @@ def test_a_neighbour_who_sends_before_the_caller_speaks_does_not_mute_it(relay, 
         time.sleep(0.01)
     ssrcs = [data[8:12] for data, _ in callee.heard(200, 0.5)]
     assert ssrcs.count(b"\x11\x11\x11\x11") >= 80
+
+
+def test_what_is_sent_to_a_party_that_is_being_learned_waits_for_it(relay, phone):
+    """Behind a NAT whose address two calls name: nobody is at the signalled port, and the first packets reach the party all the same, each once."""
+    caller, callee = phone("127.0.0.11"), phone("127.0.0.12", ssrc=0x22222222)
+    to_callee, to_caller = relay.call(("127.0.0.11", 6000), callee.place)
+    relay.call(("127.0.0.11", 6002), ("127.0.0.13", 7000), name="c2")
+    caller.rtp(to_caller)
+    assert len(callee.heard(1)) == 1
+    sent = callee.talk(to_callee, 2)
+    assert learned(relay, 0) == "-" and caller.is_left_alone()
+    caller.talk(to_caller, 8)
+    sent.append(callee.rtp(to_callee))
+    assert caller.heard(4, 0.5) == [(packet, to_caller) for packet in sent]
+    callee_rtcp = phone("127.0.0.12", callee.port + 1, ssrc=0x22222222)
+    caller.rtcp(plus(to_caller))
+    assert len(callee_rtcp.heard(1)) == 1
+    report = callee_rtcp.rtcp(plus(to_callee))
+    assert caller.heard(2, 0.5) == [(report, plus(to_caller))], "the SSRC of its RTP says that it is the party's"
+
+
+def test_a_neighbour_who_sends_one_packet_gets_nothing_and_costs_a_silent_party_nothing(relay, phone):
+    """The party listens at the signalled port and says nothing: it gets every packet, those that waited half a second late."""
+    caller, neighbour = phone("127.0.0.11"), phone("127.0.0.11", ssrc=0x66666666)
+    callee = phone("127.0.0.12", ssrc=0x22222222)
+    to_callee, to_caller = relay.call(caller.place, callee.place)
+    relay.call(("127.0.0.11", 6002), ("127.0.0.13", 7000), name="c2")
+    neighbour.rtp(to_caller)
+    callee.heard(1)
+    sent = callee.talk(to_callee, 3)
+    time.sleep(0.6)
+    sent.append(callee.rtp(to_callee))
+    assert caller.heard(5, 0.5) == [(packet, to_caller) for packet in sent]
+    assert neighbour.is_left_alone()

@@ -3,6 +3,7 @@
 mod contest;
 mod counters;
 mod held;
+mod outgoing;
 mod port;
 mod sockets;
 mod worker;

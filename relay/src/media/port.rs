@@ -3,6 +3,7 @@
 use super::contest::Contest;
 use super::counters::{Counter, PortCounters, ThreadCounters};
 use super::held::Held;
+use super::outgoing::Outgoing;
 use shunt_latch::{Component, Latch, Time};
 use shunt_net::Endpoint;
 use shunt_rtp::{Packet as Protocol, Source, demux};
@@ -64,6 +65,8 @@ pub struct Port {
     pub sibling: Option<usize>,
     pub heard: Time,
     pub held: Held,
+    /// Packets for the party that wait until it is latched.
+    pub outgoing: Outgoing,
     pub contest: Contest,
     limit: Limit,
 }
@@ -92,6 +95,7 @@ impl Port {
             opposite: None,
             sibling: None,
             held: Held::default(),
+            outgoing: Outgoing::default(),
             contest: Contest::default(),
             limit: Limit::new(packet_limit),
         }

@@ -221,6 +221,7 @@ impl Worker {
             }
         }
         self.with(pair[0], |port| port.sibling = Some(pair[1]));
+        self.with(pair[1], |port| port.sibling = Some(pair[0]));
         self.sessions.entry(id).or_default()[leg] = Some(pair);
         if let Some(before) = before {
             self.close(before);
@@ -257,6 +258,7 @@ impl Worker {
             slot.generation = slot.generation.wrapping_add(1);
             let _ = self.epoll.delete(&*port.socket);
             port.held.clear(held_bytes(&self.totals));
+            port.outgoing.take(held_bytes(&self.totals));
             if let Some(former) = port.latch.former() {
                 self.shared.formers().insert((port.local.addr, port.local.port), former);
             }
@@ -359,12 +361,18 @@ impl Worker {
     }
 
     /// Packets of the party go out of the opposite port.
-    fn forward(&self, port: &mut Port, range: Range<usize>) {
+    fn forward(&mut self, port: &mut Port, range: Range<usize>) {
         if let Some(media) = port.read(self.batch.packet(range.end - 1)) {
             port.latch.sync(self.now, &self.policy, media);
         }
         let allowed = port.admit(self.now, range.len(), &self.totals);
         let range = range.start..range.start + allowed;
+        if self
+            .opposite(port)
+            .is_some_and(|out| out.outgoing.waits(self.now) || !out.outgoing.is_empty())
+        {
+            return range.for_each(|at| self.wait(port, at));
+        }
         let Some(out) = self.opposite(port) else {
             port.drop(allowed, &self.totals);
             return;
@@ -378,6 +386,48 @@ impl Worker {
             self.totals.relayed.set(self.totals.relayed.get() - refused as u64);
             port.drop(refused, &self.totals);
         }
+    }
+
+    /// A packet for a party that is being learned. What waited too long, and all after it, goes to the signalled address.
+    fn wait(&mut self, port: &Port, at: usize) {
+        let Some(out) = port.opposite.and_then(|at| self.slots.get_mut(at)?.port.as_deref_mut()) else {
+            return;
+        };
+        let packet = self.batch.packet(at);
+        if out.outgoing.waits(self.now) {
+            if let Some(oldest) = out.outgoing.hold(packet, held_bytes(&self.totals)) {
+                deliver(&self.totals, port, out, &oldest);
+            }
+            return;
+        }
+        for waited in out.outgoing.take(held_bytes(&self.totals)) {
+            deliver(&self.totals, port, out, &waited);
+        }
+        deliver(&self.totals, port, out, packet);
+    }
+
+    /// Send what waits for this port's party to where the party is, as far as is known now.
+    fn send_waiting(&self, port: &mut Port) {
+        port.outgoing.end();
+        if port.outgoing.is_empty() {
+            return;
+        }
+        let packets = port.outgoing.take(held_bytes(&self.totals));
+        if let Some(from) = port.opposite.and_then(|at| self.slots.get(at)?.port.as_deref()) {
+            for packet in packets {
+                deliver(&self.totals, from, port, &packet);
+            }
+        }
+    }
+
+    /// The party's RTCP comes from an address that is its own but not alone its own: the SSRC of its RTP tells it from its neighbours.
+    fn is_rtcp_of_party(&self, port: &Port, packet: &Packet) -> bool {
+        let rtp = port.sibling.and_then(|at| self.slots.get(at)?.port.as_deref());
+        let Some(rtp) = rtp.filter(|_| port.component == Component::Rtcp) else {
+            return false;
+        };
+        let same_address = rtp.latch.learned().is_some_and(|learned| learned.addr == packet.source.addr);
+        same_address && rtp.latch.ssrc().is_some() && rtp.latch.ssrc() == packet.media.map(|media| media.ssrc)
     }
 
     /// The port that the party's packets leave by, if it is known where to.
@@ -416,6 +466,18 @@ impl Worker {
         self.follow(port);
         // A party that signalling names is heard before it is latched: only where its packets go to has to wait.
         let early = port.latch.learned().is_none() && port.latch.names_address(source.addr);
+        if verdict == Verdict::Waiting && port.latch.learned().is_none() {
+            if self.is_rtcp_of_party(port, &packet) {
+                port.latch.adopt(self.now, source, packet.media);
+                return self.learn(port, at, source);
+            }
+            // Strangers delay nothing: the party may well be where it said.
+            if early && port.signalled != Some(source) {
+                port.outgoing.begin(self.now);
+            }
+        } else if verdict == Verdict::Contested {
+            self.send_waiting(port);
+        }
         match verdict {
             Verdict::Latched | Verdict::Moved | Verdict::Restored => self.learn(port, at, source),
             Verdict::Known => self.forward(port, at..at + 1),
@@ -440,6 +502,7 @@ impl Worker {
         if port.source != Address::default() && port.latch.learned().is_none() {
             port.forget_source();
             port.send_to(port.signalled);
+            port.outgoing.end();
             port.counters.set_learned(None);
         }
     }
@@ -449,16 +512,17 @@ impl Worker {
         port.contest.clear();
         port.source = *self.batch.sender(at);
         port.send_to(Some(source));
+        self.send_waiting(port);
         port.counters.set_learned(Some(source));
         tracing::info!(call_id = %port.call_id.escape_ascii(), "port {}: source {source} learned", port.local.port);
-        if let Some(sibling) = port.sibling {
+        if let (Some(sibling), Component::Rtp) = (port.sibling, port.component) {
             self.rtp_learned(sibling, source);
         }
         self.release(port, at, source);
     }
 
     /// Forward what was held back of a source, and the packet itself.
-    fn release(&self, port: &mut Port, at: usize, source: Endpoint) {
+    fn release(&mut self, port: &mut Port, at: usize, source: Endpoint) {
         if !port.held.is_empty() {
             for packet in port.held.release(self.now, source, held_bytes(&self.totals)) {
                 self.forward_held(port, &packet);
@@ -478,5 +542,15 @@ impl Worker {
             }
             _ => port.drop(1, &self.totals),
         }
+    }
+}
+
+/// Send a packet that waited out of a port, and count it at the port that received it.
+fn deliver(totals: &ThreadCounters, from: &Port, out: &Port, packet: &[u8]) {
+    if out.has_remote() && out.socket.send_one(packet, &out.remote).is_ok() {
+        from.counters.relayed.add(1);
+        totals.relayed.add(1);
+    } else {
+        from.drop(1, totals);
     }
 }
