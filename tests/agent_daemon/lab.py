@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from shunt.admin import AdminClient, AgentUnreachable
 from shunt.net import FiveTuple
 from shunt.tables.entry import RelayEntry
 from tests.attacks.scene import Scene
@@ -80,12 +82,16 @@ class Lab:
 
     def start_agent(self) -> None:
         """Start it and wait until it listens and has the data plane."""
-        begun = self.agent.log.stat().st_size if self.agent.log.exists() else 0
         self.agent.start().await_listening("udp", CONTROL_PORT)
-        deadline = time.monotonic() + 15
-        while b"room for" not in self.agent.log.read_bytes()[begun:]:
-            assert time.monotonic() < deadline, self.agent.tail()
-            time.sleep(0.02)
+        asyncio.run(self._connected())
+
+    async def _connected(self) -> None:
+        async with AdminClient(str(self.admin)) as admin, asyncio.timeout(15):
+            while True:
+                with contextlib.suppress(AgentUnreachable):  # it binds this socket last
+                    if (await admin.status())["data_plane"]["connected"]:
+                        return
+                await asyncio.sleep(0.02)
 
     def stop(self) -> None:
         self.agent.stop()
