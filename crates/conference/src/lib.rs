@@ -1,4 +1,13 @@
-//! Conferences without I/O: membership to rows of tables, trees, feedback, adaptation, sequence state.
+//! Conferences without I/O and without a clock: time comes in, rows of tables and RTCP go out.
+//!
+//! | from | by | to |
+//! | --- | --- | --- |
+//! | joins, leaves, latched sources, levels | [`membership`] | a [`trees::Layout`] |
+//! | a layout | [`migration`] ([`trees`], [`capacity`]) | writes of planned rows ([`tables`]), one after the other |
+//! | planned rows | [`rows`] with [`rewriting`] and [`payload_types`] | rows with addresses; [`diff`]: the steps to them |
+//! | receivers' RTCP | [`adaptation`] ([`downlink`], [`best_downlink`], [`policy`]) | levels, and what each sender hears |
+//! | senders' RTCP, requests | [`reports`], [`key_frames`] | what goes on at once |
+//! | copies of packets, NACKs | [`repair`] ([`packets`], [`sequence`]) | packets again, for who asked |
 #![forbid(unsafe_code)]
 
 pub mod adaptation;
