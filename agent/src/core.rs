@@ -328,12 +328,15 @@ impl Core {
         self.tell(|book, now| book.sip(now, source, destination, message));
     }
 
-    /// When entries last met a packet. Orphan entries that meet none are deleted.
+    /// When entries last met a packet.
     pub fn idle_times(self: &Arc<Self>, read: &[Idle]) {
-        let orphans = self.update(|book, now| {
-            let decisions = book.idle_times(now, read);
-            (book.idle_orphans(read), decisions)
-        });
+        self.tell(|book, now| book.idle_times(now, read));
+        self.delete_idle_orphans(read);
+    }
+
+    /// Delete those of these entries that no call claims and that meet no packets.
+    pub fn delete_idle_orphans(self: &Arc<Self>, read: &[Idle]) {
+        let orphans = self.update(|book, _| (book.idle_orphans(read), Vec::new()));
         if let (false, Some(plane)) = (orphans.is_empty(), &self.plane) {
             plane.delete_orphans(orphans);
         }

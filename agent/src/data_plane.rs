@@ -1,8 +1,10 @@
 //! What the data plane tells, handed to the call state.
 
 use crate::core::Core;
+use shunt_calls::Idle;
 use shunt_plane::{Event, Facts, Written};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// The latest of the data plane, for the status.
@@ -52,8 +54,11 @@ async fn handle(core: &Arc<Core>, event: Event) {
             core.set_data_plane(true);
         }
         Event::Down(reason) => {
-            tracing::error!("data plane: {reason}");
-            core.events().data_plane("", Some(&reason));
+            // It is tried again twice a second: one line for each reason is enough.
+            if core.data_plane.current().down.as_ref() != Some(&reason) {
+                tracing::error!("data plane: {reason}");
+                core.events().data_plane("", Some(&reason));
+            }
             core.data_plane.change(|current| current.down = Some(reason));
             core.set_data_plane(false);
         }
@@ -62,7 +67,15 @@ async fn handle(core: &Arc<Core>, event: Event) {
             core.stats.notices.inc_by(notices.len() as u64);
             core.noticed(&notices);
         }
-        Event::Idle(key) => core.tell(|book, now| book.idle(now, key)),
+        Event::Idle(key) => {
+            core.tell(|book, now| book.idle(now, key));
+            // A switch says of an orphan entry no more than this.
+            core.delete_idle_orphans(&[Idle {
+                key,
+                idle: Some(Duration::MAX),
+                sequence: None,
+            }]);
+        }
         Event::Active(key) => core.tell(|book, now| book.active(now, key)),
         Event::IdleTimes(read) => core.idle_times(&read),
         Event::Table { entries, changed } => {
