@@ -103,9 +103,19 @@ impl Failures {
         unknown(self.text(words, sent, broken_off), [])
     }
 
+    /// Status DEADLINE_EXCEEDED, which names every failure. from: the first member that was not tried.
+    #[must_use]
+    pub fn timed_out(&self, words: Words, sent: usize, from: usize) -> Status {
+        Status::deadline_exceeded(self.text(words, sent, Some(from)))
+    }
+
     fn text(&self, words: Words, sent: usize, broken_off: Option<usize>) -> String {
         let Words { status, members, done } = words;
-        let mut text = format!("{status}: {} of {sent} {members} failed:", self.count);
+        let mut text = format!(
+            "{status}: {} of {sent} {members} failed{}",
+            self.count,
+            if self.count > 0 { ":" } else { ";" }
+        );
         for Range { first, last, code } in &self.ranges {
             let _ = if first == last {
                 write!(text, " {first} ({});", code.words())
@@ -175,6 +185,20 @@ mod tests {
         assert_eq!(status.message(), text);
         assert_eq!(failures.error(DETAILED + 1).canonical_code, Code::NotFound as i32);
         assert!([5, 6, 7, 9, DETAILED].iter().all(|position| failures.has(*position)) && !failures.has(8) && !failures.has(4));
+    }
+
+    #[test]
+    fn a_deadline_says_what_was_done() {
+        let words = Words {
+            status: "Timed out",
+            ..WORDS
+        };
+        let status = failed([3], Code::Exists).timed_out(words, 9, 5);
+        let text = "Timed out: 1 of 9 updates failed: 3 (Already exists); updates from 5 on were not tried; all others were applied";
+        assert_eq!((status.code(), status.message()), (tonic::Code::DeadlineExceeded, text));
+        let status = failed([], Code::Exists).timed_out(words, 9, 5);
+        let text = "Timed out: 0 of 9 updates failed; updates from 5 on were not tried; all others were applied";
+        assert_eq!(status.message(), text);
     }
 
     #[test]

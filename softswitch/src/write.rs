@@ -37,8 +37,15 @@ struct Batch {
     existed: Vec<usize>,
     /// Updates that were looked at.
     served: usize,
-    /// Broken off because of too many failures.
-    broken_off: bool,
+    /// Why the updates that were not served will not be.
+    broken_off: Option<Broken>,
+}
+
+/// Why a batch was broken off.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    TooManyFailures,
+    Deadline,
 }
 
 impl Batch {
@@ -119,7 +126,13 @@ impl Writer<'_> {
             let updates: Vec<Checked<'_>> = updates.iter().map(|update| self.check(update)).collect();
             let mut rest = &updates[..];
             while !rest.is_empty() {
-                options.check_deadline("Write")?;
+                if let Err(error) = options.check_deadline("Write") {
+                    if batch.served == 0 {
+                        return Err(error.into());
+                    }
+                    batch.broken_off = Some(Broken::Deadline);
+                    return Ok(batch);
+                }
                 let clearing = {
                     let mut plane = self.plane.lock().await;
                     self.slice(&mut plane, &mut rest, |plane, update| {
@@ -141,7 +154,7 @@ impl Writer<'_> {
                     batch.fail(batch.served - 1, Some(Change::Delete), error);
                 }
                 if batch.failures.is_beyond_naming(batch.served) {
-                    batch.broken_off = true;
+                    batch.broken_off = Some(Broken::TooManyFailures);
                     return Ok(batch);
                 }
                 pause().await;
@@ -554,8 +567,12 @@ fn decode(block: &[Bytes], first: bool) -> Result<Vec<Decoded>, Status> {
 
 /// The answer to a batch.
 fn report(batch: &Batch, sent: usize, options: Options) -> Result<pb::WriteResponse, Status> {
+    if batch.broken_off == Some(Broken::Deadline) {
+        let status = "Write RPC request timed out";
+        return Err(batch.failures.timed_out(Words { status, ..WORDS }, sent, batch.served));
+    }
     if !batch.failures.is_empty() {
-        return Err(batch.failures.status(WORDS, sent, batch.broken_off.then_some(batch.served)));
+        return Err(batch.failures.status(WORDS, sent, batch.broken_off.map(|_| batch.served)));
     }
     let status = if options.error_in_resp {
         (0..batch.served).map(|position| batch.status(position)).collect()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import grpc
 import pytest
 
@@ -402,6 +404,27 @@ async def test_a_deadline_that_has_passed(served: Served) -> None:
         await client.write(insert(1), metadata=(("deadline_sec", "0"),))
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     await client.write(insert(1), metadata=(("deadline_sec", "5"), ("deadline_nsec", "x")))
+
+
+async def test_a_deadline_that_passes_within_a_batch_says_what_was_done(served: Served) -> None:
+    """Batches with later and later deadlines, until one is over between its first update and its last."""
+    client = await served.raw().connect()
+    again = [update(U.INSERT_OR_MODIFY, number) for number in range(3_000)]
+    updates = [insert(0), *(one for number in range(3_000) for one in (insert(number), *[again[number]] * 20))]
+    for step in range(60):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.write(*updates, metadata=(("deadline_nsec", str(int(1e6 * 1.2**step))),))
+        text = caught.value.details() or ""
+        assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED, "it was over before one deadline, and not begun before the last"
+        if "not tried" in text:
+            break
+        assert text.startswith("Write RPC request timed out"), text
+        assert not served.table
+    first = re.search(r"updates from (\d+) on were not tried; all others were applied$", text)
+    assert first is not None, text
+    tried = int(first[1])
+    assert (f"1 of {len(updates)} updates failed: 1 (Already exists);" if tried > 1 else f"0 of {len(updates)} updates failed;") in text, text
+    assert len(served.table) == 1 + max(tried - 2, 0) // 21, text
 
 
 async def test_fields_of_ttl_are_four_bytes(served: Served) -> None:
