@@ -280,8 +280,9 @@ __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u3
 	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
 }
 
-/* Passes up or drops a packet that is never relayed, because of its shape. The source filter applies to it too, because the kernel
- * delivers packets with options and reassembles fragments. Later fragments pass: without the first they are not reassembled. */
+/* Passes up or drops a packet that is never relayed, because of its shape. The source filter applies to it too: the kernel delivers
+ * packets with options and packets in broadcast frames, and reassembles fragments. Later fragments pass: without the first they are not
+ * reassembled. */
 __noinline int not_relayed(struct xdp_md *ctx, int reason, int mode)
 {
 	struct headers headers = {};
@@ -294,7 +295,7 @@ __noinline int not_relayed(struct xdp_md *ctx, int reason, int mode)
 	} else if (upper == UPPER_HIDDEN) {
 		if (is_dropped(BLOCKED) && owner_of(&headers.key))
 			return drop(mode, BLOCKED);
-	} else if (upper == UPPER_ICMP && mode != TRACE) {
+	} else if (upper == UPPER_ICMP && mode != TRACE && reason != NOT_UNICAST) {
 		report_path_mtu(ctx, &headers);
 	}
 	return pass(mode, reason, 0);
@@ -413,7 +414,7 @@ __noinline int relay_any(struct xdp_md *ctx, int mode)
 	if (!(*(__u8 *)data & 1) && !is_own_mac(own_mac_of(ctx->ingress_ifindex), *(__u64 *)data))
 		return pass(mode, NOT_FOR_US, 0);
 	reason = parse(&p, data, end);
-	if (reason == NOT_UNICAST || (reason == NOT_UDP && p.protocol != IPPROTO_ICMP && p.protocol != IPPROTO_ICMPV6))
+	if (reason == NOT_UDP && p.protocol != IPPROTO_ICMP && p.protocol != IPPROTO_ICMPV6)
 		return pass(mode, reason, 0);
 	if (reason)
 		return not_relayed(ctx, reason, mode);

@@ -68,6 +68,28 @@ fn frames_to_other_addresses_are_neither_learned_from_nor_dropped_nor_counted() 
 }
 
 #[test]
+fn the_source_filter_applies_to_frames_to_a_group_address() {
+    let Some(plane) = plane(Some((MAC_OWN, LOCAL))) else { return };
+    plane.block("10.1.0.66", 0, true);
+    let mismatch = sent(&v4()).with(|packet| packet.src.set_port(4999));
+    let miss = sent(&v4()).with(|packet| packet.dst.set_port(30000));
+    let blocked = miss.with(|packet| packet.src = "10.1.0.66:4000".parse().unwrap());
+    let options = mismatch.with(|packet| packet.options = vec![1; 8]);
+    let error = TooBig::about(&relayed(&v4(), &sent(&v4())), "10.2.0.9", 600).frame();
+    for group in [[0xff; 6], [1, 0, 0x5e, 1, 1, 1]] {
+        plane.expect("another source", &to(&mismatch, group), DROP, reason::SOURCE_MISMATCH);
+        plane.expect("another source, IP options", &to(&options, group), DROP, reason::SOURCE_MISMATCH);
+        plane.expect("blocklist", &to(&blocked, group), DROP, reason::BLOCKED);
+        plane.expect("no filter", &to(&miss, group), PASS, reason::NOT_UNICAST);
+        let mut error = error.clone();
+        error[..6].copy_from_slice(&group);
+        plane.expect("an ICMP error", &error, PASS, reason::NOT_UNICAST);
+    }
+    assert!(plane.notices().is_empty());
+    assert!(plane.reports().is_empty());
+}
+
+#[test]
 fn an_interface_without_a_row_or_an_address_takes_any_unicast_address() {
     for interface in [None, Some(([0; 6], LOCAL))] {
         let Some(plane) = plane(interface) else { return };
