@@ -1,0 +1,43 @@
+//! The lock that lets only one agent use a journal file.
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why the lock was not taken.
+#[derive(Debug, Error)]
+pub enum LockError {
+    #[error("another agent uses {} (process {pid})", path.display())]
+    Held { path: PathBuf, pid: String },
+    #[error("lock {}: {error}", path.display())]
+    Io { path: PathBuf, error: io::Error },
+}
+
+/// Takes the lock beside the journal at `journal`; its file names the holder's process.
+pub(crate) fn take(journal: &Path) -> Result<Flock<File>, LockError> {
+    let mut name = journal.as_os_str().to_owned();
+    name.push(".lock");
+    let path = PathBuf::from(name);
+    let failed = |error| LockError::Io { path: path.clone(), error };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.open(&path).map_err(failed)?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(mut lock) => {
+            lock.set_len(0).map_err(failed)?;
+            write!(lock, "{}", std::process::id()).map_err(failed)?;
+            Ok(lock)
+        }
+        Err((mut file, Errno::EWOULDBLOCK)) => {
+            let mut pid = String::new();
+            if file.read_to_string(&mut pid).is_err() || pid.is_empty() {
+                pid = "unknown".to_owned();
+            }
+            Err(LockError::Held { path, pid })
+        }
+        Err((_, errno)) => Err(failed(errno.into())),
+    }
+}
