@@ -12,7 +12,6 @@ mod hep;
 mod listings;
 mod metrics;
 mod ports;
-mod privileges;
 mod relays;
 mod restore;
 mod start;

@@ -11,13 +11,13 @@ use crate::metrics::Metrics;
 use crate::relays::Relays;
 use crate::restore::Restorer;
 use crate::tasks::{keep_running, watch_lateness};
-use crate::{data_plane, listings, privileges};
+use crate::{data_plane, listings};
 use prometheus_client::registry::Registry;
 use sd_notify::NotifyState;
 use shunt_admin::{EventLog, LogSettings, Server, ServerSettings};
 use shunt_calls::{Book, Limits, Rate, RelayId, Settings};
 use shunt_control::{Listener, Options};
-use shunt_daemon::Failure;
+use shunt_daemon::{Failure, keep_capabilities};
 use shunt_notify::Permit;
 use shunt_plane::{Event, Plane, StoredHash, Target};
 use std::io::Write as _;
@@ -106,7 +106,7 @@ struct Sockets {
 
 async fn serve(config: &Config, permit: Permit) -> Result<(), Failure> {
     let sockets = bind(config).await?;
-    privileges::keep_capabilities();
+    keep_capabilities();
     let (mut book, relay_ids) = make_book(config);
     let relays = Arc::new(Relays::new(&config.relays, &relay_ids));
     let (plane, events) = match &config.data_plane {

@@ -1,14 +1,14 @@
 //! The daemon's configuration: what `shunt check-config --json` made of shunt.yaml.
 
-use crate::notify::Permit;
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::Deserialize;
 use shunt_control::Network;
+use shunt_daemon::values::{seconds, text, texts};
+use shunt_daemon::{Log, PortRange};
 use shunt_latch::Policy;
+use shunt_notify::Permit;
 use shunt_rtpproxy::NotifyTarget;
 use shunt_rtpproxy::framing::ControlAddress;
-use std::fmt::Display;
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -69,49 +69,9 @@ pub struct Notify {
     pub allow: Option<Vec<String>>,
 }
 
-/// How the log is written.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Log {
-    pub level: String,
-    pub format: String,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self {
-            level: "info".into(),
-            format: "text".into(),
-        }
-    }
-}
-
-/// UDP ports, `FIRST-LAST`, inclusive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortRange {
-    pub first: u16,
-    pub last: u16,
-}
-
-impl FromStr for PortRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (first, last) = text.split_once('-').ok_or_else(|| format!("{text} is not FIRST-LAST"))?;
-        let port = |text: &str| text.trim().parse().map_err(|_| format!("{text} is not a port"));
-        Ok(Self {
-            first: port(first)?,
-            last: port(last)?,
-        })
-    }
-}
-
 /// Why a configuration cannot be served.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    #[error("{0}")]
-    Json(#[from] serde_json::Error),
-    #[error("the configuration was checked and is not valid")]
-    Invalid,
     #[error("builtin_relay.{0}")]
     Relay(String),
     #[error("notify.allow: {0}")]
@@ -119,22 +79,16 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Read the document of `check-config --json`, whose key `config` has the configuration, or the configuration alone.
+    /// With addresses in their canonical form.
     ///
     /// # Errors
-    /// It is not JSON, a key is missing, or a value is none.
-    pub fn read(text: &str) -> Result<Self, ConfigError> {
-        let mut document: serde_json::Value = serde_json::from_str(text)?;
-        if document.get("valid").is_some_and(|valid| valid != true) {
-            return Err(ConfigError::Invalid);
-        }
-        let config = document.get_mut("config").map(serde_json::Value::take).unwrap_or(document);
-        let mut config: Self = serde_json::from_value(config)?;
-        for address in &mut config.builtin_relay.addresses {
+    /// A value cannot be served: the document may come from elsewhere than `check-config`.
+    pub fn complete(mut self) -> Result<Self, ConfigError> {
+        for address in &mut self.builtin_relay.addresses {
             *address = address.to_canonical();
         }
-        config.builtin_relay.check()?;
-        Ok(config)
+        self.builtin_relay.check()?;
+        Ok(self)
     }
 }
 
@@ -191,22 +145,14 @@ impl Notify {
     }
 }
 
-fn text<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<T, D::Error> {
-    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-}
-
-fn texts<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    let texts = Vec::<String>::deserialize(deserializer)?;
-    texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
-}
-
-fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(D::Error::custom)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(text: &str) -> Result<Config, String> {
+        let config: Config = shunt_daemon::parse_document(text).map_err(|error| error.to_string())?;
+        config.complete().map_err(|error| error.to_string())
+    }
 
     fn relay(change: &str, value: serde_json::Value) -> String {
         let mut config = serde_json::json!({
@@ -226,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_checked_document_is_read() {
-        let config = Config::read(&relay("/nothing", serde_json::Value::Null)).unwrap();
+        let config = read(&relay("/nothing", serde_json::Value::Null)).unwrap();
         let read = &config.builtin_relay;
         assert_eq!(read.addresses[1], IpAddr::from([10, 0, 0, 1]));
         assert_eq!(
@@ -258,10 +204,10 @@ mod tests {
             ("/builtin_relay/allow", json!(["10.0.0.0/33"]), "10.0.0.0/33"),
             ("/builtin_relay", json!(null), "builtin_relay"),
         ] {
-            let error = Config::read(&relay(key, value.clone())).map(|_| ()).unwrap_err().to_string();
+            let error = read(&relay(key, value.clone())).map(|_| ()).unwrap_err();
             assert!(error.contains(said) || said == "builtin_relay", "{key} {value}: {error}");
         }
-        assert!(Config::read(r#"{"valid": false, "config": null}"#).is_err());
-        assert!(Config::read("{").is_err());
+        assert!(read(r#"{"valid": false, "config": null}"#).is_err());
+        assert!(read("{").is_err());
     }
 }

@@ -4,7 +4,6 @@
 mod config;
 mod engine;
 mod media;
-mod notify;
 mod ports;
 mod privileges;
 mod service;
@@ -13,17 +12,18 @@ mod table;
 mod timeouts;
 
 use clap::Parser;
-use config::{Config, Log, Relay};
+use config::{Config, Relay};
 use engine::Settings;
 use media::{MediaSettings, Shared, Sockets};
 use ports::Ports;
 use sd_notify::NotifyState;
 use service::Service;
 use shunt_control::{Listener, Options, Rare};
+use shunt_daemon::{Failure, keep_capabilities, read_document, set_up_log};
 use shunt_latch::Learner;
 use shunt_net::Endpoint;
 use shunt_udp::Socket;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,10 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
-use tracing_subscriber::EnvFilter;
 
-/// sysexits.h: the configuration does not fit the host. Starting again would not help.
-const EX_CONFIG: u8 = 78;
 /// How often sessions are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
 /// So much later than that is worth a line in the log.
@@ -52,13 +49,6 @@ struct Arguments {
     config: String,
 }
 
-/// Why the daemon did not start, or ended.
-enum Failure {
-    /// Starting again changes nothing.
-    Config(String),
-    Other(String),
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = read_config(&arguments.config).and_then(|config| {
@@ -67,39 +57,13 @@ fn main() -> ExitCode {
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Config(text)) => {
-            eprintln!("relay: {text}");
-            ExitCode::from(EX_CONFIG)
-        }
-        Err(Failure::Other(text)) => {
-            eprintln!("relay: {text}");
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.report("relay"),
     }
 }
 
 fn read_config(path: &str) -> Result<Config, Failure> {
-    let text = if path == "-" {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
-    let text = text.map_err(|error| Failure::Config(format!("{path}: {error}")))?;
-    Config::read(&text).map_err(|error| Failure::Config(format!("{path}: {error}")))
-}
-
-fn set_up_log(log: &Log) {
-    let level = if log.level == "warning" { "warn" } else { &log.level };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(level))
-        .with_writer(io::stderr)
-        .with_target(false);
-    if log.format == "json" {
-        builder.json().init();
-    } else {
-        builder.with_ansi(false).init();
-    }
+    let config: Config = read_document(path).map_err(|error| Failure::document(path, &error))?;
+    config.complete().map_err(|error| Failure::Config(format!("{path}: {error}")))
 }
 
 fn run(config: &Config) -> Result<(), Failure> {
@@ -129,7 +93,7 @@ fn run(config: &Config) -> Result<(), Failure> {
         addresses.push(socket.address().to_string());
         sockets.push(socket);
     }
-    privileges::keep_capabilities();
+    keep_capabilities();
     privileges::allow_descriptors(relay);
     let settings = Settings {
         addresses: relay.addresses.clone(),

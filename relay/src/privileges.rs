@@ -1,25 +1,7 @@
-//! What the process may do and open.
+//! How many files the process may open.
 
 use crate::config::Relay;
-use caps::{CapSet, Capability, CapsHashSet};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
-/// Keep what binding low ports needs, and nothing else. To be called before threads are started: capabilities are each thread's own.
-pub fn keep_capabilities() {
-    let held = caps::read(None, CapSet::Permitted).unwrap_or_default();
-    let kept: CapsHashSet = held.into_iter().filter(|held| *held == Capability::CAP_NET_BIND_SERVICE).collect();
-    for capability in caps::all() {
-        if !kept.contains(&capability) && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
-            let _ = caps::drop(None, CapSet::Bounding, capability);
-        }
-    }
-    let none = CapsHashSet::new();
-    for (set, kept) in [(CapSet::Inheritable, &none), (CapSet::Effective, &kept), (CapSet::Permitted, &kept)] {
-        if let Err(error) = caps::set(None, set, kept) {
-            tracing::warn!("capabilities are kept: {error}");
-        }
-    }
-}
 
 /// Raise the limit of open files as far as it goes: the usual 1024 is spent by 250 calls.
 pub fn allow_descriptors(relay: &Relay) {

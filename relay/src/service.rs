@@ -2,10 +2,10 @@
 
 use crate::engine::{Engine, Settings};
 use crate::media::{Shared, Sockets};
-use crate::notify::Notifier;
 use shunt_control::Sender;
 use shunt_latch::Time;
-use shunt_rtpproxy::{ErrorCode, error_reply};
+use shunt_notify::Notifier;
+use shunt_rtpproxy::{ErrorCode, error_reply, notify_line};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,7 +43,7 @@ impl Service {
             let (call_id, tag) = (session.call_id.escape_ascii(), session.tag.escape_ascii());
             tracing::warn!(call_id = %call_id, "{tag}: no media for {} s: session time-out", session.limit().as_secs());
             if let Some(notice) = &session.notice {
-                notifier.send(notice);
+                notifier.send(&notice.target, notify_line(&notice.tag));
             }
         }
     }

@@ -1,13 +1,15 @@
 //! What the daemons have in common: reading the checked configuration, the log, and how a process ends.
 #![forbid(unsafe_code)]
 
+mod capabilities;
 mod document;
 mod failure;
 mod log;
 mod ports;
 pub mod values;
 
-pub use document::{DocumentError, read_document};
+pub use capabilities::keep_capabilities;
+pub use document::{DocumentError, parse as parse_document, read_document};
 pub use failure::Failure;
 pub use log::{Log, log_filter, set_log_filter, set_up_log};
 pub use ports::PortRange;

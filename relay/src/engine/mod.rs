@@ -15,12 +15,12 @@ mod tests;
 
 pub use media::{Counts, Media, Totals};
 
-use crate::notify::Permit;
 use crate::session::{Session, SessionId};
 use crate::table::{Deletion, Table};
 use crate::timeouts::Timeouts;
 use shunt_control::Rare;
 use shunt_latch::Time;
+use shunt_notify::Permit;
 use shunt_rtpproxy::framing::MAX_COMMAND;
 use shunt_rtpproxy::{Command, ErrorCode, PROTOCOL_VERSION, Request, StreamVerb, Tag, capability, error_reply};
 use statistics::{Ended, PacketRate};
