@@ -1,7 +1,8 @@
 """Entries that share one relay port, as behind a proxy or in a flood of sources, cost little more than others to insert and read.
 
 To clear and to adopt them costs more often: others are in an array that is mapped into memory, where that takes a tenth of a microsecond an
-entry; these are in a hash map of the kernel, which takes about one. The bound is there against a cost that grows with their number.
+entry; these are in a hash map of the kernel, which takes about one. The bounds are there against a cost that grows with their number. That of
+adoption is by what inserting the same entries takes: to adopt others takes so little beside a start that it cannot be told from it.
 
 What is compared is the CPU time that the daemon itself takes, the least of several runs: what a busy machine takes from it does not count.
 """
@@ -22,7 +23,8 @@ from tests.softswitch.process import Softswitch
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root to load the softswitch's programs")]
 
 COUNT, RUNS = 30_000, 5
-MOST = {"insert": 3.0, "read": 3.0, "clear": 12.0, "adopt": 12.0}  # times as much as others
+MOST = {"insert": 3.0, "read": 3.0, "clear": 12.0}  # times as much as others
+ADOPTION = 3.0  # times as much as inserting
 
 
 @pytest.fixture(scope="module")
@@ -79,17 +81,19 @@ def test_insert_read_and_clear(softswitch: Softswitch) -> None:
 
 
 def test_adoption(softswitch: Softswitch) -> None:
-    """What a restart takes longer than one without entries."""
+    """What a restart takes longer than one without entries, beside what inserting them takes."""
     empty = start_seconds(softswitch)
-
-    def cost(flows: list[Flow]) -> dict[str, float]:
-        with Session(softswitch.target) as session:
-            Bulk(session).write(Bulk(session).inserts(flows))
-        found = start_seconds(softswitch) - empty
-        with Session(softswitch.target) as session:
-            bulk = Bulk(session)
-            assert bulk.keys(bulk.read(bulk.reading())) == set(flows)
-            bulk.write(bulk.clearing())
-        return {"adopt": max(found, 0.0)}
-
-    compare(cost)
+    flows, insert = one_port(COUNT), []
+    with Session(softswitch.target) as session:
+        for _ in range(RUNS):
+            with measured(softswitch, insert):
+                Bulk(session).write(Bulk(session).inserts(flows))
+            Bulk(session).write(Bulk(session).clearing())
+        Bulk(session).write(Bulk(session).inserts(flows))
+    adopted = start_seconds(softswitch) - empty
+    with Session(softswitch.target) as session:
+        bulk = Bulk(session)
+        assert bulk.keys(bulk.read(bulk.reading())) == set(flows)
+        bulk.write(bulk.clearing())
+    print(f"adopted {1e6 * adopted / COUNT:.2f} µs, inserted {1e6 * min(insert) / COUNT:.2f} µs an entry")
+    assert adopted <= ADOPTION * min(insert), (adopted, insert)
