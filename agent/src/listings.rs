@@ -1,4 +1,4 @@
-//! Calls that were set up past the agent, taken up from relays that list their sessions.
+//! Calls that were set up past the agent, adopted from relays that list their sessions.
 
 use crate::core::Core;
 use shunt_calls::RelayId;
@@ -21,7 +21,7 @@ pub async fn watch(core: Arc<Core>, id: RelayId) {
             .get(id)
             .is_some_and(|relay| relay.is_alive() && relay.facts().lists_sessions)
         {
-            take_up(&core, id).await;
+            adopt(&core, id).await;
             sleep(PERIOD).await;
         } else {
             sleep(PERIOD / 10).await;
@@ -29,9 +29,9 @@ pub async fn watch(core: Arc<Core>, id: RelayId) {
     }
 }
 
-async fn take_up(core: &Arc<Core>, id: RelayId) {
+async fn adopt(core: &Arc<Core>, id: RelayId) {
     let mut next = 0;
-    let mut taken = 0;
+    let mut adopted = 0;
     for _ in 0..MOST_PAGES {
         let Some(reply) = core.relays().request(id, &listing::ask(next)).await else {
             return;
@@ -43,13 +43,13 @@ async fn take_up(core: &Arc<Core>, id: RelayId) {
         for record in &records {
             let before = core.read(shunt_calls::Book::line_count);
             core.tell(|book, now| book.adopt_session(now, id, record));
-            taken += core.read(shunt_calls::Book::line_count).saturating_sub(before);
+            adopted += core.read(shunt_calls::Book::line_count).saturating_sub(before);
         }
         let Some(after) = after else { break };
         next = after;
         tokio::task::yield_now().await;
     }
-    if taken > 0 {
-        tracing::info!("{taken} media lines were set up past this agent and are taken up");
+    if adopted > 0 {
+        tracing::info!("{adopted} media lines were set up past this agent and are adopted");
     }
 }

@@ -270,7 +270,7 @@ impl Adaptation {
         chosen
     }
 
-    /// Paused streams whose receivers are not heard of any more are tried again; call it every second or so.
+    /// Paused streams whose receivers have sent no estimate for a while are tried again; call it every second or so.
     pub fn tick(&mut self, streams: &dyn Streams, now: Time) -> Vec<Decision> {
         let mut decisions = Vec::new();
         for ((sender, medium), state) in &mut self.senders {

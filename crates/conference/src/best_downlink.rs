@@ -18,13 +18,13 @@ const HOLD: Duration = Duration::from_secs(2);
 struct Downlink {
     receiver: Name,
     average: f64,
-    heard: Time,
+    updated: Time,
 }
 
 /// For one sender: which receiver's estimate goes on to it.
 ///
 /// Each receiver's estimates are smoothed (EWMA). The chosen one stays until another's average has been better for two seconds without a
-/// break, until it leaves, or until nothing has been heard of it for `stale`.
+/// break, until it leaves, or until it has sent no estimate for `stale`.
 #[derive(Clone, Debug)]
 pub struct BestDownlink {
     stale: Duration,
@@ -60,18 +60,18 @@ impl BestDownlink {
     pub fn estimate(&mut self, receiver: &Name, bitrate: f64, now: Time) -> bool {
         match self.downlinks.iter_mut().find(|one| one.receiver == *receiver) {
             Some(one) => {
-                let anew = now.since(one.heard) > self.stale;
+                let anew = now.since(one.updated) > self.stale;
                 one.average = if anew {
                     bitrate
                 } else {
                     one.average + SMOOTHING * (bitrate - one.average)
                 };
-                one.heard = now;
+                one.updated = now;
             }
             None => self.downlinks.push(Downlink {
                 receiver: receiver.clone(),
                 average: bitrate,
-                heard: now,
+                updated: now,
             }),
         }
         self.choose(now);
@@ -89,7 +89,7 @@ impl BestDownlink {
 
     fn choose(&mut self, now: Time) {
         let stale = self.stale;
-        self.downlinks.retain(|one| now.since(one.heard) <= stale);
+        self.downlinks.retain(|one| now.since(one.updated) <= stale);
         let Some(best) = self
             .downlinks
             .iter()

@@ -3,7 +3,7 @@
 use shunt_latch::Time;
 use std::time::Duration;
 
-/// A receiver not heard of for so long is out; browsers send an estimate every 0.2 to 1 s.
+/// A receiver without an estimate for so long is out; browsers send an estimate every 0.2 to 1 s.
 pub const STALE: Duration = Duration::from_secs(5);
 /// No estimate says more of a downlink than so many times what is sent.
 pub const BEYOND: f64 = 1.5;
@@ -39,7 +39,7 @@ impl LossBound {
 const GROWN: f64 = 1.1;
 const RISE: f64 = 1.05;
 const FALL: f64 = 0.95;
-/// An estimate that falls below this share of what it was is believed at once: more than one step of an encoder's burst.
+/// An estimate that falls below this share of what it was counts at once: more than one step of an encoder's burst.
 const PLUNGE: f64 = 0.7;
 /// A smaller fall has to last: a key frame for somebody who joins makes estimates dip for a moment.
 const FALL_LASTS: Duration = Duration::from_secs(3);

@@ -282,8 +282,8 @@ impl Conference {
     /// The trees of its sender that a receiver is in.
     fn trees(&self, pair: &Pair) -> Layers {
         let highest = self.qualities.get(pair).copied().unwrap_or(Medium::Screen);
-        let pictures = [Medium::Video, Medium::Screen].into_iter().filter(|medium| *medium <= highest);
-        let mask = pictures.map(|medium| {
+        let media = [Medium::Video, Medium::Screen].into_iter().filter(|medium| *medium <= highest);
+        let mask = media.map(|medium| {
             let key = (pair.clone(), medium);
             let level = self
                 .levels

@@ -185,7 +185,7 @@ impl Receiver {
         Ok((before != level).then_some(before))
     }
 
-    /// A paused stream of whose receiver nothing is heard any more is tried again after a while: who gets nothing estimates nothing.
+    /// A paused stream whose receiver sends no estimates is tried again after a while: who gets nothing estimates nothing.
     pub fn retry(&mut self, now: Time) -> bool {
         let due = self.level == 0 && !self.trend.was_sent(1, RETRY, now);
         if due {
