@@ -6,7 +6,7 @@
 use crate::entry::{address, port, words};
 use shunt_abi::relay::{__anon_greylist_1 as port_range, endpoint, greylist, size, source_filter};
 use shunt_net::Endpoint;
-use shunt_xdp::{Hash, Loaded, Plain, Put, Result, monotonic_ns};
+use shunt_xdp::{Hash, Loaded, Plain, Put, Result, monotonic_coarse_ns, monotonic_ns};
 use std::net::IpAddr;
 
 const MS: u64 = 1_000_000;
@@ -78,12 +78,12 @@ impl<V: TimedRow> TimedTable<V> {
         Ok(done)
     }
 
-    /// A row in force.
+    /// A row in force: by the clock of the packet programs, which lags by up to a tick.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
     pub fn get(&self, end: &Endpoint) -> Result<Option<V>> {
-        Ok(self.map.get(&key_of(end))?.filter(|row| row.until() > monotonic_ns()))
+        Ok(self.map.get(&key_of(end))?.filter(|row| row.until() > monotonic_coarse_ns()))
     }
 
     /// Milliseconds for which a row stays in force.
@@ -105,7 +105,7 @@ impl<V: TimedRow> TimedTable<V> {
     /// # Errors
     /// When the kernel cannot be asked.
     pub fn rows(&self) -> Result<Vec<(Endpoint, V)>> {
-        let now = monotonic_ns();
+        let now = monotonic_coarse_ns();
         Ok(self
             .map
             .elements()?
@@ -132,9 +132,10 @@ impl<V: TimedRow> TimedTable<V> {
         if began < self.soonest.max(self.rest_until) {
             return Ok(0);
         }
+        let now = monotonic_coarse_ns();
         let (mut removed, mut soonest) = (0, u64::MAX);
         for (key, row) in self.map.elements()? {
-            if row.until() <= began {
+            if row.until() <= now {
                 self.map.delete(&key)?;
                 removed += 1;
             } else {

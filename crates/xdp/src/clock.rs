@@ -8,6 +8,12 @@ pub fn monotonic_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, nanoseconds)
 }
 
+/// CLOCK_MONOTONIC as of the last tick, as bpf_ktime_get_coarse_ns() reads it.
+#[must_use]
+pub fn monotonic_coarse_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map_or(0, nanoseconds)
+}
+
 /// The kernel's tick in milliseconds: the coarse clock advances with it.
 #[must_use]
 pub fn tick_ms() -> f64 {

@@ -14,7 +14,7 @@ mod ring;
 mod run;
 mod shared;
 
-pub use clock::{monotonic_ns, tick_ms};
+pub use clock::{monotonic_coarse_ns, monotonic_ns, tick_ms};
 pub use device_map::DeviceMap;
 pub use error::{Error, Result};
 pub use hash::{Hash, PerCpu, Put, Scan, set_inner_map, set_inner_maps};
