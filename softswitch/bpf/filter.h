@@ -50,7 +50,7 @@ static __always_inline bool passes_greylist(const struct flow_key *key, __u64 no
 /* Whether a greylisted port without a source filter does not admit this packet's source. */
 static __always_inline bool is_unlisted(const struct flow_key *key, __u64 now, int mode)
 {
-	__u16 port = bpf_ntohs(key->dport);
+	__u16 port = host16(key->dport);
 	struct endpoint end = {};
 	struct greylist *ports;
 	__u64 *until;
@@ -126,15 +126,17 @@ static __always_inline bool keeps_others_out(const struct slot *slot, const stru
 
 /* Classifies a flow: RELAYED when it has an entry, SOURCE_MISMATCH or BLOCKED when its source is not admitted at the port, else
  * MISS or NOT_MEDIA. */
-__noinline int classify(const struct flow_key *key, int mode)
+__noinline int classify(const struct flow_key *flow, int mode)
 {
+	struct flow_key copy, *key = &copy;
 	struct detail *detail = 0;
 	struct slot *slot = 0;
 	__u32 owner, index;
 	__u64 now;
 
-	if (!key)
+	if (!flow)
 		return NOT_MEDIA;
+	copy = *flow; /* before Linux 6.4 only a key on the stack can be looked up */
 	owner = owner_of(key);
 	index = slot_index(owner, key->dport);
 	if (index) {

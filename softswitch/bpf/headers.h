@@ -49,7 +49,7 @@ static __always_inline int walk_ipv4(struct xdp_md *ctx, struct headers *headers
 	if (bpf_xdp_load_bytes(ctx, headers->network, &ip, sizeof(ip)))
 		return UPPER_OTHER;
 	header = ip.ihl * 4;
-	total = bpf_ntohs(ip.tot_len);
+	total = host16(ip.tot_len);
 	if (ip.version != 4 || header < IPV4_HEADER || total < header || headers->network + total > frame)
 		return UPPER_OTHER;
 	headers->key.version = 4;
@@ -81,7 +81,7 @@ static __always_inline int walk_ipv6(struct xdp_md *ctx, struct headers *headers
 
 	if (bpf_xdp_load_bytes(ctx, headers->network, &ip6, sizeof(ip6)))
 		return UPPER_OTHER;
-	payload = bpf_ntohs(ip6.payload_len);
+	payload = host16(ip6.payload_len);
 	next = ip6.nexthdr;
 	at = headers->network + IPV6_HEADER;
 	/* With hop-by-hop options a length of 0 means a jumbogram: the kernel then takes the whole frame. */

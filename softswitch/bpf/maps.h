@@ -14,6 +14,15 @@
  * packet) or cannot follow. */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
+/* A field of 16 bits in host order. Linux 6.1's verifier does not know that 16 swapped bits are at most 65535. */
+static __always_inline __u32 host16(__be16 field)
+{
+	__u32 value = bpf_ntohs(field);
+
+	OPAQUE(value);
+	return value & 0xffff;
+}
+
 /* Identifies pinned maps. A version changes with every change of the layout that a process adopting the maps depends on. */
 enum layout {
 	LAYOUT_MAGIC = 0x53484e54,

@@ -64,8 +64,8 @@ static __always_inline int parse_ipv4(struct parsed *p, void *l3, void *end)
 	if (l3 + IPV4_HEADER + UDP_HEADER > end)
 		return MALFORMED;
 	p->udp = l3 + IPV4_HEADER;
-	p->udp_length = bpf_ntohs(p->udp->len);
-	total = bpf_ntohs(ip->tot_len);
+	p->udp_length = host16(p->udp->len);
+	total = host16(ip->tot_len);
 	if (p->udp_length < UDP_HEADER || total != IPV4_HEADER + p->udp_length || l3 + total > end)
 		return MALFORMED;
 	p->ip = ip;
@@ -96,8 +96,8 @@ static __always_inline int parse_ipv6(struct parsed *p, void *l3, void *end)
 	if (l3 + IPV6_HEADER + UDP_HEADER > end)
 		return MALFORMED;
 	p->udp = l3 + IPV6_HEADER;
-	p->udp_length = bpf_ntohs(p->udp->len);
-	payload = bpf_ntohs(ip6->payload_len);
+	p->udp_length = host16(p->udp->len);
+	payload = host16(ip6->payload_len);
 	if (p->udp_length < UDP_HEADER || payload != p->udp_length || l3 + IPV6_HEADER + payload > end)
 		return MALFORMED;
 	if (p->udp->check == 0)
@@ -125,7 +125,7 @@ static __always_inline int parse(struct parsed *p, void *data, void *end)
 	if (type == bpf_htons(ETH_P_8021Q)) {
 		if (l3 + VLAN_TAG > end)
 			return MALFORMED;
-		p->tag = bpf_ntohs(*(__be16 *)l3);
+		p->tag = host16(*(__be16 *)l3);
 		type = *(__be16 *)(l3 + 2);
 		l3 += VLAN_TAG;
 		p->l2_length = ETHERNET_HEADER + VLAN_TAG;
@@ -154,7 +154,7 @@ static __always_inline void parse_rtp(struct rtp *rtp, const struct parsed *p, v
 		return;
 	rtp->version = payload[0] >> 6;
 	rtp->second = payload[1];
-	rtp->seq = bpf_ntohs(*(__be16 *)(payload + 2));
+	rtp->seq = host16(*(__be16 *)(payload + 2));
 	rtp->timestamp = bpf_ntohl(*(__be32 *)(payload + 4));
 	rtp->ssrc = *(__be32 *)(payload + 8);
 }

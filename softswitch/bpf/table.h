@@ -68,17 +68,18 @@ static __always_inline __u32 owner_of(const struct flow_key *key)
 /* The slot index of a relay address and port, or 0 when that port has no slot. */
 static __always_inline __u32 slot_index(__u32 owner, __be16 port)
 {
-	__u32 host = bpf_ntohs(port), first;
+	__u32 host = host16(port), row = owner - 1, first;
 
-	if (!owner || owner > ADDRESSES)
+	if (row >= ADDRESSES)
 		return 0;
-	first = slot_map.chunk[owner - 1][host / CHUNK_PORTS];
+	OPAQUE(row); /* Linux 6.1's verifier loses the bound of a comparison of 32 bits */
+	first = slot_map.chunk[row & (ADDRESSES - 1)][host / CHUNK_PORTS];
 	return first ? first / sizeof(struct slot) + host % CHUNK_PORTS : 0;
 }
 
 static __always_inline bool is_media(__u32 owner, __be16 port)
 {
-	__u32 address = owner - 1, host = bpf_ntohs(port);
+	__u32 address = owner - 1, host = host16(port);
 	struct port_set *ports;
 
 	if (!owner)
