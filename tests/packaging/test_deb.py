@@ -77,7 +77,9 @@ class Host:
         kept = [f"+{right.removeprefix('CAP_').lower()}" for right in unit["CapabilityBoundingSet"].split()]
         rights = ["--no-new-privs", f"--bounding-set={','.join(['-all', *kept])}"]
         if "User" in unit:
-            rights += [f"--reuid={unit['User']}", f"--regid={unit['Group']}", "--clear-groups"]
+            rights.append(f"--reuid={unit['User']}")
+        if "Group" in unit:
+            rights += [f"--regid={unit['Group']}", "--clear-groups"]
         with (self.root / f"var/log/{name}.log").open("ab") as log:
             child = subprocess.Popen(self._command("setpriv", *rights, *unit["ExecStart"].split()), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._children.append(child)
