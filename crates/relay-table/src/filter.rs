@@ -78,7 +78,7 @@ impl<V: TimedRow> TimedTable<V> {
         Ok(done)
     }
 
-    /// A row in force: by the clock of the packet programs, which lags by up to a tick.
+    /// A row that is in force. The packet programs compare with the coarse clock, so this does too.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
