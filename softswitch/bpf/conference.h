@@ -371,7 +371,7 @@ __noinline int copy_to_agent(struct xdp_md *ctx, __u32 number, __u32 length)
 	if (length > AGENT_COPY)
 		length = AGENT_COPY;
 	last = length - 1;
-	OPAQUE(last); /* Linux 6.1's verifier learns no lower bound from a comparison with 0 */
+	OPAQUE(last); /* the verifier of Linux 6.1 infers no lower bound from `length != 0` */
 	if (last >= AGENT_COPY || bpf_xdp_load_bytes(ctx, 0, out->frame, last + 1)) {
 		bpf_ringbuf_discard(out, 0);
 		return 0;
@@ -618,10 +618,10 @@ __noinline int rewrite_copy(struct xdp_md *ctx, struct copy *copy, __u32 index, 
 	}
 	if (first >> 4 == 4) {
 		change.action.tos = *(__u8 *)(data + ETHERNET_HEADER + 1);
-		length = host16(*(__be16 *)(data + ETHERNET_HEADER + 2)) - IPV4_HEADER;
+		length = bpf_ntohs(*(__be16 *)(data + ETHERNET_HEADER + 2)) - IPV4_HEADER;
 	} else {
 		change.action.tos = (__u8)(bpf_ntohl(*(__be32 *)(data + ETHERNET_HEADER)) >> 20);
-		length = host16(*(__be16 *)(data + ETHERNET_HEADER + 4));
+		length = bpf_ntohs(*(__be16 *)(data + ETHERNET_HEADER + 4));
 	}
 	length += change.action.v6 ? IPV6_HEADER : IPV4_HEADER;
 	if (!read_nexthop(copy->nexthop, &change.hop))
@@ -739,7 +739,7 @@ static __always_inline int copy_out(struct xdp_md *ctx)
 		goto any;
 	row = copy->nexthop;
 	hop = &nexthops[row & (NEXTHOPS - 1)];
-	length = host16(ip->tot_len);
+	length = bpf_ntohs(ip->tot_len);
 	generation = read_generation(&hop->generation);
 	hop = after(hop, generation);
 	if (!(generation & 1) || length > hop->plain_mtu)

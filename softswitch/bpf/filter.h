@@ -50,7 +50,7 @@ static __always_inline bool passes_greylist(const struct flow_key *key, __u64 no
 /* Whether a greylisted port without a source filter does not admit this packet's source. */
 static __always_inline bool is_unlisted(const struct flow_key *key, __u64 now, int mode)
 {
-	__u16 port = host16(key->dport);
+	__u16 port = bpf_ntohs(key->dport);
 	struct endpoint end = {};
 	struct greylist *ports;
 	__u64 *until;
@@ -136,7 +136,7 @@ __noinline int classify(const struct flow_key *flow, int mode)
 
 	if (!flow)
 		return NOT_MEDIA;
-	copy = *flow; /* before Linux 6.4 only a key on the stack can be looked up */
+	copy = *flow; /* the verifier of Linux 6.1 takes no argument of a global function as a map key */
 	owner = owner_of(key);
 	index = slot_index(owner, key->dport);
 	if (index) {

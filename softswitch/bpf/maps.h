@@ -14,7 +14,8 @@
  * packet) or cannot follow. */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
-/* A field of 16 bits in host order. Linux 6.1's verifier does not know that 16 swapped bits are at most 65535. */
+/* A 16-bit field in host order, for use as an offset, a length or an index: the verifier of Linux 6.1 does not know that the result of
+ * a 16-bit byte swap is at most 65535. */
 static __always_inline __u32 host16(__be16 field)
 {
 	__u32 value = bpf_ntohs(field);

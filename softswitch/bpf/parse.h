@@ -125,7 +125,7 @@ static __always_inline int parse(struct parsed *p, void *data, void *end)
 	if (type == bpf_htons(ETH_P_8021Q)) {
 		if (l3 + VLAN_TAG > end)
 			return MALFORMED;
-		p->tag = host16(*(__be16 *)l3);
+		p->tag = bpf_ntohs(*(__be16 *)l3);
 		type = *(__be16 *)(l3 + 2);
 		l3 += VLAN_TAG;
 		p->l2_length = ETHERNET_HEADER + VLAN_TAG;
@@ -154,7 +154,7 @@ static __always_inline void parse_rtp(struct rtp *rtp, const struct parsed *p, v
 		return;
 	rtp->version = payload[0] >> 6;
 	rtp->second = payload[1];
-	rtp->seq = host16(*(__be16 *)(payload + 2));
+	rtp->seq = bpf_ntohs(*(__be16 *)(payload + 2));
 	rtp->timestamp = bpf_ntohl(*(__be32 *)(payload + 4));
 	rtp->ssrc = *(__be32 *)(payload + 8);
 }

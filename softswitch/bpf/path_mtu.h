@@ -75,7 +75,7 @@ static __always_inline __u32 read_error4(struct xdp_md *ctx, const struct header
 	flow->daddr[0] = quoted.ip.saddr;
 	flow->sport = quoted.dport;
 	flow->dport = quoted.sport;
-	return host16(quoted.ip.tot_len) > mtu ? mtu : 0;
+	return bpf_ntohs(quoted.ip.tot_len) > mtu ? mtu : 0;
 }
 
 static __always_inline __u32 read_error6(struct xdp_md *ctx, const struct headers *headers, struct flow_key *flow)
@@ -96,7 +96,7 @@ static __always_inline __u32 read_error6(struct xdp_md *ctx, const struct header
 	    flow->daddr[1] != headers->key.daddr[1] || flow->daddr[2] != headers->key.daddr[2] || flow->daddr[3] != headers->key.daddr[3])
 		return 0;
 	mtu = bpf_ntohl(icmp.mtu);
-	return mtu >= PATH_MTU_MIN6 && IPV6_HEADER + host16(quoted.ip6.payload_len) > mtu ? mtu : 0;
+	return mtu >= PATH_MTU_MIN6 && IPV6_HEADER + bpf_ntohs(quoted.ip6.payload_len) > mtu ? mtu : 0;
 }
 
 /* Reports a smaller path MTU, if an entry relays from the destination that the error is about to the relay port that the quoted packet

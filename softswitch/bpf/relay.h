@@ -171,7 +171,7 @@ static __always_inline void write_ipv4(void *l3, const struct action *action, __
 	struct iphdr *ip = l3;
 	__be32 *word = l3;
 
-	word[0] = bpf_htonl(0x45000000 | (__u32)action->tos << 16 | (IPV4_HEADER + host16(udp_length)));
+	word[0] = bpf_htonl(0x45000000 | (__u32)action->tos << 16 | (IPV4_HEADER + bpf_ntohs(udp_length)));
 	word[1] = kept;
 	word[2] = bpf_htonl((__u32)ttl << 24 | IPPROTO_UDP << 16);
 	word[3] = action->saddr[0];
@@ -184,7 +184,7 @@ static __always_inline void write_ipv6(void *l3, const struct action *action, __
 	__be32 *word = l3;
 
 	word[0] = bpf_htonl(0x60000000 | (__u32)action->tos << 20) | kept;
-	word[1] = bpf_htonl((__u32)host16(udp_length) << 16 | IPPROTO_UDP << 8 | ttl);
+	word[1] = bpf_htonl((__u32)bpf_ntohs(udp_length) << 16 | IPPROTO_UDP << 8 | ttl);
 	__builtin_memcpy(word + 2, action->saddr, 16);
 	__builtin_memcpy(word + 6, action->daddr, 16);
 }

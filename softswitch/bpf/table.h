@@ -72,7 +72,7 @@ static __always_inline __u32 slot_index(__u32 owner, __be16 port)
 
 	if (row >= ADDRESSES)
 		return 0;
-	OPAQUE(row); /* Linux 6.1's verifier loses the bound of a comparison of 32 bits */
+	OPAQUE(row); /* keeps the mask below, from which the verifier of Linux 6.1 takes the bound */
 	first = slot_map.chunk[row & (ADDRESSES - 1)][host / CHUNK_PORTS];
 	return first ? first / sizeof(struct slot) + host % CHUNK_PORTS : 0;
 }
