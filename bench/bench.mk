@@ -26,6 +26,15 @@ bench-bfrt: setup bench-client
 bench-client: build/.rust
 	@$(CARGO) build --release --locked -p shunt-bench-bfrt-client
 
+.PHONY: bench-setup
+## make bench-setup   call set-up by OpenSIPS-like load: the relay alone, and with shunt-agent in front of it
+bench-setup: setup bench-setup-load
+	@SHUNT_AGENT=$(CURDIR)/target/release/shunt-agent SHUNT_RELAY=$(CURDIR)/target/release/shunt-relay $(BIN)/python -m bench.setup
+
+.PHONY: bench-setup-load
+bench-setup-load: build/.rust
+	@$(CARGO) build --release --locked -p shunt-bench-setup-load -p shunt-agent -p shunt-relay
+
 .PHONY: bench-sequence
 ## make bench-sequence   what rewriting sequence numbers costs under loss and reordering, judged by an oracle
 bench-sequence: setup
