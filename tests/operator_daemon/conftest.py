@@ -11,7 +11,7 @@ import pytest
 from tests.operator_daemon.lab import ROOT
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def binaries() -> None:
     """Build them, unless the environment names them, or PATH has the softswitch."""
     named = {"shunt-agent": "SHUNT_AGENT" in os.environ, "shunt-relay": "SHUNT_RELAY" in os.environ, "shunt-softswitch": shutil.which("shunt-softswitch") is not None}
