@@ -197,11 +197,10 @@ def _sum_up(line: LineFacts, caller: _Party, callee: _Party, now: float, evidenc
         return
     speaking = [party for party in (caller, callee) if party.heard and party.silent_since is None]
     mute = [party for party in (caller, callee) if party not in speaking]
-    if not over and evidence.stale and any(party.stream.state is State.OFFLOADED for party in speaking):
-        sent = " and ".join(f"the {party.name}" for party in speaking)
-        say("hint", f"Media of {sent} has been seen; whether it flows now is not known: {evidence.stale}.")
-        if not mute:
-            return
+    unknown = not over and bool(evidence.stale) and any(party.stream.state is State.OFFLOADED for party in speaking)
+    if not mute and unknown:
+        say("hint", f"Media of both parties has been seen; whether it flows now is not known: {evidence.stale}.")
+        return
     if not mute:
         offloaded = [p for p in (caller, callee) if p.stream.state is State.OFFLOADED or (over and p.stream.was_offloaded)]
         carrier = {2: "the data plane carries it", 1: f"the data plane carries the {offloaded[0].name}'s, the relay the other" if offloaded else "", 0: "the relay carries it"}[len(offloaded)]
@@ -218,6 +217,8 @@ def _sum_up(line: LineFacts, caller: _Party, callee: _Party, now: float, evidenc
         say("problem", f"No audio either way: {_how_mute(caller)}, and {_how_mute(callee)}.")
     else:
         say("problem", f"One-way audio: the {speaking[0].name} sends, but {_how_mute(mute[0])}.", mute[0])
+    if unknown:
+        say("hint", f"Whether media of the {speaking[0].name} flows now is not known: {evidence.stale}.", speaking[0])
 
 
 def _how_mute(party: _Party) -> str:

@@ -7,11 +7,14 @@ from typing import Any
 
 from shunt.calls.kinds import Component, State
 from shunt.events import diagnosis
-from shunt.events.bus import NOTE, Event
+from shunt.events.bus import NOTE, STATE, Event
 from shunt.events.diagnosis import Evidence, Finding
 from shunt.events.view import event_view
 from shunt.hep.sip import SdpMedia
 from shunt.operator.calls import Call
+
+StreamKey = tuple[int | None, str, str]
+"""Media index, party and component, as events name a stream."""
 
 
 def ended_calls(events: Sequence[Event]) -> dict[str, Call]:
@@ -26,6 +29,15 @@ def ended_calls(events: Sequence[Event]) -> dict[str, Call]:
         ended = {(line.tag, line.media) for line in call.lines}
         whole.lines = [*(line for line in whole.lines if (line.tag, line.media) not in ended), *call.lines]
     return found
+
+
+def times_to_offload(events: Sequence[Event], call_id: str) -> dict[StreamKey, float]:
+    """From both parties' first packet to the entry, in ms, of each stream of a call whose events say so."""
+    return {
+        (event.media, event.party or "", event.component or ""): event.facts["after_ms"]
+        for event in events
+        if event.kind == STATE and event.call_id == call_id and "after_ms" in event.facts
+    }
 
 
 def uncertainty(call: Call) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -26,19 +27,22 @@ from shunt.operator.follow import Follower
 from shunt.operator.position import Position
 from shunt.operator.records import Records
 from shunt.operator.status import drain_view, problems, status_view
+from shunt.operator.story import StreamKey
 from shunt.quality.report import call_quality
 
 _PAGE = 1000  # the most that the admin API gives at once
 
 
-def rest_call(call: Call, now: float) -> dict[str, Any]:
-    """A call as GET /v1/calls gives it. What was not measured, or is not known, is null."""
+def rest_call(call: Call, now: float, after_ms: Mapping[StreamKey, float]) -> dict[str, Any]:
+    """A call as GET /v1/calls gives it. What was not measured, or is not known, is null. after_ms: how long its streams took to be offloaded, by events."""
     view = call_view(call, now)
     for line, shown in zip(call.lines, view["media"], strict=True):
         for stream, fields in zip(line.streams, shown["streams"], strict=True):
             fields["idle_ms"] = None if stream.idle_s is None else round(stream.idle_s * 1000)
             fields["counters_age_s"] = stream.age_s
             fields["stray"] = None
+            if fields["offloaded_after_ms"] is None:
+                fields["offloaded_after_ms"] = after_ms.get((line.media, stream.sender.value, stream.component.value))
             if not stream.counted:
                 fields["packets"] = fields["bytes"] = None
     return view | {"counters_error": call.counters_error}
@@ -156,7 +160,7 @@ class OperatorView:
                 if after is None or passed >= offset + limit or offset >= total:
                     break
         now = time.time()
-        return [rest_call(call_of_view(call, now), now) for call in found], total
+        return [self._shown(call_of_view(call, now), now) for call in found], total
 
     async def call(self, call_id: str) -> dict[str, Any] | None:
         """As AgentView.call; of a call that is over what its end said, while its history is kept. Raises AgentUnavailable."""
@@ -186,8 +190,12 @@ class OperatorView:
             raise
         return call_of_view(view, time.time())
 
+    def _shown(self, call: Call, now: float) -> dict[str, Any]:
+        events, _ = self._history.of(call.call_id) or ([], 0)
+        return rest_call(call, now, story.times_to_offload(events, call.call_id))
+
     def _with_quality(self, call: Call) -> dict[str, Any]:
-        return rest_call(call, time.time()) | {"quality": self._quality(call)}
+        return self._shown(call, time.time()) | {"quality": self._quality(call)}
 
     def _quality(self, call: Call) -> list[dict[str, Any]]:
         return call_quality(call, lambda _, index: media_of(call, self._dialogs, index), self._config.quality.delay_ms)
