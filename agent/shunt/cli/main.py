@@ -236,6 +236,9 @@ def check_config(file: str, as_json: bool) -> None:
         _echo_json({"valid": False, "errors": [{"line": None, "column": None, "key": None, "message": f"{file}: {error.strerror}"}], "config": None})
         sys.exit(EXIT_PROBLEM)
     effective = config.model_dump(mode="json")
+    if config.hep is not None:
+        # Daemons get what is in force: where it listens decides what a missing key means.
+        effective["hep"]["allow"] = [str(network) for network in config.hep.networks()]
     if effective["api"]["token"] is not None:
         effective["api"]["token"] = "(hidden)"
     _echo_json({"valid": True, "errors": [], "config": effective})
