@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,24 @@ async def test_a_process_that_dies_leaves_each_record_once(
             path.rename(f"{path}.1")
     await place.write(entry(2), entry(3), entry(4))
     assert place.ids() == ["c1", "c2", "c3", "c4"]
+
+
+async def test_an_end_in_the_middle_of_a_group_writes_it_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = Piece.finish
+
+    def slowly(piece: Piece) -> None:
+        time.sleep(0.2)
+        finish(piece)
+
+    monkeypatch.setattr(Piece, "finish", slowly)
+    records, _ = place.open()
+    running = asyncio.create_task(records.run())
+    records.put(1, entry(1))
+    await asyncio.sleep(0.2)
+    records.put(2, entry(2))
+    await records.close()
+    await running
+    assert place.ids() == ["c1", "c2"]
 
 
 async def test_a_folder_that_is_not_there_yet_loses_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def _leg(leg: dict[str, Any]) -> str:
     if learned is None:
         heard = "no packet believed yet"
     else:
-        source = "signalling vouches for it" if leg.get("vouched") else "learned from its packets"
+        source = {True: "signalling vouches for it", False: "learned from its packets"}.get(leg.get("vouched"), "not as signalled")
         heard = f"sends from {learned} ({'as signalled' if learned == signalled else source})"
     rtcp = f", RTCP from {leg['learned_rtcp']}" if leg.get("learned_rtcp") else ""
     return f"signalled {signalled or '-'}; {heard}{rtcp}; sends to relay port {relay or '-'}"
@@ -124,7 +124,8 @@ def _stream(stream: dict[str, Any]) -> list[str]:
         lines.append(f"    entry: {stream['key']} leaves as {stream.get('rewrite')}")
     if stream["packets"] or stream.get("key"):
         idle = "" if stream.get("idle_ms") is None else f", the last {duration(stream['idle_ms'] / 1000)} ago"
-        lines.append(f"    data plane: {stream['packets']} packets, {size(stream['bytes'] or 0)}{idle}")
+        carried = "packets not known" if stream["packets"] is None else f"{stream['packets']} packets, {size(stream['bytes'] or 0)}"
+        lines.append(f"    data plane: {carried}{idle}")
         if quality := _quality(stream):
             lines.append(f"    quality: {quality}")
     if stream.get("stray"):

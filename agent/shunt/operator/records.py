@@ -106,6 +106,7 @@ class Records:
         self._group: list[tuple[int, dict[str, Any]]] = []
         self._due, self._closing, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._room.set()
+        self._one = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="records")
 
     async def recover(self) -> None:
@@ -174,15 +175,18 @@ class Records:
 
     async def _write_group(self) -> bool:
         """Write a group; whether that was possible. One that was not is tried again as it was."""
-        if not self._group:
-            self._group = [self._waiting.popleft() for _ in range(min(len(self._waiting), _GROUP))]
-        if not await self._attempt(partial(self._write, self._group)):
-            return False
-        self.written += len(self._group)
-        self._group = []
-        if len(self._waiting) < _MOST_WAITING:
-            self._room.set()
-        return True
+        async with self._one:  # run() and close() may come at once
+            if not self._group:
+                self._group = [self._waiting.popleft() for _ in range(min(len(self._waiting), _GROUP))]
+            if not self._group:
+                return True
+            if not await self._attempt(partial(self._write, self._group)):
+                return False
+            self.written += len(self._group)
+            self._group = []
+            if len(self._waiting) < _MOST_WAITING:
+                self._room.set()
+            return True
 
     async def in_thread(self, work: Callable[[], None]) -> None:
         """Do something between two groups. Raises what it raises."""
