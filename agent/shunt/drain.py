@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 from typing import Any
 
 from shunt import limits
 from shunt.calls.book import CallBook
+from shunt.calls.kinds import Stop
 from shunt.offload import Offloader
 from shunt.rtpproxy.codec import CodecError, build_error, parse_command
 
 log = logging.getLogger(__name__)
 
+__all__ = ["Drain", "E_DRAINING", "Stop"]
+
 E_DRAINING = 99
 """rtpproxy's own answer to a new session while it is being drained (facts section 10)."""
-
-
-class Stop(enum.Enum):
-    """What is stopped. OFFLOADS: no stream goes into the data plane any more, calls are served. CALLS: new calls are refused too."""
-
-    OFFLOADS = "offloads"
-    CALLS = "calls"
 
 
 class Drain:

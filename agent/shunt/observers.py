@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from typing import Any
@@ -17,9 +16,10 @@ from shunt.control.relays import RelayPool
 from shunt.control.upstream import RelayError
 from shunt.dialogs import DialogWatch
 from shunt.events import diagnosis
-from shunt.events.bus import LEARN, NOTE, RELAY, SIP, Event
+from shunt.events.bus import NOTE, Event
 from shunt.events.history import History
-from shunt.events.view import event_view, one_line
+from shunt.events.log import log_event
+from shunt.events.view import event_view
 from shunt.export.homer import HomerExport
 from shunt.metrics.instruments import Instruments
 from shunt.offload import Offloader
@@ -29,8 +29,6 @@ from shunt.rtpproxy import codec
 from shunt.rtpproxy.codec import CodecError
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
 from shunt.tasks import keep_running
-
-log = logging.getLogger("shunt.call")
 
 _SLICE = 25  # calls looked at before other work gets its turn
 _CENSUS_SHARE = 20  # rest at least so many times as long as a census took
@@ -57,7 +55,7 @@ class Observers:
         if config.history.events:
             bus.subscribe(self.history)
         if config.history.log:
-            bus.subscribe(_log_event)
+            bus.subscribe(log_event)
         if self.homer is not None:
             bus.subscribe(self.homer)
         bus.subscribe(self._on_end, (NOTE,))
@@ -249,11 +247,3 @@ def count_streams(calls: list[Call], streams: Counter[str], why: Counter[str]) -
                     streams["learning"] += 1
                 else:
                     streams["relayed"] += 1
-
-
-def _log_event(event: Event) -> None:
-    if event.kind == RELAY or not event.call_id:
-        return
-    level = logging.DEBUG if event.kind in (LEARN, SIP) else logging.INFO
-    if log.isEnabledFor(level):
-        log.log(level, "%s: %s", event.call_id, one_line(event), extra={"call_id": event.call_id, "event": event.kind, "what": event.what})

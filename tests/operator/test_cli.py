@@ -242,6 +242,9 @@ async def test_check_config(tmp_path):
     code, out, _ = await shunt("check-config", "--json", str(good))
     assert (code, json.loads(out)["valid"], "secret-token" in out) == (0, True, False)
     assert json.loads(out)["config"]["builtin_relay"]["ports"] == "35000-65000"
+    good.write_text(GOOD + "hep: {listen: 'udp:127.0.0.1:9060'}\n")
+    code, out, _ = await shunt("check-config", "--json", str(good))
+    assert json.loads(out)["config"]["hep"]["allow"] == ["0.0.0.0/0", "::/0"], "a daemon cannot know that the key is missing"
     for arguments in (("check-config", str(tmp_path)), ("check-config", str(tmp_path / "none.yaml"))):
         code, _, err = await shunt(*arguments)
         assert code == 1 and "Traceback" not in err and str(tmp_path) in err

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
@@ -76,7 +76,7 @@ class EventStream:
     last_error: str | None = None
     _wait_s: float = field(default=_FIRST_WAIT_S)
 
-    async def __aiter__(self) -> AsyncIterator[Event | Gap]:
+    async def __aiter__(self) -> AsyncGenerator[Event | Gap, None]:
         """Raises AgentError for a request that the agent will never answer otherwise; with follow=False AgentUnreachable too."""
         while True:
             try:

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from aiohttp import web
 
-from shunt.drain import Drain, Stop
+from shunt.api.view import awaited
+from shunt.calls.kinds import Stop
 
 COMMAND_HEADER = "X-Shunt-Command"
 """Requests that change something carry this header: a web page of another origin cannot send it without being asked first."""
 
 
-def add_routes(app: web.Application, drain: Drain, error: Callable[..., web.Response]) -> None:
+class Draining(Protocol):
+    """Draining, at hand or of an agent that has to be asked."""
+
+    def view(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """{stop, calls, entries, empty}: what is left."""
+
+    def begin(self, stop: Stop) -> Awaitable[None] | None:
+        """Start draining, or change what is stopped."""
+
+    def end(self) -> Awaitable[None] | None:
+        """Serve as before."""
+
+
+def add_routes(app: web.Application, drain: Draining, error: Callable[..., web.Response]) -> None:
     """Serve draining. error(status, message, parameter) makes an answer in the API's form."""
 
-    def answer() -> web.Response:
-        return web.json_response(drain.view(), headers={"Cache-Control": "no-store"}, dumps=lambda value: json.dumps(value) + "\n")
+    async def answer() -> web.Response:
+        value = await awaited(drain.view())
+        return web.json_response(value, headers={"Cache-Control": "no-store"}, dumps=lambda value: json.dumps(value) + "\n")
 
     async def get(request: web.Request) -> web.Response:
-        return answer()
+        return await answer()
 
     async def begin(request: web.Request) -> web.Response:
         if COMMAND_HEADER not in request.headers:
@@ -29,14 +45,14 @@ def add_routes(app: web.Application, drain: Drain, error: Callable[..., web.Resp
             stop = Stop(request.query.get("stop", ""))
         except ValueError:
             return error(400, "stop: offloads or calls", parameter="stop")
-        drain.begin(stop)
-        return answer()
+        await awaited(drain.begin(stop))
+        return await answer()
 
     async def end(request: web.Request) -> web.Response:
         if COMMAND_HEADER not in request.headers:
             return error(403, f"a request that changes something needs the header {COMMAND_HEADER}")
-        drain.end()
-        return answer()
+        await awaited(drain.end())
+        return await answer()
 
     app.router.add_get("/v1/drain", get)
     app.router.add_post("/v1/drain", begin)

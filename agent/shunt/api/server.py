@@ -20,7 +20,7 @@ from shunt import web as web_page
 from shunt import limits
 from shunt.api.door import open_door
 from shunt.api.drain import add_routes as add_drain_routes
-from shunt.api.view import AgentView, DataPlaneUnavailable
+from shunt.api.view import AgentUnavailable, AgentView, DataPlaneUnavailable, NotDone, awaited
 from shunt.config.load import api_token
 from shunt.config.model import Api
 from shunt.config.values import host_port
@@ -76,6 +76,8 @@ class ApiServer:
         web_page.add_routes(app)
         app.router.add_get("/healthz", _healthz)
         app.router.add_get("/metrics", _metrics)
+        if (problems := getattr(self._view, "problems", None)) is not None:
+            app.router.add_get("/readyz", _readyz(problems))
         app.router.add_get("/v1/status", _status)
         app.router.add_get("/v1/calls", _calls)
         app.router.add_get("/v1/calls/{call_id}", _call)
@@ -120,7 +122,7 @@ class ApiServer:
         self._requests += 1
         try:
             if self._token is not None:
-                if request.path != "/healthz" and request.path not in web_page.PATHS and not _bearer_matches(request, self._token):
+                if request.path not in ("/healthz", "/readyz") and request.path not in web_page.PATHS and not _bearer_matches(request, self._token):
                     return _error(401, "a bearer token is needed (header Authorization)", headers={"WWW-Authenticate": "Bearer"})
             elif not self.listen.path and not _host_is_literal(request.host):
                 # Without a token, a web page that points a name of its own at this address could read calls.
@@ -136,6 +138,10 @@ class ApiServer:
             return _error(400, str(error), parameter=error.parameter)
         except DataPlaneUnavailable as error:
             return _error(503, f"data plane: {error}")
+        except AgentUnavailable as error:
+            return _error(503, str(error))
+        except NotDone as error:
+            return _error(error.status, str(error), parameter=error.parameter)
         except TimeoutError:
             return _error(503, f"the data plane has not answered within {_DATA_PLANE_TIMEOUT_S:g} s")
         except (asyncio.CancelledError, ConnectionResetError):
@@ -156,7 +162,8 @@ class ApiServer:
             await response.prepare(request)
             stopping = request.app[_STOPPING]
             while not stopping.is_set():
-                await response.write(b"event: status\ndata: " + _dump(request.app[_VIEW].status()).encode() + b"\n\n")
+                with contextlib.suppress(AgentUnavailable):
+                    await response.write(b"event: status\ndata: " + _dump(await awaited(request.app[_VIEW].status())).encode() + b"\n\n")
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), _EVENT_PERIOD_S)
             return response
@@ -238,19 +245,32 @@ async def _healthz(request: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
+def _readyz(problems: Callable[[], Awaitable[list[str]]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """200, or 503 with one problem a line."""
+
+    async def answer(request: web.Request) -> web.Response:
+        found = await problems()
+        return web.Response(status=503 if found else 200, text="\n".join(found or ["ok"]) + "\n")
+
+    return answer
+
+
 async def _status(request: web.Request) -> web.Response:
     _only(request)
-    return _json(request.app[_VIEW].status())
+    return _json(await awaited(request.app[_VIEW].status()))
 
 
 async def _metrics(request: web.Request) -> web.Response:
     view = request.app[_VIEW]
     totals: dict[str, Any] | None = None
     # Without the data plane's own counters the agent's are still worth having.
-    with contextlib.suppress(DataPlaneUnavailable, TimeoutError):
+    with contextlib.suppress(AgentUnavailable, DataPlaneUnavailable, TimeoutError):
         async with asyncio.timeout(_TOTALS_TIMEOUT_S):
             totals = await view.totals()
-    return web.Response(body=exposition(view.status(), totals, view.registry()), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+    status: dict[str, Any] = {}
+    with contextlib.suppress(AgentUnavailable):
+        status = await awaited(view.status())
+    return web.Response(body=exposition(status, totals, view.registry()), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 async def _calls(request: web.Request) -> web.Response:
@@ -270,7 +290,7 @@ def _unknown_call(call_id: str) -> web.Response:
 async def _call(request: web.Request) -> web.Response:
     _only(request)
     call_id = request.match_info["call_id"]
-    call = request.app[_VIEW].call(call_id)
+    call = await awaited(request.app[_VIEW].call(call_id))
     return _unknown_call(call_id) if call is None else _json(call)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -11,10 +13,24 @@ class DataPlaneUnavailable(Exception):
     """The data plane has not answered, or none is configured; the text says which. The API answers 503."""
 
 
-class AgentView(Protocol):
-    """The agent as operators see it. All values are JSON types; times are seconds unless the key says otherwise."""
+class AgentUnavailable(Exception):
+    """The agent itself has not answered; the text says how long ago it last did. The API answers 503."""
 
-    def status(self) -> dict[str, Any]:
+
+class NotDone(Exception):
+    """The agent answered with an error: `status` is that of HTTP, `parameter` what was wrong where that is one parameter."""
+
+    def __init__(self, status: int, message: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.parameter = parameter
+
+
+class AgentView(Protocol):
+    """The agent as operators see it. Who has to ask somebody else may raise AgentUnavailable and NotDone in every method.
+    All values are JSON types; times are seconds unless the key says otherwise."""
+
+    def status(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """The agent as a whole.
 
         {version, uptime_s, control: [socket], relays: [{name, address, alive, sessions, version,
@@ -32,7 +48,7 @@ class AgentView(Protocol):
         """
         ...
 
-    def call(self, call_id: str) -> dict[str, Any] | None:
+    def call(self, call_id: str) -> dict[str, Any] | None | Awaitable[dict[str, Any] | None]:
         """One call with the counters at hand, None if unknown.
 
         {call_id, created (ISO 8601), age_s, relay, from_tag, to_tag, media: [{index, legs: {caller:
@@ -73,3 +89,8 @@ class AgentView(Protocol):
     async def totals(self) -> dict[str, Any]:
         """The data plane's counters since its start (table softswitch.totals), {} where it keeps none."""
         ...
+
+
+async def awaited(answer: Any) -> Any:
+    """The answer of a view that has it at hand, or has to ask for it."""
+    return await answer if inspect.isawaitable(answer) else answer

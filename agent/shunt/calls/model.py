@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 from dataclasses import dataclass, field
 
 from shunt.calls import reasons
+from shunt.calls.kinds import COMPONENTS, SIDES, Component, Side, State
 from shunt.learning.latch import Latch, LatchPolicy
 from shunt.net import Endpoint
 from shunt.quality.score import Measurement
@@ -14,41 +14,7 @@ from shunt.tables.entry import RelayEntry, StreamStats
 
 UNSPECIFIED = (bytes(4), bytes(16))
 
-
-class Side(enum.Enum):
-    """A party of a media line. The caller is the party that the session's first U command described, as in rtpproxy."""
-
-    CALLER = "caller"
-    CALLEE = "callee"
-
-    # There is one of each, and legs are looked up by it at every step: the Enum's own hash is that of its name, in Python.
-    __hash__ = object.__hash__
-
-    @property
-    def other(self) -> "Side":
-        return Side.CALLEE if self is Side.CALLER else Side.CALLER
-
-
-class Component(enum.Enum):
-    """RTP, or RTCP on its own port (RTP port + 1); muxed RTCP travels in the RTP stream."""
-
-    RTP = "rtp"
-    RTCP = "rtcp"
-
-    __hash__ = object.__hash__
-
-
-SIDES, COMPONENTS = tuple(Side), tuple(Component)  # going through an Enum costs ten times as much
-
-
-class State(enum.Enum):
-    """Where a stream is: which of them carries its packets."""
-
-    ALLOCATED = "allocated"
-    LEARNING = "learning"
-    OFFLOADED = "offloaded"
-    SUSPENDED = "suspended"
-    RELEASED = "released"
+__all__ = ["COMPONENTS", "SIDES", "UNSPECIFIED", "Call", "Component", "Leg", "MediaLine", "Side", "State", "Stream", "new_line"]
 
 
 @dataclass(slots=True)

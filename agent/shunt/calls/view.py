@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State, Stream
+from shunt.calls.facts import CallFacts, LegFacts, LineFacts, StreamFacts
+from shunt.calls.kinds import Component, Side, State
 from shunt.calls.reasons import NO_DATA_PLANE, REASONS
 
 
@@ -23,7 +24,7 @@ def _sum(past: int | None, live: int | None) -> int | None:
     return None if past is None and live is None else (past or 0) + (live or 0)
 
 
-def stream_view(stream: Stream, now: float) -> dict[str, Any]:
+def stream_view(stream: StreamFacts, now: float) -> dict[str, Any]:
     """One stream. jitter_ms and idle_ms are milliseconds; None: not measured."""
     live, past = stream.live, stream.past
     jitter = live.jitter_us if live and live.jitter_us is not None else past.jitter_us
@@ -50,7 +51,7 @@ def stream_view(stream: Stream, now: float) -> dict[str, Any]:
     }
 
 
-def leg_view(leg: Leg) -> dict[str, Any]:
+def leg_view(leg: LegFacts) -> dict[str, Any]:
     """One party: where signalling says it is, where its packets come from, and where it sends to."""
     return {
         "signalled": _text(leg.signalled),
@@ -63,7 +64,7 @@ def leg_view(leg: Leg) -> dict[str, Any]:
     }
 
 
-def line_view(line: MediaLine, now: float) -> dict[str, Any]:
+def line_view(line: LineFacts, now: float) -> dict[str, Any]:
     return {
         "index": line.media,
         "from_tag": line.tag,
@@ -73,7 +74,7 @@ def line_view(line: MediaLine, now: float) -> dict[str, Any]:
     }
 
 
-def call_view(call: Call, now: float) -> dict[str, Any]:
+def call_view(call: CallFacts, now: float) -> dict[str, Any]:
     """A call with all its media lines. now: monotonic seconds."""
     first = call.lines[0] if call.lines else None
     return {
@@ -88,15 +89,15 @@ def call_view(call: Call, now: float) -> dict[str, Any]:
     }
 
 
-def _fits(call: Call, state: str | None, reason: str | None) -> bool:
+def _fits(call: CallFacts, state: str | None, reason: str | None) -> bool:
     if state is None and reason is None:
         return True
     return any((state is None or s.state.value == state) and (reason is None or s.reason == reason) for line in call.lines for s in line.streams)
 
 
 async def page(
-    calls: Sequence[Call], state: str | None, reason: str | None, match: str | None, offset: int, limit: int
-) -> tuple[list[Call], int]:
+    calls: Sequence[CallFacts], state: str | None, reason: str | None, match: str | None, offset: int, limit: int
+) -> tuple[list[CallFacts], int]:
     """The calls offset to offset + limit of those that fit, in the order given, and how many fit.
 
     state, reason: of one and the same stream; match: part of the Call-ID. Looking through many calls is
@@ -104,14 +105,14 @@ async def page(
     """
     if state is None and reason is None and not match:
         return list(calls[offset : offset + limit]), len(calls)
-    found: list[Call] = []
+    found: list[CallFacts] = []
     for first in range(0, len(calls), _SLICE):
         found += [call for call in calls[first : first + _SLICE] if (not match or match in call.call_id) and _fits(call, state, reason)]
         await asyncio.sleep(0)
     return found[offset : offset + limit], len(found)
 
 
-def count_streams(calls: Iterable[Call]) -> dict[str, int]:
+def count_streams(calls: Iterable[CallFacts]) -> dict[str, int]:
     """How many RTP streams are offloaded, learning, or on the relay for another reason.
 
     RTCP is not counted: it follows its RTP stream, and many parties never send any.

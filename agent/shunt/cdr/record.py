@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from shunt.calls.model import Call, Component, MediaLine, Side
+from shunt.calls.facts import CallFacts, LineFacts
+from shunt.calls.kinds import Component, Side
 from shunt.quality.report import SdpOf, stream_quality
 
 FORMAT = 1
@@ -20,14 +22,28 @@ _PARTY = (
 COLUMNS = (
     "format", "call_id", "from_tag", "to_tag", "started", "ended", "duration_s", "reason", "relay", "media", "kind",
     *(f"{side.value}_{name}" for side in Side for name in _PARTY),
+    "from", "to", "sip_code", "hung_up", "epoch", "seq",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Signalling:
+    """What SIP says of a call: URIs of From and To, the final response to the first INVITE, and the party that sent BYE or CANCEL. None: not seen."""
+
+    from_uri: str | None = None
+    to_uri: str | None = None
+    code: int | None = None
+    hung_up: str | None = None
+
+
+_NO_SIGNALLING = Signalling()
 
 
 def _time(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds")
 
 
-def _party(line: MediaLine, side: Side, sdp_of: SdpOf, delay_ms: float) -> dict[str, Any]:
+def _party(line: LineFacts, side: Side, sdp_of: SdpOf, delay_ms: float) -> dict[str, Any]:
     """What one party sent."""
     leg, stream = line.legs[side], line.stream(side, Component.RTP)
     rtcp = line.stream(side, Component.RTCP).measured
@@ -43,8 +59,13 @@ def _party(line: MediaLine, side: Side, sdp_of: SdpOf, delay_ms: float) -> dict[
     }
 
 
-def record(call: Call, reason: str, now: float, wall: float, sdp_of: SdpOf, delay_ms: float) -> dict[str, Any]:
-    """The record of a call that has ended. now, wall: its end in monotonic seconds and Unix time; delay_ms as in quality.score."""
+def record(
+    call: CallFacts, reason: str, now: float, wall: float, sdp_of: SdpOf, delay_ms: float, *, sip: Signalling = _NO_SIGNALLING, epoch: int | None = None, seq: int | None = None
+) -> dict[str, Any]:
+    """The record of a call that has ended.
+
+    now, wall: its end in monotonic seconds and Unix time; delay_ms as in quality.score; epoch, seq: the event of its end in the agent's event log.
+    """
     first = call.lines[0] if call.lines else None
     return {
         "format": FORMAT,
@@ -56,11 +77,17 @@ def record(call: Call, reason: str, now: float, wall: float, sdp_of: SdpOf, dela
         "duration_s": round(max(0.0, now - call.created), 3),
         "reason": reason,
         "relay": call.relay,
+        "from": sip.from_uri,
+        "to": sip.to_uri,
+        "sip_code": sip.code,
+        "hung_up": sip.hung_up,
+        "epoch": epoch,
+        "seq": seq,
         "media": [_line(line, sdp_of, delay_ms) for line in call.lines],
     }
 
 
-def _line(line: MediaLine, sdp_of: SdpOf, delay_ms: float) -> dict[str, Any]:
+def _line(line: LineFacts, sdp_of: SdpOf, delay_ms: float) -> dict[str, Any]:
     sdp = sdp_of(line.call.call_id, line.media)
     return {
         "index": line.media,

@@ -202,6 +202,18 @@ def softswitch(path: str | None, unload: bool, **options: Any) -> None:
     daemons.become("shunt-softswitch", document, ["--unload"] if unload else [])
 
 
+@cli.command()
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration; sections admin, operator, api, history, cdr, homer, quality and log.")
+def operator(path: str) -> None:
+    """Run the operator daemon until SIGTERM or Ctrl-C: REST API, web page, history, call records and Homer reports of the agent in Rust."""
+    config = _load(path)
+    from shunt.cli import logs
+    from shunt.operator.daemon import run as run_operator
+
+    logs.configure(config.log.level, config.log.format)
+    _serve("operator", lambda: run_operator(config))
+
+
 @cli.command("check-config")
 @click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: {valid, errors: [{line, column, key, message}], config}.")
@@ -224,6 +236,9 @@ def check_config(file: str, as_json: bool) -> None:
         _echo_json({"valid": False, "errors": [{"line": None, "column": None, "key": None, "message": f"{file}: {error.strerror}"}], "config": None})
         sys.exit(EXIT_PROBLEM)
     effective = config.model_dump(mode="json")
+    if config.hep is not None:
+        # Daemons get what is in force: where it listens decides what a missing key means.
+        effective["hep"]["allow"] = [str(network) for network in config.hep.networks()]
     if effective["api"]["token"] is not None:
         effective["api"]["token"] = "(hidden)"
     _echo_json({"valid": True, "errors": [], "config": effective})

@@ -107,7 +107,7 @@ def _leg(leg: dict[str, Any]) -> str:
     if learned is None:
         heard = "no packet believed yet"
     else:
-        source = "signalling vouches for it" if leg.get("vouched") else "learned from its packets"
+        source = {True: "signalling vouches for it", False: "learned from its packets"}.get(leg.get("vouched"), "not as signalled")
         heard = f"sends from {learned} ({'as signalled' if learned == signalled else source})"
     rtcp = f", RTCP from {leg['learned_rtcp']}" if leg.get("learned_rtcp") else ""
     return f"signalled {signalled or '-'}; {heard}{rtcp}; sends to relay port {relay or '-'}"
@@ -124,7 +124,8 @@ def _stream(stream: dict[str, Any]) -> list[str]:
         lines.append(f"    entry: {stream['key']} leaves as {stream.get('rewrite')}")
     if stream["packets"] or stream.get("key"):
         idle = "" if stream.get("idle_ms") is None else f", the last {duration(stream['idle_ms'] / 1000)} ago"
-        lines.append(f"    data plane: {stream['packets']} packets, {size(stream['bytes'] or 0)}{idle}")
+        carried = "packets not known" if stream["packets"] is None else f"{stream['packets']} packets, {size(stream['bytes'] or 0)}"
+        lines.append(f"    data plane: {carried}{idle}")
         if quality := _quality(stream):
             lines.append(f"    quality: {quality}")
     if stream.get("stray"):
@@ -151,26 +152,49 @@ def _quality(stream: dict[str, Any]) -> str:
 
 def status(status: dict[str, Any]) -> None:
     """The agent as a whole."""
-    click.echo(printable(f"Shunt {status['version']}, up {duration(status['uptime_s'])}, control on {', '.join(status['control'])}"))
+    for line in _attention(status):
+        click.echo(printable(line))
+    role = "" if status.get("role") in (None, "alone") else f", {status['role']}"
+    stop = (status.get("drain") or {}).get("stop")
+    draining = f", draining (no new {stop})" if stop else ""
+    click.echo(printable(f"Shunt {status['version']}{role}{draining}, up {duration(status['uptime_s'])}, control on {', '.join(status['control'])}"))
     streams = ", ".join(f"{count} {state}" for state, count in status["streams"].items())
     click.echo(printable(f"{_count(status['calls'], 'call')}; streams: {streams or 'none'}"))
     packets = status["packets"]
-    plane_packets, relay_packets = packets.get("data_plane") or 0, packets.get("relay") or 0
-    share = f" ({100 * plane_packets / (plane_packets + relay_packets):.2f} % in the data plane)" if plane_packets + relay_packets else ""
-    click.echo(f"Media packets: {plane_packets} in the data plane, {relay_packets} in relays{share}")
+    plane_packets, relay_packets = packets.get("data_plane"), packets.get("relay")
+    both = (plane_packets or 0) + (relay_packets or 0)
+    share = f" ({100 * plane_packets / both:.2f} % in the data plane)" if both and plane_packets is not None and relay_packets is not None else ""
+    click.echo(f"Media packets: {_or_unknown(plane_packets)} in the data plane, {_or_unknown(relay_packets)} in relays{share}")
     plane = status.get("data_plane")
     if plane is None:
         click.echo("Data plane: none configured; all media stays on the relays")
     else:
-        state = "connected" if plane["connected"] else "NOT CONNECTED"
+        state = _state(plane["connected"], "connected", "NOT CONNECTED")
         click.echo(printable(f"Data plane: {plane['target']} ({plane.get('name') or 'unknown'}), {state}, {_or_dash(plane.get('entries'))} of {_or_dash(plane.get('capacity'))} entries"))
         for sentence in plane.get("lacks") or ():
             click.echo(printable(f"    {sentence}"))
     rows = [
-        (r["name"], r["address"], "up" if r["alive"] else "DOWN", _or_dash(r.get("sessions")), _or_dash(r.get("version")), _or_dash(r.get("keepalive")))
+        (r["name"], r["address"], _state(r["alive"], "up", "DOWN"), _or_dash(r.get("sessions")), _or_dash(r.get("version")), _or_dash(r.get("keepalive")))
         for r in status["relays"]
     ]
     table(("RELAY", "ADDRESS", "STATE", "SESSIONS", "VERSION", "KEEPALIVE"), rows, right=(3,))
+
+
+def _attention(status: dict[str, Any]) -> list[str]:
+    """What an operator should see to, and that of an agent that does not answer what follows is old."""
+    agent = status.get("agent") or {}
+    lines = [f"!! {problem['message']}" for problem in status.get("problems") or () if problem["code"] != "agent-unreachable"]
+    if agent.get("reachable") is False:
+        lines.insert(0, f"!! The agent does not answer: what follows is {duration(agent['age_s'])} old. {agent['error']}")
+    return lines
+
+
+def _state(value: bool | None, true: str, false: str) -> str:
+    return "unknown" if value is None else true if value else false
+
+
+def _or_unknown(value: Any) -> Any:
+    return "unknown" if value is None else value
 
 
 def _count(number: int, noun: str) -> str:

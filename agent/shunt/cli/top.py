@@ -75,12 +75,14 @@ def head(status: dict[str, Any], rates: Rates) -> RenderableType:
     stopped = (status.get("drain") or {}).get("stop")
     draining = f", DRAINING (no new {stopped})" if stopped else ""
     grid.add_row("agent", Text(f"Shunt {status['version']}, up {duration(status['uptime_s'])}{role}{draining}"))
+    if (agent := status.get("agent") or {}).get("reachable") is False:
+        grid.add_row("agent", Text(f"DOES NOT ANSWER: all this is {duration(agent['age_s'])} old", "bold red"))
     grid.add_row("calls", Text(f"{_number(status['calls'])}; streams: " + ", ".join(f"{_number(count)} {name}" for name, count in streams.items())))
     grid.add_row("offloaded", _bar_of_share(streams.get("offloaded", 0) / known if known else None))
     if plane is None:
         grid.add_row("data plane", Text("none configured", "yellow"))
     else:
-        up = Text("connected", "green") if plane["connected"] else Text("NOT CONNECTED", "bold red")
+        up = _up(plane["connected"], "connected", "NOT CONNECTED")
         grid.add_row("data plane", Text(f"{plane['target']} ({plane.get('name') or 'unknown'}) ") + up)
         entries, capacity = plane.get("entries"), plane.get("capacity")
         share = entries / capacity if entries is not None and capacity else None
@@ -89,6 +91,10 @@ def head(status: dict[str, Any], rates: Rates) -> RenderableType:
         course = list(rates.course.get(name, ()))
         grid.add_row(label, Text(f"{_number(rates.now.get(name)):>10}  ") + Text(sparkline(course), "cyan"))
     return grid
+
+
+def _up(value: bool | None, true: str, false: str) -> Text:
+    return Text("unknown", "yellow") if value is None else Text(true, "green") if value else Text(false, "bold red")
 
 
 def _bar_of_share(share: float | None, width: int = 24) -> Text:
@@ -105,7 +111,7 @@ def relays(status: dict[str, Any]) -> Table:
     for name in ("RELAY", "STATE", "SESSIONS", "PACKETS", "ADDRESS"):
         table.add_column(name, justify="right" if name in ("SESSIONS", "PACKETS") else "left")
     for relay in status["relays"]:
-        state = Text("up", "green") if relay["alive"] else Text("DOWN", "bold red")
+        state = _up(relay["alive"], "up", "DOWN")
         table.add_row(Text(relay["name"]), state, _number(relay.get("sessions")), _number(relay.get("packets_relayed")), Text(relay["address"]))
     return table
 

@@ -147,6 +147,22 @@ class Api(Section):
     token_file: AbsolutePath | None = Field(default=None, description="A file whose first line is the token, in place of token.")
 
 
+class Admin(Section):
+    """The agent's admin API, whose client the operator daemon is."""
+
+    socket: AbsolutePath = Field(default="/run/shunt/admin.sock", description="Unix socket of the agent's admin API.")
+    socket_group: Name = Field(default="shunt", description="Group that may use the socket.")
+    events: AbsolutePath = Field(default="/var/lib/shunt/events", description="Folder of the agent's event log.")
+
+
+class Operator(Section):
+    """The operator daemon (`shunt operator`)."""
+
+    state_dir: AbsolutePath = Field(
+        default="/var/lib/shunt/operator", description="Folder for how far the agent's events were dealt with; it is made where only that one is missing."
+    )
+
+
 class Notify(Section):
     """The media time-out notices that the agent sends to the SIP server."""
 
@@ -262,6 +278,8 @@ class Config(Section):
     learning: Learning = Field(default=Learning(), description="When a source address is believed.")
     hep: Hep | None = Field(default=None, description="Where copies of SIP messages arrive; absent: not listened for.")
     api: Api = Field(default=Api(), description="The REST API.")
+    admin: Admin = Field(default=Admin(), description="The agent's admin API.")
+    operator: Operator = Field(default=Operator(), description="The operator daemon.")
     notify: Notify = Field(default=Notify(), description="Media time-out notices.")
     journal: Journal | None = Field(default=None, description="Where calls are kept for a restart; absent: a restart forgets them.")
     standby: Standby = Field(default=Standby(), description="Taking over between agents that share a journal in Redis.")

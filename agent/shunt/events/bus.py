@@ -30,7 +30,7 @@ class Event:
 
     party and component name the stream where the event is about one; facts are values of the kind, kept
     as they are and only written as text when somebody reads them. count and until (monotonic) grow when
-    like events follow each other closely.
+    like events follow each other closely. epoch and seq: its place in the event log of the admin API, 0 where it has none.
     """
 
     kind: str
@@ -44,6 +44,8 @@ class Event:
     facts: dict[str, Any]
     count: int = 1
     until: float = 0.0
+    epoch: int = 0
+    seq: int = 0
 
 
 Subscriber = Callable[[Event], None]
@@ -79,9 +81,17 @@ class EventBus:
         if at is not None:
             wall -= now - at
             now = at
-        event = Event(kind, call_id, what, now, wall, media, party, component, facts)
+        self._hand_out(subscribers, Event(kind, call_id, what, now, wall, media, party, component, facts))
+
+    def publish(self, event: Event) -> None:
+        """Hand out an event that somebody else has reported."""
+        subscribers = self._of.get(event.kind)
+        self._hand_out(self._subscribers_of(event.kind) if subscribers is None else subscribers, event)
+
+    @staticmethod
+    def _hand_out(subscribers: tuple[Subscriber, ...], event: Event) -> None:
         for subscriber in subscribers:
             try:
                 subscriber(event)
             except Exception:
-                log.exception("an event (%s %s) could not be used", kind, what)
+                log.exception("an event (%s %s) could not be used", event.kind, event.what)

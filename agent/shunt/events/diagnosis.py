@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shunt.calls import reasons
-from shunt.calls.model import Call, Component, Leg, MediaLine, Side, State
+from shunt.calls.facts import CallFacts, LegFacts, LineFacts
+from shunt.calls.kinds import Component, Side, State
 from shunt.events.bus import CONTROL, LEARN, SIP, Event
 from shunt.hep.sip import SdpMedia
 from shunt.net import Endpoint
@@ -24,6 +25,9 @@ _JITTER_MS = 30.0
 _LEVELS = ("problem", "hint", "ok")
 # RFC 1918, RFC 6598 (carrier-grade NAT), RFC 3927, RFC 4193, RFC 4291: addresses that mean something only where they are.
 _PRIVATE = [ipaddress.ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "127.0.0.0/8", "fc00::/7", "fe80::/10")]
+# Verdicts of learning, by the names of the agent in Python and of the admin API.
+_OWN = frozenset({"accepted", "known", "override", "rebind", "waiting", "contested", "quarantined", "latched", "moved", "restored", "asked-idle"})
+_NOT_OWN = frozenset({"stray", "sprayer", "asymmetric", "source-mismatch", "scanner", "former"})
 _NEVER_MEDIA = frozenset({"recvonly", "inactive"})
 _ELSEWHERE = frozenset({reasons.OFFLOADED, reasons.ONE_WAY, reasons.WAITING_FOR_MEDIA, reasons.WAITING_FOR_OTHER_PARTY, reasons.WAITING_FOR_ANSWER, reasons.VERIFYING_SOURCE, reasons.CONTESTED})
 
@@ -46,12 +50,14 @@ class Evidence:
     """What else is known of a call when it is judged. All of it may be missing.
 
     sdp: the last SDP's media line by the signalled endpoint's party and media index; relay_packets: what the
-    relay counted from a party, by (media index, party); traces: the data plane's own word on an entry, by its key.
+    relay counted from a party, by (media index, party); traces: the data plane's own word on an entry, by its key; stale: why
+    nobody knows what an entry meets at present, "" where that is known.
     """
 
     sdp: Mapping[tuple[int | None, str], SdpMedia] = field(default_factory=dict)
     relay_packets: Mapping[tuple[int | None, str], int] = field(default_factory=dict)
     traces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    stale: str = ""
 
 
 def directions_of(events: Sequence[Event]) -> dict[tuple[int | None, str], SdpMedia]:
@@ -73,7 +79,7 @@ def directions_of(events: Sequence[Event]) -> dict[tuple[int | None, str], SdpMe
     return found
 
 
-def diagnose(call: Call | None, events: Sequence[Event], now: float, evidence: Evidence | None = None) -> list[Finding]:
+def diagnose(call: CallFacts | None, events: Sequence[Event], now: float, evidence: Evidence | None = None) -> list[Finding]:
     """Judge a call. call is None when only its events are known. now: monotonic seconds of the agent's clock."""
     evidence = evidence or Evidence(directions_of(events))
     if call is None:
@@ -100,10 +106,10 @@ def _without_media(events: Sequence[Event]) -> Finding:
 class _Party:
     """What is known of one party's sending."""
 
-    def __init__(self, line: MediaLine, side: Side, events: Sequence[Event], now: float, evidence: Evidence) -> None:
+    def __init__(self, line: LineFacts, side: Side, events: Sequence[Event], now: float, evidence: Evidence) -> None:
         self.line, self.side, self.now = line, side, now
         self.name = side.value
-        self.leg: Leg = line.legs[side]
+        self.leg: LegFacts = line.legs[side]
         self.stream = line.stream(side, Component.RTP)
         live = self.stream.live
         self.packets = self.stream.past.packets + (live.packets if live is not None else 0)
@@ -118,7 +124,7 @@ class _Party:
             self.idle = now - self.stream.idle_since
         else:
             self.idle = None
-        self.own = [e for e in self.notices if e.what in ("accepted", "known", "override", "rebind", "waiting", "contested", "quarantined")]
+        self.own = [e for e in self.notices if e.what in _OWN]
 
     @property
     def heard(self) -> bool:
@@ -156,7 +162,7 @@ def _seconds(value: float) -> str:
     return f"{value:.0f} s" if value < 120 else f"{value / 60:.0f} min"
 
 
-def _of_line(line: MediaLine, events: Sequence[Event], now: float, evidence: Evidence, several: bool) -> list[Finding]:
+def _of_line(line: LineFacts, events: Sequence[Event], now: float, evidence: Evidence, several: bool) -> list[Finding]:
     prefix = f"Media {line.media}: " if several else ""
     found: list[Finding] = []
 
@@ -167,7 +173,7 @@ def _of_line(line: MediaLine, events: Sequence[Event], now: float, evidence: Evi
     if not line.answered:
         _unanswered(line, caller, say)
         return found
-    _sum_up(line, caller, callee, now, say)
+    _sum_up(line, caller, callee, now, evidence, say)
     for party in (caller, callee):
         _about_sending(party, say)
     for party, other in ((caller, callee), (callee, caller)):
@@ -178,12 +184,12 @@ def _of_line(line: MediaLine, events: Sequence[Event], now: float, evidence: Evi
     return found[:1] + sorted(found[1:], key=lambda f: _LEVELS.index(f.level))
 
 
-def _unanswered(line: MediaLine, caller: _Party, say: Any) -> None:
+def _unanswered(line: LineFacts, caller: _Party, say: Any) -> None:
     over = f"; the line ended before ({line.released})" if line.released else " yet"
     say("hint" if line.released else "ok", f"There is no answer with media{over}: only the caller's offer is known" + ("." if not caller.heard else ", and the caller sends already."))
 
 
-def _sum_up(line: MediaLine, caller: _Party, callee: _Party, now: float, say: Any) -> None:
+def _sum_up(line: LineFacts, caller: _Party, callee: _Party, now: float, evidence: Evidence, say: Any) -> None:
     over = line.released is not None
     held = [party for party in (caller, callee) if party.leg.held]
     if held and not over:
@@ -191,6 +197,10 @@ def _sum_up(line: MediaLine, caller: _Party, callee: _Party, now: float, say: An
         return
     speaking = [party for party in (caller, callee) if party.heard and party.silent_since is None]
     mute = [party for party in (caller, callee) if party not in speaking]
+    unknown = not over and bool(evidence.stale) and any(party.stream.state is State.OFFLOADED for party in speaking)
+    if not mute and unknown:
+        say("hint", f"Media of both parties has been seen; whether it flows now is not known: {evidence.stale}.")
+        return
     if not mute:
         offloaded = [p for p in (caller, callee) if p.stream.state is State.OFFLOADED or (over and p.stream.was_offloaded)]
         carrier = {2: "the data plane carries it", 1: f"the data plane carries the {offloaded[0].name}'s, the relay the other" if offloaded else "", 0: "the relay carries it"}[len(offloaded)]
@@ -207,6 +217,8 @@ def _sum_up(line: MediaLine, caller: _Party, callee: _Party, now: float, say: An
         say("problem", f"No audio either way: {_how_mute(caller)}, and {_how_mute(callee)}.")
     else:
         say("problem", f"One-way audio: the {speaking[0].name} sends, but {_how_mute(mute[0])}.", mute[0])
+    if unknown:
+        say("hint", f"Whether media of the {speaking[0].name} flows now is not known: {evidence.stale}.", speaking[0])
 
 
 def _how_mute(party: _Party) -> str:
@@ -228,7 +240,7 @@ def _about_sending(party: _Party, say: Any) -> None:
             listed = ", ".join(f"{source} ({count} packets: {_why_not(party, source)})" for source, count in list(strangers.items())[:4])
             say("problem", f"Packets do reach {leg.relay}, the {party.name}'s relay port, but none that is believed to be its own: {listed}; {said}.", party)
     elif leg.rtp.contested:
-        claims = ", ".join(str(source) for source in list(party.sources(frozenset({"contested", "waiting", "stray"})))[:4])
+        claims = ", ".join(str(source) for source in list(party.sources(frozenset({"contested", "waiting", "stray", "source-mismatch"})))[:4])
         say("problem", f"Two sources claim to be the {party.name}: {claims or 'see the events'}. Its media stays on the relay until one of them falls silent; one may be an attacker.", party)
     elif leg.rtp.learned is None and party.own:
         source = party.own[-1].facts["source"]
@@ -238,14 +250,14 @@ def _about_sending(party: _Party, say: Any) -> None:
         say("ok", f"The {party.name} sends from {leg.rtp.learned}, signalling says {leg.signalled}: {behind}, and that is taken care of.", party)
     if party.silent_since is not None:
         say("problem", f"The last packet of the {party.name} ({leg.rtp.learned}) met its entry {_seconds(party.silent_since)} ago, after {party.packets} packets: it stopped sending, or its NAT binding moved and the new source has not been believed.", party)
-    others = {source: count for source, count in party.sources(frozenset({"stray", "sprayer", "asymmetric"})).items() if source != leg.rtp.learned}
+    others = {source: count for source, count in party.sources(_NOT_OWN).items() if source != leg.rtp.learned}
     if others and party.heard:
         say("hint", f"{sum(others.values())} packets to the {party.name}'s relay port came from elsewhere ({', '.join(map(str, list(others)[:3]))}) and were not taken for its own.", party)
 
 
 def _why_not(party: _Party, source: Endpoint) -> str:
     verdicts = {event.what for event in party.notices if event.facts["source"] == source}
-    if "sprayer" in verdicts:
+    if verdicts & {"sprayer", "scanner"}:
         return "it sends to many relay ports, as a scanner does"
     if "asymmetric" in verdicts:
         return "the SIP server declared this leg asymmetric, so only the signalled address counts"

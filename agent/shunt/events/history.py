@@ -62,7 +62,7 @@ class _Track:
             key = ("others", event.what)
             like = self._merging.get(key)
         if like is not None:
-            like.count += 1
+            like.count += event.count
             like.until = event.at
             return 0
         self._merging[key] = event

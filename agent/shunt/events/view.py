@@ -30,10 +30,22 @@ VERDICTS = {
     "stray": "not this party's: left to the relay",
     "sprayer": "a source that sends to many ports: ignored",
     "asymmetric": "this leg is declared asymmetric: only the signalled address counts",
+    # What the admin API calls them.
+    "latched": "latched: this is the party's source from now on",
+    "moved": "the same stream from a new address: a NAT rebinding",
+    "restored": "the former source again, after what was an injection",
+    "asked-idle": "it depends on whether the latched source is silent",
+    "source-mismatch": "another source has the stream: ignored",
+    "scanner": "a source that sends to many ports: ignored",
+    "former": "from the call that had this port before: ignored",
 }
 _COMMON = {
     "data-plane-up": "the data plane answers", "data-plane-down": "the data plane does not answer", "relay-up": "a relay answers again",
-    "relay-down": "a relay does not answer",
+    "relay-down": "a relay does not answer", "data-plane-reset": "the data plane came back without its tables", "relay-reset": "a relay came back without its sessions",
+    "data-plane-reconciled": "the data plane holds what it is to hold", "agent-started": "the agent has started", "agent-stopped": "the agent has ended",
+    "agent-active": "this agent is in charge now", "agent-standby": "this agent stands by now", "agent-drain-begun": "the agent drains", "agent-drain-ended": "the agent drains no longer",
+    "agent-audited": "the relay table was compared with the plan", "agent-journal-failed": "the journal cannot be written", "agent-journal-recovered": "the journal is written again",
+    "agent-late": "the agent's loop was late", "agent-limit": "a limit was met", "events-missing": "events of the agent are missing here",
 }
 _NOTES = {
     "resumed": "signalling is through: learning goes on",
@@ -57,6 +69,8 @@ def plain(value: Any) -> Any:
         return {name: plain(getattr(value, name)) for name in value.__slots__}
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
     return str(value)
 
 
@@ -110,7 +124,8 @@ def text(event: Event) -> str:
         return f"{words}; {facts['seconds'] * 1000:.1f} ms"
     if event.kind == STATE:
         after = f" {facts['after_ms']:.1f} ms after both parties' first packet." if "after_ms" in facts else ""
-        return f"was {facts['before']}. {REASONS.get(facts['reason'], '')}{after}" + (f" {facts['detail']}" if facts["detail"] else "")
+        entry = f" Entry: {facts['entry']}." if "entry" in facts else ""
+        return f"was {facts['before']}. {REASONS.get(facts['reason'], '')}{after}{entry}" + (f" {facts['detail']}" if facts["detail"] else "")
     if event.what in _COMMON:
         return f"{_COMMON[event.what]}{': ' if facts.get('detail') else ''}{facts.get('detail') or ''}"
     if event.what == "moved":

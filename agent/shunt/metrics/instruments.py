@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from shunt.calls import reasons
-from shunt.calls.model import State
+from shunt.calls.kinds import State
 from shunt.events.bus import CONFERENCE, CONTROL, LEARN, NOTE, RELAY, STATE, TABLE, Event
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shunt.calls.model import Call, Component, Leg, MediaLine, Side
+from shunt.calls.facts import CallFacts, LegFacts, LineFacts
+from shunt.calls.kinds import Component, Side
 from shunt.hep.sip import SdpMedia
 from shunt.quality.codecs import carries_speech, codec_of
 from shunt.quality.score import Score, score
@@ -13,7 +14,7 @@ from shunt.quality.score import Score, score
 SdpOf = Callable[[str, int | None], SdpMedia | None]
 
 
-def speech_type(leg: Leg, formats: tuple[tuple[int, str, int], ...]) -> int | None:
+def speech_type(leg: LegFacts, formats: tuple[tuple[int, str, int], ...]) -> int | None:
     """The payload type that a party speaks with: the one noticed most, comfort noise and DTMF aside."""
     spoken = {number: count for number, count in leg.payload_types.items() if carries_speech(number, formats)}
     return max(spoken, key=lambda number: spoken[number]) if spoken else None
@@ -30,7 +31,7 @@ def _rounded(value: float | None, digits: int = 3) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def stream_quality(line: MediaLine, sender: Side, sdp: SdpMedia | None, delay_ms: float) -> dict[str, Any]:
+def stream_quality(line: LineFacts, sender: Side, sdp: SdpMedia | None, delay_ms: float) -> dict[str, Any]:
     """One RTP stream as it arrived at the data plane. None: not measured; note says what a figure assumes or why it is missing."""
     stream, leg = line.stream(sender, Component.RTP), line.legs[sender]
     formats = sdp.formats if sdp is not None else ()
@@ -62,7 +63,7 @@ def stream_quality(line: MediaLine, sender: Side, sdp: SdpMedia | None, delay_ms
     }
 
 
-def call_quality(call: Call, sdp_of: SdpOf, delay_ms: float) -> list[dict[str, Any]]:
+def call_quality(call: CallFacts, sdp_of: SdpOf, delay_ms: float) -> list[dict[str, Any]]:
     """Every media line of a call: {index, kind, caller: stream_quality, callee: …}, named by who sends."""
     lines = []
     for line in call.lines:

@@ -142,16 +142,18 @@ function writeOverview(status, metrics) {
   );
   $("agent").textContent = `${status.version}, up ${age(status.uptime_s)}`;
   const chips = [];
+  if (status.agent && status.agent.reachable === false) chips.push(make("span", "chip bad", `the agent does not answer: all this is ${age(status.agent.age_s)} old`));
+  for (const problem of status.problems || []) if (/^(events|records|position)-/.test(problem.code)) chips.push(make("span", "chip warn", problem.message));
   if (status.role && status.role !== "alone") chips.push(make("span", `chip ${status.role === "active" ? "good" : "warn"}`, status.role));
   if (status.drain && status.drain.stop) chips.push(make("span", "chip warn", `draining: no new ${status.drain.stop}`));
-  chips.push(plane ? make("span", `chip ${plane.connected ? "good" : "bad"}`, plane.connected ? plane.name : `data plane ${plane.target} is not connected`) : make("span", "chip", "no data plane"));
-  for (const relay of status.relays) if (!relay.alive) chips.push(make("span", "chip bad", `relay ${relay.name} does not answer`));
+  chips.push(plane ? make("span", `chip ${plane.connected ? "good" : plane.connected === false ? "bad" : ""}`, plane.connected ? plane.name : plane.connected === false ? `data plane ${plane.target} is not connected` : `data plane ${plane.target}: unknown`) : make("span", "chip", "no data plane"));
+  for (const relay of status.relays) if (relay.alive === false) chips.push(make("span", "chip bad", `relay ${relay.name} does not answer`));
   $("chips").replaceChildren(...chips);
   $("relays").tBodies[0].replaceChildren(...status.relays.map((relay) => {
     const of = metrics.filter((m) => m.labels.relay === relay.name), value = (name) => (of.find((m) => m.name === name) || {}).value;
     const count = value("shunt_relay_reply_seconds_count"), sum = value("shunt_relay_reply_seconds_sum");
     return make("tr", "",
-      make("td", "", relay.name), make("td", "", make("span", `chip ${relay.alive ? "good" : "bad"}`, relay.alive ? "up" : "down")),
+      make("td", "", relay.name), make("td", "", make("span", `chip ${relay.alive ? "good" : relay.alive === false ? "bad" : ""}`, relay.alive ? "up" : relay.alive === false ? "down" : "unknown")),
       make("td", "right", number(relay.sessions)), make("td", "right", number(rate[`relay ${relay.name}`])), make("td", "right", count ? `${(1000 * sum / count).toFixed(1)} ms` : "–"));
   }));
   const reasons = Object.entries(status.streams_by_reason || {}).filter(([, n]) => n).sort((a, b) => b[1] - a[1]);

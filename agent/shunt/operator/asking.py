@@ -1,0 +1,51 @@
+"""Asks the agent, and says what its silence and its errors mean to the REST API."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from shunt.admin import AdminClient, AgentError, AgentUnreachable
+from shunt.admin.model import Status
+from shunt.api.view import AgentUnavailable, DataPlaneUnavailable, NotDone
+
+_UNAVAILABLE = frozenset({503, 504})
+_RENAMED = {"source": "src", "destination": "dst"}  # parameters of GET /v1/trace
+TIMEOUT_S = 4.0
+"""Seconds that an answer of the agent may take: less than what the REST API waits for it."""
+
+
+class Agent:
+    """The admin client, and the last status that it got."""
+
+    def __init__(self, client: AdminClient) -> None:
+        self.client = client
+        self._status: Status | None = None
+        self._read = 0.0
+
+    async def status(self) -> tuple[Status, float, str | None]:
+        """The status, its age in seconds, and why it could not be read anew (None: it was). Raises AgentUnavailable where none was ever read."""
+        error: str | None = None
+        try:
+            self._status = await self.client.status()
+            self._read = time.monotonic()
+        except (AgentUnreachable, AgentError) as failure:
+            error = str(failure)
+        if self._status is None:
+            raise AgentUnavailable(f"the agent has not answered yet: {error}")
+        return self._status, time.monotonic() - self._read, error
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Around a request: errors of the admin API become the REST API's. Raises AgentUnavailable, DataPlaneUnavailable, NotDone."""
+        try:
+            yield
+        except AgentUnreachable as error:
+            since = "" if self._status is None else f" (it last did {time.monotonic() - self._read:.0f} s ago)"
+            raise AgentUnavailable(f"the agent does not answer{since}: {error.detail}") from error
+        except AgentError as error:
+            if error.status in _UNAVAILABLE:
+                raise DataPlaneUnavailable(error.message) from error
+            parameter = None if error.parameter is None else _RENAMED.get(error.parameter, error.parameter)
+            raise NotDone(400 if error.status == 422 else error.status, error.message, parameter) from error

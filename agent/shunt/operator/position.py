@@ -1,0 +1,55 @@
+"""How far the agent's events were dealt with, kept in a file over restarts of this side."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+
+from shunt.operator.files import write_atomically
+
+log = logging.getLogger(__name__)
+
+_FORMAT = 1
+
+
+class Position:
+    """`next` is the sequence number of the first event that is not dealt with; None: none ever was."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads the file. One that is damaged is moved aside, and said in the log: all that is kept of events is dealt with again. Raises OSError."""
+        self.path = path
+        self.failures = 0
+        self.error: str | None = None
+        self.next: int | None = None
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return
+        try:
+            value = json.loads(data)["next"]
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(value)
+            self.next = value
+        except (ValueError, KeyError, TypeError):
+            aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+            path.rename(aside)
+            log.error("%s was damaged; it is %s now, and events that are still kept are dealt with again", path, aside)
+
+    def save(self, next_seq: int) -> None:
+        """Events below next_seq are dealt with. Raises OSError; then `next` stays, and `error` says why."""
+        if next_seq == self.next:
+            return
+        try:
+            write_atomically(self.path, json.dumps({"format": _FORMAT, "next": next_seq}).encode())
+        except OSError as error:
+            self.failures += 1
+            if self.error is None:
+                log.error("%s: %s; it is tried again", self.path, error.strerror)
+            self.error = error.strerror or str(error)
+            raise
+        if self.error is not None:
+            log.warning("%s is written again", self.path)
+        self.error = None
+        self.next = next_seq

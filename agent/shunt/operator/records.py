@@ -1,0 +1,232 @@
+"""Call records on files, exactly once: over a crash of this process, a full disk, and files that something else rotates.
+
+A group of records is written ahead to a file of its own, with where it is to go; then it is appended, then the position in the agent's event
+log moves behind it. What was begun is finished at the next start, from the file that was written ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shunt.cdr.record import csv_header, csv_lines, json_line
+from shunt.operator.files import sync_folder, write_atomically
+from shunt.operator.position import Position
+
+log = logging.getLogger(__name__)
+
+_MOST_WAITING = 20_000
+_GROUP = 1000
+_GATHER_S = 0.1
+_RETRY_S = 1.0
+
+
+@dataclass(slots=True)
+class Piece:
+    """Bytes for one file. inode: the file's when they were written ahead, None where there was none; size: its size then."""
+
+    path: str
+    data: bytes
+    inode: int | None
+    size: int
+
+    @classmethod
+    def to(cls, path: str, header: str, data: bytes) -> Piece:
+        """Data for the end of a file, behind a header where it is new. Raises OSError."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return cls(path, header.encode() + data, None, 0)
+        return cls(path, data if found.st_size else header.encode() + data, found.st_ino, found.st_size)
+
+    def finish(self) -> None:
+        """Append the data, unless that was done: what was written of it is cut off first. Raises OSError."""
+        path = self._find()
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            found = os.fstat(fd)
+            before = found.st_size
+            if self.inode in (None, found.st_ino):
+                there = os.pread(fd, len(self.data), self.size)
+                if there == self.data:
+                    return
+                if there and len(there) == before - self.size and self.data.startswith(there):
+                    os.ftruncate(fd, self.size)
+                    before = self.size
+            else:
+                log.warning("%s is another file than when records were written ahead: some may be in both", self.path)
+            self._append(fd, before)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        sync_folder(Path(path).parent)
+
+    def _append(self, fd: int, before: int) -> None:
+        done = 0
+        try:
+            while done < len(self.data):
+                done += os.write(fd, self.data[done:])
+        except OSError as error:
+            os.ftruncate(fd, before)
+            raise OSError(error.errno, error.strerror, self.path) from None
+
+    def _find(self) -> str:
+        """Where the file is now: something else may have renamed it since, within its folder."""
+        with contextlib.suppress(FileNotFoundError):
+            if self.inode is None or os.stat(self.path).st_ino == self.inode:
+                return self.path
+        for entry in os.scandir(os.path.dirname(self.path)):
+            if entry.inode() == self.inode and entry.is_file(follow_symlinks=False):
+                return entry.path
+        return self.path
+
+
+class Records:
+    """Writes records to a CSV file, a file of JSON lines, or both, in a thread. A record is due until `position` is behind its event."""
+
+    def __init__(self, csv_path: str | None, json_path: str | None, position: Position, ahead: Path) -> None:
+        """ahead: the file that groups are written ahead to."""
+        self.written = 0
+        self.failures = 0
+        self.error: str | None = None
+        self._csv, self._json = csv_path, json_path
+        self._position, self._ahead = position, ahead
+        self._waiting: deque[tuple[int, dict[str, Any]]] = deque()
+        self._group: list[tuple[int, dict[str, Any]]] = []
+        self._due, self._closing, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._one = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="records")
+
+    async def recover(self) -> None:
+        """Finish what a former process had begun, as soon as that is possible: before any event is followed."""
+        while not await self._attempt(self._recover):
+            await self._pause(_RETRY_S)
+            if self._closing.is_set():
+                return
+
+    def _recover(self) -> None:
+        """In the thread."""
+        if not self._ahead.exists():
+            return
+        document = json.loads(self._ahead.read_bytes())
+        if self._position.next is None or self._position.next < document["next"]:
+            self._finish(document)
+            log.info("records that a former process had begun to write are complete")
+        else:
+            self._ahead.unlink()
+
+    def _finish(self, document: dict[str, Any]) -> None:
+        """In the thread: bring what was written ahead to its end."""
+        for item in document["pieces"]:
+            Piece(item["path"], base64.b64decode(item["data"]), item["inode"], item["size"]).finish()
+        self._position.save(document["next"])
+        self._ahead.unlink()
+
+    def put(self, seq: int, entry: dict[str, Any]) -> None:
+        """Have the record of an event written soon. Waits for nothing: room() does."""
+        self._waiting.append((seq, entry))
+        if len(self._waiting) >= _MOST_WAITING:
+            self._room.clear()
+        self._due.set()
+
+    async def room(self) -> None:
+        """Wait until records are taken: the agent keeps the events meanwhile."""
+        await self._room.wait()
+
+    @property
+    def oldest(self) -> int | None:
+        """The event of the oldest record that is not written; None: all are."""
+        first = self._group or self._waiting
+        return first[0][0] if first else None
+
+    async def run(self) -> None:
+        """Write until close(). Never cancelled: a write in the thread would be done a second time."""
+        while not self._closing.is_set():
+            await self._due.wait()
+            await self._pause(_GATHER_S)
+            self._due.clear()
+            while (self._group or self._waiting) and not self._closing.is_set():
+                if not await self._write_group():
+                    await self._pause(_RETRY_S)
+
+    async def close(self) -> None:
+        """Write what waits, once; run() returns."""
+        self._closing.set()
+        self._due.set()
+        while (self._group or self._waiting) and await self._write_group():
+            pass
+        self._thread.shutdown()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
+
+    async def _write_group(self) -> bool:
+        """Write a group; whether that was possible. One that was not is tried again as it was."""
+        async with self._one:  # run() and close() may come at once
+            if not self._group:
+                self._group = [self._waiting.popleft() for _ in range(min(len(self._waiting), _GROUP))]
+            if not self._group:
+                return True
+            if not await self._attempt(partial(self._write, self._group)):
+                return False
+            self.written += len(self._group)
+            self._group = []
+            if len(self._waiting) < _MOST_WAITING:
+                self._room.set()
+            return True
+
+    async def in_thread(self, work: Callable[[], None]) -> None:
+        """Do something between two groups. Raises what it raises."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _attempt(self, work: Callable[[], None]) -> bool:
+        """Do something in the thread; False: the file system did not let it."""
+        try:
+            await self.in_thread(work)
+        except OSError as error:
+            self.failures += 1
+            said = f"{error.filename or self._ahead}: {error.strerror}"
+            if self.error != said:
+                log.error("call records: %s; they wait, and are tried again every second", said)
+            self.error = said
+            return False
+        if self.error is not None:
+            log.warning("call records are written again")
+        self.error = None
+        return True
+
+    def _write(self, group: list[tuple[int, dict[str, Any]]]) -> None:
+        """In the thread. What a former attempt has begun is finished as it was written ahead."""
+        if self._ahead.exists():
+            document = json.loads(self._ahead.read_bytes())
+        else:
+            after = group[-1][0] + 1
+            pieces = [asdict(piece) | {"data": base64.b64encode(piece.data).decode()} for piece in self._pieces([entry for _, entry in group])]
+            document = {"next": after, "pieces": pieces}
+            write_atomically(self._ahead, json.dumps(document).encode())
+        self._finish(document)
+
+    def _pieces(self, entries: list[dict[str, Any]]) -> list[Piece]:
+        pieces = []
+        if self._json is not None:
+            pieces.append(Piece.to(self._json, "", _bytes("".join(map(json_line, entries)))))
+        if self._csv is not None:
+            pieces.append(Piece.to(self._csv, csv_header(), _bytes("".join(map(csv_lines, entries)))))
+        return pieces
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

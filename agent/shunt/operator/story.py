@@ -1,0 +1,82 @@
+"""The history of one call, and what it means in words. Pure functions: what has to be asked for is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shunt.calls.kinds import Component, State
+from shunt.events import diagnosis
+from shunt.events.bus import NOTE, STATE, Event
+from shunt.events.diagnosis import Evidence, Finding
+from shunt.events.view import event_view
+from shunt.hep.sip import SdpMedia
+from shunt.operator.calls import Call
+
+StreamKey = tuple[int | None, str, str]
+"""Media index, party and component, as events name a stream."""
+
+
+def ended_calls(events: Sequence[Event]) -> dict[str, Call]:
+    """The calls whose end is among the events, by Call-ID. Lines that ended one after another are put together."""
+    found: dict[str, Call] = {}
+    for event in events:
+        if event.kind != NOTE or event.what != "ended":
+            continue
+        call: Call = event.facts["call"]
+        if (whole := found.get(call.call_id)) is None or whole.created != call.created:
+            whole = found[call.call_id] = Call(call.call_id, call.relay, call.created)
+        ended = {(line.tag, line.media) for line in call.lines}
+        whole.lines = [*(line for line in whole.lines if (line.tag, line.media) not in ended), *call.lines]
+    return found
+
+
+def times_to_offload(events: Sequence[Event], call_id: str) -> dict[StreamKey, float]:
+    """From both parties' first packet to the entry, in ms, of each stream of a call whose events say so."""
+    return {
+        (event.media, event.party or "", event.component or ""): event.facts["after_ms"]
+        for event in events
+        if event.kind == STATE and event.call_id == call_id and "after_ms" in event.facts
+    }
+
+
+def uncertainty(call: Call) -> str:
+    """Why nobody knows whether media of a running call flows now; "" if that is known."""
+    if call.counters_error is not None:
+        return f"the counters could not be read ({call.counters_error})"
+    offloaded = [stream for line in call.lines for stream in line.streams if stream.state is State.OFFLOADED and stream.component is Component.RTP]
+    if any(stream.idle_s is None for stream in offloaded):
+        return "the agent does not tell when the last packet came"
+    return ""
+
+
+def diagnose(call: Call, events: Sequence[Event], now: float, traces: Mapping[str, Mapping[str, str]]) -> list[Finding]:
+    """Judge a call that runs or is over. now: Unix time; traces: the data plane's own word on an entry, by its key."""
+    sdp: dict[tuple[int | None, str], SdpMedia] = dict(diagnosis.directions_of(events))
+    for line in call.lines:
+        sdp |= {(line.media or 1, side.value): leg.sdp for side, leg in line.legs.items() if leg.sdp is not None}
+    return diagnosis.diagnose(call, events, now, Evidence(sdp, {}, traces, uncertainty(call)))
+
+
+def story(
+    call_id: str, events: Sequence[Event], *, left_out: int, findings: Sequence[Finding], fresh: bool, quality: Sequence[tuple[str, list[dict[str, Any]]]]
+) -> dict[str, Any]:
+    """The answer of GET /v1/calls/CALL-ID/history. quality: of each media line, by Call-ID on the control channel."""
+    begin = events[0].at if events else 0.0
+    return {
+        "call_id": call_id,
+        "begin": event_view(events[0], begin)["time"] if events else None,
+        "diagnosis": [finding.view() for finding in findings],
+        "counters_fresh": fresh,
+        "left_out": left_out,
+        "quality": [{"call_id": name, "media": media} for name, media in quality],
+        "events": [event_view(event, begin) | {"seq": event.seq or None} for event in events],
+    }
+
+
+def surrounded(events: list[Event], common: Sequence[Event]) -> list[Event]:
+    """A call's events with those of the agent as a whole that fell into its time."""
+    if not events:
+        return events
+    over = events[-1].at if any(event.kind == NOTE and event.what == "ended" for event in events) else float("inf")
+    return sorted([*events, *(event for event in common if events[0].at <= event.at <= over)], key=lambda event: event.at)

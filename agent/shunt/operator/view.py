@@ -1,0 +1,265 @@
+"""What the REST API asks of the operator daemon (api.view.AgentView): answers from the agent's snapshots and from its events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from shunt.admin import model as admin
+from shunt.api.view import AgentUnavailable, DataPlaneUnavailable, NotDone
+from shunt.calls.kinds import Component, Stop
+from shunt.calls.view import call_view
+from shunt.config.model import Config
+from shunt.events import diagnosis
+from shunt.events.history import History
+from shunt.export.homer import HomerExport
+from shunt.metrics.instruments import Instruments
+from shunt.operator import story
+from shunt.operator.asking import Agent
+from shunt.operator.calls import Call, call_of_view
+from shunt.operator.dialogs import Dialogs
+from shunt.operator.endings import media_of
+from shunt.operator.follow import Follower
+from shunt.operator.position import Position
+from shunt.operator.records import Records
+from shunt.operator.status import drain_view, problems, status_view
+from shunt.operator.story import StreamKey
+from shunt.quality.report import call_quality
+
+_PAGE = 1000  # the most that the admin API gives at once
+
+
+def rest_call(call: Call, now: float, after_ms: Mapping[StreamKey, float]) -> dict[str, Any]:
+    """A call as GET /v1/calls gives it. What was not measured, or is not known, is null. after_ms: how long its streams took to be offloaded, by events."""
+    view = call_view(call, now)
+    for line, shown in zip(call.lines, view["media"], strict=True):
+        for stream, fields in zip(line.streams, shown["streams"], strict=True):
+            fields["idle_ms"] = None if stream.idle_s is None else round(stream.idle_s * 1000)
+            fields["counters_age_s"] = stream.age_s
+            fields["stray"] = None
+            if fields["offloaded_after_ms"] is None:
+                fields["offloaded_after_ms"] = after_ms.get((line.media, stream.sender.value, stream.component.value))
+            if not stream.counted:
+                fields["packets"] = fields["bytes"] = None
+    return view | {"counters_error": call.counters_error}
+
+
+class RemoteDrain:
+    """Draining of the agent (api.drain.Draining)."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    async def view(self) -> dict[str, Any]:
+        """What is left."""
+        with self._agent.answering():
+            return drain_view(await self._agent.client.drain_status())
+
+    async def begin(self, stop: Stop) -> None:
+        """Start draining, or change what is stopped."""
+        with self._agent.answering():
+            await self._agent.client.drain(stop.value)
+
+    async def end(self) -> None:
+        """Serve as before."""
+        with self._agent.answering():
+            await self._agent.client.end_drain()
+
+
+class OperatorView:
+    """The answers. It keeps nothing itself."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        agent: Agent,
+        follower: Follower,
+        position: Position,
+        history: History,
+        dialogs: Dialogs,
+        instruments: Instruments,
+        records: Records | None,
+        homer: HomerExport | None,
+    ) -> None:
+        self.drain = RemoteDrain(agent)
+        self._config, self._agent, self._follower, self._position = config, agent, follower, position
+        self._history, self._dialogs, self._instruments, self._records, self._homer = history, dialogs, instruments, records, homer
+
+    # -- the agent as a whole -------------------------------------------------------------------------
+
+    async def status(self) -> dict[str, Any]:
+        """As AgentView.status; the last one known, with its age, while the agent does not answer. Raises AgentUnavailable where there is none."""
+        status, age_s, error = await self._agent.status()
+        found = status_view(status, age_s, error) | self._own()
+        found["problems"] = [*found["problems"], *self._own_problems()]
+        return found
+
+    def _own(self) -> dict[str, Any]:
+        """What there is to say of this daemon."""
+        history, records, homer = self._history, self._records, self._homer
+        return {
+            "events": self._follower.view() | {"position": self._position.next, "position_error": self._position.error},
+            "history": {"events": history.held, "capacity": history.capacity, "calls": len(history), "forgotten": history.calls_forgotten},
+            "cdr": None if records is None else {"written": records.written, "failures": records.failures, "dropped": 0},
+            "homer": None if homer is None else {"sent": homer.sent, "dropped": homer.dropped},
+        }
+
+    def _own_problems(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+
+        def add(code: str, message: str, since_s: int | None = None) -> None:
+            found.append({"code": code, "message": message, "since_s": since_s})
+
+        events = self._follower.view()
+        if events["rebuilding"]:
+            add("events-rebuilding", "the history is being read from the agent's event log")
+        elif not events["connected"]:
+            add("events-unreachable", f"the agent's events do not come: {events['error'] or 'not connected'}", int(events["age_s"]))
+        for gap in events["gaps"]:
+            add("events-missing", f"events {gap['from']} to {gap['first'] - 1} are missing ({gap['reason']})", int(time.time() - gap["noticed"]))
+        if self._records is not None and self._records.error is not None:
+            add("records-waiting", f"call records cannot be written: {self._records.error}")
+        if self._position.error is not None:
+            add("position-not-kept", f"{self._position.path}: {self._position.error}")
+        return found
+
+    async def problems(self) -> list[str]:
+        """Why this daemon cannot answer for the agent now; none: it can."""
+        try:
+            status, _, error = await self._agent.status()
+        except AgentUnavailable as unavailable:
+            return [str(unavailable)]
+        found = [f"{problem['code']}: {problem['message']}" for problem in problems(status, error)]
+        return found if error is not None or not status["ready"] else []
+
+    def registry(self) -> CollectorRegistry:
+        """Metrics that are counted as events come."""
+        return self._instruments.registry
+
+    async def totals(self) -> dict[str, Any]:
+        """The data plane's counters are in the agent's own metrics."""
+        return {}
+
+    # -- calls ----------------------------------------------------------------------------------------
+
+    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+        """As AgentView.calls. Raises AgentUnavailable, NotDone."""
+        found: list[admin.Call] = []
+        passed, total, after = 0, 0, None
+        with self._agent.answering():
+            while True:
+                page = await self._agent.client.calls(state=state, reason=reason, match=match or None, limit=min(_PAGE, offset + limit - passed), after=after)
+                total, after = page["total"], page["next"]
+                found += page["calls"][max(0, offset - passed) :]
+                passed += len(page["calls"])
+                if after is None or passed >= offset + limit or offset >= total:
+                    break
+        now = time.time()
+        return [self._shown(call_of_view(call, now), now) for call in found], total
+
+    async def call(self, call_id: str) -> dict[str, Any] | None:
+        """As AgentView.call; of a call that is over what its end said, while its history is kept. Raises AgentUnavailable."""
+        call = await self._running(call_id, fresh=False)
+        if call is None:
+            events, _ = self._history.of(call_id) or ([], 0)
+            call = story.ended_calls(events).get(call_id)
+        return None if call is None else self._with_quality(call)
+
+    async def why(self, call_id: str) -> dict[str, Any] | None:
+        """As AgentView.why. Raises AgentUnavailable, DataPlaneUnavailable."""
+        call = await self._running(call_id, fresh=True)
+        if call is None:
+            return await self.call(call_id)
+        if call.counters_error is not None:
+            raise DataPlaneUnavailable(f"{call.counters_error}; the counters at hand are older")
+        return self._with_quality(call)
+
+    async def _running(self, call_id: str, fresh: bool) -> Call | None:
+        """A call that the agent knows; None: it does not."""
+        try:
+            with self._agent.answering():
+                view = await self._agent.client.call(call_id, fresh=fresh)
+        except NotDone as error:
+            if error.status == 404:
+                return None
+            raise
+        return call_of_view(view, time.time())
+
+    def _shown(self, call: Call, now: float) -> dict[str, Any]:
+        events, _ = self._history.of(call.call_id) or ([], 0)
+        return rest_call(call, now, story.times_to_offload(events, call.call_id))
+
+    def _with_quality(self, call: Call) -> dict[str, Any]:
+        return self._shown(call, time.time()) | {"quality": self._quality(call)}
+
+    def _quality(self, call: Call) -> list[dict[str, Any]]:
+        return call_quality(call, lambda _, index: media_of(call, self._dialogs, index), self._config.quality.delay_ms)
+
+    # -- one call's history ---------------------------------------------------------------------------
+
+    async def history(self, call_id: str) -> dict[str, Any] | None:
+        """As AgentView.history. While the agent does not answer: from the events alone, and saying so."""
+        kept = self._history.of(call_id)
+        events, left_out = kept or ([], 0)
+        ended, findings, calls, fresh = story.ended_calls(events), [], [], True
+        for name in dict.fromkeys([call_id, *(event.call_id for event in events)]):
+            try:
+                call = await self._running(name, fresh=True) or ended.get(name)
+            except (AgentUnavailable, DataPlaneUnavailable) as error:
+                call = ended.get(name)
+                if call is None and name in (event.call_id for event in events):
+                    fresh = False
+                    findings.append(diagnosis.Finding("hint", f"{error}: what follows is what was known before."))
+            if call is not None:
+                calls.append(call)
+                fresh = fresh and call.counters_error is None
+        if kept is None and not calls:
+            return None
+        now = time.time()
+        for call in calls:
+            findings += story.diagnose(call, events, now, await self._traces(call))
+        if not calls and not findings:
+            findings = diagnosis.diagnose(None, events, now)
+        common, _ = self._history.of("") or ([], 0)
+        quality = [(call.call_id, self._quality(call)) for call in calls]
+        return story.story(call_id, story.surrounded(events, common), left_out=left_out, findings=findings, fresh=fresh, quality=quality)
+
+    async def _traces(self, call: Call) -> dict[str, dict[str, str]]:
+        """The data plane's own word on each RTP entry of a call; without those that it does not say."""
+        entries = [stream.installed for line in call.lines for stream in line.streams if stream.installed is not None and stream.component is Component.RTP]
+        answers = await asyncio.gather(*(self._verdict(str(entry.key.src), str(entry.key.dst)) for entry in entries))
+        return {str(entry.key): answer for entry, answer in zip(entries, answers, strict=True) if answer is not None}
+
+    async def _verdict(self, source: str, destination: str) -> dict[str, str] | None:
+        try:
+            with self._agent.answering():
+                plane = (await self._agent.client.trace(source, destination))["data_plane"]
+        except (AgentUnavailable, DataPlaneUnavailable, NotDone):
+            return None
+        if plane is None or plane["verdict"] == "unknown":
+            return None
+        return {"verdict": plane["verdict"], "reason": plane["reason"] or ""}
+
+    async def trace(self, src: str, dst: str) -> dict[str, Any]:
+        """As AgentView.trace. Raises AgentUnavailable, DataPlaneUnavailable, NotDone."""
+        with self._agent.answering():
+            found = await self._agent.client.trace(src, dst)
+        plane = found["data_plane"]
+        return {
+            "key": f"{found['source']} > {found['destination']}",
+            "data_plane": None
+            if plane is None
+            else {
+                "verdict": plane["verdict"],
+                "reason": plane["reason"],
+                "out_src": plane["out_source"],
+                "out_dst": plane["out_destination"],
+                "out_interface": plane["out_interface"],
+            },
+            "call": found["call"],
+        }
