@@ -126,7 +126,7 @@ def multiply(journal: Path, count: int) -> None:
     """The one row of a journal, as that of so many calls."""
     with sqlite3.connect(journal) as database:
         row = json.loads(database.execute("SELECT row FROM lines").fetchone()[0])
-        row["streams"] = []
+        row |= {"streams": [], "kept_alive_ms": None, "ttl_raised": False}
 
         def rows() -> Any:
             for number in range(count):
