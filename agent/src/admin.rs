@@ -4,8 +4,8 @@ use crate::core::Core;
 use crate::metrics::Metrics;
 use crate::view;
 use shunt_admin::{
-    Admin, Audit, CallFilter, CallPage, CallView, Commands, DataPlaneStatus, DrainStatus, Failure, FailureKind, HepStatus, LogFilter,
-    Problem, RelayStatus, Role, Status, StopOf, StreamCount, Text, Trace, TraceCall, TraceVerdict,
+    Admin, Audit, CallFilter, CallPage, CallView, Commands, DataPlaneStatus, DrainStatus, Failure, FailureKind, HepStatus, JournalStatus,
+    LogFilter, Problem, RelayStatus, Role, Status, StopOf, StreamCount, Text, Trace, TraceCall, TraceVerdict,
 };
 use shunt_calls::RelayId;
 use shunt_control::Statistics;
@@ -33,6 +33,16 @@ fn endpoint(address: SocketAddr) -> Endpoint {
 /// A text, unless it is empty.
 fn some(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
+}
+
+fn journal(journal: &shunt_journal::Journal) -> JournalStatus {
+    let status = journal.status();
+    JournalStatus {
+        kind: "sqlite".into(),
+        failures: status.failures,
+        pending: status.pending,
+        error: status.error,
+    }
 }
 
 impl AgentView {
@@ -99,6 +109,9 @@ impl AgentView {
             add("data-plane-down", format!("{target}: {reason}"));
         } else if let (Some(target), None) = (&self.target, &current.facts) {
             add("data-plane-down", format!("{target}: not connected yet"));
+        }
+        if let Some(error) = self.core.journal().and_then(|journal| journal.status().error) {
+            add("journal-failed", error);
         }
         if let Some(status) = self.core.events().log().map(shunt_admin::EventLog::status) {
             if status.dropped > 0 {
@@ -168,7 +181,7 @@ impl Admin for AgentView {
             relays: self.relays(),
             data_plane: self.data_plane(),
             calls: self.core.read(shunt_calls::Book::call_count) as u64,
-            calls_to_restore: 0,
+            calls_to_restore: self.core.restorer().left(),
             streams: self.core.read(|book| {
                 let count = |(state, reason, streams): (_, _, usize)| StreamCount {
                     state,
@@ -184,7 +197,7 @@ impl Admin for AgentView {
                 blocked: stats.hep_blocked.get(),
                 malformed: stats.hep_malformed.get(),
             }),
-            journal: None,
+            journal: self.core.journal().map(journal),
             drain: self.drain(),
             media_timeouts: stats.media_timeouts.get(),
             source_mismatches: 0,
@@ -199,6 +212,7 @@ impl Admin for AgentView {
     }
 
     async fn call(&self, call: Text, fresh: bool) -> Result<CallView, Failure> {
+        self.core.restorer().restore_call(&self.core, &call.0).await;
         let mut stale = None;
         if let (true, Some(plane)) = (fresh, self.core.plane()) {
             let keys: Vec<FiveTuple> = self.core.read(|book| {
@@ -222,6 +236,7 @@ impl Admin for AgentView {
     }
 
     async fn release(&self, call: Text) -> Result<(), Failure> {
+        self.core.restorer().restore_call(&self.core, &call.0).await;
         self.core
             .end_call(&call.0)
             .then_some(())

@@ -5,7 +5,6 @@
 use crate::core::Core;
 use crate::events::Answered;
 use crate::ports;
-use crate::restore::Restorer;
 use crate::turns::Turns;
 use shunt_calls::{RelayId, Side, Step};
 use shunt_control::{Rare, Sender, Service};
@@ -23,7 +22,6 @@ const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 /// Serves the control sockets.
 pub struct Commands {
     core: Arc<Core>,
-    restorer: Restorer,
     turns: Turns,
     not_understood: Mutex<Rare>,
 }
@@ -37,7 +35,13 @@ impl Service for Commands {
                 self.core.stats.count_command(&command.request);
                 let reply = match command.session() {
                     Some(session) => match self.turns.take(session.call_id).await {
-                        Some(_turn) => self.of_call(&command, peer).await,
+                        Some(_turn) => {
+                            let reply = self.of_call(&command, peer).await;
+                            if !matches!(command.request, Request::Query(_)) {
+                                self.core.keep().await;
+                            }
+                            reply
+                        }
                         None => None,
                     },
                     None => self.of_none(&command).await,
@@ -64,10 +68,9 @@ impl Service for Commands {
 
 impl Commands {
     #[must_use]
-    pub fn new(core: Arc<Core>, restorer: Restorer) -> Self {
+    pub fn new(core: Arc<Core>) -> Self {
         Self {
             core,
-            restorer,
             turns: Turns::default(),
             not_understood: Mutex::default(),
         }
@@ -93,7 +96,9 @@ impl Commands {
         let relays = self.core.relays();
         match command.request {
             Request::DeleteAll => {
+                self.core.restored().await;
                 self.core.command(command);
+                self.core.keep().await;
                 let mut first = None;
                 for relay in relays.ids() {
                     let reply = relays.forward(relay, command.raw).await;
@@ -120,7 +125,7 @@ impl Commands {
 
     async fn of_call(&self, command: &Command<'_>, peer: Option<IpAddr>) -> Option<Vec<u8>> {
         if let Some(session) = command.session() {
-            self.restorer.restore_call(&self.core, session.call_id).await;
+            self.core.restorer().restore_call(&self.core, session.call_id).await;
         }
         if self.core.refuses(command) {
             return Some(error_reply(ErrorCode::DRAINING));
@@ -152,7 +157,7 @@ impl Commands {
             (None, Request::Update(_)) => self.first_living(body).await?,
             _ => self.somewhere(command, known, body).await?,
         };
-        ports::settle(&self.core, &self.restorer, peer, relay, command, body, reply).await
+        ports::settle(&self.core, peer, relay, command, body, reply).await
     }
 
     /// A new call goes to the relay with the fewest sessions that answers.

@@ -27,6 +27,7 @@ pub struct Config {
     pub learning: Learning,
     pub hep: Option<Hep>,
     pub notify: Notify,
+    pub journal: Option<Journal>,
     #[serde(default)]
     pub admin: Admin,
     #[serde(default)]
@@ -134,6 +135,13 @@ pub struct Notify {
     pub allow: Option<Vec<String>>,
 }
 
+/// Where calls are kept.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Journal {
+    pub path: PathBuf,
+    pub redis: Option<String>,
+}
+
 /// The admin API.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
@@ -169,6 +177,8 @@ pub enum ConfigError {
     NoRelay,
     #[error("hep.listen: {0} is not udp:ADDRESS:PORT or tcp:ADDRESS:PORT")]
     Hep(String),
+    #[error("journal.redis: this agent keeps calls in a file alone")]
+    Redis,
     #[error("notify.allow: {0}")]
     Notify(#[from] shunt_rtpproxy::NotifyError),
 }
@@ -185,6 +195,9 @@ impl Config {
         }
         if let Some(hep) = &self.hep {
             hep.address()?;
+        }
+        if self.journal.as_ref().is_some_and(|journal| journal.redis.is_some()) {
+            return Err(ConfigError::Redis);
         }
         Ok(self)
     }

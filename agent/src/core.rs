@@ -6,10 +6,14 @@ use crate::clock::Clock;
 use crate::data_plane;
 use crate::events::Events;
 use crate::relays::Relays;
+use crate::restore::Restorer;
 use crate::stats::Stats;
 use shunt_admin::{AgentWhat, Audit, StopOf};
-use shunt_calls::{Book, Counters, Decision, Idle, LineId, Notice, Operation, PortHeld, Purpose, RelayEntry, RelayId, Step, Time, WriteId};
+use shunt_calls::{
+    Book, Counters, Decision, Idle, LineId, Notice, Operation, PortHeld, Purpose, RelayEntry, RelayId, RowKey, Step, Time, WriteId,
+};
 use shunt_hep::sip::Message;
+use shunt_journal::Journal;
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_notify::{Notifier, Permit};
 use shunt_plane::{Plane, Written};
@@ -23,6 +27,13 @@ use tokio::sync::{Notify, oneshot, watch};
 
 /// Lines whose timers are looked at before others have their turn.
 const LINES_AT_ONCE: usize = 200;
+/// Rows that are written to the journal, and entries that are asked after, before others have their turn.
+const ROWS_AT_ONCE: usize = 50;
+const KEYS_AT_ONCE: usize = 1000;
+/// What no command waits for is gathered for so long: a stream that is offloaded changes its row several times.
+const GATHER: Duration = Duration::from_millis(100);
+/// How often the journal's state is looked at.
+const JOURNAL_EVERY: Duration = Duration::from_millis(100);
 
 /// Call state and everything that acts upon it.
 pub struct Core {
@@ -32,6 +43,8 @@ pub struct Core {
     earlier: Notify,
     plane: Option<Plane>,
     relays: Arc<Relays>,
+    journal: Option<Journal>,
+    restorer: Restorer,
     notifier: Mutex<Notifier>,
     permit: Permit,
     events: Events,
@@ -48,6 +61,8 @@ struct State {
     waiting: HashMap<WriteId, Vec<oneshot::Sender<()>>>,
     /// The deadline that is waited for; `None`: none.
     armed: Option<Time>,
+    /// Lines whose rows are to be written to the journal.
+    unwritten: HashSet<LineId>,
     /// What the operator has stopped, and when.
     drain: Option<(StopOf, Time)>,
 }
@@ -56,6 +71,7 @@ struct State {
 pub struct Parts {
     pub plane: Option<Plane>,
     pub relays: Arc<Relays>,
+    pub journal: Option<Journal>,
     pub permit: Permit,
     pub events: Events,
 }
@@ -73,11 +89,14 @@ impl Core {
                 book,
                 waiting: HashMap::new(),
                 armed: None,
+                unwritten: HashSet::new(),
                 drain: None,
             }),
             earlier: Notify::new(),
             plane: parts.plane,
             relays: parts.relays,
+            restorer: Restorer::new(parts.journal.is_some()),
+            journal: parts.journal,
             notifier: Mutex::default(),
             permit: parts.permit,
             events: parts.events,
@@ -171,6 +190,11 @@ impl Core {
         for decision in decisions {
             match decision {
                 Decision::Write(write) => writes.push((write.id, write.operation)),
+                Decision::Store(line) => {
+                    if self.journal.is_some() {
+                        state.unwritten.insert(line);
+                    }
+                }
                 other => self.carry_out_one(&state.book, now, other),
             }
         }
@@ -183,7 +207,7 @@ impl Core {
     fn carry_out_one(self: &Arc<Self>, book: &Book, now: Time, decision: Decision) {
         match decision {
             // Handed over together.
-            Decision::Write(_) => {}
+            Decision::Write(_) | Decision::Store(_) => {}
             Decision::Filter { port, allowed } => {
                 if let Some(plane) = &self.plane {
                     plane.filter(port, allowed);
@@ -213,9 +237,11 @@ impl Core {
                 reason,
             } => self.events.changed(book, stream, before, state, reason),
             Decision::Notify { line, target, message } => self.notify(book, line, target, &message),
-            Decision::Store(_) => {}
             Decision::Forget(key) => {
-                let _ = key;
+                self.restorer.ended(&key);
+                if let Some(journal) = &self.journal {
+                    journal.remove(key);
+                }
             }
             Decision::Ended(ended) => {
                 self.stats.ended.inc();
@@ -253,6 +279,10 @@ impl Core {
     pub async fn close(&self) {
         let notifier = std::mem::take(&mut *lock(&self.notifier));
         notifier.close().await;
+        if let Some(journal) = &self.journal {
+            while self.write_rows(journal) {}
+            journal.close().await;
+        }
         self.events.close();
     }
 
@@ -273,6 +303,7 @@ impl Core {
             }
         }
         self.carry_out(&mut state, now, decisions);
+        self.write_rows_of(&mut state, now, command);
         if let Some(refusal) = refusal {
             self.stats.refused.inc();
             self.events.refused(command, &refusal);
@@ -291,10 +322,117 @@ impl Core {
         command: &Command,
         reply: Option<&[u8]>,
     ) -> Result<(), PortHeld> {
-        self.update(|book, now| match book.replied(now, peer, relay, command, reply) {
-            Ok(decisions) => (Ok(()), decisions),
-            Err(held) => (Err(held), Vec::new()),
-        })
+        let now = self.clock.now();
+        let mut state = lock(&self.state);
+        let decisions = state.book.replied(now, peer, relay, command, reply)?;
+        self.carry_out(&mut state, now, decisions);
+        self.write_rows_of(&mut state, now, command);
+        Ok(())
+    }
+
+    // -- the journal -------------------------------------------------------------------------------
+
+    #[must_use]
+    pub fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
+    }
+
+    #[must_use]
+    pub fn restorer(&self) -> &Restorer {
+        &self.restorer
+    }
+
+    /// Hand the row of a command's line to the journal, if it has changed.
+    fn write_rows_of(&self, state: &mut State, now: Time, command: &Command) {
+        let (Some(journal), Some(session)) = (&self.journal, command.session()) else {
+            return;
+        };
+        let line = state.book.line_of(session).map(|(line, _)| line.id());
+        let Some(line) = line.filter(|line| state.unwritten.remove(line)) else {
+            return;
+        };
+        if let Some(row) = state.book.row(line, now, self.clock.wall()) {
+            journal.put(&row);
+        }
+    }
+
+    /// Hand some rows to the journal. Returns whether there are more.
+    fn write_rows(&self, journal: &Journal) -> bool {
+        let (now, wall) = (self.clock.now(), self.clock.wall());
+        let mut state = lock(&self.state);
+        let lines: Vec<LineId> = state.unwritten.iter().take(ROWS_AT_ONCE).copied().collect();
+        for line in lines {
+            state.unwritten.remove(&line);
+            if let Some(row) = state.book.row(line, now, wall) {
+                journal.put(&row);
+            }
+        }
+        !state.unwritten.is_empty()
+    }
+
+    /// Hand over what no command waits for, for ever.
+    pub async fn write_journal(&self) {
+        loop {
+            tokio::time::sleep(GATHER).await;
+            while self.journal.as_ref().is_some_and(|journal| self.write_rows(journal)) {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// All lines are to be written: the journal has lost them.
+    pub fn mark_all(&self) {
+        let mut state = lock(&self.state);
+        let lines: Vec<LineId> = state.book.lines().map(|line| line.id()).collect();
+        state.unwritten.extend(lines);
+    }
+
+    /// A row cannot be restored.
+    pub fn set_aside(&self, key: RowKey, reason: &str) {
+        tracing::error!(call_id = %key.call_id.0.escape_ascii(), "journal: a row is set aside: {reason}");
+        if let Some(journal) = &self.journal {
+            journal.set_aside(key, reason.to_owned());
+        }
+    }
+
+    /// What a command has changed outlives this process once this returns, unless the journal fails or is slow.
+    pub async fn keep(&self) {
+        if let Some(journal) = &self.journal {
+            journal.kept().await;
+        }
+    }
+
+    /// Tell of the journal's failures, for ever.
+    pub async fn watch_journal(&self) {
+        let mut failing = false;
+        loop {
+            tokio::time::sleep(JOURNAL_EVERY).await;
+            let Some(status) = self.journal.as_ref().map(Journal::status) else {
+                continue;
+            };
+            if status.error.is_some() {
+                self.restorer.go_without(self);
+            }
+            if failing != status.error.is_some() {
+                failing = status.error.is_some();
+                let what = if failing {
+                    AgentWhat::JournalFailed
+                } else {
+                    AgentWhat::JournalRecovered
+                };
+                self.events.agent(what, status.error.as_deref().unwrap_or_default());
+            }
+        }
+    }
+
+    /// Ask when the entries of restored calls last met a packet: what fell idle while no agent was there is not reported again.
+    pub async fn look_at_restored(&self) {
+        let Some(plane) = &self.plane else { return };
+        let keys: Vec<FiveTuple> = self.read(|book| book.planned().map(|(_, entry)| entry.key()).collect());
+        for keys in keys.chunks(KEYS_AT_ONCE) {
+            plane.read_idle(keys.to_vec());
+            tokio::time::sleep(JOURNAL_EVERY).await;
+        }
     }
 
     // -- the data plane ----------------------------------------------------------------------------
@@ -319,7 +457,17 @@ impl Core {
 
     /// Packets that met no entry.
     pub fn noticed(self: &Arc<Self>, notices: &[Notice]) {
-        self.tell(|book, now| notices.iter().flat_map(|notice| book.noticed(now, notice)).collect());
+        // Who sends to a port of a call that is still to be restored is no scanner.
+        let restored = self.is_restored();
+        self.tell(|book, now| {
+            let mut decisions = Vec::new();
+            for notice in notices {
+                if restored || book.stream_at(notice.key.dst).is_some() {
+                    decisions.extend(book.noticed(now, notice));
+                }
+            }
+            decisions
+        });
     }
 
     /// A copy of a SIP message.
@@ -432,6 +580,11 @@ impl Core {
     /// All of the journal is in the book, or there is none.
     pub fn set_restored(&self) {
         self.restored.send_replace(true);
+    }
+
+    #[must_use]
+    pub fn is_restored(&self) -> bool {
+        *self.restored.borrow()
     }
 
     /// Wait for that.

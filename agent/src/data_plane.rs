@@ -79,8 +79,15 @@ async fn handle(core: &Arc<Core>, event: Event) {
         Event::Active(key) => core.tell(|book, now| book.active(now, key)),
         Event::IdleTimes(read) => core.idle_times(&read),
         Event::Table { entries, changed } => {
-            // Entries of calls that are still being read from the journal would be nobody's.
-            core.restored().await;
+            if !core.is_restored() {
+                // Entries of calls that are still being read from the journal would be nobody's: the table is read again.
+                let core = Arc::clone(core);
+                tokio::spawn(async move {
+                    core.restored().await;
+                    core.plane().inspect(|plane| plane.audit());
+                });
+                return;
+            }
             core.data_plane.change(|current| current.entries = Some(entries.len()));
             core.compare(&entries, &changed);
         }

@@ -31,6 +31,10 @@ pub struct Metrics {
     calls: Gauge,
     planned: Gauge,
     orphans: Gauge,
+    to_restore: Gauge,
+    journal_up: Gauge,
+    journal_pending: Gauge,
+    journal_failures: Gauge,
     data_plane_up: Gauge,
     streams: Family<Streams, Gauge>,
     /// Streams that had a value at the last refresh.
@@ -51,6 +55,22 @@ impl Metrics {
             self.planned.clone(),
         );
         registry.register("entries_orphaned", "Entries that no call claims", self.orphans.clone());
+        registry.register(
+            "calls_to_restore",
+            "Calls of the journal that are not restored yet",
+            self.to_restore.clone(),
+        );
+        registry.register(
+            "journal_up",
+            "Whether the journal can be written; 0 without one",
+            self.journal_up.clone(),
+        );
+        registry.register("journal_pending", "Rows that wait to be written", self.journal_pending.clone());
+        registry.register(
+            "journal_failures",
+            "Commits and attempts to open the journal that failed, since the start",
+            self.journal_failures.clone(),
+        );
         registry.register("data_plane_up", "Whether the data plane can be used", self.data_plane_up.clone());
         registry.register("streams", "RTP streams by state and reason", self.streams.clone());
         registry.register(
@@ -119,6 +139,13 @@ impl Metrics {
                 shown.push(labels);
             }
         });
+        let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        self.to_restore.set(whole(core.restorer().left()));
+        if let Some(status) = core.journal().map(shunt_journal::Journal::status) {
+            self.journal_up.set(i64::from(status.error.is_none()));
+            self.journal_pending.set(whole(status.pending));
+            self.journal_failures.set(whole(status.failures));
+        }
         let current = core.data_plane.current();
         self.data_plane_up.set(i64::from(current.facts.is_some() && current.down.is_none()));
         for (verb, count) in core.stats.commands() {

@@ -2,7 +2,6 @@
 
 use crate::commands::no_port;
 use crate::core::Core;
-use crate::restore::Restorer;
 use shunt_calls::{PortHeld, RelayId};
 use shunt_rtpproxy::build::{self, Target};
 use shunt_rtpproxy::{Command, Reply, Request, splice_reply, with_new_port};
@@ -20,7 +19,6 @@ const FULL_PAUSE: Duration = Duration::from_millis(5);
 /// Tell the call state of the reply to a U or L. Ports that other calls hold are exchanged for others first; the reply for the SIP server.
 pub async fn settle(
     core: &Arc<Core>,
-    restorer: &Restorer,
     peer: Option<IpAddr>,
     relay: RelayId,
     command: &Command<'_>,
@@ -29,7 +27,7 @@ pub async fn settle(
 ) -> Option<Vec<u8>> {
     let mut reply = reply;
     if let Some(reply) = &reply {
-        restorer.restore_holders(core, reply).await;
+        core.restorer().restore_holders(core, reply).await;
     }
     let (mut tries, mut full) = (0, 0);
     loop {
@@ -54,7 +52,7 @@ pub async fn settle(
             None => return Some(refuse(core, peer, relay, command, &held).await),
         }
         if let Some(reply) = &reply {
-            restorer.restore_holders(core, reply).await;
+            core.restorer().restore_holders(core, reply).await;
         }
     }
 }

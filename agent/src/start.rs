@@ -9,7 +9,7 @@ use crate::events::Events;
 use crate::hep::{Hep, Listener as HepListener};
 use crate::metrics::Metrics;
 use crate::relays::Relays;
-use crate::restore::Restorer;
+use crate::restore;
 use crate::tasks::{keep_running, watch_lateness};
 use crate::{data_plane, listings};
 use prometheus_client::registry::Registry;
@@ -18,6 +18,7 @@ use shunt_admin::{EventLog, LogSettings, Server, ServerSettings};
 use shunt_calls::{Book, Limits, Rate, RelayId, Settings};
 use shunt_control::{Listener, Options};
 use shunt_daemon::{Failure, keep_capabilities};
+use shunt_journal::Journal;
 use shunt_notify::Permit;
 use shunt_plane::{Event, Plane, StoredHash, Target};
 use std::io::Write as _;
@@ -116,14 +117,22 @@ async fn serve(config: &Config, permit: Permit) -> Result<(), Failure> {
     for listener in &sockets.control {
         declare_own(&mut book, listener);
     }
+    let (journal, restoring) = match &config.journal {
+        Some(settings) => Some(Journal::start(settings.path.clone())?).unzip(),
+        None => (None, None),
+    };
     let parts = Parts {
         plane,
         relays,
+        journal,
         permit,
         events: open_events(config),
     };
     let core = Core::new(Clock::start(), book, parts);
-    core.set_restored();
+    match restoring {
+        Some(restoring) => start_journal(&core, restoring),
+        None => core.set_restored(),
+    }
     start_tasks(&core, relay_ids, events);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -318,9 +327,28 @@ fn start_tasks(core: &Arc<Core>, relays: Vec<RelayId>, events: Option<mpsc::Rece
     });
 }
 
+fn start_journal(core: &Arc<Core>, events: mpsc::UnboundedReceiver<shunt_journal::Event>) {
+    let taken = Arc::new(tokio::sync::Mutex::new(events));
+    let restoring = Arc::clone(core);
+    keep_running(core, "restoring".into(), move || {
+        let (core, events) = (Arc::clone(&restoring), Arc::clone(&taken));
+        async move { restore::follow(core, &mut *events.lock().await).await }
+    });
+    let writing = Arc::clone(core);
+    keep_running(core, "journal".into(), move || {
+        let core = Arc::clone(&writing);
+        async move { core.write_journal().await }
+    });
+    let watched = Arc::clone(core);
+    keep_running(core, "journal's state".into(), move || {
+        let core = Arc::clone(&watched);
+        async move { core.watch_journal().await }
+    });
+}
+
 fn start_listeners(core: &Arc<Core>, config: &Config, sockets: Sockets, stopping: &watch::Receiver<bool>) -> JoinSet<()> {
     let mut serving = JoinSet::new();
-    let commands = Arc::new(Commands::new(Arc::clone(core), Restorer::default()));
+    let commands = Arc::new(Commands::new(Arc::clone(core)));
     for listener in sockets.control {
         let mut stopping = stopping.clone();
         let stop = async move {

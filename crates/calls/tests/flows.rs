@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use shunt_calls::*;
+use shunt_rtpproxy::Command;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -297,4 +298,40 @@ fn what_was_written_while_the_table_was_read_is_not_compared() {
         })
         .collect();
     assert_eq!(written, [Operation::Insert(before[&missing])]);
+}
+
+#[test]
+fn a_call_that_its_relay_has_ended_past_the_agent_goes_once_its_entries_are_idle() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    let line = bench.book.lines().next().unwrap().id();
+    let gone = |bench: &mut Bench| {
+        let decisions = bench.book.relay_replied(bench.now, line, Purpose::Check, b"Q c1 a b", Some(b"E50"));
+        bench.carry_out(decisions);
+    };
+    gone(&mut bench);
+    assert_eq!(bench.held.len(), 2, "a relay that has died forgets calls that go on");
+    bench.asked.clear();
+    let keys: Vec<_> = bench.held.values().map(|entry| entry.key()).collect();
+    for (number, key) in keys.into_iter().enumerate() {
+        assert!(bench.asked.is_empty(), "{number}");
+        let decisions = bench.book.idle(bench.now, key);
+        bench.carry_out(decisions);
+    }
+    assert_eq!(bench.asked.len(), 1, "the relay is asked when nothing meets a packet any more");
+    gone(&mut bench);
+    assert_eq!((bench.held.len(), &*bench.ended), (0, &[Reason::RelayTimeout][..]));
+}
+
+#[test]
+fn a_call_that_is_over_leaves_the_journal_at_once() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    let command = Command::parse(b"D c1 a b").unwrap();
+    let (_, _, decisions) = bench.book.command(bench.now, &command);
+    let forgets = |decisions: &[Decision]| decisions.iter().filter(|decision| matches!(decision, Decision::Forget(_))).count();
+    assert_eq!(forgets(&decisions), 1, "its entries are still on their way out: {decisions:?}");
+    assert!(!decisions.iter().any(|decision| matches!(decision, Decision::Store(_))));
 }

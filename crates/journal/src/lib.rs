@@ -1,9 +1,16 @@
 //! The journal: where calls outlive their agent, in an SQLite file.
+//!
+//! [`Journal::start`] cannot fail. A thread opens the file, moves a damaged one aside, writes what is handed over, and tries again when the disk
+//! fails; the agent serves meanwhile. A second thread reads what was found, for [`Reader`].
+#![forbid(unsafe_code)]
 
+mod aside;
+mod change;
+mod journal;
 mod lock;
-mod sqlite;
+mod reader;
+mod store;
 mod writer;
 
-pub use lock::LockError;
-pub use sqlite::{OpenError, Opened, open};
-pub use writer::{Journal, LONGEST_WAIT};
+pub use journal::{Event, Journal, LONGEST_WAIT, Status};
+pub use reader::Reader;

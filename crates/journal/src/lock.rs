@@ -9,8 +9,8 @@ use thiserror::Error;
 
 /// Why the lock was not taken.
 #[derive(Debug, Error)]
-pub enum LockError {
-    #[error("another agent uses {} (process {pid})", path.display())]
+pub(crate) enum LockError {
+    #[error("another agent uses it: process {pid} holds {}", path.display())]
     Held { path: PathBuf, pid: String },
     #[error("lock {}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
@@ -21,14 +21,16 @@ pub(crate) fn take(journal: &Path) -> Result<Flock<File>, LockError> {
     let mut name = journal.as_os_str().to_owned();
     name.push(".lock");
     let path = PathBuf::from(name);
-    let failed = |error| LockError::Io { path: path.clone(), error };
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    let file = options.open(&path).map_err(failed)?;
+    let file = match options.open(&path) {
+        Ok(file) => file,
+        Err(error) => return Err(LockError::Io { path, error }),
+    };
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(mut lock) => {
-            lock.set_len(0).map_err(failed)?;
-            write!(lock, "{}", std::process::id()).map_err(failed)?;
+            // For people alone: a full disk does not take the journal away.
+            let _ = lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id()));
             Ok(lock)
         }
         Err((mut file, Errno::EWOULDBLOCK)) => {
@@ -38,6 +40,6 @@ pub(crate) fn take(journal: &Path) -> Result<Flock<File>, LockError> {
             }
             Err(LockError::Held { path, pid })
         }
-        Err((_, errno)) => Err(failed(errno.into())),
+        Err((_, errno)) => Err(LockError::Io { path, error: errno.into() }),
     }
 }

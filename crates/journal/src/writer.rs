@@ -1,166 +1,272 @@
-//! The thread that writes the journal, and the handle that gives it changes without waiting.
+//! The thread that opens the journal and writes it.
 
-use crate::sqlite::Store;
-use shunt_calls::RowKey;
-use std::collections::HashMap;
+use crate::aside::move_aside;
+use crate::change::{Changes, Queue};
+use crate::journal::{Event, Progress, Shared};
+use crate::lock::{self, LockError};
+use crate::reader::{Opened, Request};
+use crate::store::{Store, StoreError, make_folder};
+use nix::fcntl::Flock;
+use std::fs::File;
+use std::io;
 use std::mem;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
 
-/// The longest that [`Journal::kept`] waits.
-pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Commits between copies of the log into the file.
+const COPY_EVERY: u32 = 500;
+/// A log of so many pages is begun anew.
+const LOG_PAGES: u64 = 16_384;
 
-/// The newest of each row; `None` removes it.
-pub(crate) type Changes = HashMap<RowKey, Option<Vec<u8>>>;
-
-#[derive(Debug, Default)]
-struct Queue {
-    changes: Changes,
-    /// Changes handed over since the start.
-    handed: u64,
-    closed: bool,
+/// Why there is no store.
+#[derive(Debug, Error)]
+enum OpenError {
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the damaged file cannot be moved aside: {0}")]
+    Aside(io::Error),
 }
 
-#[derive(Clone, Debug, Default)]
-struct Progress {
-    committed: u64,
-    failing: Option<String>,
-    failures: u64,
+/// Why writing to a store has ended.
+enum End {
+    Closed,
+    Failed,
+    Damaged,
 }
 
-#[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    given: Condvar,
-}
-
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A journal's handle. When it is dropped, what was handed over is written first, if the store works.
-#[derive(Debug)]
-pub struct Journal {
+pub(crate) struct Writer {
+    path: PathBuf,
     shared: Arc<Shared>,
-    progress: watch::Receiver<Progress>,
-    thread: Option<JoinHandle<()>>,
+    events: mpsc::UnboundedSender<Event>,
+    lock: Option<Flock<File>>,
+    /// That of the file that is open.
+    reader: Option<Opened>,
+    /// What was found at the first opening is the agent's to restore.
+    found: bool,
+    commits: u32,
+    /// Pages of the log at the latest copy.
+    log_pages: Arc<AtomicU64>,
+    /// The last field: when it is dropped, the lock is given up.
+    progress: watch::Sender<Progress>,
 }
 
-impl Journal {
-    pub(crate) fn start(store: Store) -> Self {
-        let shared = Arc::new(Shared::default());
-        let (sender, progress) = watch::channel(Progress::default());
-        let theirs = Arc::clone(&shared);
-        let thread = thread::spawn(move || write(store, &theirs, &sender));
+impl Writer {
+    pub(crate) fn new(path: PathBuf, shared: Arc<Shared>, progress: watch::Sender<Progress>, events: mpsc::UnboundedSender<Event>) -> Self {
         Self {
+            path,
             shared,
             progress,
-            thread: Some(thread),
+            events,
+            lock: None,
+            reader: None,
+            found: false,
+            commits: 0,
+            log_pages: Arc::default(),
         }
     }
 
-    /// Hands over a row, as JSON.
-    pub fn put(&self, key: RowKey, row: Vec<u8>) {
-        self.give(key, Some(row));
-    }
-
-    /// Hands over that a row ends.
-    pub fn remove(&self, key: RowKey) {
-        self.give(key, None);
-    }
-
-    fn give(&self, key: RowKey, row: Option<Vec<u8>>) {
-        let mut queue = self.shared.queue();
-        queue.changes.insert(key, row);
-        queue.handed += 1;
-        drop(queue);
-        self.shared.given.notify_one();
-    }
-
-    /// Waits until all that was handed over is committed; at most [`LONGEST_WAIT`], and not while the store fails.
-    /// Returns whether it is committed.
-    pub async fn kept(&self) -> bool {
-        let handed = self.shared.queue().handed;
-        let mut progress = self.progress.clone();
-        let done = progress.wait_for(|now| now.committed >= handed || now.failing.is_some());
-        match tokio::time::timeout(LONGEST_WAIT, done).await {
-            Ok(Ok(now)) => now.committed >= handed,
-            _ => false,
+    /// Opens and writes until the journal is closed.
+    pub(crate) fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            match shared.busy(|| self.open()) {
+                Ok(store) => match self.serve(store) {
+                    End::Closed => break,
+                    End::Damaged => continue,
+                    End::Failed => {}
+                },
+                Err(error) => self.failed(&error.to_string()),
+            }
+            if shared.pause(PAUSE) {
+                break;
+            }
+        }
+        // Then nothing is open any more, and who waits for the end is told.
+        if let Some(reader) = self.reader.take() {
+            reader.stop();
         }
     }
 
-    /// The number of changes that are not committed.
-    #[must_use]
-    pub fn pending(&self) -> u64 {
-        let committed = self.progress.borrow().committed;
-        self.shared.queue().handed.saturating_sub(committed)
+    /// A failure: said in the log when it begins, and when it is another one.
+    fn failed(&self, error: &str) {
+        self.progress.send_modify(|now| {
+            if now.failing.as_deref() != Some(error) {
+                tracing::error!(
+                    "journal {}: {error}; calls go on, a restart would not know the latest",
+                    self.path.display()
+                );
+            }
+            now.failing = Some(error.to_owned());
+            now.failures += 1;
+        });
     }
 
-    /// Why the store fails, while it does.
-    #[must_use]
-    pub fn failing(&self) -> Option<String> {
-        self.progress.borrow().failing.clone()
+    fn works(&self, committed: Option<u64>) {
+        self.progress.send_modify(|now| {
+            if now.failing.take().is_some() {
+                tracing::warn!("journal {}: works again", self.path.display());
+            }
+            now.committed = committed.unwrap_or(now.committed);
+        });
     }
 
-    /// The number of commits that failed.
-    #[must_use]
-    pub fn failures(&self) -> u64 {
-        self.progress.borrow().failures
+    fn tell(&self, event: Event) {
+        // An agent that ends listens no longer.
+        let _ = self.events.send(event);
     }
-}
 
-impl Drop for Journal {
-    fn drop(&mut self) {
-        self.shared.queue().closed = true;
-        self.shared.given.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // A writer that panicked has said so on its own.
-            let _ = thread.join();
+    fn open(&mut self) -> Result<Store, OpenError> {
+        make_folder(&self.path)?;
+        if self.lock.is_none() {
+            self.lock = Some(lock::take(&self.path)?);
         }
-    }
-}
-
-fn write(mut store: Store, shared: &Shared, progress: &watch::Sender<Progress>) {
-    loop {
-        let queue = shared.queue();
-        let waited = shared.given.wait_while(queue, |queue| queue.changes.is_empty() && !queue.closed);
-        let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
-        let (changes, handed, closed) = (mem::take(&mut queue.changes), queue.handed, queue.closed);
-        drop(queue);
-        if changes.is_empty() {
-            return;
-        }
-        match store.commit(&changes) {
-            Ok(()) => progress.send_modify(|now| {
-                now.committed = handed;
-                now.failing = None;
-            }),
-            Err(error) => {
-                tracing::error!("journal: {} rows not written: {error}", changes.len());
-                progress.send_modify(|now| {
-                    now.failing = Some(error.to_string());
-                    now.failures += 1;
-                });
-                if closed {
-                    return;
+        match self.open_store() {
+            Err(error) if error.is_damage() => {
+                set_aside(&self.path, &error.to_string())?;
+                if self.found {
+                    self.tell(Event::Emptied);
                 }
-                give_back(shared, changes);
-                thread::sleep(PAUSE);
+                Ok(self.open_store()?)
+            }
+            opened => Ok(opened?),
+        }
+    }
+
+    fn open_store(&mut self) -> Result<Store, StoreError> {
+        let store = Store::open(&self.path)?;
+        if self.reader.is_none() {
+            let opened = Opened::start(&self.path, Arc::clone(&self.shared), !self.found)?;
+            if !mem::replace(&mut self.found, true) {
+                self.tell(Event::Opened(opened.reader()));
+            }
+            self.reader = Some(opened);
+        }
+        Ok(store)
+    }
+
+    /// Writes what is handed over.
+    fn serve(&mut self, mut store: Store) -> End {
+        let shared = Arc::clone(&self.shared);
+        // Where nothing waits to be written, that it can be opened has to do.
+        if shared.queue().changes.is_empty() {
+            self.works(None);
+        }
+        loop {
+            let mut queue = shared.wait();
+            let work = Work::take(&mut queue);
+            shared.set_in_flight(work.changes.len());
+            drop(queue);
+            if let Some(damage) = &work.damage {
+                return self.damaged(store, damage, work.changes);
+            }
+            if work.is_none() {
+                return End::Closed;
+            }
+            let written = shared.busy(|| {
+                if work.lost {
+                    store.empty()?;
+                }
+                store.commit(&work.changes)
+            });
+            match written {
+                Ok(()) => {
+                    shared.set_in_flight(0);
+                    self.works(Some(work.handed));
+                    if work.lost {
+                        self.tell(Event::Emptied);
+                    }
+                    self.tend_log(&store);
+                }
+                Err(error) => {
+                    shared.change(|queue| {
+                        queue.lost |= work.lost;
+                        queue.give_back(work.changes);
+                    });
+                    shared.set_in_flight(0);
+                    if error.is_damage() {
+                        return self.damaged(store, &error.to_string(), Changes::new());
+                    }
+                    self.failed(&error.to_string());
+                    if work.closed || shared.pause(PAUSE) {
+                        return End::Closed;
+                    }
+                    if !error.is_passing() {
+                        self.reader = None;
+                        return End::Failed;
+                    }
+                }
             }
         }
     }
+
+    /// The file is moved aside, and its reader goes on with it.
+    fn damaged(&mut self, store: Store, damage: &str, changes: Changes) -> End {
+        self.shared.change(|queue| queue.give_back(changes));
+        self.shared.set_in_flight(0);
+        drop(store);
+        self.reader = None;
+        match set_aside(&self.path, damage) {
+            Ok(()) => {
+                self.tell(Event::Emptied);
+                End::Damaged
+            }
+            Err(error) => {
+                self.failed(&error.to_string());
+                End::Failed
+            }
+        }
+    }
+
+    fn tend_log(&mut self, store: &Store) {
+        self.commits += 1;
+        if self.commits < COPY_EVERY {
+            return;
+        }
+        self.commits = 0;
+        if self.log_pages.swap(0, Ordering::Relaxed) > LOG_PAGES {
+            self.shared.busy(|| store.restart_log());
+        }
+        if let Some(reader) = &self.reader {
+            reader.request(Request::Copy(Arc::clone(&self.log_pages)));
+        }
+    }
 }
 
-/// Puts changes back that were not written, where no newer one is there.
-fn give_back(shared: &Shared, changes: Changes) {
-    let mut queue = shared.queue();
-    for (key, row) in changes {
-        queue.changes.entry(key).or_insert(row);
+/// What the queue had.
+struct Work {
+    changes: Changes,
+    handed: u64,
+    lost: bool,
+    damage: Option<String>,
+    closed: bool,
+}
+
+impl Work {
+    fn take(queue: &mut Queue) -> Self {
+        Self {
+            changes: mem::take(&mut queue.changes),
+            handed: queue.handed,
+            lost: mem::take(&mut queue.lost),
+            damage: queue.damage.take(),
+            closed: queue.closed,
+        }
     }
+
+    fn is_none(&self) -> bool {
+        self.changes.is_empty() && !self.lost
+    }
+}
+
+fn set_aside(path: &Path, cause: &str) -> Result<(), OpenError> {
+    let aside = move_aside(path).map_err(OpenError::Aside)?;
+    tracing::error!("journal {} is damaged ({cause}): moved to {}", path.display(), aside.display());
+    Ok(())
 }

@@ -26,6 +26,11 @@ impl Book {
                 return false;
             }
             line.released = Some(reason);
+            // At once: an agent after this one must not take up a call that is over.
+            line.dirty = false;
+            if std::mem::take(&mut line.stored) {
+                book.out.push(Decision::Forget(RowKey::of(line)));
+            }
             book.sync(line, now);
             book.leave_index(line);
             for side in Side::BOTH {
@@ -74,9 +79,6 @@ impl Book {
         }
         let Some(line) = self.lines.remove(&id) else { return };
         self.count_line(&line, false);
-        if line.stored {
-            self.out.push(Decision::Forget(RowKey::of(&line)));
-        }
         let party = |side: Side| {
             let (leg, rtp) = (line.leg(side), line.stream(side, Component::Rtp));
             EndedParty {

@@ -1,7 +1,7 @@
 //! Learn notices: packets that met no entry.
 
 use super::Book;
-use crate::decision::Decision;
+use crate::decision::{Decision, Purpose};
 use crate::entry::Idle;
 use crate::ids::{LineId, StreamId, component_index};
 use crate::line::Line;
@@ -117,7 +117,11 @@ impl Book {
             let Some((id, _)) = self.table.owner(idle.key.dst).filter(|(_, entry)| entry.key() == idle.key) else {
                 continue;
             };
-            self.with(id.line, |book, line| book.idle_time(line, id, idle, now));
+            self.with(id.line, |book, line| {
+                let met_nothing = book.meets_nothing(line);
+                book.idle_time(line, id, idle, now);
+                book.fell_idle(line, met_nothing, now);
+            });
             if !lines.contains(&id.line) {
                 lines.push(id.line);
             }
@@ -175,13 +179,30 @@ impl Book {
     fn set_idle(&mut self, now: Time, key: FiveTuple, since: Option<Time>) -> Vec<Decision> {
         if let Some((id, _)) = self.table.owner(key.dst).filter(|(_, entry)| entry.key() == key) {
             self.with(id.line, |book, line| {
+                let met_nothing = book.meets_nothing(line);
                 line.stream_mut(id.sender, id.component).idle_since = since;
                 if since.is_none() {
                     line.last_activity = now;
                 }
+                book.fell_idle(line, met_nothing, now);
                 book.set_timer(line, now);
             });
         }
         self.take()
+    }
+
+    /// Whether a line has entries, and none of them meets packets.
+    pub(super) fn meets_nothing(&self, line: &Line) -> bool {
+        let entries = self.present(line);
+        let is_idle = |id: StreamId| line.stream(id.sender, id.component).idle_since.is_some();
+        !entries.is_empty() && entries.iter().all(|(id, _)| is_idle(*id))
+    }
+
+    /// The last of a line's entries fell idle: if the relay has ended the session meanwhile, past the agent, so has the call.
+    fn fell_idle(&mut self, line: &mut Line, met_nothing: bool, now: Time) {
+        let may_query = self.relay(line.relay).is_some_and(|relay| relay.may_query);
+        if may_query && !met_nothing && line.released.is_none() && self.meets_nothing(line) {
+            self.ask_relay(line, Purpose::Check, now);
+        }
     }
 }

@@ -238,7 +238,9 @@ impl Book {
         if line.leg(id.sender).asymmetric {
             line.leg_mut(id.sender).note_source(id.component, entry.key().src);
         }
-        self.table.adopt(id, entry);
+        if self.table.adopt(id, entry) {
+            self.orphans.remove(&entry.port());
+        }
     }
 }
 

@@ -197,7 +197,7 @@ impl Book {
                 check.waits_for_relay = false;
             }
             // What the data plane carries goes on when a relay that has died forgot it.
-            purpose == Purpose::Check && gone && (!book.is_offloaded(line) || book.is_silent(line, now))
+            purpose == Purpose::Check && gone && (!book.is_offloaded(line) || book.meets_nothing(line))
         });
         if over == Some(true) {
             self.release(id, Reason::RelayTimeout, now);

@@ -1,0 +1,197 @@
+//! The journal's handle: changes are handed over without waiting, and status is read.
+
+use crate::change::{Change, Queue};
+use crate::reader::Reader;
+use crate::writer;
+use shunt_calls::{Row, RowKey};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+/// The longest that [`Journal::kept`] waits, and a disk may take before nobody waits for it.
+pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
+/// After so long without an answer from the disk the journal counts as failing.
+const SLOW: Duration = Duration::from_secs(1);
+/// How long [`Journal::close`] waits for the disk.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+
+/// What the agent is to do about the journal.
+#[derive(Debug)]
+pub enum Event {
+    /// It is open; what was found there is to be restored.
+    Opened(Reader),
+    /// It has lost what it had: all lines are to be handed over anew.
+    Emptied,
+}
+
+/// How the journal does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Commits and attempts to open that failed.
+    pub failures: u64,
+    /// Rows that wait to be written.
+    pub pending: u64,
+    /// Why it fails, while it does.
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress {
+    /// Of the changes handed over.
+    pub(crate) committed: u64,
+    pub(crate) failing: Option<String>,
+    pub(crate) failures: u64,
+}
+
+/// What the threads and the handle share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    queue: Mutex<Queue>,
+    given: Condvar,
+    start: Instant,
+    /// Since when the disk is waited for, in ms from `start`, and 1; 0: it is not.
+    busy_since: AtomicU64,
+    /// Rows that are being written.
+    in_flight: AtomicUsize,
+}
+
+impl Shared {
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Queue)) {
+        change(&mut self.queue());
+        self.given.notify_one();
+    }
+
+    /// Waits until there is something to do.
+    pub(crate) fn wait(&self) -> MutexGuard<'_, Queue> {
+        let waited = self.given.wait_while(self.queue(), |queue| queue.is_idle());
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for so long, or until the journal is closed. Returns whether it is.
+    pub(crate) fn pause(&self, duration: Duration) -> bool {
+        let waited = self.given.wait_timeout_while(self.queue(), duration, |queue| !queue.closed);
+        waited.unwrap_or_else(PoisonError::into_inner).0.closed
+    }
+
+    /// The disk is at work for as long as `work` takes.
+    pub(crate) fn busy<R>(&self, work: impl FnOnce() -> R) -> R {
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
+        self.busy_since.store(now + 1, Ordering::Relaxed);
+        let result = work();
+        self.busy_since.store(0, Ordering::Relaxed);
+        result
+    }
+
+    /// So many rows have left the queue and are not written yet.
+    pub(crate) fn set_in_flight(&self, rows: usize) {
+        self.in_flight.store(rows, Ordering::Relaxed);
+    }
+
+    /// For how long the disk has been waited for.
+    fn waited(&self) -> Duration {
+        match self.busy_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => self.start.elapsed().saturating_sub(Duration::from_millis(since - 1)),
+        }
+    }
+}
+
+/// A journal.
+#[derive(Debug)]
+pub struct Journal {
+    shared: Arc<Shared>,
+    progress: watch::Receiver<Progress>,
+}
+
+impl Journal {
+    /// Begins to open the journal at `path`. It takes changes at once, and goes on trying where the file cannot be opened.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start(path: PathBuf) -> io::Result<(Self, mpsc::UnboundedReceiver<Event>)> {
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            given: Condvar::new(),
+            start: Instant::now(),
+            busy_since: AtomicU64::new(1),
+            in_flight: AtomicUsize::new(0),
+        });
+        let (told, progress) = watch::channel(Progress::default());
+        let (events, receiver) = mpsc::unbounded_channel();
+        let writer = writer::Writer::new(path, Arc::clone(&shared), told, events);
+        thread::Builder::new().name("journal".into()).spawn(move || writer.run())?;
+        Ok((Self { shared, progress }, receiver))
+    }
+
+    /// Hands over a row.
+    pub fn put(&self, row: &Row) {
+        match Change::put(row) {
+            Ok(change) => self.give(row.key.clone(), change),
+            Err(error) => tracing::error!("journal: a row cannot be written: {error}"),
+        }
+    }
+
+    /// Hands over that a row ends.
+    pub fn remove(&self, key: RowKey) {
+        self.give(key, Change::Remove);
+    }
+
+    /// Hands over that a row cannot be used, for a reason: it is kept apart.
+    pub fn set_aside(&self, key: RowKey, reason: String) {
+        self.give(key, Change::SetAside(reason));
+    }
+
+    fn give(&self, key: RowKey, change: Change) {
+        self.shared.change(|queue| queue.give(key, change));
+    }
+
+    /// Waits until all that was handed over is committed; at most [`LONGEST_WAIT`], and not at all while the store fails or the disk has been at
+    /// one commit for longer. Returns whether it is committed.
+    pub async fn kept(&self) -> bool {
+        let handed = self.shared.queue().handed;
+        let is_over = |now: &Progress| now.committed >= handed || now.failing.is_some();
+        let left = LONGEST_WAIT.saturating_sub(self.shared.waited());
+        if !is_over(&self.progress.borrow()) {
+            let mut progress = self.progress.clone();
+            let _ = timeout(left, progress.wait_for(is_over)).await;
+        }
+        self.progress.borrow().committed >= handed
+    }
+
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let progress = self.progress.borrow();
+        let waited = self.shared.waited();
+        let slow = (waited >= SLOW).then(|| format!("no answer from the disk for {} s", waited.as_secs()));
+        Status {
+            failures: progress.failures,
+            pending: (self.shared.queue().changes.len() + self.shared.in_flight.load(Ordering::Relaxed)) as u64,
+            error: progress.failing.clone().or(slow),
+        }
+    }
+
+    /// Writes what was handed over and closes the file; a disk that does not answer is not waited for.
+    pub async fn close(&self) {
+        self.shared.change(|queue| queue.closed = true);
+        let mut progress = self.progress.clone();
+        let ended = async { while progress.changed().await.is_ok() {} };
+        if timeout(LAST_WAIT, ended).await.is_err() {
+            tracing::error!("journal: the disk does not answer: {} rows are not written", self.status().pending);
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.shared.change(|queue| queue.closed = true);
+    }
+}

@@ -1,0 +1,314 @@
+//! Reading what an agent before this one has written: in pieces, and at once by Call-ID and by relay port.
+//!
+//! A thread of its own reads, over its own connection: neither the agent's loop nor the writer waits for it. It also copies the log into the file.
+
+use crate::change::{Change, Queue};
+use crate::journal::Shared;
+use crate::store::{StoreError, connect, media_column};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Params};
+use shunt_calls::{Row, RowKey, Text};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Rows and bytes of one piece.
+const PIECE_ROWS: usize = 200;
+const PIECE_BYTES: usize = 1 << 20;
+/// Rows of one lookup.
+const LOOKUP_ROWS: usize = 10_000;
+/// Tries of a read that fails for another reason than damage.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(100);
+
+const COLUMNS: &str = "SELECT id, call_id, tag, media, row FROM lines";
+
+/// What is asked of the thread.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Count(oneshot::Sender<u64>),
+    Piece(oneshot::Sender<Option<Vec<Row>>>),
+    Call(Vec<u8>, oneshot::Sender<Vec<Row>>),
+    Port(u16, oneshot::Sender<Vec<Row>>),
+    /// Copy the log into the file; the number of pages that it has goes there.
+    Copy(Arc<AtomicU64>),
+    Stop,
+}
+
+/// Gives the rows that were found in a journal. A row that cannot be read is set aside, and said in the log.
+#[derive(Debug)]
+pub struct Reader {
+    requests: Sender<Request>,
+}
+
+impl Reader {
+    /// How many Call-IDs there are.
+    pub async fn count(&self) -> u64 {
+        self.ask(Request::Count).await.unwrap_or_default()
+    }
+
+    /// The next rows, in pieces of bounded size; `None`: those were all.
+    pub async fn piece(&self) -> Option<Vec<Row>> {
+        self.ask(Request::Piece).await.flatten()
+    }
+
+    /// The rows of a Call-ID.
+    pub async fn of_call(&self, call_id: &[u8]) -> Vec<Row> {
+        let call_id = call_id.to_vec();
+        self.ask(|answer| Request::Call(call_id, answer)).await.unwrap_or_default()
+    }
+
+    /// The rows for which a relay gave out this port, the one below or the one above, of whatever address.
+    pub async fn of_port(&self, port: u16) -> Vec<Row> {
+        self.ask(|answer| Request::Port(port, answer)).await.unwrap_or_default()
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        self.requests.send(request(answer)).ok()?;
+        answered.await.ok()
+    }
+}
+
+/// The thread of an open file.
+pub(crate) struct Opened {
+    requests: Sender<Request>,
+    thread: JoinHandle<()>,
+}
+
+impl Opened {
+    /// Opens a connection for reading and starts its thread. `has_pieces`: what is there is to be read.
+    pub(crate) fn start(path: &Path, shared: Arc<Shared>, has_pieces: bool) -> Result<Self, StoreError> {
+        let connection = connect(path)?;
+        // The file is open from here on, also if it is moved aside.
+        connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
+        let (requests, received) = mpsc::channel();
+        let place = if has_pieces {
+            Place::Upwards { after: i64::MIN }
+        } else {
+            Place::End
+        };
+        let worker = Worker {
+            connection,
+            shared,
+            place,
+            said: false,
+        };
+        let thread = thread::Builder::new()
+            .name("journal-reader".into())
+            .spawn(move || worker.run(&received))?;
+        Ok(Self { requests, thread })
+    }
+
+    pub(crate) fn reader(&self) -> Reader {
+        Reader {
+            requests: self.requests.clone(),
+        }
+    }
+
+    pub(crate) fn request(&self, request: Request) {
+        // One that has panicked has said so on its own.
+        let _ = self.requests.send(request);
+    }
+
+    /// Closes the connection, whoever still has a [`Reader`].
+    pub(crate) fn stop(self) {
+        self.request(Request::Stop);
+        let _ = self.thread.join();
+    }
+}
+
+/// Up to where the rows were read in pieces.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Upwards {
+        after: i64,
+    },
+    /// Beyond `after` there is damage: from the other end.
+    Downwards {
+        after: i64,
+        before: i64,
+    },
+    End,
+}
+
+struct Worker {
+    connection: Connection,
+    shared: Arc<Shared>,
+    place: Place,
+    /// A failure of a lookup was said in the log.
+    said: bool,
+}
+
+impl Worker {
+    fn run(mut self, requests: &Receiver<Request>) {
+        let mut copies = Vec::new();
+        for request in requests {
+            // Who asked may have given up.
+            match request {
+                Request::Count(answer) => drop(answer.send(self.count())),
+                Request::Piece(answer) => drop(answer.send(self.piece())),
+                Request::Call(call_id, answer) => drop(answer.send(self.lookup("call_id = ?1", [call_id]))),
+                Request::Port(port, answer) => {
+                    let range = "BETWEEN ?1 AND ?2";
+                    let which = format!("caller_port {range} OR callee_port {range}");
+                    drop(answer.send(self.lookup(&which, [port.saturating_sub(1), port.saturating_add(1)])));
+                }
+                Request::Copy(pages) => copies.push(pages),
+                Request::Stop => return,
+            }
+            // A copy takes as long as the disk: rows come first.
+            if matches!(self.place, Place::End) {
+                copies.drain(..).for_each(|pages| self.copy(&pages));
+            }
+        }
+    }
+
+    fn count(&self) -> u64 {
+        let counted = self
+            .connection
+            .query_row("SELECT count(DISTINCT call_id) FROM lines", [], |row| row.get(0));
+        counted.ok().and_then(|count: i64| u64::try_from(count).ok()).unwrap_or_default()
+    }
+
+    fn piece(&mut self) -> Option<Vec<Row>> {
+        let mut tries = 0;
+        loop {
+            let read = match self.place {
+                Place::End => return None,
+                Place::Upwards { after } => self.read("id > ?1 ORDER BY id", [after], PIECE_ROWS),
+                Place::Downwards { after, before } => self.read("id > ?1 AND id < ?2 ORDER BY id DESC", [after, before], PIECE_ROWS),
+            };
+            self.advance(&read);
+            match read.error {
+                Some(error) if error.is_damage() => self.pass_damage(&error),
+                Some(error) => {
+                    tries += 1;
+                    if tries >= TRIES {
+                        tracing::error!("journal: {error}: rows that are not read yet are not restored");
+                        self.place = Place::End;
+                    }
+                    thread::sleep(PAUSE);
+                }
+                None if read.last.is_none() => self.place = Place::End,
+                None => return Some(read.rows),
+            }
+            if !read.rows.is_empty() {
+                return Some(read.rows);
+            }
+        }
+    }
+
+    fn advance(&mut self, read: &Read) {
+        match (&mut self.place, read.last) {
+            (Place::Upwards { after }, Some(last)) => *after = last,
+            (Place::Downwards { before, .. }, Some(last)) => *before = last,
+            _ => {}
+        }
+    }
+
+    fn pass_damage(&mut self, error: &StoreError) {
+        self.shared.change(|queue: &mut Queue| queue.damage = Some(error.to_string()));
+        self.place = match self.place {
+            Place::Upwards { after } => Place::Downwards { after, before: i64::MAX },
+            _ => Place::End,
+        };
+    }
+
+    fn lookup(&mut self, which: &str, values: impl Params) -> Vec<Row> {
+        let read = self.read(which, values, LOOKUP_ROWS);
+        if let (Some(error), false) = (&read.error, self.said) {
+            tracing::error!("journal: rows are not found: {error}");
+            self.said = true;
+        }
+        read.rows
+    }
+
+    fn read(&self, which: &str, values: impl Params, most: usize) -> Read {
+        let mut read = Read::default();
+        if let Err(error) = self.read_into(&mut read, which, values, most) {
+            read.error = Some(error.into());
+        }
+        read
+    }
+
+    fn read_into(&self, read: &mut Read, which: &str, values: impl Params, most: usize) -> rusqlite::Result<()> {
+        let mut select = self.connection.prepare_cached(&format!("{COLUMNS} WHERE {which} LIMIT {most}"))?;
+        let mut found = select.query(values)?;
+        let mut size = 0;
+        while let Some(row) = found.next()? {
+            let json = bytes(row.get_ref(4)?).unwrap_or_default();
+            size += json.len();
+            match parse(bytes(row.get_ref(1)?), bytes(row.get_ref(2)?), row.get_ref(3)?, json) {
+                Ok(row) => read.rows.push(row),
+                Err((key, reason)) => self.set_aside(key, reason),
+            }
+            read.last = Some(row.get(0)?);
+            if size >= PIECE_BYTES && most == PIECE_ROWS {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_aside(&self, key: Option<RowKey>, reason: String) {
+        let Some(key) = key else {
+            tracing::error!("journal: a row is passed over: {reason}");
+            return;
+        };
+        tracing::error!(call_id = %key.call_id.0.escape_ascii(), "journal: a row cannot be read and is set aside: {reason}");
+        self.shared.change(|queue: &mut Queue| queue.give(key, Change::SetAside(reason)));
+    }
+
+    fn copy(&self, pages: &AtomicU64) {
+        let copied = self
+            .connection
+            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1));
+        match copied {
+            Ok(count) => pages.store(u64::try_from(count).unwrap_or_default(), Ordering::Relaxed),
+            Err(error) => tracing::warn!("journal: the log is not copied: {error}"),
+        }
+    }
+}
+
+/// What a read has given, up to an error.
+#[derive(Debug, Default)]
+struct Read {
+    rows: Vec<Row>,
+    /// The id of the last row, a bad one included.
+    last: Option<i64>,
+    error: Option<StoreError>,
+}
+
+/// The bytes of a column, as which type they were ever written.
+fn bytes(value: ValueRef<'_>) -> Option<&[u8]> {
+    match value {
+        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+type BadRow = (Option<RowKey>, String);
+
+fn parse(call_id: Option<&[u8]>, tag: Option<&[u8]>, media: ValueRef<'_>, json: &[u8]) -> Result<Row, BadRow> {
+    let (Some(call_id), Some(tag), ValueRef::Integer(media)) = (call_id, tag, media) else {
+        return Err((None, "its key cannot be read".into()));
+    };
+    let key = RowKey {
+        call_id: Text(call_id.to_vec()),
+        tag: Text(tag.to_vec()),
+        media: u32::try_from(media).ok(),
+    };
+    let row: Row = match serde_json::from_slice(json) {
+        Ok(row) => row,
+        Err(error) => return Err((Some(key), error.to_string())),
+    };
+    if row.key != key || media != media_column(&key) {
+        return Err((Some(key), "its key is another one's".into()));
+    }
+    Ok(row)
+}
