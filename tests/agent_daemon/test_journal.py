@@ -104,10 +104,9 @@ async def test_a_full_disk_holds_no_call_up(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", disk], check=True)
     try:
         async with live(tmp_path, "shunt-relay", journal={"path": str(disk / "journal.sqlite")}) as scene:
-            with open(disk / "filler", "wb") as filler, pytest.raises(OSError, match="space"):
+            with open(disk / "filler", "wb", buffering=0) as filler, pytest.raises(OSError, match="space"):
                 while True:
                     filler.write(bytes(4096))
-                    filler.flush()
             began = time.monotonic()
             for number in range(50):
                 assert await scene.client.command(f"Uc8 full-{number} 10.0.0.1 6000 A;1") is not None
