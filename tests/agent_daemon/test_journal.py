@@ -18,7 +18,7 @@ from shunt.admin import AdminClient
 from tests.agent_daemon.lab import LiveScene, live
 from tests.agent_daemon.test_calls import talk
 from tests.lab.load import ControlClient
-from tests.lab.processes import RELAY_PORT
+from tests.lab.processes import CONTROL_PORT, RELAY_PORT
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
 
@@ -146,7 +146,8 @@ async def test_an_agent_with_many_calls_to_restore_serves_at_once(tmp_path: Path
         multiply(tmp_path / "journal.sqlite", count)
         began = time.monotonic()
         scene.lab.agent.start()
-        await asyncio.to_thread(scene.lab.agent.await_log, "READY")
+        # The log has the READY of the agent before it.
+        await asyncio.to_thread(scene.lab.agent.await_listening, "udp", CONTROL_PORT)
         ready = time.monotonic() - began
         assert await scene.client.command(f"Q many-{count - 1} A;1 B;1") is not None
         answered = time.monotonic() - began
