@@ -51,5 +51,7 @@ async fn adopt(core: &Arc<Core>, id: RelayId) {
     }
     if adopted > 0 {
         tracing::info!("{adopted} media lines were set up past this agent and are adopted");
+        // Their entries, of an agent before this one, count as nobody's until the table is read again.
+        core.plane().inspect(|plane| plane.audit());
     }
 }

@@ -18,7 +18,7 @@ from shunt.admin import AdminClient
 from tests.agent_daemon.lab import LiveScene, live
 from tests.agent_daemon.test_calls import talk
 from tests.lab.load import ControlClient
-from tests.lab.processes import RELAY_PORT
+from tests.lab.processes import CONTROL_PORT, RELAY_PORT
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
 
@@ -104,10 +104,9 @@ async def test_a_full_disk_holds_no_call_up(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", disk], check=True)
     try:
         async with live(tmp_path, "shunt-relay", journal={"path": str(disk / "journal.sqlite")}) as scene:
-            with open(disk / "filler", "wb") as filler, pytest.raises(OSError, match="space"):
+            with open(disk / "filler", "wb", buffering=0) as filler, pytest.raises(OSError, match="space"):
                 while True:
                     filler.write(bytes(4096))
-                    filler.flush()
             began = time.monotonic()
             for number in range(50):
                 assert await scene.client.command(f"Uc8 full-{number} 10.0.0.1 6000 A;1") is not None
@@ -147,7 +146,8 @@ async def test_an_agent_with_many_calls_to_restore_serves_at_once(tmp_path: Path
         multiply(tmp_path / "journal.sqlite", count)
         began = time.monotonic()
         scene.lab.agent.start()
-        await asyncio.to_thread(scene.lab.agent.await_log, "READY")
+        # The log has the READY of the agent before it.
+        await asyncio.to_thread(scene.lab.agent.await_listening, "udp", CONTROL_PORT)
         ready = time.monotonic() - began
         assert await scene.client.command(f"Q many-{count - 1} A;1 B;1") is not None
         answered = time.monotonic() - began

@@ -3,6 +3,7 @@
 use super::Book;
 use crate::decision::Decision;
 use crate::ids::{RelayId, Side};
+use crate::leg::next_port;
 use shunt_latch::Time;
 use shunt_net::Endpoint;
 use shunt_rtpproxy::build::{self, Target};
@@ -18,6 +19,12 @@ impl Book {
         let known = self.calls.get(record.call_id).and_then(|call| call.tags.get(from.name));
         if known.is_some_and(|lines| lines.iter().any(|(media, _)| *media == from.media)) {
             return Vec::new();
+        }
+        // Entries at its ports are its own, of an agent before this one; the next comparison adopts them.
+        for port in [record.caller.relay, record.callee.relay].into_iter().flatten() {
+            for port in [Some(port), next_port(port)].into_iter().flatten() {
+                self.orphans.remove(&port);
+            }
         }
         let offered = self.replay(now, relay, record, Side::Caller);
         if offered && record.complete {
