@@ -3,6 +3,7 @@
 //! Nothing here waits: the book is locked for the moment of one event, and decisions are handed to those who do I/O.
 
 use crate::clock::Clock;
+use crate::conference::Conferences;
 use crate::data_plane;
 use crate::events::Events;
 use crate::relays::Relays;
@@ -31,6 +32,7 @@ pub struct Core {
     /// A deadline comes earlier than the one that is waited for.
     earlier: Notify,
     plane: Option<Plane>,
+    conferences: Option<Arc<Conferences>>,
     relays: Arc<Relays>,
     notifier: Mutex<Notifier>,
     permit: Permit,
@@ -55,6 +57,7 @@ struct State {
 /// Those that carry decisions out.
 pub struct Parts {
     pub plane: Option<Plane>,
+    pub conferences: Option<Arc<Conferences>>,
     pub relays: Arc<Relays>,
     pub permit: Permit,
     pub events: Events,
@@ -77,6 +80,7 @@ impl Core {
             }),
             earlier: Notify::new(),
             plane: parts.plane,
+            conferences: parts.conferences,
             relays: parts.relays,
             notifier: Mutex::default(),
             permit: parts.permit,
@@ -101,6 +105,11 @@ impl Core {
     #[must_use]
     pub fn plane(&self) -> Option<&Plane> {
         self.plane.as_ref()
+    }
+
+    #[must_use]
+    pub fn conferences(&self) -> Option<&Arc<Conferences>> {
+        self.conferences.as_ref()
     }
 
     #[must_use]

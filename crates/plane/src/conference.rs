@@ -21,7 +21,9 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// Rows of one write, keys of one read.
+/// Rows of one write: answers are signs of life.
+const WRITES_AT_ONCE: usize = 100;
+/// Keys of one read.
 const AT_ONCE: usize = 1000;
 /// Writes again of what the data plane puts off, at most.
 const ROUNDS: u32 = 5;
@@ -128,7 +130,7 @@ impl ConferenceTables {
         let part = |of: &Counting, at: usize| of.key.get(at).and_then(|id| row.key.get(*id));
         let number = |of: &Counting, at: usize| part(of, at).map(shunt_bfrt::values::number);
         let whole = |of: &Counting, at: usize| u32::try_from(number(of, at)?).ok();
-        for streams in self.streams.iter().flatten().filter(|one| one.table.id == row.table_id) {
+        if let Some(streams) = self.streams.iter().flatten().find(|one| one.table.id == row.table_id) {
             let (src, dst) = (
                 endpoint(part(streams, 0)?, part(streams, 2)?)?,
                 endpoint(part(streams, 1)?, part(streams, 3)?)?,
@@ -194,8 +196,11 @@ fn key_fields(table: &Table, key: &Key) -> Vec<(String, Value)> {
     }
 }
 
+/// The name of an action, and data fields.
+type Fields = (Option<String>, Vec<(String, Value)>);
+
 /// Action and data of a row. Parameters that the target has not are left out where they say nothing.
-fn data_fields(table: &Table, data: &Data) -> Result<(Option<String>, Vec<(String, Value)>), PlaneError> {
+fn data_fields(table: &Table, data: &Data) -> Result<Fields, PlaneError> {
     let (action, fields, nothing) = match data {
         Data::Stream(stream) => {
             let tree = stream.tree;
@@ -275,7 +280,7 @@ enum Kind {
     Delete,
 }
 
-fn parts<'a>(step: &'a Step<Key, Data>) -> Option<(Kind, &'a Key, Option<&'a Data>)> {
+fn parts(step: &Step<Key, Data>) -> Option<(Kind, &Key, Option<&Data>)> {
     match step {
         Step::Add(key, data) => Some((Kind::Add, key, Some(data))),
         Step::Modify(key, data) => Some((Kind::Modify, key, Some(data))),
@@ -325,7 +330,7 @@ pub(crate) async fn write(
     steps: &[Step<Key, Data>],
 ) -> Result<Vec<Result<(), UpdateError>>, PlaneError> {
     let mut results = Vec::with_capacity(steps.len());
-    for steps in steps.chunks(AT_ONCE) {
+    for steps in steps.chunks(WRITES_AT_ONCE) {
         results.extend(write_some(session, tables, steps).await?);
     }
     Ok(results)
@@ -353,11 +358,13 @@ async fn write_some(session: &Session, tables: &Tables, steps: &[Step<Key, Data>
             let key = steps.get(at).and_then(parts).map(|(_, key, _)| key);
             let answer = match (answer, kind, key) {
                 (Err(error), Kind::Delete, _) if error.code == NOT_FOUND => Ok(()),
-                (Err(error), Kind::Add, Some(Key::Stream(..) | Key::Copy(..) | Key::Layer(..) | Key::Relay(_))) if error.code == EXISTS => {
+                (Err(error), Kind::Add, Some(Key::Stream(..) | Key::Copy(..) | Key::Layer(..) | Key::Tree(_) | Key::Relay(_)))
+                    if error.code == EXISTS =>
+                {
                     again.push((at, Kind::Modify));
                     Err(error)
                 }
-                (Err(error), Kind::Modify, Some(Key::Stream(..) | Key::Copy(..) | Key::Layer(..) | Key::Relay(_)))
+                (Err(error), Kind::Modify, Some(Key::Stream(..) | Key::Copy(..) | Key::Layer(..) | Key::Tree(_) | Key::Relay(_)))
                     if error.code == NOT_FOUND =>
                 {
                     again.push((at, Kind::Add));
