@@ -1,7 +1,7 @@
 """What feedback costs shunt-agent: rooms of ten with audio and video, whose participants send RTCP at a browser's rates.
 
 Run as root: python -m bench.feedback [--rooms 25,100,250] [--seconds N] [--layers vp8|none]. Prints the agent's processor time a second for each number
-of rooms. SHUNT_AGENT and SHUNT_SOFTSWITCH name the binaries, by default those of this checkout.
+of rooms, and how late sender reports are in one room of fifty that sends feedback too. SHUNT_AGENT and SHUNT_SOFTSWITCH name the binaries, by default those of this checkout.
 
 Each participant sends, as libwebrtc does with rtcp-mux: of video a sender report with the blocks of the nine others and REMB every second, of audio a sender
 report with blocks every 5 s, a NACK every 5 s and a PLI every 20 s. Media is sent at one packet in two seconds of each stream, since the kernel carries
@@ -41,6 +41,7 @@ _KINDS = ("audio", "video")
 _VIDEO_S, _AUDIO_S, _NACK_S, _PLI_S, _MEDIA_S = 1.0, 5.0, 5.0, 20.0, 2.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _REMB = 5_000_000
+_TIMESTAMPS = 35  # SO_TIMESTAMPNS
 
 
 @dataclass
@@ -72,7 +73,7 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-async def admit(lab: Lab, rooms: int, layers: str) -> list[dict[str, Stream]]:
+async def admit(lab: Lab, rooms: int, layers: str, in_room: int = IN_ROOM) -> list[dict[str, Stream]]:
     """Fill the rooms; the streams of each participant."""
     people: list[dict[str, Stream]] = []
     told = None if layers == "none" else {"by": layers}
@@ -80,21 +81,21 @@ async def admit(lab: Lab, rooms: int, layers: str) -> list[dict[str, Stream]]:
         for number in range(rooms):
             await client.create_conference(f"r{number}")
             room = []
-            for at in range(IN_ROOM):
+            for at in range(in_room):
                 host = ("caller", "callee")[at % 2]
                 wanted = [{"medium": "audio"}, {"medium": "video", "layers": told}]
                 answer = await client.join(f"r{number}", f"p{at}", wanted, signalled=[HOSTS[host]])  # type: ignore[arg-type]
                 one = {}
                 for medium in answer["media"]:
                     made = open_socket(lab.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
-                    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096 if in_room == IN_ROOM else 1 << 18)
                     made.bind((HOSTS[host], 0))
                     relay = medium["address"].rsplit(":", 1)
                     one[medium["medium"]] = Stream(made, (relay[0], int(relay[1])), random.randrange(1, 1 << 32))
                 room.append(one)
             for one in room:
                 for kind in _KINDS:
-                    one[kind].others = [other[kind].ssrc for other in room if other is not one]
+                    one[kind].others = [other[kind].ssrc for other in room if other is not one][:31]
             people += room
     return people
 
@@ -131,6 +132,65 @@ def load(people: list[dict[str, Stream]], seconds: float) -> tuple[int, float]:
     return count, late
 
 
+def latch(people: list[dict[str, Stream]]) -> None:
+    """All are behind two addresses, so that each has to show a run of packets."""
+    for at in range(0, len(people), 50):
+        for _ in range(8):
+            for one in people[at : at + 50]:
+                one["audio"].rtp(False)
+                one["video"].rtp(True)
+            time.sleep(0.02)
+
+
+def reports(seconds: float, people_in_room: int = 50) -> None:
+    """Sender reports of one of many, by the kernel's time at each receiver; prints a line."""
+    with Topology("feedback") as topology, tempfile.TemporaryDirectory(dir="/tmp") as work:
+        lab = Lab(topology, Path(work))
+        lab.settings["softswitch"] |= {"conference_copies": 8000}
+        lab.settings["log"] = {"level": "warning"}
+        people: list[dict[str, Stream]] = []
+        try:
+            lab.start()
+            people = asyncio.run(admit(lab, 1, "none", people_in_room))
+            latch(people)
+            lab.until(lambda: lab.conferences() or [], lambda found: bool(found) and found[0]["design"] == "nra" and not found[0]["problem"], 60)
+            load(people, 5)
+            first, *others = (one["audio"] for one in people)
+            for other in others:
+                other.made.setblocking(False)
+                other.made.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
+                _drain(other.made)
+            late = []
+            for stamp in range(1, int(seconds * 50) + 1):
+                sent = time.time()
+                first.made.sendto(struct.pack("!BBHIIIIII", 0x80, 200, 6, first.ssrc, stamp, 0, 0, 0, 0), first.relay)
+                load(people, 0.02)
+                late += [at - sent for other in others for data, at in _drain(other.made) if data[1] == 200 and struct.unpack_from("!II", data, 4) == (first.ssrc, stamp)]
+            late.sort()
+            print(
+                f"one room of {people_in_room}: {len(late)} copies of {int(seconds * 50)} sender reports, p50 {late[len(late) // 2] * 1000:.2f} ms, "
+                f"p99 {late[len(late) * 99 // 100] * 1000:.2f} ms, at most {late[-1] * 1000:.1f} ms",
+                flush=True,
+            )
+        finally:
+            for one in people:
+                for stream in one.values():
+                    stream.made.close()
+            lab.stop()
+
+
+def _drain(made: socket.socket) -> list[tuple[bytes, float]]:
+    """What waits in a socket, each with the time at which the kernel had it."""
+    found = []
+    while True:
+        try:
+            data, control, _, _ = made.recvmsg(2048, 64)
+        except BlockingIOError:
+            return found
+        stamps = [struct.unpack("qq", value) for level, kind, value in control if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMPS)]
+        found += [(data, second + nanosecond / 1e9) for second, nanosecond in stamps]
+
+
 def measure(rooms: int, seconds: float, layers: str) -> None:
     """One number of rooms, on processes of its own; prints a line."""
     with Topology("feedback") as topology, tempfile.TemporaryDirectory(dir="/tmp") as work:
@@ -144,13 +204,7 @@ def measure(rooms: int, seconds: float, layers: str) -> None:
             begun = time.monotonic()
             people = asyncio.run(admit(lab, rooms, layers))
             joined = time.monotonic() - begun
-            # All are behind two addresses, so that each has to show a run of packets.
-            for at in range(0, len(people), 50):
-                for _ in range(8):
-                    for one in people[at : at + 50]:
-                        one["audio"].rtp(False)
-                        one["video"].rtp(True)
-                    time.sleep(0.02)
+            latch(people)
             lab.until(lambda: lab.conferences() or [], lambda found: len(found) == rooms and all(one["design"] == "nra" and not one["problem"] for one in found), 120)
             load(people, 5)
             before, cpu, taken = time.monotonic(), cpu_s(lab.agent.pid), lab.metric("rtcp_taken")
@@ -174,14 +228,15 @@ def measure(rooms: int, seconds: float, layers: str) -> None:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rooms", default="25,100,250", help="numbers of rooms, one after the other")
+    options.add_argument("--rooms", default="25,100,250", help="numbers of rooms, one after the other; empty: none")
     options.add_argument("--seconds", type=float, default=20.0)
     options.add_argument("--layers", default="vp8", choices=("vp8", "none"), help="how video tells its layers")
     chosen = options.parse_args()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    for rooms in map(int, chosen.rooms.split(",")):
+    for rooms in map(int, filter(None, chosen.rooms.split(","))):
         measure(rooms, chosen.seconds, chosen.layers)
+    reports(chosen.seconds)
 
 
 if __name__ == "__main__":

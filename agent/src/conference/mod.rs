@@ -503,6 +503,7 @@ impl Conferences {
             Ok(conference)
         })?;
         self.open_sockets(&conference, &name);
+        self.with(|state| warn_of_payload_types(state, &conference, &name));
         self.shared.tell(&conference, "joined", Some(&name), None, |_| {});
         self.with(|state| self.view(state, &conference, &name))
     }
@@ -699,6 +700,22 @@ impl Conferences {
     #[must_use]
     pub fn estimates(&self) -> broadcast::Receiver<Estimate> {
         self.shared.estimates.subscribe()
+    }
+}
+
+/// No data plane rewrites payload types yet: packets go on with the sender's.
+fn warn_of_payload_types(state: &State, conference: &Name, name: &Name) {
+    let Some(room) = state.rooms.get(conference) else { return };
+    for other in room.conference.participants.iter().filter(|other| other.name != *name) {
+        for medium in state::MEDIA {
+            let translation = room.conference.payload_types(&other.name, name, medium);
+            if let Some((theirs, own)) = translation.rewritten.first() {
+                let (other, medium) = (&other.name, medium.name());
+                tracing::warn!(
+                    "conference {conference}: {name} knows {other}'s {medium} payload type {theirs} as {own}, and gets it as {theirs}"
+                );
+            }
+        }
     }
 }
 

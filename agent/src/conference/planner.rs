@@ -373,3 +373,113 @@ fn former(rows: &[(Key, Data)]) -> HashMap<Place, Former> {
     }
     streams
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shunt_conference::adaptation::Medium;
+    use shunt_conference::packets::Told;
+    use shunt_conference::participant::{Leg, Participant};
+    use shunt_net::Endpoint;
+    use std::net::Ipv4Addr;
+
+    fn conference(name: &str, people: u8) -> Conference {
+        let mut made = Conference::new(name.into());
+        for number in 1..=people {
+            let end = |host: u8, port: u16| Endpoint::new(Ipv4Addr::new(10, 0, host, number), port);
+            let mut one = Participant::new(format!("p{number}").into());
+            let mut leg = Leg::new(end(0, 20_000 + u16::from(number) * 2));
+            (leg.source, leg.ssrcs, leg.told) = (Some(end(1, 5000)), vec![u32::from(number)], Some(Told::Vp8));
+            one.legs.insert((Medium::Video, 0), leg);
+            made.join(one).unwrap();
+        }
+        made.settle();
+        made
+    }
+
+    /// A data plane that refuses what a real one does: two rows of one key, and changes of what is not there.
+    fn apply(rows: &mut HashMap<Key, Data>, planner: &mut Planner, steps: &[Step<Key, Data>]) {
+        for step in steps {
+            match step {
+                Step::Add(key, data) => assert!(rows.insert(key.clone(), data.clone()).is_none(), "{key:?} is there"),
+                Step::Modify(key, data) => assert!(
+                    rows.insert(key.clone(), data.clone()).is_some() || matches!(key, Key::Prune(_)),
+                    "no {key:?}"
+                ),
+                Step::Delete(key) => assert!(rows.remove(key).is_some(), "no {key:?}"),
+                Step::Drain => {}
+            }
+            planner.written(step);
+        }
+    }
+
+    fn bring(rows: &mut HashMap<Key, Data>, planner: &mut Planner, conference: &Conference) {
+        let (mut part, new) = planner.begin(conference, &|_| false).unwrap();
+        apply(rows, planner, &new);
+        let (moves, rest) = planner.finish(&mut part, conference, &|_| false).unwrap();
+        apply(rows, planner, &moves);
+        apply(rows, planner, &rest);
+    }
+
+    fn limited(conference: &mut Conference) {
+        conference.set_level(&"p1".into(), &"p2".into(), Medium::Video, 1).unwrap();
+        conference.held.clear();
+    }
+
+    #[test]
+    fn conferences_share_trees_and_leave_nothing() {
+        let (mut planner, mut rows) = (Planner::new(Rewriting::SLr), HashMap::new());
+        let mut both = [conference("a", 3), conference("b", 5)];
+        for one in &mut both {
+            bring(&mut rows, &mut planner, one);
+            limited(one);
+            bring(&mut rows, &mut planner, one);
+        }
+        assert_eq!(planner.design("a"), Some(Design::RaSr));
+        for one in &both {
+            bring(&mut rows, &mut planner, &Conference::new(one.name.clone()));
+        }
+        rows.retain(|key, _| !matches!(key, Key::Prune(_)));
+        assert!(rows.is_empty(), "{rows:?}");
+    }
+
+    #[test]
+    fn new_rows_that_were_refused_are_taken_out_and_all_is_as_it_was() {
+        let (mut planner, mut rows) = (Planner::new(Rewriting::SLr), HashMap::new());
+        let mut one = conference("a", 3);
+        bring(&mut rows, &mut planner, &one);
+        let before = rows.clone();
+        limited(&mut one);
+        let (part, new) = planner.begin(&one, &|_| false).unwrap();
+        let done = &new[..new.len() / 2];
+        apply(&mut rows, &mut planner, done);
+        let undo = planner.abandon(part, done);
+        apply(&mut rows, &mut planner, &undo);
+        assert_eq!(rows, before);
+        bring(&mut rows, &mut planner, &one);
+    }
+
+    #[test]
+    fn what_was_found_is_taken_over_with_its_numbers_and_the_rest_goes() {
+        let (mut planner, mut rows) = (Planner::new(Rewriting::SLr), HashMap::new());
+        let mut one = conference("a", 3);
+        limited(&mut one);
+        bring(&mut rows, &mut planner, &one);
+        let splices = |rows: &HashMap<Key, Data>| -> BTreeSet<(Endpoint, u32)> {
+            let copies = rows.values().filter_map(|data| match data {
+                Data::Copy(copy) if copy.splice != 0 => Some((copy.addresses.dst, copy.splice)),
+                _ => None,
+            });
+            copies.collect()
+        };
+        let (count, before) = (rows.len(), splices(&rows));
+        assert!(!before.is_empty());
+        let found = rows.iter().filter(|(key, _)| !matches!(key, Key::Prune(_)));
+        let mut next = Planner::adopt(Rewriting::SLr, found.map(|(key, data)| (key.clone(), data.clone())).collect());
+        bring(&mut rows, &mut next, &one);
+        let unwanted = next.unwanted();
+        apply(&mut rows, &mut next, &unwanted);
+        next.settled();
+        assert_eq!((rows.len(), splices(&rows)), (count, before));
+    }
+}

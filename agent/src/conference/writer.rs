@@ -274,8 +274,7 @@ fn brought(conferences: &Conferences, state: &mut State, name: &Name) {
     let Some(room) = rooms.get_mut(name) else { return };
     room.problem = None;
     let mut flows: HashSet<(Source, Name)> = HashSet::new();
-    for (key, copy) in planner.copies(name).filter(|(key, _)| planner.holds(key)) {
-        let _ = key;
+    for (_, copy) in planner.copies(name).filter(|(key, _)| planner.holds(key)) {
         let Some((medium, _)) = stream_of(&copy.source.stream) else {
             continue;
         };
