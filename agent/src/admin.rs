@@ -1,11 +1,13 @@
 //! The agent behind its admin API.
 
+use crate::conference::Conferences;
 use crate::core::Core;
 use crate::metrics::Metrics;
 use crate::view;
 use shunt_admin::{
-    Admin, Audit, CallFilter, CallPage, CallView, Commands, DataPlaneStatus, DrainStatus, Failure, FailureKind, HepStatus, JournalStatus,
-    LogFilter, Problem, RelayStatus, Role, Status, StopOf, StreamCount, Text, Trace, TraceCall, TraceVerdict,
+    Admin, Audit, CallFilter, CallPage, CallView, Commands, Conference, ConferenceSummary, DataPlaneStatus, DrainStatus, Estimate, Failure,
+    FailureKind, HepStatus, Join, JournalStatus, LogFilter, Participant, ParticipantUpdate, Problem, QualityChange, RelayStatus, Role,
+    Status, StopOf, StreamCount, TargetChange, Text, Trace, TraceCall, TraceVerdict,
 };
 use shunt_calls::RelayId;
 use shunt_control::Statistics;
@@ -14,6 +16,7 @@ use shunt_rtpproxy::capability::KeepAlive;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio::sync::broadcast;
 
 /// What the server asks.
 pub struct AgentView {
@@ -46,6 +49,11 @@ fn journal(journal: &shunt_journal::Journal) -> JournalStatus {
 }
 
 impl AgentView {
+    fn conference_engine(&self) -> Result<&Arc<Conferences>, Failure> {
+        let none = || Failure::new(FailureKind::NotConfigured, "conferences are not configured (section conference)");
+        self.core.conferences().ok_or_else(none)
+    }
+
     fn relay_name(&self, id: RelayId) -> String {
         self.core.relays().get(id).map(|relay| relay.name.clone()).unwrap_or_default()
     }
@@ -202,7 +210,7 @@ impl Admin for AgentView {
             media_timeouts: stats.media_timeouts.get(),
             source_mismatches: 0,
             limits: self.limits(),
-            conferences: None,
+            conferences: self.core.conferences().map(|conferences| conferences.sizes().0 as u64),
         })
     }
 
@@ -317,5 +325,47 @@ impl Admin for AgentView {
 
     async fn refresh_metrics(&self) {
         self.metrics.refresh(&self.core);
+    }
+
+    async fn conferences(&self) -> Result<Vec<ConferenceSummary>, Failure> {
+        Ok(self.conference_engine()?.list())
+    }
+
+    async fn create_conference(&self, conference: Text) -> Result<ConferenceSummary, Failure> {
+        self.conference_engine()?.create(&conference.as_text())
+    }
+
+    async fn conference(&self, conference: Text) -> Result<Conference, Failure> {
+        self.conference_engine()?.look_at(&conference.as_text()).await
+    }
+
+    async fn end_conference(&self, conference: Text) -> Result<(), Failure> {
+        self.conference_engine()?.end(&conference.as_text())
+    }
+
+    async fn join(&self, conference: Text, join: Join) -> Result<Participant, Failure> {
+        self.conference_engine()?.join(&conference.as_text(), &join).await
+    }
+
+    async fn update_participant(&self, conference: Text, participant: Text, update: ParticipantUpdate) -> Result<Participant, Failure> {
+        let engine = self.conference_engine()?;
+        engine.update(&conference.as_text(), &participant.as_text(), &update)
+    }
+
+    async fn leave(&self, conference: Text, participant: Text, reason: String) -> Result<(), Failure> {
+        let engine = self.conference_engine()?;
+        engine.leave(&conference.as_text(), &participant.as_text(), &reason)
+    }
+
+    async fn set_quality(&self, conference: Text, change: QualityChange) -> Result<(), Failure> {
+        self.conference_engine()?.set_quality(&conference.as_text(), &change)
+    }
+
+    async fn set_targets(&self, conference: Text, change: TargetChange) -> Result<(), Failure> {
+        self.conference_engine()?.set_targets(&conference.as_text(), &change)
+    }
+
+    async fn estimates(&self) -> Result<broadcast::Receiver<Estimate>, Failure> {
+        Ok(self.conference_engine()?.estimates())
     }
 }

@@ -28,6 +28,7 @@ pub struct Config {
     pub hep: Option<Hep>,
     pub notify: Notify,
     pub journal: Option<Journal>,
+    pub conference: Option<Conference>,
     #[serde(default)]
     pub admin: Admin,
     #[serde(default)]
@@ -142,6 +143,18 @@ pub struct Journal {
     pub redis: Option<String>,
 }
 
+/// Conferences. SIP, records and the selector of layers are the operator side's.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Conference {
+    pub address: IpAddr,
+    #[serde(deserialize_with = "text")]
+    pub ports: PortRange,
+    /// The folder in which conferences are kept.
+    pub state: PathBuf,
+    /// Seconds.
+    pub timeout: u64,
+}
+
 /// The admin API.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
@@ -175,6 +188,8 @@ fn legs() -> usize {
 pub enum ConfigError {
     #[error("no relay: give relays, builtin_relay or both")]
     NoRelay,
+    #[error("conference: needs a data_plane: nothing else carries conferences")]
+    Conference,
     #[error("hep.listen: {0} is not udp:ADDRESS:PORT or tcp:ADDRESS:PORT")]
     Hep(String),
     #[error("journal.redis: this agent keeps calls in a file alone")]
@@ -193,6 +208,9 @@ impl Config {
         if self.relays.is_empty() {
             return Err(ConfigError::NoRelay);
         }
+        if self.conference.is_some() && self.data_plane.is_none() {
+            return Err(ConfigError::Conference);
+        }
         if let Some(hep) = &self.hep {
             hep.address()?;
         }
@@ -206,6 +224,18 @@ impl Config {
     #[must_use]
     pub fn media(&self) -> Vec<MediaRange> {
         self.relays.iter().flat_map(|relay| relay.media.iter().map(Media::range)).collect()
+    }
+}
+
+impl Conference {
+    /// Where participants send to: also RTCP, one port above the last.
+    #[must_use]
+    pub fn range(&self) -> MediaRange {
+        MediaRange {
+            addr: self.address.to_canonical(),
+            first_port: self.ports.first,
+            last_port: self.ports.last | 1,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Nothing here waits: the book is locked for the moment of one event, and decisions are handed to those who do I/O.
 
 use crate::clock::Clock;
+use crate::conference::Conferences;
 use crate::data_plane;
 use crate::events::Events;
 use crate::relays::Relays;
@@ -42,6 +43,7 @@ pub struct Core {
     /// A deadline comes earlier than the one that is waited for.
     earlier: Notify,
     plane: Option<Plane>,
+    conferences: Option<Arc<Conferences>>,
     relays: Arc<Relays>,
     journal: Option<Journal>,
     restorer: Restorer,
@@ -70,6 +72,7 @@ struct State {
 /// Those that carry decisions out.
 pub struct Parts {
     pub plane: Option<Plane>,
+    pub conferences: Option<Arc<Conferences>>,
     pub relays: Arc<Relays>,
     pub journal: Option<Journal>,
     pub permit: Permit,
@@ -94,6 +97,7 @@ impl Core {
             }),
             earlier: Notify::new(),
             plane: parts.plane,
+            conferences: parts.conferences,
             relays: parts.relays,
             restorer: Restorer::new(parts.journal.is_some()),
             journal: parts.journal,
@@ -120,6 +124,11 @@ impl Core {
     #[must_use]
     pub fn plane(&self) -> Option<&Plane> {
         self.plane.as_ref()
+    }
+
+    #[must_use]
+    pub fn conferences(&self) -> Option<&Arc<Conferences>> {
+        self.conferences.as_ref()
     }
 
     #[must_use]

@@ -52,6 +52,9 @@ async fn handle(core: &Arc<Core>, event: Event) {
             core.data_plane
                 .change(|current| (current.facts, current.down) = (Some(facts), None));
             core.set_data_plane(true);
+            if let Some(conferences) = core.conferences() {
+                conferences.set_data_plane(None);
+            }
         }
         Event::Down(reason) => {
             // It is tried again twice a second: one line for each reason is enough.
@@ -59,14 +62,26 @@ async fn handle(core: &Arc<Core>, event: Event) {
                 tracing::error!("data plane: {reason}");
                 core.events().data_plane("", Some(&reason));
             }
+            if let Some(conferences) = core.conferences() {
+                conferences.set_data_plane(Some(&reason));
+            }
             core.data_plane.change(|current| current.down = Some(reason));
             core.set_data_plane(false);
         }
         Event::Written(written) => core.written(written),
         Event::Notices(notices) => {
             core.stats.notices.inc_by(notices.len() as u64);
-            core.noticed(&notices);
+            match core.conferences() {
+                Some(conferences) => {
+                    let (theirs, of_calls): (Vec<_>, Vec<_>) = notices.into_iter().partition(|notice| conferences.owns(notice.key.dst));
+                    conferences.noticed(&theirs);
+                    core.noticed(&of_calls);
+                }
+                None => core.noticed(&notices),
+            }
         }
+        // Of conferences of two: who is silent is seen by their counters.
+        Event::Idle(key) | Event::Active(key) if core.conferences().is_some_and(|conferences| conferences.owns(key.dst)) => {}
         Event::Idle(key) => {
             core.tell(|book, now| book.idle(now, key));
             // A switch says of an orphan entry no more than this.
@@ -78,7 +93,7 @@ async fn handle(core: &Arc<Core>, event: Event) {
         }
         Event::Active(key) => core.tell(|book, now| book.active(now, key)),
         Event::IdleTimes(read) => core.idle_times(&read),
-        Event::Table { entries, changed } => {
+        Event::Table { mut entries, changed } => {
             if !core.is_restored() {
                 // Entries of calls that are still being read from the journal would be nobody's: the table is read again.
                 let core = Arc::clone(core);
@@ -88,6 +103,9 @@ async fn handle(core: &Arc<Core>, event: Event) {
                 });
                 return;
             }
+            if let Some(conferences) = core.conferences() {
+                entries.retain(|entry| !conferences.owns(entry.key().dst));
+            }
             core.data_plane.change(|current| current.entries = Some(entries.len()));
             core.compare(&entries, &changed);
         }
@@ -95,7 +113,11 @@ async fn handle(core: &Arc<Core>, event: Event) {
             tracing::warn!("{key} would meet the entry of {holder}, which has the same hash: that is removed");
             core.tell(|book, now| book.collided(now, holder));
         }
-        Event::Packets(_) => {}
+        Event::Packets(frames) => {
+            if let Some(conferences) = core.conferences() {
+                conferences.copied(frames.iter().map(AsRef::as_ref));
+            }
+        }
     }
 }
 

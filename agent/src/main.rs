@@ -4,6 +4,7 @@
 mod admin;
 mod clock;
 mod commands;
+mod conference;
 mod config;
 mod core;
 mod data_plane;

@@ -1,5 +1,6 @@
 //! Prometheus metrics: what the agent counts, and gauges that are read when they are asked for.
 
+use crate::conference::Counts;
 use crate::core::Core;
 use crate::stats::Stats;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -42,6 +43,9 @@ pub struct Metrics {
     commands: Family<Verb, Gauge>,
     relay_up: Family<RelayName, Gauge>,
     relay_sessions: Family<RelayName, Gauge>,
+    conferences: Gauge,
+    participants: Gauge,
+    conference_rows: Gauge,
 }
 
 impl Metrics {
@@ -119,6 +123,45 @@ impl Metrics {
         }
     }
 
+    /// Register those of conferences.
+    pub fn register_conferences(&self, counts: &Counts, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("shunt_conference");
+        registry.register("conferences", "Conferences that run", self.conferences.clone());
+        registry.register("participants", "Participants of all conferences", self.participants.clone());
+        registry.register("rows", "Rows of conferences in the data plane", self.conference_rows.clone());
+        for (name, help, counter) in [
+            ("rtcp_taken", "RTCP packets of participants", &counts.rtcp_taken),
+            (
+                "rtcp_refused",
+                "RTCP packets that are malformed, or not from where the media comes from",
+                &counts.rtcp_refused,
+            ),
+            ("stun_answered", "Connectivity checks answered", &counts.stun_answered),
+            ("stun_refused", "STUN packets without the right credentials", &counts.stun_refused),
+            ("nacks", "NACKs of receivers, by stream", &counts.nacks),
+            ("retransmitted", "Packets sent again to who asked for them", &counts.retransmitted),
+            ("key_frames_wanted", "Reasons to ask for a key frame", &counts.key_frames_wanted),
+            (
+                "key_frames_asked",
+                "Requests for a key frame sent to senders",
+                &counts.key_frames_asked,
+            ),
+            (
+                "packets_copied",
+                "Packets that the data plane has copied to the agent",
+                &counts.packets_copied,
+            ),
+            (
+                "source_mismatches",
+                "Packets to a participant's port that are not its own",
+                &counts.source_mismatches,
+            ),
+            ("rows_written", "Rows written to the data plane", &counts.rows_written),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
+    }
+
     /// Bring the gauges up to date.
     pub fn refresh(&self, core: &Core) {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
@@ -145,6 +188,12 @@ impl Metrics {
             self.journal_up.set(i64::from(status.error.is_none()));
             self.journal_pending.set(whole(status.pending));
             self.journal_failures.set(whole(status.failures));
+        }
+        if let Some(conferences) = core.conferences() {
+            let (conferences, participants, rows) = conferences.sizes();
+            self.conferences.set(number(conferences));
+            self.participants.set(number(participants));
+            self.conference_rows.set(number(rows));
         }
         let current = core.data_plane.current();
         self.data_plane_up.set(i64::from(current.facts.is_some() && current.down.is_none()));

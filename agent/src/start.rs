@@ -3,6 +3,7 @@
 use crate::admin::AgentView;
 use crate::clock::Clock;
 use crate::commands::Commands;
+use crate::conference::Conferences;
 use crate::config::{Config, DataPlane, Tls};
 use crate::core::{Core, Parts};
 use crate::events::Events;
@@ -83,6 +84,9 @@ fn serve_admin(
     let Some(log) = core.events().log().cloned() else { return Ok(()) };
     let mut registry = Registry::default();
     view.metrics.register(&core.stats, &mut registry);
+    if let Some(conferences) = core.conferences() {
+        view.metrics.register_conferences(conferences.counts(), &mut registry);
+    }
     let mut settings = ServerSettings::new(config.admin.socket.clone());
     settings.group = Some(config.admin.socket_group.clone());
     let server =
@@ -121,14 +125,20 @@ async fn serve(config: &Config, permit: Permit) -> Result<(), Failure> {
         Some(settings) => Some(Journal::start(settings.path.clone())?).unzip(),
         None => (None, None),
     };
+    let (clock, kept) = (Clock::start(), open_events(config));
+    let conferences = config.conference.as_ref().zip(plane.clone()).map(|(settings, plane)| {
+        raise_open_files();
+        Conferences::start(settings, config.learning.policy(), clock, plane, kept.log().cloned())
+    });
     let parts = Parts {
         plane,
+        conferences,
         relays,
         journal,
         permit,
-        events: open_events(config),
+        events: kept,
     };
-    let core = Core::new(Clock::start(), book, parts);
+    let core = Core::new(clock, book, parts);
     match restoring {
         Some(restoring) => start_journal(&core, restoring),
         None => core.set_restored(),
@@ -250,6 +260,7 @@ fn start_plane(config: &Config, settings: &DataPlane) -> Result<(Plane, mpsc::Re
     };
     let anybody = config.learning.first_packets == "any";
     let verified = config.relays.iter().filter(|relay| relay.verifies_sources || anybody);
+    let conference = config.conference.as_ref().map(crate::config::Conference::range);
     let plane = shunt_plane::Settings {
         stored_hash: match settings.hash.as_str() {
             "none" => StoredHash::None,
@@ -257,9 +268,11 @@ fn start_plane(config: &Config, settings: &DataPlane) -> Result<(Plane, mpsc::Re
             "hash48" => StoredHash::Hash48,
             _ => StoredHash::Auto,
         },
-        media: config.media(),
+        media: config.media().into_iter().chain(conference).collect(),
+        // Nobody stands behind a conference's address whom unknown sources could reach.
         verified: verified
             .flat_map(|relay| relay.media.iter().map(crate::config::Media::range))
+            .chain(conference)
             .collect(),
         entry_idle: entry_idle(config),
         ..shunt_plane::Settings::new(target)
@@ -308,6 +321,9 @@ fn start_tasks(core: &Arc<Core>, relays: Vec<RelayId>, events: Option<mpsc::Rece
             listings::watch(Arc::clone(&listed), id)
         });
     }
+    if let Some(conferences) = core.conferences() {
+        start_conferences(core, conferences);
+    }
     let Some(events) = events else { return };
     let taken = Arc::new(tokio::sync::Mutex::new(events));
     let told = each(core);
@@ -343,6 +359,32 @@ fn start_journal(core: &Arc<Core>, events: mpsc::UnboundedReceiver<shunt_journal
     keep_running(core, "journal's state".into(), move || {
         let core = Arc::clone(&watched);
         async move { core.watch_journal().await }
+    });
+}
+
+/// A participant has two sockets for each medium: as many as files may be open.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(error) = raised {
+        tracing::warn!("the limit of open files cannot be raised: {error}");
+    }
+}
+
+fn start_conferences(core: &Arc<Core>, conferences: &Arc<Conferences>) {
+    let of = |conferences: &Arc<Conferences>| Arc::clone(conferences);
+    let (writer, timers, counters) = (of(conferences), of(conferences), of(conferences));
+    keep_running(core, "rows of conferences".into(), move || {
+        let conferences = of(&writer);
+        async move { conferences.write().await }
+    });
+    keep_running(core, "timers of conferences".into(), move || {
+        let conferences = Arc::clone(&timers);
+        async move { conferences.keep_time().await }
+    });
+    keep_running(core, "counters of conferences".into(), move || {
+        let conferences = Arc::clone(&counters);
+        async move { conferences.look().await }
     });
 }
 

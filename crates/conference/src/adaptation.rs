@@ -60,6 +60,17 @@ pub enum Decision {
         receiver: Option<Name>,
         before: Option<Name>,
     },
+    /// What the policy decided from, where [`Adaptation::observed`] is set.
+    Estimated {
+        sender: Name,
+        medium: Medium,
+        receiver: Name,
+        /// The receiver's share for this sender, and its latest estimate of all, bit/s.
+        estimate: f64,
+        remb: Option<f64>,
+        /// Share of this sender's packets, 0 to 1.
+        lost: Option<f64>,
+    },
     /// The policy answered what is no level; nothing has changed.
     PolicyFailed { sender: Name, receiver: Name, reason: String },
 }
@@ -88,6 +99,8 @@ pub struct Adaptation {
     pub estimates: u64,
     pub reports: u64,
     pub twcc_refused: u64,
+    /// Somebody wants to see every estimate.
+    pub observed: bool,
 }
 
 /// RTCP of a receiver.
@@ -172,6 +185,16 @@ impl Adaptation {
                 continue;
             }
             let share = shares.get(at).copied();
+            if let (true, Some(estimate)) = (self.observed, share) {
+                decisions.push(Decision::Estimated {
+                    sender: sender.clone(),
+                    medium,
+                    receiver: feedback.receiver.clone(),
+                    estimate,
+                    remb: said.bitrate.map(|bitrate| bitrate as f64),
+                    lost: blocks.first().map(|block| f64::from(block.fraction_lost) / 256.0),
+                });
+            }
             if !self.judge(feedback, sender, share, streams, policy, now, &mut decisions) {
                 continue;
             }

@@ -133,6 +133,19 @@ impl Allocator {
         })
     }
 
+    /// The next write of a change that moves nothing yet; `None`: what [`Allocator::next`] gives next moves streams, and until then the change can
+    /// be abandoned.
+    pub fn next_new(&mut self, change: &mut Change) -> Option<Write> {
+        while !change.moving && !matches!(change.steps.front(), None | Some(Step::Moves)) {
+            let write = change.steps.pop_front().and_then(|step| self.carry_out(step, change));
+            if let Some(row) = write.as_ref().and_then(Write::row) {
+                change.begun.insert(row.clone());
+                return write;
+            }
+        }
+        None
+    }
+
     /// The next write of a change; `None` when it is through.
     pub fn next(&mut self, change: &mut Change) -> Option<Write> {
         while let Some(step) = change.steps.pop_front() {

@@ -6,9 +6,10 @@ use crate::packets::Told;
 use crate::sequence::PHASES;
 use crate::tables::{Limits, Name, Source};
 use crate::trees::LayoutError;
+use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtp::descriptor::{Descriptor, LayerTable, Structure, has_structure};
 use shunt_rtp::{Header, MediaError};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// How a data plane gives receivers of some layers numbers of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,20 @@ pub enum Whole {
     NotNested,
 }
 
+/// A stream in a data plane: the 5-tuple that it comes by, and its SSRC.
+pub type Place = (FiveTuple, u32);
+
+/// What a data plane keeps of a stream and of its receivers, as it was found. They go on with these numbers: with others, receivers would get
+/// sequence numbers again that they have had.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Former {
+    pub layers: u32,
+    pub track: u32,
+    pub rows: BTreeMap<u8, LayerRow>,
+    /// By the receiver's address.
+    pub splices: HashMap<Endpoint, u32>,
+}
+
 #[derive(Clone, Debug)]
 struct Stream {
     told: Told,
@@ -46,6 +61,8 @@ struct Stream {
     phases: Option<[u8; PHASES as usize]>,
     whole: Option<Whole>,
     splices: HashMap<Name, u32>,
+    /// Splices found in the data plane that no receiver has taken up yet.
+    former: HashMap<Endpoint, u32>,
 }
 
 /// The numbers of one data plane.
@@ -56,6 +73,7 @@ pub struct Numbering {
     tracks: Numbers,
     splices: Numbers,
     streams: HashMap<Source, Stream>,
+    former: HashMap<Place, Former>,
 }
 
 impl Numbering {
@@ -67,6 +85,33 @@ impl Numbering {
             tracks: Numbers::new("streams with rewritten numbers", 1, limits.tracks.saturating_add(1)),
             splices: Numbers::new("receivers with rewritten numbers", 1, limits.spliced.saturating_add(1)),
             streams: HashMap::new(),
+            former: HashMap::new(),
+        }
+    }
+
+    /// What was found in a data plane, before anything has a number: the same streams and receivers go on with it.
+    pub fn remember(&mut self, found: HashMap<Place, Former>) {
+        let used = |number: fn(&Former) -> u32| -> BTreeSet<u32> { found.values().map(number).filter(|number| *number != 0).collect() };
+        self.layers.reserve(&used(|former| former.layers));
+        self.tracks.reserve(&used(|former| former.track));
+        self.splices
+            .reserve(&found.values().flat_map(|former| former.splices.values().copied()).collect());
+        self.former = found;
+    }
+
+    /// What was found and nobody has taken up is gone from the data plane.
+    pub fn give_back(&mut self) {
+        for former in std::mem::take(&mut self.former).into_values() {
+            if former.layers != 0 {
+                self.layers.give(former.layers);
+            }
+            if former.track != 0 {
+                self.tracks.give(former.track);
+            }
+            former.splices.into_values().for_each(|splice| self.splices.give(splice));
+        }
+        for stream in self.streams.values_mut() {
+            stream.former.drain().for_each(|(_, splice)| self.splices.give(splice));
         }
     }
 
@@ -76,17 +121,20 @@ impl Numbering {
         self.tracks.room().min(self.splices.room())
     }
 
-    /// A stream's number in `layer`, and its track; 0 and 0 where the data plane leaves no layers out.
+    /// A stream's number in `layer`, and its track (0 until it is to be tracked); 0 and 0 where the data plane leaves no layers out.
     ///
     /// # Errors
     /// All numbers are taken: the stream goes whole.
-    pub fn stream(&mut self, source: &Source, told: Told, tracked: bool) -> Result<(u32, u32), LayoutError> {
+    pub fn stream(&mut self, source: &Source, place: Place, told: Told, tracked: bool) -> Result<(u32, u32), LayoutError> {
         if self.rewriting == Rewriting::None {
             return Ok((0, 0));
         }
         if !self.streams.contains_key(source) {
-            let layers = self.layers.take()?;
-            self.streams.insert(source.clone(), Stream::new(told, layers));
+            let made = match self.former.remove(&place) {
+                Some(former) => Stream::of_former(told, former),
+                None => Stream::new(told, self.layers.take()?),
+            };
+            self.streams.insert(source.clone(), made);
         }
         let Some(stream) = self.streams.get_mut(source) else {
             return Ok((0, 0));
@@ -105,18 +153,21 @@ impl Numbering {
         Ok((stream.layers, stream.track))
     }
 
-    /// A receiver's splice of a stream that is tracked; 0 of any other.
+    /// A receiver's splice of a stream that is tracked; 0 of any other. `there`: the receiver's address.
     ///
     /// # Errors
     /// All are taken.
-    pub fn splice(&mut self, source: &Source, receiver: &Name) -> Result<u32, LayoutError> {
+    pub fn splice(&mut self, source: &Source, receiver: &Name, there: Endpoint) -> Result<u32, LayoutError> {
         let Some(stream) = self.streams.get_mut(source).filter(|stream| stream.tracked) else {
             return Ok(0);
         };
         if let Some(splice) = stream.splices.get(receiver) {
             return Ok(*splice);
         }
-        let splice = self.splices.take()?;
+        let splice = match stream.former.remove(&there) {
+            Some(splice) => splice,
+            None => self.splices.take()?,
+        };
         stream.splices.insert(receiver.clone(), splice);
         Ok(splice)
     }
@@ -209,6 +260,7 @@ impl Numbering {
                 kept
             });
             if !stays {
+                stream.former.drain().for_each(|(_, splice)| splices.give(splice));
                 layers.give(stream.layers);
                 if stream.track != 0 {
                     tracks.give(stream.track);
@@ -237,6 +289,18 @@ impl Stream {
             phases: None,
             whole: None,
             splices: HashMap::new(),
+            former: HashMap::new(),
+        }
+    }
+
+    fn of_former(told: Told, former: Former) -> Self {
+        let made = Self::new(told, former.layers);
+        Self {
+            rows: if former.rows.is_empty() { made.rows } else { former.rows },
+            track: former.track,
+            tracked: former.track != 0 || !former.splices.is_empty(),
+            former: former.splices,
+            ..made
         }
     }
 }

@@ -126,10 +126,15 @@ impl Resolver<'_> {
     /// The numbers of a stream's rows in `layer` and of its track; 0 of one that goes whole.
     fn layers(&mut self, source: &Source, medium: Medium, ssrc: u32) -> Result<(u32, u32), LayoutError> {
         let leg = self.conference.get(&source.sender).and_then(|one| one.leg(medium));
-        match leg.and_then(|leg| leg.told.filter(|_| !leg.repair.contains(&ssrc))) {
-            Some(told) => self
-                .numbering
-                .stream(source, told, self.conference.is_tracked(&source.sender, medium)),
+        let found = leg.and_then(|leg| {
+            let place = (FiveTuple::new(leg.source?, leg.relay), ssrc);
+            Some((place, leg.told.filter(|_| !leg.repair.contains(&ssrc))?))
+        });
+        match found {
+            Some((place, told)) => {
+                let tracked = self.conference.is_tracked(&source.sender, medium);
+                self.numbering.stream(source, place, told, tracked)
+            }
             None => Ok((0, 0)),
         }
     }
@@ -189,7 +194,7 @@ impl Resolver<'_> {
         if let Some(target) = self.conference.target(&source.sender, &copy.receiver, medium)
             && self.layers(source, medium, ssrc)?.0 != 0
         {
-            made.splice = self.numbering.splice(source, &copy.receiver)?;
+            made.splice = self.numbering.splice(source, &copy.receiver, to)?;
             if made.splice != 0 {
                 (made.target, made.cadence) = (target, self.numbering.cadence(source, target));
             }

@@ -12,12 +12,12 @@ use shunt_conference::migration::{Allocator, How};
 use shunt_conference::packets::Told;
 use shunt_conference::participant::{Leg, Participant};
 use shunt_conference::payload_types::{PayloadType, Translation};
-use shunt_conference::rewriting::{Numbering, Rewriting, Whole};
+use shunt_conference::rewriting::{Former, LayerRow, Numbering, Rewriting, Whole};
 use shunt_conference::rows::{Copy, Data, Key, Resolver, Stream, steps};
 use shunt_conference::tables::{Limits, Name, Row, Source, Value, Write};
 use shunt_conference::trees::{Design, Layout};
-use shunt_net::Endpoint;
-use std::collections::{BTreeMap, HashSet};
+use shunt_net::{Endpoint, FiveTuple};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::Ipv4Addr;
 
 fn at(host: u8, port: u16) -> Endpoint {
@@ -355,9 +355,13 @@ fn template_structures_become_rows_of_layer() {
         stream: name("video:1"),
     };
     for (rewriting, switches, cadences) in [(Rewriting::SLr, 0b111, [0, 0]), (Rewriting::SLm, 0, [0b1110, 0b1010])] {
-        let mut numbering = Numbering::new(rewriting, &Limits::default());
-        assert_eq!(numbering.stream(&source, Told::DependencyDescriptor(12), false).unwrap(), (1, 0));
-        assert!(numbering.awaits_structure(&source) && numbering.splice(&source, &name("c")).unwrap() == 0);
+        let (mut numbering, there) = (Numbering::new(rewriting, &Limits::default()), at(3, 6000));
+        let place = (FiveTuple::new(at(2, 5000), at(1, 20_000)), 1);
+        assert_eq!(
+            numbering.stream(&source, place, Told::DependencyDescriptor(12), false).unwrap(),
+            (1, 0)
+        );
+        assert!(numbering.awaits_structure(&source) && numbering.splice(&source, &name("c"), there).unwrap() == 0);
         assert!(numbering.see(&source, &packet).unwrap() && !numbering.see(&source, &packet).unwrap());
         let rows: BTreeMap<_, _> = numbering.rows(&source).collect();
         let layers: Vec<u8> = (0..5).map(|template| rows[&(1, template)].layer).collect();
@@ -365,12 +369,58 @@ fn template_structures_become_rows_of_layer() {
         // The captured key frame has number 1.
         let turned = |mask: u8| (mask << 1 | mask >> 3) & 0xF;
         assert_eq!([0, 1].map(|target| numbering.cadence(&source, target)), cadences.map(turned));
-        let (_, track) = numbering.stream(&source, Told::DependencyDescriptor(12), true).unwrap();
+        let (_, track) = numbering.stream(&source, place, Told::DependencyDescriptor(12), true).unwrap();
         assert_eq!(track != 0, rewriting == Rewriting::SLr);
-        assert_eq!(numbering.splice(&source, &name("c")).unwrap(), 1);
+        assert_eq!(numbering.splice(&source, &name("c"), there).unwrap(), 1);
         numbering.forget(&name("m"), &HashSet::new(), &HashSet::new());
         assert_eq!((numbering.room(), numbering.whole(&source)), (65_536, None::<Whole>));
     }
+}
+
+#[test]
+fn streams_and_receivers_go_on_with_the_numbers_that_were_found() {
+    let source = Source {
+        conference: name("m"),
+        sender: name("a"),
+        stream: name("video:1"),
+    };
+    let (place, there) = ((FiveTuple::new(at(2, 5000), at(1, 20_000)), 1), at(3, 6000));
+    let former = Former {
+        layers: 3,
+        track: 7,
+        rows: BTreeMap::from([(5, LayerRow { layer: 1, switches: 0 })]),
+        splices: HashMap::from([(there, 9), (at(4, 6000), 2)]),
+    };
+    let mut numbering = Numbering::new(Rewriting::SLr, &Limits::default());
+    numbering.remember(HashMap::from([
+        (place, former.clone()),
+        (
+            (place.0, 2),
+            Former {
+                layers: 1,
+                ..Former::default()
+            },
+        ),
+    ]));
+    let told = Told::DependencyDescriptor(12);
+    assert_eq!(numbering.stream(&source, place, told, true).unwrap(), (3, 7));
+    assert_eq!(numbering.splice(&source, &name("b"), there).unwrap(), 9);
+    assert_eq!(
+        numbering
+            .rows(&source)
+            .map(|((layers, template), _)| (layers, template))
+            .collect::<Vec<_>>(),
+        [(3, 5)]
+    );
+    // Until what was found is gone, its numbers are nobody else's.
+    assert!(![2, 9].contains(&numbering.splice(&source, &name("c"), at(5, 6000)).unwrap()));
+    numbering.give_back();
+    assert_eq!(numbering.room(), 65_536 - 2);
+    let other = Source {
+        stream: name("video:2"),
+        ..source
+    };
+    assert_eq!(numbering.stream(&other, (place.0, 2), told, false).unwrap().0, 1);
 }
 
 fn members() -> impl Strategy<Value = (Vec<usize>, bool)> {

@@ -34,6 +34,7 @@ mod audit;
 mod batch;
 mod collisions;
 mod come_up;
+mod conference;
 mod engine;
 mod error;
 mod event;
@@ -52,6 +53,7 @@ mod tables;
 mod tuple;
 mod wire;
 
+pub use conference::Counted;
 pub use error::PlaneError;
 pub use event::{Event, Facts, Written};
 pub use plane::Plane;

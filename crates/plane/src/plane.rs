@@ -1,5 +1,6 @@
 //! The handle: submits that never fail, and questions.
 
+use crate::conference::{self, Counted};
 use crate::engine::{Command, Engine};
 use crate::error::PlaneError;
 use crate::event::{Event, Facts};
@@ -9,7 +10,10 @@ use crate::settings::Settings;
 use crate::statistics::{Counts, Statistics};
 use crate::tables::Tables;
 use shunt_bfrt_client::{Client, Session, UpdateError};
-use shunt_calls::{Counters, Operation, WriteId};
+use shunt_calls::{Counters, Operation, RelayEntry, WriteId};
+use shunt_conference::diff::Step;
+use shunt_conference::rewriting::Rewriting;
+use shunt_conference::rows::{Data, Key};
 use shunt_latch::Found;
 use shunt_net::{Endpoint, FiveTuple};
 use std::collections::BTreeMap;
@@ -218,5 +222,58 @@ impl Plane {
     /// [`PlaneError::Unavailable`] while there is none.
     pub fn table_size(&self, table: &str) -> Result<Option<usize>, PlaneError> {
         Ok(self.link()?.tables.schema.table(table).map(|table| table.size))
+    }
+
+    /// How the data plane gives receivers of some layers numbers of their own.
+    ///
+    /// # Errors
+    /// [`PlaneError::Schema`] where it has no tables for conferences, [`PlaneError::Unavailable`] while there is none.
+    pub fn rewriting(&self) -> Result<Rewriting, PlaneError> {
+        let link = self.link()?;
+        link.tables
+            .conference
+            .as_ref()
+            .map(|tables| tables.rewriting)
+            .ok_or_else(conference::no_tables)
+    }
+
+    /// Write rows of conferences, in this order; every one is tried. For each its result: what is there already is modified, and what the data
+    /// plane puts off is written again.
+    ///
+    /// # Errors
+    /// As of [`Plane::rows`].
+    pub async fn write_conferences(&self, steps: &[Step<Key, Data>]) -> Result<Vec<Result<(), UpdateError>>, PlaneError> {
+        let link = self.link()?;
+        conference::write(&link.session, &link.tables, steps).await
+    }
+
+    /// All rows of conferences but relay entries.
+    ///
+    /// # Errors
+    /// [`PlaneError::Schema`] where there are no such tables, [`PlaneError::Unavailable`] without an answer.
+    pub async fn conference_rows(&self) -> Result<Vec<(Key, Data)>, PlaneError> {
+        let link = self.link()?;
+        conference::all(&link.session, &link.tables).await
+    }
+
+    /// All relay entries that the agent can have written.
+    ///
+    /// # Errors
+    /// [`PlaneError::Unavailable`] without an answer.
+    pub async fn relay_entries(&self) -> Result<Vec<RelayEntry>, PlaneError> {
+        let link = self.link()?;
+        questions::entries(&link.session, &link.tables).await
+    }
+
+    /// What rows of `conference` and `layer` have counted: these, or all.
+    ///
+    /// # Errors
+    /// As of [`Plane::conference_rows`].
+    pub async fn conference_counters(&self, keys: Option<&[Key]>) -> Result<Vec<Counted>, PlaneError> {
+        let link = self.link()?;
+        match keys {
+            Some(keys) => conference::counted_of(&link.session, &link.tables, keys).await,
+            None => conference::counted(&link.session, &link.tables).await,
+        }
     }
 }

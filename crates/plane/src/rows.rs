@@ -172,6 +172,24 @@ pub(crate) fn encode(schema: &Schema, write: &TableWrite) -> Result<Bytes, Plane
     Ok(crate::admission_tables::update(kind, pb::Entity { entity: Some(entity) }))
 }
 
+/// A question for one row.
+///
+/// # Errors
+/// The table has no such key.
+pub(crate) fn question(table: &Table, key: &[(String, Value)]) -> Result<pb::Entity, PlaneError> {
+    let fields = key.iter().map(|(name, value)| key_field(table, name, value));
+    let entry = pb::TableEntry {
+        table_id: table.id,
+        value: Some(table_entry::Value::Key(pb::TableKey {
+            fields: fields.collect::<Result<_, _>>()?,
+        })),
+        ..Default::default()
+    };
+    Ok(pb::Entity {
+        entity: Some(entity::Entity::TableEntry(entry)),
+    })
+}
+
 /// A row of a table, from an encoded `Entity`; `None` for the default entry.
 pub(crate) fn decode(table: &Table, encoded: Bytes) -> Option<Row> {
     let Some(entity::Entity::TableEntry(entry)) = pb::Entity::decode(encoded).ok()?.entity else {

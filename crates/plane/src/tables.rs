@@ -1,6 +1,7 @@
 //! What a target's schema offers, resolved to numbers once in each session.
 
 use crate::admission_tables::AdmissionTables;
+use crate::conference::ConferenceTables;
 use crate::event::Facts;
 use crate::hash::{HASH32, HASH48, LinearHash, from_context};
 use crate::notice::LearnFilter;
@@ -27,6 +28,8 @@ pub(crate) struct Tables {
     pub(crate) totals: Option<Arc<Table>>,
     pub(crate) interface: Option<Arc<Table>>,
     pub(crate) admission: AdmissionTables,
+    /// `None`: the target has no tables for conferences.
+    pub(crate) conference: Option<ConferenceTables>,
     pub(crate) learns: Vec<LearnFilter>,
     /// The functions under which each relay table may store its keys.
     pub(crate) hashes: [Vec<LinearHash>; 2],
@@ -67,6 +70,7 @@ impl Tables {
             media: both("media", |name| Ok(schema.table(name).cloned()))?,
             interface: schema.table("softswitch.interface").cloned(),
             admission: AdmissionTables::new(schema)?,
+            conference: ConferenceTables::new(schema),
             learns: LearnFilter::all(schema)?,
             schema: Arc::clone(schema),
             relay,

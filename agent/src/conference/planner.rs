@@ -1,0 +1,485 @@
+//! What the data plane holds of all conferences, and the steps to what it is to hold. No I/O.
+//!
+//! A round takes all conferences that have changed. First their new rows are planned ([`Planner::begin`]), which change nothing for any packet, so
+//! that a data plane without room for them leaves a conference as it was ([`Planner::abandon`]). Then the rest ([`Planner::finish`]): streams
+//! move, and after a pause what is old goes.
+
+use shunt_conference::Reserved;
+use shunt_conference::diff::{Ranked, Step};
+use shunt_conference::membership::{Conference, TREES};
+use shunt_conference::migration::{Allocator, Change, How};
+use shunt_conference::rewriting::{Former, Numbering, Place, Rewriting};
+use shunt_conference::rows::{Data, Key, Resolver, Stream, steps};
+use shunt_conference::tables::{CopyTo, Limits, Member, Name, Row, Source, Value, Write};
+use shunt_conference::trees::{Design, LayoutError};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// By which port copies leave, where the data plane's kernel sends each by its own routes: it only serves to leave the sender out.
+const PORT: u32 = 1;
+
+/// Rows, as the data plane has or gets them.
+pub type Steps = Vec<Step<Key, Data>>;
+
+pub struct Planner {
+    allocator: Allocator,
+    pub numbering: Numbering,
+    rewriting: Rewriting,
+    /// By conference: rows that are nobody else's.
+    plans: HashMap<Name, BTreeMap<Row, Value>>,
+    /// Two conferences may share one.
+    trees: BTreeMap<u32, Vec<Member>>,
+    prunes: BTreeMap<u32, BTreeSet<u32>>,
+    inside: HashMap<Key, Data>,
+    /// By conference: those of `inside` that are its own.
+    owned: HashMap<Name, BTreeSet<Key>>,
+    found: Option<Reserved>,
+}
+
+/// A conference in a round.
+pub struct Part {
+    pub name: Name,
+    change: Option<Change>,
+    /// Trees and exclusion sets that the change writes.
+    shared: BTreeSet<Row>,
+}
+
+impl Planner {
+    #[must_use]
+    pub fn new(rewriting: Rewriting) -> Self {
+        let limits = Limits::default();
+        Self {
+            allocator: Allocator::new(limits, TREES),
+            numbering: Numbering::new(rewriting, &limits),
+            rewriting,
+            plans: HashMap::new(),
+            trees: BTreeMap::new(),
+            prunes: BTreeMap::new(),
+            inside: HashMap::new(),
+            owned: HashMap::new(),
+            found: None,
+        }
+    }
+
+    /// Begin with what a data plane holds: everything is laid out beside it, and streams and receivers go on with the numbers that they have.
+    #[must_use]
+    pub fn adopt(rewriting: Rewriting, rows: Vec<(Key, Data)>) -> Self {
+        let mut made = Self::new(rewriting);
+        made.numbering.remember(former(&rows));
+        let used = rows.iter().flat_map(|(key, data)| match (key, data) {
+            (Key::Node(node), _) => vec![Row::Node(*node)],
+            (Key::Tree(mgid), _) => vec![Row::Tree(*mgid)],
+            (Key::Copy(stream, rid), _) => vec![Row::Copy(*stream, *rid)],
+            (Key::Stream(..), Data::Stream(data)) => vec![Row::Copy(data.tree.stream, 0), Row::Tree(data.tree.mgid)],
+            _ => Vec::new(),
+        });
+        let used: Vec<Row> = used.collect();
+        made.found = Some(made.allocator.reserve(used.iter()));
+        made.inside = rows.into_iter().collect();
+        made
+    }
+
+    /// The design in force.
+    #[must_use]
+    pub fn design(&self, name: &str) -> Option<Design> {
+        self.allocator.design(name)
+    }
+
+    /// The streams of a conference that go by trees.
+    pub fn streams(&self, name: &str) -> impl Iterator<Item = &Source> {
+        self.allocator.streams(name).map(|(source, _)| source)
+    }
+
+    /// The copies that are planned for a conference, with their keys.
+    pub fn copies(&self, name: &str) -> impl Iterator<Item = (Key, &CopyTo)> {
+        let plan = self.plans.get(name).into_iter().flatten();
+        plan.filter_map(|(row, value)| match (row, value) {
+            (Row::Copy(stream, rid), Value::Copy(copy)) => Some((Key::Copy(*stream, *rid), copy)),
+            _ => None,
+        })
+    }
+
+    /// Whether a row is in.
+    #[must_use]
+    pub fn holds(&self, key: &Key) -> bool {
+        self.inside.contains_key(key)
+    }
+
+    /// Rows that are in.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.inside.len()
+    }
+
+    /// Begin to bring a conference to its layout: the rows that are new.
+    ///
+    /// # Errors
+    /// No room; nothing has changed.
+    pub fn begin(&mut self, conference: &Conference, copied: &dyn Fn(&Source) -> bool) -> Result<(Part, Steps), LayoutError> {
+        let name = conference.name.clone();
+        let layout = conference.layout(|_| Some(PORT));
+        let mut part = Part {
+            name: name.clone(),
+            change: None,
+            shared: BTreeSet::new(),
+        };
+        let same = match self.allocator.layout(&name) {
+            Some(before) => *before == layout,
+            None => layout.participants.is_empty(),
+        };
+        if same {
+            return Ok((part, Vec::new()));
+        }
+        let mut change = self.allocator.change(layout, How::default())?;
+        // A tree is written once for each half that changes: as it is after the last.
+        let mut new = BTreeMap::new();
+        while let Some(write) = self.allocator.next_new(&mut change) {
+            if let Write::Add(row, value) | Write::Modify(row, value) = &write {
+                new.insert(row.clone(), value.clone());
+            }
+            self.take(&mut part, write);
+        }
+        part.change = Some(change);
+        let mut steps = Vec::new();
+        for (row, value) in new {
+            let mut resolver = resolver(conference, &mut self.numbering, copied);
+            // What it has no number for is said when the rest is planned.
+            let Ok(Some((key, data))) = resolver.row(&row, &value) else {
+                continue;
+            };
+            match self.inside.get(&key) {
+                Some(there) if *there == data => {}
+                Some(_) if matches!(key, Key::Tree(_) | Key::Prune(_)) => steps.push(Step::Modify(key, data)),
+                Some(_) => {}
+                None => steps.push(Step::Add(key, data)),
+            }
+        }
+        steps.sort_by_key(|step| match step {
+            Step::Add(key, _) | Step::Modify(key, _) => Some(key.rank()),
+            _ => None,
+        });
+        Ok((part, steps))
+    }
+
+    /// The new rows were refused: the plan is as it was. The steps take out what was written of them.
+    pub fn abandon(&mut self, mut part: Part, done: &[Step<Key, Data>]) -> Steps {
+        if let Some(mut change) = part.change.take() {
+            self.allocator.abandon(&mut change);
+            while let Some(write) = self.allocator.next(&mut change) {
+                self.take(&mut part, write);
+            }
+        }
+        let undo = |step: &Step<Key, Data>| match step {
+            Step::Add(Key::Tree(mgid), _) | Step::Modify(Key::Tree(mgid), _) => match self.trees.get(mgid) {
+                Some(members) => Some(Step::Modify(Key::Tree(*mgid), Data::Tree(members.clone()))),
+                None => Some(Step::Delete(Key::Tree(*mgid))),
+            },
+            Step::Add(key, _) => Some(Step::Delete(key.clone())),
+            _ => None,
+        };
+        done.iter().rev().filter_map(undo).collect()
+    }
+
+    /// The rest of the way: the steps that move streams, and those that come when packets under way have left.
+    ///
+    /// # Errors
+    /// All numbers of layers, tracks or splices are taken.
+    pub fn finish(
+        &mut self,
+        part: &mut Part,
+        conference: &Conference,
+        copied: &dyn Fn(&Source) -> bool,
+    ) -> Result<(Steps, Steps), LayoutError> {
+        if let Some(mut change) = part.change.take() {
+            while let Some(write) = self.allocator.next(&mut change) {
+                self.take(part, write);
+            }
+        }
+        let none = BTreeMap::new();
+        let plan = self.plans.get(&part.name).unwrap_or(&none);
+        let mut wanted = resolver(conference, &mut self.numbering, copied).rows(plan)?;
+        let owned: BTreeSet<Key> = wanted.keys().cloned().collect();
+        for row in &part.shared {
+            match row {
+                Row::Tree(mgid) => wanted.extend(self.trees.get(mgid).map(|members| (Key::Tree(*mgid), Data::Tree(members.clone())))),
+                Row::Prune(xid) => wanted.extend(self.prunes.get(xid).map(|ports| (Key::Prune(*xid), Data::Prune(ports.clone())))),
+                _ => {}
+            }
+        }
+        let shared = part.shared.iter().filter_map(|row| match row {
+            Row::Tree(mgid) => Some(Key::Tree(*mgid)),
+            Row::Prune(xid) => Some(Key::Prune(*xid)),
+            _ => None,
+        });
+        let before = self.owned.insert(part.name.clone(), owned).unwrap_or_default();
+        let keys = before.into_iter().chain(wanted.keys().cloned()).chain(shared);
+        let written: BTreeMap<Key, Data> = keys
+            .filter_map(|key| self.inside.get(&key).map(|data| (key.clone(), data.clone())))
+            .collect();
+        let made = steps(&wanted, &written, self.rewriting == Rewriting::SLr);
+        let (moves, rest) = split(tracks_first(made, &written));
+        if conference.participants.is_empty() && self.allocator.layout(&part.name).is_none() {
+            self.plans.remove(&part.name);
+            self.owned.remove(&part.name);
+        }
+        let sources: HashSet<Source> = self.allocator.streams(&part.name).map(|(source, _)| source.clone()).collect();
+        let receivers = conference.participants.iter().map(|one| one.name.clone()).collect();
+        self.numbering.forget(&part.name, &sources, &receivers);
+        Ok((moves, rest))
+    }
+
+    /// A step is carried out.
+    pub fn written(&mut self, step: &Step<Key, Data>) {
+        match step {
+            Step::Add(key, data) | Step::Modify(key, data) => {
+                self.inside.insert(key.clone(), data.clone());
+            }
+            Step::Delete(key) => {
+                self.inside.remove(key);
+            }
+            Step::Drain => {}
+        }
+    }
+
+    /// All conferences have been brought to what they are to be: what was found beside them goes.
+    #[must_use]
+    pub fn unwanted(&self) -> Steps {
+        let owned: HashSet<&Key> = self.owned.values().flatten().collect();
+        let stays = |key: &Key| match key {
+            Key::Tree(mgid) => self.trees.contains_key(mgid),
+            Key::Prune(_) => true,
+            key => owned.contains(key),
+        };
+        let mut gone: Vec<&Key> = self.inside.keys().filter(|key| !stays(key)).collect();
+        gone.sort_by_key(|key| std::cmp::Reverse(key.rank()));
+        gone.into_iter().map(|key| Step::Delete(key.clone())).collect()
+    }
+
+    /// What was found and unwanted is gone.
+    pub fn settled(&mut self) {
+        if let Some(found) = self.found.take() {
+            self.allocator.give_back(found);
+        }
+        self.numbering.give_back();
+    }
+
+    fn take(&mut self, part: &mut Part, write: Write) {
+        let (row, value) = match write {
+            Write::Add(row, value) | Write::Modify(row, value) => (row, Some(value)),
+            Write::Delete(row) => (row, None),
+            Write::Drain => return,
+        };
+        match (&row, value) {
+            (Row::Tree(mgid), value) => {
+                match value {
+                    Some(Value::Tree(members)) => self.trees.insert(*mgid, members),
+                    _ => self.trees.remove(mgid),
+                };
+                part.shared.insert(row);
+            }
+            (Row::Prune(xid), value) => {
+                let ports = match value {
+                    Some(Value::Prune(ports)) => ports,
+                    _ => BTreeSet::new(),
+                };
+                self.prunes.insert(*xid, ports);
+                part.shared.insert(row);
+            }
+            (_, Some(value)) => {
+                self.plans.entry(part.name.clone()).or_default().insert(row, value);
+            }
+            (_, None) => {
+                if let Some(plan) = self.plans.get_mut(&part.name) {
+                    plan.remove(&row);
+                }
+            }
+        }
+    }
+}
+
+fn resolver<'a>(conference: &'a Conference, numbering: &'a mut Numbering, copied: &'a dyn Fn(&Source) -> bool) -> Resolver<'a> {
+    Resolver {
+        conference,
+        numbering,
+        nexthop: &|_, _| Some(0),
+        copied,
+    }
+}
+
+/// A stream is tracked before its receivers' numbers go by that: until then they would be counted in another way.
+fn tracks_first(steps: Steps, written: &BTreeMap<Key, Data>) -> Steps {
+    let mut first = Vec::new();
+    for step in &steps {
+        let Step::Modify(key, Data::Stream(new)) = step else { continue };
+        if let Some(Data::Stream(old)) = written.get(key)
+            && new.track != 0
+            && old.track != new.track
+        {
+            let tracked = Stream { tree: old.tree, ..*new };
+            first.push(Step::Modify(key.clone(), Data::Stream(tracked)));
+        }
+    }
+    let layers = steps.iter().take_while(|step| {
+        matches!(
+            step,
+            Step::Add(Key::Node(_) | Key::Layer(..), _) | Step::Modify(Key::Node(_) | Key::Layer(..), _)
+        )
+    });
+    let at = layers.count();
+    let mut made = steps;
+    made.splice(at..at, first);
+    made
+}
+
+/// What comes before the pause, and what comes after it.
+fn split(mut steps: Steps) -> (Steps, Steps) {
+    let drain = steps.iter().position(|step| *step == Step::Drain);
+    let rest = drain.map_or_else(Vec::new, |at| steps.split_off(at));
+    (steps, rest.into_iter().filter(|step| *step != Step::Drain).collect())
+}
+
+/// What a data plane keeps of layers and numbers, by the streams that they are of.
+fn former(rows: &[(Key, Data)]) -> HashMap<Place, Former> {
+    let mut streams: HashMap<Place, Former> = HashMap::new();
+    let (mut by_layers, mut by_stream) = (HashMap::new(), HashMap::new());
+    for (key, data) in rows {
+        if let (Key::Stream(flow, ssrc), Data::Stream(stream)) = (key, data)
+            && stream.layers != 0
+        {
+            let place = (*flow, *ssrc);
+            by_layers.insert(stream.layers, place);
+            by_stream.insert(stream.tree.stream, place);
+            let made = Former {
+                layers: stream.layers,
+                track: stream.track,
+                ..Former::default()
+            };
+            streams.insert(place, made);
+        }
+    }
+    for (key, data) in rows {
+        match (key, data) {
+            (Key::Layer(layers, template), Data::Layer(row)) => {
+                if let Some(former) = by_layers.get(layers).and_then(|place| streams.get_mut(place)) {
+                    former.rows.insert(*template, *row);
+                }
+            }
+            (Key::Copy(stream, _), Data::Copy(copy)) if copy.splice != 0 => {
+                if let Some(former) = by_stream.get(stream).and_then(|place| streams.get_mut(place)) {
+                    former.splices.insert(copy.addresses.dst, copy.splice);
+                }
+            }
+            _ => {}
+        }
+    }
+    streams
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shunt_conference::adaptation::Medium;
+    use shunt_conference::packets::Told;
+    use shunt_conference::participant::{Leg, Participant};
+    use shunt_net::Endpoint;
+    use std::net::Ipv4Addr;
+
+    fn conference(name: &str, people: u8) -> Conference {
+        let mut made = Conference::new(name.into());
+        for number in 1..=people {
+            let end = |host: u8, port: u16| Endpoint::new(Ipv4Addr::new(10, 0, host, number), port);
+            let mut one = Participant::new(format!("p{number}").into());
+            let mut leg = Leg::new(end(0, 20_000 + u16::from(number) * 2));
+            (leg.source, leg.ssrcs, leg.told) = (Some(end(1, 5000)), vec![u32::from(number)], Some(Told::Vp8));
+            one.legs.insert((Medium::Video, 0), leg);
+            made.join(one).unwrap();
+        }
+        made.settle();
+        made
+    }
+
+    /// A data plane that refuses what a real one does: two rows of one key, and changes of what is not there.
+    fn apply(rows: &mut HashMap<Key, Data>, planner: &mut Planner, steps: &[Step<Key, Data>]) {
+        for step in steps {
+            match step {
+                Step::Add(key, data) => assert!(rows.insert(key.clone(), data.clone()).is_none(), "{key:?} is there"),
+                Step::Modify(key, data) => assert!(
+                    rows.insert(key.clone(), data.clone()).is_some() || matches!(key, Key::Prune(_)),
+                    "no {key:?}"
+                ),
+                Step::Delete(key) => assert!(rows.remove(key).is_some(), "no {key:?}"),
+                Step::Drain => {}
+            }
+            planner.written(step);
+        }
+    }
+
+    fn bring(rows: &mut HashMap<Key, Data>, planner: &mut Planner, conference: &Conference) {
+        let (mut part, new) = planner.begin(conference, &|_| false).unwrap();
+        apply(rows, planner, &new);
+        let (moves, rest) = planner.finish(&mut part, conference, &|_| false).unwrap();
+        apply(rows, planner, &moves);
+        apply(rows, planner, &rest);
+    }
+
+    fn limited(conference: &mut Conference) {
+        conference.set_level(&"p1".into(), &"p2".into(), Medium::Video, 1).unwrap();
+        conference.held.clear();
+    }
+
+    #[test]
+    fn conferences_share_trees_and_leave_nothing() {
+        let (mut planner, mut rows) = (Planner::new(Rewriting::SLr), HashMap::new());
+        let mut both = [conference("a", 3), conference("b", 5)];
+        for one in &mut both {
+            bring(&mut rows, &mut planner, one);
+            limited(one);
+            bring(&mut rows, &mut planner, one);
+        }
+        assert_eq!(planner.design("a"), Some(Design::RaSr));
+        for one in &both {
+            bring(&mut rows, &mut planner, &Conference::new(one.name.clone()));
+        }
+        rows.retain(|key, _| !matches!(key, Key::Prune(_)));
+        assert!(rows.is_empty(), "{rows:?}");
+    }
+
+    #[test]
+    fn new_rows_that_were_refused_are_taken_out_and_all_is_as_it_was() {
+        let (mut planner, mut rows) = (Planner::new(Rewriting::SLr), HashMap::new());
+        let mut one = conference("a", 3);
+        bring(&mut rows, &mut planner, &one);
+        let before = rows.clone();
+        limited(&mut one);
+        let (part, new) = planner.begin(&one, &|_| false).unwrap();
+        let done = &new[..new.len() / 2];
+        apply(&mut rows, &mut planner, done);
+        let undo = planner.abandon(part, done);
+        apply(&mut rows, &mut planner, &undo);
+        assert_eq!(rows, before);
+        bring(&mut rows, &mut planner, &one);
+    }
+
+    #[test]
+    fn what_was_found_is_taken_over_with_its_numbers_and_the_rest_goes() {
+        let (mut planner, mut rows) = (Planner::new(Rewriting::SLr), HashMap::new());
+        let mut one = conference("a", 3);
+        limited(&mut one);
+        bring(&mut rows, &mut planner, &one);
+        let splices = |rows: &HashMap<Key, Data>| -> BTreeSet<(Endpoint, u32)> {
+            let copies = rows.values().filter_map(|data| match data {
+                Data::Copy(copy) if copy.splice != 0 => Some((copy.addresses.dst, copy.splice)),
+                _ => None,
+            });
+            copies.collect()
+        };
+        let (count, before) = (rows.len(), splices(&rows));
+        assert!(!before.is_empty());
+        let found = rows.iter().filter(|(key, _)| !matches!(key, Key::Prune(_)));
+        let mut next = Planner::adopt(Rewriting::SLr, found.map(|(key, data)| (key.clone(), data.clone())).collect());
+        bring(&mut rows, &mut next, &one);
+        let unwanted = next.unwanted();
+        apply(&mut rows, &mut next, &unwanted);
+        next.settled();
+        assert_eq!((rows.len(), splices(&rows)), (count, before));
+    }
+}

@@ -1,0 +1,285 @@
+//! What the data plane has counted: rates of what is sent, signs of life, and streams of which copies are wanted.
+
+use super::Shared;
+use super::state::{Room, State};
+use shunt_calls::Counters;
+use shunt_conference::adaptation::Medium;
+use shunt_conference::membership::{TARGETS, stream_of};
+use shunt_conference::repair::{Begins, Cache};
+use shunt_conference::rows::Key;
+use shunt_conference::tables::{Name, Source};
+use shunt_latch::Time;
+use shunt_net::FiveTuple;
+use shunt_plane::Counted;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+const WEIGHT: f64 = 0.5;
+/// Streams of which the agent has copies without having been asked for a packet of them: a small system has a cache of each.
+const SPARE: usize = 64;
+/// Streams of which it has copies at most; each has at most 640 packets a second.
+const MOST: usize = 256;
+/// A NACK is a reason for copies for so long.
+const NACKED: Duration = Duration::from_secs(30);
+
+/// The rates of a sender's medium, from counters that are read now and then: all, and of each layer.
+#[derive(Debug, Default)]
+pub struct Meter {
+    last: Option<Time>,
+    counted: HashMap<Key, u64>,
+    rates: Option<[f64; TARGETS + 1]>,
+}
+
+impl Meter {
+    /// What rows have counted, with the layer of each (0: a whole stream). A row that is new counts from its next reading.
+    fn take(&mut self, now: Time, counted: Vec<(Key, usize, u64)>) {
+        if let Some(last) = self.last
+            && now > last
+        {
+            let seconds = now.since(last).as_secs_f64();
+            let mut grown = [0.0; TARGETS + 1];
+            for (key, layer, octets) in &counted {
+                if let (Some(before), Some(sum)) = (self.counted.get(key), grown.get_mut(*layer)) {
+                    *sum += octets.saturating_sub(*before) as f64 * 8.0 / seconds;
+                }
+            }
+            let rates = self.rates.get_or_insert(grown);
+            for (rate, new) in rates.iter_mut().zip(grown) {
+                *rate += WEIGHT * (new - *rate);
+            }
+        }
+        self.last = Some(now);
+        self.counted = counted.into_iter().map(|(key, _, octets)| (key, octets)).collect();
+    }
+
+    /// bit/s that each level needs, lowest first, all that lies below included. What no row says is a layer goes to everybody.
+    fn levels(&self) -> Vec<f64> {
+        let Some([whole, layers @ ..]) = self.rates else {
+            return Vec::new();
+        };
+        let sum: f64 = layers.iter().sum();
+        let total = whole.max(sum);
+        if layers.iter().skip(1).all(|rate| *rate < 1.0) {
+            return vec![total];
+        }
+        let above = |level: usize| layers.iter().skip(level + 1).sum::<f64>();
+        (0..TARGETS).map(|level| total - above(level)).collect()
+    }
+}
+
+impl State {
+    /// Counters of rows of `conference` and `layer`.
+    pub fn counted(&mut self, shared: &Shared, read: Vec<Counted>) {
+        let now = shared.clock.now();
+        let mut layers: HashMap<(u32, u8), u64> = HashMap::new();
+        let mut streams: HashMap<(Name, Name, Medium), Vec<(u32, Counted)>> = HashMap::new();
+        for one in read {
+            match one.key {
+                Key::Layer(number, template) => {
+                    layers.insert((number, template), one.octets);
+                }
+                Key::Stream(flow, ssrc) => {
+                    if let Some(place) = self.at.get(&flow.dst.port).filter(|_| flow.dst.addr == shared.address) {
+                        let of = (place.conference.clone(), place.participant.clone(), place.leg.0);
+                        streams.entry(of).or_default().push((ssrc, one));
+                    }
+                }
+                _ => {}
+            }
+        }
+        for ((conference, sender, medium), rows) in streams {
+            let Some(room) = self.rooms.get_mut(&conference) else { continue };
+            let packets = rows.iter().map(|(_, counted)| counted.packets).sum();
+            heard(room, &sender, medium, packets, now);
+            let mut counted: Vec<(Key, usize, u64)> = Vec::new();
+            for (ssrc, Counted { key, packets, octets }) in rows {
+                room.packets.insert((sender.clone(), medium, ssrc), packets);
+                counted.push((key, 0, octets));
+                if medium == Medium::Audio {
+                    continue;
+                }
+                let source = Source {
+                    conference: conference.clone(),
+                    sender: sender.clone(),
+                    stream: shunt_conference::membership::stream_name(medium, ssrc),
+                };
+                for ((number, template), row) in self.planner.numbering.rows(&source) {
+                    if let Some(octets) = layers.get(&(number, template)) {
+                        counted.push((Key::Layer(number, template), 1 + usize::from(row.layer).min(TARGETS - 1), *octets));
+                    }
+                }
+            }
+            let meter = room.meters.entry((sender.clone(), medium)).or_default();
+            meter.take(now, counted);
+            room.rates.insert((sender, medium), meter.levels());
+        }
+    }
+
+    /// Counters of relay entries, of conferences of two.
+    pub fn relayed(&mut self, shared: &Shared, read: &[(FiveTuple, Counters)]) {
+        let now = shared.clock.now();
+        for (flow, counters) in read {
+            let Some(place) = self.at.get(&flow.dst.port).cloned() else {
+                continue;
+            };
+            let Some(room) = self.rooms.get_mut(&place.conference) else {
+                continue;
+            };
+            heard(room, &place.participant, place.leg.0, counters.packets, now);
+            let ssrcs: Vec<u32> = room
+                .leg(&place.participant, place.leg)
+                .map(|(leg, _)| leg.ssrcs.clone())
+                .unwrap_or_default();
+            if let [ssrc] = ssrcs[..] {
+                room.packets
+                    .insert((place.participant.clone(), place.leg.0, ssrc), counters.packets);
+            }
+        }
+    }
+
+    /// The relay entries of conferences of two.
+    #[must_use]
+    pub fn relay_keys(&self) -> Vec<FiveTuple> {
+        let mut keys = Vec::new();
+        for room in self.rooms.values() {
+            if self.planner.design(&room.conference.name) != Some(shunt_conference::trees::Design::TwoParty) {
+                continue;
+            }
+            let legs = room.conference.participants.iter().flat_map(|one| one.legs.values());
+            keys.extend(legs.filter_map(|leg| Some(FiveTuple::new(leg.source?, leg.relay))));
+        }
+        keys
+    }
+
+    /// Who has sent nothing for this long and is not on hold.
+    #[must_use]
+    pub fn silent(&self, now: Time, timeout: Duration) -> Vec<(Name, Name)> {
+        let mut silent = Vec::new();
+        for room in self.rooms.values() {
+            for one in &room.conference.participants {
+                let sends = one.legs.values().any(|leg| leg.sends);
+                let since = room.members.get(&one.name).map(|member| now.since(member.heard));
+                if sends && since.is_some_and(|since| since > timeout) {
+                    silent.push((room.conference.name.clone(), one.name.clone()));
+                }
+            }
+        }
+        silent
+    }
+
+    /// Choose the streams of which the agent has copies: first those that somebody has other numbers of, or has missed packets of.
+    pub fn choose_copied(&mut self, shared: &Shared) {
+        let now = shared.clock.now();
+        let (mut needed, mut others) = (Vec::new(), Vec::new());
+        for room in self.rooms.values_mut() {
+            room.nacked.retain(|_, at| now.since(*at) < NACKED);
+            for source in self.planner.streams(&room.conference.name) {
+                let Some((medium, ssrc)) = stream_of(&source.stream) else {
+                    continue;
+                };
+                let repairs = room
+                    .conference
+                    .get(&source.sender)
+                    .and_then(|one| one.leg(medium))
+                    .is_none_or(|leg| leg.repair.contains(&ssrc));
+                if medium == Medium::Audio || repairs {
+                    continue;
+                }
+                if room.nacked.contains_key(source) || room.conference.is_tracked(&source.sender, medium) {
+                    needed.push(source.clone());
+                } else {
+                    others.push(source.clone());
+                }
+            }
+        }
+        // Those that have a cache keep it.
+        others.sort_by_key(|source| {
+            self.rooms
+                .get(&source.conference)
+                .is_none_or(|room| !room.caches.contains_key(source))
+        });
+        needed.truncate(MOST);
+        let spare = SPARE.saturating_sub(needed.len());
+        let chosen: HashSet<Source> = needed.into_iter().chain(others.into_iter().take(spare)).collect();
+        let mut changed = Vec::new();
+        for room in self.rooms.values_mut() {
+            let name = room.conference.name.clone();
+            let before = room.caches.len();
+            room.caches.retain(|source, _| chosen.contains(source));
+            let mut touched = room.caches.len() != before;
+            for source in chosen.iter().filter(|source| source.conference == name) {
+                if !room.caches.contains_key(source) {
+                    let cache = new_cache(room, source);
+                    room.caches.insert(source.clone(), cache);
+                    touched = true;
+                }
+            }
+            if touched {
+                changed.push(name);
+            }
+        }
+        for name in changed {
+            self.touch(shared, &name);
+        }
+    }
+}
+
+/// A cache of a stream that its receivers have been getting.
+fn new_cache(room: &Room, source: &Source) -> Cache {
+    let medium = stream_of(&source.stream).map_or(Medium::Video, |(medium, _)| medium);
+    let told = room
+        .conference
+        .get(&source.sender)
+        .and_then(|one| one.leg(medium))
+        .and_then(|leg| leg.told);
+    let mut cache = Cache::new(told, TARGETS);
+    for (_, receiver) in room.flows.iter().filter(|(flow, _)| flow == source) {
+        cache.begin(receiver, Begins::Before);
+        if let Some(target) = room.conference.target(&source.sender, receiver, medium) {
+            cache.retarget(receiver, target, target);
+            cache.written(receiver);
+        }
+    }
+    // Where it begins in the numbers of those who have their own is not known.
+    cache.missed();
+    cache
+}
+
+/// The counters of a leg have grown, or begin anew: it was heard.
+fn heard(room: &mut Room, participant: &Name, medium: Medium, packets: u64, now: Time) {
+    if let Some(member) = room.members.get_mut(participant)
+        && let Some(state) = member.legs.get_mut(&(medium, 0))
+        && state.packets != packets
+    {
+        state.packets = packets;
+        member.heard = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_what_is_left_when_the_layers_above_are_left_out() {
+        let (mut meter, second) = (Meter::default(), Duration::from_secs(1));
+        let start = Time::from_nanos(0);
+        let rows = |times: u64| {
+            vec![
+                (Key::Copy(1, 1), 0, 1000 * times),
+                (Key::Layer(1, 0), 1, 400 * times),
+                (Key::Layer(1, 1), 2, 200 * times),
+                (Key::Layer(1, 2), 3, 400 * times),
+            ]
+        };
+        meter.take(start, rows(1));
+        assert!(meter.levels().is_empty(), "one reading is no rate");
+        meter.take(start + second, rows(2));
+        assert_eq!(meter.levels(), [3200.0, 4800.0, 8000.0]);
+        let mut whole = Meter::default();
+        for (at, octets) in [(start, 0), (start + second, 1000)] {
+            whole.take(at, vec![(Key::Copy(1, 1), 0, octets)]);
+        }
+        assert_eq!(whole.levels(), [8000.0]);
+    }
+}

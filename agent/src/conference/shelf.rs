@@ -1,0 +1,132 @@
+//! Where conferences are kept for the next agent: a file for each in one folder. It outlives the process.
+
+use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+/// Of the files; others are left alone.
+pub const FORMAT: u32 = 2;
+
+/// A folder of conferences.
+#[derive(Clone, Debug)]
+pub struct Shelf {
+    folder: PathBuf,
+}
+
+/// A conference as it is kept.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Kept {
+    pub format: u32,
+    pub conference: String,
+    pub started_us: u64,
+    pub participants: Vec<KeptParticipant>,
+    /// (sender, receiver, quality).
+    pub qualities: Vec<(String, String, String)>,
+    /// (sender, receiver, medium, level).
+    pub levels: Vec<(String, String, String, usize)>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeptParticipant {
+    pub participant: String,
+    pub call: Option<String>,
+    pub joined_us: u64,
+    pub ice: Option<super::ice::Credentials>,
+    pub encrypted: bool,
+    pub legs: Vec<KeptLeg>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeptLeg {
+    pub medium: String,
+    pub port: u16,
+    pub transport: String,
+    pub source: Option<std::net::SocketAddr>,
+    pub rtcp: Option<std::net::SocketAddr>,
+    pub ssrcs: Vec<u32>,
+    pub repair: Vec<u32>,
+    pub payload_type: Option<u8>,
+    pub signalled: Vec<std::net::IpAddr>,
+    pub sends: bool,
+    pub receives: bool,
+    pub muxed: bool,
+    pub codecs: Vec<shunt_admin::Codec>,
+    pub layers: Option<shunt_admin::Layers>,
+}
+
+impl Shelf {
+    #[must_use]
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// What is kept. One that cannot be read is said and left alone.
+    #[must_use]
+    pub fn load(&self) -> Vec<Kept> {
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                if error.kind() != ErrorKind::NotFound {
+                    tracing::error!("conference.state {}: {error}", self.folder.display());
+                }
+                return Vec::new();
+            }
+        };
+        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+        paths.sort();
+        let read = |path: &PathBuf| -> Result<Kept, String> {
+            let text = std::fs::read(path).map_err(|error| error.to_string())?;
+            let kept: Kept = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+            if kept.format == FORMAT {
+                Ok(kept)
+            } else {
+                Err(format!("format {}, this version reads {FORMAT}", kept.format))
+            }
+        };
+        let kept = paths.iter().filter_map(|path| {
+            read(path)
+                .inspect_err(|error| tracing::error!("conference {} cannot be carried on: {error}", path.display()))
+                .ok()
+        });
+        kept.collect()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.json"))
+    }
+
+    /// Keep a conference. What fails is said, and does not stop it.
+    pub fn put(&self, kept: &Kept) {
+        let path = self.path(&kept.conference);
+        let write = || -> std::io::Result<()> {
+            let text = serde_json::to_vec(kept)?;
+            let fresh = path.with_extension("new");
+            match std::fs::write(&fresh, &text) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    std::fs::create_dir_all(&self.folder)?;
+                    std::fs::write(&fresh, &text)?;
+                }
+                other => other?,
+            }
+            std::fs::rename(&fresh, &path)
+        };
+        if let Err(error) = write() {
+            tracing::error!(
+                "conference {} is not kept for a restart: {}: {error}",
+                kept.conference,
+                path.display()
+            );
+        }
+    }
+
+    /// A conference is over.
+    pub fn remove(&self, name: &str) {
+        let path = self.path(name);
+        if let Err(error) = std::fs::remove_file(&path) {
+            if error.kind() != ErrorKind::NotFound {
+                tracing::error!("{}: {error}", path.display());
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+"""What feedback costs shunt-agent: rooms of ten with audio and video, whose participants send RTCP at a browser's rates.
+
+Run as root: python -m bench.feedback [--rooms 25,100,250] [--seconds N] [--layers vp8|none]. Prints the agent's processor time a second for each number
+of rooms, and how late sender reports are in one room of fifty that sends feedback too. SHUNT_AGENT and SHUNT_SOFTSWITCH name the binaries, by default those of this checkout.
+
+Each participant sends, as libwebrtc does with rtcp-mux: of video a sender report with the blocks of the nine others and REMB every second, of audio a sender
+report with blocks every 5 s, a NACK every 5 s and a PLI every 20 s. Media is sent at one packet in two seconds of each stream, since the kernel carries
+it, and not the agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import heapq
+import os
+import random
+import resource
+import socket
+import struct
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+for _folder in (".", "agent"):
+    if str(ROOT / _folder) not in sys.path:
+        sys.path.insert(0, str(ROOT / _folder))
+
+from shunt.admin import AdminClient  # noqa: E402
+from shunt.conference.rtcp import build_nack, build_pli, build_remb  # noqa: E402
+from tests.agent_conference.lab import Lab  # noqa: E402
+from tests.lab.processes import open_socket  # noqa: E402
+from tests.lab.topology import CALLEE_IP, CALLER_IP, Topology  # noqa: E402
+
+HOSTS = {"caller": CALLER_IP, "callee": CALLEE_IP}
+IN_ROOM = 10
+_KINDS = ("audio", "video")
+_VIDEO_S, _AUDIO_S, _NACK_S, _PLI_S, _MEDIA_S = 1.0, 5.0, 5.0, 20.0, 2.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_REMB = 5_000_000
+_TIMESTAMPS = 35  # SO_TIMESTAMPNS
+
+
+@dataclass
+class Stream:
+    """One medium of one participant: where it sends, and what it sends of it."""
+
+    made: socket.socket
+    relay: tuple[str, int]
+    ssrc: int
+    sent: int = 0
+    others: list[int] = field(default_factory=list)
+
+    def rtp(self, picture: bool) -> None:
+        head = struct.pack("!BBHII", 0x80, 96, self.sent & 0xFFFF, self.sent * 900 & 0xFFFFFFFF, self.ssrc)
+        body = struct.pack("!BBHB", 0x90, 0xA0, 0x8000 | self.sent & 0x7FFF, 0x20) if picture else b""
+        self.made.sendto(head + body + bytes(100), self.relay)
+        self.sent += 1
+
+    def report(self, remb: bool) -> None:
+        blocks = b"".join(struct.pack("!IIIIII", ssrc, 0, self.sent, 10, 0, 0) for ssrc in self.others)
+        body = struct.pack("!IIIIII", self.ssrc, int(time.time()) & 0xFFFFFFFF, 0, self.sent * 900 & 0xFFFFFFFF, self.sent, self.sent * 100) + blocks
+        compound = struct.pack("!BBH", 0x80 | len(self.others), 200, len(body) // 4) + body
+        self.made.sendto(compound + (build_remb(self.ssrc, _REMB, self.others) if remb else b""), self.relay)
+
+
+def cpu_s(pid: int) -> float:
+    """Processor seconds of a process, so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+async def admit(lab: Lab, rooms: int, layers: str, in_room: int = IN_ROOM) -> list[dict[str, Stream]]:
+    """Fill the rooms; the streams of each participant."""
+    people: list[dict[str, Stream]] = []
+    told = None if layers == "none" else {"by": layers}
+    async with AdminClient(str(lab.socket)) as client:
+        for number in range(rooms):
+            await client.create_conference(f"r{number}")
+            room = []
+            for at in range(in_room):
+                host = ("caller", "callee")[at % 2]
+                wanted = [{"medium": "audio"}, {"medium": "video", "layers": told}]
+                answer = await client.join(f"r{number}", f"p{at}", wanted, signalled=[HOSTS[host]])  # type: ignore[arg-type]
+                one = {}
+                for medium in answer["media"]:
+                    made = open_socket(lab.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
+                    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096 if in_room == IN_ROOM else 1 << 18)
+                    made.bind((HOSTS[host], 0))
+                    relay = medium["address"].rsplit(":", 1)
+                    one[medium["medium"]] = Stream(made, (relay[0], int(relay[1])), random.randrange(1, 1 << 32))
+                room.append(one)
+            for one in room:
+                for kind in _KINDS:
+                    one[kind].others = [other[kind].ssrc for other in room if other is not one][:31]
+            people += room
+    return people
+
+
+def load(people: list[dict[str, Stream]], seconds: float) -> tuple[int, float]:
+    """Send what browsers send for so long; how many RTCP packets were sent, and how late the last of them was."""
+    begin, end = time.monotonic(), time.monotonic() + seconds
+    due: list[tuple[float, int, str]] = []
+    periods = {"video": _VIDEO_S, "audio": _AUDIO_S, "nack": _NACK_S, "pli": _PLI_S, "media": _MEDIA_S}
+    for number in range(len(people)):
+        due += [(begin + random.random() * period, number, what) for what, period in periods.items()]
+    heapq.heapify(due)
+    count, late = 0, 0.0
+    while (now := time.monotonic()) < end:
+        at, number, what = due[0]
+        if at > now:
+            time.sleep(min(at - now, 0.002))
+            continue
+        late = now - at
+        heapq.heapreplace(due, (at + periods[what] * random.uniform(0.9, 1.1), number, what))
+        one = people[number]
+        video = one["video"]
+        if what == "media":
+            one["audio"].rtp(False)
+            video.rtp(True)
+            continue
+        count += 1
+        if what == "nack":
+            video.made.sendto(build_nack(video.ssrc, random.choice(video.others), [video.sent & 0xFFFF]), video.relay)
+        elif what == "pli":
+            video.made.sendto(build_pli(video.ssrc, random.choice(video.others)), video.relay)
+        else:
+            one[what].report(what == "video")
+    return count, late
+
+
+def latch(people: list[dict[str, Stream]]) -> None:
+    """All are behind two addresses, so that each has to show a run of packets."""
+    for at in range(0, len(people), 50):
+        for _ in range(8):
+            for one in people[at : at + 50]:
+                one["audio"].rtp(False)
+                one["video"].rtp(True)
+            time.sleep(0.02)
+
+
+def reports(seconds: float, people_in_room: int = 50) -> None:
+    """Sender reports of one of many, by the kernel's time at each receiver; prints a line."""
+    with Topology("feedback") as topology, tempfile.TemporaryDirectory(dir="/tmp") as work:
+        lab = Lab(topology, Path(work))
+        lab.settings["softswitch"] |= {"conference_copies": 8000}
+        lab.settings["log"] = {"level": "warning"}
+        people: list[dict[str, Stream]] = []
+        try:
+            lab.start()
+            people = asyncio.run(admit(lab, 1, "none", people_in_room))
+            latch(people)
+            lab.until(lambda: lab.conferences() or [], lambda found: bool(found) and found[0]["design"] == "nra" and not found[0]["problem"], 60)
+            load(people, 5)
+            first, *others = (one["audio"] for one in people)
+            for other in others:
+                other.made.setblocking(False)
+                other.made.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
+                _drain(other.made)
+            late = []
+            for stamp in range(1, int(seconds * 50) + 1):
+                sent = time.time()
+                first.made.sendto(struct.pack("!BBHIIIIII", 0x80, 200, 6, first.ssrc, stamp, 0, 0, 0, 0), first.relay)
+                load(people, 0.02)
+                late += [at - sent for other in others for data, at in _drain(other.made) if data[1] == 200 and struct.unpack_from("!II", data, 4) == (first.ssrc, stamp)]
+            late.sort()
+            print(
+                f"one room of {people_in_room}: {len(late)} copies of {int(seconds * 50)} sender reports, p50 {late[len(late) // 2] * 1000:.2f} ms, "
+                f"p99 {late[len(late) * 99 // 100] * 1000:.2f} ms, at most {late[-1] * 1000:.1f} ms",
+                flush=True,
+            )
+        finally:
+            for one in people:
+                for stream in one.values():
+                    stream.made.close()
+            lab.stop()
+
+
+def _drain(made: socket.socket) -> list[tuple[bytes, float]]:
+    """What waits in a socket, each with the time at which the kernel had it."""
+    found = []
+    while True:
+        try:
+            data, control, _, _ = made.recvmsg(2048, 64)
+        except BlockingIOError:
+            return found
+        stamps = [struct.unpack("qq", value) for level, kind, value in control if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMPS)]
+        found += [(data, second + nanosecond / 1e9) for second, nanosecond in stamps]
+
+
+def measure(rooms: int, seconds: float, layers: str) -> None:
+    """One number of rooms, on processes of its own; prints a line."""
+    with Topology("feedback") as topology, tempfile.TemporaryDirectory(dir="/tmp") as work:
+        lab = Lab(topology, Path(work))
+        lab.settings["softswitch"] |= {"conference_copies": max(1000, rooms * IN_ROOM * (IN_ROOM - 1) * 2 * 5 // 4), "capacity": 10_000}
+        lab.settings["conference"]["ports"] = "20000-29999"
+        lab.settings["log"] = {"level": "warning"}
+        people: list[dict[str, Stream]] = []
+        try:
+            lab.start()
+            begun = time.monotonic()
+            people = asyncio.run(admit(lab, rooms, layers))
+            joined = time.monotonic() - begun
+            latch(people)
+            lab.until(lambda: lab.conferences() or [], lambda found: len(found) == rooms and all(one["design"] == "nra" and not one["problem"] for one in found), 120)
+            load(people, 5)
+            before, cpu, taken = time.monotonic(), cpu_s(lab.agent.pid), lab.metric("rtcp_taken")
+            count, late = load(people, seconds)
+            took = time.monotonic() - before
+            ms = (cpu_s(lab.agent.pid) - cpu) * 1000 / took
+            got = lab.metric("rtcp_taken") - taken
+            rows, status = lab.metric("rows"), Path(f"/proc/{lab.agent.pid}/status").read_text()
+            memory = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) // 1024
+            print(
+                f"{rooms:4} rooms of {IN_ROOM}: agent {ms:6.1f} ms/s of a core, {count / took:6.0f} RTCP/s sent, {got / took:6.0f} taken (sender {late * 1000:.0f} ms late), "
+                f"{rows} rows, {memory} MiB, {rooms * IN_ROOM / joined:.0f} joins/s",
+                flush=True,
+            )
+        finally:
+            for one in people:
+                for stream in one.values():
+                    stream.made.close()
+            lab.stop()
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rooms", default="25,100,250", help="numbers of rooms, one after the other; empty: none")
+    options.add_argument("--seconds", type=float, default=20.0)
+    options.add_argument("--layers", default="vp8", choices=("vp8", "none"), help="how video tells its layers")
+    chosen = options.parse_args()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    for rooms in map(int, filter(None, chosen.rooms.split(","))):
+        measure(rooms, chosen.seconds, chosen.layers)
+    reports(chosen.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Who hears whom: joins, leaves, designs, and an agent or a softswitch that is killed meanwhile."""
+
+from __future__ import annotations
+
+import time
+from itertools import permutations
+
+import pytest
+
+from shunt.admin import AdminError
+from tests.agent_conference.lab import ROOM, Lab
+from tests.lab.party import Party, unbroken
+from tests.lab.topology import CALLER_IP
+
+
+def all_unbroken(parties: list[Party]) -> None:
+    """Nobody has missed a packet of anybody, or got one twice, since it first heard it."""
+    for one, other in permutations(parties, 2):
+        numbers = one.heard(other)
+        assert unbroken(numbers), (one.name, other.name, [pair for pair in zip(numbers, numbers[1:]) if pair[1] != pair[0] + 1][:5])
+
+
+def test_everybody_hears_everybody_from_two_to_five_and_back(lab: Lab) -> None:
+    parties = lab.talking(2)
+    assert lab.await_design("two-party")["participants"] == 2
+    for at in range(2, 5):
+        one = lab.party(("caller", "callee")[at % 2], f"p{at}")
+        one.talk(lab.join(one)["media"][0]["address"])
+        parties.append(one)
+        for party in parties:
+            party.await_hearing(*(other for other in parties if other is not party))
+    assert lab.await_design("nra")["participants"] == 5
+    gone = parties[2:]
+    for one in gone:
+        lab.leave(one)
+    lab.await_design("two-party")
+    parties[0].await_hearing(parties[1])
+    counts = [len(party.heard(other)) for party in parties[:2] for other in gone]
+    for party in parties:
+        party.hush()
+    all_unbroken(parties[:2])
+    assert counts == [len(party.heard(other)) for party in parties[:2] for other in gone], "who has left is heard no more"
+    assert {what["reason"] for what in lab.events("left")} == {"removed"}
+
+
+def test_a_quality_leaves_a_medium_out(lab: Lab) -> None:
+    parties = lab.talking(3)
+    room = lab.room()
+    assert all(one["packets"] for one in room["subscriptions"]) and len(room["subscriptions"]) == 6
+    streams = [stream for member in room["members"] for stream in member["media"][0]["streams"]]
+    assert sorted(stream["ssrc"] for stream in streams) == sorted(party.ssrc for party in parties)
+    lab.ask(lambda client: client.set_quality(ROOM, "p0", "p1", "audio"))
+    assert next(one for one in lab.room()["subscriptions"] if (one["sender"], one["receiver"]) == ("p0", "p1"))["quality"] == "audio"
+
+
+def test_who_only_listens_is_served(lab: Lab) -> None:
+    parties = lab.talking(3)
+    listener = lab.party("caller", "listener")
+    answer = lab.join(listener, {"medium": "audio", "direction": "recvonly"}, signalled=[CALLER_IP])
+    host, port = answer["media"][0]["address"].rsplit(":", 1)
+    listener.relay = (host, int(port))
+    listener.send_rtcp(bytes.fromhex("80c90001") + listener.ssrc.to_bytes(4, "big"))
+    listener.await_hearing(*parties)
+    assert not any(party.heard(listener) for party in parties)
+
+
+@pytest.mark.parametrize("process", ["agent", "softswitch"])
+def test_media_goes_on_over_a_process_that_is_killed(lab: Lab, process: str) -> None:
+    parties = lab.talking(3)
+    before = lab.await_design("nra")
+    if process == "agent":
+        lab.agent.kill()
+        time.sleep(1.0)
+        lab.start_agent()
+    else:
+        lab.softswitch.kill()
+        time.sleep(1.0)
+        lab.start_softswitch()
+    after = lab.await_design("nra", 20)
+    assert [member["participant"] for member in after["members"]] == [member["participant"] for member in before["members"]]
+    assert [member["media"][0]["address"] for member in after["members"]] == [member["media"][0]["address"] for member in before["members"]]
+    new = lab.party("callee", "new")
+    new.talk(lab.join(new)["media"][0]["address"])
+    for party in [*parties, new]:
+        party.await_hearing(*(other for other in [*parties, new] if other is not party))
+    for party in [*parties, new]:
+        party.hush()
+    all_unbroken([*parties, new])
+    # Three audio participants: a stream, a node and three copies each more for the new one, and one tree; nothing of before is left.
+    lab.until(lambda: lab.metric("rows"), lambda rows: rows == 4 + 12 + 4 + 1 + 1)
+
+
+def test_what_a_change_answers_is_kept_and_what_has_ended_is_not(lab: Lab) -> None:
+    lab.create("kept")
+    lab.create("gone")
+    party = lab.party("caller", "ann")
+    answer = lab.join(party, name="kept", ice=True, call="abc@example")
+    lab.ask(lambda client: client.end_conference("gone"))
+    lab.agent.kill()
+    lab.start_agent()
+    assert [one["conference"] for one in lab.conferences() or []] == ["kept"]
+    (member,) = lab.room("kept")["members"]
+    assert member == answer and member["ice"]["ufrag"] and member["call"] == "abc@example"
+
+
+def test_what_cannot_be_is_refused_by_name(lab: Lab) -> None:
+    lab.create()
+    party = lab.party("caller", "ann")
+    for media, word in [
+        ([{"medium": "smell"}], "smell"),
+        ([], "no medium"),
+        ([{"medium": "audio", "transport": "UDP/TLS/RTP/SAVPF"}], "DTLS"),
+        ([{"medium": "video", "layers": {"by": "dependency-descriptor"}}], "extension_id"),
+    ]:
+        with pytest.raises(AdminError, match=word):
+            lab.ask(lambda client, media=media: client.join(ROOM, "ann", media))  # type: ignore[misc]
+    lab.join(party)
+    with pytest.raises(AdminError, match="already"):
+        lab.join(party)
+    with pytest.raises(AdminError, match="no participant"):
+        lab.target(party, lab.party("caller", "bob"), 0)
+    with pytest.raises(AdminError, match="nowhere"):
+        lab.room("nowhere")
+    assert lab.room()["participants"] == 1
