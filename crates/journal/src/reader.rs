@@ -212,9 +212,12 @@ impl Worker {
     }
 
     fn pass_damage(&mut self, error: &StoreError) {
-        self.shared.change(|queue: &mut Queue| queue.damage = Some(error.to_string()));
         self.place = match self.place {
-            Place::Upwards { after } => Place::Downwards { after, before: i64::MAX },
+            Place::Upwards { after } => {
+                // Once: by the other end's turn the file has been replaced, and the new one is not damaged.
+                self.shared.change(|queue: &mut Queue| queue.damage = Some(error.to_string()));
+                Place::Downwards { after, before: i64::MAX }
+            }
             _ => Place::End,
         };
     }
