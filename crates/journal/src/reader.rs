@@ -180,8 +180,13 @@ impl Worker {
         loop {
             let read = match self.place {
                 Place::End => return None,
-                Place::Upwards { after } => self.read("id > ?1 ORDER BY id", [after], PIECE_ROWS),
-                Place::Downwards { after, before } => self.read("id > ?1 AND id < ?2 ORDER BY id DESC", [after, before], PIECE_ROWS),
+                Place::Upwards { after } => self.read("id > ?1 ORDER BY id", [after], PIECE_ROWS, |id, last| id > last.unwrap_or(after)),
+                Place::Downwards { after, before } => {
+                    let which = "id > ?1 AND id < ?2 ORDER BY id DESC";
+                    self.read(which, [after, before], PIECE_ROWS, |id, last| {
+                        id > after && id < last.unwrap_or(before)
+                    })
+                }
             };
             self.advance(&read);
             match read.error {
@@ -223,7 +228,7 @@ impl Worker {
     }
 
     fn lookup(&mut self, which: &str, values: impl Params) -> Vec<Row> {
-        let read = self.read(which, values, LOOKUP_ROWS);
+        let read = self.read(which, values, LOOKUP_ROWS, |_, _| true);
         if let (Some(error), false) = (&read.error, self.said) {
             tracing::error!("journal: rows are not found: {error}");
             self.said = true;
@@ -231,26 +236,38 @@ impl Worker {
         read.rows
     }
 
-    fn read(&self, which: &str, values: impl Params, most: usize) -> Read {
+    /// `follows`: whether a row of this id can come after the last one. SQLite takes the order of a file on trust.
+    fn read(&self, which: &str, values: impl Params, most: usize, follows: impl Fn(i64, Option<i64>) -> bool) -> Read {
         let mut read = Read::default();
-        if let Err(error) = self.read_into(&mut read, which, values, most) {
-            read.error = Some(error.into());
+        if let Err(error) = self.read_into(&mut read, which, values, most, follows) {
+            read.error = Some(error);
         }
         read
     }
 
-    fn read_into(&self, read: &mut Read, which: &str, values: impl Params, most: usize) -> rusqlite::Result<()> {
+    fn read_into(
+        &self,
+        read: &mut Read,
+        which: &str,
+        values: impl Params,
+        most: usize,
+        follows: impl Fn(i64, Option<i64>) -> bool,
+    ) -> Result<(), StoreError> {
         let mut select = self.connection.prepare_cached(&format!("{COLUMNS} WHERE {which} LIMIT {most}"))?;
         let mut found = select.query(values)?;
         let mut size = 0;
         while let Some(row) = found.next()? {
+            let id = row.get(0)?;
+            if !follows(id, read.last) {
+                return Err(StoreError::Order);
+            }
             let json = bytes(row.get_ref(4)?).unwrap_or_default();
             size += json.len();
             match parse(bytes(row.get_ref(1)?), bytes(row.get_ref(2)?), row.get_ref(3)?, json) {
                 Ok(row) => read.rows.push(row),
                 Err((key, reason)) => self.set_aside(key, reason),
             }
-            read.last = Some(row.get(0)?);
+            read.last = Some(id);
             if size >= PIECE_BYTES && most == PIECE_ROWS {
                 break;
             }

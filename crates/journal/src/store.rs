@@ -41,6 +41,8 @@ pub(crate) enum StoreError {
     Schema(i64),
     #[error("it is no file")]
     NoFile,
+    #[error("its rows are not in order")]
+    Order,
     #[error("its folder: {0}")]
     Folder(io::Error),
     #[error(transparent)]
@@ -51,7 +53,7 @@ impl StoreError {
     /// Whether the file itself is at fault, rather than the disk.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
-            Self::Schema(_) | Self::NoFile => true,
+            Self::Schema(_) | Self::NoFile | Self::Order => true,
             Self::Folder(_) => false,
             Self::Io(error) => error.kind() == io::ErrorKind::PermissionDenied,
             Self::Sqlite(error) => error.sqlite_error().is_some_and(|error| {

@@ -151,6 +151,21 @@ async fn a_place_that_cannot_be_opened_is_tried_again_and_is_no_damage() {
     assert_eq!(read(&path).await.len(), 1);
 }
 
+/// SQLite fills a last page that is there in part with zeros: rows of it have the id 0, below those that were read.
+#[tokio::test]
+async fn a_journal_cut_off_within_its_last_page_has_an_end() {
+    let folder = Folder::new("within");
+    written(&folder.journal(), 100).await;
+    let whole = fs::read(folder.journal()).unwrap();
+    for missing in (1..4096).step_by(61) {
+        let folder = Folder::new("within-cut");
+        fs::write(folder.journal(), &whole[..whole.len() - missing]).unwrap();
+        let (journal, reader, _events) = open(&folder.journal()).await;
+        assert!(all(&reader).await.len() <= 100, "{missing} bytes are missing");
+        journal.close().await;
+    }
+}
+
 #[test]
 fn a_journal_cut_off_at_any_byte_opens_and_has_only_rows_that_were_written() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
