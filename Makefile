@@ -55,13 +55,14 @@ daemons: build/.rust build/.debian
 	@$(CARGO) build --release --locked -p shunt-softswitch
 
 # The data-plane tests among them need root, as `make test` does.
-check-rust: build/.rust build/.debian
+check-rust: build/.rust build/.debian daemons
 	@.ci/licences $(CARGO)
 	@echo "==> cargo fmt, clippy, test"
 	@$(CARGO) fmt --all --check
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then $(CARGO) clippy --workspace --all-targets --locked -- -D warnings; \
 	  else echo "skipped: cargo clippy (Debian's rustc-web has none)"; fi
 	@$(CARGO) test --workspace --locked
+	@$(CARGO) test --locked -p shunt-plane --test softswitch -- --ignored --skip how_long
 
 # Debian's packages for arm64 come with it; not part of CI, for it takes several minutes.
 check-arm64: build/.rust build/.debian

@@ -4,6 +4,8 @@ use std::time::Duration;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Error, Identity};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes of headers. The details of a batch that failed are one: an error for each of its updates, up to the last that failed.
+const LARGEST_HEADERS: u32 = 16 << 20;
 
 /// A server and what to be there.
 #[derive(Clone, Debug)]
@@ -42,7 +44,10 @@ impl Target {
             (false, None) => format!("http://{}", self.address),
             (false, Some(_)) => format!("https://{}", self.address),
         };
-        let mut endpoint = Endpoint::from_shared(address)?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+        let mut endpoint = Endpoint::from_shared(address)?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_max_header_list_size(LARGEST_HEADERS);
         if let Some(tls) = &self.tls {
             let mut config = ClientTlsConfig::new().with_enabled_roots();
             if let Some(authority) = &tls.authority {

@@ -186,6 +186,24 @@ async fn entries_filters_blocks_and_rows_reach_the_softswitch() {
 
 #[tokio::test]
 #[ignore = "needs root and the built softswitch"]
+async fn of_a_large_batch_that_fails_each_result_is_known() {
+    let softswitch = Softswitch::start("failed", 2_000);
+    let mut lab = Lab::start(softswitch.settings());
+    lab.up().await;
+    let node = |number: u16| TableWrite {
+        table: "$pre.node".into(),
+        change: Change::Delete,
+        key: vec![("$MULTICAST_NODE_ID".into(), Value::Number(number.into()))],
+        action: None,
+        data: vec![],
+    };
+    let answers = lab.plane.rows(&(1..=1_000).map(node).collect::<Vec<_>>()).await.unwrap();
+    let codes: Vec<_> = answers.iter().map(|answer| answer.as_ref().map_err(|error| error.code)).collect();
+    assert_eq!(codes, [Err(5); 1_000], "not one is there");
+}
+
+#[tokio::test]
+#[ignore = "needs root and the built softswitch"]
 async fn a_new_session_has_the_filters_in_force_and_no_others() {
     let softswitch = Softswitch::start("again", 2_000);
     let mut lab = Lab::start(softswitch.settings());
