@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 from pathlib import Path
 from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@functools.cache
+def binary() -> str:
+    """Where it is; it is built, unless the environment names one."""
+    if named := os.environ.get("SHUNT_ADMIN_EXAMPLE"):
+        return named
+    subprocess.run([ROOT / ".ci/rust", "cargo", "build", "--quiet", "-p", "shunt-admin", "--example", "serve"], cwd=ROOT, check=True)
+    return str(ROOT / "target/debug/examples/serve")
 
 
 class Server:
@@ -27,8 +37,7 @@ class Server:
         self.kill()
 
     def start(self) -> None:
-        binary = os.environ.get("SHUNT_ADMIN_EXAMPLE") or str(ROOT / "target/debug/examples/serve")
-        self._process = subprocess.Popen([binary, self.socket, str(self.log), *self._segment], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen([binary(), self.socket, str(self.log), *self._segment], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._answer() == "ready"
 
     def _answer(self) -> str:

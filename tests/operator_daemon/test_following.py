@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-
-import pytest
 
 from shunt.admin import AdminClient
 from shunt.events.bus import NOTE, Event, EventBus
 from shunt.operator.events import MISSING
 from shunt.operator.follow import Follower
 from shunt.operator.position import Position
-from tests.admin.server import ROOT, Server
-
-BINARY = Path(os.environ.get("SHUNT_ADMIN_EXAMPLE") or ROOT / "target/debug/examples/serve")
-pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built (cargo build -p shunt-admin --example serve)")
+from tests.admin.server import Server
 
 
 async def nothing() -> None:
