@@ -35,6 +35,11 @@ bench-setup: setup bench-setup-load
 bench-setup-load: build/.rust
 	@$(CARGO) build --release --locked -p shunt-bench-setup-load -p shunt-agent -p shunt-relay
 
+.PHONY: bench-feedback
+## make bench-feedback   what a browser's feedback in 25, 100 and 250 rooms of ten costs shunt-agent
+bench-feedback: setup bench-setup-load
+	@SHUNT_AGENT=$(CURDIR)/target/release/shunt-agent $(BIN)/python -m bench.feedback
+
 .PHONY: bench-sequence
 ## make bench-sequence   what rewriting sequence numbers costs under loss and reordering, judged by an oracle
 bench-sequence: setup

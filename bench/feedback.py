@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import heapq
 import os
 import random
@@ -21,6 +22,7 @@ import struct
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -142,41 +144,51 @@ def latch(people: list[dict[str, Stream]]) -> None:
             time.sleep(0.02)
 
 
-def reports(seconds: float, people_in_room: int = 50) -> None:
-    """Sender reports of one of many, by the kernel's time at each receiver; prints a line."""
+@contextlib.contextmanager
+def occupied(rooms: int, layers: str, in_room: int, copies: int) -> Iterator[tuple[Lab, list[dict[str, Stream]], float]]:
+    """Processes of their own with so many rooms, all latched and sending for 5 s: the lab, the participants, and joins/s."""
     with Topology("feedback") as topology, tempfile.TemporaryDirectory(dir="/tmp") as work:
         lab = Lab(topology, Path(work))
-        lab.settings["softswitch"] |= {"conference_copies": 8000}
+        lab.settings["softswitch"] |= {"conference_copies": copies, "capacity": 10_000}
+        lab.settings["conference"]["ports"] = "20000-29999"
         lab.settings["log"] = {"level": "warning"}
         people: list[dict[str, Stream]] = []
         try:
             lab.start()
-            people = asyncio.run(admit(lab, 1, "none", people_in_room))
+            begun = time.monotonic()
+            people = asyncio.run(admit(lab, rooms, layers, in_room))
+            joins = len(people) / (time.monotonic() - begun)
             latch(people)
-            lab.until(lambda: lab.conferences() or [], lambda found: bool(found) and found[0]["design"] == "nra" and not found[0]["problem"], 60)
+            lab.until(lambda: lab.conferences() or [], lambda found: len(found) == rooms and all(one["design"] == "nra" and not one["problem"] for one in found), 120)
             load(people, 5)
-            first, *others = (one["audio"] for one in people)
-            for other in others:
-                other.made.setblocking(False)
-                other.made.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
-                _drain(other.made)
-            late = []
-            for stamp in range(1, int(seconds * 50) + 1):
-                sent = time.time()
-                first.made.sendto(struct.pack("!BBHIIIIII", 0x80, 200, 6, first.ssrc, stamp, 0, 0, 0, 0), first.relay)
-                load(people, 0.02)
-                late += [at - sent for other in others for data, at in _drain(other.made) if data[1] == 200 and struct.unpack_from("!II", data, 4) == (first.ssrc, stamp)]
-            late.sort()
-            print(
-                f"one room of {people_in_room}: {len(late)} copies of {int(seconds * 50)} sender reports, p50 {late[len(late) // 2] * 1000:.2f} ms, "
-                f"p99 {late[len(late) * 99 // 100] * 1000:.2f} ms, at most {late[-1] * 1000:.1f} ms",
-                flush=True,
-            )
+            yield lab, people, joins
         finally:
             for one in people:
                 for stream in one.values():
                     stream.made.close()
             lab.stop()
+
+
+def reports(seconds: float, in_room: int = 50) -> None:
+    """Sender reports of one of many, by the kernel's time at each receiver; prints a line."""
+    with occupied(1, "none", in_room, 8000) as (_, people, _):
+        first, *others = (one["audio"] for one in people)
+        for other in others:
+            other.made.setblocking(False)
+            other.made.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
+            _drain(other.made)
+        late = []
+        for stamp in range(1, int(seconds * 50) + 1):
+            sent = time.time()
+            first.made.sendto(struct.pack("!BBHIIIIII", 0x80, 200, 6, first.ssrc, stamp, 0, 0, 0, 0), first.relay)
+            load(people, 0.02)
+            late += [at - sent for other in others for data, at in _drain(other.made) if data[1] == 200 and struct.unpack_from("!II", data, 4) == (first.ssrc, stamp)]
+        late.sort()
+        print(
+            f"one room of {in_room}: {len(late)} copies of {int(seconds * 50)} sender reports, p50 {late[len(late) // 2] * 1000:.2f} ms, "
+            f"p99 {late[len(late) * 99 // 100] * 1000:.2f} ms, at most {late[-1] * 1000:.1f} ms",
+            flush=True,
+        )
 
 
 def _drain(made: socket.socket) -> list[tuple[bytes, float]]:
@@ -192,38 +204,20 @@ def _drain(made: socket.socket) -> list[tuple[bytes, float]]:
 
 
 def measure(rooms: int, seconds: float, layers: str) -> None:
-    """One number of rooms, on processes of its own; prints a line."""
-    with Topology("feedback") as topology, tempfile.TemporaryDirectory(dir="/tmp") as work:
-        lab = Lab(topology, Path(work))
-        lab.settings["softswitch"] |= {"conference_copies": max(1000, rooms * IN_ROOM * (IN_ROOM - 1) * 2 * 5 // 4), "capacity": 10_000}
-        lab.settings["conference"]["ports"] = "20000-29999"
-        lab.settings["log"] = {"level": "warning"}
-        people: list[dict[str, Stream]] = []
-        try:
-            lab.start()
-            begun = time.monotonic()
-            people = asyncio.run(admit(lab, rooms, layers))
-            joined = time.monotonic() - begun
-            latch(people)
-            lab.until(lambda: lab.conferences() or [], lambda found: len(found) == rooms and all(one["design"] == "nra" and not one["problem"] for one in found), 120)
-            load(people, 5)
-            before, cpu, taken = time.monotonic(), cpu_s(lab.agent.pid), lab.metric("rtcp_taken")
-            count, late = load(people, seconds)
-            took = time.monotonic() - before
-            ms = (cpu_s(lab.agent.pid) - cpu) * 1000 / took
-            got = lab.metric("rtcp_taken") - taken
-            rows, status = lab.metric("rows"), Path(f"/proc/{lab.agent.pid}/status").read_text()
-            memory = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) // 1024
-            print(
-                f"{rooms:4} rooms of {IN_ROOM}: agent {ms:6.1f} ms/s of a core, {count / took:6.0f} RTCP/s sent, {got / took:6.0f} taken (sender {late * 1000:.0f} ms late), "
-                f"{rows} rows, {memory} MiB, {rooms * IN_ROOM / joined:.0f} joins/s",
-                flush=True,
-            )
-        finally:
-            for one in people:
-                for stream in one.values():
-                    stream.made.close()
-            lab.stop()
+    """One number of rooms; prints a line."""
+    with occupied(rooms, layers, IN_ROOM, max(1000, rooms * IN_ROOM * (IN_ROOM - 1) * 2 * 5 // 4)) as (lab, people, joins):
+        before, cpu, taken = time.monotonic(), cpu_s(lab.agent.pid), lab.metric("rtcp_taken")
+        count, late = load(people, seconds)
+        took = time.monotonic() - before
+        ms = (cpu_s(lab.agent.pid) - cpu) * 1000 / took
+        got = lab.metric("rtcp_taken") - taken
+        rows, status = lab.metric("rows"), Path(f"/proc/{lab.agent.pid}/status").read_text()
+        memory = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) // 1024
+        print(
+            f"{rooms:4} rooms of {IN_ROOM}: agent {ms:6.1f} ms/s of a core, {count / took:6.0f} RTCP/s sent, {got / took:6.0f} taken (sender {late * 1000:.0f} ms late), "
+            f"{rows} rows, {memory} MiB, {joins:.0f} joins/s",
+            flush=True,
+        )
 
 
 def main() -> None:
