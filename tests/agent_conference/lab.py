@@ -178,7 +178,7 @@ class Lab:
         for party in parties:
             party.talk(self.join(party)["media"][0]["address"])
         for party in parties:
-            party.await_hearing(*(other for other in parties if other is not party))
+            party.await_packets(*(other for other in parties if other is not party))
             # From now on the agent knows that its RTCP has the port of its RTP.
             party.send_rtcp(rtcp.build_rr(party.ssrc))
         return parties

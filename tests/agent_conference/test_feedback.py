@@ -71,7 +71,7 @@ def test_a_nack_is_answered_to_who_asked_and_to_nobody_else(lab: Lab) -> None:
     cameras = lab.talking(3, Camera)
     lab.until(lambda: lab.metric("packets_copied"), lambda count: count > 500)
     sender, asks, other = cameras
-    lost = [number & 0xFFFF for number in asks.heard(sender)[-60:-50]]
+    lost = [number & 0xFFFF for number in asks.received(sender)[-60:-50]]
     counts = {number: len([one for one in asks.sequences[sender.ssrc] if one == number]) for number in lost}
     assert set(counts.values()) == {1}
     asks.send_rtcp(rtcp.build_nack(asks.ssrc, sender.ssrc, lost))
@@ -88,18 +88,18 @@ def test_fewer_layers_by_hand_have_numbers_of_their_own_and_are_repaired(lab: La
     lab.target(sender, limited, 0)
     lab.await_design("ra-sr")
     time.sleep(2.0)
-    start = len(limited.heard(sender))
+    start = len(limited.received(sender))
     time.sleep(1.0)
-    frames = limited.heard(sender)[start:]
+    frames = limited.received(sender)[start:]
     assert frames and all(number % 4 == 0 for number in frames), frames[:10]
     numbers = renumbered_without_doubles(limited, sender)
     assert all(after == before + 1 & 0xFFFF for before, after in zip(numbers, numbers[1:])), "there is a gap"
     # One of its own numbers is asked for: the packet that it was comes again, to it alone. Where a frame began just when its row was written, it is not
     # certain which packet that was, and there is a key frame instead.
-    lost, frame, asked = numbers[-10], limited.heard(sender)[-10], len(got(sender, Kind.PLI))
+    lost, frame, asked = numbers[-10], limited.received(sender)[-10], len(got(sender, Kind.PLI))
     limited.send_rtcp(rtcp.build_nack(limited.ssrc, sender.ssrc, [lost]))
     lab.until(lambda: limited.sequences[sender.ssrc].count(lost) == 2 or len(got(sender, Kind.PLI)) > asked, bool, 3)
-    assert limited.sequences[sender.ssrc].count(lost) == 1 or limited.heard(sender).count(frame) == 2
+    assert limited.sequences[sender.ssrc].count(lost) == 1 or limited.received(sender).count(frame) == 2
     renumbered_without_doubles(whole, sender)
     (one,) = [one for one in lab.room()["subscriptions"] if (one["sender"], one["receiver"]) == (sender.name, limited.name)]
     assert (one["target"], one["decided_by"]) == (0, "operator")
@@ -109,11 +109,11 @@ def test_what_is_raised_again_leaves_no_hole_that_is_asked_for_in_vain(lab: Lab)
     sender, limited, whole = lab.talking(3, Camera)
     lab.target(sender, limited, None)
     time.sleep(0.5)
-    count = len(limited.heard(sender))
+    count = len(limited.received(sender))
     time.sleep(0.5)
-    assert len(limited.heard(sender)) == count, "it is paused"
+    assert len(limited.received(sender)) == count, "it is paused"
     lab.target(sender, limited, 2)
-    limited.await_hearing(sender)
+    limited.await_packets(sender)
     numbers = limited.sequences[sender.ssrc]
     at = next(at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1)
     hole = [*range(numbers[at - 1] + 1, numbers[at])]
@@ -137,20 +137,20 @@ def test_an_estimate_takes_layers_away_and_gives_them_back(lab: Lab) -> None:
 
     estimates(5_000_000, 1)
     estimates(120_000, 3)
-    start, everything = len(poor.heard(sender)), len(rich.heard(sender))
+    start, everything = len(poor.received(sender)), len(rich.received(sender))
     estimates(120_000, 1)
-    layers = {number % 4 for number in poor.heard(sender)[start:]}
-    assert layers <= {0, 2} and len({number % 4 for number in rich.heard(sender)[everything:]}) == 4, layers
+    layers = {number % 4 for number in poor.received(sender)[start:]}
+    assert layers <= {0, 2} and len({number % 4 for number in rich.received(sender)[everything:]}) == 4, layers
     assert lab.events("target")[0]["receiver"] == poor.name
     estimates(5_000_000, 9)
-    start = len(poor.heard(sender))
+    start = len(poor.received(sender))
     estimates(5_000_000, 1)
-    assert {number % 4 for number in poor.heard(sender)[start:]} == {0, 1, 2, 3}
+    assert {number % 4 for number in poor.received(sender)[start:]} == {0, 1, 2, 3}
     renumbered_without_doubles(poor, sender)
     # Of all estimates the sender hears one receiver's, the best downlink.
-    heard = [rtcp.remb(item, next(iter(rtcp.walk(item)))).bitrate for item in got(sender, Kind.REMB)]
-    # Another one has to be the better one for two seconds, and then is heard all the time.
-    assert heard and min(heard[-8:]) > 1_000_000, heard[-8:]
+    estimates = [rtcp.remb(item, next(iter(rtcp.walk(item)))).bitrate for item in got(sender, Kind.REMB)]
+    # Another one has to be the better one for two seconds, and then is the one that is passed on.
+    assert estimates and min(estimates[-8:]) > 1_000_000, estimates[-8:]
 
 
 def test_no_number_comes_twice_over_an_agent_that_is_killed(lab: Lab) -> None:
@@ -163,13 +163,13 @@ def test_no_number_comes_twice_over_an_agent_that_is_killed(lab: Lab) -> None:
     lab.start_agent()
     lab.await_design("ra-sr", 20)
     time.sleep(1.0)
-    start = len(limited.heard(sender))
+    start = len(limited.received(sender))
     lab.target(sender, limited, 2)
-    limited.await_hearing(sender)
+    limited.await_packets(sender)
     time.sleep(1.0)
     numbers = renumbered_without_doubles(limited, sender)
     assert all(after == before + 1 & 0xFFFF for before, after in zip(numbers, numbers[1:])), "there is a gap"
-    assert {number % 4 for number in limited.heard(sender)[start:]} == {0, 1, 2, 3}
+    assert {number % 4 for number in limited.received(sender)[start:]} == {0, 1, 2, 3}
     renumbered_without_doubles(whole, sender)
 
 
@@ -213,7 +213,7 @@ def test_checks_are_answered_and_say_where_media_goes(lab: Lab) -> None:
     time.sleep(0.5)
     assert not listener.stun and not listener.got
     check(answer["ice"]["password"])
-    listener.await_hearing(*parties)
+    listener.await_packets(*parties)
     reply = stun.parse_message(listener.stun[0])
     assert reply.message_class is stun.Class.RESPONSE and reply.check_message_integrity(answer["ice"]["password"].encode())
     assert reply.attributes["XOR-MAPPED-ADDRESS"][1] == listener.socket.getsockname()[1]

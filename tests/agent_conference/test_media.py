@@ -14,9 +14,9 @@ from tests.lab.topology import CALLER_IP
 
 
 def all_unbroken(parties: list[Party]) -> None:
-    """Nobody has missed a packet of anybody, or got one twice, since it first heard it."""
+    """Nobody has missed a packet of anybody, or got one twice, since its first packet."""
     for one, other in permutations(parties, 2):
-        numbers = one.heard(other)
+        numbers = one.received(other)
         assert unbroken(numbers), (one.name, other.name, [pair for pair in zip(numbers, numbers[1:]) if pair[1] != pair[0] + 1][:5])
 
 
@@ -28,18 +28,18 @@ def test_everybody_hears_everybody_from_two_to_five_and_back(lab: Lab) -> None:
         one.talk(lab.join(one)["media"][0]["address"])
         parties.append(one)
         for party in parties:
-            party.await_hearing(*(other for other in parties if other is not party))
+            party.await_packets(*(other for other in parties if other is not party))
     assert lab.await_design("nra")["participants"] == 5
     gone = parties[2:]
     for one in gone:
         lab.leave(one)
     lab.await_design("two-party")
-    parties[0].await_hearing(parties[1])
-    counts = [len(party.heard(other)) for party in parties[:2] for other in gone]
+    parties[0].await_packets(parties[1])
+    counts = [len(party.received(other)) for party in parties[:2] for other in gone]
     for party in parties:
         party.hush()
     all_unbroken(parties[:2])
-    assert counts == [len(party.heard(other)) for party in parties[:2] for other in gone], "who has left is heard no more"
+    assert counts == [len(party.received(other)) for party in parties[:2] for other in gone], "packets of who has left still come"
     assert {what["reason"] for what in lab.events("left")} == {"removed"}
 
 
@@ -60,8 +60,8 @@ def test_who_only_listens_is_served(lab: Lab) -> None:
     host, port = answer["media"][0]["address"].rsplit(":", 1)
     listener.relay = (host, int(port))
     listener.send_rtcp(bytes.fromhex("80c90001") + listener.ssrc.to_bytes(4, "big"))
-    listener.await_hearing(*parties)
-    assert not any(party.heard(listener) for party in parties)
+    listener.await_packets(*parties)
+    assert not any(party.received(listener) for party in parties)
 
 
 @pytest.mark.parametrize("process", ["agent", "softswitch"])
@@ -82,7 +82,7 @@ def test_media_goes_on_over_a_process_that_is_killed(lab: Lab, process: str) -> 
     new = lab.party("callee", "new")
     new.talk(lab.join(new)["media"][0]["address"])
     for party in [*parties, new]:
-        party.await_hearing(*(other for other in [*parties, new] if other is not party))
+        party.await_packets(*(other for other in [*parties, new] if other is not party))
     for party in [*parties, new]:
         party.hush()
     all_unbroken([*parties, new])

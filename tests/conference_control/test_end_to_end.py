@@ -57,7 +57,7 @@ def three(room: Bridge) -> list[Party]:
     parties = [enter(room, host, name) for host, name in (("caller", "ann"), ("callee", "bob"), ("natcaller", "cem"))]
     room.await_design("NRA")
     for one in parties:
-        one.await_hearing(*(other for other in parties if other is not one))
+        one.await_packets(*(other for other in parties if other is not one))
     return parties
 
 
@@ -65,19 +65,19 @@ def accounted(parties: list[Party]) -> None:
     """Everybody has heard each other without a gap to the end, each packet once, and never itself."""
     for one in parties:
         one.hush()
-    await_that(lambda: all(one.heard(other)[-1:] == [other.sent - 1] for one in parties for other in parties if other is not one))
+    await_that(lambda: all(one.received(other)[-1:] == [other.sent - 1] for one in parties for other in parties if other is not one))
     for one in parties:
         assert one.ssrc not in one.got, f"{one.name} hears itself"
         for other in parties:
             if other is not one:
-                numbers = one.heard(other)
+                numbers = one.received(other)
                 assert unbroken(numbers), f"{one.name} of {other.name}: {numbers[:3]}..{numbers[-3:]}, {len(numbers)} of {numbers[-1] - numbers[0] + 1 if numbers else 0}"
                 assert numbers[-1] == other.sent - 1, f"{one.name} of {other.name}: the last is {numbers[-1]} of {other.sent}"
 
 
 def test_three_hear_each_other_once(room: Bridge) -> None:
     parties = three(room)
-    assert await_that(lambda: all(len(one.heard(other)) > 80 for one in parties for other in parties if one is not other))
+    assert await_that(lambda: all(len(one.received(other)) > 80 for one in parties for other in parties if one is not other))
     accounted(parties)
     # Copies come from the address that the receiver sends to: a NAT lets nothing else in.
     assert all(one.sources == {one.relay} for one in parties)
@@ -91,31 +91,31 @@ def test_three_hear_each_other_once(room: Bridge) -> None:
 def test_two_are_relayed_and_a_third_makes_a_tree_and_back(room: Bridge) -> None:
     ann, bob = enter(room, "caller", "ann"), enter(room, "natcaller", "bob")
     room.await_design("two-party")
-    ann.await_hearing(bob)
-    bob.await_hearing(ann)
+    ann.await_packets(bob)
+    bob.await_packets(ann)
     cem = enter(room, "callee", "cem")
     room.await_design("NRA")
-    ann.await_hearing(cem)
-    cem.await_hearing(ann, bob)
-    ann.await_hearing(bob)
+    ann.await_packets(cem)
+    cem.await_packets(ann, bob)
+    ann.await_packets(bob)
     room.leave(cem)
     found = room.await_design("two-party")
     assert {one["name"] for one in found["participants"]} == {"ann", "bob"}
-    ann.await_hearing(bob)
-    assert come_to_rest(lambda: (len(ann.heard(cem)), len(cem.heard(ann)))), "who has left hears nothing, and is not heard"
+    ann.await_packets(bob)
+    assert come_to_rest(lambda: (len(ann.received(cem)), len(cem.received(ann)))), "packets go on to or from who has left"
     accounted([ann, bob])
-    assert unbroken(ann.heard(cem)) and unbroken(cem.heard(ann)) and unbroken(cem.heard(bob))
+    assert unbroken(ann.received(cem)) and unbroken(cem.received(ann)) and unbroken(cem.received(bob))
 
 
 def test_joins_and_leaves_lose_nothing_for_the_others(room: Bridge) -> None:
     parties = three(room)
     for turn in range(3):
         guest = enter(room, "callee", f"guest{turn}")
-        parties[0].await_hearing(guest)
-        guest.await_hearing(*parties)
+        parties[0].await_packets(guest)
+        guest.await_packets(*parties)
         room.leave(guest)
         guest.hush()
-        assert all(unbroken(guest.heard(one)) and unbroken(one.heard(guest)) for one in parties)
+        assert all(unbroken(guest.received(one)) and unbroken(one.received(guest)) for one in parties)
     accounted(parties)
 
 
@@ -132,48 +132,48 @@ def test_qualities_change_trees_and_lose_nothing(room: Bridge) -> None:
         camera.talk(next(leg["relay"] for p in room.conference()["participants"] if p["name"] == one.name for leg in p["media"] if leg["medium"] == "video"))
         cameras.append(camera)
     for camera in cameras:
-        camera.await_hearing(*(other for other in cameras if other is not camera))
+        camera.await_packets(*(other for other in cameras if other is not camera))
     room.ask("POST", "/v1/conferences/room/quality?sender=ann&receiver=cem&quality=audio")
     room.await_design("RA-SR")
-    cameras[1].await_hearing(video)
-    cameras[2].await_hearing(cameras[1])
-    assert come_to_rest(lambda: len(cameras[2].heard(video))), "cem gets no picture of ann"
+    cameras[1].await_packets(video)
+    cameras[2].await_packets(cameras[1])
+    assert come_to_rest(lambda: len(cameras[2].received(video))), "cem gets no picture of ann"
     room.ask("POST", "/v1/conferences/room/quality?sender=bob&receiver=cem&quality=audio")
     room.await_design("RA-R")
     room.ask("POST", "/v1/conferences/room/quality?sender=ann&receiver=cem&quality=screen")
     room.ask("POST", "/v1/conferences/room/quality?sender=bob&receiver=cem&quality=screen")
     room.await_design("NRA")
-    cameras[2].await_hearing(video, cameras[1])
+    cameras[2].await_packets(video, cameras[1])
     accounted(parties)
     for camera in cameras:
         camera.hush()
-    assert unbroken(cameras[1].heard(video)) and unbroken(cameras[0].heard(cameras[1])) and unbroken(cameras[0].heard(cameras[2]))
+    assert unbroken(cameras[1].received(video)) and unbroken(cameras[0].received(cameras[1])) and unbroken(cameras[0].received(cameras[2]))
 
 
 def test_of_two_with_one_ssrc_the_first_is_heard(room: Bridge) -> None:
     """The second hears everybody; its own packets go to nobody, so none is taken for the first's, until the first has left."""
     ann, cem = enter(room, "caller", "ann"), enter(room, "natcaller", "cem")
     room.await_design("two-party")
-    ann.await_hearing(cem)
-    cem.await_hearing(ann)
+    ann.await_packets(cem)
+    cem.await_packets(ann)
     bob = room.party("callee", "bob")
     bob.ssrc, bob.sent = ann.ssrc, 1_000_000
     bob.talk(room.join(bob))
     room.await_design("NRA")
-    bob.await_hearing(ann, cem)
+    bob.await_packets(ann, cem)
     assert await_that(lambda: any(event["what"] == "ssrc-conflict" and (event["participant"], event["owner"]) == ("bob", "ann") for event in room.conference()["happened"]))
     time.sleep(0.3)
     for one in (ann, bob, cem):
         one.hush()
-    assert await_that(lambda: all(one.heard(ann)[-1] == ann.sent - 1 for one in (bob, cem)))
-    assert unbroken(cem.heard(ann)) and unbroken(bob.heard(ann)) and unbroken(bob.heard(cem)) and unbroken(ann.heard(cem)) and ann.ssrc not in ann.got
+    assert await_that(lambda: all(one.received(ann)[-1] == ann.sent - 1 for one in (bob, cem)))
+    assert unbroken(cem.received(ann)) and unbroken(bob.received(ann)) and unbroken(bob.received(cem)) and unbroken(ann.received(cem)) and ann.ssrc not in ann.got
     room.leave(ann)
     room.await_design("two-party")
-    before = len(cem.heard(bob))
+    before = len(cem.received(bob))
     for one in (bob, cem):
         one._talking.set()
-    assert await_that(lambda: len(cem.heard(bob)) > before + 10)
-    assert all(number >= 1_000_000 for number in cem.heard(bob)[before:])
+    assert await_that(lambda: len(cem.received(bob)) > before + 10)
+    assert all(number >= 1_000_000 for number in cem.received(bob)[before:])
 
 
 def test_the_agent_is_killed_and_comes_back(room: Bridge) -> None:
@@ -181,7 +181,7 @@ def test_the_agent_is_killed_and_comes_back(room: Bridge) -> None:
     room.agent.kill()
     time.sleep(0.3)
     for one in parties:
-        one.await_hearing(*(other for other in parties if other is not one))
+        one.await_packets(*(other for other in parties if other is not one))
     room.start_agent()
     room.await_ready()
     found = room.await_design("NRA")
@@ -189,8 +189,8 @@ def test_the_agent_is_killed_and_comes_back(room: Bridge) -> None:
     # Three streams, six rewrites, a tree and its three nodes: streams move to what is laid out anew, and the rest goes.
     room.agent.await_log("1 carried on, 13 rows found, 10 of them taken out")
     guest = enter(room, "callee", "guest")
-    guest.await_hearing(*parties)
-    parties[2].await_hearing(guest)
+    guest.await_packets(*parties)
+    parties[2].await_packets(guest)
     gone = room.recorded()
     room.leave(guest)
     assert await_that(lambda: room.recorded() > gone), "its rows are out"
@@ -217,7 +217,7 @@ def test_the_softswitch_is_killed_and_comes_back(room: Bridge) -> None:
     found = room.await_design("NRA")
     assert len(found["flows"]) == 6
     guest = enter(room, "callee", "guest")
-    guest.await_hearing(*parties)
+    guest.await_packets(*parties)
     room.leave(guest)
     time.sleep(0.2)
     accounted(parties)
@@ -232,28 +232,28 @@ def test_dial_in(room: Bridge) -> None:
     ann, bob = (phone.party for phone in phones)
     room.await_design("NRA")
     for one in (ann, bob, cem):
-        one.await_hearing(*(other for other in (ann, bob, cem) if other is not one))
+        one.await_packets(*(other for other in (ann, bob, cem) if other is not one))
     # On hold and back: the relay address stays, and so does the media of the others; who is on hold gets no copies.
     first = ann.relay
     for direction, mirrored in (("inactive", "inactive"), ("sendonly", "recvonly"), ("sendrecv", "sendrecv")):
         assert phones[0].call("room", f"m=audio {{port}} RTP/AVP 0\r\na={direction}\r\n") == 200
         assert f"a={mirrored}\r\n" in phones[0].answer and ann.relay == first
         if mirrored != "sendrecv":
-            assert come_to_rest(lambda: (len(ann.heard(bob)), len(ann.heard(cem)))), f"{direction}: no copies to ann"
+            assert come_to_rest(lambda: (len(ann.received(bob)), len(ann.received(cem)))), f"{direction}: no copies to ann"
             assert "ann" not in {flow["receiver"] for flow in room.conference()["flows"]}
-    bob.await_hearing(ann)
-    ann.await_hearing(bob, cem)
+    bob.await_packets(ann)
+    ann.await_packets(bob, cem)
     # As phones did it before there were directions: no address. Who says so is heard on, and goes on from where it was.
     assert phones[0].call("room", address="0.0.0.0") == 200 and ann.relay == first
-    assert come_to_rest(lambda: (len(ann.heard(bob)), len(ann.heard(cem)))), "no address: no copies to ann"
+    assert come_to_rest(lambda: (len(ann.received(bob)), len(ann.received(cem)))), "no address: no copies to ann"
     assert next(one for one in room.conference()["participants"] if one["name"] == "ann")["media"][0]["direction"] == "inactive"
     assert phones[0].call("room") == 200 and ann.relay == first
-    ann.await_hearing(bob, cem, seconds=1.0)
+    ann.await_packets(bob, cem, seconds=1.0)
     assert phones[0].bye() == 200
     room.await_design("two-party")
-    bob.await_hearing(cem)
+    bob.await_packets(cem)
     accounted([bob, cem])
-    assert unbroken(bob.heard(ann)) and unbroken(cem.heard(ann))
+    assert unbroken(bob.received(ann)) and unbroken(cem.received(ann))
     room.leave(bob)
     assert phones[1].receive().startswith("BYE sip:bob@")
     srtp = Phone(room, "caller", "fay")
@@ -275,20 +275,20 @@ def test_dial_in_through_a_sip_server(room: Bridge, name: str) -> None:
             assert phone.call("room") == 200
         ann, bob = (phone.party for phone in phones)
         room.await_design("two-party")
-        ann.await_hearing(bob)
-        bob.await_hearing(ann)
+        ann.await_packets(bob)
+        bob.await_packets(ann)
         cem = enter(room, "natcaller", "cem")
         room.await_design("NRA")
-        ann.await_hearing(cem)
-        cem.await_hearing(ann, bob)
+        ann.await_packets(cem)
+        cem.await_packets(ann, bob)
         relay = ann.relay
         assert [phones[0].call("room", f"m=audio {{port}} RTP/AVP 0\r\na={direction}\r\n") for direction in ("sendonly", "sendrecv")] == [200, 200]
         assert ann.relay == relay, "no relay comes between in a re-INVITE either"
         assert phones[0].bye() == 200
         room.await_design("two-party")
-        bob.await_hearing(cem)
+        bob.await_packets(cem)
         accounted([bob, cem])
-        assert unbroken(bob.heard(ann))
+        assert unbroken(bob.received(ann))
         room.leave(bob)
         assert phones[1].receive().startswith("BYE sip:bob@"), "the server passes the focus's BYE on"
     finally:
@@ -306,14 +306,14 @@ def test_a_call_outlives_the_agent(room: Bridge) -> None:
     room.start_agent()
     room.await_ready()
     ann, bob = (phone.party for phone in phones)
-    ann.await_hearing(bob)
+    ann.await_packets(bob)
     relay = ann.relay
     assert phones[0].call("room", "m=audio {port} RTP/AVP 0\r\na=inactive\r\n") == 200 and "a=inactive\r\n" in phones[0].answer
     assert next(one for one in room.conference()["participants"] if one["name"] == "ann")["media"][0]["direction"] == "inactive"
     assert phones[0].call("room") == 200 and ann.relay == relay, "the relay address stays, and nobody joins a second time"
     assert [one["name"] for one in room.conference()["participants"]] == ["ann", "bob"]
-    ann.await_hearing(bob)
-    bob.await_hearing(ann)
+    ann.await_packets(bob)
+    bob.await_packets(ann)
     room.agent.kill()
     room.start_agent()
     room.await_ready()
@@ -322,7 +322,7 @@ def test_a_call_outlives_the_agent(room: Bridge) -> None:
     assert phones[1].receive().startswith("BYE sip:bob@"), "who is put out gets a BYE, whoever answered the call"
     assert room.conference()["participants"] == []
     ann.hush()
-    assert unbroken(bob.heard(ann))
+    assert unbroken(bob.received(ann))
 
 
 def test_a_request_that_comes_again_is_answered_again(room: Bridge) -> None:
@@ -359,11 +359,11 @@ def test_a_description_for_each_remote_stream(room: Bridge) -> None:
     ports = [int(number) for number in re.findall(r"m=audio (\d+)", ann.answer)]
     assert len(ports) == 2 and ann.answer.count("a=sendonly\r\n") == 1
     room.await_design("NRA")
-    bob.await_hearing(ann.party)
-    ann.party.await_hearing(bob)
-    second.await_hearing(cem)
-    assert second.sources == {("198.18.0.1", ports[1])} and not second.heard(bob)
-    assert come_to_rest(lambda: len(ann.party.heard(cem))), "cem comes in the second alone"
+    bob.await_packets(ann.party)
+    ann.party.await_packets(bob)
+    second.await_packets(cem)
+    assert second.sources == {("198.18.0.1", ports[1])} and not second.received(bob)
+    assert come_to_rest(lambda: len(ann.party.received(cem))), "cem comes in the second alone"
     second.relay = "198.18.0.1", ports[1]
     for one in (bob, cem):
         one.send_rtcp(build_rr(one.ssrc))
@@ -378,7 +378,7 @@ def test_a_description_for_each_remote_stream(room: Bridge) -> None:
     for direction, wanted in (("inactive", 0), ("recvonly", 1)):  # the descriptions are the same ones, whatever their direction
         assert ann.call("room", f"m=audio {{port}} RTP/AVP 0\r\na=rtcp-mux\r\nm=audio {port} RTP/AVP 0\r\na={direction}\r\na=rtcp-mux\r\n") == 200
         assert [int(number) for number in re.findall(r"m=audio (\d+)", ann.answer)] == ports and ann.answer.count("a=sendonly\r\n") == wanted
-    second.await_hearing(cem)
+    second.await_packets(cem)
     assert ann.bye() == 200
     accounted([bob, cem])
 
@@ -394,8 +394,8 @@ def test_pictures_are_added_to_a_call_and_taken_away(room: Bridge) -> None:
     sound, pictures = "m=audio {port} RTP/AVP 0\r\n", f"m=video {port} RTP/AVP 96\r\na=rtpmap:96 VP8/90000\r\n"
     assert ann.call("room", sound) == 200
     room.await_design("NRA")
-    ann.party.await_hearing(bob, cem)
-    bob.await_hearing(ann.party)
+    ann.party.await_packets(bob, cem)
+    bob.await_packets(ann.party)
     first = ann.party.relay
 
     def offered(media: str) -> int:
@@ -406,8 +406,8 @@ def test_pictures_are_added_to_a_call_and_taken_away(room: Bridge) -> None:
     relay = offered(sound + pictures)
     assert relay and relay != first[1]
     cameras["ann"].talk(f"{EDGE_IP}:{relay}")
-    cameras["ann"].await_hearing(cameras["bob"], cameras["cem"])
-    cameras["bob"].await_hearing(cameras["ann"], cameras["cem"])
+    cameras["ann"].await_packets(cameras["bob"], cameras["cem"])
+    cameras["bob"].await_packets(cameras["ann"], cameras["cem"])
     (told,) = [one for one in room.conference()["participants"] if one["name"] == "ann"]
     assert [leg["medium"] for leg in told["media"]] == ["audio", "video"] and told["media"][1]["layers"] == "vp8"
     assert "ann takes part with video too" in room.shunt("conference", "watch", "room", "--once")
@@ -415,15 +415,15 @@ def test_pictures_are_added_to_a_call_and_taken_away(room: Bridge) -> None:
     room.start_agent()
     room.await_ready()
     assert offered(sound + "m=video 0 RTP/AVP 96\r\n") == 0
-    assert come_to_rest(lambda: (len(cameras["ann"].heard(cameras["bob"])), len(cameras["ann"].heard(cameras["cem"]))))
+    assert come_to_rest(lambda: (len(cameras["ann"].received(cameras["bob"])), len(cameras["ann"].received(cameras["cem"]))))
     assert offered(sound + pictures) == relay
-    cameras["ann"].await_hearing(cameras["bob"], cameras["cem"])
+    cameras["ann"].await_packets(cameras["bob"], cameras["cem"])
     assert offered(sound + pictures + "m=audio 40000 RTP/AVP 8\r\n") == relay and ann.answer.rstrip().endswith("m=audio 0 RTP/AVP 8"), "nothing else is taken up"
     assert [len(one["media"]) for one in room.conference()["participants"]] == [2, 2, 2]
     assert ann.bye() == 200
     cameras["ann"].hush()
     accounted([bob, cem])
-    assert unbroken(bob.heard(ann.party)) and unbroken(cameras["bob"].heard(cameras["ann"]))
+    assert unbroken(bob.received(ann.party)) and unbroken(cameras["bob"].received(cameras["ann"]))
 
 
 def test_a_caller_by_ice(room: Bridge) -> None:
@@ -440,14 +440,14 @@ def test_a_caller_by_ice(room: Bridge) -> None:
     party.relay = "198.18.0.1", port
     party.send_rtcp(request(mine, nominate=True, key="forged"))
     time.sleep(0.2)
-    assert not party.stun and not party.heard(ann)
+    assert not party.stun and not party.received(ann)
     party.send_rtcp(request(mine, nominate=True))
-    party.await_hearing(ann)
+    party.await_packets(ann)
     assert [data[:2] for data in party.stun] == [b"\x01\x01"]
     # Two are in a tree here: a relay entry would pass checks on to where nobody can answer them.
     room.await_design("NRA")
     party.talk(f"198.18.0.1:{port}")
-    ann.await_hearing(party)
+    ann.await_packets(party)
     checks = len(party.stun)
     party.send_rtcp(request(mine))
     await_that(lambda: len(party.stun) > checks)
@@ -461,7 +461,7 @@ def test_feedback_reaches_the_sender_filtered(room: Bridge) -> None:
     room.await_design("NRA")
     ann, bob, cem = parties
     for one in parties:
-        one.await_hearing(*(other for other in parties if other is not one))
+        one.await_packets(*(other for other in parties if other is not one))
         one.send_rtcp(build_rr(one.ssrc))
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and len(ann.rtcp) < 12:
@@ -508,9 +508,9 @@ def test_the_worked_example(room: Bridge) -> None:
     for argv in commands:
         if argv[1] == "watch":
             room.await_design("RA-R", board)
-            talking["bob", "audio"].await_hearing(talking["ann", "audio"])
-            talking["ann", "video"].await_hearing(talking["bob", "video"])
-            assert come_to_rest(lambda: len(talking["bob", "video"].heard(talking["ann", "video"]))), "bob gets ann's sound alone"
+            talking["bob", "audio"].await_packets(talking["ann", "audio"])
+            talking["ann", "video"].await_packets(talking["bob", "video"])
+            assert come_to_rest(lambda: len(talking["bob", "video"].received(talking["ann", "video"]))), "bob gets ann's sound alone"
             argv.append("--once")
         said = room.shunt(*argv)
         if argv[1] == "join":
@@ -562,7 +562,7 @@ def test_a_picture_that_somebody_gets_anew_begins_with_a_key_frame(room: Bridge)
     ann, bob = parties
     third = enter(room, "natcaller", "cem", media="video")
     room.await_design("NRA")
-    third.await_hearing(ann, bob)
+    third.await_packets(ann, bob)
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and not (build_pli(1, ann.ssrc) in ann.rtcp and build_pli(1, bob.ssrc) in bob.rtcp):
         for one in parties:  # in a two-party relay the agent did not see whether RTCP shares the port

@@ -83,7 +83,7 @@ def pair(tmp_path: Path) -> Iterator[PairBridge]:
 
 def hear_each_other(parties: list[Party]) -> None:
     for one in parties:
-        one.await_hearing(*(other for other in parties if other is not one))
+        one.await_packets(*(other for other in parties if other is not one))
 
 
 def three(pair: PairBridge) -> tuple[list[Phone], list[Party]]:
@@ -105,8 +105,8 @@ def nothing_was_lost(parties: list[Party]) -> None:
     for one in parties:
         for other in parties:
             if other is not one:
-                await_that(lambda: one.heard(other)[-1] == other.sent - 1)
-                assert unbroken(one.heard(other)) and one.heard(other)[-1] == other.sent - 1, f"{one.name} of {other.name}"
+                await_that(lambda: one.received(other)[-1] == other.sent - 1)
+                assert unbroken(one.received(other)) and one.received(other)[-1] == other.sent - 1, f"{one.name} of {other.name}"
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
@@ -127,11 +127,11 @@ def test_the_agent_in_charge_goes(pair: PairBridge, how: str) -> None:
     assert look is not None and {one["name"]: one["present"] for one in look["participants"]} == {"ann": True, "bob": True, "cem": True}
     relay = ann.relay
     assert phones[0].call("room", "m=audio {port} RTP/AVP 0\r\na=inactive\r\n") == 200 and ann.relay == relay
-    assert come_to_rest(lambda: len(ann.heard(bob))), "on hold"
-    assert unbroken(ann.heard(bob)) and unbroken(ann.heard(cem))
+    assert come_to_rest(lambda: len(ann.received(bob))), "on hold"
+    assert unbroken(ann.received(bob)) and unbroken(ann.received(cem))
     ann.got.clear()
     assert phones[0].call("room") == 200
-    ann.await_hearing(bob, cem)
+    ann.await_packets(bob, cem)
     dan = Phone(pair, "caller", "dan")
     assert dan.call("room") == 200
     hear_each_other([*parties, dan.party])
@@ -177,7 +177,7 @@ def test_each_agent_has_a_sip_socket_of_its_own(tmp_path: Path, name: str) -> No
             hear_each_other([ann, bob, late.party])
             assert [phone.bye() for phone in (late, phones[0], phones[1])] == [200, 200, 200]
             assert {one["participant"]: one["reason"] for one in pair.records(3)} == {"late": "bye", "ann": "bye", "bob": "bye"}
-            assert unbroken(bob.heard(ann))
+            assert unbroken(bob.received(ann))
         finally:
             server.stop()
 

@@ -40,7 +40,7 @@ def enter(room: Bridge, host: str, name: str) -> Party:
 
 def all_hear(parties: list[Party]) -> None:
     for one in parties:
-        one.await_hearing(*(other for other in parties if other is not one))
+        one.await_packets(*(other for other in parties if other is not one))
 
 
 def by_name(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -79,7 +79,7 @@ def test_every_packet_is_in_a_record(room: Bridge) -> None:
         assert (said["conference"], said["call_id"], media["medium"]) == ("room", None, "audio")
         # From the first packet that anybody got, everything that was sent came in, and was counted once, but what came between the
         # reading and the end of a row that still had packets: relay entries, when the third joined.
-        most = max(len(other.heard(one)) for other in parties if other is not one)
+        most = max(len(other.received(one)) for other in parties if other is not one)
         assert 0 <= most - media["packets"] <= _BETWEEN and media["bytes"] == media["packets"] * 200
         assert 0 <= sum(len(numbers) for numbers in one.got.values()) - media["received_packets"] <= _BETWEEN
         assert one is not cem or media["packets"] == most, "no row of its own went while it talked"

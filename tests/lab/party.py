@@ -103,19 +103,19 @@ class Party:
             self.got.setdefault(ssrc, []).append(self.number(data))
             self.sequences.setdefault(ssrc, []).append(sequence)
 
-    def heard(self, other: Party) -> list[int]:
+    def received(self, other: Party) -> list[int]:
         """The numbers of another's packets, as they came."""
         return self.got.get(other.ssrc, [])
 
-    def await_hearing(self, *others: Party, seconds: float = 5.0) -> None:
+    def await_packets(self, *others: Party, seconds: float = 5.0) -> None:
         """Wait until packets of all of these have come. Raises LabError."""
         deadline = time.monotonic() + seconds
-        before = {other.ssrc: len(self.heard(other)) for other in others}
+        before = {other.ssrc: len(self.received(other)) for other in others}
         while time.monotonic() < deadline:
-            if all(len(self.heard(other)) > before[other.ssrc] + 2 for other in others):
+            if all(len(self.received(other)) > before[other.ssrc] + 2 for other in others):
                 return
             time.sleep(0.01)
-        raise LabError(f"{self.name} does not hear {[other.name for other in others if len(self.heard(other)) <= before[other.ssrc] + 2]}")
+        raise LabError(f"{self.name} gets no packets of {[other.name for other in others if len(self.received(other)) <= before[other.ssrc] + 2]}")
 
 
 def await_that(holds: Callable[[], bool], seconds: float = 5.0) -> bool:

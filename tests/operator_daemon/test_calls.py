@@ -79,9 +79,9 @@ async def test_an_operator_that_is_killed_loses_nothing_and_doubles_nothing(tmp_
         lab = talk.operated
         await talk.conversation("before")
         lab.operator.kill()
-        heard = talk.callee.received[talk.caller.ssrc]
+        before = talk.callee.received[talk.caller.ssrc]
         await asyncio.sleep(0.5)
-        assert talk.callee.received[talk.caller.ssrc] - heard > 15, "media stopped with the operator"
+        assert talk.callee.received[talk.caller.ssrc] - before > 15, "media stopped with the operator"
         await talk.bye("before")
         await talk.next_phones(1)
         await talk.conversation("without")

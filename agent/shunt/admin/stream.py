@@ -64,14 +64,14 @@ class EventStream:
     """An asynchronous iterator over the events of one agent.
 
     next_seq is the number after the last event given, None before the first: store it, and begin with it to go on after a restart of this side.
-    connected, and last_heard_s (time.monotonic() of the last line), say how old what is known is.
+    connected, and last_line_s (time.monotonic() of the last line), say how old what is known is.
     """
 
     _connection: Connection
     next_seq: int | Literal["next"] | None
     follow: bool = True
     connected: bool = False
-    last_heard_s: float | None = None
+    last_line_s: float | None = None
     epoch: int | None = None
     last_error: str | None = None
     _wait_s: float = field(default=_FIRST_WAIT_S)
@@ -108,7 +108,7 @@ class EventStream:
         query = {"from": self.next_seq, "follow": self.follow}
         async with self._connection.open("GET", path_of("events"), query, timeout=timeout) as response:
             async for line in _lines(response):
-                self.last_heard_s = time.monotonic()
+                self.last_line_s = time.monotonic()
                 if (item := self._read(line)) is not None:
                     yield item
 

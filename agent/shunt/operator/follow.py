@@ -119,12 +119,12 @@ class Follower:
 
     def view(self) -> dict[str, Any]:
         """For the status: whether the stream is open, its age (seconds since anything came), and what is missing."""
-        heard = self._stream.last_heard_s if self._stream is not None else None
+        last = self._stream.last_line_s if self._stream is not None else None
         return {
             "connected": self.connected,
             "rebuilding": self.rebuilding,
-            "age_s": round(time.monotonic() - (self._started if heard is None else heard), 3),
-            "ever_connected": heard is not None,
+            "age_s": round(time.monotonic() - (self._started if last is None else last), 3),
+            "ever_connected": last is not None,
             "next": self.next_seq,
             "error": self._error or (self._stream.last_error if self._stream is not None else None),
             "gap_count": self.gap_count,

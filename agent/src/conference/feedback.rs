@@ -142,7 +142,7 @@ impl State {
             state.latch.adopt(shared.clock.now(), source, None);
         }
         shared.tell_source(&place, Some(source));
-        shared.shelf.put(&room.keep());
+        shared.store.put(&room.keep());
         true
     }
 
@@ -416,7 +416,7 @@ impl Work<'_> {
         }
         self.dirty.insert(room.conference.name.clone());
         self.shared.wake.notify_one();
-        self.shared.shelf.put(&room.keep());
+        self.shared.store.put(&room.keep());
         Ok(())
     }
 

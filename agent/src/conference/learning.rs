@@ -64,8 +64,8 @@ impl State {
         };
         match verdict {
             Verdict::Known => {
-                member.heard = now;
-                self.heard_ssrc(shared, &place, media.ssrc, notice.payload_type);
+                member.last_packet = now;
+                self.learn_ssrc(shared, &place, media.ssrc, notice.payload_type);
             }
             Verdict::Latched | Verdict::Moved | Verdict::Restored => {
                 self.moved(shared, &asked);
@@ -90,7 +90,7 @@ impl State {
         None
     }
 
-    /// Whether the old source was heard lately is known now.
+    /// Whether packets of the old source came lately is known now.
     pub fn answered(&mut self, shared: &Shared, asked: &Asked, facts: Option<Facts>) {
         let Some(room) = self.rooms.get_mut(&asked.place.conference) else {
             return;
@@ -120,12 +120,12 @@ impl State {
             room.learn(&asked.place.participant, asked.place.leg, ssrc, asked.payload_type, now);
         }
         shared.tell_source(&asked.place, Some(asked.source));
-        shared.shelf.put(&room.keep());
+        shared.store.put(&room.keep());
         self.touch(shared, &asked.place.conference);
     }
 
     /// The source sends a stream that may not be known yet: another one, or its encoder has started anew.
-    fn heard_ssrc(&mut self, shared: &Shared, place: &Place, ssrc: u32, payload_type: Option<u8>) {
+    fn learn_ssrc(&mut self, shared: &Shared, place: &Place, ssrc: u32, payload_type: Option<u8>) {
         let now = shared.clock.now();
         let Some(room) = self.rooms.get_mut(&place.conference) else {
             return;
@@ -144,7 +144,7 @@ impl State {
                 facts.insert("payload_type".into(), payload_type.into());
             });
         }
-        shared.shelf.put(&room.keep());
+        shared.store.put(&room.keep());
         self.touch(shared, &place.conference);
     }
 
@@ -168,7 +168,7 @@ impl State {
         let Some(member) = room.members.get_mut(&place.participant) else {
             return;
         };
-        member.heard = now;
+        member.last_packet = now;
         let Some(state) = member.legs.get_mut(&place.leg) else { return };
         if let Some(sockets) = &state.sockets {
             sockets.send(port != relay, from, &check.answer);

@@ -9,9 +9,9 @@ mod ice;
 mod learning;
 mod planner;
 mod rates;
-mod shelf;
 mod sockets;
 mod state;
+mod store;
 mod view;
 mod writer;
 
@@ -21,7 +21,6 @@ use crate::clock::Clock;
 use crate::config::Conference as Settings;
 use learning::Asked;
 use prometheus_client::metrics::counter::Counter;
-use shelf::Shelf;
 use shunt_admin::{
     Conference, ConferenceFacts, ConferenceSummary, Estimate, Event, EventLog, Facts, Failure, FailureKind, Join, Participant,
     ParticipantUpdate, QualityChange, TargetChange,
@@ -43,6 +42,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use store::Store;
 use tokio::sync::{Notify, broadcast};
 
 /// How long a join waits for an agent that has just started.
@@ -76,7 +76,7 @@ pub struct Shared {
     clock: Clock,
     address: IpAddr,
     policy: Policy,
-    shelf: Shelf,
+    store: Store,
     log: Option<EventLog>,
     wake: Notify,
     estimates: broadcast::Sender<Estimate>,
@@ -162,7 +162,7 @@ impl Conferences {
                 clock,
                 address,
                 policy,
-                shelf: Shelf::new(settings.state.clone()),
+                store: Store::new(settings.state.clone()),
                 log,
                 wake: Notify::new(),
                 estimates: broadcast::Sender::new(ESTIMATES),
@@ -180,7 +180,7 @@ impl Conferences {
     }
 
     fn load(self: &Arc<Self>) {
-        let kept = self.shared.shelf.load();
+        let kept = self.shared.store.load();
         let mut names: Vec<(Name, Name)> = Vec::new();
         self.with(|state| {
             let now = self.shared.clock.now();
@@ -323,10 +323,10 @@ impl Conferences {
             let ready = self.with(|state| {
                 let ready = state.problem.is_none();
                 if !ready {
-                    // Nobody can be heard while there is no data plane to hear with.
+                    // Without a data plane no packet is counted.
                     let now = self.shared.clock.now();
                     for room in state.rooms.values_mut() {
-                        room.members.values_mut().for_each(|member| member.heard = now);
+                        room.members.values_mut().for_each(|member| member.last_packet = now);
                     }
                 }
                 ready && !state.rooms.is_empty()
@@ -402,7 +402,7 @@ impl Conferences {
                 return Err(Failure::new(FailureKind::Conflict, format!("there is a conference {name} already")));
             }
             let room = Room::new(name.clone(), self.unix_us());
-            self.shared.shelf.put(&room.keep());
+            self.shared.store.put(&room.keep());
             state.rooms.insert(name.clone(), room);
             self.shared.tell(&name, "created", None, None, |_| {});
             Ok(view::summary(state, state.room(&name)?))
@@ -446,7 +446,7 @@ impl Conferences {
                 state.touch(&self.shared, &name);
             }
         });
-        self.shared.shelf.remove(name);
+        self.shared.store.remove(name);
         Ok(())
     }
 
@@ -489,7 +489,7 @@ impl Conferences {
                 call: join.call.as_ref().map(|call| call.as_text().into_owned()),
                 joined_us: self.unix_us(),
                 ice: credentials,
-                heard: self.shared.clock.now(),
+                last_packet: self.shared.clock.now(),
                 legs: BTreeMap::new(),
             };
             room.members.insert(name.clone(), member);
@@ -499,7 +499,7 @@ impl Conferences {
                 let _ = room.conference.leave(&name);
                 return Err(full);
             }
-            self.shared.shelf.put(&state.room(&conference)?.keep());
+            self.shared.store.put(&state.room(&conference)?.keep());
             Ok(conference)
         })?;
         self.open_sockets(&conference, &name);
@@ -514,7 +514,7 @@ impl Conferences {
         Ok(view::participant(room, one, member))
     }
 
-    /// Hold a participant's ports that are not held yet. One that somebody else has is said: its media works, but its RTCP is not heard.
+    /// Hold a participant's ports that are not held yet. One that somebody else has is said: its media works, but its RTCP does not arrive.
     fn open_sockets(self: &Arc<Self>, conference: &Name, participant: &Name) {
         let relays: Vec<_> = self.with(|state| {
             let found = state.rooms.get(conference).and_then(|room| room.member(participant).ok());
@@ -561,10 +561,10 @@ impl Conferences {
                 self.move_participant(room, &name, &signalled, now);
             }
             if let Some(member) = room.members.get_mut(&name) {
-                member.heard = now;
+                member.last_packet = now;
             }
             room.conference.settle();
-            self.shared.shelf.put(&room.keep());
+            self.shared.store.put(&room.keep());
             state.touch(&self.shared, &conference);
             Ok(())
         })?;
@@ -631,7 +631,7 @@ impl Conferences {
             let gone = state.leave(conference, participant, self.shared.clock.now())?;
             let room = state.room(conference)?;
             let name = room.conference.name.clone();
-            self.shared.shelf.put(&room.keep());
+            self.shared.store.put(&room.keep());
             let seconds = self.unix_us().saturating_sub(gone.joined_us) as f64 / 1e6;
             self.shared.tell(&name, "left", Some(&participant.into()), None, |facts| {
                 facts.insert("reason".into(), reason.into());
@@ -650,7 +650,7 @@ impl Conferences {
             let room = state.room_mut(conference)?;
             let set = room.conference.set_quality(&pair.0, &pair.1, view::medium(change.quality));
             set.map_err(membership_failure)?;
-            self.shared.shelf.put(&room.keep());
+            self.shared.store.put(&room.keep());
             let name = room.conference.name.clone();
             state.touch(&self.shared, &name);
             Ok(())

@@ -90,7 +90,7 @@ impl State {
         for ((conference, sender, medium), rows) in streams {
             let Some(room) = self.rooms.get_mut(&conference) else { continue };
             let packets = rows.iter().map(|(_, counted)| counted.packets).sum();
-            heard(room, &sender, medium, packets, now);
+            note_packets(room, &sender, medium, packets, now);
             let mut counted: Vec<(Key, usize, u64)> = Vec::new();
             for (ssrc, Counted { key, packets, octets }) in rows {
                 room.packets.insert((sender.clone(), medium, ssrc), packets);
@@ -125,7 +125,7 @@ impl State {
             let Some(room) = self.rooms.get_mut(&place.conference) else {
                 continue;
             };
-            heard(room, &place.participant, place.leg.0, counters.packets, now);
+            note_packets(room, &place.participant, place.leg.0, counters.packets, now);
             let ssrcs: Vec<u32> = room
                 .leg(&place.participant, place.leg)
                 .map(|(leg, _)| leg.ssrcs.clone())
@@ -158,7 +158,7 @@ impl State {
         for room in self.rooms.values() {
             for one in &room.conference.participants {
                 let sends = one.legs.values().any(|leg| leg.sends);
-                let since = room.members.get(&one.name).map(|member| now.since(member.heard));
+                let since = room.members.get(&one.name).map(|member| now.since(member.last_packet));
                 if sends && since.is_some_and(|since| since > timeout) {
                     silent.push((room.conference.name.clone(), one.name.clone()));
                 }
@@ -245,14 +245,14 @@ fn new_cache(room: &Room, source: &Source) -> Cache {
     cache
 }
 
-/// The counters of a leg have grown, or begin anew: it was heard.
-fn heard(room: &mut Room, participant: &Name, medium: Medium, packets: u64, now: Time) {
+/// The counters of a leg have grown, or begin anew: the participant sends.
+fn note_packets(room: &mut Room, participant: &Name, medium: Medium, packets: u64, now: Time) {
     if let Some(member) = room.members.get_mut(participant)
         && let Some(state) = member.legs.get_mut(&(medium, 0))
         && state.packets != packets
     {
         state.packets = packets;
-        member.heard = now;
+        member.last_packet = now;
     }
 }
 

@@ -3,8 +3,8 @@
 use super::ice::Credentials;
 use super::planner::Planner;
 use super::rates::Meter;
-use super::shelf::{FORMAT, Kept, KeptLeg, KeptParticipant};
 use super::sockets::LegSockets;
+use super::store::{FORMAT, Kept, KeptLeg, KeptParticipant};
 use shunt_admin::{Codec, Direction, Failure, FailureKind, JoinMedium, Layers};
 use shunt_conference::adaptation::{Adaptation, Medium};
 use shunt_conference::key_frames::KeyFrames;
@@ -96,7 +96,7 @@ pub struct Member {
     pub joined_us: u64,
     pub ice: Option<Credentials>,
     /// The last sign of life.
-    pub heard: Time,
+    pub last_packet: Time,
     pub legs: BTreeMap<LegKey, LegState>,
 }
 
@@ -333,7 +333,7 @@ impl Room {
     /// A source is latched, or no longer.
     pub fn set_source(&mut self, participant: &Name, key: LegKey, source: Option<Endpoint>, now: Time) {
         if let Some(member) = self.members.get_mut(participant) {
-            member.heard = now;
+            member.last_packet = now;
             if let Some(state) = member.legs.get_mut(&key) {
                 state.rtcp = state.rtcp.filter(|rtcp| Some(rtcp.addr) == source.map(|source| source.addr));
             }
@@ -575,7 +575,7 @@ impl State {
                     call: kept.call,
                     joined_us: kept.joined_us,
                     ice: kept.ice,
-                    heard: now,
+                    last_packet: now,
                     legs: BTreeMap::new(),
                 },
             );

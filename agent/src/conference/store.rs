@@ -9,7 +9,7 @@ pub const FORMAT: u32 = 2;
 
 /// A folder of conferences.
 #[derive(Clone, Debug)]
-pub struct Shelf {
+pub struct Store {
     folder: PathBuf,
 }
 
@@ -54,7 +54,7 @@ pub struct KeptLeg {
     pub layers: Option<shunt_admin::Layers>,
 }
 
-impl Shelf {
+impl Store {
     #[must_use]
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }

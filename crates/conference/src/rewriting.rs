@@ -61,7 +61,7 @@ struct Stream {
     phases: Option<[u8; PHASES as usize]>,
     whole: Option<Whole>,
     splices: HashMap<Name, u32>,
-    /// Splices found in the data plane that no receiver has taken up yet.
+    /// Splices found in the data plane that no receiver has adopted yet.
     former: HashMap<Endpoint, u32>,
 }
 
@@ -99,7 +99,7 @@ impl Numbering {
         self.former = found;
     }
 
-    /// What was found and nobody has taken up is gone from the data plane.
+    /// What was found and nobody has adopted is gone from the data plane.
     pub fn give_back(&mut self) {
         for former in std::mem::take(&mut self.former).into_values() {
             if former.layers != 0 {
