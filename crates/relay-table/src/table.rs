@@ -7,7 +7,7 @@ use crate::stats::{Clock, StreamStats, idle_ms, stats_of};
 use shunt_abi::relay::{detail, flow_key, layout_mark, overflow_entry, settings, slot, slot_flag, wide};
 use shunt_net::FiveTuple;
 use shunt_xdp::{Hash, Loaded, Put, Scan, Shared};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -745,9 +745,7 @@ impl RelayTable {
     pub fn adopt(&mut self, hops: &mut impl Hops, taken: &BTreeSet<u16>) -> Result<(), Fault> {
         self.addresses.adopt();
         let reachable: BTreeSet<usize> = self.addresses.chunks().into_iter().collect();
-        // Users by destination, source and row: each route is looked up once.
-        let mut users: BTreeMap<(IpAddr, IpAddr), (u32, u16)> = BTreeMap::new();
-        let mut found = Vec::new();
+        let mut users = Users::default();
         for at in 0..self.slots.len() {
             if self.slots.generation(at) & 1 == 0 {
                 continue;
@@ -759,56 +757,34 @@ impl RelayTable {
             }
             self.addresses.hold(at);
             *self.counted(entry.key.is_v6()) += 1;
-            let row = self.slots.u16_at(at, offset_of!(slot, nexthop)).load(Ordering::Relaxed);
-            let names = (entry.dst.addr, entry.src.addr);
-            users.entry(names).or_insert((0, row)).0 += 1;
-            found.push((at, names, row));
+            users.count(&entry, self.slots.u16_at(at, offset_of!(slot, nexthop)).load(Ordering::Relaxed));
         }
-        let further = self.adopt_overflow(&mut users)?;
+        self.adopt_overflow(&mut users)?;
         self.media.adopt(&mut self.addresses)?;
         self.addresses.drop_unused_all();
-        let rows: HashMap<(IpAddr, IpAddr), u16> = users
-            .into_iter()
-            .map(|((dst, src), (count, row))| ((dst, src), hops.adopt(dst, src, count, row, taken)))
-            .collect();
-        for (at, names, row) in found {
-            if rows[&names] != row {
-                self.slots
-                    .u16_at(at, offset_of!(slot, nexthop))
-                    .store(rows[&names], Ordering::Release);
-            }
-        }
-        for (key, names, row) in further {
-            if rows[&names] != row
-                && let Some(mut record) = self.overflow.get(&key)?
-            {
-                record.slot.nexthop = rows[&names];
-                self.overflow.put(&key, &record)?;
-            }
+        let moved = users.adopt(hops, taken);
+        if !moved.is_empty() {
+            self.follow(&mut Moves::new(moved), || true)?;
         }
         Ok(())
     }
 
-    #[allow(clippy::type_complexity)]
-    fn adopt_overflow(
-        &mut self,
-        users: &mut BTreeMap<(IpAddr, IpAddr), (u32, u16)>,
-    ) -> Result<Vec<(flow_key, (IpAddr, IpAddr), u16)>, Fault> {
-        let mut found = Vec::new();
+    fn adopt_overflow(&mut self, users: &mut Users) -> Result<(), Fault> {
         let mut loose = 0;
-        for (key, record) in self.overflow.elements()? {
-            let entry = RelayEntry::read(&record.slot, &record.wide, 0);
-            match self.addresses.slot(entry.key.dst.addr, entry.key.dst.port) {
-                Some(at) => self.mark(at, record.slot.last_jiffies),
-                None => {
-                    *self.loose.entry(loose_place(&entry.key)).or_default() += 1;
-                    loose += 1;
+        let mut scan = Scan::default();
+        while let Some(batch) = self.overflow.batch(&mut scan, CHUNK)? {
+            for (_, record) in batch {
+                let entry = RelayEntry::read(&record.slot, &record.wide, 0);
+                match self.addresses.slot(entry.key.dst.addr, entry.key.dst.port) {
+                    Some(at) => self.mark(at, record.slot.last_jiffies),
+                    None => {
+                        *self.loose.entry(loose_place(&entry.key)).or_default() += 1;
+                        loose += 1;
+                    }
                 }
+                *self.counted(entry.key.is_v6()) += 1;
+                users.count(&entry, record.slot.nexthop);
             }
-            *self.counted(entry.key.is_v6()) += 1;
-            let names = (entry.dst.addr, entry.src.addr);
-            users.entry(names).or_insert((0, record.slot.nexthop)).0 += 1;
-            found.push((key, names, record.slot.nexthop));
         }
         self.settings
             .u32_at(0, offset_of!(settings, loose_entries))
@@ -819,7 +795,42 @@ impl RelayTable {
                 flags.store(0, Ordering::Release);
             }
         }
-        Ok(found)
+        Ok(())
+    }
+}
+
+/// Whose next hops the entries of a former process use: each route is looked up once, however many entries use it.
+#[derive(Default)]
+struct Users(HashMap<(IpAddr, IpAddr), User>);
+
+struct User {
+    entries: u32,
+    row: u16,
+    /// Some entry has another row: the former process was killed while it wrote moved destinations.
+    mixed: bool,
+}
+
+impl Users {
+    fn count(&mut self, entry: &RelayEntry, row: u16) {
+        let user = self.0.entry((entry.dst.addr, entry.src.addr)).or_insert(User {
+            entries: 0,
+            row,
+            mixed: false,
+        });
+        user.entries += 1;
+        user.mixed |= user.row != row;
+    }
+
+    /// The rows of those whose entries have to be written anew.
+    fn adopt(self, hops: &mut impl Hops, taken: &BTreeSet<u16>) -> HashMap<(IpAddr, IpAddr), u16> {
+        let mut moved = HashMap::new();
+        for ((dst, src), user) in self.0 {
+            let row = hops.adopt(dst, src, user.entries, user.row, taken);
+            if user.mixed || row != user.row {
+                moved.insert((dst, src), row);
+            }
+        }
+        moved
     }
 }
 
