@@ -1,0 +1,45 @@
+//! One program for all targets: FUZZ_TARGET names the one that libFuzzer drives. `tests/fuzz/run.py` starts it.
+//!
+//! A target takes any bytes. It may fail only as the parser says it does; a panic, a hang or a broken promise is a finding.
+#![no_main]
+
+mod control;
+mod media;
+mod sip;
+mod tables;
+
+use libfuzzer_sys::fuzz_target;
+use std::sync::OnceLock;
+
+type Target = fn(&[u8]);
+
+const TARGETS: [(&str, Target); 12] = [
+    ("bfrt_schema", tables::schema),
+    ("bfrt_write", tables::write),
+    ("book", control::book),
+    ("conference_rtcp", media::rtcp),
+    ("conference_rtp", media::rtp),
+    ("conference_stun", media::stun),
+    ("control_framing", control::framing),
+    ("hep3", sip::hep),
+    ("journal_row", tables::journal_row),
+    ("rtpproxy_command", control::command),
+    ("rtpproxy_reply", control::reply),
+    ("sip_message", sip::message),
+];
+
+fn target() -> Target {
+    static CHOSEN: OnceLock<Target> = OnceLock::new();
+    *CHOSEN.get_or_init(|| {
+        let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
+        let found = TARGETS.iter().find(|(known, _)| *known == name);
+        let Some((_, target)) = found else {
+            let known: Vec<&str> = TARGETS.iter().map(|(known, _)| *known).collect();
+            eprintln!("FUZZ_TARGET is {name:?}; one of these is wanted: {}", known.join(", "));
+            std::process::exit(2);
+        };
+        *target
+    })
+}
+
+fuzz_target!(|data: &[u8]| target()(data));
