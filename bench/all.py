@@ -141,7 +141,7 @@ def main() -> int:
     whole = OUTPUT / f"{arguments.profile}.html"
     whole.write_text(page.text())
     (OUTPUT / f"{arguments.profile}.md").write_text("\n".join(entry))
-    print(f"==> {time.monotonic() - begun:.0f} s; report: {whole.relative_to(ROOT)}, table for docs/performance.md: {whole.with_suffix('.md').relative_to(ROOT)}")
+    print(f"==> {time.monotonic() - begun:.0f} s; report: {whole.relative_to(ROOT)}, table for bench/log: {whole.with_suffix('.md').relative_to(ROOT)}")
     missed = [name for name, status in statuses.items() if status]
     if missed:
         print(f"targets missed, or failed: {', '.join(missed)}")
