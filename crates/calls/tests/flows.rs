@@ -83,6 +83,27 @@ fn a_wildcard_address_stands_for_the_configured_one() {
     assert_eq!(bench.held.len(), 2);
 }
 
+/// rtpproxy with `-l 0.0.0.0 -6 /::` replies with the port alone, and gives out the same number in both IP versions.
+#[test]
+fn a_reply_without_an_address_has_the_ip_version_of_its_command() {
+    let ports = |offer: &str, answer: &str| {
+        let mut bench = Bench::new(Settings::default());
+        bench.say(offer, "36000");
+        bench.say(answer, "36002");
+        let line = bench.book.lines_of_call(b"c1").next().unwrap();
+        [Side::Callee, Side::Caller].map(|side| line.leg(side).relay.unwrap().to_string())
+    };
+    let (v4, v6) = (["10.9.0.1:36000", "10.9.0.1:36002"], ["[fd91:2::1]:36000", "[fd91:2::1]:36002"]);
+    assert_eq!(ports("Uc0 c1 10.1.0.2 6000 a;1", "Lc0 c1 10.2.0.2 7000 a;1 b;1"), v4);
+    assert_eq!(ports("U6c0 c1 fd91::2 6000 a;1", "L6c0 c1 fd91::3 7000 a;1 b;1"), v6);
+    assert_eq!(ports("Uc0 c1 10.1.0.2 6000 a;1", "L6c0 c1 fd91::3 7000 a;1 b;1"), [v4[0], v6[1]]);
+    assert_eq!(ports("U6c0 c1 fd91::2 6000 a;1", "Lc0 c1 10.2.0.2 7000 a;1 b;1"), v6);
+    let mut bench = Bench::new(Settings::default());
+    bench.say("U6c0 c1 fd91::2 6000 a;1", "36000");
+    bench.say("Uc0 c2 10.1.0.2 6000 a;1", "36000");
+    assert_eq!(bench.book.call_count(), 2, "they are two ports");
+}
+
 #[test]
 fn the_end_of_a_lost_fork_leaves_the_call_to_the_winner() {
     let mut bench = Bench::new(Settings::default());

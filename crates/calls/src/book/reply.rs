@@ -78,7 +78,8 @@ impl Book {
             let (PortsReply::Port(port), Some(media)) = (part, media) else {
                 continue;
             };
-            let Some(port) = self.locate(relay, media, is_update, port) else {
+            let offered = applied.first().map(|(_, _, port): &(_, _, Endpoint)| port.addr);
+            let Some(port) = self.locate(relay, media, is_update, port, offered) else {
                 continue;
             };
             self.check_port(media.session.call_id, port, number)?;
@@ -112,20 +113,39 @@ impl Book {
     }
 
     /// The relay's address and port in a reply. A wildcard address, or none, stands for that of the call's other media lines towards the same
-    /// party, else for the configured one.
-    fn locate(&self, relay: RelayId, media: &Media, is_update: bool, port: &PortReply) -> Option<Endpoint> {
+    /// party, else for the configured one. `offered`: the address that the same reply has given for the U of this L.
+    fn locate(&self, relay: RelayId, media: &Media, is_update: bool, port: &PortReply, offered: Option<IpAddr>) -> Option<Endpoint> {
         if port.port == 0 {
             return None;
         }
         if let Some(endpoint) = port.endpoint() {
             return Some(endpoint);
         }
-        let v6 = port.address.is_some_and(|addr| addr.is_ipv6()) || (port.address.is_none() && port.family == Some(6));
-        let fits = |addr: &IpAddr| port.address.is_none() || addr.is_ipv6() == v6;
+        let v6 = self.is_v6(media, is_update, port, offered);
+        let fits = |addr: &IpAddr| v6.is_none_or(|v6| addr.is_ipv6() == v6);
         let sibling = self.sibling_address(media, is_update).filter(fits);
         let addresses = &self.relay(relay)?.addresses;
         let addr = sibling.or_else(|| addresses.iter().copied().find(fits))?;
         Some(Endpoint::new(addr, port.port))
+    }
+
+    /// Whether a port without a usable address is one of IPv6; `None` where nothing tells.
+    ///
+    /// rtpproxy on wildcard addresses replies with the port alone. It listens for both parties in the IP version of the first U, and for the
+    /// party that an L answers to in that of the L if its address is IPv6 (modifier 6).
+    fn is_v6(&self, media: &Media, is_update: bool, port: &PortReply, offered: Option<IpAddr>) -> Option<bool> {
+        if let Some(addr) = port.address {
+            return Some(addr.is_ipv6());
+        }
+        if port.family == Some(6) || media.flags.ipv6 {
+            return Some(true);
+        }
+        let known = self.find(&media.session).and_then(|(id, swapped)| {
+            let (line, side) = (self.lines.get(&id)?, described(is_update, swapped));
+            line.leg(side.other()).relay.or(line.leg(side).relay)
+        });
+        let is_v6 = offered.or(known.map(|relay| relay.addr)).map(|addr| addr.is_ipv6());
+        is_v6.or((is_update && media.flags.directions.is_empty()).then_some(false))
     }
 
     fn sibling_address(&self, media: &Media, is_update: bool) -> Option<IpAddr> {
