@@ -41,7 +41,8 @@ for page in build/packaging/manual/*.[15]; do
 done
 
 install -d "$doc/opensips-config" "$doc/examples" "$root$prefix/share/shunt/grafana" "$root$prefix/share/shunt/prometheus"
-install -m 644 README.md docs/*.md "$doc"
+install -m 644 README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md "$doc"
+find docs -type f -exec install -D -m 644 {} "$doc/{}" \;
 install -m 644 opensips-config/* "$doc/opensips-config"
 install -m 644 opensips-config/shunt.yaml packaging/standby.yaml "$doc/examples"
 install -m 644 packaging/grafana/* "$root$prefix/share/shunt/grafana"
