@@ -231,28 +231,28 @@ def _how_mute(party: _Party) -> str:
 def _about_sending(party: _Party, say: Any) -> None:
     leg = party.leg
     if not party.heard and not leg.held and not party.means_to_be_silent:
-        strangers = party.sources()
+        sources = party.sources()
         said = f"signalling names {leg.signalled} as its own" if leg.signalled is not None else "signalling named no address of it"
-        if not strangers:
+        if not sources:
             cause = "It is muted without sending silence, a firewall or NAT on its side blocks what it sends, or it sends elsewhere because the SDP that it got was changed on the way"
             say("problem", f"Not one packet reached {leg.relay}, the relay port that the {party.name} was told to send to ({said}). {cause}.", party)
         else:
-            listed = ", ".join(f"{source} ({count} packets: {_why_not(party, source)})" for source, count in list(strangers.items())[:4])
-            say("problem", f"Packets do reach {leg.relay}, the {party.name}'s relay port, but none that is believed to be its own: {listed}; {said}.", party)
+            listed = ", ".join(f"{source} ({count} packets: {_why_not(party, source)})" for source, count in list(sources.items())[:4])
+            say("problem", f"Packets do reach {leg.relay}, the {party.name}'s relay port, but none from a source that can be latched: {listed}; {said}.", party)
     elif leg.rtp.contested:
         claims = ", ".join(str(source) for source in list(party.sources(frozenset({"contested", "waiting", "stray", "source-mismatch"})))[:4])
         say("problem", f"Two sources claim to be the {party.name}: {claims or 'see the events'}. Its media stays on the relay until one of them falls silent; one may be an attacker.", party)
     elif leg.rtp.learned is None and party.own:
         source = party.own[-1].facts["source"]
-        say("hint", f"The {party.name}'s packets come from {source}, which signalling does not name ({leg.signalled}): a few more are needed to believe it.", party)
+        say("hint", f"The {party.name}'s packets come from {source}, which signalling does not name ({leg.signalled}): a few more are needed to latch it.", party)
     elif leg.rtp.learned is not None and leg.signalled is not None and leg.rtp.learned != leg.signalled and not leg.held:
         behind = "it is behind NAT" if leg.rtp.learned.addr != leg.signalled.addr else "its port was translated"
         say("ok", f"The {party.name} sends from {leg.rtp.learned}, signalling says {leg.signalled}: {behind}, and that is taken care of.", party)
     if party.silent_since is not None:
-        say("problem", f"The last packet of the {party.name} ({leg.rtp.learned}) met its entry {_seconds(party.silent_since)} ago, after {party.packets} packets: it stopped sending, or its NAT binding moved and the new source has not been believed.", party)
+        say("problem", f"The last packet of the {party.name} ({leg.rtp.learned}) met its entry {_seconds(party.silent_since)} ago, after {party.packets} packets: it stopped sending, or its NAT binding moved and the new source is not latched.", party)
     others = {source: count for source, count in party.sources(_NOT_OWN).items() if source != leg.rtp.learned}
     if others and party.heard:
-        say("hint", f"{sum(others.values())} packets to the {party.name}'s relay port came from elsewhere ({', '.join(map(str, list(others)[:3]))}) and were not taken for its own.", party)
+        say("hint", f"{sum(others.values())} packets to the {party.name}'s relay port came from other sources ({', '.join(map(str, list(others)[:3]))}) and were ignored.", party)
 
 
 def _why_not(party: _Party, source: Endpoint) -> str:
