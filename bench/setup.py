@@ -87,9 +87,10 @@ class Bench:
         ]  # fmt: skip
         running = {"relay": lab.relay} | ({} if way == "alone" else {"agent": lab.agent, "softswitch": lab.softswitch})
         before = {name: process_cpu_s(process.pid) for name, process in running.items()}
-        done = subprocess.run(lab.topology.enter("edge", *argv), capture_output=True, text=True)
+        # A machine that does not keep up ends the step, not the bench's patience.
+        done = subprocess.run(lab.topology.enter("edge", *argv), stdout=subprocess.PIPE, text=True, timeout=60 + 4 * calls / rate)
         if done.returncode:
-            raise RuntimeError(done.stderr)
+            raise RuntimeError(f"{LOAD.name} ended with {done.returncode}")
         found = json.loads(done.stdout)
         found |= {f"{name}_cpu_s": process_cpu_s(process.pid) - before[name] for name, process in running.items()}
         found |= {"way": way, "rate": rate}
@@ -135,17 +136,21 @@ def delays(bench: Bench) -> dict[str, float]:
     }  # fmt: skip
 
 
+def keeps_up(found: dict[str, Any]) -> bool:
+    """Whether every answer came in time, and the load itself did."""
+    return not late(found) and not found["errors"] and float(np.percentile(found["begun_late_us"], 99)) <= LATE_US
+
+
 def rates(bench: Bench) -> dict[str, float]:
-    """The highest rate at which no answer is late, of both ways."""
+    """The highest rate at which no answer is late, of both ways. What fails is tried once more: one stall of the machine says nothing of a rate."""
     found = {}
     seconds = 2 if bench.quick else 5
     for way in ("alone", "shunt"):
         highest = 0.0
         with bench.lab(way) as lab:
             for rate in RATES:
-                one = bench.load(lab, way, rate * seconds, rate)
-                # The load itself must have kept up.
-                if late(one) or one["errors"] or np.percentile(one["begun_late_us"], 99) > LATE_US:
+                tries = (bench.load(lab, way, rate * seconds, rate, "--tag", f"{rate}-{number}") for number in range(2))
+                if not any(keeps_up(one) for one in tries):
                     break
                 highest = rate
                 time.sleep(1)

@@ -17,6 +17,7 @@ const REPORT_EVERY: u32 = 8;
 /// How long a reply is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
+const PROGRESS: Duration = Duration::from_secs(10);
 /// Packets or replies that are read before what is due has its turn.
 const AT_ONCE: usize = 256;
 
@@ -93,9 +94,17 @@ impl Load {
     pub fn run(mut self) -> Result<Outcome, Failure> {
         let began = Instant::now();
         let mut begun = 0;
-        let mut last_activity = began;
+        let (mut last_activity, mut shown) = (began, began);
         loop {
             let now = Instant::now();
+            if now - shown > PROGRESS {
+                shown = now;
+                eprintln!(
+                    "    {begun} of {} calls begun, {} answers missing",
+                    self.arguments.calls,
+                    self.waiting.len()
+                );
+            }
             let next_call = (begun < self.arguments.calls).then(|| began + Duration::from_secs_f64(f64::from(begun) / self.arguments.rate));
             let next_due = self.due.peek().map(|Reverse((at, _))| *at);
             // New calls come last: a load that is late does not only set up calls.
