@@ -89,7 +89,7 @@ impl AgentView {
             target,
             connected: facts.is_some() && current.down.is_none(),
             name: facts.map(|facts| facts.name.clone()),
-            entries: current.entries.map(|entries| entries as u64),
+            entries: current.entries,
             capacity: facts.map(|facts| facts.capacity),
             planned: planned as u64,
             orphans: orphans as u64,

@@ -11,7 +11,8 @@ use crate::restore::Restorer;
 use crate::stats::Stats;
 use shunt_admin::{AgentWhat, Audit, StopOf};
 use shunt_calls::{
-    Book, Counters, Decision, Idle, LineId, Notice, Operation, PortHeld, Purpose, RelayEntry, RelayId, RowKey, Step, Time, WriteId,
+    Book, Comparison, Counters, Decision, Idle, LineId, Notice, Operation, PortHeld, Purpose, RelayEntry, RelayId, RowKey, Step, Time,
+    WriteId,
 };
 use shunt_hep::sip::Message;
 use shunt_journal::Journal;
@@ -31,8 +32,9 @@ const LINES_AT_ONCE: usize = 200;
 /// Rows that are written to the journal, and entries that are asked after, before others have their turn.
 const ROWS_AT_ONCE: usize = 50;
 const KEYS_AT_ONCE: usize = 1000;
-/// What no command waits for is gathered for so long: a stream that is offloaded changes its row several times.
-const GATHER: Duration = Duration::from_millis(100);
+/// What no command waits for is gathered for so long: a call whose streams are offloaded changes its row several times. Entries that a row does
+/// not name yet are adopted after a restart.
+const GATHER: Duration = Duration::from_millis(500);
 /// How often the journal's state is looked at.
 const JOURNAL_EVERY: Duration = Duration::from_millis(100);
 
@@ -517,7 +519,21 @@ impl Core {
     }
 
     pub fn set_data_plane(self: &Arc<Self>, available: bool) {
-        self.tell(|book, now| book.set_data_plane(now, available));
+        self.tell(|book, _| book.set_data_plane(available));
+        if available {
+            self.look_at_all();
+        }
+    }
+
+    /// Look at all lines, in pieces.
+    fn look_at_all(self: &Arc<Self>) {
+        let (core, lines) = (Arc::clone(self), self.read(Book::line_ids));
+        tokio::spawn(async move {
+            for lines in lines.chunks(LINES_AT_ONCE) {
+                core.tell(|book, now| book.look_at(now, lines));
+                tokio::task::yield_now().await;
+            }
+        });
     }
 
     // -- the operator ------------------------------------------------------------------------------
@@ -537,7 +553,10 @@ impl Core {
             AgentWhat::DrainEnded
         };
         self.events.agent(what, "");
-        self.tell(|book, now| book.set_draining(now, stop.is_some()));
+        self.update(|book, _| (book.set_draining(stop.is_some()), Vec::new()));
+        if stop.is_none() {
+            self.look_at_all();
+        }
     }
 
     /// Whether a session that is not known is refused: the agent drains, and the SIP server is to take another relay.
@@ -553,29 +572,49 @@ impl Core {
         self.update(|book, now| book.end_call(now, call_id))
     }
 
-    /// The relay table as read, against the plan.
-    pub fn compare(self: &Arc<Self>, entries: &[RelayEntry], changed: &HashSet<Endpoint>) {
+    /// The relay table as just read, against the plan: in the background, in pieces.
+    pub fn compare(self: &Arc<Self>, entries: Vec<RelayEntry>, changed: HashSet<Endpoint>) {
+        let comparison = self.update(|book, _| (book.begin_compare(changed), Vec::new()));
+        let core = Arc::clone(self);
+        tokio::spawn(async move { core.go_on_comparing(comparison, entries).await });
+    }
+
+    async fn go_on_comparing(self: Arc<Self>, comparison: Comparison, entries: Vec<RelayEntry>) {
         let began = self.clock.now();
-        let audit = self.update(|book, now| {
-            let decisions = book.compare(now, entries, changed);
-            let count = |wanted: fn(&Operation) -> bool| {
-                let writes = decisions
-                    .iter()
-                    .filter(|decision| matches!(decision, Decision::Write(write) if wanted(&write.operation)));
-                writes.count() as u64
-            };
-            let audit = Audit {
-                entries: entries.len() as u64,
-                missing: count(|operation| matches!(operation, Operation::Insert(_))),
-                unexpected: book.orphans().count() as u64,
-                different: count(|operation| matches!(operation, Operation::Modify(_))),
-                writes: count(|_| true),
-                took_s: 0.0,
-            };
-            (audit, decisions)
-        });
-        let took_s = self.clock.now().since(began).as_secs_f64();
-        self.audited.send_replace(Some(Audit { took_s, ..audit }));
+        let mut audit = Audit {
+            entries: entries.len() as u64,
+            missing: 0,
+            unexpected: 0,
+            different: 0,
+            writes: 0,
+            took_s: 0.0,
+        };
+        let sorted = tokio::task::spawn_blocking(move || comparison.with_entries(entries)).await;
+        let mut comparison = match sorted {
+            Ok(comparison) => comparison,
+            Err(error) => return tracing::error!("the relay table is not compared with the plan: {error}"),
+        };
+        let mut more = true;
+        while more {
+            more = self.update(|book, now| {
+                let (more, decisions) = book.go_on_comparing(now, &mut comparison, LINES_AT_ONCE);
+                for decision in &decisions {
+                    let Decision::Write(write) = decision else { continue };
+                    audit.writes += 1;
+                    audit.missing += u64::from(matches!(write.operation, Operation::Insert(_)));
+                    audit.different += u64::from(matches!(write.operation, Operation::Modify(_)));
+                }
+                (more, decisions)
+            });
+            tokio::task::yield_now().await;
+        }
+        if comparison.was_superseded() {
+            return;
+        }
+        audit.unexpected = self.read(|book| book.orphans().count() as u64);
+        audit.took_s = self.clock.now().since(began).as_secs_f64();
+        self.data_plane.compared(audit.entries);
+        self.audited.send_replace(Some(audit));
     }
 
     /// The next comparison of table and plan.

@@ -19,14 +19,19 @@ pub struct Current {
     pub facts: Option<Arc<Facts>>,
     /// Why it cannot be used.
     pub down: Option<String>,
-    /// Entries found at the latest audit.
-    pub entries: Option<usize>,
+    /// Entries found at the latest audit that has ended.
+    pub entries: Option<u64>,
 }
 
 impl State {
     #[must_use]
     pub fn current(&self) -> Current {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A comparison with the plan has ended.
+    pub fn compared(&self, entries: u64) {
+        self.change(|current| current.entries = Some(entries));
     }
 
     fn change(&self, change: impl FnOnce(&mut Current)) {
@@ -106,8 +111,7 @@ async fn handle(core: &Arc<Core>, event: Event) {
             if let Some(conferences) = core.conferences() {
                 entries.retain(|entry| !conferences.owns(entry.key().dst));
             }
-            core.data_plane.change(|current| current.entries = Some(entries.len()));
-            core.compare(&entries, &changed);
+            core.compare(entries, changed);
         }
         Event::Collision { key, holder } => {
             tracing::warn!("{key} would meet the entry of {holder}, which has the same hash: that is removed");

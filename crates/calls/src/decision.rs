@@ -69,7 +69,7 @@ pub struct Ended {
     pub line: LineId,
     pub call: Arc<[u8]>,
     /// The tag that the relay's session was named after, and the other one.
-    pub tag: Box<[u8]>,
+    pub tag: Arc<[u8]>,
     pub other_tag: Option<Box<[u8]>>,
     pub media: Option<u32>,
     pub relay: RelayId,

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use shunt_latch::Component;
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// A party of a media line. The caller is whom the session's first U described, as in rtpproxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -73,6 +75,29 @@ impl LineId {
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
+    }
+}
+
+/// By [`LineId`]: the book numbers lines itself, so nobody can choose numbers that collide, and a multiplication spreads them.
+pub(crate) type ByLine<V> = HashMap<LineId, V, BuildHasherDefault<LineHasher>>;
+
+/// Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LineHasher(u64);
+
+impl Hasher for LineHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 

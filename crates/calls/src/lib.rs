@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod book;
+mod call;
 mod decision;
 mod entry;
 mod former;
@@ -41,7 +42,7 @@ mod stream;
 mod table;
 mod timers;
 
-pub use book::{Book, LegView, LineView, Notice, PortHeld, Step, StreamView};
+pub use book::{Book, Comparison, LegView, LineView, Notice, PortHeld, Step, StreamView};
 pub use decision::{Decision, Ended, EndedParty, Purpose};
 pub use entry::{Counters, EntryError, Idle, Operation, Outcome, RelayEntry};
 pub use ids::{LineId, RelayId, Side, State, StreamId, WriteId};

@@ -46,7 +46,7 @@ pub(crate) struct Line {
     pub(crate) id: LineId,
     pub(crate) call: Arc<[u8]>,
     /// The tag of the first U's sender: with the media index the session's name.
-    pub(crate) tag: Box<[u8]>,
+    pub(crate) tag: Arc<[u8]>,
     pub(crate) media: Option<u32>,
     pub(crate) relay: RelayId,
     pub(crate) created: Time,
@@ -76,11 +76,11 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(crate) fn new(id: LineId, call: Arc<[u8]>, tag: &[u8], media: Option<u32>, relay: RelayId, now: Time) -> Self {
+    pub(crate) fn new(id: LineId, call: Arc<[u8]>, tag: Arc<[u8]>, media: Option<u32>, relay: RelayId, now: Time) -> Self {
         Self {
             id,
             call,
-            tag: tag.into(),
+            tag,
             media,
             relay,
             created: now,
@@ -175,6 +175,7 @@ impl Line {
             self.branches.remove(0);
         }
         let at = self.branches.len();
+        self.branches.reserve_exact(1);
         self.branches.push(branch);
         &mut self.branches[at]
     }

@@ -17,12 +17,16 @@ pub(crate) struct Stream {
     /// After a write that failed: not before then, and why.
     pub(crate) retry: Option<(Time, Reason)>,
     pub(crate) was_offloaded: bool,
-    /// Of entries before the present one.
-    pub(crate) past: Counters,
-    /// Of the present one, as last read.
-    pub(crate) live: Counters,
+    /// Of entries before the present one, and of the present one as last read. `None`: nothing was counted, as for most of a call's life.
+    counters: Option<Box<Counted>>,
     /// A source that would take over the latch if the latched one is silent.
     pub(crate) asked: Option<Endpoint>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Counted {
+    past: Counters,
+    live: Counters,
 }
 
 impl Stream {
@@ -34,13 +38,38 @@ impl Stream {
             idle_since: None,
             retry: None,
             was_offloaded: false,
-            past: Counters::default(),
-            live: Counters::default(),
+            counters: None,
             asked: None,
         }
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        self.past.plus(self.live)
+        self.counters
+            .as_ref()
+            .map_or_else(Counters::default, |counted| counted.past.plus(counted.live))
+    }
+
+    /// What was counted on entries before the present one.
+    pub(crate) fn past(&self) -> Counters {
+        self.counters.as_ref().map_or_else(Counters::default, |counted| counted.past)
+    }
+
+    pub(crate) fn set_past(&mut self, past: Counters) {
+        self.counters.get_or_insert_default().past = past;
+    }
+
+    /// The present entry's counters as just read.
+    pub(crate) fn set_live(&mut self, live: Counters) {
+        self.counters.get_or_insert_default().live = live;
+    }
+
+    /// The present entry is out. `last`: its final counters; without them the latest that were read count.
+    pub(crate) fn entry_ended(&mut self, last: Option<Counters>) {
+        if self.counters.is_none() && last.is_none() {
+            return;
+        }
+        let counted = self.counters.get_or_insert_default();
+        counted.past = counted.past.plus(last.unwrap_or(counted.live));
+        counted.live = Counters::default();
     }
 }

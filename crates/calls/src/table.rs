@@ -6,13 +6,13 @@
 use crate::entry::{Operation, Outcome, RelayEntry};
 use crate::ids::{StreamId, WriteId};
 use shunt_net::Endpoint;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Inserting,
     Present,
-    Modifying(RelayEntry),
+    Modifying,
     Deleting,
 }
 
@@ -60,10 +60,41 @@ pub(crate) struct Table {
     /// Ports whose delete has had no answer.
     unacknowledged: BTreeSet<Endpoint>,
     last: u64,
+    /// Ports at which something was written or settled since a comparison with the data plane began.
+    changed: Option<HashSet<Endpoint>>,
+    comparisons: u64,
 }
 
 impl Table {
+    /// Note at which ports something changes. The result names these notes; the next ones take their place.
+    pub(crate) fn note_changes(&mut self) -> u64 {
+        self.changed = Some(HashSet::new());
+        self.comparisons += 1;
+        self.comparisons
+    }
+
+    pub(crate) fn notes_changes(&self, serial: u64) -> bool {
+        self.changed.is_some() && self.comparisons == serial
+    }
+
+    pub(crate) fn has_changed(&self, port: Endpoint) -> bool {
+        self.changed.as_ref().is_some_and(|changed| changed.contains(&port))
+    }
+
+    pub(crate) fn end_notes(&mut self, serial: u64) {
+        if self.comparisons == serial {
+            self.changed = None;
+        }
+    }
+
+    fn note(&mut self, port: Endpoint) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(port);
+        }
+    }
+
     fn write(&mut self, port: Endpoint, stream: StreamId, operation: Operation, out: &mut Vec<Write>) -> WriteId {
+        self.note(port);
         self.last += 1;
         let id = WriteId(self.last);
         self.writes.insert(id, port);
@@ -106,7 +137,7 @@ impl Table {
             Row {
                 entry,
                 owner,
-                phase: Phase::Modifying(row.entry),
+                phase: Phase::Modifying,
                 write: Some(write),
             },
         );
@@ -135,6 +166,7 @@ impl Table {
     /// The result of a write; `None` where a later write has overtaken it, or there is no such write.
     pub(crate) fn settle(&mut self, id: WriteId, outcome: Outcome, out: &mut Vec<Write>) -> Option<Settled> {
         let port = self.writes.remove(&id)?;
+        self.note(port);
         let row = self.rows.get_mut(&port).filter(|row| row.write == Some(id))?;
         row.write = None;
         let (owner, entry, phase) = (row.owner, row.entry, row.phase);
@@ -156,7 +188,7 @@ impl Table {
                 Some(Settled::Failed(owner, entry, outcome))
             }
             (Phase::Present, _) => None,
-            (Phase::Inserting | Phase::Modifying(_), _) => {
+            (Phase::Inserting | Phase::Modifying, _) => {
                 // It may be in, the old one or the new: out with it.
                 self.delete(port, out);
                 Some(Settled::Failed(owner, entry, outcome))
@@ -209,7 +241,13 @@ impl Table {
     /// The entry of a stream that the data plane has, or has with an older rewrite.
     pub(crate) fn present(&self, owner: StreamId, port: Endpoint) -> Option<RelayEntry> {
         let row = self.rows.get(&port).filter(|row| row.owner == owner)?;
-        matches!(row.phase, Phase::Present | Phase::Modifying(_)).then_some(row.entry)
+        matches!(row.phase, Phase::Present | Phase::Modifying).then_some(row.entry)
+    }
+
+    /// The entry of a stream that is in the data plane, and of which no write is under way.
+    pub(crate) fn confirmed(&self, owner: StreamId, port: Endpoint) -> Option<RelayEntry> {
+        let row = self.rows.get(&port).filter(|row| row.owner == owner)?;
+        (row.phase == Phase::Present).then_some(row.entry)
     }
 
     /// Whether the stream has an entry at the port, also one on its way in or out.
@@ -226,8 +264,8 @@ impl Table {
         self.rows.get(&port).filter(|row| row.phase == Phase::Deleting)?.write
     }
 
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (StreamId, RelayEntry, bool)> + '_ {
-        self.rows.values().map(|row| (row.owner, row.entry, row.phase == Phase::Present))
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (StreamId, RelayEntry)> + '_ {
+        self.rows.values().map(|row| (row.owner, row.entry))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -217,7 +217,7 @@ fn rows_bring_a_call_back() {
     assert_eq!(next.book.planned_count(), 2);
     let present: Vec<RelayEntry> = bench.held.values().copied().collect();
     let now = next.now;
-    let decisions = next.book.compare(now, &present[..1], &HashSet::new());
+    let decisions = next.compare(now, &present[..1], HashSet::new());
     next.carry_out(decisions);
     assert_eq!(next.held.len(), 1, "only what the data plane has lost is written: {:?}", next.held);
     next.say("D c1 a b", "0");
@@ -300,6 +300,31 @@ fn a_collision_sends_the_stream_back_to_the_relay_for_a_while() {
 }
 
 #[test]
+fn what_changes_during_a_comparison_is_left_alone() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("first", 36000);
+    bench.talk(36000);
+    let present: Vec<RelayEntry> = bench.held.values().copied().collect();
+    let mut comparison = bench.book.begin_compare(HashSet::new()).with_entries(present.clone());
+    // One call ends and another one comes, whose entries were not there when the table was read.
+    bench.say("D first a b", "0");
+    bench.call("second", 36100);
+    bench.talk(36100);
+    assert_eq!(bench.held.len(), 2);
+    let now = bench.now;
+    assert_eq!(bench.go_on_comparing(now, &mut comparison), []);
+    assert_eq!(bench.book.orphans().count(), 0);
+    // An older comparison ends when another one begins.
+    let mut older = bench.book.begin_compare(HashSet::new()).with_entries(Vec::new());
+    let mut newer = bench.book.begin_compare(HashSet::new()).with_entries(present);
+    assert_eq!(bench.go_on_comparing(now, &mut older), []);
+    assert!(older.was_superseded());
+    let writes = |decisions: &[Decision]| decisions.iter().filter(|decision| matches!(decision, Decision::Write(_))).count();
+    let decisions = bench.go_on_comparing(now, &mut newer);
+    assert_eq!((writes(&decisions), bench.book.orphans().count()), (2, 2), "{decisions:?}");
+}
+
+#[test]
 fn what_was_written_while_the_table_was_read_is_not_compared() {
     let mut bench = Bench::new(Settings::default());
     bench.call("c", 36000);
@@ -309,8 +334,8 @@ fn what_was_written_while_the_table_was_read_is_not_compared() {
     let missing = end("10.9.0.1:36002");
     let present: Vec<RelayEntry> = before.values().filter(|entry| entry.port() != missing).copied().collect();
     let now = bench.now;
-    assert!(bench.book.compare(now, &present, &HashSet::from([missing])).is_empty());
-    let decisions = bench.book.compare(now, &present, &HashSet::new());
+    assert!(bench.compare(now, &present, HashSet::from([missing])).is_empty());
+    let decisions = bench.compare(now, &present, HashSet::new());
     let written: Vec<Operation> = decisions
         .iter()
         .filter_map(|decision| match decision {

@@ -133,7 +133,10 @@ proptest! {
         bench.outcome = Outcome::Done;
         bench.say("X", "0");
         let now = bench.now;
-        let decisions = bench.book.set_data_plane(now, true);
+        let decisions = bench.book.set_data_plane(true);
+        bench.carry_out(decisions);
+        let lines = bench.book.line_ids();
+        let decisions = bench.book.look_at(now, &lines);
         bench.carry_out(decisions);
         prop_assert_eq!((bench.book.planned_count(), bench.book.call_count(), bench.held.len()), (0, 0, 0));
         prop_assert_eq!(bench.book.lines().count(), 0);
@@ -163,7 +166,7 @@ proptest! {
         let present: Vec<RelayEntry> = bench.held.values().copied().collect();
         next.held = bench.held.clone();
         let now = next.now;
-        let decisions = next.book.compare(now, &present, &HashSet::new());
+        let decisions = next.compare(now, &present, HashSet::new());
         next.carry_out(decisions);
         let mut ports = HashSet::new();
         for (_, entry) in next.book.planned() {

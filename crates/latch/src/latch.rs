@@ -95,6 +95,7 @@ impl Latch {
     /// A command or SDP names the party (again): these are its names from now on, and it may move for a while.
     pub fn signal(&mut self, now: Time, names: Names) {
         self.names = names;
+        self.names.shrink();
         self.signalled = Some(now);
     }
 

@@ -81,6 +81,11 @@ impl Names {
         true
     }
 
+    /// Give back memory that is not used: names stay for a whole call.
+    pub(crate) fn shrink(&mut self) {
+        self.names.shrink_to_fit();
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Name> {
         self.names.iter()
     }

@@ -2,7 +2,7 @@
 
 use super::Book;
 use crate::decision::Decision;
-use crate::ids::{RelayId, Side};
+use crate::ids::{LineId, RelayId, Side};
 use crate::leg::next_port;
 use shunt_latch::Time;
 use shunt_net::Endpoint;
@@ -16,8 +16,7 @@ impl Book {
     /// What the relay has latched counts as learned, because a relay that lists its sessions verifies sources itself.
     pub fn adopt_session(&mut self, now: Time, relay: RelayId, record: &Record) -> Vec<Decision> {
         let from = Tag::parse(record.from);
-        let known = self.calls.get(record.call_id).and_then(|call| call.tags.get(from.name));
-        if known.is_some_and(|lines| lines.iter().any(|(media, _)| *media == from.media)) {
+        if self.line_named(record.call_id, from).is_some() {
             return Vec::new();
         }
         // Entries at its ports are its own, of an agent before this one; the next comparison adopts them.
@@ -58,14 +57,12 @@ impl Book {
         }
     }
 
+    fn line_named(&self, call_id: &[u8], from: Tag) -> Option<LineId> {
+        self.calls.get(call_id)?.line(from.name, from.media)
+    }
+
     fn adopt_sources(&mut self, now: Time, record: &Record, from: Tag) {
-        let Some(id) = self
-            .calls
-            .get(record.call_id)
-            .and_then(|call| call.tags.get(from.name))
-            .and_then(|lines| lines.iter().find(|(media, _)| *media == from.media))
-            .map(|(_, id)| *id)
-        else {
+        let Some(id) = self.line_named(record.call_id, from) else {
             return;
         };
         self.with(id, |book, line| {

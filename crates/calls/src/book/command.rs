@@ -87,22 +87,17 @@ impl Book {
     #[must_use]
     pub fn relay_of(&self, command: &Command) -> Option<RelayId> {
         let call = self.calls.get(command.session()?.call_id)?;
-        let (_, id) = call.tags.values().next()?.first()?;
-        self.lines.get(id).map(|line| line.relay)
+        self.lines.get(&call.ids().next()?).map(|line| line.relay)
     }
 
     /// The media line that a U, L or Q is about, and whether its tags are swapped.
     pub(super) fn find(&self, session: &Session) -> Option<(LineId, bool)> {
         let call = self.calls.get(session.call_id)?;
-        let of = |tag: &[u8], media: Option<u32>| {
-            let lines = call.tags.get(tag)?;
-            lines.iter().find(|(index, _)| *index == media).map(|(_, id)| *id)
-        };
-        if let Some(id) = of(session.from.name, session.from.media) {
+        if let Some(id) = call.line(session.from.name, session.from.media) {
             return Some((id, false));
         }
         let to = session.to?;
-        of(to.name, to.media.or(session.from.media)).map(|id| (id, true))
+        call.line(to.name, to.media.or(session.from.media)).map(|id| (id, true))
     }
 
     /// The lines that a D, P, S, R or C is about: by tags in either order, all media unless an index is given.
@@ -112,9 +107,8 @@ impl Book {
         };
         let tags = [Some(session.from), session.to];
         for tag in tags.into_iter().flatten() {
-            let lines = call.tags.get(tag.name).map(Vec::as_slice).unwrap_or_default();
-            let fits = |(media, _): &&(Option<u32>, LineId)| tag.media.is_none() || tag.media == *media;
-            let found: Vec<LineId> = lines.iter().filter(fits).map(|(_, id)| *id).collect();
+            let fits = |(media, _): &(Option<u32>, LineId)| tag.media.is_none() || tag.media == *media;
+            let found: Vec<LineId> = call.of_tag(tag.name).filter(fits).map(|(_, id)| id).collect();
             if !found.is_empty() {
                 return found;
             }
@@ -150,7 +144,7 @@ impl Book {
     /// A new session, if limits allow it.
     fn admit(&mut self, now: Time, media: &Media) -> Result<(), Refusal> {
         let limits = self.settings.limits;
-        let legs = self.calls.get(media.session.call_id).map_or(0, |call| 2 * call.lines);
+        let legs = self.calls.get(media.session.call_id).map_or(0, |call| 2 * call.len());
         if legs + 2 > limits.legs_per_call {
             return Err(Refusal::LegsOfCall(legs));
         }

@@ -48,14 +48,8 @@ impl Book {
 
     fn leave_index(&mut self, line: &Line) {
         let Some(call) = self.calls.get_mut(&line.call) else { return };
-        if let Some(lines) = call.tags.get_mut(&line.tag) {
-            lines.retain(|(_, id)| *id != line.id);
-            if lines.is_empty() {
-                call.tags.remove(&line.tag);
-            }
-        }
-        call.lines -= 1;
-        if call.lines > 0 {
+        call.remove(line.id, &line.tag);
+        if call.len() > 0 {
             return;
         }
         self.calls.remove(&line.call);

@@ -14,13 +14,15 @@ mod view;
 
 pub use command::Step;
 pub use learn::Notice;
+pub use reconcile::Comparison;
 pub use reply::PortHeld;
 pub use view::{LegView, LineView, StreamView};
 
+use crate::call::Call;
 use crate::decision::Decision;
 use crate::entry::{Counters, Outcome, RelayEntry};
 use crate::former::FormerStreams;
-use crate::ids::{COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId};
+use crate::ids::{ByLine, COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId};
 use crate::limits::SourceRates;
 use crate::line::Line;
 use crate::plan::plan;
@@ -31,23 +33,13 @@ use crate::table::{Placed, Settled, Table, Write};
 use crate::timers::Timers;
 use shunt_latch::{Component, Learner, Policy, Time};
 use shunt_net::{Endpoint, FiveTuple};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Call-IDs of which SIP is remembered before a command comes, in each of two generations.
 const MOST_SIGHTED: usize = 50_000;
-
-/// The media lines of one session tag, by media index.
-type Lines = Vec<(Option<u32>, LineId)>;
-
-/// The media lines of one Call-ID: by session tag, then by media index.
-#[derive(Clone, Debug, Default)]
-struct Call {
-    tags: BTreeMap<Box<[u8]>, Lines>,
-    lines: usize,
-}
 
 /// Whose packets arrive at a relay port.
 type Slot = StreamId;
@@ -61,7 +53,7 @@ pub struct Book {
     calls: HashMap<Arc<[u8]>, Call>,
     /// Call-IDs `<Call-ID>-<branch>` on the control channel, by the Call-ID that SIP has (rtp_relay of OpenSIPS).
     branches: HashMap<Arc<[u8]>, BTreeSet<Arc<[u8]>>>,
-    lines: HashMap<LineId, Box<Line>>,
+    lines: ByLine<Box<Line>>,
     slots: HashMap<Endpoint, Slot>,
     table: Table,
     /// Entries in the data plane that no call claims: (source, when found).
@@ -88,7 +80,7 @@ impl Book {
             learner: Learner::new(policy),
             calls: HashMap::new(),
             branches: HashMap::new(),
-            lines: HashMap::new(),
+            lines: ByLine::default(),
             slots: HashMap::new(),
             table: Table::default(),
             orphans: HashMap::new(),
@@ -126,38 +118,45 @@ impl Book {
         self.learner.parties.declare_own(addr);
     }
 
-    /// While draining, no stream is offloaded that is not yet.
-    pub fn set_draining(&mut self, now: Time, draining: bool) -> Vec<Decision> {
+    /// While draining, no stream is offloaded that is not yet. After it all lines are to be looked at ([`Book::look_at`]).
+    pub fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
-        if !draining {
-            self.sync_all(now);
-        }
-        self.take()
     }
 
-    /// The data plane answers, or does not. When it does again, deletes without an answer are repeated and all lines looked at.
-    pub fn set_data_plane(&mut self, now: Time, available: bool) -> Vec<Decision> {
+    /// The data plane answers, or does not. When it does again, deletes without an answer are repeated, and all lines are to be looked at
+    /// ([`Book::look_at`]).
+    pub fn set_data_plane(&mut self, available: bool) -> Vec<Decision> {
         self.available = available;
         if available {
             let mut writes = Vec::new();
             self.table.repeat_deletes(&mut writes);
             self.emit(writes);
-            self.sync_all(now);
         }
         self.take()
     }
 
-    fn sync_all(&mut self, now: Time) {
+    /// All lines, in the order in which they came.
+    #[must_use]
+    pub fn line_ids(&self) -> Vec<LineId> {
         let mut ids: Vec<LineId> = self.lines.keys().copied().collect();
         ids.sort_unstable();
-        for id in ids {
-            self.with(id, |book, line| {
-                for stream in line.stream_ids() {
-                    line.stream_mut(stream.sender, stream.component).retry = None;
-                }
-                book.sync(line, now);
-            });
+        ids
+    }
+
+    /// What kept the streams of these lines from being offloaded is over: bring their entries to what is planned. Lines that have ended are
+    /// passed over.
+    pub fn look_at(&mut self, now: Time, lines: &[LineId]) -> Vec<Decision> {
+        for id in lines {
+            self.with(*id, |book, line| book.look_at_line(line, now));
         }
+        self.take()
+    }
+
+    fn look_at_line(&mut self, line: &mut Line, now: Time) {
+        for stream in line.stream_ids() {
+            line.stream_mut(stream.sender, stream.component).retry = None;
+        }
+        self.sync(line, now);
     }
 
     // -- helpers of all events ---------------------------------------------------------------------
@@ -319,8 +318,7 @@ impl Book {
     fn deleted(&mut self, id: StreamId, entry: RelayEntry, counters: Option<Counters>, now: Time) {
         self.with(id.line, |book, line| {
             let stream = line.stream_mut(id.sender, id.component);
-            stream.past = stream.past.plus(counters.unwrap_or(stream.live));
-            stream.live = Counters::default();
+            stream.entry_ended(counters);
             stream.idle_since = None;
             book.mark(line);
             book.sync(line, now);
@@ -339,7 +337,7 @@ impl Book {
                 continue;
             };
             if let Some(line) = self.lines.get_mut(&id.line) {
-                line.stream_mut(id.sender, id.component).live = *counters;
+                line.stream_mut(id.sender, id.component).set_live(*counters);
             }
         }
     }
@@ -405,17 +403,19 @@ impl Book {
         line.leg_mut(side).relay = None;
     }
 
-    /// A party may be at an address.
-    fn join(&mut self, line: &mut Line, side: Side, addr: IpAddr) {
+    /// A party may be at an address. Returns whether that is new.
+    fn join(&mut self, line: &mut Line, side: Side, addr: IpAddr) -> bool {
         let leg = line.leg_mut(side);
         if addr.is_unspecified() || leg.joined.contains(&addr) || self.learner.parties.is_own(addr) {
-            return;
+            return false;
         }
         if leg.joined.len() >= 32 {
             self.learner.parties.leave(leg.joined.remove(0));
         }
+        leg.joined.reserve_exact(1);
         leg.joined.push(addr);
         self.learner.parties.join(addr);
+        true
     }
 
     fn leave(&mut self, line: &mut Line, side: Side) {

@@ -3,44 +3,138 @@
 use super::Book;
 use crate::decision::Decision;
 use crate::entry::{Idle, Outcome, RelayEntry};
-use crate::ids::StreamId;
+use crate::ids::{LineId, StreamId};
 use crate::line::Line;
 use shunt_latch::{Component, Time};
 use shunt_net::{Endpoint, FiveTuple};
 use std::collections::{HashMap, HashSet};
 
+/// A comparison of the plan with the relay table as read at one time; it goes on in pieces, so that commands do not wait for a large one.
+#[derive(Debug)]
+pub struct Comparison {
+    serial: u64,
+    changed: HashSet<Endpoint>,
+    /// In the order of their ports.
+    present: Vec<RelayEntry>,
+    stage: Stage,
+    superseded: bool,
+    orphans: HashMap<Endpoint, FiveTuple>,
+}
+
+/// What is left to do.
+#[derive(Debug)]
+enum Stage {
+    /// From this entry on, then all lines.
+    Entries(usize),
+    /// These lines, the last one first.
+    Lines(Vec<LineId>),
+    End,
+}
+
+impl Comparison {
+    /// What was read. Sorts, which takes tens of milliseconds for half a million.
+    #[must_use]
+    pub fn with_entries(mut self, mut present: Vec<RelayEntry>) -> Self {
+        present.sort_unstable_by_key(RelayEntry::port);
+        self.present = present;
+        self
+    }
+
+    /// Whether it has ended because another one began.
+    #[must_use]
+    pub fn was_superseded(&self) -> bool {
+        self.superseded
+    }
+
+    fn at(&self, port: Endpoint) -> Option<RelayEntry> {
+        let at = self.present.binary_search_by_key(&port, RelayEntry::port).ok()?;
+        Some(self.present[at])
+    }
+}
+
 impl Book {
-    /// Compare the plan with what the data plane has, as read at one time: what it has lost is written again; what it has besides, an agent before
-    /// this one has written, and a line adopts it, or it is an orphan entry.
-    /// Of the ports in `changed` something was written while it was read: what was read there says nothing.
-    pub fn compare(&mut self, now: Time, present: &[RelayEntry], changed: &HashSet<Endpoint>) -> Vec<Decision> {
-        let by_port: HashMap<Endpoint, &RelayEntry> = present.iter().map(|entry| (entry.port(), entry)).collect();
-        let mut planned: Vec<(StreamId, RelayEntry)> = self
-            .table
-            .rows()
-            .filter(|(_, entry, present)| *present && !changed.contains(&entry.port()))
-            .map(|(stream, entry, _)| (stream, entry))
-            .collect();
-        planned.sort_unstable_by_key(|(_, entry)| entry.port());
-        let mut writes = Vec::new();
-        for (_, entry) in planned {
-            match by_port.get(&entry.port()) {
-                Some(found) if **found == entry => {}
-                found => {
-                    let modify = found.is_some_and(|found| found.key() == entry.key());
-                    self.table.insert_again(entry.port(), modify, &mut writes);
+    /// Begin to compare the plan with what the data plane has. To be called as soon as the table is read: what is written from now on is left
+    /// alone. Of the ports in `changed` something was written while it was read: what was read there says nothing.
+    ///
+    /// What the data plane has lost is written again; what it has besides, an agent before this one has written, and a line adopts it, or it is
+    /// an orphan entry. Another comparison that is under way ends.
+    pub fn begin_compare(&mut self, changed: HashSet<Endpoint>) -> Comparison {
+        Comparison {
+            serial: self.table.note_changes(),
+            changed,
+            present: Vec::new(),
+            stage: Stage::Entries(0),
+            superseded: false,
+            orphans: HashMap::new(),
+        }
+    }
+
+    /// Go on with a comparison: `most` entries or lines. Returns whether there are more.
+    pub fn go_on_comparing(&mut self, now: Time, comparison: &mut Comparison, most: usize) -> (bool, Vec<Decision>) {
+        if !self.table.notes_changes(comparison.serial) {
+            comparison.stage = Stage::End;
+            comparison.superseded = true;
+        }
+        comparison.stage = match std::mem::replace(&mut comparison.stage, Stage::End) {
+            Stage::Entries(at) => self.compare_entries(now, comparison, at, most),
+            Stage::Lines(mut ids) => {
+                let left = ids.len().saturating_sub(most);
+                for id in ids.drain(left..).rev() {
+                    self.with(id, |book, line| book.compare_line(line, comparison, now));
                 }
+                if ids.is_empty() { Stage::End } else { Stage::Lines(ids) }
+            }
+            Stage::End => Stage::End,
+        };
+        let more = !matches!(comparison.stage, Stage::End);
+        if !more {
+            self.table.end_notes(comparison.serial);
+        }
+        (more, self.take())
+    }
+
+    /// Entries that no line has planned. They come before the lines: what a line adopts it does not write.
+    fn compare_entries(&mut self, now: Time, comparison: &mut Comparison, at: usize, most: usize) -> Stage {
+        let end = comparison.present.len().min(at + most);
+        for at in at..end {
+            let entry = comparison.present[at];
+            if self.says_nothing(comparison, entry.port()) {
+                continue;
+            }
+            if self.table.owner(entry.port()).is_none() && !self.adopt(now, &entry) {
+                comparison.orphans.insert(entry.port(), entry.key());
+            }
+        }
+        if end < comparison.present.len() {
+            return Stage::Entries(end);
+        }
+        let found = std::mem::take(&mut comparison.orphans);
+        let table = &self.table;
+        self.orphans
+            .retain(|port, _| comparison.changed.contains(port) || table.has_changed(*port));
+        self.orphans.extend(found.into_iter().filter(|(port, _)| !table.has_changed(*port)));
+        Stage::Lines(self.line_ids())
+    }
+
+    fn says_nothing(&self, comparison: &Comparison, port: Endpoint) -> bool {
+        comparison.changed.contains(&port) || self.table.has_changed(port)
+    }
+
+    fn compare_line(&mut self, line: &mut Line, comparison: &Comparison, now: Time) {
+        let mut writes = Vec::new();
+        for (id, port) in Self::ports(line) {
+            if self.says_nothing(comparison, port) {
+                continue;
+            }
+            let Some(entry) = self.table.confirmed(id, port) else { continue };
+            let found = comparison.at(port);
+            if found != Some(entry) {
+                let modify = found.is_some_and(|found| found.key() == entry.key());
+                self.table.insert_again(port, modify, &mut writes);
             }
         }
         self.emit(writes);
-        self.orphans.retain(|port, _| changed.contains(port));
-        for entry in present.iter().filter(|entry| !changed.contains(&entry.port())) {
-            if self.table.owner(entry.port()).is_none() && !self.adopt(now, entry) {
-                self.orphans.insert(entry.port(), entry.key());
-            }
-        }
-        self.sync_all(now);
-        self.take()
+        self.look_at_line(line, now);
     }
 
     /// An entry says whom an agent before this one had latched.

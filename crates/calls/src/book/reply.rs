@@ -1,7 +1,8 @@
 //! Commands that the relay has answered.
 
+use super::Book;
 use super::command::{block_of, described, signalled};
-use super::{Book, Call};
+use crate::call::Call;
 use crate::decision::Decision;
 use crate::ids::{LineId, RelayId, Side};
 use crate::leg::next_port;
@@ -153,10 +154,8 @@ impl Book {
         let tags = [Some((media.session.from.name, false)), media.session.to.map(|to| (to.name, true))];
         tags.into_iter().flatten().find_map(|(tag, swapped)| {
             let side = described(is_update, swapped).other();
-            let lines = call.tags.get(tag)?;
-            lines
-                .iter()
-                .find_map(|(_, id)| self.lines.get(id)?.leg(side).relay)
+            call.of_tag(tag)
+                .find_map(|(_, id)| self.lines.get(&id)?.leg(side).relay)
                 .map(|relay| relay.addr)
         })
     }
@@ -189,15 +188,16 @@ impl Book {
         let session = &media.session;
         self.last_line += 1;
         let id = LineId(self.last_line);
-        let call_id = self.enter(session.call_id, session.from.name, session.from.media, id);
-        let line = Line::new(id, call_id, session.from.name, session.from.media, relay, now);
+        let tag: Arc<[u8]> = session.from.name.into();
+        let call_id = self.enter(session.call_id, Arc::clone(&tag), session.from.media, id);
+        let line = Line::new(id, call_id, tag, session.from.media, relay, now);
         self.count_line(&line, true);
         self.lines.insert(id, Box::new(line));
         Some(id)
     }
 
     /// Enter a line in the index of Call-IDs.
-    pub(super) fn enter(&mut self, call_id: &[u8], tag: &[u8], media: Option<u32>, id: LineId) -> Arc<[u8]> {
+    pub(super) fn enter(&mut self, call_id: &[u8], tag: Arc<[u8]>, media: Option<u32>, id: LineId) -> Arc<[u8]> {
         let key = match self.calls.get_key_value(call_id) {
             Some((key, _)) => Arc::clone(key),
             None => {
@@ -210,8 +210,7 @@ impl Book {
             }
         };
         if let Some(call) = self.calls.get_mut(&key) {
-            call.tags.entry(tag.into()).or_default().push((media, id));
-            call.lines += 1;
+            call.enter(tag, media, id);
         }
         key
     }
@@ -302,12 +301,14 @@ impl Book {
         media.flags.symmetry == Some(Symmetry::Asymmetric) || (bridged && !latches)
     }
 
-    /// Tell a leg's latches what signalling names, by its command and by copies of SIP.
-    pub(super) fn name_leg(&mut self, line: &mut Line, side: Side, now: Time) {
+    /// Tell a leg's latches what signalling names, by its command and by copies of SIP. Returns whether anything is new.
+    pub(super) fn name_leg(&mut self, line: &mut Line, side: Side, now: Time) -> bool {
         let (known, facts) = self.sighted_of(line, side);
         let leg = line.leg_mut(side);
+        let before = (leg.muxes, leg.signalled_rtcp);
         leg.muxes = facts.is_some_and(|facts| facts.muxes);
         leg.signalled_rtcp = facts.and_then(|facts| facts.rtcp);
+        let mut news = before != (leg.muxes, leg.signalled_rtcp);
         let signalled = leg.signalled;
         let sdp = facts.and_then(|facts| facts.rtp);
         let of = |ends: [Option<Endpoint>; 2]| -> Names {
@@ -322,6 +323,7 @@ impl Book {
         let addresses: Vec<IpAddr> = rtp.iter().map(|name| name.addr).collect();
         let leg = line.leg_mut(side);
         if *leg.rtp.names() != rtp {
+            news = true;
             leg.rtp.signal(now, rtp);
             leg.rtcp.signal(now, rtcp);
             if let Some(learned) = leg.latch(Component::Rtp).learned() {
@@ -329,8 +331,9 @@ impl Book {
             }
         }
         for addr in addresses {
-            self.join(line, side, addr);
+            news |= self.join(line, side, addr);
         }
+        news
     }
 
     /// Signalling is through: learn and offload again.

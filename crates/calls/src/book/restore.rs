@@ -12,6 +12,7 @@ use crate::line::{Branch, Line, Notification};
 use shunt_latch::{Component, Latch, Name, Names, Time};
 use shunt_net::FiveTuple;
 use shunt_rtp::Source;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Unix time in ms of a time in this process. `wall`: the Unix time of now.
@@ -99,8 +100,8 @@ impl Book {
         (entry.is_some() || stream.was_offloaded).then(|| StreamRow {
             sender: id.sender,
             rtcp: is_rtcp(id.component),
-            packets: stream.past.packets,
-            bytes: stream.past.bytes,
+            packets: stream.past().packets,
+            bytes: stream.past().bytes,
             entry: entry.map(|entry| EntryRow {
                 source: socket(entry.key().src),
                 port: socket(entry.port()),
@@ -121,8 +122,7 @@ impl Book {
         let relay = self.relays.iter().position(|relay| relay.name == row.relay);
         let relay = RelayId(relay.ok_or_else(|| RestoreError::Relay(row.relay.clone()))?);
         let RowKey { call_id, tag, media } = &row.key;
-        let known = self.calls.get(&*call_id.0).and_then(|call| call.tags.get(&*tag.0));
-        if known.is_some_and(|lines| lines.iter().any(|(index, _)| index == media)) {
+        if self.calls.get(&*call_id.0).is_some_and(|call| call.line(&tag.0, *media).is_some()) {
             return Err(RestoreError::Present);
         }
         for relay in [&row.caller, &row.callee].into_iter().filter_map(|leg| leg.relay) {
@@ -134,8 +134,9 @@ impl Book {
         }
         self.last_line += 1;
         let id = LineId(self.last_line);
-        let key = self.enter(&call_id.0, &tag.0, *media, id);
-        let mut line = Line::new(id, key, &tag.0, *media, relay, from_unix_ms(row.created_ms, now, wall));
+        let tag: Arc<[u8]> = tag.0.as_slice().into();
+        let key = self.enter(&call_id.0, Arc::clone(&tag), *media, id);
+        let mut line = Line::new(id, key, tag, *media, relay, from_unix_ms(row.created_ms, now, wall));
         // Nobody knows what came while no agent was there: the time-out begins anew.
         line.last_activity = now;
         line.branches = row.branches.iter().map(branch).collect();
@@ -221,11 +222,13 @@ impl Book {
         };
         let stream = line.stream_mut(id.sender, id.component);
         stream.was_offloaded = true;
-        stream.past = Counters {
-            packets: row.packets,
-            bytes: row.bytes,
-            ..Counters::default()
-        };
+        if row.packets > 0 {
+            stream.set_past(Counters {
+                packets: row.packets,
+                bytes: row.bytes,
+                ..Counters::default()
+            });
+        }
         let Some(entry) = &row.entry else { return };
         let key = FiveTuple::new(endpoint(entry.source), endpoint(entry.port));
         let Ok(entry) = RelayEntry::new(key, endpoint(entry.new_source), endpoint(entry.new_destination)) else {

@@ -1,6 +1,7 @@
 //! Copies of SIP messages: where parties are, and the end of dialogs.
 
 use super::Book;
+use crate::call::Call;
 use crate::decision::Decision;
 use crate::ids::{LineId, Side};
 use crate::line::Line;
@@ -46,6 +47,8 @@ impl Sighted {
             self.parties.remove(0);
         }
         let at = self.parties.len();
+        // Of a hundred thousand calls these stay: most have two parties of one address each.
+        self.parties.reserve_exact(2 - at.min(1));
         self.parties.push(SightedParty {
             tag: tag.into(),
             ..SightedParty::default()
@@ -98,6 +101,7 @@ impl Book {
             if party.addresses.len() >= MOST_ADDRESSES {
                 party.addresses.remove(0);
             }
+            party.addresses.reserve_exact(1);
             party.addresses.push(source.addr);
         }
         if let Some(sdp) = sdp {
@@ -106,11 +110,17 @@ impl Book {
         let tag: Box<[u8]> = tag.into();
         for id in self.lines_of(message.call_id()) {
             self.with(id, |book, line| {
+                let mut news = false;
                 for branch in &mut line.branches {
-                    branch.confirmed |= confirmed && branch.tag == tag;
+                    let first = confirmed && !branch.confirmed && branch.tag == tag;
+                    branch.confirmed |= first;
+                    news |= first;
                 }
                 if let Some(side) = line.side_of(&tag) {
-                    book.name_leg(line, side, now);
+                    news |= book.name_leg(line, side, now);
+                }
+                // Most copies say again what is known.
+                if news {
                     book.mark(line);
                     book.sync(line, now);
                 }
@@ -124,10 +134,12 @@ impl Book {
             self.with(id, |book, line| {
                 if line.other_tag().is_none() && *line.tag == *message.from_tag() {
                     let leg = line.leg_mut(Side::Callee);
-                    leg.rtp.add_name(Name::address(addr));
-                    leg.rtcp.add_name(Name::address(addr));
-                    book.join(line, Side::Callee, addr);
-                    book.sync(line, now);
+                    let mut news = leg.rtp.add_name(Name::address(addr));
+                    news |= leg.rtcp.add_name(Name::address(addr));
+                    news |= book.join(line, Side::Callee, addr);
+                    if news {
+                        book.sync(line, now);
+                    }
                 }
             });
         }
@@ -139,7 +151,7 @@ impl Book {
         let own = self.calls.get(call_id).into_iter();
         let branches = self.branches.get(call_id).into_iter().flatten().take(most);
         own.chain(branches.filter_map(|key| self.calls.get(key)))
-            .flat_map(|call| call.tags.values().flatten().map(|(_, id)| *id))
+            .flat_map(Call::ids)
             .take(most)
             .collect()
     }
@@ -192,7 +204,7 @@ impl Book {
     }
 
     /// What copies of SIP said of a line's party: the addresses that its messages come from, and its SDP.
-    pub(super) fn sighted_of(&mut self, line: &mut Line, side: Side) -> (Vec<IpAddr>, Option<MediaFacts>) {
+    pub(super) fn sighted_of(&self, line: &mut Line, side: Side) -> (Vec<IpAddr>, Option<MediaFacts>) {
         let call_id = &*line.call;
         let sighted = self.sighted.get(call_id).or_else(|| self.sighted.get(stem(call_id)?));
         let (Some(sighted), Some(tag)) = (sighted, line.tag_of(side)) else {

@@ -1,6 +1,7 @@
 //! The book as others may read it.
 
 use super::Book;
+use crate::call::Call;
 use crate::entry::{Counters, RelayEntry};
 use crate::ids::{LineId, RelayId, Side, State, StreamId};
 use crate::line::Line;
@@ -178,8 +179,8 @@ impl Book {
 
     /// The lines of a Call-ID, as the control protocol has it.
     pub fn lines_of_call(&self, call_id: &[u8]) -> impl Iterator<Item = LineView<'_>> {
-        let lines = self.calls.get(call_id).into_iter().flat_map(|call| call.tags.values().flatten());
-        lines.filter_map(|(_, id)| self.line(*id))
+        let lines = self.calls.get(call_id).into_iter().flat_map(Call::ids);
+        lines.filter_map(|id| self.line(id))
     }
 
     /// The stream whose packets arrive at a relay port.
@@ -190,7 +191,7 @@ impl Book {
 
     /// All entries that are in the data plane or on their way in or out, with the stream that each is of.
     pub fn planned(&self) -> impl Iterator<Item = (StreamId, RelayEntry)> + '_ {
-        self.table.rows().map(|(stream, entry, _)| (stream, entry))
+        self.table.rows()
     }
 
     #[must_use]

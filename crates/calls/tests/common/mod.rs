@@ -7,7 +7,7 @@ use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtp::Source;
 use shunt_rtpproxy::Command;
 use shunt_rtpproxy::capability::KeepAlive;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -35,6 +35,23 @@ pub struct Bench {
 }
 
 impl Bench {
+    /// Compare the plan with what was read, one entry or line after the other.
+    pub fn compare(&mut self, now: Time, present: &[RelayEntry], changed: HashSet<Endpoint>) -> Vec<Decision> {
+        let mut comparison = self.book.begin_compare(changed).with_entries(present.to_vec());
+        self.go_on_comparing(now, &mut comparison)
+    }
+
+    pub fn go_on_comparing(&mut self, now: Time, comparison: &mut Comparison) -> Vec<Decision> {
+        let mut all = Vec::new();
+        loop {
+            let (more, decisions) = self.book.go_on_comparing(now, comparison, 1);
+            all.extend(decisions);
+            if !more {
+                return all;
+            }
+        }
+    }
+
     pub fn new(settings: Settings) -> Self {
         let mut book = Book::new(settings, Policy::default());
         let relay = book.add_relay(Relay {
