@@ -37,8 +37,8 @@ use tables::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
 
-/// Work goes on while some threads decode large requests.
-const THREADS: usize = 4;
+/// Work goes on while one of them decodes a large request. Each message wakes threads that are idle: more of them cost more.
+const THREADS: usize = 2;
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(800);
 

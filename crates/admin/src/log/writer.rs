@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// Events are written in groups: how long the writer waits for more, and how many bytes it takes at once.
-const COALESCE: Duration = Duration::from_millis(5);
+/// Events are written in groups: how long the first waits for more, and how many bytes are written at once. To wake this thread costs more
+/// than to write some dozen events.
+const COALESCE: Duration = Duration::from_millis(20);
 const GROUP_BYTES: usize = 256 << 10;
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -63,12 +64,14 @@ impl Writer {
         let mut group = Group::default();
         while let Ok(event) = events.recv() {
             self.add(&mut group, &event);
-            while group.lines.len() < GROUP_BYTES {
-                let Ok(event) = events.try_recv() else { break };
+            std::thread::sleep(COALESCE);
+            while let Ok(event) = events.try_recv() {
                 self.add(&mut group, &event);
+                if group.lines.len() >= GROUP_BYTES {
+                    self.write(&mut group);
+                }
             }
             self.write(&mut group);
-            std::thread::sleep(COALESCE);
         }
     }
 

@@ -33,6 +33,8 @@ const AT_ONCE: usize = 1000;
 const UNDER_WAY: usize = 8;
 /// How long a write that nobody waits for waits for company.
 const COALESCE: Duration = Duration::from_millis(4);
+/// How long rows that admit a source do: a call's two ports are opened within a millisecond of each other.
+const COALESCE_ADMITTED: Duration = Duration::from_millis(1);
 const COMMANDS: usize = 256;
 /// The pause after an audit that failed.
 const AUDIT_AGAIN: Duration = Duration::from_secs(5);
@@ -238,7 +240,7 @@ impl Engine {
             }
             Command::Filter(port, allowed) => {
                 let admits = self.admission.filter(now, port, allowed);
-                self.rows_by(if admits { now } else { now + COALESCE });
+                self.rows_by(now + if admits { COALESCE_ADMITTED } else { COALESCE });
             }
             Command::Allow(addresses) => {
                 for addr in addresses {
