@@ -70,7 +70,13 @@ async def test_events_tell_a_call_from_offer_to_end(tmp_path: Path) -> None:
         await asyncio.sleep(0.3)
         await scene.hang_up("call-1")
         await scene.until_entries(0)
-        seen = [event async for event in admin.events(0, follow=False) if isinstance(event, Event) and event.call == "call-1"]
+        seen: list[Event] = []
+        async with asyncio.timeout(10):  # events are written in groups
+            async for event in admin.events(0, follow=True):
+                if isinstance(event, Event) and event.call == "call-1":
+                    seen.append(event)
+                    if event.kind == "ended":
+                        break
         kinds = [event.kind for event in seen]
         assert kinds[0] == "control" and "state" in kinds and "ended" in kinds, kinds
         (ended,) = [event.facts for event in seen if event.kind == "ended"]
