@@ -340,7 +340,7 @@ impl Admin for AgentView {
     }
 
     async fn end_conference(&self, conference: Text) -> Result<(), Failure> {
-        self.conference_engine()?.end(&conference.as_text())
+        self.conference_engine()?.end(&conference.as_text()).await
     }
 
     async fn join(&self, conference: Text, join: Join) -> Result<Participant, Failure> {
@@ -354,7 +354,7 @@ impl Admin for AgentView {
 
     async fn leave(&self, conference: Text, participant: Text, reason: String) -> Result<(), Failure> {
         let engine = self.conference_engine()?;
-        engine.leave(&conference.as_text(), &participant.as_text(), &reason)
+        engine.leave(&conference.as_text(), &participant.as_text(), &reason).await
     }
 
     async fn set_quality(&self, conference: Text, change: QualityChange) -> Result<(), Failure> {

@@ -1,12 +1,14 @@
-"""Participants with real sockets, and the agent and the softswitch as processes, for end-to-end tests of conferences."""
+"""Participants with real sockets; softswitch, shunt-agent and the operator daemon as processes, for end-to-end tests of conferences."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,11 +19,12 @@ import yaml
 
 from shunt.conference.control.manager import Conferences
 from tests.lab.party import Party, await_that, come_to_rest, unbroken
-from tests.lab.processes import API_PORT, CONTROL_PORT, ROOT, Edge, Process, open_socket
+from tests.lab.processes import API_PORT, CONTROL_PORT, RELAY_PORT, ROOT, Edge, Process, open_socket
 from tests.lab.topology import BPF, CALLEE_IP, CALLER_IP, EDGE_INTERFACES, EDGE_IP, LabError, Topology, run
 
 PORTS = "20000-20999"
 SIP_PORT = 5070
+AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/debug/shunt-agent")
 
 
 def rest_of(conferences: Conferences) -> Callable[[], bool]:
@@ -49,14 +52,19 @@ class Bridge:
         self.config = work / "shunt.yaml"
         self.pin_dir = BPF / topology.prefix
         self.bfrt = Path("/run") / f"{topology.prefix}-bfrt.sock"
+        self.admin = Path("/run") / f"{topology.prefix}-admin.sock"
         python = [sys.executable, "-m", "shunt.cli.main"]
         env = {"PYTHONPATH": f"{ROOT / 'agent'}", "PYTHONUNBUFFERED": "1"}
-        self.agent = Process(topology, "edge", "agent", [*python, "run", "-c", str(self.config)], work / "agent.log", env)
+        self.agent = Process(topology, "edge", "shunt-agent", [AGENT, "-c", str(work / "agent.json")], work / "agent.log")
+        self.operator = Process(topology, "edge", "operator", [*python, "operator", "-c", str(self.config)], work / "operator.log", env)
         self.softswitch = Process(topology, "edge", "softswitch", [*python, "softswitch", "-c", str(self.config)], work / "softswitch.log", env)
         self.parties: list[Party] = []
         self.settings: dict = {
             "control": {"listen": [f"udp:127.0.0.1:{CONTROL_PORT}"]},
-            "builtin_relay": {"addresses": [EDGE_IP], "ports": "35000-36000"},
+            # No call is made, so nobody listens there.
+            "relays": [{"name": "local", "socket": f"udp:127.0.0.1:{RELAY_PORT}", "media": [{"address": EDGE_IP, "ports": "35000-36000"}], "ttl": 60, "symmetric": True}],
+            "admin": {"socket": str(self.admin), "socket_group": "root", "events": str(work / "events")},
+            "operator": {"state_dir": str(work / "operator")},
             "data_plane": {"target": f"unix:{self.bfrt}"},
             "conference": {
                 "address": EDGE_IP, "ports": PORTS, "state": str(work / "conferences"), "timeout": 60,
@@ -69,24 +77,43 @@ class Bridge:
         }  # fmt: skip
 
     def start(self) -> None:
-        self.config.write_text(yaml.safe_dump(self.settings))
+        self.configure()
         self.start_softswitch()
         self.start_agent()
+        self.start_operator()
+
+    def configure(self) -> None:
+        """Write what the next start of each process reads."""
+        self.config.write_text(yaml.safe_dump(self.settings))
+        checked = subprocess.run(
+            [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(self.config)],
+            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "agent")}, check=False,
+        )  # fmt: skip
+        if checked.returncode != 0:
+            raise LabError(checked.stdout + checked.stderr)
+        (self.work / "agent.json").write_text(checked.stdout)
 
     def start_softswitch(self) -> None:
         self.softswitch.start().await_unix(self.bfrt, 30)
 
     def start_agent(self) -> None:
-        self.agent.start().await_listening("tcp", API_PORT, 30)
+        self.agent.start().await_listening("udp", CONTROL_PORT, 30)
+        self.agent.await_unix(self.admin, 30)
+
+    def start_operator(self) -> None:
+        """Start it, and wait until it takes calls."""
+        begun = self.operator.log.stat().st_size if self.operator.log.exists() else 0
+        self.operator.start().await_listening("tcp", API_PORT, 30)
+        if not await_that(lambda: "calls are taken at" in self.operator.log.read_text(errors="replace")[begun:], 30):
+            raise LabError(self.operator.tail())
 
     def move_focus(self, ip: str) -> None:
-        """Have the agent take SIP at another address: the edge host's own, where phones reach it, or the loopback, where only a SIP server does."""
+        """Have SIP taken at another address: the edge host's own, where phones reach it, or the loopback, where only a SIP server does."""
         if f"udp:{ip}:{SIP_PORT}" != self.settings["conference"]["sip"]:
             self.settings["conference"]["sip"] = f"udp:{ip}:{SIP_PORT}"
-            self.config.write_text(yaml.safe_dump(self.settings))
-            self.agent.stop()
-            self.start_agent()
-            self.await_ready()
+            self.configure()
+            self.operator.stop()
+            self.start_operator()
 
     def dismiss(self) -> None:
         """Close all parties' sockets."""
@@ -96,6 +123,7 @@ class Bridge:
 
     def stop(self) -> None:
         self.dismiss()
+        self.operator.stop()
         self.agent.stop()
         self.softswitch.stop()
         shutil.rmtree(self.pin_dir, ignore_errors=True)
@@ -113,11 +141,12 @@ class Bridge:
         """What the API answers, as text."""
         return self._command(["curl", "-sS", "--fail-with-body", f"http://127.0.0.1:{API_PORT}{path}"])
 
-    def feedback(self, what: str) -> int:
-        """How often something has been heard of receivers, as the metrics have it."""
-        found = re.search(rf'^shunt_conference_feedback_total\{{what="{what}"\}} (\S+)$', self.fetch("/metrics"), re.MULTILINE)
+    def metric(self, name: str) -> int:
+        """A counter of conferences, as the agent's metrics have it."""
+        text = self._command(["curl", "-sS", "--fail-with-body", "--unix-socket", str(self.admin), "http://shunt/metrics"])
+        found = re.search(rf"^shunt_conference_{name}(?:_total)? (\S+)$", text, re.MULTILINE)
         if found is None:
-            raise LabError(f"no metric of {what}")
+            raise LabError(f"no metric of {name}")
         return int(float(found[1]))
 
     def _command(self, argv: list[str]) -> str:
@@ -140,6 +169,11 @@ class Bridge:
     def leave(self, party: Party, name: str = "room") -> None:
         self.ask("DELETE", f"/v1/conferences/{name}/participants/{party.name}")
 
+    def leave_at_agent(self, party: Party, name: str = "room") -> None:
+        """Put a party out by the agent's admin API, whether there is an operator daemon or not."""
+        url = f"http://shunt/v1/conferences/{name}/participants/{party.name}"
+        self._command(["curl", "-sS", "--fail-with-body", "-X", "DELETE", "--unix-socket", str(self.admin), url])
+
     def recorded(self) -> int:
         """How many have left whose rows are out."""
         path = self.work / "conferences.jsonl"
@@ -153,7 +187,7 @@ class Bridge:
             if len(found) >= count:
                 return found
             if time.monotonic() > deadline:
-                raise LabError(f"{len(found)} records of {count}\n{self.agent.tail()}")
+                raise LabError(f"{len(found)} records of {count}\n{self.operator.tail()}")
             time.sleep(0.02)
 
     def await_design(self, design: str, name: str = "room", seconds: float = 5.0) -> dict:
@@ -170,9 +204,16 @@ class Bridge:
     def await_ready(self, seconds: float = 10.0) -> None:
         """Wait until conferences can be joined. Raises LabError."""
         deadline = time.monotonic() + seconds
-        while self.conference()["problem"]:
+        while True:
+            problem: str | LabError
+            try:
+                problem = self.conference()["problem"]
+            except LabError as error:  # the agent is not there yet
+                problem = error
+            if not problem:
+                return
             if time.monotonic() > deadline:
-                raise LabError(f"{self.conference()['problem']}\n{self.agent.tail()}")
+                raise LabError(f"{problem}\n{self.agent.tail()}")
             time.sleep(0.05)
 
 
@@ -239,6 +280,10 @@ class Phone:
         status = int(self._final().split()[1])
         self.party.hush()
         return status
+
+    def send_bye(self) -> None:
+        """Hang up, and wait for no answer."""
+        self._send("BYE")
 
     def repeat(self, method: str) -> str:
         """Send the last request of a method once more, as when its answer was lost; the final answer."""

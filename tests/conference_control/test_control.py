@@ -17,8 +17,8 @@ from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import ALREADY_EXISTS, NO_SPACE, NOT_FOUND, UpdateError
 from shunt.cli.failure import Failure
 from shunt.conference.control import manager
-from shunt.conference.control.client import ConferenceClient
-from shunt.conference.control.command import text
+from shunt.conference.client import ConferenceClient
+from shunt.cli.conference import text
 from shunt.conference.control.layers import Told
 from shunt.conference.control.manager import Conferences
 from shunt.conference.control.model import Book, ConferenceError

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from shunt.conference.control.adaptation import OWN_SSRC
-from shunt.conference.control.ice import Credentials
 from shunt.conference.rtcp import Kind, Report, build_fir, build_pli, build_remb, build_rr, remb, reports, walk
 from tests.conference_control.lab import Bridge, Party, Phone, await_that, bridge, come_to_rest, sip_server, unbroken
-from tests.conference_control.test_ice import request
+from tests.conference_control.stun import Credentials, request
 from tests.lab.processes import ROOT
 from tests.lab.topology import EDGE_IP, LabError
+
+OWN_SSRC = 1  # in whose name the agent asks for key frames, and passes reports on
 
 pytestmark = [
     pytest.mark.netns,
@@ -187,7 +187,7 @@ def test_the_agent_is_killed_and_comes_back(room: Bridge) -> None:
     found = room.await_design("NRA")
     assert {one["name"]: one["present"] for one in found["participants"]} == {"ann": True, "bob": True, "cem": True}
     # Three streams, six rewrites, a tree and its three nodes: streams move to what is laid out anew, and the rest goes.
-    room.agent.await_log("1 carried on, 13 rows found, 10 of them taken out")
+    room.agent.await_log("13 rows found, 10 of them taken out")
     guest = enter(room, "callee", "guest")
     guest.await_packets(*parties)
     parties[2].await_packets(guest)
@@ -197,7 +197,7 @@ def test_the_agent_is_killed_and_comes_back(room: Bridge) -> None:
     room.agent.kill()
     room.start_agent()
     room.await_ready()
-    assert room.agent.log.read_text().count("1 carried on, 13 rows found, 10 of them taken out") == 2, "nothing was left behind"
+    assert await_that(lambda: room.agent.log.read_text().count("13 rows found, 10 of them taken out") == 2), "nothing was left behind"
     accounted(parties)
     gone = room.recorded()
     room.ask("DELETE", "/v1/conferences/room")
@@ -205,7 +205,7 @@ def test_the_agent_is_killed_and_comes_back(room: Bridge) -> None:
     assert await_that(lambda: room.recorded() == gone + len(parties))
     room.agent.kill()
     room.start_agent()
-    room.agent.await_log("0 carried on, 0 rows found")
+    room.agent.await_log(" 0 rows found")
 
 
 def test_the_softswitch_is_killed_and_comes_back(room: Bridge) -> None:
@@ -478,8 +478,8 @@ def test_feedback_reaches_the_sender_filtered(room: Bridge) -> None:
     assert len(chosen) == 1 and rembs[0].bitrate == pytest.approx(found[chosen[0]]["estimate"], rel=1e-3)
     seen = room.shunt("conference", "watch", "room", "--once")
     assert f"{chosen[0]} gets of ann's video: all, can take" in seen and f"ann hears {chosen[0]} about its video" in seen
+    assert room.metric("rtcp_taken") > 20 and room.metric("conferences") == 1
     metrics = room.fetch("/metrics")
-    assert re.search(r'shunt_conference_feedback_total\{what="estimates"\} (?!0\.)', metrics) and 'shunt_conferences{design="NRA"} 1.0' in metrics
     assert re.search(r'shunt_conference_events_total\{what="joined"\} (?!0\.)', metrics)
 
 
@@ -538,7 +538,7 @@ def test_rtcp_finds_its_way(room: Bridge) -> None:
     ann.send_rtcp(report)
     wishes = build_pli(cem.ssrc, bob.ssrc) + build_fir(cem.ssrc, bob.ssrc, 7)
     twcc = bytes.fromhex("8fcd0005") + cem.ssrc.to_bytes(4, "big") + bob.ssrc.to_bytes(4, "big") + bytes(12)
-    refused = room.feedback("twcc_refused")
+    refused = room.metric("rtcp_refused")
     cem.send_rtcp(build_rr(cem.ssrc) + wishes + twcc)
     bob.send_rtcp(report[:30])
     deadline = time.monotonic() + 10
@@ -548,7 +548,7 @@ def test_rtcp_finds_its_way(room: Bridge) -> None:
     bare = struct.pack("!BBHIQIII", 0x80, 200, 6, ann.ssrc, 1, 2, 3, 4)
     about_bob = build_rr(OWN_SSRC, [Report(bob.ssrc, 0, 0, 0, 0, 0, 0)])
     assert cem.rtcp == [bare] and sorted(bob.rtcp) == sorted([bare, about_bob, wishes]) and ann.rtcp == []
-    assert room.feedback("twcc_refused") == refused + 1
+    assert room.metric("rtcp_refused") == refused + 1, "the broken one"
 
 
 def test_a_picture_that_somebody_gets_anew_begins_with_a_key_frame(room: Bridge) -> None:

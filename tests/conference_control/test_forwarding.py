@@ -16,7 +16,7 @@ import pytest
 from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.schema import Schema
 from shunt.conference.control import manager
-from shunt.conference.control.command import text
+from shunt.cli.conference import text
 from shunt.conference.control.forwarding import Forwarding, NextHop, NoRoute
 from shunt.conference.control.manager import Conferences
 from shunt.conference.control.rows import Rows, StreamKey

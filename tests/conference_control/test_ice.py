@@ -13,6 +13,7 @@ import pytest
 from shunt.conference.control.ice import Check, Credentials, check, is_stun, make_credentials
 from shunt.net import Endpoint
 from tests.conference import captures
+from tests.conference_control.stun import request
 
 SOURCE = Endpoint.of("192.0.2.1", 32853)
 # RFC 5769 section 2.1, with its password.
@@ -21,16 +22,6 @@ SAMPLE = bytes.fromhex(
     "000100582112a442b7e7a701bc34d686fa87dfae802200105354554e207465737420636c69656e74002400046e0001ff80290008932ff9b151263b36"
     "00060009" + b"evtj:h6vY".hex() + "202020" + "000800149aeaa70cbfd8cb56781ef2b5b2d3f249c1b571a280280004e57a3bcf"
 )  # fmt: skip
-
-
-def request(mine: Credentials, *, nominate: bool = False, key: str | None = None, kind: int = 1) -> bytes:
-    """A binding request, made without the library that reads it."""
-    name = f"{mine.ufrag}:them".encode()
-    body = struct.pack("!HH", 6, len(name)) + name + bytes(-len(name) % 4) + (struct.pack("!HH", 0x25, 0) if nominate else b"")
-    head = bytes((0, kind)) + struct.pack("!HI", len(body) + 24, 0x2112A442) + bytes(range(12))
-    body += struct.pack("!HH", 8, 20) + hmac.digest((key or mine.pwd).encode(), head + body, "sha1")
-    head = head[:2] + struct.pack("!H", len(body) + 8) + head[4:]
-    return head + body + struct.pack("!HHI", 0x8028, 4, binascii.crc32(head + body) ^ 0x5354554E)
 
 
 def test_the_rfcs_example_is_answered() -> None:

@@ -17,7 +17,7 @@ from tests.conference_control.lab import SIP_PORT, Bridge, Party, Phone, await_t
 from tests.conference_control.test_end_to_end import pytestmark as _needs
 from tests.lab.processes import API_PORT, CONTROL_PORT, Process
 from tests.lab.redis import RedisServer
-from tests.lab.topology import LabError, Topology
+from tests.lab.topology import EDGE_IP, LabError, Topology
 
 pytestmark = [*_needs, pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")]
 
@@ -26,10 +26,13 @@ TAKE_OVER_S = 2.0
 
 
 class PairBridge(Bridge):
-    """A bridge with a second agent that stands by: the same file but for where it is commanded."""
+    """A bridge with a second agent that stands by: the same file but for where it is commanded. Both are the agent in Python, with the operator's side inside."""
 
     def __init__(self, topology: Topology, work: Path) -> None:
         super().__init__(topology, work)
+        self.agent = Process(topology, "edge", "agent", [word if word != "operator" else "run" for word in self.operator.argv], work / "agent.log", self.operator._env)
+        del self.settings["relays"]
+        self.settings["builtin_relay"] = {"addresses": [EDGE_IP], "ports": "35000-36000"}
         self.redis = RedisServer(topology, work)
         self.settings["journal"] = {"redis": self.redis.url, "group": "conferences"}
         self.other_sip = ""  # the other agent's, where it has one of its own
@@ -41,6 +44,12 @@ class PairBridge(Bridge):
         super().start()
         self.await_role(API_PORT, "active")
         self.start_other()
+
+    def start_agent(self) -> None:
+        self.agent.start().await_listening("tcp", API_PORT, 30)
+
+    def start_operator(self) -> None:
+        """It is inside of the agent."""
 
     def start_other(self) -> None:
         conference = self.settings["conference"] | ({"sip": self.other_sip} if self.other_sip else {})

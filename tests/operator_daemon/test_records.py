@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from shunt.cdr.record import csv_header
+from shunt.config.model import Cdr
 from shunt.operator import records as writing
 from shunt.operator.position import Position
-from shunt.operator.records import Piece, Records
+from shunt.operator.records import CALL, Piece, Records, outputs
 
 
 class Died(Exception):
@@ -32,7 +33,7 @@ class Place:
     def open(self) -> tuple[Records, Position]:
         """As a process does at its start."""
         position = Position(self.folder / "position.json")
-        return Records(str(self.csv), str(self.json), position, self.folder / "records.ahead"), position
+        return Records({CALL: outputs(Cdr(csv=str(self.csv), json_lines=str(self.json)))}, position, self.folder / "records.ahead"), position
 
     async def write(self, *entries: dict[str, Any]) -> Position:
         """As a process does from its start to its end: records whose events are dealt with do not come again."""

@@ -149,10 +149,21 @@ class AdminClient:
         await self._connection.ask("DELETE", path_of("conferences", name))
 
     async def join(
-        self, conference: str, participant: str, media: Sequence[JoinMedium], *, signalled: Sequence[str] = (), ice: bool = False, call: str | None = None
+        self,
+        conference: str,
+        participant: str,
+        media: Sequence[JoinMedium],
+        *,
+        signalled: Sequence[str] = (),
+        ice: bool = False,
+        call: str | None = None,
+        signalling: Any = None,
     ) -> Participant:
-        """Let a participant in; the answer says where it is to send. signalled: addresses that are latched at once; call: the SIP call's Call-ID."""
-        body = {"participant": participant, "media": list(media), "signalled": list(signalled), "ice": ice, "call": call}
+        """Let a participant in; the answer says where it is to send.
+
+        signalled: addresses that are latched at once; call: the SIP call's Call-ID; signalling: JSON that is kept with the participant.
+        """
+        body = {"participant": participant, "media": list(media), "signalled": list(signalled), "ice": ice, "call": call, "signalling": signalling}
         return cast(Participant, await self._connection.ask("POST", path_of("conferences", conference, "participants"), body=body))
 
     async def update_participant(
@@ -162,10 +173,11 @@ class AdminClient:
         *,
         media: Sequence[JoinMedium] | None = None,
         signalled: Sequence[str] | None = None,
-        confirmed: bool | None = None,
+        ice_restart: bool = False,
+        signalling: Any = None,
     ) -> Participant:
-        """Tell what signalling has changed; None stays as it is. confirmed: its ACK has come."""
-        body: dict[str, Any] = {"media": media, "signalled": signalled, "confirmed": confirmed}
+        """Tell what signalling has changed; None stays as it is. ice_restart: it begins ICE anew, and gets other credentials."""
+        body: dict[str, Any] = {"media": media, "signalled": signalled, "ice_restart": ice_restart, "signalling": signalling}
         return cast(Participant, await self._connection.ask("PATCH", path_of("conferences", conference, "participants", participant), body=body))
 
     async def leave(self, conference: str, participant: str, reason: str = "removed") -> None:

@@ -305,11 +305,13 @@ class Layers(TypedDict):
 class JoinMedium(TypedDict):
     """A medium of a participant, as its SDP has it."""
 
-    medium: Quality
+    medium: str
     transport: NotRequired[str]
     direction: NotRequired[Direction]
     codecs: NotRequired[list[Codec]]
     layers: NotRequired[Layers | None]
+    rtcp_mux: NotRequired[bool | None]
+    destination: NotRequired[str | None]
 
 
 class Credentials(TypedDict):
@@ -327,15 +329,22 @@ class StreamRate(TypedDict):
     packets: int
     bits_per_s: int | None
     targets_bits_per_s: list[int]
+    repair: bool
+    conflicts_with: str | None
 
 
 class ParticipantMedium(TypedDict):
-    """A medium of a participant: where it sends to, where it comes from."""
+    """A medium of a participant ("video/2": a further one that brings it one sender): where it sends to, where it comes from."""
 
-    medium: Quality
+    medium: str
     address: str
     direction: Direction
     latched: str | None
+    contested: bool
+    transport: str
+    codecs: list[Codec]
+    layers: Layers | None
+    rtcp_mux: bool
     streams: list[StreamRate]
 
 
@@ -345,8 +354,19 @@ class Participant(TypedDict):
     participant: str
     call: str | None
     joined_us: int
+    present: bool
+    silent_s: float
+    encrypted: bool
     media: list[ParticipantMedium]
     ice: Credentials | None
+    signalling: Any
+
+
+class CopiedStream(TypedDict):
+    """One SSRC as a receiver gets it."""
+
+    ssrc: int
+    packets: int | None
 
 
 class Subscription(TypedDict):
@@ -359,6 +379,17 @@ class Subscription(TypedDict):
     target: int | None
     decided_by: Literal["policy", "external", "operator"]
     packets: int | None
+    streams: list[CopiedStream]
+    estimate_bits_per_s: int | None
+    reported: bool
+
+
+class PairQuality(TypedDict):
+    """The highest medium that a receiver gets of a sender, where that is not all."""
+
+    sender: str
+    receiver: str
+    quality: Quality
 
 
 class ConferenceSummary(TypedDict):
@@ -375,7 +406,34 @@ class Conference(ConferenceSummary):
 
     started_us: int
     members: list[Participant]
+    qualities: list[PairQuality]
     subscriptions: list[Subscription]
+
+
+class Usage(TypedDict):
+    """Sums of counters; `measured` packets are those which what follows belongs to (RFC 3550)."""
+
+    rows: int
+    packets: int
+    bytes: int
+    measured: int
+    lost: int
+    reordered: int
+    duplicates: int
+    jitter_ms: float | None
+    jitter_max_ms: float | None
+
+
+class MediumUsage(TypedDict):
+    """What a medium of a participant carried until it left; None: a reading of the data plane's counters is lost."""
+
+    medium: str
+    address: str
+    latched: str | None
+    payload_type: int | None
+    codecs: list[Codec]
+    sent: Usage | None
+    received: Usage | None
 
 
 class Decision(TypedDict):

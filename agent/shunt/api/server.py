@@ -88,9 +88,7 @@ class ApiServer:
         if (drain := getattr(self._view, "drain", None)) is not None:
             add_drain_routes(app, drain, _error)
         if (conferences := getattr(self._view, "conferences", None)) is not None:
-            from shunt.conference.control.routes import add_routes as add_conference_routes  # few agents have any
-
-            add_conference_routes(app, conferences, _error)
+            conferences.add_routes(app, _error)
         self._runner = web.AppRunner(app, access_log=None, max_line_size=_MAX_LINE, max_field_size=_MAX_LINE, handle_signals=False, shutdown_timeout=2.0)
         await self._runner.setup()
         try:

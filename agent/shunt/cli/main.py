@@ -43,7 +43,7 @@ class _Command(click.Command):
 
 class _Group(click.Group):
     command_class = _Command
-    elsewhere = {"conference": "shunt.conference.control.command"}  # groups that their own package defines
+    elsewhere = {"conference": "shunt.cli.conference"}  # groups that their own package defines
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self.elsewhere])

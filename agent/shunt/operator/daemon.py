@@ -19,7 +19,10 @@ from shunt.export.homer import HomerExport
 from shunt.metrics.instruments import Instruments
 from shunt.operator import dialogs as dialog_events
 from shunt.operator import endings as ending_events
+from shunt.operator import records as record_files
 from shunt.operator.asking import TIMEOUT_S, Agent
+from shunt.operator.conferences import service as conferences
+from shunt.operator.conferences.service import Conferences
 from shunt.operator.dialogs import Dialogs
 from shunt.operator.endings import Endings
 from shunt.operator.files import FolderLock
@@ -48,13 +51,18 @@ class Daemon:
         self._dialogs = Dialogs()
         self._instruments = Instruments()
         self._records: Records | None = None
-        if config.cdr is not None and (config.cdr.csv or config.cdr.json_lines):
-            self._records = Records(config.cdr.csv, config.cdr.json_lines, self._position, folder / "records.ahead")
+        files = {record_files.CALL: record_files.outputs(config.cdr), conferences.RECORD: conferences.outputs(config.conference)}
+        if any(files.values()):
+            self._records = Records(files, self._position, folder / "records.ahead")
         self._homer = HomerExport(config.homer.target, config.homer.capture_id, config.homer.events) if config.homer is not None else None
         self._follower = Follower(self._client, self._bus, self._position, self._room)
+        agent = Agent(self._client)
+        self._conferences: Conferences | None = None
+        if config.conference is not None:
+            self._conferences = Conferences(config.conference, agent, self._client, self._records, config.quality.delay_ms)
         view = OperatorView(
             config=config,
-            agent=Agent(self._client),
+            agent=agent,
             follower=self._follower,
             position=self._position,
             history=self._history,
@@ -62,6 +70,7 @@ class Daemon:
             instruments=self._instruments,
             records=self._records,
             homer=self._homer,
+            conferences=self._conferences,
         )
         self._api = ApiServer(view, config.api)
         self._config = config
@@ -74,6 +83,8 @@ class Daemon:
         try:
             if self._homer is not None:
                 await self._homer.start()
+            if self._conferences is not None:
+                await self._conferences.start()
             supervisor.tell(READY=1)
             following = asyncio.create_task(self._follow())
             if self._records is not None:
@@ -95,10 +106,14 @@ class Daemon:
             await self._records.recover()
         self._bus.subscribe(self._history)
         self._bus.subscribe(self._dialogs, dialog_events.KINDS)
+        if self._conferences is not None:
+            self._conferences.rebuild(self._bus)
         await self._follower.rebuild()
         # What these do shows outside of this process: they get each event once.
         self._bus.subscribe(self._instruments)
         self._bus.subscribe(Endings(self._dialogs, self._instruments, self._records, self._homer, self._config.quality.delay_ms), ending_events.KINDS)
+        if self._conferences is not None:
+            self._conferences.follow(self._bus)
         if self._homer is not None:
             self._bus.subscribe(self._homer)
         if self._config.history.log:
@@ -132,6 +147,8 @@ class Daemon:
         if reached is not None and (self._records is None or self._records.oldest is None):
             with contextlib.suppress(OSError):
                 self._position.save(reached)
+        if self._conferences is not None:
+            await self._conferences.close()
         if self._homer is not None:
             await self._homer.close()
         await self._api.close()

@@ -1,4 +1,4 @@
-"""Call records on files, exactly once: over a crash of this process, a full disk, and files that something else rotates.
+"""Records of calls and of participants on files, exactly once: over a crash of this process, a full disk, and files that something else rotates.
 
 A group of records is written ahead to a file of its own, with where it is to go; then it is appended, then the position in the agent's event
 log moves behind it. What was begun is finished at the next start, from the file that was written ahead.
@@ -13,7 +13,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from shunt.cdr.record import csv_header, csv_lines, json_line
+from shunt.config.model import Cdr
 from shunt.operator.files import sync_folder, write_atomically
 from shunt.operator.position import Position
 
@@ -30,6 +31,34 @@ _MOST_WAITING = 20_000
 _GROUP = 1000
 _GATHER_S = 0.1
 _RETRY_S = 1.0
+
+
+CALL = "call"
+"""The kind of calls' records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file that records are appended to. header: of a new file; lines: a record as it is written."""
+
+    path: str
+    header: str
+    lines: Callable[[dict[str, Any]], str]
+
+    @classmethod
+    def json_lines(cls, path: str) -> Output:
+        """One line of JSON for each record."""
+        return cls(path, "", json_line)
+
+
+def outputs(settings: Cdr | None) -> list[Output]:
+    """The files of calls' records."""
+    found = []
+    if settings is not None and settings.json_lines:
+        found.append(Output.json_lines(settings.json_lines))
+    if settings is not None and settings.csv:
+        found.append(Output(settings.csv, csv_header(), csv_lines))
+    return found
 
 
 @dataclass(slots=True)
@@ -92,18 +121,21 @@ class Piece:
         return self.path
 
 
-class Records:
-    """Writes records to a CSV file, a file of JSON lines, or both, in a thread. A record is due until `position` is behind its event."""
+_Due = tuple[int, str, dict[str, Any]]  # sequence number of the event, kind, record
 
-    def __init__(self, csv_path: str | None, json_path: str | None, position: Position, ahead: Path) -> None:
-        """ahead: the file that groups are written ahead to."""
+
+class Records:
+    """Writes records to the files of their kind, in a thread. A record is due until `position` is behind its event."""
+
+    def __init__(self, files: Mapping[str, Sequence[Output]], position: Position, ahead: Path) -> None:
+        """files: of each kind of records; ahead: the file that groups are written ahead to."""
         self.written = 0
         self.failures = 0
         self.error: str | None = None
-        self._csv, self._json = csv_path, json_path
+        self._files = {kind: list(those) for kind, those in files.items()}
         self._position, self._ahead = position, ahead
-        self._waiting: deque[tuple[int, dict[str, Any]]] = deque()
-        self._group: list[tuple[int, dict[str, Any]]] = []
+        self._waiting: deque[_Due] = deque()
+        self._group: list[_Due] = []
         self._due, self._closing, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._room.set()
         self._one = asyncio.Lock()
@@ -134,9 +166,11 @@ class Records:
         self._position.save(document["next"])
         self._ahead.unlink()
 
-    def put(self, seq: int, entry: dict[str, Any]) -> None:
-        """Have the record of an event written soon. Waits for nothing: room() does."""
-        self._waiting.append((seq, entry))
+    def put(self, seq: int, entry: dict[str, Any], kind: str = CALL) -> None:
+        """Have the record of an event written soon, if its kind has files. Waits for nothing: room() does."""
+        if not self._files.get(kind):
+            return
+        self._waiting.append((seq, kind, entry))
         if len(self._waiting) >= _MOST_WAITING:
             self._room.clear()
         self._due.set()
@@ -208,23 +242,23 @@ class Records:
         self.error = None
         return True
 
-    def _write(self, group: list[tuple[int, dict[str, Any]]]) -> None:
+    def _write(self, group: list[_Due]) -> None:
         """In the thread. What a former attempt has begun is finished as it was written ahead."""
         if self._ahead.exists():
             document = json.loads(self._ahead.read_bytes())
         else:
             after = group[-1][0] + 1
-            pieces = [asdict(piece) | {"data": base64.b64encode(piece.data).decode()} for piece in self._pieces([entry for _, entry in group])]
+            pieces = [asdict(piece) | {"data": base64.b64encode(piece.data).decode()} for piece in self._pieces(group)]
             document = {"next": after, "pieces": pieces}
             write_atomically(self._ahead, json.dumps(document).encode())
         self._finish(document)
 
-    def _pieces(self, entries: list[dict[str, Any]]) -> list[Piece]:
+    def _pieces(self, group: list[_Due]) -> list[Piece]:
         pieces = []
-        if self._json is not None:
-            pieces.append(Piece.to(self._json, "", _bytes("".join(map(json_line, entries)))))
-        if self._csv is not None:
-            pieces.append(Piece.to(self._csv, csv_header(), _bytes("".join(map(csv_lines, entries)))))
+        for kind, files in self._files.items():
+            entries = [entry for _, of, entry in group if of == kind]
+            if entries:
+                pieces += [Piece.to(file.path, file.header, _bytes("".join(map(file.lines, entries)))) for file in files]
         return pieces
 
 

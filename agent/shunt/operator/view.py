@@ -21,6 +21,7 @@ from shunt.metrics.instruments import Instruments
 from shunt.operator import story
 from shunt.operator.asking import Agent
 from shunt.operator.calls import Call, call_of_view
+from shunt.operator.conferences.service import Conferences
 from shunt.operator.dialogs import Dialogs
 from shunt.operator.endings import media_of
 from shunt.operator.follow import Follower
@@ -85,7 +86,9 @@ class OperatorView:
         instruments: Instruments,
         records: Records | None,
         homer: HomerExport | None,
+        conferences: Conferences | None = None,
     ) -> None:
+        self.conferences = conferences
         self.drain = RemoteDrain(agent)
         self._config, self._agent, self._follower, self._position = config, agent, follower, position
         self._history, self._dialogs, self._instruments, self._records, self._homer = history, dialogs, instruments, records, homer

@@ -142,6 +142,7 @@ impl State {
             state.latch.adopt(shared.clock.now(), source, None);
         }
         shared.tell_source(&place, Some(source));
+        shared.serve_listening(room, &place.participant);
         shared.store.put(&room.keep());
         true
     }

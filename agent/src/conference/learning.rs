@@ -120,6 +120,7 @@ impl State {
             room.learn(&asked.place.participant, asked.place.leg, ssrc, asked.payload_type, now);
         }
         shared.tell_source(&asked.place, Some(asked.source));
+        shared.serve_listening(room, &asked.place.participant);
         shared.store.put(&room.keep());
         self.touch(shared, &asked.place.conference);
     }

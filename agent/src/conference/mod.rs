@@ -3,6 +3,7 @@
 //! [`state`] is the one owner of what conferences are; whatever happens takes its lock for a moment, and nothing waits in it. [`writer`] is the one
 //! that waits for the data plane. What depends on no I/O at all is in the crate shunt-conference.
 
+mod accounting;
 mod feedback;
 mod frames;
 mod ice;
@@ -48,6 +49,8 @@ use tokio::sync::{Notify, broadcast};
 /// How long a join waits for an agent that has just started.
 const READY: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(20);
+/// How long the counters of who leaves may take: after that it leaves without.
+const LAST_READING: Duration = Duration::from_secs(1);
 const SECOND: Duration = Duration::from_secs(1);
 /// Seconds between two looks at who is silent, and at streams whose layers are not known.
 const LOOK_EVERY: u64 = 5;
@@ -116,6 +119,30 @@ impl Shared {
         }))));
     }
 
+    /// SSRCs that are somebody else's, and no longer: streams of these go to nobody.
+    fn tell_conflicts(&self, room: &mut Room) {
+        let found = room.conflicts();
+        let before = std::mem::replace(&mut room.conflicting, found);
+        let told = |what: &'static str, (participant, medium, ssrc): &(Name, Medium, u32), owner: &Name| {
+            self.tell(&room.conference.name, what, Some(participant), Some(*medium), |facts| {
+                facts.insert("ssrc".into(), (*ssrc).into());
+                facts.insert("owner".into(), owner.to_string().into());
+            });
+        };
+        for (stream, owner) in room.conflicting.iter().filter(|(stream, _)| !before.contains_key(stream)) {
+            let (participant, medium, ssrc) = stream;
+            tracing::warn!(
+                "conference {}: {} of {participant} with SSRC {ssrc:08x} goes to nobody: {owner} has sent it before",
+                room.conference.name,
+                medium.name()
+            );
+            told("ssrc-conflict", stream, owner);
+        }
+        for (stream, owner) in before.iter().filter(|(stream, _)| !room.conflicting.contains_key(stream)) {
+            told("ssrc-free", stream, owner);
+        }
+    }
+
     fn tell_source(&self, place: &Place, source: Option<Endpoint>) {
         let text = source.map(|source| source.to_string());
         tracing::info!(
@@ -128,6 +155,18 @@ impl Shared {
         self.tell(&place.conference, "source", Some(&place.participant), Some(place.leg.0), |facts| {
             facts.insert("source".into(), text.into());
         });
+    }
+
+    /// Media on which a participant only listens are served where signalling says.
+    fn serve_listening(&self, room: &mut Room, participant: &Name) {
+        for (leg, to) in room.serve_listening(participant, self.clock.now()) {
+            let place = Place {
+                conference: room.conference.name.clone(),
+                participant: participant.clone(),
+                leg,
+            };
+            self.tell_source(&place, Some(to));
+        }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -369,7 +408,7 @@ impl Conferences {
                 self.timeout
             );
             // It may have left just now.
-            let _ = self.leave(&conference, &participant, "media-timeout");
+            let _ = self.leave(&conference, &participant, "media-timeout").await;
         }
     }
 
@@ -429,15 +468,19 @@ impl Conferences {
             self.with(|state| state.relayed(&self.shared, &read));
         }
         let counted: HashMap<Key, u64> = counted.into_iter().map(|one| (one.key, one.packets)).collect();
-        self.with(|state| Ok(view::conference(state, state.room(name)?, &counted)))
+        self.with(|state| Ok(view::conference(state, state.room(name)?, &counted, self.shared.clock.now())))
     }
 
     /// # Errors
     /// There is no such conference.
-    pub fn end(&self, name: &str) -> Result<(), Failure> {
-        let people: Vec<Name> = self.with(|state| Ok(state.room(name)?.members.keys().cloned().collect::<Vec<_>>()))?;
-        for one in people {
-            self.leave(name, &one, "ended")?;
+    pub async fn end(&self, name: &str) -> Result<(), Failure> {
+        loop {
+            let next = self.with(|state| Ok(state.room(name)?.members.keys().next().cloned()))?;
+            let Some(one) = next else { break };
+            match self.leave(name, &one, "ended").await {
+                Err(failure) if failure.kind != FailureKind::NotFound => return Err(failure),
+                _ => {}
+            }
         }
         self.with(|state| {
             if let Some(room) = state.rooms.remove(name) {
@@ -489,6 +532,7 @@ impl Conferences {
                 call: join.call.as_ref().map(|call| call.as_text().into_owned()),
                 joined_us: self.unix_us(),
                 ice: credentials,
+                signalling: join.signalling.clone(),
                 last_packet: self.shared.clock.now(),
                 legs: BTreeMap::new(),
             };
@@ -499,11 +543,14 @@ impl Conferences {
                 let _ = room.conference.leave(&name);
                 return Err(full);
             }
+            if let Some(reason) = payload_types_differ(state, &conference, &name) {
+                state.leave(&conference, &name, self.shared.clock.now())?;
+                return Err(Failure::new(FailureKind::Invalid, reason));
+            }
             self.shared.store.put(&state.room(&conference)?.keep());
             Ok(conference)
         })?;
         self.open_sockets(&conference, &name);
-        self.with(|state| warn_of_payload_types(state, &conference, &name));
         self.shared.tell(&conference, "joined", Some(&name), None, |_| {});
         self.with(|state| self.view(state, &conference, &name))
     }
@@ -511,7 +558,7 @@ impl Conferences {
     fn view(&self, state: &State, conference: &str, name: &str) -> Result<Participant, Failure> {
         let room = state.room(conference)?;
         let (one, member) = room.member(name)?;
-        Ok(view::participant(room, one, member))
+        Ok(view::participant(room, one, member, self.shared.clock.now()))
     }
 
     /// Hold a participant's ports that are not held yet. One that somebody else has is said: its media works, but its RTCP does not arrive.
@@ -542,6 +589,8 @@ impl Conferences {
     /// There is no such participant, or what is said of it cannot be.
     pub fn update(self: &Arc<Self>, conference: &str, participant: &str, update: &ParticipantUpdate) -> Result<Participant, Failure> {
         let wanted = update.media.as_deref().map(state::check_media).transpose()?;
+        let credentials = update.ice_restart.then(ice::Credentials::make).transpose();
+        let credentials = credentials.map_err(|error| Failure::new(FailureKind::Unavailable, format!("no random number: {error}")))?;
         let now = self.shared.clock.now();
         let (conference, name): (Name, Name) = self.with(|state| {
             let (one, _) = state.room(conference)?.member(participant)?;
@@ -560,7 +609,16 @@ impl Conferences {
             if update.signalled.is_some() {
                 self.move_participant(room, &name, &signalled, now);
             }
+            if let Some(credentials) = credentials
+                && let Some(member) = room.members.get_mut(&name)
+            {
+                member.ice = member.ice.is_some().then_some(credentials);
+            }
+            self.shared.serve_listening(room, &name);
             if let Some(member) = room.members.get_mut(&name) {
+                if update.signalling.is_some() {
+                    member.signalling.clone_from(&update.signalling);
+                }
                 member.last_packet = now;
             }
             room.conference.settle();
@@ -592,7 +650,10 @@ impl Conferences {
             match leg.zip(member) {
                 Some((leg, state)) => {
                     if one.apply(leg, state) {
-                        self.shared.tell(conference, "directions", Some(name), Some(one.key.0), |_| {});
+                        let direction = view::direction(leg);
+                        self.shared.tell(conference, "directions", Some(name), Some(one.key.0), |facts| {
+                            facts.insert("direction".into(), serde_json::to_value(direction).unwrap_or_default());
+                        });
                     }
                 }
                 None => new.push(one),
@@ -601,7 +662,12 @@ impl Conferences {
         if new.is_empty() {
             return Ok(());
         }
-        state.add_legs(self.shared.address, conference, name, &new, signalled)
+        state.add_legs(self.shared.address, conference, name, &new, signalled)?;
+        let media: Vec<String> = new.iter().map(|one| leg_name(one.key)).collect();
+        self.shared.tell(conference, "media", Some(name), None, |facts| {
+            facts.insert("media".into(), media.into());
+        });
+        Ok(())
     }
 
     /// Signalling names other addresses: everything is latched anew, but where checks say where media comes from.
@@ -624,10 +690,23 @@ impl Conferences {
         }
     }
 
+    /// A participant leaves; what its media have carried is in the event `left`.
+    ///
     /// # Errors
     /// There is no such participant.
-    pub fn leave(&self, conference: &str, participant: &str, reason: &str) -> Result<(), Failure> {
+    pub async fn leave(&self, conference: &str, participant: &str, reason: &str) -> Result<(), Failure> {
+        let keys = self.with(|state| {
+            state.room(conference)?.member(participant)?;
+            Ok(state.rows_of(conference, participant))
+        })?;
+        let read = tokio::time::timeout(LAST_READING, accounting::read(&self.plane, &keys));
+        let read = if keys.is_empty() {
+            Some(accounting::Readings::new())
+        } else {
+            read.await.ok().and_then(Result::ok)
+        };
         self.with(|state| {
+            let media = state.usage(state.room(conference)?, participant, &keys, read.as_ref())?;
             let gone = state.leave(conference, participant, self.shared.clock.now())?;
             let room = state.room(conference)?;
             let name = room.conference.name.clone();
@@ -635,7 +714,12 @@ impl Conferences {
             let seconds = self.unix_us().saturating_sub(gone.joined_us) as f64 / 1e6;
             self.shared.tell(&name, "left", Some(&participant.into()), None, |facts| {
                 facts.insert("reason".into(), reason.into());
+                facts.insert("call".into(), gone.call.as_deref().into());
+                facts.insert("signalling".into(), gone.signalling.into());
+                facts.insert("joined_us".into(), gone.joined_us.into());
                 facts.insert("duration_s".into(), seconds.into());
+                // What cannot be written as JSON is no figure.
+                facts.insert("media".into(), serde_json::to_value(&media).unwrap_or_default());
             });
             state.touch(&self.shared, &name);
             Ok(())
@@ -703,20 +787,21 @@ impl Conferences {
     }
 }
 
-/// No data plane rewrites payload types yet: packets go on with the sender's.
-fn warn_of_payload_types(state: &State, conference: &Name, name: &Name) {
-    let Some(room) = state.rooms.get(conference) else { return };
+/// Why somebody cannot be let in whose payload types differ from the others': no data plane rewrites them yet.
+fn payload_types_differ(state: &State, conference: &Name, name: &Name) -> Option<String> {
+    let room = state.rooms.get(conference)?;
     for other in room.conference.participants.iter().filter(|other| other.name != *name) {
         for medium in state::MEDIA {
             let translation = room.conference.payload_types(&other.name, name, medium);
             if let Some((theirs, own)) = translation.rewritten.first() {
                 let (other, medium) = (&other.name, medium.name());
-                tracing::warn!(
-                    "conference {conference}: {name} knows {other}'s {medium} payload type {theirs} as {own}, and gets it as {theirs}"
-                );
+                return Some(format!(
+                    "{medium}: {other} has payload type {theirs} for what {name} has {own} for, and the data plane does not rewrite payload types"
+                ));
             }
         }
     }
+    None
 }
 
 fn membership_failure(error: shunt_conference::membership::MembershipError) -> Failure {

@@ -98,6 +98,23 @@ impl Planner {
         })
     }
 
+    /// A row that is in.
+    #[must_use]
+    pub fn row(&self, key: &Key) -> Option<&Data> {
+        self.inside.get(key)
+    }
+
+    /// The keys of all rows that are in.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.inside.keys()
+    }
+
+    /// The rows of a conference that are in, but for trees that it shares.
+    pub fn owned(&self, name: &str) -> impl Iterator<Item = (&Key, &Data)> {
+        let keys = self.owned.get(name).into_iter().flatten();
+        keys.filter_map(|key| self.inside.get_key_value(key))
+    }
+
     /// Whether a row is in.
     #[must_use]
     pub fn holds(&self, key: &Key) -> bool {

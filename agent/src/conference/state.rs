@@ -1,11 +1,13 @@
 //! The one owner of conferences: who takes part, by which ports, from which sources. Nothing here waits.
 
+use super::accounting::Account;
 use super::ice::Credentials;
 use super::planner::Planner;
 use super::rates::Meter;
 use super::sockets::LegSockets;
-use super::store::{FORMAT, Kept, KeptLeg, KeptParticipant};
+use super::store::{FORMAT, Kept, KeptBase, KeptLeg, KeptParticipant};
 use shunt_admin::{Codec, Direction, Failure, FailureKind, JoinMedium, Layers};
+use shunt_calls::Counters;
 use shunt_conference::adaptation::{Adaptation, Medium};
 use shunt_conference::key_frames::KeyFrames;
 use shunt_conference::membership::{Conference, Pair, STREAMS};
@@ -16,7 +18,7 @@ use shunt_conference::repair::Cache;
 use shunt_conference::rewriting::Rewriting;
 use shunt_conference::tables::{Name, Source};
 use shunt_latch::{Component, Latch, Names, Parties, Scanners, Time};
-use shunt_net::Endpoint;
+use shunt_net::{Endpoint, FiveTuple};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
@@ -82,6 +84,10 @@ pub struct Room {
     pub packets: HashMap<(Name, Medium, u32), u64>,
     /// Who gets which video, when the data plane was last brought to it.
     pub flows: HashSet<(Source, Name)>,
+    /// What relay entries had counted when they became another receiver's.
+    pub bases: HashMap<FiveTuple, Counters>,
+    /// Streams whose SSRC is somebody else's, and whose, as last told.
+    pub conflicting: BTreeMap<(Name, Medium, u32), Name>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +101,8 @@ pub struct Member {
     /// Unix time, µs.
     pub joined_us: u64,
     pub ice: Option<Credentials>,
+    /// What its signalling needs to go on; nobody here reads it.
+    pub signalling: Option<serde_json::Value>,
     /// The last sign of life.
     pub last_packet: Time,
     pub legs: BTreeMap<LegKey, LegState>,
@@ -116,6 +124,11 @@ pub struct LegState {
     pub new_ssrc_at: Option<Time>,
     /// A change of source is being looked into.
     pub moving: bool,
+    /// Where signalling says that this medium is to go.
+    pub destination: Option<Endpoint>,
+    /// Of rows that are out: what came of it, and what went to it.
+    pub sent: Account,
+    pub received: Account,
 }
 
 /// Even ports; freed ones are given out last, so that late packets of who left find nobody.
@@ -272,6 +285,10 @@ fn receives(direction: Direction) -> bool {
     matches!(direction, Direction::SendRecv | Direction::RecvOnly)
 }
 
+fn canonical(address: SocketAddr) -> Endpoint {
+    Endpoint::new(address.ip().to_canonical(), address.port())
+}
+
 /// The addresses that signalling names, as a latch takes them.
 #[must_use]
 pub fn names(signalled: &[IpAddr]) -> Names {
@@ -300,7 +317,25 @@ impl Room {
             decided: HashMap::new(),
             packets: HashMap::new(),
             flows: HashSet::new(),
+            bases: HashMap::new(),
+            conflicting: BTreeMap::new(),
         }
+    }
+
+    /// Streams whose SSRC is somebody else's, and whose.
+    #[must_use]
+    pub fn conflicts(&self) -> BTreeMap<(Name, Medium, u32), Name> {
+        let mut found = BTreeMap::new();
+        for one in &self.conference.participants {
+            for ((medium, _), leg) in &one.legs {
+                for ssrc in &leg.ssrcs {
+                    if let Some(owner) = self.conference.conflict(&one.name, *medium, *ssrc) {
+                        found.insert((one.name.clone(), *medium, *ssrc), owner.clone());
+                    }
+                }
+            }
+        }
+        found
     }
 
     /// # Errors
@@ -348,6 +383,32 @@ impl Room {
         self.conference.settle();
     }
 
+    /// Media on which a participant sends nothing go where signalling says, once it is certain that the address is its own: another of its media comes
+    /// from there. Returns those that are served from now on.
+    pub fn serve_listening(&mut self, participant: &Name, now: Time) -> Vec<(LegKey, Endpoint)> {
+        let (Some(member), Some(one)) = (self.members.get(participant), self.conference.get(participant)) else {
+            return Vec::new();
+        };
+        if member.ice.is_some() {
+            return Vec::new();
+        }
+        let own: HashSet<IpAddr> = one.legs.values().filter_map(|leg| Some(leg.source?.addr)).collect();
+        let listens = one.legs.iter().filter(|(_, leg)| leg.source.is_none() && !leg.sends);
+        let found: Vec<(LegKey, Endpoint)> = listens
+            .filter_map(|(key, _)| {
+                let to = member.legs.get(key)?.destination?;
+                (to.port != 0 && own.contains(&to.addr)).then_some((*key, to))
+            })
+            .collect();
+        for (key, to) in &found {
+            self.set_source(participant, *key, Some(*to), now);
+            if let Some(state) = self.members.get_mut(participant).and_then(|member| member.legs.get_mut(key)) {
+                state.latch.adopt(now, *to, None);
+            }
+        }
+        found
+    }
+
     /// A packet of an SSRC that is not known yet; whether it repairs others, by its payload type.
     pub fn learn(&mut self, participant: &Name, key: LegKey, ssrc: u32, payload_type: Option<u8>, now: Time) -> bool {
         let Some(state) = self.members.get_mut(participant).and_then(|member| member.legs.get_mut(&key)) else {
@@ -384,6 +445,9 @@ impl Room {
                     muxed: leg.muxed,
                     codecs: state.codecs.clone(),
                     layers: state.layers.clone(),
+                    destination: state.destination.map(address),
+                    sent: state.sent,
+                    received: state.received,
                 })
             });
             Some(KeptParticipant {
@@ -391,6 +455,7 @@ impl Room {
                 call: member.call.clone(),
                 joined_us: member.joined_us,
                 ice: member.ice.clone(),
+                signalling: member.signalling.clone(),
                 encrypted: one.encrypted,
                 legs: legs.collect(),
             })
@@ -408,6 +473,7 @@ impl Room {
             levels: levels
                 .map(|(((sender, receiver), medium), level)| (sender.to_string(), receiver.to_string(), medium.name().to_owned(), *level))
                 .collect(),
+            bases: self.bases.iter().map(|(flow, counters)| KeptBase::new(flow, counters)).collect(),
         }
     }
 }
@@ -472,6 +538,7 @@ impl State {
             leg.receives = receives(one.asked.direction);
             leg.told = one.told;
             leg.payload_types = payload_types(&one.asked.codecs);
+            leg.muxed = one.asked.rtcp_mux.unwrap_or(false);
             let mut state = LegState::new(&one.asked);
             state.signalled = signalled.to_vec();
             state.latch.signal(Time::default(), names(signalled));
@@ -548,6 +615,7 @@ impl State {
             self.restore_participant(address, &name, one, now)?;
         }
         let Some(room) = self.rooms.get_mut(&name) else { return Ok(()) };
+        room.bases = kept.bases.iter().map(KeptBase::counters).collect();
         let medium = |text: &str| MEDIA.into_iter().find(|medium| medium.name() == text);
         for (sender, receiver, quality) in kept.qualities {
             if let Some(quality) = medium(&quality) {
@@ -575,6 +643,7 @@ impl State {
                     call: kept.call,
                     joined_us: kept.joined_us,
                     ice: kept.ice,
+                    signalling: kept.signalling,
                     last_packet: now,
                     legs: BTreeMap::new(),
                 },
@@ -584,7 +653,7 @@ impl State {
         for one in kept.legs {
             let key = parse_medium(&one.medium).map_err(|failure| failure.message)?;
             self.ports.claim(one.port);
-            let endpoint = |address: SocketAddr| Endpoint::new(address.ip().to_canonical(), address.port());
+            let endpoint = canonical;
             let mut leg = Leg::new(Endpoint::new(address, one.port));
             leg.source = one.source.map(endpoint);
             (leg.sends, leg.receives, leg.muxed) = (one.sends, one.receives, one.muxed);
@@ -611,6 +680,9 @@ impl State {
                 packets: 0,
                 new_ssrc_at: None,
                 moving: false,
+                destination: one.destination.map(endpoint),
+                sent: one.sent,
+                received: one.received,
             };
             self.install(conference, &name, key, leg, state);
         }
@@ -635,6 +707,9 @@ impl LegState {
             packets: 0,
             new_ssrc_at: None,
             moving: false,
+            destination: asked.destination.map(canonical),
+            sent: Account::default(),
+            received: Account::default(),
         }
     }
 
@@ -670,6 +745,9 @@ impl Wanted {
         if self.told.is_some() {
             leg.told = self.told;
             state.layers.clone_from(&self.asked.layers);
+        }
+        if self.asked.destination.is_some() {
+            state.destination = self.asked.destination.map(canonical);
         }
         before != (leg.sends, leg.receives, leg.told)
     }

@@ -1,7 +1,11 @@
 //! Where conferences are kept for the next agent: a file for each in one folder. It outlives the process.
 
+use super::accounting::Account;
 use serde::{Deserialize, Serialize};
+use shunt_calls::Counters;
+use shunt_net::{Endpoint, FiveTuple};
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Of the files; others are left alone.
@@ -24,6 +28,51 @@ pub struct Kept {
     pub qualities: Vec<(String, String, String)>,
     /// (sender, receiver, medium, level).
     pub levels: Vec<(String, String, String, usize)>,
+    /// Of relay entries that were another receiver's before.
+    #[serde(default)]
+    pub bases: Vec<KeptBase>,
+}
+
+/// What a relay entry had counted when it became another receiver's.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeptBase {
+    source: SocketAddr,
+    destination: SocketAddr,
+    packets: u64,
+    bytes: u64,
+    lost: Option<u64>,
+    reordered: Option<u64>,
+    duplicates: Option<u64>,
+}
+
+impl KeptBase {
+    #[must_use]
+    pub fn new(flow: &FiveTuple, counters: &Counters) -> Self {
+        let address = |end: Endpoint| SocketAddr::new(end.addr, end.port);
+        Self {
+            source: address(flow.src),
+            destination: address(flow.dst),
+            packets: counters.packets,
+            bytes: counters.bytes,
+            lost: counters.lost,
+            reordered: counters.reordered,
+            duplicates: counters.duplicates,
+        }
+    }
+
+    #[must_use]
+    pub fn counters(&self) -> (FiveTuple, Counters) {
+        let end = |address: SocketAddr| Endpoint::new(address.ip().to_canonical(), address.port());
+        let counters = Counters {
+            packets: self.packets,
+            bytes: self.bytes,
+            lost: self.lost,
+            reordered: self.reordered,
+            duplicates: self.duplicates,
+            jitter_us: None,
+        };
+        (FiveTuple::new(end(self.source), end(self.destination)), counters)
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,6 +81,8 @@ pub struct KeptParticipant {
     pub call: Option<String>,
     pub joined_us: u64,
     pub ice: Option<super::ice::Credentials>,
+    #[serde(default)]
+    pub signalling: Option<serde_json::Value>,
     pub encrypted: bool,
     pub legs: Vec<KeptLeg>,
 }
@@ -52,6 +103,12 @@ pub struct KeptLeg {
     pub muxed: bool,
     pub codecs: Vec<shunt_admin::Codec>,
     pub layers: Option<shunt_admin::Layers>,
+    #[serde(default)]
+    pub destination: Option<SocketAddr>,
+    #[serde(default)]
+    pub sent: Account,
+    #[serde(default)]
+    pub received: Account,
 }
 
 impl Store {

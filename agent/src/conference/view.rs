@@ -4,12 +4,15 @@ use super::ice::Credentials;
 use super::leg_name;
 use super::state::{Member, Room, State};
 use crate::events::socket;
-use shunt_admin::{Conference, ConferenceSummary, Direction, Participant, ParticipantMedium, Quality, StreamRate, Subscription};
+use shunt_admin::{
+    Conference, ConferenceSummary, CopiedStream, Direction, PairQuality, Participant, ParticipantMedium, Quality, StreamRate, Subscription,
+};
 use shunt_conference::adaptation::Medium;
 use shunt_conference::membership::{TARGETS, stream_of};
+use shunt_conference::participant::Leg;
 use shunt_conference::rows::Key;
 use shunt_conference::tables::Name;
-use shunt_conference::trees::Design;
+use shunt_latch::Time;
 use std::collections::{BTreeMap, HashMap};
 
 /// A quality as the API names it.
@@ -31,23 +34,34 @@ pub fn medium(quality: Quality) -> Medium {
     }
 }
 
+/// The direction of a leg, as its participant sees it.
+#[must_use]
+pub fn direction(leg: &Leg) -> Direction {
+    match (leg.sends, leg.receives) {
+        (true, true) => Direction::SendRecv,
+        (true, false) => Direction::SendOnly,
+        (false, true) => Direction::RecvOnly,
+        (false, false) => Direction::Inactive,
+    }
+}
+
 fn bits(rate: f64) -> u64 {
     rate.max(0.0) as u64
 }
 
 #[must_use]
 pub fn summary(state: &State, room: &Room) -> ConferenceSummary {
-    let design = state.planner.design(&room.conference.name).unwrap_or(Design::TwoParty);
+    let design = state.planner.design(&room.conference.name);
     ConferenceSummary {
         conference: room.conference.name.as_bytes().into(),
         participants: room.conference.participants.len() as u64,
-        design: design.name().to_ascii_lowercase(),
+        design: design.map_or_else(|| "empty".to_owned(), |design| design.name().to_ascii_lowercase()),
         problem: room.problem.clone().or_else(|| state.problem.clone()),
     }
 }
 
 #[must_use]
-pub fn participant(room: &Room, one: &shunt_conference::participant::Participant, member: &Member) -> Participant {
+pub fn participant(room: &Room, one: &shunt_conference::participant::Participant, member: &Member, now: Time) -> Participant {
     let media = one.legs.iter().map(|(key, leg)| {
         let rates = room.rates.get(&(one.name.clone(), key.0)).map_or(&[][..], Vec::as_slice);
         let streams = leg.ssrcs.iter().map(|ssrc| StreamRate {
@@ -60,17 +74,23 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
             packets: room.packets.get(&(one.name.clone(), key.0, *ssrc)).copied().unwrap_or(0),
             bits_per_s: rates.last().copied().map(bits),
             targets_bits_per_s: rates.iter().copied().map(bits).collect(),
+            repair: leg.repair.contains(ssrc),
+            conflicts_with: room
+                .conference
+                .conflict(&one.name, key.0, *ssrc)
+                .map(|owner| owner.as_bytes().into()),
         });
+        let state = member.legs.get(key);
         ParticipantMedium {
             medium: leg_name(*key),
             address: socket(leg.relay),
-            direction: match (leg.sends, leg.receives) {
-                (true, true) => Direction::SendRecv,
-                (true, false) => Direction::SendOnly,
-                (false, true) => Direction::RecvOnly,
-                (false, false) => Direction::Inactive,
-            },
+            direction: direction(leg),
             latched: leg.source.map(socket),
+            contested: state.is_some_and(|state| state.latch.is_contested()),
+            transport: state.map(|state| state.transport.clone()).unwrap_or_default(),
+            codecs: state.map(|state| state.codecs.clone()).unwrap_or_default(),
+            layers: state.and_then(|state| state.layers.clone()),
+            rtcp_mux: leg.muxed,
             streams: streams.collect(),
         }
     });
@@ -78,59 +98,88 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
         participant: one.name.as_bytes().into(),
         call: member.call.as_ref().map(|call| call.as_bytes().into()),
         joined_us: member.joined_us,
+        present: one.is_present(),
+        silent_s: now.since(member.last_packet).as_secs_f64(),
+        encrypted: one.encrypted,
         media: media.collect(),
         ice: member.ice.as_ref().map(|Credentials { ufrag, password }| shunt_admin::Credentials {
             ufrag: ufrag.clone(),
             password: password.clone(),
         }),
+        signalling: member.signalling.clone(),
     }
 }
 
 /// A conference with the packets that its copies have counted.
 #[must_use]
-pub fn conference(state: &State, room: &Room, counted: &HashMap<Key, u64>) -> Conference {
+pub fn conference(state: &State, room: &Room, counted: &HashMap<Key, u64>, now: Time) -> Conference {
     let members = room
         .conference
         .participants
         .iter()
-        .filter_map(|one| Some(participant(room, one, room.members.get(&one.name)?)));
+        .filter_map(|one| Some(participant(room, one, room.members.get(&one.name)?, now)));
     Conference {
         summary: summary(state, room),
         started_us: room.started_us,
         members: members.collect(),
+        qualities: room
+            .conference
+            .qualities
+            .iter()
+            .map(|((sender, receiver), highest)| PairQuality {
+                sender: sender.as_bytes().into(),
+                receiver: receiver.as_bytes().into(),
+                quality: quality(*highest),
+            })
+            .collect(),
         subscriptions: subscriptions(state, room, counted),
     }
 }
 
-fn subscriptions(state: &State, room: &Room, counted: &HashMap<Key, u64>) -> Vec<Subscription> {
-    let mut packets: BTreeMap<(Name, Name, Medium), Option<u64>> = BTreeMap::new();
+/// Of each sender, receiver and medium, what each SSRC's copies have counted.
+type Copied = BTreeMap<(Name, Name, Medium), BTreeMap<u32, Option<u64>>>;
+
+fn copied(state: &State, room: &Room, counted: &HashMap<Key, u64>) -> Copied {
+    let mut found = Copied::new();
     for (key, copy) in state.planner.copies(&room.conference.name) {
-        if let Some((medium, _)) = stream_of(&copy.source.stream) {
+        if let Some((medium, ssrc)) = stream_of(&copy.source.stream) {
+            if !super::feedback::permits(&room.conference, &copy.source.sender, &copy.receiver, medium) {
+                continue;
+            }
             let of = (copy.source.sender.clone(), copy.receiver.clone(), medium);
-            let sum = packets.entry(of).or_default();
+            let sum = found.entry(of).or_default().entry(ssrc).or_default();
             if let Some(count) = counted.get(&key) {
                 *sum = Some(sum.unwrap_or(0) + count);
             }
         }
     }
+    if !found.is_empty() {
+        return found;
+    }
     let two: Vec<_> = room.conference.participants.iter().filter(|one| one.is_present()).collect();
-    if let ([a, b], true) = (&two[..], packets.is_empty()) {
-        for (from, to) in [(a, b), (b, a)] {
-            let legs = from.legs.iter().filter(|(_, leg)| leg.source.is_some() && !leg.ssrcs.is_empty());
-            for ((medium, _), leg) in legs {
-                let relayed = leg
-                    .ssrcs
-                    .iter()
-                    .filter_map(|ssrc| room.packets.get(&(from.name.clone(), *medium, *ssrc)))
-                    .sum();
-                packets.insert((from.name.clone(), to.name.clone(), *medium), Some(relayed));
+    let [a, b] = two[..] else { return found };
+    for (from, to) in [(a, b), (b, a)] {
+        let sends = from.legs.iter().filter(|(_, leg)| leg.source.is_some() && !leg.ssrcs.is_empty());
+        for ((medium, _), leg) in sends {
+            if to
+                .leg_for(&from.name, *medium)
+                .is_none_or(|leg| !leg.receives || leg.source.is_none())
+            {
+                continue;
             }
+            let count = |ssrc: &u32| (*ssrc, room.packets.get(&(from.name.clone(), *medium, *ssrc)).copied());
+            found.insert((from.name.clone(), to.name.clone(), *medium), leg.ssrcs.iter().map(count).collect());
         }
     }
-    let subscription = |((sender, receiver, of), packets): ((Name, Name, Medium), Option<u64>)| {
+    found
+}
+
+fn subscriptions(state: &State, room: &Room, counted: &HashMap<Key, u64>) -> Vec<Subscription> {
+    let subscription = |((sender, receiver, of), streams): ((Name, Name, Medium), BTreeMap<u32, Option<u64>>)| {
         let pair = (sender.clone(), receiver.clone());
         let level = room.conference.levels.get(&(pair.clone(), of)).copied().unwrap_or(TARGETS);
         let highest = room.conference.qualities.get(&pair).copied().unwrap_or(Medium::Screen);
+        let packets = streams.values().try_fold(0, |sum: u64, packets| Some(sum + (*packets)?));
         Subscription {
             sender: sender.as_bytes().into(),
             receiver: receiver.as_bytes().into(),
@@ -144,7 +193,10 @@ fn subscriptions(state: &State, room: &Room, counted: &HashMap<Key, u64>) -> Vec
             }
             .to_owned(),
             packets,
+            streams: streams.into_iter().map(|(ssrc, packets)| CopiedStream { ssrc, packets }).collect(),
+            estimate_bits_per_s: room.adaptation.estimate(&sender, of, &receiver).map(bits),
+            reported: room.adaptation.reported(&sender, of) == Some(&receiver),
         }
     };
-    packets.into_iter().map(subscription).collect()
+    copied(state, room, counted).into_iter().map(subscription).collect()
 }

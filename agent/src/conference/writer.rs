@@ -1,9 +1,9 @@
 //! Brings the data plane to what conferences are to be: in rounds of all that have changed, and from scratch after a restart of either side.
 
-use super::Conferences;
 use super::feedback::is_of;
 use super::planner::{Part, Planner, Steps};
 use super::state::{State, Timer};
+use super::{Conferences, accounting};
 use shunt_conference::adaptation::Medium;
 use shunt_conference::diff::Step;
 use shunt_conference::membership::{Conference, stream_of};
@@ -89,6 +89,7 @@ async fn adopt(conferences: &Conferences, plane: &Plane) -> Result<(), Broken> {
     }));
     let found = rows.len();
     let names: Vec<Name> = conferences.with(|state| {
+        state.account_lost(&rows.iter().map(|(key, _)| key).collect());
         state.planner = Planner::adopt(rewriting, rows);
         state.dirty.clear();
         for room in state.rooms.values_mut() {
@@ -189,6 +190,9 @@ fn begin(conferences: &Conferences, state: &mut State, names: &[Name]) -> (Vec<P
     let copied = |source: &Source| copied.contains(source);
     let (mut parts, mut new) = (Vec::new(), Vec::new());
     for name in names {
+        if let Some(room) = state.rooms.get_mut(name) {
+            conferences.shared.tell_conflicts(room);
+        }
         let gone = Conference::new(name.clone());
         let conference = state.rooms.get(name).map_or(&gone, |room| &room.conference);
         match state.planner.begin(conference, &copied) {
@@ -228,11 +232,27 @@ async fn write_steps(conferences: &Conferences, plane: &Plane, steps: &[Step<Key
     if steps.is_empty() {
         return Ok(Vec::new());
     }
+    let ending = conferences.with(|state| state.ending(steps));
+    let counted = if ending.is_empty() {
+        None
+    } else {
+        accounting::read(plane, &ending).await.ok()
+    };
+    let ending: HashSet<Key> = ending.into_iter().collect();
     let results = plane.write_conferences(steps).await?;
     conferences.shared.counts.rows_written.inc_by(steps.len() as u64);
     conferences.with(|state| {
+        let mut accounted: HashSet<Name> = HashSet::new();
         for (step, _) in steps.iter().zip(&results).filter(|(_, result)| result.is_ok()) {
+            if let Step::Delete(key) | Step::Modify(key, _) = step
+                && ending.contains(key)
+            {
+                accounted.extend(state.account(step, counted.as_ref()));
+            }
             state.planner.written(step);
+        }
+        for room in accounted.iter().filter_map(|name| state.rooms.get(name)) {
+            conferences.shared.store.put(&room.keep());
         }
     });
     let text = |(step, result): (&Step<Key, Data>, Result<(), shunt_plane::UpdateError>)| {

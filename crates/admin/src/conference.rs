@@ -20,6 +20,9 @@ pub struct Join {
     /// The SIP call that it comes by, for records.
     #[serde(default)]
     pub call: Option<Text>,
+    /// What its signalling needs to go on after a restart: kept with the participant, shown with it, and in the event `left`. The agent does not read it.
+    #[serde(default)]
+    pub signalling: Option<serde_json::Value>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -38,6 +41,12 @@ pub struct JoinMedium {
     pub codecs: Vec<Codec>,
     #[serde(default)]
     pub layers: Option<Layers>,
+    /// Whether RTCP shares the port of RTP (RFC 5761); `None`: its first packet says it.
+    #[serde(default)]
+    pub rtcp_mux: Option<bool>,
+    /// Where the SDP says that this medium is to go. Who sends nothing on it is served there, once another of its media comes from that address.
+    #[serde(default)]
+    pub destination: Option<SocketAddr>,
 }
 
 fn rtp_avp() -> String {
@@ -75,16 +84,18 @@ pub struct ParticipantUpdate {
     pub media: Option<Vec<JoinMedium>>,
     #[serde(default)]
     pub signalled: Option<Vec<IpAddr>>,
-    /// Its signalling is acknowledged: it is not removed for want of an ACK.
+    /// It begins ICE anew (RFC 8839 section 4.4.1.1.1): it gets other credentials.
     #[serde(default)]
-    pub confirmed: Option<bool>,
+    pub ice_restart: bool,
+    #[serde(default)]
+    pub signalling: Option<serde_json::Value>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct ConferenceSummary {
     pub conference: Text,
     pub participants: u64,
-    /// The design of its trees: `two-party`, `nra`, `ra-r`, `ra-sr`.
+    /// The design of its trees: `two-party`, `nra`, `ra-r`, `ra-sr`; `empty`: nobody's media has come yet.
     pub design: String,
     /// `None`: the data plane holds it as it is to be.
     pub problem: Option<String>,
@@ -97,7 +108,16 @@ pub struct Conference {
     /// Unix time, µs.
     pub started_us: u64,
     pub members: Vec<Participant>,
+    /// The highest medium that a receiver gets of a sender, where that is not all.
+    pub qualities: Vec<PairQuality>,
     pub subscriptions: Vec<Subscription>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct PairQuality {
+    pub sender: Text,
+    pub receiver: Text,
+    pub quality: Quality,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -106,9 +126,16 @@ pub struct Participant {
     pub call: Option<Text>,
     /// Unix time, µs.
     pub joined_us: u64,
+    /// Whether any of its media has a source.
+    pub present: bool,
+    /// Since its last packet or signalling.
+    pub silent_s: f64,
+    /// Its media are authenticated, so nothing of them is left out or rewritten.
+    pub encrypted: bool,
     pub media: Vec<ParticipantMedium>,
     /// ICE credentials of the agent's side.
     pub ice: Option<Credentials>,
+    pub signalling: Option<serde_json::Value>,
 }
 
 /// RFC 8445 section 5.3.
@@ -126,6 +153,12 @@ pub struct ParticipantMedium {
     pub direction: Direction,
     /// Where its packets come from, once latched.
     pub latched: Option<SocketAddr>,
+    /// Two sources show continuity: neither is carried.
+    pub contested: bool,
+    pub transport: String,
+    pub codecs: Vec<Codec>,
+    pub layers: Option<Layers>,
+    pub rtcp_mux: bool,
     pub streams: Vec<StreamRate>,
 }
 
@@ -138,6 +171,10 @@ pub struct StreamRate {
     pub bits_per_s: Option<u64>,
     /// Bits/s up to and including each decode target, from the lowest.
     pub targets_bits_per_s: Vec<u64>,
+    /// It repairs others (RTX, FEC).
+    pub repair: bool,
+    /// Whose the SSRC is, where that is somebody else: then nobody gets the stream.
+    pub conflicts_with: Option<Text>,
 }
 
 /// One (sender, receiver, medium): what the receiver gets of the sender.
@@ -152,6 +189,47 @@ pub struct Subscription {
     /// `policy` (built in), `external`, or `operator`.
     pub decided_by: String,
     pub packets: Option<u64>,
+    pub streams: Vec<CopiedStream>,
+    /// What the receiver's estimates and losses leave for this sender.
+    pub estimate_bits_per_s: Option<u64>,
+    /// The sender gets this receiver's reports and estimates.
+    pub reported: bool,
+}
+
+/// One SSRC as a receiver gets it.
+#[derive(Clone, Debug, Serialize)]
+pub struct CopiedStream {
+    pub ssrc: u32,
+    pub packets: Option<u64>,
+}
+
+/// What a medium of a participant has carried until it left. In the event `left`.
+#[derive(Clone, Debug, Serialize)]
+pub struct MediumUsage {
+    pub medium: String,
+    pub address: SocketAddr,
+    pub latched: Option<SocketAddr>,
+    pub payload_type: Option<u8>,
+    pub codecs: Vec<Codec>,
+    /// Its RTP as it arrived; `None`: a reading of the data plane's counters is lost.
+    pub sent: Option<Usage>,
+    /// Copies and relayed packets that went to it.
+    pub received: Option<Usage>,
+}
+
+/// Sums of counters. `measured`: packets of rows whose reception was measured, which what follows belongs to (RFC 3550).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Rows that have counted: with 0 nothing was carried.
+    pub rows: u64,
+    pub packets: u64,
+    pub bytes: u64,
+    pub measured: u64,
+    pub lost: u64,
+    pub reordered: u64,
+    pub duplicates: u64,
+    pub jitter_ms: Option<f64>,
+    pub jitter_max_ms: Option<f64>,
 }
 
 /// The highest medium that a receiver gets of a sender.

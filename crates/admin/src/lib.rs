@@ -15,8 +15,8 @@ mod view;
 
 pub use admin::{Admin, Failure, FailureKind};
 pub use conference::{
-    Codec, Conference, ConferenceSummary, Credentials, Decision, Estimate, Join, JoinMedium, Layers, Participant, ParticipantMedium,
-    ParticipantUpdate, Quality, QualityChange, StreamRate, Subscription, TargetChange,
+    Codec, Conference, ConferenceSummary, CopiedStream, Credentials, Decision, Estimate, Join, JoinMedium, Layers, MediumUsage,
+    PairQuality, Participant, ParticipantMedium, ParticipantUpdate, Quality, QualityChange, StreamRate, Subscription, TargetChange, Usage,
 };
 pub use event::{
     AgentFacts, AgentWhat, CallFacts, CallWhat, Component, ConferenceFacts, ControlFacts, Direction, EndedFacts, EndedLine, EndedParty,

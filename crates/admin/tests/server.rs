@@ -305,9 +305,9 @@ fn conferences_are_commanded() {
         (
             "PATCH",
             &format!("{base}/participants/ann"),
-            r#"{"confirmed":true}"#,
+            r#"{"ice_restart":true}"#,
             200,
-            "update a/b ann Some(true)",
+            "update a/b ann true",
         ),
         (
             "POST",

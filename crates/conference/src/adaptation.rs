@@ -124,6 +124,18 @@ struct Said {
 }
 
 impl Adaptation {
+    /// What a receiver's estimates and losses leave for a sender, smoothed, bit/s.
+    #[must_use]
+    pub fn estimate(&self, sender: &Name, medium: Medium, receiver: &str) -> Option<f64> {
+        self.senders.get(&(sender.clone(), medium))?.best.as_ref()?.average(receiver)
+    }
+
+    /// The receiver whose reports and estimates a sender gets.
+    #[must_use]
+    pub fn reported(&self, sender: &Name, medium: Medium) -> Option<&Name> {
+        self.senders.get(&(sender.clone(), medium))?.best.as_ref()?.chosen()
+    }
+
     /// Take a receiver's compound in.
     ///
     /// # Errors

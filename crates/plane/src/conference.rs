@@ -8,7 +8,7 @@ use crate::tuple::endpoint;
 use bytes::{Bytes, BytesMut};
 use shunt_bfrt::schema::{Schema, Table};
 use shunt_bfrt_client::{Session, UpdateError};
-use shunt_calls::RelayEntry;
+use shunt_calls::{Counters, RelayEntry};
 use shunt_conference::diff::Step;
 use shunt_conference::rewriting::{LayerRow, Rewriting};
 use shunt_conference::rows::{Copy, Data, Key, Stream};
@@ -34,6 +34,8 @@ const EXISTS: i32 = 6;
 
 const NODES: [&str; 3] = ["$MULTICAST_NODE_ID", "$MULTICAST_NODE_L1_XID_VALID", "$MULTICAST_NODE_L1_XID"];
 const PORTS: &str = "$DEV_PORT";
+/// The key of `conference`, in our order.
+const TUPLE: [&str; 5] = ["src_addr", "dst_addr", "src_port", "dst_port", "ssrc"];
 const PACKETS: &str = "$COUNTER_SPEC_PKTS";
 const OCTETS: &str = "$COUNTER_SPEC_BYTES";
 
@@ -49,6 +51,7 @@ pub struct Counted {
 #[derive(Clone, Debug)]
 pub(crate) struct ConferenceTables {
     streams: [Option<Counting>; 2],
+    reception: [Option<Reception>; 2],
     copy: Counting,
     layer: Option<Counting>,
     mgid: Arc<Table>,
@@ -77,6 +80,18 @@ impl Counting {
         })
     }
 
+    /// A field of a row's key, by its place in our order.
+    fn part<'a>(&self, row: &TableRow<'a>, at: usize) -> Option<&'a [u8]> {
+        self.key.get(at).and_then(|id| row.key.get(*id))
+    }
+
+    /// The key of a row that is a stream's.
+    fn stream(&self, row: &TableRow<'_>) -> Option<Key> {
+        let end = |addr: usize, port: usize| endpoint(self.part(row, addr)?, self.part(row, port)?);
+        let ssrc = shunt_bfrt::values::number(self.part(row, 4)?);
+        Some(Key::Stream(FiveTuple::new(end(0, 2)?, end(1, 3)?), u32::try_from(ssrc).ok()?))
+    }
+
     fn counted(&self, row: &TableRow<'_>, key: Key) -> Counted {
         let count = |field: Option<u32>| field.and_then(|id| row.data.number(id)).unwrap_or(0);
         Counted {
@@ -87,18 +102,54 @@ impl Counting {
     }
 }
 
+/// Where a target says how streams were received (RFC 3550): a table with the keys of `conference`.
+#[derive(Clone, Debug)]
+struct Reception {
+    rows: Counting,
+    packets: u32,
+    octets: u32,
+    /// Lost, reordered, duplicates, jitter in µs.
+    quality: [u32; 4],
+}
+
+impl Reception {
+    fn new(table: &Arc<Table>) -> Option<Self> {
+        let data = |name: &str| table.data.find(name).map(|field| field.id);
+        Some(Self {
+            rows: Counting::new(table, &TUPLE)?,
+            packets: data("packets")?,
+            octets: data("bytes")?,
+            quality: [data("lost")?, data("reordered")?, data("duplicates")?, data("jitter_us")?],
+        })
+    }
+
+    fn counters(&self, row: &TableRow<'_>) -> Counters {
+        let number = |id: u32| row.data.number(id);
+        let [lost, reordered, duplicates, jitter] = self.quality.map(number);
+        Counters {
+            packets: number(self.packets).unwrap_or(0),
+            bytes: number(self.octets).unwrap_or(0),
+            lost,
+            reordered,
+            duplicates,
+            jitter_us: jitter.map(|jitter| u32::try_from(jitter).unwrap_or(u32::MAX)),
+        }
+    }
+}
+
 impl ConferenceTables {
     /// `None`: the target has none of them.
     pub(crate) fn new(schema: &Schema) -> Option<Self> {
-        const TUPLE: [&str; 5] = ["src_addr", "dst_addr", "src_port", "dst_port", "ssrc"];
         let streams = ["conference", "conference6"].map(|name| Counting::new(schema.table(name)?, &TUPLE));
         let copy = Counting::new(schema.table("copy")?, &["stream", "rid"])?;
         let layer = schema
             .table("layer")
             .and_then(|table| Counting::new(table, &["layers", "template"]));
         let rewriting = rewriting(&streams, &copy, layer.as_ref());
+        let reception = ["softswitch.reception", "softswitch.reception6"].map(|name| Reception::new(schema.table(name)?));
         Some(Self {
             streams,
+            reception,
             copy,
             layer,
             mgid: Arc::clone(schema.table("$pre.mgid")?),
@@ -127,15 +178,10 @@ impl ConferenceTables {
     /// The key and the counters of an encoded row of `conference`, `layer` or `copy`.
     fn read_counted(&self, encoded: &[u8]) -> Option<Counted> {
         let row = TableRow::decode(encoded).ok()??;
-        let part = |of: &Counting, at: usize| of.key.get(at).and_then(|id| row.key.get(*id));
-        let number = |of: &Counting, at: usize| part(of, at).map(shunt_bfrt::values::number);
+        let number = |of: &Counting, at: usize| of.part(&row, at).map(shunt_bfrt::values::number);
         let whole = |of: &Counting, at: usize| u32::try_from(number(of, at)?).ok();
         if let Some(streams) = self.streams.iter().flatten().find(|one| one.table.id == row.table_id) {
-            let (src, dst) = (
-                endpoint(part(streams, 0)?, part(streams, 2)?)?,
-                endpoint(part(streams, 1)?, part(streams, 3)?)?,
-            );
-            return Some(streams.counted(&row, Key::Stream(FiveTuple::new(src, dst), whole(streams, 4)?)));
+            return Some(streams.counted(&row, streams.stream(&row)?));
         }
         if self.copy.table.id == row.table_id {
             return Some(self.copy.counted(&row, Key::Copy(whole(&self.copy, 0)?, whole(&self.copy, 1)?)));
@@ -516,6 +562,34 @@ pub(crate) async fn counted_of(session: &Session, tables: &Tables, keys: &[Key])
         }
     }
     Ok(found)
+}
+
+/// How these streams were received. `None`: the target does not measure it; what is not there is left out.
+pub(crate) async fn reception(session: &Session, tables: &Tables, keys: &[Key]) -> Result<Option<Vec<(Key, Counters)>>, PlaneError> {
+    use prost::Message as _;
+    let conference = tables.conference.as_ref().ok_or_else(no_tables)?;
+    let mut found = Vec::with_capacity(keys.len());
+    for keys in keys.chunks(AT_ONCE) {
+        let mut requests: Vec<Bytes> = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Key::Stream(flow, _) = key else { continue };
+            let Some(Some(reception)) = conference.reception.get(usize::from(flow.is_v6())) else {
+                return Ok(None);
+            };
+            let table = &reception.rows.table;
+            requests.push(rows::question(table, &key_fields(table, key))?.encode_to_vec().into());
+        }
+        if requests.is_empty() {
+            continue;
+        }
+        for encoded in session.read_encoded(requests, TIMEOUT).await? {
+            let Ok(Some(row)) = TableRow::decode(&encoded) else { continue };
+            let mut tables = conference.reception.iter().flatten();
+            let table = tables.find(|table| table.rows.table.id == row.table_id);
+            found.extend(table.and_then(|table| Some((table.rows.stream(&row)?, table.counters(&row)))));
+        }
+    }
+    Ok(Some(found))
 }
 
 /// An encoded `Entity` that asks for all rows of a table.

@@ -265,6 +265,15 @@ impl Plane {
         questions::entries(&link.session, &link.tables).await
     }
 
+    /// How streams (rows of `conference`) were received. `None`: the data plane does not measure it.
+    ///
+    /// # Errors
+    /// As of [`Plane::conference_rows`].
+    pub async fn reception(&self, keys: &[Key]) -> Result<Option<Vec<(Key, Counters)>>, PlaneError> {
+        let link = self.link()?;
+        conference::reception(&link.session, &link.tables, keys).await
+    }
+
     /// What rows of `conference` and `layer` have counted: these, or all.
     ///
     /// # Errors

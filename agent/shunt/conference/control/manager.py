@@ -148,6 +148,12 @@ class Conferences:
 
         table.on_up, table.on_learn = up, notice
 
+    def add_routes(self, app: Any, error: Callable[..., Any]) -> None:
+        """Serve the REST API's routes."""
+        from shunt.conference.control.routes import add_routes
+
+        add_routes(app, self, error)
+
     def owns(self, key: FiveTuple) -> bool:
         """Whether a relay entry of this key is a conference's."""
         return self.book.owns(key.dst)

@@ -12,6 +12,10 @@ from shunt.config.section import Location, Section
 from shunt.config.values import AbsolutePath, MediaAddress, Network, PortRange, Ports, UdpSocket
 
 
+DEFAULT_SELECTOR = "shunt.conference.feedback:select_decode_target"
+"""What shunt-agent does by itself."""
+
+
 class Cdr(Section):
     """A record for every participant who has left; other programs may rotate the files at any time."""
 
@@ -27,7 +31,7 @@ class Conference(Section):
     state: AbsolutePath = Field(default="/var/lib/shunt/conferences", description="Folder in which conferences are kept for a restart of the agent, a file for each; it is made if need be. With journal.redis they are kept there.")
     timeout: int = Field(default=60, ge=5, le=86400, description="Seconds without a packet after which a participant is taken out.")
     selector: str = Field(
-        default="shunt.conference.feedback:select_decode_target",
+        default=DEFAULT_SELECTOR,
         description="MODULE:FUNCTION, or /PATH/FILE.py:FUNCTION, that says which layers a receiver gets: called with its decode target, its earlier estimates and the new one, it returns the new decode target.",
     )
     cdr: Cdr | None = Field(default=None, description="Records of participants; absent: none.")

@@ -60,17 +60,26 @@ fn participant(participant: Text, call: Option<Text>, ice: bool) -> Participant 
         address: address("203.0.113.10:20000"),
         direction: Direction::SendRecv,
         latched: None,
+        contested: false,
+        transport: "RTP/AVP".to_owned(),
+        codecs: Vec::new(),
+        layers: None,
+        rtcp_mux: false,
         streams: Vec::new(),
     };
     Participant {
         participant,
         call,
         joined_us: 1_700_000_000_000_000,
+        present: false,
+        silent_s: 0.5,
+        encrypted: false,
         media: vec![audio],
         ice: ice.then(|| Credentials {
             ufrag: "u".to_owned(),
             password: "p".to_owned(),
         }),
+        signalling: None,
     }
 }
 
@@ -247,6 +256,7 @@ impl Admin for Agent {
             summary: summary(conference),
             started_us: 1_700_000_000_000_000,
             members: vec![participant("ann".into(), None, false)],
+            qualities: Vec::new(),
             subscriptions: Vec::new(),
         })
     }
@@ -261,7 +271,7 @@ impl Admin for Agent {
     }
 
     async fn update_participant(&self, conference: Text, name: Text, update: ParticipantUpdate) -> Result<Participant, Failure> {
-        self.decided(format!("update {conference} {name} {:?}", update.confirmed))?;
+        self.decided(format!("update {conference} {name} {:?}", update.ice_restart))?;
         Ok(participant(name, None, false))
     }
 

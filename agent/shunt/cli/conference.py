@@ -1,4 +1,4 @@
-"""`shunt conference create|join|leave|quality|target|list|watch|end`: asks the agent; the group's `capacity` needs none."""
+"""`shunt conference create|join|leave|quality|target|list|watch|end`: asks the REST API; the group's `capacity` needs none."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import click
 
 from shunt.cli.main import _EXIT_CODES, _asks_agent, _Command
 from shunt.conference.command import conference
-from shunt.conference.control.layers import TARGETS
 
 if TYPE_CHECKING:
     from shunt.cli.client import Client
-    from shunt.conference.control.client import ConferenceClient
+    from shunt.conference.client import ConferenceClient
 
 __all__ = ["conference"]
 
 conference.help = "Conferences: let participants in and out, and watch; what fits into a replication engine."
 EVENTS = 8
+TARGETS = 3
 _MEDIA = click.Choice(["audio", "video", "screen"])
 
 
 def _of(client: Client) -> ConferenceClient:
     """The agent's conferences. Imported late: it brings an HTTP client, which --help can do without."""
-    from shunt.conference.control.client import ConferenceClient
+    from shunt.conference.client import ConferenceClient
 
     return ConferenceClient(client)
 
@@ -86,10 +86,10 @@ def set_quality(client: Client, as_json: bool, name: str, sender: str, receiver:
 @click.argument("name")
 @click.argument("sender")
 @click.argument("receiver")
-@click.argument("target", type=click.IntRange(0, TARGETS - 1))
+@click.argument("target", type=click.Choice([*map(str, range(TARGETS)), "pause", "auto"]))
 @_asks_agent
-def set_target(client: Client, as_json: bool, name: str, sender: str, receiver: str, target: int) -> None:
-    """Say how many frames of SENDER's pictures RECEIVER gets: 0 the fewest, 2 all of them. Estimates of the receiver may change it again."""
+def set_target(client: Client, as_json: bool, name: str, sender: str, receiver: str, target: str) -> None:
+    """Say how many frames of SENDER's video RECEIVER gets: 0 the fewest, 2 all of them, pause none. It stays so until `auto` hands it back to the policy."""
     answer = _of(client).set_target(name, sender, receiver, target)
     _write(answer, as_json, f"{receiver} gets of {sender}: target {target}")
 
@@ -107,7 +107,7 @@ def end(client: Client, as_json: bool, name: str) -> None:
 def list_all(client: Client, as_json: bool) -> None:
     """List conferences."""
     found = _of(client).all()
-    rows = [f"{one['name']:<24}{one['present']:>4} of {one['participants']:<4}{one['design']:<11}{one['problem']}" for one in found]
+    rows = [f"{one['name']:<24}{'?' if one['present'] is None else one['present']:>4} of {one['participants']:<4}{one['design']:<11}{one['problem']}" for one in found]
     _write({"conferences": found}, as_json, "\n".join(rows) or "no conferences")
 
 
@@ -150,10 +150,10 @@ def text(answer: dict[str, Any]) -> str:
 def _downlink(one: dict[str, Any]) -> str:
     """What is known of a receiver of a sender's medium."""
     words = [f"{one['receiver']} gets of {one['sender']}'s {one['medium']}:"]
-    words.append("all" if one["target"] is None or one["target"] == one["targets"] - 1 else f"target {one['target']} of 0..{one['targets'] - 1}")
+    words.append("nothing, paused" if one.get("paused") else "all" if one["target"] is None or one["target"] == one["targets"] - 1 else f"target {one['target']} of 0..{one['targets'] - 1}")
     if one["estimate"] is not None:
         words.append(f"can take {_kbit(one['estimate'])}")
-    if one["loss_bound"] is not None:
+    if one.get("loss_bound") is not None:
         words.append(f"losses leave it {_kbit(one['loss_bound'])}")
     if one["rates"]:
         words.append("sent at " + "/".join(_kbit(rate) for rate in one["rates"]))
@@ -170,10 +170,11 @@ def _event(event: dict[str, Any]) -> str:
     """One thing that happened, in words."""
     match event["what"]:
         case "target":
-            reason = "fits" if event["target"] > event["before"] else "does not carry more"
-            return f"{event['receiver']} gets target {event['target']} of {event['sender']} (was {event['before']}): an estimate of {_kbit(event['estimate'])} {reason}"
+            up = (-1 if event["target"] is None else event["target"]) > (-1 if event["before"] is None else event["before"])
+            now, before = ("nothing" if one is None else f"target {one}" for one in (event["target"], event["before"]))
+            return f"{event['receiver']} gets {now} of {event['sender']} (was {before}): an estimate of {_kbit(event['estimate'])} {'fits' if up else 'does not carry more'}"
         case "downlink":
-            return f"{event['sender']} hears {event['receiver'] or 'nobody'} about its {event['medium']}" + (f", no longer {event['before']}" if event["before"] else "")
+            return f"{event['sender']} hears {event['receiver'] or 'nobody'} about its {event['medium']}" + (f", no longer {event['before']}" if event.get("before") else "")
         case "source":
             return f"{event['participant']}'s {event['medium']} comes from {event['source'] or 'nobody certain'}"
         case "joined" | "left":
@@ -187,9 +188,10 @@ def _event(event: dict[str, Any]) -> str:
         case "route":
             return f"{event['participant']}'s {event['medium']} can be reached"
         case "repair":
-            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is taken for repair: its payload type is {event['payload_type']}, not {event['of']}; who gets fewer layers does not get it"
+            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is taken for repair by its payload type, {event['payload_type']}; who gets fewer layers does not get it"
         case "media":
             return f"{event['participant']} takes part with {' and '.join(event['media'])} too"
         case "directions":
-            return f"{event['participant']}: " + ", ".join(f"{medium} {direction}" for medium, direction in event["media"].items())
+            media = event["media"] if "media" in event else {event["medium"]: event["direction"]}
+            return f"{event['participant']}: " + ", ".join(f"{medium} {direction}" for medium, direction in media.items())
     return f"{event['what']}: {event.get('detail', '')}"

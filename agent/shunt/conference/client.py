@@ -61,8 +61,8 @@ class ConferenceClient:
         """How much of a sender's media a receiver gets: up to audio, video or screen. The conference as it is then."""
         return self._ask("POST", _path(name, "quality"), sender=sender, receiver=receiver, quality=quality)
 
-    def set_target(self, name: str, sender: str, receiver: str, target: int) -> dict[str, Any]:
-        """How many frames of a sender's pictures a receiver gets: 0 the fewest, 2 all. The conference as it is then."""
+    def set_target(self, name: str, sender: str, receiver: str, target: int | str) -> dict[str, Any]:
+        """How many frames of a sender's video a receiver gets: 0 the fewest, 2 all, "pause" none; "auto": as the policy decides. The conference as it is then."""
         return self._ask("POST", _path(name, "target"), sender=sender, receiver=receiver, target=target)
 
     def look(self, name: str) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""The last events of each conference, for who watches it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from shunt.events.bus import CONFERENCE, Event
+
+KINDS = (CONFERENCE,)
+_EVENTS = 100  # of each conference
+_CONFERENCES = 10_000
+_NOT_SHOWN = frozenset({"conference", "signalling", "joined_us"})
+
+
+def _target(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A level counts the layers that go, 0 for none; a target is the highest of them."""
+    level = {"target": facts["level"], "before": facts["before"]}
+    shown = {name: None if count == 0 else count - 1 for name, count in level.items()}
+    return {name: value for name, value in facts.items() if name not in ("level", "before")} | shown | {"estimate": facts["estimate_bits_per_s"]}
+
+
+def _downlink(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name != "participant"} | {"sender": facts["participant"]}
+
+
+_SHOWN: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"target": _target, "downlink": _downlink}
+
+
+class Happened:
+    """A subscriber of the bus, for events of KINDS. Beyond a number of conferences the one that was quiet for longest is forgotten."""
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[str, deque[dict[str, Any]]] = OrderedDict()
+
+    def __call__(self, event: Event) -> None:
+        """Take in one event."""
+        name = str(event.facts["conference"])
+        if event.what == "created":
+            self._of.pop(name, None)
+        kept = self._of.setdefault(name, deque(maxlen=_EVENTS))
+        self._of.move_to_end(name)
+        if len(self._of) > _CONFERENCES:
+            self._of.popitem(last=False)
+        facts = _SHOWN.get(event.what, dict)(event.facts)
+        facts = {key: value for key, value in facts.items() if key not in _NOT_SHOWN and not (event.what == "left" and key == "media")}
+        kept.append({"time": datetime.fromtimestamp(event.wall, UTC).isoformat(timespec="milliseconds"), "what": event.what, **facts})
+
+    def of(self, conference: str) -> list[dict[str, Any]]:
+        """The last events of a conference, oldest first."""
+        return list(self._of.get(conference, ()))

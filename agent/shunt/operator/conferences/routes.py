@@ -1,0 +1,157 @@
+"""REST routes of conferences, below /v1/conferences: questions and commands go to the agent. Parameters are in the query: no request of the API takes a body."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from aiohttp import web
+
+from shunt.admin.model import JoinMedium, Layers, Participant, Quality
+from shunt.api.drain import COMMAND_HEADER
+from shunt.api.view import NotDone
+from shunt.operator.asking import Agent
+from shunt.operator.conferences import view
+from shunt.operator.conferences.happened import Happened
+
+_Answer = Callable[[web.Request], Awaitable[Any]]
+_WAYS = {"dependency-descriptor": True, "frame-marking": True, "vp8": False, "vp9": False}  # whether it has the id of a header extension
+
+
+def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Callable[..., web.Response]) -> None:
+    """Serve conferences. error(status, message, parameter) makes an answer in the API's form."""
+
+    def serve(known: tuple[str, ...], answer: _Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handler(request: web.Request) -> web.Response:
+            if request.method not in ("GET", "HEAD") and COMMAND_HEADER not in request.headers:
+                return error(403, f"a request that changes something needs the header {COMMAND_HEADER}")
+            for name in request.query:
+                if name not in known:
+                    return error(400, f"{name}: unknown parameter; known here: {', '.join(known) or 'none'}", parameter=name)
+                if len(request.query.getall(name)) > 1:
+                    return error(400, f"{name}: given more than once", parameter=name)
+            with agent.answering():
+                value = await answer(request)
+            headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+            return web.json_response(value, headers=headers, dumps=lambda given: json.dumps(given, ensure_ascii=False) + "\n")
+
+        return handler
+
+    client = agent.client
+
+    async def look_at(name: str) -> Any:
+        return view.conference(await client.conference(name), happened.of(name))
+
+    async def everything(request: web.Request) -> Any:
+        listed = await client.conferences()
+        found = []
+        for one in listed:
+            members = (await client.conference(one["conference"]))["members"] if len(listed) <= _ASKED else None
+            found.append(view.summary(one, None if members is None else sum(member["present"] for member in members)))
+        return {"conferences": found}
+
+    async def create(request: web.Request) -> Any:
+        return view.conference(await _created(request), [])
+
+    async def _created(request: web.Request) -> Any:
+        name = _given(request, "name")
+        await client.create_conference(name)
+        return await client.conference(name)
+
+    async def look(request: web.Request) -> Any:
+        return await look_at(_name(request))
+
+    async def end(request: web.Request) -> Any:
+        await client.end_conference(_name(request))
+        return {"ended": _name(request)}
+
+    async def join(request: web.Request) -> Any:
+        ice = request.query.get("ice", "no")
+        if ice not in ("yes", "no"):
+            raise NotDone(400, f"ice: {ice!r} is neither yes nor no", "ice")
+        made = await client.join(_name(request), _given(request, "name"), _media(request), signalled=_addresses(request), ice=ice == "yes")
+        return _joined(made)
+
+    async def leave(request: web.Request) -> Any:
+        participant = request.match_info["participant"]
+        await client.leave(_name(request), participant)
+        return {"conference": _name(request), "left": participant}
+
+    async def quality(request: web.Request) -> Any:
+        # A quality that there is not is for the agent to refuse.
+        await client.set_quality(_name(request), _given(request, "sender"), _given(request, "receiver"), cast(Quality, _given(request, "quality")))
+        return await look_at(_name(request))
+
+    async def target(request: web.Request) -> Any:
+        wanted, hold_s = _given(request, "target"), None
+        if wanted == "auto":
+            wanted, hold_s = str(view.TARGETS - 1), 0.0
+        if wanted != "pause" and not (wanted.isascii() and wanted.isdecimal() and int(wanted) < view.TARGETS):
+            raise NotDone(400, f"target: {wanted!r} is none of 0 to {view.TARGETS - 1}, pause and auto", "target")
+        decision = {"sender": _given(request, "sender"), "receiver": _given(request, "receiver"), "target": None if wanted == "pause" else int(wanted)}
+        await client.set_targets(_name(request), [decision], hold_s)  # type: ignore[list-item]
+        return await look_at(_name(request))
+
+    router, one = app.router, "/v1/conferences/{conference}"
+    router.add_get("/v1/conferences", serve((), everything))
+    router.add_post("/v1/conferences", serve(("name",), create))
+    router.add_get(one, serve((), look))
+    router.add_delete(one, serve((), end))
+    router.add_post(one + "/participants", serve(("name", "media", "trusted", "ice", "transport", "layers"), join))
+    router.add_delete(one + "/participants/{participant}", serve((), leave))
+    router.add_post(one + "/quality", serve(("sender", "receiver", "quality"), quality))
+    router.add_post(one + "/target", serve(("sender", "receiver", "target"), target))
+
+
+_ASKED = 50
+"""Of so many conferences each is asked who is present; of more it is not known."""
+
+
+def _joined(made: Participant) -> dict[str, Any]:
+    ice = made["ice"]
+    return view.participant(made) | ({} if ice is None else {"ice": {"ufrag": ice["ufrag"], "pwd": ice["password"]}})
+
+
+def _name(request: web.Request) -> str:
+    return request.match_info["conference"]
+
+
+def _given(request: web.Request, name: str) -> str:
+    value = request.query.get(name)
+    if not value:
+        raise NotDone(400, f"{name}: is missing", name)
+    return value
+
+
+def _media(request: web.Request) -> list[JoinMedium]:
+    layers, transport = _layers(request), request.query.get("transport", "RTP/AVP")
+    kinds = list(dict.fromkeys(request.query.get("media", "audio").split(",")))
+    if unknown := [kind for kind in layers if kind not in kinds]:
+        raise NotDone(400, f"layers of {unknown[0]!r}: it is no medium that is given", "layers")
+    return [{"medium": kind, "transport": transport, "layers": layers.get(kind)} for kind in kinds]
+
+
+def _layers(request: web.Request) -> dict[str, Layers]:
+    """How media tell their layers: "video=dependency-descriptor:12,screen=vp8"."""
+    found: dict[str, Layers] = {}
+    for part in filter(None, request.query.get("layers", "").split(",")):
+        kind, _, told = part.partition("=")
+        way, _, number = told.partition(":")
+        if way not in _WAYS:
+            raise NotDone(400, f"layers {told!r}: {way!r} is none of {', '.join(_WAYS)}", "layers")
+        if _WAYS[way] != bool(number) or number and not (number.isdecimal() and 1 <= int(number) <= 14):
+            raise NotDone(400, f"layers {told!r}: {way} has {'the id of its header extension behind a colon, 1..14' if _WAYS[way] else 'no id'}", "layers")
+        found[kind] = {"by": way, "extension_id": int(number) if number else None}
+    return found
+
+
+def _addresses(request: web.Request) -> list[str]:
+    found = []
+    for text in filter(None, request.query.get("trusted", "").split(",")):
+        try:
+            found.append(str(ipaddress.ip_address(text)))
+        except ValueError:
+            raise NotDone(400, f"trusted: {text!r} is not an IP address", "trusted") from None
+    return found

@@ -1,0 +1,56 @@
+"""What the REST API and the command show, from the agent's snapshots and events."""
+
+from __future__ import annotations
+
+from shunt.cli.conference import text
+from shunt.events.bus import CONFERENCE, Event
+from shunt.operator.conferences import view
+from shunt.operator.conferences.happened import Happened
+from tests.operator_conferences.samples import PCMU, VP8, conference, medium, participant
+
+
+def happened(*events: tuple[str, dict]) -> Happened:
+    made = Happened()
+    for what, facts in events:
+        made(Event(CONFERENCE, "", what, 5.0, 5.0, None, None, None, {"conference": "room"} | facts))
+    return made
+
+
+def test_a_conference_is_shown_as_people_know_it() -> None:
+    video = medium("video", 20002, VP8, latched="192.0.2.7:4002", layers={"by": "dependency-descriptor", "extension_id": 12})
+    video["streams"][0]["conflicts_with"] = "bob"
+    flow = {
+        "sender": "ann", "receiver": "bob", "medium": "video", "quality": "video", "target": 1, "decided_by": "policy", "packets": 5, "streams": [{"ssrc": 0xABC, "packets": 5}],
+        "estimate_bits_per_s": 250_000, "reported": True,
+    }  # fmt: skip
+    found = conference(participant("ann", medium("audio", 20000, PCMU), video), participant("bob", medium("audio", 20004), present=False), subscriptions=[flow], qualities=[{"sender": "ann", "receiver": "bob", "quality": "video"}])
+    events = happened(
+        ("joined", {"participant": "ann"}),
+        ("target", {"sender": "ann", "receiver": "bob", "medium": "video", "before": 3, "level": 2, "estimate_bits_per_s": 250_000}),
+        ("target", {"sender": "ann", "receiver": "bob", "medium": "video", "before": 2, "level": 0, "estimate_bits_per_s": 10_000}),
+        ("downlink", {"participant": "ann", "medium": "video", "receiver": "bob"}),
+        ("directions", {"participant": "ann", "medium": "audio", "direction": "inactive"}),
+        ("left", {"participant": "cem", "reason": "bye", "media": [], "signalling": {"sip": {}}}),
+    )
+    shown = view.conference(found, events.of("room"))
+    assert (shown["name"], shown["design"], shown["problem"], shown["participants"][0]["media"][1]["layers"]) == ("room", "NRA", "", "dependency-descriptor:12")
+    assert shown["qualities"] == [{"sender": "ann", "receiver": "bob", "quality": "video"}]
+    assert shown["flows"] == [{"sender": "ann", "receiver": "bob", "medium": "video", "ssrc": 0xABC, "packets": 5}]
+    assert "signalling" not in shown["happened"][-1] and shown["happened"][2]["target"] is None
+    said = text(shown)
+    for line in (
+        "room: NRA",
+        "bob gets target 1 of ann (was target 2): an estimate of 250k does not carry more",
+        "bob gets nothing of ann (was target 1): an estimate of 10k does not carry more",
+        "ann hears bob about its video",
+        "ann: audio inactive",
+        "cem has left",
+        "goes to nobody: it is bob's",
+        "bob gets of ann's video: target 1 of 0..2, can take 250k, sent at 0k/0k/0k, ann hears this receiver",
+    ):
+        assert line in said, said
+
+
+def test_a_conference_that_begins_anew_has_no_past() -> None:
+    kept = happened(("created", {}), ("joined", {"participant": "ann"}), ("ended", {}), ("created", {}))
+    assert [one["what"] for one in kept.of("room")] == ["created"]
