@@ -17,9 +17,9 @@ from typing import NamedTuple
 import pytest
 
 from shunt.conference import descriptor, rtp
-from shunt.conference.rtcp import build_nack, build_pli, build_remb, build_rr
+from shunt.conference.rtcp import build_pli, build_remb, build_rr
 from tests.conference_control.lab import Bridge, Party, Phone, await_that
-from tests.conference_control.test_end_to_end import pytestmark, room, running  # noqa: F401
+from tests.conference_control.test_end_to_end import OWN_SSRC, pytestmark, room, running  # noqa: F401
 from tests.lab.processes import open_socket
 from tests.lab.topology import LabError
 
@@ -190,14 +190,12 @@ def test_a_slow_receivers_frame_rate_falls_and_rises_without_gaps(stage: tuple[B
     target(bridge, "cem", 2)
     whole = phase(camera)
     camera.report()
-    asked = {one.name: build_nack(one.ssrc, camera.ssrc, [one.seen[-1].number]) for one in (bob, cem)}
+    before = camera.requests.count(build_pli(OWN_SSRC, camera.ssrc))
     for one in (bob, cem):
-        one.send_rtcp(build_rr(one.ssrc) + asked[one.name] + build_pli(one.ssrc, camera.ssrc))
-    await_that(lambda: asked["bob"] in camera.requests and all(build_pli(one.ssrc, camera.ssrc) in camera.requests for one in (bob, cem)))
+        one.send_rtcp(build_rr(one.ssrc) + build_pli(one.ssrc, camera.ssrc))
+    assert await_that(lambda: camera.requests.count(build_pli(OWN_SSRC, camera.ssrc)) > before), "a key frame is asked for in the agent's name"
     camera.close()
     await_that(lambda: bob.seen[-1].index == camera.sent - 1)
-    assert asked["bob"] in camera.requests and asked["cem"] not in camera.requests, "numbers that only cem knows are not asked for"
-    assert build_pli(bob.ssrc, camera.ssrc) in camera.requests and build_pli(cem.ssrc, camera.ssrc) in camera.requests
     assert bob.without_gaps() and bob.decodable() and bob.seen[-1].index == camera.sent - 1
     assert cem.without_gaps(), "numbers of what is left out are closed up"
     assert len({one.number for one in cem.seen}) == len(cem.seen) and cem.decodable()

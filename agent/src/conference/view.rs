@@ -143,7 +143,8 @@ fn copied(state: &State, room: &Room, counted: &HashMap<Key, u64>) -> Copied {
     let mut found = Copied::new();
     for (key, copy) in state.planner.copies(&room.conference.name) {
         if let Some((medium, ssrc)) = stream_of(&copy.source.stream) {
-            if !super::feedback::permits(&room.conference, &copy.source.sender, &copy.receiver, medium) {
+            // Who is on hold, or has no address yet, has no row.
+            if !state.planner.holds(&key) || !super::feedback::permits(&room.conference, &copy.source.sender, &copy.receiver, medium) {
                 continue;
             }
             let of = (copy.source.sender.clone(), copy.receiver.clone(), medium);
