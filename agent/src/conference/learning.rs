@@ -39,11 +39,14 @@ impl State {
         let media = notice
             .media
             .filter(|_| notice.payload_type.is_none_or(|kind| !(64..=95).contains(&kind)))?;
-        self.scanners.touched(now, source, port);
         let room = self.rooms.get_mut(&place.conference)?;
         let member = room.members.get_mut(&place.participant)?;
         let by_checks = member.ice.is_some();
         let state = member.legs.get_mut(&place.leg)?;
+        // Who sends from the very port that its SDP names may send to many: a gateway with one port for all its calls.
+        if state.destination != Some(source) {
+            self.scanners.touched(now, source, port);
+        }
         let before = state.latch.learned();
         if by_checks && before != Some(source) {
             // Where its media comes from is for its checks to say.

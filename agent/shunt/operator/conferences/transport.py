@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 from aiosipua import SipRequest, SipResponse, UdpSipTransport
 
+log = logging.getLogger(__name__)
+
 TRANSACTION_S = 32.0
 """64 T1: for as long a request may come again."""
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    """Hands datagrams to a transport."""
+
+    def __init__(self, owner: FocusTransport) -> None:
+        self._owner = owner
+
+    def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
+        self._owner._dispatch(data, (str(addr[0]), int(addr[1])))
+
+    def error_received(self, exc: Exception) -> None:
+        log.debug("conference.sip: %s", exc)
 
 
 class FocusTransport(UdpSipTransport):
@@ -21,6 +39,11 @@ class FocusTransport(UdpSipTransport):
         super().__init__(local_addr)
         self._invite_of = invite_of
         self._answers: OrderedDict[tuple[str, str], tuple[float, SipResponse]] = OrderedDict()  # by the topmost Via and the method
+
+    async def start(self) -> None:
+        """Listen. Raises OSError. (The library's own protocol does not take the event loop's transport for one of datagrams before Python 3.12.)"""
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: _Datagrams(self), local_addr=self.local_addr)
+        self._udp_transport = transport
 
     def send_reply(self, response: SipResponse) -> None:
         """Send an answer by its Via."""
