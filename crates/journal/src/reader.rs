@@ -16,8 +16,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Rows and bytes of one piece.
-const PIECE_ROWS: usize = 200;
+/// Rows and bytes of one piece: each is a hand-over between two threads, which on a busy machine takes longer than to read it.
+const PIECE_ROWS: usize = 500;
 const PIECE_BYTES: usize = 1 << 20;
 /// Rows of one lookup.
 const LOOKUP_ROWS: usize = 10_000;

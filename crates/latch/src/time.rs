@@ -1,40 +1,47 @@
 //! Points in time, since a start that is the same for the whole process.
 
+use std::num::NonZeroU64;
 use std::ops::Add;
 use std::time::Duration;
 
-/// A monotonic time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Time(u64);
+/// A monotonic time. Kept as nanoseconds since the start plus one, so that an `Option` of it takes no more room: a call has some dozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Time(NonZeroU64);
+
+impl Default for Time {
+    fn default() -> Self {
+        Self(NonZeroU64::MIN)
+    }
+}
 
 impl Time {
     /// `nanoseconds` since the start.
     #[must_use]
     pub fn from_nanos(nanoseconds: u64) -> Self {
-        Self(nanoseconds)
+        Self(NonZeroU64::MIN.saturating_add(nanoseconds))
     }
 
     #[must_use]
     pub fn as_nanos(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// How long this is after another time; nothing if it is not after it.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.as_nanos().saturating_sub(earlier.as_nanos()))
     }
 }
 
 impl From<Duration> for Time {
     fn from(since_start: Duration) -> Self {
-        Self(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX))
+        Self::from_nanos(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX))
     }
 }
 
 impl Add<Duration> for Time {
     type Output = Self;
     fn add(self, later: Duration) -> Self {
-        Self(self.0.saturating_add(Self::from(later).0))
+        Self(self.0.saturating_add(Self::from(later).as_nanos()))
     }
 }
