@@ -10,7 +10,7 @@ import pytest
 from tests.lab.processes import ROOT
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def agent_binary() -> None:
     """Build it, unless the environment names one, or nothing here can run it."""
     if "SHUNT_AGENT" not in os.environ and os.geteuid() == 0:

@@ -24,6 +24,7 @@ OWN_SSRC = 1  # in whose name the agent asks for key frames, and passes reports 
 
 pytestmark = [
     pytest.mark.netns,
+    pytest.mark.usefixtures("agent_binary"),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP"),
     pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl"),
 ]
@@ -473,9 +474,9 @@ def test_feedback_reaches_the_sender_filtered(room: Bridge) -> None:
     blocks = [block for data in ann.rtcp for item in walk(data) if item.kind is Kind.RR for block in reports(data, item)]
     assert {block[:4] for block in blocks} == {(ann.ssrc, 3, 1, 9)} and len(blocks) == len(rembs)
     found = {one["receiver"]: one for one in room.conference()["downlinks"]}
-    assert {name: one["estimate"] for name, one in found.items()} == {"bob": pytest.approx(2e6, rel=1e-3), "cem": pytest.approx(3e5, rel=1e-3)}
+    assert {name: one["estimate"] for name, one in found.items()} == {"bob": pytest.approx(2e6, rel=0.05), "cem": pytest.approx(3e5, rel=0.05)}
     chosen = [name for name, one in found.items() if one["heard_by_sender"]]
-    assert len(chosen) == 1 and rembs[0].bitrate == pytest.approx(found[chosen[0]]["estimate"], rel=1e-3)
+    assert len(chosen) == 1 and rembs[0].bitrate == pytest.approx(found[chosen[0]]["estimate"], rel=0.05)
     seen = room.shunt("conference", "watch", "room", "--once")
     assert f"{chosen[0]} gets of ann's video: all, can take" in seen and f"ann hears {chosen[0]} about its video" in seen
     assert room.metric("rtcp_taken") > 20 and room.metric("conferences") == 1

@@ -17,6 +17,7 @@ from tests.conference_control.lab import Bridge, Party, Phone, bridge
 
 pytestmark = [
     pytest.mark.netns,
+    pytest.mark.usefixtures("agent_binary"),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP"),
     pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl"),
 ]

@@ -188,7 +188,7 @@ def _event(event: dict[str, Any]) -> str:
         case "route":
             return f"{event['participant']}'s {event['medium']} can be reached"
         case "repair":
-            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is taken for repair by its payload type, {event['payload_type']}; who gets fewer layers does not get it"
+            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is taken for repair: its payload type is {event['payload_type']}{f", not {event['of']}" if "of" in event else ""}; who gets fewer layers does not get it"
         case "media":
             return f"{event['participant']} takes part with {' and '.join(event['media'])} too"
         case "directions":
