@@ -188,7 +188,8 @@ def _event(event: dict[str, Any]) -> str:
         case "route":
             return f"{event['participant']}'s {event['medium']} can be reached"
         case "repair":
-            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is taken for repair: its payload type is {event['payload_type']}{f", not {event['of']}" if "of" in event else ""}; who gets fewer layers does not get it"
+            usual = f", not {event['of']}" if "of" in event else ""
+            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is taken for repair: its payload type is {event['payload_type']}{usual}; who gets fewer layers does not get it"
         case "media":
             return f"{event['participant']} takes part with {' and '.join(event['media'])} too"
         case "directions":
