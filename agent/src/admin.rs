@@ -118,6 +118,9 @@ impl AgentView {
         } else if let (Some(target), None) = (&self.target, &current.facts) {
             add("data-plane-down", format!("{target}: not connected yet"));
         }
+        if let Some((interface, problem)) = self.core.conferences().and_then(|conferences| conferences.cpu_port_problem()) {
+            add("cpu-port", format!("data_plane.cpu_interface {interface}: {problem}"));
+        }
         if let Some(error) = self.core.journal().and_then(|journal| journal.status().error) {
             add("journal-failed", error);
         }

@@ -98,6 +98,9 @@ pub struct DataPlane {
     pub tls: Option<Tls>,
     pub idle_ms: u64,
     pub hash: String,
+    /// The CPU port of a switch, where conferences have its address.
+    #[serde(default)]
+    pub cpu_interface: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

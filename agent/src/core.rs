@@ -338,6 +338,10 @@ impl Core {
         let decisions = state.book.replied(now, peer, relay, command, reply)?;
         self.carry_out(&mut state, now, decisions);
         self.write_rows_of(&mut state, now, command);
+        drop(state);
+        if let Some(session) = command.session() {
+            self.expect_call(session.call_id);
+        }
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Prometheus metrics: what the agent counts, and gauges that are read when they are asked for.
 
-use crate::conference::Counts;
+use crate::conference::{Counts, CpuPortCounts};
 use crate::core::Core;
 use crate::stats::Stats;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -157,6 +157,24 @@ impl Metrics {
                 &counts.source_mismatches,
             ),
             ("rows_written", "Rows written to the data plane", &counts.rows_written),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
+    }
+
+    /// Register those of a switch's CPU port.
+    pub fn register_cpu_port(counts: &CpuPortCounts, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("shunt_cpu_port");
+        for (name, help, counter) in [
+            ("frames", "Frames that came by the CPU port of the switch", &counts.frames),
+            (
+                "malformed",
+                "Of these, frames that are no whole UDP datagram, or whose checksum is wrong",
+                &counts.malformed,
+            ),
+            ("lost", "Frames for which there was no room", &counts.lost),
+            ("sent", "Frames sent by the CPU port", &counts.sent),
+            ("unsent", "Datagrams that could not be sent by it", &counts.unsent),
         ] {
             registry.register(name, help, counter.clone());
         }

@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 use crate::relays::Relays;
 use crate::restore;
 use crate::tasks::{keep_running, watch_lateness};
-use crate::{data_plane, listings};
+use crate::{data_plane, hashes, listings};
 use prometheus_client::registry::Registry;
 use sd_notify::NotifyState;
 use shunt_admin::{EventLog, LogSettings, Server, ServerSettings};
@@ -86,6 +86,9 @@ fn serve_admin(
     view.metrics.register(&core.stats, &mut registry);
     if let Some(conferences) = core.conferences() {
         view.metrics.register_conferences(conferences.counts(), &mut registry);
+        if let Some(counts) = conferences.cpu_port_counts() {
+            Metrics::register_cpu_port(counts, &mut registry);
+        }
     }
     let mut settings = ServerSettings::new(config.admin.socket.clone());
     settings.group = Some(config.admin.socket_group.clone());
@@ -111,7 +114,8 @@ struct Sockets {
 
 async fn serve(config: &Config, permit: Permit) -> Result<(), Failure> {
     let sockets = bind(config).await?;
-    keep_capabilities();
+    let cpu_interface = config.data_plane.as_ref().and_then(|settings| settings.cpu_interface.as_deref());
+    keep_capabilities(cpu_interface.is_some());
     let (mut book, relay_ids) = make_book(config);
     let relays = Arc::new(Relays::new(&config.relays, &relay_ids));
     let (plane, events) = match &config.data_plane {
@@ -128,7 +132,7 @@ async fn serve(config: &Config, permit: Permit) -> Result<(), Failure> {
     let (clock, kept) = (Clock::start(), open_events(config));
     let conferences = config.conference.as_ref().zip(plane.clone()).map(|(settings, plane)| {
         raise_open_files();
-        Conferences::start(settings, config.learning.policy(), clock, plane, kept.log().cloned())
+        Conferences::start(settings, cpu_interface, config.learning.policy(), clock, plane, kept.log().cloned())
     });
     let parts = Parts {
         plane,
@@ -331,6 +335,8 @@ fn start_tasks(core: &Arc<Core>, relays: Vec<RelayId>, events: Option<mpsc::Rece
         let (core, events) = (Arc::clone(&told), Arc::clone(&taken));
         async move { data_plane::serve(&core, &mut *events.lock().await).await }
     });
+    let hashed = each(core);
+    keep_running(core, "5-tuples without entries".into(), move || hashes::watch(Arc::clone(&hashed)));
     let orphans = each(core);
     keep_running(core, "orphan entries".into(), move || {
         let core = Arc::clone(&orphans);
@@ -382,6 +388,13 @@ fn start_conferences(core: &Arc<Core>, conferences: &Arc<Conferences>) {
         let conferences = Arc::clone(&timers);
         async move { conferences.keep_time().await }
     });
+    if conferences.cpu_port_counts().is_some() {
+        let cpu_port = Arc::clone(conferences);
+        keep_running(core, "CPU port of the switch".into(), move || {
+            let conferences = Arc::clone(&cpu_port);
+            async move { conferences.serve_cpu_port().await }
+        });
+    }
     keep_running(core, "counters of conferences".into(), move || {
         let conferences = Arc::clone(&counters);
         async move { conferences.look().await }

@@ -93,7 +93,7 @@ fn run(config: &Config) -> Result<(), Failure> {
         addresses.push(socket.address().to_string());
         sockets.push(socket);
     }
-    keep_capabilities();
+    keep_capabilities(false);
     privileges::allow_descriptors(relay);
     let settings = Settings {
         addresses: relay.addresses.clone(),

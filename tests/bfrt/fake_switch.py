@@ -2,11 +2,16 @@
 
 Unlike the softswitch it knows nothing of relaying, so it serves whatever the compiler made of a program.
 Counters count when a test says so, registers hold what a test puts in, in each of four pipes.
+
+Sessions are as in open-p4studio's bf_rt_server_mgr.cpp and bf_rt_server_impl.cpp: a client id is one client's until its stream ends, one client
+owns a program, an operation of a client waits for its last one, callbacks find their client by 24 bits of its id, a whole table is read at once and
+comes in one message, and gRPC's defaults are in force but for the size of requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +28,7 @@ from shunt.bfrt.schema import Schema, Table
 PIPES = 4
 _PARTS = {"Exact": ("value",), "Range": ("low", "high"), "Ternary": ("value", "mask"), "LPM": ("value", "prefix_len")}
 _NOT_FOUND, _EXISTS, _INVALID, _NO_SPACE = 5, 6, 3, 8
+_AT_ONCE = 200  # entries that are read before other clients have their turn
 _COOKIE_MASK = 0x00FF_FFFF  # bf_switchd packs the device id into the upper 8 bits of the cookie of a callback
 
 
@@ -45,7 +51,12 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
         self.updates: list[tuple[str, int]] = []  # (table, update type) as they came
         self.port = 0
         self.read_s = 0.0  # that reading one entry takes; the session is locked meanwhile
-        self._streams: dict[int, asyncio.Queue[pb.StreamMessageResponse]] = {}  # by client id
+        self.time_left: dict[tuple[Any, ...], int] = {}  # ms until an entry is idle, by key as in `entries`; of others what was written
+        self.sessions = 0  # bindings so far
+        self.whole_reads = 0  # tables that were read as a whole
+        self.room: int | None = None  # for entries of each table, where not what the schema says
+        self._streams: dict[int, asyncio.Queue[pb.StreamMessageResponse | None]] = {}  # by client id; None ends one
+        self._owner: int | None = None  # the client that is bound
         self._cookie: int | None = None  # of the callbacks that the binding registered
         self._sessions: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)  # by client id: one operation at a time
 
@@ -58,16 +69,29 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
 
     async def StreamChannel(self, requests: AsyncIterator[pb.StreamMessageRequest], context: grpc.aio.ServicerContext) -> AsyncIterator[pb.StreamMessageResponse]:
         client_id = (await anext(aiter(requests))).client_id
+        if client_id in self._streams:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "Can't have two clients with the same client id")
         queue = self._streams[client_id] = asyncio.Queue()
         try:
             reply = pb.StreamMessageResponse()
             reply.subscribe.status.code = 0
             yield reply
-            while True:
-                yield await queue.get()
+            while (message := await queue.get()) is not None:
+                yield message
         finally:
-            if self._streams.get(client_id) is queue:
-                del self._streams[client_id]
+            del self._streams[client_id]
+            if self._owner == client_id:
+                self._owner = self._cookie = None
+
+    @property
+    def owned(self) -> bool:
+        """Whether a client is bound."""
+        return self._owner is not None
+
+    def kick(self) -> None:
+        """End the streams of all clients, as when another program is loaded."""
+        for queue in self._streams.values():
+            queue.put_nowait(None)
 
     def notify(self, message: pb.StreamMessageResponse) -> bool:
         """Send a digest or idle notice to the client that the callback's cookie names. False if there is no such client: bf_switchd then drops it."""
@@ -86,10 +110,27 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
         return reply
 
     async def SetForwardingPipelineConfig(self, request: Any, context: Any) -> pb.SetForwardingPipelineConfigResponse:
-        self._cookie = request.client_id & _COOKIE_MASK
+        if request.client_id not in self._streams:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"Unknown client. Client_id:{request.client_id}")
+        if [config.p4_name for config in request.config] != [self.name]:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such program")
+        if self._owner is not None:
+            text = f"Client ID {request.client_id} trying to bind but Client ID {self._owner} already owns this P4"
+            await context.abort(grpc.StatusCode.ALREADY_EXISTS, text)
+        self._owner, self._cookie = request.client_id, request.client_id & _COOKIE_MASK
+        self.sessions += 1
         return pb.SetForwardingPipelineConfigResponse()
 
+    async def _program(self, request: pb.WriteRequest | pb.ReadRequest, context: grpc.aio.ServicerContext) -> None:
+        """A request names its program, unless its client is bound to one."""
+        if request.p4_name == self.name or not request.p4_name and self._owner == request.client_id:
+            return
+        if request.client_id in self._streams and not request.p4_name:
+            await context.abort(grpc.StatusCode.UNKNOWN, "Unable to get bound_program")
+        await context.abort(grpc.StatusCode.NOT_FOUND, f"P4 program {request.p4_name!r} not found")
+
     async def Write(self, request: pb.WriteRequest, context: grpc.aio.ServicerContext) -> pb.WriteResponse:
+        await self._program(request, context)
         self.writes += 1
         errors: list[Refused | None] = []
         async with self._sessions[request.client_id]:
@@ -129,7 +170,7 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
             raise Refused(_EXISTS, f"Table Add failed table:{table.name} Already exists")
         if update.type == pb.Update.MODIFY and key not in held:
             raise Refused(_NOT_FOUND, f"Table Entry modify failed table:{table.name} Object not found")
-        if len(held) >= table.size and key not in held:
+        if len(held) >= (self.room or table.size) and key not in held:
             raise Refused(_NO_SPACE, f"Table Add failed table:{table.name} No space")
         held[key] = entry.data
 
@@ -158,22 +199,20 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
                 raise Refused(_INVALID, f"{known.name} has {len(field.stream)} bytes table:{table.name}")
 
     async def Read(self, request: pb.ReadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[pb.ReadResponse]:
+        await self._program(request, context)
         response = pb.ReadResponse()
         errors: list[Refused | None] = []
         async with self._sessions[request.client_id]:
             for entity in request.entities:
-                before = len(response.entities)
                 try:
-                    self._read(entity, response)
+                    await self._read(entity, response)
                     errors.append(None)
                 except Refused as error:
                     errors.append(error)
-                if self.read_s:
-                    await asyncio.sleep(self.read_s * (len(response.entities) - before))
         yield response
         await _report(context, "Read Error Status", errors)
 
-    def _read(self, entity: pb.Entity, response: pb.ReadResponse) -> None:
+    async def _read(self, entity: pb.Entity, response: pb.ReadResponse) -> None:
         if entity.WhichOneof("entity") == "table_usage":
             response.entities.add().table_usage.CopyFrom(pb.TableUsage(table_id=entity.table_usage.table_id, usage=len(self.entries[entity.table_usage.table_id])))
             return
@@ -187,9 +226,16 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
             if key not in held:
                 raise Refused(_NOT_FOUND, f"Entry not found in table:{table.name}")
             self._answer(table, key, held[key], response)
+            await asyncio.sleep(self.read_s)
             return
-        for key, data in held.items():
+        began, count = time.monotonic(), 0  # of a whole table
+        for key, data in list(held.items()):
             self._answer(table, key, data, response)
+            count += 1
+            if count % _AT_ONCE == 0:
+                await asyncio.sleep(max(0.0, began + count * self.read_s - time.monotonic()))
+        await asyncio.sleep(max(0.0, began + count * self.read_s - time.monotonic()))
+        self.whole_reads += count >= _AT_ONCE
         if len(table.actions):
             answer = response.entities.add().table_entry
             answer.table_id, answer.is_default_entry = table.id, True
@@ -204,6 +250,10 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
             for part, held in zip(_PARTS[match], value if isinstance(value, tuple) else (value,), strict=True):
                 setattr(field, part, held)
         answer.data.CopyFrom(data)
+        if (left := self.time_left.get(key)) is not None and (ttl := table.data.find("$ENTRY_TTL")) is not None:
+            for field in answer.data.fields:
+                if field.field_id == ttl.id:
+                    field.stream = left.to_bytes(ttl.size or 4, "big")
         packets, size = self.counted.get((table.id, key), (0, 0))
         for name, count in (("$COUNTER_SPEC_BYTES", size), ("$COUNTER_SPEC_PKTS", packets)):
             counter = table.data.find(name)
@@ -228,11 +278,16 @@ async def _report(context: grpc.aio.ServicerContext, message: str, errors: list[
 
 
 @asynccontextmanager
-async def running(switch: FakeSwitch) -> AsyncIterator[str]:
-    """Serve a switch with bf_switchd's server options, gRPC's defaults but for the size of requests; yields HOST:PORT."""
+async def running(switch: FakeSwitch, credentials: grpc.ServerCredentials | None = None, *, also: str | None = None) -> AsyncIterator[str]:
+    """Serve a switch with bf_switchd's server options, gRPC's defaults but for the size of requests; yields HOST:PORT.
+
+    credentials: of TLS; also: another address, for who is in another network namespace.
+    """
     server = grpc.aio.server(options=(("grpc.max_receive_message_length", -1),))
     bfruntime_pb2_grpc.add_BfRuntimeServicer_to_server(switch, server)
-    switch.port = server.add_insecure_port("127.0.0.1:0")
+    switch.port = server.add_insecure_port("127.0.0.1:0") if credentials is None else server.add_secure_port("127.0.0.1:0", credentials)
+    if also is not None:
+        server.add_insecure_port(also)
     await server.start()
     try:
         yield f"127.0.0.1:{switch.port}"

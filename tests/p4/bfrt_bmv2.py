@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Bmv2Target(FakeSwitch):
         super().__init__(schema.read_bytes(), fixed=FIXED)
         self.device = device
         self.counters = counters
+        self._telling: asyncio.Task[None] | None = None
         self._commands: list[str] = []
         self._added: list[Hashable] = []  # whose handles the next commands' answers have
         self._handles: dict[Hashable, int] = {}
@@ -44,11 +45,17 @@ class Bmv2Target(FakeSwitch):
         for number in range(prune.size):  # has all its rows from the start
             self.entries[prune.id][((next(iter(prune.key)).id, number.to_bytes(2, "big")),)] = pb.TableData()
 
-    async def StreamChannel(self, requests: AsyncIterator[pb.StreamMessageRequest], context: grpc.aio.ServicerContext) -> AsyncIterator[pb.StreamMessageResponse]:
-        yield await anext(super().StreamChannel(requests, context))
-        while True:
+    async def SetForwardingPipelineConfig(self, request: Any, context: Any) -> pb.SetForwardingPipelineConfigResponse:
+        reply = await super().SetForwardingPipelineConfig(request, context)
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell())
+        return reply
+
+    async def _tell(self) -> None:
+        """Pass notices on to the client that is bound, as long as there is one."""
+        while self.owned:
             for notice in await asyncio.to_thread(self.device.notices, 1, patience=_PATIENCE):
-                yield self._digest(notice)
+                self.notify(self._digest(notice))
 
     def _digest(self, notice: LearnNotice) -> pb.StreamMessageResponse:
         learn = self.schema.learns["learn6" if notice.key.src.version == 6 else "learn"]

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from shunt.conference import descriptor, rtp
+from shunt.conference import rtp
 from shunt.conference.control.layers import Rewriting, Told, read_frame
 from shunt.conference.control.model import Book, source_name
 from shunt.conference.control.rows import Rows
 from shunt.conference.control.writer import Writer
 from shunt.conference.engine import COPY, Source
 from shunt.conference.packets import Layers
-from shunt.conference.sequence import Cadence, LowMemory, Row
+from shunt.conference.sequence import Cadence, LowMemory
 from shunt.learning.latch import LatchPolicy
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.relay_table import RelayTable
@@ -28,44 +28,16 @@ from tests.bfrt.fake_switch import running
 from tests.bfrt.test_relay_table import connected
 from tests.p4 import bmv2
 from tests.p4.bfrt_bmv2 import Bmv2Target
+from tests.p4.browser import KEYS, PATTERN, Packet, captured, consecutive  # noqa: F401
 from tests.p4.program import GENERATED
 from tests.vectors.model import HOST_A4, RELAY_A4, TO_A, Port
 from tests.vectors.replication import FIRST, Receiver, Replicated, Stream
 
 pytestmark = pytest.mark.netns
 
-CHROMIUM = Path(__file__).resolve().parents[1] / "vectors" / "conference" / "chromium_av1.txt"
 DD = Told(Layers.DEPENDENCY_DESCRIPTOR, 12)
-PATTERN = (0, 2, 1, 2)  # layers of its frames, from a key frame on
-KEYS = (0, 237)  # packets with a template structure; at the second the ids move, and the pattern by two
 HOP = replace(TO_A, number=0)  # where all copies of the agent's rows go
 BURST = 8
-
-
-@dataclass(frozen=True)
-class Packet:
-    """A packet of the browser's, with 20 bytes behind its header; key: the number of the last frame that depends on none."""
-
-    payload: bytes
-    row: Row
-    key: int
-
-    @property
-    def layer(self) -> int:
-        return PATTERN[(self.row.frame - self.key) % 4]
-
-
-def captured() -> list[Packet]:
-    found, key = [], 0
-    for line in CHROMIUM.read_text().splitlines():
-        if not line.startswith("#"):
-            header = bytes.fromhex(line.split()[1])
-            element = rtp.find_element(header, rtp.parse_header(header), DD.extension)
-            assert element is not None
-            mandatory = descriptor.parse_mandatory(element)
-            key = mandatory.frame_number if len(found) in KEYS else key
-            found.append(Packet(header + bytes(20), Row(rtp.parse_header(header).sequence, mandatory.frame_number, mandatory.start, mandatory.end, True), key))
-    return found
 
 
 @dataclass
@@ -159,10 +131,6 @@ async def just_these(device: bmv2.Bmv2, wanted: list[tuple[Port, bytes]]) -> Non
     """Assert that these frames come out at these ports, in any order, and no others."""
     frames = await asyncio.to_thread(device.received, len(wanted), patience=15.0)
     assert sorted((port.name, frame.hex()) for port, frame in frames) == sorted((port.name, frame.hex()) for port, frame in wanted)
-
-
-def consecutive(numbers: list[int]) -> bool:
-    return numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
 async def test_receivers_of_fewer_layers_have_numbers_of_their_own(switch: tuple[bmv2.Bmv2, RelayTable], tmp_path: Path) -> None:

@@ -4,8 +4,9 @@
 
 use super::Shared;
 use super::state::{LegKey, Room, State, Timer};
+use shunt_admin::{Failure, FailureKind};
 use shunt_conference::adaptation::{Decision, Feedback, Medium, OWN_SSRC, Streams};
-use shunt_conference::membership::{Conference, Pair, TARGETS, stream_name, stream_of};
+use shunt_conference::membership::{Conference, Pair, STREAMS, TARGETS, stream_name, stream_of};
 use shunt_conference::packets::Told;
 use shunt_conference::policy::Stepwise;
 use shunt_conference::reports::{Request, for_receivers, requests};
@@ -226,6 +227,28 @@ impl State {
             timers: &mut self.timers,
         };
         work.want_key_frame(room, sender, medium);
+    }
+
+    /// Whether a receiver can get fewer layers of a sender's medium than it gets.
+    ///
+    /// # Errors
+    /// The data plane cannot leave them out, and why.
+    pub fn may_be_less(&self, conference: &Name, pair: &Pair, medium: Medium, level: usize) -> Result<(), Failure> {
+        let Some(room) = self.rooms.get(conference) else { return Ok(()) };
+        if level == 0 || level >= TARGETS || room.conference.target(&pair.0, &pair.1, medium).is_some() {
+            return Ok(());
+        }
+        let numbering = &self.planner.numbering;
+        let leg = room.conference.get(&pair.0).and_then(|one| one.leg(medium));
+        let reason = match leg.and_then(|leg| leg.told) {
+            Some(told) if !numbering.reads(told) => "the data plane reads no layers but those that a dependency descriptor tells",
+            Some(_) if numbering.room() < 2 * STREAMS => {
+                "as many streams and receivers have numbers of their own as the data plane has room for"
+            }
+            _ => return Ok(()),
+        };
+        let text = format!("{}'s {} goes on whole: {reason}", pair.0, medium.name());
+        Err(Failure::new(FailureKind::Conflict, text))
     }
 
     /// Give a receiver so many layers.

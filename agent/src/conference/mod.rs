@@ -4,6 +4,7 @@
 //! that waits for the data plane. What depends on no I/O at all is in the crate shunt-conference.
 
 mod accounting;
+mod cpu_port;
 mod feedback;
 mod frames;
 mod ice;
@@ -16,10 +17,12 @@ mod store;
 mod view;
 mod writer;
 
+pub use cpu_port::Counts as CpuPortCounts;
 pub use state::leg_name;
 
 use crate::clock::Clock;
 use crate::config::Conference as Settings;
+use cpu_port::{CpuPort, Sender};
 use learning::Asked;
 use prometheus_client::metrics::counter::Counter;
 use shunt_admin::{
@@ -34,7 +37,7 @@ use shunt_conference::rows::Key;
 use shunt_conference::tables::Name;
 use shunt_latch::{Policy, Time};
 use shunt_net::{Endpoint, FiveTuple};
-use shunt_plane::Plane;
+use shunt_plane::{Plane, Routes};
 use shunt_rtp::{Packet, demux};
 use sockets::LegSockets;
 use state::{Decided, Member, Place, Room, State};
@@ -57,6 +60,8 @@ const LOOK_EVERY: u64 = 5;
 const STRUCTURES_EVERY: u64 = 2;
 /// Estimates that wait for a client of the admin API.
 const ESTIMATES: usize = 1024;
+/// Between two readings of a switch's routes, s; where somebody is not reached each second.
+const ROUTES_EVERY: u64 = 10;
 
 /// What conferences count.
 #[derive(Debug, Default)]
@@ -92,6 +97,8 @@ pub struct Conferences {
     plane: Plane,
     ports: (u16, u16),
     timeout: Duration,
+    /// Of a switch.
+    cpu_port: Option<Sender>,
     state: Mutex<State>,
     up: AtomicBool,
     unsure: AtomicBool,
@@ -193,7 +200,14 @@ impl Shared {
 impl Conferences {
     /// Carry on with the conferences that were kept. Needs a tokio runtime.
     #[must_use]
-    pub fn start(settings: &Settings, policy: Policy, clock: Clock, plane: Plane, log: Option<EventLog>) -> Arc<Self> {
+    pub fn start(
+        settings: &Settings,
+        cpu_interface: Option<&str>,
+        policy: Policy,
+        clock: Clock,
+        plane: Plane,
+        log: Option<EventLog>,
+    ) -> Arc<Self> {
         let address = settings.address.to_canonical();
         let (first, last) = (settings.ports.first, settings.ports.last);
         let made = Arc::new(Self {
@@ -210,6 +224,10 @@ impl Conferences {
             plane,
             ports: (first, last),
             timeout: Duration::from_secs(settings.timeout),
+            cpu_port: cpu_interface.map(|interface| Sender {
+                port: Arc::new(CpuPort::new(interface.to_owned(), address)),
+                routes: Arc::default(),
+            }),
             state: Mutex::new(State::new(first, last)),
             up: AtomicBool::new(false),
             unsure: AtomicBool::new(true),
@@ -256,6 +274,23 @@ impl Conferences {
     #[must_use]
     pub fn owns(&self, end: Endpoint) -> bool {
         end.addr == self.shared.address && (self.ports.0..=self.ports.1 | 1).contains(&end.port)
+    }
+
+    /// The CPU port of a switch; `None`: the conferences' address is the host's.
+    pub(crate) fn cpu_port(&self) -> Option<&Sender> {
+        self.cpu_port.as_ref()
+    }
+
+    /// The interface that is the switch's CPU port, and why nothing comes or goes by it.
+    #[must_use]
+    pub fn cpu_port_problem(&self) -> Option<(String, String)> {
+        let port = &self.cpu_port.as_ref()?.port;
+        Some((port.interface().to_owned(), port.problem()?))
+    }
+
+    #[must_use]
+    pub fn cpu_port_counts(&self) -> Option<&CpuPortCounts> {
+        self.cpu_port.as_ref().map(|sender| &sender.port.counts)
     }
 
     fn is_up(&self) -> bool {
@@ -325,13 +360,14 @@ impl Conferences {
         self.with(|state| frames.into_iter().for_each(|frame| state.copied(&self.shared, frame)));
     }
 
-    /// A datagram came to a relay port.
-    fn arrived(&self, port: u16, from: Endpoint, data: &[u8]) {
+    /// A datagram came to a relay port; whether it is RTCP or a connectivity check.
+    fn arrived(&self, port: u16, from: Endpoint, data: &[u8]) -> bool {
         match demux(data) {
             Packet::Rtcp => self.with(|state| state.rtcp(&self.shared, port, from, data)),
             Packet::Stun => self.with(|state| state.checked(&self.shared, port, from, data)),
-            _ => {}
+            _ => return false,
         }
+        true
     }
 
     // -- tasks -------------------------------------------------------------------------------------
@@ -339,6 +375,40 @@ impl Conferences {
     /// For ever: write what has changed.
     pub async fn write(self: &Arc<Self>) {
         writer::write(self).await;
+    }
+
+    /// For ever: take what comes by the CPU port of a switch.
+    pub async fn serve_cpu_port(self: &Arc<Self>) {
+        match &self.cpu_port {
+            Some(sender) => sender.port.serve(self).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// A switch's routes are its operator's, who may change them at any time: copies follow.
+    async fn read_routes(&self) {
+        let routes = match self.plane.routes().await {
+            Ok(routes) => routes.map(Arc::new),
+            Err(error) => {
+                tracing::warn!("conferences: the switch's routes cannot be read, and those of before are in force: {error}");
+                return;
+            }
+        };
+        self.with(|state| {
+            if state.planner.routes() != routes.as_ref() {
+                self.set_routes(state, routes);
+                let names: Vec<Name> = state.rooms.keys().cloned().collect();
+                names.iter().for_each(|name| state.touch(&self.shared, name));
+            }
+        });
+    }
+
+    /// These routes are in force from now on.
+    fn set_routes(&self, state: &mut State, routes: Option<Arc<Routes>>) {
+        if let Some(sender) = &self.cpu_port {
+            *sender.routes.lock().unwrap_or_else(PoisonError::into_inner) = routes.clone();
+        }
+        state.planner.set_routes(routes);
     }
 
     /// For ever: bring time to conferences.
@@ -386,6 +456,13 @@ impl Conferences {
             });
             if round % LOOK_EVERY == 0 {
                 self.look_who_is_silent().await;
+            }
+            let (is_switch, cut_off) = self.with(|state| {
+                let cut_off = state.rooms.values().any(|room| !room.unreached.is_empty());
+                (state.planner.routes().is_some(), cut_off)
+            });
+            if is_switch && (cut_off || round % ROUTES_EVERY == 0) {
+                self.read_routes().await;
             }
         }
     }
@@ -771,6 +848,9 @@ impl Conferences {
                     until: hold.map(|hold| now + hold),
                 };
                 room.decided.insert(pair.clone(), decided);
+            }
+            for (pair, medium, level) in &changes {
+                state.may_be_less(&name, pair, *medium, *level)?;
             }
             for (pair, medium, level) in changes {
                 state

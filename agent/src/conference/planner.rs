@@ -8,11 +8,16 @@ use shunt_conference::Reserved;
 use shunt_conference::diff::{Ranked, Step};
 use shunt_conference::membership::{Conference, TREES};
 use shunt_conference::migration::{Allocator, Change, How};
+use shunt_conference::participant::{Leg, Participant};
 use shunt_conference::rewriting::{Former, Numbering, Place, Rewriting};
 use shunt_conference::rows::{Data, Key, Resolver, Stream, steps};
 use shunt_conference::tables::{CopyTo, Limits, Member, Name, Row, Source, Value, Write};
 use shunt_conference::trees::{Design, LayoutError};
+use shunt_net::Endpoint;
+use shunt_plane::{Offer, Routes};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 /// By which port copies leave, where the data plane's kernel sends each by its own routes: it only serves to leave the sender out.
 const PORT: u32 = 1;
@@ -23,7 +28,11 @@ pub type Steps = Vec<Step<Key, Data>>;
 pub struct Planner {
     allocator: Allocator,
     pub numbering: Numbering,
-    rewriting: Rewriting,
+    offer: Offer,
+    /// Of a switch; `None`: the data plane's kernel has the routes.
+    routes: Option<Arc<Routes>>,
+    /// How many rows have a track or a splice that the data plane keeps in registers.
+    users: HashMap<Key, usize>,
     /// By conference: rows that are nobody else's.
     plans: HashMap<Name, BTreeMap<Row, Value>>,
     /// Two conferences may share one.
@@ -41,16 +50,19 @@ pub struct Part {
     change: Option<Change>,
     /// Trees and exclusion sets that the change writes.
     shared: BTreeSet<Row>,
+    /// What has numbers of its own once the round is over; `None`: as before.
+    stays: Option<(HashSet<Source>, HashSet<Name>)>,
 }
 
 impl Planner {
     #[must_use]
-    pub fn new(rewriting: Rewriting) -> Self {
-        let limits = Limits::default();
+    pub fn new(offer: Offer, routes: Option<Arc<Routes>>) -> Self {
         Self {
-            allocator: Allocator::new(limits, TREES),
-            numbering: Numbering::new(rewriting, &limits),
-            rewriting,
+            allocator: Allocator::new(offer.limits, TREES),
+            numbering: Numbering::new(offer.rewriting, &offer.limits).with_descriptor_only(offer.registers),
+            offer,
+            routes,
+            users: HashMap::new(),
             plans: HashMap::new(),
             trees: BTreeMap::new(),
             prunes: BTreeMap::new(),
@@ -60,10 +72,22 @@ impl Planner {
         }
     }
 
+    /// Before a data plane is known.
+    #[must_use]
+    pub fn empty() -> Self {
+        let offer = Offer {
+            rewriting: Rewriting::None,
+            limits: Limits::default(),
+            registers: false,
+            routes: false,
+        };
+        Self::new(offer, None)
+    }
+
     /// Begin with what a data plane holds: everything is laid out beside it, and streams and receivers go on with the numbers that they have.
     #[must_use]
-    pub fn adopt(rewriting: Rewriting, rows: Vec<(Key, Data)>) -> Self {
-        let mut made = Self::new(rewriting);
+    pub fn adopt(offer: Offer, routes: Option<Arc<Routes>>, rows: Vec<(Key, Data)>) -> Self {
+        let mut made = Self::new(offer, routes);
         made.numbering.remember(former(&rows));
         let used = rows.iter().flat_map(|(key, data)| match (key, data) {
             (Key::Node(node), _) => vec![Row::Node(*node)],
@@ -74,8 +98,37 @@ impl Planner {
         });
         let used: Vec<Row> = used.collect();
         made.found = Some(made.allocator.reserve(used.iter()));
-        made.inside = rows.into_iter().collect();
+        for (key, data) in rows {
+            made.written(&Step::Add(key, data));
+        }
         made
+    }
+
+    /// The routes of a switch.
+    #[must_use]
+    pub fn routes(&self) -> Option<&Arc<Routes>> {
+        self.routes.as_ref()
+    }
+
+    pub fn set_routes(&mut self, routes: Option<Arc<Routes>>) {
+        self.routes = routes;
+    }
+
+    /// Whether the data plane is a switch, which keeps numbers in registers. There they are not what the agent works out for packets of its own.
+    #[must_use]
+    pub fn keeps_registers(&self) -> bool {
+        self.offer.registers
+    }
+
+    /// Why nothing can go to a participant's leg whose address is known; `in_tree`: by a copy, and not by a relay entry.
+    #[must_use]
+    pub fn unreached(&self, one: &Participant, leg: &Leg, in_tree: bool) -> Option<String> {
+        let (routes, source) = (self.routes.as_ref()?, leg.source?);
+        if in_tree {
+            hop(routes, one, source.addr).err()
+        } else {
+            routes.next_hop(source.addr).err()
+        }
     }
 
     /// The design in force.
@@ -133,11 +186,13 @@ impl Planner {
     /// No room; nothing has changed.
     pub fn begin(&mut self, conference: &Conference, copied: &dyn Fn(&Source) -> bool) -> Result<(Part, Steps), LayoutError> {
         let name = conference.name.clone();
-        let layout = conference.layout(|_| Some(PORT));
+        let routes = self.routes.clone();
+        let layout = conference.layout(|one| routes.as_ref().map_or(Some(PORT), |routes| port(routes, one)));
         let mut part = Part {
             name: name.clone(),
             change: None,
             shared: BTreeSet::new(),
+            stays: None,
         };
         let same = match self.allocator.layout(&name) {
             Some(before) => *before == layout,
@@ -158,7 +213,8 @@ impl Planner {
         part.change = Some(change);
         let mut steps = Vec::new();
         for (row, value) in new {
-            let mut resolver = resolver(conference, &mut self.numbering, copied);
+            let nexthop = nexthop(routes.as_deref(), conference);
+            let mut resolver = resolver(conference, &mut self.numbering, &nexthop, copied);
             // What it has no number for is said when the rest is planned.
             let Ok(Some((key, data))) = resolver.row(&row, &value) else {
                 continue;
@@ -174,7 +230,26 @@ impl Planner {
             Step::Add(key, _) | Step::Modify(key, _) => Some(key.rank()),
             _ => None,
         });
-        Ok((part, steps))
+        Ok((part, self.clear_first(steps)))
+    }
+
+    /// Before a row gets a track or a splice that none has, its registers are cleared.
+    fn clear_first(&self, steps: Steps) -> Steps {
+        if !self.offer.registers {
+            return steps;
+        }
+        let (mut made, mut cleared) = (Vec::with_capacity(steps.len()), HashSet::new());
+        for step in steps {
+            if let Step::Add(_, data) | Step::Modify(_, data) = &step
+                && let Some(memory) = data.memory()
+                && !self.users.contains_key(&memory)
+                && cleared.insert(memory.clone())
+            {
+                made.push(Step::Add(memory, Data::Cleared));
+            }
+            made.push(step);
+        }
+        made
     }
 
     /// The new rows were refused: the plan is as it was. The steps take out what was written of them.
@@ -190,6 +265,7 @@ impl Planner {
                 Some(members) => Some(Step::Modify(Key::Tree(*mgid), Data::Tree(members.clone()))),
                 None => Some(Step::Delete(Key::Tree(*mgid))),
             },
+            Step::Add(Key::Track(_) | Key::Splice(_), _) => None,
             Step::Add(key, _) => Some(Step::Delete(key.clone())),
             _ => None,
         };
@@ -213,7 +289,8 @@ impl Planner {
         }
         let none = BTreeMap::new();
         let plan = self.plans.get(&part.name).unwrap_or(&none);
-        let mut wanted = resolver(conference, &mut self.numbering, copied).rows(plan)?;
+        let nexthop = nexthop(self.routes.as_deref(), conference);
+        let mut wanted = resolver(conference, &mut self.numbering, &nexthop, copied).rows(plan)?;
         let owned: BTreeSet<Key> = wanted.keys().cloned().collect();
         for row in &part.shared {
             match row {
@@ -232,28 +309,52 @@ impl Planner {
         let written: BTreeMap<Key, Data> = keys
             .filter_map(|key| self.inside.get(&key).map(|data| (key.clone(), data.clone())))
             .collect();
-        let made = steps(&wanted, &written, self.rewriting == Rewriting::SLr);
-        let (moves, rest) = split(tracks_first(made, &written));
+        let made = steps(&wanted, &written, self.offer.rewriting == Rewriting::SLr);
+        let (moves, rest) = split(self.clear_first(tracks_first(made, &written)));
         if conference.participants.is_empty() && self.allocator.layout(&part.name).is_none() {
             self.plans.remove(&part.name);
             self.owned.remove(&part.name);
         }
-        let sources: HashSet<Source> = self.allocator.streams(&part.name).map(|(source, _)| source.clone()).collect();
+        let sources = self.allocator.streams(&part.name).map(|(source, _)| source.clone()).collect();
         let receivers = conference.participants.iter().map(|one| one.name.clone()).collect();
-        self.numbering.forget(&part.name, &sources, &receivers);
+        part.stays = Some((sources, receivers));
         Ok((moves, rest))
+    }
+
+    /// The rows of a round that are no longer wanted are gone: the numbers that they had are free.
+    pub fn release(&mut self, part: &Part) {
+        if let Some((sources, receivers)) = &part.stays {
+            self.numbering.forget(&part.name, sources, receivers);
+        }
     }
 
     /// A step is carried out.
     pub fn written(&mut self, step: &Step<Key, Data>) {
         match step {
+            Step::Add(Key::Track(_) | Key::Splice(_), _) | Step::Drain => {}
             Step::Add(key, data) | Step::Modify(key, data) => {
-                self.inside.insert(key.clone(), data.clone());
+                let before = self.inside.insert(key.clone(), data.clone());
+                self.count_user(data.memory(), before.and_then(|before| before.memory()));
             }
             Step::Delete(key) => {
-                self.inside.remove(key);
+                let before = self.inside.remove(key);
+                self.count_user(None, before.and_then(|before| before.memory()));
             }
-            Step::Drain => {}
+        }
+    }
+
+    /// A row has a track or a splice now, and had one before.
+    fn count_user(&mut self, now: Option<Key>, before: Option<Key>) {
+        if let Some(now) = now {
+            *self.users.entry(now).or_default() += 1;
+        }
+        if let Some(before) = before
+            && let Some(count) = self.users.get_mut(&before)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.users.remove(&before);
+            }
         }
     }
 
@@ -313,12 +414,47 @@ impl Planner {
     }
 }
 
-fn resolver<'a>(conference: &'a Conference, numbering: &'a mut Numbering, copied: &'a dyn Fn(&Source) -> bool) -> Resolver<'a> {
+fn resolver<'a>(
+    conference: &'a Conference,
+    numbering: &'a mut Numbering,
+    nexthop: &'a dyn Fn(&Name, Endpoint) -> Option<u32>,
+    copied: &'a dyn Fn(&Source) -> bool,
+) -> Resolver<'a> {
     Resolver {
         conference,
         numbering,
-        nexthop: &|_, _| Some(0),
+        nexthop,
         copied,
+    }
+}
+
+/// The port by which a switch reaches a participant: that of its first leg that can be reached.
+fn port(routes: &Routes, one: &Participant) -> Option<u32> {
+    let sources = one.legs.values().filter_map(|leg| leg.source);
+    sources
+        .filter_map(|source| routes.next_hop(source.addr).ok())
+        .map(|hop| hop.port)
+        .next()
+}
+
+/// The number of the next hop of copies to one of a participant's addresses; or why none go there.
+fn hop(routes: &Routes, one: &Participant, addr: IpAddr) -> Result<u32, String> {
+    let (hop, port) = (routes.next_hop(addr)?, port(routes, one));
+    if Some(hop.port) == port {
+        return Ok(hop.number);
+    }
+    // A node of a tree is one participant, whatever the medium.
+    let other = port.map_or_else(|| "none".to_owned(), |port| port.to_string());
+    Err(format!(
+        "{addr}: the switch sends there by port {}, and other media of {} by port {other}; they have to have one in common",
+        hop.port, one.name
+    ))
+}
+
+fn nexthop<'a>(routes: Option<&'a Routes>, conference: &'a Conference) -> impl Fn(&Name, Endpoint) -> Option<u32> + 'a {
+    move |receiver, to| match routes {
+        None => Some(0),
+        Some(routes) => hop(routes, conference.get(receiver)?, to.addr).ok(),
     }
 }
 
@@ -400,6 +536,15 @@ mod tests {
     use shunt_net::Endpoint;
     use std::net::Ipv4Addr;
 
+    fn softswitch() -> Offer {
+        Offer {
+            rewriting: Rewriting::SLr,
+            limits: Limits::default(),
+            registers: false,
+            routes: false,
+        }
+    }
+
     fn conference(name: &str, people: u8) -> Conference {
         let mut made = Conference::new(name.into());
         for number in 1..=people {
@@ -445,7 +590,7 @@ mod tests {
 
     #[test]
     fn conferences_share_trees_and_leave_nothing() {
-        let (mut planner, mut rows) = (Planner::new(Rewriting::SLr), HashMap::new());
+        let (mut planner, mut rows) = (Planner::new(softswitch(), None), HashMap::new());
         let mut both = [conference("a", 3), conference("b", 5)];
         for one in &mut both {
             bring(&mut rows, &mut planner, one);
@@ -462,7 +607,7 @@ mod tests {
 
     #[test]
     fn new_rows_that_were_refused_are_taken_out_and_all_is_as_it_was() {
-        let (mut planner, mut rows) = (Planner::new(Rewriting::SLr), HashMap::new());
+        let (mut planner, mut rows) = (Planner::new(softswitch(), None), HashMap::new());
         let mut one = conference("a", 3);
         bring(&mut rows, &mut planner, &one);
         let before = rows.clone();
@@ -478,7 +623,7 @@ mod tests {
 
     #[test]
     fn what_was_found_is_taken_over_with_its_numbers_and_the_rest_goes() {
-        let (mut planner, mut rows) = (Planner::new(Rewriting::SLr), HashMap::new());
+        let (mut planner, mut rows) = (Planner::new(softswitch(), None), HashMap::new());
         let mut one = conference("a", 3);
         limited(&mut one);
         bring(&mut rows, &mut planner, &one);
@@ -492,7 +637,7 @@ mod tests {
         let (count, before) = (rows.len(), splices(&rows));
         assert!(!before.is_empty());
         let found = rows.iter().filter(|(key, _)| !matches!(key, Key::Prune(_)));
-        let mut next = Planner::adopt(Rewriting::SLr, found.map(|(key, data)| (key.clone(), data.clone())).collect());
+        let mut next = Planner::adopt(softswitch(), None, found.map(|(key, data)| (key.clone(), data.clone())).collect());
         bring(&mut rows, &mut next, &one);
         let unwanted = next.unwanted();
         apply(&mut rows, &mut next, &unwanted);

@@ -169,6 +169,10 @@ impl State {
 
     /// Choose the streams of which the agent has copies: first those that somebody has other numbers of, or has missed packets of.
     pub fn choose_copied(&mut self, shared: &Shared) {
+        if self.planner.keeps_registers() {
+            // A switch numbers copies by rules that caches do not know: a receiver who misses packets gets a key frame, or the sender is asked.
+            return;
+        }
         let now = shared.clock.now();
         let (mut needed, mut others) = (Vec::new(), Vec::new());
         for room in self.rooms.values_mut() {

@@ -2,6 +2,7 @@
 //! their source is latched. While a socket holds a port, nobody else gets it, and senders get no ICMP errors.
 
 use super::Conferences;
+use super::cpu_port::Sender;
 use shunt_net::Endpoint;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -13,11 +14,14 @@ use tokio::task::AbortHandle;
 const AT_ONCE: usize = 64;
 const LARGEST: usize = 2048;
 
-/// The sockets of one leg: RTP, and RTCP one port above.
-pub struct LegSockets {
-    rtp: Arc<UdpSocket>,
-    rtcp: Arc<UdpSocket>,
-    readers: [AbortHandle; 2],
+/// The sockets of one leg: RTP, and RTCP one port above. Where the relay address is a switch's, its CPU port serves all of them.
+pub enum LegSockets {
+    Own {
+        rtp: Arc<UdpSocket>,
+        rtcp: Arc<UdpSocket>,
+        readers: [AbortHandle; 2],
+    },
+    OfSwitch(Sender, Endpoint),
 }
 
 impl LegSockets {
@@ -26,6 +30,9 @@ impl LegSockets {
     /// # Errors
     /// A port cannot be had.
     pub fn open(conferences: &Arc<Conferences>, relay: Endpoint) -> std::io::Result<Self> {
+        if let Some(sender) = conferences.cpu_port() {
+            return Ok(Self::OfSwitch(sender.clone(), relay));
+        }
         let open = |port: u16| -> std::io::Result<Arc<UdpSocket>> {
             let made = std::net::UdpSocket::bind(SocketAddr::new(relay.addr, port))?;
             made.set_nonblocking(true)?;
@@ -37,12 +44,19 @@ impl LegSockets {
             tokio::spawn(read).abort_handle()
         };
         let readers = [reader(&rtp, relay.port), reader(&rtcp, relay.port + 1)];
-        Ok(Self { rtp, rtcp, readers })
+        Ok(Self::Own { rtp, rtcp, readers })
     }
 
     /// Send from a relay address. What the system does not take at once is lost, as anywhere on the way.
     pub fn send(&self, rtcp: bool, to: Endpoint, data: &[u8]) {
-        let socket = if rtcp { &self.rtcp } else { &self.rtp };
+        let socket = match self {
+            Self::OfSwitch(sender, relay) => {
+                let from = Endpoint::new(relay.addr, relay.port + u16::from(rtcp));
+                return sender.send(from, to, data);
+            }
+            Self::Own { rtcp: socket, .. } if rtcp => socket,
+            Self::Own { rtp: socket, .. } => socket,
+        };
         if let Err(error) = socket.try_send_to(data, SocketAddr::new(to.addr, to.port)) {
             tracing::debug!("RTCP, STUN or a packet again to {to}: {error}");
         }
@@ -51,7 +65,9 @@ impl LegSockets {
 
 impl Drop for LegSockets {
     fn drop(&mut self) {
-        self.readers.iter().for_each(AbortHandle::abort);
+        if let Self::Own { readers, .. } = self {
+            readers.iter().for_each(AbortHandle::abort);
+        }
     }
 }
 

@@ -15,7 +15,6 @@ use shunt_conference::packets::Told;
 use shunt_conference::participant::{Leg, Participant};
 use shunt_conference::payload_types::PayloadType;
 use shunt_conference::repair::Cache;
-use shunt_conference::rewriting::Rewriting;
 use shunt_conference::tables::{Name, Source};
 use shunt_latch::{Component, Latch, Names, Parties, Scanners, Time};
 use shunt_net::{Endpoint, FiveTuple};
@@ -88,6 +87,8 @@ pub struct Room {
     pub bases: HashMap<FiveTuple, Counters>,
     /// Streams whose SSRC is somebody else's, and whose, as last told.
     pub conflicting: BTreeMap<(Name, Medium, u32), Name>,
+    /// Legs to which nothing goes because a switch has no way there: why.
+    pub unreached: BTreeMap<(Name, LegKey), String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,6 +320,7 @@ impl Room {
             flows: HashSet::new(),
             bases: HashMap::new(),
             conflicting: BTreeMap::new(),
+            unreached: BTreeMap::new(),
         }
     }
 
@@ -487,7 +489,7 @@ impl State {
                 free: (first..last).step_by(2).collect(),
             },
             at: HashMap::new(),
-            planner: Planner::new(Rewriting::None),
+            planner: Planner::empty(),
             problem: Some("the data plane has not been connected yet".into()),
             dirty: BTreeSet::new(),
             timers: BTreeSet::new(),

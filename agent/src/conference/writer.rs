@@ -10,9 +10,10 @@ use shunt_conference::membership::{Conference, stream_of};
 use shunt_conference::repair::Begins;
 use shunt_conference::rows::{Data, Key};
 use shunt_conference::tables::{Name, Source};
+use shunt_conference::trees::Design;
 use shunt_net::FiveTuple;
 use shunt_plane::{Plane, PlaneError};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 /// So long a packet may be under way in the data plane at most; a softswitch's takes microseconds.
@@ -76,7 +77,14 @@ async fn bring(conferences: &Conferences) -> Result<(), Broken> {
 
 /// Take over what the data plane holds, and bring it to the conferences that there are.
 async fn adopt(conferences: &Conferences, plane: &Plane) -> Result<(), Broken> {
-    let rewriting = plane.rewriting()?;
+    let offer = plane.conference_offer()?;
+    let routes = plane.routes().await?.map(std::sync::Arc::new);
+    if let (Some(sender), None) = (conferences.cpu_port(), &routes) {
+        tracing::error!(
+            "data_plane.cpu_interface {}: this data plane has no routes of its own, so nothing can be sent by it: leave the key out",
+            sender.port.interface()
+        );
+    }
     let mut rows = plane.conference_rows().await?;
     let owned = plane
         .relay_entries()
@@ -90,7 +98,8 @@ async fn adopt(conferences: &Conferences, plane: &Plane) -> Result<(), Broken> {
     let found = rows.len();
     let names: Vec<Name> = conferences.with(|state| {
         state.account_lost(&rows.iter().map(|(key, _)| key).collect());
-        state.planner = Planner::adopt(rewriting, rows);
+        state.planner = Planner::adopt(offer, None, rows);
+        conferences.set_routes(state, routes);
         state.dirty.clear();
         for room in state.rooms.values_mut() {
             room.flows.clear();
@@ -153,6 +162,7 @@ async fn round(conferences: &Conferences, plane: &Plane, names: Vec<Name>) -> Re
     }
     conferences.with(|state| {
         for part in &parts {
+            state.planner.release(part);
             brought(conferences, state, &part.name);
         }
     });
@@ -275,6 +285,36 @@ async fn carry_out(conferences: &Conferences, plane: &Plane, steps: &[Step<Key, 
     }
 }
 
+/// Say to whom nothing goes because the switch has no way there, and to whom it goes again.
+fn tell_unreached(shared: &super::Shared, room: &mut super::state::Room, planner: &Planner) {
+    let name = room.conference.name.clone();
+    let in_tree = planner.design(&name) != Some(Design::TwoParty);
+    let mut now = BTreeMap::new();
+    for one in &room.conference.participants {
+        for (key, leg) in &one.legs {
+            now.extend(
+                planner
+                    .unreached(one, leg, in_tree)
+                    .map(|reason| ((one.name.clone(), *key), reason)),
+            );
+        }
+    }
+    for (place, reason) in &now {
+        if room.unreached.get(place) != Some(reason) {
+            tracing::warn!("conference {name}: {} gets no {}: {reason}", place.0, super::leg_name(place.1));
+            shared.tell(&name, "no-route", Some(&place.0), Some(place.1.0), |facts| {
+                facts.insert("detail".into(), reason.as_str().into());
+            });
+        }
+    }
+    for place in room.unreached.keys().filter(|place| !now.contains_key(*place)) {
+        if room.members.contains_key(&place.0) {
+            shared.tell(&name, "route", Some(&place.0), Some(place.1.0), |_| {});
+        }
+    }
+    room.unreached = now;
+}
+
 fn no_room(conferences: &Conferences, state: &mut State, name: &Name, reason: &str) {
     let Some(room) = state.rooms.get_mut(name) else { return };
     if room.problem.as_deref() != Some(reason) {
@@ -293,6 +333,7 @@ fn brought(conferences: &Conferences, state: &mut State, name: &Name) {
     let State { rooms, planner, .. } = state;
     let Some(room) = rooms.get_mut(name) else { return };
     room.problem = None;
+    tell_unreached(&conferences.shared, room, planner);
     let mut flows: HashSet<(Source, Name)> = HashSet::new();
     for (_, copy) in planner.copies(name).filter(|(key, _)| planner.holds(key)) {
         let Some((medium, _)) = stream_of(&copy.source.stream) else {

@@ -136,10 +136,10 @@ impl Session {
         Ok(found)
     }
 
-    /// Read whole tables, by the client for large reads: `part` is handed the encoded entities of each message as it comes.
+    /// Read whole tables, by the client for large reads: `part` is handed the encoded entities of each message as it comes. `timeout`: for each.
     ///
     /// # Errors
-    /// As [`Session::read`]. What was handed over by then stays.
+    /// As [`Session::read`]. What was handed over by then stays. The session lasts, unless the server answers nothing else either.
     pub async fn read_all(&self, entities: Vec<pb::Entity>, timeout: Duration, part: impl FnMut(Vec<Bytes>)) -> Result<(), CallError> {
         self.read_all_encoded(encoded(&entities), timeout, part).await
     }
@@ -151,7 +151,7 @@ impl Session {
     pub async fn read_all_encoded(&self, entities: Vec<Bytes>, timeout: Duration, part: impl FnMut(Vec<Bytes>)) -> Result<(), CallError> {
         let target = &self.shared.target;
         let request = self.read_request(entities, target.client_id + 1, target.program.clone());
-        self.read_with(self.bulk.clone(), request, timeout, part).await
+        self.read_large(request, timeout, part).await
     }
 
     fn read_request(&self, entities: Vec<Bytes>, client_id: u32, p4_name: String) -> ReadRequest {
@@ -180,6 +180,48 @@ impl Session {
                 Ok(None) => return Ok(()),
                 Err(failure) => return self.not_found_or(failure),
             }
+        }
+    }
+
+    /// The same by the client for large reads. A switch answers a whole table at once, when it has read all of it: that says nothing of whether
+    /// it is alive, so meanwhile the other client asks.
+    async fn read_large(&self, request: ReadRequest, timeout: Duration, mut part: impl FnMut(Vec<Bytes>)) -> Result<(), CallError> {
+        let mut client = self.bulk.clone();
+        let mut messages = match self.wait_alive(client.read(Request::new(request)), timeout).await? {
+            Ok(response) => response.into_inner(),
+            Err(failure) => return self.not_found_or(failure),
+        };
+        loop {
+            match self.wait_alive(messages.message(), timeout).await? {
+                Ok(Some(message)) => {
+                    self.asked(false);
+                    part(message.entities);
+                }
+                Ok(None) => return Ok(()),
+                Err(failure) => return self.not_found_or(failure),
+            }
+        }
+    }
+
+    /// Wait for a part of a large answer for as long as the server shows that it lives, `timeout` at most.
+    async fn wait_alive<T>(
+        &self,
+        call: impl Future<Output = Result<T, tonic::Status>>,
+        timeout: Duration,
+    ) -> Result<Result<T, Failure>, CallError> {
+        let target = &self.shared.target;
+        let signs = async {
+            loop {
+                tokio::time::sleep(target.patience / 4).await;
+                // Nothing is asked for: it costs the server nothing, and is an answer. Without one the session is given up.
+                let _ = self.read_encoded(Vec::new(), target.patience / 2).await;
+            }
+        };
+        tokio::select! {
+            result = call => Ok(result.map_err(|status| Failure::of(&status, &target.address))),
+            () = tokio::time::sleep(timeout) => Err(CallError::Unavailable(format!("{}: no part of a large answer in {timeout:?}", target.address))),
+            reason = self.over() => Err(CallError::Unavailable(reason)),
+            () = signs => Err(CallError::Unavailable(String::new())), // never ends
         }
     }
 

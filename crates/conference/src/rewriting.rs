@@ -69,6 +69,8 @@ struct Stream {
 #[derive(Clone, Debug)]
 pub struct Numbering {
     rewriting: Rewriting,
+    /// Layers are left out only where the dependency descriptor tells them.
+    descriptor_only: bool,
     layers: Numbers,
     tracks: Numbers,
     splices: Numbers,
@@ -81,12 +83,25 @@ impl Numbering {
     pub fn new(rewriting: Rewriting, limits: &Limits) -> Self {
         Self {
             rewriting,
+            descriptor_only: false,
             layers: Numbers::new("numbers of layer tables", 1, 1 << 16),
             tracks: Numbers::new("streams with rewritten numbers", 1, limits.tracks.saturating_add(1)),
             splices: Numbers::new("receivers with rewritten numbers", 1, limits.spliced.saturating_add(1)),
             streams: HashMap::new(),
             former: HashMap::new(),
         }
+    }
+
+    /// A data plane that reads the dependency descriptor and nothing else: streams whose layers are told in another way go whole.
+    #[must_use]
+    pub fn with_descriptor_only(self, descriptor_only: bool) -> Self {
+        Self { descriptor_only, ..self }
+    }
+
+    /// Whether the data plane leaves layers out that are told in this way.
+    #[must_use]
+    pub fn reads(&self, told: Told) -> bool {
+        !self.descriptor_only || matches!(told, Told::DependencyDescriptor(_))
     }
 
     /// What was found in a data plane, before anything has a number: the same streams and receivers go on with it.
@@ -118,15 +133,20 @@ impl Numbering {
     /// How many more receivers can have numbers of their own.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.tracks.room().min(self.splices.room())
+        match self.rewriting {
+            Rewriting::SLr => self.tracks.room().min(self.splices.room()),
+            Rewriting::SLm | Rewriting::None => self.splices.room(),
+        }
     }
 
     /// A stream's number in `layer`, and its track (0 until it is to be tracked); 0 and 0 where the data plane leaves no layers out.
     ///
+    /// Where all tracks are taken the stream is not tracked, and its receivers get everything.
+    ///
     /// # Errors
     /// All numbers are taken: the stream goes whole.
     pub fn stream(&mut self, source: &Source, place: Place, told: Told, tracked: bool) -> Result<(u32, u32), LayoutError> {
-        if self.rewriting == Rewriting::None {
+        if self.rewriting == Rewriting::None || !self.reads(told) {
             return Ok((0, 0));
         }
         if !self.streams.contains_key(source) {
@@ -146,30 +166,29 @@ impl Numbering {
         }
         if tracked && !stream.tracked {
             if self.rewriting == Rewriting::SLr {
-                stream.track = self.tracks.take()?;
+                let Ok(track) = self.tracks.take() else {
+                    return Ok((stream.layers, stream.track));
+                };
+                stream.track = track;
             }
             stream.tracked = true;
         }
         Ok((stream.layers, stream.track))
     }
 
-    /// A receiver's splice of a stream that is tracked; 0 of any other. `there`: the receiver's address.
-    ///
-    /// # Errors
-    /// All are taken.
-    pub fn splice(&mut self, source: &Source, receiver: &Name, there: Endpoint) -> Result<u32, LayoutError> {
+    /// A receiver's splice of a stream that is tracked; 0 of any other, and where all are taken. `there`: the receiver's address.
+    pub fn splice(&mut self, source: &Source, receiver: &Name, there: Endpoint) -> u32 {
         let Some(stream) = self.streams.get_mut(source).filter(|stream| stream.tracked) else {
-            return Ok(0);
+            return 0;
         };
         if let Some(splice) = stream.splices.get(receiver) {
-            return Ok(*splice);
+            return *splice;
         }
-        let splice = match stream.former.remove(&there) {
-            Some(splice) => splice,
-            None => self.splices.take()?,
+        let Some(splice) = stream.former.remove(&there).or_else(|| self.splices.take().ok()) else {
+            return 0;
         };
         stream.splices.insert(receiver.clone(), splice);
-        Ok(splice)
+        splice
     }
 
     /// Bit n: frames of a stream with a number of n modulo four are above a target. 0 where it is not known, and where S-LR learns it.
@@ -197,11 +216,13 @@ impl Numbering {
         self.streams.get(source).and_then(|stream| stream.whole)
     }
 
-    /// Whether a stream tells its layers by templates of which nothing is known yet.
+    /// Whether a stream tells its layers by templates of which nothing is known yet, or not enough after a restart.
     #[must_use]
     pub fn awaits_structure(&self, source: &Source) -> bool {
-        let waiting =
-            |stream: &Stream| matches!(stream.told, Told::DependencyDescriptor(_)) && stream.whole.is_none() && stream.rows.is_empty();
+        let waiting = |stream: &Stream| {
+            let unknown = stream.rows.is_empty() || self.rewriting == Rewriting::SLm && stream.phases.is_none();
+            matches!(stream.told, Told::DependencyDescriptor(_)) && stream.whole.is_none() && unknown
+        };
         self.streams.get(source).is_some_and(waiting)
     }
 

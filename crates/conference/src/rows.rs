@@ -28,6 +28,10 @@ pub enum Key {
     Prune(u32),
     /// A relay entry.
     Relay(FiveTuple),
+    /// Not a row: what a switch's registers keep of a track.
+    Track(u32),
+    /// The same of a splice.
+    Splice(u32),
 }
 
 /// The data of a row of `conference`.
@@ -64,12 +68,26 @@ pub enum Data {
     Prune(BTreeSet<u32>),
     /// New source and destination.
     Relay(FiveTuple),
+    /// Of a track or a splice: the next packet is the first.
+    Cleared,
+}
+
+impl Data {
+    /// The track or the splice that a row has.
+    #[must_use]
+    pub fn memory(&self) -> Option<Key> {
+        match self {
+            Self::Stream(stream) if stream.track != 0 => Some(Key::Track(stream.track)),
+            Self::Copy(copy) if copy.splice != 0 => Some(Key::Splice(copy.splice)),
+            _ => None,
+        }
+    }
 }
 
 impl Ranked for Key {
     fn rank(&self) -> Rank {
         match self {
-            Self::Node(_) => Rank::Node,
+            Self::Node(_) | Self::Track(_) | Self::Splice(_) => Rank::Node,
             Self::Layer(..) => Rank::Layer,
             Self::Tree(_) => Rank::Tree,
             Self::Copy(..) => Rank::Copy,
@@ -194,7 +212,7 @@ impl Resolver<'_> {
         if let Some(target) = self.conference.target(&source.sender, &copy.receiver, medium)
             && self.layers(source, medium, ssrc)?.0 != 0
         {
-            made.splice = self.numbering.splice(source, &copy.receiver, to)?;
+            made.splice = self.numbering.splice(source, &copy.receiver, to);
             if made.splice != 0 {
                 (made.target, made.cadence) = (target, self.numbering.cadence(source, target));
             }

@@ -211,7 +211,13 @@ impl Batch {
                 return;
             }
         };
-        for (key, counters) in found.iter().filter_map(|entity| counters_of(tables, entity)) {
+        let mut found: Vec<(FiveTuple, Counters)> = found.iter().filter_map(|entity| counters_of(tables, entity)).collect();
+        if let Some(samples) = &tables.samples
+            && let Err(error) = samples.add_losses(session, &mut found, COUNTERS_TIMEOUT).await
+        {
+            tracing::debug!("final losses of {} entries are not known: {error}", found.len());
+        }
+        for (key, counters) in found {
             if let Some(item) = places.get(&key).and_then(|place| self.items.get_mut(*place)) {
                 item.counters = Some(counters);
             }

@@ -43,6 +43,9 @@ pub(crate) async fn come_up(session: &Session, tables: &Tables, settings: &Setti
     );
     updates.extend(missing_media(session, tables, settings).await?);
     write(session, updates).await?;
+    if let Some(samples) = &tables.samples {
+        samples.adopt(session).await?;
+    }
     let (name, totals) = (name(session, tables).await?, questions::totals(session, tables).await?);
     let capacity = totals.get("capacity").copied().unwrap_or(0);
     Ok(tables.facts(name, capacity))

@@ -1,6 +1,7 @@
 //! The tables of conferences (docs/replication.md): rows in the data plane's terms to updates, and what is read back to rows.
 
 use crate::error::PlaneError;
+use crate::registers::Registers;
 use crate::row::TableRow;
 use crate::rows::{self, Change, Row, TableWrite, Value};
 use crate::tables::Tables;
@@ -12,7 +13,7 @@ use shunt_calls::{Counters, RelayEntry};
 use shunt_conference::diff::Step;
 use shunt_conference::rewriting::{LayerRow, Rewriting};
 use shunt_conference::rows::{Copy, Data, Key, Stream};
-use shunt_conference::tables::{Member, Node, Replicate};
+use shunt_conference::tables::{Limits, Member, Node, Replicate};
 use shunt_net::FiveTuple;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,7 +21,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Rows of one write: answers are signs of life.
 const WRITES_AT_ONCE: usize = 100;
 /// Keys of one read.
@@ -57,7 +57,22 @@ pub(crate) struct ConferenceTables {
     mgid: Arc<Table>,
     node: Arc<Table>,
     prune: Arc<Table>,
-    pub(crate) rewriting: Rewriting,
+    registers: Registers,
+    rewriting: Rewriting,
+}
+
+/// What a target offers to conferences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// How it gives receivers of some layers numbers of their own.
+    pub rewriting: Rewriting,
+    /// What there is room for.
+    pub limits: Limits,
+    /// It keeps these numbers in registers, as a switch does: before a track or a splice is given to somebody, it is cleared
+    /// ([`Key::Track`], [`Key::Splice`]), and layers are told by the dependency descriptor or not at all.
+    pub registers: bool,
+    /// It sends packets by routes of its own ([`crate::Plane::routes`]).
+    pub routes: bool,
 }
 
 /// A table that counts on its rows, with the numbers of its key fields in our order.
@@ -145,9 +160,11 @@ impl ConferenceTables {
         let layer = schema
             .table("layer")
             .and_then(|table| Counting::new(table, &["layers", "template"]));
-        let rewriting = rewriting(&streams, &copy, layer.as_ref());
+        let registers = Registers::new(schema);
+        let rewriting = rewriting(&streams, &copy, layer.as_ref(), &registers);
         let reception = ["softswitch.reception", "softswitch.reception6"].map(|name| Reception::new(schema.table(name)?));
         Some(Self {
+            registers,
             streams,
             reception,
             copy,
@@ -167,8 +184,17 @@ impl ConferenceTables {
             Key::Tree(_) => &self.mgid,
             Key::Node(_) => &self.node,
             Key::Prune(_) => &self.prune,
-            Key::Relay(_) => return None,
+            Key::Relay(_) | Key::Track(_) | Key::Splice(_) => return None,
         })
+    }
+
+    pub(crate) fn offer(&self, routes: bool) -> Offer {
+        Offer {
+            rewriting: self.rewriting,
+            limits: self.registers.limits(),
+            registers: self.registers.exist(),
+            routes,
+        }
     }
 
     fn counting(&self) -> impl Iterator<Item = &Counting> {
@@ -193,7 +219,7 @@ impl ConferenceTables {
 }
 
 /// How a target gives receivers of some layers numbers of their own.
-fn rewriting(streams: &[Option<Counting>; 2], copy: &Counting, layer: Option<&Counting>) -> Rewriting {
+fn rewriting(streams: &[Option<Counting>; 2], copy: &Counting, layer: Option<&Counting>, registers: &Registers) -> Rewriting {
     let has = |table: &Table, name: &str| {
         table
             .actions
@@ -201,13 +227,15 @@ fn rewriting(streams: &[Option<Counting>; 2], copy: &Counting, layer: Option<&Co
             .filter(|action| !action.default_only)
             .all(|action| action.fields.find(name).is_some())
     };
-    let switches = layer.is_some_and(|layer| has(&layer.table, "switches"));
+    let Some(layer) = layer.filter(|_| has(&copy.table, "splice")) else {
+        return Rewriting::None;
+    };
     let tracked = streams.iter().flatten().all(|one| has(&one.table, "track"));
-    // A target that keeps these numbers in registers is a switch, whose registers are not cleared here yet.
-    if switches && tracked && has(&copy.table, "splice") {
-        Rewriting::SLr
-    } else {
-        Rewriting::None
+    let told = ["target", "cadence"].into_iter().all(|name| has(&copy.table, name));
+    match tracked {
+        true if has(&layer.table, "switches") && (registers.splice_registers || !registers.exist()) => Rewriting::SLr,
+        false if told && registers.splice_registers => Rewriting::SLm,
+        _ => Rewriting::None,
     }
 }
 
@@ -238,7 +266,7 @@ fn key_fields(table: &Table, key: &Key) -> Vec<(String, Value)> {
             let name = table.key.iter().next().map(|field| field.name.clone());
             name.map(|name| (name, Value::Number(u64::from(*one)))).into_iter().collect()
         }
-        Key::Relay(_) => Vec::new(),
+        Key::Relay(_) | Key::Track(_) | Key::Splice(_) => Vec::new(),
     }
 }
 
@@ -301,7 +329,7 @@ fn data_fields(table: &Table, data: &Data) -> Result<Fields, PlaneError> {
             return Ok((None, fields));
         }
         Data::Prune(ports) => return Ok((None, vec![(PORTS.into(), Value::Numbers(ports.iter().copied().collect()))])),
-        Data::Relay(_) => return Err(PlaneError::Schema("a relay entry is no row of a conference's tables".into())),
+        Data::Relay(_) | Data::Cleared => return Err(PlaneError::Schema(format!("{data:?} is no row of a conference's tables"))),
     };
     let action = action.ok_or_else(|| PlaneError::Schema(format!("{} has no action for {data:?}", table.name)))?;
     let mut made = Vec::with_capacity(fields.len());
@@ -332,6 +360,16 @@ fn parts(step: &Step<Key, Data>) -> Option<(Kind, &Key, Option<&Data>)> {
         Step::Modify(key, data) => Some((Kind::Modify, key, Some(data))),
         Step::Delete(key) => Some((Kind::Delete, key, None)),
         Step::Drain => None,
+    }
+}
+
+/// The updates of one step: of registers many, of anything else one.
+fn updates(tables: &Tables, arena: &mut BytesMut, kind: Kind, key: &Key, data: Option<&Data>) -> Result<Vec<Bytes>, PlaneError> {
+    let registers = tables.conference.as_ref().map(|conference| &conference.registers);
+    match (key, registers) {
+        (Key::Track(track), Some(registers)) => registers.clear_track(&tables.schema, *track),
+        (Key::Splice(splice), Some(registers)) => registers.clear_splice(&tables.schema, *splice),
+        _ => Ok(vec![encode(tables, arena, kind, key, data)?]),
     }
 }
 
@@ -375,29 +413,62 @@ pub(crate) async fn write(
     tables: &Tables,
     steps: &[Step<Key, Data>],
 ) -> Result<Vec<Result<(), UpdateError>>, PlaneError> {
+    let clears: Vec<Step<Key, Data>> = steps.iter().filter(|step| is_clear(step)).cloned().collect();
+    if !clears.is_empty() {
+        // No row names what could not be cleared.
+        let cleared = write_some(session, tables, &clears, true).await?;
+        if let Some(error) = cleared.into_iter().find_map(Result::err) {
+            return Ok(vec![Err(error); steps.len()]);
+        }
+    }
     let mut results = Vec::with_capacity(steps.len());
     for steps in steps.chunks(WRITES_AT_ONCE) {
-        results.extend(write_some(session, tables, steps).await?);
+        results.extend(write_some(session, tables, steps, false).await?);
     }
     Ok(results)
 }
 
-async fn write_some(session: &Session, tables: &Tables, steps: &[Step<Key, Data>]) -> Result<Vec<Result<(), UpdateError>>, PlaneError> {
+/// Whether it clears registers.
+fn is_clear(step: &Step<Key, Data>) -> bool {
+    matches!(step, Step::Add(Key::Track(_) | Key::Splice(_), _))
+}
+
+/// `clears`: of steps that clear registers; else of all others.
+async fn write_some(
+    session: &Session,
+    tables: &Tables,
+    steps: &[Step<Key, Data>],
+    clears: bool,
+) -> Result<Vec<Result<(), UpdateError>>, PlaneError> {
     let mut results: Vec<Result<(), UpdateError>> = vec![Ok(()); steps.len()];
     let mut open: Vec<(usize, Kind)> = steps
         .iter()
         .enumerate()
         .filter_map(|(at, step)| Some((at, parts(step)?.0)))
+        .filter(|(at, _)| steps.get(*at).is_some_and(is_clear) == clears)
         .collect();
     for round in 0..=ROUNDS {
         let mut arena = BytesMut::with_capacity(open.len() * 200);
-        let mut updates = Vec::with_capacity(open.len());
+        let (mut all, mut counts) = (Vec::with_capacity(open.len()), Vec::with_capacity(open.len()));
         for (at, kind) in &open {
-            if let Some((_, key, data)) = steps.get(*at).and_then(parts) {
-                updates.push(encode(tables, &mut arena, *kind, key, data)?);
-            }
+            let made = match steps.get(*at).and_then(parts) {
+                Some((_, key, data)) => updates(tables, &mut arena, *kind, key, data)?,
+                None => Vec::new(),
+            };
+            counts.push(made.len());
+            all.extend(made);
         }
-        let answers = session.write(updates, TIMEOUT).await?;
+        let mut answers = if all.is_empty() {
+            Vec::new()
+        } else {
+            session.write(all, TIMEOUT).await?
+        }
+        .into_iter();
+        // Of the updates of one step the first that failed counts.
+        let answers: Vec<Result<(), UpdateError>> = counts
+            .into_iter()
+            .map(|count| answers.by_ref().take(count).fold(Ok(()), Result::and))
+            .collect();
         let busy = answers.iter().any(|answer| answer.as_ref().is_err_and(UpdateError::is_temporary));
         let mut again = Vec::new();
         for ((at, kind), answer) in open.into_iter().zip(answers) {
@@ -445,7 +516,7 @@ pub(crate) async fn all(session: &Session, tables: &Tables) -> Result<Vec<(Key, 
     let mut read: Vec<&Arc<Table>> = conference.counting().map(|counting| &counting.table).collect();
     read.extend([&conference.copy.table, &conference.mgid, &conference.node]);
     for table in read {
-        let rows = crate::questions::read_table(session, table, READ_TIMEOUT).await?;
+        let rows = crate::questions::read_table(session, table, crate::questions::ALL_TIMEOUT).await?;
         found.extend(rows.iter().filter_map(|row| decode(conference, table, row)));
     }
     Ok(found)
@@ -538,7 +609,9 @@ pub(crate) async fn counted(session: &Session, tables: &Tables) -> Result<Vec<Co
     let mut found = Vec::new();
     for counting in conference.counting() {
         let take = |part: Vec<Bytes>| found.extend(part.iter().filter_map(|row| conference.read_counted(row)));
-        session.read_all_encoded(vec![whole(counting.table.id)], READ_TIMEOUT, take).await?;
+        session
+            .read_all_encoded(vec![whole(counting.table.id)], crate::questions::ALL_TIMEOUT, take)
+            .await?;
     }
     Ok(found)
 }

@@ -266,6 +266,62 @@ mod tests {
         assert_eq!(from_context(b"{\"tables\": []}"), Ok(HashMap::new()));
     }
 
+    /// A context.json with one hashed table, whose stages are these.
+    fn context(stages: &[Value]) -> Value {
+        let fields: Vec<Value> = PARTS
+            .iter()
+            .zip([32, 32, 16, 16])
+            .map(|(name, width)| serde_json::json!({"name": format!("hdr.{name}"), "bit_width": width}))
+            .collect();
+        serde_json::json!({"tables": [{
+            "name": "Ingress.relay", "match_key_fields": fields, "match_attributes": {"stage_tables": stages},
+        }]})
+    }
+
+    /// A stage whose hash is the exclusive or of some bits of the source address with its lowest ones.
+    fn stage(width: usize, shift: u64) -> Value {
+        let bits: Vec<Value> = (0..width as u64)
+            .map(|bit| {
+                let source = |bit: u64| serde_json::json!({"field_name": "hdr.src_addr", "field_bit": bit % 32});
+                serde_json::json!({"hash_bit": bit, "seed": 0, "bits_to_xor": [source(bit), source(bit + shift)]})
+            })
+            .collect();
+        serde_json::json!({"stage_table_type": "proxy_hash_match", "proxy_hash_bit_width": width, "proxy_hash_function": {"hash_bits": bits}})
+    }
+
+    fn read(document: &Value) -> Result<Vec<u32>, HashError> {
+        let found = from_context(document.to_string().as_bytes())?;
+        Ok(found["Ingress.relay"].iter().map(|hash| hash.bits).collect())
+    }
+
+    #[test]
+    fn every_function_of_a_table_is_kept_and_none_twice() {
+        let plain = serde_json::json!({"stage_table_type": "hash_match"});
+        assert_eq!(
+            read(&context(std::slice::from_ref(&plain))),
+            Ok(vec![]),
+            "it stores its keys as they are"
+        );
+        assert_eq!(read(&context(&[stage(8, 3), stage(8, 3), plain])), Ok(vec![8]));
+        assert_eq!(read(&context(&[stage(8, 3), stage(9, 5)])), Ok(vec![8, 9]));
+    }
+
+    #[test]
+    fn a_context_that_cannot_be_understood_says_what() {
+        let broken = |change: &dyn Fn(&mut Value)| {
+            let mut made = stage(8, 3);
+            change(&mut made);
+            read(&context(&[made])).unwrap_err().to_string()
+        };
+        let bits = |made: &mut Value| made["proxy_hash_function"]["hash_bits"].as_array_mut().unwrap().split_off(7);
+        assert!(broken(&|made| drop(bits(made))).contains("of which 7 are given"));
+        assert!(broken(&|made| made["proxy_hash_function"] = Value::Null).contains("no hash bits"));
+        let field =
+            |made: &mut Value, field: &str, value: Value| made["proxy_hash_function"]["hash_bits"][0]["bits_to_xor"][0][field] = value;
+        assert!(broken(&|made| field(made, "field_name", "md.vrf".into())).contains("md.vrf"));
+        assert!(broken(&|made| field(made, "field_bit", 32.into())).contains("no such bit"));
+    }
+
     proptest! {
         #[test]
         fn the_tables_are_the_crc(a: u32, b: u32, c: u128, d: u128, p: u16, q: u16) {

@@ -1,10 +1,11 @@
 //! The handle: submits that never fail, and questions.
 
-use crate::conference::{self, Counted};
+use crate::conference::{self, Counted, Offer};
 use crate::engine::{Command, Engine};
 use crate::error::PlaneError;
 use crate::event::{Event, Facts};
 use crate::questions::{self, Trace};
+use crate::routes::{self, Routes};
 use crate::rows::{self, Row, TableWrite};
 use crate::settings::Settings;
 use crate::statistics::{Counts, Statistics};
@@ -12,7 +13,6 @@ use crate::tables::Tables;
 use shunt_bfrt_client::{Client, Session, UpdateError};
 use shunt_calls::{Counters, Operation, RelayEntry, WriteId};
 use shunt_conference::diff::Step;
-use shunt_conference::rewriting::Rewriting;
 use shunt_conference::rows::{Data, Key};
 use shunt_latch::Found;
 use shunt_net::{Endpoint, FiveTuple};
@@ -25,8 +25,8 @@ use tokio::sync::{mpsc, watch};
 /// Events that wait for the one who takes them; then the plane waits too, and the data plane's notices are lost.
 const EVENTS: usize = 1024;
 const ROWS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Rows of one write.
-const ROWS_AT_ONCE: usize = 1000;
+/// Rows of one write: answers are signs of life, and rows that replicate cost the data plane more than relay entries.
+const ROWS_AT_ONCE: usize = 100;
 
 /// A session that can be used.
 #[derive(Clone)]
@@ -224,17 +224,23 @@ impl Plane {
         Ok(self.link()?.tables.schema.table(table).map(|table| table.size))
     }
 
-    /// How the data plane gives receivers of some layers numbers of their own.
+    /// What the data plane offers to conferences.
     ///
     /// # Errors
     /// [`PlaneError::Schema`] where it has no tables for conferences, [`PlaneError::Unavailable`] while there is none.
-    pub fn rewriting(&self) -> Result<Rewriting, PlaneError> {
+    pub fn conference_offer(&self) -> Result<Offer, PlaneError> {
         let link = self.link()?;
-        link.tables
-            .conference
-            .as_ref()
-            .map(|tables| tables.rewriting)
-            .ok_or_else(conference::no_tables)
+        let tables = link.tables.conference.as_ref().ok_or_else(conference::no_tables)?;
+        Ok(tables.offer(routes::exist(&link.tables.schema)))
+    }
+
+    /// Where a switch sends packets to, as its operator has set it; `None` of a data plane whose kernel has the routes.
+    ///
+    /// # Errors
+    /// [`PlaneError::Unavailable`] without an answer.
+    pub async fn routes(&self) -> Result<Option<Routes>, PlaneError> {
+        let link = self.link()?;
+        routes::read(&link.session, &link.tables.schema).await
     }
 
     /// Write rows of conferences, in this order; every one is tried. For each its result: what is there already is modified, and what the data

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// For a whole table.
-pub(crate) const ALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// For a whole table, which a switch answers at once when it has read all of it: of a million entries after a minute or two.
+pub(crate) const ALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Keys of one read: of more, the writes that come after it would wait for long.
 const AT_ONCE: usize = 500;
 
@@ -55,17 +55,17 @@ async fn ask_for<T>(
 
 pub(crate) async fn counters(session: &Session, tables: &Tables, keys: &[FiveTuple]) -> Result<Vec<(FiveTuple, Counters)>, PlaneError> {
     let request = |arena: &mut BytesMut, key: &FiveTuple| Some(tables.counting(key.is_v6())?.request(arena, key));
-    ask_for(session, keys, request, |entity| counters_of(tables, entity)).await
+    let mut found = ask_for(session, keys, request, |entity| counters_of(tables, entity)).await?;
+    if let Some(samples) = &tables.samples {
+        samples.add_losses(session, &mut found, TIMEOUT).await?;
+    }
+    Ok(found)
 }
 
 /// When entries last met a packet: one for each key.
 pub(crate) async fn idle_times(session: &Session, tables: &Tables, keys: &[FiveTuple]) -> Result<Vec<Idle>, PlaneError> {
-    let request = |arena: &mut BytesMut, key: &FiveTuple| Some(tables.quality_of(key)?.tuple.request(arena, key));
-    let read = |entity: &[u8]| {
-        let row = TableRow::decode(entity).ok()??;
-        let quality = tables.quality.iter().flatten().find(|quality| quality.tuple.id == row.table_id)?;
-        Some((quality.tuple.key_of(&row.key)?, quality.idle(&row)?))
-    };
+    let request = |arena: &mut BytesMut, key: &FiveTuple| Some(tables.timing(key.is_v6())?.request(arena, key));
+    let read = |entity: &[u8]| tables.idle(&TableRow::decode(entity).ok()??);
     let found: HashMap<FiveTuple, Duration> = ask_for(session, keys, request, read).await?.into_iter().collect();
     let idle = keys.iter().map(|key| Idle {
         key: *key,
@@ -97,10 +97,13 @@ pub(crate) async fn all_counters(session: &Session, tables: &Tables) -> Result<V
         let take = |part: Vec<Bytes>| found.extend(part.iter().filter_map(|entity| counters_of(tables, entity)));
         session.read_all_encoded(vec![table.request_all()], ALL_TIMEOUT, take).await?;
     }
+    if let Some(samples) = &tables.samples {
+        samples.add_losses(session, &mut found, TIMEOUT).await?;
+    }
     Ok(found)
 }
 
-fn whole(table: &Table, default: bool) -> pb::Entity {
+pub(crate) fn whole(table: &Table, default: bool) -> pb::Entity {
     let entry = pb::TableEntry {
         table_id: table.id,
         is_default_entry: default,

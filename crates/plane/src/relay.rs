@@ -34,6 +34,9 @@ pub(crate) struct RelayTable {
     pub(crate) tuple: TupleTable,
     /// It reports idle entries.
     pub(crate) ages: bool,
+    /// The data field that says how long an entry has yet until it is idle, in ms.
+    pub(crate) ttl: Option<u32>,
+    idle: Duration,
     /// The data fields that count packets and bytes.
     pub(crate) counters: Option<(u32, u32)>,
     /// The shortest first.
@@ -61,10 +64,13 @@ impl RelayTable {
         }
         rewrites.sort_by_key(|rewrite| rewrite.parameters);
         let counter = |name| table.data.find(name).map(|field: &Field| field.id);
+        let ages = table.attributes.iter().any(|name| name == "IdleTimeout");
         Ok(Self {
             name: table.name.clone(),
             size: table.size,
-            ages: table.attributes.iter().any(|name| name == "IdleTimeout"),
+            ages,
+            ttl: ttl.filter(|_| ages).map(|field| field.id),
+            idle,
             counters: counter("$COUNTER_SPEC_PKTS").zip(counter("$COUNTER_SPEC_BYTES")),
             delete: tuple.update(Type::Delete.into(), None),
             rewrites,
@@ -112,6 +118,13 @@ impl RelayTable {
     pub(crate) fn counts(&self, row: &TableRow<'_>) -> Option<(u64, u64)> {
         let (packets, bytes) = self.counters?;
         Some((row.data.number(packets).unwrap_or(0), row.data.number(bytes).unwrap_or(0)))
+    }
+
+    /// How long an entry that was read has met no packet, as far as it is certain: the time-out of one that is idle, and nothing of any other, since
+    /// the chip counts in coarse steps. bf_switchd reads as `$ENTRY_TTL` what is left of it (pipe_mgr_idle.c, rmt_mat_ent_get_idle_ttl).
+    pub(crate) fn idle(&self, row: &TableRow<'_>) -> Option<Duration> {
+        let is_idle = row.data.number(self.ttl?)? == 0;
+        Some(if is_idle { self.idle } else { Duration::ZERO })
     }
 
     /// What it does not offer, for operators.

@@ -32,6 +32,8 @@ pub enum Value {
     Bools(Vec<bool>),
     /// Of a key field that matches a range: first and last.
     Range(u64, u64),
+    /// Of a key field that matches by longest prefix: its bytes, and how many bits of them count. Read only.
+    Prefix(Bytes, u32),
 }
 
 /// A write to one row. Names may be any dotted suffix that is unique.
@@ -192,13 +194,17 @@ pub(crate) fn question(table: &Table, key: &[(String, Value)]) -> Result<pb::Ent
 
 /// A row of a table, from an encoded `Entity`; `None` for the default entry.
 pub(crate) fn decode(table: &Table, encoded: Bytes) -> Option<Row> {
+    decode_any(table, encoded).filter(|row| !row.key.is_empty() || table.key.is_empty())
+}
+
+/// The same, and the default entry as a row without a key.
+pub(crate) fn decode_any(table: &Table, encoded: Bytes) -> Option<Row> {
     let Some(entity::Entity::TableEntry(entry)) = pb::Entity::decode(encoded).ok()?.entity else {
         return None;
     };
     let key = match entry.value {
         Some(table_entry::Value::Key(key)) => key.fields,
-        _ if table.key.is_empty() || entry.table_id != table.id => vec![],
-        _ => return None,
+        _ => vec![],
     };
     let data = entry.data.unwrap_or_default();
     let action = table.actions.by_id(data.action_id);
@@ -223,6 +229,7 @@ fn key_value(table: &Table, field: pb::KeyField) -> Option<Value> {
     match field.match_type? {
         MatchType::Exact(value) if is_text => Some(Value::Text(String::from_utf8_lossy(&value.value).into_owned())),
         MatchType::Exact(value) => Some(Value::Bytes(value.value)),
+        MatchType::Lpm(value) => Some(Value::Prefix(value.value, u32::try_from(value.prefix_len).ok()?)),
         MatchType::Range(value) => Some(Value::Range(number(&value.low), number(&value.high))),
         _ => None,
     }

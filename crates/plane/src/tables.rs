@@ -7,6 +7,7 @@ use crate::hash::{HASH32, HASH48, LinearHash, from_context};
 use crate::notice::LearnFilter;
 use crate::relay::{QualityTable, RelayTable};
 use crate::row::TableRow;
+use crate::sample_tables::SampleTables;
 use crate::settings::{Settings, StoredHash};
 use crate::tuple::TupleTable;
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use shunt_calls::{Counters, RelayEntry};
 use shunt_net::FiveTuple;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The tables of the agent.
 #[derive(Clone, Debug)]
@@ -28,6 +30,8 @@ pub(crate) struct Tables {
     pub(crate) totals: Option<Arc<Table>>,
     pub(crate) interface: Option<Arc<Table>>,
     pub(crate) admission: AdmissionTables,
+    /// `None`: the target counts on every relay entry, or on none.
+    pub(crate) samples: Option<Arc<SampleTables>>,
     /// `None`: the target has no tables for conferences.
     pub(crate) conference: Option<ConferenceTables>,
     pub(crate) learns: Vec<LearnFilter>,
@@ -55,6 +59,7 @@ impl Tables {
             hashed.extend(from_context(context).map_err(|error| SchemaError(error.to_string()))?);
         }
         let totals = schema.table("softswitch.totals").cloned();
+        let counts = schema.table("softswitch.quality").is_some() || relay.iter().flatten().any(|relay| relay.counters.is_some());
         let hashes = [0, 1].map(|at| {
             let known = relay[at].as_ref().and_then(|relay| declared(&hashed, &relay.name));
             stored_hashes(known, settings.stored_hash, totals.is_some(), if at == 0 { 12 } else { 36 })
@@ -70,6 +75,7 @@ impl Tables {
             media: both("media", |name| Ok(schema.table(name).cloned()))?,
             interface: schema.table("softswitch.interface").cloned(),
             admission: AdmissionTables::new(schema)?,
+            samples: if counts { None } else { SampleTables::new(schema)?.map(Arc::new) },
             conference: ConferenceTables::new(schema),
             learns: LearnFilter::all(schema)?,
             schema: Arc::clone(schema),
@@ -83,21 +89,37 @@ impl Tables {
         self.relay[usize::from(key.is_v6())].as_ref()
     }
 
-    pub(crate) fn quality_of(&self, key: &FiveTuple) -> Option<&QualityTable> {
-        self.quality[usize::from(key.is_v6())].as_ref()
+    /// The table that knows whether an entry of this IP version is idle, and since when: `softswitch.quality`, or the relay table itself if it ages.
+    pub(crate) fn timing(&self, v6: bool) -> Option<&TupleTable> {
+        let (quality, relay) = (&self.quality[usize::from(v6)], &self.relay[usize::from(v6)]);
+        let relay = relay.as_ref().filter(|relay| relay.ttl.is_some()).map(|relay| &relay.tuple);
+        quality.as_ref().map(|quality| &quality.tuple).or(relay)
     }
 
-    /// The table that counts on entries of this IP version: `softswitch.quality`, or the relay table itself.
+    /// Key and idle time of an entry that [`Tables::timing`] returned.
+    pub(crate) fn idle(&self, row: &TableRow<'_>) -> Option<(FiveTuple, Duration)> {
+        if let Some(quality) = self.quality.iter().flatten().find(|quality| quality.tuple.id == row.table_id) {
+            return Some((quality.tuple.key_of(&row.key)?, quality.idle(row)?));
+        }
+        let relay = self.relay.iter().flatten().find(|relay| relay.tuple.id == row.table_id)?;
+        Some((relay.tuple.key_of(&row.key)?, relay.idle(row)?))
+    }
+
+    /// The table that counts on entries of this IP version: `softswitch.quality`, the relay table itself, or the one of streams counted by themselves.
     pub(crate) fn counting(&self, v6: bool) -> Option<&TupleTable> {
         let (quality, relay) = (&self.quality[usize::from(v6)], &self.relay[usize::from(v6)]);
         let relay = relay.as_ref().filter(|relay| relay.counters.is_some()).map(|relay| &relay.tuple);
-        quality.as_ref().map(|quality| &quality.tuple).or(relay)
+        let samples = || self.samples.as_ref()?.counting(v6);
+        quality.as_ref().map(|quality| &quality.tuple).or(relay).or_else(samples)
     }
 
     /// Key and counters of an entry that [`Tables::counting`] returned.
     pub(crate) fn counters(&self, row: &TableRow<'_>) -> Option<(FiveTuple, Counters)> {
         if let Some(quality) = self.quality.iter().flatten().find(|quality| quality.tuple.id == row.table_id) {
             return Some((quality.tuple.key_of(&row.key)?, quality.counters(row)));
+        }
+        if let Some(found) = self.samples.as_ref().and_then(|samples| samples.counters(row)) {
+            return Some(found);
         }
         let relay = self.relay.iter().flatten().find(|relay| relay.tuple.id == row.table_id)?;
         let (packets, bytes) = relay.counts(row)?;
@@ -138,10 +160,11 @@ impl Tables {
             };
             lacks.extend(relay.lacks());
             if self.quality[at].is_none() {
-                let counts = if relay.counters.is_some() {
-                    "packets and bytes only"
-                } else {
-                    "nothing is counted"
+                let samples = self.samples.as_ref().and_then(|samples| samples.describe(at == 1));
+                let counts = match (&relay.counters, samples) {
+                    (Some(_), _) => "packets and bytes only".to_owned(),
+                    (None, Some(samples)) => samples,
+                    (None, None) => "nothing is counted".to_owned(),
                 };
                 lacks.push(format!("no softswitch.quality for IPv{version}: no jitter or idle times, {counts}"));
             }

@@ -18,6 +18,8 @@ pub(crate) enum Slot {
     NewDestinationAddress,
     NewSourcePort,
     NewDestinationPort,
+    /// Of the registers of a stream that is counted by itself.
+    Index,
 }
 
 /// The four fields, as the schema names them.

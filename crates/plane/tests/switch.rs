@@ -98,6 +98,86 @@ async fn a_write_does_not_wait_for_a_large_read() {
     assert_eq!(switch.state().reads, reads, "the read goes on");
 }
 
+/// 200,000 entries at 50 µs each take 10 s, which is more than the agent's patience with a target that answers nothing. Here all is faster.
+#[tokio::test]
+async fn a_large_table_that_is_read_slowly_ends_no_session() {
+    let switch = Switch::start("slow", PROGRAM, br#"{"tables": []}"#, b"");
+    let mut settings = settings(&switch);
+    settings.target.patience = Duration::from_secs(1);
+    let mut lab = Lab::start(settings);
+    lab.until(|event| matches!(event, Event::Table { .. }).then_some(())).await;
+    let inserts: Vec<Operation> = (0..3_000).map(|at| Operation::Insert(entry(1, 10_000 + at, 2))).collect();
+    assert_eq!(lab.outcomes(&inserts).await, [Outcome::Done; 3_000]);
+    switch.state().faults.slow_entry = Duration::from_millis(1);
+    lab.plane.audit();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    // After that time without any answer, a question that is given up soon: an entry's final counters.
+    switch.state().faults.slow_read = Duration::from_millis(200);
+    lab.ask(1, &[Operation::Delete(entry(1, 10_000, 2).key())]);
+    switch.state().faults.slow_read = Duration::ZERO;
+    let mut deleted = false;
+    let found = lab
+        .until(|event| match event {
+            Event::Down(reason) => panic!("the session ended: {reason}"),
+            Event::Written(_) => {
+                deleted = true;
+                None
+            }
+            Event::Table { entries, .. } => Some(entries.len()),
+            _ => None,
+        })
+        .await;
+    assert!(deleted && found >= 2_999, "{deleted}, {found} entries");
+    assert_eq!(switch.state().bound.len(), 1);
+}
+
+#[tokio::test]
+async fn a_switch_that_answers_nothing_during_a_large_read_is_given_up() {
+    let switch = Switch::start("stuck", PROGRAM, br#"{"tables": []}"#, b"");
+    let mut settings = settings(&switch);
+    settings.target.patience = Duration::from_secs(1);
+    let mut lab = Lab::start(settings);
+    lab.until(|event| matches!(event, Event::Table { .. }).then_some(())).await;
+    switch.state().faults.dead = true;
+    lab.plane.audit();
+    let reason = lab
+        .until(|event| if let Event::Down(reason) = event { Some(reason) } else { None })
+        .await;
+    assert!(reason.contains("answered nothing"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_switch_says_which_entries_are_idle() {
+    let (switch, mut lab) = lab("idle").await;
+    let (silent, active, missing) = (entry(1, 10_000, 2), entry(2, 10_002, 2), entry(3, 10_004, 2));
+    assert_eq!(
+        lab.outcomes(&[Operation::Insert(silent), Operation::Insert(active)]).await,
+        [Outcome::Done; 2]
+    );
+    let relay = switch.table("relay");
+    let ttl = relay.data.find("$ENTRY_TTL").unwrap().id;
+    // What is left of the time-out.
+    for (key, data) in switch.state().tables.get_mut(&relay.id).unwrap() {
+        let left = if key[2].1 == [0, 1] { 0_u32 } else { 12_000 };
+        for field in data.fields.iter_mut().filter(|field| field.field_id == ttl) {
+            *field = stream(ttl, left.to_be_bytes());
+        }
+    }
+    lab.plane.read_idle(vec![silent.key(), active.key(), missing.key()]);
+    let read = lab
+        .until(|event| if let Event::IdleTimes(read) = event { Some(read) } else { None })
+        .await;
+    let times: Vec<_> = read.iter().map(|idle| idle.idle).collect();
+    assert_eq!(times, [Some(Duration::from_secs(30)), Some(Duration::ZERO), None]);
+    // From then on the time counts.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    lab.plane.read_idle(vec![silent.key()]);
+    let read = lab
+        .until(|event| if let Event::IdleTimes(read) = event { Some(read) } else { None })
+        .await;
+    assert!(read[0].idle.unwrap() >= Duration::from_millis(30_200), "{read:?}");
+}
+
 #[tokio::test]
 async fn notices_come_to_the_client_that_is_bound() {
     let (switch, mut lab) = lab("notices").await;

@@ -59,6 +59,7 @@ enum Done {
     Up(u64, Box<Result<Link, String>>),
     Batch(Batch),
     Table(u64, Option<Vec<RelayEntry>>),
+    Samples(u64),
     Idle(Vec<Idle>),
     Nothing,
 }
@@ -79,6 +80,10 @@ pub(crate) struct Engine {
     /// What is under way in each task, for one that ends without a result.
     batches: HashMap<tokio::task::Id, Vec<Job>>,
     audit: Audit,
+    /// Since when entries are idle, where the target says no more than that they are.
+    idle_since: HashMap<FiveTuple, Instant>,
+    /// Streams that are counted by themselves are being written.
+    sampling: bool,
     greylist_due: Option<Instant>,
     tasks: JoinSet<Done>,
     out: Vec<Event>,
@@ -105,6 +110,8 @@ impl Engine {
             collisions: [None, None],
             pace: Pace::default(),
             batches: HashMap::new(),
+            idle_since: HashMap::new(),
+            sampling: false,
             greylist_due: None,
             tasks: JoinSet::new(),
             out: Vec::new(),
@@ -172,7 +179,23 @@ impl Engine {
             self.tasks.spawn(async move {
                 let found = questions::entries(&link.session, &link.tables).await;
                 let found = found.inspect_err(|error| tracing::warn!("the relay tables cannot be read: {error}"));
+                if link.tables.samples.is_some() {
+                    // Losses are known from one reading to the next.
+                    let _ = questions::all_counters(&link.session, &link.tables).await;
+                }
                 Done::Table(session, found.ok())
+            });
+        }
+        if !self.sampling
+            && let Some(samples) = link.tables.samples.clone().filter(|samples| samples.samples().is_waiting())
+        {
+            self.sampling = true;
+            let (session, link) = (self.session, link.clone());
+            self.tasks.spawn(async move {
+                if let Err(error) = samples.settle(&link.session).await {
+                    tracing::debug!("which streams are counted is not certain: {error}");
+                }
+                Done::Samples(session)
             });
         }
         if self.greylist_due.is_some_and(|at| at <= now) {

@@ -23,11 +23,19 @@ impl Engine {
             Operation::Insert(_) => matches!(outcome, Outcome::TableFull | Outcome::Rejected),
             Operation::Modify(_) => false,
         };
+        if is_out {
+            self.idle_since.remove(&key);
+        }
         if is_out && let Some(collisions) = self.collisions_of(&key) {
             collisions.release(&key);
         }
         if outcome != Outcome::Done {
             self.shared.counts.failed(1);
+        } else if let Some(samples) = self.up.as_ref().and_then(|link| link.tables.samples.as_ref()) {
+            match item.job.operation {
+                Operation::Delete(_) => samples.samples().leave(&key),
+                _ => samples.samples().want(key),
+            }
         }
         let Some(id) = item.job.id else { return };
         let written = Written {
@@ -51,8 +59,12 @@ impl Engine {
             }
             Ok((_, Done::Up(session, result))) if session == self.session => self.came_up(now, *result),
             Ok((_, Done::Table(session, found))) if session == self.session => self.table_read(now, found),
-            Ok((_, Done::Idle(idle))) => self.out.push(Event::IdleTimes(idle)),
-            Ok((_, Done::Up(..) | Done::Table(..) | Done::Nothing)) => {}
+            Ok((_, Done::Samples(session))) if session == self.session => self.sampling = false,
+            Ok((_, Done::Idle(mut idle))) => {
+                self.age(now, &mut idle);
+                self.out.push(Event::IdleTimes(idle));
+            }
+            Ok((_, Done::Up(..) | Done::Table(..) | Done::Samples(_) | Done::Nothing)) => {}
             Err(error) => self.task_failed(&error),
         }
     }
@@ -63,6 +75,7 @@ impl Engine {
         for job in self.batches.remove(&error.id()).unwrap_or_default() {
             self.finish(Item::new(job));
         }
+        self.sampling = false;
         if let Ok(session) = self.shared.client.session() {
             session.give_up(&format!("a task ended: {error}"));
         }
@@ -103,6 +116,10 @@ impl Engine {
         entries.retain(|entry| media.is_empty() || media.iter().any(|range| range.contains(entry.port())));
         self.shared.counts.audited();
         self.hold_hashes(now, &mut entries, &changed);
+        if let Some(samples) = self.up.as_ref().and_then(|link| link.tables.samples.as_ref()) {
+            let keys = entries.iter().map(RelayEntry::key).collect();
+            samples.samples().compare(&keys, |key| changed.contains(&key.dst));
+        }
         self.out.push(Event::Table { entries, changed });
     }
 }

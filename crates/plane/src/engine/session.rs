@@ -11,7 +11,7 @@ use crate::tables::Tables;
 use prost::Message as _;
 use shunt_bfrt::pb::{self, idle_timeout_notification::NotificationType};
 use shunt_bfrt_client as client;
-use shunt_calls::Outcome;
+use shunt_calls::{Idle, Outcome};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ impl Engine {
             client::Event::Up => self.connected(),
             client::Event::Down(reason) => self.down(reason),
             client::Event::Digest(digest) => self.digest(&digest),
-            client::Event::Idle(notice) => self.idle(&notice),
+            client::Event::Idle(notice) => self.idle(Instant::now(), &notice),
         }
     }
 
@@ -77,6 +77,8 @@ impl Engine {
 
     pub(super) fn down(&mut self, reason: String) {
         self.up = None;
+        self.sampling = false;
+        self.idle_since.clear();
         self.session += 1;
         self.audit.stop();
         self.link.send_modify(|now| *now = Err(reason.clone()));
@@ -98,7 +100,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn idle(&mut self, notice: &pb::IdleTimeoutNotification) {
+    pub(super) fn idle(&mut self, now: Instant, notice: &pb::IdleTimeoutNotification) {
         let (Some(link), Some(entry)) = (&self.up, &notice.table_entry) else {
             return;
         };
@@ -111,7 +113,32 @@ impl Engine {
         let Some(key) = relay.zip(row).and_then(|(relay, row)| relay.tuple.key_of(&row.key)) else {
             return;
         };
-        let idle = notice.r#type() == NotificationType::EntryIdle;
-        self.out.push(if idle { Event::Idle(key) } else { Event::Active(key) });
+        if notice.r#type() == NotificationType::EntryIdle {
+            let since = now.checked_sub(self.settings.entry_idle).unwrap_or(now);
+            self.idle_since.insert(key, since);
+            self.out.push(Event::Idle(key));
+        } else {
+            self.idle_since.remove(&key);
+            self.out.push(Event::Active(key));
+        }
+    }
+
+    /// A switch says of an entry that it is idle, and not for how long: the time counts from when that was first known.
+    pub(super) fn age(&mut self, now: Instant, read: &mut [Idle]) {
+        let Some(link) = &self.up else { return };
+        for one in read {
+            if link.tables.quality[usize::from(one.key.is_v6())].is_some() {
+                continue;
+            }
+            match one.idle {
+                Some(idle) if idle >= self.settings.entry_idle => {
+                    let first = now.checked_sub(idle).unwrap_or(now);
+                    let since = *self.idle_since.entry(one.key).or_insert(first);
+                    one.idle = Some(now.saturating_duration_since(since));
+                }
+                Some(_) => drop(self.idle_since.remove(&one.key)),
+                None => {}
+            }
+        }
     }
 }

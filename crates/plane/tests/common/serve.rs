@@ -85,6 +85,7 @@ impl BfRuntime for Switch {
                 Err(error) => results.push(Err(error)),
             }
         }
+        tokio::time::sleep(faults.slow_entry * entities.len() as u32).await;
         // What was found comes before the error, all in one message.
         let mut parts = vec![Ok(ReadResponse {
             entities,

@@ -16,7 +16,10 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 
 type Notices = mpsc::Sender<Result<pb::StreamMessageResponse, Status>>;
-type Key = Vec<(u32, Vec<u8>)>;
+pub type Key = Vec<(u32, Vec<u8>)>;
+
+/// A register has a value for each.
+pub const PIPES: usize = 4;
 
 pub(super) const COOKIE: u32 = 0x00ff_ffff;
 const NOT_FOUND: (i32, &str) = (5, "Object not found");
@@ -37,6 +40,8 @@ pub struct Faults {
     pub room: Option<usize>,
     /// A Read takes so long.
     pub slow_read: Duration,
+    /// And so long for each entry that it returns.
+    pub slow_entry: Duration,
     /// Every so-manieth call is answered Unavailable; of these every other one is carried out.
     pub breaks: usize,
 }
@@ -49,6 +54,8 @@ pub struct State {
     pub reads: usize,
     pub attributes: Vec<pb::TableAttribute>,
     pub bound: Vec<u32>,
+    /// Packets and bytes counted, by table and key; 7 of anything else.
+    pub counted: HashMap<(u32, Key), (u64, u64)>,
     calls: usize,
     pub(super) streams: HashMap<u32, Notices>,
     pub(super) cookie: Option<u32>,
@@ -170,6 +177,11 @@ impl Switch {
             return Ok(());
         };
         let key = key_of(&table, &key);
+        if table.table_type == "Register" {
+            // All of its rows are there.
+            rows.insert(key, entry.data.unwrap_or_default());
+            return Ok(());
+        }
         match (kind, rows.contains_key(&key)) {
             (Type::Delete, true) => drop(rows.remove(&key)),
             (Type::Delete | Type::Modify, false) => return Err(NOT_FOUND),
@@ -199,10 +211,17 @@ impl Switch {
         let rows = state.tables.get(&table.id).unwrap_or(&empty);
         if let Some(table_entry::Value::Key(key)) = &entry.value {
             let key = key_of(table, key);
+            if table.table_type == "Register" {
+                let zeros = register(table, [0; PIPES]);
+                return Ok(vec![encode_row(table, &key, rows.get(&key).unwrap_or(&zeros), None)]);
+            }
             let data = rows.get(&key).ok_or(NOT_FOUND)?;
-            return Ok(vec![encode_row(table, &key, data)]);
+            return Ok(vec![encode_row(table, &key, data, state.counted.get(&(table.id, key.clone())))]);
         }
-        let mut found: Vec<Bytes> = rows.iter().map(|(key, data)| encode_row(table, key, data)).collect();
+        let mut found: Vec<Bytes> = rows
+            .iter()
+            .map(|(key, data)| encode_row(table, key, data, state.counted.get(&(table.id, key.clone()))))
+            .collect();
         if !table.actions.is_empty() {
             let default = pb::TableEntry {
                 table_id: table.id,
@@ -220,7 +239,20 @@ fn encode(entity: entity::Entity) -> Bytes {
     pb::Entity { entity: Some(entity) }.encode_to_vec().into()
 }
 
-fn encode_row(table: &Table, key: &Key, data: &pb::TableData) -> Bytes {
+/// A row of a register of one field: its values in the pipes.
+pub fn register(table: &Table, values: [u16; PIPES]) -> pb::TableData {
+    let field = table.data.iter().next().unwrap();
+    let fields = values.iter().map(|value| {
+        let bytes = u64::from(*value).to_be_bytes();
+        shunt_bfrt::values::stream(field.id, &bytes[8 - field.size().unwrap()..])
+    });
+    pb::TableData {
+        action_id: 0,
+        fields: fields.collect(),
+    }
+}
+
+fn encode_row(table: &Table, key: &Key, data: &pb::TableData, counted: Option<&(u64, u64)>) -> Bytes {
     use pb::key_field::{Exact, MatchType, Range};
     let fields = key.iter().map(|(id, value)| {
         let is_range = table.key.by_id(*id).unwrap().matches == Some(Match::Range);
@@ -241,13 +273,14 @@ fn encode_row(table: &Table, key: &Key, data: &pb::TableData) -> Bytes {
         }
     });
     let mut data = data.clone();
-    for name in ["$COUNTER_SPEC_PKTS", "$COUNTER_SPEC_BYTES"] {
+    let (packets, bytes) = counted.copied().unwrap_or((7, 7));
+    for (name, count) in [("$COUNTER_SPEC_PKTS", packets), ("$COUNTER_SPEC_BYTES", bytes)] {
         if let Some(field) = table
             .data
             .find(name)
             .filter(|field| !data.fields.iter().any(|given| given.field_id == field.id))
         {
-            data.fields.push(shunt_bfrt::values::stream(field.id, 7_u64.to_be_bytes()));
+            data.fields.push(shunt_bfrt::values::stream(field.id, count.to_be_bytes()));
         }
     }
     let entry = pb::TableEntry {
