@@ -1,6 +1,7 @@
 //! Judging packets: who is latched, and who is not.
 
 use crate::candidate::Candidate;
+use crate::former::Named;
 use crate::holder::{Holder, Previous};
 use crate::latch::Latch;
 use crate::names::Rank;
@@ -61,17 +62,20 @@ impl Latch {
     }
 
     fn is_former(&mut self, policy: &Policy, packet: &Packet) -> bool {
-        match self.former.as_deref_mut() {
-            Some((_, until)) if packet.at >= *until => {
-                self.former = None;
-                false
-            }
-            Some((former, _)) => {
-                let named = self.names.iter().any(|name| *name == packet.source.into());
-                former.goes_on(policy, self.component, packet, named)
-            }
-            None => false,
+        let Some(kept) = self.former.as_deref_mut() else { return false };
+        let named = Named {
+            addr: self.names.has_address(packet.source.addr),
+            port: self.names.iter().any(|name| *name == packet.source.into()),
+        };
+        let (goes_on, over) = if kept.is_over(packet.at) {
+            (false, true)
+        } else {
+            kept.goes_on(policy, self.component, packet, named)
+        };
+        if over {
+            self.former = None;
         }
+        goes_on
     }
 
     fn rank_of(&self, parties: &Parties, scanners: &Scanners, now: Time, source: Endpoint) -> Rank {

@@ -1,7 +1,7 @@
 //! The state machine of one stream.
 
 use crate::candidate::Candidates;
-use crate::former::Former;
+use crate::former::{Former, KeptOut};
 use crate::holder::Holder;
 use crate::names::{Name, Names, Rank};
 use crate::policy::Policy;
@@ -25,7 +25,7 @@ pub struct Latch {
     pub(crate) signalled: Option<Time>,
     pub(crate) answered: Option<Time>,
     pub(crate) quarantined: Option<(Endpoint, Time)>,
-    pub(crate) former: Option<Box<(Former, Time)>>,
+    pub(crate) former: Option<Box<KeptOut>>,
     /// A rebinding went wrong: until then the next one is slow.
     pub(crate) slow_until: Option<Time>,
 }
@@ -157,7 +157,7 @@ impl Latch {
 
     /// The port was another call's, whose phone may still send.
     pub fn keep_out(&mut self, now: Time, policy: &Policy, former: Former) {
-        self.former = Some(Box::new((former, now + policy.former_hold)));
+        self.former = Some(Box::new(KeptOut::new(former, now + policy.former_hold)));
     }
 
     /// A packet of the latched source, or its number by the counts of who forwards its packets: so that a rebinding is recognised.

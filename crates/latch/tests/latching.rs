@@ -520,6 +520,50 @@ fn the_phone_of_the_port_s_last_call_is_not_learned_but_its_next_call_is() {
     );
 }
 
+/// Two calls that play the same recording: SSRC and sequence numbers are the same.
+#[test]
+fn another_phone_with_the_former_stream_s_numbers_is_learned() {
+    let policy = Policy::default();
+    let gateway: [u8; 4] = [203, 0, 113, 9];
+    for (names, source, addresses_shared) in [
+        (vec![Name::from(at(PHONE, 8))], at(PHONE, 8), false),
+        (vec![Name::address(gateway)], at(gateway, 40_000), false),
+        // Behind the same NAT, from whatever port that has chosen.
+        (vec![Name::from(at(PHONE, 8))], at(PHONE, 40_000), true),
+        (vec![], at(gateway, 40_000), false),
+    ] {
+        // Both as the agent knows the former stream, to its end, and as a relay does, up to its offload.
+        for known in [480, 8] {
+            let mut before = Port::new(&[Name::address(PHONE)]);
+            before.talk(0, at(PHONE, 1), 7, 1000, known);
+            let mut port = Port::new(&names);
+            if addresses_shared {
+                port.learner.parties.join(PHONE.into());
+                port.learner.parties.join(PHONE.into());
+            }
+            port.latch.keep_out(ms(15_000), &policy, before.latch.former().unwrap());
+            let verdicts = port.talk(15_000, source, 7, 1000, 500);
+            assert!(latched_at(&verdicts).is_some_and(|at| at <= 5), "{source:?}: {:?}", &verdicts[..8]);
+            assert!(verdicts[6..].iter().all(|verdict| *verdict == Verdict::Known), "{source:?} {known}");
+            // The former phone itself, which still sends, is kept out as before.
+            let going_on = port.rtp(25_010, at(PHONE, 1), 7, 1000 + known + 600);
+            assert_eq!(going_on, Verdict::Ignored(Ignored::Former), "{source:?} {known}");
+        }
+    }
+}
+
+#[test]
+fn the_next_call_of_the_same_socket_may_have_the_former_stream_s_numbers() {
+    let policy = Policy::default();
+    let mut before = Port::new(&[Name::address(PHONE)]);
+    before.talk(0, at(PHONE, 1), 7, 1000, 8);
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    port.latch.keep_out(ms(15_000), &policy, before.latch.former().unwrap());
+    let verdicts = port.talk(15_000, at(PHONE, 1), 7, 1000, 30);
+    assert_eq!(latched_at(&verdicts), Some(0), "{verdicts:?}");
+    assert!(verdicts[1..].iter().all(|verdict| *verdict == Verdict::Known), "{verdicts:?}");
+}
+
 #[test]
 fn what_another_process_had_latched_stays() {
     let mut port = Port::new(&[]);
