@@ -2,21 +2,27 @@
 
 use crate::conference::Conferences;
 use crate::core::Core;
-use crate::metrics::Metrics;
+use crate::metrics;
 use crate::view;
 use shunt_admin::{
-    Admin, Audit, CallFilter, CallPage, CallView, Commands, Conference, ConferenceSummary, DataPlaneStatus, DrainStatus, Estimate, Failure,
-    FailureKind, HepStatus, Join, JournalStatus, LogFilter, Participant, ParticipantUpdate, Problem, QualityChange, RelayStatus, Role,
-    Status, StopOf, StreamCount, TargetChange, Text, Trace, TraceCall, TraceVerdict,
+    Admin, Audit, CallFilter, CallPage, CallView, Commands, Conference, ConferenceSummary, CountersOf, DataPlaneStatus, DrainStatus,
+    EndedCounts, Estimate, Failure, FailureKind, HepStatus, Join, JournalStatus, LogFilter, Participant, ParticipantUpdate, Problem,
+    QualityChange, RelayStatus, Role, Status, StopOf, StreamCount, TableWrites, TargetChange, Text, Trace, TraceCall, TraceVerdict,
 };
-use shunt_calls::RelayId;
+use shunt_calls::{LineId, RelayId};
 use shunt_control::Statistics;
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtpproxy::capability::KeepAlive;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
+use tokio::time::timeout;
+
+/// Lines of a call of which the relay is asked for its counts, and how long for.
+const MOST_QUESTIONS: usize = 8;
+const RELAY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the server asks.
 pub struct AgentView {
@@ -26,7 +32,8 @@ pub struct AgentView {
     /// Control sockets with what they count.
     pub control: Vec<(String, Statistics)>,
     pub has_hep: bool,
-    pub metrics: Metrics,
+    /// When each problem was first seen.
+    pub since: Mutex<HashMap<String, Instant>>,
 }
 
 fn endpoint(address: SocketAddr) -> Endpoint {
@@ -46,6 +53,12 @@ fn journal(journal: &shunt_journal::Journal) -> JournalStatus {
         pending: status.pending,
         error: status.error,
     }
+}
+
+/// The entries of a call.
+fn entries_of<'a>(book: &'a shunt_calls::Book, call_id: &'a [u8]) -> impl Iterator<Item = FiveTuple> + 'a {
+    let streams = book.lines_of_call(call_id).flat_map(|line| line.streams());
+    streams.filter_map(|stream| stream.entry).map(|entry| entry.key())
 }
 
 impl AgentView {
@@ -89,14 +102,14 @@ impl AgentView {
             target,
             connected: facts.is_some() && current.down.is_none(),
             name: facts.map(|facts| facts.name.clone()),
-            entries: current.entries,
+            entries: current.total("entries"),
             capacity: facts.map(|facts| facts.capacity),
             planned: planned as u64,
             orphans: orphans as u64,
-            reconciled: current.entries.is_some(),
+            reconciled: current.is_reconciled(),
             lacks: facts.map(|facts| facts.lacks.clone()).unwrap_or_default(),
-            packets_relayed: None,
-            age_s: None,
+            packets_relayed: current.total("relayed_packets"),
+            age_s: current.totals.as_ref().map(|(_, read)| read.elapsed().as_secs_f64()),
         })
     }
 
@@ -129,6 +142,17 @@ impl AgentView {
                 add("events-dropped", format!("{} events were dropped", status.dropped));
             }
         }
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        // A problem is known by its words; one whose number grows, by its code.
+        let name = |problem: &Problem| match problem.code.as_str() {
+            "relay-down" => problem.message.clone(),
+            code => code.to_owned(),
+        };
+        since.retain(|known, _| problems.iter().any(|problem| name(problem) == *known));
+        for problem in &mut problems {
+            let first = *since.entry(name(problem)).or_insert_with(Instant::now);
+            problem.since_s = Some(first.elapsed().as_secs());
+        }
         problems
     }
 
@@ -148,18 +172,31 @@ impl AgentView {
         }
     }
 
-    fn limits(&self) -> BTreeMap<String, u64> {
-        let stats = &self.core.stats;
-        [
-            ("sessions_refused", &stats.refused),
-            ("ports_held", &stats.ports_held),
-            ("ports_refused", &stats.ports_refused),
-            ("tasks_restarted", &stats.tasks_restarted),
-            ("loop_late", &stats.late),
-        ]
-        .into_iter()
-        .map(|(name, counter)| (name.to_owned(), counter.get()))
-        .collect()
+    fn table_writes(&self) -> Option<TableWrites> {
+        let counts = self.core.plane()?.statistics();
+        Some(TableWrites {
+            batches: counts.batches,
+            updates: counts.updates,
+            retries: counts.retries,
+            failures: counts.failures,
+            collisions: counts.collisions,
+            waiting: counts.waiting,
+        })
+    }
+
+    /// Read the counters of these entries. Returns why they could not be read.
+    async fn read_counters(&self, keys: &[FiveTuple]) -> Option<String> {
+        let plane = self.core.plane()?;
+        if let Err(error) = plane.facts() {
+            return Some(error.to_string());
+        }
+        match plane.readings(keys).await {
+            Ok(read) => {
+                self.core.counted(&read);
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        }
     }
 
     fn drain(&self) -> DrainStatus {
@@ -211,36 +248,56 @@ impl Admin for AgentView {
             journal: self.core.journal().map(journal),
             drain: self.drain(),
             media_timeouts: stats.media_timeouts.get(),
-            source_mismatches: 0,
-            limits: self.limits(),
+            source_mismatches: self.core.read(shunt_calls::Book::source_mismatches),
+            ended: EndedCounts {
+                calls: stats.calls_over(),
+                one_way: stats.one_way.get(),
+                zero_packet: stats.zero_packet.get(),
+            },
+            learn_notices: stats.notices.get(),
+            table_writes: self.table_writes(),
+            limits: metrics::limits(&self.core),
             conferences: self.core.conferences().map(|conferences| conferences.sizes().0 as u64),
         })
     }
 
     async fn calls(&self, filter: CallFilter) -> Result<CallPage, Failure> {
         let clock = self.core.clock();
-        Ok(self.core.read(|book| view::page(book, &clock, |id| self.relay_name(id), &filter)))
+        let asked = clock.now();
+        let look = || {
+            self.core
+                .read(|book| view::page(book, &clock, asked, |id| self.relay_name(id), &filter))
+        };
+        let page = look();
+        if filter.counters == CountersOf::Last {
+            return Ok(page);
+        }
+        let keys: Vec<FiveTuple> = self
+            .core
+            .read(|book| page.calls.iter().flat_map(|call| entries_of(book, &call.call.0)).collect());
+        let error = self.read_counters(&keys).await;
+        let mut page = look();
+        for call in &mut page.calls {
+            call.counters_error.clone_from(&error);
+        }
+        Ok(page)
     }
 
     async fn call(&self, call: Text, fresh: bool) -> Result<CallView, Failure> {
         self.core.restorer().restore_call(&self.core, &call.0).await;
-        let mut stale = None;
-        if let (true, Some(plane)) = (fresh, self.core.plane()) {
-            let keys: Vec<FiveTuple> = self.core.read(|book| {
-                let lines = book.lines_of_call(&call.0);
-                lines
-                    .flat_map(|line| line.streams())
-                    .filter_map(|stream| stream.entry)
-                    .map(|entry| entry.key())
-                    .collect()
+        let (clock, mut stale) = (self.core.clock(), None);
+        let asked = clock.now();
+        if fresh {
+            let (keys, lines): (Vec<FiveTuple>, Vec<LineId>) = self.core.read(|book| {
+                let lines = book.lines_of_call(&call.0).map(|line| line.id()).take(MOST_QUESTIONS);
+                (entries_of(book, &call.0).collect(), lines.collect())
             });
-            match plane.counters(&keys).await {
-                Ok(read) => self.core.counted(&read),
-                Err(error) => stale = Some(error.to_string()),
-            }
+            let on_relay = timeout(RELAY_TIMEOUT, self.core.count_on_relay(&lines));
+            (stale, _) = tokio::join!(self.read_counters(&keys), on_relay);
         }
-        let clock = self.core.clock();
-        let found = self.core.read(|book| view::call(book, &clock, |id| self.relay_name(id), &call.0));
+        let found = self
+            .core
+            .read(|book| view::call(book, &clock, asked, |id| self.relay_name(id), &call.0));
         let mut found = found.ok_or_else(|| Failure::new(FailureKind::NotFound, format!("no call with Call-ID {}", call.as_text())))?;
         found.counters_error = stale;
         Ok(found)
@@ -267,7 +324,7 @@ impl Admin for AgentView {
                 component: id.component.into(),
                 state: stream.state,
                 reason: stream.reason,
-                expected_source: line.leg(id.sender).learned.map(crate::events::socket),
+                expected_source: line.leg(id.sender).learned.map(crate::facts::socket),
             })
         });
         let data_plane = match self.core.plane() {
@@ -324,10 +381,6 @@ impl Admin for AgentView {
     async fn set_log_filter(&self, filter: LogFilter) -> Result<LogFilter, Failure> {
         shunt_daemon::set_log_filter(&filter.filter).map_err(|error| Failure::new(FailureKind::Invalid, error))?;
         self.log_filter().await
-    }
-
-    async fn refresh_metrics(&self) {
-        self.metrics.refresh(&self.core);
     }
 
     async fn conferences(&self) -> Result<Vec<ConferenceSummary>, Failure> {

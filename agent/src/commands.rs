@@ -26,11 +26,14 @@ pub struct Commands {
     not_understood: Mutex<Rare>,
 }
 
+/// A reply, and the relay that was asked for it; `None`: the agent answers itself.
+type Answer = (Option<RelayId>, Option<Vec<u8>>);
+
 impl Service for Commands {
     async fn execute(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
         let peer = sender.ip();
         let began = self.core.clock().now();
-        let (command, reply) = match Command::parse(body) {
+        let (command, (relay, reply)) = match Command::parse(body) {
             Ok(command) => {
                 self.core.stats.count_command(&command.request);
                 let reply = match command.session() {
@@ -42,7 +45,7 @@ impl Service for Commands {
                             }
                             reply
                         }
-                        None => None,
+                        None => (None, None),
                     },
                     None => self.of_none(&command).await,
                 };
@@ -53,15 +56,20 @@ impl Service for Commands {
                 (None, self.pass(None, body).await)
             }
         };
-        if let Some(command) = command {
-            self.core.events().command(&Answered {
-                command: &command,
-                reply: reply.as_deref(),
-                peer,
-                took: self.core.clock().now().since(began),
-                relay: self.core.relay_name(&command),
-            });
+        let took = self.core.clock().now().since(began);
+        if let Some(command) = &command {
+            self.core.stats.command_took(&command.request, took);
         }
+        self.core.events().command(&Answered {
+            body,
+            command: command.as_ref(),
+            reply: reply.as_deref(),
+            peer,
+            took,
+            relay: relay
+                .and_then(|relay| self.core.relays().get(relay))
+                .map(|relay| relay.name.as_str()),
+        });
         reply
     }
 }
@@ -85,14 +93,17 @@ impl Commands {
     }
 
     /// Send a command to a relay as it is; without one, to the first that is alive.
-    async fn pass(&self, relay: Option<RelayId>, body: &[u8]) -> Option<Vec<u8>> {
+    async fn pass(&self, relay: Option<RelayId>, body: &[u8]) -> Answer {
         let relays = self.core.relays();
-        relays.forward(relay.or_else(|| relays.best())?, body).await
+        let Some(relay) = relay.or_else(|| relays.best()) else {
+            return (None, None);
+        };
+        (Some(relay), relays.forward(relay, body).await)
     }
 
     // -- commands about no call --------------------------------------------------------------------
 
-    async fn of_none(&self, command: &Command<'_>) -> Option<Vec<u8>> {
+    async fn of_none(&self, command: &Command<'_>) -> Answer {
         let relays = self.core.relays();
         match command.request {
             Request::DeleteAll => {
@@ -102,20 +113,22 @@ impl Commands {
                 let mut first = None;
                 for relay in relays.ids() {
                     let reply = relays.forward(relay, command.raw).await;
-                    first = first.or(reply);
+                    first = first.or(reply.map(|reply| (relay, reply)));
                 }
-                first
+                first.map_or((None, None), |(relay, reply)| (Some(relay), Some(reply)))
             }
             Request::Capability => {
                 // A capability is there only where every relay has it: the call may land on any of them.
-                let mut least: Option<Vec<u8>> = None;
+                let mut least: Option<(RelayId, Vec<u8>)> = None;
                 for relay in relays.living() {
                     let Some(reply) = relays.forward(relay, command.raw).await else {
                         continue;
                     };
-                    least = Some(least.map_or(reply.clone(), |least| least.min(reply)));
+                    if least.as_ref().is_none_or(|(_, least)| reply < *least) {
+                        least = Some((relay, reply));
+                    }
                 }
-                least
+                least.map_or((None, None), |(relay, reply)| (Some(relay), Some(reply)))
             }
             _ => self.pass(None, command.raw).await,
         }
@@ -123,16 +136,17 @@ impl Commands {
 
     // -- commands about a call ---------------------------------------------------------------------
 
-    async fn of_call(&self, command: &Command<'_>, peer: Option<IpAddr>) -> Option<Vec<u8>> {
+    async fn of_call(&self, command: &Command<'_>, peer: Option<IpAddr>) -> Answer {
         if let Some(session) = command.session() {
             self.core.restorer().restore_call(&self.core, session.call_id).await;
         }
         if self.core.refuses(command) {
-            return Some(error_reply(ErrorCode::DRAINING));
+            self.core.stats.refused_draining.inc();
+            return (None, Some(error_reply(ErrorCode::DRAINING)));
         }
         let (step, waits) = self.core.command(command);
         let known = match step {
-            Step::Answer(reply) => return Some(reply),
+            Step::Answer(reply) => return (None, Some(reply)),
             Step::Pass { relay, .. } => relay,
         };
         wait_for(waits).await;
@@ -140,24 +154,27 @@ impl Commands {
             Request::Update(_) | Request::Lookup(_) => self.offer_answer(command, known, peer).await,
             Request::Query(_) => self.query(command, known).await,
             _ => {
-                let (relay, reply) = self.somewhere(command, known, command.raw).await?;
+                let Some((relay, reply)) = self.somewhere(command, known, command.raw).await else {
+                    return (None, None);
+                };
                 if self.core.replied(peer, relay, command, reply.as_deref()).is_err() {
                     tracing::error!("a port in the reply to a command that asks for none");
                 }
-                reply
+                (Some(relay), reply)
             }
         }
     }
 
     /// U and L.
-    async fn offer_answer(&self, command: &Command<'_>, known: Option<RelayId>, peer: Option<IpAddr>) -> Option<Vec<u8>> {
+    async fn offer_answer(&self, command: &Command<'_>, known: Option<RelayId>, peer: Option<IpAddr>) -> Answer {
         let rewritten = peer.and_then(|peer| with_notify_address(command, peer));
         let body = rewritten.as_deref().unwrap_or(command.raw);
-        let (relay, reply) = match (known, &command.request) {
-            (None, Request::Update(_)) => self.first_living(body).await?,
-            _ => self.somewhere(command, known, body).await?,
+        let asked = match (known, &command.request) {
+            (None, Request::Update(_)) => self.first_living(body).await,
+            _ => self.somewhere(command, known, body).await,
         };
-        ports::settle(&self.core, peer, relay, command, body, reply).await
+        let Some((relay, reply)) = asked else { return (None, None) };
+        (Some(relay), ports::settle(&self.core, peer, relay, command, body, reply).await)
     }
 
     /// A new call goes to the relay with the fewest sessions that answers.
@@ -191,16 +208,27 @@ impl Commands {
     }
 
     /// Q: the relay's reply, with the packets that the data plane carried.
-    async fn query(&self, command: &Command<'_>, known: Option<RelayId>) -> Option<Vec<u8>> {
-        let reply = self.somewhere(command, known, command.raw).await?.1?;
-        let session = command.session()?;
+    async fn query(&self, command: &Command<'_>, known: Option<RelayId>) -> Answer {
+        let Some((relay, reply)) = self.somewhere(command, known, command.raw).await else {
+            return (None, None);
+        };
+        let reply = match reply {
+            Some(reply) => Some(self.with_counts(command, reply).await),
+            None => None,
+        };
+        (Some(relay), reply)
+    }
+
+    async fn with_counts(&self, command: &Command<'_>, reply: Vec<u8>) -> Vec<u8> {
+        let Some(session) = command.session() else { return reply };
         let Some((line, swapped, keys)) = self.core.read(|book| {
             let (line, swapped) = book.line_of(session)?;
             let keys: Vec<FiveTuple> = line.streams().filter_map(|stream| stream.entry).map(|entry| entry.key()).collect();
             Some((line.id(), swapped, keys))
         }) else {
-            return Some(reply);
+            return reply;
         };
+        self.core.queried(line, swapped, command.raw, &reply);
         self.read_counters(&keys).await;
         let counts = self.core.read(|book| Side::BOTH.map(|side| book.packets_from(line, side)));
         let [caller, callee] = counts;
@@ -211,14 +239,14 @@ impl Commands {
             b"nrelayed" => caller.saturating_add(callee),
             _ => 0,
         });
-        Some(added.unwrap_or(reply))
+        added.unwrap_or(reply)
     }
 
     async fn read_counters(&self, keys: &[FiveTuple]) {
         let Some(plane) = self.core.plane().filter(|_| !keys.is_empty()) else {
             return;
         };
-        if let Ok(Ok(read)) = timeout(COUNTERS_TIMEOUT, plane.counters(keys)).await {
+        if let Ok(Ok(read)) = timeout(COUNTERS_TIMEOUT, plane.readings(keys)).await {
             self.core.counted(&read);
         }
     }

@@ -4,15 +4,16 @@
 
 use crate::clock::Clock;
 use crate::conference::Conferences;
-use crate::data_plane;
+use crate::data_plane::{self, Reconciling};
 use crate::events::Events;
+use crate::facts;
 use crate::relays::Relays;
 use crate::restore::Restorer;
 use crate::stats::Stats;
-use shunt_admin::{AgentWhat, Audit, StopOf};
+use shunt_admin::{AgentWhat, Audit, CallWhat, LinkWhat, StopOf};
 use shunt_calls::{
-    Book, Comparison, Counters, Decision, Idle, LineId, Notice, Operation, PortHeld, Purpose, RelayEntry, RelayId, RowKey, Step, Time,
-    WriteId,
+    Book, Comparison, Decision, Happening, Idle, LineId, Notice, Outcome, PortHeld, Purpose, Reading, RelayEntry, RelayId, RowKey, Step,
+    Time, WriteId,
 };
 use shunt_hep::sip::Message;
 use shunt_journal::Journal;
@@ -106,7 +107,7 @@ impl Core {
             notifier: Mutex::default(),
             permit: parts.permit,
             events: parts.events,
-            stats: Stats::default(),
+            stats: Stats::new(),
             data_plane: data_plane::State::default(),
             restored: watch::Sender::new(false),
             audited: watch::Sender::new(None),
@@ -136,13 +137,6 @@ impl Core {
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.events
-    }
-
-    /// The name of the relay that has a command's call.
-    #[must_use]
-    pub fn relay_name(&self, command: &Command) -> Option<&str> {
-        let relay = self.read(|book| book.relay_of(command))?;
-        self.relays.get(relay).map(|relay| relay.name.as_str())
     }
 
     /// Look at the book.
@@ -246,7 +240,22 @@ impl Core {
                 before,
                 state,
                 reason,
-            } => self.events.changed(book, stream, before, state, reason),
+                after,
+            } => {
+                self.stats.changed(state, reason, after);
+                self.events.changed(book, stream, before, state, reason, after);
+            }
+            Decision::Learned { stream, notice, verdict } => {
+                let verdict = facts::verdict(verdict);
+                self.stats.learned(verdict);
+                self.events.learned(book, stream, &notice, verdict);
+            }
+            Decision::Happened { line, what } => {
+                if matches!(what, Happening::MediaTimeout(_)) {
+                    self.stats.media_timeouts.inc();
+                }
+                self.events.happened(book, line, what);
+            }
             Decision::Notify { line, target, message } => self.notify(book, line, target, &message),
             Decision::Forget(key) => {
                 self.restorer.ended(&key);
@@ -255,9 +264,9 @@ impl Core {
                 }
             }
             Decision::Ended(ended) => {
-                self.stats.ended.inc();
-                let relay = self.relays.get(ended.relay).map_or("", |relay| relay.name.as_str());
-                self.events.ended(&ended, relay, now, self.clock.wall());
+                self.stats.ended(&ended, now.since(ended.created));
+                let name = |relay| self.relays.get(relay).map_or("", |relay| relay.name.as_str());
+                self.events.ended(&ended, name, now);
             }
         }
     }
@@ -270,20 +279,30 @@ impl Core {
         });
     }
 
-    fn notify(&self, book: &Book, line: LineId, target: Result<NotifyTarget, shunt_rtpproxy::NotifyError>, message: &[u8]) {
+    fn notify(self: &Arc<Self>, book: &Book, line: LineId, target: Result<NotifyTarget, shunt_rtpproxy::NotifyError>, message: &[u8]) {
         let line = book.line(line);
         let call_id = line
             .as_ref()
             .map(|line| line.call_id().escape_ascii().to_string())
             .unwrap_or_default();
-        self.stats.media_timeouts.inc();
-        self.events.timed_out(line);
+        let call: Box<[u8]> = line.map(|line| line.call_id().into()).unwrap_or_default();
         let peer = line.and_then(|line| line.notify_peer());
-        match target {
-            Ok(target) if self.permit.allows(&target, peer) => lock(&self.notifier).send(&target, message.to_vec()),
-            Ok(target) => tracing::warn!(call_id, "media time-out: {target} is not among notify.allow, and is not told"),
-            Err(error) => tracing::warn!(call_id, "media time-out: the SIP server cannot be told: {error}"),
-        }
+        let refused = match target {
+            Ok(target) if self.permit.allows(&target, peer) => {
+                let core = Arc::downgrade(self);
+                let failed = move |reason: &str| {
+                    if let Some(core) = core.upgrade() {
+                        core.events.notify_failed(&call, reason);
+                    }
+                };
+                lock(&self.notifier).send_or(&target, message.to_vec(), Box::new(failed));
+                return;
+            }
+            Ok(target) => format!("{target} is not among notify.allow"),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(call_id, "media time-out: the SIP server is not notified: {refused}");
+        self.events.notify_failed(&call, &refused);
     }
 
     /// Deliver the notices of time-outs that are queued.
@@ -458,8 +477,12 @@ impl Core {
         self.tell(|book, now| {
             let mut decisions = Vec::new();
             for write in written {
-                crate::data_plane::log_failure(&write);
-                decisions.extend(book.written(now, write.id, write.outcome, write.counters));
+                self.stats.written(&write.operation, write.outcome, write.took);
+                if write.outcome != Outcome::Done {
+                    crate::data_plane::log_failure(&write);
+                    self.events.write_failed(book, book.stream_of_write(write.id), &write);
+                }
+                decisions.extend(book.written(now, write.id, write.outcome, write.counters, write.detail));
                 done.push(write.id);
             }
             decisions
@@ -513,8 +536,22 @@ impl Core {
         }
     }
 
-    pub fn counted(self: &Arc<Self>, read: &[(FiveTuple, Counters)]) {
-        self.update(|book, _| (book.counted(read), Vec::new()));
+    pub fn counted(self: &Arc<Self>, read: &[Reading]) {
+        self.update(|book, now| (book.counted(now, read), Vec::new()));
+    }
+
+    /// The relay has answered the SIP server's Q of a line.
+    pub fn queried(self: &Arc<Self>, line: LineId, swapped: bool, command: &[u8], reply: &[u8]) {
+        self.update(|book, now| (book.queried(now, line, swapped, command, reply), Vec::new()));
+    }
+
+    /// Ask the relay how many packets of these lines it has counted, where it can tell, and wait for its answers.
+    pub async fn count_on_relay(self: &Arc<Self>, lines: &[LineId]) {
+        let questions: Vec<_> = self.read(|book| lines.iter().filter_map(|line| Some((*line, book.count_question(*line)?))).collect());
+        for (line, (relay, command)) in questions {
+            let reply = self.relays.request(relay, &command).await;
+            self.tell(|book, now| book.relay_replied(now, line, Purpose::Count, &command, reply.as_deref()));
+        }
     }
 
     /// What a relay's handshake has shown.
@@ -523,8 +560,9 @@ impl Core {
     }
 
     pub fn set_data_plane(self: &Arc<Self>, available: bool) {
-        self.tell(|book, _| book.set_data_plane(available));
-        if available {
+        let was_available = self.update(|book, _| (book.is_available(), book.set_data_plane(available)));
+        // It is tried again and again while it is away.
+        if available || was_available {
             self.look_at_all();
         }
     }
@@ -573,6 +611,9 @@ impl Core {
 
     /// End a call. Returns whether there is such a call.
     pub fn end_call(self: &Arc<Self>, call_id: &[u8]) -> bool {
+        if self.read(|book| book.lines_of_call(call_id).next().is_some()) {
+            self.events.call(call_id, CallWhat::ReleaseRequested);
+        }
         self.update(|book, now| book.end_call(now, call_id))
     }
 
@@ -585,29 +626,17 @@ impl Core {
 
     async fn go_on_comparing(self: Arc<Self>, comparison: Comparison, entries: Vec<RelayEntry>) {
         let began = self.clock.now();
-        let mut audit = Audit {
-            entries: entries.len() as u64,
-            missing: 0,
-            unexpected: 0,
-            different: 0,
-            writes: 0,
-            took_s: 0.0,
-        };
+        let entry_count = entries.len() as u64;
         let sorted = tokio::task::spawn_blocking(move || comparison.with_entries(entries)).await;
         let mut comparison = match sorted {
             Ok(comparison) => comparison,
             Err(error) => return tracing::error!("the relay table is not compared with the plan: {error}"),
         };
-        let mut more = true;
+        let (mut more, mut writes) = (true, 0);
         while more {
             more = self.update(|book, now| {
                 let (more, decisions) = book.go_on_comparing(now, &mut comparison, LINES_AT_ONCE);
-                for decision in &decisions {
-                    let Decision::Write(write) = decision else { continue };
-                    audit.writes += 1;
-                    audit.missing += u64::from(matches!(write.operation, Operation::Insert(_)));
-                    audit.different += u64::from(matches!(write.operation, Operation::Modify(_)));
-                }
+                writes += decisions.iter().filter(|decision| matches!(decision, Decision::Write(_))).count() as u64;
                 (more, decisions)
             });
             tokio::task::yield_now().await;
@@ -615,10 +644,47 @@ impl Core {
         if comparison.was_superseded() {
             return;
         }
-        audit.unexpected = self.read(|book| book.orphans().count() as u64);
-        audit.took_s = self.clock.now().since(began).as_secs_f64();
-        self.data_plane.compared(audit.entries);
+        let audit = Audit {
+            entries: entry_count,
+            missing: comparison.missing() as u64,
+            unexpected: self.read(|book| book.orphans().count() as u64),
+            different: comparison.different() as u64,
+            writes,
+            took_s: self.clock.now().since(began).as_secs_f64(),
+        };
+        self.tell_compared(&audit);
         self.audited.send_replace(Some(audit));
+    }
+
+    /// What a comparison of table and plan says to people.
+    fn tell_compared(&self, audit: &Audit) {
+        let Audit {
+            entries,
+            missing,
+            unexpected,
+            different,
+            ..
+        } = audit;
+        let found = format!("{entries} entries, {missing} missing, {different} different, {unexpected} of no call");
+        let differs = missing + different > 0;
+        match self.data_plane.compared(differs) {
+            Some(Reconciling::Begun { name }) => {
+                if *entries == 0 && *missing > 0 {
+                    tracing::warn!("data plane: it has come back without its tables: {found}");
+                    self.events.data_plane(&name, LinkWhat::Reset, Some(&found));
+                }
+                if differs {
+                    // Once more, when what was missing is written.
+                    self.plane.as_ref().inspect(|plane| plane.audit());
+                }
+            }
+            Some(Reconciling::Done { name }) => self.events.data_plane(&name, LinkWhat::Reconciled, Some(&found)),
+            None if differs => {
+                tracing::warn!("data plane: table and plan differ, and the table is mended: {found}");
+                self.events.agent(AgentWhat::Audited, &found);
+            }
+            None => {}
+        }
     }
 
     /// The next comparison of table and plan.

@@ -1,11 +1,15 @@
 //! What the data plane tells, handed to the call state.
 
 use crate::core::Core;
+use shunt_admin::LinkWhat;
 use shunt_calls::Idle;
 use shunt_plane::{Event, Facts, Written};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+
+const TOTALS_EVERY: Duration = Duration::from_secs(2);
 
 /// The latest of the data plane, for the status.
 #[derive(Debug, Default)]
@@ -19,8 +23,53 @@ pub struct Current {
     pub facts: Option<Arc<Facts>>,
     /// Why it cannot be used.
     pub down: Option<String>,
-    /// Entries found at the latest audit that has ended.
-    pub entries: Option<u64>,
+    /// What comparisons of table and plan have still to show since the connection was made.
+    phase: Phase,
+    /// The data plane's own counters by name, and when they were read.
+    pub totals: Option<(BTreeMap<String, u64>, Instant)>,
+}
+
+/// Since the connection was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// Table and plan have not been compared.
+    #[default]
+    Connected,
+    /// They differed, and the table is being mended.
+    Differed,
+    Reconciled,
+}
+
+/// What a comparison means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reconciling {
+    /// It is the first one, and table and plan differ.
+    Begun { name: String },
+    /// Table and plan agree for the first time.
+    Done { name: String },
+}
+
+impl Current {
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.facts.is_some() && self.down.is_none()
+    }
+
+    /// Whether table and plan have agreed since the connection was made.
+    #[must_use]
+    pub fn is_reconciled(&self) -> bool {
+        self.phase == Phase::Reconciled
+    }
+
+    /// One of the data plane's own counters, as last read.
+    #[must_use]
+    pub fn total(&self, name: &str) -> Option<u64> {
+        self.totals.as_ref().and_then(|(totals, _)| totals.get(name).copied())
+    }
+
+    fn name(&self) -> String {
+        self.facts.as_deref().map(|facts| facts.name.clone()).unwrap_or_default()
+    }
 }
 
 impl State {
@@ -29,9 +78,19 @@ impl State {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A comparison with the plan has ended.
-    pub fn compared(&self, entries: u64) {
-        self.change(|current| current.entries = Some(entries));
+    /// Table and plan were compared. `None`: no news.
+    pub fn compared(&self, differs: bool) -> Option<Reconciling> {
+        let mut news = None;
+        self.change(|current| {
+            let name = current.name();
+            (current.phase, news) = match (current.phase, differs) {
+                (Phase::Reconciled, _) => (Phase::Reconciled, None),
+                (Phase::Connected, true) => (Phase::Differed, Some(Reconciling::Begun { name })),
+                // A second time it differs by what was written meanwhile.
+                (Phase::Connected, false) | (Phase::Differed, _) => (Phase::Reconciled, Some(Reconciling::Done { name })),
+            };
+        });
+        news
     }
 
     fn change(&self, change: impl FnOnce(&mut Current)) {
@@ -53,10 +112,12 @@ async fn handle(core: &Arc<Core>, event: Event) {
             for lack in &facts.lacks {
                 tracing::warn!("data plane: {lack}");
             }
-            core.events().data_plane(&facts.name, None);
+            core.events().data_plane(&facts.name, LinkWhat::Up, None);
             core.data_plane
-                .change(|current| (current.facts, current.down) = (Some(facts), None));
+                .change(|current| (current.facts, current.down, current.phase) = (Some(facts), None, Phase::Connected));
             core.set_data_plane(true);
+            let counted = Arc::clone(core);
+            tokio::spawn(async move { read_totals(&counted).await });
             if let Some(conferences) = core.conferences() {
                 conferences.set_data_plane(None);
             }
@@ -65,7 +126,8 @@ async fn handle(core: &Arc<Core>, event: Event) {
             // It is tried again twice a second: one line for each reason is enough.
             if core.data_plane.current().down.as_ref() != Some(&reason) {
                 tracing::error!("data plane: {reason}");
-                core.events().data_plane("", Some(&reason));
+                core.events()
+                    .data_plane(&core.data_plane.current().name(), LinkWhat::Down, Some(&reason));
             }
             if let Some(conferences) = core.conferences() {
                 conferences.set_data_plane(Some(&reason));
@@ -125,9 +187,41 @@ async fn handle(core: &Arc<Core>, event: Event) {
     }
 }
 
+/// Read the data plane's own counters again and again, for ever.
+pub async fn watch_totals(core: Arc<Core>) {
+    loop {
+        read_totals(&core).await;
+        tokio::time::sleep(TOTALS_EVERY).await;
+    }
+}
+
+async fn read_totals(core: &Core) {
+    let Some(plane) = core.plane() else { return };
+    if let Ok(totals) = plane.totals().await {
+        core.data_plane.change(|current| current.totals = Some((totals, Instant::now())));
+    }
+}
+
 /// Log what a write failed of.
 pub fn log_failure(written: &Written) {
     if let Some(detail) = &written.detail {
         tracing::warn!("data plane: a write failed: {detail}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_and_plan_agree_at_the_second_comparison_at_the_latest() {
+        let state = State::default();
+        assert!(matches!(state.compared(true), Some(Reconciling::Begun { .. })));
+        assert!(!state.current().is_reconciled());
+        assert!(matches!(state.compared(true), Some(Reconciling::Done { .. })));
+        assert!(state.current().is_reconciled());
+        assert_eq!((state.compared(true), state.compared(false)), (None, None));
+        state.change(|current| current.phase = Phase::Connected);
+        assert!(matches!(state.compared(false), Some(Reconciling::Done { .. })));
     }
 }

@@ -1,66 +1,64 @@
 //! What happened, for people: an event of the admin API, and for some a line of the log.
 
+use crate::facts::{KEPT, counted, entry, happened, micros, socket, table};
+use crate::{clock::Clock, facts};
 use shunt_admin::{
-    AgentFacts, AgentWhat, CallFacts, CallWhat, ControlFacts, Direction, EndedFacts, EndedLine, EndedParty, Entry, Event, EventLog, Facts,
-    Format, LinkFacts, LinkWhat, SdpLine, SipFacts, SipStart, StateFacts, Text,
+    AgentFacts, AgentWhat, CallFacts, CallWhat, ControlFacts, Event, EventLog, Facts, LearnFacts, LinkFacts, LinkWhat, Repeats, StateFacts,
+    Text, Verdict,
 };
-use shunt_calls::{Book, Counters, Ended, LineView, Reason, Refusal, RelayEntry, State, StreamId, Time};
-use shunt_hep::sip::{Message, SdpMedia};
+use shunt_calls::{Book, Ended, Happening, LineId, LineView, Notice, Reason, Refusal, RelayId, State, StreamId, Time};
+use shunt_control::Rare;
+use shunt_hep::sip::Message;
 use shunt_latch::Found;
 use shunt_net::Endpoint;
-use shunt_rtpproxy::Command;
+use shunt_plane::Written;
+use shunt_rtpproxy::{Command, Request};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes of a command or reply that an event holds.
-const KEPT: usize = 1024;
+/// Packets of one source that have one verdict are one event for so long, and so many of them are told apart.
+const GATHERED: Duration = Duration::from_secs(1);
+const MOST_GATHERED: usize = 512;
+
+/// Packets that are like one before: their stream, source and verdict.
+type Alike = (StreamId, SocketAddr, Verdict);
 
 /// Where events go.
-#[derive(Debug)]
 pub struct Events {
     /// `None`: nowhere.
     log: Option<EventLog>,
+    clock: Clock,
+    learned: Mutex<Repeats<Alike, Event>>,
+    limits: Mutex<Rare>,
 }
 
 /// A command that has had its reply.
 pub struct Answered<'a> {
-    pub command: &'a Command<'a>,
+    pub body: &'a [u8],
+    /// `None`: it was not understood.
+    pub command: Option<&'a Command<'a>>,
     /// `None`: no reply.
     pub reply: Option<&'a [u8]>,
     pub peer: Option<IpAddr>,
     pub took: Duration,
+    /// `None`: no relay was asked.
     pub relay: Option<&'a str>,
 }
 
-/// An endpoint as the standard library has it.
-#[must_use]
-pub fn socket(endpoint: Endpoint) -> SocketAddr {
-    SocketAddr::new(endpoint.addr, endpoint.port)
-}
-
-/// An entry as the admin API has it.
-#[must_use]
-pub fn entry(entry: RelayEntry) -> Entry {
-    Entry {
-        source: socket(entry.key().src),
-        destination: socket(entry.key().dst),
-        new_source: Some(socket(entry.new_source())),
-        new_destination: Some(socket(entry.new_destination())),
-    }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn counted(counters: Counters) -> Option<shunt_admin::Counters> {
-    (counters.packets > 0).then(|| counters.into())
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Events {
     #[must_use]
-    pub fn new(log: Option<EventLog>) -> Self {
-        Self { log }
+    pub fn new(log: Option<EventLog>, clock: Clock) -> Self {
+        Self {
+            log,
+            clock,
+            learned: Mutex::new(Repeats::new(GATHERED, MOST_GATHERED)),
+            limits: Mutex::default(),
+        }
     }
 
     #[must_use]
@@ -77,13 +75,14 @@ impl Events {
     /// A command was answered, or not.
     pub fn command(&self, answered: &Answered) {
         self.append(|| {
-            let command = answered.command;
-            let session = command.session();
+            let session = answered.command.and_then(Command::session);
+            let understood = answered.command.filter(|command| command.request != Request::Unknown);
+            let verb = understood.and_then(|command| command.raw.first());
             let facts = ControlFacts {
-                verb: command.raw.first().map(|verb| char::from(verb.to_ascii_uppercase())),
-                command: Text::cut(command.raw, KEPT),
+                verb: verb.map(|verb| char::from(verb.to_ascii_uppercase())),
+                command: Text::cut(answered.body, KEPT),
                 reply: answered.reply.map(|reply| Text::cut(reply, KEPT)),
-                relay: answered.relay.map(|name| name.as_bytes().into()),
+                relay: answered.relay.map(Into::into),
                 peer: answered.peer,
                 took_us: micros(answered.took),
             };
@@ -98,37 +97,17 @@ impl Events {
 
     /// A copy of a SIP message.
     pub fn sip(&self, source: Endpoint, destination: Endpoint, message: &Message) {
-        self.append(|| {
-            let known = |end: Endpoint| (end.port != 0).then(|| socket(end));
-            let start = match (message.method(), message.status()) {
-                (Some(method), _) => SipStart::Method(method.into()),
-                (None, status) => SipStart::Status(status.unwrap_or(0)),
-            };
-            let facts = SipFacts {
-                start,
-                phrase: None,
-                source: known(source),
-                destination: known(destination),
-                cseq_method: message.cseq_method().into(),
-                cseq: None,
-                from: None,
-                to: None,
-                from_tag: Some(message.from_tag().into()),
-                to_tag: message.to_tag().map(Into::into),
-                request_uri: None,
-                user_agent: None,
-                reason: None,
-                sdp: message.sdp().map(|sdp| sdp.media.iter().map(sdp_line).collect()),
-            };
-            Event::of_call(message.call_id(), Facts::Sip(Box::new(facts)))
-        });
+        self.append(|| Event::of_call(message.call_id(), Facts::Sip(Box::new(facts::sip(source, destination, message)))));
     }
 
     /// A limit has refused a session.
     pub fn refused(&self, command: &Command, refusal: &Refusal) {
+        let Some(left_out) = lock(&self.limits).write(self.clock.now()) else {
+            return;
+        };
         let call_id = command.session().map(|session| session.call_id.escape_ascii().to_string());
-        tracing::warn!(call_id, "refused: {refusal}");
-        self.agent(AgentWhat::Limit, &refusal.to_string());
+        tracing::warn!(call_id, "refused: {refusal}; {left_out} more since the last such line");
+        self.agent(AgentWhat::Limit, &format!("{refusal}; {left_out} more since the last such event"));
     }
 
     /// A scanner is blocked.
@@ -140,8 +119,34 @@ impl Events {
         tracing::warn!("{source} scans ports: blocked");
     }
 
+    /// A packet came that met no entry. The first of its kind is an event, those of the next second are one more.
+    pub fn learned(&self, book: &Book, stream: StreamId, notice: &Notice, verdict: Verdict) {
+        if self.log.is_none() {
+            return;
+        }
+        let make = |count| of_stream(book, stream, Facts::Learn(facts::learned(notice, verdict, count)));
+        let alike = (stream, socket(notice.key.src), verdict);
+        if lock(&self.learned).admit(self.clock.uptime(), &alike, || make(0)) {
+            self.append(|| make(1));
+        }
+    }
+
+    /// Tell of the packets that were gathered, now that their second is over.
+    pub fn tell_gathered(&self) {
+        let now = self.clock.uptime();
+        let mut learned = lock(&self.learned);
+        while let Some((event, repeated)) = learned.take_ended(now) {
+            self.append(|| with_count(event, repeated));
+        }
+        let others = learned.take_others();
+        if others > 0 {
+            let detail = format!("{others} packets that met no entry came from more sources than are told apart ({MOST_GATHERED})");
+            self.agent(AgentWhat::Limit, &detail);
+        }
+    }
+
     /// A stream is in another state, or has another reason for it.
-    pub fn changed(&self, book: &Book, id: StreamId, before: State, state: State, reason: Reason) {
+    pub fn changed(&self, book: &Book, id: StreamId, before: State, state: State, reason: Reason, after: Option<Duration>) {
         self.append(|| {
             let line = book.line(id.line);
             let stream = line.map(|line| line.stream(id.sender, id.component));
@@ -150,71 +155,76 @@ impl Events {
                 state,
                 before,
                 reason,
-                detail: None,
-                entry: stream.and_then(|stream| stream.entry).filter(|_| stays).map(entry),
+                detail: line.and_then(|line| line.detail(id.sender, id.component)).map(Into::into),
+                entry: stream
+                    .and_then(|stream| stream.entry)
+                    .filter(|_| stays && before != State::Offloaded)
+                    .map(entry),
                 counters: stream
                     .filter(|_| before == State::Offloaded && !stays)
                     .and_then(|stream| counted(stream.counters)),
-                after_us: None,
+                after_us: after.map(micros),
             };
-            Event {
-                media: line.and_then(|line| line.media()),
-                party: Some(id.sender),
-                component: Some(id.component.into()),
-                ..of_line(line, Facts::State(facts))
-            }
+            of_stream(book, id, Facts::State(facts))
         });
     }
 
-    /// A media line has had no packet for the relay's time-out.
-    pub fn timed_out(&self, line: Option<LineView>) {
-        self.append(|| Event {
-            media: line.and_then(|line| line.media()),
-            ..of_line(line, Facts::Call(CallFacts::of(CallWhat::MediaTimeout)))
-        });
-    }
-
-    /// A media line is over. `relay`: its name; `wall`: the Unix time of `now`.
-    pub fn ended(&self, ended: &Ended, relay: &str, now: Time, wall: Duration) {
+    /// A write that failed.
+    pub fn write_failed(&self, book: &Book, stream: Option<StreamId>, written: &Written) {
         self.append(|| {
-            let duration = now.since(ended.created);
-            let line = EndedLine {
-                media: ended.media,
-                reason: ended.reason,
-                caller: party(&ended.caller),
-                callee: party(&ended.callee),
-            };
-            let facts = EndedFacts {
-                reason: ended.reason,
-                relay: relay.as_bytes().into(),
-                from_tag: (&*ended.tag).into(),
-                to_tag: ended.other_tag.as_deref().map(Into::into),
-                started_us: micros(wall.saturating_sub(duration)),
-                duration_s: duration.as_secs_f64(),
-                lines: vec![line],
-            };
-            Event {
-                media: ended.media,
-                ..Event::of_call(&ended.call, Facts::Ended(Box::new(facts)))
+            let facts = Facts::Table(table(written));
+            stream.map_or_else(|| Event::of_agent(facts.clone()), |stream| of_stream(book, stream, facts.clone()))
+        });
+    }
+
+    /// Something happened to a line.
+    pub fn happened(&self, book: &Book, id: LineId, what: Happening) {
+        self.append(|| {
+            let (facts, stream) = happened(what);
+            match stream {
+                Some(stream) => of_stream(book, stream, Facts::Call(facts)),
+                None => of_line(book.line(id), Facts::Call(facts)),
             }
         });
     }
 
-    /// A relay answers again, or no longer.
-    pub fn relay(&self, name: &str, up: bool) {
-        self.append(|| Event::of_agent(Facts::Relay(link(name, up, None))));
+    /// Something happened to a call as a whole.
+    pub fn call(&self, call_id: &[u8], what: CallWhat) {
+        self.append(|| Event::of_call(call_id, Facts::Call(CallFacts::of(what))));
     }
 
-    /// The data plane can be used, or no longer, and why.
-    pub fn data_plane(&self, target: &str, down: Option<&str>) {
-        self.append(|| Event::of_agent(Facts::DataPlane(link(target, down.is_none(), down))));
+    /// The notice of a media time-out cannot be delivered.
+    pub fn notify_failed(&self, call_id: &[u8], detail: &str) {
+        self.append(|| {
+            let mut facts = CallFacts::of(CallWhat::NotifyFailed);
+            facts.detail = Some(detail.into());
+            Event::of_call(call_id, Facts::Call(facts))
+        });
+    }
+
+    /// A call is over. `relay`: a relay's name.
+    pub fn ended<'a>(&self, ended: &Ended, relay: impl Fn(RelayId) -> &'a str, now: Time) {
+        self.append(|| {
+            let facts = facts::ended(ended, relay, now, self.clock.wall());
+            Event::of_call(&ended.call, Facts::Ended(Box::new(facts)))
+        });
+    }
+
+    /// A relay answers again, or no longer, or has come back without its sessions.
+    pub fn relay(&self, name: &str, what: LinkWhat, detail: Option<&str>) {
+        self.append(|| Event::of_agent(Facts::Relay(link(name, what, detail))));
+    }
+
+    /// What has become of the data plane.
+    pub fn data_plane(&self, target: &str, what: LinkWhat, detail: Option<&str>) {
+        self.append(|| Event::of_agent(Facts::DataPlane(link(target, what, detail))));
     }
 
     /// Something happened to the agent as a whole.
     pub fn agent(&self, what: AgentWhat, detail: &str) {
         self.append(|| {
             let mut facts = AgentFacts::of(what);
-            facts.detail = (!detail.is_empty()).then(|| detail.as_bytes().into());
+            facts.detail = (!detail.is_empty()).then(|| detail.into());
             Event::of_agent(Facts::Agent(facts))
         });
     }
@@ -227,56 +237,36 @@ impl Events {
     }
 }
 
-fn party(ended: &shunt_calls::EndedParty) -> EndedParty {
-    EndedParty {
-        signalled: ended.signalled.map(socket),
-        source: ended.learned.map(socket),
-        relay_port: ended.relay.map(socket),
-        rtp: counted(ended.rtp),
-        rtcp: counted(ended.rtcp),
-        payload_types: ended.payload_types.clone(),
-        offloaded: ended.was_offloaded,
-        source_mismatches: ended.mismatches,
-        ..EndedParty::default()
-    }
-}
-
-fn sdp_line(media: &SdpMedia) -> SdpLine {
-    SdpLine {
-        medium: media.kind.into(),
-        address: media.address,
-        port: media.port,
-        direction: match media.direction {
-            shunt_hep::sip::Direction::SendRecv => Direction::SendRecv,
-            shunt_hep::sip::Direction::SendOnly => Direction::SendOnly,
-            shunt_hep::sip::Direction::RecvOnly => Direction::RecvOnly,
-            shunt_hep::sip::Direction::Inactive => Direction::Inactive,
-        },
-        formats: media
-            .formats
-            .iter()
-            .map(|format| Format {
-                payload_type: format.payload_type,
-                encoding: format.name.into(),
-                clock_rate: format.clock_rate,
-            })
-            .collect(),
-        ptime_ms: media.ptime,
-        rtcp_mux: media.rtcp_mux,
-    }
+fn with_count(event: Event, repeated: u32) -> Event {
+    let facts = match event.facts {
+        Facts::Learn(facts) => Facts::Learn(LearnFacts { count: repeated, ..facts }),
+        other => other,
+    };
+    Event { facts, ..event }
 }
 
 fn of_line(line: Option<LineView>, facts: Facts) -> Event {
     match line {
-        Some(line) => Event::of_call(line.call_id(), facts),
+        Some(line) => Event {
+            media: line.media(),
+            ..Event::of_call(line.call_id(), facts)
+        },
         None => Event::of_agent(facts),
     }
 }
 
-fn link(name: &str, up: bool, detail: Option<&str>) -> LinkFacts {
+fn of_stream(book: &Book, id: StreamId, facts: Facts) -> Event {
+    Event {
+        party: Some(id.sender),
+        component: Some(facts::component(id)),
+        ..of_line(book.line(id.line), facts)
+    }
+}
+
+fn link(name: &str, what: LinkWhat, detail: Option<&str>) -> LinkFacts {
     LinkFacts {
-        what: if up { LinkWhat::Up } else { LinkWhat::Down },
-        name: name.as_bytes().into(),
-        detail: detail.map(|detail| detail.as_bytes().into()),
+        what,
+        name: name.into(),
+        detail: detail.map(Into::into),
     }
 }

@@ -1,6 +1,7 @@
 //! Calls that were set up past the agent, adopted from relays that list their sessions.
 
 use crate::core::Core;
+use shunt_admin::CallWhat;
 use shunt_calls::RelayId;
 use shunt_rtpproxy::listing;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub async fn watch(core: Arc<Core>, id: RelayId) {
 
 async fn adopt(core: &Arc<Core>, id: RelayId) {
     let mut next = 0;
-    let mut adopted = 0;
+    let mut adopted = 0_u32;
     for _ in 0..MOST_PAGES {
         let Some(reply) = core.relays().request(id, &listing::ask(next)).await else {
             return;
@@ -43,7 +44,10 @@ async fn adopt(core: &Arc<Core>, id: RelayId) {
         for record in &records {
             let before = core.read(shunt_calls::Book::line_count);
             core.tell(|book, now| book.adopt_session(now, id, record));
-            adopted += core.read(shunt_calls::Book::line_count).saturating_sub(before);
+            if core.read(shunt_calls::Book::line_count) > before {
+                adopted += 1;
+                core.events().call(record.call_id, CallWhat::Adopted);
+            }
         }
         let Some(after) = after else { break };
         next = after;

@@ -9,6 +9,7 @@ mod config;
 mod core;
 mod data_plane;
 mod events;
+mod facts;
 mod hashes;
 mod hep;
 mod listings;

@@ -2,6 +2,9 @@
 
 use crate::config::RelayConfig;
 use crate::core::Core;
+use crate::stats::{Quick, Seconds};
+use prometheus_client::metrics::counter::Counter;
+use shunt_admin::LinkWhat;
 use shunt_calls::RelayId;
 use shunt_control::RelayClient;
 use shunt_rtpproxy::build;
@@ -10,7 +13,7 @@ use shunt_rtpproxy::{Info, Reply};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::time::MissedTickBehavior;
 
@@ -38,6 +41,10 @@ pub struct Relay {
     pub address: String,
     client: RelayClient,
     alive: AtomicBool,
+    /// From a SIP server's command to the reply.
+    pub reply_seconds: Seconds<Quick>,
+    /// Commands of SIP servers without a reply.
+    pub unanswered: Counter,
     sessions: AtomicU64,
     facts: Mutex<Facts>,
     own: Semaphore,
@@ -55,6 +62,8 @@ impl Relay {
             address: config.socket.to_string(),
             client: RelayClient::new(config.socket.clone()),
             alive: AtomicBool::new(true),
+            reply_seconds: Seconds::default(),
+            unanswered: Counter::default(),
             sessions: AtomicU64::new(0),
             facts: Mutex::default(),
             own: Semaphore::new(OWN_COMMANDS),
@@ -124,7 +133,7 @@ impl Relay {
         Some(())
     }
 
-    fn set_alive(&self, core: &Core, alive: bool) {
+    fn set_alive(&self, core: &Core, id: RelayId, alive: bool) {
         if self.alive.swap(alive, Ordering::Relaxed) == alive {
             return;
         }
@@ -135,7 +144,14 @@ impl Relay {
             // Another version may come back.
             self.set_facts(|facts| facts.keepalive = None);
         }
-        core.events().relay(&self.name, alive);
+        let what = if alive { LinkWhat::Up } else { LinkWhat::Down };
+        core.events().relay(&self.name, what, None);
+        let lines = core.read(|book| book.lines().filter(|line| line.relay() == id && line.released().is_none()).count());
+        if alive && lines > 0 && self.facts().sessions == Some(0) {
+            let detail = format!("it has no session of the {lines} that it had");
+            tracing::warn!("relay {}: {detail}", self.name);
+            core.events().relay(&self.name, LinkWhat::Reset, Some(&detail));
+        }
     }
 }
 
@@ -185,9 +201,14 @@ impl Relays {
     /// Pass on a SIP server's command. `None`: no answer.
     pub async fn forward(&self, id: RelayId, body: &[u8]) -> Option<Vec<u8>> {
         let relay = self.get(id)?;
+        let began = Instant::now();
         match relay.client.forward(body).await {
-            Ok(reply) => Some(reply),
+            Ok(reply) => {
+                relay.reply_seconds.observe(began.elapsed());
+                Some(reply)
+            }
             Err(error) => {
+                relay.unanswered.inc();
                 tracing::warn!("relay {}: {error}", relay.name);
                 None
             }
@@ -207,7 +228,7 @@ impl Relays {
         loop {
             interval.tick().await;
             let alive = relay.poll(core, id).await.is_some();
-            relay.set_alive(core, alive);
+            relay.set_alive(core, id, alive);
         }
     }
 }

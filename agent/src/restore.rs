@@ -1,6 +1,7 @@
 //! Calls of the journal: read in the background, and at once where a command or a relay port names one.
 
 use crate::core::Core;
+use shunt_admin::CallWhat;
 use shunt_calls::{RestoreError, Row, RowKey};
 use shunt_journal::{Event, LONGEST_WAIT, Reader};
 use shunt_rtpproxy::{PortsReply, Reply};
@@ -138,6 +139,9 @@ impl Restorer {
             match result {
                 Ok(is_first) => {
                     restored += 1;
+                    if is_first {
+                        core.events().call(&row.key.call_id.0, CallWhat::Restored);
+                    }
                     let left = self.left().saturating_sub(u64::from(is_first));
                     self.left.store(left, Ordering::Relaxed);
                 }

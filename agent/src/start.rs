@@ -8,11 +8,10 @@ use crate::config::{Config, DataPlane, Tls};
 use crate::core::{Core, Parts};
 use crate::events::Events;
 use crate::hep::{Hep, Listener as HepListener};
-use crate::metrics::Metrics;
 use crate::relays::Relays;
 use crate::restore;
 use crate::tasks::{keep_running, watch_lateness};
-use crate::{data_plane, hashes, listings};
+use crate::{data_plane, hashes, listings, metrics};
 use prometheus_client::registry::Registry;
 use sd_notify::NotifyState;
 use shunt_admin::{EventLog, LogSettings, Server, ServerSettings};
@@ -23,7 +22,7 @@ use shunt_journal::Journal;
 use shunt_notify::Permit;
 use shunt_plane::{Event, Plane, StoredHash, Target};
 use std::io::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,6 +36,8 @@ const COMMANDS_AT_ONCE: u32 = 4096;
 /// After how long without any answer, though asked, the data plane counts as gone.
 const DATA_PLANE_PATIENCE: Duration = Duration::from_secs(2);
 const ORPHANS_EVERY: Duration = Duration::from_secs(5);
+/// How often packets that were gathered to one event are told.
+const GATHERED_EVERY: Duration = Duration::from_millis(250);
 
 /// Serve until a signal.
 ///
@@ -52,12 +53,12 @@ pub fn run(config: &Config) -> Result<(), Failure> {
 }
 
 /// The log of events for the admin API; without a folder for it there is none, and no admin API either.
-fn open_events(config: &Config) -> Events {
+fn open_events(config: &Config, clock: Clock) -> Events {
     let log = EventLog::open(LogSettings::new(config.admin.events.clone()));
     if let Err(error) = &log {
         tracing::error!("admin.events {}: {error}: events are not kept", config.admin.events.display());
     }
-    Events::new(log.ok())
+    Events::new(log.ok(), clock)
 }
 
 fn admin_view(core: &Arc<Core>, config: &Config, sockets: &Sockets) -> AgentView {
@@ -70,7 +71,7 @@ fn admin_view(core: &Arc<Core>, config: &Config, sockets: &Sockets) -> AgentView
         target: config.data_plane.as_ref().map(|plane| plane.target.clone()),
         control: control.collect(),
         has_hep: config.hep.is_some(),
-        metrics: Metrics::default(),
+        since: Mutex::default(),
     }
 }
 
@@ -83,13 +84,8 @@ fn serve_admin(
 ) -> Result<(), Failure> {
     let Some(log) = core.events().log().cloned() else { return Ok(()) };
     let mut registry = Registry::default();
-    view.metrics.register(&core.stats, &mut registry);
-    if let Some(conferences) = core.conferences() {
-        view.metrics.register_conferences(conferences.counts(), &mut registry);
-        if let Some(counts) = conferences.cpu_port_counts() {
-            Metrics::register_cpu_port(counts, &mut registry);
-        }
-    }
+    metrics::register(core, view.has_hep, &mut registry);
+    registry.register_collector(Box::new(log.clone()));
     let mut settings = ServerSettings::new(config.admin.socket.clone());
     settings.group = Some(config.admin.socket_group.clone());
     let server =
@@ -129,7 +125,8 @@ async fn serve(config: &Config, permit: Permit) -> Result<(), Failure> {
         Some(settings) => Some(Journal::start(settings.path.clone())?).unzip(),
         None => (None, None),
     };
-    let (clock, kept) = (Clock::start(), open_events(config));
+    let clock = Clock::start();
+    let kept = open_events(config, clock);
     let conferences = config.conference.as_ref().zip(plane.clone()).map(|(settings, plane)| {
         raise_open_files();
         Conferences::start(settings, cpu_interface, config.learning.policy(), clock, plane, kept.log().cloned())
@@ -312,6 +309,16 @@ fn start_tasks(core: &Arc<Core>, relays: Vec<RelayId>, events: Option<mpsc::Rece
         let core = Arc::clone(&timers);
         async move { core.keep_time().await }
     });
+    let gathered = each(core);
+    keep_running(core, "gathered events".into(), move || {
+        let core = Arc::clone(&gathered);
+        async move {
+            loop {
+                tokio::time::sleep(GATHERED_EVERY).await;
+                core.events().tell_gathered();
+            }
+        }
+    });
     let lateness = each(core);
     keep_running(core, "lateness".into(), move || watch_lateness(Arc::clone(&lateness)));
     for id in relays {
@@ -337,6 +344,8 @@ fn start_tasks(core: &Arc<Core>, relays: Vec<RelayId>, events: Option<mpsc::Rece
     });
     let hashed = each(core);
     keep_running(core, "5-tuples without entries".into(), move || hashes::watch(Arc::clone(&hashed)));
+    let counted = each(core);
+    keep_running(core, "totals".into(), move || data_plane::watch_totals(Arc::clone(&counted)));
     let orphans = each(core);
     keep_running(core, "orphan entries".into(), move || {
         let core = Arc::clone(&orphans);

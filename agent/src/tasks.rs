@@ -1,6 +1,7 @@
 //! Work that goes on as long as the process: an end of it is a fault, which is logged, counted, and begun again.
 
 use crate::core::Core;
+use shunt_admin::AgentWhat;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,10 +47,12 @@ pub async fn watch_lateness(core: Arc<Core>) {
         }
         core.stats.late.inc();
         if let Some(left_out) = rare.write(core.clock().now()) {
-            tracing::warn!(
-                "commands wait: the loop is {} ms late; {left_out} more since the last such line",
+            let late = format!(
+                "the loop is {} ms late; {left_out} more since the last such line",
                 behind.as_millis()
             );
+            tracing::warn!("commands wait: {late}");
+            core.events().agent(AgentWhat::Late, &late);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The call state as the admin API shows it.
 
 use crate::clock::Clock;
-use crate::events::{entry, socket};
+use crate::facts::{entry, micros, sdp, socket};
 use shunt_admin::{CallFilter, CallPage, CallView, LegView, LineView, StreamView};
 use shunt_calls::{Book, Component, LineId, Reason, Side, State, StreamId, Time};
 
@@ -14,10 +14,26 @@ fn seconds(now: Time, at: Time) -> f64 {
     now.since(at).as_secs_f64()
 }
 
-/// One call; `None`: it is not known.
+/// When somebody looks.
+#[derive(Clone, Copy)]
+struct Look {
+    now: Time,
+    /// What was read since then was read for this answer.
+    asked: Time,
+}
+
+impl Look {
+    /// The age of what was read, s.
+    fn age(&self, at: Time) -> f64 {
+        if at >= self.asked { 0.0 } else { seconds(self.now, at) }
+    }
+}
+
+/// One call; `None`: it is not known. `asked`: what was read since then is fresh.
 #[must_use]
-pub fn call(book: &Book, clock: &Clock, relay: impl Fn(shunt_calls::RelayId) -> String, call_id: &[u8]) -> Option<CallView> {
+pub fn call(book: &Book, clock: &Clock, asked: Time, relay: impl Fn(shunt_calls::RelayId) -> String, call_id: &[u8]) -> Option<CallView> {
     let now = clock.now();
+    let look = Look { now, asked };
     let mut lines: Vec<_> = book.lines_of_call(call_id).collect();
     lines.sort_by_key(|line| line.id());
     let created = lines.iter().map(|line| line.created()).min()?;
@@ -25,25 +41,25 @@ pub fn call(book: &Book, clock: &Clock, relay: impl Fn(shunt_calls::RelayId) -> 
         call: call_id.into(),
         started_us: unix_us(clock, now, created),
         age_s: seconds(now, created),
-        lines: lines.iter().map(|line| line_view(line, now, relay(line.relay()))).collect(),
+        lines: lines.iter().map(|line| line_view(line, look, relay(line.relay()))).collect(),
         counters_error: None,
     })
 }
 
-fn line_view(line: &shunt_calls::LineView, now: Time, relay: String) -> LineView {
+fn line_view(line: &shunt_calls::LineView, look: Look, relay: String) -> LineView {
     LineView {
         media: line.media(),
         relay: relay.as_bytes().into(),
         from_tag: line.tag().into(),
         to_tag: line.other_tag().map(Into::into),
         released: line.released(),
-        caller: leg_view(&line.leg(Side::Caller)),
-        callee: leg_view(&line.leg(Side::Callee)),
-        streams: line.streams().map(|stream| stream_view(&stream, now)).collect(),
+        caller: leg_view(&line.leg(Side::Caller), look),
+        callee: leg_view(&line.leg(Side::Callee), look),
+        streams: line.streams().map(|stream| stream_view(line, &stream, look)).collect(),
     }
 }
 
-fn leg_view(leg: &shunt_calls::LegView) -> LegView {
+fn leg_view(leg: &shunt_calls::LegView, look: Look) -> LegView {
     LegView {
         signalled: leg.signalled.map(socket),
         latched: leg.learned.map(socket),
@@ -53,24 +69,35 @@ fn leg_view(leg: &shunt_calls::LegView) -> LegView {
         source_mismatches: leg.mismatches,
         payload_types: leg.payload_types.to_vec(),
         allowed_sources: leg.filter.map(<[_]>::to_vec),
-        ..LegView::default()
+        sdp: leg.sdp.map(sdp),
+        relay_packets: leg.relay_packets.map(|(packets, _)| packets),
+        relay_packets_age_s: leg.relay_packets.map(|(_, at)| look.age(at)),
     }
 }
 
-fn stream_view(stream: &shunt_calls::StreamView, now: Time) -> StreamView {
+fn stream_view(line: &shunt_calls::LineView, stream: &shunt_calls::StreamView, look: Look) -> StreamView {
     let StreamId { sender, component, .. } = stream.id;
+    // What entries before the present one counted is final.
+    let age = if stream.entry.is_none() {
+        Some(0.0)
+    } else {
+        stream.counted_at.map(|at| look.age(at))
+    };
+    let known = stream.was_offloaded && (age.is_some() || stream.counters.packets > 0);
+    let met = stream.counted_at.zip(stream.met_at).map(|(read, met)| seconds(read, met));
     StreamView {
         from: sender,
         component: component.into(),
         state: stream.state,
         reason: stream.reason,
-        detail: None,
-        since_s: seconds(now, stream.since),
+        detail: line.detail(sender, component).map(Into::into),
+        since_s: seconds(look.now, stream.since),
         entry: stream.entry.map(entry),
         was_offloaded: stream.was_offloaded,
-        counters: stream.was_offloaded.then(|| stream.counters.into()),
-        counters_age_s: None,
-        idle_s: None,
+        offloaded_after_us: stream.offloaded_after.map(micros),
+        counters: known.then(|| stream.counters.into()),
+        counters_age_s: age.filter(|_| known),
+        idle_s: stream.idle_since.map(|since| seconds(look.now, since)).or(met),
     }
 }
 
@@ -83,7 +110,7 @@ fn fits(line: &shunt_calls::LineView, state: Option<State>, reason: Option<Reaso
 
 /// The calls that fit a filter, the oldest first.
 #[must_use]
-pub fn page(book: &Book, clock: &Clock, relay: impl Fn(shunt_calls::RelayId) -> String, filter: &CallFilter) -> CallPage {
+pub fn page(book: &Book, clock: &Clock, asked: Time, relay: impl Fn(shunt_calls::RelayId) -> String, filter: &CallFilter) -> CallPage {
     let part = filter.part.as_ref().map(|part| &*part.0);
     let contains = |call_id: &[u8]| part.is_none_or(|part| part.is_empty() || call_id.windows(part.len()).any(|window| window == part));
     // A call's place is that of its oldest line.
@@ -101,7 +128,7 @@ pub fn page(book: &Book, clock: &Clock, relay: impl Fn(shunt_calls::RelayId) -> 
     let mut rest = found.iter().filter(|(id, _)| id.number() > after).peekable();
     let (mut calls, mut last) = (Vec::new(), None);
     for (id, call_id) in rest.by_ref().take(filter.limit) {
-        calls.extend(call(book, clock, &relay, call_id));
+        calls.extend(call(book, clock, asked, &relay, call_id));
         last = Some(id.number());
     }
     let next = last.filter(|_| rest.peek().is_some());

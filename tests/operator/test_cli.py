@@ -101,7 +101,7 @@ async def test_why_explains_in_plain_words(agent):
     for words in (
         "Call second@x on relay r1, begun 2026-11-21T10:00:02+00:00, 1 min 16 s ago",
         "caller: signalled 10.0.0.9:6000; sends from 198.51.100.9:41000 (learned from its packets); sends to relay port 192.0.2.1:35002",
-        "callee: signalled 203.0.113.5:7000; no packet believed yet",
+        "callee: signalled 203.0.113.5:7000; no source latched yet",
         "caller->callee RTP: offloaded for 12.5 s, reason offloaded",
         "entry: 198.51.100.9:41000 > 192.0.2.1:35002 leaves as 192.0.2.1:35000 > 203.0.113.5:7000",
         "data plane: 600 packets, 103.2 kB, the last 18 ms ago",

@@ -8,6 +8,7 @@ import csv
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -68,6 +69,11 @@ class OperatorLab(Lab):
                 return found
             assert time.monotonic() < deadline, f"not within {seconds} s; the operator's log:\n{self.operator.tail()}"
             time.sleep(0.05)
+
+    def metrics(self) -> str:
+        """What Prometheus reads from the operator daemon."""
+        command = self.topology.enter("edge", "curl", "--silent", "--fail", f"http://127.0.0.1:{API_PORT}/metrics")
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
 
     def records(self) -> list[dict[str, Any]]:
         """What is in the file of JSON lines."""

@@ -174,9 +174,28 @@ def test_the_status_of_an_agent_that_is_away_claims_nothing() -> None:
         "version": "0", "epoch": 1, "pid": 2, "ready": True, "problems": [], "role": "single", "uptime_s": 1.0, "control": [], "relays": [relay], "data_plane": plane, "calls": 0,
         "streams": [], "commands": {"by_verb": {}}, "hep": None, "journal": None, "media_timeouts": 0, "source_mismatches": 0, "calls_to_restore": 0,
         "drain": {"stop": None, "since_s": None, "calls": 0, "entries": 0}, "limits": {"tasks_restarted": 0},
+        "conferences": None, "ended": {"calls": 1, "one_way": 0, "zero_packet": 0}, "learn_notices": 5, "table_writes": None,
     }  # fmt: skip
     there, away = status_view(status, 0.0, None), status_view(status, 12.0, "refused")
     assert (there["data_plane"]["connected"], there["relays"][0]["alive"], there["ready"]) == (True, True, True)
     assert (away["data_plane"]["connected"], away["relays"][0]["alive"], away["ready"], away["table_reconciled"]) == (None, None, None, None)
     assert away["agent"] == {"reachable": False, "age_s": 12.0, "error": "refused", "epoch": 1, "pid": 2} and away["packets"] == {"data_plane": None, "relay": None}
     assert there["limits"]["background_task_failures"] == 0
+    assert (there["learn_notices"], there["table_batches"], there["ended"]["calls"]) == (5, None, 1)
+
+
+def test_packets_of_a_data_plane_that_is_away_are_not_known() -> None:
+    """A figure that stands still would be a rate of 0."""
+    plane = {"target": "t", "connected": True, "name": "n", "entries": 1, "capacity": 2, "planned": 1, "orphans": 0, "reconciled": True, "lacks": [], "packets_relayed": 9, "age_s": 1.0}
+    status = {
+        "version": "0", "epoch": 1, "pid": 2, "ready": True, "problems": [], "role": "single", "uptime_s": 1.0, "control": [], "relays": [], "calls": 0,
+        "streams": [], "commands": {"by_verb": {}}, "hep": None, "journal": None, "media_timeouts": 0, "source_mismatches": 0, "calls_to_restore": 0,
+        "drain": {"stop": None, "since_s": None, "calls": 0, "entries": 0}, "limits": {},
+        "conferences": None, "ended": {"calls": 0, "one_way": 0, "zero_packet": 0}, "learn_notices": 0, "table_writes": None,
+    }  # fmt: skip
+
+    def packets(error: str | None = None, **changes: Any) -> Any:
+        return status_view(status | {"data_plane": plane | changes}, 0.0, error)["packets"]["data_plane"]
+
+    assert packets() == 9
+    assert packets(connected=False) is packets(age_s=60.0) is packets("refused") is None

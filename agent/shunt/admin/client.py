@@ -63,13 +63,14 @@ class AdminClient:
         return await self._connection.text("/metrics")
 
     async def calls(
-        self, *, state: str | None = None, reason: str | None = None, match: str | None = None, limit: int = 100, after: int | None = None
+        self, *, state: str | None = None, reason: str | None = None, match: str | None = None, limit: int = 100, after: int | None = None, fresh: bool = False
     ) -> CallPage:
-        """At most `limit` (1 to 1,000) calls, the oldest first, with the counters at hand.
+        """At most `limit` (1 to 1,000) calls, the oldest first.
 
-        state and reason: of one and the same stream; match: part of the Call-ID; after: `next` of the page before.
+        state and reason: of one and the same stream; match: part of the Call-ID; after: `next` of the page before; fresh: counters are read from the
+        data plane now, instead of those at hand.
         """
-        query = {"state": state, "reason": reason, "match": match, "limit": limit, "after": after}
+        query = {"state": state, "reason": reason, "match": match, "limit": limit, "after": after, "counters": "fresh" if fresh else None}
         return cast(CallPage, await self._connection.ask("GET", path_of("calls"), query))
 
     async def all_calls(self, *, state: str | None = None, reason: str | None = None, match: str | None = None) -> AsyncIterator[Call]:

@@ -104,6 +104,25 @@ class LogStatus(TypedDict):
     error: str | None
 
 
+class EndedCounts(TypedDict):
+    """What is over, since the start: calls, and media lines with an answer of which no packet of one party, or of both, was seen."""
+
+    calls: int
+    one_way: int
+    zero_packet: int
+
+
+class TableWrites(TypedDict):
+    """Writes to the data plane's tables, since the start."""
+
+    batches: int
+    updates: int
+    retries: int
+    failures: int
+    collisions: int
+    waiting: int
+
+
 class Status(TypedDict):
     """The agent as a whole."""
 
@@ -128,6 +147,9 @@ class Status(TypedDict):
     drain: DrainStatus
     media_timeouts: int
     source_mismatches: int
+    ended: EndedCounts
+    learn_notices: int
+    table_writes: TableWrites | None
     limits: dict[str, int]
     conferences: int | None
     events: LogStatus
@@ -205,6 +227,7 @@ Stream = TypedDict(
         "was_offloaded": bool,
         "counters": Counters | None,
         "counters_age_s": float | None,
+        "offloaded_after_us": int | None,
         "idle_s": float | None,
     },
 )

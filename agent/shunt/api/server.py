@@ -20,11 +20,11 @@ from shunt import web as web_page
 from shunt import limits
 from shunt.api.door import open_door
 from shunt.api.drain import add_routes as add_drain_routes
-from shunt.api.view import AgentUnavailable, AgentView, DataPlaneUnavailable, NotDone, awaited
+from shunt.api.view import AgentUnavailable, AgentView, DataPlaneUnavailable, NotDone, WithAgent, awaited
 from shunt.config.load import api_token
 from shunt.config.model import Api
 from shunt.config.values import host_port
-from shunt.metrics.snapshot import exposition
+from shunt.metrics.snapshot import exposition, exposition_of_operator
 from shunt.net import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -260,6 +260,8 @@ async def _status(request: web.Request) -> web.Response:
 
 async def _metrics(request: web.Request) -> web.Response:
     view = request.app[_VIEW]
+    if isinstance(view, WithAgent):
+        return await _metrics_of_operator(view)
     totals: dict[str, Any] | None = None
     # Without the data plane's own counters the agent's are still worth having.
     with contextlib.suppress(AgentUnavailable, DataPlaneUnavailable, TimeoutError):
@@ -269,6 +271,18 @@ async def _metrics(request: web.Request) -> web.Response:
     with contextlib.suppress(AgentUnavailable):
         status = await awaited(view.status())
     return web.Response(body=exposition(status, totals, view.registry()), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+
+async def _metrics_of_operator(view: WithAgent) -> web.Response:
+    """The agent's own metrics, and those of the operator daemon."""
+    text: str | None = None
+    status: dict[str, Any] = {}
+    with contextlib.suppress(AgentUnavailable, DataPlaneUnavailable, NotDone, TimeoutError):
+        async with asyncio.timeout(_TOTALS_TIMEOUT_S):
+            text = await view.agent_metrics()
+    with contextlib.suppress(AgentUnavailable):
+        status = await awaited(view.status())
+    return web.Response(body=exposition_of_operator(status, text, view.registry()), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 async def _calls(request: web.Request) -> web.Response:

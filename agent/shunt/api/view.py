@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from prometheus_client import CollectorRegistry
 
@@ -88,6 +88,19 @@ class AgentView(Protocol):
 
     async def totals(self) -> dict[str, Any]:
         """The data plane's counters since its start (table softswitch.totals), {} where it keeps none."""
+        ...
+
+
+@runtime_checkable
+class WithAgent(Protocol):
+    """A view of an agent in another process, which has metrics of its own."""
+
+    def status(self) -> dict[str, Any] | Awaitable[dict[str, Any]]: ...
+
+    def registry(self) -> CollectorRegistry: ...
+
+    async def agent_metrics(self) -> str:
+        """The agent's own metrics, in the OpenMetrics text format. Raises AgentUnavailable."""
         ...
 
 

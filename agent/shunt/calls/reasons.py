@@ -4,11 +4,14 @@ from __future__ import annotations
 
 OFFLOADED = "offloaded"
 ONE_WAY = "one-way"
+SILENT = "silent"
+INSTALLING = "installing"
 WAITING_FOR_ANSWER = "waiting-for-answer"
 WAITING_FOR_MEDIA = "waiting-for-media"
 WAITING_FOR_OTHER_PARTY = "waiting-for-other-party"
 VERIFYING_SOURCE = "verifying-source"
 CONTESTED = "contested"
+RTCP_MUXED = "rtcp-muxed"
 RE_INVITE = "re-invite"
 ON_HOLD = "on-hold"
 BYE_SEEN = "bye-seen"
@@ -18,6 +21,8 @@ RECORDING = "recording"
 COPY = "copy"
 DTMF = "dtmf"
 OUTSIDE_MEDIA = "outside-media-ranges"
+ADDRESS_FAMILY = "address-family"
+PORT_TAKEN = "port-taken"
 NO_DATA_PLANE = "no-data-plane"
 DATA_PLANE_UNAVAILABLE = "data-plane-unavailable"
 TABLE_FULL = "table-full"
@@ -31,11 +36,14 @@ RELAY_TIMEOUT = "relay-timeout"
 REASONS: dict[str, str] = {
     OFFLOADED: "The data plane carries this stream in both address translations; the relay sees none of it.",
     ONE_WAY: "The data plane carries this stream to the address that signalling gave, because the other party has sent nothing yet.",
+    SILENT: "The data plane carries this stream, but this party has sent nothing for a while.",
+    INSTALLING: "The entry was sent to the data plane, which has not confirmed it yet.",
     WAITING_FOR_ANSWER: "The call has no answer with media yet, so only one relay port is known.",
     WAITING_FOR_MEDIA: "No packet from this party has been seen yet.",
     WAITING_FOR_OTHER_PARTY: "This party's address is known; the other one has not sent a packet yet.",
     VERIFYING_SOURCE: "Packets arrive from an address that signalling did not name; a few more are needed to believe it.",
     CONTESTED: "Two sources claim to be this party. The stream stays on the relay until one falls silent.",
+    RTCP_MUXED: "RTCP travels in the RTP stream (RFC 5761), so there is none of its own.",
     RE_INVITE: "Signalling changed this media line; the entries were taken out so that the relay sees the change, and the addresses are learned anew.",
     ON_HOLD: "The party put the call on hold with address 0.0.0.0; there is nowhere to send to.",
     BYE_SEEN: "A BYE or CANCEL for this call was seen; the entries were taken out ahead of the relay's own delete.",
@@ -45,6 +53,8 @@ REASONS: dict[str, str] = {
     COPY: "The relay copies this call's media to another place.",
     DTMF: "The relay listens for DTMF in this media line.",
     OUTSIDE_MEDIA: "The relay gave this party an address or port that the configuration does not list as media of any relay, so the data plane does not look at it.",
+    ADDRESS_FAMILY: "The party's address is of another IP version than the relay port that sends to it.",
+    PORT_TAKEN: "The relay has given this party's port to another media line.",
     NO_DATA_PLANE: "No data plane is configured.",
     DATA_PLANE_UNAVAILABLE: "The data plane does not answer; whatever it holds goes on, nothing new can be put in.",
     TABLE_FULL: "The data plane's relay table is full.",

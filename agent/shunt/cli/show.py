@@ -64,6 +64,13 @@ def _streams(call: dict[str, Any]) -> list[dict[str, Any]]:
     return [stream for media in call["media"] for stream in media["streams"]]
 
 
+def reason_of(stream: dict[str, Any]) -> str:
+    """A stream's reason; of a party that is silent with how long."""
+    if stream["reason"] == "silent" and stream.get("idle_ms") is not None:
+        return f"silent for {duration(stream['idle_ms'] / 1000)}"
+    return str(stream["reason"])
+
+
 def calls(found: Sequence[dict[str, Any]]) -> None:
     """One line for each call."""
     rows = []
@@ -71,7 +78,7 @@ def calls(found: Sequence[dict[str, Any]]) -> None:
         streams = _streams(call)
         states = Counter(s["state"] for s in streams)
         summary = ", ".join(f"{states[s]} {s}" for s in (*_STATES, *sorted(set(states) - set(_STATES))) if states[s])
-        reasons = ", ".join(sorted({s["reason"] for s in streams if s["reason"] != s["state"]}))
+        reasons = ", ".join(sorted({reason_of(s) for s in streams if s["reason"] != s["state"]}))
         packets = sum(s["packets"] or 0 for s in streams)
         rows.append((call["call_id"], duration(call["age_s"]), call["relay"], summary or "no media yet", reasons or "-", packets))
     if rows:
@@ -105,12 +112,18 @@ def why(call: dict[str, Any]) -> None:
 def _leg(leg: dict[str, Any]) -> str:
     signalled, learned, relay = leg.get("signalled"), leg.get("learned"), leg.get("relay_address")
     if learned is None:
-        heard = "no packet believed yet"
+        heard = "no source latched yet"
     else:
-        source = {True: "signalling vouches for it", False: "learned from its packets"}.get(leg.get("vouched"), "not as signalled")
+        source = {True: "as signalling says", False: "learned from its packets"}.get(leg.get("vouched"), "not as signalled")
         heard = f"sends from {learned} ({'as signalled' if learned == signalled else source})"
     rtcp = f", RTCP from {leg['learned_rtcp']}" if leg.get("learned_rtcp") else ""
-    return f"signalled {signalled or '-'}; {heard}{rtcp}; sends to relay port {relay or '-'}"
+    counted = leg.get("relay_packets")
+    carried = "" if not counted else f"; the relay has counted {counted} packets of it{_age(leg.get('relay_packets_age_s'))}"
+    return f"signalled {signalled or '-'}; {heard}{rtcp}; sends to relay port {relay or '-'}{carried}"
+
+
+def _age(seconds: float | None) -> str:
+    return "" if not seconds else f", {duration(seconds)} ago"
 
 
 def _stream(stream: dict[str, Any]) -> list[str]:
@@ -125,7 +138,7 @@ def _stream(stream: dict[str, Any]) -> list[str]:
     if stream["packets"] or stream.get("key"):
         idle = "" if stream.get("idle_ms") is None else f", the last {duration(stream['idle_ms'] / 1000)} ago"
         carried = "packets not known" if stream["packets"] is None else f"{stream['packets']} packets, {size(stream['bytes'] or 0)}"
-        lines.append(f"    data plane: {carried}{idle}")
+        lines.append(f"    data plane: {carried}{_age(stream.get('counters_age_s')) if stream['packets'] is not None else ''}{idle}")
         if quality := _quality(stream):
             lines.append(f"    quality: {quality}")
     if stream.get("stray"):

@@ -19,8 +19,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from shunt.calls.reasons import ONE_WAY, SILENT
 from shunt.cli.client import Client, Failure
-from shunt.cli.show import duration, printable
+from shunt.cli.show import duration, printable, reason_of
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _POINTS = 60
@@ -122,6 +123,11 @@ def reasons(status: dict[str, Any]) -> Text:
     return Text("streams by reason: ", "bold") + Text(", ".join(f"{_number(count)} {name}" for count, name in counts) or "none")
 
 
+def _style(stream: dict[str, Any]) -> str:
+    """The colour of a stream's state; offloaded is not good where its party is silent, or nothing comes back."""
+    return "yellow" if stream["reason"] in (SILENT, ONE_WAY) else _STATE_STYLES.get(stream["state"], "")
+
+
 def calls(page: dict[str, Any], room: int) -> Table:
     """The newest calls, a line each."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
@@ -130,9 +136,9 @@ def calls(page: dict[str, Any], room: int) -> Table:
     for call in list(reversed(page["calls"]))[:room]:
         media = call["media"][0] if call["media"] else {"legs": {}, "streams": []}
         rtp = [s for line in call["media"] for s in line["streams"] if s["component"] == "rtp"]
-        states = Text(" ").join(Text(s["state"], _STATE_STYLES.get(s["state"], "")) for s in rtp)
+        states = Text(" ").join(Text(s["state"], _style(s)) for s in rtp)
         legs = [media["legs"].get(side) or {} for side in ("caller", "callee")]
-        why = ", ".join(sorted({s["reason"] for s in rtp if s["reason"] != s["state"]}))
+        why = ", ".join(sorted({reason_of(s) for s in rtp if s["reason"] != s["state"]}))
         table.add_row(duration(call["age_s"]), Text(printable(call["call_id"])), *(Text(printable(leg.get("learned") or leg.get("signalled") or "-")) for leg in legs), states, Text(why or "-"))
     return table
 

@@ -27,8 +27,10 @@ _FAILURES = frozenset({
 class Instruments:
     """Subscriber of the bus. `registry` is what /metrics shows of it."""
 
-    def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry(auto_describe=False)
+    def __init__(self, *, of_agent: bool = True) -> None:
+        """of_agent: whether nobody else counts what an agent does; shunt-agent has metrics of its own."""
+        self.registry = CollectorRegistry(auto_describe=False)
+        registry = self.registry if of_agent else CollectorRegistry(auto_describe=False)
         self._learn = Counter("shunt_learn_verdicts", "Learn notices about media ports of calls, by the verdict of guarded latching", ["verdict"], registry=registry)
         self._writes = Counter("shunt_table_operations", "Relay table operations, by outcome", ["operation", "outcome"], registry=registry)
         self._write_time = Histogram("shunt_table_operation_seconds", "Time of relay table operations, queueing included", ["operation"], buckets=_FAST, registry=registry)
@@ -43,10 +45,10 @@ class Instruments:
         self._relay_silent = Counter("shunt_relay_unanswered", "Commands that a relay did not answer", ["relay"], registry=registry)
         self._ended = Counter("shunt_calls_ended", "Calls that ended, by reason", ["reason"], registry=registry)
         self._duration = Histogram("shunt_call_duration_seconds", "Length of calls on the relay's ports", buckets=_DURATION, registry=registry)
-        self._mos = Histogram("shunt_stream_mos", "MOS by the E-model (G.107) of streams that ended, where one could be computed", ["codec"], buckets=_MOS, registry=registry)
-        self._loss = Histogram("shunt_stream_loss_ratio", "Share of lost packets of measured streams that ended", buckets=_LOSS, registry=registry)
-        self._jitter = Histogram("shunt_stream_jitter_seconds", "Interarrival jitter (RFC 3550) of measured streams that ended", buckets=_JITTER, registry=registry)
-        self._unrated = Counter("shunt_streams_unrated", "Streams that ended without a MOS, by cause", ["cause"], registry=registry)
+        self._mos = Histogram("shunt_stream_mos", "MOS by the E-model (G.107) of streams that ended, where one could be computed", ["codec"], buckets=_MOS, registry=self.registry)
+        self._loss = Histogram("shunt_stream_loss_ratio", "Share of lost packets of measured streams that ended", buckets=_LOSS, registry=self.registry)
+        self._jitter = Histogram("shunt_stream_jitter_seconds", "Interarrival jitter (RFC 3550) of measured streams that ended", buckets=_JITTER, registry=self.registry)
+        self._unrated = Counter("shunt_streams_unrated", "Streams that ended without a MOS, by cause", ["cause"], registry=self.registry)
         self._conferences = Counter("shunt_conference_events", "What happened in conferences: joined, left, source, target, downlink and others", ["what"], registry=registry)
         for verdict in ("accepted", "contested", "stray", "rebind"):
             self._learn.labels(verdict)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import parser as openmetrics
 
 # The counters of the table softswitch.totals; entries and capacity are gauges.
 _COUNTERS = {
@@ -60,10 +61,7 @@ class _Snapshot:
             if value is not None:
                 yield CounterMetricFamily(name, text, value=value)
         yield _labelled(CounterMetricFamily, "shunt_limits", "Limits that were met, by name (docs/limits.md)", "limit", status.get("limits") or {})
-        for part, text in (("history", "Call history"), ("cdr", "Call records"), ("homer", "Packets to Homer"), ("table_batches", "Relay table writes")):
-            for name, value in (status.get(part) or {}).items():
-                kind = GaugeMetricFamily if part == "history" and name != "forgotten" else CounterMetricFamily
-                yield kind(f"shunt_{part}_{name}", f"{text}: {name}", value=value)
+        yield from _own(status)
         if (conferences := status.get("conferences")) is not None:
             yield _labelled(GaugeMetricFamily, "shunt_conferences", "Conferences by the design of their trees", "design", conferences["designs"])
             yield _gauge("shunt_conferences_with_problem", "Conferences that the data plane does not hold as they are to be", conferences["with_problem"])
@@ -90,6 +88,13 @@ class _Snapshot:
                     yield CounterMetricFamily(f"shunt_data_plane_{former}", f"Former name of shunt_data_plane_{name}", value=value)
 
 
+def _own(status: dict[str, Any]) -> Iterator[Metric]:
+    for part, text in (("history", "Call history"), ("cdr", "Call records"), ("homer", "Packets to Homer"), ("table_batches", "Relay table writes")):
+        for name, value in (status.get(part) or {}).items():
+            kind = GaugeMetricFamily if part == "history" and name != "forgotten" else CounterMetricFamily
+            yield kind(f"shunt_{part}_{name}", f"{text}: {name}", value=value)
+
+
 def _gauge(name: str, text: str, value: Any) -> Metric:
     family = GaugeMetricFamily(name, text)
     if value is not None:
@@ -110,8 +115,34 @@ def _share(streams: dict[str, int]) -> float | None:
     return streams.get("offloaded", 0) / known if known else None
 
 
+class _OfAgent:
+    """A collector over the metrics of shunt-agent, and what this daemon's status has besides."""
+
+    def __init__(self, text: str | None, own: Iterable[Metric]) -> None:
+        self._text, self._own = text, own
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("shunt_agent_up", "Whether the agent answers", float(self._text is not None))
+        theirs = list(openmetrics.text_string_to_metric_families(self._text)) if self._text is not None else []
+        yield from theirs
+        named = {metric.name for metric in theirs}
+        yield from (metric for metric in self._own if metric.name not in named)
+
+
+def own_part(status: dict[str, Any]) -> dict[str, Any]:
+    """What the operator daemon itself keeps, writes and sends."""
+    return {name: status[name] for name in ("history", "cdr", "homer") if name in status}
+
+
 def exposition(status: dict[str, Any], totals: dict[str, Any] | None, counted: CollectorRegistry) -> bytes:
     """The text format 0.0.4; totals is None where the data plane could not be asked. counted: metrics.instruments."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(status, totals))
+    return generate_latest(registry) + generate_latest(counted)
+
+
+def exposition_of_operator(status: dict[str, Any], agent: str | None, counted: CollectorRegistry) -> bytes:
+    """The same of the operator daemon. agent: the agent's own metrics as OpenMetrics text; None: it does not answer."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_OfAgent(agent, list(_own(own_part(status)))))
     return generate_latest(registry) + generate_latest(counted)

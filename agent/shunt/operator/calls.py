@@ -21,7 +21,7 @@ _NOWHERE = (bytes(4), bytes(16))
 
 @dataclass(frozen=True, slots=True)
 class Latched:
-    """Where one party's packets of a component come from. vouched is not known here."""
+    """Where one party's packets of a component come from. vouched: the agent in Python tells it, shunt-agent does not."""
 
     learned: Endpoint | None
     contested: bool = False
@@ -87,6 +87,7 @@ class Line:
     streams: list[Stream]
     released: str | None
     relay_counts: dict[Side, int] = field(default_factory=dict)
+    relay_counts_age_s: float | None = None
 
     @property
     def answered(self) -> bool:
@@ -184,7 +185,8 @@ def _line(call: Call, view: Mapping[str, Any], now: float) -> Line:
     contested = {(stream.sender, stream.component) for stream in streams if stream.reason == reasons.CONTESTED}
     legs = {side: _leg(side, view[side.value], contested) for side in SIDES}
     counts = {side: view[side.value]["relay_packets"] for side in SIDES if view[side.value]["relay_packets"] is not None}
-    return Line(call, view["from_tag"], view["to_tag"], view["media"], call.created, legs, streams, view["released"], counts)
+    age_s = view[Side.CALLER.value]["relay_packets_age_s"]
+    return Line(call, view["from_tag"], view["to_tag"], view["media"], call.created, legs, streams, view["released"], counts, age_s)
 
 
 def _leg(side: Side, view: Mapping[str, Any], contested: set[tuple[Side, Component]]) -> Leg:
@@ -212,7 +214,7 @@ def _stream(view: Mapping[str, Any], now: float) -> Stream:
         since=now - view["since_s"],
         installed=_entry(view["entry"]),
         was_offloaded=view["was_offloaded"],
-        offloaded_after_ms=None,
+        offloaded_after_ms=None if (after_us := view.get("offloaded_after_us")) is None else after_us / 1000,
         idle_since=None if view["idle_s"] is None else now - view["idle_s"],
         past=past,
         measured=measured,
@@ -237,7 +239,7 @@ def _ended_line(call: Call, facts: Mapping[str, Any], line: Mapping[str, Any], e
     streams = [_ended_stream(side, component, line, end) for component in Component for side in SIDES]
     legs = {side: _ended_leg(side, line[side.value]) for side in SIDES}
     counts = {side: line[side.value]["relay_packets"] for side in SIDES if line[side.value]["relay_packets"] is not None}
-    return Line(call, facts["from_tag"], facts["to_tag"], line["media"], call.created, legs, streams, line["reason"], counts)
+    return Line(call, line.get("from_tag", facts["from_tag"]), line.get("to_tag", facts["to_tag"]), line["media"], call.created, legs, streams, line["reason"], counts)
 
 
 def _ended_leg(side: Side, party: Mapping[str, Any]) -> Leg:

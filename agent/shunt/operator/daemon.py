@@ -49,7 +49,7 @@ class Daemon:
         self._bus = EventBus()
         self._history = History(events=config.history.events, per_call=config.history.per_call)
         self._dialogs = Dialogs()
-        self._instruments = Instruments()
+        self._instruments = Instruments(of_agent=False)
         self._records: Records | None = None
         files = {record_files.CALL: record_files.outputs(config.cdr), conferences.RECORD: conferences.outputs(config.conference)}
         if any(files.values()):

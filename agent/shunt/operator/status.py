@@ -14,6 +14,7 @@ from shunt.calls.kinds import State
 from shunt.calls.reasons import NO_DATA_PLANE
 
 # The REST API's names of counters that the admin API's status has under another one.
+_OLD_S = 10.0  # the agent reads the data plane's counters every two seconds
 _LIMITS = {"tasks_restarted": "background_task_failures", "ports_held": "ports_clashed", "ports_refused": "ports_clashed_refused"}
 
 
@@ -33,11 +34,12 @@ def status_view(status: Mapping[str, Any], age_s: float, error: str | None) -> d
         "relays": relays,
         "data_plane": _data_plane(status["data_plane"], fresh),
         "calls": status["calls"],
-        "conferences": None,
+        "conference_count": status["conferences"],
+        "ended": dict(status["ended"]),
         "streams": count_streams(status["streams"]),
         "streams_by_reason": _by_reason(status["streams"]),
-        "packets": {"data_plane": _plane_packets(status["data_plane"]), "relay": _sum(relay["packets_relayed"] for relay in relays)},
-        "learn_notices": None,
+        "packets": {"data_plane": _plane_packets(status["data_plane"], fresh), "relay": _sum(relay["packets_relayed"] for relay in relays)},
+        "learn_notices": status["learn_notices"],
         "commands": status["commands"]["by_verb"],
         "sightings": None if hep is None else {"byes": hep["byes"], "messages": hep["messages"], "refused": hep["blocked"], "malformed": hep["malformed"]},
         "media_timeouts": status["media_timeouts"],
@@ -48,7 +50,7 @@ def status_view(status: Mapping[str, Any], age_s: float, error: str | None) -> d
         "table_reconciled": bool(status["data_plane"] and status["data_plane"]["reconciled"]) if fresh else None,
         "drain": drain_view(status["drain"]),
         "limits": dict(status["limits"]) | {name: status["limits"][theirs] for theirs, name in _LIMITS.items() if theirs in status["limits"]},
-        "table_batches": None,
+        "table_batches": None if (writes := status["table_writes"]) is None else dict(writes),
     }
 
 
@@ -65,8 +67,11 @@ def _data_plane(plane: Mapping[str, Any] | None, fresh: bool) -> dict[str, Any] 
     return {name: plane[name] for name in names} | {"ours": plane["planned"]} | ({} if fresh else {"connected": None})
 
 
-def _plane_packets(plane: Mapping[str, Any] | None) -> int | None:
-    return None if plane is None else plane["packets_relayed"]
+def _plane_packets(plane: Mapping[str, Any] | None, fresh: bool) -> int | None:
+    """What the data plane has relayed; None where that is not known of this moment."""
+    if plane is None or not fresh or not plane["connected"] or plane["age_s"] is None or plane["age_s"] > _OLD_S:
+        return None
+    return plane["packets_relayed"]
 
 
 def _sum(values: Any) -> int | None:

@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from shunt.admin import model as admin
 from shunt.api.view import AgentUnavailable, DataPlaneUnavailable, NotDone
-from shunt.calls.kinds import Component, Stop
+from shunt.calls.kinds import Component, Side, State, Stop
+from shunt.calls.reasons import WAITING_FOR_MEDIA
 from shunt.calls.view import call_view
 from shunt.config.model import Config
 from shunt.events import diagnosis
@@ -32,6 +33,7 @@ from shunt.operator.story import StreamKey
 from shunt.quality.report import call_quality
 
 _PAGE = 1000  # the most that the admin API gives at once
+_FRESH = 100  # of a page of so many calls counters are read from the data plane
 
 
 def rest_call(call: Call, now: float, after_ms: Mapping[StreamKey, float]) -> dict[str, Any]:
@@ -41,11 +43,19 @@ def rest_call(call: Call, now: float, after_ms: Mapping[StreamKey, float]) -> di
         for stream, fields in zip(line.streams, shown["streams"], strict=True):
             fields["idle_ms"] = None if stream.idle_s is None else round(stream.idle_s * 1000)
             fields["counters_age_s"] = stream.age_s
-            fields["stray"] = None
+            # shunt-agent tells packets from other sources by party, and not whether signalling names a source.
+            del fields["stray"]
+            if stream.state is not State.OFFLOADED and stream.reason == WAITING_FOR_MEDIA and line.relay_counts.get(stream.sender) and stream.component is Component.RTP:
+                fields["explanation"] = f"The relay carries this stream: it has counted {line.relay_counts[stream.sender]} packets of this party, and the data plane reported none."
             if fields["offloaded_after_ms"] is None:
                 fields["offloaded_after_ms"] = after_ms.get((line.media, stream.sender.value, stream.component.value))
             if not stream.counted:
                 fields["packets"] = fields["bytes"] = None
+        for side, leg in shown["legs"].items():
+            del leg["vouched"]
+            leg["source_mismatches"] = leg.pop("strays")
+            leg["relay_packets"] = line.relay_counts.get(Side(side))
+            leg["relay_packets_age_s"] = line.relay_counts_age_s
     return view | {"counters_error": call.counters_error}
 
 
@@ -148,6 +158,11 @@ class OperatorView:
         """The data plane's counters are in the agent's own metrics."""
         return {}
 
+    async def agent_metrics(self) -> str:
+        """The agent's own metrics, in the OpenMetrics text format. Raises AgentUnavailable."""
+        with self._agent.answering():
+            return await self._agent.client.metrics()
+
     # -- calls ----------------------------------------------------------------------------------------
 
     async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
@@ -156,7 +171,7 @@ class OperatorView:
         passed, total, after = 0, 0, None
         with self._agent.answering():
             while True:
-                page = await self._agent.client.calls(state=state, reason=reason, match=match or None, limit=min(_PAGE, offset + limit - passed), after=after)
+                page = await self._agent.client.calls(state=state, reason=reason, match=match or None, limit=min(_PAGE, offset + limit - passed), after=after, fresh=offset + limit - passed <= _FRESH)
                 total, after = page["total"], page["next"]
                 found += page["calls"][max(0, offset - passed) :]
                 passed += len(page["calls"])

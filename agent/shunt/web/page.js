@@ -171,7 +171,7 @@ function writeOverview(status, metrics) {
 const GRADES = {offloaded: "good", learning: "warn", allocated: "", suspended: "bad", released: ""};
 
 function stateChips(call, direction) {
-  return call.media.flatMap((line) => line.streams.filter((s) => s.component === "rtp" && s.direction === direction)).map((s) => make("span", `chip ${s.reason === "one-way" ? "warn" : GRADES[s.state] || ""}`, s.state === s.reason ? s.state : `${s.state}: ${s.reason}`));
+  return call.media.flatMap((line) => line.streams.filter((s) => s.component === "rtp" && s.direction === direction)).map((s) => make("span", `chip ${s.reason === "one-way" || s.reason === "silent" ? "warn" : GRADES[s.state] || ""}`, s.state === s.reason ? s.state : `${s.state}: ${s.reason}`));
 }
 
 async function writeCalls() {

@@ -78,6 +78,7 @@ fn since(now: Counters, base: Option<&Counters>) -> Counters {
         reordered: less(now.reordered, base.reordered),
         duplicates: less(now.duplicates, base.duplicates),
         jitter_us: now.jitter_us,
+        jitter_max_us: None,
     }
 }
 
@@ -253,8 +254,8 @@ impl State {
             }
             made.push(MediumUsage {
                 medium: super::leg_name(*key),
-                address: crate::events::socket(leg.relay),
-                latched: leg.source.map(crate::events::socket),
+                address: crate::facts::socket(leg.relay),
+                latched: leg.source.map(crate::facts::socket),
                 payload_type: state.payload_type,
                 codecs: state.codecs.clone(),
                 sent: sent.told(),
@@ -286,6 +287,7 @@ mod tests {
             reordered: lost.map(|_| 0),
             duplicates: lost.map(|_| 0),
             jitter_us,
+            jitter_max_us: None,
         }
     }
 

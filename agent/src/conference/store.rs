@@ -70,6 +70,7 @@ impl KeptBase {
             reordered: self.reordered,
             duplicates: self.duplicates,
             jitter_us: None,
+            jitter_max_us: None,
         };
         (FiveTuple::new(end(self.source), end(self.destination)), counters)
     }

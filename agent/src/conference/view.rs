@@ -3,7 +3,7 @@
 use super::ice::Credentials;
 use super::leg_name;
 use super::state::{Member, Room, State};
-use crate::events::socket;
+use crate::facts::socket;
 use shunt_admin::{
     Conference, ConferenceSummary, CopiedStream, Direction, PairQuality, Participant, ParticipantMedium, Quality, StreamRate, Subscription,
 };

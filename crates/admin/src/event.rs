@@ -204,7 +204,7 @@ pub struct LearnFacts {
 }
 
 /// What learning made of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     Latched,
@@ -282,7 +282,7 @@ pub struct CallFacts {
     pub before: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SocketAddr>,
-    /// For `idle`: how long no packet came. For `media-timeout`: the relay's time-out.
+    /// For `idle`: how long no packet came. For `media-timeout`: the relay's time-out, or that of its set-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -326,10 +326,15 @@ pub struct EndedFacts {
     pub lines: Vec<EndedLine>,
 }
 
+/// A media line of a call that is over.
 #[derive(Clone, Debug, Serialize)]
 pub struct EndedLine {
     pub media: Option<u32>,
+    pub from_tag: Text,
+    pub to_tag: Option<Text>,
     pub reason: Reason,
+    /// Both relay ports were known.
+    pub answered: bool,
     pub caller: EndedParty,
     pub callee: EndedParty,
 }

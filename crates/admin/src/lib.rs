@@ -28,6 +28,7 @@ pub use repeats::Repeats;
 pub use server::{Server, ServerError, ServerSettings, bind_unix, serve_metrics};
 pub use text::{Text, TextError};
 pub use view::{
-    Audit, CallFilter, CallPage, CallView, Commands, Counters, DataPlaneStatus, DrainStatus, Entry, HepStatus, JournalStatus, LegView,
-    LineView, LogFilter, Problem, RelayStatus, Role, Status, StopOf, StreamCount, StreamView, Trace, TraceCall, TraceVerdict,
+    Audit, CallFilter, CallPage, CallView, Commands, Counters, CountersOf, DataPlaneStatus, DrainStatus, EndedCounts, Entry, HepStatus,
+    JournalStatus, LegView, LineView, LogFilter, Problem, RelayStatus, Role, Status, StopOf, StreamCount, StreamView, TableWrites, Trace,
+    TraceCall, TraceVerdict,
 };

@@ -34,6 +34,12 @@ pub struct Status {
     pub drain: DrainStatus,
     pub media_timeouts: u64,
     pub source_mismatches: u64,
+    /// Calls and media lines that are over.
+    pub ended: EndedCounts,
+    /// Packets that met no entry, as the data plane reported them: of calls' ports, and of others.
+    pub learn_notices: u64,
+    /// Writes to the data plane; `None`: none is configured.
+    pub table_writes: Option<TableWrites>,
     /// How often each limit was met (docs/limits.md).
     pub limits: BTreeMap<String, u64>,
     /// `None`: conferences are not configured.
@@ -56,6 +62,32 @@ pub struct Problem {
     pub code: String,
     pub message: String,
     pub since_s: Option<u64>,
+}
+
+/// What is over, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EndedCounts {
+    pub calls: u64,
+    /// Media lines that had an answer, and of which no packet of one party was seen.
+    pub one_way: u64,
+    /// The same of both parties.
+    pub zero_packet: u64,
+}
+
+/// Writes to the tables of the data plane, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TableWrites {
+    /// Requests with writes in them.
+    pub batches: u64,
+    pub updates: u64,
+    /// Requests that were repeated, with what was not done yet.
+    pub retries: u64,
+    /// Writes that were not done.
+    pub failures: u64,
+    /// Of those, because of another entry with the same hash.
+    pub collisions: u64,
+    /// Writes that wait.
+    pub waiting: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -164,6 +196,20 @@ pub struct CallFilter {
     pub limit: usize,
     /// Those after a page's `next`.
     pub after: Option<u64>,
+    /// Whether counters are read from the data plane for this page.
+    #[serde(default)]
+    pub counters: CountersOf,
+}
+
+/// Which counters calls are shown with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CountersOf {
+    /// Those at hand.
+    #[default]
+    Last,
+    /// Those that are read now.
+    Fresh,
 }
 
 fn default_limit() -> usize {
@@ -238,11 +284,13 @@ pub struct StreamView {
     pub since_s: f64,
     pub entry: Option<Entry>,
     pub was_offloaded: bool,
+    /// From both parties' first packet to its first entry; `None`: it had none, or that is not known.
+    pub offloaded_after_us: Option<u64>,
     /// Of all entries of the stream, as last read; `None`: it had none, or none was read.
     pub counters: Option<Counters>,
-    /// How old `counters` is.
+    /// How old `counters` is; 0 where the stream has no entry any more.
     pub counters_age_s: Option<f64>,
-    /// How long no packet has met the entry, at the time of `counters`.
+    /// How long no packet has met the entry: until now where the data plane has reported it idle, else until `counters` was read.
     pub idle_s: Option<f64>,
 }
 
@@ -279,7 +327,7 @@ impl From<shunt_calls::Counters> for Counters {
             reordered: counters.reordered,
             duplicates: counters.duplicates,
             jitter_ms: counters.jitter_us.map(|jitter| f64::from(jitter) / 1000.0),
-            jitter_max_ms: None,
+            jitter_max_ms: counters.jitter_max_us.map(|jitter| f64::from(jitter) / 1000.0),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The media lines of one Call-ID, by session tag and media index.
 
 use crate::ids::LineId;
+use crate::record::CallNumber;
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -11,12 +12,18 @@ struct Named {
 }
 
 /// An index of lines, in the order of their tags: most calls have one line, and a call of a thousand tags is searched by halves.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Call {
+    /// What its lines that are over have done is kept under.
+    pub(crate) number: CallNumber,
     lines: Vec<Named>,
 }
 
 impl Call {
+    pub(crate) fn new(number: CallNumber) -> Self {
+        Self { number, lines: Vec::new() }
+    }
+
     /// Enter a line.
     pub(crate) fn enter(&mut self, tag: Arc<[u8]>, media: Option<u32>, line: LineId) {
         let at = self.lines.partition_point(|named| *named.tag <= *tag);
@@ -69,7 +76,7 @@ mod tests {
 
     #[test]
     fn lines_are_found_by_tag_and_media_index() {
-        let mut call = Call::default();
+        let mut call = Call::new(CallNumber::default());
         for (number, (tag, media)) in [("b", None), ("a", Some(1)), ("c", None), ("a", Some(2)), ("", None)]
             .into_iter()
             .enumerate()

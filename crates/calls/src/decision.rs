@@ -1,15 +1,18 @@
 //! What the book decides: plain data, for those who do I/O.
 
+use crate::book::Notice;
 use crate::entry::Counters;
-use crate::ids::{LineId, RelayId, State, StreamId};
+use crate::ids::{LineId, RelayId, Side, State, StreamId};
 use crate::journal::RowKey;
 use crate::reason::Reason;
+use crate::sdp::Sdp;
 use crate::table::Write;
-use shunt_latch::{Found, Time};
+use shunt_latch::{Found, Time, Verdict};
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtpproxy::{NotifyError, NotifyTarget};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Why the book asks a relay something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub enum Purpose {
     KeepAlive,
     /// Has the relay the session still, and packets of it?
     Check,
+    /// Somebody wants to see how many packets the relay has counted.
+    Count,
     /// A media time-out: the session is to end.
     Delete,
     /// A callee that lost a fork has hung up: the relay is to send to the other one.
@@ -48,7 +53,17 @@ pub enum Decision {
         before: State,
         state: State,
         reason: Reason,
+        /// The stream became offloaded: how long after both parties' first packet.
+        after: Option<Duration>,
     },
+    /// A packet came to a line's port that met no entry; what learning made of it.
+    Learned {
+        stream: StreamId,
+        notice: Notice,
+        verdict: Verdict,
+    },
+    /// Something to tell of a line.
+    Happened { line: LineId, what: Happening },
     /// Report a media time-out to the SIP server.
     Notify {
         line: LineId,
@@ -59,15 +74,47 @@ pub enum Decision {
     Store(LineId),
     /// The row is to be removed from the journal.
     Forget(RowKey),
-    /// A line is over and all of its entries are out.
+    /// A call is over: no line of it runs, and all of its entries are out.
     Ended(Box<Ended>),
+}
+
+/// What an operator may want to know of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// Signalling changes the line: its entries are removed.
+    Suspended(Reason),
+    /// Signalling is through: learning goes on.
+    Resumed,
+    /// A party has another address.
+    Moved {
+        stream: StreamId,
+        before: Endpoint,
+        source: Endpoint,
+    },
+    /// A stream's entry has met no packet for this time.
+    Idle { stream: StreamId, silent: Duration },
+    /// It meets packets again.
+    Active { stream: StreamId },
+    /// The session ends for want of media in this time.
+    MediaTimeout(Duration),
+}
+
+/// A call that is over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    pub call: Arc<[u8]>,
+    /// When its first line began.
+    pub created: Time,
+    /// Why its last line ended.
+    pub reason: Reason,
+    /// In the order in which they began.
+    pub lines: Vec<EndedLine>,
 }
 
 /// A media line that is over.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ended {
+pub struct EndedLine {
     pub line: LineId,
-    pub call: Arc<[u8]>,
     /// The tag that the relay's session was named after, and the other one.
     pub tag: Arc<[u8]>,
     pub other_tag: Option<Box<[u8]>>,
@@ -75,8 +122,20 @@ pub struct Ended {
     pub relay: RelayId,
     pub created: Time,
     pub reason: Reason,
+    /// Both relay ports were known.
+    pub answered: bool,
     pub caller: EndedParty,
     pub callee: EndedParty,
+}
+
+impl EndedLine {
+    #[must_use]
+    pub fn party(&self, side: Side) -> &EndedParty {
+        match side {
+            Side::Caller => &self.caller,
+            Side::Callee => &self.callee,
+        }
+    }
 }
 
 /// What a party of a line that is over has sent.
@@ -89,9 +148,23 @@ pub struct EndedParty {
     /// What entries counted.
     pub rtp: Counters,
     pub rtcp: Counters,
+    /// RTP packets by the relay's last word; `None`: nobody asked.
+    pub relay_packets: Option<u64>,
     pub was_offloaded: bool,
+    /// How long after both parties' first packet it was offloaded for the first time.
+    pub offloaded_after: Option<Duration>,
     /// RTP payload types with the number of notices of each.
     pub payload_types: Vec<(u8, u32)>,
+    /// The last one that a copy of SIP showed.
+    pub sdp: Option<Sdp>,
     /// Packets from other sources.
     pub mismatches: u64,
+}
+
+impl EndedParty {
+    /// Whether a packet of the party's own was seen.
+    #[must_use]
+    pub fn has_sent(&self) -> bool {
+        self.rtp.packets > 0 || self.relay_packets.is_some_and(|packets| packets > 0) || self.learned.is_some()
+    }
 }

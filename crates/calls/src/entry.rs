@@ -96,8 +96,10 @@ pub struct Counters {
     pub lost: Option<u64>,
     pub reordered: Option<u64>,
     pub duplicates: Option<u64>,
-    /// RFC 3550 section 6.4.1, µs: the latest.
+    /// RFC 3550 section 6.4.1, µs: the latest; of several entries the mean, weighted by packets.
     pub jitter_us: Option<u32>,
+    /// The largest of the readings, µs.
+    pub jitter_max_us: Option<u32>,
 }
 
 impl Counters {
@@ -114,9 +116,42 @@ impl Counters {
             lost: sum(self.lost, later.lost),
             reordered: sum(self.reordered, later.reordered),
             duplicates: sum(self.duplicates, later.duplicates),
-            jitter_us: later.jitter_us.or(self.jitter_us),
+            jitter_us: mean((self.jitter_us, self.packets), (later.jitter_us, later.packets)),
+            jitter_max_us: self.largest_jitter().max(later.largest_jitter()),
         }
     }
+
+    /// A later reading of the same entry.
+    #[must_use]
+    pub(crate) fn read_again(self, later: Self) -> Self {
+        Self {
+            jitter_max_us: self.largest_jitter().max(later.largest_jitter()),
+            ..later
+        }
+    }
+
+    fn largest_jitter(&self) -> Option<u32> {
+        self.jitter_max_us.max(self.jitter_us)
+    }
+}
+
+/// The mean of two values, weighted by numbers of packets; one that is not known does not count.
+fn mean(one: (Option<u32>, u64), other: (Option<u32>, u64)) -> Option<u32> {
+    let (Some(a), Some(b)) = (one.0, other.0) else {
+        return one.0.or(other.0);
+    };
+    let (weight_a, weight_b) = (u128::from(one.1.max(1)), u128::from(other.1.max(1)));
+    let sum = u128::from(a) * weight_a + u128::from(b) * weight_b;
+    u32::try_from(sum / (weight_a + weight_b)).ok()
+}
+
+/// What was read of an entry at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    pub key: FiveTuple,
+    pub counters: Counters,
+    /// How long no packet has met it; `None` where the data plane cannot tell.
+    pub idle: Option<Duration>,
 }
 
 /// When an entry last met a packet.

@@ -118,7 +118,7 @@ impl WriteId {
 }
 
 /// What one party sends of a media line: RTP, or RTCP on its own port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId {
     pub line: LineId,
     pub sender: Side,

@@ -5,8 +5,10 @@
 use crate::ids::{Side, component_index};
 use crate::line::Line;
 use crate::reason::Reason;
+use crate::sdp::{Sdp, SdpFormat, SdpKind, SdpKinds};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use shunt_hep::sip::Direction;
 use shunt_latch::Component;
 use shunt_net::Endpoint;
 use std::fmt;
@@ -148,6 +150,92 @@ pub struct LegRow {
     pub rtp: Option<LearnedRow>,
     #[serde(default)]
     pub rtcp: Option<LearnedRow>,
+    /// RTP payload types with the number of notices of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub payload_types: Vec<(u8, u32)>,
+    /// Packets from other sources.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub mismatches: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sdp: Option<SdpRow>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// The last SDP of a party.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SdpRow {
+    pub medium: Text,
+    /// Payload type, encoding, clock rate.
+    pub formats: Vec<(u8, Text, u32)>,
+    pub address: Option<IpAddr>,
+    pub port: u16,
+    pub direction: DirectionRow,
+    #[serde(default)]
+    pub ptime_ms: Option<u16>,
+    #[serde(default)]
+    pub rtcp_mux: bool,
+}
+
+/// RFC 8866 section 6.7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DirectionRow {
+    SendRecv,
+    SendOnly,
+    RecvOnly,
+    Inactive,
+}
+
+impl From<&Sdp> for SdpRow {
+    fn from(sdp: &Sdp) -> Self {
+        let formats = sdp.kind.formats.iter();
+        Self {
+            medium: (&*sdp.kind.medium).into(),
+            formats: formats
+                .map(|format| (format.payload_type, (&*format.encoding).into(), format.clock_rate))
+                .collect(),
+            address: sdp.address,
+            port: sdp.port,
+            direction: match sdp.direction {
+                Direction::SendRecv => DirectionRow::SendRecv,
+                Direction::SendOnly => DirectionRow::SendOnly,
+                Direction::RecvOnly => DirectionRow::RecvOnly,
+                Direction::Inactive => DirectionRow::Inactive,
+            },
+            ptime_ms: sdp.ptime_ms,
+            rtcp_mux: sdp.rtcp_mux,
+        }
+    }
+}
+
+impl SdpRow {
+    pub(crate) fn sdp(&self, kinds: &mut SdpKinds) -> Sdp {
+        let formats = self.formats.iter().map(|(payload_type, encoding, clock_rate)| SdpFormat {
+            payload_type: *payload_type,
+            encoding: encoding.0.as_slice().into(),
+            clock_rate: *clock_rate,
+        });
+        Sdp {
+            kind: kinds.shared(SdpKind {
+                medium: self.medium.0.as_slice().into(),
+                formats: formats.collect(),
+            }),
+            address: self.address,
+            port: self.port,
+            direction: match self.direction {
+                DirectionRow::SendRecv => Direction::SendRecv,
+                DirectionRow::SendOnly => Direction::SendOnly,
+                DirectionRow::RecvOnly => Direction::RecvOnly,
+                DirectionRow::Inactive => Direction::Inactive,
+            },
+            ptime_ms: self.ptime_ms,
+            rtcp_mux: self.rtcp_mux,
+        }
+    }
 }
 
 /// An address that signalling names.
@@ -176,6 +264,19 @@ pub struct StreamRow {
     pub packets: u64,
     #[serde(default)]
     pub bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reordered: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duplicates: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter_us: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter_max_us: Option<u32>,
+    /// How long after both parties' first packet it was offloaded for the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offloaded_after_us: Option<u64>,
     pub entry: Option<EntryRow>,
 }
 

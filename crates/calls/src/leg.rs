@@ -1,6 +1,7 @@
 //! One party of a media line.
 
 use crate::ids::component_index;
+use crate::sdp::Sdp;
 use shunt_latch::{Component, Latch, Time};
 use shunt_net::Endpoint;
 use std::net::IpAddr;
@@ -31,8 +32,14 @@ pub(crate) struct Leg {
     /// When a packet of the party's own source was last noticed.
     pub(crate) heard: [Option<Time>; 2],
     pub(crate) latched_at: Option<Time>,
+    /// The first packet that may be its own, since learning began.
+    pub(crate) first_packet: [Option<Time>; 2],
+    /// Where its RTP came from before that is learned anew.
+    pub(crate) last_source: Option<Endpoint>,
     pub(crate) mismatches: u64,
-    payload_types: Vec<(u8, u32)>,
+    pub(crate) payload_types: Vec<(u8, u32)>,
+    /// The last one that a copy of SIP showed.
+    pub(crate) sdp: Option<Sdp>,
     /// The addresses at which the party counts as one.
     pub(crate) joined: Vec<IpAddr>,
     /// The source filter in force at the relay port.
@@ -55,8 +62,11 @@ impl Leg {
             sources: [None; 2],
             heard: [None; 2],
             latched_at: None,
+            first_packet: [None; 2],
+            last_source: None,
             mismatches: 0,
             payload_types: Vec::new(),
+            sdp: None,
             joined: Vec::new(),
             filter: None,
         }
@@ -103,11 +113,13 @@ impl Leg {
 
     /// Learn anew.
     pub(crate) fn forget(&mut self, now: Time, policy: &shunt_latch::Policy, quarantine: bool) {
+        self.last_source = self.source(Component::Rtp).or(self.last_source);
         self.rtp.forget(now, policy, quarantine);
         self.rtcp.forget(now, policy, quarantine);
         self.sources = [None; 2];
         self.heard = [None; 2];
         self.latched_at = None;
+        self.first_packet = [None; 2];
         self.payload_types.clear();
     }
 
@@ -139,10 +151,6 @@ impl Leg {
         } else if self.payload_types.len() < MOST_PAYLOAD_TYPES {
             self.payload_types.push((payload_type, 1));
         }
-    }
-
-    pub(crate) fn payload_types(&self) -> &[(u8, u32)] {
-        &self.payload_types
     }
 }
 

@@ -37,18 +37,24 @@ mod line;
 mod plan;
 mod reason;
 mod recent;
+mod record;
+mod sdp;
 mod settings;
 mod stream;
 mod table;
 mod timers;
 
 pub use book::{Book, Comparison, LegView, LineView, Notice, PortHeld, Step, StreamView};
-pub use decision::{Decision, Ended, EndedParty, Purpose};
-pub use entry::{Counters, EntryError, Idle, Operation, Outcome, RelayEntry};
+pub use decision::{Decision, Ended, EndedLine, EndedParty, Happening, Purpose};
+pub use entry::{Counters, EntryError, Idle, Operation, Outcome, Reading, RelayEntry};
 pub use ids::{LineId, RelayId, Side, State, StreamId, WriteId};
-pub use journal::{EntryRow, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, StreamRow, Text};
+pub use journal::{
+    DirectionRow, EntryRow, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, SdpRow, StreamRow, Text,
+};
 pub use limits::Refusal;
 pub use reason::Reason;
+pub use sdp::{Sdp, SdpFormat, SdpKind};
 pub use settings::{Limits, MediaRange, Rate, Relay, Settings};
-pub use shunt_latch::{Component, Time};
+pub use shunt_hep::sip::Direction;
+pub use shunt_latch::{Component, Ignored, Time, Verdict};
 pub use table::Write;

@@ -3,6 +3,7 @@
 use crate::ids::{COMPONENTS, LineId, RelayId, Side, StreamId, stream_index};
 use crate::leg::Leg;
 use crate::reason::Reason;
+use crate::record::CallNumber;
 use crate::stream::Stream;
 use shunt_latch::{Component, Time};
 use shunt_net::Endpoint;
@@ -45,6 +46,7 @@ pub(crate) struct Check {
 pub(crate) struct Line {
     pub(crate) id: LineId,
     pub(crate) call: Arc<[u8]>,
+    pub(crate) number: CallNumber,
     /// The tag of the first U's sender: with the media index the session's name.
     pub(crate) tag: Arc<[u8]>,
     pub(crate) media: Option<u32>,
@@ -68,6 +70,8 @@ pub(crate) struct Line {
     pub(crate) last_activity: Time,
     /// Packets by the relay's own count.
     pub(crate) relay_packets: Option<u64>,
+    /// The same of each party, and when it was asked.
+    pub(crate) relay_counts: Option<([u64; 2], Time)>,
     pub(crate) check: Option<Check>,
     /// The timer that is set.
     pub(crate) queued: Option<Time>,
@@ -76,10 +80,18 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(crate) fn new(id: LineId, call: Arc<[u8]>, tag: Arc<[u8]>, media: Option<u32>, relay: RelayId, now: Time) -> Self {
+    pub(crate) fn new(
+        id: LineId,
+        (call, number): (Arc<[u8]>, CallNumber),
+        tag: Arc<[u8]>,
+        media: Option<u32>,
+        relay: RelayId,
+        now: Time,
+    ) -> Self {
         Self {
             id,
             call,
+            number,
             tag,
             media,
             relay,
@@ -98,6 +110,7 @@ impl Line {
             ttl_raised: false,
             last_activity: now,
             relay_packets: None,
+            relay_counts: None,
             check: None,
             queued: None,
             dirty: false,

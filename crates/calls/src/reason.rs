@@ -33,6 +33,7 @@ macro_rules! reasons {
 reasons! {
     Offloaded "offloaded" "The data plane carries this stream in both address translations; the relay sees none of it.";
     OneWay "one-way" "The data plane carries this stream to the address that signalling gave, because the other party has sent nothing yet.";
+    Silent "silent" "The data plane carries this stream, but this party has sent nothing for a while.";
     Installing "installing" "The entry was sent to the data plane, which has not confirmed it yet.";
     WaitingForAnswer "waiting-for-answer" "The call has no answer with media yet, so only one relay port is known.";
     WaitingForMedia "waiting-for-media" "No packet from this party has been seen yet.";

@@ -1,10 +1,12 @@
 //! One direction of one component of a media line.
 
+use crate::book::Notice;
 use crate::entry::Counters;
 use crate::ids::State;
 use crate::reason::Reason;
 use shunt_latch::Time;
-use shunt_net::Endpoint;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The state of a stream, and what was counted.
 #[derive(Clone, Debug)]
@@ -16,17 +18,25 @@ pub(crate) struct Stream {
     pub(crate) idle_since: Option<Time>,
     /// After a write that failed: not before then, and why.
     pub(crate) retry: Option<(Time, Reason)>,
+    /// What the data plane said of that.
+    pub(crate) detail: Option<Box<Arc<str>>>,
     pub(crate) was_offloaded: bool,
+    /// How long after both parties' first packet it was offloaded for the first time.
+    offloaded_after: Option<Time>,
     /// Of entries before the present one, and of the present one as last read. `None`: nothing was counted, as for most of a call's life.
     counters: Option<Box<Counted>>,
-    /// A source that would take over the latch if the latched one is silent.
-    pub(crate) asked: Option<Endpoint>,
+    /// A packet whose source would take over the latch if the latched one is silent.
+    pub(crate) asked: Option<Box<Notice>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Counted {
     past: Counters,
     live: Counters,
+    /// When `live` was read.
+    at: Option<Time>,
+    /// The last packet, as of then.
+    met_at: Option<Time>,
 }
 
 impl Stream {
@@ -37,7 +47,9 @@ impl Stream {
             since: now,
             idle_since: None,
             retry: None,
+            detail: None,
             was_offloaded: false,
+            offloaded_after: None,
             counters: None,
             asked: None,
         }
@@ -58,9 +70,25 @@ impl Stream {
         self.counters.get_or_insert_default().past = past;
     }
 
-    /// The present entry's counters as just read.
-    pub(crate) fn set_live(&mut self, live: Counters) {
-        self.counters.get_or_insert_default().live = live;
+    /// The present entry's counters as just read. `met_at`: its last packet, if that is known.
+    pub(crate) fn set_live(&mut self, live: Counters, now: Time, met_at: Option<Time>) {
+        let counted = self.counters.get_or_insert_default();
+        counted.live = counted.live.read_again(live);
+        (counted.at, counted.met_at) = (Some(now), met_at);
+    }
+
+    /// When the present entry was last read, and its last packet as of then.
+    pub(crate) fn last_read(&self) -> (Option<Time>, Option<Time>) {
+        self.counters.as_ref().map_or((None, None), |counted| (counted.at, counted.met_at))
+    }
+
+    pub(crate) fn offloaded_after(&self) -> Option<Duration> {
+        self.offloaded_after.map(|after| Duration::from_nanos(after.as_nanos()))
+    }
+
+    /// Only the first time counts.
+    pub(crate) fn set_offloaded_after(&mut self, after: Duration) {
+        self.offloaded_after.get_or_insert(after.into());
     }
 
     /// The present entry is out. `last`: its final counters; without them the latest that were read count.
@@ -69,7 +97,8 @@ impl Stream {
             return;
         }
         let counted = self.counters.get_or_insert_default();
-        counted.past = counted.past.plus(last.unwrap_or(counted.live));
-        counted.live = Counters::default();
+        let last = last.map_or(counted.live, |last| counted.live.read_again(last));
+        counted.past = counted.past.plus(last);
+        (counted.live, counted.at, counted.met_at) = (Counters::default(), None, None);
     }
 }

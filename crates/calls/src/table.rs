@@ -163,6 +163,12 @@ impl Table {
         }
     }
 
+    /// The stream that a write is for, until its result is in.
+    pub(crate) fn stream_of_write(&self, id: WriteId) -> Option<StreamId> {
+        let port = self.writes.get(&id)?;
+        self.rows.get(port).map(|row| row.owner)
+    }
+
     /// The result of a write; `None` where a later write has overtaken it, or there is no such write.
     pub(crate) fn settle(&mut self, id: WriteId, outcome: Outcome, out: &mut Vec<Write>) -> Option<Settled> {
         let port = self.writes.remove(&id)?;

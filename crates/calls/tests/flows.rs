@@ -336,6 +336,7 @@ fn what_was_written_while_the_table_was_read_is_not_compared() {
     let now = bench.now;
     assert!(bench.compare(now, &present, HashSet::from([missing])).is_empty());
     let decisions = bench.compare(now, &present, HashSet::new());
+    assert_eq!(bench.compared, (1, 0));
     let written: Vec<Operation> = decisions
         .iter()
         .filter_map(|decision| match decision {

@@ -224,3 +224,29 @@ fn hold_and_names_are_no_addresses() {
     let sdp = Message::parse(next.as_bytes()).unwrap().sdp().unwrap();
     assert_eq!((sdp.media[0].rtcp(), sdp.media[1].rtcp()), (None, endpoint("192.0.2.1:7001")));
 }
+
+#[test]
+fn who_is_called_and_why_it_ended() {
+    let bye = BYE.replace(
+        "Max-Forwards: 70",
+        "Reason: SIP;cause=200;text=\"Call completed elsewhere\"\r\nUser-Agent: phone/1",
+    );
+    let message = Message::parse(bye.as_bytes()).unwrap();
+    assert_eq!(message.request_uri(), Some(&b"sip:bob@198.51.100.7:5062"[..]));
+    assert_eq!(text(message.from_uri()), "sip:alice@example.org;tag=inside");
+    assert_eq!(text(message.to_uri()), "sip:bob@example.org");
+    assert_eq!(text(message.user_agent()), "phone/1");
+    assert_eq!(text(message.reason()), "SIP;cause=200;text=\"Call completed elsewhere\"");
+    assert_eq!(message.phrase(), None);
+    let answer =
+        "SIP/2.0 486  Busy Here\r\nFrom: sip:a@x;tag=1\r\nTo: Bob <sip:b@x\r\nCall-ID: c\r\nCSeq: 1 INVITE\r\nServer: proxy\r\n\r\n";
+    let message = Message::parse(answer.as_bytes()).unwrap();
+    assert_eq!((message.phrase(), message.request_uri()), (Some(&b"Busy Here"[..]), None));
+    assert_eq!(
+        (text(message.from_uri()), text(message.to_uri())),
+        ("sip:a@x".into(), "sip:b@x".into())
+    );
+    assert_eq!(text(message.user_agent()), "proxy");
+    let bare = Message::parse(b"SIP/2.0 200\r\nCall-ID: c\r\n\r\n").unwrap();
+    assert_eq!((bare.phrase(), bare.from_uri()), (Some(&b""[..]), &b""[..]));
+}

@@ -22,7 +22,7 @@ impl Latch {
             return if self.names.has_address(source.addr) {
                 Verdict::Known
             } else {
-                Verdict::Ignored(Ignored::Mismatch)
+                Verdict::Ignored(Ignored::Asymmetric)
             };
         }
         if self.is_quarantined(now, source) {

@@ -5,7 +5,7 @@ use shunt_net::Endpoint;
 use shunt_rtp::Source;
 
 /// What the stream is. RTCP has no sequence numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Component {
     Rtp,
     Rtcp,
@@ -60,6 +60,8 @@ pub enum Ignored {
     Former,
     /// Another source has the stream.
     Mismatch,
+    /// The leg is declared asymmetric, and signalling does not name this address.
+    Asymmetric,
 }
 
 impl Verdict {

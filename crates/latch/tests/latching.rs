@@ -222,7 +222,7 @@ fn an_asymmetric_leg_latches_nothing() {
     let mut port = Port::new(&[at(PHONE, 6000).into()]);
     port.latch.set_asymmetric(true);
     assert_eq!(port.rtp(0, at(PHONE, 1), 1, 1), Verdict::Known);
-    assert_eq!(port.rtp(0, at(STRANGER, 1), 1, 1), MISMATCH);
+    assert_eq!(port.rtp(0, at(STRANGER, 1), 1, 1), Verdict::Ignored(Ignored::Asymmetric));
     assert_eq!(port.learned(), None);
 }
 

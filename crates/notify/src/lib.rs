@@ -51,27 +51,34 @@ impl Permit {
 /// Sends notices, in order for each notify socket. What cannot be delivered within some seconds is logged and dropped.
 #[derive(Debug, Default)]
 pub struct Notifier {
-    queues: HashMap<NotifyTarget, mpsc::Sender<Vec<u8>>>,
+    queues: HashMap<NotifyTarget, mpsc::Sender<Notice>>,
     tasks: JoinSet<()>,
 }
 
 impl Notifier {
     /// Queue a line ([`shunt_rtpproxy::notify_line`]). Needs the runtime.
     pub fn send(&mut self, target: &NotifyTarget, line: Vec<u8>) {
+        self.send_or(target, line, Box::new(|_| {}));
+    }
+
+    /// The same; `failed` is called with the reason if it cannot be delivered.
+    pub fn send_or(&mut self, target: &NotifyTarget, line: Vec<u8>, failed: Failed) {
         while self.tasks.try_join_next().is_some() {}
         self.queues.retain(|_, queue| !queue.is_closed());
         if !self.queues.contains_key(target) {
             if self.queues.len() >= TARGETS {
                 tracing::error!("time-out notice to {target} is not sent: {TARGETS} other notify sockets are in use");
+                failed(&format!("{target}: {TARGETS} other notify sockets are in use"));
                 return;
             }
             let (queue, lines) = mpsc::channel(QUEUE);
             self.tasks.spawn(deliver_all(target.clone(), lines));
             self.queues.insert(target.clone(), queue);
         }
-        let result = self.queues.get(target).map(|queue| queue.try_send(line));
-        if let Some(Err(TrySendError::Full(_) | TrySendError::Closed(_))) = result {
+        let result = self.queues.get(target).map(|queue| queue.try_send(Notice { line, failed }));
+        if let Some(Err(TrySendError::Full(notice) | TrySendError::Closed(notice))) = result {
             tracing::error!("time-out notice to {target} is not sent: {QUEUE} are waiting already");
+            (notice.failed)(&format!("{target}: {QUEUE} notices are waiting already"));
         }
     }
 
@@ -83,6 +90,15 @@ impl Notifier {
             tracing::warn!("time-out notices were not all delivered");
         }
     }
+}
+
+/// What to do when a notice cannot be delivered; it gets the reason.
+pub type Failed = Box<dyn FnOnce(&str) + Send>;
+
+/// A notice that waits.
+struct Notice {
+    line: Vec<u8>,
+    failed: Failed,
 }
 
 enum Connection {
@@ -122,11 +138,15 @@ impl Connection {
     }
 }
 
-async fn deliver_all(target: NotifyTarget, mut lines: mpsc::Receiver<Vec<u8>>) {
+async fn deliver_all(target: NotifyTarget, mut lines: mpsc::Receiver<Notice>) {
     let mut connection = None;
     loop {
         match timeout(IDLE, lines.recv()).await {
-            Ok(Some(line)) => deliver(&target, &mut connection, &line).await,
+            Ok(Some(notice)) => {
+                if let Err(reason) = deliver(&target, &mut connection, &notice.line).await {
+                    (notice.failed)(&format!("{target}: {reason}"));
+                }
+            }
             Ok(None) => return,
             // What has come meanwhile is still delivered.
             Err(_) => lines.close(),
@@ -134,12 +154,14 @@ async fn deliver_all(target: NotifyTarget, mut lines: mpsc::Receiver<Vec<u8>>) {
     }
 }
 
-async fn deliver(target: &NotifyTarget, connection: &mut Option<Connection>, line: &[u8]) {
+async fn deliver(target: &NotifyTarget, connection: &mut Option<Connection>, line: &[u8]) -> Result<(), String> {
     let mut delay = FIRST_DELAY;
-    for attempt in 1..=ATTEMPTS {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
         let result = timeout(CONNECT_TIMEOUT, write(target, connection, line)).await;
         let error = match result {
-            Ok(Ok(())) => return,
+            Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer in time".to_owned(),
         };
@@ -147,7 +169,7 @@ async fn deliver(target: &NotifyTarget, connection: &mut Option<Connection>, lin
         if attempt == ATTEMPTS {
             let shown = line.trim_ascii_end().escape_ascii();
             tracing::error!("time-out notice {shown} was not delivered to {target}: {error}");
-            return;
+            return Err(error);
         }
         sleep(delay).await;
         delay *= 2;

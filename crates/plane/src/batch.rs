@@ -6,7 +6,7 @@ use crate::row::TableRow;
 use crate::tables::Tables;
 use bytes::{Bytes, BytesMut};
 use shunt_bfrt_client::{CallError, Outcome as Answer, Session, UpdateError};
-use shunt_calls::{Counters, Operation, Outcome};
+use shunt_calls::{Counters, Operation, Outcome, Reading};
 use shunt_net::FiveTuple;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -91,6 +91,8 @@ pub(crate) struct Batch {
     pub(crate) rows: Vec<(Change, Bytes)>,
     /// Of the rows; `None` where there was no answer.
     pub(crate) answers: Vec<Option<Answer>>,
+    /// How often something of it was written again.
+    pub(crate) retries: u32,
 }
 
 impl Batch {
@@ -104,6 +106,7 @@ impl Batch {
             if updates.is_empty() {
                 return self;
             }
+            self.retries = round;
             let busy = match session.write(updates, WRITE_TIMEOUT).await {
                 Ok(answers) => self.settle(&sent, answers),
                 Err(CallError::Refused(text)) => {
@@ -225,7 +228,12 @@ impl Batch {
     }
 }
 
+/// An encoded `Entity` of a table that counts.
+pub(crate) fn reading_of(tables: &Tables, entity: &[u8]) -> Option<Reading> {
+    tables.reading(&TableRow::decode(entity).ok()??)
+}
+
 /// Key and counters of an encoded `Entity`.
 pub(crate) fn counters_of(tables: &Tables, entity: &[u8]) -> Option<(FiveTuple, Counters)> {
-    tables.counters(&TableRow::decode(entity).ok()??)
+    reading_of(tables, entity).map(|reading| (reading.key, reading.counters))
 }

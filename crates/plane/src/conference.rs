@@ -148,6 +148,7 @@ impl Reception {
             reordered,
             duplicates,
             jitter_us: jitter.map(|jitter| u32::try_from(jitter).unwrap_or(u32::MAX)),
+            jitter_max_us: None,
         }
     }
 }

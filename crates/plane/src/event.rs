@@ -1,10 +1,11 @@
 //! What the plane tells: plain data, in the order in which it happened.
 
 use bytes::Bytes;
-use shunt_calls::{Counters, Idle, Notice, Outcome, RelayEntry, WriteId};
+use shunt_calls::{Counters, Idle, Notice, Operation, Outcome, RelayEntry, WriteId};
 use shunt_net::{Endpoint, FiveTuple};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A data plane that can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +35,11 @@ pub struct Written {
     pub outcome: Outcome,
     /// Of an entry that was deleted: what was counted on it, read just before. `None` where nothing is known.
     pub counters: Option<Counters>,
-    /// What the data plane said of a failure.
+    /// What the data plane said of a failure. Of [`Outcome::Unavailable`]: `None` says that nothing was sent.
     pub detail: Option<Arc<str>>,
+    pub operation: Operation,
+    /// From [`crate::Plane::write`] to the result.
+    pub took: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,7 @@ use crate::settings::Settings;
 use crate::statistics::{Counts, Statistics};
 use crate::tables::Tables;
 use shunt_bfrt_client::{Client, Session, UpdateError};
-use shunt_calls::{Counters, Operation, RelayEntry, WriteId};
+use shunt_calls::{Counters, Operation, Reading, RelayEntry, WriteId};
 use shunt_conference::diff::Step;
 use shunt_conference::rows::{Data, Key};
 use shunt_latch::Found;
@@ -149,8 +149,17 @@ impl Plane {
     /// # Errors
     /// [`PlaneError::Unavailable`] without an answer.
     pub async fn counters(&self, keys: &[FiveTuple]) -> Result<Vec<(FiveTuple, Counters)>, PlaneError> {
+        let readings = self.readings(keys).await?;
+        Ok(readings.into_iter().map(|reading| (reading.key, reading.counters)).collect())
+    }
+
+    /// The same, with how long each has met no packet.
+    ///
+    /// # Errors
+    /// [`PlaneError::Unavailable`] without an answer.
+    pub async fn readings(&self, keys: &[FiveTuple]) -> Result<Vec<Reading>, PlaneError> {
         let link = self.link()?;
-        questions::counters(&link.session, &link.tables, keys).await
+        questions::readings(&link.session, &link.tables, keys).await
     }
 
     /// What was counted on all entries. Takes a second or more for a million, and holds up nobody.

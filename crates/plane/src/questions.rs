@@ -1,6 +1,6 @@
 //! Questions to the data plane, in the task of whoever asks.
 
-use crate::batch::counters_of;
+use crate::batch::{counters_of, reading_of};
 use crate::error::PlaneError;
 use crate::row::TableRow;
 use crate::rows::{self, Row};
@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use shunt_bfrt::pb::{self, entity};
 use shunt_bfrt::schema::Table;
 use shunt_bfrt_client::Session;
-use shunt_calls::{Counters, Idle, RelayEntry};
+use shunt_calls::{Counters, Idle, Reading, RelayEntry};
 use shunt_net::FiveTuple;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -53,11 +53,15 @@ async fn ask_for<T>(
     Ok(found)
 }
 
-pub(crate) async fn counters(session: &Session, tables: &Tables, keys: &[FiveTuple]) -> Result<Vec<(FiveTuple, Counters)>, PlaneError> {
+pub(crate) async fn readings(session: &Session, tables: &Tables, keys: &[FiveTuple]) -> Result<Vec<Reading>, PlaneError> {
     let request = |arena: &mut BytesMut, key: &FiveTuple| Some(tables.counting(key.is_v6())?.request(arena, key));
-    let mut found = ask_for(session, keys, request, |entity| counters_of(tables, entity)).await?;
+    let mut found = ask_for(session, keys, request, |entity| reading_of(tables, entity)).await?;
     if let Some(samples) = &tables.samples {
-        samples.add_losses(session, &mut found, TIMEOUT).await?;
+        let mut counted: Vec<(FiveTuple, Counters)> = found.iter().map(|reading| (reading.key, reading.counters)).collect();
+        samples.add_losses(session, &mut counted, TIMEOUT).await?;
+        for (reading, (_, counters)) in found.iter_mut().zip(counted) {
+            reading.counters = counters;
+        }
     }
     Ok(found)
 }

@@ -11,7 +11,8 @@ pub(crate) struct Job {
     /// `None`: nobody asks for the result.
     pub(crate) id: Option<WriteId>,
     pub(crate) operation: Operation,
-    /// When it has to go.
+    /// When it was asked for, and when it has to go.
+    pub(crate) given: Instant,
     pub(crate) due: Instant,
 }
 
@@ -111,6 +112,7 @@ mod tests {
         Job {
             id: None,
             operation: Operation::Delete(key),
+            given: due,
             due,
         }
     }

@@ -252,6 +252,7 @@ impl QualityTable {
             reordered: rtp.then(|| get(self.reordered)),
             duplicates: rtp.then(|| get(self.duplicates)),
             jitter_us: rtp.then(|| u32::try_from(get(self.jitter_us)).unwrap_or(u32::MAX)),
+            jitter_max_us: None,
         }
     }
 

@@ -9,6 +9,8 @@ pub struct Statistics {
     pub batches: u64,
     /// Entries and rows in them.
     pub updates: u64,
+    /// Batches that were written again in part, once for each time.
+    pub retries: u64,
     /// Writes that ended other than done.
     pub failures: u64,
     pub collisions: u64,
@@ -26,6 +28,7 @@ pub struct Statistics {
 pub(crate) struct Counts {
     batches: AtomicU64,
     updates: AtomicU64,
+    retries: AtomicU64,
     failures: AtomicU64,
     collisions: AtomicU64,
     audits: AtomicU64,
@@ -37,6 +40,10 @@ impl Counts {
     pub(crate) fn batch(&self, updates: usize) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.updates.fetch_add(updates as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn retried(&self, times: u32) {
+        self.retries.fetch_add(times.into(), Ordering::Relaxed);
     }
 
     pub(crate) fn failed(&self, count: usize) {
@@ -61,6 +68,7 @@ impl Counts {
         Statistics {
             batches: get(&self.batches),
             updates: get(&self.updates),
+            retries: get(&self.retries),
             failures: get(&self.failures),
             collisions: get(&self.collisions),
             audits: get(&self.audits),

@@ -12,7 +12,7 @@ use crate::settings::{Settings, StoredHash};
 use crate::tuple::TupleTable;
 use bytes::Bytes;
 use shunt_bfrt::schema::{Schema, SchemaError, Table};
-use shunt_calls::{Counters, RelayEntry};
+use shunt_calls::{Counters, Reading, RelayEntry};
 use shunt_net::FiveTuple;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -113,13 +113,21 @@ impl Tables {
         quality.as_ref().map(|quality| &quality.tuple).or(relay).or_else(samples)
     }
 
-    /// Key and counters of an entry that [`Tables::counting`] returned.
-    pub(crate) fn counters(&self, row: &TableRow<'_>) -> Option<(FiveTuple, Counters)> {
+    /// An entry of [`Tables::counting`].
+    pub(crate) fn reading(&self, row: &TableRow<'_>) -> Option<Reading> {
         if let Some(quality) = self.quality.iter().flatten().find(|quality| quality.tuple.id == row.table_id) {
-            return Some((quality.tuple.key_of(&row.key)?, quality.counters(row)));
+            return Some(Reading {
+                key: quality.tuple.key_of(&row.key)?,
+                counters: quality.counters(row),
+                idle: quality.idle(row),
+            });
         }
         if let Some(found) = self.samples.as_ref().and_then(|samples| samples.counters(row)) {
-            return Some(found);
+            return Some(Reading {
+                key: found.0,
+                counters: found.1,
+                idle: None,
+            });
         }
         let relay = self.relay.iter().flatten().find(|relay| relay.tuple.id == row.table_id)?;
         let (packets, bytes) = relay.counts(row)?;
@@ -128,7 +136,11 @@ impl Tables {
             bytes,
             ..Counters::default()
         };
-        Some((relay.tuple.key_of(&row.key)?, counters))
+        Some(Reading {
+            key: relay.tuple.key_of(&row.key)?,
+            counters,
+            idle: relay.idle(row),
+        })
     }
 
     pub(crate) fn entry(&self, row: &TableRow<'_>) -> Option<RelayEntry> {

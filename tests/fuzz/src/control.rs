@@ -124,7 +124,7 @@ fn settle(book: &mut Book, now: Time, mut decisions: Vec<Decision>) {
             return;
         }
         for id in writes {
-            decisions.extend(book.written(now, id, Outcome::Done, None));
+            decisions.extend(book.written(now, id, Outcome::Done, None, None));
         }
     }
 }

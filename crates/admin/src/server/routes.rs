@@ -9,7 +9,7 @@ use crate::admin::{Admin, Failure};
 use crate::conference::{Join, ParticipantUpdate, QualityChange, TargetChange};
 use crate::log::LogStatus;
 use crate::text::Text;
-use crate::view::{CallFilter, LogFilter, Status, StopOf};
+use crate::view::{CallFilter, CountersOf, LogFilter, Status, StopOf};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::middleware::{Next, from_fn};
@@ -154,21 +154,16 @@ async fn calls<A: Admin>(State(api): Shared<A>, Parameters(filter): Parameters<C
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CallQuery {
-    #[serde(default)]
-    counters: Reading,
+    #[serde(default = "fresh")]
+    counters: CountersOf,
 }
 
-/// Whether counters are read now, or those at hand are given.
-#[derive(Clone, Copy, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Reading {
-    #[default]
-    Fresh,
-    Last,
+fn fresh() -> CountersOf {
+    CountersOf::Fresh
 }
 
 async fn call<A: Admin>(State(api): Shared<A>, Names(call): Names<Text>, Parameters(query): Parameters<CallQuery>) -> Answer {
-    json(&api, api.admin.call(call, query.counters == Reading::Fresh)).await
+    json(&api, api.admin.call(call, query.counters == CountersOf::Fresh)).await
 }
 
 async fn release<A: Admin>(State(api): Shared<A>, Names(call): Names<Text>) -> Answer {

@@ -106,6 +106,7 @@ fn view(call: &Text, error: Option<String>) -> CallView {
             new_destination: Some(address("198.51.100.8:7000")),
         }),
         was_offloaded: true,
+        offloaded_after_us: Some(21_000),
         counters: Some(Counters {
             packets: 1480,
             bytes: 296_000,
@@ -161,6 +162,9 @@ impl Admin for Agent {
             drain: self.drain_status().await?,
             media_timeouts: 0,
             source_mismatches: 0,
+            ended: shunt_admin::EndedCounts::default(),
+            learn_notices: 0,
+            table_writes: None,
             limits: std::collections::BTreeMap::new(),
             conferences: None,
         })

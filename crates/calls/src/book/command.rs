@@ -129,8 +129,7 @@ impl Book {
             let moved = leg.signalled.is_some_and(|known| known != address);
             let changed = moved || (leg.signalled.is_some() && *leg.modifiers != *command.modifiers);
             if changed {
-                line.suspended = Some(Reason::ReInvite);
-                line.resume_at = None;
+                book.suspend(line, Reason::ReInvite, None);
                 if moved {
                     line.leg_mut(side).forget(now, &policy, true);
                 }
@@ -219,7 +218,7 @@ impl Book {
         leg.signalled = Some(signalled);
         leg.modifiers.clone_from(&branch.modifiers);
         leg.forget(now, &policy, true);
-        (line.suspended, line.resume_at) = (Some(Reason::ReInvite), Some(now + RESTORE));
+        self.suspend(line, Reason::ReInvite, Some(now + RESTORE));
         self.name_leg(line, Side::Callee, now);
         let (from, to) = (line.with_index(&line.tag), line.with_index(&branch.tag));
         let target = Target {

@@ -1,7 +1,7 @@
 //! The end of media lines.
 
 use super::Book;
-use crate::decision::{Decision, Ended, EndedParty, Purpose};
+use crate::decision::{Decision, EndedLine, EndedParty, Purpose};
 use crate::ids::{LineId, Side};
 use crate::journal::RowKey;
 use crate::line::Line;
@@ -73,31 +73,38 @@ impl Book {
         }
         let Some(line) = self.lines.remove(&id) else { return };
         self.count_line(&line, false);
-        let party = |side: Side| {
-            let (leg, rtp) = (line.leg(side), line.stream(side, Component::Rtp));
-            EndedParty {
-                signalled: leg.signalled,
-                learned: leg.rtp.learned(),
-                relay: leg.relay,
-                rtp: rtp.counters(),
-                rtcp: line.stream(side, Component::Rtcp).counters(),
-                was_offloaded: rtp.was_offloaded,
-                payload_types: leg.payload_types().to_vec(),
-                mismatches: leg.mismatches,
-            }
-        };
-        let (caller, callee) = (party(Side::Caller), party(Side::Callee));
-        self.out.push(Decision::Ended(Box::new(Ended {
+        let (caller, callee) = (ended_party(&line, Side::Caller), ended_party(&line, Side::Callee));
+        let ended = EndedLine {
             line: id,
             other_tag: line.other_tag().map(Into::into),
-            call: line.call,
-            tag: line.tag,
+            answered: line.is_answered(),
+            tag: (*line.tag).into(),
             media: line.media,
             relay: line.relay,
             created: line.created,
             reason,
             caller,
             callee,
-        })));
+        };
+        if let Some(ended) = self.records.line_ends(line.number, ended) {
+            self.out.push(Decision::Ended(Box::new(ended)));
+        }
+    }
+}
+
+fn ended_party(line: &Line, side: Side) -> EndedParty {
+    let (leg, rtp) = (line.leg(side), line.stream(side, Component::Rtp));
+    EndedParty {
+        signalled: leg.signalled,
+        learned: leg.source(Component::Rtp).or(leg.last_source),
+        relay: leg.relay,
+        rtp: rtp.counters(),
+        rtcp: line.stream(side, Component::Rtcp).counters(),
+        relay_packets: line.relay_counts.map(|(counts, _)| counts[side.index()]),
+        was_offloaded: rtp.was_offloaded,
+        offloaded_after: rtp.offloaded_after(),
+        payload_types: leg.payload_types.clone(),
+        sdp: leg.sdp.clone(),
+        mismatches: leg.mismatches,
     }
 }

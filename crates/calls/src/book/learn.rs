@@ -1,7 +1,7 @@
 //! Learn notices: packets that met no entry.
 
 use super::Book;
-use crate::decision::{Decision, Purpose};
+use crate::decision::{Decision, Happening, Purpose};
 use crate::entry::Idle;
 use crate::ids::{LineId, StreamId, component_index};
 use crate::line::Line;
@@ -62,25 +62,37 @@ impl Book {
         let leg = line.leg_mut(id.sender);
         let before = leg.latch(component).learned();
         let verdict = self.learner.observe(leg.latch_mut(component), port.port, &packet, facts);
+        if !matches!(verdict, Verdict::Ignored(_)) {
+            leg.first_packet[component_index(component)].get_or_insert(now);
+        }
         if verdict.is_held() {
             leg.heard[component_index(component)] = Some(now);
             line.last_activity = now;
             if let (Component::Rtp, Some(payload_type)) = (component, notice.payload_type.filter(|_| media.is_some())) {
                 line.leg_mut(id.sender).count_payload_type(payload_type);
             }
-        } else {
+        } else if matches!(verdict, Verdict::Ignored(_)) {
             leg.mismatches = leg.mismatches.saturating_add(1);
+            self.mismatches += 1;
         }
+        self.out.push(Decision::Learned {
+            stream: id,
+            notice: *notice,
+            verdict,
+        });
         if verdict == Verdict::Ask {
-            self.ask(line, id, source, port);
+            self.ask(line, id, notice);
         }
         self.learned(line, id, before, verdict, source, now);
     }
 
-    fn ask(&mut self, line: &mut Line, id: StreamId, source: Endpoint, port: Endpoint) {
-        let Some(entry) = self.table.present(id, port) else { return };
+    fn ask(&mut self, line: &mut Line, id: StreamId, notice: &Notice) {
+        let Some(entry) = self.table.present(id, notice.key.dst) else {
+            return;
+        };
         let stream = line.stream_mut(id.sender, id.component);
-        if stream.asked.replace(source) != Some(source) {
+        let before = stream.asked.replace(Box::new(*notice));
+        if before.is_none_or(|before| before.key.src != notice.key.src) {
             self.out.push(Decision::ReadIdle(vec![entry.key()]));
         }
     }
@@ -90,6 +102,14 @@ impl Book {
         let after = line.leg(id.sender).latch(id.component).learned();
         let mut news = after != before || matches!(verdict, Verdict::Contested | Verdict::Waiting);
         if let Some(learned) = after.filter(|_| after != before) {
+            if let Some(before) = before {
+                let moved = Happening::Moved {
+                    stream: id,
+                    before,
+                    source: learned,
+                };
+                self.tell(line, moved);
+            }
             self.join(line, id.sender, learned.addr);
             if id.component == Component::Rtp {
                 let leg = line.leg_mut(id.sender);
@@ -139,15 +159,16 @@ impl Book {
 
     fn idle_time(&mut self, line: &mut Line, id: StreamId, read: &Idle, now: Time) {
         let stream = line.stream_mut(id.sender, id.component);
+        let asked = stream.asked.take();
         if let Some(idle) = read.idle {
             let met = ago(now, idle);
-            // One that met packets again is reported anew when it falls idle.
-            stream.idle_since = (idle >= self.settings.entry_idle).then_some(met);
             line.last_activity = line.last_activity.max(met);
+            // One that met packets again is reported anew when it falls idle.
+            self.note_idle(line, id, (idle >= self.settings.entry_idle).then_some(met), now);
         }
-        let stream = line.stream_mut(id.sender, id.component);
-        let since = stream.idle_since;
-        let Some(source) = stream.asked.take() else { return };
+        let since = line.stream(id.sender, id.component).idle_since;
+        let Some(notice) = asked else { return };
+        let source = notice.key.src;
         let heard = match (read.idle, since) {
             (Some(idle), _) => ago(now, idle),
             (None, Some(since)) => since,
@@ -162,6 +183,11 @@ impl Book {
         let latch = line.leg_mut(id.sender).latch_mut(id.component);
         let before = latch.learned();
         let verdict = latch.answer(now, &policy, source, facts);
+        self.out.push(Decision::Learned {
+            stream: id,
+            notice: *notice,
+            verdict,
+        });
         self.learned(line, id, before, verdict, source, now);
     }
 
@@ -180,15 +206,32 @@ impl Book {
         if let Some((id, _)) = self.table.owner(key.dst).filter(|(_, entry)| entry.key() == key) {
             self.with(id.line, |book, line| {
                 let met_nothing = book.meets_nothing(line);
-                line.stream_mut(id.sender, id.component).idle_since = since;
                 if since.is_none() {
                     line.last_activity = now;
                 }
+                book.note_idle(line, id, since, now);
                 book.fell_idle(line, met_nothing, now);
                 book.set_timer(line, now);
             });
         }
         self.take()
+    }
+
+    /// A stream's entry has met no packet since a time, or meets packets (`None`).
+    fn note_idle(&mut self, line: &mut Line, id: StreamId, since: Option<Time>, now: Time) {
+        let before = std::mem::replace(&mut line.stream_mut(id.sender, id.component).idle_since, since);
+        match (before, since) {
+            (None, Some(since)) => self.tell(
+                line,
+                Happening::Idle {
+                    stream: id,
+                    silent: now.since(since),
+                },
+            ),
+            (Some(_), None) => self.tell(line, Happening::Active { stream: id }),
+            _ => return,
+        }
+        self.sync(line, now);
     }
 
     /// Whether a line has entries, and none of them meets packets.

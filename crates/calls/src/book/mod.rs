@@ -19,15 +19,17 @@ pub use reply::PortHeld;
 pub use view::{LegView, LineView, StreamView};
 
 use crate::call::Call;
-use crate::decision::Decision;
-use crate::entry::{Counters, Outcome, RelayEntry};
+use crate::decision::{Decision, Happening};
+use crate::entry::{Counters, Outcome, Reading, RelayEntry};
 use crate::former::FormerStreams;
-use crate::ids::{ByLine, COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId};
+use crate::ids::{ByLine, COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId, component_index};
 use crate::limits::SourceRates;
 use crate::line::Line;
 use crate::plan::plan;
 use crate::reason::Reason;
 use crate::recent::Recent;
+use crate::record::Records;
+use crate::sdp::SdpKinds;
 use crate::settings::{Relay, Settings};
 use crate::table::{Placed, Settled, Table, Write};
 use crate::timers::Timers;
@@ -54,13 +56,17 @@ pub struct Book {
     /// Call-IDs `<Call-ID>-<branch>` on the control channel, by the Call-ID that SIP has (rtp_relay of OpenSIPS).
     branches: HashMap<Arc<[u8]>, BTreeSet<Arc<[u8]>>>,
     lines: ByLine<Box<Line>>,
+    records: Records,
     slots: HashMap<Endpoint, Slot>,
     table: Table,
     /// Entries in the data plane that no call claims: (source, when found).
     orphans: HashMap<Endpoint, FiveTuple>,
     former: FormerStreams,
     sighted: Recent<Arc<[u8]>, sip::Sighted>,
+    sdp_kinds: SdpKinds,
     rates: SourceRates,
+    /// Packets at ports of calls that were not their party's.
+    mismatches: u64,
     timers: Timers,
     /// RTP streams by state and reason.
     counts: [[usize; Reason::ALL.len()]; State::ALL.len()],
@@ -81,12 +87,15 @@ impl Book {
             calls: HashMap::new(),
             branches: HashMap::new(),
             lines: ByLine::default(),
+            records: Records::default(),
             slots: HashMap::new(),
             table: Table::default(),
             orphans: HashMap::new(),
             former: FormerStreams::default(),
             sighted: Recent::new(MOST_SIGHTED),
+            sdp_kinds: SdpKinds::default(),
             rates: SourceRates::new(),
+            mismatches: 0,
             timers: Timers::default(),
             counts: [[0; Reason::ALL.len()]; State::ALL.len()],
             draining: false,
@@ -123,8 +132,14 @@ impl Book {
         self.draining = draining;
     }
 
-    /// The data plane answers, or does not. When it does again, deletes without an answer are repeated, and all lines are to be looked at
-    /// ([`Book::look_at`]).
+    /// Whether the data plane answers.
+    #[must_use]
+    pub fn is_available(&self) -> bool {
+        self.available
+    }
+
+    /// The data plane answers, or does not; then all lines are to be looked at ([`Book::look_at`]). When it does again, deletes without an answer
+    /// are repeated.
     pub fn set_data_plane(&mut self, available: bool) -> Vec<Decision> {
         self.available = available;
         if available {
@@ -206,12 +221,38 @@ impl Book {
             self.counts[state as usize][reason as usize] += 1;
         }
         (stream.state, stream.reason, stream.since) = (state, reason, now);
+        let after = (state == State::Offloaded && before != State::Offloaded)
+            .then(|| Self::time_to_offload(line, id, now))
+            .flatten();
+        if let Some(after) = after {
+            line.stream_mut(id.sender, id.component).set_offloaded_after(after);
+        }
         self.out.push(Decision::Changed {
             stream: id,
             before,
             state,
             reason,
+            after,
         });
+    }
+
+    /// Since both parties' first packet.
+    fn time_to_offload(line: &Line, id: StreamId, now: Time) -> Option<Duration> {
+        let first = |side: Side| line.leg(side).first_packet[component_index(id.component)];
+        Some(now.since(first(Side::Caller)?.max(first(Side::Callee)?)))
+    }
+
+    /// Something to tell of a line.
+    fn tell(&mut self, line: &Line, what: Happening) {
+        self.out.push(Decision::Happened { line: line.id, what });
+    }
+
+    /// Signalling changes a line, or a BYE was seen.
+    fn suspend(&mut self, line: &mut Line, reason: Reason, resume_at: Option<Time>) {
+        if line.suspended.replace(reason) != Some(reason) {
+            self.tell(line, Happening::Suspended(reason));
+        }
+        line.resume_at = resume_at;
     }
 
     /// A line comes in or goes out: count its RTP streams.
@@ -247,7 +288,16 @@ impl Book {
             if let Some(port) = port {
                 self.table.unwant(id, port, writes);
             }
-            self.set_state(line, id, wanted.state, wanted.reason, now);
+            let waits = matches!(
+                wanted.reason,
+                Reason::WaitingForMedia | Reason::VerifyingSource | Reason::WaitingForOtherParty
+            );
+            let reason = if waits && !self.available {
+                Reason::DataPlaneUnavailable
+            } else {
+                wanted.reason
+            };
+            self.set_state(line, id, wanted.state, reason, now);
             return;
         };
         let holds = self.table.holds(id, entry.port());
@@ -268,15 +318,31 @@ impl Book {
             return;
         }
         let was_in = self.table.present(id, entry.port()).is_some();
+        // RTCP of a party that is there may be far between.
+        let silent = id.component == Component::Rtp && line.stream(id.sender, id.component).idle_since.is_some();
+        let reason = if silent { Reason::Silent } else { wanted.reason };
         match self.table.want(id, entry, writes) {
-            Placed::Confirmed => self.set_state(line, id, State::Offloaded, wanted.reason, now),
-            Placed::Pending if was_in => self.set_state(line, id, State::Offloaded, wanted.reason, now),
+            Placed::Confirmed => self.set_state(line, id, State::Offloaded, reason, now),
+            Placed::Pending if was_in => self.set_state(line, id, State::Offloaded, reason, now),
             Placed::Pending | Placed::Busy => self.set_state(line, id, State::Learning, Reason::Installing, now),
         }
     }
 
-    /// The result of a write, and what the data plane had counted on an entry that is out.
-    pub fn written(&mut self, now: Time, id: WriteId, outcome: Outcome, counters: Option<Counters>) -> Vec<Decision> {
+    /// The stream that a write is for, until its result is in.
+    #[must_use]
+    pub fn stream_of_write(&self, id: WriteId) -> Option<StreamId> {
+        self.table.stream_of_write(id)
+    }
+
+    /// The result of a write, what the data plane had counted on an entry that is out, and what it said of a failure.
+    pub fn written(
+        &mut self,
+        now: Time,
+        id: WriteId,
+        outcome: Outcome,
+        counters: Option<Counters>,
+        detail: Option<Arc<str>>,
+    ) -> Vec<Decision> {
         let mut writes = Vec::new();
         let settled = self.table.settle(id, outcome, &mut writes);
         self.emit(writes);
@@ -285,7 +351,10 @@ impl Book {
                 self.with(stream.line, |book, line| book.installed(line, stream, now));
             }
             Some(Settled::Failed(stream, _, outcome)) => {
-                self.with(stream.line, |book, line| book.failed(line, stream, outcome, now));
+                self.with(stream.line, |book, line| {
+                    line.stream_mut(stream.sender, stream.component).detail = detail.map(Box::new);
+                    book.failed(line, stream, outcome, now);
+                });
             }
             Some(Settled::Deleted(stream, entry)) => self.deleted(stream, entry, counters, now),
             None => {}
@@ -295,11 +364,8 @@ impl Book {
 
     fn installed(&mut self, line: &mut Line, id: StreamId, now: Time) {
         let stream = line.stream_mut(id.sender, id.component);
-        stream.idle_since = None;
-        stream.retry = None;
-        if !stream.was_offloaded {
-            stream.was_offloaded = true;
-        }
+        (stream.idle_since, stream.retry, stream.detail) = (None, None, None);
+        stream.was_offloaded = true;
         self.mark(line);
         self.sync(line, now);
     }
@@ -331,13 +397,14 @@ impl Book {
     }
 
     /// What the data plane has counted on entries since they were installed.
-    pub fn counted(&mut self, read: &[(FiveTuple, Counters)]) {
-        for (key, counters) in read {
-            let Some((id, _)) = self.table.owner(key.dst).filter(|(_, entry)| entry.key() == *key) else {
+    pub fn counted(&mut self, now: Time, read: &[Reading]) {
+        for reading in read {
+            let Some((id, _)) = self.table.owner(reading.key.dst).filter(|(_, entry)| entry.key() == reading.key) else {
                 continue;
             };
             if let Some(line) = self.lines.get_mut(&id.line) {
-                line.stream_mut(id.sender, id.component).set_live(*counters);
+                let met_at = reading.idle.map(|idle| learn::ago(now, idle));
+                line.stream_mut(id.sender, id.component).set_live(reading.counters, now, met_at);
             }
         }
     }

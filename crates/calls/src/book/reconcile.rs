@@ -19,6 +19,14 @@ pub struct Comparison {
     stage: Stage,
     superseded: bool,
     orphans: HashMap<Endpoint, FiveTuple>,
+    found: Differences,
+}
+
+/// Planned entries that are not there, and that do something else.
+#[derive(Clone, Copy, Debug, Default)]
+struct Differences {
+    missing: usize,
+    different: usize,
 }
 
 /// What is left to do.
@@ -46,6 +54,18 @@ impl Comparison {
         self.superseded
     }
 
+    /// Planned entries that were not there.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        self.found.missing
+    }
+
+    /// Planned entries that did something else.
+    #[must_use]
+    pub fn different(&self) -> usize {
+        self.found.different
+    }
+
     fn at(&self, port: Endpoint) -> Option<RelayEntry> {
         let at = self.present.binary_search_by_key(&port, RelayEntry::port).ok()?;
         Some(self.present[at])
@@ -66,6 +86,7 @@ impl Book {
             stage: Stage::Entries(0),
             superseded: false,
             orphans: HashMap::new(),
+            found: Differences::default(),
         }
     }
 
@@ -80,7 +101,11 @@ impl Book {
             Stage::Lines(mut ids) => {
                 let left = ids.len().saturating_sub(most);
                 for id in ids.drain(left..).rev() {
-                    self.with(id, |book, line| book.compare_line(line, comparison, now));
+                    let found = self
+                        .with(id, |book, line| book.compare_line(line, comparison, now))
+                        .unwrap_or_default();
+                    comparison.found.missing += found.missing;
+                    comparison.found.different += found.different;
                 }
                 if ids.is_empty() { Stage::End } else { Stage::Lines(ids) }
             }
@@ -120,8 +145,8 @@ impl Book {
         comparison.changed.contains(&port) || self.table.has_changed(port)
     }
 
-    fn compare_line(&mut self, line: &mut Line, comparison: &Comparison, now: Time) {
-        let mut writes = Vec::new();
+    fn compare_line(&mut self, line: &mut Line, comparison: &Comparison, now: Time) -> Differences {
+        let (mut writes, mut differences) = (Vec::new(), Differences::default());
         for (id, port) in Self::ports(line) {
             if self.says_nothing(comparison, port) {
                 continue;
@@ -130,11 +155,17 @@ impl Book {
             let found = comparison.at(port);
             if found != Some(entry) {
                 let modify = found.is_some_and(|found| found.key() == entry.key());
+                *(if modify {
+                    &mut differences.different
+                } else {
+                    &mut differences.missing
+                }) += 1;
                 self.table.insert_again(port, modify, &mut writes);
             }
         }
         self.emit(writes);
         self.look_at_line(line, now);
+        differences
     }
 
     /// An entry says whom an agent before this one had latched.

@@ -3,11 +3,12 @@
 use super::Book;
 use super::command::{block_of, described, signalled};
 use crate::call::Call;
-use crate::decision::Decision;
+use crate::decision::{Decision, Happening};
 use crate::ids::{LineId, RelayId, Side};
 use crate::leg::next_port;
 use crate::line::{Line, Notification};
 use crate::reason::Reason;
+use crate::record::CallNumber;
 use shunt_latch::{Component, Name, Names, Time};
 use shunt_net::Endpoint;
 use shunt_rtpproxy::{Command, Media, PortReply, PortsReply, Reply, Request, StreamVerb, Symmetry, keepalive_modifiers};
@@ -189,30 +190,39 @@ impl Book {
         self.last_line += 1;
         let id = LineId(self.last_line);
         let tag: Arc<[u8]> = session.from.name.into();
-        let call_id = self.enter(session.call_id, Arc::clone(&tag), session.from.media, id);
-        let line = Line::new(id, call_id, tag, session.from.media, relay, now);
+        let call = self.enter(session.call_id, Arc::clone(&tag), session.from.media, id, now);
+        let line = Line::new(id, call, tag, session.from.media, relay, now);
         self.count_line(&line, true);
         self.lines.insert(id, Box::new(line));
         Some(id)
     }
 
     /// Enter a line in the index of Call-IDs.
-    pub(super) fn enter(&mut self, call_id: &[u8], tag: Arc<[u8]>, media: Option<u32>, id: LineId) -> Arc<[u8]> {
+    pub(super) fn enter(
+        &mut self,
+        call_id: &[u8],
+        tag: Arc<[u8]>,
+        media: Option<u32>,
+        id: LineId,
+        created: Time,
+    ) -> (Arc<[u8]>, CallNumber) {
         let key = match self.calls.get_key_value(call_id) {
             Some((key, _)) => Arc::clone(key),
             None => {
                 let key: Arc<[u8]> = call_id.into();
-                self.calls.insert(Arc::clone(&key), Call::default());
                 if let Some(stem) = super::sip::stem(call_id) {
                     self.branches.entry(stem.into()).or_default().insert(Arc::clone(&key));
                 }
                 key
             }
         };
-        if let Some(call) = self.calls.get_mut(&key) {
-            call.enter(tag, media, id);
-        }
-        key
+        let call = self
+            .calls
+            .entry(Arc::clone(&key))
+            .or_insert_with(|| Call::new(self.records.begin(Arc::clone(&key), created)));
+        call.enter(tag, media, id);
+        self.records.line_begins(call.number, created);
+        (key, call.number)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -305,12 +315,13 @@ impl Book {
     pub(super) fn name_leg(&mut self, line: &mut Line, side: Side, now: Time) -> bool {
         let (known, facts) = self.sighted_of(line, side);
         let leg = line.leg_mut(side);
-        let before = (leg.muxes, leg.signalled_rtcp);
-        leg.muxes = facts.is_some_and(|facts| facts.muxes);
-        leg.signalled_rtcp = facts.and_then(|facts| facts.rtcp);
-        let mut news = before != (leg.muxes, leg.signalled_rtcp);
+        let before = (leg.muxes, leg.signalled_rtcp, leg.sdp.take());
+        leg.muxes = facts.as_ref().is_some_and(|facts| facts.muxes);
+        leg.signalled_rtcp = facts.as_ref().and_then(|facts| facts.rtcp);
         let signalled = leg.signalled;
-        let sdp = facts.and_then(|facts| facts.rtp);
+        let sdp = facts.as_ref().and_then(|facts| facts.rtp);
+        leg.sdp = facts.map(|facts| facts.line).or_else(|| before.2.clone());
+        let mut news = before.0 != leg.muxes || before.1 != leg.signalled_rtcp || before.2 != leg.sdp;
         let of = |ends: [Option<Endpoint>; 2]| -> Names {
             let addresses = known.iter().map(|addr| Name::address(*addr));
             addresses.chain(ends.into_iter().flatten().map(Name::from)).collect()
@@ -338,7 +349,10 @@ impl Book {
 
     /// Signalling is through: learn and offload again.
     pub(super) fn resume(&mut self, line: &mut Line, now: Time) {
-        (line.suspended, line.resume_at) = (None, None);
+        if line.suspended.take().is_some() {
+            self.tell(line, Happening::Resumed);
+        }
+        line.resume_at = None;
         self.sync(line, now);
     }
 }

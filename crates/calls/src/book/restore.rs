@@ -2,13 +2,15 @@
 
 use super::Book;
 use crate::entry::{Counters, RelayEntry};
-use crate::ids::{COMPONENTS, LineId, RelayId, Side, StreamId};
+use crate::ids::{COMPONENTS, LineId, RelayId, Side, State, StreamId};
 use crate::journal::{
     BranchRow, EntryRow, FORMAT, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, StreamRow, Text, component,
     endpoint, is_rtcp, socket,
 };
 use crate::leg::{Leg, next_port};
 use crate::line::{Branch, Line, Notification};
+use crate::plan::plan;
+use crate::reason::Reason;
 use shunt_latch::{Component, Latch, Name, Names, Time};
 use shunt_net::FiveTuple;
 use shunt_rtp::Source;
@@ -53,6 +55,9 @@ fn leg_row(leg: &Leg) -> LegRow {
         names: names.collect(),
         rtp: learned(&leg.rtp),
         rtcp: learned(&leg.rtcp),
+        payload_types: leg.payload_types.clone(),
+        mismatches: leg.mismatches,
+        sdp: leg.sdp.as_ref().map(Into::into),
     }
 }
 
@@ -102,6 +107,14 @@ impl Book {
             rtcp: is_rtcp(id.component),
             packets: stream.past().packets,
             bytes: stream.past().bytes,
+            lost: stream.past().lost,
+            reordered: stream.past().reordered,
+            duplicates: stream.past().duplicates,
+            jitter_us: stream.past().jitter_us,
+            jitter_max_us: stream.past().jitter_max_us,
+            offloaded_after_us: stream
+                .offloaded_after()
+                .map(|after| u64::try_from(after.as_micros()).unwrap_or(u64::MAX)),
             entry: entry.map(|entry| EntryRow {
                 source: socket(entry.key().src),
                 port: socket(entry.port()),
@@ -135,8 +148,9 @@ impl Book {
         self.last_line += 1;
         let id = LineId(self.last_line);
         let tag: Arc<[u8]> = tag.0.as_slice().into();
-        let key = self.enter(&call_id.0, Arc::clone(&tag), *media, id);
-        let mut line = Line::new(id, key, tag, *media, relay, from_unix_ms(row.created_ms, now, wall));
+        let created = from_unix_ms(row.created_ms, now, wall);
+        let call = self.enter(&call_id.0, Arc::clone(&tag), *media, id, created);
+        let mut line = Line::new(id, call, tag, *media, relay, created);
         // Nobody knows what came while no agent was there: the time-out begins anew.
         line.last_activity = now;
         line.branches = row.branches.iter().map(branch).collect();
@@ -155,10 +169,25 @@ impl Book {
         for stream in &row.streams {
             self.restore_stream(&mut line, stream);
         }
+        self.restore_states(&mut line, now);
         self.set_timer(&mut line, now);
         self.count_line(&line, true);
         self.lines.insert(id, Box::new(line));
         Ok(id)
+    }
+
+    /// The states that follow from what the row says: they are no news.
+    fn restore_states(&self, line: &mut Line, now: Time) {
+        for id in line.stream_ids() {
+            let port = line.leg(id.sender).relay_port(id.component);
+            let wanted = plan(line, id, now, &self.settings, self.owns(id, port));
+            let held = port.is_some_and(|port| self.table.holds(id, port));
+            let stream = line.stream_mut(id.sender, id.component);
+            (stream.state, stream.reason) = match (wanted.entry, held) {
+                (Some(_), false) => (State::Learning, Reason::Installing),
+                _ => (wanted.state, wanted.reason),
+            };
+        }
     }
 
     fn restore_leg(&mut self, line: &mut Line, side: Side, row: &LegRow, now: Time) {
@@ -185,6 +214,9 @@ impl Book {
         leg.modifiers = row.modifiers.0.as_slice().into();
         leg.keepalive = row.keepalive.0.as_slice().into();
         (leg.asymmetric, leg.muxes, leg.placed_at) = (row.asymmetric, row.muxes, now);
+        leg.payload_types.clone_from(&row.payload_types);
+        leg.mismatches = row.mismatches;
+        leg.sdp = row.sdp.as_ref().map(|sdp| sdp.sdp(&mut self.sdp_kinds));
         leg.rtp.set_asymmetric(row.asymmetric);
         leg.rtcp.set_asymmetric(row.asymmetric);
         leg.rtp.signal(now, names);
@@ -226,8 +258,15 @@ impl Book {
             stream.set_past(Counters {
                 packets: row.packets,
                 bytes: row.bytes,
-                ..Counters::default()
+                lost: row.lost,
+                reordered: row.reordered,
+                duplicates: row.duplicates,
+                jitter_us: row.jitter_us,
+                jitter_max_us: row.jitter_max_us,
             });
+        }
+        if let Some(after) = row.offloaded_after_us {
+            stream.set_offloaded_after(Duration::from_micros(after));
         }
         let Some(entry) = &row.entry else { return };
         let key = FiveTuple::new(endpoint(entry.source), endpoint(entry.port));

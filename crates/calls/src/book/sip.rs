@@ -6,7 +6,8 @@ use crate::decision::Decision;
 use crate::ids::{LineId, Side};
 use crate::line::Line;
 use crate::reason::Reason;
-use shunt_hep::sip::{Message, Sdp};
+use crate::sdp::{Sdp, SdpKinds};
+use shunt_hep::sip::{Message, SdpMedia};
 use shunt_latch::{Name, Time};
 use shunt_net::Endpoint;
 use std::net::IpAddr;
@@ -17,8 +18,9 @@ const MOST_ADDRESSES: usize = 4;
 const MOST_MEDIA: usize = 16;
 
 /// What SDP said of one media line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MediaFacts {
+    pub(super) line: Sdp,
     pub(super) rtp: Option<Endpoint>,
     pub(super) rtcp: Option<Endpoint>,
     pub(super) muxes: bool,
@@ -105,7 +107,8 @@ impl Book {
             party.addresses.push(source.addr);
         }
         if let Some(sdp) = sdp {
-            party.media = media_facts(&sdp);
+            let lines = sdp.media.iter().take(MOST_MEDIA);
+            party.media = lines.map(|media| media_facts(media, &mut self.sdp_kinds)).collect();
         }
         let tag: Box<[u8]> = tag.into();
         for id in self.lines_of(message.call_id()) {
@@ -182,8 +185,7 @@ impl Book {
                 // After a 2xx, a CANCEL is of the branches that lost.
                 let of_others = message.method() == Some(b"CANCEL") && line.is_established();
                 if !of_others && line.suspended != Some(Reason::ByeSeen) {
-                    line.suspended = Some(Reason::ByeSeen);
-                    line.resume_at = Some(now + book.settings.bye_grace);
+                    book.suspend(line, Reason::ByeSeen, Some(now + book.settings.bye_grace));
                     book.sync(line, now);
                 }
             });
@@ -214,7 +216,7 @@ impl Book {
             return (Vec::new(), None);
         };
         let at = line.media.unwrap_or(1).checked_sub(1).and_then(|at| usize::try_from(at).ok());
-        let facts = at.and_then(|at| party.media.get(at)).copied();
+        let facts = at.and_then(|at| party.media.get(at)).cloned();
         let found = (party.addresses.clone(), facts);
         if party.confirmed && side == Side::Callee {
             if let Some(branch) = line.branches.last_mut() {
@@ -225,11 +227,11 @@ impl Book {
     }
 }
 
-fn media_facts(sdp: &Sdp) -> Vec<MediaFacts> {
-    let facts = sdp.media.iter().take(MOST_MEDIA).map(|media| MediaFacts {
+fn media_facts(media: &SdpMedia, kinds: &mut SdpKinds) -> MediaFacts {
+    MediaFacts {
+        line: kinds.line(media),
         rtp: media.rtp(),
         rtcp: media.rtcp(),
         muxes: media.rtcp_mux,
-    });
-    facts.collect()
+    }
 }

@@ -2,8 +2,8 @@
 
 use super::Book;
 use super::learn::ago;
-use crate::decision::{Decision, Purpose};
-use crate::ids::{LineId, Side};
+use crate::decision::{Decision, Happening, Purpose};
+use crate::ids::{LineId, RelayId, Side};
 use crate::line::{Check, Line};
 use crate::reason::Reason;
 use shunt_latch::Time;
@@ -168,7 +168,7 @@ impl Book {
                 let ttl = (relay.keepalive == KeepAlive::TtlModifier).then_some(ttl);
                 Some(build::lookup(&line.leg(Side::Callee).keepalive, target, None, 0, ttl))
             }
-            Purpose::Check => relay.may_query.then(|| build::query(target, &[], false, None)),
+            Purpose::Check | Purpose::Count => relay.may_query.then(|| build::query(target, &[], false, None)),
             Purpose::Delete => Some(build::delete(target, false)),
             Purpose::Restore => None,
         }
@@ -177,7 +177,7 @@ impl Book {
     /// A relay has answered [`Decision::AskRelay`], or not (`None`).
     pub fn relay_replied(&mut self, now: Time, id: LineId, purpose: Purpose, command: &[u8], reply: Option<&[u8]>) -> Vec<Decision> {
         let gone = reply.is_some_and(|reply| Reply::new(reply).error() == Some(ErrorCode::SESSION_NOT_FOUND));
-        let packets = reply.and_then(|reply| relay_packets(command, reply));
+        let packets = reply.and_then(|reply| relay_count(command, reply));
         let over = self.with(id, |book, line| {
             if line.released.is_some() {
                 return false;
@@ -185,13 +185,15 @@ impl Book {
             if purpose == Purpose::Restore {
                 book.resume(line, now);
             }
-            if let Some((count, idle)) = packets {
+            if let Some(counted) = packets {
+                let count = counted.total();
                 // A first count says nothing of when; the relay's own timer does.
                 if line.relay_packets.is_some_and(|before| before != count) {
-                    let met = idle(line.ttl_raised).map_or(now, |idle| ago(now, idle));
+                    let met = counted.idle(line.ttl_raised).map_or(now, |idle| ago(now, idle));
                     line.last_activity = line.last_activity.max(met);
                 }
                 line.relay_packets = Some(count);
+                line.relay_counts = Some((counted.packets, now));
             }
             if let (Purpose::Check, Some(check)) = (purpose, &mut line.check) {
                 check.waits_for_relay = false;
@@ -204,6 +206,26 @@ impl Book {
         }
         self.conclude(id, now);
         self.take()
+    }
+
+    /// The question how many packets of a line its relay has counted, for [`Book::relay_replied`] with [`Purpose::Count`]; `None` where the relay
+    /// cannot be asked.
+    #[must_use]
+    pub fn count_question(&self, id: LineId) -> Option<(RelayId, Vec<u8>)> {
+        let line = self.lines.get(&id).filter(|line| line.released.is_none())?;
+        let command = self.relay_command(line, Purpose::Count)?.ok()?;
+        Some((line.relay, command))
+    }
+
+    /// The relay has answered the SIP server's Q of a line. `swapped`: its tags are in the other order.
+    pub fn queried(&mut self, now: Time, id: LineId, swapped: bool, command: &[u8], reply: &[u8]) {
+        let Some(mut counted) = relay_count(command, reply) else { return };
+        if swapped {
+            counted.packets.swap(0, 1);
+        }
+        if let Some(line) = self.lines.get_mut(&id) {
+            line.relay_counts = Some((counted.packets, now));
+        }
     }
 
     // -- media time-out ----------------------------------------------------------------------------
@@ -292,6 +314,9 @@ impl Book {
 
     /// End the session as the relay would have.
     fn raise(&mut self, line: &mut Line, now: Time) {
+        if let Some(ttl) = self.ttl(line) {
+            self.tell(line, Happening::MediaTimeout(ttl));
+        }
         self.ask_relay(line, Purpose::Delete, now);
         if let Some(notification) = &line.notification {
             self.out.push(Decision::Notify {
@@ -303,8 +328,27 @@ impl Book {
     }
 }
 
-/// The packets that a relay has counted, and how long it has met none: by its timer, of which a query says what is left.
-fn relay_packets(command: &[u8], reply: &[u8]) -> Option<(u64, impl Fn(bool) -> Option<Duration>)> {
+/// What a relay's answer to Q says.
+struct RelayCount {
+    /// Of who is named first in the command, and of the other one.
+    packets: [u64; 2],
+    /// Until the relay's own time-out, s.
+    left: Option<u64>,
+}
+
+impl RelayCount {
+    fn total(&self) -> u64 {
+        self.packets.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// How long the relay has met no packet: by its timer.
+    fn idle(&self, raised: bool) -> Option<Duration> {
+        let full = raised.then_some(u64::from(RAISED_TTL))?;
+        Some(Duration::from_secs(full.checked_sub(self.left?)?))
+    }
+}
+
+fn relay_count(command: &[u8], reply: &[u8]) -> Option<RelayCount> {
     let command = Command::parse(command).ok()?;
     let counters = query_counters(&command, reply).ok()?;
     let value = |wanted: &[u8]| {
@@ -313,10 +357,8 @@ fn relay_packets(command: &[u8], reply: &[u8]) -> Option<(u64, impl Fn(bool) -> 
             .find(|counter| counter.name == wanted)
             .and_then(|counter| counter.value())
     };
-    let left = value(b"ttl");
-    let packets = value(b"npkts_ina")?.saturating_add(value(b"npkts_ino")?);
-    Some((packets, move |raised: bool| {
-        let full = raised.then_some(u64::from(RAISED_TTL))?;
-        Some(Duration::from_secs(full.checked_sub(left?)?))
-    }))
+    Some(RelayCount {
+        packets: [value(b"npkts_ina")?, value(b"npkts_ino")?],
+        left: value(b"ttl"),
+    })
 }

@@ -6,10 +6,12 @@ use crate::entry::{Counters, RelayEntry};
 use crate::ids::{LineId, RelayId, Side, State, StreamId};
 use crate::line::Line;
 use crate::reason::Reason;
+use crate::sdp::Sdp;
 use shunt_latch::{Component, Time};
 use shunt_net::Endpoint;
 use shunt_rtpproxy::Session;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// A media line.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +30,15 @@ pub struct StreamView {
     /// The entry that the data plane has confirmed.
     pub entry: Option<RelayEntry>,
     pub was_offloaded: bool,
+    pub offloaded_after: Option<Duration>,
+    /// Of all its entries; of the present one as of `counted_at`.
     pub counters: Counters,
+    /// When the present entry was last read; `None`: never.
+    pub counted_at: Option<Time>,
+    /// The last packet that met it, as of then.
+    pub met_at: Option<Time>,
+    /// No packet has met it since; `None`: packets do, or the data plane has reported nothing else.
+    pub idle_since: Option<Time>,
 }
 
 /// A party.
@@ -44,6 +54,10 @@ pub struct LegView<'a> {
     pub mismatches: u64,
     /// RTP payload types with the number of notices of each.
     pub payload_types: &'a [(u8, u32)],
+    /// The last one that a copy of SIP showed.
+    pub sdp: Option<&'a Sdp>,
+    /// RTP packets that the relay has counted, and when it was asked.
+    pub relay_packets: Option<(u64, Time)>,
     /// Who may send to the relay port; `None`: everybody.
     pub filter: Option<&'a [IpAddr]>,
 }
@@ -107,7 +121,9 @@ impl<'a> LineView<'a> {
             relay: leg.relay,
             asymmetric: leg.asymmetric,
             mismatches: leg.mismatches,
-            payload_types: leg.payload_types(),
+            payload_types: &leg.payload_types,
+            sdp: leg.sdp.as_ref(),
+            relay_packets: self.line.relay_counts.map(|(counts, at)| (counts[side.index()], at)),
             filter: leg.filter.as_ref().map(|(_, allowed)| allowed.as_slice()),
         }
     }
@@ -121,6 +137,7 @@ impl<'a> LineView<'a> {
         };
         let stream = self.line.stream(sender, component);
         let port = self.line.leg(sender).relay_port(component);
+        let (counted_at, met_at) = stream.last_read();
         StreamView {
             id,
             state: stream.state,
@@ -128,8 +145,23 @@ impl<'a> LineView<'a> {
             since: stream.since,
             entry: port.and_then(|port| self.book.table.present(id, port)),
             was_offloaded: stream.was_offloaded,
+            offloaded_after: stream.offloaded_after(),
             counters: stream.counters(),
+            counted_at,
+            met_at,
+            idle_since: stream.idle_since,
         }
+    }
+
+    /// What the data plane said of a stream's last write, if that failed.
+    #[must_use]
+    pub fn detail(&self, sender: Side, component: Component) -> Option<&'a str> {
+        let stream = self.line.stream(sender, component);
+        let failed = matches!(
+            stream.reason,
+            Reason::TableFull | Reason::HashCollision | Reason::Rejected | Reason::DataPlaneUnavailable
+        );
+        stream.detail.as_deref().map(|detail| &**detail).filter(|_| failed)
     }
 
     /// RTP of both parties, then RTCP.
@@ -197,6 +229,12 @@ impl Book {
     #[must_use]
     pub fn planned_count(&self) -> usize {
         self.table.len()
+    }
+
+    /// Packets at ports of calls that were not their party's, since the start.
+    #[must_use]
+    pub fn source_mismatches(&self) -> u64 {
+        self.mismatches
     }
 
     /// Packets that the data plane has carried from a party, for the reply to Q.

@@ -27,6 +27,13 @@ pub struct Bench {
     pub outcome: Outcome,
     pub asked: Vec<(LineId, Vec<u8>)>,
     pub ended: Vec<Reason>,
+    pub calls: Vec<Ended>,
+    /// Entries that the last comparison found missing, and different.
+    pub compared: (usize, usize),
+    pub verdicts: Vec<Verdict>,
+    pub happened: Vec<Happening>,
+    /// Streams that became offloaded or have another reason for it, and how long that took.
+    pub offloads: Vec<(StreamId, Option<Duration>)>,
     pub notified: Vec<Vec<u8>>,
     pub stored: usize,
     /// No packet since.
@@ -47,6 +54,7 @@ impl Bench {
             let (more, decisions) = self.book.go_on_comparing(now, comparison, 1);
             all.extend(decisions);
             if !more {
+                self.compared = (comparison.missing(), comparison.different());
                 return all;
             }
         }
@@ -74,6 +82,11 @@ impl Bench {
             outcome: Outcome::Done,
             asked: Vec::new(),
             ended: Vec::new(),
+            calls: Vec::new(),
+            compared: (0, 0),
+            verdicts: Vec::new(),
+            happened: Vec::new(),
+            offloads: Vec::new(),
             notified: Vec::new(),
             stored: 0,
             silent_since: None,
@@ -112,7 +125,7 @@ impl Bench {
                     }
                     _ => {}
                 }
-                return self.book.written(self.now, write.id, outcome, None);
+                return self.book.written(self.now, write.id, outcome, None, None);
             }
             Decision::Filter {
                 port,
@@ -144,7 +157,13 @@ impl Bench {
                 }
             }
             Decision::Notify { message, .. } => self.notified.push(message),
-            Decision::Ended(ended) => self.ended.push(ended.reason),
+            Decision::Ended(ended) => {
+                self.ended.push(ended.reason);
+                self.calls.push(*ended);
+            }
+            Decision::Learned { verdict, .. } => self.verdicts.push(verdict),
+            Decision::Happened { what, .. } => self.happened.push(what),
+            Decision::Changed { stream, state, after, .. } if state == State::Offloaded => self.offloads.push((stream, after)),
             Decision::Store(_) => self.stored += 1,
             _ => {}
         }

@@ -13,6 +13,9 @@ pub(crate) struct Headers<'a> {
     pub(crate) via: Cow<'a, [u8]>,
     pub(crate) vias: usize,
     pub(crate) record_routes: usize,
+    /// User-Agent of a request, Server of a response.
+    pub(crate) user_agent: Cow<'a, [u8]>,
+    pub(crate) reason: Cow<'a, [u8]>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,11 +26,13 @@ enum Name {
     Cseq,
     Via,
     RecordRoute,
+    UserAgent,
+    Reason,
 }
 
 /// Most headers are none of these: the first letter rules them out.
 fn name_of(text: &[u8]) -> Option<Name> {
-    const NAMES: [(&[u8], Name); 10] = [
+    const NAMES: [(&[u8], Name); 13] = [
         (b"call-id", Name::CallId),
         (b"i", Name::CallId),
         (b"from", Name::From),
@@ -38,6 +43,9 @@ fn name_of(text: &[u8]) -> Option<Name> {
         (b"via", Name::Via),
         (b"v", Name::Via),
         (b"record-route", Name::RecordRoute),
+        (b"user-agent", Name::UserAgent),
+        (b"server", Name::UserAgent),
+        (b"reason", Name::Reason),
     ];
     let first = text.first()?.to_ascii_lowercase();
     NAMES
@@ -86,6 +94,8 @@ impl<'a> Headers<'a> {
                 self.record_routes += elements(&value);
                 return;
             }
+            Name::UserAgent => &mut self.user_agent,
+            Name::Reason => &mut self.reason,
         };
         if place.is_empty() {
             *place = value;
@@ -133,6 +143,17 @@ fn quoted_length(text: &[u8]) -> Option<usize> {
             _ => at += 1,
         }
     }
+}
+
+/// The URI of From or To (RFC 3261 section 20.10): what stands in angle brackets; without them all before the first parameter, which is the header's.
+pub(crate) fn uri(value: &[u8]) -> &[u8] {
+    let open = outside_quotes(value).find(|(_, byte)| *byte == b'<').map(|(at, _)| at + 1);
+    let (rest, ends): (&[u8], &[u8]) = match open {
+        Some(at) => (&value[at..], b">"),
+        None => (value, b";"),
+    };
+    let end = rest.iter().position(|byte| ends.contains(byte)).unwrap_or(rest.len());
+    trim(&rest[..end])
 }
 
 /// The value of a header's parameter: never one inside the display name or the URI.

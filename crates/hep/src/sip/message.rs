@@ -1,6 +1,6 @@
 //! A SIP message: start line, dialog identifiers, Via, body.
 
-use super::headers::{Headers, parameter};
+use super::headers::{Headers, parameter, uri};
 use super::lines::{is_blank, number, split_line, trim, words};
 use super::sdp::Sdp;
 use super::via::Via;
@@ -19,8 +19,8 @@ pub enum SipError {
 /// Request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start<'a> {
-    Request { method: &'a [u8] },
-    Response { status: u16 },
+    Request { method: &'a [u8], uri: &'a [u8] },
+    Response { status: u16, phrase: &'a [u8] },
 }
 
 /// What one message says of its dialog.
@@ -79,7 +79,7 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn method(&self) -> Option<&'a [u8]> {
         match self.start {
-            Start::Request { method } => Some(method),
+            Start::Request { method, .. } => Some(method),
             Start::Response { .. } => None,
         }
     }
@@ -89,8 +89,50 @@ impl<'a> Message<'a> {
     pub fn status(&self) -> Option<u16> {
         match self.start {
             Start::Request { .. } => None,
-            Start::Response { status } => Some(status),
+            Start::Response { status, .. } => Some(status),
         }
+    }
+
+    /// The Request-URI of a request.
+    #[must_use]
+    pub fn request_uri(&self) -> Option<&'a [u8]> {
+        match self.start {
+            Start::Request { uri, .. } => Some(uri),
+            Start::Response { .. } => None,
+        }
+    }
+
+    /// The Reason-Phrase of a response (RFC 3261 section 7.2), which may be empty.
+    #[must_use]
+    pub fn phrase(&self) -> Option<&'a [u8]> {
+        match self.start {
+            Start::Request { .. } => None,
+            Start::Response { phrase, .. } => Some(phrase),
+        }
+    }
+
+    /// The URI of From, without parameters of the header.
+    #[must_use]
+    pub fn from_uri(&self) -> &[u8] {
+        uri(&self.headers.from)
+    }
+
+    /// The URI of To, without parameters of the header.
+    #[must_use]
+    pub fn to_uri(&self) -> &[u8] {
+        uri(&self.headers.to)
+    }
+
+    /// User-Agent, or Server; empty where the message has neither.
+    #[must_use]
+    pub fn user_agent(&self) -> &[u8] {
+        &self.headers.user_agent
+    }
+
+    /// Reason (RFC 3326); empty where the message has none.
+    #[must_use]
+    pub fn reason(&self) -> &[u8] {
+        &self.headers.reason
     }
 
     /// The method that a request has or a response answers; empty if it cannot be told.
@@ -149,18 +191,22 @@ fn start_line(line: &[u8]) -> Option<Start<'_>> {
     let end = line.iter().position(|&byte| is_blank(byte))?;
     let (method, rest) = (&line[..end], trim(&line[end..]));
     let token = |byte: &u8| byte.is_ascii_alphanumeric() || b".!%*_+`'~-".contains(byte);
-    let version = rest.iter().rposition(|&byte| is_blank(byte)).map(|at| &rest[at + 1..])?;
+    let blank = rest.iter().rposition(|&byte| is_blank(byte))?;
+    let (uri, version) = (trim(&rest[..blank]), &rest[blank + 1..]);
     let whole = (1..=32).contains(&method.len()) && method.iter().all(token) && is_version(version);
-    whole.then_some(Start::Request { method })
+    whole.then_some(Start::Request { method, uri })
 }
 
 fn status(line: &[u8]) -> Option<Start<'_>> {
-    let mut words = words(line);
-    let (version, code) = (words.next()?, words.next()?);
+    let word = |text: &[u8]| text.iter().position(|&byte| is_blank(byte)).unwrap_or(text.len());
+    let (version, rest) = line.split_at(word(line));
+    let rest = trim(rest);
+    let (code, phrase) = rest.split_at(word(rest));
     let status = number(code)
         .filter(|code| (100..700).contains(code))
         .and_then(|code| u16::try_from(code).ok())?;
-    (is_version(version) && code.len() == 3).then_some(Start::Response { status })
+    let phrase = trim(phrase);
+    (is_version(version) && code.len() == 3).then_some(Start::Response { status, phrase })
 }
 
 fn is_version(word: &[u8]) -> bool {

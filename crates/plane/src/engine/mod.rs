@@ -240,6 +240,7 @@ impl Engine {
             items,
             rows,
             answers: Vec::new(),
+            retries: 0,
         };
         let (session, tables) = (link.session.clone(), Arc::clone(&link.tables));
         let jobs = batch.items.iter().map(|item| item.job).collect();
@@ -302,7 +303,12 @@ impl Engine {
             Operation::Delete(_) => now,
             _ => now + COALESCE,
         };
-        let job = Job { id, operation, due };
+        let job = Job {
+            id,
+            operation,
+            given: now,
+            due,
+        };
         if self.up.is_none() {
             let mut item = Item::new(job);
             item.finish(Outcome::Unavailable, None);

@@ -43,6 +43,8 @@ impl Engine {
             outcome,
             counters: item.counters,
             detail,
+            operation: item.job.operation,
+            took: item.job.given.elapsed(),
         };
         match self.out.last_mut() {
             Some(Event::Written(all)) => all.push(written),
@@ -82,6 +84,7 @@ impl Engine {
     }
 
     pub(super) fn batch_done(&mut self, now: Instant, batch: Batch) {
+        self.shared.counts.retried(batch.retries);
         for item in batch.items {
             self.finish(item);
         }
