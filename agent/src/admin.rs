@@ -3,6 +3,7 @@
 use crate::conference::Conferences;
 use crate::core::Core;
 use crate::metrics;
+use crate::standby::Pair;
 use crate::view;
 use shunt_admin::{
     Admin, Audit, CallFilter, CallPage, CallView, Commands, Conference, ConferenceSummary, CountersOf, DataPlaneStatus, DrainStatus,
@@ -48,7 +49,7 @@ fn some(text: String) -> Option<String> {
 fn journal(journal: &shunt_journal::Journal) -> JournalStatus {
     let status = journal.status();
     JournalStatus {
-        kind: "sqlite".into(),
+        kind: journal.kind().into(),
         failures: status.failures,
         pending: status.pending,
         error: status.error,
@@ -61,10 +62,37 @@ fn entries_of<'a>(book: &'a shunt_calls::Book, call_id: &'a [u8]) -> impl Iterat
     streams.filter_map(|stream| stream.entry).map(|entry| entry.key())
 }
 
+/// Whether the store of the lease, which is the journal's too, is said to fail.
+fn problems_of_store(pair: Option<&Arc<Pair>>) -> bool {
+    pair.is_some_and(|pair| pair.store_error().is_some())
+}
+
 impl AgentView {
     fn conference_engine(&self) -> Result<&Arc<Conferences>, Failure> {
         let none = || Failure::new(FailureKind::NotConfigured, "conferences are not configured (section conference)");
-        self.core.conferences().ok_or_else(none)
+        let engine = self.core.conferences().ok_or_else(none)?;
+        self.in_charge()?;
+        Ok(engine)
+    }
+
+    /// # Errors
+    /// Another agent of the group is in charge: it is to be asked.
+    fn in_charge(&self) -> Result<(), Failure> {
+        let Some(pair) = self.core.pair().filter(|pair| !pair.is_active()) else {
+            return Ok(());
+        };
+        let other = pair
+            .holder_name()
+            .map_or_else(|| "nobody is in charge yet".into(), |name| format!("{name} is in charge"));
+        Err(Failure::new(FailureKind::Unavailable, format!("this agent stands by: {other}")))
+    }
+
+    fn role(&self) -> Role {
+        match self.core.pair() {
+            None => Role::Single,
+            Some(pair) if pair.is_active() => Role::Active,
+            Some(_) => Role::Standby,
+        }
     }
 
     fn relay_name(&self, id: RelayId) -> String {
@@ -125,8 +153,21 @@ impl AgentView {
         for (_, relay) in self.core.relays().iter().filter(|(_, relay)| !relay.is_alive()) {
             add("relay-down", format!("relay {} ({}) does not answer", relay.name, relay.address));
         }
+        if let Some(pair) = self.core.pair() {
+            if let Some(error) = pair.store_error() {
+                add("journal-failed", format!("nobody can take over: {error}"));
+            }
+            if let Some(error) = pair.hep_error() {
+                add("hep-failed", error);
+            }
+            if !pair.is_active() && pair.holder_name().is_none() {
+                add("nobody-in-charge", "no agent of the group has the lease".into());
+            }
+        }
         let current = self.core.data_plane.current();
-        if let (Some(target), Some(reason)) = (&self.target, &current.down) {
+        if self.role() == Role::Standby {
+            // The data plane is the other agent's.
+        } else if let (Some(target), Some(reason)) = (&self.target, &current.down) {
             add("data-plane-down", format!("{target}: {reason}"));
         } else if let (Some(target), None) = (&self.target, &current.facts) {
             add("data-plane-down", format!("{target}: not connected yet"));
@@ -134,7 +175,8 @@ impl AgentView {
         if let Some((interface, problem)) = self.core.conferences().and_then(|conferences| conferences.cpu_port_problem()) {
             add("cpu-port", format!("data_plane.cpu_interface {interface}: {problem}"));
         }
-        if let Some(error) = self.core.journal().and_then(|journal| journal.status().error) {
+        let is_said = problems_of_store(self.core.pair());
+        if let Some(error) = self.core.journal().and_then(|journal| journal.status().error).filter(|_| !is_said) {
             add("journal-failed", error);
         }
         if let Some(status) = self.core.events().log().map(shunt_admin::EventLog::status) {
@@ -203,8 +245,9 @@ impl AgentView {
         let drain = self.core.drain();
         let (calls, entries) = self.core.read(|book| (book.call_count(), book.planned_count()));
         DrainStatus {
-            stop: drain.map(|(stop, _)| stop),
-            since_s: drain.map(|(_, since)| self.core.clock().now().since(since).as_secs_f64()),
+            stop: drain.map(|drain| drain.stop),
+            since_s: drain.map(|drain| self.core.clock().now().since(drain.since).as_secs_f64()),
+            group: drain.is_some_and(|drain| drain.outlives),
             calls: calls as u64,
             entries: entries as u64,
         }
@@ -222,8 +265,10 @@ impl Admin for AgentView {
             pid: std::process::id(),
             started_us: u64::try_from(started.as_micros()).unwrap_or(u64::MAX),
             uptime_s: clock.uptime().as_secs_f64(),
-            role: Role::Single,
-            ready: !problems.iter().any(|problem| problem.code.ends_with("-down")),
+            role: self.role(),
+            ready: !problems
+                .iter()
+                .any(|problem| problem.code.ends_with("-down") || problem.code == "nobody-in-charge"),
             problems,
             control: self.control.iter().map(|(address, _)| address.clone()).collect(),
             relays: self.relays(),
@@ -304,6 +349,7 @@ impl Admin for AgentView {
     }
 
     async fn release(&self, call: Text) -> Result<(), Failure> {
+        self.in_charge()?;
         self.core.restorer().restore_call(&self.core, &call.0).await;
         self.core
             .end_call(&call.0)
@@ -349,8 +395,16 @@ impl Admin for AgentView {
         })
     }
 
-    async fn drain(&self, stop: Option<StopOf>) -> Result<DrainStatus, Failure> {
-        self.core.set_drain(stop);
+    async fn drain(&self, stop: Option<StopOf>, group: bool) -> Result<DrainStatus, Failure> {
+        self.in_charge()?;
+        if group && self.core.pair().is_none() {
+            return Err(Failure::new(
+                FailureKind::NotConfigured,
+                "this agent is of no group (section journal: redis)",
+            ));
+        }
+        self.core.set_drain(stop, group);
+        self.core.keep().await;
         Ok(self.drain())
     }
 
@@ -388,7 +442,9 @@ impl Admin for AgentView {
     }
 
     async fn create_conference(&self, conference: Text) -> Result<ConferenceSummary, Failure> {
-        self.conference_engine()?.create(&conference.as_text())
+        let made = self.conference_engine()?.create(&conference.as_text())?;
+        self.core.keep().await;
+        Ok(made)
     }
 
     async fn conference(&self, conference: Text) -> Result<Conference, Failure> {
@@ -396,29 +452,41 @@ impl Admin for AgentView {
     }
 
     async fn end_conference(&self, conference: Text) -> Result<(), Failure> {
-        self.conference_engine()?.end(&conference.as_text()).await
+        self.conference_engine()?.end(&conference.as_text()).await?;
+        self.core.keep().await;
+        Ok(())
     }
 
     async fn join(&self, conference: Text, join: Join) -> Result<Participant, Failure> {
-        self.conference_engine()?.join(&conference.as_text(), &join).await
+        let joined = self.conference_engine()?.join(&conference.as_text(), &join).await?;
+        self.core.keep().await;
+        Ok(joined)
     }
 
     async fn update_participant(&self, conference: Text, participant: Text, update: ParticipantUpdate) -> Result<Participant, Failure> {
         let engine = self.conference_engine()?;
-        engine.update(&conference.as_text(), &participant.as_text(), &update)
+        let updated = engine.update(&conference.as_text(), &participant.as_text(), &update)?;
+        self.core.keep().await;
+        Ok(updated)
     }
 
     async fn leave(&self, conference: Text, participant: Text, reason: String) -> Result<(), Failure> {
         let engine = self.conference_engine()?;
-        engine.leave(&conference.as_text(), &participant.as_text(), &reason).await
+        engine.leave(&conference.as_text(), &participant.as_text(), &reason).await?;
+        self.core.keep().await;
+        Ok(())
     }
 
     async fn set_quality(&self, conference: Text, change: QualityChange) -> Result<(), Failure> {
-        self.conference_engine()?.set_quality(&conference.as_text(), &change)
+        self.conference_engine()?.set_quality(&conference.as_text(), &change)?;
+        self.core.keep().await;
+        Ok(())
     }
 
     async fn set_targets(&self, conference: Text, change: TargetChange) -> Result<(), Failure> {
-        self.conference_engine()?.set_targets(&conference.as_text(), &change)
+        self.conference_engine()?.set_targets(&conference.as_text(), &change)?;
+        self.core.keep().await;
+        Ok(())
     }
 
     async fn estimates(&self) -> Result<broadcast::Receiver<Estimate>, Failure> {

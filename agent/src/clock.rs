@@ -26,6 +26,12 @@ impl Clock {
         self.start + Duration::from_nanos(at.as_nanos())
     }
 
+    /// When so much time has passed since the start.
+    #[must_use]
+    pub fn at(&self, uptime: Duration) -> Instant {
+        self.start + uptime
+    }
+
     /// Since 1970, by the system's clock.
     #[must_use]
     pub fn wall(&self) -> Duration {

@@ -5,6 +5,7 @@ use shunt_calls::MediaRange;
 use shunt_control::Network;
 use shunt_daemon::values::{seconds, text, texts};
 use shunt_daemon::{Log, PortRange};
+use shunt_journal::SharedSettings;
 use shunt_latch::Policy;
 use shunt_notify::Permit;
 use shunt_rtpproxy::NotifyTarget;
@@ -28,6 +29,8 @@ pub struct Config {
     pub hep: Option<Hep>,
     pub notify: Notify,
     pub journal: Option<Journal>,
+    #[serde(default)]
+    pub standby: Standby,
     pub conference: Option<Conference>,
     #[serde(default)]
     pub admin: Admin,
@@ -144,6 +147,54 @@ pub struct Notify {
 pub struct Journal {
     pub path: PathBuf,
     pub redis: Option<String>,
+    /// A file whose first line is the password of Redis.
+    #[serde(default)]
+    pub redis_password_file: Option<PathBuf>,
+    /// Agents of one group share calls and data plane.
+    #[serde(default = "group")]
+    pub group: String,
+}
+
+/// How agents of one group take over from each other.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct Standby {
+    /// In the log of the other one; `None`: the host's.
+    pub name: Option<String>,
+    /// Where the other one reaches this one's control socket; `None`: the first of them.
+    pub control: Option<String>,
+    /// Milliseconds.
+    pub lease_ms: u64,
+}
+
+impl Default for Standby {
+    fn default() -> Self {
+        Self {
+            name: None,
+            control: None,
+            lease_ms: 1000,
+        }
+    }
+}
+
+impl Journal {
+    /// The journal that agents share; `None`: there is a file.
+    ///
+    /// # Errors
+    /// The address is none, or the password cannot be read.
+    pub fn shared(&self) -> Result<Option<SharedSettings>, ConfigError> {
+        let Some(url) = &self.redis else { return Ok(None) };
+        let password = self.redis_password_file.as_ref().map(|path| {
+            let read = std::fs::read_to_string(path);
+            let read = read.map_err(|error| ConfigError::Redis(format!("journal.redis_password_file {}: {error}", path.display())));
+            read.map(|text| text.lines().next().unwrap_or_default().trim().to_owned())
+        });
+        let password = password.transpose()?;
+        let settings = SharedSettings::new(url, &self.group, password.as_deref());
+        settings
+            .map(Some)
+            .map_err(|error| ConfigError::Redis(format!("journal.redis: {error}")))
+    }
 }
 
 /// Conferences. SIP, records and the selector of layers are the operator side's.
@@ -195,8 +246,8 @@ pub enum ConfigError {
     Conference,
     #[error("hep.listen: {0} is not udp:ADDRESS:PORT or tcp:ADDRESS:PORT")]
     Hep(String),
-    #[error("journal.redis: this agent keeps calls in a file alone")]
-    Redis,
+    #[error("{0}")]
+    Redis(String),
     #[error("notify.allow: {0}")]
     Notify(#[from] shunt_rtpproxy::NotifyError),
 }
@@ -217,8 +268,8 @@ impl Config {
         if let Some(hep) = &self.hep {
             hep.address()?;
         }
-        if self.journal.as_ref().is_some_and(|journal| journal.redis.is_some()) {
-            return Err(ConfigError::Redis);
+        if let Some(journal) = &self.journal {
+            journal.shared()?;
         }
         Ok(self)
     }

@@ -9,6 +9,7 @@ use crate::events::Events;
 use crate::facts;
 use crate::relays::Relays;
 use crate::restore::Restorer;
+use crate::standby::Pair;
 use crate::stats::Stats;
 use shunt_admin::{AgentWhat, Audit, CallWhat, LinkWhat, StopOf};
 use shunt_calls::{
@@ -36,6 +37,8 @@ const KEYS_AT_ONCE: usize = 1000;
 /// What no command waits for is gathered for so long: a call whose streams are offloaded changes its row several times. Entries that a row does
 /// not name yet are adopted after a restart.
 const GATHER: Duration = Duration::from_millis(500);
+/// Its name in the journal.
+const DRAIN: &str = "drain";
 /// How often the journal's state is looked at.
 const JOURNAL_EVERY: Duration = Duration::from_millis(100);
 
@@ -49,6 +52,7 @@ pub struct Core {
     conferences: Option<Arc<Conferences>>,
     relays: Arc<Relays>,
     journal: Option<Journal>,
+    pair: Option<Arc<Pair>>,
     restorer: Restorer,
     notifier: Mutex<Notifier>,
     permit: Permit,
@@ -69,7 +73,16 @@ struct State {
     /// Lines whose rows are to be written to the journal.
     unwritten: HashSet<LineId>,
     /// What the operator has stopped, and when.
-    drain: Option<(StopOf, Time)>,
+    drain: Option<Drain>,
+}
+
+/// What draining stops.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain {
+    pub stop: StopOf,
+    pub since: Time,
+    /// It goes on where another agent of the group takes over.
+    pub outlives: bool,
 }
 
 /// Those that carry decisions out.
@@ -78,6 +91,8 @@ pub struct Parts {
     pub conferences: Option<Arc<Conferences>>,
     pub relays: Arc<Relays>,
     pub journal: Option<Journal>,
+    /// `None`: this agent is none of a pair.
+    pub pair: Option<Arc<Pair>>,
     pub permit: Permit,
     pub events: Events,
 }
@@ -104,6 +119,7 @@ impl Core {
             relays: parts.relays,
             restorer: Restorer::new(parts.journal.is_some()),
             journal: parts.journal,
+            pair: parts.pair,
             notifier: Mutex::default(),
             permit: parts.permit,
             events: parts.events,
@@ -132,6 +148,17 @@ impl Core {
     #[must_use]
     pub fn conferences(&self) -> Option<&Arc<Conferences>> {
         self.conferences.as_ref()
+    }
+
+    #[must_use]
+    pub fn pair(&self) -> Option<&Arc<Pair>> {
+        self.pair.as_ref()
+    }
+
+    /// Whether this agent answers for its calls, and not another one of its group.
+    #[must_use]
+    pub fn is_in_charge(&self) -> bool {
+        self.pair.as_ref().is_none_or(|pair| pair.serves())
     }
 
     #[must_use]
@@ -169,6 +196,10 @@ impl Core {
     /// Bring time to the book, for ever.
     pub async fn keep_time(self: &Arc<Self>) {
         loop {
+            // Timers of an agent that was stopped are not its own to act on.
+            while !self.is_in_charge() {
+                tokio::time::sleep(JOURNAL_EVERY).await;
+            }
             let due = {
                 let mut state = lock(&self.state);
                 state.armed = state.book.next_deadline();
@@ -305,6 +336,12 @@ impl Core {
         self.events.notify_failed(&call, &refused);
     }
 
+    /// Another agent of the group is in charge: nothing is written any more.
+    pub fn abandon(&self, why: &str) {
+        self.events.agent(AgentWhat::Standby, why);
+        self.events.close();
+    }
+
     /// Deliver the notices of time-outs that are queued.
     pub async fn close(&self) {
         let notifier = std::mem::take(&mut *lock(&self.notifier));
@@ -414,8 +451,16 @@ impl Core {
         }
     }
 
-    /// All lines are to be written: the journal has lost them.
-    pub fn mark_all(&self) {
+    /// The journal has lost all that it had.
+    pub fn write_everything(&self) {
+        self.mark_all();
+        if let Some(conferences) = &self.conferences {
+            conferences.keep_all();
+        }
+        self.keep_drain();
+    }
+
+    fn mark_all(&self) {
         let mut state = lock(&self.state);
         let lines: Vec<LineId> = state.book.lines().map(|line| line.id()).collect();
         state.unwritten.extend(lines);
@@ -582,13 +627,15 @@ impl Core {
 
     /// What draining stops, and since when.
     #[must_use]
-    pub fn drain(&self) -> Option<(StopOf, Time)> {
+    pub fn drain(&self) -> Option<Drain> {
         lock(&self.state).drain
     }
 
-    pub fn set_drain(self: &Arc<Self>, stop: Option<StopOf>) {
-        let now = self.clock.now();
-        lock(&self.state).drain = stop.map(|stop| (stop, now));
+    /// Stop something, or nothing any more. `outlives`: also where another agent of the group takes over.
+    pub fn set_drain(self: &Arc<Self>, stop: Option<StopOf>, outlives: bool) {
+        let since = self.clock.now();
+        lock(&self.state).drain = stop.map(|stop| Drain { stop, since, outlives });
+        self.keep_drain();
         let what = if stop.is_some() {
             AgentWhat::DrainBegun
         } else {
@@ -601,12 +648,36 @@ impl Core {
         }
     }
 
+    /// Have the next agent of the group know what draining stops.
+    fn keep_drain(&self) {
+        let Some(journal) = self.journal.as_ref().filter(|_| self.pair.is_some()) else {
+            return;
+        };
+        match self
+            .drain()
+            .filter(|drain| drain.outlives)
+            .map(|drain| serde_json::to_vec(&drain.stop))
+        {
+            Some(Ok(text)) => journal.documents().put(DRAIN, text),
+            _ => journal.documents().remove(DRAIN),
+        }
+    }
+
+    /// Go on draining as the agent in charge before this one.
+    pub fn restore_drain(self: &Arc<Self>, documents: &[(String, Vec<u8>)]) {
+        let kept = documents.iter().find(|(name, _)| name == DRAIN);
+        if let Some(stop) = kept.and_then(|(_, text)| serde_json::from_slice(text).ok()) {
+            tracing::warn!("draining goes on, as the agent in charge before this one was told");
+            self.set_drain(Some(stop), true);
+        }
+    }
+
     /// Whether a session that is not known is refused: the agent drains, and the SIP server is to take another relay.
     #[must_use]
     pub fn refuses(&self, command: &Command) -> bool {
         let Request::Update(media) = &command.request else { return false };
         let state = lock(&self.state);
-        matches!(state.drain, Some((StopOf::Calls, _))) && state.book.line_of(&media.session).is_none()
+        state.drain.is_some_and(|drain| drain.stop == StopOf::Calls) && state.book.line_of(&media.session).is_none()
     }
 
     /// End a call. Returns whether there is such a call.

@@ -93,6 +93,12 @@ impl State {
         news
     }
 
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        let current = self.current();
+        current.facts.is_some() && current.down.is_none()
+    }
+
     fn change(&self, change: impl FnOnce(&mut Current)) {
         change(&mut self.current.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -134,6 +140,7 @@ async fn handle(core: &Arc<Core>, event: Event) {
             }
             core.data_plane.change(|current| current.down = Some(reason));
             core.set_data_plane(false);
+            core.pair().inspect(|pair| pair.unbound());
         }
         Event::Written(written) => core.written(written),
         Event::Notices(notices) => {

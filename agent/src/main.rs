@@ -17,6 +17,7 @@ mod metrics;
 mod ports;
 mod relays;
 mod restore;
+mod standby;
 mod start;
 mod stats;
 mod tasks;

@@ -13,6 +13,7 @@ use shunt_calls::{Reason, State};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Counters of the data plane as a whole, and their former names, which are served for one release.
 const TOTALS: [(&str, &str, &str); 15] = [
@@ -277,6 +278,7 @@ impl Collector for Snapshot {
     fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
         let mut to = Writer { encoder };
         self.agent(&mut to)?;
+        self.pair(&mut to)?;
         self.calls(&mut to)?;
         self.relays(&mut to)?;
         self.commands(&mut to)?;
@@ -316,6 +318,28 @@ impl Snapshot {
             )?;
         }
         Ok(())
+    }
+
+    fn pair(&self, to: &mut Writer) -> fmt::Result {
+        let Some(pair) = self.core.pair() else { return Ok(()) };
+        let roles = [("active", pair.is_active()), ("standby", !pair.is_active())];
+        let roles = roles.map(|(role, is_it)| ([("role", role)], float(u8::from(is_it))));
+        to.gauges("shunt_role", "1 for the part that this agent plays in its pair", roles)?;
+        to.counter(
+            "shunt_takeovers",
+            "Times that this agent has taken over, since it began to stand by",
+            pair.takeovers.load(Ordering::Relaxed),
+        )?;
+        to.counter(
+            "shunt_commands_passed_on",
+            "Commands that the agent in charge has answered for this one",
+            pair.passed_on.load(Ordering::Relaxed),
+        )?;
+        to.counter(
+            "shunt_fenced_writes",
+            "Requests to the data plane that were not sent because another agent might be in charge",
+            pair.fence.refused(),
+        )
     }
 
     fn calls(&self, to: &mut Writer) -> fmt::Result {
@@ -416,7 +440,11 @@ impl Snapshot {
     }
 
     fn data_plane(&self, to: &mut Writer) -> fmt::Result {
-        let Some(plane) = self.core.plane() else { return Ok(()) };
+        // An agent that stands by has no data plane, which is no fault.
+        let stands_by = self.core.pair().is_some_and(|pair| !pair.is_active());
+        let Some(plane) = self.core.plane().filter(|_| !stands_by) else {
+            return Ok(());
+        };
         let current = self.core.data_plane.current();
         let up = current.is_up();
         to.gauge("shunt_data_plane_up", "Whether the data plane can be used", float(u8::from(up)))?;

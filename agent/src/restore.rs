@@ -179,13 +179,32 @@ impl Restorer {
     }
 }
 
+/// What the agent in charge before this one has kept beside calls.
+async fn carry_on(core: &Arc<Core>, reader: &Reader) {
+    let documents = loop {
+        match reader.documents().await {
+            Some(documents) => break documents,
+            None => tokio::time::sleep(LONGEST_WAIT).await,
+        }
+    };
+    core.restore_drain(&documents);
+    if let Some(conferences) = core.conferences() {
+        conferences.carry_on(&documents);
+    }
+}
+
 /// Do what the journal asks for, until it is closed.
 pub async fn follow(core: Arc<Core>, events: &mut mpsc::UnboundedReceiver<Event>) {
     while let Some(event) = events.recv().await {
         match event {
-            Event::Opened(reader) => core.restorer().restore_all(&core, reader).await,
+            Event::Opened(reader) => {
+                if core.pair().is_some() {
+                    carry_on(&core, &reader).await;
+                }
+                core.restorer().restore_all(&core, reader).await;
+            }
             // Only when all that can be read is in the book.
-            Event::Emptied => core.mark_all(),
+            Event::Emptied => core.write_everything(),
         }
     }
     std::future::pending::<()>().await;

@@ -10,6 +10,7 @@ use crate::events::Events;
 use crate::hep::{Hep, Listener as HepListener};
 use crate::relays::Relays;
 use crate::restore;
+use crate::standby::{Front, Pair, hold_or_stand_by, host_name, this_process};
 use crate::tasks::{keep_running, watch_lateness};
 use crate::{data_plane, hashes, listings, metrics};
 use prometheus_client::registry::Registry;
@@ -18,9 +19,10 @@ use shunt_admin::{EventLog, LogSettings, Server, ServerSettings};
 use shunt_calls::{Book, Limits, Rate, RelayId, Settings};
 use shunt_control::{Listener, Options};
 use shunt_daemon::{Failure, keep_capabilities};
-use shunt_journal::Journal;
+use shunt_journal::{Grants, Journal};
 use shunt_notify::Permit;
 use shunt_plane::{Event, Plane, StoredHash, Target};
+use shunt_standby::{Fence, Holder};
 use std::io::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -38,18 +40,58 @@ const DATA_PLANE_PATIENCE: Duration = Duration::from_secs(2);
 const ORPHANS_EVERY: Duration = Duration::from_secs(5);
 /// How often packets that were gathered to one event are told.
 const GATHERED_EVERY: Duration = Duration::from_millis(250);
+/// Until a socket for copies of SIP that somebody else has is tried again.
+const HEP_RETRY: Duration = Duration::from_secs(1);
 
-/// Serve until a signal.
+/// How an agent has ended.
+enum End {
+    /// By a signal; the lease that it held.
+    Stopped(Option<Box<Lease>>),
+    /// Another one of its group is in charge, and why.
+    Lost(String),
+}
+
+/// A lease to give back.
+struct Lease {
+    grants: Grants,
+    text: String,
+}
+
+fn new_runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// Serve until a signal. One of a pair that is no longer in charge drops everything and begins anew as a standby.
 ///
 /// # Errors
 /// What is configured cannot be had.
 pub fn run(config: &Config) -> Result<(), Failure> {
-    let permit = config.notify.permit().map_err(|error| Failure::Config(error.to_string()))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(config, permit));
-    // Whoever waits for a dead peer is not waited for.
-    runtime.shutdown_background();
-    result
+    let mut said = String::new();
+    loop {
+        let permit = config.notify.permit().map_err(|error| Failure::Config(error.to_string()))?;
+        let runtime = new_runtime()?;
+        let result = runtime.block_on(serve(config, permit));
+        // Whoever waits for a dead peer is not waited for. With the runtime all sockets go.
+        runtime.shutdown_background();
+        match result? {
+            End::Stopped(lease) => return lease.map_or(Ok(()), |lease| release(*lease)),
+            End::Lost(why) => {
+                // An agent that cannot have the data plane tries again and again.
+                if why != said {
+                    tracing::error!("no longer in charge: {why}; standing by");
+                }
+                said = why;
+            }
+        }
+    }
+}
+
+/// The other agent may take over at once: nothing is held any more.
+fn release(mut lease: Lease) -> Result<(), Failure> {
+    if let Err(error) = new_runtime()?.block_on(lease.grants.release(&lease.text)) {
+        tracing::warn!("the lease is left to expire: {error}");
+    }
+    Ok(())
 }
 
 /// The log of events for the admin API; without a folder for it there is none, and no admin API either.
@@ -102,40 +144,60 @@ fn serve_admin(
     Ok(())
 }
 
-/// The sockets that the configuration names.
+/// The sockets that are bound at the start.
 struct Sockets {
     control: Vec<Listener>,
+    /// `None`: none is configured, or it is the agent's in charge of a pair.
     hep: Option<HepListener>,
 }
 
-async fn serve(config: &Config, permit: Permit) -> Result<(), Failure> {
-    let sockets = bind(config).await?;
+async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
+    let shared = config.journal.as_ref().map(crate::config::Journal::shared).transpose();
+    let shared = shared.map_err(|error| Failure::Config(error.to_string()))?.flatten();
+    let sockets = bind(config, shared.is_none()).await?;
     let cpu_interface = config.data_plane.as_ref().and_then(|settings| settings.cpu_interface.as_deref());
     keep_capabilities(cpu_interface.is_some());
+    let clock = Clock::start();
+    let pair = shared.as_ref().map(|_| make_pair(config, &sockets, clock)).transpose()?;
     let (mut book, relay_ids) = make_book(config);
     let relays = Arc::new(Relays::new(&config.relays, &relay_ids));
+    let fence = pair.as_ref().map_or_else(Fence::alone, |(pair, _)| pair.fence.clone());
     let (plane, events) = match &config.data_plane {
-        Some(settings) => Some(start_plane(config, settings)?).unzip(),
+        Some(settings) => Some(start_plane(config, settings, fence)?).unzip(),
         None => (None, None),
     };
     for listener in &sockets.control {
         declare_own(&mut book, listener);
     }
     let (journal, restoring) = match &config.journal {
-        Some(settings) => Some(Journal::start(settings.path.clone())?).unzip(),
+        Some(settings) => Some(match &shared {
+            None => Journal::start(settings.path.clone())?,
+            Some(shared) => Journal::start_shared(shared.clone())?,
+        })
+        .unzip(),
         None => (None, None),
     };
     let clock = Clock::start();
     let kept = open_events(config, clock);
+    let documents = pair.as_ref().and(journal.as_ref()).map(Journal::documents);
     let conferences = config.conference.as_ref().zip(plane.clone()).map(|(settings, plane)| {
         raise_open_files();
-        Conferences::start(settings, cpu_interface, config.learning.policy(), clock, plane, kept.log().cloned())
+        Conferences::start(
+            settings,
+            cpu_interface,
+            config.learning.policy(),
+            clock,
+            plane,
+            kept.log().cloned(),
+            documents,
+        )
     });
     let parts = Parts {
         plane,
         conferences,
         relays,
         journal,
+        pair: pair.as_ref().map(|(pair, _)| Arc::clone(pair)),
         permit,
         events: kept,
     };
@@ -152,23 +214,105 @@ async fn serve(config: &Config, permit: Permit) -> Result<(), Failure> {
     let view = admin_view(&core, config, &sockets);
     let mut serving = start_listeners(&core, config, sockets, &stopping);
     serve_admin(&core, config, view, &stopping, &mut serving)?;
+    let pair = pair.zip(shared).map(|((pair, me), shared)| {
+        let grants = || Grants::new(shared.clone(), me.clone(), lease_length(config));
+        tokio::spawn(hold_or_stand_by(Arc::clone(&pair), grants(), Arc::clone(&core)));
+        start_hep(&core, &pair, config);
+        (pair, grants())
+    });
     // Nobody has to read it.
     let _ = writeln!(std::io::stdout(), "READY {line}");
     let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(&line)]);
+    let lost = async {
+        match &pair {
+            Some((pair, _)) => pair.lost().await,
+            None => std::future::pending().await,
+        }
+    };
     let result = tokio::select! {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
         _ = serving.join_next() => Err(Failure::Other("a socket has failed".into())),
+        why = lost => {
+            core.abandon(&why);
+            return Ok(End::Lost(why));
+        }
         () = signs_of_life() => Ok(()),
     };
     let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
     stop.send_replace(true);
     while serving.join_next().await.is_some() {}
     core.close().await;
-    result
+    let lease = pair.and_then(|(pair, grants)| {
+        Some(Box::new(Lease {
+            grants,
+            text: pair.text()?,
+        }))
+    });
+    result.map(|()| End::Stopped(lease))
 }
 
-async fn bind(config: &Config) -> Result<Sockets, Failure> {
+fn lease_length(config: &Config) -> Duration {
+    Duration::from_millis(config.standby.lease_ms)
+}
+
+/// This agent's part in its pair, and how a lease names it.
+fn make_pair(config: &Config, sockets: &Sockets, clock: Clock) -> Result<(Arc<Pair>, Holder), Failure> {
+    let random = getrandom::u64().map_err(|error| Failure::Other(format!("no random number: {error}")))?;
+    let name = config.standby.name.clone().or_else(host_name).unwrap_or_default();
+    let first = sockets.control.first().map(|listener| listener.address().to_string());
+    let control = config.standby.control.clone().or(first).unwrap_or_default();
+    let me = this_process(name, control, format!("{random:016x}"));
+    Ok((Pair::new(clock, lease_length(config), me.clone()), me))
+}
+
+/// Take copies of SIP once this agent is in charge: of two on one host only one can have the socket.
+fn start_hep(core: &Arc<Core>, pair: &Arc<Pair>, config: &Config) {
+    let Some(settings) = config.hep.clone() else { return };
+    let (core, pair) = (Arc::clone(core), Arc::clone(pair));
+    tokio::spawn(async move {
+        pair.active().await;
+        loop {
+            match bind_hep(&settings).await {
+                Ok(listener) => {
+                    pair.set_hep_error(None);
+                    let hep = make_hep(&core, &settings);
+                    let ended = hep.serve(&listener).await;
+                    tracing::error!(
+                        "hep: {}",
+                        ended.err().map_or_else(|| "it has ended".into(), |error| error.to_string())
+                    );
+                }
+                Err(Failure::Config(error) | Failure::Other(error)) => {
+                    if pair.hep_error().is_none() {
+                        tracing::error!("{error}; calls are served without copies of SIP until it can be had");
+                    }
+                    pair.set_hep_error(Some(error));
+                }
+            }
+            tokio::time::sleep(HEP_RETRY).await;
+        }
+    });
+}
+
+async fn bind_hep(hep: &crate::config::Hep) -> Result<HepListener, Failure> {
+    let (tcp, address) = hep.address().map_err(|error| Failure::Config(error.to_string()))?;
+    let failed = |error| cannot_bind(&hep.listen, &error);
+    Ok(if tcp {
+        HepListener::Tcp(TcpListener::bind(address).await.map_err(failed)?)
+    } else {
+        let socket = UdpSocket::bind(address).await.map_err(failed)?;
+        let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBuf, &(4 << 20));
+        HepListener::Udp(socket)
+    })
+}
+
+fn make_hep(core: &Arc<Core>, settings: &crate::config::Hep) -> Arc<Hep> {
+    let allow = settings.allow.clone();
+    Hep::new(Arc::clone(core), move |addr| allow.iter().any(|network| network.contains(addr)))
+}
+
+async fn bind(config: &Config, with_hep: bool) -> Result<Sockets, Failure> {
     let mut control = Vec::new();
     for address in &config.control.listen {
         let options = Options {
@@ -181,18 +325,8 @@ async fn bind(config: &Config) -> Result<Sockets, Failure> {
         control.push(listener);
     }
     let hep = match &config.hep {
-        None => None,
-        Some(hep) => {
-            let (tcp, address) = hep.address().map_err(|error| Failure::Config(error.to_string()))?;
-            let failed = |error| cannot_bind(&hep.listen, &error);
-            Some(if tcp {
-                HepListener::Tcp(TcpListener::bind(address).await.map_err(failed)?)
-            } else {
-                let socket = UdpSocket::bind(address).await.map_err(failed)?;
-                let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBuf, &(4 << 20));
-                HepListener::Udp(socket)
-            })
-        }
+        Some(hep) if with_hep => Some(bind_hep(hep).await?),
+        _ => None,
     };
     Ok(Sockets { control, hep })
 }
@@ -250,7 +384,7 @@ fn declare_own(book: &mut Book, listener: &Listener) {
     }
 }
 
-fn start_plane(config: &Config, settings: &DataPlane) -> Result<(Plane, mpsc::Receiver<Event>), Failure> {
+fn start_plane(config: &Config, settings: &DataPlane, fence: Fence) -> Result<(Plane, mpsc::Receiver<Event>), Failure> {
     let target = Target {
         address: settings.target.clone(),
         tls: settings.tls.as_ref().map(read_tls).transpose()?,
@@ -276,6 +410,7 @@ fn start_plane(config: &Config, settings: &DataPlane) -> Result<(Plane, mpsc::Re
             .chain(conference)
             .collect(),
         entry_idle: entry_idle(config),
+        fence,
         ..shunt_plane::Settings::new(target)
     };
     Ok(Plane::start(plane))
@@ -418,11 +553,16 @@ fn start_listeners(core: &Arc<Core>, config: &Config, sockets: Sockets, stopping
         let stop = async move {
             let _ = stopping.wait_for(|stop| *stop).await;
         };
-        serving.spawn(listener.serve(Arc::clone(&commands), stop));
+        match core.pair() {
+            None => serving.spawn(listener.serve(Arc::clone(&commands), stop)),
+            Some(pair) => {
+                let front = Arc::new(Front::new(Arc::clone(pair), Arc::clone(&commands)));
+                serving.spawn(listener.serve(front, stop))
+            }
+        };
     }
     if let (Some(listener), Some(settings)) = (sockets.hep, &config.hep) {
-        let allow = settings.allow.clone();
-        let hep = Hep::new(Arc::clone(core), move |addr| allow.iter().any(|network| network.contains(addr)));
+        let hep = make_hep(core, settings);
         let mut stopping = stopping.clone();
         serving.spawn(async move {
             tokio::select! {

@@ -1,4 +1,4 @@
-"""A pair of real agents on one Redis, one softswitch and one relay, all on loopback."""
+"""A pair of shunt-agents on one Redis, one softswitch and one relay, all on loopback."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
+from shunt.admin import AdminClient, AdminError, AgentUnreachable
 from shunt.control.upstream import RelayClient
 from shunt.net import Endpoint, FiveTuple
 from shunt.tables.entry import RelayEntry
@@ -29,6 +30,7 @@ from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
 
 ROOT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
 
 
 class AgentProcess:
@@ -94,6 +96,85 @@ class AgentProcess:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:]) if self.log.exists() else ""
 
 
+AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/debug/shunt-agent")
+
+
+class Agent:
+    """shunt-agent with its log; a SIP server's client to its control socket and its admin API."""
+
+    def __init__(self, folder: Path, name: str, config: dict[str, Any]) -> None:
+        self.name, self._folder = name, folder
+        self.control = f"udp:127.0.0.1:{free_port(socket.SOCK_DGRAM)}"
+        self.admin = folder / f"{name}.sock"
+        self.log = folder / f"{name}.log"
+        self.document = folder / f"{name}.json"
+        self._config = config | {"control": {"listen": [self.control]}, "standby": {"lease_ms": 1000, "name": name}}
+        self.client = RelayClient(self.control, timeout=0.2, retries=15)
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    def change(self, **sections: Any) -> None:
+        """Other sections for its configuration, before it is started."""
+        self._config |= sections
+
+    def start(self) -> "Agent":
+        yaml_file = self._folder / f"{self.name}.yaml"
+        yaml_file.write_text(yaml.safe_dump(self._config))
+        checked = subprocess.run(
+            [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(yaml_file)],
+            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "agent")}, check=False,
+        )  # fmt: skip
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        document = json.loads(checked.stdout)
+        document["config"]["admin"] = {"socket": str(self.admin), "socket_group": "root", "events": str(self._folder / f"{self.name}-events")}
+        self.document.write_text(json.dumps(document))
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen([AGENT, "-c", str(self.document)], stdout=log, stderr=log)
+        return self
+
+    def signal(self, number: int) -> None:
+        assert self._popen is not None
+        self._popen.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL; a stopped one too."""
+        if self._popen is not None and self._popen.poll() is None:
+            self._popen.kill()
+            self._popen.wait(5)
+
+    async def say(self, text: str) -> bytes:
+        """The reply to a SIP server's command, repeated every 0.2 s for 3 s. Raises RelayError."""
+        return await self.client.request(text.encode())
+
+    async def ask(self, question: Callable[[AdminClient], Awaitable[T]]) -> T:
+        """Ask its admin API. Raises AdminError, AgentUnreachable."""
+        async with AdminClient(str(self.admin)) as admin:
+            return await question(admin)
+
+    async def get(self) -> dict[str, Any] | None:
+        """Its status; None while it does not answer."""
+        try:
+            async with asyncio.timeout(2):
+                return dict(await self.ask(lambda admin: admin.status()))
+        except (AgentUnreachable, AdminError, TimeoutError):
+            return None
+
+    async def until(self, fits: Callable[[dict[str, Any]], bool], seconds: float = 15.0) -> dict[str, Any]:
+        """Wait for a status. Raises AssertionError with the last one and the log's end."""
+        deadline = time.monotonic() + seconds
+        while True:
+            status = await self.get()
+            if status is not None and fits(status):
+                return status
+            assert time.monotonic() < deadline, f"{self.name}: {status}\n{self.tail()}"
+            await asyncio.sleep(0.02)
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def tail(self) -> str:
+        return "\n".join(self.text().splitlines()[-25:])
+
+
 class Bridge:
     """A unix socket that leads to another one, and can be taken away with all that goes over it."""
 
@@ -136,11 +217,11 @@ class Pair:
 
     def __init__(self, folder: Path, redis: LocalRedis, relay: RelayDouble, ports: PortRelay, plane: Plane, wire: Wire, target: str) -> None:
         self.redis, self.relay, self.ports, self.plane, self.wire = redis, relay, ports, plane, wire
-        config = {
+        self.config = config = {
             "relays": [{"name": "r1", "socket": relay.address, "media": [{"address": RELAY_IP, "ports": "36000-64000"}]}],
-            "data_plane": {"target": target}, "journal": {"redis": redis.url, "group": "test"}, "standby": {"lease_ms": 1000},
-        }
-        self.a, self.b = AgentProcess(folder, "a", config), AgentProcess(folder, "b", config)
+            "data_plane": {"target": target}, "journal": {"redis": redis.url, "group": "test"}, "log": {"level": "info"},
+        }  # fmt: skip
+        self.a, self.b = Agent(folder, "a", config), Agent(folder, "b", config)
 
     @property
     def table(self) -> dict[FiveTuple, RelayEntry]:
@@ -152,11 +233,11 @@ class Pair:
         self.a.start()
         await self.a.until(lambda s: s["role"] == "active" and s["data_plane"]["connected"])
         self.b.start()
-        await self.b.until(lambda s: s["role"] == "standby")
+        await self.b.until(lambda s: s["role"] == "standby" and s["ready"])
 
-    async def offloaded(self, agent: AgentProcess, call_id: str, number: int) -> tuple[int, int]:
+    async def offloaded(self, agent: Agent, call_id: str, number: int) -> tuple[int, int]:
         """Set up a call by way of an agent, and have packets of both parties arrive; returns the ports they send to."""
-        caller, callee = f"10.91.1.{number}", f"10.91.2.{number}"
+        caller, callee = f"10.91.4.{number}", f"10.91.2.{number}"
         to_callee = int((await agent.say(f"Uc8 {call_id} {caller} 6000 A;1")).split()[0])
         to_caller = int((await agent.say(f"Lc8 {call_id} {callee} 7000 A;1 B;1")).split()[0])
         await self.media((caller, 6000, to_caller), (callee, 7000, to_callee))

@@ -61,6 +61,14 @@ class LocalRedis:
         assert self._popen is not None
         return self._popen.pid
 
+    def command(self, *words: str) -> bytes:
+        """The raw answer to a command."""
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(5)
+            link.connect(str(self.path))
+            link.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words))
+            return link.recv(65536)
+
     def kill(self) -> None:
         """SIGKILL."""
         if self._popen is not None:

@@ -102,9 +102,9 @@ class AdminClient:
         """Whether the agent drains, and what is still there."""
         return cast(DrainStatus, await self._connection.ask("GET", path_of("drain")))
 
-    async def drain(self, stop: Stop) -> DrainStatus:
-        """Begin draining: no new offloads, or no new calls."""
-        return cast(DrainStatus, await self._connection.ask("POST", path_of("drain"), body={"stop": stop}))
+    async def drain(self, stop: Stop, *, group: bool = False) -> DrainStatus:
+        """Begin draining: no new offloads, or no new calls. group: it goes on where the other agent of a pair takes over."""
+        return cast(DrainStatus, await self._connection.ask("POST", path_of("drain"), body={"stop": stop, "group": group}))
 
     async def end_drain(self) -> DrainStatus:
         """End draining."""

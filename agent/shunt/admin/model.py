@@ -88,6 +88,7 @@ class DrainStatus(TypedDict):
 
     stop: Stop | None
     since_s: float | None
+    group: bool
     calls: int
     entries: int
 

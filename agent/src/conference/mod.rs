@@ -35,6 +35,7 @@ use shunt_conference::membership::TARGETS;
 use shunt_conference::participant::Participant as Planned;
 use shunt_conference::rows::Key;
 use shunt_conference::tables::Name;
+use shunt_journal::Documents;
 use shunt_latch::{Policy, Time};
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_plane::{Plane, Routes};
@@ -46,7 +47,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::Store;
+use store::{Kept, Store};
 use tokio::sync::{Notify, broadcast};
 
 /// How long a join waits for an agent that has just started.
@@ -101,6 +102,8 @@ pub struct Conferences {
     cpu_port: Option<Sender>,
     state: Mutex<State>,
     up: AtomicBool,
+    /// What was kept is there. Rows of conferences that are not would be nobody's.
+    loaded: AtomicBool,
     unsure: AtomicBool,
 }
 
@@ -198,7 +201,8 @@ impl Shared {
 }
 
 impl Conferences {
-    /// Carry on with the conferences that were kept. Needs a tokio runtime.
+    /// Carry on with the conferences that were kept: at once those of the folder, or, with a journal that agents share, once
+    /// [`Conferences::carry_on`] has brought them. Needs a tokio runtime.
     #[must_use]
     pub fn start(
         settings: &Settings,
@@ -207,7 +211,10 @@ impl Conferences {
         clock: Clock,
         plane: Plane,
         log: Option<EventLog>,
+        shared: Option<Documents>,
     ) -> Arc<Self> {
+        let is_shared = shared.is_some();
+        let store = shared.map_or_else(|| Store::Folder(settings.state.clone()), Store::Shared);
         let address = settings.address.to_canonical();
         let (first, last) = (settings.ports.first, settings.ports.last);
         let made = Arc::new(Self {
@@ -215,7 +222,7 @@ impl Conferences {
                 clock,
                 address,
                 policy,
-                store: Store::new(settings.state.clone()),
+                store,
                 log,
                 wake: Notify::new(),
                 estimates: broadcast::Sender::new(ESTIMATES),
@@ -230,14 +237,29 @@ impl Conferences {
             }),
             state: Mutex::new(State::new(first, last)),
             up: AtomicBool::new(false),
+            loaded: AtomicBool::new(!is_shared),
             unsure: AtomicBool::new(true),
         });
-        made.load();
+        made.load(made.shared.store.load());
         made
     }
 
-    fn load(self: &Arc<Self>) {
-        let kept = self.shared.store.load();
+    /// What the agent in charge before this one has kept beside its calls.
+    pub fn carry_on(self: &Arc<Self>, documents: &[(String, Vec<u8>)]) {
+        if !self.loaded.load(Ordering::Relaxed) {
+            self.load(Store::read(documents));
+            self.loaded.store(true, Ordering::Relaxed);
+            self.set_unsure();
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// The store has lost all that it had.
+    pub fn keep_all(&self) {
+        self.with(|state| state.rooms.values().for_each(|room| self.shared.store.put(&room.keep())));
+    }
+
+    fn load(self: &Arc<Self>, kept: Vec<Kept>) {
         let mut names: Vec<(Name, Name)> = Vec::new();
         self.with(|state| {
             let now = self.shared.clock.now();
@@ -294,7 +316,7 @@ impl Conferences {
     }
 
     fn is_up(&self) -> bool {
-        self.up.load(Ordering::Relaxed)
+        self.up.load(Ordering::Relaxed) && self.loaded.load(Ordering::Relaxed)
     }
 
     fn set_unsure(&self) {
@@ -455,6 +477,7 @@ impl Conferences {
                 }
             });
             if round % LOOK_EVERY == 0 {
+                self.hold_ports();
                 self.look_who_is_silent().await;
             }
             let (is_switch, cut_off) = self.with(|state| {
@@ -464,6 +487,22 @@ impl Conferences {
             if is_switch && (cut_off || round % ROUTES_EVERY == 0) {
                 self.read_routes().await;
             }
+        }
+    }
+
+    /// Ports that somebody else had, as an agent of the same pair that hangs, may be free by now.
+    fn hold_ports(self: &Arc<Self>) {
+        let lacking: Vec<(Name, Name)> = self.with(|state| {
+            let rooms = state.rooms.values().flat_map(|room| {
+                let lacking = |member: &Member| member.legs.values().any(|leg| leg.sockets.is_none());
+                let members = room.members.iter().filter(move |(_, member)| lacking(member));
+                members.map(|(name, _)| (room.conference.name.clone(), name.clone()))
+            });
+            rooms.collect()
+        });
+        for (conference, participant) in lacking {
+            // They were said when they were wanted first.
+            let _ = self.try_sockets(&conference, &participant);
         }
     }
 
@@ -640,6 +679,14 @@ impl Conferences {
 
     /// Hold a participant's ports that are not held yet. One that somebody else has is said: its media works, but its RTCP does not arrive.
     fn open_sockets(self: &Arc<Self>, conference: &Name, participant: &Name) {
+        for (relay, error) in self.try_sockets(conference, participant) {
+            tracing::warn!("conference address {relay} is not held: {error}");
+        }
+    }
+
+    /// The ports that cannot be had, and why.
+    fn try_sockets(self: &Arc<Self>, conference: &Name, participant: &Name) -> Vec<(Endpoint, std::io::Error)> {
+        let mut failed = Vec::new();
         let relays: Vec<_> = self.with(|state| {
             let found = state.rooms.get(conference).and_then(|room| room.member(participant).ok());
             let legs = found.into_iter().flat_map(|(one, member)| {
@@ -657,9 +704,10 @@ impl Conferences {
                         leg.sockets = Some(sockets);
                     }
                 }),
-                Err(error) => tracing::warn!("conference address {relay} is not held: {error}"),
+                Err(error) => failed.push((relay, error)),
             }
         }
+        failed
     }
 
     /// # Errors

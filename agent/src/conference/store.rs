@@ -1,20 +1,24 @@
-//! Where conferences are kept for the next agent: a file for each in one folder. It outlives the process.
+//! Where conferences are kept for the next agent: a file for each in one folder, or in the journal that the agents of a pair share.
 
 use super::accounting::Account;
 use serde::{Deserialize, Serialize};
 use shunt_calls::Counters;
+use shunt_journal::Documents;
 use shunt_net::{Endpoint, FiveTuple};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Of the files; others are left alone.
+/// Of a conference; others are left alone.
 pub const FORMAT: u32 = 2;
+/// What the name of a conference in the journal begins with.
+const DOCUMENT: &str = "conference:";
 
-/// A folder of conferences.
+/// A place for conferences.
 #[derive(Clone, Debug)]
-pub struct Store {
-    folder: PathBuf,
+pub enum Store {
+    Folder(PathBuf),
+    Shared(Documents),
 }
 
 /// A conference as it is kept.
@@ -113,19 +117,15 @@ pub struct KeptLeg {
 }
 
 impl Store {
-    #[must_use]
-    pub fn new(folder: PathBuf) -> Self {
-        Self { folder }
-    }
-
-    /// What is kept. One that cannot be read is said and left alone.
+    /// What the folder has. One that cannot be read is said and left alone.
     #[must_use]
     pub fn load(&self) -> Vec<Kept> {
-        let entries = match std::fs::read_dir(&self.folder) {
+        let Self::Folder(folder) = self else { return Vec::new() };
+        let entries = match std::fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) => {
                 if error.kind() != ErrorKind::NotFound {
-                    tracing::error!("conference.state {}: {error}", self.folder.display());
+                    tracing::error!("conference.state {}: {error}", folder.display());
                 }
                 return Vec::new();
             }
@@ -133,15 +133,7 @@ impl Store {
         let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
         paths.sort();
-        let read = |path: &PathBuf| -> Result<Kept, String> {
-            let text = std::fs::read(path).map_err(|error| error.to_string())?;
-            let kept: Kept = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
-            if kept.format == FORMAT {
-                Ok(kept)
-            } else {
-                Err(format!("format {}, this version reads {FORMAT}", kept.format))
-            }
-        };
+        let read = |path: &PathBuf| -> Result<Kept, String> { parse(&std::fs::read(path).map_err(|error| error.to_string())?) };
         let kept = paths.iter().filter_map(|path| {
             read(path)
                 .inspect_err(|error| tracing::error!("conference {} cannot be carried on: {error}", path.display()))
@@ -150,19 +142,39 @@ impl Store {
         kept.collect()
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}.json"))
+    /// The conferences among what a journal keeps beside calls. One that cannot be read is said and left alone.
+    #[must_use]
+    pub fn read(documents: &[(String, Vec<u8>)]) -> Vec<Kept> {
+        let conferences = documents
+            .iter()
+            .filter_map(|(name, text)| Some((name.strip_prefix(DOCUMENT)?, text)));
+        let kept = conferences.filter_map(|(name, text)| {
+            parse(text)
+                .inspect_err(|error| tracing::error!("conference {name} cannot be carried on: {error}"))
+                .ok()
+        });
+        kept.collect()
     }
 
     /// Keep a conference. What fails is said, and does not stop it.
     pub fn put(&self, kept: &Kept) {
-        let path = self.path(&kept.conference);
+        let folder = match self {
+            Self::Folder(folder) => folder,
+            Self::Shared(documents) => {
+                match serde_json::to_vec(kept) {
+                    Ok(text) => documents.put(&format!("{DOCUMENT}{}", kept.conference), text),
+                    Err(error) => tracing::error!("conference {} is not kept: {error}", kept.conference),
+                }
+                return;
+            }
+        };
+        let path = path(folder, &kept.conference);
         let write = || -> std::io::Result<()> {
             let text = serde_json::to_vec(kept)?;
             let fresh = path.with_extension("new");
             match std::fs::write(&fresh, &text) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    std::fs::create_dir_all(&self.folder)?;
+                    std::fs::create_dir_all(folder)?;
                     std::fs::write(&fresh, &text)?;
                 }
                 other => other?,
@@ -180,11 +192,27 @@ impl Store {
 
     /// A conference is over.
     pub fn remove(&self, name: &str) {
-        let path = self.path(name);
+        let path = match self {
+            Self::Folder(folder) => path(folder, name),
+            Self::Shared(documents) => return documents.remove(&format!("{DOCUMENT}{name}")),
+        };
         if let Err(error) = std::fs::remove_file(&path) {
             if error.kind() != ErrorKind::NotFound {
                 tracing::error!("{}: {error}", path.display());
             }
         }
+    }
+}
+
+fn path(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.json"))
+}
+
+fn parse(text: &[u8]) -> Result<Kept, String> {
+    let kept: Kept = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if kept.format == FORMAT {
+        Ok(kept)
+    } else {
+        Err(format!("format {}, this version reads {FORMAT}", kept.format))
     }
 }

@@ -63,8 +63,8 @@ pub trait Admin: Send + Sync + 'static {
 
     fn trace(&self, source: SocketAddr, destination: SocketAddr) -> impl Future<Output = Answer<Trace>> + Send;
 
-    /// `None`: end draining.
-    fn drain(&self, stop: Option<StopOf>) -> impl Future<Output = Answer<DrainStatus>> + Send;
+    /// `None`: end draining. `group`: it goes on where another agent of the group takes over.
+    fn drain(&self, stop: Option<StopOf>, group: bool) -> impl Future<Output = Answer<DrainStatus>> + Send;
 
     fn drain_status(&self) -> impl Future<Output = Answer<DrainStatus>> + Send;
 

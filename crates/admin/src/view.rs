@@ -176,6 +176,8 @@ pub struct DrainStatus {
     /// `None`: the agent does not drain.
     pub stop: Option<StopOf>,
     pub since_s: Option<f64>,
+    /// It goes on where another agent of the group takes over.
+    pub group: bool,
     /// What is still there.
     pub calls: u64,
     pub entries: u64,

@@ -2,12 +2,13 @@
 
 use crate::connect::Target;
 use crate::session::timed;
+use crate::writes::Writes;
 use bytes::Bytes;
 use shunt_bfrt::pb::bf_runtime_client::BfRuntimeClient;
-use shunt_bfrt::pb::set_forwarding_pipeline_config_request::Action;
 use shunt_bfrt::pb::{self, stream_message_request, stream_message_response};
 use shunt_bfrt::schema::Schema;
-use std::time::Duration;
+use shunt_standby::Fence;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -100,20 +101,16 @@ pub(crate) async fn fetch_schema(client: &mut BfRuntimeClient<Channel>, target: 
     Ok((schema, contexts.filter(|context| !context.is_empty()).collect()))
 }
 
-pub(crate) async fn bind(client: &mut BfRuntimeClient<Channel>, target: &Target) -> Result<(), String> {
-    let request = pb::SetForwardingPipelineConfigRequest {
-        device_id: target.device_id,
-        client_id: target.client_id,
-        action: Action::Bind.into(),
-        config: vec![pb::ForwardingPipelineConfig {
-            p4_name: target.program.clone(),
-            ..Default::default()
-        }],
-        ..Default::default()
-    };
-    match client.set_forwarding_pipeline_config(timed(request, BIND_TIMEOUT)).await {
-        Ok(_) => Ok(()),
+/// Own the program. The fence knows from here on whether this client does.
+pub(crate) async fn bind(writes: &Writes, target: &Target, fence: &Fence) -> Result<(), String> {
+    let pass = fence.pass(Instant::now()).map_err(|error| error.to_string())?;
+    match writes.bind(pass, target, BIND_TIMEOUT).await {
+        Ok(()) => {
+            fence.bound(Instant::now());
+            Ok(())
+        }
         Err(status) if status.code() == tonic::Code::AlreadyExists => {
+            fence.unbound(true);
             Err(format!("another client owns program {}: {}", target.program, status.message()))
         }
         Err(status) => Err(format!("{}: {status}", target.address)),

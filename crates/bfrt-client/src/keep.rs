@@ -4,6 +4,7 @@ use crate::connect::Target;
 use crate::error::CallError;
 use crate::session::{Session, Streams};
 use shunt_bfrt::pb::{self, stream_message_response};
+use shunt_standby::Fence;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,10 +40,16 @@ impl Client {
     /// Connect in the background. Who takes the events too slowly misses digests ([`Client::digests_lost`]), and nothing else.
     #[must_use]
     pub fn start(target: Target) -> (Self, mpsc::Receiver<Event>) {
+        Self::start_behind(Fence::alone(), target)
+    }
+
+    /// As [`Client::start`], once the fence is open; nothing is written while it is closed.
+    #[must_use]
+    pub fn start_behind(fence: Fence, target: Target) -> (Self, mpsc::Receiver<Event>) {
         let (events, receiver) = mpsc::channel(WAITING);
         let (sender, current) = watch::channel(Err("not yet connected".to_owned()));
         let lost = Arc::new(AtomicU64::new(0));
-        let task = tokio::spawn(keep(target, sender, events, Arc::clone(&lost)));
+        let task = tokio::spawn(keep(fence, target, sender, events, Arc::clone(&lost)));
         (Self { current, lost, task }, receiver)
     }
 
@@ -67,11 +74,18 @@ impl Drop for Client {
     }
 }
 
-async fn keep(target: Target, current: watch::Sender<Result<Session, String>>, events: mpsc::Sender<Event>, lost: Arc<AtomicU64>) {
+async fn keep(
+    fence: Fence,
+    target: Target,
+    current: watch::Sender<Result<Session, String>>,
+    events: mpsc::Sender<Event>,
+    lost: Arc<AtomicU64>,
+) {
     let mut delay = BACKOFF.0;
     let mut said = String::new();
     loop {
-        let reason = match Session::open(&target).await {
+        fence.opened().await;
+        let reason = match Session::open(&target, &fence).await {
             Ok((session, streams)) => {
                 tracing::info!("data plane {}: bound to {}", target.address, target.program);
                 delay = BACKOFF.0;
@@ -80,6 +94,7 @@ async fn keep(target: Target, current: watch::Sender<Result<Session, String>>, e
                     return;
                 }
                 let reason = attend(&session, streams, &events, &lost).await;
+                fence.unbound(false);
                 session.lose(reason.clone());
                 current.send_modify(|now| *now = Err(reason.clone()));
                 if events.send(Event::Down(reason.clone())).await.is_err() {

@@ -3,12 +3,14 @@
 use crate::connect::Target;
 use crate::error::{CallError, Failure, Outcome};
 use crate::handshake::{bind, client, fetch_schema, subscribe};
+use crate::writes::Writes;
 use bytes::Bytes;
 use prost::Message as _;
 use shunt_bfrt::envelope::{ReadRequest, WriteRequest};
 use shunt_bfrt::pb;
 use shunt_bfrt::pb::bf_runtime_client::BfRuntimeClient;
 use shunt_bfrt::schema::Schema;
+use shunt_standby::Fence;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
@@ -18,6 +20,7 @@ use tonic::{Request, Streaming};
 /// A subscribed client. Clones share the session.
 #[derive(Clone)]
 pub struct Session {
+    writes: Writes,
     client: BfRuntimeClient<Channel>,
     bulk: BfRuntimeClient<Channel>,
     shared: Arc<Shared>,
@@ -25,6 +28,7 @@ pub struct Session {
 
 struct Shared {
     target: Target,
+    fence: Fence,
     schema: Arc<Schema>,
     contexts: Vec<Bytes>,
     /// Why the session is over; `None` while it lasts.
@@ -42,16 +46,18 @@ pub(crate) struct Streams {
 
 impl Session {
     /// Connect, subscribe, read the schema and bind.
-    pub(crate) async fn open(target: &Target) -> Result<(Self, Streams), String> {
+    pub(crate) async fn open(target: &Target, fence: &Fence) -> Result<(Self, Streams), String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", target.address);
-        let mut own = client(target.connect().await.map_err(|error| failed(&error))?);
+        let channel = target.connect().await.map_err(|error| failed(&error))?;
+        let (mut own, writes) = (client(channel.clone()), Writes::new(channel));
         let mut bulk = client(target.connect().await.map_err(|error| failed(&error))?);
         let (notices, requests) = subscribe(&mut own, target, target.client_id, true).await?;
         let (bulk_notices, bulk_requests) = subscribe(&mut bulk, target, target.client_id + 1, false).await?;
         let (schema, contexts) = fetch_schema(&mut own, target).await?;
-        bind(&mut own, target).await?;
+        bind(&writes, target, fence).await?;
         let shared = Shared {
             target: target.clone(),
+            fence: fence.clone(),
             schema: Arc::new(schema),
             contexts,
             lost: watch::Sender::new(None),
@@ -63,6 +69,7 @@ impl Session {
             _bulk: bulk_notices,
         };
         let session = Self {
+            writes,
             client: own,
             bulk,
             shared: Arc::new(shared),
@@ -96,7 +103,7 @@ impl Session {
     /// Write encoded `Update`s. Every one is tried; for each its outcome.
     ///
     /// # Errors
-    /// [`CallError`] when the call as a whole failed.
+    /// [`CallError`] when the call as a whole failed, or the fence is closed.
     pub async fn write(&self, updates: Vec<Bytes>, timeout: Duration) -> Result<Vec<Outcome>, CallError> {
         let count = updates.len();
         let message = WriteRequest {
@@ -105,8 +112,9 @@ impl Session {
             updates,
             ..Default::default()
         };
-        let mut client = self.client.clone();
-        match self.ask(client.write(timed(message, timeout)), timeout).await? {
+        let pass = self.shared.fence.pass(Instant::now());
+        let pass = pass.map_err(|error| CallError::Unavailable(error.to_string()))?;
+        match self.ask(self.writes.write(pass, message, timeout), timeout).await? {
             Ok(_) => Ok(vec![Ok(()); count]),
             Err(Failure::Partial(mut outcomes)) if outcomes.len() <= count => {
                 outcomes.resize(count, Ok(()));

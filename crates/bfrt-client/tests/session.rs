@@ -8,9 +8,10 @@ use shunt_bfrt::google::rpc;
 use shunt_bfrt::pb::bf_runtime_server::{BfRuntime, BfRuntimeServer};
 use shunt_bfrt::pb::{self, stream_message_request, stream_message_response};
 use shunt_bfrt_client::{CallError, Client, Event, Target};
+use shunt_standby::Fence;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
@@ -160,6 +161,12 @@ impl Drop for Folder {
 }
 
 async fn lab(name: &str) -> Lab {
+    let mut lab = lab_behind(name, Fence::alone());
+    assert!(matches!(lab.event().await, Event::Up));
+    lab
+}
+
+fn lab_behind(name: &str, fence: Fence) -> Lab {
     let folder = std::env::temp_dir().join(format!("bfrt-client-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("bfrt.sock");
@@ -167,22 +174,55 @@ async fn lab(name: &str) -> Lab {
     let listener = UnixListener::bind(&path).unwrap();
     let serving = tonic::transport::Server::builder().add_service(BfRuntimeServer::new(server.clone()));
     tokio::spawn(serving.serve_with_incoming(UnixListenerStream::new(listener)));
-    let (client, events) = Client::start(Target {
+    let target = Target {
         address: format!("unix:{}", path.display()),
         tls: None,
         device_id: 0,
         program: "relay".into(),
         client_id: 77,
         patience: Duration::from_millis(300),
-    });
-    let mut lab = Lab {
+    };
+    let (client, events) = Client::start_behind(fence, target);
+    Lab {
         server,
         client,
         events,
         _folder: Folder(folder),
-    };
+    }
+}
+
+#[tokio::test]
+async fn nobody_binds_or_writes_without_the_lease() {
+    let fence = Fence::closed();
+    let mut lab = lab_behind("fence", fence.clone());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(lab.server.subscribed.lock().unwrap().is_empty() && lab.client.session().is_err());
+    fence.hold(Instant::now() + LONG, false);
     assert!(matches!(lab.event().await, Event::Up));
-    lab
+    let session = lab.client.session().unwrap();
+    assert!(session.write(updates(1), SECOND).await.is_ok());
+    fence.hold(Instant::now(), false);
+    let refused = session.write(updates(1), SECOND).await.unwrap_err();
+    assert!(
+        matches!(&refused, CallError::Unavailable(text) if text.contains("another agent")),
+        "{refused}"
+    );
+    assert!(session.read(vec![], SECOND).await.is_ok(), "reading is allowed");
+    fence.hold(Instant::now(), true);
+    assert!(
+        session.write(updates(1), SECOND).await.is_ok(),
+        "nobody can be granted the lease, and the binding has lasted"
+    );
+    session.give_up("the connection is lost");
+    assert!(matches!(lab.event().await, Event::Down(_)));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(
+        lab.server.bound.lock().unwrap().len(),
+        1,
+        "it does not bind again without the lease"
+    );
+    fence.hold(Instant::now() + LONG, false);
+    assert!(matches!(lab.event().await, Event::Up));
 }
 
 impl Lab {

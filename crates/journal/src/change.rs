@@ -31,10 +31,17 @@ impl Change {
 /// The newest change of each row.
 pub(crate) type Changes = HashMap<RowKey, Change>;
 
+/// The newest of each document; `None`: it goes.
+pub(crate) type Documents = HashMap<String, Option<Vec<u8>>>;
+
 /// Changes that wait for the writer.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) changes: Changes,
+    /// What is kept beside calls. Only a shared journal has any.
+    pub(crate) documents: Documents,
+    /// This agent is not in charge: nothing is opened yet.
+    pub(crate) is_held: bool,
     /// Changes handed over since the start.
     pub(crate) handed: u64,
     /// Too many waited and were dropped: the store is to be emptied and written anew.
@@ -65,8 +72,19 @@ impl Queue {
         }
     }
 
+    pub(crate) fn give_document(&mut self, name: String, body: Option<Vec<u8>>) {
+        self.handed += 1;
+        self.documents.insert(name, body);
+    }
+
+    pub(crate) fn give_back_documents(&mut self, documents: Documents) {
+        for (name, body) in documents {
+            self.documents.entry(name).or_insert(body);
+        }
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
-        self.changes.is_empty() && !self.closed && !self.lost && self.damage.is_none()
+        self.changes.is_empty() && self.documents.is_empty() && !self.closed && !self.lost && self.damage.is_none()
     }
 }
 

@@ -1,7 +1,8 @@
-//! The journal's handle: changes are handed over without waiting, and status is read.
+//! The journal's handle: changes are handed over without waiting, and status is read. It is the same for a file and for Redis.
 
 use crate::change::{Change, Queue};
 use crate::reader::Reader;
+use crate::shared::{SharedSettings, Writer as SharedWriter};
 use crate::writer;
 use shunt_calls::{Row, RowKey};
 use std::io;
@@ -76,6 +77,12 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until this agent is in charge. Returns whether the journal is closed.
+    pub(crate) fn wait_until_begun(&self) -> bool {
+        let waited = self.given.wait_while(self.queue(), |queue| queue.is_held && !queue.closed);
+        waited.unwrap_or_else(PoisonError::into_inner).closed
+    }
+
     /// Waits for so long, or until the journal is closed. Returns whether it is.
     pub(crate) fn pause(&self, duration: Duration) -> bool {
         let waited = self.given.wait_timeout_while(self.queue(), duration, |queue| !queue.closed);
@@ -110,6 +117,39 @@ impl Shared {
 pub struct Journal {
     shared: Arc<Shared>,
     progress: watch::Receiver<Progress>,
+    kind: &'static str,
+}
+
+/// What is kept beside calls, by name, in a journal that agents share.
+#[derive(Clone, Debug)]
+pub struct Documents(Arc<Shared>);
+
+impl Documents {
+    /// Hands over a document.
+    pub fn put(&self, name: &str, body: Vec<u8>) {
+        self.0.change(|queue| queue.give_document(name.to_owned(), Some(body)));
+    }
+
+    /// Hands over that a document goes.
+    pub fn remove(&self, name: &str) {
+        self.0.change(|queue| queue.give_document(name.to_owned(), None));
+    }
+}
+
+impl Shared {
+    fn new(is_held: bool) -> Arc<Self> {
+        let queue = Queue {
+            is_held,
+            ..Queue::default()
+        };
+        Arc::new(Self {
+            queue: Mutex::new(queue),
+            given: Condvar::new(),
+            start: Instant::now(),
+            busy_since: AtomicU64::new(u64::from(!is_held)),
+            in_flight: AtomicUsize::new(0),
+        })
+    }
 }
 
 impl Journal {
@@ -118,18 +158,44 @@ impl Journal {
     /// # Errors
     /// There is no thread to be had.
     pub fn start(path: PathBuf) -> io::Result<(Self, mpsc::UnboundedReceiver<Event>)> {
-        let shared = Arc::new(Shared {
-            queue: Mutex::default(),
-            given: Condvar::new(),
-            start: Instant::now(),
-            busy_since: AtomicU64::new(1),
-            in_flight: AtomicUsize::new(0),
-        });
+        let shared = Shared::new(false);
         let (told, progress) = watch::channel(Progress::default());
         let (events, receiver) = mpsc::unbounded_channel();
         let writer = writer::Writer::new(path, Arc::clone(&shared), told, events);
         thread::Builder::new().name("journal".into()).spawn(move || writer.run())?;
-        Ok((Self { shared, progress }, receiver))
+        let kind = "sqlite";
+        Ok((Self { shared, progress, kind }, receiver))
+    }
+
+    /// Prepares a journal in Redis. Nothing is opened before [`Journal::begin`].
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start_shared(settings: SharedSettings) -> io::Result<(Self, mpsc::UnboundedReceiver<Event>)> {
+        let shared = Shared::new(true);
+        let (told, progress) = watch::channel(Progress::default());
+        let (events, receiver) = mpsc::unbounded_channel();
+        let writer = SharedWriter::new(settings, Arc::clone(&shared), told, events)?;
+        thread::Builder::new().name("journal".into()).spawn(move || writer.run())?;
+        let kind = "redis";
+        Ok((Self { shared, progress, kind }, receiver))
+    }
+
+    /// This agent is in charge from now on.
+    pub fn begin(&self) {
+        self.shared.change(|queue| queue.is_held = false);
+    }
+
+    /// `sqlite` or `redis`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// Where to keep what is not of calls.
+    #[must_use]
+    pub fn documents(&self) -> Documents {
+        Documents(Arc::clone(&self.shared))
     }
 
     /// Hands over a row.
@@ -171,10 +237,11 @@ impl Journal {
     pub fn status(&self) -> Status {
         let progress = self.progress.borrow();
         let waited = self.shared.waited();
-        let slow = (waited >= SLOW).then(|| format!("no answer from the disk for {} s", waited.as_secs()));
+        let slow = (waited >= SLOW).then(|| format!("no answer for {} s", waited.as_secs()));
+        let waiting = |queue: &Queue| queue.changes.len() + queue.documents.len();
         Status {
             failures: progress.failures,
-            pending: (self.shared.queue().changes.len() + self.shared.in_flight.load(Ordering::Relaxed)) as u64,
+            pending: (waiting(&self.shared.queue()) + self.shared.in_flight.load(Ordering::Relaxed)) as u64,
             error: progress.failing.clone().or(slow),
         }
     }
@@ -185,7 +252,7 @@ impl Journal {
         let mut progress = self.progress.clone();
         let ended = async { while progress.changed().await.is_ok() {} };
         if timeout(LAST_WAIT, ended).await.is_err() {
-            tracing::error!("journal: the disk does not answer: {} rows are not written", self.status().pending);
+            tracing::error!("journal: no answer: {} rows are not written", self.status().pending);
         }
     }
 }

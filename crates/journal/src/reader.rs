@@ -27,6 +27,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 const COLUMNS: &str = "SELECT id, call_id, tag, media, row FROM lines";
 
+/// A document and its key.
+pub(crate) type Document = (String, Vec<u8>);
+
 /// What is asked of the thread.
 #[derive(Debug)]
 pub(crate) enum Request {
@@ -34,6 +37,7 @@ pub(crate) enum Request {
     Piece(oneshot::Sender<Option<Vec<Row>>>),
     Call(Vec<u8>, oneshot::Sender<Vec<Row>>),
     Port(u16, oneshot::Sender<Vec<Row>>),
+    Documents(oneshot::Sender<Option<Vec<Document>>>),
     /// Copy the log into the file; the number of pages that it has goes there.
     Copy(Arc<AtomicU64>),
     Stop,
@@ -42,7 +46,7 @@ pub(crate) enum Request {
 /// Gives the rows that were found in a journal. A row that cannot be read is set aside, and said in the log.
 #[derive(Debug)]
 pub struct Reader {
-    requests: Sender<Request>,
+    pub(crate) requests: Sender<Request>,
 }
 
 impl Reader {
@@ -65,6 +69,11 @@ impl Reader {
     /// The rows for which a relay gave out this port, the one below or the one above, of whatever address.
     pub async fn of_port(&self, port: u16) -> Vec<Row> {
         self.ask(|answer| Request::Port(port, answer)).await.unwrap_or_default()
+    }
+
+    /// What is kept beside calls, by name; `None`: it cannot be read now.
+    pub async fn documents(&self) -> Option<Vec<(String, Vec<u8>)>> {
+        self.ask(Request::Documents).await.flatten()
     }
 
     async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
@@ -158,6 +167,7 @@ impl Worker {
                     let which = format!("caller_port {range} OR callee_port {range}");
                     drop(answer.send(self.lookup(&which, [port.saturating_sub(1), port.saturating_add(1)])));
                 }
+                Request::Documents(answer) => drop(answer.send(Some(Vec::new()))),
                 Request::Copy(pages) => copies.push(pages),
                 Request::Stop => return,
             }
@@ -312,7 +322,7 @@ fn bytes(value: ValueRef<'_>) -> Option<&[u8]> {
     }
 }
 
-type BadRow = (Option<RowKey>, String);
+pub(crate) type BadRow = (Option<RowKey>, String);
 
 fn parse(call_id: Option<&[u8]>, tag: Option<&[u8]>, media: ValueRef<'_>, json: &[u8]) -> Result<Row, BadRow> {
     let (Some(call_id), Some(tag), ValueRef::Integer(media)) = (call_id, tag, media) else {
@@ -323,12 +333,17 @@ fn parse(call_id: Option<&[u8]>, tag: Option<&[u8]>, media: ValueRef<'_>, json: 
         tag: Text(tag.to_vec()),
         media: u32::try_from(media).ok(),
     };
-    let row: Row = match serde_json::from_slice(json) {
-        Ok(row) => row,
-        Err(error) => return Err((Some(key), error.to_string())),
-    };
-    if row.key != key || media != media_column(&key) {
+    if media != media_column(&key) {
         return Err((Some(key), "its key is another one's".into()));
     }
-    Ok(row)
+    parse_row(key, json)
+}
+
+/// The row of a key.
+pub(crate) fn parse_row(key: RowKey, json: &[u8]) -> Result<Row, BadRow> {
+    match serde_json::from_slice::<Row>(json) {
+        Err(error) => Err((Some(key), error.to_string())),
+        Ok(row) if row.key != key => Err((Some(key), "its key is another one's".into())),
+        Ok(row) => Ok(row),
+    }
 }

@@ -53,7 +53,7 @@ impl Plane {
     /// Connect in the background, for as long as it takes. Needs a tokio runtime.
     #[must_use]
     pub fn start(settings: Settings) -> (Self, mpsc::Receiver<Event>) {
-        let (client, client_events) = Client::start(settings.target.clone());
+        let (client, client_events) = Client::start_behind(settings.fence.clone(), settings.target.clone());
         let shared = Arc::new(Shared {
             client,
             counts: Counts::default(),

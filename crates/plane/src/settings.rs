@@ -2,6 +2,7 @@
 
 use shunt_bfrt_client::Target;
 use shunt_calls::MediaRange;
+use shunt_standby::Fence;
 use std::time::Duration;
 
 /// How a target stores 5-tuples, if it does not say so itself.
@@ -32,6 +33,8 @@ pub struct Settings {
     pub block_for: Duration,
     /// The pause between two audits, at least; a large table is read less often.
     pub audit_every: Duration,
+    /// Closed while another agent may be in charge of the data plane: then nobody connects, and nothing is written.
+    pub fence: Fence,
 }
 
 impl Settings {
@@ -45,6 +48,7 @@ impl Settings {
             entry_idle: Duration::from_secs(30),
             block_for: Duration::from_secs(30),
             audit_every: Duration::from_secs(60),
+            fence: Fence::alone(),
         }
     }
 }

@@ -185,6 +185,8 @@ async fn trace<A: Admin>(State(api): Shared<A>, Parameters(query): Parameters<Tr
 #[serde(deny_unknown_fields)]
 struct DrainBody {
     stop: StopOf,
+    #[serde(default)]
+    group: bool,
 }
 
 async fn drain_status<A: Admin>(State(api): Shared<A>) -> Answer {
@@ -192,11 +194,11 @@ async fn drain_status<A: Admin>(State(api): Shared<A>) -> Answer {
 }
 
 async fn drain<A: Admin>(State(api): Shared<A>, Body(body): Body<DrainBody>) -> Answer {
-    json(&api, api.admin.drain(Some(body.stop))).await
+    json(&api, api.admin.drain(Some(body.stop), body.group)).await
 }
 
 async fn end_drain<A: Admin>(State(api): Shared<A>) -> Answer {
-    json(&api, api.admin.drain(None)).await
+    json(&api, api.admin.drain(None, false)).await
 }
 
 async fn audit<A: Admin>(State(api): Shared<A>) -> Answer {

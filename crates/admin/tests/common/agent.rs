@@ -214,7 +214,7 @@ impl Admin for Agent {
         })
     }
 
-    async fn drain(&self, stop: Option<StopOf>) -> Result<DrainStatus, Failure> {
+    async fn drain(&self, stop: Option<StopOf>, _: bool) -> Result<DrainStatus, Failure> {
         *self.drain.lock().unwrap() = stop;
         self.drain_status().await
     }
@@ -224,6 +224,7 @@ impl Admin for Agent {
         Ok(DrainStatus {
             stop,
             since_s: stop.map(|_| 0.0),
+            group: false,
             calls: self.calls.lock().unwrap().len() as u64,
             entries: 0,
         })

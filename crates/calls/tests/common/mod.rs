@@ -163,7 +163,12 @@ impl Bench {
             }
             Decision::Learned { verdict, .. } => self.verdicts.push(verdict),
             Decision::Happened { what, .. } => self.happened.push(what),
-            Decision::Changed { stream, state, after, .. } if state == State::Offloaded => self.offloads.push((stream, after)),
+            Decision::Changed {
+                stream,
+                state: State::Offloaded,
+                after,
+                ..
+            } => self.offloads.push((stream, after)),
             Decision::Store(_) => self.stored += 1,
             _ => {}
         }

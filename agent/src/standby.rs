@@ -1,0 +1,426 @@
+//! One agent of a pair: it asks for the lease, takes over with it, and steps down without it.
+//!
+//! Both agents listen for SIP servers all the time. The one in charge answers; the other passes commands on to it, and holds them while nobody
+//! is in charge. Sockets that only one of two agents on a host can have (HEP, conferences) are bound after the lease is held.
+
+use crate::clock::Clock;
+use crate::commands::Commands;
+use crate::core::Core;
+use shunt_admin::AgentWhat;
+use shunt_control::{RelayClient, Sender, Service, Timing};
+use shunt_journal::Grants;
+use shunt_rtpproxy::framing::ControlAddress;
+use shunt_rtpproxy::{Command, with_notify_address};
+use shunt_standby::{Change, Fence, Holder, Lease, UNDECIDED, WriteAgain};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+/// How often it is looked whether the process in charge, which runs on this host, has ended.
+const LOOK: Duration = Duration::from_millis(20);
+/// For the reply of the agent in charge to a command that is passed on.
+const PASS_ON_TIMEOUT: Duration = Duration::from_millis(400);
+const TRY_AGAIN: Duration = Duration::from_millis(50);
+/// Beyond the lease, for a command that nobody answers.
+const HELD_LONGER: Duration = Duration::from_secs(2);
+/// Commands that wait for a take-over; further ones are not answered, as if they had been lost on the way.
+const MOST_HELD: usize = 2000;
+/// For a data plane that does not answer when this agent takes over.
+const BIND_PATIENCE: Duration = Duration::from_secs(1);
+/// For another agent to let go of the data plane.
+const RIVAL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Which part an agent plays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    Standby,
+    Active,
+    /// Another one is in charge: this agent begins anew as a standby.
+    Lost(String),
+}
+
+#[derive(Debug, Default)]
+struct Facts {
+    holder: Option<Holder>,
+    /// Why the store does not answer.
+    error: Option<String>,
+    /// Why what only the agent in charge has cannot be had.
+    hep: Option<String>,
+}
+
+/// What the tasks of one agent share about its part.
+pub struct Pair {
+    pub fence: Fence,
+    clock: Clock,
+    length: Duration,
+    me: Holder,
+    part: watch::Sender<Part>,
+    facts: Mutex<Facts>,
+    give_back: Notify,
+    /// Text of the lease that is held.
+    text: Mutex<Option<String>>,
+    pub passed_on: AtomicU64,
+    pub takeovers: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pair {
+    #[must_use]
+    pub fn new(clock: Clock, length: Duration, me: Holder) -> Arc<Self> {
+        Arc::new(Self {
+            fence: Fence::closed(),
+            clock,
+            length,
+            me,
+            part: watch::Sender::new(Part::Standby),
+            facts: Mutex::default(),
+            give_back: Notify::new(),
+            text: Mutex::default(),
+            passed_on: AtomicU64::new(0),
+            takeovers: AtomicU64::new(0),
+        })
+    }
+
+    #[must_use]
+    pub fn part(&self) -> Part {
+        self.part.borrow().clone()
+    }
+
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        matches!(*self.part.borrow(), Part::Active)
+    }
+
+    /// Whether commands are answered here. An agent that was stopped may not know yet that it is late.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        self.is_active() && self.fence.is_in_charge(Instant::now())
+    }
+
+    /// Wait until this agent is in charge.
+    pub async fn active(&self) {
+        let mut part = self.part.subscribe();
+        // The sender lives as long as this.
+        let _ = part.wait_for(|part| *part == Part::Active).await;
+    }
+
+    /// Wait until this agent becomes the one in charge; one that is it already and does not know by what right, a moment.
+    async fn becomes_active(&self) {
+        if self.is_active() {
+            return sleep(TRY_AGAIN).await;
+        }
+        self.active().await;
+    }
+
+    /// Wait until another one is; why.
+    pub async fn lost(&self) -> String {
+        let mut part = self.part.subscribe();
+        let lost = part.wait_for(|part| matches!(part, Part::Lost(_))).await;
+        match lost.as_deref() {
+            Ok(Part::Lost(why)) => why.clone(),
+            _ => String::new(),
+        }
+    }
+
+    /// Another agent is in charge: stop at once.
+    pub fn lose(&self, why: &str) {
+        self.fence.close();
+        self.part.send_if_modified(|part| {
+            let is_new = !matches!(part, Part::Lost(_));
+            if is_new {
+                *part = Part::Lost(why.to_owned());
+            }
+            is_new
+        });
+    }
+
+    /// The binding to the data plane is gone. Without the lease too somebody else may have it by now.
+    pub fn unbound(&self) {
+        if self.is_active() && !self.fence.is_held(Instant::now()) {
+            self.lose("the lease has run out, and the data plane's binding is gone too");
+        }
+    }
+
+    /// The lease that is held, to give it back.
+    #[must_use]
+    pub fn text(&self) -> Option<String> {
+        lock(&self.text).clone()
+    }
+
+    /// The name of the agent in charge, if it is another one.
+    #[must_use]
+    pub fn holder_name(&self) -> Option<String> {
+        lock(&self.facts).holder.as_ref().map(|holder| holder.name.clone())
+    }
+
+    /// Why nobody can take over, while that is so.
+    #[must_use]
+    pub fn store_error(&self) -> Option<String> {
+        lock(&self.facts).error.clone()
+    }
+
+    #[must_use]
+    pub fn hep_error(&self) -> Option<String> {
+        lock(&self.facts).hep.clone()
+    }
+
+    pub fn set_hep_error(&self, error: Option<String>) {
+        lock(&self.facts).hep = error;
+    }
+
+    fn other_control(&self) -> Option<String> {
+        let facts = lock(&self.facts);
+        let holder = facts.holder.as_ref()?;
+        (holder.id != self.me.id && holder.control != self.me.control).then(|| holder.control.clone())
+    }
+}
+
+// -- the lease -------------------------------------------------------------------------------------
+
+/// This process as a lease names it.
+#[must_use]
+pub fn this_process(name: String, control: String, id: String) -> Holder {
+    let pid = std::process::id();
+    Holder {
+        host: host().unwrap_or_else(|| id.clone()),
+        id,
+        name,
+        control,
+        pid,
+        started: started(pid).unwrap_or(0),
+    }
+}
+
+/// What this host is called, for people.
+#[must_use]
+pub fn host_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned())
+}
+
+/// Names this kernel's process ids: a holder that runs under the same ones can be looked up.
+fn host() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let space = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    Some(format!("{} {}", boot.trim(), space.display()))
+}
+
+/// When a process was started, in clock ticks since boot; `None`: there is no such process, or only what its parent has not waited for
+/// (proc(5), fields 3 and 22 of stat).
+fn started(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+fn is_dead(holder: &Holder, me: &Holder) -> bool {
+    holder.host == me.host && started(holder.pid) != Some(holder.started)
+}
+
+/// Ask for the lease, take over with it and renew it, until it is another's.
+pub async fn hold_or_stand_by(pair: Arc<Pair>, grants: Grants, core: Arc<Core>) {
+    let ended = tokio::spawn(keep_lease(Arc::clone(&pair), grants, Arc::clone(&core))).await;
+    if let Err(error) = ended {
+        core.stats.tasks_restarted.inc();
+        pair.lose(&format!("the task that keeps the lease has failed: {error}"));
+    }
+}
+
+async fn keep_lease(pair: Arc<Pair>, mut grants: Grants, core: Arc<Core>) {
+    let mut lease = Lease::new(pair.length);
+    loop {
+        let asked = pair.clock.uptime();
+        let dead = lease.holder().is_some_and(|holder| is_dead(holder, &pair.me));
+        let (answer, error) = grants.ask(&lease.ask(asked, dead)).await;
+        let change = lease.answered(asked, answer);
+        note(&pair, &lease, error);
+        match change {
+            Change::None => {}
+            Change::Granted => {
+                tokio::spawn(take_over(Arc::clone(&pair), Arc::clone(&core)));
+            }
+            Change::WriteAgain(why) => {
+                let why = match why {
+                    WriteAgain::Emptied => "it was emptied",
+                    WriteAgain::CutOff => "this agent was cut off from it",
+                };
+                tracing::error!("the store of the lease: {why}; everything is written again");
+                core.write_everything();
+            }
+            Change::Lost => {
+                pair.lose("another agent holds the lease");
+                return;
+            }
+            Change::StoreFailed => {
+                let error = pair.store_error().unwrap_or_default();
+                tracing::error!("the lease cannot be asked for: {error}");
+            }
+            Change::StoreAnswers => tracing::warn!("the store of the lease answers again"),
+        }
+        let pause = lease.pause(pair.clock.uptime());
+        tokio::select! {
+            () = pause_or_death(&pair, &lease, pause, dead) => {}
+            () = pair.give_back.notified() => {
+                give_back(&pair, &mut grants, &lease).await;
+                return;
+            }
+        }
+    }
+}
+
+fn note(pair: &Pair, lease: &Lease, error: Option<String>) {
+    let standing = lease.standing();
+    if !standing.until.is_zero() {
+        pair.fence.hold(pair.clock.at(standing.until), standing.undecided);
+        *lock(&pair.text) = Some(lease.text().to_owned());
+    }
+    let mut facts = lock(&pair.facts);
+    facts.holder = lease.holder().cloned();
+    facts.error = if lease.is_store_down() {
+        error.or(facts.error.take())
+    } else {
+        None
+    };
+}
+
+/// Wait; not longer than the process in charge lives, if it is one of this host.
+async fn pause_or_death(pair: &Pair, lease: &Lease, pause: Duration, was_dead: bool) {
+    let Some(holder) = lease.holder().filter(|holder| holder.host == pair.me.host && !was_dead) else {
+        return sleep(pause).await;
+    };
+    let until = pair.clock.uptime() + pause;
+    while pair.clock.uptime() < until && !is_dead(holder, &pair.me) {
+        sleep(LOOK).await;
+    }
+}
+
+/// The agent in charge was not dead but cut off from the store: it is to have the lease back.
+async fn give_back(pair: &Pair, grants: &mut Grants, lease: &Lease) {
+    pair.fence.close();
+    if let Err(error) = grants.release(lease.text()).await {
+        tracing::warn!("the lease is left to expire: {error}");
+    }
+    sleep(UNDECIDED).await;
+    pair.lose("another agent holds the data plane");
+}
+
+// -- taking over -----------------------------------------------------------------------------------
+
+async fn take_over(pair: Arc<Pair>, core: Arc<Core>) {
+    let began = Instant::now();
+    if let Some(journal) = core.journal() {
+        journal.begin();
+    }
+    while core.plane().is_some() && !core.data_plane.is_up() {
+        let (waited, rival) = (began.elapsed(), pair.fence.has_rival());
+        if waited > RIVAL_PATIENCE {
+            if rival {
+                pair.give_back.notify_one();
+                return;
+            }
+            break;
+        }
+        if waited > BIND_PATIENCE && !rival {
+            break;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    if matches!(pair.part(), Part::Lost(_)) {
+        return;
+    }
+    pair.takeovers.fetch_add(1, Ordering::Relaxed);
+    pair.part.send_replace(Part::Active);
+    let took = began.elapsed().as_millis();
+    tracing::warn!("in charge, {took} ms after the lease was granted");
+    core.events().agent(AgentWhat::Active, "");
+}
+
+// -- commands --------------------------------------------------------------------------------------
+
+/// Serves the control sockets of an agent that is one of a pair.
+pub struct Front {
+    pair: Arc<Pair>,
+    commands: Arc<Commands>,
+    held: Semaphore,
+    other: Mutex<Option<(String, Arc<RelayClient>)>>,
+}
+
+impl Service for Front {
+    async fn execute(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
+        if self.pair.serves() {
+            return self.commands.execute(body, sender).await;
+        }
+        let _place = self.held.try_acquire().ok()?;
+        let limit = self.pair.length + HELD_LONGER;
+        timeout(limit, self.elsewhere(body, sender)).await.ok().flatten()
+    }
+}
+
+impl Front {
+    #[must_use]
+    pub fn new(pair: Arc<Pair>, commands: Arc<Commands>) -> Self {
+        Self {
+            pair,
+            commands,
+            held: Semaphore::new(MOST_HELD),
+            other: Mutex::default(),
+        }
+    }
+
+    /// Have the agent in charge answer, or this one once it is that.
+    async fn elsewhere(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
+        // A notify socket that names only a port means the sender's address, which is not ours.
+        let rewritten = Command::parse(body).ok().zip(sender.ip());
+        let rewritten = rewritten.and_then(|(command, ip)| with_notify_address(&command, ip));
+        let own = rewritten.as_deref().unwrap_or(body);
+        loop {
+            if self.pair.serves() {
+                return self.commands.execute(body, sender).await;
+            }
+            if let Part::Lost(_) = self.pair.part() {
+                return None;
+            }
+            if let Some(client) = self.client() {
+                let reply = tokio::select! {
+                    reply = client.forward(own) => reply.inspect_err(|error| tracing::debug!("the agent in charge: {error}")).ok(),
+                    () = self.pair.becomes_active() => None,
+                };
+                if reply.is_some() {
+                    self.pair.passed_on.fetch_add(1, Ordering::Relaxed);
+                    return reply;
+                }
+            }
+            let _ = timeout(TRY_AGAIN, self.pair.becomes_active()).await;
+        }
+    }
+
+    fn client(&self) -> Option<Arc<RelayClient>> {
+        let address = self.pair.other_control()?;
+        let mut other = lock(&self.other);
+        match &*other {
+            Some((known, client)) if *known == address => Some(Arc::clone(client)),
+            _ => {
+                let parsed: ControlAddress = address
+                    .parse()
+                    .inspect_err(|error| tracing::error!("the agent in charge says that it listens on {address}: {error}"))
+                    .ok()?;
+                let timing = Timing {
+                    timeout: PASS_ON_TIMEOUT,
+                    ..Timing::default()
+                };
+                let client = Arc::new(RelayClient::with_timing(parsed, timing));
+                *other = Some((address, Arc::clone(&client)));
+                Some(client)
+            }
+        }
+    }
+}

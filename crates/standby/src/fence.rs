@@ -1,0 +1,208 @@
+//! The fence in front of a data plane: nothing is written by an agent while another one may be in charge.
+//!
+//! Two things keep two agents from writing. The lease: by the clock, at most one agent has it. The binding: a BF Runtime server lets one client
+//! at a time own the program, and an agent binds only with the lease. Where the store is down nobody can be granted the lease; an agent that has
+//! been bound without a break since it held it may then go on, for nobody else can have bound.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use thiserror::Error;
+use tokio::sync::watch;
+
+/// The right to send one request that changes tables. Only a [`Fence`] gives it out.
+#[derive(Debug)]
+#[must_use]
+pub struct Pass(());
+
+/// No request that changes tables may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("another agent may be in charge")]
+pub struct Fenced;
+
+#[derive(Clone, Copy, Debug)]
+enum Permission {
+    /// No other agent has these tables.
+    Alone,
+    None,
+    Lease {
+        until: Instant,
+        undecided: bool,
+    },
+}
+
+#[derive(Debug)]
+struct State {
+    permission: Permission,
+    /// The data plane has accepted the binding while the lease was held, and has kept it since.
+    anchored: bool,
+    /// Another client owns the program.
+    rival: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    is_open: watch::Sender<bool>,
+    refused: AtomicU64,
+}
+
+/// Says whether writing is allowed now. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Fence(Arc<Shared>);
+
+impl Fence {
+    fn new(permission: Permission) -> Self {
+        let is_open = watch::Sender::new(matches!(permission, Permission::Alone));
+        let state = State {
+            permission,
+            anchored: false,
+            rival: false,
+        };
+        Self(Arc::new(Shared {
+            state: Mutex::new(state),
+            is_open,
+            refused: AtomicU64::new(0),
+        }))
+    }
+
+    /// For an agent that is not one of a group.
+    #[must_use]
+    pub fn alone() -> Self {
+        Self::new(Permission::Alone)
+    }
+
+    /// Closed until the lease is held.
+    #[must_use]
+    pub fn closed() -> Self {
+        Self::new(Permission::None)
+    }
+
+    fn with<R>(&self, look: impl FnOnce(&mut State) -> R) -> R {
+        look(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The lease is held until a time; `undecided`: the store does not say what comes after.
+    pub fn hold(&self, until: Instant, undecided: bool) {
+        self.with(|state| state.permission = Permission::Lease { until, undecided });
+        self.0.is_open.send_replace(true);
+    }
+
+    /// The lease is another's.
+    pub fn close(&self) {
+        self.with(|state| state.permission = Permission::None);
+        self.0.is_open.send_replace(false);
+    }
+
+    /// Wait until it is opened for the first time.
+    pub async fn opened(&self) {
+        let mut open = self.0.is_open.subscribe();
+        // The sender lives as long as this.
+        let _ = open.wait_for(|open| *open).await;
+    }
+
+    /// The right to send one request.
+    ///
+    /// # Errors
+    /// Another agent may be in charge.
+    pub fn pass(&self, now: Instant) -> Result<Pass, Fenced> {
+        let allowed = self.with(|state| match state.permission {
+            Permission::Alone => true,
+            Permission::None => false,
+            Permission::Lease { until, undecided } => now < until || (undecided && state.anchored),
+        });
+        if allowed {
+            return Ok(Pass(()));
+        }
+        self.0.refused.fetch_add(1, Ordering::Relaxed);
+        Err(Fenced)
+    }
+
+    /// Whether no other agent can be in charge, by the clock alone.
+    #[must_use]
+    pub fn is_held(&self, now: Instant) -> bool {
+        self.with(|state| match state.permission {
+            Permission::Alone => true,
+            Permission::None => false,
+            Permission::Lease { until, .. } => now < until,
+        })
+    }
+
+    /// Whether this agent may answer for the group: it holds the lease, or nobody can be granted it.
+    #[must_use]
+    pub fn is_in_charge(&self, now: Instant) -> bool {
+        self.with(|state| match state.permission {
+            Permission::Alone => true,
+            Permission::None => false,
+            Permission::Lease { until, undecided } => now < until || undecided,
+        })
+    }
+
+    /// The data plane has accepted this agent's binding.
+    pub fn bound(&self, now: Instant) {
+        self.with(|state| {
+            state.rival = false;
+            state.anchored = matches!(state.permission, Permission::Lease { until, .. } if now < until);
+        });
+    }
+
+    /// There is no binding any more, or there never was one; `rival`: because another client has it.
+    pub fn unbound(&self, rival: bool) {
+        self.with(|state| (state.anchored, state.rival) = (false, rival));
+    }
+
+    /// Whether another client owned the program at the last attempt to bind.
+    #[must_use]
+    pub fn has_rival(&self) -> bool {
+        self.with(|state| state.rival)
+    }
+
+    /// Requests that were not allowed.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn nothing_passes_before_the_lease_and_after_it() {
+        let (fence, now) = (Fence::closed(), Instant::now());
+        assert!(fence.pass(now).is_err());
+        fence.hold(now + SECOND, false);
+        assert!(fence.pass(now).is_ok() && fence.is_in_charge(now));
+        fence.bound(now);
+        assert!(fence.pass(now + SECOND).is_err() && !fence.is_in_charge(now + SECOND));
+        fence.close();
+        assert!(fence.pass(now).is_err());
+        assert_eq!(fence.refused(), 3);
+    }
+
+    #[test]
+    fn an_agent_that_stays_bound_goes_on_while_nobody_can_be_granted_the_lease() {
+        let (fence, now) = (Fence::closed(), Instant::now());
+        let late = now + 2 * SECOND;
+        fence.hold(now + SECOND, true);
+        assert!(fence.pass(late).is_err(), "it was never bound");
+        fence.bound(now);
+        assert!(fence.pass(late).is_ok());
+        fence.unbound(false);
+        assert!(fence.pass(late).is_err(), "somebody else may have bound since");
+        fence.bound(late);
+        assert!(fence.pass(late).is_err(), "bound without the lease");
+        assert!(fence.is_in_charge(late));
+    }
+
+    #[test]
+    fn an_agent_that_stands_alone_needs_no_lease() {
+        let fence = Fence::alone();
+        fence.unbound(true);
+        assert!(fence.pass(Instant::now()).is_ok() && fence.has_rival());
+    }
+}
