@@ -9,12 +9,13 @@ RUST_PACKAGES := gcc g++ libc6-dev make pkg-config libelf-dev zlib1g-dev protobu
 CARGO := .ci/rust cargo
 SIP_SERVER ?= auto
 RELAY ?= auto
+AGENT ?= python
 
 .PHONY: help setup build demo test daemons check-rust check-arm64 clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo   real SIP calls through a NAT, their media carried by the kernel (SIP_SERVER=opensips|kamailio RELAY=rtpproxy|builtin)"
+	@echo "make demo   real SIP calls through a NAT, their media carried by the kernel (SIP_SERVER=opensips|kamailio RELAY=rtpproxy|builtin AGENT=python|rust)"
 	@echo "make test   unit, property, data-plane and end-to-end tests"
 	@echo "make setup  install what both need (Debian packages, Python environment) and build"
 	@echo "make daemons     build the daemons in Rust (target/release)"
@@ -52,7 +53,7 @@ build/.rust: Makefile .ci/rust
 
 daemons: build/.rust build/.debian
 	@echo "==> daemons in Rust"
-	@$(CARGO) build --release --locked -p shunt-softswitch
+	@$(CARGO) build --release --locked -p shunt-softswitch -p shunt-agent -p shunt-relay
 
 # The data-plane tests among them need root, as `make test` does.
 check-rust: build/.rust build/.debian daemons
@@ -66,10 +67,10 @@ check-rust: build/.rust build/.debian daemons
 
 # Debian's packages for arm64 come with it; not part of CI, for it takes several minutes.
 check-arm64: build/.rust build/.debian
-	@.ci/arm64 --target-dir target/arm64 -p shunt-softswitch -p shunt-relay
+	@.ci/arm64 --target-dir target/arm64 -p shunt-softswitch -p shunt-agent -p shunt-relay
 
 demo: setup
-	@$(BIN)/python -m tests.lab.demo --sip-server $(SIP_SERVER) --relay $(RELAY)
+	@$(BIN)/python -m tests.lab.demo --sip-server $(SIP_SERVER) --relay $(RELAY) --agent $(AGENT)
 
 test: setup
 	@$(BIN)/python -m pytest

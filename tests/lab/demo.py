@@ -24,6 +24,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tests.lab.capture import Account, Call, Capture, account
+from tests.lab.native import NativeEdge, cpu_seconds
 from tests.lab.processes import RELAY_PORT, ROOT, Edge, choose, open_socket
 from tests.lab.sipp import Sipp, register
 from tests.lab.topology import LabError, Topology
@@ -66,9 +67,11 @@ LANES = (
 class Demo:
     """One run: build the lab, place the calls, watch, take it down, account for every packet."""
 
-    def __init__(self, console: Console, sip_server: str, relay: str) -> None:
+    def __init__(self, console: Console, sip_server: str, relay: str, *, native: bool = False) -> None:
+        """native: with the agent in Rust."""
         self.console = console
         self.sip_server, self.relay = choose(sip_server, relay)
+        self.edge = NativeEdge if native else Edge
         self.data_plane = ""
         self.most_at_once = 0
 
@@ -81,8 +84,10 @@ class Demo:
         with topology:
             self.console.print(f"network namespaces {topology.prefix}-*: edge, caller, callee, and natcaller behind nat")
             captures = [Capture(topology, OUTPUT, host) for host in PHONES]
-            with Edge(topology, OUTPUT, self.sip_server, self.relay) as edge:
+            with self.edge(topology, OUTPUT, self.sip_server, self.relay) as edge:
                 self.data_plane = f"softswitch ({_xdp_mode(topology)} XDP)"
+                daemons = {"agent": edge.agent.pid, "softswitch": edge.softswitch.pid}
+                cpu_before = {name: cpu_seconds(pid) for name, pid in daemons.items()}
                 for capture in captures:
                     capture.start()
                 callers, callees = self._start_calls(topology)
@@ -97,10 +102,11 @@ class Demo:
                     capture.stop()
                 left = self._left(edge, topology)
                 slow = topology.slow_packets()
+                cpu = {name: cpu_seconds(pid) - cpu_before[name] for name, pid in daemons.items()}
             left["processes_left"] = len(topology.pids())
         self.console.print("calls are over; reading the captures")
         calls, packets = account(captures)
-        return self._report([s.counts() for s in callers], calls, packets, left, slow)
+        return self._report([s.counts() for s in callers], calls, packets, left, slow, cpu)
 
     def _start_calls(self, topology: Topology) -> tuple[list[Sipp], list[Sipp]]:
         callers, callees = [], []
@@ -156,7 +162,8 @@ class Demo:
             time.sleep(0.25)
         return left
 
-    def _report(self, counts: list, calls: dict[str, Call], packets: Account, left: dict[str, int], slow: int) -> dict[str, Any]:
+    def _report(self, counts: list, calls: dict[str, Call], packets: Account, left: dict[str, int], slow: int, cpu: dict[str, float]) -> dict[str, Any]:
+        """cpu: seconds of processor time of each daemon over the run, idle time included."""
         delays = sorted(packets.delays_ms())
         carried = packets.offloaded
         offloaded = sum(d.first_offloaded is not None for d in packets.directions)
@@ -181,6 +188,7 @@ class Demo:
             "offload_share": round(carried / packets.received, 5) if packets.received else 0.0,
             "offload_delay_ms": {"p50": _percentile(delays, 50), "p99": _percentile(delays, 99)},
             "nat_calls": sum(call.caller == "natcaller" for call in calls.values()),
+            **{f"{name}_cpu_ms_per_call": round(1000 * seconds / max(1, sum(c.attempted for c in counts)), 3) for name, seconds in cpu.items()},
             **left,
         }
         self._check(report, calls, packets, slow)
@@ -219,7 +227,8 @@ class Demo:
             f"and {report['packets']['relay']:,} through the relay, whose sockets saw {slow:,} in all (media after a hang-up included). "
             f"Not counted: {report['packets']['unreachable']} packets to phones behind the NAT that had sent nothing yet, which nobody can deliver. "
             f"From the second party's first packet to the first one through the data plane: {delay['p50']} ms (median), {delay['p99']} ms (99 %), "
-            "of which up to 20 ms is the wait for the next packet.",
+            "of which up to 20 ms is the wait for the next packet. "
+            f"Processor time for a call, idle time included: agent {report['agent_cpu_ms_per_call']} ms, softswitch {report['softswitch_cpu_ms_per_call']} ms.",
             highlight=False,
         )
 
@@ -279,10 +288,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__.splitlines()[0])
     parser.add_argument("--sip-server", choices=["auto", "opensips", "kamailio"], default="auto")
     parser.add_argument("--relay", choices=["auto", "rtpproxy", "builtin"], default="auto")
+    parser.add_argument("--agent", choices=["python", "rust"], default="python")
     options = parser.parse_args(argv)
     console = Console(soft_wrap=True)
     try:
-        demo = Demo(console, options.sip_server, options.relay)
+        demo = Demo(console, options.sip_server, options.relay, native=options.agent == "rust")
         report = demo.run()
     except LabError as error:
         console.print(f"[red]the demo failed:[/] {error}", markup=True, highlight=False)

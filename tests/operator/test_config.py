@@ -20,11 +20,11 @@ relays:
     socket: udp:127.0.0.1:22222
 """
 FULL = """\
-control: {listen: ["udp:127.0.0.1:22221", "tcp:[::1]:22221", "unix:/run/shunt/c.sock", "cunix:/run/shunt/p.sock"], allow: ["127.0.0.0/8", "2001:db8::/32"]}
+control: {listen: ["udp:127.0.0.1:22221", "tcp:[::1]:22221", "unix:/run/shunt/c.sock", "cunix:/run/shunt/p.sock"], allow: ["127.0.0.0/8", "2001:db8::/32"], socket_group: sip, legs_per_call: 64, sessions_per_source: 20}
 relays:
-  - {name: r1, socket: "udp:127.0.0.1:22222", media: [{address: 192.0.2.1, ports: 35000-65000}], ttl: 90, symmetric: true}
+  - {name: r1, socket: "udp:127.0.0.1:22222", media: [{address: 192.0.2.1, ports: 35000-65000}], ttl: 90, setup_ttl: 30, symmetric: true}
   - {name: r2, socket: "unix:/run/r2.sock", media: [{address: "2001:db8::1", ports: "35000 - 35999"}]}
-builtin_relay: {addresses: [192.0.2.2], ports: "35000-65000", ttl: 60, quarantine: 2.5}
+builtin_relay: {addresses: [192.0.2.2], ports: "35000-65000", ttl: 60, setup_ttl: 30, quarantine: 2.5, listen: ["unix:/run/r.sock", "udp:127.0.0.1:22223"], allow: ["10.0.0.0/8"], socket_group: sip, threads: 2}
 data_plane: {target: "tofino.example:50052", device_id: 1, program: relay, idle_ms: 5000}
 learning: {packets: 3, guard_ms: 40, contest_hold_s: 4, quarantine_s: 0, one_way_after_s: 0.5}
 hep: {listen: "udp:127.0.0.1:9060", allow: ["127.0.0.0/8"]}
@@ -66,6 +66,15 @@ def test_every_key_is_taken():
 def test_empty_sections_in_braces_are_the_defaults():
     config = loads("builtin_relay: {addresses: [127.0.0.1]}\ndata_plane: {}\nhep: {}\njournal: {}\n")
     assert (config.data_plane.target, config.hep.listen, config.journal.path) == ("unix:/run/shunt-softswitch/bfrt.sock", "udp:127.0.0.1:9060", "/var/lib/shunt/journal.sqlite")
+
+
+def test_the_built_in_relay_has_a_control_socket_of_its_own():
+    config = loads("builtin_relay: {addresses: [127.0.0.1]}\n")
+    assert config.builtin_relay.listen == ["cunix:/run/shunt-relay/control.sock"]
+    both = MINIMAL + "builtin_relay: {addresses: [127.0.0.1], listen: ['cunix:/run/r.sock', 'udp:127.0.0.1:22222']}\n"
+    assert errors(both) == ["shunt.yaml:3:13: relays.0.socket: udp:127.0.0.1:22222 is where the built-in relay listens (builtin_relay.listen.1), which is among the relays already"]
+    taken = "builtin_relay: {addresses: [127.0.0.1], listen: ['udp:127.0.0.1:22221']}\n"
+    assert errors(taken) == ["shunt.yaml:1:50: builtin_relay.listen.0: udp:127.0.0.1:22221 cannot be bound besides udp:127.0.0.1:22221 of control.listen.0"]
 
 
 def test_a_data_plane_hosts_file_needs_no_relay():

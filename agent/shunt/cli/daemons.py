@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,11 +14,15 @@ from typing import Any, NoReturn
 import shunt
 from shunt.cli.failure import Failure
 
+PRIORITY = -10
+"""Nice value: every millisecond between a packet and its entry is a packet on the relay."""
+
 
 def find(name: str) -> str:
-    """The program's path: beside this interpreter (an installation), in this checkout's build, or on PATH. Raises Failure."""
-    built = Path(shunt.__file__).resolve().parents[2] / "target/release" / name
-    for path in (Path(sys.prefix) / "bin" / name, built):
+    """The program's path: in the folder that SHUNT_DAEMONS names, beside this interpreter (an installation), in this checkout's build, or on PATH. Raises Failure."""
+    built = [Path(shunt.__file__).resolve().parents[2] / "target" / profile / name for profile in ("release", "debug")]
+    named = [Path(os.environ["SHUNT_DAEMONS"]) / name] if os.environ.get("SHUNT_DAEMONS") else []
+    for path in (*named, Path(sys.prefix) / "bin" / name, *built):
         if os.access(path, os.X_OK):
             return str(path)
     found = shutil.which(name)
@@ -27,8 +32,10 @@ def find(name: str) -> str:
 
 
 def become(name: str, config: Mapping[str, Any], options: Sequence[str] = ()) -> NoReturn:
-    """Replace this process by a daemon, which reads the configuration as JSON from a file in memory. Raises Failure."""
+    """Replace this process by a daemon, at the priority that the units give, which reads the configuration as JSON from a file in memory. Raises Failure."""
     path = find(name)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     memory = os.memfd_create(f"{name}.json", 0)
     with open(memory, "w", encoding="utf-8", closefd=False) as stream:
         json.dump(config, stream)

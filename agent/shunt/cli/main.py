@@ -155,8 +155,33 @@ def _hurry() -> None:
 
 @cli.command()
 @click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration.")
+def agent(path: str) -> None:
+    """Run the agent in Rust until SIGTERM or Ctrl-C: the checked configuration goes to shunt-agent, which takes this process's place."""
+    from shunt.cli import daemons
+
+    config = _load(path)
+    if not config.serves_agent:
+        raise Failure(f"{path} names no relay: the agent needs relays or builtin_relay")
+    daemons.become("shunt-agent", config.document())
+
+
+@cli.command()
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section builtin_relay.")
+def relay(path: str) -> None:
+    """Run the built-in relay until SIGTERM or Ctrl-C: the checked configuration goes to shunt-relay, which takes this process's place."""
+    from shunt.cli import daemons
+
+    config = _load(path)
+    if config.builtin_relay is None:
+        raise Failure(f"{path} has no section builtin_relay")
+    document = config.document()
+    daemons.become("shunt-relay", {name: document[name] for name in ("builtin_relay", "learning", "notify", "log")})
+
+
+@cli.command()
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration.")
 def run(path: str) -> None:
-    """Run the agent until SIGTERM or Ctrl-C."""
+    """Run the agent in Python until SIGTERM or Ctrl-C, with its relay, REST API and records inside."""
     _hurry()
     config = _load(path)
     if not config.serves_agent:
@@ -235,13 +260,7 @@ def check_config(file: str, as_json: bool) -> None:
     except OSError as error:
         _echo_json({"valid": False, "errors": [{"line": None, "column": None, "key": None, "message": f"{file}: {error.strerror}"}], "config": None})
         sys.exit(EXIT_PROBLEM)
-    effective = config.model_dump(mode="json")
-    if config.hep is not None:
-        # Daemons get what is in force: where it listens decides what a missing key means.
-        effective["hep"]["allow"] = [str(network) for network in config.hep.networks()]
-    if effective["api"]["token"] is not None:
-        effective["api"]["token"] = "(hidden)"
-    _echo_json({"valid": True, "errors": [], "config": effective})
+    _echo_json({"valid": True, "errors": [], "config": config.document()})
 
 
 @cli.command()

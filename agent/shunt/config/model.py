@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,7 @@ from shunt.config.values import (
 )
 
 SOFTSWITCH_SOCKET = "unix:/run/shunt-softswitch/bfrt.sock"
+RELAY_SOCKET = "cunix:/run/shunt-relay/control.sock"
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
@@ -49,6 +50,11 @@ class Control(Section):
     )
     allow: list[Network] = Field(
         default=list(_LOOPBACK), description="Networks from which commands are taken (udp and tcp; unix sockets have file permissions)."
+    )
+    socket_group: Name = Field(default="shunt", description="Group that may use the Unix sockets.")
+    legs_per_call: int = Field(default=128, ge=4, le=1_000_000, description="Most legs (tags) of one Call-ID; a command that would add a further one gets an error.")
+    sessions_per_source: int = Field(
+        default=0, ge=0, le=1_000_000, description="Most new sessions a second for one source address; a command for a further one gets an error. 0: no limit."
     )
 
 
@@ -66,19 +72,28 @@ class Relay(Section):
     socket: ControlSocket = Field(description="The relay's control socket (rtpproxy -s): udp:, tcp:, unix: or cunix:.")
     media: list[MediaRange] = Field(default=[], description="Where its media arrives; needed as soon as there is a data plane.")
     ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which it drops a session (rtpproxy -T).")
+    setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same until the call is answered (rtpproxy -W); without it as ttl.")
     symmetric: bool = Field(default=False, description="Whether a relay with two addresses still learns addresses (rtpproxy --bridge_symmetric).")
 
 
 class BuiltinRelay(Section):
-    """The relay inside the agent, for those who run no rtpproxy."""
+    """The built-in relay, for those who run no rtpproxy: with `shunt run` inside the agent, with `shunt agent` a daemon (`shunt relay`), whose name among the agent's relays is "builtin"."""
 
+    listen: list[ControlSocket] = Field(
+        default=[RELAY_SOCKET], min_length=1,
+        description="Its control sockets: udp:, tcp:, unix: or cunix:. The agent uses the first; a further one is for the SIP server, which uses the relay directly where the agent does not answer.",
+    )
+    allow: list[Network] = Field(default=list(_LOOPBACK), description="Networks from which commands are taken over udp and tcp.")
+    socket_group: Name = Field(default="shunt", description="Group that may use the Unix sockets.")
     addresses: list[MediaAddress] = Field(min_length=1, max_length=2, description="One address, or two for bridging (letters E and I: first is I).")
     ports: Ports = Field(default=PortRange(35000, 65000), description="UDP ports for media, inclusive; starts at an even port.")
     ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which a session is dropped.")
+    setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same until the call is answered; without it as ttl.")
     quarantine: float = Field(default=5, ge=0, le=3600, description="Seconds for which a freed port is not given out again.")
     packet_limit: int = Field(
         default=0, ge=0, le=1_000_000, description="Most packets per second of one stream; further ones are dropped and counted. 0: no limit. Speech has 50 or less often 100, video some hundred."
     )
+    threads: int = Field(default=1, ge=1, le=64, description="Threads that forward media; one carries thousands of streams.")
 
 
 class Tls(Section):
@@ -273,7 +288,7 @@ class Config(Section):
 
     control: Control = Field(default=Control(), description="Where SIP servers reach the agent.")
     relays: list[Relay] = Field(default=[], description="External relays; a call sticks to its relay.")
-    builtin_relay: BuiltinRelay | None = Field(default=None, description="The relay inside the agent.")
+    builtin_relay: BuiltinRelay | None = Field(default=None, description="The built-in relay.")
     data_plane: DataPlane | None = Field(default=None, description="Where relay entries go; absent: all media stays on the relay.")
     learning: Learning = Field(default=Learning(), description="When a source address is believed.")
     hep: Hep | None = Field(default=None, description="Where copies of SIP messages arrive; absent: not listened for.")
@@ -296,6 +311,15 @@ class Config(Section):
     def serves_agent(self) -> bool:
         """Whether `shunt run` can work with this file: it names a relay. A data-plane host's file need not."""
         return bool(self.relays) or self.builtin_relay is not None
+
+    def document(self) -> dict[str, Any]:
+        """What the daemons in Rust get: every key, with the value that is in force, as JSON has it; api.token is the operator daemon's alone."""
+        effective = self.model_dump(mode="json")
+        if self.api.token is not None:
+            effective["api"]["token"] = "(hidden)"
+        if self.hep is not None:
+            effective["hep"]["allow"] = [str(network) for network in self.hep.networks()]
+        return effective
 
     def problems(self) -> list[tuple[Location, str]]:
         """What is wrong between keys that are right by themselves: (location, message), in file order by section."""
@@ -348,6 +372,9 @@ class Config(Section):
             yield ("control", "listen", i), SocketAddress.parse(text)
         if self.hep is not None:
             yield ("hep", "listen"), SocketAddress.parse(self.hep.listen)
+        if self.builtin_relay is not None:
+            for i, text in enumerate(self.builtin_relay.listen):
+                yield ("builtin_relay", "listen", i), SocketAddress.parse(text)
         if self.conference is not None and self.conference.sip is not None:
             yield ("conference", "sip"), SocketAddress.parse(self.conference.sip)
         yield ("api", "listen"), _as_socket(self.api.listen)
@@ -363,7 +390,11 @@ class Config(Section):
                     yield where, f"{socket} cannot be bound besides {earlier} of {dotted(earlier_where)}"
         for i, relay in enumerate(self.relays):
             for where, socket in listeners:
-                if SocketAddress.parse(relay.socket).clashes(socket):
+                if not SocketAddress.parse(relay.socket).clashes(socket):
+                    continue
+                if where[0] == "builtin_relay":
+                    yield ("relays", i, "socket"), f"{relay.socket} is where the built-in relay listens ({dotted(where)}), which is among the relays already"
+                else:
                     yield ("relays", i, "socket"), f"{relay.socket} is where the agent itself listens ({dotted(where)}): it would talk to itself"
 
     def _api_problems(self) -> Iterator[tuple[Location, str]]:

@@ -33,7 +33,12 @@ static RELOAD: OnceLock<Reload> = OnceLock::new();
 
 /// Write the log from now on; to be called once.
 pub fn set_up_log(log: &Log) {
-    let level = if log.level == "warning" { "warn" } else { &log.level };
+    let level = match log.level.as_str() {
+        "warning" => "warn",
+        // The libraries' own would be most of it: a line for each frame of a connection.
+        "debug" => "debug,h2=info,hyper=info,hyper_util=info,tower=info,tonic=info",
+        level => level,
+    };
     // A log that cannot be written must not end the process: the library would say so on standard error, and panic.
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(level))

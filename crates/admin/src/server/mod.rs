@@ -79,8 +79,6 @@ pub enum ServerError {
     InUse(PathBuf),
     #[error("admin socket {0}: there is something at that path that is no socket")]
     NoSocket(PathBuf),
-    #[error("admin socket {0}: no group {1:?}")]
-    Group(PathBuf, String),
     #[error("metrics on {0}: only a loopback address may serve without authentication")]
     NotLoopback(SocketAddr),
     #[error("metrics on {0}: {1}")]

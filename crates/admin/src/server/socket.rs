@@ -14,7 +14,10 @@ use std::path::Path;
 /// Somebody listens on it, something else is at the path, or the system says no.
 pub fn bind_unix(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, u64), ServerError> {
     let failed = |error| ServerError::Socket(path.to_owned(), error);
-    let gid = group.map(|name| group_id(path, name)).transpose()?;
+    let gid = group.map(|name| group_id(path, name)).transpose()?.flatten();
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
     remove_stale(path)?;
     let listener = UnixListener::bind(path).map_err(failed)?;
     // Until then only this user may connect.
@@ -27,10 +30,14 @@ pub fn bind_unix(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixLis
     Ok((listener, inode))
 }
 
-fn group_id(path: &Path, name: &str) -> Result<Gid, ServerError> {
+/// `None`: there is no such group, as on a host where Shunt runs without having been installed.
+fn group_id(path: &Path, name: &str) -> Result<Option<Gid>, ServerError> {
     match Group::from_name(name) {
-        Ok(Some(group)) => Ok(group.gid),
-        Ok(None) => Err(ServerError::Group(path.to_owned(), name.to_owned())),
+        Ok(Some(group)) => Ok(Some(group.gid)),
+        Ok(None) => {
+            tracing::info!("there is no group {name}: only this process's own may use {}", path.display());
+            Ok(None)
+        }
         Err(error) => Err(ServerError::Socket(path.to_owned(), error.into())),
     }
 }
