@@ -11,13 +11,15 @@ SIP_SERVER ?= auto
 RELAY ?= auto
 AGENT ?= python
 
-.PHONY: help setup build demo test daemons check-rust check-arm64 clean
+.PHONY: help setup build demo test check docs daemons check-rust check-arm64 clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo   real SIP calls through a NAT, their media carried by the kernel (SIP_SERVER=opensips|kamailio RELAY=rtpproxy|builtin AGENT=python|rust)"
 	@echo "make test   unit, property, data-plane and end-to-end tests"
 	@echo "make setup  install what both need (Debian packages, Python environment) and build"
+	@echo "make check  format, lints, types, spelling and links"
+	@echo "make docs   the documents as a site (build/site)"
 	@echo "make daemons     build the daemons in Rust (target/release)"
 	@echo "make check-arm64 that the daemons can be built for aarch64"
 	@echo "make check-rust  format, lints, licences and tests of the Rust workspace"
@@ -74,6 +76,13 @@ demo: setup
 
 test: setup
 	@$(BIN)/python -m pytest
+
+check: setup
+	@.ci/debian-packages shellcheck
+	@.ci/check $(BIN)
+
+docs: $(VENV)/.ready
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Each part keeps its own targets next to its code.
 include $(wildcard p4/p4.mk bench/bench.mk packaging/packaging.mk)

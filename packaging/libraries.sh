@@ -10,7 +10,7 @@ needed=$("$python" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml"
 "$python" -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-compile --target "$folder" \
   --constraint requirements.lock --requirement /dev/stdin <<< "$needed"
 # Programs and tests of libraries; records that name this machine's folders.
-rm -rf "$folder/bin"
+rm -rf "${folder:?}/bin"
 find "$folder" -name direct_url.json -delete
 find "$folder" -type d -name __pycache__ -prune -exec rm -rf {} +
 touch "$folder/.ready"

@@ -17,7 +17,7 @@ from tests.lab.processes import ROOT
 def binary() -> None:
     """Build it, unless the environment names one."""
     if "SHUNT_AGENT" not in os.environ:
-        subprocess.run([ROOT / ".ci/rust", "cargo", "build", "--quiet", "-p", "shunt-agent"], cwd=ROOT, check=True)
+        subprocess.run(["make", "--silent", "daemons"], cwd=ROOT, check=True)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.lab.party import Party
 from tests.lab.processes import CONTROL_PORT, RELAY_PORT, ROOT, Process
 from tests.lab.topology import BPF, EDGE_INTERFACES, EDGE_IP, LabError, Topology
 
-AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/debug/shunt-agent")
+AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
 PORTS = "20000-20999"
 ROOM = "room"
 _PATTERN = (0, 2, 1, 2)  # temporal layers of L1T3

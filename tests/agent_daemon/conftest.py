@@ -15,5 +15,4 @@ def binaries() -> None:
     """Build them, unless the environment names them."""
     wanted = [package for package, name in (("shunt-agent", "SHUNT_AGENT"), ("shunt-relay", "SHUNT_RELAY")) if name not in os.environ]
     if wanted:
-        packages = [option for package in wanted for option in ("-p", package)]
-        subprocess.run([ROOT / ".ci/rust", "cargo", "build", "--quiet", *packages], cwd=ROOT, check=True)
+        subprocess.run(["make", "--silent", "daemons"], cwd=ROOT, check=True)

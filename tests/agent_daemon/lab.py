@@ -24,8 +24,8 @@ from tests.lab.processes import CONTROL_PORT, PORTS, RELAY_PORT, ROOT, Edge, Pro
 from tests.lab.topology import EDGE_IP, EDGE_IP6, Topology
 from tests.softswitch.plane import Plane
 
-AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/debug/shunt-agent")
-RELAY = os.environ.get("SHUNT_RELAY") or str(ROOT / "target/debug/shunt-relay")
+AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
+RELAY = os.environ.get("SHUNT_RELAY") or str(ROOT / "target/release/shunt-relay")
 
 
 def relays() -> list[str]:

@@ -29,8 +29,8 @@ from tests.bfrt.fake_switch import FakeSwitch, running
 from tests.lab.processes import ROOT
 
 GENERATED = ROOT / "p4" / "generated"
-AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/debug/shunt-agent")
-RELAY = os.environ.get("SHUNT_RELAY") or str(ROOT / "target/debug/shunt-relay")
+AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
+RELAY = os.environ.get("SHUNT_RELAY") or str(ROOT / "target/release/shunt-relay")
 PORTS = (21200, 21299)
 PATIENCE_S = 30.0  # on a busy machine
 Hash = Callable[[FiveTuple], int]
@@ -39,9 +39,8 @@ Hash = Callable[[FiveTuple], int]
 @functools.cache
 def binaries() -> None:
     """Build them, unless the environment names them."""
-    packages = [option for package, name in (("shunt-agent", "SHUNT_AGENT"), ("shunt-relay", "SHUNT_RELAY")) if name not in os.environ for option in ("-p", package)]
-    if packages:
-        subprocess.run([ROOT / ".ci/rust", "cargo", "build", "--quiet", *packages], cwd=ROOT, check=True)
+    if not {"SHUNT_AGENT", "SHUNT_RELAY"} <= os.environ.keys():
+        subprocess.run(["make", "--silent", "daemons"], cwd=ROOT, check=True)
 
 
 async def until(holds: Callable[[], Any] | Callable[[], Awaitable[Any]], seconds: float = PATIENCE_S) -> Any:

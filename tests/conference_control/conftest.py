@@ -14,4 +14,4 @@ from tests.lab.processes import ROOT
 def agent_binary() -> None:
     """Build it, unless the environment names one, or nothing here can run it."""
     if "SHUNT_AGENT" not in os.environ and os.geteuid() == 0:
-        subprocess.run([ROOT / ".ci/rust", "cargo", "build", "--quiet", "-p", "shunt-agent"], cwd=ROOT, check=True)
+        subprocess.run(["make", "--silent", "daemons"], cwd=ROOT, check=True)

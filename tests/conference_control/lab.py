@@ -24,7 +24,7 @@ from tests.lab.topology import BPF, CALLEE_IP, CALLER_IP, EDGE_INTERFACES, EDGE_
 
 PORTS = "20000-20999"
 SIP_PORT = 5070
-AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/debug/shunt-agent")
+AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
 
 
 def rest_of(conferences: Conferences) -> Callable[[], bool]:

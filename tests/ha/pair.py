@@ -96,7 +96,7 @@ class AgentProcess:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:]) if self.log.exists() else ""
 
 
-AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/debug/shunt-agent")
+AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
 
 
 class Agent:

@@ -17,5 +17,4 @@ def binaries() -> None:
     named = {"shunt-agent": "SHUNT_AGENT" in os.environ, "shunt-relay": "SHUNT_RELAY" in os.environ, "shunt-softswitch": shutil.which("shunt-softswitch") is not None}
     wanted = [package for package, found in named.items() if not found]
     if wanted and os.geteuid() == 0:
-        packages = [option for package in wanted for option in ("-p", package)]
-        subprocess.run([ROOT / ".ci/rust", "cargo", "build", "--quiet", *packages], cwd=ROOT, check=True)
+        subprocess.run(["make", "--silent", "daemons"], cwd=ROOT, check=True)

@@ -15,7 +15,7 @@ from tests.relay_daemon.process import ROOT, Relay
 def binary() -> None:
     """Build it, unless the environment names one."""
     if "SHUNT_RELAY" not in os.environ:
-        subprocess.run([ROOT / ".ci/rust", "cargo", "build", "--quiet", "-p", "shunt-relay"], cwd=ROOT, check=True)
+        subprocess.run(["make", "--silent", "daemons"], cwd=ROOT, check=True)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("SHUNT_RELAY") or str(ROOT / "target/debug/shunt-relay")
+BINARY = os.environ.get("SHUNT_RELAY") or str(ROOT / "target/release/shunt-relay")
 _START_S, _END_S = 30, 15  # seconds, with a busy machine in mind
 
 

@@ -39,7 +39,7 @@ from shunt.config.values import SocketAddress
 from shunt.events.bus import CONFERENCE as EVENT, EventBus
 from shunt.learning.latch import LatchPolicy, Verdict
 from shunt.learning.scanners import Scanners
-from shunt.net import FiveTuple
+from shunt.net import Endpoint, FiveTuple
 from shunt.offload import REBIND_SILENCE_MS, SprayGuard
 from shunt.tables.entry import LearnNotice, MediaRange, StreamStats
 from shunt.tables.relay_table import DataPlaneUnavailable, RelayTable
