@@ -49,7 +49,7 @@ class Instruments:
         self._loss = Histogram("shunt_stream_loss_ratio", "Share of lost packets of measured streams that ended", buckets=_LOSS, registry=self.registry)
         self._jitter = Histogram("shunt_stream_jitter_seconds", "Interarrival jitter (RFC 3550) of measured streams that ended", buckets=_JITTER, registry=self.registry)
         self._unrated = Counter("shunt_streams_unrated", "Streams that ended without a MOS, by cause", ["cause"], registry=self.registry)
-        self._conferences = Counter("shunt_conference_events", "What happened in conferences: joined, left, source, target, downlink and others", ["what"], registry=registry)
+        self._conferences = Counter("shunt_conference_events", "What happened in conferences: joined, left, source, target, downlink and others", ["what"], registry=self.registry)
         for verdict in ("accepted", "contested", "stray", "rebind"):
             self._learn.labels(verdict)
         for operation in ("insert", "modify", "delete"):

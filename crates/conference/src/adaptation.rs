@@ -221,7 +221,7 @@ impl Adaptation {
                     .collect();
                 // A rate that is positive and below 2^64.
                 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-                packet.extend(remb(OWN_SSRC, *told as u64, &ssrcs)?);
+                packet.extend(remb(OWN_SSRC, told.round() as u64, &ssrcs)?);
             }
             decisions.push(Decision::Forward {
                 sender: sender.clone(),
