@@ -251,7 +251,7 @@ async def test_the_cpu_ports_interface_goes_and_comes(tmp_path: Path, namespace:
 
 
 async def show(lab: ConferenceLab, chip: ConferenceChip, wire: Wire) -> int:
-    """ann's pictures come; the SSRC. Returns when the rows of its layers are there."""
+    """ann's video arrives; its SSRC. Returns when the rows of its layers are there."""
     first = captured()[0]
     ssrc = int.from_bytes(first.payload[8:12], "big")
     ann = lab.people["ann"]

@@ -14,7 +14,7 @@ from aiosipua import ConnectionData, MediaDescription, Origin, SdpMessage
 from shunt.admin.model import Codec, Conference, Direction, JoinMedium, Layers, Participant
 from shunt.net import Endpoint
 
-PICTURES = ("video", "screen")
+VIDEO_MEDIA = ("video", "screen")
 MOST_LEGS = 16
 """Media descriptions of one medium of one call."""
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
@@ -242,7 +242,7 @@ def new_media(sdp: SdpMessage, lines: Iterable[Line], agreed: Mapping[str, Codec
             "transport": line.media.proto,
             "direction": direction(sdp, line.media),
             "codecs": [agreed[line.kind]],
-            "layers": _layers(line.media, agreed[line.kind]) if medium_of(line.kind) in PICTURES else None,
+            "layers": _layers(line.media, agreed[line.kind]) if medium_of(line.kind) in VIDEO_MEDIA else None,
             "rtcp_mux": "rtcp-mux" in line.media.attributes,
             "destination": None if ice else _destination(sdp, line.media),
         }
@@ -304,7 +304,7 @@ def answer(name: str, participant: Participant, offer: SdpMessage, lines: Iterab
         if fmtp := (own or codec).get("fmtp"):
             attributes["fmtp"] = [f"{number} {fmtp}"]
         attributes |= _feedback(offered, number)
-        if (told := offered_layers(offered.attributes.get("extmap", []))) is not None and medium_of(line.kind or "") in PICTURES:
+        if (told := offered_layers(offered.attributes.get("extmap", []))) is not None and medium_of(line.kind or "") in VIDEO_MEDIA:
             attributes["extmap"] = [told[1]]
             if "extmap-allow-mixed" in offered.attributes:  # a template structure needs the two-byte form, what follows it does not
                 attributes["extmap-allow-mixed"] = []
