@@ -133,7 +133,12 @@ async def test_a_party_that_falls_silent_is_told_and_found(tmp_path: Path) -> No
         assert rtp(call)["callee"]["reason"] == "offloaded"
         fresh = rtp((await admin.calls(reason="silent", fresh=True))["calls"][0])["callee"]
         assert fresh["counters_age_s"] == 0 and fresh["counters"]["packets"] > 10 and fresh["idle_s"] < 1, fresh
-        idle = [event for event in await kept(admin, "call", "call-1") if event.facts["what"] == "idle"]
+
+        async def told() -> list[Event]:
+            return [event for event in await kept(admin, "call", "call-1") if event.facts["what"] == "idle"]
+
+        # The event log is written after the state that it tells of.
+        idle = await until(admin, told)
         assert [(event.party, event.component) for event in idle] == [("caller", "rtp")] and idle[0].facts["seconds"] >= 1
         assert 'shunt_streams_by_reason{reason="silent"} 1' in await admin.metrics()
         to_caller = next(stream["entry"]["destination"] for stream in rtp(call).values() if stream["from"] == "caller")
