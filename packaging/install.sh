@@ -21,7 +21,9 @@ find "$root$site" \( -name __pycache__ -o -name .keep \) -prune -exec rm -rf {} 
 cp packaging/shunt-command "$root$home/bin/shunt"
 sed -i "1s|.*|#!$home/bin/python3 -I|" "$root$home/bin/shunt"
 chmod 755 "$root$home/bin/shunt"
-install -s -m 755 target/release/shunt-softswitch "$root$home/bin/shunt-softswitch"
+for daemon in target/release/shunt-{softswitch,agent,relay}; do
+  install -s -m 755 "$daemon" "$root$home/bin"
+done
 # Readable by the agent's user, whatever the wheels said; compiled, since that user cannot write here.
 chmod -R u+rwX,go+rX,go-w "$root$home"
 "$python" -m compileall -q -s "$root" -p / --invalidation-mode checked-hash "$root$site"
@@ -29,9 +31,7 @@ install -d "$root$prefix/bin"
 ln -sf ../lib/shunt/bin/shunt "$root$prefix/bin/shunt"
 
 install -d "$root$prefix/lib/systemd/system" "$root$prefix/lib/sysusers.d"
-for unit in packaging/systemd/*.service.in; do
-  sed "s|@PREFIX@|$prefix|g" "$unit" > "$root$prefix/lib/systemd/system/$(basename "$unit" .in)"
-done
+packaging/units.sh "$prefix" "$(realpath "$root$prefix/lib/systemd/system")"
 install -m 644 packaging/systemd/shunt.sysusers "$root$prefix/lib/sysusers.d/shunt.conf"
 
 for page in build/packaging/manual/*.[15]; do
@@ -54,5 +54,5 @@ install -d -m 755 "$root/etc/shunt"
 
 if [ -z "$root" ]; then
   echo "Installed in $prefix. Next: systemd-sysusers; chgrp shunt /etc/shunt/shunt.yaml; edit it;"
-  echo "systemctl daemon-reload; systemctl enable --now shunt-softswitch shunt-agent"
+  echo "systemctl daemon-reload; systemctl enable --now shunt-softswitch shunt-agent shunt-operator"
 fi

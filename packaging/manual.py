@@ -31,10 +31,12 @@ TABLE = re.compile(r"\| command \| answers \|\n\| --- \| --- \|\n(?:\|.*\n)+")
 def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
     """Every command with its name and a context for its usage line; running ones first."""
     parent = click.Context(cli, info_name="shunt")
-    first = ["run", "agent", "relay", "softswitch", "operator", "check-config"]
+    first = ["agent", "relay", "softswitch", "operator", "check-config"]
     for name in [*first, *sorted(set(cli.list_commands(parent)) - set(first))]:
         command = cli.get_command(parent, name)
         assert command is not None
+        if command.hidden:
+            continue
         inner = command.commands if isinstance(command, click.Group) else {"": command}
         for sub, found in inner.items():
             whole = f"{name} {sub}".rstrip()
@@ -143,7 +145,7 @@ def man_command() -> str:
 def man_configuration() -> str:
     """shunt.yaml(5)."""
     lines = _page("shunt.yaml", 5, "configuration of the Shunt agent and softswitch")
-    lines += [".SH DESCRIPTION", roff("YAML, read by `shunt run` and `shunt softswitch`. `shunt check-config` names every error with line and column. Keys of sections are written with dots here; [] is an item of a list."), ".SH KEYS"]
+    lines += [".SH DESCRIPTION", roff("YAML, read by the daemons. `shunt check-config` names every error with line and column. Keys of sections are written with dots here; [] is an item of a list."), ".SH KEYS"]
     for key, meaning, default in keys():
         lines += [".TP", f".B {roff(key)}", roff(meaning + (f" ({default})" if default else ""))]
     lines += [".SH FILES", ".TP", ".B /etc/shunt/shunt.yaml", roff("What the units read."), ".SH SEE ALSO", ".BR shunt (1)"]

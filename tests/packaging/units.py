@@ -1,23 +1,21 @@
-"""The systemd units as they are installed, and what they say."""
+"""The systemd units as packaging/units.sh writes them, and what they say."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted((ROOT / "packaging/systemd").glob("*.service.in"))
+NAMES = sorted(path.name.removesuffix(".in") for path in (ROOT / "packaging/systemd").glob("*.service.in"))
 
 
-def settings(source: Path) -> dict[str, str]:
+def settings(unit: Path) -> dict[str, str]:
     """A unit's settings, the last of each name."""
-    lines = (line.strip() for line in source.read_text(encoding="utf-8").splitlines())
+    lines = (line.strip() for line in unit.read_text(encoding="utf-8").splitlines())
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
 
 def write(folder: Path, prefix: str) -> list[Path]:
     """All units for a prefix."""
-    made = []
-    for source in SOURCES:
-        made.append(folder / source.name.removesuffix(".in"))
-        made[-1].write_text(source.read_text(encoding="utf-8").replace("@PREFIX@", prefix), encoding="utf-8")
-    return made
+    subprocess.run([ROOT / "packaging/units.sh", prefix, folder], check=True)
+    return [folder / name for name in NAMES]
