@@ -253,6 +253,7 @@ impl Core {
                 if let Some(plane) = &self.plane {
                     plane.block(found);
                 }
+                self.stats.scanners_blocked.inc();
                 self.events.blocked(found);
             }
             Decision::ReadIdle(keys) => {

@@ -202,6 +202,7 @@ pub fn limits(core: &Core) -> BTreeMap<String, u64> {
         ("ports_held", Some(stats.ports_held.get())),
         ("ports_refused", Some(stats.ports_refused.get())),
         ("refused_draining", Some(stats.refused_draining.get())),
+        ("scanners_blocked", Some(stats.scanners_blocked.get())),
         ("tasks_restarted", Some(stats.tasks_restarted.get())),
         ("loop_late", Some(stats.late.get())),
         ("journal_failures", journal),

@@ -33,6 +33,7 @@ pub struct Stats {
     /// Sessions that a limit has refused.
     pub refused: Counter,
     pub refused_draining: Counter,
+    pub scanners_blocked: Counter,
     pub ports_held: Counter,
     pub ports_refused: Counter,
     pub media_timeouts: Counter,

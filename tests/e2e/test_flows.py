@@ -208,7 +208,7 @@ def _talked_on_for_ms(lab: Lab) -> float:
 def test_spraying_the_port_range_gets_nothing_and_stops_nothing(lab: Lab) -> None:
     """RTP Bleed and RTP Inject: another host, which has been found to scan, sends RTP to every relay port through the whole call."""
     stop = threading.Event()
-    refused = lab.edge.status()["limits"].get("refused_sources", 0)
+    blocked = lab.edge.status()["limits"]["scanners_blocked"]
     attacker = open_socket(lab.topology, "nat", socket.AF_INET, socket.SOCK_DGRAM)
     attacker.bind((NAT_IP, 4444))
     attacker.settimeout(0.2)
@@ -238,7 +238,7 @@ def test_spraying_the_port_range_gets_nothing_and_stops_nothing(lab: Lab) -> Non
         thread.start()
     try:
         deadline = time.monotonic() + 10
-        while lab.edge.status()["limits"].get("refused_sources", 0) <= refused:
+        while lab.edge.status()["limits"]["scanners_blocked"] <= blocked:
             assert time.monotonic() < deadline, "the scan was not noticed"
             time.sleep(0.05)
         outcome = place(lab, "uac_call", "uas_answer", talk_ms=2500)
