@@ -9,13 +9,12 @@ RUST_PACKAGES := gcc g++ libc6-dev make pkg-config libelf-dev zlib1g-dev protobu
 CARGO := .ci/rust cargo
 SIP_SERVER ?= auto
 RELAY ?= auto
-AGENT ?= python
 
 .PHONY: help setup build demo test check docs daemons check-rust check-arm64 clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo   real SIP calls through a NAT, their media carried by the kernel (SIP_SERVER=opensips|kamailio RELAY=rtpproxy|builtin AGENT=python|rust)"
+	@echo "make demo   real SIP calls through a NAT, their media carried by the kernel (SIP_SERVER=opensips|kamailio RELAY=rtpproxy|builtin)"
 	@echo "make test   unit, property, data-plane and end-to-end tests"
 	@echo "make setup  install what both need (Debian packages, Python environment) and build"
 	@echo "make check  format, lints, types, spelling and links"
@@ -72,7 +71,7 @@ check-arm64: build/.rust build/.debian
 	@.ci/arm64 --target-dir target/arm64 -p shunt-softswitch -p shunt-agent -p shunt-relay
 
 demo: setup
-	@$(BIN)/python -m tests.lab.demo --sip-server $(SIP_SERVER) --relay $(RELAY) --agent $(AGENT)
+	@$(BIN)/python -m tests.lab.demo --sip-server $(SIP_SERVER) --relay $(RELAY)
 
 test: setup
 	@$(BIN)/python -m pytest

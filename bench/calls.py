@@ -76,7 +76,6 @@ def make_edge(topology: Topology, work: Path, way: str) -> Edge:
     server, _ = choose("auto", "auto")
     relay = "rtpproxy" if way == "rtpproxy" or (way == "shunt" and not Rtpproxy.missing()) else "builtin"
     edge = Edge(topology, work, server, relay, data_plane=way == "shunt")
-    edge.hurry()
     config = edge.shunt_config()
     config["log"] = {"level": "warning"}
     edge.write_config(config)

@@ -109,7 +109,7 @@ class Run:
 
     def __init__(self, sip_server: str, relay: str, parts: list[str], seconds: float, calls: int, rate: float, seed: int, output: Path = OUTPUT) -> None:
         self.sip_server, self.relay, self.seconds, self.count, self.rate, self.seed = sip_server, relay, seconds, calls, rate, seed
-        self.parts = [part for part in parts if part != "relay" or relay != "builtin"]
+        self.parts = parts
         self.random = random.Random(seed)
         self.work = output
         self.kills: list[Kill] = []
@@ -135,7 +135,6 @@ class Run:
         with Topology("kills") as topology, Phones(topology, "caller") as caller, Phones(topology, "callee") as callee:
             edge, redis = Edge(topology, self.work, self.sip_server, self.relay), RedisServer(topology, self.work)
             self.edge = edge
-            edge.hurry()
             config = edge.shunt_config() | {"log": {"level": "info"}}
             if "redis" in self.parts:
                 redis.start()
@@ -223,7 +222,6 @@ class Run:
 
     @staticmethod
     def _victim(part: str, edge: Edge, redis: RedisServer) -> tuple[Process, Callable[[], Any]]:
-        assert part != "relay" or edge.relay is not None
         return {
             "agent": (edge.agent, edge.start_agent), "softswitch": (edge.softswitch, edge.start_softswitch), "relay": (edge.relay, edge.start_relay),
             "sip-server": (edge.sip_server, edge.start_sip_server), "redis": (redis.process, redis.start),

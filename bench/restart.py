@@ -63,7 +63,6 @@ class Run:
         with Topology("restart") as topology, Phones(topology, "caller") as caller, Phones(topology, "callee") as callee:
             edge = Edge(topology, self.work, self.sip_server, self.relay)
             redis = RedisServer(topology, self.work)
-            edge.hurry()
             config = edge.shunt_config()
             config["log"] = {"level": "warning"}
             if self.with_redis:
@@ -167,7 +166,6 @@ class Run:
         if self.part == "softswitch":
             return edge.softswitch, edge.start_softswitch
         if self.part == "relay":
-            assert edge.relay is not None
             return edge.relay, edge.start_relay
         if self.part == "sip-server":
             return edge.sip_server, edge.start_sip_server

@@ -154,7 +154,6 @@ async def measure(calls: int) -> dict[str, Any]:
         config |= {"relays": [{"name": "local", "socket": f"udp:127.0.0.1:{RELAY_PORT}", "media": media, "symmetric": True, "ttl": 86400}], "log": {"level": "warning"}}
         config["softswitch"]["capacity"] = 4 * calls + 1000
         edge.write_config(config)
-        edge.hurry()
         relay = RelayDouble("udp", answer=answer)
         relay.port = RELAY_PORT
         await relay.start()

@@ -1,3 +1,3 @@
 """Shunt: takes the media of SIP calls off the relay server."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

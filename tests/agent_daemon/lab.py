@@ -41,7 +41,7 @@ class Lab:
         self.topology, self.work, self.relay_name = topology, work, relay
         self.edge = Edge(topology, work, "kamailio", "rtpproxy" if relay == "rtpproxy" else "builtin")
         self.softswitch = self.edge.softswitch
-        self.relay = self.edge.relay or Process(topology, "edge", "shunt-relay", [RELAY, "-c", str(work / "relay.json")], work / "relay.log")
+        self.relay = self.edge.relay if relay == "rtpproxy" else Process(topology, "edge", "shunt-relay", [RELAY, "-c", str(work / "relay.json")], work / "relay.log")
         self.agent = Process(topology, "edge", "shunt-agent", [AGENT, "-c", str(work / "agent.json")], work / "agent.log")
         self.admin = Path("/run") / f"{topology.prefix}-admin.sock"
         self.work.mkdir(parents=True, exist_ok=True)
@@ -95,8 +95,7 @@ class Lab:
 
     def stop(self) -> None:
         self.agent.stop()
-        if self.edge.relay is None:
-            self.relay.stop()
+        self.relay.stop()
         self.edge.stop()
 
     def entries(self) -> dict[FiveTuple, RelayEntry]:

@@ -46,7 +46,6 @@ async def test_an_upgrade_over_another_layout(tmp_path: Path) -> None:
     with Topology("layout") as topology, Phones(topology, "caller") as caller, Phones(topology, "callee") as callee:
         edge = Edge(topology, tmp_path / "edge")
         edge.work.mkdir()
-        edge.hurry()
         edge.write_config(edge.shunt_config())
         try:
             edge.start_softswitch()

@@ -24,8 +24,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tests.lab.capture import Account, Call, Capture, account
-from tests.lab.native import NativeEdge, cpu_seconds
-from tests.lab.processes import RELAY_PORT, ROOT, Edge, choose, open_socket
+from tests.lab.processes import RELAY_PORT, ROOT, Edge, choose, cpu_seconds, open_socket
 from tests.lab.sipp import Sipp, register
 from tests.lab.topology import LabError, Topology
 
@@ -67,11 +66,9 @@ LANES = (
 class Demo:
     """One run: build the lab, place the calls, watch, take it down, account for every packet."""
 
-    def __init__(self, console: Console, sip_server: str, relay: str, *, native: bool = False) -> None:
-        """native: with the agent in Rust."""
+    def __init__(self, console: Console, sip_server: str, relay: str) -> None:
         self.console = console
         self.sip_server, self.relay = choose(sip_server, relay)
-        self.edge = NativeEdge if native else Edge
         self.data_plane = ""
         self.most_at_once = 0
 
@@ -84,7 +81,7 @@ class Demo:
         with topology:
             self.console.print(f"network namespaces {topology.prefix}-*: edge, caller, callee, and natcaller behind nat")
             captures = [Capture(topology, OUTPUT, host) for host in PHONES]
-            with self.edge(topology, OUTPUT, self.sip_server, self.relay) as edge:
+            with Edge(topology, OUTPUT, self.sip_server, self.relay) as edge:
                 self.data_plane = f"softswitch ({_xdp_mode(topology)} XDP)"
                 daemons = {"agent": edge.agent.pid, "softswitch": edge.softswitch.pid}
                 cpu_before = {name: cpu_seconds(pid) for name, pid in daemons.items()}
@@ -130,8 +127,8 @@ class Demo:
                 now = time.monotonic()
                 if now > deadline:
                     raise LabError("the calls did not end in time")
-                for process in (edge.sip_server, edge.agent, edge.softswitch, edge.relay):
-                    if process is not None and not process.alive:
+                for process in (edge.sip_server, edge.agent, edge.operator, edge.softswitch, edge.relay):
+                    if not process.alive:
                         raise LabError(f"{process.name} died in mid-run:\n{process.tail()}")
                 status = edge.status()
                 carried, slow = status["packets"]["data_plane"] or 0, topology.slow_packets()
@@ -288,11 +285,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__.splitlines()[0])
     parser.add_argument("--sip-server", choices=["auto", "opensips", "kamailio"], default="auto")
     parser.add_argument("--relay", choices=["auto", "rtpproxy", "builtin"], default="auto")
-    parser.add_argument("--agent", choices=["python", "rust"], default="python")
     options = parser.parse_args(argv)
     console = Console(soft_wrap=True)
     try:
-        demo = Demo(console, options.sip_server, options.relay, native=options.agent == "rust")
+        demo = Demo(console, options.sip_server, options.relay)
         report = demo.run()
     except LabError as error:
         console.print(f"[red]the demo failed:[/] {error}", markup=True, highlight=False)

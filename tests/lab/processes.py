@@ -1,4 +1,4 @@
-"""The real processes of the lab: SIP server, relay, agent and softswitch on the edge host, from the shipped configurations.
+"""The real processes of the lab: SIP server, relay, agent, operator daemon and softswitch on the edge host, from the shipped configurations.
 
 Each runs in its namespace, is known by its pid, logs into build/, and is waited for until it listens.
 """
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -31,7 +32,6 @@ CONTROL_PORT, RELAY_PORT = 22221, 22222
 PORTS = (35000, 65000)
 _CUSTOMERS = ("198.18.0.0/16", "fd91::/16")
 _CLONE_NEWNET = 0x40000000
-_PRIORITY = -10
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -216,15 +216,10 @@ class Edge:
         self.with_data_plane = data_plane
         self.passwords = passwords
         self.pin_dir = BPF / topology.prefix
-        self.bfrt = Path("/run") / f"{topology.prefix}-bfrt.sock"
-        python = [sys.executable, "-m", "shunt.cli.main"]
-        # With byte code, as an installed Shunt has it, but not in the source tree.
-        compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
-        env = {"PYTHONPATH": f"{ROOT / 'agent'}", "PYTHONUNBUFFERED": "1", **compiled}
+        self.bfrt, self.admin, self.relay_socket = (Path("/run") / f"{topology.prefix}-{name}.sock" for name in ("bfrt", "admin", "relay"))
         self.config = self.work / "shunt.yaml"
-        self.agent = self._process("agent", [*python, "run", "-c", str(self.config)], env)
-        self.softswitch = self._process("softswitch", [*python, "softswitch", "-c", str(self.config)], env)
-        self.relay = self._process("rtpproxy", self._rtpproxy_command()) if self.relay_name == "rtpproxy" else None
+        self.agent, self.operator, self.softswitch = (self._daemon(name) for name in ("agent", "operator", "softswitch"))
+        self.relay = self._process("rtpproxy", self._rtpproxy_command()) if self.relay_name == "rtpproxy" else self._daemon("relay")
         self.sip_server = self._process(self.sip_server_name, self._sip_server_command())
 
     def __enter__(self) -> "Edge":
@@ -233,11 +228,6 @@ class Edge:
         self.write_sip_server_config()
         self.start()
         return self
-
-    def hurry(self) -> None:
-        """Agent and softswitch at the priority that their units give them, however nice this process is."""
-        for process in (self.agent, self.softswitch):
-            process.argv = ["nice", "-n", str(_PRIORITY - os.nice(0)), *process.argv]
 
     def write_config(self, config: dict) -> None:
         """Make this the agent's and the softswitch's configuration, for their next start."""
@@ -251,8 +241,7 @@ class Edge:
         try:
             if self.with_data_plane:
                 self.start_softswitch()
-            if self.relay is not None:
-                self.start_relay()
+            self.start_relay()
             self.start_agent()
             self.start_sip_server()
         except BaseException:
@@ -264,9 +253,8 @@ class Edge:
 
     def stop(self) -> None:
         """Stop all in the order that leaves nothing behind, and unpin the data plane."""
-        for process in (self.sip_server, self.agent, self.relay, self.softswitch):
-            if process is not None:
-                process.stop()
+        for process in (self.sip_server, self.operator, self.agent, self.relay, self.softswitch):
+            process.stop()
         if self.pin_dir.exists():
             shutil.rmtree(self.pin_dir, ignore_errors=True)
 
@@ -274,12 +262,27 @@ class Edge:
         self.softswitch.start().await_unix(self.bfrt, 30)
 
     def start_relay(self) -> None:
-        if self.relay is not None:
-            self.relay.start().await_listening("udp", RELAY_PORT)
+        self.relay.start().await_listening("udp", RELAY_PORT)
 
     def start_agent(self) -> None:
-        self.agent.start().await_listening("tcp", API_PORT, 30)
-        self.status()  # its sockets are bound before it serves, and a SIP server that finds it silent goes past it
+        """Start the agent, and the operator daemon where it does not run; wait until that has this agent's status."""
+        self.agent.start().await_unix(self.admin, 30)
+        if not self.operator.alive:
+            self.operator.start()
+        self._await_status(lambda status: status["agent"]["reachable"] and status["agent"]["pid"] == self.agent.pid)
+
+    def _await_status(self, wanted: Callable[[dict], bool], seconds: float = 30.0) -> None:
+        deadline, found = time.monotonic() + seconds, None
+        while time.monotonic() < deadline:
+            for process in (self.agent, self.operator):
+                if not process.alive:
+                    raise LabError(f"{process.name} has ended:\n{process.tail()}")
+            with contextlib.suppress(LabError):
+                found = self.status()
+                if wanted(found):
+                    return
+            time.sleep(0.05)
+        raise LabError(f"the operator daemon does not show the agent as it should; its last status: {found}\n{self.operator.tail()}")
 
     def await_data_plane(self, seconds: float = 30.0) -> None:
         """Wait until the agent answers and has its data plane. Raises LabError when it has none by then."""
@@ -299,7 +302,7 @@ class Edge:
         self.sip_server.start().await_listening("udp", 5060)
 
     def get(self, path: str) -> dict:
-        """GET from the agent's REST API. Raises LabError when it does not answer with 200."""
+        """GET from the REST API. Raises LabError when it does not answer with 200."""
         return json.loads(self._http("GET", path))
 
     def status(self) -> dict:
@@ -311,7 +314,7 @@ class Edge:
         return answer["calls"] if isinstance(answer, dict) else answer
 
     def history(self, call_id: str) -> list[dict]:
-        """The agent's events of a call; none when it does not know the call."""
+        """The events of a call; none when the operator daemon does not know the call."""
         try:
             return self.get(f"/v1/calls/{quote(call_id, safe='')}/history")["events"]
         except LabError as error:
@@ -336,9 +339,13 @@ class Edge:
         config["softswitch"]["listen"] = [f"unix:{self.bfrt}"]
         config["data_plane"]["target"] = f"unix:{self.bfrt}"
         config["journal"] = {"path": str(self.work / "journal.sqlite")}
+        config["admin"] = {"socket": str(self.admin), "socket_group": "root", "events": str(self.work / "events")}
+        config["operator"] = {"state_dir": str(self.work / "operator")}
         if self.relay_name == "builtin":
             del config["relays"]
-            config["builtin_relay"] = {"addresses": [EDGE_IP, EDGE_IP6], "ports": f"{PORTS[0]}-{PORTS[1]}", "ttl": 60, "quarantine": 5}
+            listen = [f"cunix:{self.relay_socket}", f"udp:127.0.0.1:{RELAY_PORT}"]
+            media = {"addresses": [EDGE_IP, EDGE_IP6], "ports": f"{PORTS[0]}-{PORTS[1]}"}
+            config["builtin_relay"] = {"listen": listen, "socket_group": "root", **media, "ttl": 60, "quarantine": 5}
         if not self.with_data_plane:
             del config["data_plane"]
         return config
@@ -349,8 +356,6 @@ class Edge:
         text = text.replace("stderror_enabled = no", "stderror_enabled = yes").replace("syslog_enabled = yes", "syslog_enabled = no")
         text = text.replace("log_stderror = no", "log_stderror = yes")
         text = text.replace("/run/opensips/", f"{self.work}/").replace("/run/kamailio/", f"{self.work}/")
-        if self.relay_name == "builtin":  # the agent is the relay: nothing stands behind it
-            text = text.replace(f" udp:127.0.0.1:{RELAY_PORT}=0", "").replace("#!define WITH_BACKUP_RELAY", "##!define WITH_BACKUP_RELAY")
         if self.passwords is not None:
             text = text.replace("#AUTH#", "").replace("##!define WITH_AUTH", "#!define WITH_AUTH")
             text = text.replace("/etc/opensips/dbtext", str(self.passwords)).replace("/etc/kamailio/dbtext", str(self.passwords))
@@ -358,6 +363,13 @@ class Edge:
         if self.sip_server_name == "opensips":
             text = text.replace("/usr/lib/x86_64-linux-gnu/opensips/modules/", f"{opensips_modules()}/")
         return text
+
+    def _daemon(self, name: str) -> Process:
+        """A daemon, as the `shunt` command of its name starts it with the configuration."""
+        # With byte code, as an installed Shunt has it, but not in the source tree.
+        compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
+        env = {"PYTHONPATH": str(ROOT / "agent"), "PYTHONUNBUFFERED": "1", **compiled}
+        return self._process(name, [sys.executable, "-m", "shunt.cli.main", name, "-c", str(self.config)], env)
 
     def _process(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Process:
         return Process(self.topology, "edge", name, argv, self.work / f"{name}.log", env)
@@ -395,6 +407,12 @@ class Edge:
         if response.status != 200:
             raise LabError(f"{method} {path}: {response.status} {body[:500]!r}")
         return body
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far, all its threads, in seconds (proc(5): utime and stime)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _substitute(text: str) -> str:

@@ -62,8 +62,8 @@ class Watched:
                 return found
 
     def logged(self, call_id: str) -> list[dict[str, Any]]:
-        """The agent's log lines that name a call as theirs."""
-        lines = [line for line in self.lab.edge.agent.log.read_text().splitlines() if line.startswith("{")]
+        """The operator daemon's log lines that name a call as theirs."""
+        lines = [line for line in self.lab.edge.operator.log.read_text().splitlines() if line.startswith("{")]
         return [entry for entry in map(json.loads, lines) if str(entry.get("call_id", "")).startswith(call_id)]
 
 

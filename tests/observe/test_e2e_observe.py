@@ -67,19 +67,19 @@ def test_a_normal_call_from_behind_nat(watched: Watched) -> None:
     told = story(watched, entry["call_id"])
     assert told["diagnosis"][0] == {"level": "ok", "text": "Media flowed both ways; the data plane carried it.", "media": media["index"], "party": None}
     kinds = [event["kind"] for event in told["events"]]
-    assert {"sip", "control", "learn", "table", "state", "note"} <= set(kinds)
+    assert {"sip", "control", "learn", "state", "note"} <= set(kinds)
     times = [event["after_ms"] for event in told["events"]]
     assert times == sorted(times)
-    order = [kinds.index(kind) for kind in ("control", "learn", "table")]
+    installed = [event for event in told["events"] if event["kind"] == "state" and event["what"] == "offloaded" and event["component"] == "rtp"]
+    order = [kinds.index("control"), kinds.index("learn"), told["events"].index(installed[0])]
     assert order == sorted(order), "ports, then packets, then entries"
-    inserted = [e for e in told["events"] if e["kind"] == "table" and e["what"] == "insert" and e["component"] == "rtp"]
-    assert {e["facts"]["outcome"] for e in inserted} == {"installed"} and {e["party"] for e in inserted} == {"caller", "callee"}
+    assert {event["party"] for event in installed} == {"caller", "callee"} and all(event["facts"]["entry"] for event in installed)
 
     reports = [json.loads(packet.payload) for packet in watched.packets() if packet.kind == 34]
     assert {(report["TOTAL_PK"], report["MOS"]) for report in reports} == {(media[p]["packets"], media[p]["mos"]) for p in ("caller", "callee")}
     assert {report["RTP_SIP_CALL_ID"] for report in reports} == {sip_id(outcome)}
     assert metric(watched, "shunt_stream_mos_count") == rated + 2
-    assert any(line.get("event") == "table" and line["what"] == "insert" for line in watched.logged(entry["call_id"]))
+    assert any(line.get("event") == "state" and line["what"] == "offloaded" for line in watched.logged(entry["call_id"]))
     await_clean(watched.lab)
 
 
@@ -148,8 +148,8 @@ def test_a_re_invite_to_another_port_keeps_what_was_measured_before(watched: Wat
         # Entries go in mid-stream: what passes between their last reading and that is not counted.
         counted = entry["media"][0][party]["packets"]
         assert seen[party].start - UNREAD <= counted < seen[party].stop, (party, entry["media"][0][party], seen)
-    deletes = [e for e in story(watched, entry["call_id"])["events"] if e["kind"] == "table" and e["what"] == "delete" and e["component"] == "rtp"]
-    carried = {party: sum((e["facts"]["last"] or {}).get("packets", 0) for e in deletes if e["party"] == party) for party in ("caller", "callee")}
+    removed = [e for e in story(watched, entry["call_id"])["events"] if e["kind"] == "state" and e["component"] == "rtp" and e["facts"].get("counters")]
+    carried = {party: sum(e["facts"]["counters"]["packets"] for e in removed if e["party"] == party) for party in ("caller", "callee")}
     assert carried == {party: entry["media"][0][party]["packets"] for party in carried}
     await_clean(watched.lab)
 

@@ -20,7 +20,7 @@ from tests.operator.stand_in import HOSTILE_CALL_ID, ODD_CALL_ID, StandIn
 from tests.softswitch.process import unpin
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("run", "softswitch", "check-config", "calls", "why", "trace", "status", "reasons")
+COMMANDS = ("agent", "relay", "operator", "softswitch", "check-config", "calls", "why", "trace", "status", "reasons")
 GOOD = "builtin_relay: {addresses: [127.0.0.1]}\n"
 
 
@@ -250,11 +250,11 @@ async def test_check_config(tmp_path):
         assert code == 1 and "Traceback" not in err and str(tmp_path) in err
 
 
-# `shunt run` with a service of the test's own in place of the real one: what is tested is the command
+# `shunt operator` with a service of the test's own in place of the real one: what is tested is the command
 # (arguments, signals, messages), not the service.
 SERVICE = """\
 import asyncio, os, sys, types
-async def agent_run(config):
+async def run(config):
     print("ready", config.builtin_relay.addresses[0], flush=True)
     if os.environ.get("FAIL"):
         raise OSError(98, "control socket udp:127.0.0.1:22221: Address already in use")
@@ -262,8 +262,8 @@ async def agent_run(config):
         await asyncio.Event().wait()
     finally:
         print("orderly end", flush=True)
-module = sys.modules["shunt.agent"] = types.ModuleType("shunt.agent")
-module.run = agent_run
+module = sys.modules["shunt.operator.daemon"] = types.ModuleType("shunt.operator.daemon")
+module.run = run
 from shunt.cli.main import main
 main()
 """
@@ -276,26 +276,32 @@ async def service(*args: str, **env: str) -> asyncio.subprocess.Process:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_run_ends_in_order_on_a_signal(tmp_path, number):
+async def test_operator_ends_in_order_on_a_signal(tmp_path, number):
     (tmp_path / "c.yaml").write_text(GOOD)
-    process = await service("run", "-c", str(tmp_path / "c.yaml"))
+    process = await service("operator", "-c", str(tmp_path / "c.yaml"))
     assert await asyncio.wait_for(process.stdout.readline(), 20) == b"ready 127.0.0.1\n"
     process.send_signal(number)
     out, err = await asyncio.wait_for(process.communicate(), 10)
     assert (process.returncode, out, err) == (0, b"orderly end\n", b"")
 
 
-async def test_run_says_what_the_system_refused_and_what_a_file_lacks(tmp_path):
+async def test_operator_says_what_the_system_refused(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text(GOOD)
-    process = await service("run", "-c", str(file), FAIL="1")
+    process = await service("operator", "-c", str(file), FAIL="1")
     _, err = await asyncio.wait_for(process.communicate(), 20)
     assert process.returncode == 1
-    assert err == b"shunt: agent: control socket udp:127.0.0.1:22221: Address already in use\n"
+    assert err == b"shunt: operator: control socket udp:127.0.0.1:22221: Address already in use\n"
+
+
+async def test_daemons_say_what_a_file_lacks(tmp_path):
+    file = tmp_path / "c.yaml"
     file.write_text("softswitch: {interfaces: [eth0]}\n")
-    code, _, err_text = await shunt("run", "-c", str(file))
-    assert (code, err_text) == (1, f"shunt: {file} names no relay: the agent needs relays or builtin_relay\n")
-    assert (await shunt("run"))[0] == 2
+    assert await shunt("agent", "-c", str(file)) == (1, "", f"shunt: {file} names no relay: the agent needs relays or builtin_relay\n")
+    assert await shunt("relay", "-c", str(file)) == (1, "", f"shunt: {file} has no section builtin_relay\n")
+    code, _, err = await shunt("run", "-c", str(file))
+    assert code == 1 and "is now `shunt agent`" in err and "names no relay" in err
+    assert [(await shunt(command))[0] for command in ("agent", "relay", "operator")] == [2, 2, 2]
 
 
 async def softswitch(home: str, *args: str) -> tuple[asyncio.subprocess.Process, str]:

@@ -66,7 +66,7 @@ class Client:
         except TimeoutError:
             raise Failure(f"no answer from the agent at {self.api} within {_TIMEOUT_S:g} s", EXIT_UNREACHABLE) from None
         except OSError as error:
-            raise Failure(f"no agent at {self.api}: {error.strerror or error} (is `shunt run` running? --api or SHUNT_API names another)", EXIT_UNREACHABLE) from None
+            raise Failure(f"no agent at {self.api}: {error.strerror or error} (is `shunt operator` running? --api or SHUNT_API names another)", EXIT_UNREACHABLE) from None
         except http.client.HTTPException as error:
             raise Failure(f"what answers at {self.api} is not a Shunt agent: {error!r}", EXIT_UNREACHABLE) from None
         finally:

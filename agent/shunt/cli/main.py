@@ -1,4 +1,4 @@
-"""The `shunt` command: runs the agent and the softswitch, checks configurations, and asks a running agent.
+"""The `shunt` command: starts the daemons, checks configurations, and asks the operator daemon.
 
 Every command imports what it needs when it runs, so that `shunt calls` does not wait for gRPC.
 """
@@ -6,10 +6,7 @@ Every command imports what it needs when it runs, so that `shunt calls` does not
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import importlib
-import inspect
 import json
 import os
 import signal
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from shunt.cli.client import Client
     from shunt.config.model import Config
 
-_PRIORITY = -10
 _DEFAULT_API = "http://127.0.0.1:8077"
 _EXIT_CODES = "Exit codes: 0 all is well; 1 a problem, or not found; 2 wrong usage; 3 the agent cannot be reached."
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -127,13 +123,10 @@ async def _until_stopped(work: Coroutine[Any, Any, Any]) -> None:
             raise
 
 
-def _serve(what: str, start: Callable[[], Any], loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+def _serve(what: str, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a service to its end; what the operating system or its values refuse becomes one line, not a traceback."""
     try:
-        result = start()
-        if inspect.iscoroutine(result):
-            with asyncio.Runner(loop_factory=loop) as runner:
-                runner.run(_until_stopped(result))
+        asyncio.run(_until_stopped(start()))
     except (OSError, ValueError) as error:
         import logging
 
@@ -143,20 +136,10 @@ def _serve(what: str, start: Callable[[], Any], loop: Callable[[], asyncio.Abstr
         raise Failure(f"{what}: {name}{detail}") from None
 
 
-def _hurry() -> None:
-    """Come before batch work, from the first import on: until a killed agent is back, no new call is offloaded.
-
-    Later too, every millisecond between a packet and its entry is a packet on the relay.
-    """
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
-    gc.disable()  # importing makes many objects and no garbage
-
-
 @cli.command()
 @click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration.")
 def agent(path: str) -> None:
-    """Run the agent in Rust until SIGTERM or Ctrl-C: the checked configuration goes to shunt-agent, which takes this process's place."""
+    """Run the agent until SIGTERM or Ctrl-C: the checked configuration goes to shunt-agent, which takes this process's place."""
     from shunt.cli import daemons
 
     config = _load(path)
@@ -178,23 +161,13 @@ def relay(path: str) -> None:
     daemons.become("shunt-relay", {name: document[name] for name in ("builtin_relay", "learning", "notify", "log")})
 
 
-@cli.command()
-@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration.")
-def run(path: str) -> None:
-    """Run the agent in Python until SIGTERM or Ctrl-C, with its relay, REST API and records inside."""
-    _hurry()
-    config = _load(path)
-    if not config.serves_agent:
-        raise Failure(f"{path} names no relay: the agent needs relays or builtin_relay")
-    from shunt import garbage, precedence
-    from shunt.agent import run as run_agent
-    from shunt.cli import logs
-
-    garbage.settle()
-    sys.setswitchinterval(0.0005)  # no thread keeps the interpreter from a command for longer
-
-    logs.configure(config.log.level, config.log.format)
-    _serve("agent", lambda: run_agent(config), precedence.Loop)
+@cli.command(hidden=True)
+@click.option("-c", "--config", "path", required=True, metavar="FILE")
+@click.pass_context
+def run(context: click.Context, path: str) -> None:
+    """The former name of `shunt agent`, for one release."""
+    click.echo("shunt: `shunt run` is now `shunt agent`; REST API and records are in `shunt operator`, a builtin_relay in `shunt relay`: start them too", err=True)
+    context.invoke(agent, path=path)
 
 
 @cli.command()
@@ -230,7 +203,7 @@ def softswitch(path: str | None, unload: bool, **options: Any) -> None:
 @cli.command()
 @click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration; sections admin, operator, api, history, cdr, homer, quality and log.")
 def operator(path: str) -> None:
-    """Run the operator daemon until SIGTERM or Ctrl-C: REST API, web page, history, call records and Homer reports of the agent in Rust."""
+    """Run the operator daemon until SIGTERM or Ctrl-C: REST API, web page, history, call records, Homer reports, SIP of conferences."""
     config = _load(path)
     from shunt.cli import logs
     from shunt.operator.daemon import run as run_operator

@@ -77,7 +77,7 @@ class Relay(Section):
 
 
 class BuiltinRelay(Section):
-    """The built-in relay, for those who run no rtpproxy: with `shunt run` inside the agent, with `shunt agent` a daemon (`shunt relay`), whose name among the agent's relays is "builtin"."""
+    """The built-in relay, for those who run no rtpproxy: a daemon (`shunt relay`), whose name among the agent's relays is "builtin"."""
 
     listen: list[ControlSocket] = Field(
         default=[RELAY_SOCKET], min_length=1,
@@ -309,7 +309,7 @@ class Config(Section):
 
     @property
     def serves_agent(self) -> bool:
-        """Whether `shunt run` can work with this file: it names a relay. A data-plane host's file need not."""
+        """Whether `shunt agent` can work with this file: it names a relay. A data-plane host's file need not."""
         return bool(self.relays) or self.builtin_relay is not None
 
     def document(self) -> dict[str, Any]:
