@@ -131,6 +131,10 @@ class Scene:
         to_callee, to_caller = ports
         return to_caller, to_callee
 
+    def stolen(self) -> int:
+        """Packets that the attacker got and did not send."""
+        return sum(count for ssrc, count in self.attacker.received.items() if ssrc != self.attacker.ssrc)
+
     async def view(self, call_id: str) -> dict[str, Any]:
         return await asyncio.to_thread(self.edge.get, f"/v1/calls/{call_id}")
 

@@ -59,10 +59,11 @@ async def _running_call(here: Scene, relay: str) -> None:
 async def _call_being_set_up(here: Scene, relay: str, *, safe: bool) -> None:
     """Phones behind NAT, and an attacker who touches every port over and over: the data plane never takes the attacker's address.
 
-    safe: the attacker gets nothing before the offload either. rtpproxy alone believes whom it hears first.
+    safe: the attacker gets nothing of theirs before the offload either. rtpproxy alone latches to who comes first. While both phones are
+    silent shunt-relay may take the attacker for either party, and sends it its own packets.
     """
     to_caller, to_callee = await here.call("natted", natted=True)
-    before, foul_before = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
+    before, foul_before = here.stolen(), here.caller.foul + here.callee.foul
     # As RTP Bleed scanners do: each port in its turn, the two of the call among them.
     ports = [(to_caller[0], port) for port in range(to_caller[1] - 200, to_caller[1] + 200, 2)] + [to_callee]
     here.attacker.talk(*ports, every=0.05)
@@ -73,9 +74,9 @@ async def _call_being_set_up(here: Scene, relay: str, *, safe: bool) -> None:
     view = await here.view("natted")
     learned = {side: leg["learned"] for side, leg in view["media"][0]["legs"].items()}
     assert learned == {"caller": f"{here.caller.ip}:{here.caller.port}", "callee": f"{here.callee.ip}:{here.callee.port}"}
-    got, foul = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
+    got, foul = here.stolen(), here.caller.foul + here.callee.foul
     await asyncio.sleep(1.0)
-    later, foul_later = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
+    later, foul_later = here.stolen(), here.caller.foul + here.callee.foul
     print(f"{relay}: before the offload the attacker got {got - before} packets and had {foul - foul_before} forwarded, afterwards {later - got} and {foul_later - foul}")
     assert later == got, "the attacker receives media of an offloaded call"
     assert foul_later == foul, "the attacker's packets reach a phone of an offloaded call"

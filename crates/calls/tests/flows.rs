@@ -382,3 +382,14 @@ fn a_call_that_is_over_leaves_the_journal_at_once() {
     assert_eq!(forgets(&decisions), 1, "its entries are still on their way out: {decisions:?}");
     assert!(!decisions.iter().any(|decision| matches!(decision, Decision::Store(_))));
 }
+
+#[test]
+fn who_sends_to_many_ports_that_no_call_has_is_blocked() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    for port in (37000..37100).step_by(2) {
+        bench.packet("192.0.2.66:4444", &format!("10.9.0.1:{port}"), 9);
+        bench.pass(1);
+    }
+    assert_eq!(bench.blocked.len(), 1, "{:?}", bench.blocked);
+}

@@ -2,7 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use shunt_calls::*;
-use shunt_latch::Policy;
+use shunt_latch::{Found, Policy};
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtp::Source;
 use shunt_rtpproxy::Command;
@@ -35,6 +35,7 @@ pub struct Bench {
     /// Streams that became offloaded or have another reason for it, and how long that took.
     pub offloads: Vec<(StreamId, Option<Duration>)>,
     pub notified: Vec<Vec<u8>>,
+    pub blocked: Vec<Found>,
     pub stored: usize,
     /// No packet since.
     pub silent_since: Option<Time>,
@@ -88,6 +89,7 @@ impl Bench {
             happened: Vec::new(),
             offloads: Vec::new(),
             notified: Vec::new(),
+            blocked: Vec::new(),
             stored: 0,
             silent_since: None,
             reported: false,
@@ -133,6 +135,7 @@ impl Bench {
             } => {
                 self.filters.insert(port, allowed);
             }
+            Decision::Block(found) => self.blocked.push(found),
             Decision::Filter { port, allowed: None } => {
                 self.filters.remove(&port);
             }
