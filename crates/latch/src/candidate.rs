@@ -95,6 +95,11 @@ impl Candidate {
         self.count >= policy.packets && self.last.since(self.first) >= policy.guard
     }
 
+    /// Whether its run is as long as one at the signalled port has to be.
+    fn is_enough_at_port(&self, policy: &Policy) -> bool {
+        self.count >= policy.port_packets.min(policy.packets) && self.last.since(self.first) >= policy.port_guard.min(policy.guard)
+    }
+
     fn score_at(&self, now: Time) -> f32 {
         self.score * 0.5_f32.powf(now.since(self.last).as_secs_f32() / HALF_LIFE.as_secs_f32())
     }
@@ -165,6 +170,13 @@ impl Candidates {
         self.list
             .retain(|candidate| candidate.source != latched && candidate.rank >= rank && goes_on(candidate));
         (!self.list.is_empty()).then_some(self)
+    }
+
+    /// Whether a source at the signalled port has shown its run, and nobody else at an address that signalling names has sent lately.
+    pub(crate) fn is_enough_at_port(&self, candidate: &Candidate, policy: &Policy, now: Time) -> bool {
+        let sends = |other: &Candidate| other.rank > Rank::Unknown && now.since(other.last) < policy.contest_hold;
+        let others = || self.list.iter().filter(|other| other.source != candidate.source);
+        candidate.rank.names_port() && candidate.is_enough_at_port(policy) && !others().any(sends)
     }
 
     pub(crate) fn has_rival(&self, candidate: &Candidate, policy: &Policy, now: Time) -> bool {

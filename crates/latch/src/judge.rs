@@ -7,7 +7,7 @@ use crate::latch::Latch;
 use crate::names::Rank;
 use crate::parties::Parties;
 use crate::policy::Policy;
-use crate::scanners::Scanners;
+use crate::scanners::{Scanners, Suspicion};
 use crate::time::Time;
 use crate::verdict::{Component, Facts, Ignored, Packet, Verdict};
 use shunt_net::Endpoint;
@@ -46,7 +46,7 @@ impl Latch {
         if self.holder.is_some() {
             self.challenge(policy, packet, rank, facts)
         } else {
-            self.compete(policy, packet, rank)
+            self.compete(policy, packet, rank, suspicion)
         }
     }
 
@@ -99,14 +99,15 @@ impl Latch {
     }
 
     /// A packet of some source while nothing is latched.
-    fn compete(&mut self, policy: &Policy, packet: &Packet, rank: Rank) -> Verdict {
+    fn compete(&mut self, policy: &Policy, packet: &Packet, rank: Rank, suspicion: Suspicion) -> Verdict {
         let now = packet.at;
         let candidates = self.candidates.get_or_insert_default();
         if rank.at_once() && !candidates.would_have_rival(packet, rank, policy) {
             return self.take(policy, packet.source, packet.media, rank, now);
         }
         let candidate = candidates.note(policy, self.component, packet, rank);
-        if !candidate.is_enough(policy) {
+        let at_port = suspicion == Suspicion::default() && candidates.is_enough_at_port(&candidate, policy, now);
+        if !at_port && !candidate.is_enough(policy) {
             return Verdict::Waiting;
         }
         if candidates.has_rival(&candidate, policy, now) && !candidates.is_alone(&candidate, policy, now) {
@@ -174,11 +175,13 @@ impl Latch {
         }
         let better = challenger.rank > holder.rank || (ssrc.is_none() && challenger.ssrc.is_some() && challenger.rank == holder.rank);
         let equal = challenger.rank == holder.rank;
-        let in_window = equal
+        // At a shared address the signalled port is a better claim, but no identity: who has it and falls silent gives way.
+        let beside = holder.rank == Rank::SharedPort && challenger.rank == Rank::Shared;
+        let in_window = (equal || beside)
             && self
                 .signalled
                 .is_some_and(|signalled| now.since(signalled) < policy.signalling_window);
-        let on_probation = equal && self.on_probation(policy, now);
+        let on_probation = (equal || beside) && self.on_probation(policy, now);
         let identity = challenger.rank.at_once();
         if !(better || in_window || on_probation || (equal && identity)) {
             return Verdict::Ignored(Ignored::Mismatch);
@@ -197,7 +200,7 @@ impl Latch {
         if on_probation && seen && holder.has_only_touched(policy, now) {
             return self.take(policy, source, media, challenger.rank, now);
         }
-        let stays = policy.last_resort && challenger.rank == Rank::Unknown;
+        let stays = beside || (policy.last_resort && challenger.rank == Rank::Unknown);
         if on_probation && !stays {
             self.contest(policy, facts.heard)
         } else {

@@ -12,7 +12,8 @@
 //!
 //! *Continuity.* A source shows a run of packets of one SSRC with advancing sequence numbers, at least [`Policy::packets`] of them over
 //! [`Policy::guard`], without a pause of [`Policy::max_gap`]. Scanners, whatever address they use, touch each port too rarely for that, or
-//! repeat themselves.
+//! repeat themselves. At the very address and port that signalling names, [`Policy::port_packets`] over [`Policy::port_guard`] do, as long as
+//! nobody else at a named address sends and nobody scans from there.
 //!
 //! # The life of a stream
 //!

@@ -9,6 +9,10 @@ pub struct Policy {
     pub packets: u32,
     /// Over how long at least they have to come.
     pub guard: Duration,
+    /// The shorter run of a source at the very address and port that signalling names, while nobody else at a named address sends: packets, and
+    /// over how long at least they have to come. Never longer than the other run.
+    pub port_packets: u32,
+    pub port_guard: Duration,
     /// The longest pause in a run; a scanner comes by less often than a phone sends.
     pub max_gap: Duration,
     /// The largest step of the sequence number in a run.
@@ -49,6 +53,8 @@ impl Default for Policy {
         Self {
             packets: 5,
             guard: ms(80),
+            port_packets: 3,
+            port_guard: ms(30),
             max_gap: ms(300),
             max_step: 1000,
             max_reorder: 100,

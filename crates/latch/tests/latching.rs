@@ -205,6 +205,122 @@ fn where_there_is_nobody_to_leave_it_to_an_unknown_source_that_came_first_stays(
     assert!(!port.latch.is_contested());
 }
 
+// -- the signalled port at a shared address --------------------------------------------------------------------------
+
+fn shared_port(names: &[Name]) -> Port {
+    let mut port = Port::new(names);
+    port.learner.parties.join(PHONE.into());
+    port.learner.parties.join(PHONE.into());
+    port
+}
+
+#[test]
+fn at_a_shared_address_the_signalled_port_needs_three_packets_over_thirty_milliseconds() {
+    let phone = at(PHONE, 6000);
+    let mut port = shared_port(&[phone.into()]);
+    let verdicts = port.talk(0, phone, 1, 0, 6);
+    assert_eq!(latched_at(&verdicts), Some(2), "{verdicts:?}");
+    assert_eq!(port.latch.rank(), Some(Rank::SharedPort));
+    let mut burst = shared_port(&[phone.into()]);
+    let verdicts: Vec<Verdict> = (0..9).map(|n| burst.rtp(u64::from(n), phone, 1, n)).collect();
+    assert_eq!(latched_at(&verdicts), None, "a burst is no call");
+    let mut same = shared_port(&[phone.into()]);
+    let verdicts: Vec<Verdict> = (0..20).map(|n| same.rtp(20 * n, phone, 1, 5)).collect();
+    assert_eq!(latched_at(&verdicts), None, "one packet again and again is no stream");
+    for other in [at(PHONE, 6001), at(STRANGER, 6000)] {
+        let mut port = shared_port(&[phone.into()]);
+        assert_eq!(latched_at(&port.talk(0, other, 1, 0, 6)), Some(4), "{other:?}");
+    }
+}
+
+#[test]
+fn unknown_sources_do_not_make_the_signalled_port_s_run_longer() {
+    let phone = at(PHONE, 6000);
+    let mut port = shared_port(&[phone.into()]);
+    port.talk(0, at(STRANGER, 1), 2, 0, 4);
+    assert_eq!(latched_at(&port.talk(65, phone, 1, 0, 5)), Some(2));
+}
+
+#[test]
+fn who_guesses_the_signalled_port_is_no_faster_while_the_party_sends_from_another_one() {
+    // The party's NAT has given it another port than it signals; the attacker behind the same NAT has got that one.
+    let (attacker, phone) = (at(PHONE, 6000), at(PHONE, 40_000));
+    let mut port = shared_port(&[attacker.into()]);
+    port.rtp(0, phone, 1, 0);
+    let verdicts = port.talk(5, attacker, 2, 0, 4);
+    assert_eq!(latched_at(&verdicts), None, "not before its fifth packet: {verdicts:?}");
+    // One that holds a stream does not lose it any faster either.
+    let mut port = shared_port(&[attacker.into()]);
+    port.talk(0, phone, 1, 0, 100);
+    assert_eq!(port.learned(), Some(phone));
+    let verdicts = port.talk(2000, attacker, 2, 0, 4);
+    assert_eq!((latched_at(&verdicts), port.learned()), (None, Some(phone)));
+}
+
+#[test]
+fn who_has_the_signalled_port_and_falls_silent_gives_way_to_the_party() {
+    // A few packets before the call is answered, long after it was signalled.
+    let (attacker, phone) = (at(PHONE, 6000), at(PHONE, 40_000));
+    let mut port = shared_port(&[attacker.into()]);
+    assert_eq!(latched_at(&port.talk(15_000, attacker, 2, 0, 5)), Some(2));
+    port.latch.answer_seen(ms(20_000));
+    let verdicts = port.talk(20_000, phone, 1, 0, 10);
+    assert_eq!(latched_at(&verdicts), Some(4), "{verdicts:?}");
+    assert!(!port.latch.is_contested());
+    // One that goes on sending keeps the better claim.
+    let mut port = shared_port(&[phone.into()]);
+    for n in 0..500u16 {
+        port.rtp(20 * u64::from(n), phone, 1, n);
+        port.rtp(20 * u64::from(n) + 10, attacker, 2, n);
+        assert!(n < 5 || port.learned() == Some(phone), "{n}");
+    }
+}
+
+#[test]
+fn two_sources_at_the_signalled_ports_of_one_party_are_contestants() {
+    // SDP names one port and the command another one: the scanner has guessed the latter.
+    let (phone, scanner) = (at(PHONE, 6000), at(PHONE, 7000));
+    let mut port = shared_port(&[phone.into(), scanner.into()]);
+    let mut held_by_scanner = 0;
+    for n in 0..100u16 {
+        port.rtp(20 * u64::from(n), scanner, 2, n);
+        held_by_scanner += u32::from(port.learned() == Some(scanner));
+        port.rtp(20 * u64::from(n) + 10, phone, 1, n);
+    }
+    assert_eq!((held_by_scanner, port.latch.is_contested()), (0, true));
+    assert!(port.latch.admitted(&port.learner.policy).contains(&phone));
+}
+
+#[test]
+fn a_scanner_at_the_signalled_port_shows_the_whole_run() {
+    let phone = at(PHONE, 6000);
+    let mut port = shared_port(&[phone.into()]);
+    port.scan(0, at(PHONE, 9), 50);
+    assert_eq!(
+        latched_at(&port.talk(100, phone, 1, 0, 6)),
+        Some(4),
+        "somebody at its address scans"
+    );
+    let mut touching = shared_port(&[phone.into()]);
+    for n in 0..20u16 {
+        let verdict = touching.rtp(310 * u64::from(n), phone, 2, n);
+        assert_eq!(verdict, Verdict::Waiting, "who comes by is no stream");
+    }
+}
+
+#[test]
+fn no_run_is_longer_than_the_one_that_is_configured() {
+    let policy = Policy {
+        packets: 2,
+        guard: Duration::ZERO,
+        ..Policy::default()
+    };
+    let mut port = Port::with(policy, &[at(PHONE, 6000).into()]);
+    port.learner.parties.join(PHONE.into());
+    port.learner.parties.join(PHONE.into());
+    assert_eq!(latched_at(&port.talk(0, at(PHONE, 6000), 1, 0, 3)), Some(1));
+}
+
 // -- better claims ---------------------------------------------------------------------------------------------------
 
 #[test]

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use shunt_latch::{Component, Found, Learner, Name, Packet, Policy, Rank, Scanners, Verdict};
 use shunt_net::Endpoint;
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// The genuine stream: one SSRC that no attacker knows.
 const SSRC: u32 = 0xFEED_BEEF;
@@ -116,6 +117,44 @@ proptest! {
             assert!(sent <= 5 || learned.is_none() || learned == Some(at(PHONE, 1)), "at {time} ms after {sent} packets: {learned:?}");
         });
         prop_assert_eq!(port.learned(), Some(at(PHONE, 1)), "it has been over for long");
+    }
+
+    #[test]
+    fn a_party_at_its_signalled_port_is_latched_whoever_else_sends_and_stays(shots in shots(true), start in 0u64..1500) {
+        let mut port = Port::new(&[at(PHONE, 1).into()]);
+        port.learner.parties.join(PHONE.into());
+        port.learner.parties.join(PHONE.into());
+        let least = if shots.is_empty() { 3 } else { 5 };
+        play(&mut port, &shots, start, 200, |port, time, sent, _| {
+            assert!(sent < least || port.learned() == Some(at(PHONE, 1)), "at {time} ms after {sent} packets: {:?}", port.learned());
+        });
+    }
+
+    #[test]
+    fn who_guesses_the_signalled_port_gains_nothing_by_the_shorter_run(lead in 0u64..400, gap in 4u64..80, count in 1u16..80) {
+        // Behind one NAT: the party sends from a port that the NAT has chosen, the attacker has got the one that signalling names.
+        let (phone, attacker, start) = (at(PHONE, 1), at(PHONE, 6000), 200);
+        let attack: Vec<Shot> = (0..count)
+            .map(|n| Shot { gap: if n == 0 { lead } else { gap }, source: attacker, ssrc: 3, sequence: n, media: true })
+            .collect();
+        let held = |policy: Policy| {
+            let mut port = Port::with(policy, &[attacker.into()]);
+            port.learner.parties.join(PHONE.into());
+            port.learner.parties.join(PHONE.into());
+            let mut held = Vec::new();
+            play(&mut port, &attack, start, 200, |port, time, _, _| held.push((time, port.learned())));
+            held
+        };
+        let whole_run = Policy { port_packets: u32::MAX, port_guard: Duration::MAX, ..Policy::default() };
+        let (shorter, longer) = (held(Policy::default()), held(whole_run));
+        // Whoever has sent less than the shorter run when the party begins is latched no sooner than by the whole run.
+        if start < lead + 2 * gap {
+            prop_assert_eq!(&shorter, &longer);
+        }
+        let over = lead + gap * u64::from(count - 1) + 500;
+        for (time, source) in shorter.iter().filter(|(time, _)| *time > over.max(start + 100)) {
+            prop_assert_eq!(*source, Some(phone), "at {} ms; the attack was over at {} ms", time, over);
+        }
     }
 
     #[test]
