@@ -249,6 +249,11 @@ impl Core {
                     plane.filter(port, allowed);
                 }
             }
+            Decision::Allow(addr) => {
+                if let Some(plane) = &self.plane {
+                    plane.allow(vec![addr]);
+                }
+            }
             Decision::Block(found) => {
                 if let Some(plane) = &self.plane {
                     plane.block(found);

@@ -36,6 +36,8 @@ pub enum Decision {
     Write(Write),
     /// Who may send to a relay port and the RTCP port above it; `None`: everybody. An empty list: nobody.
     Filter { port: Endpoint, allowed: Option<Vec<IpAddr>> },
+    /// A party of a call is at this address: it is no unknown source, also at a port that has no filter yet.
+    Allow(IpAddr),
     /// Drop what a scanner sends.
     Block(Found),
     /// Read when these entries last met a packet, for [`crate::Book::idle_times`].

@@ -106,6 +106,12 @@ impl Leg {
         self.asymmetric && known.replace(source) != Some(source)
     }
 
+    /// Whether a source is the party's RTCP although its address identifies nobody: the port above the one that its RTP was latched to, where
+    /// signalling wants it. RTCP comes too rarely to show continuity.
+    pub(crate) fn is_rtcp_of_party(&self, source: Endpoint) -> bool {
+        self.rtcp.learned().is_none() && self.rtcp.names_source(source) && self.rtp.learned().and_then(next_port) == Some(source)
+    }
+
     /// The party wants no media: a null address (RFC 3264 section 8.4) or port 0.
     pub(crate) fn is_held(&self) -> bool {
         self.signalled.is_some_and(|end| end.addr.is_unspecified() || end.port == 0)

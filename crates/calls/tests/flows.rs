@@ -393,3 +393,25 @@ fn who_sends_to_many_ports_that_no_call_has_is_blocked() {
     }
     assert_eq!(bench.blocked.len(), 1, "{:?}", bench.blocked);
 }
+
+#[test]
+fn rtcp_at_a_shared_address_is_latched_beside_its_rtp() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    // Another call of the same two gateways.
+    bench.say("Uc0 c2 10.1.0.2 6100 a;1", "37000 10.9.0.1");
+    bench.say("Lc0 c2 10.2.0.2 7100 a;1 b;1", "37002 10.9.0.1");
+    bench.rtcp(36000);
+    assert!(bench.held.is_empty(), "nothing is known of its RTP");
+    for _ in 0..3 {
+        bench.talk(36000);
+        bench.pass(20);
+    }
+    assert_eq!(bench.held.len(), 2, "the shorter run of the signalled ports");
+    bench.packet("10.1.0.2:6103", "10.9.0.1:36003", 1);
+    bench.packet("10.1.0.9:6001", "10.9.0.1:36003", 1);
+    assert_eq!(bench.held.len(), 2, "neighbours, and unknown sources");
+    bench.rtcp(36000);
+    assert_eq!(bench.held.len(), 4, "{:?}", bench.held.keys());
+    assert_eq!(bench.held[&end("10.9.0.1:36003")].key().src, end("10.1.0.2:6001"));
+}

@@ -9,6 +9,10 @@ use shunt_hep::sip::Message;
 use std::time::Duration;
 
 fn copy(bench: &mut Bench, source: &str, first: &str, tags: (&str, &str), cseq: &str, sdp: &str) {
+    passed_on(bench, (source, "10.9.0.9:5060"), first, tags, cseq, sdp);
+}
+
+fn passed_on(bench: &mut Bench, (source, destination): (&str, &str), first: &str, tags: (&str, &str), cseq: &str, sdp: &str) {
     let (from, to) = tags;
     let to = if to.is_empty() { String::new() } else { format!(";tag={to}") };
     let text = format!(
@@ -16,7 +20,7 @@ fn copy(bench: &mut Bench, source: &str, first: &str, tags: (&str, &str), cseq: 
     );
     let now = bench.now;
     let message = Message::parse(text.as_bytes()).unwrap();
-    let decisions = bench.book.sip(now, end(source), end("10.9.0.9:5060"), &message);
+    let decisions = bench.book.sip(now, end(source), end(destination), &message);
     bench.carry_out(decisions);
 }
 
@@ -40,6 +44,58 @@ fn the_address_of_sdp_may_send_from_the_first_packet_on() {
     assert!(allowed.contains(&"10.1.0.77".parse().unwrap()), "{allowed:?}");
     bench.packet("10.1.0.77:6000", "10.9.0.1:36002", 1);
     assert_eq!(bench.learned("c1", Side::Caller), Some(end("10.1.0.77:6000")));
+}
+
+/// An INVITE of the caller, as the SIP server passes it on.
+fn called(bench: &mut Bench, callee: &str) {
+    bench.book.declare_own("10.9.0.9".parse().unwrap());
+    passed_on(bench, ("10.9.0.9:5060", callee), "INVITE sip:b@x SIP/2.0", ("a", ""), "INVITE", "");
+}
+
+#[test]
+fn who_is_called_may_send_before_the_answer_whenever_the_copy_comes() {
+    for early in [false, true] {
+        let mut bench = Bench::new(Settings::default());
+        if early {
+            called(&mut bench, "10.2.0.2:5060");
+        }
+        bench.say("U c1 10.1.0.2 6000 a;1", "36000 10.9.0.1");
+        if !early {
+            called(&mut bench, "10.2.0.2:5060");
+        }
+        let allowed = |bench: &Bench| bench.filters[&end("10.9.0.1:36000")].clone();
+        assert_eq!(allowed(&bench), ["10.2.0.2".parse::<std::net::IpAddr>().unwrap()], "{early}");
+        // The offer again, and the end of the time in which the port is open.
+        bench.say("U c1 10.1.0.2 6000 a;1", "36000 10.9.0.1");
+        bench.pass(500);
+        assert_eq!(allowed(&bench), ["10.2.0.2".parse::<std::net::IpAddr>().unwrap()], "{early}");
+        bench.packet("10.2.0.2:7000", "10.9.0.1:36000", 1);
+        assert_eq!(bench.learned("c1", Side::Callee), Some(end("10.2.0.2:7000")));
+    }
+}
+
+#[test]
+fn the_callee_of_another_dialog_is_not_this_one_s() {
+    let mut bench = Bench::new(Settings::default());
+    bench.book.declare_own("10.9.0.9".parse().unwrap());
+    let there = ("10.9.0.9:5060", "10.2.0.2:5060");
+    passed_on(&mut bench, there, "INVITE sip:b@x SIP/2.0", ("other", ""), "INVITE", "");
+    bench.say("U c1 10.1.0.2 6000 a;1", "36000 10.9.0.1");
+    bench.pass(500);
+    assert!(bench.filters[&end("10.9.0.1:36000")].is_empty());
+}
+
+#[test]
+fn the_addresses_of_parties_are_allowed_as_soon_as_they_are_known() {
+    let mut bench = Bench::new(Settings::default());
+    bench.say("U c1 10.1.0.2 6000 a;1", "36000 10.9.0.1");
+    // The caller's own port comes with the answer, and its first packet at once after that.
+    assert_eq!(bench.allowed, ["10.1.0.2".parse::<std::net::IpAddr>().unwrap()]);
+    called(&mut bench, "10.2.0.2:5060");
+    bench.say("L c1 10.2.0.2 7000 a;1 b;1", "36002 10.9.0.1");
+    bench.say("U c2 10.1.0.2 6002 a;1", "36004 10.9.0.1");
+    let parties: Vec<std::net::IpAddr> = vec!["10.1.0.2".parse().unwrap(), "10.2.0.2".parse().unwrap()];
+    assert_eq!(bench.allowed, parties, "each once");
 }
 
 #[test]

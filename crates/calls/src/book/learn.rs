@@ -61,7 +61,11 @@ impl Book {
         let facts = heard.filter(|_| present.is_none()).map(|heard| Facts { heard, sequence: None });
         let leg = line.leg_mut(id.sender);
         let before = leg.latch(component).learned();
-        let verdict = self.learner.observe(leg.latch_mut(component), port.port, &packet, facts);
+        let mut verdict = self.learner.observe(leg.latch_mut(component), port.port, &packet, facts);
+        if verdict == Verdict::Waiting && component == Component::Rtcp && leg.is_rtcp_of_party(source) {
+            leg.rtcp.adopt(now, source, None);
+            verdict = Verdict::Latched;
+        }
         if !matches!(verdict, Verdict::Ignored(_)) {
             leg.first_packet[component_index(component)].get_or_insert(now);
         }

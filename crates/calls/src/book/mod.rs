@@ -481,7 +481,9 @@ impl Book {
         }
         leg.joined.reserve_exact(1);
         leg.joined.push(addr);
-        self.learner.parties.join(addr);
+        if self.learner.parties.join(addr) {
+            self.out.push(Decision::Allow(addr));
+        }
         true
     }
 

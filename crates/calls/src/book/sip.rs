@@ -8,7 +8,7 @@ use crate::line::Line;
 use crate::reason::Reason;
 use crate::sdp::{Sdp, SdpKinds};
 use shunt_hep::sip::{Message, SdpMedia};
-use shunt_latch::{Name, Time};
+use shunt_latch::Time;
 use shunt_net::Endpoint;
 use std::net::IpAddr;
 
@@ -30,6 +30,8 @@ pub(super) struct MediaFacts {
 struct SightedParty {
     tag: Box<[u8]>,
     addresses: Vec<IpAddr>,
+    /// Where its INVITEs went to.
+    called: Vec<IpAddr>,
     media: Vec<MediaFacts>,
     confirmed: bool,
 }
@@ -99,12 +101,8 @@ impl Book {
         let sdp = message.sdp().filter(|_| !own);
         let party = self.sighted.entry(message.call_id().into(), Sighted::default).party(tag);
         party.confirmed |= confirmed;
-        if direct && !own && !party.addresses.contains(&source.addr) {
-            if party.addresses.len() >= MOST_ADDRESSES {
-                party.addresses.remove(0);
-            }
-            party.addresses.reserve_exact(1);
-            party.addresses.push(source.addr);
+        if direct && !own {
+            remember(&mut party.addresses, source.addr);
         }
         if let Some(sdp) = sdp {
             let lines = sdp.media.iter().take(MOST_MEDIA);
@@ -133,16 +131,13 @@ impl Book {
 
     /// An INVITE goes out: who is called is there, and may send before the answer.
     fn called(&mut self, now: Time, message: &Message, addr: IpAddr) {
+        let sighted = self.sighted.entry(message.call_id().into(), Sighted::default);
+        remember(&mut sighted.party(message.from_tag()).called, addr);
         for id in self.lines_of(message.call_id()) {
             self.with(id, |book, line| {
-                if line.other_tag().is_none() && *line.tag == *message.from_tag() {
-                    let leg = line.leg_mut(Side::Callee);
-                    let mut news = leg.rtp.add_name(Name::address(addr));
-                    news |= leg.rtcp.add_name(Name::address(addr));
-                    news |= book.join(line, Side::Callee, addr);
-                    if news {
-                        book.sync(line, now);
-                    }
+                let waits = line.other_tag().is_none() && *line.tag == *message.from_tag();
+                if waits && book.name_leg(line, Side::Callee, now) {
+                    book.sync(line, now);
                 }
             });
         }
@@ -205,14 +200,16 @@ impl Book {
         }
     }
 
-    /// What copies of SIP said of a line's party: the addresses that its messages come from, and its SDP.
+    /// What copies of SIP said of a line's party: the addresses that its messages come from, or where it is called, and its SDP.
     pub(super) fn sighted_of(&self, line: &mut Line, side: Side) -> (Vec<IpAddr>, Option<MediaFacts>) {
         let call_id = &*line.call;
         let sighted = self.sighted.get(call_id).or_else(|| self.sighted.get(stem(call_id)?));
-        let (Some(sighted), Some(tag)) = (sighted, line.tag_of(side)) else {
-            return (Vec::new(), None);
+        let party = |tag: &[u8]| sighted?.parties.iter().find(|party| *party.tag == *tag);
+        let Some(tag) = line.tag_of(side) else {
+            // Nothing of the callee has come: it is where it is called.
+            return (party(&line.tag).map_or_else(Vec::new, |caller| caller.called.clone()), None);
         };
-        let Some(party) = sighted.parties.iter().find(|party| *party.tag == *tag) else {
+        let Some(party) = party(tag) else {
             return (Vec::new(), None);
         };
         let at = line.media.unwrap_or(1).checked_sub(1).and_then(|at| usize::try_from(at).ok());
@@ -225,6 +222,17 @@ impl Book {
         }
         found
     }
+}
+
+fn remember(addresses: &mut Vec<IpAddr>, addr: IpAddr) {
+    if addresses.contains(&addr) {
+        return;
+    }
+    if addresses.len() >= MOST_ADDRESSES {
+        addresses.remove(0);
+    }
+    addresses.reserve_exact(1);
+    addresses.push(addr);
 }
 
 fn media_facts(media: &SdpMedia, kinds: &mut SdpKinds) -> MediaFacts {

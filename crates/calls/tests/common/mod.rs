@@ -24,6 +24,7 @@ pub struct Bench {
     /// What the data plane has, by port: two entries at one port are a fault.
     pub held: BTreeMap<Endpoint, RelayEntry>,
     pub filters: BTreeMap<Endpoint, Vec<IpAddr>>,
+    pub allowed: Vec<IpAddr>,
     pub outcome: Outcome,
     pub asked: Vec<(LineId, Vec<u8>)>,
     pub ended: Vec<Reason>,
@@ -80,6 +81,7 @@ impl Bench {
             number: 1,
             held: BTreeMap::new(),
             filters: BTreeMap::new(),
+            allowed: Vec::new(),
             outcome: Outcome::Done,
             asked: Vec::new(),
             ended: Vec::new(),
@@ -139,6 +141,7 @@ impl Bench {
             Decision::Filter { port, allowed: None } => {
                 self.filters.remove(&port);
             }
+            Decision::Allow(addr) => self.allowed.push(addr),
             Decision::ReadIdle(keys) => {
                 let idle = self.silent_since.map_or(Duration::ZERO, |since| self.now.since(since));
                 let read: Vec<Idle> = keys
