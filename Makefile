@@ -2,7 +2,7 @@
 PYTHON ?= /usr/bin/python3.11
 VENV := build/venv
 BIN := $(VENV)/bin
-PB := agent/shunt/bfrt/_pb/bfruntime_pb2.py
+PB := tests/tools/bfrt/_pb/bfruntime_pb2.py agent/shunt/bfrt/_pb/bfruntime_pb2.py
 DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio sip-tester tcpdump redis-server openssl
 # For the Rust workspace. The compiler is the one on PATH when it is new enough (.ci/rust), else Debian's.
 RUST_PACKAGES := gcc g++ libc6-dev make pkg-config libelf-dev zlib1g-dev protobuf-compiler libprotobuf-dev libsqlite3-dev
@@ -40,10 +40,10 @@ $(VENV)/.ready: pyproject.toml requirements.lock | build/.debian
 
 build: $(PB) daemons
 
-$(PB): agent/shunt/bfrt/bfruntime.proto | $(VENV)/.ready
+$(PB): crates/bfrt/proto/bfruntime.proto | $(VENV)/.ready
 	@echo "==> protocol definitions"
 	@mkdir -p $(@D) && touch $(@D)/__init__.py
-	@cd agent/shunt/bfrt && $(abspath $(BIN))/python -m grpc_tools.protoc -I. -I$$($(abspath $(BIN))/python -c "import google.rpc.status_pb2 as m, pathlib; print(pathlib.Path(m.__file__).parents[2])") --python_out=_pb --grpc_python_out=_pb bfruntime.proto
+	@$(BIN)/python -m grpc_tools.protoc -I$(<D) --python_out=$(@D) --grpc_python_out=$(@D) $(<F)
 	@sed -i 's/^import bfruntime_pb2/from . import bfruntime_pb2/' $(@D)/bfruntime_pb2_grpc.py
 
 build/.rust: Makefile .ci/rust
@@ -87,4 +87,4 @@ docs: $(VENV)/.ready
 include $(wildcard p4/p4.mk bench/bench.mk packaging/packaging.mk)
 
 clean:
-	rm -rf build target agent/shunt/bfrt/_pb
+	rm -rf build target $(dir $(PB))

@@ -17,7 +17,7 @@ from typing import Any
 from bench.load import DOORS, FIRST_PHONE_PORT, PHONES, RELAY_IP, LoadError, Wires
 from bench.peers import Ports, Shunt
 from shunt.net import Endpoint
-from shunt.tables.entry import RelayEntry
+from tests.tools.entry import RelayEntry
 
 SESSIONS = 400_000
 PORT = 5201  # iperf3's own

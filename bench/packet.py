@@ -31,7 +31,7 @@ from bench.peers import Shunt  # noqa: E402
 from bench.runs import Run, end_cleanly, raw_steps, spread  # noqa: E402
 from bench.softswitch import Table as Softswitch  # noqa: E402
 from shunt.net import Endpoint, FiveTuple  # noqa: E402
-from shunt.tables.entry import RelayEntry  # noqa: E402
+from tests.tools.entry import RelayEntry  # noqa: E402
 
 OBJECT = ROOT / "build" / "bench" / "obj" / "packet.o"
 CAPACITY = 1_050_000

@@ -25,8 +25,8 @@ from bench import libbpf
 from bench.load import FAR_LINKS, FIRST_PHONE_PORT, NEAR_LINKS, PHONES, RELAY_IP, ROOT, LoadError, Wires, come_first, inside
 from bench.softswitch import Table
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import RelayEntry
 from tests.softswitch.plane import Plane
+from tests.tools.entry import RelayEntry
 
 Ports = list[tuple[int, int]]
 FIRST_RELAY_PORT, LAST_RELAY_PORT = 10000, 65000

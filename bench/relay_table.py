@@ -40,8 +40,8 @@ from bench import libbpf  # noqa: E402
 from bench.runs import end_cleanly  # noqa: E402
 from bench.softswitch import Table  # noqa: E402
 from shunt.net import Endpoint, FiveTuple  # noqa: E402
-from shunt.tables.entry import RelayEntry  # noqa: E402
 from tests.dataplane.traffic import frame  # noqa: E402
+from tests.tools.entry import RelayEntry  # noqa: E402
 
 NAMESPACE = "shbench"
 # As in relay_table.bpf.c.

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench import libbpf
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.tables.entry import RelayEntry
 from shunt.tables.target import Plan
 from tests.softswitch import testrun
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
 from tests.softswitch.replication import Replication
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.entry import RelayEntry
 
 # The relay's programs as `make` compiles them for benches: where their constants are.
 RELAY = Path(__file__).resolve().parents[1] / "build/bench/obj/relay.o"

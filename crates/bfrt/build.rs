@@ -3,15 +3,15 @@ use std::{env, error::Error, path::PathBuf};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    let proto = here.join("../../agent/shunt/bfrt/bfruntime.proto");
+    let folder = here.join("proto");
+    let proto = folder.join("bfruntime.proto");
     println!("cargo::rerun-if-changed={}", proto.display());
-    let folder = proto.parent().ok_or("a file in a folder")?.to_owned();
     tonic_prost_build::configure()
         .bytes(".")
         // Batches keep their updates and entities undecoded: see envelope.rs.
         .extern_path(".bfrt_proto.WriteRequest", "crate::envelope::WriteRequest")
         .extern_path(".bfrt_proto.ReadRequest", "crate::envelope::ReadRequest")
         .extern_path(".bfrt_proto.ReadResponse", "crate::envelope::ReadResponse")
-        .compile_protos(&[proto], &[folder, here.join("proto")])?;
+        .compile_protos(&[proto], &[folder])?;
     Ok(())
 }

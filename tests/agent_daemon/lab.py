@@ -17,12 +17,12 @@ from typing import Any
 
 from shunt.admin import AdminClient, AgentUnreachable
 from shunt.net import FiveTuple
-from shunt.tables.entry import RelayEntry
 from tests.attacks.scene import Scene
 from tests.lab.load import ControlClient
 from tests.lab.processes import CONTROL_PORT, PORTS, RELAY_PORT, ROOT, Edge, Process
 from tests.lab.topology import EDGE_IP, EDGE_IP6, Topology
 from tests.softswitch.plane import Plane
+from tests.tools.entry import RelayEntry
 
 AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
 RELAY = os.environ.get("SHUNT_RELAY") or str(ROOT / "target/release/shunt-relay")

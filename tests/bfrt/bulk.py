@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import grpc
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from tests.softswitch.client import DELETE, INSERT, Session
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
 _SERVICE = "/bfrt_proto.BfRuntime/"
 _MARKS = (b"\xa1\xa2\xa3\xa4", b"\xb1\xb2\xb3\xb4", b"\xc1\xc2", b"\xd1\xd2")  # stand for a key's fields in a template

@@ -14,13 +14,13 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Raw
 
 from shunt.admin import AdminClient, Event
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt._pb import bfruntime_pb2_grpc
-from shunt.bfrt.schema import Schema
 from shunt.net import Endpoint, FiveTuple
 from tests.bfrt.fake_switch import FakeSwitch
 from tests.bfrt.switch_lab import AGENT, Daemon, SwitchLab
 from tests.p4 import tofino
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt._pb import bfruntime_pb2_grpc
+from tests.tools.bfrt.schema import Schema
 from tests.vectors.model import HOST_A4, HOST_B4, MAC_B, MAC_S, MAC_T, SWITCH_ADDRESS, TO_A, TO_B, TO_TAGGED, NextHop, Port
 
 TOM = "10.3.0.5"  # behind a next hop with a tag

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 import grpc
 import pytest
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt._pb import bfruntime_pb2_grpc
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import LearnNotice, RelayEntry
 from tests.bfrt.traffic import Wire, frame, namespace, rtp
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt._pb import bfruntime_pb2_grpc
+from tests.tools.entry import LearnNotice, RelayEntry
 
 _client_ids = itertools.count(1)
 # P4 Studio's client's own: a batch's errors come as one trailer, far beyond gRPC's usual limit.

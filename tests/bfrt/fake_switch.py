@@ -21,9 +21,9 @@ import grpc
 from google.protobuf import any_pb2
 from google.rpc import status_pb2
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt._pb import bfruntime_pb2_grpc
-from shunt.bfrt.schema import Schema, Table
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt._pb import bfruntime_pb2_grpc
+from tests.tools.bfrt.schema import Schema, Table
 
 PIPES = 4
 _PARTS = {"Exact": ("value",), "Range": ("low", "high"), "Ternary": ("value", "mask"), "LPM": ("value", "prefix_len")}

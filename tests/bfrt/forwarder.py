@@ -14,7 +14,7 @@ import grpc
 from google.protobuf import any_pb2
 from google.rpc import status_pb2
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
 DETAILS = "grpc-status-details-bin"
 _SERVICE = "/bfrt_proto.BfRuntime/"

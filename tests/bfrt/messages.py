@@ -5,8 +5,8 @@ from __future__ import annotations
 import grpc
 from google.rpc import status_pb2
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from tests.softswitch.schema import load
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
 TABLES = load().tables
 RELAY, RELAY6, MEDIA = TABLES["relay"], TABLES["relay6"], TABLES["media"]

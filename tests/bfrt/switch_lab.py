@@ -23,10 +23,10 @@ import yaml
 
 from shunt.admin import AdminClient, AgentUnreachable
 from shunt.admin.model import Call, Status
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.net import Endpoint, FiveTuple
 from tests.bfrt.fake_switch import FakeSwitch, running
 from tests.lab.processes import ROOT
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
 GENERATED = ROOT / "p4" / "generated"
 AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")

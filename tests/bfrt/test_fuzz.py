@@ -8,9 +8,9 @@ import grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from tests.bfrt.conftest import Raw, Served
 from tests.bfrt.messages import TABLES, details, insert
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
 _KNOWN = sorted(table.id for table in TABLES)
 _ACTIONS = sorted({action.id for table in TABLES for action in table.actions})

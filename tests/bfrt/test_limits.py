@@ -13,12 +13,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.config.model import Softswitch as Settings
 from tests.bfrt.bulk import Bulk, Flow, cpu_clock, forget_peak, resident_kib, spread
 from tests.bfrt.messages import RELAY, TABLES, TTL, entity, insert, key_of
 from tests.softswitch.client import DELETE, INSERT, INVALID, MODIFY, NOT_FOUND, Refused, Session, details, until
 from tests.softswitch.process import Softswitch
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
 pytestmark = pytest.mark.netns
 

@@ -8,13 +8,13 @@ import signal
 import grpc
 import pytest
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.tables.entry import LearnNotice, MediaRange
 from tests.bfrt.conftest import Served
 from tests.bfrt.messages import RELAY, TABLES, TO, details, entity, insert, key_of, set_key, update
 from tests.bfrt.test_write import five_tuple
 from tests.bfrt.traffic import rtp
 from tests.softswitch.schema import load
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.entry import LearnNotice, MediaRange
 
 INVALID, NOT_FOUND, UNSUPPORTED = 3, 5, 12
 U = pb.Update

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import pytest
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import RelayEntry
 from tests.bfrt.traffic import INTERFACE, Wire, frame, namespace, rtp
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
 from tests.softswitch.testrun import XDP_PASS, XDP_REDIRECT
+from tests.tools.entry import RelayEntry
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
 

@@ -11,13 +11,13 @@ import time
 import grpc
 import pytest
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtClient
 from tests.bfrt.conftest import OPTIONS, Raw, Served, other
 from tests.bfrt.forwarder import Forwarder
 from tests.bfrt.messages import entity, insert
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
 Code = grpc.StatusCode
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.net import Endpoint, FiveTuple
 from tests.bfrt.bulk import Bulk, one_port, spread
 from tests.bfrt.probe import probing
@@ -23,6 +22,7 @@ from tests.softswitch.client import MODIFY, Session
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
 from tests.softswitch.replication import Action, Replication, Rewrite, StreamKey
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
 

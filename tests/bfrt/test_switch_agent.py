@@ -11,11 +11,11 @@ import grpc
 import pytest
 
 from shunt.admin import AdminClient, AgentError, Event
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt._pb import bfruntime_pb2_grpc
 from shunt.net import Endpoint, FiveTuple
 from tests.bfrt.fake_switch import running
 from tests.bfrt.switch_lab import GENERATED, Chip, Phone, SwitchLab, switch_lab, until
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt._pb import bfruntime_pb2_grpc
 
 SLOW_ENTRIES, SLOW_READ_S = 200_000, 50e-6
 """A whole read takes 10 s: more than the 2 s after which a data plane that answers nothing is given up."""

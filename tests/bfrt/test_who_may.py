@@ -16,12 +16,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from tests.bfrt.messages import entity, insert
 from tests.bfrt.traffic import namespace
 from tests.softswitch.client import PROGRAM, Session
 from tests.softswitch.process import ROOT, Softswitch, SoftswitchFailed
 from tests.softswitch.testrun import inside
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root to load the softswitch's programs")]
 

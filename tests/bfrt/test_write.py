@@ -7,12 +7,12 @@ import re
 import grpc
 import pytest
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import MediaRange, RelayEntry
 from tests.bfrt.conftest import Raw, Served
 from tests.bfrt.messages import MEDIA, RELAY, RELAY6, TABLES, TO, details, entity, insert, key_of, set_key, update
 from tests.bfrt.traffic import rtp
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.entry import MediaRange, RelayEntry
 
 INVALID, NOT_FOUND, EXISTS, NO_SPACE, UNSUPPORTED = 3, 5, 6, 8, 12
 U = pb.Update

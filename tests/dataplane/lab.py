@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import RelayEntry
+from tests.tools.entry import RelayEntry
 
 RELAY_A4, HOST_A4 = "10.1.0.1", "10.1.0.2"
 RELAY_B4, HOST_B4 = "10.2.0.1", "10.2.0.2"

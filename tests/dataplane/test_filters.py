@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import MediaRange
 from tests.dataplane.lab import RELAY_A4, RELAY_A6, ep
 from tests.dataplane.test_table import FIRST
 from tests.dataplane.traffic import DROP, PASS, REDIRECT, frame, send
@@ -17,6 +16,7 @@ from tests.softswitch import testrun
 from tests.softswitch.client import until
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
+from tests.tools.entry import MediaRange
 
 pytestmark = pytest.mark.netns
 

@@ -14,7 +14,6 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Raw
 
 from shunt.net import FiveTuple
-from shunt.tables.entry import RelayEntry
 from tests.dataplane import lab as lab_module
 from tests.dataplane.conftest import empty
 from tests.dataplane.lab import (
@@ -24,6 +23,7 @@ from tests.dataplane.traffic import REDIRECT, frame, run
 from tests.softswitch.client import until
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch, SoftswitchFailed
+from tests.tools.entry import RelayEntry
 
 pytestmark = pytest.mark.netns
 

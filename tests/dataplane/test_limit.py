@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from shunt.tables.entry import RelayEntry
 from tests.dataplane.lab import HOST_B4, RELAY_B4, Lab, entry
 from tests.dataplane.test_packets import V4, V4_TO_6, V6, packet
 from tests.dataplane.traffic import DROP, REDIRECT, run
 from tests.softswitch import testrun
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
+from tests.tools.entry import RelayEntry
 
 pytestmark = pytest.mark.netns
 

@@ -19,11 +19,11 @@ from collections.abc import Iterator
 import pytest
 
 from shunt.net import FiveTuple
-from shunt.tables.entry import RelayEntry
 from tests.dataplane.lab import HOST_A4, HOST_A6, HOST_B4, RELAY_A4, RELAY_A6, RELAY_B4, Lab, ep
 from tests.softswitch.client import until
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import ROOT, Softswitch
+from tests.tools.entry import RelayEntry
 
 pytestmark = pytest.mark.netns
 

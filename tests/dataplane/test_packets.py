@@ -15,7 +15,6 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from shunt.net import FiveTuple
-from shunt.tables.entry import RelayEntry
 from tests.dataplane.lab import (
     HOST_A4, HOST_A6, HOST_B4, HOST_B6, MAC_A, MAC_B, MAC_RA, MAC_RB, RELAY_A4, RELAY_A6, RELAY_B4, RELAY_B6, Lab, entry, ep,
 )  # fmt: skip
@@ -24,6 +23,7 @@ from tests.softswitch import names
 from tests.softswitch.client import until
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
+from tests.tools.entry import RelayEntry
 
 pytestmark = pytest.mark.netns
 

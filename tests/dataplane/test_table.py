@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import MediaRange, RelayEntry
 from tests.dataplane.lab import HOST_A4, HOST_B4, HOST_B6, RELAY_A4, RELAY_B4, RELAY_B6, Lab, build, entry, ep
 from tests.dataplane.traffic import PASS, REDIRECT, frame, send
 from tests.softswitch import testrun
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch, SoftswitchFailed
+from tests.tools.entry import MediaRange, RelayEntry
 
 pytestmark = pytest.mark.netns
 

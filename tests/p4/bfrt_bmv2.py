@@ -16,13 +16,13 @@ from typing import Any
 
 import grpc
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt.schema import MATCH_PRIORITY, Field, Table
-from shunt.tables.entry import LearnNotice
 from tests.bfrt.fake_switch import FakeSwitch, Refused
 from tests.p4.bmv2 import Bmv2
 from tests.p4.program import GENERATED
 from tests.softswitch import schema as softswitch_schema
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt.schema import MATCH_PRIORITY, Field, Table
+from tests.tools.entry import LearnNotice
 
 _INVALID, _INTERNAL = 3, 13
 _PATIENCE = 0.2  # seconds between two looks whether the client is still there

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry
+from tests.tools.entry import LearnNotice, MediaRange, RelayEntry
 from tests.vectors import replication
 from tests.vectors.model import MEDIA, NEXTHOPS, ROUTED_MACS, ROUTES, SWITCH_ADDRESS, MAC_A, NextHop, Port
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.conference.frames import read_datagram
 from shunt.conference.rtcp import build_nack, build_pli, build_remb
 from shunt.conference.rtp import parse_header
@@ -28,6 +27,7 @@ from tests.p4 import bmv2
 from tests.p4.bfrt_bmv2 import Bmv2Target
 from tests.p4.browser import captured, consecutive
 from tests.p4.program import GENERATED
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 from tests.vectors.model import MAC_RB, TO_SERVER, TO_TAGGED, NextHop, Port
 
 pytestmark = pytest.mark.netns

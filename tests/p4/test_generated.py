@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from shunt.bfrt.proxy_hash import from_context
-from shunt.bfrt.schema import Schema, Table
 from shunt.conference.control.layers import Rewriting
 from shunt.conference.control.rows import Rows
 from shunt.conference.engine import CONFERENCE, COPY
@@ -19,6 +17,8 @@ from shunt.net import Endpoint, FiveTuple
 from tests.p4.bfrt_bmv2 import FIXED
 from tests.p4.program import GENERATED, compile_p4
 from tests.softswitch import schema as softswitch_schema
+from tests.tools.bfrt.proxy_hash import from_context
+from tests.tools.bfrt.schema import Schema, Table
 from tests.vectors.relay import COLLIDING, COLLIDING_TOO
 
 CONFERENCES = ["conference.tofino1.bf-rt.json", "conference.tofino2.bf-rt.json"]

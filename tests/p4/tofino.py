@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.bfrt.client import BfrtClient
-from shunt.bfrt.schema import Schema
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import LearnNotice, RelayEntry
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt.schema import Schema
+from tests.tools.entry import LearnNotice, RelayEntry
 from tests.vectors import replication
 from tests.vectors.model import MAC_A, MEDIA, NEXTHOPS, ROUTED_MACS, ROUTES, SWITCH_ADDRESS, Port
 

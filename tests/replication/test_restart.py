@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import RelayEntry
 from tests.conference import streams
 from tests.dataplane import lab as lab_module
 from tests.dataplane.lab import RELAY_A4, RELAY_B4
@@ -18,6 +17,7 @@ from tests.softswitch.client import until
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
 from tests.softswitch.replication import Action, Rewrite
+from tests.tools.entry import RelayEntry
 
 pytestmark = pytest.mark.netns
 

@@ -9,13 +9,13 @@ import struct
 import pytest
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import RelayEntry
 from tests.dataplane import lab as lab_module
 from tests.dataplane.lab import HOST_A4, RELAY_A4, RELAY_B4
 from tests.dataplane.traffic import frame
 from tests.replication.conftest import Bridge, drain, rtp
 from tests.softswitch import bpf
 from tests.softswitch.replication import Action, StreamKey
+from tests.tools.entry import RelayEntry
 
 pytestmark = pytest.mark.netns
 

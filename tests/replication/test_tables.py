@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
 from shunt.net import Endpoint
 from tests.bfrt.test_schema import one_at_a_time
 from tests.dataplane.lab import HOST_A4, HOST_B4, RELAY_A4, RELAY_B4, Lab
@@ -21,6 +20,7 @@ from tests.softswitch import schema
 from tests.softswitch.client import DELETE, EXISTS, INSERT, INVALID, MODIFY, NOT_FOUND, UNSUPPORTED, UPSERT, Session, details
 from tests.softswitch.process import Softswitch
 from tests.softswitch.replication import Action, StreamKey
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
 pytestmark = pytest.mark.netns
 

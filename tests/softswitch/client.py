@@ -15,9 +15,9 @@ from typing import Any
 import grpc
 from google.rpc import status_pb2
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt._pb import bfruntime_pb2_grpc
-from shunt.bfrt.schema import Action, Field, Schema, Table
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt._pb import bfruntime_pb2_grpc
+from tests.tools.bfrt.schema import Action, Field, Schema, Table
 
 PROGRAM = "relay"
 INSERT, MODIFY, DELETE, UPSERT = pb.Update.INSERT, pb.Update.MODIFY, pb.Update.DELETE, pb.Update.INSERT_OR_MODIFY

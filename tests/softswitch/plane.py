@@ -8,13 +8,13 @@ from typing import Any
 
 import grpc
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt.schema import Table
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 from tests.softswitch import names
 from tests.softswitch.client import DELETE, EXISTS, INSERT, INVALID, MODIFY, NO_SPACE, NOT_FOUND, UPSERT, Refused, Row, Session, until
 from tests.softswitch.replication import Replication
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt.schema import Table
+from tests.tools.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 
 _OUTCOMES = {EXISTS: "exists", NO_SPACE: "full", NOT_FOUND: "absent"}
 # How a relay entry's action is called: by the IP versions of its key and of what leaves, and whether the source differs from the key's

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt.schema import Table
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import StreamStats
 from tests.softswitch.client import DELETE, INSERT, MODIFY, UPSERT, Row, Session
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt.schema import Table
+from tests.tools.entry import StreamStats
 
 Members = list[tuple[int, int | None]]
 """A tree's nodes, each with its L1 XID (None: it has none that is valid)."""

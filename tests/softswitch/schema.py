@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shunt.bfrt.schema import Schema
+from tests.tools.bfrt.schema import Schema
 
 FOLDER = Path(__file__).resolve().parents[2] / "softswitch/schema"
 

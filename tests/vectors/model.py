@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from scapy.packet import Packet
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import LearnNotice, MediaRange, RelayEntry
+from tests.tools.entry import LearnNotice, MediaRange, RelayEntry
 
 RELAY_A4, HOST_A4 = "10.1.0.1", "10.1.0.2"
 RELAY_B4, HOST_B4 = "10.2.0.1", "10.2.0.2"

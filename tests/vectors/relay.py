@@ -14,7 +14,7 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import LearnNotice, RelayEntry
+from tests.tools.entry import LearnNotice, RelayEntry
 from tests.vectors.model import (
     HOST_A4, HOST_A6, HOST_B4, HOST_B6, MAC_A, MAC_B, MAC_RA, MAC_RB, MAC_RS, MAC_S, MEDIA_FIRST, MEDIA_LAST, RELAY_A4, RELAY_A6, RELAY_B4, RELAY_B6,
     RTCP, RTP, SWITCH_ADDRESS, TO_A, TO_B, TO_TAGGED, Else, NextHop, Port, Vector, added, entry, ep, routed,
