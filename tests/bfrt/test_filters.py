@@ -1,4 +1,4 @@
-"""The tables of blocked sources, filtered and greylisted ports and allowed addresses over BF Runtime, and the agent's writes to them."""
+"""The tables of blocked sources, filtered and greylisted ports and allowed addresses over BF Runtime."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import asyncio
 import grpc
 import pytest
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt.schema import Table
 from shunt.net import Endpoint
-from shunt.tables.entry import MediaRange, Outcome
-from shunt.tables.relay_table import RelayTable
 from tests.bfrt.conftest import Served
 from tests.bfrt.messages import details
-from tests.bfrt.test_relay_table import table, until  # noqa: F401  (a fixture)
+from tests.bfrt.switch_lab import until
 from tests.softswitch import names
-from tests.softswitch.client import EXISTS, INVALID, NO_SPACE, NOT_FOUND
+from tests.softswitch.client import EXISTS, INVALID, NO_SPACE, NOT_FOUND, Refused
 from tests.softswitch.plane import Filter
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt.schema import Table
 
 ADDRESS, PORT = Endpoint.of("10.66.6.6", 0), Endpoint.of("10.66.6.6", 9_999)
 SIX = Endpoint.of("2001:db8::66", 0)
@@ -31,28 +29,11 @@ def holds(found: Filter, wanted: dict[Endpoint, int]) -> None:
     assert all(milliseconds is not None and wanted[end] - SLACK < milliseconds <= wanted[end] for end, milliseconds in left.items()), left
 
 
-async def test_sources_are_refused_again_and_heard_again(served: Served, table: RelayTable) -> None:  # noqa: F811
-    for source in (ADDRESS, PORT, SIX):
-        assert (await table.refuse(source, 300_000)).ok
-    assert (await table.refuse(ADDRESS, 400_000)).ok, "again: a longer time"
-    holds(served.plane.blocklist, {ADDRESS: 400_000, PORT: 300_000, SIX: 300_000})
-    assert (await table.hear(PORT)).ok and (await table.hear(PORT)).ok
-    assert set(served.plane.blocklist.ends()) == {ADDRESS, SIX}
-    assert (await table.hear_all()).ok
-    assert served.plane.blocklist.ends() == []
-
-
-async def test_a_full_table_says_so(served: Served, table: RelayTable) -> None:  # noqa: F811
+async def test_a_full_table_says_so(served: Served) -> None:
     size = served_table(served, names.BLOCKLIST).size
     many = (Endpoint.of("10.0.0.1", 0)._replace(port=1 + number % 60_000, addr=(0x0A000000 + number // 60_000).to_bytes(4, "big")) for number in range(2 * size))
     errors = served.plane.session.write(pb.Update(type=pb.Update.INSERT, entity=row(served, names.BLOCKLIST, source, 600_000)) for source in many)
     assert {error.code for error in errors if error is not None} == {NO_SPACE} and len([error for error in errors if error is None]) >= size
-    assert (await table.refuse(ADDRESS, 30_000)).outcome is Outcome.TABLE_FULL
-
-
-async def test_without_a_data_plane_nothing_is_refused(unused_tcp_port: int) -> None:
-    alone = RelayTable(f"127.0.0.1:{unused_tcp_port}", client_id=1)
-    assert (await alone.refuse(ADDRESS, 1)).outcome is (await alone.hear_all()).outcome is Outcome.UNAVAILABLE
 
 
 def served_table(served: Served, name: str, six: bool = False) -> Table:
@@ -149,48 +130,10 @@ async def test_a_batch_that_fails_is_taken_back(served: Served) -> None:
 GUARDED, GUARDED6 = Endpoint.of("10.91.1.1", 30_004), Endpoint.of("2001:db8::1", 30_006)
 
 
-async def test_ports_are_guarded_and_heard_again(served: Served, table: RelayTable) -> None:  # noqa: F811
-    guards = served.plane.source_filter
-    parties = (Endpoint.of("10.1.1.1", 0).addr, Endpoint.of("10.1.1.2", 0).addr)
-    assert (await table.guard({GUARDED: parties, GUARDED6: ()}, 240_000)).ok
-    holds(guards, {GUARDED: 240_000, GUARDED6: 240_000})
-    assert guards.admitted(GUARDED) == list(parties) and guards.admitted(GUARDED6) == []
-    assert (await table.guard({GUARDED: parties[:1]}, 120_000)).ok
-    assert guards.admitted(GUARDED) == list(parties[:1])
-    holds(guards, {GUARDED: 120_000, GUARDED6: 240_000})
-    gone = dict.fromkeys((GUARDED, GUARDED6))
-    assert (await table.guard(gone, 0)).ok and (await table.guard(gone, 0)).ok
-    assert guards.ends() == []
-
-
-async def test_others_have_their_turn_while_many_guards_are_put_together(served: Served, table: RelayTable, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """Sixty rows at once, as 300 calls a second make them, would hold up a command by a third of a millisecond."""
-    turns, before = 0, []
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    write = table.client.write
-
-    async def written(updates: list[bytes], *, timeout: float) -> object:
-        before.append((turns, len(updates)))
-        return await write(updates, timeout=timeout)
-
-    monkeypatch.setattr(table.client, "write", written)
-    ports = {Endpoint(GUARDED.addr, 30_000 + 2 * n): () for n in range(60)}
-    task = asyncio.create_task(others())
-    assert (await table.guard(ports, 240_000)).ok
-    task.cancel()
-    ((taken, rows),) = before
-    assert rows == 60 and taken >= 5, "all in one write, and not all at once"
-    holds(served.plane.source_filter, dict.fromkeys(ports, 240_000))
-
-
-async def test_a_guard_of_an_odd_port_is_refused(served: Served, table: RelayTable) -> None:  # noqa: F811
-    assert (await table.guard({Endpoint.of("10.91.1.1", 30_005): ()}, 1_000)).outcome is Outcome.REJECTED
+async def test_a_source_filter_of_an_odd_port_is_refused(served: Served) -> None:
+    with pytest.raises(Refused) as caught:
+        served.plane.source_filter.put(Endpoint.of("10.91.1.1", 30_005), 1_000)
+    assert caught.value.code == INVALID
     assert served.plane.source_filter.ends() == []
 
 
@@ -213,23 +156,6 @@ async def test_a_guard_comes_back_whole_when_a_batch_is_taken_back(served: Serve
         await client.write(gone, bad, atomicity=pb.WriteRequest.ROLLBACK_ON_ERROR)
     holds(served.plane.source_filter, {GUARDED: 500_000})
     assert served.plane.source_filter.admitted(GUARDED) == [party]
-
-
-async def test_relay_addresses_are_wary_and_parties_known(served: Served, table: RelayTable) -> None:  # noqa: F811
-    plane = served.plane
-    four, six = Endpoint(GUARDED.addr, 0), Endpoint(GUARDED6.addr, 0)
-    ranges = [MediaRange(four.addr, 30_000, 30_999), MediaRange(six.addr, 40_000, 49_999), MediaRange(four.addr, 35_000, 35_999)]
-    assert (await table.be_wary(ranges, 260_000)).ok
-    holds(plane.greylist, {four: 260_000, six: 260_000})
-    assert plane.greylist.ranges(four) == [(30_000, 30_999), (35_000, 35_999)] and plane.greylist.ranges(six) == [(40_000, 49_999)]
-    assert (await table.know([ADDRESS.addr, SIX.addr], 270_000)).ok and (await table.know([SIX.addr], 480_000)).ok
-    holds(plane.allowlist, {ADDRESS: 270_000, SIX: 480_000})
-
-
-async def test_of_too_many_ranges_the_last_are_left_out_and_that_is_said(served: Served, table: RelayTable) -> None:  # noqa: F811
-    told = await table.be_wary([MediaRange(GUARDED.addr, first, first + 9) for first in range(30_000, 30_050, 10)], 60_000)
-    assert told.outcome is Outcome.REJECTED and "more than 4 port ranges at 10.91.1.1" in told.detail
-    assert served.plane.greylist.ranges(Endpoint(GUARDED.addr, 0)) == [(first, first + 9) for first in range(30_000, 30_040, 10)]
 
 
 async def test_a_wary_address_is_read_with_its_ranges_and_takes_no_wrong_one(served: Served) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import grpc
 import pytest
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from shunt.bfrt._pb import bfruntime_pb2_grpc
-from shunt.bfrt.schema import Schema, SchemaError
 from tests.softswitch.process import Softswitch
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.bfrt._pb import bfruntime_pb2_grpc
+from tests.tools.bfrt.schema import Schema, SchemaError
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs" / "architecture.md"
@@ -127,31 +127,3 @@ def test_ambiguous_suffixes() -> None:
     assert tables["a.relay"].id == 0
     # A full name wins over longer ones that end in it.
     assert Schema.parse(document("pipe.relay", "relay")).tables["relay"].id == 1
-
-
-@pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b"{}", b'{"tables": [{}]}', b'{"tables": 3}', b'{"tables": [{"name": 1}]}', document("a", "b").replace('"id": 1', '"id": 0').encode()])
-def test_bad_documents_are_refused(text: bytes) -> None:
-    with pytest.raises(SchemaError):
-        Schema.parse(text)
-
-
-def test_all_forms_of_fields_are_read() -> None:
-    text = json.dumps(
-        {
-            "tables": [
-                {
-                    "name": "t", "id": 1, "table_type": "X", "size": 1,
-                    "key": [{"id": 1, "name": "k", "match_type": "ATCAM", "type": {"type": "bytes", "width": 9}}],
-                    "data": [
-                        {"mandatory": True, "read_only": True, "singleton": {"id": 1, "name": "s", "repeated": False, "type": {"type": "uint16"}}},
-                        {"mandatory": True, "read_only": False, "oneof": [{"id": 2, "name": "m", "repeated": False, "type": {"type": "uint32"}}, {"id": 3, "name": "g", "repeated": False, "type": {"type": "bool"}}]},
-                        {"mandatory": False, "read_only": False, "singleton": {"id": 4, "name": "c", "repeated": True, "container": []}},
-                    ],
-                }
-            ]
-        }
-    )  # fmt: skip
-    table = Schema.parse(text).tables["t"]
-    key = table.key["k"]
-    assert (key.match, key.size, key.limit) == ("Exact", 2, 512)
-    assert [(f.name, f.type, f.size, f.read_only) for f in table.data] == [("s", "uint16", 2, True), ("m", "uint32", 4, False), ("g", "bool", None, False), ("c", "container", None, False)]
