@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from shunt.admin import AdminError
-from shunt.control.upstream import RelayError
-from tests.ha.pair import CONTINUE, STOP, TERMINATE, Agent, Bridge, Pair, pair_in
+from tests.ha.pair import CONTINUE, STOP, TERMINATE, Bridge, Pair, pair_in
+from tests.tools.agent import Agent, NoReply
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed"),
@@ -52,7 +52,7 @@ async def test_death_with_calls_established_ringing_and_in_re_invite(pair: Pair)
     reply = await b.say("Uc8 moving 10.91.9.9 6100 A;1 B;1")
     took = time.monotonic() - died
     assert took < TAKE_OVER_S, f"{took:.2f} s\n{b.tail()}"
-    with pytest.raises(RelayError):
+    with pytest.raises(NoReply):
         await offer
     moving_port = int(reply.split()[0])
     answer = await b.say("Lc8 moving 10.91.2.3 7000 A;1 B;1")
@@ -245,12 +245,11 @@ async def test_two_groups_share_a_redis(pair: Pair, tmp_path: Path) -> None:
     await pair.offloaded(pair.a, "c1", 1)
     folder = tmp_path / "other"
     folder.mkdir()
-    other = Agent(folder, "other", {"relays": pair.config["relays"], "journal": {"redis": pair.redis.url, "group": "other"}})
+    other = Agent(folder, "other", {"relays": pair.config["relays"], "journal": {"redis": pair.redis.url, "group": "other"}, "standby": {"lease_ms": 1000, "name": "other"}})
     try:
         await other.start().until(lambda s: s["role"] == "active")
         assert (await other.get())["calls"] == 0
         await other.say("Uc8 c9 10.91.4.9 6000 A;1")
         assert (await pair.a.get())["calls"] == 1 and len(pair.table) == 2
     finally:
-        other.kill()
-        await other.client.close()
+        other.close()

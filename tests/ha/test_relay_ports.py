@@ -6,213 +6,188 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
-from shunt import limits
-from shunt.calls.book import CallBook
-from shunt.calls.model import Side
-from shunt.calls.plan import Policy
-from shunt.control.proxy import ControlProxy
-from shunt.control.relays import Relay, RelayPool
-from shunt.control.upstream import RelayClient
-from shunt.journal import encode_call
-from shunt.journal.codec import relay_ports
-from shunt.learning.latch import LatchPolicy
-from shunt.net import Endpoint, FiveTuple
-from shunt.offload import Offloader
-from shunt.relay.relay import BuiltinRelay
-from shunt.rtpproxy import codec
-from tests.agent.parts import MemoryTable
-from tests.ha.test_limits import grown
+from tests.lab.ports import free_port
+from tests.relay_daemon.process import Relay, UdpClient
+from tests.tools.agent import Agent
+from tests.tools.relay_double import RelayDouble
 
 IP = "127.0.0.1"
-FIRST_PORT, CONTROL_PORT = 45200, 45190
-
-Forget = Callable[[], Awaitable[None]]
+FIRST_PORT = 45200
 
 
-class Calls:
-    """An agent's control channel over a relay, and calls through it."""
+class Asked:
+    """A relay to an agent, and what makes it forget its sessions."""
 
-    def __init__(self, relay: Relay) -> None:
-        self.book = CallBook(LatchPolicy())
-        self.offloader = Offloader(self.book, MemoryTable(), Policy())
-        self.proxy = ControlProxy(RelayPool([relay]), self.book, self.offloader)
-
-    async def say(self, text: str) -> bytes | None:
-        return await self.proxy.handle(text.encode(), b"1", IP)
-
-    async def set_up(self, name: str) -> list[bytes]:
-        return [await self.granted(f"U {name} {IP} 6000 A;1"), await self.granted(f"L {name} {IP} 7000 A;1 B;1")]
-
-    async def granted(self, text: str) -> bytes:
-        """Said again while there is no port: rtpproxy closes those of a session that has ended a moment later."""
-        for _ in range(100):
-            reply = await self.say(text)
-            if reply is not None and not reply.startswith(b"E7"):
-                break
-            await asyncio.sleep(0.01)
-        return reply
-
-    def ports(self) -> list[int]:
-        """Of every leg of every call."""
-        return [leg.relay.port for line in self.book.lines() for leg in line.legs.values() if leg.relay is not None]
+    def __init__(self, address: str, forget: Callable[[], None]) -> None:
+        self.address, self.forget = address, forget
 
 
-@contextlib.asynccontextmanager
-async def builtin(pairs: int) -> AsyncIterator[tuple[Relay, Forget]]:
-    relay = BuiltinRelay([IP], FIRST_PORT, FIRST_PORT + 2 * pairs - 1, quarantine=0.0)
-    await relay.start()
-
-    async def forward(body: bytes, peer_ip: str | None = None) -> bytes:
-        return await relay.execute(body)
-
-    async def forget() -> None:
-        assert await relay.execute(b"X") == b"0"
-
-    try:
-        yield Relay("builtin", "builtin", 60.0, relay.media_ranges(), forward, forward), forget
-    finally:
-        await relay.close()
+@contextlib.contextmanager
+def shunt_relay(folder: Path, pairs: int) -> Iterator[Asked]:
+    with Relay(addresses=[IP], ports=f"{FIRST_PORT}-{FIRST_PORT + 2 * pairs - 1}", quarantine=0.0) as relay:
+        yield Asked(relay.addresses[0], lambda: _expect(relay.ask("X") == "0"))
 
 
-@contextlib.asynccontextmanager
-async def rtpproxy(pairs: int) -> AsyncIterator[tuple[Relay, Forget]]:
+@contextlib.contextmanager
+def rtpproxy(folder: Path, pairs: int) -> Iterator[Asked]:
     binary = shutil.which("rtpproxy")
     if binary is None:
         pytest.skip("no rtpproxy on PATH")
-    client, running = RelayClient(f"udp:{IP}:{CONTROL_PORT}", timeout=0.3), []
+    port = free_port(socket.SOCK_DGRAM)
+    command = [binary, "-f", "-F", "-s", f"udp:{IP}:{port}", "-l", IP, "-m", str(FIRST_PORT), "-M", str(FIRST_PORT + 2 * pairs - 1), "-d", "CRIT"]
+    running: list[subprocess.Popen[bytes]] = []
 
-    async def begin() -> None:
-        running.append(await asyncio.create_subprocess_exec(
-            binary, "-f", "-F", "-s", f"udp:{IP}:{CONTROL_PORT}", "-l", IP, "-m", str(FIRST_PORT), "-M", str(FIRST_PORT + 2 * pairs - 1), "-d", "CRIT", stderr=asyncio.subprocess.DEVNULL,
-        ))
-        assert (await client.request(b"V")).isdigit()
+    def begin() -> None:
+        running.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        client = UdpClient(f"udp:{IP}:{port}")
+        client.sock.settimeout(0.2)
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                if client.ask("V").isdigit():
+                    break
+        client.close()
 
-    async def forget() -> None:
+    def end() -> None:
         running[-1].kill()
-        await running[-1].wait()
-        await begin()
+        running[-1].wait()
 
-    async def forward(body: bytes, peer_ip: str | None) -> bytes:
-        return await client.forward(body)
-
+    begin()
     try:
-        await begin()
-        yield Relay("r1", f"udp:{IP}:{CONTROL_PORT}", 60.0, [], forward, client.request), forget
+        yield Asked(f"udp:{IP}:{port}", lambda: (end(), begin()) and None)
     finally:
-        await client.close()
-        if running[-1].returncode is None:
-            running[-1].kill()
-        await running[-1].wait()
+        end()
 
 
-RELAYS = pytest.mark.parametrize("kind", [builtin, pytest.param(rtpproxy, marks=pytest.mark.skipif(os.geteuid() != 0, reason="rtpproxy is run as root"))])
+def _expect(holds: bool) -> None:
+    assert holds
+
+
+Kind = Callable[[Path, int], AbstractContextManager[Asked]]
+RELAYS = pytest.mark.parametrize("kind", [shunt_relay, pytest.param(rtpproxy, marks=pytest.mark.skipif(os.geteuid() != 0, reason="rtpproxy is run as root"))])
+
+
+class Calls:
+    """Calls through an agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    async def granted(self, text: str) -> list[bytes]:
+        """The reply's parts. Said again while there is no port: rtpproxy closes those of a session that has ended a moment later."""
+        for _ in range(100):
+            reply = await self.agent.say(text)
+            if not reply.startswith(b"E7"):
+                break
+            await asyncio.sleep(0.01)
+        return reply.split(b" && ")
+
+    async def set_up(self, name: str) -> set[int]:
+        """The ports of a call."""
+        replies = [*await self.granted(f"U {name} {IP} 6000 A;1"), *await self.granted(f"L {name} {IP} 7000 A;1 B;1")]
+        assert all(reply.split()[0].isdigit() for reply in replies), replies
+        return {int(reply.split()[0]) for reply in replies}
+
+    async def held(self) -> list[int]:
+        """The relay ports of every leg of every call, as the agent knows them."""
+        page = await self.agent.ask(lambda admin: admin.calls())
+        legs = [line[side] for call in page["calls"] for line in call["lines"] for side in ("caller", "callee")]
+        return [int(leg["relay_port"].rpartition(":")[2]) for leg in legs if leg["relay_port"] is not None]
+
+    async def limits(self) -> dict[str, int]:
+        status = await self.agent.get()
+        assert status is not None
+        return status["limits"]
+
+
+@contextlib.asynccontextmanager
+async def calls(folder: Path, address: str) -> AsyncIterator[Calls]:
+    agent = Agent(folder, "agent", {"relays": [{"name": "r1", "socket": address}], "journal": {"path": str(folder / "journal.sqlite")}}).start()
+    try:
+        await agent.until(lambda status: status["ready"])
+        yield Calls(agent)
+    finally:
+        agent.close()
 
 
 @RELAYS
-async def test_a_relay_that_forgot_its_calls(kind) -> None:
+async def test_a_relay_that_forgot_its_calls(tmp_path: Path, kind: Kind) -> None:
     """Six pairs, four of them of calls that go on: every new call gets the other two, whatever the relay thinks."""
-    before = limits.snapshot()
-    async with kind(6) as (relay, forget):
-        calls = Calls(relay)
-        for name in ("first", "second"):
-            assert all(reply.split()[0].isdigit() for reply in await calls.set_up(name))
-        held = set(calls.ports())
-        assert len(held) == 4
-        await forget()
-        for number in range(6):
-            replies = await calls.set_up(f"new{number}")
-            assert {int(reply.split()[0]) for reply in replies} == set(range(FIRST_PORT, FIRST_PORT + 12, 2)) - held
-            assert len(set(calls.ports())) == 6
-            await calls.say(f"D new{number} A B")
-        assert grown("ports_clashed", before) >= 1
+    with kind(tmp_path, 6) as relay:
+        async with calls(tmp_path, relay.address) as made:
+            held = await made.set_up("first") | await made.set_up("second")
+            assert len(held) == 4
+            await asyncio.to_thread(relay.forget)
+            for number in range(6):
+                assert await made.set_up(f"new{number}") == set(range(FIRST_PORT, FIRST_PORT + 12, 2)) - held
+                assert len(set(await made.held())) == 6
+                await made.agent.say(f"D new{number} A B")
+            assert (await made.limits())["ports_held"] >= 1
 
 
 @RELAYS
-async def test_an_offer_with_its_answer_behind_it(kind) -> None:
+async def test_an_offer_with_its_answer_behind_it(tmp_path: Path, kind: Kind) -> None:
     """Both ports of `U … && L …` are looked at."""
-    async with kind(6) as (relay, forget):
-        calls = Calls(relay)
-        await calls.set_up("first")
-        await calls.set_up("second")
-        held = set(calls.ports())
-        await forget()
-        for number in range(6):
-            reply = await calls.granted(f"U both{number} {IP} 6000 A;1 B;1 && L {IP} 7000")
-            given = [part.port for part in codec.parse_ports_reply(reply)]
-            assert set(given) == set(range(FIRST_PORT, FIRST_PORT + 12, 2)) - held
-            line = calls.book.call(f"both{number}").lines[0]
-            assert [line.legs[side].relay.port for side in (Side.CALLEE, Side.CALLER)] == given
-            await calls.say(f"D both{number} A B")
+    with kind(tmp_path, 6) as relay:
+        async with calls(tmp_path, relay.address) as made:
+            held = await made.set_up("first") | await made.set_up("second")
+            await asyncio.to_thread(relay.forget)
+            for number in range(6):
+                parts = await made.granted(f"U both{number} {IP} 6000 A;1 B;1 && L {IP} 7000")
+                given = [int(part.split()[0]) for part in parts]
+                assert set(given) == set(range(FIRST_PORT, FIRST_PORT + 12, 2)) - held
+                call = await made.agent.ask(lambda admin, name=f"both{number}": admin.call(name))
+                # To the first port the callee sends, to the second the caller.
+                assert [int(call["lines"][0][side]["relay_port"].rpartition(":")[2]) for side in ("callee", "caller")] == given
+                await made.agent.say(f"D both{number} A B")
 
 
 @RELAYS
-async def test_no_port_left_that_is_nobody_elses(kind) -> None:
+async def test_no_port_left_that_is_nobody_elses(tmp_path: Path, kind: Kind) -> None:
     """With nothing but ports of calls that go on, a new call is refused as by a relay without ports, and leaves no session behind."""
-    before = limits.snapshot()
-    async with kind(4) as (relay, forget):
-        calls = Calls(relay)
-        await calls.set_up("first")
-        await calls.set_up("second")
-        held = calls.ports()
-        await forget()
-        assert await calls.say(f"U new {IP} 6000 A;1") == b"E72"
-        assert await calls.say("Q new A;1 B;1") == b"E50" and calls.book.call("new") is None
-        await calls.say("D second A B")
-        assert all(reply.split()[0].isdigit() for reply in await calls.set_up("new"))
-        assert len(set(calls.ports())) == 4 and set(calls.ports()) == set(held)
-        assert grown("ports_clashed_refused", before) >= 1
+    with kind(tmp_path, 4) as relay:
+        async with calls(tmp_path, relay.address) as made:
+            held = await made.set_up("first") | await made.set_up("second")
+            await asyncio.to_thread(relay.forget)
+            assert await made.agent.say(f"U new {IP} 6000 A;1") == b"E72"
+            assert await made.agent.say("Q new A;1 B;1") == b"E50"
+            await made.agent.say("D second A B")
+            assert len(await made.set_up("new")) == 2
+            assert len(await made.held()) == 4 and set(await made.held()) == held
+            assert (await made.limits())["ports_refused"] >= 1
 
 
-@RELAYS
-async def test_entries_that_no_call_claims_hold_their_port(kind) -> None:
-    async with kind(3) as (relay, _):
-        calls = Calls(relay)
-        key = FiveTuple(Endpoint.of("192.0.2.1", 5000), Endpoint.of(IP, FIRST_PORT + 3))
-        calls.offloader.orphans[key] = 0.0
-        for number in range(8):
-            ports = {int(reply.split()[0]) for reply in await calls.set_up(f"c{number}")}
-            assert ports == {FIRST_PORT, FIRST_PORT + 4}, "the pair of the RTCP port in between is held"
-            await calls.say(f"D c{number} A B")
-        del calls.offloader.orphans[key]
-        assert not calls.offloader.orphans.holds(key.dst)
+async def test_a_call_that_is_still_in_the_journal_holds_its_ports(tmp_path: Path) -> None:
+    """The relay has forgotten it, and the agent was restarted."""
+    with shunt_relay(tmp_path, 4) as relay:
+        async with calls(tmp_path, relay.address) as made:
+            held = await made.set_up("old")
+            await made.agent.until(lambda status: status["journal"]["pending"] == 0)
+            made.agent.kill()
+            relay.forget()
+            made.agent.start()
+            for number in range(6):
+                ports = await made.set_up(f"c{number}")
+                assert len(ports) == 2 and ports.isdisjoint(held)
+                await made.agent.say(f"D c{number} A B")
+            assert {call["call"] for call in (await made.agent.ask(lambda admin: admin.calls()))["calls"]} == {"old"}
 
 
-async def test_a_call_that_is_still_in_the_journal_holds_its_ports() -> None:
-    async with builtin(4) as (relay, forget):
-        earlier, calls = Calls(relay), Calls(relay)
-        await earlier.set_up("old")
-        row = encode_call(earlier.book.call("old"))
-        assert sorted(port.port for port in relay_ports(row)) == sorted(earlier.ports())
-        await forget()
-        asleep = {port: earlier.book.call("old") for port in relay_ports(row)}
-        calls.proxy.ports.wake = lambda port: calls.book.restore(asleep[port]) if port in asleep and calls.book.call("old") is None else None
-        for number in range(6):
-            ports = {int(reply.split()[0]) for reply in await calls.set_up(f"c{number}")}
-            assert len(ports) == 2 and ports.isdisjoint(earlier.ports())
-            await calls.say(f"D c{number} A B")
-        assert calls.book.call("old") is not None
-
-
-async def test_a_relay_that_knows_no_new_port() -> None:
+async def test_a_relay_that_knows_no_new_port(tmp_path: Path) -> None:
     """One that answers with the same port again is not asked for ever: the call is refused at once."""
-    asked: list[bytes] = []
+    async def answer(body: bytes) -> bytes:
+        return b"36000 10.0.0.1" if body[:1] == b"U" else b"20040107" if body[:1] == b"V" else b"0"
 
-    async def forward(body: bytes, peer_ip: str | None = None) -> bytes:
-        asked.append(body)
-        return b"0" if body[:1] == b"D" else b"36000 10.0.0.1"
-
-    calls = Calls(Relay("old", "udp:old", 60.0, [], forward, forward))
-    assert await calls.say("U one 10.0.0.2 6000 A;1") == b"36000 10.0.0.1"
-    assert await calls.say("Uw other 10.0.0.3 6000 C;1 && S ttl=10") == b"E72"
-    assert asked[1:] == [b"Uw other 10.0.0.3 6000 C;1 && S ttl=10", b"UNw other 10.0.0.3 6000 C;1", b"D other C;1"]
-
-
-def test_replies_in_parts() -> None:
-    assert codec.splice_reply(b"36584 10.0.0.1 && 36132 10.0.0.1", 1, b"36140 10.0.0.1") == b"36584 10.0.0.1 && 36140 10.0.0.1"
-    assert codec.splice_reply(b"36584 10.0.0.1 && 36132 10.0.0.1 && -1", 0, b"36140 10.0.0.1") == b"36140 10.0.0.1 && 36132 10.0.0.1 && -1"
-    assert codec.splice_reply(b"36584", 0, b"36140") == b"36140"
-    assert codec.with_new_port(b"USIIc0,8 id 10.0.0.1 6000 a;1 && L 10.0.0.2 7000") == b"UNSIIc0,8 id 10.0.0.1 6000 a;1"
+    async with RelayDouble("udp", answer=answer) as relay, calls(tmp_path, relay.address) as made:
+        assert await made.agent.say("U one 10.0.0.2 6000 A;1") == b"36000 10.0.0.1"
+        relay.commands.clear()
+        assert await made.agent.say("Uw other 10.0.0.3 6000 C;1 && S ttl=10") == b"E72"
+        asked = [body for _, body in relay.commands if b" other " in body]
+        assert asked == [b"Uw other 10.0.0.3 6000 C;1 && S ttl=10", b"UNw other 10.0.0.3 6000 C;1", b"D other C;1"]
