@@ -32,7 +32,7 @@ for _folder in (".", "agent"):
         sys.path.insert(0, str(ROOT / _folder))
 
 from shunt.admin import AdminClient  # noqa: E402
-from shunt.conference.rtcp import build_nack, build_pli, build_remb  # noqa: E402
+from tests.tools.conference.rtcp import build_nack, build_pli, build_remb  # noqa: E402
 from tests.agent_conference.lab import Lab  # noqa: E402
 from tests.lab.processes import open_socket  # noqa: E402
 from tests.lab.topology import CALLEE_IP, CALLER_IP, Topology  # noqa: E402

@@ -31,8 +31,8 @@ from aioice import stun  # noqa: E402
 
 from bench import libbpf  # noqa: E402
 from bench.rooms import CALLEE_IP, CALLER_IP, EDGE_IP, LabError, cpu_s, open_socket  # noqa: E402
-from shunt.conference import descriptor, rtp  # noqa: E402
-from shunt.conference.rtcp import Kind, Report, build_nack, build_pli, build_remb, build_rr, classify  # noqa: E402
+from tests.tools.conference import descriptor, rtp  # noqa: E402
+from tests.tools.conference.rtcp import Kind, Report, build_nack, build_pli, build_remb, build_rr, classify  # noqa: E402
 from tests.conference_control.lab import Bridge  # noqa: E402
 
 HEADERS = ROOT / "tests" / "vectors" / "conference" / "chromium_av1.txt"

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shunt.conference.sequence import Cadence, LowMemory, LowRetransmission, Outcome, Row, Verdict
+from tests.tools.conference.sequence import Cadence, LowMemory, LowRetransmission, Outcome, Row, Verdict
 from tests.conference import streams
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench" / "sequence"

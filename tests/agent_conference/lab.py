@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import yaml
 
 from shunt.admin import AdminClient, AdminError, Event
-from shunt.conference import rtcp
+from tests.tools.conference import rtcp
 from tests.lab.party import Party
 from tests.lab.processes import CONTROL_PORT, RELAY_PORT, ROOT, Process
 from tests.lab.topology import BPF, EDGE_INTERFACES, EDGE_IP, LabError, Topology

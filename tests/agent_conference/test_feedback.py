@@ -8,8 +8,8 @@ import time
 
 from aioice import stun
 
-from shunt.conference import rtcp
-from shunt.conference.rtcp import Kind, Report
+from tests.tools.conference import rtcp
+from tests.tools.conference.rtcp import Kind, Report
 from tests.agent_conference.lab import Camera, Lab, pli
 from tests.lab.party import Party
 

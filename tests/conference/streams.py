@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from shunt.conference.sequence import Outcome, Row, Verdict, after
+from tests.tools.conference.sequence import Outcome, Row, Verdict, after
 
 _M = 0xFFFF
 PATTERN = (0, 2, 1, 2)  # temporal layers of L1T3, as Chromium sends them

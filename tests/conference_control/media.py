@@ -22,8 +22,8 @@ from typing import Any
 import av
 import numpy as np
 
-from shunt.conference.rtcp import Kind, build_pli, build_rr, requests, walk
-from shunt.conference.rtp import MediaError
+from tests.tools.conference.rtcp import Kind, build_pli, build_rr, requests, walk
+from tests.tools.conference.rtp import MediaError
 from tests.conference_control.lab import Bridge
 from tests.lab.ports import free_port
 from tests.lab.processes import open_socket

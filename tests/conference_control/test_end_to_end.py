@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from shunt.conference.rtcp import Kind, Report, build_fir, build_pli, build_remb, build_rr, remb, reports, walk
+from tests.tools.conference.rtcp import Kind, Report, build_fir, build_pli, build_remb, build_rr, remb, reports, walk
 from tests.conference_control.lab import Bridge, Party, Phone, await_that, bridge, come_to_rest, sip_server, unbroken
 from tests.conference_control.stun import Credentials, request
 from tests.lab.processes import ROOT

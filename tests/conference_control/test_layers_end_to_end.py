@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
-from shunt.conference import descriptor, rtp
-from shunt.conference.rtcp import build_pli, build_remb, build_rr
+from tests.tools.conference import descriptor, rtp
+from tests.tools.conference.rtcp import build_pli, build_remb, build_rr
 from tests.conference_control.lab import Bridge, Party, Phone, await_that
 from tests.conference_control.test_end_to_end import OWN_SSRC, pytestmark, room, running  # noqa: F401
 from tests.lab.processes import open_socket

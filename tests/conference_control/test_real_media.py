@@ -13,7 +13,7 @@ pytest.importorskip("av", reason="needs PyAV (FFmpeg) for real pictures and soun
 
 import numpy as np  # noqa: E402
 
-from shunt.conference.rtcp import build_remb, build_rr  # noqa: E402
+from tests.tools.conference.rtcp import build_remb, build_rr  # noqa: E402
 from tests.conference_control import media  # noqa: E402
 from tests.conference_control.lab import Bridge  # noqa: E402
 from tests.conference_control.media import FRAMES, GOP, RATE, SOUND_S, Person, decode, pictures, read_squares, tone_of  # noqa: E402

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from shunt.admin.model import Estimate as Told
-from shunt.conference.feedback import Estimate
+from shunt.config.selector import Estimate
 from shunt.operator.conferences.selector import KEEP_S, Decisions
 
 

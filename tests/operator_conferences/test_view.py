@@ -19,6 +19,7 @@ def happened(*events: tuple[str, dict]) -> Happened:
 def test_a_conference_is_shown_as_people_know_it() -> None:
     video = medium("video", 20002, VP8, latched="192.0.2.7:4002", layers={"by": "dependency-descriptor", "extension_id": 12})
     video["streams"][0]["conflicts_with"] = "bob"
+    video["streams"].append(video["streams"][0] | {"ssrc": 0xC8, "repair": True, "conflicts_with": None})
     flow = {
         "sender": "ann", "receiver": "bob", "medium": "video", "quality": "video", "target": 1, "decided_by": "policy", "packets": 5, "streams": [{"ssrc": 0xABC, "packets": 5}],
         "estimate_bits_per_s": 250_000, "reported": True,
@@ -30,6 +31,9 @@ def test_a_conference_is_shown_as_people_know_it() -> None:
         ("target", {"sender": "ann", "receiver": "bob", "medium": "video", "before": 2, "level": 0, "estimate_bits_per_s": 10_000}),
         ("downlink", {"participant": "ann", "medium": "video", "receiver": "bob"}),
         ("directions", {"participant": "ann", "medium": "audio", "direction": "inactive"}),
+        ("ssrc-conflict", {"participant": "ann", "medium": "video", "ssrc": 7, "owner": "bob"}),
+        ("repair", {"participant": "ann", "medium": "video", "ssrc": 0xC8, "payload_type": 97, "of": 96}),
+        ("no-route", {"participant": "bob", "medium": "audio", "detail": "172.16.0.1: the switch has no route there"}),
         ("left", {"participant": "cem", "reason": "bye", "media": [], "signalling": {"sip": {}}}),
     )
     shown = view.conference(found, events.of("room"))
@@ -46,6 +50,10 @@ def test_a_conference_is_shown_as_people_know_it() -> None:
         "ann: audio inactive",
         "cem has left",
         "goes to nobody: it is bob's",
+        "000000c8 repairs",
+        "ann's video 00000007 goes to nobody: bob has sent this SSRC before",
+        "ann's video 000000c8 is taken for repair: its payload type is 97, not 96; who gets fewer layers does not get it",
+        "bob gets no audio: 172.16.0.1: the switch has no route there",
         "bob gets of ann's video: target 1 of 0..2, can take 250k, sent at 0k/0k/0k, ann hears this receiver",
     ):
         assert line in said, said

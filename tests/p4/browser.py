@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from shunt.conference import descriptor, rtp
-from shunt.conference.sequence import Row
+from tests.tools.conference import descriptor, rtp
+from tests.tools.conference.sequence import Row
 
 CHROMIUM = Path(__file__).resolve().parents[1] / "vectors" / "conference" / "chromium_av1.txt"
 EXTENSION = 12  # the id of the header extension with the descriptor

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from shunt.conference.sequence import Cadence, LowMemory, Row, Verdict
+from tests.tools.conference.sequence import Cadence, LowMemory, Row, Verdict
 from tests.conference import streams, vectors
 from tests.p4 import bmv2
 from tests.vectors.model import Port

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shunt.conference.rtcp import build_remb
+from tests.tools.conference.rtcp import build_remb
 from tests.bfrt.conference_lab import Someone
 from tests.bfrt.switch_lab import until
 from tests.p4 import bmv2

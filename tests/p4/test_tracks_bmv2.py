@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from shunt.conference.sequence import LowRetransmission, Row, Splice
+from tests.tools.conference.sequence import LowRetransmission, Row, Splice
 from tests.conference import streams, vectors
 from tests.p4 import bmv2
 from tests.p4.test_sequence_bmv2 import BURST, FIRST_SSRC, FIRST_STREAM, LAYERS, TREE, numbered

@@ -1,6 +1,6 @@
 """Layers in the kernel: what a packet says of itself, the tree that it goes into, and the numbers that its receivers see.
 
-The softswitch is held against shunt.conference, which describes all of it, and against the packet rows that every
+The softswitch is held against tests/tools/conference, which describes all of it, and against the packet rows that every
 implementation is held against.
 """
 
@@ -13,17 +13,17 @@ import time
 
 import pytest
 
-from shunt.conference import descriptor, rtp
-from shunt.conference.packets import Layers, MediaPacket, Reader
-from shunt.conference.rtp import MediaError
-from shunt.conference.sequence import LowRetransmission, Row, Splice
 from shunt.net import Endpoint, FiveTuple
 from tests.conference import streams, vectors
-from tests.conference.test_packets import WAYS
+from tests.conference.ways import WAYS
 from tests.dataplane.lab import HOST_A4, RELAY_A4
 from tests.replication.conftest import Bridge, Participant
 from tests.softswitch.client import Refused
 from tests.softswitch.replication import Action, Layer, Rewrite, StreamKey
+from tests.tools.conference import descriptor, rtp
+from tests.tools.conference.packets import Layers, MediaPacket, Reader
+from tests.tools.conference.rtp import MediaError
+from tests.tools.conference.sequence import LowRetransmission, Row, Splice
 
 pytestmark = pytest.mark.netns
 

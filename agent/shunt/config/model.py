@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from shunt.conference.control.settings import Conference
+from shunt.config.conference import Conference
 from shunt.config.section import Location, Section
 from shunt.config.switch import Switch
 from shunt.config.values import (

@@ -25,16 +25,17 @@ from shunt.conference.control.ice import make_credentials
 from shunt.conference.control.layers import TARGETS, Packet, Told, read_frame, read_packet
 from shunt.conference.control.model import HELD_S, KINDS, STREAMS, TOP, TREES, Book, Conference, ConferenceError, Leg, Participant, kind_of, medium_of, source_name
 from shunt.conference.control.records import Departed, Ledger, csv_header, csv_lines
-from shunt.conference.control.settings import Conference as Settings
 from shunt.conference.control.shelf import Folder, Shelf
 from shunt.conference.control.sockets import Sockets
 from shunt.conference.control.writer import Broken, Refused, Row, Writer
 from shunt.conference.engine import CONFERENCE, EngineFull, Source
-from shunt.conference.feedback import load_selector
+from shunt.conference.feedback import select_decode_target
 from shunt.conference.frames import Datagram, write_datagram
 from shunt.conference.packets import Layers
 from shunt.conference.rtp import MediaError
 from shunt.conference.trees import Design, Meeting, design_of
+from shunt.config.conference import Conference as Settings
+from shunt.config.selector import load_selector
 from shunt.config.values import SocketAddress
 from shunt.events.bus import CONFERENCE as EVENT, EventBus
 from shunt.learning.latch import LatchPolicy, Verdict
@@ -102,7 +103,7 @@ class Conferences:
         self._table: RelayTable | None = None
         self._writer: Writer | None = None
         self._spray = SprayGuard()
-        self.adaptation = Adaptation(self, load_selector(settings.selector), clock)
+        self.adaptation = Adaptation(self, load_selector(settings.selector) if settings.selector is not None else select_decode_target, clock)
         self._events = events
         self.records = RecordWriter(settings.cdr.csv, settings.cdr.json_lines, header=csv_header(), lines=csv_lines) if settings.cdr is not None else None
         self._ledger = Ledger(self.book) if self.records is not None else None

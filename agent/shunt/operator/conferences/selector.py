@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from shunt.admin import AdminClient, AdminError, AgentError
 from shunt.admin.model import Decision
 from shunt.admin.model import Estimate as Told
-from shunt.conference.feedback import Estimate, SelectDecodeTarget
+from shunt.config.selector import Estimate, SelectDecodeTarget
 
 log = logging.getLogger(__name__)
 

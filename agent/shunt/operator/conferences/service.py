@@ -8,9 +8,8 @@ from collections.abc import Callable
 from aiohttp import web
 
 from shunt.admin import AdminClient
-from shunt.conference.control.settings import DEFAULT_SELECTOR
-from shunt.conference.control.settings import Conference as Settings
-from shunt.conference.feedback import load_selector
+from shunt.config.conference import Conference as Settings
+from shunt.config.selector import load_selector
 from shunt.config.values import SocketAddress
 from shunt.events.bus import CONFERENCE, Event, EventBus
 from shunt.operator.asking import Agent
@@ -49,7 +48,7 @@ class Conferences:
         self.focus: focus_events.Focus | None = None
         if settings.sip is not None:
             self.focus = focus_events.Focus(SocketAddress.parse(settings.sip), settings.sip_allow, client)
-        self._select = load_selector(settings.selector) if settings.selector != DEFAULT_SELECTOR else None
+        self._select = load_selector(settings.selector) if settings.selector is not None else None
         self._client = client
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -7,13 +7,9 @@ from collections.abc import Iterator
 
 from pydantic import Field, field_validator
 
-from shunt.conference.feedback import load_selector
 from shunt.config.section import Location, Section
+from shunt.config.selector import load_selector
 from shunt.config.values import AbsolutePath, MediaAddress, Network, PortRange, Ports, UdpSocket
-
-
-DEFAULT_SELECTOR = "shunt.conference.feedback:select_decode_target"
-"""What shunt-agent does by itself."""
 
 
 class Cdr(Section):
@@ -30,9 +26,9 @@ class Conference(Section):
     ports: Ports = Field(default=PortRange(20000, 29999), description="UDP ports for participants, inclusive: two for each medium of each participant; starts at an even port.")
     state: AbsolutePath = Field(default="/var/lib/shunt/conferences", description="Folder in which conferences are kept for a restart of the agent, a file for each; it is made if need be. With journal.redis they are kept there.")
     timeout: int = Field(default=60, ge=5, le=86400, description="Seconds without a packet after which a participant is taken out.")
-    selector: str = Field(
-        default=DEFAULT_SELECTOR,
-        description="MODULE:FUNCTION, or /PATH/FILE.py:FUNCTION, that says which layers a receiver gets: called with its decode target, its earlier estimates and the new one, it returns the new decode target.",
+    selector: str | None = Field(
+        default=None,
+        description="MODULE:FUNCTION, or /PATH/FILE.py:FUNCTION, that says which layers a receiver gets: called with its decode target, its earlier estimates and the new one, it returns the new decode target; absent: as the agent decides.",
     )
     cdr: Cdr | None = Field(default=None, description="Records of participants; absent: none.")
     sip: UdpSocket | None = Field(default=None, description="udp:ADDRESS:PORT on which SIP calls to sip:CONFERENCE@ADDRESS are taken from the SIP server; absent: no dial-in.")
@@ -42,8 +38,9 @@ class Conference(Section):
 
     @field_validator("selector")
     @classmethod
-    def _selector_works(cls, name: str) -> str:
-        load_selector(name)
+    def _selector_works(cls, name: str | None) -> str | None:
+        if name is not None:
+            load_selector(name)
         return name
 
     def problems(self, data_plane: bool) -> Iterator[tuple[Location, str]]:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from shunt.cli.capacity import SET, Design, Limits, Load, Tables, capacity, paper
 from shunt.cli.main import cli
-from shunt.conference import descriptor, rtp
-from shunt.conference.capacity import LAYER_ROWS, SET, Load, Tables, capacity, paper
-from shunt.conference.control.model import TREES
-from shunt.conference.engine import EngineFull, Limits
-from shunt.conference.migration import Allocator
-from shunt.conference.trees import Design, Meeting, Participant
 
 
 def thousands(count: int, unit: int) -> str:
@@ -67,40 +60,6 @@ ROWS = Tables(conference=65_536, copy=65_536, layer=65_536, relay=40_000)  # of 
 def test_tables_end_it_before_the_engine_does(design, load, tables, bound_by, meetings):
     found = capacity(design, load, qualities=SET, tables=tables)
     assert (found["bound_by"], found["meetings"]) == (bound_by, meetings), found
-
-
-@pytest.mark.parametrize(("design", "adapted"), [(Design.NRA, {}), (Design.RA_R, {("a", "c"): 1, ("b", "c"): 1}), (Design.RA_SR, {("a", "c"): 1})])
-def test_the_agents_own_sets_fit_as_often_as_is_said(design, adapted):
-    """Of seven trees, in an engine of 64: what the allocator takes, and the rows that a meeting costs."""
-    assert TREES == SET
-    limits, load = Limits(trees=64), Load(participants=3, sources=1, adapted=0, sender_rate=1)
-    allocator, people, rows = Allocator(limits, qualities=TREES), tuple(Participant(name, 1, (("video", True),)) for name in "abc"), Counter()
-    count = 0
-    try:
-        while True:
-            for write in allocator.change(Meeting(str(count), people, adapted), design=design):
-                rows[write.table] += write.action.value == "add"
-            count += 1
-    except EngineFull:
-        pass
-    assert count == capacity(design, load, limits, TREES)["meetings"]
-    exactly = Tables(conference=rows["conference"], copy=rows["copy"])
-    assert {name: there for name, there in capacity(design, load, limits, TREES, tables=exactly)["allowed"].items() if "rows" in name} == {"rows of conference": count, "rows of copy": count}
-
-
-def test_no_stream_of_a_browser_has_more_rows_of_layer():
-    """Of every structure in the captured headers, after it has moved to and fro."""
-    most = 0
-    for name in ("chromium_av1", "chromium_vp8"):
-        table = descriptor.LayerTable()
-        for line in (Path(__file__).parents[1] / "vectors" / "conference" / f"{name}.txt").read_text().splitlines():
-            if not line.startswith("#"):
-                head = bytes.fromhex(line.split()[1])
-                element = rtp.find_element(head, rtp.parse_header(head), 12)
-                if element is not None and descriptor.has_structure(element):
-                    table.see(descriptor.parse(element).structure)
-                    most = max(most, len(table.rows))
-    assert 10 < most <= LAYER_ROWS
 
 
 def test_no_such_meeting():

@@ -7,16 +7,35 @@ nor rate; 12.8 Tbit/s over 24 Mbit/s is 533,333, which is what `meeting_rate` of
 
 from __future__ import annotations
 
+import enum
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shunt.conference.engine import Limits
-from shunt.conference.trees import Design
-
 HALVES = 2  # m: what shares a tree
 SET = 7
-"""Trees of a set as the agent lays them out: one of sound, three of pictures, three of the screen (shunt.conference.control.model.TREES)."""
+"""Trees of a set as the agent lays them out: one of sound, three of pictures, three of the screen."""
 LAYER_ROWS = 21  # of a stream with layers: three places of Chromium's VP8 structure, the largest that browsers send (docs/conference.md)
+
+
+class Design(enum.Enum):
+    """How the trees of a meeting are laid out (docs/conference.md)."""
+
+    TWO_PARTY = "two-party"
+    NRA = "NRA"
+    RA_R = "RA-R"
+    RA_SR = "RA-SR"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the engine holds (Scallop, section 6.3, and TNA's field widths). streams: what the copy table's 24-bit key tells apart; tracked: streams with rewritten
+    numbers, each receiver's by itself."""
+
+    trees: int = 65_536
+    nodes: int = 1 << 24
+    rids: int = 65_536
+    streams: int = 1 << 24
+    tracked: int = 65_536
 
 
 @dataclass(frozen=True, slots=True)
