@@ -67,13 +67,17 @@ class Bridge:
     def configure(self) -> None:
         """Write what the next start of each process reads."""
         self.config.write_text(yaml.safe_dump(self.settings))
-        checked = subprocess.run(
-            [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(self.config)],
+        (self.work / "agent.json").write_text(self.checked(self.config))
+
+    def checked(self, config: Path) -> str:
+        """A configuration as shunt-agent takes it. Raises LabError."""
+        done = subprocess.run(
+            [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(config)],
             capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "agent")}, check=False,
         )  # fmt: skip
-        if checked.returncode != 0:
-            raise LabError(checked.stdout + checked.stderr)
-        (self.work / "agent.json").write_text(checked.stdout)
+        if done.returncode != 0:
+            raise LabError(done.stdout + done.stderr)
+        return done.stdout
 
     def start_softswitch(self) -> None:
         self.softswitch.start().await_unix(self.bfrt, 30)
@@ -220,7 +224,7 @@ class Phone:
     def __init__(self, bridge: Bridge, host: str, name: str, server: int = SIP_PORT) -> None:
         """server: the port on the edge host that it sends SIP to."""
         self.party = bridge.party(host, name)
-        self._server = server
+        self.server = server
         self._target = ""
         self._route: list[str] = []
         self.answer = ""
@@ -269,13 +273,13 @@ class Phone:
 
     def repeat(self, method: str) -> str:
         """Send the last request of a method once more, as when its answer was lost; the final answer."""
-        self._socket.sendto(self._sent[method], (EDGE_IP, self._server))
+        self._socket.sendto(self._sent[method], (EDGE_IP, self.server))
         return self._final()
 
     def accept(self, request: str) -> None:
         """Answer a request with 200."""
         kept = [line for line in request.splitlines() if line.partition(":")[0].lower() in ("via", "record-route", "from", "to", "call-id", "cseq")]
-        self._socket.sendto(("\r\n".join(["SIP/2.0 200 OK", *kept, "Content-Length: 0"]) + "\r\n\r\n").encode(), (EDGE_IP, self._server))
+        self._socket.sendto(("\r\n".join(["SIP/2.0 200 OK", *kept, "Content-Length: 0"]) + "\r\n\r\n").encode(), (EDGE_IP, self.server))
 
     def receive(self) -> str:
         """The next message."""
@@ -289,7 +293,7 @@ class Phone:
 
     def _send(self, method: str, body: str = "", *, new: bool = True) -> None:
         self._cseq += new
-        uri = f"sip:{self._room}@{EDGE_IP}:{self._server}"
+        uri = f"sip:{self._room}@{EDGE_IP}:{self.server}"
         lines = [
             f"{method} {self._target or uri} SIP/2.0", *(f"Route: {route}" for route in self._route), f"Via: SIP/2.0/UDP {self._ip}:{self._port};branch=z9hG4bK{self.party.ssrc}{method}{self._cseq};rport", "Max-Forwards: 70",
             f"From: <sip:{self._name}@{self._ip}>;tag={self.party.ssrc}", f"To: {self._to or f'<{uri}>'}", f"Call-ID: {self.party.ssrc}@{self._ip}",
@@ -297,7 +301,7 @@ class Phone:
             *(["Content-Type: application/sdp"] if body else []), f"Content-Length: {len(body)}",
         ]  # fmt: skip
         self._sent[method] = ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
-        self._socket.sendto(self._sent[method], (EDGE_IP, self._server))
+        self._socket.sendto(self._sent[method], (EDGE_IP, self.server))
 
 
 def sip_server(bridge: Bridge, name: str = "kamailio", *, other_agent: bool = False) -> Process:

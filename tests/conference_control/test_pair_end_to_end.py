@@ -1,19 +1,21 @@
-"""Conferences of a pair on one Redis, with real processes: the agent in charge dies, hangs or leaves, and participants, callers and operators go on with the other."""
+"""Conferences of a pair on one Redis, each agent with its operator daemon: one pair of processes dies, hangs or leaves, and participants, callers and operators go on
+with the other."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.conference_control.lab import SIP_PORT, Bridge, Party, Phone, await_that, bridge, come_to_rest, sip_server, unbroken
+from tests.conference_control.lab import AGENT, SIP_PORT, Bridge, Party, Phone, await_that, bridge, come_to_rest, sip_server, unbroken
 from tests.conference_control.test_end_to_end import pytestmark as _needs
 from tests.lab.processes import API_PORT, CONTROL_PORT, Process
 from tests.lab.redis import RedisServer
@@ -21,49 +23,65 @@ from tests.lab.topology import EDGE_IP, LabError, Topology
 
 pytestmark = [*_needs, pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")]
 
-OTHER_CONTROL, OTHER_API = CONTROL_PORT + 10, API_PORT + 1
+OTHER_CONTROL, OTHER_API, OTHER_SIP = CONTROL_PORT + 10, API_PORT + 1, SIP_PORT + 1
 TAKE_OVER_S = 2.0
 
 
 class PairBridge(Bridge):
-    """A bridge with a second agent that stands by: the same file but for where it is commanded. Both are the agent in Python, with the operator's side inside."""
+    """A bridge with a second agent that stands by, and its operator daemon: as on two hosts, each with SIP socket, REST API and records of its own."""
 
-    def __init__(self, topology: Topology, work: Path) -> None:
+    def __init__(self, topology: Topology, work: Path, sip_ip: str = EDGE_IP) -> None:
         super().__init__(topology, work)
-        self.agent = Process(topology, "edge", "agent", [word if word != "operator" else "run" for word in self.operator.argv], work / "agent.log", self.operator._env)
-        del self.settings["relays"]
-        self.settings["builtin_relay"] = {"addresses": [EDGE_IP], "ports": "35000-36000"}
         self.redis = RedisServer(topology, work)
         self.settings["journal"] = {"redis": self.redis.url, "group": "conferences"}
-        self.other_sip = ""  # the other agent's, where it has one of its own
+        self.settings["conference"]["sip"] = f"udp:{sip_ip}:{SIP_PORT}"
         self.other_config = work / "other.yaml"
-        self.other = Process(topology, "edge", "other agent", [word.replace(str(self.config), str(self.other_config)) for word in self.agent.argv], work / "other.log", self.agent._env)
+        self.other_admin = self.admin.with_name(f"{topology.prefix}-other.sock")
+        self.other = Process(topology, "edge", "other agent", [AGENT, "-c", str(work / "other.json")], work / "other.log")
+        argv = [word.replace(str(self.config), str(self.other_config)) for word in self.operator.argv]
+        self.other_operator = Process(topology, "edge", "other operator", argv, work / "other-operator.log", self.operator._env)
 
     def start(self) -> None:
         self.redis.start()
         super().start()
         self.await_role(API_PORT, "active")
-        self.start_other()
-
-    def start_agent(self) -> None:
-        self.agent.start().await_listening("tcp", API_PORT, 30)
-
-    def start_operator(self) -> None:
-        """It is inside of the agent."""
-
-    def start_other(self) -> None:
-        conference = self.settings["conference"] | ({"sip": self.other_sip} if self.other_sip else {})
-        other = self.settings | {"conference": conference, "control": {"listen": [f"udp:127.0.0.1:{OTHER_CONTROL}"]}, "api": {"listen": f"127.0.0.1:{OTHER_API}"}}
-        self.other_config.write_text(yaml.safe_dump(other))
-        self.other.start().await_listening("tcp", OTHER_API, 30)
+        self.other.start().await_listening("udp", OTHER_CONTROL, 30)
+        self.other.await_unix(self.other_admin, 30)
+        self.other_operator.start().await_listening("tcp", OTHER_API, 30)
         self.await_role(OTHER_API, "standby")
 
-    def get(self, port: int, path: str) -> dict | None:
-        """What the agent with its API at this port answers; None while it does not."""
+    def configure(self) -> None:
+        super().configure()
+        work = self.work
+        conference = self.settings["conference"] | {
+            "sip": self.settings["conference"]["sip"].replace(str(SIP_PORT), str(OTHER_SIP)),
+            "cdr": {"csv": str(work / "other.csv"), "json_lines": str(work / "other.jsonl")},
+        }
+        other = self.settings | {
+            "conference": conference,
+            "control": {"listen": [f"udp:127.0.0.1:{OTHER_CONTROL}"]},
+            "api": {"listen": f"127.0.0.1:{OTHER_API}"},
+            "admin": {"socket": str(self.other_admin), "socket_group": "root", "events": str(work / "other-events")},
+            "operator": {"state_dir": str(work / "other-operator")},
+        }
+        self.other_config.write_text(yaml.safe_dump(other))
+        (work / "other.json").write_text(self.checked(self.other_config))
+
+    def first_goes(self, *, killed: bool) -> None:
+        """The agent in charge and its operator daemon are gone, as when their host is."""
+        for process in (self.operator, self.agent):
+            process.kill() if killed else process.stop()
+
+    def get(self, port: int, path: str) -> dict[str, Any] | None:
+        """What the API at this port answers; None while it does not."""
         try:
-            return json.loads(self._command(["curl", "-sS", "--fail-with-body", "-m", "1", f"http://127.0.0.1:{port}{path}"]))
+            return dict(json.loads(self._command(["curl", "-sS", "--fail-with-body", "-m", "1", f"http://127.0.0.1:{port}{path}"])))
         except LabError:
             return None
+
+    def ask_other(self, method: str, path: str) -> dict[str, Any]:
+        """A request to the other API. Raises LabError with its words when it fails."""
+        return dict(json.loads(self._command(["curl", "-sS", "--fail-with-body", "-X", method, "-H", "X-Shunt-Command: 1", f"http://127.0.0.1:{OTHER_API}{path}"])))
 
     def await_role(self, port: int, role: str, seconds: float = 15.0) -> None:
         assert await_that(lambda: (self.get(port, "/v1/status") or {}).get("role") == role, seconds), f"nobody is {role} at {port}\n{self.agent.tail()}\n{self.other.tail()}"
@@ -73,9 +91,18 @@ class PairBridge(Bridge):
         began = time.monotonic()
         found = await_that(lambda: (self.get(OTHER_API, "/v1/conferences/room") or {"problem": "?"})["problem"] == "", seconds)
         assert found, f"not taken over after {seconds} s\n{self.other.tail()}"
-        return time.monotonic() - began
+        took = time.monotonic() - began
+        self.other_operator.await_log("calls are taken at")
+        return took
+
+    def other_records(self, count: int) -> dict[str, dict[str, Any]]:
+        """The records that the other operator daemon has written, by participant, once there are so many."""
+        path = self.work / "other.jsonl"
+        assert await_that(lambda: path.exists() and len(path.read_text().splitlines()) >= count), self.other_operator.tail()
+        return {one["participant"]: one for one in map(json.loads, path.read_text().splitlines())}
 
     def stop(self) -> None:
+        self.other_operator.stop()
         self.other.stop()
         super().stop()
         self.redis.stop()
@@ -123,9 +150,9 @@ def test_the_agent_in_charge_goes(pair: PairBridge, how: str) -> None:
     """Nobody misses a packet; who has dialled in goes on hold, resumes and hangs up with the other agent, which knows everybody and lets others in."""
     phones, parties = three(pair)
     ann, bob, cem = parties
-    for words in (["http://127.0.0.1:{}/v1/conferences"], ["-X", "POST", "-H", "X-Shunt-Command: 1", "http://127.0.0.1:{}/v1/conferences?name=other"]):
-        assert "this agent stands by" in pair._command(["curl", "-sS", *(word.format(OTHER_API) for word in words)])
-    pair.agent.kill() if how == "killed" else pair.agent.stop()
+    for words in (["/v1/conferences"], ["/v1/conferences?name=other", "-X", "POST", "-H", "X-Shunt-Command: 1"]):
+        assert "stands by" in pair._command(["curl", "-sS", f"http://127.0.0.1:{OTHER_API}{words[0]}", *words[1:]])
+    pair.first_goes(killed=how == "killed")
     took = pair.await_takeover(5.0)
     print(f"{how}: the other agent had the conference after {took:.2f} s")
     assert took < TAKE_OVER_S, pair.other.tail()
@@ -134,6 +161,8 @@ def test_the_agent_in_charge_goes(pair: PairBridge, how: str) -> None:
     hear_each_other(parties)
     look = pair.get(OTHER_API, "/v1/conferences/room")
     assert look is not None and {one["name"]: one["present"] for one in look["participants"]} == {"ann": True, "bob": True, "cem": True}
+    for phone in phones:
+        phone.server = OTHER_SIP
     relay = ann.relay
     assert phones[0].call("room", "m=audio {port} RTP/AVP 0\r\na=inactive\r\n") == 200 and ann.relay == relay
     assert come_to_rest(lambda: len(ann.received(bob))), "on hold"
@@ -141,31 +170,24 @@ def test_the_agent_in_charge_goes(pair: PairBridge, how: str) -> None:
     ann.got.clear()
     assert phones[0].call("room") == 200
     ann.await_packets(bob, cem)
-    dan = Phone(pair, "caller", "dan")
+    dan = Phone(pair, "caller", "dan", OTHER_SIP)
     assert dan.call("room") == 200
     hear_each_other([*parties, dan.party])
     assert [phone.bye() for phone in (dan, phones[0])] == [200, 200]
     nothing_was_lost([bob, cem])
-    pair._command(["curl", "-sS", "--fail-with-body", "-X", "DELETE", "-H", "X-Shunt-Command: 1", f"http://127.0.0.1:{OTHER_API}/v1/conferences/room/participants/bob"])
+    pair.ask_other("DELETE", "/v1/conferences/room/participants/bob")
     assert phones[1].receive().startswith("BYE sip:bob@"), "who is put out gets a BYE, whoever answered the call"
-    records = {one["participant"]: one for one in pair.records(3)}
+    records = pair.other_records(3)
     assert {name: one["reason"] for name, one in records.items()} == {"dan": "bye", "ann": "bye", "bob": "removed"}
     assert all(one["media"][0]["received_packets"] for one in records.values())
 
 
 @pytest.mark.parametrize("name", ["kamailio", "opensips"])
-def test_each_agent_has_a_sip_socket_of_its_own(tmp_path: Path, name: str) -> None:
-    """As on two hosts. Callers' later requests go to the agent that answered, and when that is dead, or stands by, to the other."""
+def test_callers_behind_a_sip_server_go_on_with_the_other_agent(tmp_path: Path, name: str) -> None:
+    """Callers' later requests go to the daemon that answered, and when that is dead, or its agent stands by, to the other."""
     if shutil.which(name) is None:
         pytest.skip(f"needs {name}")
-
-    def apart(topology: Topology, work: Path) -> PairBridge:
-        made = PairBridge(topology, work)
-        made.settings["conference"]["sip"] = f"udp:127.0.0.1:{SIP_PORT}"
-        made.other_sip = f"udp:127.0.0.1:{SIP_PORT + 1}"
-        return made
-
-    with bridge(tmp_path, apart) as pair:
+    with bridge(tmp_path, lambda topology, work: PairBridge(topology, work, "127.0.0.1")) as pair:
         pair.ask("POST", "/v1/conferences?name=room")
         pair.await_ready()
         server = sip_server(pair, name, other_agent=True)
@@ -174,54 +196,56 @@ def test_each_agent_has_a_sip_socket_of_its_own(tmp_path: Path, name: str) -> No
             assert [phone.call("room") for phone in phones] == [200, 200]
             ann, bob = (phone.party for phone in phones)
             hear_each_other([ann, bob])
-            pair.agent.kill()
+            pair.first_goes(killed=True)
             pair.await_takeover(5.0)
             hear_each_other([ann, bob])
-            assert phones[0].call("room", "m=audio {port} RTP/AVP 0\r\na=sendonly\r\n") == 200, "by the agent that did not answer the call"
-            assert phones[0].call("room") == 200 and "sip:127.0.0.1:5071" in phones[0].answer
+            assert phones[0].call("room", "m=audio {port} RTP/AVP 0\r\na=sendonly\r\n") == 200, "by the daemon that did not answer the call"
+            assert phones[0].call("room") == 200 and f"sip:127.0.0.1:{OTHER_SIP}" in phones[0].answer
             pair.start_agent()
+            pair.operator.start()
             pair.await_role(API_PORT, "standby")
             late = Phone(pair, "caller", "late", 5060)
-            assert late.call("room") == 200, "the agent that stands by says that it does, and the other answers"
+            assert late.call("room") == 200, "the daemon whose agent stands by says that it does, and the other answers"
             hear_each_other([ann, bob, late.party])
             assert [phone.bye() for phone in (late, phones[0], phones[1])] == [200, 200, 200]
-            assert {one["participant"]: one["reason"] for one in pair.records(3)} == {"late": "bye", "ann": "bye", "bob": "bye"}
+            assert {name: one["reason"] for name, one in pair.other_records(3).items()} == {"late": "bye", "ann": "bye", "bob": "bye"}
             assert unbroken(bob.received(ann))
         finally:
             server.stop()
 
 
 def test_an_agent_that_hangs_is_replaced_and_does_not_write_when_it_wakes(pair: PairBridge) -> None:
-    """It still holds the sockets: calls wait until it wakes. Then it finds another in charge, and stands by."""
+    """Then it finds another in charge, and stands by; its operator daemon says so to callers, and a SIP server asks the other one."""
     phones, parties = three(pair)
     pair.agent.signal(signal.SIGSTOP)
     try:
         pair.await_takeover(8.0)
         hear_each_other(parties)
         dan = pair.party("caller", "dan")
-        answer = json.loads(pair._command(["curl", "-sS", "--fail-with-body", "-X", "POST", "-H", "X-Shunt-Command: 1", f"http://127.0.0.1:{OTHER_API}/v1/conferences/room/participants?name=dan"]))
-        dan.talk(answer["media"][0]["relay"])
+        dan.talk(pair.ask_other("POST", "/v1/conferences/room/participants?name=dan")["media"][0]["relay"])
         hear_each_other([*parties, dan])
     finally:
         pair.agent.signal(signal.SIGCONT)
     pair.await_role(API_PORT, "standby")
-    pair.other.await_log("conference.sip: the socket is there")
+    assert await_that(lambda: phones[0].bye() == 503, 5)
+    phones[0].server = OTHER_SIP
     assert phones[0].bye() == 200
     look = pair.get(OTHER_API, "/v1/conferences/room")
     assert look is not None and [one["name"] for one in look["participants"]] == ["bob", "cem", "dan"] and look["problem"] == ""
-    parties[0].hush()
     nothing_was_lost([*parties[1:], dan])
 
 
 def test_a_store_that_comes_back_empty_is_filled_again(pair: PairBridge) -> None:
     """What it had is written by the agent in charge, and is there for the other."""
     phones, parties = three(pair)
-    pair._command(["redis-cli", "-p", pair.redis.url.rpartition(":")[2].partition("/")[0], "FLUSHALL"])
-    pair.agent.await_log("writing everything again")
+    port = pair.redis.url.rpartition(":")[2].partition("/")[0]
+    subprocess.run(pair.topology.enter("edge", "redis-cli", "-p", port, "FLUSHALL"), check=True, capture_output=True)
+    pair.agent.await_log("everything is written again")
     time.sleep(0.5)
-    pair.agent.kill()
+    pair.first_goes(killed=True)
     pair.await_takeover(5.0)
     look = pair.get(OTHER_API, "/v1/conferences/room")
     assert look is not None and [one["name"] for one in look["participants"]] == ["ann", "bob", "cem"]
+    phones[0].server = OTHER_SIP
     assert phones[0].bye() == 200
     nothing_was_lost(parties[1:])

@@ -7,7 +7,7 @@ taken from configured networks alone, and it authenticates.
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import ipaddress
 import logging
 import time
@@ -35,8 +35,7 @@ KINDS = (CONFERENCE, NOTE)
 _PHRASES = {400: "Bad Request", 404: "Not Found", 480: "Temporarily Unavailable", 488: "Not Acceptable Here", 500: "Server Internal Error", 503: "Service Unavailable"}
 _STATUS = {400: 488, 422: 488, 404: 404, 409: 480}  # of what the agent refuses: nonsense, not there, full
 _T1, _T2 = 0.5, 4.0
-_BIND_AGAIN_S = 0.1
-_RETRY_S = 2.0
+_RETRY_S = 0.5
 _RECENT_S = 3600.0  # who left longer ago has no phone that waits for a BYE
 _SESSION_S, _LEAST_SESSION_S = 1800, 90  # RFC 4028 sections 4 and 9
 _ANEW = frozenset({"agent-started", "agent-active", MISSING})  # after these, calls are compared with the agent's participants
@@ -76,17 +75,13 @@ class Focus:
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    async def start(self, *, wait: bool = False) -> None:
-        """Listen. wait: another process may not have closed the socket yet, or still have its address. Raises OSError, naming the socket."""
-        while True:
-            try:
-                await self._uas.start()
-                break
-            except OSError as error:
-                host, port = self._transport.local_addr
-                if not wait or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
-                    raise OSError(error.errno, f"conference.sip {host} port {port}: {error.strerror or error}") from error
-                await asyncio.sleep(_BIND_AGAIN_S)
+    async def start(self) -> None:
+        """Listen. Raises OSError, naming the socket."""
+        try:
+            await self._uas.start()
+        except OSError as error:
+            host, port = self._transport.local_addr
+            raise OSError(error.errno, f"conference.sip {host} port {port}: {error.strerror or error}") from error
         inner = self._transport.on_message
         assert inner is not None
         self._transport.on_message = lambda message, addr: self._take(inner, message, addr)
@@ -103,7 +98,8 @@ class Focus:
                 unknown = isinstance(error, AgentError) and error.status == 501
                 log.log(logging.ERROR if unknown else logging.DEBUG, "conferences of the agent: %s", error)
                 self.standing_by = isinstance(error, AgentError) and error.status == 503
-                await asyncio.sleep(_RETRY_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._compare.wait(), _RETRY_S)  # the agent may say before that that it is in charge
                 self._compare.set()
 
     async def close(self) -> None:
