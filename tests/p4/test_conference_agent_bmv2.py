@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from shunt.bfrt._pb import bfruntime_pb2 as pb
-from tests.tools.conference.frames import read_datagram
-from tests.tools.conference.rtcp import build_nack, build_pli, build_remb
-from tests.tools.conference.rtp import parse_header
 from shunt.net import FiveTuple
 from tests.bfrt.conference_lab import ROOM, ConferenceLab, Someone, frame, operate, operators, route
 from tests.bfrt.fake_switch import running
 from tests.bfrt.switch_lab import until
-from tests.conference_control.test_ice import Credentials, request
+from tests.conference_control.stun import Credentials, request
 from tests.p4 import bmv2
 from tests.p4.bfrt_bmv2 import Bmv2Target
 from tests.p4.browser import captured, consecutive
 from tests.p4.program import GENERATED
+from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.conference.frames import read_datagram
+from tests.tools.conference.rtcp import build_nack, build_pli, build_remb
+from tests.tools.conference.rtp import parse_header
 from tests.vectors.model import MAC_RB, TO_SERVER, TO_TAGGED, NextHop, Port
 
 pytestmark = pytest.mark.netns
