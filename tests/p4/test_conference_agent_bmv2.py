@@ -11,11 +11,13 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
 
-from shunt.net import FiveTuple
+from shunt.net import Endpoint, FiveTuple
 from tests.bfrt.conference_lab import ROOM, ConferenceLab, Someone, frame, operate, operators, route
 from tests.bfrt.fake_switch import running
 from tests.bfrt.switch_lab import until
@@ -25,7 +27,6 @@ from tests.p4.bfrt_bmv2 import Bmv2Target
 from tests.p4.browser import captured, consecutive
 from tests.p4.program import GENERATED
 from tests.tools.bfrt._pb import bfruntime_pb2 as pb
-from tests.tools.conference.frames import read_datagram
 from tests.tools.conference.rtcp import build_nack, build_pli, build_remb
 from tests.tools.conference.rtp import parse_header
 from tests.vectors.model import MAC_RB, TO_SERVER, TO_TAGGED, NextHop, Port
@@ -33,6 +34,24 @@ from tests.vectors.model import MAC_RB, TO_SERVER, TO_TAGGED, NextHop, Port
 pytestmark = pytest.mark.netns
 
 CPU_INTERFACE = f"h{int(Port.CPU)}"
+
+
+class Datagram(NamedTuple):
+    flow: FiveTuple
+    payload: bytes
+
+
+def read_datagram(frame: bytes) -> Datagram | None:
+    """The UDP datagram of an IPv4 frame, whose checksums are right; None where it has none."""
+    packet = Ether(frame)
+    if IP not in packet or UDP not in packet:
+        return None
+    ip = packet[IP]
+    sent = frame[-len(ip.original) :][: ip.len]
+    again = IP(sent)
+    del again.chksum, again[UDP].chksum
+    assert bytes(again) == sent, "a checksum is wrong"
+    return Datagram(FiveTuple(Endpoint.of(ip.src, again[UDP].sport), Endpoint.of(ip.dst, again[UDP].dport)), bytes(again[UDP].payload))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The schema as contract: what bf-p4c made of the program, held against the softswitch's schema and the agent's reader."""
+"""The schema as contract: what bf-p4c made of the program, held against the softswitch's schema."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from shunt.conference.control.layers import Rewriting
-from shunt.conference.control.rows import Rows
-from shunt.conference.engine import CONFERENCE, COPY
 from shunt.net import Endpoint, FiveTuple
-from tests.p4.bfrt_bmv2 import FIXED
 from tests.p4.program import GENERATED, compile_p4
 from tests.softswitch import schema as softswitch_schema
 from tests.tools.bfrt.proxy_hash import from_context
@@ -117,23 +113,6 @@ def test_words_of_tracks_are_there() -> None:
         assert next(iter(found.data)).width == width and found.size == (rows * slots if word.endswith("used") else rows)
     for word, width in (("target", 8), ("base", 16), ("floor", 16)):
         assert next(iter(tables[f"pipe.Egress.{word}"].data)).width == width
-
-
-def test_the_agent_drives_either_on_a_switch() -> None:
-    switches = [Schema.parse((GENERATED / name).read_bytes(), FIXED) for name in (*CONFERENCES, WITH_S_LR)]
-    assert [Rows(switch).rewriting for switch in switches] == [Rewriting.S_LM, Rewriting.S_LM, Rewriting.S_LR]
-    assert Rows(softswitch_schema.load(conferences=True)).rewriting is Rewriting.S_LR
-
-
-def test_the_agent_clears_every_register_of_sequence_numbers() -> None:
-    """Or numbers of one stream, or receiver, would be judged by those of another. FRAME of S-LM is taken anew by the first packet, whatever is there."""
-    for name, left in ((WITH_S_LR, set()), *((name, {"pipe.Egress.frame"}) for name in CONFERENCES)):
-        schema = Schema.parse((GENERATED / name).read_bytes(), FIXED)
-        registers = {table.name: table for table in schema.tables if table.type == "Register" and table.name not in ("pipe.Ingress.sequence", "pipe.Ingress.missing")}
-        written = [schema.tables.by_id[entity.table_entry.table_id].name for kind in (CONFERENCE, COPY) for entity in Rows(schema).forgetting(kind, 1)]
-        assert set(written) == set(registers) - left
-        rows = min((table.size for table in registers.values() if "tracks" in table.name), default=1)
-        assert all(written.count(one) == (registers[one].size // rows if "tracks" in one else 1) for one in written)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

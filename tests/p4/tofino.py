@@ -13,18 +13,19 @@ import ipaddress
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shunt.bfrt.client import BfrtClient
+import grpc
+
 from shunt.net import Endpoint, FiveTuple
+from tests.softswitch.client import Refused, Session
 from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 from tests.tools.bfrt.schema import Schema
 from tests.tools.entry import LearnNotice, RelayEntry
 from tests.vectors import replication
 from tests.vectors.model import MAC_A, MEDIA, NEXTHOPS, ROUTED_MACS, ROUTES, SWITCH_ADDRESS, Port
 
-_CONNECT_TIMEOUT = 30.0
 _SHORTEST = 60  # bytes of an Ethernet frame, without its check sequence
 _AGENT_SESSION = 1  # include/config.p4
 Key = bytes | int | tuple[str, bytes | int, bytes | int]
@@ -196,65 +197,63 @@ def replication_entities(schema: Schema, ports: Mapping[Port, int]) -> tuple[lis
 
 @dataclass
 class Tables:
-    """The tables of a switch that has been filled, and the notices that it has raised."""
+    """The tables of a switch that has been filled, and the notices that it raises."""
 
-    client: BfrtClient
-    schema: Schema
-    raised: list[LearnNotice] = field(default_factory=list)
+    session: Session
+
+    @property
+    def schema(self) -> Schema:
+        return self.session.schema
 
     async def notices(self, expected: int, *, patience: float = 5.0) -> list[LearnNotice]:
+        """What has been raised since the last call, once it is so many or nothing more comes in time."""
+        raised, found = self.session.notices.digests, []
         deadline = time.monotonic() + patience
-        while len(self.raised) < expected and time.monotonic() < deadline:
+        while len(found) < expected and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        found, self.raised[:] = list(self.raised), []
+            while not raised.empty():
+                found.append(self._learned(*raised.get()))
         return found
 
-    def learned(self, digest: pb.DigestList) -> None:
-        learn = self.schema.learns.by_id[digest.digest_id]
-        names = {field.id: field.name for field in learn.fields}
-        for data in digest.data:
-            values = {names[item.field_id]: item.stream for item in data.fields}
-            number = {name: int.from_bytes(value, "big") for name, value in values.items() if "addr" not in name}
-            key = FiveTuple(Endpoint(values["src_addr"], number["src_port"]), Endpoint(values["dst_addr"], number["dst_port"]))
-            self.raised.append(LearnNotice(key, number["rtp_version"], number["payload_type"], number["seq"], number["ssrc"]))
+    def _learned(self, digest: int, data: pb.TableData) -> LearnNotice:
+        names = {field.id: field.name for field in self.schema.learns.by_id[digest].fields}
+        values = {names[item.field_id]: item.stream for item in data.fields}
+        number = {name: int.from_bytes(value, "big") for name, value in values.items() if "addr" not in name}
+        key = FiveTuple(Endpoint(values["src_addr"], number["src_port"]), Endpoint(values["dst_addr"], number["dst_port"]))
+        return LearnNotice(key, number["rtp_version"], number["payload_type"], number["seq"], number["ssrc"])
 
 
 @contextlib.asynccontextmanager
 async def filled(target: str, ports: Mapping[Port, int], entries: Iterable[RelayEntry], *, conferences: bool = False) -> AsyncIterator[Tables]:
-    """Connect to a BF Runtime target and fill its tables; the entries are taken out afterwards. Raises RuntimeError.
+    """Connect to a BF Runtime target and fill its tables; the entries are taken out afterwards. Raises Refused, or grpc.RpcError when nobody answers.
 
-    conferences: those of replication too, where the program has them.
+    conferences: those of replication too, where the program has them. The target may be served by this very process.
     """
-    client = BfrtClient(target, client_id=os.getpid() & 0xFFFF)
-    up = asyncio.Event()
-    client.on_up = lambda schema: up.set()
-    client.start()
+    session = await asyncio.to_thread(Session, target)
     written: list[pb.Entity] = []
+
+    async def write(kind: int, entities: Iterable[pb.Entity]) -> None:
+        for error in await asyncio.to_thread(session.write, [pb.Update(type=kind, entity=one) for one in entities]):  # type: ignore[arg-type]
+            if error is not None:
+                raise error
+
     try:
-        try:
-            await asyncio.wait_for(up.wait(), _CONNECT_TIMEOUT)
-        except TimeoutError:
-            raise RuntimeError(f"{target}: {client.last_error}") from None
-        assert client.schema is not None
-        made = Tables(client, client.schema)
-        client.on_digest = made.learned
-        written = [*scene_entities(client.schema, ports), *(relay_entity(client.schema, entry) for entry in entries)]
+        schema = session.schema
+        written = [*scene_entities(schema, ports), *(relay_entity(schema, entry) for entry in entries)]
         modified: list[pb.Entity] = []
-        if conferences and client.schema.tables.find("Egress.copy") is not None:
-            added, modified = replication_entities(client.schema, ports)
+        if conferences and schema.tables.find("Egress.copy") is not None:
+            added, modified = replication_entities(schema, ports)
             written += added
-        punt = entity(client.schema, "Ingress.punt", {}, "Ingress.to_cpu", {"port": ports[Port.CPU]}, default=True)
-        results = [*await client.write_entities(pb.Update.INSERT, written), *await client.write_entities(pb.Update.MODIFY, [punt, *modified])]
-        errors = [error for error in results if error is not None]
-        if errors:
-            raise RuntimeError(f"{target}: {errors[0]}")
-        yield made
+        await write(pb.Update.INSERT, written)
+        punt = entity(schema, "Ingress.punt", {}, "Ingress.to_cpu", {"port": ports[Port.CPU]}, default=True)
+        await write(pb.Update.MODIFY, [punt, *modified])
+        yield Tables(session)
     finally:
-        if client.connected and written:
-            for item in written:
-                item.table_entry.ClearField("data")
-            await client.write_entities(pb.Update.DELETE, written[::-1])
-        await client.close()
+        for item in written:
+            item.table_entry.ClearField("data")
+        with contextlib.suppress(Refused, grpc.RpcError):
+            await write(pb.Update.DELETE, written[::-1])
+        await asyncio.to_thread(session.close)
 
 
 class Frames(Protocol):
