@@ -125,8 +125,8 @@ def test_services_under_systemd(machine: Machine, tmp_path: Path) -> None:
     assert "systemctl enable --now" in said
     assert machine.run("systemctl", "is-active", "shunt-agent", check=False).strip() == "inactive", "nothing starts with an example's addresses"
     (machine.root / "etc/shunt/shunt.yaml").write_text(test_deb.CONFIGURATION)
-    # Type=notify: this returns when both have said that they are ready.
-    machine.run("systemctl", "enable", "--now", "shunt-softswitch", "shunt-agent")
+    # Type=notify: this returns when all have said that they are ready.
+    machine.run("systemctl", "enable", "--now", "shunt-softswitch", "shunt-relay", "shunt-agent", "shunt-operator")
     assert machine.show("shunt-softswitch", "StatusText").startswith("softswitch ready")
     agent = machine.show("shunt-agent", "MainPID")
     rights = dict(line.split(":", 1) for line in machine.run("cat", f"/proc/{agent}/status").splitlines() if ":" in line)
@@ -175,6 +175,8 @@ softswitch: {interfaces: [in0], capacity: 1000}
 """
 _STANDBY = _PAIR + """\
 control: {listen: ["udp:127.0.0.1:22223"]}
+admin: {socket: /run/shunt-standby/admin.sock, events: /var/lib/shunt/events-standby}
+operator: {state_dir: /var/lib/shunt/operator-standby}
 api: {listen: "127.0.0.1:8078"}
 """
 _TAKE_OVER_S = 2.0
@@ -190,9 +192,9 @@ def test_a_warm_standby(machine: Machine, tmp_path: Path) -> None:
     (machine.root / "etc/shunt/shunt.yaml").write_text(_PAIR)
     (machine.root / "etc/shunt/standby.yaml").write_text(_STANDBY)
     machine.run("chgrp", "shunt", "/etc/shunt/standby.yaml")
-    machine.run("systemctl", "enable", "--now", "shunt-softswitch", "shunt-agent")
+    machine.run("systemctl", "enable", "--now", "shunt-softswitch", "shunt-relay", "shunt-agent", "shunt-operator")
     machine.until(lambda: machine.role(8077) == "active", "the agent is not in charge")
-    machine.run("systemctl", "enable", "--now", "shunt-standby")
+    machine.run("systemctl", "enable", "--now", "shunt-standby", "shunt-standby-operator")
     machine.until(lambda: machine.role(8078) == "standby", "the standby does not stand by")
     port = machine.say("Uc8 call-1 10.94.1.2 6000 from").split()[0]
     assert port.isdigit() and machine.say("Uc8 call-1 10.94.1.2 6000 from", 22223).split()[0] == port, "either address serves"

@@ -80,6 +80,8 @@ class Host:
             rights.append(f"--reuid={unit['User']}")
         if "Group" in unit:
             rights += [f"--regid={unit['Group']}", "--clear-groups"]
+        if "RuntimeDirectory" in unit:
+            self.run("install", "-d", "-o", unit.get("User", "root"), "-g", unit["Group"], "-m", unit["RuntimeDirectoryMode"], f"/run/{unit['RuntimeDirectory']}")
         with (self.root / f"var/log/{name}.log").open("ab") as log:
             child = subprocess.Popen(self._command("setpriv", *rights, *unit["ExecStart"].split()), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._children.append(child)
@@ -101,7 +103,7 @@ class Host:
             if status and status["data_plane"]["connected"]:
                 return status
             time.sleep(0.1)
-        raise AssertionError(self.log("shunt-softswitch") + self.log("shunt-agent"))
+        raise AssertionError("".join(self.log(f"shunt-{name}") for name in ("softswitch", "relay", "agent", "operator")))
 
     def say(self, command: str) -> str:
         """A SIP server's command to the agent, and its reply."""
@@ -152,7 +154,7 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
     for path in (
         "usr/share/man/man1/shunt.1.gz", "usr/share/man/man5/shunt.yaml.5.gz", "usr/share/doc/shunt/opensips-config/opensips.cfg",
         "usr/share/doc/shunt/examples/standby.yaml", "usr/share/shunt/grafana/shunt.json", "usr/share/shunt/prometheus/shunt.rules.yml",
-        "usr/lib/systemd/system/shunt-standby.service", "usr/lib/shunt/bin/shunt-softswitch",
+        "usr/lib/systemd/system/shunt-standby.service", "usr/lib/shunt/bin/shunt-softswitch", "usr/lib/shunt/bin/shunt-agent", "usr/lib/shunt/bin/shunt-relay",
     ):
         assert (host.root / path).is_file(), path
     assert host.run("dpkg", "--verify", "shunt") == ""
@@ -163,7 +165,7 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
 
     # It works, with the rights that the units give.
     (host.root / "etc/shunt/shunt.yaml").write_text(CONFIGURATION)
-    softswitch, agent = host.service("shunt-softswitch"), host.service("shunt-agent")
+    softswitch, relay, agent, operator = (host.service(f"shunt-{name}") for name in ("softswitch", "relay", "agent", "operator"))
     host.await_agent()
     assert "READY softswitch ready" in host.log("shunt-softswitch")
     port = host.say("Uc8 call-1 10.94.1.2 6000 from")
@@ -177,8 +179,8 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
     assert (host.root / "etc/shunt/shunt.yaml").read_text() == CONFIGURATION, said
     assert "A line of the next version" in (host.root / "etc/shunt/shunt.yaml.dpkg-dist").read_text()
     assert host.run("dpkg-query", "-W", "-f", "${Version}", "shunt").endswith("+next")
-    assert agent.poll() is None and softswitch.poll() is None
-    for child, name in ((softswitch, "shunt-softswitch"), (agent, "shunt-agent")):
+    assert [child.poll() for child in (agent, softswitch, relay, operator)] == [None] * 4
+    for child, name in ((softswitch, "shunt-softswitch"), (agent, "shunt-agent"), (operator, "shunt-operator")):
         child.terminate()
         assert child.wait(15) == 0, host.log(name)
         assert sorted(path.name for path in (host.root / "sys/fs/bpf/shunt").iterdir()) == pins, "entries stay while it is away"

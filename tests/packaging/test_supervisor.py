@@ -1,8 +1,9 @@
-"""What systemd hears of a real agent: ready once it answers, signs of life while its event loop turns, the end."""
+"""What systemd hears of agent and operator daemon: ready once they answer, signs of life while their loops turn, the end."""
 
 from __future__ import annotations
 
 import asyncio
+import grp
 import os
 import signal
 import socket
@@ -14,9 +15,9 @@ import pytest
 import yaml
 
 from shunt import supervisor
-from tests.ha.pair import ROOT
-from tests.lab.ports import free_port, media_ports
+from tests.lab.ports import free_port
 
+ROOT = Path(__file__).resolve().parents[2]
 PERIOD_S = 0.6
 
 
@@ -47,33 +48,18 @@ class Ear:
         self._sock.close()
 
 
-async def test_an_agent_under_a_watchdog(tmp_path: Path) -> None:
-    control, api = free_port(socket.SOCK_DGRAM), free_port(socket.SOCK_STREAM)
-    config = tmp_path / "shunt.yaml"
-    config.write_text(yaml.safe_dump({
-        "control": {"listen": [f"udp:127.0.0.1:{control}"]}, "api": {"listen": f"127.0.0.1:{api}"},
-        "builtin_relay": {"addresses": ["127.0.0.1"], "ports": media_ports()},
-    }))
-    ear = Ear(str(tmp_path / "notify"))
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT / 'agent'), "NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": str(int(PERIOD_S * 1e6)),
-    }
-    environment.pop("WATCHDOG_PID", None)
+async def under_a_watchdog(command: str, config: Path) -> None:
+    """A daemon says that it is ready, shows life while it is not stopped, and says that it ends."""
+    ear = Ear(str(config.with_name(f"{command}.notify")))
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "agent"), "NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": str(int(PERIOD_S * 1e6))}
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "shunt.cli.main", "run", "-c", str(config), env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        "/bin/sh", "-c", 'WATCHDOG_PID=$$ exec "$@"', "sh", sys.executable, "-m", "shunt.cli.main", command, "-c", str(config), env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        said = await ear.until("READY")
-        assert f"udp:127.0.0.1:{control}" in said["STATUS"]
-        # Ready means that commands are answered.
-        sip = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        sip.settimeout(2)
-        sip.sendto(b"1_1 V", ("127.0.0.1", control))
-        assert (await asyncio.to_thread(sip.recv, 100)).startswith(b"1_1 ")
-        sip.close()
+        await ear.until("READY", 30.0)
         for _ in range(4):
             await ear.until("WATCHDOG", 5.0)
-        # An agent that hangs shows no life: so systemd ends it.
+        # One that hangs shows no life: so systemd ends it.
         child.send_signal(signal.SIGSTOP)
         await asyncio.sleep(0.05)
         with pytest.raises(TimeoutError):
@@ -89,6 +75,19 @@ async def test_an_agent_under_a_watchdog(tmp_path: Path) -> None:
             child.kill()
             await child.wait()
         ear.close()
+
+
+@pytest.mark.parametrize("command", ["agent", "operator"])
+async def test_a_daemon_under_a_watchdog(tmp_path: Path, command: str) -> None:
+    config = tmp_path / "shunt.yaml"
+    group = grp.getgrgid(os.getgid()).gr_name
+    config.write_text(yaml.safe_dump({
+        "control": {"listen": [f"udp:127.0.0.1:{free_port(socket.SOCK_DGRAM)}"]}, "api": {"listen": f"127.0.0.1:{free_port(socket.SOCK_STREAM)}"},
+        "relays": [{"name": "local", "socket": f"udp:127.0.0.1:{free_port(socket.SOCK_DGRAM)}"}],
+        "admin": {"socket": str(tmp_path / "admin.sock"), "socket_group": group, "events": str(tmp_path / "events")},
+        "operator": {"state_dir": str(tmp_path / "state")},
+    }))
+    await under_a_watchdog(command, config)
 
 
 async def test_without_a_supervisor_nothing_is_sent_and_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
