@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +12,9 @@ import yaml
 
 from tests.e2e.calls import Lab, place
 from tests.e2e.conftest import parts  # noqa: F401  (a fixture)
-from tests.lab.processes import API_PORT, CONTROL_PORT, RELAY_PORT, Edge, Process
+from tests.lab.processes import API_PORT, CONTROL_PORT, RELAY_PORT, Edge
 from tests.lab.redis import RedisServer
-from tests.lab.topology import Topology
+from tests.lab.topology import LabError, Topology
 
 pytestmark = [pytest.mark.e2e, pytest.mark.netns]
 
@@ -31,8 +28,8 @@ class PairEdge(Edge):
         super().__init__(topology, work, sip_server, relay)
         self.redis = RedisServer(topology, work)
         self.other_config = self.work / "other.yaml"
-        command = [word.replace(str(self.config), str(self.other_config)) for word in self.agent.argv]
-        self.other = Process(topology, "edge", "other agent", command, self.work / "other.log", self.agent._env)
+        self.other_admin = self.admin.with_name(f"{topology.prefix}-other-admin.sock")
+        self.other, self.other_operator = (self._daemon(name, self.other_config, f"other-{name}") for name in ("agent", "operator"))
 
     def shunt_config(self) -> dict:
         return super().shunt_config() | {"journal": {"redis": self.redis.url}}
@@ -44,11 +41,13 @@ class PairEdge(Edge):
         mine = self.shunt_config()
         mine["control"] = mine["control"] | {"listen": [f"udp:127.0.0.1:{OTHER_CONTROL}"]}
         mine["api"] = {"listen": f"127.0.0.1:{OTHER_API}"}
+        mine["admin"] = mine["admin"] | {"socket": str(self.other_admin), "events": str(self.work / "other-events")}
+        mine["operator"] = {"state_dir": str(self.work / "other-operator")}
         mine.pop("hep", None)
         self.other_config.write_text(yaml.safe_dump(mine))
         self._await_role(API_PORT, "active")
-        self.other.start().await_listening("udp", OTHER_CONTROL, 30)
-        self.other.await_listening("tcp", OTHER_API)
+        self.other.start().await_unix(self.other_admin, 30)
+        self.other_operator.start().await_listening("tcp", OTHER_API, 30)
         self._await_role(OTHER_API, "standby")
 
     def _await_role(self, port: int, role: str) -> dict:
@@ -61,9 +60,10 @@ class PairEdge(Edge):
             time.sleep(0.05)
 
     def status_of(self, port: int) -> dict | None:
-        command = self.topology.enter("edge", *self.agent.argv[:3], "status", "--json", "--api", f"http://127.0.0.1:{port}")
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(self.agent._env or {})})
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        try:
+            return self.get("/v1/status", port)
+        except LabError:
+            return None
 
     def sip_server_config(self) -> str:
         text = super().sip_server_config()
@@ -77,6 +77,7 @@ class PairEdge(Edge):
         return text
 
     def stop(self) -> None:
+        self.other_operator.stop()
         self.other.stop()
         super().stop()
         self.redis.stop()

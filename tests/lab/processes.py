@@ -301,9 +301,9 @@ class Edge:
     def start_sip_server(self) -> None:
         self.sip_server.start().await_listening("udp", 5060)
 
-    def get(self, path: str) -> dict:
-        """GET from the REST API. Raises LabError when it does not answer with 200."""
-        return json.loads(self._http("GET", path))
+    def get(self, path: str, port: int = API_PORT) -> dict:
+        """GET from the REST API at a port. Raises LabError when it does not answer with 200."""
+        return json.loads(self._http("GET", path, port))
 
     def status(self) -> dict:
         return self.get("/v1/status")
@@ -364,12 +364,12 @@ class Edge:
             text = text.replace("/usr/lib/x86_64-linux-gnu/opensips/modules/", f"{opensips_modules()}/")
         return text
 
-    def _daemon(self, name: str) -> Process:
-        """A daemon, as the `shunt` command of its name starts it with the configuration."""
+    def _daemon(self, command: str, config: Path | None = None, name: str = "") -> Process:
+        """A daemon, as a `shunt` command starts it with a configuration (the edge's)."""
         # With byte code, as an installed Shunt has it, but not in the source tree.
         compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
         env = {"PYTHONPATH": str(ROOT / "agent"), "PYTHONUNBUFFERED": "1", **compiled}
-        return self._process(name, [sys.executable, "-m", "shunt.cli.main", name, "-c", str(self.config)], env)
+        return self._process(name or command, [sys.executable, "-m", "shunt.cli.main", command, "-c", str(config or self.config)], env)
 
     def _process(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Process:
         return Process(self.topology, "edge", name, argv, self.work / f"{name}.log", env)
@@ -391,12 +391,12 @@ class Edge:
         command = " ".join(line.strip().rstrip("\\") for line in lines[first : first + 2]).split()
         return [*command, "-p", str(self.work / "rtpproxy.pid")]
 
-    def _http(self, method: str, path: str) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", API_PORT, timeout=5)
+    def _http(self, method: str, path: str, port: int = API_PORT) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         connection.sock = open_socket(self.topology, "edge", socket.AF_INET, socket.SOCK_STREAM)
         try:
             connection.sock.settimeout(5)
-            connection.sock.connect(("127.0.0.1", API_PORT))
+            connection.sock.connect(("127.0.0.1", port))
             connection.request(method, path, headers={"Connection": "close"})
             response = connection.getresponse()
             body = response.read()
