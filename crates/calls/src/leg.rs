@@ -143,6 +143,12 @@ impl Leg {
         }
     }
 
+    /// Whether it is known where RTCP reaches the party: it has sent some, or its RTP comes from where signalling says, so that no NAT is between.
+    pub(crate) fn is_rtcp_reachable(&self) -> bool {
+        let moved = self.rtp.learned().is_some_and(|learned| Some(learned) != self.signalled);
+        self.asymmetric || self.rtcp.learned().is_some() || !moved
+    }
+
     fn rtcp_target(&self) -> Option<Endpoint> {
         match self.rtp.learned() {
             // RTP comes from elsewhere than signalled and RTCP has not come yet: its neighbour, as rtpproxy guesses.

@@ -65,6 +65,9 @@ fn by_itself(line: &Line, stream: StreamId, now: Time, settings: &Settings, owns
         let reason = if heard { Reason::VerifyingSource } else { Reason::WaitingForMedia };
         return Wanted::none(State::Learning, reason);
     };
+    if component == Component::Rtcp && !receiver.is_rtcp_reachable() {
+        return Wanted::none(State::Learning, Reason::WaitingForOtherParty);
+    }
     let silent = receiver.source(Component::Rtp).is_none();
     let waited = sender.latched_at.is_some_and(|at| now.since(at) >= settings.one_way_after);
     let (Some(target), Some(departure), true) = (receiver.target(component), receiver.relay_port(component), !silent || waited) else {

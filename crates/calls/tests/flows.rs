@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use shunt_calls::*;
 use shunt_rtpproxy::Command;
+use shunt_rtpproxy::capability::KeepAlive;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -188,6 +189,36 @@ fn a_silent_call_is_timed_out_after_its_time() {
     );
     assert!(bench.asked.iter().any(|(_, command)| command == b"Q c1 a;1 b;1 && S ttl=3600"));
     assert!(bench.held.is_empty());
+}
+
+#[test]
+fn a_call_that_nobody_answers_is_timed_out_after_the_time_of_set_up() {
+    for may_query in [false, true] {
+        let mut bench = Bench::new(Settings::default());
+        bench.relay = bench.book.add_relay(Relay {
+            name: "r2".into(),
+            addresses: vec!["10.9.0.1".parse().unwrap()],
+            ttl: Duration::from_secs(60),
+            setup_ttl: Duration::from_secs(30),
+            symmetric_bridging: false,
+            verifies_sources: false,
+            keepalive: KeepAlive::Lookup,
+            may_query,
+        });
+        bench.say("Uc0 c1 10.1.0.2 6000 a;1", "36000 10.9.0.1");
+        bench.gone = true;
+        let offered = bench.now;
+        while bench.ended.is_empty() && bench.now.since(offered) < Duration::from_secs(90) {
+            bench.pass(100);
+        }
+        let after = bench.now.since(offered).as_secs_f64();
+        assert!((30.0..35.0).contains(&after), "{after} {may_query}");
+        assert_eq!(bench.ended, [Reason::RelayTimeout]);
+        // Once it is answered, the other one counts.
+        bench.call("c2", 36010);
+        bench.pass(45_000);
+        assert_eq!((bench.ended.len(), bench.book.call_count()), (1, 1));
+    }
 }
 
 #[test]
@@ -414,4 +445,29 @@ fn rtcp_at_a_shared_address_is_latched_beside_its_rtp() {
     bench.rtcp(36000);
     assert_eq!(bench.held.len(), 4, "{:?}", bench.held.keys());
     assert_eq!(bench.held[&end("10.9.0.1:36003")].key().src, end("10.1.0.2:6001"));
+}
+
+#[test]
+fn rtcp_to_a_party_behind_a_nat_waits_for_its_own() {
+    // The agent could only guess its port; the relay follows it.
+    for shared in [false, true] {
+        let mut bench = Bench::new(Settings::default());
+        bench.call("c1", 36000);
+        if shared {
+            bench.say("Uc0 c2 10.1.0.2 6100 a;1", "37000 10.9.0.1");
+        }
+        for _ in 0..6 {
+            bench.packet("10.1.0.2:40000", "10.9.0.1:36002", 1);
+            bench.packet("10.2.0.2:7000", "10.9.0.1:36000", 2);
+            bench.pass(20);
+        }
+        assert_eq!(bench.held.len(), 2, "{shared}");
+        bench.packet("10.2.0.2:7001", "10.9.0.1:36001", 2);
+        assert_eq!(bench.held.len(), 2, "{shared}");
+        bench.packet("10.1.0.2:50001", "10.9.0.1:36003", 1);
+        assert_eq!(bench.held.len(), if shared { 2 } else { 4 }, "{shared}");
+        if let Some(entry) = bench.held.get(&end("10.9.0.1:36001")) {
+            assert_eq!(entry.new_destination(), end("10.1.0.2:50001"));
+        }
+    }
 }

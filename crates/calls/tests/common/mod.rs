@@ -27,6 +27,8 @@ pub struct Bench {
     pub allowed: Vec<IpAddr>,
     pub outcome: Outcome,
     pub asked: Vec<(LineId, Vec<u8>)>,
+    /// The relay has no session any more.
+    pub gone: bool,
     pub ended: Vec<Reason>,
     pub calls: Vec<Ended>,
     /// Entries that the last comparison found missing, and different.
@@ -84,6 +86,7 @@ impl Bench {
             allowed: Vec::new(),
             outcome: Outcome::Done,
             asked: Vec::new(),
+            gone: false,
             ended: Vec::new(),
             calls: Vec::new(),
             compared: (0, 0),
@@ -159,7 +162,8 @@ impl Bench {
             } => {
                 self.asked.push((line, command.clone()));
                 if purpose == Purpose::Check || purpose == Purpose::KeepAlive {
-                    return self.book.relay_replied(self.now, line, purpose, &command, Some(b"3600 7 7 14 0"));
+                    let reply: &[u8] = if self.gone { b"E50" } else { b"3600 7 7 14 0" };
+                    return self.book.relay_replied(self.now, line, purpose, &command, Some(reply));
                 }
             }
             Decision::Notify { message, .. } => self.notified.push(message),
