@@ -39,7 +39,6 @@ OTHERS = (
     ("replication", ("-m", "bench.replication"), "replication/short"),
     ("sequence numbers", ("-m", "bench.sequence"), "sequence"),
     ("restarts", (str(ROOT / "bench" / "restart.py"),), "restart"),
-    ("restarts with 100,000 calls", (str(ROOT / "bench" / "restart_table.py"),), "restart"),
 )
 
 

@@ -9,7 +9,6 @@ bench-relay-table: setup build/bench/obj/relay_table.o build/bench/obj/relay.o
 ## make bench-restart   packets lost and time out of service when each process is killed under load
 bench-restart: setup
 	@$(BIN)/python bench/restart.py
-	@$(BIN)/python bench/restart_table.py
 
 KILL_SECONDS ?= 600
 .PHONY: bench-kills

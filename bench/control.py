@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import csv
 import ipaddress
-import json
 import os
 import re
 import shutil
@@ -79,13 +78,12 @@ class Profile:
     calls: tuple[int, ...]
     sip_rates: tuple[int, ...]
     sip_seconds: float
-    reconciled: tuple[int, ...]  # entries, four to a call
 
 
 PROFILES = {
-    "smoke": Profile(60, 1, 0.5, 60, 0.5, 0.3, 450, 4, (100,), (20,), 1.0, (400,)),
-    "short": Profile(AGED, 3, 4.0, AGED_BY_MEDIA, 3.0, 1.5, 2500, 30, (300, 1_000), (300,), 3.0, (1_000, 10_000, 50_000)),
-    "full": Profile(AGED, 9, 10.0, AGED_BY_MEDIA, 10.0, 5.0, 12000, 400, (1_000, 10_000, 100_000), (50, 100, 200, 300, 450, 600, 900), 10.0, (1_000, 10_000, 100_000, 200_000)),
+    "smoke": Profile(60, 1, 0.5, 60, 0.5, 0.3, 450, 4, (100,), (20,), 1.0),
+    "short": Profile(AGED, 3, 4.0, AGED_BY_MEDIA, 3.0, 1.5, 2500, 30, (300, 1_000), (300,), 3.0),
+    "full": Profile(AGED, 9, 10.0, AGED_BY_MEDIA, 10.0, 5.0, 12000, 400, (1_000, 10_000, 100_000), (50, 100, 200, 300, 450, 600, 900), 10.0),
 }
 
 
@@ -464,16 +462,10 @@ def _timed(scenario: str) -> str:
     return scenario.replace('<recv response="200" rrs="true"/>', '<recv response="200" rrs="true" rtd="1"/>', 1)
 
 
-def reconcile_step(entries: int) -> dict[str, Any]:
-    """Seconds that the agent takes to read a table of so many entries and put it right."""
-    done = subprocess.run([sys.executable, "-m", "bench.reconcile", "--entries", str(entries), "--repeats", "1"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return {"entries": entries, "samples": json.loads(done.stdout.splitlines()[-1])}
-
-
 def measure(run: Run, profile: Profile) -> None:
     """All steps; a lab is only built for those that are still missing."""
     work = run.folder / "work"
-    run.plan(4 * profile.repetitions + 10 + len(OFFLOADS) + len(profile.calls) + 2 * len(profile.sip_rates) + len(profile.reconciled))
+    run.plan(4 * profile.repetitions + 10 + len(OFFLOADS) + len(profile.calls) + 2 * len(profile.sip_rates))
     with Lab(work) as lab:
         for n in range(profile.repetitions):
             for way in ("direct", "agent") if n % 2 == 0 else ("agent", "direct"):
@@ -493,8 +485,6 @@ def measure(run: Run, profile: Profile) -> None:
                 run.step(f"media/{n}/{way}", lambda: media_step(lab, way, profile))
     for count in profile.calls:
         run.step(f"calls/{count:07}", lambda: calls_step(work, count))
-    for entries in profile.reconciled:
-        run.step(f"reconcile/{entries:07}", lambda: reconcile_step(entries))
 
 
 def _added(pairs: list[dict[str, dict[str, Any]]], verb: str, q: str) -> dict[str, Any]:
@@ -552,17 +542,13 @@ def analyse(steps: dict[str, dict[str, Any]], facts: dict[str, Any]) -> dict[str
         offload[name] |= {"calls": steps[f"offload/{name}"]["calls"], "offloaded": len(rows)}
     sip = {way: sorted(below(f"sip/{way}"), key=lambda found: found["rate"]) for way in WAYS}
     calls = sorted(below("calls"), key=lambda found: found["calls"])
-    reconcile = [
-        {"entries": found["entries"], **{sample["name"].removeprefix("reconcile, "): sample["seconds"] for sample in found["samples"]}}
-        for found in sorted(below("reconcile"), key=lambda found: found["entries"])
-    ]
     worst, with_media = (max(one[verb]["p99"]["added"]["median"] for verb in commands.VERBS) for one in (delays["silent"], delays["media"]))
     targets = [
         {"target": "calls set up per second through the agent", "wanted": f"≥ {TARGET_RATE}", "found": f"{rates['agent']['highest']:,.0f} (the relay alone: {rates['direct']['highest']:,.0f})", "met": rates["agent"]["highest"] >= TARGET_RATE},
         {"target": f"added at p99 to a command, {TARGET_RATE} calls/s, the worst of U, L, D", "wanted": "≤ 1 ms", "found": f"{worst / 1000:.2f} ms", "met": worst <= TARGET_ADDED_US},
         {"target": "the same with every call put into the data plane", "wanted": "≤ 1 ms", "found": f"{with_media / 1000:.2f} ms", "met": with_media <= TARGET_ADDED_US},
     ]  # fmt: skip
-    return {"remarks": remarks, "delays_us": delays, "cpu_us_per_call": cpu, "rates": rates, "offload": offload, "sip": sip, "calls": calls, "reconcile": reconcile, "targets": targets}
+    return {"remarks": remarks, "delays_us": delays, "cpu_us_per_call": cpu, "rates": rates, "offload": offload, "sip": sip, "calls": calls, "targets": targets}
 
 
 def main() -> int:

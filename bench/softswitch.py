@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench import libbpf
-from shunt.tables.target import Plan
 from tests.softswitch import testrun
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
@@ -34,7 +33,6 @@ class Table:
         except BaseException:
             self.process.unload()
             raise
-        self._plan = Plan(self.plane.session.schema)
         self._write = self.plane.session.channel.unary_unary("/bfrt_proto.BfRuntime/Write")
 
     def close(self) -> None:
@@ -63,8 +61,8 @@ class Table:
             self._write(head + b"".join(updates[start : start + _BATCH]), timeout=_TIMEOUT)
 
     def updates(self, entries: Iterable[RelayEntry]) -> list[bytes]:
-        """Entries as serialised inserts."""
-        return [self._plan.for_key(entry.key).update(pb.Update.INSERT, entry) for entry in entries]
+        """Entries as serialised inserts, each as a field of a write request."""
+        return [pb.WriteRequest(updates=[self.plane.insertion(entry)]).SerializeToString() for entry in entries]
 
     def maps(self) -> dict[str, int]:
         """File descriptors of the pinned maps by name; they stay this object's."""

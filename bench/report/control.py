@@ -16,7 +16,6 @@ RATE_HEAD = ("calls/s", "way", "kept", "p50 of U and L, ms", "p99, ms", "lost", 
 SIP_HEAD = ("SIP calls/s", "way", "completed", "INVITE to 200: p50, ms", "p99, ms", "agent, CPU ms a call")
 CALLS_HEAD = ("calls at once", "agent, CPU ms a call set up", "hung up", "memory, MiB", "KiB a call", "agent idle, % of a core", "softswitch, CPU ms a call set up", "U and L meanwhile: p50, ms", "p99, ms", "entries left")
 OFFLOAD_HEAD = ("from", "calls", "p50, ms", "p99, ms", "most, ms", "of it writing the entries, p50, ms")
-RECONCILE_HEAD = ("entries", "calls", "all missing, s", "nothing to do, s", "a fifth missing or wrong, s")
 
 
 def delay_rows(results: dict[str, Any]) -> list[list[str]]:
@@ -72,14 +71,10 @@ def offload_rows(results: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
-def reconcile_rows(results: dict[str, Any]) -> list[list[str]]:
-    return [[f"{one['entries']:,}", f"{one['entries'] // 4:,}", *(f"{one[name]:.3f}" for name in ("all missing", "nothing to do", "a fifth missing or wrong"))] for one in results["reconcile"]]
-
-
 def _tables(results: dict[str, Any]) -> list[tuple[tuple[str, ...], list[list[str]]]]:
     return [
         (TARGET_HEAD, target_rows(results)), (DELAY_HEAD, delay_rows(results)), (RATE_HEAD, rate_rows(results)), (SIP_HEAD, sip_rows(results)),
-        (OFFLOAD_HEAD, offload_rows(results)), (CALLS_HEAD, calls_rows(results)), (RECONCILE_HEAD, reconcile_rows(results)),
+        (OFFLOAD_HEAD, offload_rows(results)), (CALLS_HEAD, calls_rows(results)),
     ]  # fmt: skip
 
 
@@ -145,19 +140,11 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any], steps: dict
     page.heading("What calls cost the agent")
     page.table(*tables[5])
     page.paragraph("All calls are in the data plane with four entries each, their relay only answers commands; each party has sent one packet.")
-    with page.plot("Memory of the agent (left) and reconciling (right) against calls.", columns=2) as both:
-        both[0].plot([one["calls"] for one in results["calls"]], [one["memory_mib"] for one in results["calls"]], "o-", color=_COLOURS["agent"])
-        both[0].set_ylabel("MiB")
-        for name, style in (("all missing", "o-"), ("nothing to do", "s--"), ("a fifth missing or wrong", "^:")):
-            both[1].plot([one["entries"] / 4 for one in results["reconcile"]], [one[name] for one in results["reconcile"]], style, label=name)
-        both[1].set_yscale("log")
-        both[1].set_ylabel("s")
-        both[1].legend(fontsize=7)
-        for axes in both:
-            axes.set_xscale("log")
-            axes.set_xlabel("calls")
-    page.heading("Reconciling")
-    page.table(*tables[6])
+    with page.plot("Memory of the agent against calls.") as axes:
+        axes.plot([one["calls"] for one in results["calls"]], [one["memory_mib"] for one in results["calls"]], "o-", color=_COLOURS["agent"])
+        axes.set_ylabel("MiB")
+        axes.set_xscale("log")
+        axes.set_xlabel("calls")
     page.facts(facts)
 
 

@@ -122,8 +122,6 @@ def _steps() -> dict:
         "calls": 1000, "answered": 1000, "memory_before_mib": 50.0, "memory_mib": 60.0, "idle_before": 0.01, "idle": 0.02, "entries": 2000, "entries_left": 0, "set_up_s": 3.0,
         "set_up_cpu_s": 1.5, "hang_up_cpu_s": 0.5, "hang_up_s": 3.0, "softswitch_cpu_s": 0.2, "set_up_us": {"p50": 450.0, "p99": 1900.0, "max": 4000.0},
     }  # fmt: skip
-    samples = [{"name": f"reconcile, {name}", "seconds": seconds} for name, seconds in (("all missing", 0.4), ("nothing to do", 0.2), ("a fifth missing or wrong", 0.3))]
-    steps["reconcile/0010000"] = {"entries": 10_000, "samples": samples}
     return steps
 
 
@@ -163,7 +161,6 @@ def test_the_report_holds_the_figures_and_fetches_nothing():
     assert text.count("<svg") == 3 and "0.400 (0.400–0.400)" in text and "url(http" not in text
     assert "no: slow" in text
     assert "| 0.20 | 0.45 | 1.90 | 0 |" in report.text(FACTS, results)
-    assert "| 10,000 | 2,500 | 0.400 | 0.200 | 0.300 |" in report.text(FACTS, results)
     assert report.print_targets(results) == 0
 
 

@@ -20,7 +20,6 @@ import pytest
 from scapy.layers.l2 import Ether
 
 from shunt.admin import AgentError
-from shunt.conference.rtcp import build_nack, build_pli
 from shunt.net import FiveTuple
 from tests.bfrt.conference_lab import ConferenceLab, Someone, frame, operate, operators, route
 from tests.bfrt.fake_switch import running
@@ -29,6 +28,7 @@ from tests.p4.bfrt_bmv2 import FIXED
 from tests.p4.bmv2 import inside
 from tests.p4.browser import captured
 from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.conference.rtcp import build_nack, build_pli
 from tests.vectors.model import MAC_RB, TO_SERVER, TO_TAGGED, Port
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a namespace and packet sockets")]

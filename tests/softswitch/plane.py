@@ -115,6 +115,10 @@ class Plane:
         errors = self.session.write(pb.Update(type=kind, entity=entity) for entity in entities)
         return [None if error is None else _outcome(error) for error in errors]
 
+    def insertion(self, entry: RelayEntry) -> pb.Update:
+        """The update that inserts an entry, to be written by other means."""
+        return pb.Update(type=INSERT, entity=self._entity(entry))
+
     def insert(self, entries: Sequence[RelayEntry]) -> list[str | None]:
         """Insert entries. For each None, `exists`, `full`, or `invalid: ` and why."""
         return self._update(INSERT, map(self._entity, entries))
