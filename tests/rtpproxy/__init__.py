@@ -1,1 +1,0 @@
-"""Tests of the rtpproxy protocol codec, replaying recorded control traffic."""
