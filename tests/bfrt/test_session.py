@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
-import time
 
 import grpc
 import pytest
 
-from shunt.bfrt.client import BfrtClient
 from tests.bfrt.conftest import OPTIONS, Raw, Served, other
-from tests.bfrt.forwarder import Forwarder
 from tests.bfrt.messages import entity, insert
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
@@ -178,50 +174,6 @@ async def test_verify_of_another_program_is_refused(served: Served) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await client.stub.SetForwardingPipelineConfig(Request(client_id=client.client_id, action=Request.VERIFY, config=[pb.ForwardingPipelineConfig(p4_name="x")]))
     assert caught.value.code() == Code.INVALID_ARGUMENT
-
-
-async def test_a_target_that_listens_again_is_not_kept_waiting(served: Served, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A data plane that comes back within the pause between two tries has its client at once; pauses of a minute make that plain on any machine."""
-    monkeypatch.setattr("shunt.bfrt.client._BACKOFF", (60.0, 60.0))
-    up, away = asyncio.Event(), asyncio.Event()
-
-    class Probing(BfrtClient):
-        async def _listens(self) -> bool:
-            listens = await super()._listens()
-            if not listens:
-                away.set()
-            return listens
-
-    client = Probing(f"127.0.0.1:{unused_tcp_port}", client_id=4711)
-    client.on_up = lambda schema: up.set()
-    client.start()
-    try:
-        for _ in range(3):
-            away.clear()
-            await asyncio.wait_for(away.wait(), 30)  # the pause has begun, and nobody listens
-            async with Forwarder(served.target).serve(client.target):
-                await asyncio.wait_for(up.wait(), 30)
-                up.clear()
-    finally:
-        await client.close()
-
-
-async def test_a_target_that_listens_and_refuses_is_not_asked_more_often(served: Served) -> None:
-    """Another agent has the program: the pauses are kept, though the server takes connections."""
-    await served.raw().connect()
-    client, tries = BfrtClient(served.target, client_id=4712), []
-    client.check = lambda schema: tries.append(time.monotonic())
-    client.start()
-    try:
-        async with asyncio.timeout(30):
-            while len(tries) < 5:
-                await asyncio.sleep(0.02)
-    finally:
-        await client.close()
-    assert not client.connected
-    pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
-    for pause, wanted in zip(pauses, (0.1, 0.2, 0.4, 0.5)):
-        assert pause >= 0.8 * wanted, pauses  # a fifth less at most, so that clients do not come in step
 
 
 async def test_a_stop_that_cuts_calls_off_is_orderly() -> None:

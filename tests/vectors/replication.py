@@ -5,7 +5,7 @@ The scene is the relay's (model.py). What is sent to the relay's ports from 4000
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from scapy.layers.inet import IP, UDP
