@@ -126,12 +126,12 @@ impl<M: Media> Engine<M> {
         if flags.resize.is_some_and(|ms| ms == 0 || ms >= MOST_RESIZE) {
             return Err(ErrorCode::BAD_RESIZE);
         }
-        let signalled = signalled(asked)?;
         Ok(Offer {
             addresses,
+            // Of two errors this is the one that rtpproxy replies with.
             local: self.local_address(asked, addresses[0])?,
             bridged: flags.directions.len() == 2,
-            signalled,
+            signalled: signalled(asked)?,
             asymmetric: match flags.symmetry {
                 Some(symmetry) => symmetry == Symmetry::Asymmetric,
                 None => self.settings.asymmetric,

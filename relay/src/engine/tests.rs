@@ -175,6 +175,7 @@ fn errors_have_rtpproxys_numbers_and_leave_no_session() {
         ("Ut c 1.2.3.4 6000 f", "E35"),
         ("Ut0 c 1.2.3.4 6000 f", "E35"),
         ("U6 c fd91::1 6000 f", "E36"),
+        ("U6 c 1.2.3.4 6000 f", "E36"),
         ("U c 999.1.1.1 6000 f", "E37"),
         ("U c host.example 6000 f", "E37"),
         ("U c fd91::1234 6000 f", "E37"),
