@@ -57,8 +57,13 @@ bench-replication: setup build/bench/obj/replication.o build/bench/obj/relay.o
 
 .PHONY: bench-conference
 ## make bench-conference   conferences side by side: delay by hosts and under load, planes, sequence numbers, meetings by tree design (PROFILE=short|full)
-bench-conference: setup bench-packages
+bench-conference: setup bench-packages bench-allocator
 	@$(BIN)/python -m bench.conference --profile $(PROFILE)
+
+# What agents lay out, as a program of its own.
+.PHONY: bench-allocator
+bench-allocator: build/.rust
+	@$(CARGO) build --quiet --release --locked --example meetings -p shunt-conference
 
 # The load generator's programs, which only benches and their tests need.
 BENCH_OBJECTS := $(patsubst bench/%.bpf.c,build/bench/obj/%.o,$(wildcard bench/*.bpf.c)) build/bench/obj/relay.o
@@ -105,5 +110,5 @@ bench-control: setup bench-packages
 
 .PHONY: bench
 ## make bench   all of them, one report; an interrupted run goes on (PROFILE=short: under 10 minutes; PROFILE=full: two hours)
-bench: setup bench-packages bench-client $(BENCH_OBJECTS)
+bench: setup bench-packages bench-client bench-allocator $(BENCH_OBJECTS)
 	@$(BIN)/python -m bench.all --profile $(PROFILE)

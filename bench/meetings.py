@@ -1,15 +1,16 @@
 """Meetings by tree design (Scallop, figures 15 to 17): computed from the engine's limits, and loaded into the softswitch for real.
 
-Rows come from the allocator that the agent uses, meeting by meeting. Then packets of the first and the last meeting are sent
+Rows come from the allocator that the agent uses (crates/conference/examples/meetings.rs), meeting by meeting. Then packets of the first and the last meeting are sent
 through the programs: each of its other participants must get each packet once.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 for _folder in (".", "agent"):
@@ -19,12 +20,7 @@ for _folder in (".", "agent"):
 from bench import relay_table  # noqa: E402
 from bench.replication import frame_of  # noqa: E402
 from bench.softswitch import Table  # noqa: E402
-from shunt.conference import engine  # noqa: E402
-from shunt.conference.capacity import PAPER, Load, capacity, paper  # noqa: E402
-from shunt.conference.engine import Source  # noqa: E402
-from shunt.conference.migration import Action as Do  # noqa: E402
-from shunt.conference.migration import Allocator, Write  # noqa: E402
-from shunt.conference.trees import Design, Meeting, Participant  # noqa: E402
+from shunt.cli.capacity import PAPER, Design, Load, capacity, paper  # noqa: E402
 from shunt.net import Endpoint, FiveTuple  # noqa: E402
 from tests.dataplane import lab as lab_module  # noqa: E402
 from tests.softswitch.replication import Action, Rewrite, StreamKey  # noqa: E402
@@ -32,7 +28,7 @@ from tests.softswitch.replication import Action, Rewrite, StreamKey  # noqa: E40
 SIZES = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 70, 100)
 PACKETS_PER_SENDER = 284.3  # a second: RTP of a participant of Scallop's table 1
 CORES = 32
-_SOURCES = (("video", True),)
+_ALLOCATOR = ROOT / "target" / "release" / "examples" / "meetings"
 _PROBES = 10
 _PORTS, _FIRST_PORT = 60_000, 1024
 
@@ -65,6 +61,13 @@ def gains(rows: list[dict[str, Any]], ns_per_copy: float) -> list[dict[str, Any]
     return found
 
 
+class Source(NamedTuple):
+    """A participant's stream."""
+
+    meeting: str
+    sender: str
+
+
 class Loaded:
     """A softswitch that holds meetings."""
 
@@ -82,26 +85,27 @@ class Loaded:
         source = Endpoint((0x0B000000 + place // _PORTS).to_bytes(4, "big"), _FIRST_PORT + place % _PORTS)
         return StreamKey(FiveTuple(source, Endpoint.of(lab_module.RELAY_A4, _FIRST_PORT + place % _PORTS)), place)
 
-    def carry_out(self, write: Write, watched: bool) -> None:
-        """A write of the allocator. watched: note who gets copies of whom."""
-        self.writes += write.action is not Do.DRAIN
-        if write.table == engine.NODE:
-            self.table.insert_node(write.key, write.value.rid, list(write.value.ports), [])
-        elif write.table == engine.MGID:
-            members = [(member.node, member.xid if member.xid_valid else None) for member in write.value]
-            (self.table.insert_tree if write.action is Do.ADD else self.table.modify_tree)(write.key, members)
-        elif write.table == engine.PRUNE:
-            self.table.set_prune(write.key, list(write.value))
-        elif write.table == engine.COPY:
-            stream, rid = write.key
-            source: Source = write.value.source
-            port = self.key(source.meeting, write.value.receiver).flow.src.port
+    def carry_out(self, write: str, watched: set[str]) -> None:
+        """A write of the allocator, a line of its output. watched: meetings of which it is noted who gets copies of whom."""
+        self.writes += 1
+        table, *words = write.split()
+        if table == "node":
+            node, rid, port = map(int, words)
+            self.table.insert_node(node, rid, [port], [])
+        elif table.startswith("tree"):
+            members: list[tuple[int, int | None]] = [(int(node), int(xid)) for node, _, xid in (word.partition(":") for word in words[1:])]
+            (self.table.insert_tree if table == "tree+" else self.table.modify_tree)(int(words[0]), members)
+        elif table == "prune":
+            self.table.set_prune(int(words[0]), [int(port) for port in words[1:]])
+        elif table == "copy":
+            stream, rid, (meeting, sender, receiver) = int(words[0]), int(words[1]), words[2:]
+            port = self.key(meeting, receiver).flow.src.port
             self.table.insert_copy(stream, rid, Rewrite(Endpoint.of(lab_module.RELAY_B4, port), Endpoint.of(lab_module.HOST_B4, port)))
-            if watched:
-                self.rids.setdefault(source, {})[write.value.receiver] = stream, rid
-        elif write.table == engine.CONFERENCE:
-            row = write.value
-            self.table.insert_stream(self.key(write.key.meeting, write.key.sender), Action(row.mgid, row.l1_xid, row.rid, row.l2_xid, row.stream, trees=row.trees))
+            if meeting in watched:
+                self.rids.setdefault(Source(meeting, sender), {})[receiver] = stream, rid
+        elif table == "stream":
+            mgid, trees, l1_xid, rid, l2_xid, stream = map(int, words[2:])
+            self.table.insert_stream(self.key(words[0], words[1]), Action(mgid, l1_xid, rid, l2_xid, stream, trees=trees))
 
     def probe(self, source: Source) -> None:
         """Send packets of one stream. Raises RuntimeError when not each of its receivers got each once."""
@@ -123,6 +127,8 @@ def load(design: Design, share: int) -> dict[str, Any]:
     people = PAPER[design][0].participants
     if design is Design.TWO_PARTY:
         return _load_two_party(share)
+    if not _ALLOCATOR.exists():  # `make bench-conference` renews it
+        subprocess.run(["make", "--silent", "bench-allocator"], cwd=ROOT, check=True)
     fit = capacity(design, Load(participants=people, layered_sources=1, sources=1, adapted=0))["meetings"]
     count = max(2, fit // share)
     with lab_module.build("rm") as lab, lab_module.inside(lab.ns("relay")):
@@ -130,15 +136,16 @@ def load(design: Design, share: int) -> dict[str, Any]:
         nodes = {Design.NRA: people, Design.RA_R: 3 * people, Design.RA_SR: 3 * people * (people - 1)}[design]
         loaded = Loaded(lab, count * max(people * (people - 1), nodes) + 1)
         try:
-            allocator, begun, in_allocator = Allocator(), time.perf_counter(), 0.0
-            for number in range(count):
-                meeting = Meeting(f"m{number}", tuple(Participant(f"p{one}", 0, _SOURCES) for one in range(people)))
-                watched = number in (0, count - 1)
-                since = time.perf_counter()
-                writes = list(allocator.change(meeting, design=design))
-                in_allocator += time.perf_counter() - since
-                for write in writes:
-                    loaded.carry_out(write, watched)
+            watched, begun, in_allocator = {"m0", f"m{count - 1}"}, time.perf_counter(), 0.0
+            with subprocess.Popen([str(_ALLOCATOR), design.value, str(count), str(people)], stdout=subprocess.PIPE, text=True) as allocator:
+                assert allocator.stdout is not None
+                for line in allocator.stdout:
+                    if line.startswith("allocator "):
+                        in_allocator = float(line.split()[1])
+                    else:
+                        loaded.carry_out(line, watched)
+            if allocator.returncode:
+                raise RuntimeError(f"{_ALLOCATOR.name} ended with {allocator.returncode}")
             seconds = time.perf_counter() - begun
             for source in loaded.rids:
                 loaded.probe(source)

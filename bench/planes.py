@@ -51,7 +51,7 @@ _PORT = 42_000
 _UFRAG = "them"
 _BIG = 8 << 20
 _RCVBUFFORCE = 33
-_PATIENCE_S = 10.0
+_COUNTERS_S = 6.0  # the agent reads counters every 5 s
 _COUNTS = struct.Struct("<QQQ")
 
 
@@ -282,9 +282,11 @@ def measure(bridge: Bridge, people: int, seconds: float) -> dict[str, Any]:
         if missing:
             raise LabError(f"not heard: {missing}\n{bridge.agent.tail()}")
         copied = _copied(counts) - copied
-        counted: dict[str, int] = {}
-        for leg in (leg for one in bridge.conference()["participants"] for leg in one["media"]):
-            counted[leg["medium"]] = counted.get(leg["medium"], 0) + leg["packets"]
+        before_that: dict[str, int] = {}
+        counted = _counted(bridge)
+        while counted != before_that:
+            time.sleep(_COUNTERS_S)
+            before_that, counted = counted, _counted(bridge)
     finally:
         missed = host.close()
         poll.close()
@@ -293,6 +295,14 @@ def measure(bridge: Bridge, people: int, seconds: float) -> dict[str, Any]:
             browser.close()
         bridge.ask("DELETE", "/v1/conferences/room")
     return {"people": people, "seconds": seconds, "sent": sent.counts, "host": host.tally.counts, "got": got.counts, "copied_to_agent": copied, "counted": counted, "not_seen": missed, "agent_cpu_s": round(cpu, 3)}
+
+
+def _counted(bridge: Bridge) -> dict[str, int]:
+    """Packets of each medium, as the agent has read them of the data plane's counters."""
+    counted: dict[str, int] = {}
+    for leg in (leg for one in bridge.conference()["participants"] for leg in one["media"]):
+        counted[leg["medium"]] = counted.get(leg["medium"], 0) + leg["packets"]
+    return counted
 
 
 def _copied(counts: int) -> int:

@@ -88,7 +88,7 @@ def shares_text(results: dict[str, Any]) -> str:
     found = results["planes"]
     return (
         f"{100 * found['packets_by_data_plane']:.2f} % of the packets and {100 * found['bytes_by_data_plane']:.2f} % of the bytes were the data plane's alone (published: 96.46 % and 99.65 %), "
-        f"{results['people_of_planes']} people, {results['seconds_of_planes']:.0f} s from the first check on. {found['copied_to_agent']} packets with a template structure were copied to the agent; "
+        f"{results['people_of_planes']} people, {results['seconds_of_planes']:.0f} s from the first check on. {found['copied_to_agent']} packets were copied to the agent; "
         f"the agent took {100 * found['agent_cpu_share']:.1f} % of a core. The data plane's own counters: {', '.join(f'{kind} {count:,}' for kind, count in found['counted'].items())} packets."
     )
 

@@ -17,10 +17,10 @@ from bench.janus import Janus
 from bench.report import conference as report
 from bench.report.page import Page
 from bench.rooms import LabError, Person, Phones, Seats, Stream, delays, side_by_side
+from shunt.cli.capacity import Design
+from tests.bench.test_reports import FACTS
 from tests.tools.conference import descriptor, rtp
 from tests.tools.conference.rtcp import build_nack, build_pli, build_remb, build_rr
-from tests.tools.conference.trees import Design
-from tests.bench.test_reports import FACTS
 
 
 

@@ -209,11 +209,12 @@ class Tables:
         """What has been raised since the last call, once it is so many or nothing more comes in time."""
         raised, found = self.session.notices.digests, []
         deadline = time.monotonic() + patience
-        while len(found) < expected and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
+        while True:
             while not raised.empty():
                 found.append(self._learned(*raised.get()))
-        return found
+            if len(found) >= expected or time.monotonic() > deadline:
+                return found
+            await asyncio.sleep(0.01)
 
     def _learned(self, digest: int, data: pb.TableData) -> LearnNotice:
         names = {field.id: field.name for field in self.schema.learns.by_id[digest].fields}

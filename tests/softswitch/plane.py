@@ -101,7 +101,8 @@ class Plane:
 
     # Relay entries
 
-    def _entity(self, entry: RelayEntry, *, ttl: bool = True) -> pb.Entity:
+    def entity(self, entry: RelayEntry, *, ttl: bool = True) -> pb.Entity:
+        """An entry as it is written."""
         version, out = entry.key.dst.version, entry.dst.version
         long_form = version != out or entry.src.addr != entry.key.dst.addr or entry.dscp is not None
         data: dict[str, Any] = {"dst_addr": entry.dst.addr, "dst_port": entry.dst.port, "src_port": entry.src.port}
@@ -117,19 +118,19 @@ class Plane:
 
     def insertion(self, entry: RelayEntry) -> pb.Update:
         """The update that inserts an entry, to be written by other means."""
-        return pb.Update(type=INSERT, entity=self._entity(entry))
+        return pb.Update(type=INSERT, entity=self.entity(entry))
 
     def insert(self, entries: Sequence[RelayEntry]) -> list[str | None]:
         """Insert entries. For each None, `exists`, `full`, or `invalid: ` and why."""
-        return self._update(INSERT, map(self._entity, entries))
+        return self._update(INSERT, map(self.entity, entries))
 
     def modify(self, entries: Sequence[RelayEntry]) -> list[str | None]:
         """Change what entries do. For each None, `absent`, `full`, or `invalid: ` and why."""
-        return self._update(MODIFY, map(self._entity, entries))
+        return self._update(MODIFY, map(self.entity, entries))
 
     def upsert(self, entries: Sequence[RelayEntry]) -> list[str | None]:
         """Insert entries, or change them where they are there. For each None or what went wrong."""
-        return self._update(UPSERT, map(self._entity, entries))
+        return self._update(UPSERT, map(self.entity, entries))
 
     def delete(self, keys: Sequence[FiveTuple]) -> list[bool]:
         """Remove entries; for each whether it was there."""
