@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from shunt.admin import AdminError
-from tests.agent_conference.lab import ROOM, Lab
+from tests.agent_conference.lab import ROOM, Camera, Lab
 from tests.lab.party import Party, unbroken
 from tests.lab.topology import CALLER_IP
 
@@ -62,6 +62,39 @@ def test_who_only_listens_is_served(lab: Lab) -> None:
     listener.send_rtcp(bytes.fromhex("80c90001") + listener.ssrc.to_bytes(4, "big"))
     listener.await_packets(*parties)
     assert not any(party.received(listener) for party in parties)
+
+
+def test_changes_of_a_conference_lose_nothing_in_it_nor_in_another(lab: Lab) -> None:
+    """Two live in the same trees. One goes from design to design, somebody joins it and leaves: whoever gets everything of somebody misses nothing, in either."""
+    sender, slow, other = cameras = lab.talking(3, Camera)
+    lab.create("neighbours")
+    neighbours = [lab.party(host, name) for host, name in (("caller", "n0"), ("callee", "n1"), ("caller", "n2"))]
+    for party in neighbours:
+        party.talk(lab.join(party, name="neighbours")["media"][0]["address"])
+    for party in neighbours:
+        party.await_packets(*(one for one in neighbours if one is not party))
+    lab.await_design("nra")
+    for changes, design in (((sender,), "ra-sr"), ((other,), "ra-r")):
+        for whose in changes:
+            lab.target(whose, slow, 1)
+        lab.await_design(design)
+        slow.await_packets(sender, other)
+    guest = lab.party("callee", "guest", Camera)
+    guest.talk(lab.join(guest)["media"][0]["address"])
+    guest.await_packets(*cameras)
+    sender.await_packets(guest)
+    lab.leave(guest)
+    for whose in (sender, other):
+        lab.target(whose, slow, 2)
+    lab.await_design("nra")
+    slow.await_packets(sender, other)
+    for party in (*cameras, guest, *neighbours):
+        party.hush()
+    all_unbroken(neighbours)
+    pairs = [(sender, slow), (sender, other), (other, sender), (other, slow), (guest, sender), (guest, other), (sender, guest), (other, guest)]
+    for receiver, whose in pairs:
+        numbers = receiver.received(whose)
+        assert unbroken(numbers), (receiver.name, whose.name, numbers[:3], numbers[-3:], len(numbers))
 
 
 @pytest.mark.parametrize("process", ["agent", "softswitch"])
