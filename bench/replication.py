@@ -35,8 +35,10 @@ OBJECT = ROOT / "build" / "bench" / "obj" / "replication.o"
 # As in replication.bpf.c.
 PLAIN = Action(1, 0, 0, 0, 1)
 LAYERED = PLAIN._replace(trees=3, layers=1, extension=12, descriptor=1)
-MODES = {"plain": (PLAIN, 0), "layers": (LAYERED, 0), "numbers": (LAYERED._replace(track=1), 2)}
-"""What is done to a packet, besides the addresses: nothing; its layer chooses the tree; its number is each receiver's own."""
+TYPES = (96 << 8 | 111) << 48 | (0 << 8 | 120) << 32
+"""Pairs of payload types; 0 is the packets'."""
+MODES = {"plain": (PLAIN, 0, 0), "types": (PLAIN, 0, TYPES), "layers": (LAYERED, 0, 0), "numbers": (LAYERED._replace(track=1), 2, 0)}
+"""What is done to a packet, besides the addresses: nothing; its payload type is each receiver's own; its layer chooses the tree; its number is each receiver's own."""
 KEY = StreamKey(FiveTuple(Endpoint.of("10.1.0.2", 5000), Endpoint.of("10.1.0.1", 6000)), 0x1234)
 RECEIVERS = (1, 2, 8, 50)
 FRAMES = (214, 1242)  # a G.711 packet of 20 ms; 1,200 bytes of video: Ethernet header to the end
@@ -73,7 +75,7 @@ class Bench:
 
     def receive(self, count: int, mode: str) -> None:
         """Have the stream go to this many receivers, all behind one interface; who gets fewer layers gets all of them here, so that copies are counted alike."""
-        action, target = MODES[mode]
+        action, target, types = MODES[mode]
         self.replication.modify_stream(KEY, action)
         while self.receivers < count:
             self.receivers += 1
@@ -86,7 +88,7 @@ class Bench:
         for rid in range(1, count + 1):
             rewrite = self.replication.copy(1, rid)
             assert rewrite is not None
-            self.replication.modify_copy(1, rid, rewrite._replace(target=target, splice=rid if action.track else 0))
+            self.replication.modify_copy(1, rid, rewrite._replace(target=target, splice=rid if action.track else 0, payload_types=types))
 
     def time(self, program: str, frame: int, repeat: int) -> float:
         """ns of this thread's CPU for one run."""

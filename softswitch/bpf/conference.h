@@ -35,6 +35,7 @@ enum conference_size {
 	OUTPUTS = 4096,     /* different sets of devices and numbers of copies */
 	AGENT_COPY = 1536,  /* bytes of a packet that are copied to the agent */
 	AGENT_PACKETS = 64, /* packets of one stream that are copied to the agent in 100 ms */
+	PAYLOAD_TYPES = 4,  /* payload types that are rewritten in one copy */
 };
 
 /* Flags of a stream. Bits 0 to 2: enum descriptor; 4 to 7: the id of its header extension; 8 to 11: number of trees; 16 to 31: key of c_layers. */
@@ -51,6 +52,7 @@ enum stream_flag {
 enum copy_flag {
 	COPY_OUT6 = 1,
 	COPY_RENUMBERED = 2,
+	COPY_PAYLOAD_TYPES = 4, /* payload types are rewritten */
 };
 
 struct mark {
@@ -110,6 +112,12 @@ struct copy {
 	__u64 prior_bytes;
 };
 
+/* The sender's payload type and the receiver's. The same twice: an unused pair. */
+struct payload_type {
+	__u8 from;
+	__u8 to;
+};
+
 struct copy_wide {
 	__be32 saddr[4];
 	__be32 daddr[4];
@@ -117,6 +125,7 @@ struct copy_wide {
 	__u8 target;
 	__u8 cadence;
 	__u16 unused;
+	struct payload_type payload_types[PAYLOAD_TYPES];
 };
 
 /* A list: a head, then `devices` words of devices, then `copies` words of elements. */
@@ -640,15 +649,61 @@ __noinline int rewrite_copy(struct xdp_md *ctx, struct copy *copy, __u32 index, 
 	return reason;
 }
 
-/* Writes the receiver's sequence number into a copy; false when the copy is not for this receiver. */
-__noinline int renumber(struct xdp_md *ctx, __u32 index, const struct passing *passing, __u32 flags)
+/* The 16-bit field at `offset` in the RTP header of a copy; NULL when it is not in the frame. */
+static __always_inline __be16 *rtp_field(struct xdp_md *ctx, __u32 offset, struct udphdr **udp)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
+	__be16 *field;
+
+	*udp = data + ETHERNET_HEADER + IPV4_HEADER;
+	if ((void *)(*udp + 1) > end)
+		return NULL;
+	if (*(__u8 *)(data + ETHERNET_HEADER) >> 4 == 6)
+		*udp = data + ETHERNET_HEADER + IPV6_HEADER;
+	field = (void *)(*udp + 1) + offset;
+	return (void *)(field + 1) > end ? NULL : field;
+}
+
+/* Writes a 16-bit field of a copy, and the UDP checksum unless it is left to the hardware. */
+static __always_inline void put_field(__be16 *field, __be16 new, struct udphdr *udp, __u32 flags)
+{
+	if (udp->check && !(flags & MARK_PARTIAL))
+		udp->check = udp_checksum((__u64)(__u16)~udp->check + (__u16)~*field + new);
+	*field = new;
+}
+
+/* Writes the receiver's payload type into a copy. The marker bit stays. */
+__noinline int map_payload_type(struct xdp_md *ctx, __u32 index, __u32 flags)
+{
+	struct copy_wide *wide = bpf_map_lookup_elem(&c_wides, &index);
+	struct udphdr *udp;
+	__be16 *head;
+	__u32 type, to;
+	int i;
+
+	head = rtp_field(ctx, 0, &udp);
+	if (!wide || !head)
+		return false;
+	type = host16(*head) & 127;
+#pragma unroll
+	for (i = 0; i < PAYLOAD_TYPES; i++) {
+		to = wide->payload_types[i].to & 127;
+		if (wide->payload_types[i].from != type || to == type)
+			continue;
+		put_field(head, *head ^ bpf_htons(type ^ to), udp, flags);
+		break;
+	}
+	return true;
+}
+
+/* Writes the receiver's sequence number into a copy; false when the copy is not for this receiver. */
+__noinline int renumber(struct xdp_md *ctx, __u32 index, const struct passing *passing, __u32 flags)
+{
 	struct copy_wide *wide = bpf_map_lookup_elem(&c_wides, &index);
 	struct receiver *receiver;
 	struct udphdr *udp;
-	__be16 *sequence, new;
+	__be16 *sequence;
 	u16 number = 0;
 	__u32 row;
 
@@ -658,18 +713,10 @@ __noinline int renumber(struct xdp_md *ctx, __u32 index, const struct passing *p
 	receiver = bpf_map_lookup_elem(&c_receivers, &row);
 	if (!receiver || !number_for(receiver, passing, wide->target, wide->cadence, &number))
 		return false;
-	udp = data + ETHERNET_HEADER + IPV4_HEADER;
-	if ((void *)(udp + 1) > end)
+	sequence = rtp_field(ctx, 2, &udp);
+	if (!sequence)
 		return false;
-	if (*(__u8 *)(data + ETHERNET_HEADER) >> 4 == 6)
-		udp = data + ETHERNET_HEADER + IPV6_HEADER;
-	sequence = (void *)(udp + 1) + 2;
-	if ((void *)(sequence + 1) > end)
-		return false;
-	new = bpf_htons(number);
-	if (udp->check && !(flags & MARK_PARTIAL))
-		udp->check = udp_checksum((__u64)(__u16)~udp->check + (__u16)~*sequence + new);
-	*sequence = new;
+	put_field(sequence, bpf_htons(number), udp, flags);
 	return true;
 }
 
@@ -731,9 +778,11 @@ static __always_inline int copy_out(struct xdp_md *ctx)
 	copy = bpf_map_lookup_elem(&c_copies, &index);
 	if (!copy)
 		return XDP_DROP;
-	if (flags & MARK_LAYERED && copy->flags & COPY_RENUMBERED) {
-		if (!renumber(ctx, index, &groups->group[group].passing, flags))
+	if (copy->flags & (COPY_RENUMBERED | COPY_PAYLOAD_TYPES)) {
+		if (flags & MARK_LAYERED && copy->flags & COPY_RENUMBERED && !renumber(ctx, index, &groups->group[group].passing, flags))
 			return XDP_DROP; /* of a layer that the receiver does not get, or without a sequence number for it */
+		if (copy->flags & COPY_PAYLOAD_TYPES)
+			map_payload_type(ctx, index, flags);
 	}
 	if (flags & MARK_PARTIAL || copy->flags & COPY_OUT6 || *(__u8 *)ip != 0x45)
 		goto any;

@@ -29,7 +29,7 @@ enum layout {
 	LAYOUT_MAGIC = 0x53484e54,
 	LAYOUT_VERSION = 6,
 	CONFERENCE_MAGIC = 0x53484e44,
-	CONFERENCE_VERSION = 5,
+	CONFERENCE_VERSION = 6,
 };
 
 /* Sizes. Enums, not macros, so that user space takes them from BTF. */

@@ -131,6 +131,46 @@ def test_receivers_of_both_ip_versions_on_both_interfaces(bridge: Bridge, sender
     assert [bridge.lab.checksum_errors(host) for host in "ab"] == before
 
 
+def pairs(*found: tuple[int, int]) -> int:
+    """Payload types of a sender and a receiver, as `copy_to` takes them."""
+    return sum((before << 8 | after) << 16 * place for place, (before, after) in enumerate(found))
+
+
+@pytest.mark.parametrize("sender_version", [4, 6])
+def test_each_receiver_gets_its_own_payload_types(bridge: Bridge, sender_version: int) -> None:
+    """The marker bit and all other payload types stay, and so does a wrong checksum."""
+    marker, mapped = 0x80, pairs((96, 120), (0, 0), (97, 96), (0, 8))
+    participants = [bridge.participant(rid, NUMBER, host, version) for rid, (host, version) in enumerate((("a", 4), ("b", 6), ("b", 4), ("a", 6), ("b", 4)), 1)]
+    bridge.replication.insert_tree(TREE, [(participant.rid, None) for participant in participants])
+    for participant in participants[:4]:
+        bridge.replication.modify_copy(NUMBER, participant.rid, Rewrite(participant.relay, participant.here, payload_types=mapped))
+    sender, key = bridge.sender(SSRC, sender_version)
+    bridge.replication.insert_stream(key, NOBODY)
+    before = [bridge.lab.checksum_errors(host) for host in "ab"]
+    heads = [96, marker | 96, 97, 0, marker | 120]
+    raw = bridge.lab.raw("a", "a0")
+    for number, head in enumerate(heads):
+        packet = bytearray(rtp(number, SSRC))
+        packet[1] = head
+        sender.socket.sendto(packet, (str(sender.relay.ip), sender.relay.port))
+        bridge.settled()
+        raw.send(frame(key.flow, bytes(packet), checksum="full"))
+        bridge.settled()
+    raw.send(frame(key.flow, rtp(9, SSRC), checksum="wrong"))
+    bridge.settled()
+    for participant in participants:
+        participant.socket.setblocking(False)
+        got = []
+        while True:
+            try:
+                got.append(participant.socket.recv(2000)[1])
+            except BlockingIOError:
+                break
+        wanted = [120, marker | 120, 96, 8, marker | 120] if participant.rid < 5 else heads
+        assert got == [one for one in wanted for _ in range(2)], participant
+    assert [bridge.lab.checksum_errors(host) - count for host, count in zip("ab", before)] == [2, 3], "the wrong one, at each receiver"
+
+
 def test_what_is_of_no_conference_goes_up(bridge: Bridge) -> None:
     (participant,) = build(bridge, 1)
     sender, key = bridge.sender(SSRC)
@@ -328,10 +368,12 @@ def test_a_full_table_says_so(bridge: Bridge) -> None:
     [
         (lambda r: r.delete_copy(1, 1), NOT_FOUND),
         (lambda r: r.modify_copy(1, 1, Rewrite(Endpoint.of(RELAY_B4, 1), Endpoint.of(RELAY_B4, 1))), NOT_FOUND),
+        (lambda r: r.insert_copy(1, 1, Rewrite(Endpoint.of(RELAY_B4, 1), Endpoint.of(RELAY_B4, 1), payload_types=pairs((96, 128)))), INVALID),
+        (lambda r: r.insert_copy(1, 1, Rewrite(Endpoint.of(RELAY_B4, 1), Endpoint.of(RELAY_B4, 1), payload_types=pairs((96, 97), (96, 98)))), INVALID),
         (lambda r: r.delete_stream(StreamKey(FiveTuple(Endpoint.of(HOST_A4, 1), Endpoint.of(RELAY_A4, 1)), 1)), NOT_FOUND),
         (lambda r: r.insert_stream(StreamKey(FiveTuple(Endpoint.of(HOST_A4, 1), Endpoint.of(RELAY_A4, 1)), 1), Action(1, 0, 0, 512, 1)), INVALID),
     ],
-    ids=["delete copy", "modify copy", "delete stream", "L2 XID"],
+    ids=["delete copy", "modify copy", "payload type", "payload type twice", "delete stream", "L2 XID"],
 )
 def test_bad_input_is_refused(bridge: Bridge, what: Callable[[Replication], None], code: int) -> None:
     with pytest.raises(Refused) as refused:

@@ -54,7 +54,7 @@ def test_nothing_is_lost_over_restarts(bridge: Bridge) -> None:
     bridge.replication.insert_tree(TREE, [(participant.rid, 1 if participant.rid < 9 else 2) for participant in participants])
     bridge.replication.insert_tree(6, [])
     bridge.replication.set_prune(3, [0, 7, 511])
-    bridge.replication.modify_copy(NUMBER, 2, Rewrite(participants[1].relay, participants[1].here, nexthop=99))
+    bridge.replication.modify_copy(NUMBER, 2, Rewrite(participants[1].relay, participants[1].here, nexthop=99, payload_types=96 << 8 | 120))
     sender = bridge.stream(SSRC, Action(TREE, 2, 1, 3, NUMBER))
     other = bridge.stream(77, Action(6, 0, 0, 0, 8, to_agent=True), 6)
     other.send(1)

@@ -59,6 +59,7 @@ class Rewrite(NamedTuple):
     target: int = 0
     splice: int = 0
     cadence: int = 0
+    payload_types: int = 0
 
 
 class Counted(NamedTuple):

@@ -7,7 +7,7 @@ use crate::free::Free;
 use crate::hops::Hops;
 use crate::sequences::TARGETS;
 use crate::streams::{MAX_NUMBER, address_of, address_words};
-use shunt_abi::replicate::{copy, copy_flag, copy_wide};
+use shunt_abi::replicate::{conference_size, copy, copy_flag, copy_wide, payload_type};
 use shunt_net::Endpoint;
 use shunt_xdp::{Loaded, Shared};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,6 +21,12 @@ const COUNTERS: [usize; 3] = [offset_of!(copy, packets), offset_of!(copy, bytes)
 const PRIOR: [usize; 2] = [offset_of!(copy, prior_packets), offset_of!(copy, prior_bytes)];
 const OUT6: u8 = copy_flag::COPY_OUT6.0 as u8;
 const RENUMBERED: u8 = copy_flag::COPY_RENUMBERED.0 as u8;
+const MAPPED: u8 = copy_flag::COPY_PAYLOAD_TYPES.0 as u8;
+
+/// Payload types that are rewritten in one copy.
+pub const PAYLOAD_TYPES: usize = conference_size::PAYLOAD_TYPES.0 as usize;
+/// The highest payload type (RFC 3550 section 5.1).
+const MAX_PAYLOAD_TYPE: u8 = 127;
 
 /// Of a record, in its field `valid`, which user space alone reads.
 const IN_FORCE: u8 = 1;
@@ -39,6 +45,15 @@ pub struct Rewrite {
     /// Row in which the receiver's sequence numbers are kept; 0: none.
     pub splice: u32,
     pub cadence: u8,
+    /// The sender's payload type and the receiver's. The same twice: an unused pair.
+    pub payload_types: [(u8, u8); PAYLOAD_TYPES],
+}
+
+impl Rewrite {
+    /// The pairs that change something.
+    fn mapped(&self) -> impl Iterator<Item = (u8, u8)> {
+        self.payload_types.into_iter().filter(|(from, to)| from != to)
+    }
 }
 
 /// Of which stream, and to which receiver.
@@ -154,6 +169,19 @@ impl Copies {
             let text = format!("The target {} is not in 0..{}", rewrite.target, TARGETS - 1);
             return Err(Fault::Invalid(text));
         }
+        if let Some(wrong) = rewrite
+            .payload_types
+            .iter()
+            .flat_map(|(from, to)| [from, to])
+            .find(|one| **one > MAX_PAYLOAD_TYPE)
+        {
+            return Err(Fault::Invalid(format!("The payload type {wrong} is not in 0..{MAX_PAYLOAD_TYPE}")));
+        }
+        for (at, (from, _)) in rewrite.mapped().enumerate() {
+            if rewrite.mapped().take(at).any(|(other, _)| other == from) {
+                return Err(Fault::Invalid(format!("The payload type {from} is rewritten to two others")));
+            }
+        }
         Ok(())
     }
 
@@ -177,7 +205,7 @@ impl Copies {
             sport: rewrite.src.port.to_be(),
             dport: rewrite.dst.port.to_be(),
             nexthop: row,
-            flags: if v6 { OUT6 } else { 0 } | if rewrite.splice != 0 { RENUMBERED } else { 0 },
+            flags: flags_of(&rewrite),
             number: name.number,
             rid: name.rid,
             given_nexthop: rewrite.nexthop,
@@ -190,6 +218,7 @@ impl Copies {
             target: rewrite.target,
             cadence: rewrite.cadence,
             unused: 0,
+            payload_types: rewrite.payload_types.map(|(from, to)| payload_type { from, to }),
         };
         self.records.store(index as usize, &record);
         self.wides.store(index as usize, &wide);
@@ -389,6 +418,7 @@ impl Copies {
                 target: wide.target,
                 splice: wide.receiver,
                 cadence: wide.cadence,
+                payload_types: wide.payload_types.map(|pair| (pair.from, pair.to)),
             };
             let name = Name {
                 number: record.number,
@@ -417,6 +447,15 @@ impl Copies {
         }
         replaced
     }
+}
+
+fn flags_of(rewrite: &Rewrite) -> u8 {
+    let flags = [
+        (OUT6, rewrite.dst.addr.is_ipv6()),
+        (RENUMBERED, rewrite.splice != 0),
+        (MAPPED, rewrite.mapped().next().is_some()),
+    ];
+    flags.into_iter().filter(|(_, set)| *set).fold(0, |all, (flag, _)| all | flag)
 }
 
 impl Copy {

@@ -40,7 +40,7 @@ mod sequences;
 mod streams;
 mod table;
 
-pub use copies::{Name, Rewrite};
+pub use copies::{Name, PAYLOAD_TYPES, Rewrite};
 pub use engine::{Engine, L2_XIDS, Member, Node, PORTS, Ports};
 pub use fault::{Fault, Result};
 pub use follow::Moves;

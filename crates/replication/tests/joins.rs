@@ -51,6 +51,7 @@ fn join(tables: &Mutex<Tables>, who: u16, streams: u16, longest: &mut Duration) 
         target: 0,
         splice: 0,
         cadence: 0,
+        payload_types: Default::default(),
     };
     change(&mut |tables| tables.replication.insert_node(who.into(), who, &[0], &[]).unwrap());
     for other in 1..who {

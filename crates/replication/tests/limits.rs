@@ -55,6 +55,7 @@ fn to(network: u8, port: u16) -> Rewrite {
         target: 0,
         splice: 0,
         cadence: 0,
+        payload_types: Default::default(),
     }
 }
 
@@ -124,6 +125,17 @@ fn bad_input_is_rejected_and_changes_nothing() {
         ..to(0, 1)
     };
     assert!(matches!(copy("the splice is 701", name(1, 2), much), Fault::NoSpace(_)));
+    let types = |payload_types| Rewrite { payload_types, ..to(0, 1) };
+    let high = types([(0, 0), (96, 128), (0, 0), (0, 0)]);
+    assert!(matches!(
+        copy("The payload type 128 is not in 0..127", name(1, 2), high),
+        Fault::Invalid(_)
+    ));
+    let twice = types([(96, 97), (0, 0), (96, 98), (0, 0)]);
+    assert!(matches!(
+        copy("The payload type 96 is rewritten to two others", name(1, 2), twice),
+        Fault::Invalid(_)
+    ));
     let fault = bench.rejected("There is no rewrite", |process| process.replication.delete_copy(name(2, 1)));
     assert!(matches!(fault, Fault::NotFound(_)));
     let fault = bench.rejected("There is no rewrite", |process| {

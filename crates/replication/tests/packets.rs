@@ -45,6 +45,13 @@ fn numbers(socket: &UdpSocket) -> Vec<u32> {
     found
 }
 
+/// The second octets of the RTP headers that wait: marker bit and payload type.
+fn heads(socket: &UdpSocket) -> Vec<u8> {
+    socket.set_nonblocking(true).unwrap();
+    let mut packet = [0; 2048];
+    std::iter::from_fn(|| socket.recv(&mut packet).ok().map(|_| packet[1])).collect()
+}
+
 fn is_run(found: &[u32]) -> bool {
     found.windows(2).all(|pair| pair[1] == pair[0] + 1)
 }
@@ -79,6 +86,7 @@ fn to(here: Endpoint, rid: u16) -> Rewrite {
         target: 0,
         splice: 0,
         cadence: 0,
+        payload_types: Default::default(),
     }
 }
 
@@ -176,6 +184,21 @@ impl Bridge {
             self.sender.send(&Self::packet(number)).unwrap();
         }
         self.arrived();
+    }
+
+    /// A packet with each of these second octets.
+    fn send_heads(&self, heads: &[u8]) {
+        for head in heads {
+            let mut packet = Self::packet(self.sent.fetch_add(1, Ordering::Relaxed));
+            packet[1] = *head;
+            self.sender.send(&packet).unwrap();
+        }
+        self.arrived();
+    }
+
+    fn change_copy(&mut self, rid: u16, rewrite: Rewrite) {
+        let Process { replication, hops, .. } = &mut self.process;
+        replication.modify_copy(hops, name(rid), rewrite).unwrap();
     }
 
     fn sent(&self) -> u32 {
@@ -417,6 +440,100 @@ fn the_next_process_goes_on_without_a_gap_or_a_lost_count() {
     }
     let counted = bridge.process.replication.count_stream(&stream(), 0).unwrap();
     assert_eq!((counted.packets, counted.lost), (u64::from(bridge.sent()), 0));
+}
+
+const MARKER: u8 = 0x80;
+const SENT: [u8; 6] = [96, MARKER | 96, 97, 0, MARKER | 8, 120];
+
+/// With its checksum complete as it arrives, or left to the hardware. The receiver's kernel drops a packet with a wrong one.
+#[test]
+fn each_receiver_gets_its_own_payload_types() {
+    let pairs = [(0, 0), (96, 120), (97, 124), (0, 8)];
+    let mapped = [120, MARKER | 120, 124, 8, MARKER | 8, 120];
+    for (mode, offload) in MODES.into_iter().flat_map(|mode| ["on", "off"].map(|offload| (mode, offload))) {
+        let mut bridge = Bridge::new(mode);
+        bridge.lab.a.run(&format!("ethtool -K a0 tx {offload}"));
+        let hosts = ["10.2.0.2", "fd02::2", "10.1.0.2", "10.2.0.2"];
+        let receivers: Vec<Receiver> = (1..=4).map(|rid| bridge.receiver(rid, hosts[usize::from(rid) - 1])).collect();
+        let table = &mut bridge.process.replication;
+        table.insert_tree(TREE, &members(1..=4)).unwrap();
+        table.insert_stream(stream(), into(TREE), 0).unwrap();
+        for receiver in &receivers[..3] {
+            let rewrite = Rewrite {
+                payload_types: pairs,
+                ..to(receiver.here, receiver.rid)
+            };
+            bridge.change_copy(receiver.rid, rewrite);
+        }
+        bridge.send_heads(&SENT);
+        for receiver in &receivers[..3] {
+            assert_eq!(
+                heads(&receiver.socket),
+                mapped,
+                "{mode}, checksums of the sender {offload}, {}",
+                receiver.rid
+            );
+        }
+        assert_eq!(heads(&receivers[3].socket), SENT, "{mode}, {offload}: no pairs");
+    }
+}
+
+#[test]
+fn payload_types_and_numbers_are_rewritten_in_one_copy() {
+    for mode in MODES {
+        let mut bridge = Bridge::new(mode);
+        let receiver = bridge.receiver(1, "10.2.0.2");
+        let rewrite = Rewrite {
+            splice: 1,
+            target: 3,
+            payload_types: [(96, 120), (0, 0), (0, 0), (0, 0)],
+            ..to(receiver.here, 1)
+        };
+        bridge.change_copy(1, rewrite);
+        let table = &mut bridge.process.replication;
+        table.insert_tree(TREE, &members([1])).unwrap();
+        let tracked = Action {
+            layers: 1,
+            descriptor: 3,
+            track: 1,
+            ..into(TREE)
+        };
+        table.insert_stream(stream(), tracked, 0).unwrap();
+        bridge.send_heads(&[96, MARKER | 96, 97]);
+        assert_eq!(heads(&receiver.socket), [120, MARKER | 120, 97], "{mode}");
+    }
+}
+
+#[test]
+fn payload_types_change_without_a_gap_and_outlive_the_process() {
+    let mut bridge = Bridge::new(Mode::Native);
+    let receiver = bridge.receiver(1, "10.2.0.2");
+    let table = &mut bridge.process.replication;
+    table.insert_tree(TREE, &members([1])).unwrap();
+    table.insert_stream(stream(), into(TREE), 0).unwrap();
+    let rewrite = |to_type: u8| Rewrite {
+        payload_types: [(96, to_type), (0, 0), (0, 0), (0, 0)],
+        ..to(receiver.here, 1)
+    };
+    bridge.while_talking(|bridge| {
+        for to_type in 100..110 {
+            bridge.change_copy(1, rewrite(to_type));
+            bridge.some_packets();
+        }
+    });
+    let found = heads(&receiver.socket);
+    assert_eq!(found.len(), bridge.sent() as usize);
+    assert!(found.is_sorted_by_key(|head| if *head == 96 { 0 } else { *head }), "{found:?}");
+    assert!((100..110).all(|to_type| found.contains(&to_type)), "{found:?}");
+    for reload in [false, true] {
+        take(&mut bridge, reload);
+        assert_eq!(bridge.process.replication.copy(name(1)), Some(rewrite(109)));
+        bridge.send(1);
+        assert_eq!(heads(&receiver.socket), [109]);
+    }
+    bridge.change_copy(1, to(receiver.here, 1));
+    bridge.send(1);
+    assert_eq!(heads(&receiver.socket), [96]);
 }
 
 /// Put another process in place of this one.

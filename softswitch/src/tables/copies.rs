@@ -7,7 +7,7 @@ use shunt_bfrt::schema::{self, SchemaError};
 use shunt_bfrt::values::{Data, Key, exact, stream};
 use shunt_bfrt::{BfrtError, pb};
 use shunt_net::{Endpoint, octets};
-use shunt_replication::{Name, Rewrite};
+use shunt_replication::{Name, PAYLOAD_TYPES, Rewrite};
 use std::sync::Arc;
 
 /// The rewrites of copies.
@@ -22,6 +22,16 @@ fn name(key: &Key<'_>) -> Name {
         number: key.number(0) as u32,
         rid: key.number(1) as u16,
     }
+}
+
+/// Pairs of payload types as they stand in the field: an octet each, the first pair in the lowest two.
+fn pairs(number: u64) -> [(u8, u8); PAYLOAD_TYPES] {
+    std::array::from_fn(|n| ((number >> (16 * n + 8)) as u8, (number >> (16 * n)) as u8))
+}
+
+fn number(pairs: &[(u8, u8); PAYLOAD_TYPES]) -> u64 {
+    let pair = |(from, to): &(u8, u8)| u64::from(*from) << 8 | u64::from(*to);
+    pairs.iter().rev().fold(0, |all, one| all << 16 | pair(one))
 }
 
 fn names(plane: &Plane) -> Result<Vec<Name>, BfrtError> {
@@ -49,6 +59,7 @@ impl Copies {
             target: given.number("target") as u8,
             splice: given.number("splice") as u32,
             cadence: given.number("cadence") as u8,
+            payload_types: pairs(given.number("payload_types")),
         })
     }
 
@@ -64,6 +75,7 @@ impl Copies {
             "target" => rewrite.target.into(),
             "splice" => rewrite.splice.into(),
             "cadence" => rewrite.cadence.into(),
+            "payload_types" => number(&rewrite.payload_types),
             _ => 0,
         };
         let key = vec![exact(1, &name.number.to_be_bytes()[1..]), exact(2, name.rid.to_be_bytes())];

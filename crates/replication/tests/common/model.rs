@@ -34,7 +34,7 @@ pub enum Change {
 pub struct Model {
     /// By source port.
     pub streams: BTreeMap<u16, Action>,
-    pub copies: BTreeMap<Name, (Endpoint, Endpoint, u32)>,
+    pub copies: BTreeMap<Name, Rewrite>,
     pub nodes: BTreeMap<u32, (u16, Option<u32>)>,
     pub trees: BTreeMap<u16, Vec<(u32, Option<u16>)>>,
     pub prunes: BTreeMap<u16, BTreeSet<u32>>,
@@ -102,6 +102,12 @@ fn rewrite(chance: &mut Chance) -> Rewrite {
         target: chance.below(4) as u8,
         splice: chance.below(3),
         cadence: chance.below(200) as u8,
+        payload_types: [
+            (0, 0),
+            (chance.below(60) as u8, chance.below(128) as u8),
+            (96, chance.below(128) as u8),
+            (0, 0),
+        ],
     }
 }
 
@@ -192,12 +198,8 @@ impl Model {
             Change::InsertStream(port, action) => !self.streams.contains_key(&port) && self.streams.insert(port, action).is_none(),
             Change::ModifyStream(port, action) => self.streams.contains_key(&port) && self.streams.insert(port, action).is_some(),
             Change::DeleteStream(port) => self.streams.remove(&port).is_some(),
-            Change::InsertCopy(name, to) => {
-                !self.copies.contains_key(&name) && self.copies.insert(name, (to.src, to.dst, to.splice)).is_none()
-            }
-            Change::ModifyCopy(name, to) => {
-                self.copies.contains_key(&name) && self.copies.insert(name, (to.src, to.dst, to.splice)).is_some()
-            }
+            Change::InsertCopy(name, to) => !self.copies.contains_key(&name) && self.copies.insert(name, to).is_none(),
+            Change::ModifyCopy(name, to) => self.copies.contains_key(&name) && self.copies.insert(name, to).is_some(),
             Change::DeleteCopy(name) => self.copies.remove(&name).is_some(),
             Change::InsertNode(number, rid, ports) => {
                 !self.nodes.contains_key(&number) && self.nodes.insert(number, (rid, ports.first().copied())).is_none()
@@ -254,7 +256,9 @@ impl Model {
                     number: action.number,
                     rid,
                 };
-                let Some((_, dst, _)) = self.copies.get(&name) else { continue };
+                let Some(Rewrite { dst, .. }) = self.copies.get(&name) else {
+                    continue;
+                };
                 if let Some(route) = routes.get(&dst.addr) {
                     found.push((route.ifindex, *dst));
                 }
@@ -274,10 +278,7 @@ impl Model {
             let members = engine.members(mgid).unwrap();
             (mgid, members.iter().map(|member| (member.node, member.xid)).collect())
         };
-        let rewrite = |name: Name| {
-            let found = table.copy(name).unwrap();
-            (name, (found.src, found.dst, found.splice))
-        };
+        let rewrite = |name: Name| (name, table.copy(name).unwrap());
         let prune = |l2_xid: u16| (l2_xid, engine.pruned_ports(l2_xid).into_iter().map(u32::from).collect());
         let layer = |(layers, template): Key| {
             let found = table.layers().get(layers, template).unwrap();
