@@ -48,6 +48,36 @@ fn events_are_kept_over_restarts() {
 }
 
 #[test]
+fn what_counts_as_written_can_be_read() {
+    let directory = Directory::new();
+    let log = EventLog::open(directory.settings()).unwrap();
+    for count in 1..=50 {
+        log.append(event("a"));
+        settled(&log, 1 + count);
+        assert_eq!(read(&log, None).len() as u64, 1 + count);
+    }
+}
+
+#[test]
+fn a_reader_beside_the_writer_sees_each_event_once() {
+    let directory = Directory::new();
+    let log = EventLog::open(directory.settings()).unwrap();
+    let mut follow = log.follow(None);
+    let mut found = 0;
+    for count in 1..=50 {
+        log.append(event("a"));
+        wait_until("the event is there", || {
+            let mut lines = Vec::new();
+            follow.read(&mut lines).unwrap();
+            assert!(!String::from_utf8_lossy(&lines).contains("\"gap\""), "after {found} events");
+            found += lines.iter().filter(|byte| **byte == b'\n').count();
+            found > count
+        });
+        assert_eq!(found, count + 1);
+    }
+}
+
+#[test]
 fn a_reader_that_resumes_over_a_restart_sees_no_gap() {
     let directory = Directory::new();
     let log = EventLog::open(directory.settings()).unwrap();

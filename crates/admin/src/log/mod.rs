@@ -129,7 +129,7 @@ impl EventLog {
         let now = unix_us();
         let seq = former.last.map_or(now, |last| now.max(last + 1));
         let shared = Arc::new(Shared {
-            epoch: (now / 1_000_000).max(former.epoch + 1),
+            epoch: (now / 1_000_000).max(former.epoch.saturating_add(1)),
             segments: Mutex::default(),
             next: watch::Sender::new(seq),
             written: AtomicU64::new(0),
@@ -199,6 +199,8 @@ impl EventLog {
 
     #[must_use]
     pub fn status(&self) -> LogStatus {
+        // First: what counts as written is in the rest.
+        let written = self.shared.written.load(Ordering::Acquire);
         let segments = lock(&self.shared.segments);
         let next = *self.shared.next.borrow();
         LogStatus {
@@ -206,7 +208,7 @@ impl EventLog {
             next,
             bytes: segments.iter().map(|segment| segment.length).sum(),
             segments: segments.len(),
-            written: self.shared.written.load(Ordering::Relaxed),
+            written,
             dropped: self.shared.dropped.load(Ordering::Relaxed),
             error: lock(&self.shared.error).clone(),
         }

@@ -50,7 +50,7 @@ impl Writer {
             Ok((store, former)) => {
                 self.last = self.last.max(former.last);
                 self.store = Some(store);
-                self.publish();
+                self.publish(None);
             }
             Err(error) => {
                 self.retry_at = Instant::now() + RETRY;
@@ -99,16 +99,16 @@ impl Writer {
         match result {
             Some(Ok(())) => {
                 self.last = Some(group.last);
-                self.shared.written.fetch_add(group.count, Ordering::Relaxed);
-                self.publish();
-                self.shared.next.send_replace(group.last + 1);
+                self.publish(Some(group.last + 1));
+                // Last: what counts as written can be read.
+                self.shared.written.fetch_add(group.count, Ordering::Release);
                 if lock(&self.shared.error).take().is_some() {
                     tracing::info!("event log: events are written again");
                 }
             }
             Some(Err(error)) => {
                 // Old segments may have been removed all the same.
-                self.publish();
+                self.publish(None);
                 self.failed(&error);
                 self.shared.drop_events(group.count);
             }
@@ -118,11 +118,15 @@ impl Writer {
         group.count = 0;
     }
 
-    fn publish(&self) {
+    /// Show readers the segments, and the number after the last event. Both under one lock: a reader that finds the event finds its number given.
+    fn publish(&self, next: Option<u64>) {
+        let mut segments = lock(&self.shared.segments);
         if let Some(store) = &self.store {
-            let mut segments = lock(&self.shared.segments);
             segments.clear();
             segments.extend(store.segments.iter().cloned());
+        }
+        if let Some(next) = next {
+            self.shared.next.send_replace(next);
         }
     }
 
