@@ -1,7 +1,7 @@
 """What feedback costs shunt-agent: rooms of ten with audio and video, whose participants send RTCP at a browser's rates.
 
 Run as root: python -m bench.feedback [--rooms 25,100,250] [--seconds N] [--layers vp8|none]. Prints the agent's processor time a second for each number
-of rooms, and how late sender reports are in one room of fifty that sends feedback too. SHUNT_AGENT and SHUNT_SOFTSWITCH name the binaries, by default those of this checkout.
+of rooms, and how late sender reports are in one room of fifty that sends feedback too, beside a process that only sends copies. SHUNT_AGENT and SHUNT_SOFTSWITCH name the binaries, by default those of this checkout.
 
 Each participant sends, as libwebrtc does with rtcp-mux: of video a sender report with the blocks of the nine others and REMB every second, of audio a sender
 report with blocks every 5 s, a NACK every 5 s and a PLI every 20 s. Media is sent at one packet in two seconds of each stream, since the kernel carries
@@ -34,8 +34,8 @@ for _folder in (".", "agent"):
 from shunt.admin import AdminClient  # noqa: E402
 from tests.tools.conference.rtcp import build_nack, build_pli, build_remb  # noqa: E402
 from tests.agent_conference.lab import Lab  # noqa: E402
-from tests.lab.processes import open_socket  # noqa: E402
-from tests.lab.topology import CALLEE_IP, CALLER_IP, Topology  # noqa: E402
+from tests.lab.processes import Process, open_socket  # noqa: E402
+from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP, Topology  # noqa: E402
 
 HOSTS = {"caller": CALLER_IP, "callee": CALLEE_IP}
 IN_ROOM = 10
@@ -44,6 +44,17 @@ _VIDEO_S, _AUDIO_S, _NACK_S, _PLI_S, _MEDIA_S = 1.0, 5.0, 5.0, 20.0, 2.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _REMB = 5_000_000
 _TIMESTAMPS = 35  # SO_TIMESTAMPNS
+_REFLECTOR_PORT = 7100
+_REFLECTOR = """
+import socket, sys
+made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+made.bind(("0.0.0.0", int(sys.argv[1])))
+others = [(host, int(port)) for host, port in (one.rsplit(":", 1) for one in sys.argv[2:])]
+while True:
+    data = made.recv(2048)
+    for other in others:
+        made.sendto(data, other)
+"""
 
 
 @dataclass
@@ -169,26 +180,40 @@ def occupied(rooms: int, layers: str, in_room: int, copies: int) -> Iterator[tup
             lab.stop()
 
 
-def reports(seconds: float, in_room: int = 50) -> None:
-    """Sender reports of one of many, by the kernel's time at each receiver; prints a line."""
-    with occupied(1, "none", in_room, 8000) as (_, people, _):
+def reports(seconds: float, in_room: int = 50) -> tuple[list[float], list[float]]:
+    """
+    How late the copies of one participant's sender reports are at the others, by the kernel's time at each of them; in turns with it how late copies of a packet
+    are that a process of a few lines sends to the same addresses: what it costs on this machine to wake up and to send so many. Both in seconds, sorted.
+    """
+    with occupied(1, "none", in_room, 8000) as (lab, people, _):
         first, *others = (one["audio"] for one in people)
         for other in others:
             other.made.setblocking(False)
             other.made.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
             _drain(other.made)
-        late = []
-        for stamp in range(1, int(seconds * 50) + 1):
-            sent = time.time()
-            first.made.sendto(struct.pack("!BBHIIIIII", 0x80, 200, 6, first.ssrc, stamp, 0, 0, 0, 0), first.relay)
-            load(people, 0.02)
-            late += [at - sent for other in others for data, at in _drain(other.made) if data[1] == 200 and struct.unpack_from("!II", data, 4) == (first.ssrc, stamp)]
-        late.sort()
-        print(
-            f"one room of {in_room}: {len(late)} copies of {int(seconds * 50)} sender reports, p50 {late[len(late) // 2] * 1000:.2f} ms, "
-            f"p99 {late[len(late) * 99 // 100] * 1000:.2f} ms, at most {late[-1] * 1000:.1f} ms",
-            flush=True,
-        )
+        where = [f"{host}:{port}" for host, port in (other.made.getsockname() for other in others)]
+        reflector = Process(lab.topology, "edge", "reflector", [sys.executable, "-c", _REFLECTOR, str(_REFLECTOR_PORT), *where], lab.work / "reflector.log").start()
+        try:
+            reflector.await_listening("udp", _REFLECTOR_PORT)
+            ways: list[tuple[tuple[str, int], list[float]]] = [(first.relay, []), ((EDGE_IP, _REFLECTOR_PORT), [])]
+            sent: list[float] = []
+            for number in range(int(seconds * 50) * len(ways) + 50):  # after the last, time for what is still under way
+                if number < int(seconds * 50) * len(ways):
+                    sent.append(time.time())
+                    first.made.sendto(struct.pack("!BBHIIIIII", 0x80, 200, 6, first.ssrc, number, 0, 0, 0, 0), ways[number % len(ways)][0])
+                load(people, 0.02)
+                for data, at in (found for other in others for found in _drain(other.made)):
+                    ssrc, stamp = struct.unpack_from("!II", data, 4) if data[1] == 200 else (0, 0)
+                    if ssrc == first.ssrc and stamp < len(sent):
+                        ways[stamp % len(ways)][1].append(at - sent[stamp])
+        finally:
+            reflector.stop()
+        agent, plain = (sorted(late) for _, late in ways)
+        return agent, plain
+
+
+def percentile(late: list[float], percent: int) -> float:
+    return late[len(late) * percent // 100]
 
 
 def _drain(made: socket.socket) -> list[tuple[bytes, float]]:
@@ -230,7 +255,12 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     for rooms in map(int, filter(None, chosen.rooms.split(","))):
         measure(rooms, chosen.seconds, chosen.layers)
-    reports(chosen.seconds)
+    for who, late in zip(("shunt-agent", "a process that only sends"), reports(chosen.seconds)):
+        print(
+            f"one room of 50, {who}: {len(late)} copies of {int(chosen.seconds * 50)} sender reports, p50 {percentile(late, 50) * 1000:.2f} ms, "
+            f"p99 {percentile(late, 99) * 1000:.2f} ms, at most {late[-1] * 1000:.1f} ms",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
