@@ -37,7 +37,7 @@ class Camera(Party):
         layer = _PATTERN[number % 4]
         descriptor = struct.pack("!BBHB", 0x90, 0xA0, 0x8000 | number & 0x7FFF, layer << 6 | 0x20)
         key = number % 400 == 0
-        head = struct.pack("!BBHII", 0x80, 0x80 | 96, number & 0xFFFF, number * 900 & 0xFFFFFFFF, self.ssrc)
+        head = struct.pack("!BBHII", 0x80, 0x80 | self.payload_type, number & 0xFFFF, number * 900 & 0xFFFFFFFF, self.ssrc)
         return head + descriptor + bytes([0 if key else 1]) + struct.pack("!I", number) + bytes(150)
 
     def number(self, data: bytes) -> int:

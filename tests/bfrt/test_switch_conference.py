@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from scapy.layers.l2 import Ether
 
-from shunt.admin import AgentError
+from shunt.admin import AdminClient, AgentError
 from shunt.net import FiveTuple
 from tests.bfrt.conference_lab import ConferenceLab, Someone, frame, operate, operators, route
 from tests.bfrt.fake_switch import running
@@ -315,12 +315,30 @@ async def test_layers_that_the_switch_does_not_read_are_refused(tmp_path: Path, 
         await meet(lab, chip)
         ann = lab.people["ann"]
         await lab.leave(ann)
-        from shunt.admin import AdminClient
-
         async with AdminClient(str(lab.socket)) as admin:
             await admin.join("room", "ann", [{"medium": "video", "layers": {"by": "vp8"}}], signalled=[ann.ip])  # type: ignore[list-item]
         with pytest.raises(AgentError, match="dependency descriptor"):
             await lab.target("ann", "bob", 0)
+
+
+async def test_payload_types_that_the_switch_does_not_rewrite_are_refused(tmp_path: Path, namespace: str) -> None:
+    """At the join and at a re-INVITE, which leaves what was there."""
+
+    def opus(number: int) -> Any:
+        return [{"medium": "audio", "codecs": [{"payload_type": number, "encoding": "opus", "clock_rate": 48_000, "channels": 2}]}]
+
+    async with scene(tmp_path, namespace, S_LR) as (lab, *_):
+        await lab.open_room()
+        async with AdminClient(str(lab.socket)) as admin:
+            await admin.join("room", "ann", opus(111))
+            wrong = "audio: ann has payload type 111 for what bob has 109 for, and the data plane does not rewrite payload types"
+            with pytest.raises(AgentError, match=wrong):
+                await admin.join("room", "bob", opus(109))
+            await admin.join("room", "bob", opus(111))
+            with pytest.raises(AgentError, match=wrong):
+                await admin.update_participant("room", "bob", media=opus(109))
+            members = (await admin.conference("room"))["members"]
+        assert [member["media"][0]["codecs"][0]["payload_type"] for member in members] == [111, 111]
 
 
 async def test_a_program_without_conferences_is_named(tmp_path: Path, namespace: str) -> None:

@@ -264,6 +264,36 @@ def test_dial_in(room: Bridge) -> None:
     assert Phone(room, "caller", "dan").call("elsewhere") == 404
 
 
+def test_callers_keep_the_payload_types_of_their_own_offers(room: Bridge) -> None:
+    """Opus as 109 beside 111, a third who has both, and a re-INVITE that gives it another number: each is answered with, and hears, its own."""
+
+    def opus(*numbers: int) -> str:
+        formats = "".join(f"a=rtpmap:{number} opus/48000/2\r\n" for number in numbers)
+        return f"m=audio {{port}} RTP/AVP {' '.join(map(str, numbers))}\r\n{formats}"
+
+    def call(phone: Phone, *numbers: int, answer: int) -> None:
+        phone.party.payload_type = answer
+        assert phone.call("room", opus(*numbers)) == 200, phone.answer
+        assert f" RTP/AVP {answer}\r\n" in phone.answer and f"a=rtpmap:{answer} opus/48000/2\r\n" in phone.answer
+
+    def recent(receiver: Party, sender: Party) -> set[int]:
+        start = len(receiver.types.get(sender.ssrc, []))
+        receiver.await_packets(sender)
+        return set(receiver.types[sender.ssrc][start:])
+
+    phones = [Phone(room, host, name) for host, name in (("caller", "ann"), ("callee", "bob"), ("caller", "cem"))]
+    ann, bob, cem = (phone.party for phone in phones)
+    call(phones[0], 109, answer=109)
+    call(phones[1], 111, answer=111)
+    room.await_design("NRA")
+    assert recent(ann, bob) == {109} and recent(bob, ann) == {111}
+    call(phones[2], 111, 109, answer=109)
+    assert recent(cem, ann) == {109} and recent(cem, bob) == {109} and recent(bob, cem) == {111}
+    call(phones[0], 96, answer=96)
+    assert await_that(lambda: recent(ann, bob) == {96}) and await_that(lambda: recent(bob, ann) == {111}) and await_that(lambda: recent(cem, ann) == {109})
+    assert unbroken(bob.received(ann)) and unbroken(ann.received(bob))
+
+
 @pytest.mark.parametrize("name", ["kamailio", "opensips"])
 def test_dial_in_through_a_sip_server(room: Bridge, name: str) -> None:
     if shutil.which(name) is None:

@@ -30,6 +30,7 @@ class Party:
         self.payload_type = 96
         self.got: dict[int, list[int]] = {}  # SSRC -> numbers, as they came
         self.sequences: dict[int, list[int]] = {}  # the same packets' sequence numbers
+        self.types: dict[int, list[int]] = {}  # and payload types
         self.rtcp: list[bytes] = []
         self.rtcp_at: list[float] = []  # when each of them came, by time.perf_counter()
         self.stun: list[bytes] = []
@@ -102,6 +103,7 @@ class Party:
             self.sources.add(source)
             self.got.setdefault(ssrc, []).append(self.number(data))
             self.sequences.setdefault(ssrc, []).append(sequence)
+            self.types.setdefault(ssrc, []).append(data[1] & 0x7F)
 
     def received(self, other: Party) -> list[int]:
         """The numbers of another's packets, as they came."""

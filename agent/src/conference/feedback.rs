@@ -8,6 +8,7 @@ use shunt_admin::{Failure, FailureKind};
 use shunt_conference::adaptation::{Decision, Feedback, Medium, OWN_SSRC, Streams};
 use shunt_conference::membership::{Conference, Pair, STREAMS, TARGETS, stream_name, stream_of};
 use shunt_conference::packets::Told;
+use shunt_conference::payload_types;
 use shunt_conference::policy::Stepwise;
 use shunt_conference::reports::{Request, for_receivers, requests};
 use shunt_conference::tables::{Name, Source};
@@ -482,9 +483,11 @@ impl Work<'_> {
             && let Some((state, to, _)) = room.leg_for(receiver, sender, medium)
             && let Some(sockets) = &state.sockets
         {
-            for packet in &answer.packets {
+            let types = room.conference.payload_types(sender, me, medium).rewritten;
+            for mut packet in answer.packets {
                 self.shared.counts.retransmitted.inc();
-                sockets.send(false, to, packet);
+                payload_types::rewrite(&mut packet, &types);
+                sockets.send(false, to, &packet);
             }
         }
         if let (false, Some((leg, state))) = (answer.ask.is_empty(), room.leg(sender, (medium, 0)))

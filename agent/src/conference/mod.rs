@@ -32,7 +32,7 @@ use shunt_admin::{
 use shunt_calls::Notice;
 use shunt_conference::adaptation::Medium;
 use shunt_conference::membership::TARGETS;
-use shunt_conference::participant::Participant as Planned;
+use shunt_conference::participant::{Leg, Participant as Planned};
 use shunt_conference::rows::Key;
 use shunt_conference::tables::Name;
 use shunt_journal::Documents;
@@ -659,9 +659,13 @@ impl Conferences {
                 let _ = room.conference.leave(&name);
                 return Err(full);
             }
-            if let Some(reason) = payload_types_differ(state, &conference, &name) {
+            let fits = state
+                .room(&conference)?
+                .conference
+                .check_payload_types(&name, state.planner.payload_types());
+            if let Err(differ) = fits {
                 state.leave(&conference, &name, self.shared.clock.now())?;
-                return Err(Failure::new(FailureKind::Invalid, reason));
+                return Err(Failure::new(FailureKind::Invalid, differ.to_string()));
             }
             self.shared.store.put(&state.room(&conference)?.keep());
             Ok(conference)
@@ -763,7 +767,20 @@ impl Conferences {
         wanted: Vec<state::Wanted>,
         signalled: &[IpAddr],
     ) -> Result<(), Failure> {
+        let pairs = state.planner.payload_types();
         let room = state.room_mut(conference)?;
+        // On a copy: everybody can still be given everybody's packets, or nothing changes.
+        let mut tried = room.conference.clone();
+        if let Ok(participant) = tried.get_mut(name) {
+            for one in &wanted {
+                let new = Leg::new(Endpoint::new(self.shared.address, 0));
+                one.shape(participant.legs.entry(one.key).or_insert(new));
+            }
+        }
+        if tried != room.conference {
+            let fits = tried.check_payload_types(name, pairs);
+            fits.map_err(|differ| Failure::new(FailureKind::Invalid, differ.to_string()))?;
+        }
         let mut new = Vec::new();
         for one in wanted {
             let member = room.members.get_mut(name).and_then(|member| member.legs.get_mut(&one.key));
@@ -913,23 +930,6 @@ impl Conferences {
     pub fn estimates(&self) -> broadcast::Receiver<Estimate> {
         self.shared.estimates.subscribe()
     }
-}
-
-/// Why somebody cannot be let in whose payload types differ from the others': no data plane rewrites them yet.
-fn payload_types_differ(state: &State, conference: &Name, name: &Name) -> Option<String> {
-    let room = state.rooms.get(conference)?;
-    for other in room.conference.participants.iter().filter(|other| other.name != *name) {
-        for medium in state::MEDIA {
-            let translation = room.conference.payload_types(&other.name, name, medium);
-            if let Some((theirs, own)) = translation.rewritten.first() {
-                let (other, medium) = (&other.name, medium.name());
-                return Some(format!(
-                    "{medium}: {other} has payload type {theirs} for what {name} has {own} for, and the data plane does not rewrite payload types"
-                ));
-            }
-        }
-    }
-    None
 }
 
 fn membership_failure(error: shunt_conference::membership::MembershipError) -> Failure {

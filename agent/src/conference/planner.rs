@@ -72,7 +72,7 @@ impl Planner {
         }
     }
 
-    /// Before a data plane is known.
+    /// Before a data plane is known. No payload types are refused for its sake yet.
     #[must_use]
     pub fn empty() -> Self {
         let offer = Offer {
@@ -80,6 +80,7 @@ impl Planner {
             limits: Limits::default(),
             registers: false,
             routes: false,
+            payload_types: usize::MAX,
         };
         Self::new(offer, None)
     }
@@ -118,6 +119,12 @@ impl Planner {
     #[must_use]
     pub fn keeps_registers(&self) -> bool {
         self.offer.registers
+    }
+
+    /// Payload types that the data plane rewrites in one copy.
+    #[must_use]
+    pub fn payload_types(&self) -> usize {
+        self.offer.payload_types
     }
 
     /// Why nothing can go to a participant's leg whose address is known; `in_tree`: by a copy, and not by a relay entry.
@@ -542,6 +549,7 @@ mod tests {
             limits: Limits::default(),
             registers: false,
             routes: false,
+            payload_types: 4,
         }
     }
 

@@ -252,6 +252,9 @@ pub fn check_media(media: &[JoinMedium]) -> Result<Vec<Wanted>, Failure> {
         }
         let encrypted = encrypted(&asked.transport)?;
         let told = asked.layers.as_ref().map(told).transpose()?;
+        if let Some(codec) = asked.codecs.iter().find(|codec| codec.payload_type > 127) {
+            return Err(invalid(format!("payload_type {} is not in 0..127", codec.payload_type)));
+        }
         if told.is_some() && key.0 == Medium::Audio {
             return Err(invalid("layers: audio has none"));
         }
@@ -536,10 +539,7 @@ impl State {
         }
         for (one, port) in wanted.iter().zip(ports) {
             let mut leg = Leg::new(Endpoint::new(address, port));
-            leg.sends = sends(one.asked.direction) && one.key.1 == 0;
-            leg.receives = receives(one.asked.direction);
-            leg.told = one.told;
-            leg.payload_types = payload_types(&one.asked.codecs);
+            one.shape(&mut leg);
             leg.muxed = one.asked.rtcp_mux.unwrap_or(false);
             let mut state = LegState::new(&one.asked);
             state.signalled = signalled.to_vec();
@@ -735,17 +735,26 @@ impl Wanted {
         self.encrypted
     }
 
-    /// What signalling says of a medium that is there already.
-    pub fn apply(&self, leg: &mut Leg, state: &mut LegState) -> bool {
-        let before = (leg.sends, leg.receives, leg.told);
+    /// What signalling says of a leg; what it leaves out stays.
+    pub fn shape(&self, leg: &mut Leg) {
         leg.sends = sends(self.asked.direction) && self.key.1 == 0;
         leg.receives = receives(self.asked.direction);
         if !self.asked.codecs.is_empty() {
             leg.payload_types = payload_types(&self.asked.codecs);
-            state.codecs.clone_from(&self.asked.codecs);
         }
         if self.told.is_some() {
             leg.told = self.told;
+        }
+    }
+
+    /// The same of a medium that is there already, with what belongs to it besides. Returns whether its direction or its layers have changed.
+    pub fn apply(&self, leg: &mut Leg, state: &mut LegState) -> bool {
+        let before = (leg.sends, leg.receives, leg.told);
+        self.shape(leg);
+        if !self.asked.codecs.is_empty() {
+            state.codecs.clone_from(&self.asked.codecs);
+        }
+        if self.told.is_some() {
             state.layers.clone_from(&self.asked.layers);
         }
         if self.asked.destination.is_some() {

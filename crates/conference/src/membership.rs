@@ -1,8 +1,8 @@
 //! Who takes part in a conference, with which media, and who gets what of whom; and the layout of trees that follows.
 
 use crate::adaptation::Medium;
-use crate::participant::Participant;
-use crate::payload_types::Translation;
+use crate::participant::{Leg, Participant};
+use crate::payload_types::{Direction, PayloadTypesDiffer, Translation, is_without_repair};
 use crate::tables::Name;
 use crate::trees::{Layers, Layout, Participant as Planned};
 use std::collections::BTreeMap;
@@ -257,26 +257,55 @@ impl Conference {
         told && self.levels.keys().any(|(pair, kind)| pair.0 == *sender && *kind == medium)
     }
 
-    /// Whether a receiver gets a stream at all: what repairs packets that have other numbers for it is of no use.
+    /// Whether a receiver does not get a stream: what repairs packets that have other numbers for it, or that it did not agree to, is of no use.
     #[must_use]
     pub fn is_kept_back(&self, sender: &Name, receiver: &Name, medium: Medium, ssrc: u32) -> bool {
-        let repairs = self
-            .get(sender)
-            .and_then(|one| one.leg(medium))
-            .is_some_and(|leg| leg.repair.contains(&ssrc));
-        repairs && self.target(sender, receiver, medium).is_some()
+        let Some(leg) = self.get(sender).and_then(|one| one.leg(medium)) else {
+            return false;
+        };
+        let unknown = || {
+            let to = self.get(receiver).and_then(|one| one.leg_for(sender, medium));
+            to.is_some_and(|to| is_without_repair(&leg.payload_types, &to.payload_types))
+        };
+        leg.repair.contains(&ssrc) && (self.target(sender, receiver, medium).is_some() || unknown())
     }
 
     /// What of a sender's payload types has to be rewritten for a receiver.
     #[must_use]
     pub fn payload_types(&self, sender: &Name, receiver: &Name, medium: Medium) -> Translation {
-        let of = |name: &Name| {
-            self.get(name)
-                .and_then(|one| one.leg(medium))
-                .map(|leg| leg.payload_types.as_slice())
-                .unwrap_or_default()
-        };
-        Translation::between(of(sender), of(receiver))
+        let from = self.get(sender).and_then(|one| one.leg(medium));
+        let to = self.get(receiver).and_then(|one| one.leg_for(sender, medium));
+        from.zip(to)
+            .map(|(from, to)| Translation::between(&from.payload_types, &to.payload_types))
+            .unwrap_or_default()
+    }
+
+    /// Whether a participant and the others can be given each other's payload types. `room`: how many the data plane rewrites in one copy.
+    /// Who is on hold counts as before.
+    ///
+    /// # Errors
+    /// Who cannot, and why.
+    pub fn check_payload_types(&self, participant: &Name, room: usize) -> Result<(), PayloadTypesDiffer> {
+        let sends = |leg: &Leg| leg.sends || !leg.receives;
+        let receives = |leg: &Leg| leg.receives || !leg.sends;
+        let pairs = self.participants.iter().flat_map(|a| self.participants.iter().map(move |b| (a, b)));
+        for (sender, receiver) in pairs.filter(|(a, b)| a.name != b.name && (a.name == *participant || b.name == *participant)) {
+            for ((medium, _), to) in receiver.legs.iter().filter(|(_, leg)| receives(leg)) {
+                let Some(from) = sender.leg(*medium).filter(|leg| sends(leg)) else {
+                    continue;
+                };
+                let direction = Direction {
+                    medium: medium.name(),
+                    sender: &sender.name,
+                    receiver: &receiver.name,
+                    from: &from.payload_types,
+                    to: &to.payload_types,
+                    encrypted: sender.encrypted,
+                };
+                direction.check(room)?;
+            }
+        }
+        Ok(())
     }
 
     /// The trees of its sender that a receiver is in.

@@ -1,5 +1,8 @@
 //! Payload types of a sender as a receiver knows them: both named the codecs in their own SDP (RFC 3264 section 5.1).
 
+use crate::tables::Name;
+use thiserror::Error;
+
 /// A payload type as SDP describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PayloadType {
@@ -18,8 +21,23 @@ fn apt(one: &PayloadType) -> Option<u8> {
         .find_map(|number| number.parse().ok())
 }
 
+fn is_one_of(one: &PayloadType, encodings: &[&str]) -> bool {
+    let encoding = one.codec.split('/').next().unwrap_or_default();
+    encodings.iter().any(|name| encoding.eq_ignore_ascii_case(name))
+}
+
 fn is_rtx(one: &PayloadType) -> bool {
-    one.codec.len() >= 4 && one.codec.is_char_boundary(4) && one.codec[..4].eq_ignore_ascii_case("rtx/")
+    is_one_of(one, &["rtx"])
+}
+
+/// Whether payloads of a format contain payload types (RFC 2198 section 3, RFC 5109 section 7.3, RFC 8627 section 4.2.2).
+fn contains_others(one: &PayloadType) -> bool {
+    is_one_of(one, &["red", "ulpfec", "flexfec", "flexfec-03"])
+}
+
+/// Whether a receiver may do without: repair that it did not agree to, tones and comfort noise between packets of the codec.
+fn is_optional(one: &PayloadType) -> bool {
+    is_one_of(one, &["rtx", "telephone-event", "CN"])
 }
 
 /// `opus/48000` and `OPUS/48000/1` are the same: one channel is the default.
@@ -52,12 +70,18 @@ pub struct Translation {
     pub rewritten: Vec<(u8, u8)>,
     /// The sender's numbers of codecs that the receiver did not name.
     pub unknown: Vec<u8>,
+    /// The sender's numbers of formats whose payloads contain numbers that would have to be rewritten.
+    pub containing: Vec<u8>,
 }
 
 impl Translation {
+    /// Nothing is known of who named no codecs: nothing is rewritten then.
     #[must_use]
     pub fn between(sender: &[PayloadType], receiver: &[PayloadType]) -> Self {
         let mut made = Self::default();
+        if receiver.is_empty() || sender == receiver {
+            return made;
+        }
         for one in sender {
             match translate(one, sender, receiver) {
                 Some(number) if number == one.number => {}
@@ -65,6 +89,157 @@ impl Translation {
                 None => made.unknown.push(one.number),
             }
         }
+        let contained =
+            |one: &&PayloadType| !contains_others(one) && !is_rtx(one) && made.rewritten.iter().any(|(from, _)| *from == one.number);
+        if sender.iter().any(|one| contained(&one)) {
+            let containing = sender
+                .iter()
+                .filter(|one| contains_others(one) && !made.unknown.contains(&one.number));
+            made.containing = containing.map(|one| one.number).collect();
+        }
         made
+    }
+}
+
+/// The receiver did not agree to the sender's retransmissions (RFC 4588), though to its codec.
+#[must_use]
+pub fn is_without_repair(sender: &[PayloadType], receiver: &[PayloadType]) -> bool {
+    let mut repairs = sender.iter().filter(|one| is_rtx(one)).peekable();
+    repairs.peek().is_some() && !receiver.is_empty() && repairs.all(|one| translate(one, sender, receiver).is_none())
+}
+
+/// Why packets of a sender cannot become packets that a receiver understands.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PayloadTypesDiffer {
+    #[error(
+        "{medium}: {sender} has payload type {from} for what {receiver} has {to} for, and the data plane does not rewrite payload types"
+    )]
+    NotRewritten {
+        medium: &'static str,
+        sender: Name,
+        receiver: Name,
+        from: u8,
+        to: u8,
+    },
+    #[error("{medium}: {sender} has payload type {from} for what {receiver} has {to} for, and SRTP authenticates it")]
+    Authenticated {
+        medium: &'static str,
+        sender: Name,
+        receiver: Name,
+        from: u8,
+        to: u8,
+    },
+    #[error("{medium}: {count} payload types of {sender} are others for {receiver}, and the data plane rewrites {room} in one copy")]
+    TooMany {
+        medium: &'static str,
+        sender: Name,
+        receiver: Name,
+        count: usize,
+        room: usize,
+    },
+    #[error("{medium}: {sender} has payload type {number} for {codec}, and {receiver} has none")]
+    Unknown {
+        medium: &'static str,
+        sender: Name,
+        receiver: Name,
+        number: u8,
+        codec: String,
+    },
+    #[error(
+        "{medium}: {codec} of {sender} has payload types in its payload, which are others for {receiver}, and no data plane rewrites them"
+    )]
+    Contained {
+        medium: &'static str,
+        sender: Name,
+        receiver: Name,
+        codec: String,
+    },
+}
+
+/// One direction of one medium.
+pub struct Direction<'a> {
+    pub medium: &'static str,
+    pub sender: &'a Name,
+    pub receiver: &'a Name,
+    pub from: &'a [PayloadType],
+    pub to: &'a [PayloadType],
+    /// The sender's packets are authenticated.
+    pub encrypted: bool,
+}
+
+impl Direction<'_> {
+    /// `room`: payload types that the data plane rewrites in one copy.
+    ///
+    /// # Errors
+    /// The receiver cannot be given what the sender may send.
+    pub fn check(&self, room: usize) -> Result<(), PayloadTypesDiffer> {
+        let found = Translation::between(self.from, self.to);
+        let (medium, sender, receiver) = (self.medium, self.sender.clone(), self.receiver.clone());
+        let codec = |number: u8| {
+            self.from
+                .iter()
+                .find(|one| one.number == number)
+                .map_or_else(String::new, |one| one.codec.clone())
+        };
+        let matters = |one: &&PayloadType| !is_optional(one) || !is_rtx(one) && self.to.iter().any(|other| other.number == one.number);
+        let mut unknown = self.from.iter().filter(|one| found.unknown.contains(&one.number));
+        if let Some(one) = unknown.find(matters) {
+            let (number, codec) = (one.number, one.codec.clone());
+            return Err(PayloadTypesDiffer::Unknown {
+                medium,
+                sender,
+                receiver,
+                number,
+                codec,
+            });
+        }
+        if let Some(number) = found.containing.first() {
+            return Err(PayloadTypesDiffer::Contained {
+                medium,
+                sender,
+                receiver,
+                codec: codec(*number),
+            });
+        }
+        let Some((from, to)) = found.rewritten.first().copied() else {
+            return Ok(());
+        };
+        if self.encrypted {
+            return Err(PayloadTypesDiffer::Authenticated {
+                medium,
+                sender,
+                receiver,
+                from,
+                to,
+            });
+        }
+        if room == 0 {
+            return Err(PayloadTypesDiffer::NotRewritten {
+                medium,
+                sender,
+                receiver,
+                from,
+                to,
+            });
+        }
+        let count = found.rewritten.len();
+        if count > room {
+            return Err(PayloadTypesDiffer::TooMany {
+                medium,
+                sender,
+                receiver,
+                count,
+                room,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Give an RTP packet the receiver's payload type; the marker bit stays.
+pub fn rewrite(packet: &mut [u8], pairs: &[(u8, u8)]) {
+    let Some(octet) = packet.get_mut(1) else { return };
+    if let Some((_, to)) = pairs.iter().find(|(from, _)| *from == *octet & 0x7f) {
+        *octet = *octet & 0x80 | to & 0x7f;
     }
 }

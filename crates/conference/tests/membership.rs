@@ -11,7 +11,7 @@ use shunt_conference::membership::{Conference, MembershipError, TARGETS, TREES, 
 use shunt_conference::migration::{Allocator, How};
 use shunt_conference::packets::Told;
 use shunt_conference::participant::{Leg, Participant};
-use shunt_conference::payload_types::{PayloadType, Translation};
+use shunt_conference::payload_types::{self, PayloadType, Translation};
 use shunt_conference::rewriting::{Former, LayerRow, Numbering, Rewriting, Whole};
 use shunt_conference::rows::{Copy, Data, Key, Resolver, Stream, steps};
 use shunt_conference::tables::{Limits, Name, Row, Source, Value, Write};
@@ -311,16 +311,7 @@ fn payload_types_are_those_of_the_receiver() {
     assert_eq!(found.rewritten, [(111, 109), (96, 120), (97, 124)]);
     assert!(found.unknown.is_empty());
     assert_eq!(Translation::between(&sender, &receiver[..1]).unknown, [96, 97, 0]);
-    let mut conference = conference("ab");
-    for (who, types) in [("a", &sender[..1]), ("b", &receiver[..1])] {
-        conference
-            .get_mut(who)
-            .unwrap()
-            .legs
-            .get_mut(&(Medium::Audio, 0))
-            .unwrap()
-            .payload_types = types.to_vec();
-    }
+    let conference = with_types([&sender[..1], &receiver[..1]]);
     assert!(!layout(&conference).relayed, "a relay entry rewrites no payload types");
     let mut plane = Plane::new();
     plane.bring(&conference);
@@ -336,6 +327,115 @@ fn payload_types_are_those_of_the_receiver() {
         rewritten.contains(&vec![(111, 109)]) && rewritten.contains(&vec![(109, 111)]),
         "{rewritten:?}"
     );
+}
+
+fn with_types(types: [&[PayloadType]; 2]) -> Conference {
+    let mut conference = conference("ab");
+    for (who, types) in ["a", "b"].into_iter().zip(types) {
+        let leg = conference.get_mut(who).unwrap().legs.get_mut(&(Medium::Audio, 0)).unwrap();
+        leg.payload_types = types.to_vec();
+    }
+    conference
+}
+
+#[test]
+fn who_cannot_be_given_the_others_payload_types_is_told_why() {
+    let opus = |number| payload_type(number, "opus/48000/2", "");
+    let red = |number, parameters: &str| payload_type(number, "red/48000/2", parameters);
+    let tones = |number| payload_type(number, "telephone-event/8000", "0-16");
+    let rtx = |number, parameters: &str| payload_type(number, "rtx/90000", parameters);
+    let why = |types: [&[PayloadType]; 2], room: usize| {
+        let found = with_types(types).check_payload_types(&name("b"), room);
+        found.map_err(|differ| differ.to_string()).err().unwrap_or_default()
+    };
+    assert_eq!(why([&[opus(111)], &[opus(109)]], 4), "");
+    let not_rewritten = "audio: a has payload type 111 for what b has 109 for, and the data plane does not rewrite payload types";
+    assert_eq!(why([&[opus(111)], &[opus(109)]], 0), not_rewritten);
+    assert_eq!(why([&[opus(111)], &[opus(111)]], 0), "");
+    assert_eq!(why([&[opus(111)], &[]], 0), "", "of who names no codecs nothing is known");
+    let pcmu = payload_type(0, "PCMU/8000", "");
+    assert_eq!(
+        why([&[opus(111), pcmu.clone()], &[opus(109)]], 4),
+        "audio: a has payload type 0 for PCMU/8000, and b has none"
+    );
+    assert_eq!(
+        why([&[opus(109)], &[opus(111), pcmu.clone()]], 4),
+        "audio: b has payload type 0 for PCMU/8000, and a has none",
+        "also of who joins"
+    );
+    let two = [opus(111), pcmu];
+    let other = [opus(109), payload_type(8, "PCMU/8000", "")];
+    assert_eq!(
+        why([&two, &other], 1),
+        "audio: 2 payload types of a are others for b, and the data plane rewrites 1 in one copy"
+    );
+    let inside = why([&[opus(111), red(63, "111/111")], &[opus(109), red(63, "109/109")]], 4);
+    assert!(
+        inside.starts_with("audio: red/48000/2 of a has payload types in its payload"),
+        "{inside}"
+    );
+    assert_eq!(
+        why([&[opus(111), red(63, "111/111")], &[opus(111), red(62, "111/111")]], 4),
+        "",
+        "its own number is none of them"
+    );
+    assert_eq!(
+        why([&[opus(111), tones(101), rtx(97, "apt=111")], &[opus(109)]], 4),
+        "",
+        "these can be done without"
+    );
+    assert_eq!(
+        why([&[opus(111), tones(109)], &[opus(109)]], 4),
+        "audio: a has payload type 109 for telephone-event/8000, and b has none",
+        "it would be taken for opus"
+    );
+    let mut encrypted = with_types([&[opus(111)], &[opus(109)]]);
+    encrypted.get_mut("a").unwrap().encrypted = true;
+    let error = encrypted.check_payload_types(&name("b"), 4).unwrap_err().to_string();
+    assert!(error.ends_with("and SRTP authenticates it"), "{error}");
+}
+
+#[test]
+fn who_only_listens_need_not_know_what_others_could_send_to_it_nor_they_its_codecs() {
+    let (opus, pcmu) = (payload_type(111, "opus/48000/2", ""), payload_type(0, "PCMU/8000", ""));
+    let mut conference = with_types([&[opus.clone()], &[opus, pcmu]]);
+    let direction = |conference: &mut Conference, sends, receives| {
+        let leg = conference.get_mut("b").unwrap().legs.get_mut(&(Medium::Audio, 0)).unwrap();
+        (leg.sends, leg.receives) = (sends, receives);
+    };
+    assert!(conference.check_payload_types(&name("b"), 4).is_err());
+    direction(&mut conference, false, true);
+    conference.check_payload_types(&name("b"), 4).unwrap();
+    direction(&mut conference, false, false);
+    assert!(conference.check_payload_types(&name("b"), 4).is_err(), "on hold it comes back");
+}
+
+#[test]
+fn a_receiver_without_rtx_gets_none() {
+    let vp8 = |number| payload_type(number, "VP8/90000", "");
+    let rtx = payload_type(97, "rtx/90000", "apt=96");
+    for (theirs, kept_back) in [
+        (vec![vp8(120)], true),
+        (vec![vp8(120), payload_type(124, "rtx/90000", "apt=120")], false),
+        (vec![], false),
+    ] {
+        let mut conference = with_types([&[vp8(96), rtx.clone()], &theirs]);
+        let leg = conference.get_mut("a").unwrap().legs.get_mut(&(Medium::Audio, 0)).unwrap();
+        (leg.ssrcs, leg.repair) = (vec![1, 2], vec![2]);
+        let found = [1, 2].map(|ssrc| conference.is_kept_back(&name("a"), &name("b"), Medium::Audio, ssrc));
+        assert_eq!(found, [false, kept_back], "{theirs:?}");
+    }
+}
+
+#[test]
+fn a_packet_of_the_cache_gets_the_receivers_payload_type() {
+    let pairs = [(96, 120), (97, 96)];
+    for (before, after) in [(96, 120), (0x80 | 96, 0x80 | 120), (97, 96), (120, 120)] {
+        let mut packet = vec![0x80, before, 0, 1];
+        payload_types::rewrite(&mut packet, &pairs);
+        assert_eq!(packet, [0x80, after, 0, 1]);
+    }
+    payload_types::rewrite(&mut [0x80], &pairs);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::rows::{self, Change, Row, TableWrite, Value};
 use crate::tables::Tables;
 use crate::tuple::endpoint;
 use bytes::{Bytes, BytesMut};
-use shunt_bfrt::schema::{Schema, Table};
+use shunt_bfrt::schema::{self, Schema, Table};
 use shunt_bfrt_client::{Session, UpdateError};
 use shunt_calls::{Counters, RelayEntry};
 use shunt_conference::diff::Step;
@@ -36,6 +36,7 @@ const NODES: [&str; 3] = ["$MULTICAST_NODE_ID", "$MULTICAST_NODE_L1_XID_VALID", 
 const PORTS: &str = "$DEV_PORT";
 /// The key of `conference`, in our order.
 const TUPLE: [&str; 5] = ["src_addr", "dst_addr", "src_port", "dst_port", "ssrc"];
+const PAYLOAD_TYPES: &str = "payload_types";
 const PACKETS: &str = "$COUNTER_SPEC_PKTS";
 const OCTETS: &str = "$COUNTER_SPEC_BYTES";
 
@@ -73,6 +74,8 @@ pub struct Offer {
     pub registers: bool,
     /// It sends packets by routes of its own ([`crate::Plane::routes`]).
     pub routes: bool,
+    /// Payload types that it rewrites in one copy; 0: none.
+    pub payload_types: usize,
 }
 
 /// A table that counts on its rows, with the numbers of its key fields in our order.
@@ -195,6 +198,7 @@ impl ConferenceTables {
             limits: self.registers.limits(),
             registers: self.registers.exist(),
             routes,
+            payload_types: pairs_of(&self.copy.table),
         }
     }
 
@@ -217,6 +221,38 @@ impl ConferenceTables {
         let template = u8::try_from(number(layer, 1)?).ok()?;
         Some(layer.counted(&row, Key::Layer(whole(layer, 0)?, template)))
     }
+}
+
+/// Bits of a pair of payload types in the field of `copy`.
+const PAIR_BITS: u32 = 16;
+
+/// Pairs of payload types that a row of `copy` has room for.
+fn pairs_of(copy: &Table) -> usize {
+    let room = copy.actions.iter().filter(|action| !action.default_only).map(|action| {
+        let kind = action.fields.find(PAYLOAD_TYPES).map(|field| field.kind);
+        match kind {
+            Some(schema::Kind::Bits(width)) => width.min(u64::BITS) / PAIR_BITS,
+            _ => 0,
+        }
+    });
+    room.min().unwrap_or(0) as usize
+}
+
+/// Pairs of payload types as they stand in the field: an octet each, the first pair in the lowest two.
+fn pack(pairs: &[(u8, u8)]) -> Result<u64, PlaneError> {
+    if pairs.len() > (u64::BITS / PAIR_BITS) as usize {
+        return Err(PlaneError::Schema(format!(
+            "a copy has no room for so many pairs of payload types: {pairs:?}"
+        )));
+    }
+    let pair = |(from, to): &(u8, u8)| u64::from(*from) << 8 | u64::from(*to);
+    Ok(pairs.iter().rev().fold(0, |packed, one| packed << PAIR_BITS | pair(one)))
+}
+
+fn unpack(packed: u64) -> Vec<(u8, u8)> {
+    let octets = packed.to_be_bytes();
+    let pairs = octets.rchunks(2).map(|pair| (pair[0], pair[1]));
+    pairs.filter(|(from, to)| from != to).collect()
 }
 
 /// How a target gives receivers of some layers numbers of their own.
@@ -302,6 +338,7 @@ fn data_fields(table: &Table, data: &Data) -> Result<Fields, PlaneError> {
                 number("target", copy.target as u64),
                 number("splice", copy.splice),
                 number("cadence", copy.cadence),
+                number(PAYLOAD_TYPES, pack(&copy.payload_types)?),
             ]);
             (table.actions.find(name), fields, ("", 0))
         }
@@ -578,7 +615,7 @@ fn decode(tables: &ConferenceTables, table: &Table, row: &Row) -> Option<(Key, D
             target: usize::try_from(get("target")).unwrap_or(0),
             splice: small("splice"),
             cadence: byte("cadence"),
-            payload_types: Vec::new(),
+            payload_types: unpack(get(PAYLOAD_TYPES)),
         };
         return Some((Key::Copy(small("stream"), small("rid")), Data::Copy(data)));
     }
@@ -678,4 +715,18 @@ fn whole(id: u32) -> Bytes {
         entity: Some(entity::Entity::TableEntry(entry)),
     };
     entity.encode_to_vec().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_read_as_they_were_packed() {
+        for pairs in [&[][..], &[(111, 109)], &[(96, 120), (97, 124), (0, 8), (127, 0)]] {
+            assert_eq!(unpack(pack(pairs).unwrap_or_default()), pairs);
+        }
+        assert_eq!(pack(&[(111, 109), (0, 8)]).ok(), Some(0x0008_6f6d), "the first pair is the lowest");
+        assert!(pack(&[(1, 2); 5]).is_err());
+    }
 }

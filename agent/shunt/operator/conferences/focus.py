@@ -307,7 +307,7 @@ class Focus:
             if contacts := call.invite.contact:  # requests of ours go there from now on (RFC 3261 section 12.2.2)
                 call.dialog.remote_target = stringify_uri(contacts[0].uri)
             seat.note(call.dialog)
-            changed = sdp.changed_media(offer, lines, present, ice=ice)
+            changed = sdp.changed_media(offer, lines, present, agreed, ice=ice)
             update = {"signalled": addresses if moved else None, "ice_restart": restart, "signalling": seat.kept()}
             try:
                 member = await self._client.update_participant(seat.conference, seat.participant, media=[*changed, *new], **update)

@@ -208,7 +208,7 @@ def why_not(lines: Sequence[Line], wanted: Mapping[str, Codec]) -> str:
     protocols = {line.media.proto for line in lines if line.media.port}
     if protocols and all("SAVP" in proto for proto in protocols):
         return f"{min(protocols)}: each call has SRTP keys of its own, so receivers could not read what is sent to them; RTP/AVP and RTP/AVPF can be taken"
-    said = "; ".join(f"{kind} is {_rtpmap(codec)} with payload type {codec['payload_type']}" for kind, codec in wanted.items())
+    said = "; ".join(f"{kind} is {_rtpmap(codec)}" for kind, codec in wanted.items())
     return "no medium of the offer can be taken" + (f": {said}" if said else "")
 
 
@@ -251,8 +251,8 @@ def new_media(sdp: SdpMessage, lines: Iterable[Line], agreed: Mapping[str, Codec
     ]
 
 
-def changed_media(sdp: SdpMessage, lines: Iterable[Line], present: Collection[str], *, ice: bool) -> list[JoinMedium]:
-    """What a later offer says of media that a participant has: those that it leaves out are on hold."""
+def changed_media(sdp: SdpMessage, lines: Iterable[Line], present: Collection[str], agreed: Mapping[str, Codec], *, ice: bool) -> list[JoinMedium]:
+    """What a later offer says of media that a participant has: those that it leaves out are on hold. A payload type may be another one now."""
     found: dict[str, JoinMedium] = {kind: {"medium": kind, "direction": "inactive"} for kind in present}
     for line in lines:
         if line.kind in found:
@@ -260,6 +260,7 @@ def changed_media(sdp: SdpMessage, lines: Iterable[Line], present: Collection[st
                 "medium": line.kind,
                 "transport": line.media.proto,
                 "direction": direction(sdp, line.media),
+                "codecs": [agreed[line.kind]] if line.kind in agreed else [],
                 "destination": None if ice else _destination(sdp, line.media),
             }
     return list(found.values())
