@@ -1,12 +1,10 @@
-"""Background tasks that run until they are cancelled: one that fails is logged, counted and started again."""
+"""Background tasks that run until they are cancelled: one that fails is logged and started again."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-
-from shunt import limits
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +15,7 @@ RESTART_S = 1.0
 def being_cancelled() -> bool:
     """Whether somebody has asked to cancel the current task.
 
-    A CancelledError may also come from what the task waits for: a gRPC call raises it when its channel is closed.
+    A CancelledError may also come from what the task waits for, as from a client that is closed.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -38,5 +36,4 @@ async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
             log.error("background task %s was ended by what it waited for; starting it again", name, exc_info=error)
         except Exception:
             log.exception("background task %s failed; starting it again", name)
-        limits.count("background_task_failures")
         await asyncio.sleep(RESTART_S)

@@ -1,4 +1,4 @@
-"""Call records: what they say after re-INVITEs, and that files survive rotation and full disks."""
+"""Call records: what they say of what the agent tells, and that files survive rotation and full disks."""
 
 from __future__ import annotations
 
@@ -7,129 +7,104 @@ import csv
 import io
 import json
 import os
-import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shunt.cdr import writer as writing
-from shunt.cdr.record import COLUMNS, csv_header, csv_lines, json_line, record
-from shunt.cdr.writer import RecordWriter, append
-from shunt.events.bus import NOTE
-from shunt.tables.entry import StreamStats
-from tests.agent.parts import Core
-
-CALLER, CALLEE = "10.91.1.2:6000", "10.91.2.2:7000"
+from shunt.cdr.record import COLUMNS, csv_header, csv_lines, json_line
+from shunt.config.model import Cdr
+from shunt.metrics.instruments import Instruments
+from shunt.operator import dialogs as dialog_events
+from shunt.operator import endings as ending_events
+from shunt.operator import records as writing
+from shunt.operator.dialogs import Dialogs
+from shunt.operator.endings import Endings
+from shunt.operator.position import Position
+from shunt.operator.records import CALL, Records, outputs
+from tests.tools.telling import CALLEE, CALLER, TO_CALLER, Telling, counters, ended_line, ended_party, sdp, silent
 
 
 def parsed(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
-class Records:
-    """The records of a core's calls, as the agent would write them."""
+class Recorded(Telling):
+    """An agent's events, and the records that the operator daemon makes of them."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self) -> None:
+        super().__init__()
         self.entries: list[dict[str, Any]] = []
-        core.offloader.events.subscribe(self)
+        dialogs = Dialogs()
+        self.bus.subscribe(dialogs, dialog_events.KINDS)
+        self.bus.subscribe(Endings(dialogs, Instruments(), self, None, 50.0), ending_events.KINDS)
 
-    def __call__(self, event) -> None:
-        if event.kind == NOTE and event.what == "ended":
-            self.entries.append(record(event.facts["call"], event.facts["reason"], self.core.now, event.wall, lambda call_id, index: None, 50.0))
-
-
-async def talk(core: Core, packets: int, lost: int, ports: tuple[int, int], callee: str = CALLEE) -> None:
-    await core.packet(CALLER, ports[0])
-    await core.packet(callee, ports[1])
-    for counts in core.table.counts.values():
-        counts.packets, counts.bytes, counts.lost, counts.reordered, counts.duplicates, counts.jitter_us, counts.ssrc = packets, packets * 200, lost, 1, 0, 2000, 7
+    def put(self, seq: int, entry: dict[str, Any], kind: str = CALL) -> None:
+        """As of Records."""
+        self.entries.append(entry)
 
 
-async def test_a_record_of_a_plain_call() -> None:
-    core = Core()
-    records = Records(core)
-    ports = await core.call()
-    await talk(core, 500, 5, ports)
-    core.now += 60
-    await core.say("D c1 A B")
-    (entry,) = records.entries
-    assert (entry["call_id"], entry["reason"], entry["duration_s"], entry["from_tag"], entry["to_tag"]) == ("c1", "released", 60.0, "A", "B")
+def test_a_record_of_a_plain_call() -> None:
+    told = Recorded()
+    told.conversation(packets=500, seconds=60)
+    (entry,) = told.entries
+    assert (entry["call_id"], entry["reason"], entry["relay"], entry["from_tag"], entry["to_tag"]) == ("c1", "released", "local", "A", "B")
+    assert (entry["started"], entry["ended"], entry["duration_s"]) == ("2026-11-24T12:08:08.000+00:00", "2026-11-24T12:09:10.020+00:00", 62.02)
+    assert (entry["from"], entry["to"], entry["sip_code"], entry["hung_up"]) == ("sip:alice@example.net", "sip:bob@example.net", 200, "callee")
+    assert (entry["epoch"], entry["seq"]) == (1, told.seq), "the event of its end"
     for side, address in (("caller", CALLER), ("callee", CALLEE)):
         party = entry["media"][0][side]
-        assert (party["source"], party["packets"], party["lost"], party["jitter_ms"], party["codec"]) == (address, 500, 5, 2.0, "PCMA")
-        assert 4.0 < party["mos"] < 4.4 and party["offloaded"] and party["offloaded_after_ms"] is not None
+        assert (party["source"], party["packets"], party["lost"], party["jitter_ms"], party["jitter_max_ms"], party["codec"]) == (address, 500, 0, 0.5, 2.5, "PCMA")
+        assert 4.0 < party["mos"] < 4.4 and party["offloaded"] and party["offloaded_after_ms"] == 8.2
+    assert entry["media"][0]["caller"]["relay_port"] == TO_CALLER and entry["media"][0]["kind"] == "audio"
 
 
-async def test_a_re_invite_adds_up_and_never_counts_twice() -> None:
-    core = Core()
-    records = Records(core)
-    ports = await core.call()
-    await talk(core, 500, 5, ports)
-    await core.say("Lc0,8 c1 10.91.2.2 7100 A;1 B;1")
-    core.now += 5
-    await talk(core, 300, 30, ports, "10.91.2.2:7100")
-    await core.offloader.read_live()
-    await core.say("D c1 A B")
-    (entry,) = records.entries
+def test_a_record_has_what_its_end_says_and_counts_nothing_twice() -> None:
+    """Streams that lose their entries tell counters too: the end has their sum."""
+    told = Recorded()
+    for packets in (500, 300):
+        told.state("caller", "suspended", "re-invite", before="offloaded", counters=counters(packets, lost=packets // 10))
+    told.ended(ended_line(rtp=counters(800, lost=35, reordered=2)))
     for side in ("caller", "callee"):
-        assert (entry["media"][0][side]["packets"], entry["media"][0][side]["lost"], entry["media"][0][side]["reordered"]) == (800, 35, 2)
+        party = told.entries[0]["media"][0][side]
+        assert (party["packets"], party["lost"], party["reordered"]) == (800, 35, 2)
 
 
-async def test_a_silent_party_has_no_figures_and_no_mos() -> None:
-    core = Core(one_way_after=0.1)
-    records = Records(core)
-    ports = await core.call()
-    await core.packet(CALLER, ports[0])
-    core.now += 1
-    await core.offloader.sync(core.book.call("c1").lines[0])
-    for counts in core.table.counts.values():
-        counts.packets, counts.lost, counts.jitter_us = 400, 0, 100
-    await core.say("D c1 A B")
-    caller, callee = (records.entries[0]["media"][0][side] for side in ("caller", "callee"))
+def test_a_silent_party_has_no_figures_and_no_mos() -> None:
+    told = Recorded()
+    told.ended(ended_line(caller=ended_party("caller", rtp=counters(400)), callee=silent("callee")))
+    caller, callee = (told.entries[0]["media"][0][side] for side in ("caller", "callee"))
     assert caller["mos"] > 4 and callee["mos"] is None
     assert all(callee[name] is None for name in ("packets", "bytes", "lost", "loss_percent", "jitter_ms", "source", "codec"))
-    assert callee["note"].startswith("not measured")
+    assert callee["note"].startswith("not measured") and not callee["offloaded"]
 
 
-async def test_the_end_is_told_once_and_after_the_last_counters() -> None:
-    core = Core()
-    records = Records(core)
-    ports = await core.call()
-    await talk(core, 500, 5, ports)
-    core.table.delay = 0.01
-    await asyncio.gather(core.say("D c1 A B"), core.say("D c1 A B"))
-    await core.say("D c1 A B")
-    assert [entry["media"][0]["caller"]["packets"] for entry in records.entries] == [500]
-
-
-async def test_a_call_that_loses_its_data_plane_keeps_what_was_last_read() -> None:
-    core = Core()
-    records = Records(core)
-    ports = await core.call()
-    await talk(core, 500, 5, ports)
-    await core.offloader.read_live()
-    core.table.held.clear()
-    core.table.counts.clear()
-    await core.offloader.reconcile()
-    await core.settle()
-    for counts in core.table.counts.values():
-        counts.packets, counts.lost = 100, 0
-    await core.say("D c1 A B")
-    assert records.entries[0]["media"][0]["caller"]["packets"] == 600
-
-
-async def test_a_relayed_call_has_the_relays_own_counts() -> None:
-    """Without a data plane nothing is measured, but the SIP server's last query says what the relay relayed."""
-    core = Core(enabled=False)
-    records = Records(core)
-    await core.call()
-    await core.say("Q c1 A;1 B;1")
-    await core.say("D c1 A B")
-    caller, callee = (records.entries[0]["media"][0][side] for side in ("caller", "callee"))
+def test_a_relayed_call_has_the_relays_own_counts() -> None:
+    """Without a data plane nothing is measured, but the relay says what it relayed."""
+    told = Recorded()
+    told.ended(ended_line(caller=ended_party("caller", relay_packets=1), callee=ended_party("callee", relay_packets=2)))
+    caller, callee = (told.entries[0]["media"][0][side] for side in ("caller", "callee"))
     assert (caller["relay_packets"], callee["relay_packets"]) == (1, 2)
     assert caller["packets"] is None and caller["mos"] is None
+
+
+def test_the_agents_word_on_sdp_goes_before_the_copies_of_sip() -> None:
+    told = Recorded()
+    told.sip("INVITE", tags=("A", None), sdp=[sdp("video")])
+    told.ended(ended_line(rtp=counters(500)))
+    audio = sdp(formats=((96, "g729", 8000),))
+    told.ended(ended_line(caller=ended_party("caller", rtp=counters(500), payload_types=[[96, 9]], sdp=audio)))
+    copied, own = (entry["media"][0] for entry in told.entries)
+    assert (copied["kind"], copied["caller"]["mos"]) == ("video", None)
+    assert (own["kind"], own["caller"]["codec"]) == ("audio", "G729") and own["caller"]["mos"] > 3.5
+
+
+def test_rtcp_that_the_data_plane_carried_is_in_the_record() -> None:
+    told = Recorded()
+    told.ended(ended_line(caller=ended_party("caller", rtp=counters(500), rtcp=counters(12)), callee=silent("callee")))
+    assert [told.entries[0]["media"][0][side]["rtcp_packets"] for side in ("caller", "callee")] == [12, None]
 
 
 # -- text ---------------------------------------------------------------------------------------------
@@ -160,104 +135,64 @@ def test_a_call_id_from_the_network_is_only_text(call_id: str) -> None:
 # -- files --------------------------------------------------------------------------------------------
 
 
-async def written(writer: RecordWriter, count: int) -> None:
-    async with asyncio.timeout(5):
-        while writer.written < count:
+class Files:
+    """The files of an operator daemon's records."""
+
+    def __init__(self, folder: Path) -> None:
+        self.table, self.lines = folder / "cdr.csv", folder / "cdr.jsonl"
+        self.records = Records({CALL: outputs(Cdr(csv=str(self.table), json_lines=str(self.lines)))}, Position(folder / "position.json"), folder / "records.ahead")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Records]:
+        task = asyncio.create_task(self.records.run())
+        yield self.records
+        await self.records.close()
+        await task
+
+
+async def written(records: Records, count: int) -> None:
+    async with asyncio.timeout(20):
+        while records.written < count:
             await asyncio.sleep(0.01)
 
 
 async def test_both_files_are_written_and_survive_rotation(tmp_path: Path) -> None:
-    table, lines = tmp_path / "cdr.csv", tmp_path / "cdr.jsonl"
-    writer = RecordWriter(str(table), str(lines))
-    writer.start()
-    writer.put(entry("c1"))
-    await written(writer, 1)
-    table.rename(tmp_path / "cdr.csv.1")
-    lines.rename(tmp_path / "cdr.jsonl.1")
-    for n in range(2, 5):
-        writer.put(entry(f"c{n}"))
-    await writer.close()
+    files = Files(tmp_path)
+    async with files.running() as records:
+        records.put(1, entry("c1"))
+        await written(records, 1)
+        files.table.rename(tmp_path / "cdr.csv.1")
+        files.lines.rename(tmp_path / "cdr.jsonl.1")
+        for n in range(2, 5):
+            records.put(n, entry(f"c{n}"))
     assert [row["call_id"] for row in parsed((tmp_path / "cdr.csv.1").read_text())] == ["c1"]
-    assert [row["call_id"] for row in parsed(table.read_text())] == ["c2", "c3", "c4"], "the new file has its own header"
-    assert [json.loads(line)["call_id"] for line in lines.read_text().splitlines()] == ["c2", "c3", "c4"]
-    assert writer.written == 4 and os.stat(table).st_mode & 0o777 == 0o640
+    assert [row["call_id"] for row in parsed(files.table.read_text())] == ["c2", "c3", "c4"], "the new file has its own header"
+    assert [json.loads(line)["call_id"] for line in files.lines.read_text().splitlines()] == ["c2", "c3", "c4"]
+    assert records.written == 4 and os.stat(files.table).st_mode & 0o777 == 0o640
 
 
-async def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch, caplog) -> None:
+async def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(writing, "_RETRY_S", 0.02)
-    monkeypatch.setattr(writing, "_GATHER_S", 0.0)
-    path = tmp_path / "cdr.csv"
-    writer = RecordWriter(str(path), None)
-    writer.start()
-    writer.put(entry("c1"))
-    await written(writer, 1)
-    real, full = os.write, [True]
+    files = Files(tmp_path)
+    real, full = os.write, [False]
 
     def short(fd: int, data: bytes) -> int:
         if full[0] and len(data) <= 20:
             raise OSError(28, "No space left on device")
         return real(fd, data[: len(data) - 20] if full[0] else data)
 
-    monkeypatch.setattr(os, "write", short)
-    writer.put(entry("c2"))
-    async with asyncio.timeout(5):
-        while writer.failures < 3:
-            await asyncio.sleep(0.01)
-    assert [row["call_id"] for row in parsed(path.read_text())] == ["c1"], "half a record was cut off again"
-    full[0] = False
-    await written(writer, 2)
-    await writer.close()
-    assert [row["call_id"] for row in parsed(path.read_text())] == ["c1", "c2"]
+    async with files.running() as records:
+        records.put(1, entry("c1"))
+        await written(records, 1)
+        monkeypatch.setattr(os, "write", short)
+        full[0] = True
+        records.put(2, entry("c2"))
+        async with asyncio.timeout(20):
+            while records.failures < 3:
+                await asyncio.sleep(0.01)
+        assert [json.loads(line)["call_id"] for line in files.lines.read_text().splitlines()] == ["c1"], "half a record was cut off again"
+        assert records.error is not None and "No space left" in records.error
+        full[0] = False
+        await written(records, 2)
+    assert [row["call_id"] for row in parsed(files.table.read_text())] == [json.loads(line)["call_id"] for line in files.lines.read_text().splitlines()] == ["c1", "c2"]
     assert sum("No space left" in line.message for line in caplog.records) == 1, "one line of log, not one a second"
-
-
-async def test_closing_during_a_write_writes_once(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(writing, "_GATHER_S", 0.0)
-    began, real = asyncio.Event(), writing.append
-    loop = asyncio.get_running_loop()
-
-    def slow(path: str, header: str, data: bytes) -> None:
-        loop.call_soon_threadsafe(began.set)
-        time.sleep(0.1)
-        real(path, header, data)
-
-    monkeypatch.setattr(writing, "append", slow)
-    writer = RecordWriter(None, str(tmp_path / "cdr.jsonl"))
-    writer.start()
-    writer.put(entry("c1"))
-    await began.wait()
-    writer.put(entry("c2"))
-    await writer.close()
-    assert [json.loads(line)["call_id"] for line in (tmp_path / "cdr.jsonl").read_text().splitlines()] == ["c1", "c2"]
-
-
-async def test_a_folder_that_is_not_there_is_named_and_waited_for(tmp_path: Path, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(writing, "_RETRY_S", 0.02)
-    writer = RecordWriter(None, str(tmp_path / "later" / "cdr.jsonl"))
-    writer.start()
-    writer.put(entry())
-    async with asyncio.timeout(5):
-        while not writer.failures:
-            await asyncio.sleep(0.01)
-    (tmp_path / "later").mkdir()
-    await written(writer, 1)
-    await writer.close()
-    assert f"{tmp_path}/later/cdr.jsonl" in caplog.text
-
-
-async def test_what_waits_is_bounded(monkeypatch) -> None:
-    monkeypatch.setattr(writing, "_MAX_WAITING", 10)
-    writer = RecordWriter("/nowhere/cdr.csv", None)
-    for n in range(25):
-        writer.put(entry(f"c{n}"))
-    assert writer.dropped == 15
-
-
-def test_a_device_without_room_raises_with_its_name() -> None:
-    with pytest.raises(OSError, match="No space left") as caught:
-        append("/dev/full", "", b"x\n")
-    assert caught.value.filename == "/dev/full"
-
-
-def test_stats_of_an_entry_are_plain() -> None:
-    assert StreamStats().lost is None, "what was not measured must not look like no loss"

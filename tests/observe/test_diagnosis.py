@@ -1,252 +1,224 @@
-"""The diagnosis in words, over the agent's own core: what a call is told to suffer from, and what not."""
+"""The diagnosis in words, over what the agent tells: what a call is told to suffer from, and what not."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from shunt.dialogs import DialogWatch
 from shunt.events import diagnosis
+from shunt.events.diagnosis import Finding
 from shunt.events.history import History
-from shunt.hep.listener import SipSighting
-from shunt.hep.sip import SdpMedia
-from shunt.net import Endpoint
-from shunt.tables.entry import Outcome
-from tests.agent.parts import RELAY_IP, Core
-
-CALLER, CALLEE = "10.91.1.2:6000", "10.91.2.2:7000"
-
-
-class Case:
-    """A core with a history, and the diagnosis of its one call."""
-
-    def __init__(self, **policy) -> None:
-        self.core = Core(**policy)
-        self.history = History()
-        self.core.offloader.events.subscribe(self.history)
-
-    def findings(self, call_id: str = "c1", **evidence) -> list[diagnosis.Finding]:
-        events, _ = self.history.of(call_id) or ([], 0)
-        known = diagnosis.Evidence(evidence.pop("sdp", None) or diagnosis.directions_of(events), **evidence)
-        return diagnosis.diagnose(self.core.book.call(call_id), events, self.core.now, known)
-
-    def words(self, **evidence) -> str:
-        return "\n".join(f"{finding.level}: {finding.text}" for finding in self.findings(**evidence))
-
-    async def talk(self, src: str, port: int, count: int = 6, ssrc: int = 0x11, **more) -> None:
-        for seq in range(count):
-            await self.core.packet(src, port, ssrc, seq, **more)
-            self.core.now += 0.02
+from shunt.operator import dialogs as dialog_events
+from shunt.operator import story
+from shunt.operator.calls import call_of_view
+from shunt.operator.dialogs import Dialogs
+from tests.tools import telling
+from tests.tools.telling import BEGIN, CALLEE, JSON, TO_CALLEE, Telling, counters, ended_line, ended_party, leg, line, offloaded, relayed, sdp, silent, snapshot, unheard
 
 
-async def test_both_ways_is_fine_and_says_who_carries_it() -> None:
-    case = Case()
-    to_caller, to_callee = await case.core.call()
-    await case.talk(CALLER, to_caller)
-    await case.talk(CALLEE, to_callee)
-    assert case.words() == "ok: Media flows both ways; the data plane carries it."
+class Case(Telling):
+    """An agent's events with the history of them, and the diagnosis of their one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history, self.dialogs = History(), Dialogs()
+        self.bus.subscribe(self.history)
+        self.bus.subscribe(self.dialogs, dialog_events.KINDS)
+
+    def findings(self, running: JSON | None = None, traces: dict[str, dict[str, str]] | None = None) -> list[Finding]:
+        """Of a call that runs; else of one that is over, or never had media."""
+        events, _ = self.history.of(self.call) or ([], 0)
+        now = BEGIN + running["age_s"] if running is not None else self.now
+        call = call_of_view(running, now) if running is not None else story.ended_calls(events).get(self.call)
+        return diagnosis.diagnose(None, events, now) if call is None else story.diagnose(call, events, now, traces or {})
+
+    def words(self, running: JSON | None = None, traces: dict[str, dict[str, str]] | None = None) -> str:
+        return "\n".join(f"{finding.level}: {finding.text}" for finding in self.findings(running, traces))
 
 
-async def test_a_silent_callee_is_named_with_its_port() -> None:
-    case = Case(one_way_after=0.5)
-    to_caller, to_callee = await case.core.call()
-    await case.talk(CALLER, to_caller, 200)
-    first, *rest = case.findings()
+ONE_WAY = line(offloaded("caller", 200, reason="one-way"), relayed("callee", "waiting-for-media"), callee=unheard("callee"))
+
+
+def test_both_ways_is_fine_and_says_who_carries_it() -> None:
+    assert Case().words(snapshot()) == "ok: Media flows both ways; the data plane carries it."
+    half = line(offloaded("caller"), relayed("callee", "recording", "suspended"))
+    assert Case().findings(snapshot(half))[0].text == "Media flows both ways; the data plane carries the caller's, the relay the other."
+
+
+def test_a_silent_callee_is_named_with_its_port() -> None:
+    first, *rest = Case().findings(snapshot(ONE_WAY))
     assert (first.level, first.party) == ("problem", "callee")
     assert first.text == "One-way audio: the caller sends, but the callee has sent nothing so far."
     said = next(finding.text for finding in rest if "Not one packet reached" in finding.text)
-    assert f"{RELAY_IP}:{to_callee}" in said and CALLEE in said
+    assert TO_CALLEE in said and CALLEE in said
 
 
-async def test_nothing_from_either_party() -> None:
-    case = Case()
-    await case.core.call()
-    case.core.now += 10
-    first, *rest = case.findings()
+def nobody(age_s: float, **more: Any) -> JSON:
+    """A call that nobody has sent anything in."""
+    streams = [relayed(party, "waiting-for-media") for party in ("caller", "callee")]
+    return snapshot(line(*streams, **{"caller": unheard("caller"), "callee": unheard("callee")} | more), age_s=age_s)
+
+
+def test_nothing_from_either_party() -> None:
+    first, *rest = Case().findings(nobody(10))
     assert first.text.startswith("No audio either way") and first.level == "problem"
     assert {finding.party for finding in rest if "Not one packet" in finding.text} == {"caller", "callee"}
 
 
-async def test_a_call_just_answered_is_not_yet_a_problem() -> None:
-    case = Case()
-    await case.core.call()
-    case.core.now += 0.3
-    assert case.findings()[0].level == "ok"
+def test_a_call_just_answered_is_not_yet_a_problem() -> None:
+    assert Case().findings(nobody(0.3))[0].level == "ok"
 
 
-async def test_no_answer_yet() -> None:
-    case = Case()
-    await case.core.say("Uc0,8 c1 10.91.1.2 6000 A;1")
-    assert "no answer with media yet" in case.words()
+def test_no_answer_yet() -> None:
+    assert "no answer with media yet" in Case().words(nobody(5, caller=unheard("caller", relay_port=None), callee=unheard("callee", signalled=None)))
 
 
-async def test_a_private_address_that_never_sent_cannot_be_reached() -> None:
+def test_a_private_address_that_never_sent_cannot_be_reached() -> None:
     """The classic: the callee's SDP says 192.168.…, and it never sends first."""
-    case = Case(one_way_after=0.5)
-    to_caller, _ = await case.core.call(callee="192.168.1.7 7000")
-    await case.talk(CALLER, to_caller, 60)
-    await case.core.offloader.sync(case.core.book.call("c1").lines[0])
-    case.core.now += 5
-    assert "goes to 192.168.1.7:7000, the address in the callee's SDP. It is a private address" in case.words()
+    private = "192.168.1.7:7000"
+    sent = offloaded("caller", reason="one-way", entry=telling.entry("caller") | {"new_destination": private})
+    words = Case().words(snapshot(line(sent, relayed("callee", "waiting-for-media"), callee=unheard("callee", signalled=private))))
+    assert f"goes to {private}, the address in the callee's SDP. It is a private address" in words
 
 
-async def test_two_claimants_are_both_named() -> None:
+def test_two_claimants_are_both_named() -> None:
     case = Case()
-    to_caller, to_callee = await case.core.call(caller="172.16.0.9 6000")
-    await case.talk(CALLEE, to_callee)
-    for seq in range(12):
-        await case.core.packet("203.0.113.5:1111", to_caller, 0x21, seq)
-        await case.core.packet("203.0.113.6:2222", to_caller, 0x22, seq)
-        case.core.now += 0.02
-    words = case.words()
+    for source in ("203.0.113.5:1111", "203.0.113.6:2222"):
+        case.learn("contested", source=source, count=12)
+    words = case.words(snapshot(line(relayed("caller", "contested"), offloaded("callee"), caller=unheard("caller"))))
     assert "Two sources claim to be the caller" in words and "203.0.113.5:1111" in words and "203.0.113.6:2222" in words
 
 
-async def test_packets_that_are_no_rtp_are_said_to_be_that() -> None:
+def test_packets_that_are_no_rtp_are_said_to_be_that() -> None:
     case = Case()
-    to_caller, to_callee = await case.core.call(caller="172.16.0.9 6000")
-    await case.talk(CALLEE, to_callee)
-    await case.talk("203.0.113.5:1111", to_caller, version=0)
-    case.core.now += 5
-    words = case.words()
-    assert "Packets do reach" in words and "203.0.113.5:1111" in words and "they are not RTP" in words
+    case.learn("source-mismatch", source="203.0.113.5:1111", rtp=False, count=6)
+    words = case.words(snapshot(line(relayed("caller", "waiting-for-media"), offloaded("callee"), caller=unheard("caller"))))
+    assert "Packets do reach" in words and "203.0.113.5:1111 (6 packets" in words and "they are not RTP" in words
 
 
-async def test_nat_is_explained_and_is_no_problem() -> None:
+@pytest.mark.parametrize(("verdict", "says"), [("scanner", "sends to many relay ports, as a scanner does"), ("asymmetric", "declared this leg asymmetric"), ("source-mismatch", "another stream's")])
+def test_why_a_source_is_not_latched(verdict: str, says: str) -> None:
     case = Case()
-    to_caller, to_callee = await case.core.call(caller="192.168.1.9 6000")
-    await case.talk("203.0.113.5:41000", to_caller, 12)
-    await case.talk(CALLEE, to_callee)
-    words = case.words()
+    case.learn(verdict, source="203.0.113.5:1111")
+    assert says in case.words(snapshot(line(relayed("caller", "waiting-for-media"), offloaded("callee"), caller=unheard("caller"))))
+
+
+def test_packets_of_others_are_a_hint_where_the_party_is_heard() -> None:
+    case = Case()
+    case.learn("source-mismatch", source="203.0.113.5:1111", count=7)
+    first, *rest = case.findings(snapshot())
+    assert first.level == "ok" and [finding.text for finding in rest if "7 packets to the caller's relay port came from other sources (203.0.113.5:1111)" in finding.text]
+
+
+def test_nat_is_explained_and_is_no_problem() -> None:
+    behind = leg("caller", signalled="192.168.1.9:6000", latched="203.0.113.5:41000")
+    words = Case().words(snapshot(line(caller=behind)))
     assert "problem" not in words
     assert "The caller sends from 203.0.113.5:41000, signalling says 192.168.1.9:6000: it is behind NAT" in words
 
 
-async def test_a_party_that_stopped_is_found_by_the_idle_time() -> None:
-    case = Case()
-    to_caller, to_callee = await case.core.call()
-    await case.talk(CALLER, to_caller)
-    await case.talk(CALLEE, to_callee)
-    stream = next(s for s in case.core.book.call("c1").lines[0].streams if s.sender.value == "callee" and s.component.value == "rtp")
-    case.core.table.counts[stream.installed.key].idle_ms = 12_000
-    await case.core.offloader.read_live()
-    first = case.findings()[0]
-    assert first.text == "One-way audio: the caller sends, but the callee has sent nothing for 12 s."
+def test_a_party_that_stopped_is_found_by_the_idle_time() -> None:
+    stopped = line(offloaded("caller"), offloaded("callee", reason="silent", idle_s=12.0))
+    assert Case().findings(snapshot(stopped))[0].text == "One-way audio: the caller sends, but the callee has sent nothing for 12 s."
 
 
-async def test_a_full_table_is_what_blocks_offload() -> None:
-    case = Case()
-    case.core.table.fail = Outcome.TABLE_FULL
-    to_caller, to_callee = await case.core.call()
-    await case.core.packet(CALLER, to_caller, wait=False)
-    await case.core.packet(CALLEE, to_callee)
-    words = case.words()
+def test_a_full_table_is_what_blocks_offload() -> None:
+    streams = [relayed(party, "table-full", detail="told to fail") for party in ("caller", "callee")]
+    words = Case().words(snapshot(line(*streams)))
     assert "Media flows both ways; the relay carries it." in words
     assert "The caller's stream is on the relay: table-full (told to fail). The data plane's relay table is full." in words
 
 
-async def test_signalled_silence_is_no_fault() -> None:
-    case = Case()
-    to_caller, to_callee = await case.core.call()
-    await case.talk(CALLER, to_caller)
-    case.core.now += 10
-    first = case.findings(sdp={(1, "callee"): SdpMedia("audio", "recvonly")})[0]
+def test_signalled_silence_is_no_fault() -> None:
+    quiet = unheard("callee", sdp=sdp(direction="recvonly"))
+    first = Case().findings(snapshot(ONE_WAY | {"callee": quiet}, age_s=10))[0]
     assert first.level == "ok" and "the callee's SDP says recvonly" in first.text
 
 
-async def test_hold_by_address() -> None:
-    case = Case()
-    to_caller, to_callee = await case.core.call()
-    await case.talk(CALLER, to_caller)
-    await case.talk(CALLEE, to_callee)
-    await case.core.say("Uc0,8 c1 0.0.0.0 6000 A;1 B;1")
-    assert case.words().startswith("hint: On hold: the caller's signalled address is 0.0.0.0")
+def test_hold_by_address() -> None:
+    held = line(relayed("caller", "on-hold"), relayed("callee", "on-hold"), caller=leg("caller", signalled="0.0.0.0:6000"))
+    assert Case().words(snapshot(held)).startswith("hint: On hold: the caller's signalled address is 0.0.0.0")
 
 
-async def test_what_the_relay_counted_counts_as_heard() -> None:
+def test_what_the_relay_counted_counts_as_heard() -> None:
     """Without a data plane the agent sees no packets: only the relay can tell."""
-    case = Case(enabled=False)
-    await case.core.call()
-    case.core.now += 10
-    assert case.findings(relay_packets={(1, "caller"): 500, (1, "callee"): 0})[0].text.startswith("One-way audio: the caller sends")
+    streams = [relayed(party, "no-data-plane", "allocated") for party in ("caller", "callee")]
+    counted = line(*streams, caller=unheard("caller", relay_packets=500), callee=unheard("callee", relay_packets=0))
+    assert Case().findings(snapshot(counted, age_s=10))[0].text.startswith("One-way audio: the caller sends")
 
 
-async def test_what_the_data_plane_does_not_forward_is_its_own_word() -> None:
-    case = Case()
-    to_caller, to_callee = await case.core.call()
-    await case.talk(CALLER, to_caller)
-    await case.talk(CALLEE, to_callee)
-    key = str(case.core.book.call("c1").lines[0].streams[0].installed.key)
-    words = case.words(traces={key: {"verdict": "pass", "reason": "no-next-hop"}})
-    assert "The data plane does not forward the caller's packets to 10.91.2.2:7000: no-next-hop." in words
+def test_what_the_data_plane_does_not_forward_is_its_own_word() -> None:
+    key = f"{telling.CALLER} > {telling.TO_CALLER}"
+    words = Case().words(snapshot(), {key: {"verdict": "pass", "reason": "no-next-hop"}})
+    assert f"The data plane does not forward the caller's packets to {CALLEE}: no-next-hop." in words
+    assert "does not forward" not in Case().words(snapshot(), {key: {"verdict": "redirect", "reason": ""}})
 
 
-async def test_loss_on_the_way_here_is_a_problem() -> None:
-    case = Case()
-    to_caller, to_callee = await case.core.call()
-    await case.talk(CALLER, to_caller)
-    await case.talk(CALLEE, to_callee)
-    for counts in case.core.table.counts.values():
-        counts.packets, counts.lost, counts.jitter_us = 940, 60, 45_000
-    await case.core.offloader.read_live()
-    words = case.words()
+def test_loss_on_the_way_here_is_a_problem() -> None:
+    lossy = offloaded("caller", counters=counters(940, lost=60, jitter_ms=45.0))
+    words = Case().words(snapshot(line(lossy, offloaded("callee"))))
     assert "6.0 % of the caller's packets were lost before they arrived here" in words and "45 ms of jitter" in words
+    assert "of the callee's packets" not in words
 
 
-async def test_an_ended_call_is_told_in_the_past() -> None:
-    case = Case(one_way_after=0.1)
-    to_caller, _ = await case.core.call()
-    await case.talk(CALLER, to_caller, 30)
-    await case.core.say("D c1 A B")
+def test_jitter_of_an_unknown_clock_is_not_told() -> None:
+    opus = leg("caller", payload_types=[[111, 6]], sdp=sdp(formats=((111, "opus", 48000),)))
+    assert "jitter" not in Case().words(snapshot(line(offloaded("caller", counters=counters(940, jitter_ms=45.0)), offloaded("callee"), caller=opus)))
+
+
+def test_each_media_line_is_judged() -> None:
+    texts = [finding.text for finding in Case().findings(snapshot(line(), ONE_WAY | {"media": 2}))]
+    assert texts[0].startswith("Media 1: Media flows both ways") and "Media 2: One-way audio: the caller sends, but the callee has sent nothing so far." in texts
+
+
+def test_an_ended_call_is_told_in_the_past() -> None:
+    case = Case()
+    case.pause(60)
+    case.ended(ended_line(caller=ended_party("caller", rtp=counters(30)), callee=silent("callee")))
     assert case.findings()[0].text == "One-way audio: the caller sends, but the callee sent nothing."
 
 
-def sighting(method: str | None, status: int | None, from_tag: str, to_tag: str | None, direction: str = "sendrecv") -> SipSighting:
-    endpoint = Endpoint.parse("192.0.2.9:5060")
-    return SipSighting(method, status, "c1", from_tag, to_tag, "INVITE", endpoint, endpoint, (endpoint,), (SdpMedia("audio", direction),))
-
-
-async def test_directions_are_taken_from_each_partys_last_sdp() -> None:
+def test_directions_are_taken_from_each_partys_last_sdp() -> None:
     case = Case()
-    watch = DialogWatch(case.core.offloader)
-    for seen in (sighting("INVITE", None, "A", None), sighting(None, 200, "A", "B", "recvonly"), sighting("INVITE", None, "A", "B", "sendonly")):
-        watch.on_sighting(seen)
-    found = diagnosis.directions_of(case.history.of("c1")[0])
-    assert {party: line.direction for (_, party), line in found.items()} == {"caller": "sendonly", "callee": "recvonly"}
-    assert watch.sdp_media("c1", 1).direction == "sendonly" and watch.sdp_media("c1-0", 1) is not None and watch.sdp_media("c2", 1) is None
+    case.sip("INVITE", tags=("A", None), sdp=[sdp()])
+    case.sip(200, sdp=[sdp(direction="recvonly")])
+    case.sip("INVITE", sdp=[sdp(direction="sendonly")])
+    events, _ = case.history.of("c1") or ([], 0)
+    found = diagnosis.directions_of(events)
+    assert {party: media.direction for (_, party), media in found.items()} == {"caller": "sendonly", "callee": "recvonly"}
+    last = case.dialogs.sdp_media("c1", 1)
+    assert last is not None and last.direction == "sendonly" and case.dialogs.sdp_media("c1-0", 1) == last and case.dialogs.sdp_media("c2", 1) is None
+    assert "the callee's SDP says recvonly" in case.words(snapshot(ONE_WAY, age_s=10)), "where the agent names no SDP of a party, the copies of SIP do"
 
 
 @pytest.mark.parametrize(("status", "says"), [(486, "ended with 486"), (404, "ended with 404")])
-async def test_a_call_without_media_says_how_it_ended(status: int, says: str) -> None:
+def test_a_call_without_media_says_how_it_ended(status: int, says: str) -> None:
     case = Case()
-    watch = DialogWatch(case.core.offloader)
-    watch.on_sighting(sighting("INVITE", None, "A", None))
-    watch.on_sighting(sighting(None, status, "A", "B"))
+    case.sip("INVITE", tags=("A", None), sdp=[sdp()])
+    case.sip(status)
     assert says in case.words()
 
 
-async def test_a_refused_command_is_said() -> None:
+def test_a_refused_command_is_said() -> None:
     case = Case()
-    case.core.pool.relays[0].forward = _refuse
-    await case.core.say("Uc0,8 c1 10.91.1.2 6000 A;1")
+    case.control("Uc0,8 c1 192.0.2.2 6000 A;1", "E71")
     assert "The relay replied E71 to the command U" in case.words()
+    silent_relay = Case()
+    silent_relay.control("Uc0,8 c1 192.0.2.2 6000 A;1", None)
+    assert "The relay gave no reply to the command U" in silent_relay.words()
 
 
-async def _refuse(body: bytes, peer_ip: str | None) -> bytes:
-    return b"E71"
-
-
-async def test_judging_a_long_story_takes_a_bounded_number_of_steps() -> None:
-    """It is computed on the agent's own loop, beside calls: twice the packets are not twice the work."""
-    case = Case()
-    to_caller, to_callee = await case.core.call()
-    steps = []
+def test_judging_a_long_story_takes_a_bounded_number_of_steps() -> None:
+    """It is computed beside the events of all calls: twice the packets are not twice the work. Time is the events' own, so a busy machine changes nothing."""
+    case, steps = Case(), []
     for until in (3000, 6000):
         for n in range(until - 3000, until):
-            await case.core.packet(f"203.0.113.{n % 200}:{1000 + n}", to_caller, n, n, wait=False)
-        steps.append(_calls_of(case.findings))
+            case.learn("source-mismatch", source=f"203.0.113.{n % 200}:{1000 + n}")
+            case.pause(0.01)
+        steps.append(_calls_of(lambda: case.findings(snapshot())))
     assert 0 < steps[1] < 1.2 * steps[0], steps
 
 

@@ -1,115 +1,169 @@
-"""Lists of calls page by page, what SDP says of media, and the agent's own answers without a data plane."""
+"""What the REST API answers about calls, from the agent's snapshots and events: pages, one call, its story. And the settings of what operators look at."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from shunt.agent import Agent
-from shunt.calls import view
-from shunt.calls.model import Call, State, new_line
+from shunt.admin import AgentError, AgentUnreachable
+from shunt.api.view import AgentUnavailable, DataPlaneUnavailable
 from shunt.config.load import ConfigError, loads
 from shunt.config.model import Config
-from shunt.hep.sip import SdpMedia, sdp_media
-from shunt.learning.latch import LatchPolicy
+from shunt.events.history import History
+from shunt.metrics.instruments import Instruments
+from shunt.operator import dialogs as dialog_events
+from shunt.operator.asking import Agent
+from shunt.operator.dialogs import Dialogs
+from shunt.operator.follow import Follower
+from shunt.operator.position import Position
+from shunt.operator.view import OperatorView
+from tests.tools.telling import CALLER, TO_CALLER, JSON, Telling, counters, leg, line, offloaded, relayed, snapshot, unheard
 
 
-def calls(count: int) -> list[Call]:
-    found = []
-    for n in range(count):
-        call = Call(f"call{n}@host", "r1", float(n), float(n))
-        call.lines.append(new_line(call, "A", 1, 0.0, LatchPolicy()))
-        if n % 3 == 0:
-            call.lines[0].streams[0].set(State.LEARNING, "waiting-for-media", 0.0)
-        found.append(call)
-    return found
+class Agency:
+    """Stands for the admin client: answers as an agent that has these calls."""
+
+    def __init__(self, *calls: JSON) -> None:
+        self.by_id = {call["call"]: call for call in calls}
+        self.away = False
+        self.pages: list[int] = []
+        self.verdict = {"verdict": "redirect", "reason": None, "out_source": None, "out_destination": None, "out_interface": None}
+
+    def _answer(self) -> None:
+        if self.away:
+            raise AgentUnreachable("/run/admin.sock", "connection refused")
+
+    async def calls(self, *, limit: int, after: int | None, fresh: bool, **filters: Any) -> JSON:
+        self._answer()
+        self.pages.append(limit)
+        first = after or 0
+        found = list(self.by_id.values())[first : first + limit]
+        end = first + len(found)
+        return {"calls": found, "total": len(self.by_id), "next": end if end < len(self.by_id) else None}
+
+    async def call(self, call_id: str, *, fresh: bool) -> JSON:
+        self._answer()
+        if call_id not in self.by_id:
+            raise AgentError(404, "not-found", f"no call {call_id}")
+        return self.by_id[call_id]
+
+    async def trace(self, source: str, destination: str) -> JSON:
+        self._answer()
+        return {"source": source, "destination": destination, "data_plane": self.verdict, "call": None}
 
 
-@pytest.mark.parametrize(
-    ("state", "reason", "match", "offset", "limit", "ids", "total"),
-    [
-        (None, None, None, 0, 2, [0, 1], 1000),
-        (None, None, None, 998, 10, [998, 999], 1000),
-        (None, None, None, 5000, 10, [], 1000),
-        ("learning", None, None, 1, 2, [3, 6], 334),
-        ("learning", "waiting-for-answer", None, 0, 5, [], 0),
-        (None, None, "99@", 0, 3, [99, 199, 299], 10),
-        ("learning", None, "99@", 0, 9, [99, 399, 699, 999], 4),
-    ],
-)
-async def test_pages(state, reason, match, offset: int, limit: int, ids: list[int], total: int) -> None:
-    page, count = await view.page(calls(1000), state, reason, match, offset, limit)
-    assert ([call.call_id for call in page], count) == ([f"call{n}@host" for n in ids], total)
+class Watched(Telling):
+    """An agent's events and snapshots, and the view that the REST API has of them."""
+
+    def __init__(self, folder: Path, *calls: JSON) -> None:
+        super().__init__()
+        self.agency: Any = Agency(*calls)
+        config = Config.model_validate({"builtin_relay": {"addresses": ["127.0.0.1"]}})
+        history, dialogs, position = History(), Dialogs(), Position(folder / "position.json")
+        self.bus.subscribe(history)
+        self.bus.subscribe(dialogs, dialog_events.KINDS)
+        follower = Follower(self.agency, self.bus, position, _room)
+        self.view = OperatorView(
+            config=config, agent=Agent(self.agency), follower=follower, position=position, history=history, dialogs=dialogs, instruments=Instruments(), records=None, homer=None
+        )  # fmt: skip
+
+    async def story(self) -> JSON:
+        found = await self.view.history(self.call)
+        assert found is not None, "nothing is known of it"
+        return found
 
 
-async def test_looking_through_many_calls_gives_way_to_others() -> None:
-    """A filter over 30,000 calls holds the loop for a few milliseconds at a time."""
-    many, longest = calls(30_000), 0.0
-
-    async def watch() -> None:
-        nonlocal longest
-        last = time.perf_counter()
-        while True:
-            await asyncio.sleep(0)
-            now = time.perf_counter()
-            longest, last = max(longest, now - last), now
-
-    watching = asyncio.create_task(watch())
-    await asyncio.sleep(0)
-    await view.page(many, "offloaded", None, None, 0, 100)
-    watching.cancel()
-    assert 0 < longest < 0.1
+async def _room() -> None:
+    """There is always room."""
 
 
-SDP = b"v=0\r\nc=IN IP4 192.0.2.1\r\na=sendonly\r\nm=audio 6000 RTP/AVP 0 111\r\na=rtpmap:111 opus/48000/2\r\na=ptime:30\r\nm=video 0 RTP/AVP 97\r\na=inactive\r\n"
+@pytest.mark.parametrize(("offset", "limit", "ids"), [(0, 2, [0, 1]), (2498, 10, [2498, 2499]), (5000, 10, []), (1500, 3, [1500, 1501, 1502]), (990, 20, list(range(990, 1010)))])
+async def test_pages_of_the_rest_api_are_those_of_the_agent(tmp_path: Path, offset: int, limit: int, ids: list[int]) -> None:
+    """The admin API gives 1000 calls at most, and goes on after the last of them; the REST API counts from the first call."""
+    watched = Watched(tmp_path, *(snapshot(call=f"call{n}@host") for n in range(2500)))
+    found, total = await watched.view.calls(None, None, None, offset, limit)
+    assert ([call["call_id"] for call in found], total) == ([f"call{n}@host" for n in ids], 2500)
+    assert max(watched.agency.pages) <= 1000
 
 
-def test_sdp_says_kind_direction_formats_and_packet_time() -> None:
-    assert sdp_media(SDP) == (SdpMedia("audio", "sendonly", ((111, "OPUS", 48000),), 30), SdpMedia("video", "inactive"))
-    assert sdp_media(b"no sdp") == ()
+async def test_a_call_is_shown_with_what_is_known_of_it(tmp_path: Path) -> None:
+    carried = offloaded("caller", 600, counters=counters(600, lost=3), idle_s=0.018, offloaded_after_us=None)
+    waiting = relayed("callee", "waiting-for-media")
+    watched = Watched(tmp_path, snapshot(line(carried, waiting, caller=leg("caller", source_mismatches=2), callee=unheard("callee", relay_packets=7, relay_packets_age_s=1.5))))
+    watched.state("caller", "offloaded")
+    call = await watched.view.call("c1")
+    assert call is not None
+    assert (call["call_id"], call["created"], call["relay"], call["from_tag"], call["ended"], call["counters_error"]) == ("c1", "2026-11-24T12:08:08.000+00:00", "local", "A", False, None)
+    (media,) = call["media"]
+    caller, callee = media["legs"]["caller"], media["legs"]["callee"]
+    assert (caller["signalled"], caller["learned"], caller["relay_address"], caller["source_mismatches"]) == (CALLER, CALLER, TO_CALLER, 2)
+    assert (callee["learned"], callee["relay_packets"], callee["relay_packets_age_s"]) == (None, 7, 1.5)
+    sent, nothing = media["streams"]
+    assert (sent["direction"], sent["packets"], sent["lost"], sent["jitter_ms"], sent["idle_ms"]) == ("caller->callee", 600, 3, 0.5, 18)
+    assert sent["key"] == f"{CALLER} > {TO_CALLER}" and sent["offloaded_after_ms"] == 8.2, "where the snapshot does not say it, the event does"
+    assert (nothing["packets"], nothing["lost"], nothing["jitter_ms"], nothing["idle_ms"]) == (0, None, None, None)
+    assert nothing["explanation"] == "The relay carries this stream: it has counted 7 packets of this party, and the data plane reported none."
+    assert call["quality"][0]["caller"]["mos"] > 4 and call["quality"][0]["callee"]["mos"] is None
+    assert await watched.view.call("c2") is None
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.sampled_from(SDP.split(b"\r\n")) | st.binary(max_size=40), max_size=30))
-def test_no_sdp_breaks_the_reader(lines: list[bytes]) -> None:
-    for line in sdp_media(b"v=0\r\n" + b"\r\n".join(lines)):
-        assert line.direction in ("sendrecv", "sendonly", "recvonly", "inactive") and len(line.formats) <= 32
+async def test_counters_that_are_not_known_are_not_0(tmp_path: Path) -> None:
+    unknown = offloaded("caller", counters=None, counters_age_s=None, idle_s=None)
+    watched = Watched(tmp_path, snapshot(line(unknown, offloaded("callee")), counters_error="no answer"))
+    call = await watched.view.call("c1")
+    assert call is not None and call["counters_error"] == "no answer"
+    stream = call["media"][0]["streams"][0]
+    assert stream["packets"] is stream["bytes"] is stream["counters_age_s"] is None
+    with pytest.raises(DataPlaneUnavailable, match="no answer; the counters at hand are older"):
+        await watched.view.why("c1")
+    assert not (await watched.story())["counters_fresh"]
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Agent:
-    return Agent(Config.model_validate({"builtin_relay": {"addresses": ["127.0.0.1"], "ports": "36200-36300"}, "journal": {"path": str(tmp_path / "j")}}))
+async def test_a_call_that_is_over_is_shown_by_its_end(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    watched.conversation(packets=500)
+    call = await watched.view.call("c1")
+    assert call is not None and call["ended"] and call["media"][0]["streams"][0]["packets"] == 500
 
 
-async def test_an_agent_without_a_data_plane_still_tells_a_story(agent: Agent) -> None:
-    assert await agent.history("c1") is None
-    await agent.builtin.start()
-    assert await agent.proxy.handle(b"Uc0,8 c1 127.0.0.1 6000 A;1", b"1", "127.0.0.1") is not None
-    assert await agent.proxy.handle(b"Lc0,8 c1 127.0.0.1 7000 A;1 B;1", b"2", "127.0.0.1") is not None
-    story = await agent.history("c1")
-    assert [event["what"] for event in story["events"] if event["kind"] == "control"] == ["U", "L"]
-    assert story["diagnosis"][0]["level"] == "ok" and "just been answered" in story["diagnosis"][0]["text"]
-    assert (await agent.calls(None, None, "c1", 0, 10))[1] == 1
-    assert agent.call("c1")["quality"][0]["caller"]["mos"] is None
-    await agent.builtin.close()
+async def test_the_story_of_a_call_without_a_data_plane(tmp_path: Path) -> None:
+    streams = [relayed(party, "no-data-plane", "allocated") for party in ("caller", "callee")]
+    watched = Watched(tmp_path, snapshot(line(*streams, caller=unheard("caller", relay_packets=5), callee=unheard("callee", relay_packets=6))))
+    assert await watched.view.history("c2") is None
+    watched.control("U")
+    watched.control("L")
+    story = await watched.story()
+    assert [event["what"] for event in story["events"] if event["kind"] == "control"] == ["U", "L"] and story["events"][0]["seq"] == 101
+    assert story["diagnosis"][0]["text"] == "Media flows both ways; the relay carries it." and story["counters_fresh"]
+    assert story["quality"][0]["media"][0]["caller"]["mos"] is None
 
 
-async def test_what_befell_the_agent_meanwhile_is_in_the_calls_story(agent: Agent) -> None:
-    await agent.builtin.start()
-    agent.pool.relays[0].alive = False
-    agent.observers._watch_relays()
-    await agent.proxy.handle(b"Uc0,8 c1 127.0.0.1 6000 A;1", b"1", "127.0.0.1")
-    agent.pool.relays[0].alive = True
-    agent.observers._watch_relays()
-    agent.observers._watch_relays()
-    told = [(event["what"], event["text"]) for event in (await agent.history("c1"))["events"] if event["kind"] == "note"]
-    assert told == [("relay-up", "a relay answers again: builtin")], "what was before the call is not part of it"
-    await agent.builtin.close()
+async def test_what_befell_the_agent_meanwhile_is_in_the_calls_story(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    for step in (lambda: watched.link("relay", "down"), lambda: watched.control("U"), lambda: watched.link("relay", "up"), watched.ended, lambda: watched.link("relay", "down")):
+        step()
+        watched.pause(1)
+    told = [(event["what"], event["text"]) for event in (await watched.story())["events"] if event["kind"] == "note"]
+    assert told == [("relay-up", "a relay answers again: local"), ("ended", "The media line was deleted by signalling.")], "what was before the call, or after it, is not part of it"
+
+
+async def test_while_the_agent_is_away_the_events_tell_and_say_so(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, snapshot())
+    watched.control("U")
+    watched.agency.away = True
+    story = await watched.story()
+    assert not story["counters_fresh"] and "what follows is what was known before" in story["diagnosis"][0]["text"] and len(story["events"]) == 1
+    with pytest.raises(AgentUnavailable):
+        await watched.view.calls(None, None, None, 0, 10)
+
+
+async def test_the_data_planes_word_on_an_entry_is_asked_for(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, snapshot())
+    assert (await watched.story())["diagnosis"][0]["level"] == "ok"
+    watched.agency.verdict |= {"verdict": "pass", "reason": "no-next-hop"}
+    assert any("does not forward the caller's packets" in finding["text"] for finding in (await watched.story())["diagnosis"])
 
 
 @pytest.mark.parametrize(
@@ -131,8 +185,10 @@ def test_wrong_settings_are_named(section: str, says: str) -> None:
 
 
 def test_copies_to_loopback_come_from_any_address_of_this_host() -> None:
-    def networks(hep: dict) -> list[str]:
-        return [str(n) for n in Config.model_validate({"builtin_relay": {"addresses": ["127.0.0.1"]}, "hep": hep}).hep.networks()]
+    def networks(section: JSON) -> list[str]:
+        hep = Config.model_validate({"builtin_relay": {"addresses": ["127.0.0.1"]}, "hep": section}).hep
+        assert hep is not None
+        return [str(n) for n in hep.networks()]
 
     assert networks({}) == ["0.0.0.0/0", "::/0"]
     assert networks({"listen": "udp:192.0.2.1:9060"}) == ["127.0.0.0/8", "::1/128"]

@@ -1,4 +1,4 @@
-"""`shunt top` and `shunt history` over a real REST API, and the log's call-ids."""
+"""`shunt top` and `shunt history` over a real REST API, and the log's lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from rich.console import Console
 
 from shunt.cli import logs, top
 from shunt.cli.main import cli
-from shunt.events.current import CURRENT_CALL
 from tests.operator import stand_in
 from tests.operator.stand_in import HOSTILE_CALL_ID, StandIn
 
@@ -89,7 +88,7 @@ def _read_until(fd: int, text: str, seconds: float) -> str:
 def test_top_as_json_has_status_and_calls(api) -> None:
     url, view = api
     found = json.loads(run("top", "--json", "--api", url).output)
-    assert found["status"] == view.status() and len(found["calls"]) == 4
+    assert found["status"] == asyncio.run(view.status()) and len(found["calls"]) == 4
 
 
 def test_top_says_when_there_is_no_agent() -> None:
@@ -115,7 +114,7 @@ def test_sparklines(values: list[float], drawn: str) -> None:
 
 async def test_a_view_fits_the_terminal_and_says_what_is_wrong() -> None:
     view = StandIn()
-    status = view.status() | {"drain": {"stop": "calls"}, "role": "standby"}
+    status = await view.status() | {"drain": {"stop": "calls"}, "role": "standby"}
     status["relays"][0]["alive"] = False
     status["data_plane"]["connected"] = False
     calls, total = await view.calls(None, None, None, 0, 60)
@@ -165,18 +164,12 @@ def root_logger() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("root_logger")
-def test_log_lines_name_the_call_of_the_running_task() -> None:
-    token = CURRENT_CALL.set("c1@host")
-    try:
-        assert json.loads(record("json", "relay silent"))["call_id"] == "c1@host"
-        assert record("text", "relay silent").endswith("relay silent (call c1@host)\n")
-        assert record("text", "c1@host: moved").count("c1@host") == 1
-    finally:
-        CURRENT_CALL.reset(token)
+def test_log_lines_of_calls_have_fields_of_their_own() -> None:
+    line = json.loads(record("json", "x", call_id="c2", event="table", what="insert"))
+    assert (line["call_id"], line["event"], line["what"]) == ("c2", "table", "insert")
     assert "call_id" not in json.loads(record("json", "nobody's"))
 
 
 @pytest.mark.usefixtures("root_logger")
-def test_an_explicit_call_id_wins_and_events_are_fields() -> None:
-    line = json.loads(record("json", "x", call_id="c2", event="table", what="insert"))
-    assert (line["call_id"], line["event"], line["what"]) == ("c2", "table", "insert")
+def test_what_came_from_the_network_starts_no_line_of_its_own() -> None:
+    assert record("text", "c1\n2026 ERROR forged\x1b[2J").count("\n") == 1

@@ -1,4 +1,4 @@
-"""A stand-in for the agent's view, with calls in every state the tests need."""
+"""A stand-in for the operator daemon's view of an agent, with calls in every state the tests need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from shunt.api.server import ApiServer
-from shunt.api.view import DataPlaneUnavailable
+from shunt.api.view import AgentUnavailable, DataPlaneUnavailable
 from shunt.config.model import Api
 from shunt.metrics.instruments import Instruments
 
@@ -35,15 +35,14 @@ def stream(direction: str, component: str = "rtp", state: str = "offloaded", rea
         "duplicates": 0,
         "jitter_ms": 0.75,
         "idle_ms": 18,
-        "stray": 2,
     }
     return base | more
 
 
 def call(call_id: str, *streams: dict[str, Any], created: str = "2026-11-21T10:00:00+00:00") -> dict[str, Any]:
     legs = {
-        "caller": {"signalled": "10.0.0.9:6000", "learned": "198.51.100.9:41000", "relay_address": "192.0.2.1:35002", "vouched": False},
-        "callee": {"signalled": "203.0.113.5:7000", "learned": None, "relay_address": "192.0.2.1:35000", "vouched": True},
+        "caller": {"signalled": "10.0.0.9:6000", "learned": "198.51.100.9:41000", "relay_address": "192.0.2.1:35002", "source_mismatches": 2},
+        "callee": {"signalled": "203.0.113.5:7000", "learned": None, "relay_address": "192.0.2.1:35000", "source_mismatches": 0},
     }
     return {
         "call_id": call_id,
@@ -57,8 +56,21 @@ def call(call_id: str, *streams: dict[str, Any], created: str = "2026-11-21T10:0
 
 
 LEARNING = {"state": "learning", "reason": "waiting-for-media", "key": None, "rewrite": None, "packets": 0, "bytes": 0} | dict.fromkeys(
-    ("lost", "reordered", "duplicates", "jitter_ms", "idle_ms", "stray")
+    ("lost", "reordered", "duplicates", "jitter_ms", "idle_ms")
 )
+METRICS = """\
+# HELP shunt_calls Calls that the agent knows.
+# TYPE shunt_calls gauge
+shunt_calls 4
+# HELP shunt_streams Streams by state.
+# TYPE shunt_streams gauge
+shunt_streams{state="offloaded"} 4
+shunt_streams{state="learning"} 2
+# HELP shunt_media_packets Media packets by carrier.
+# TYPE shunt_media_packets counter
+shunt_media_packets_total{carrier="data_plane"} 90000
+# EOF
+"""
 ODD_CALL_ID = "a/b c%2F?d#e+ä@x/why"
 HOSTILE_CALL_ID = "evil\x1b[2J[bold]x"
 
@@ -71,12 +83,12 @@ STORY = {
     "quality": [],
     "events": [
         {
-            "after_ms": 0.0, "monotonic_s": 12.0, "time": "2026-11-21T10:00:01+00:00", "kind": "control", "what": "U", "media": 1, "party": None, "component": None,
+            "after_ms": 0.0, "seq": 7, "time": "2026-11-21T10:00:01+00:00", "kind": "control", "what": "U", "media": 1, "party": None, "component": None,
             "stream": None, "title": "U offer", "text": "U first@x [bold] — reply 35000", "count": 1, "until_ms": None, "facts": {"relay": "r1"},
         },
         {
-            "after_ms": 812.5, "monotonic_s": 12.8125, "time": "2026-11-21T10:00:01.812500+00:00", "kind": "learn", "what": "accepted", "media": 1, "party": "caller",
-            "component": "rtp", "stream": "caller->callee rtp", "title": "RTP from 198.51.100.9:41000: accepted", "text": "to relay port 192.0.2.1:35002", "count": 3,
+            "after_ms": 812.5, "seq": 9, "time": "2026-11-21T10:00:01.812500+00:00", "kind": "learn", "what": "latched", "media": 1, "party": "caller",
+            "component": "rtp", "stream": "caller->callee rtp", "title": "RTP from 198.51.100.9:41000: latched", "text": "to relay port 192.0.2.1:35002", "count": 3,
             "until_ms": 860.0, "facts": {},
         },
     ],
@@ -107,7 +119,7 @@ class StandIn:
             )
         }
 
-    def status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         if self.broken:
             raise RuntimeError("broken")
         return {
@@ -124,7 +136,13 @@ class StandIn:
             "media_timeouts": 1,
             "strays_ignored": 5,
             "journal_failures": None,
+            "history": {"events": 12, "capacity": 100, "calls": 4, "forgotten": 0},
+            "cdr": {"written": 3, "failures": 0, "dropped": 0},
+            "homer": None,
         }
+
+    async def problems(self) -> list[str]:
+        return ["agent-unreachable: it does not answer"] if self.unavailable else []
 
     async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
         found = [c for c in self.by_id.values() if (match or "") in c["call_id"] and _fits(c, state, reason)]
@@ -138,7 +156,7 @@ class StandIn:
     def registry(self) -> CollectorRegistry:
         return self.instruments.registry
 
-    def call(self, call_id: str) -> dict[str, Any] | None:
+    async def call(self, call_id: str) -> dict[str, Any] | None:
         return self.by_id.get(call_id)
 
     async def why(self, call_id: str) -> dict[str, Any] | None:
@@ -155,9 +173,11 @@ class StandIn:
         slot = {"call_id": "first@x", "media": 1, "from": "caller", "component": "rtp", "state": "offloaded", "reason": "offloaded", "expected_source": src}
         return {"key": key, "data_plane": plane, "call": slot}
 
-    async def totals(self) -> dict[str, Any]:
+    async def agent_metrics(self) -> str:
+        if self.unavailable:
+            raise AgentUnavailable("the agent does not answer")
         await self._reach()
-        return {"rx_packets": 100_000, "relayed_packets": 90_000, "relayed_bytes": 15_480_000, "entries": 14, "capacity": 262144}
+        return METRICS
 
     async def _reach(self) -> None:
         if self.unavailable:

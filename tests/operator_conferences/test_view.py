@@ -12,7 +12,7 @@ from tests.operator_conferences.samples import PCMU, VP8, conference, medium, pa
 def happened(*events: tuple[str, dict]) -> Happened:
     made = Happened()
     for what, facts in events:
-        made(Event(CONFERENCE, "", what, 5.0, 5.0, None, None, None, {"conference": "room"} | facts))
+        made(Event(CONFERENCE, "", what, 5.0, None, None, None, {"conference": "room"} | facts))
     return made
 
 

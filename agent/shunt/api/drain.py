@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from aiohttp import web
 
-from shunt.api.view import awaited
 from shunt.calls.kinds import Stop
 
 COMMAND_HEADER = "X-Shunt-Command"
@@ -16,23 +15,26 @@ COMMAND_HEADER = "X-Shunt-Command"
 
 
 class Draining(Protocol):
-    """Draining, at hand or of an agent that has to be asked."""
+    """Draining of the agent."""
 
-    def view(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+    async def view(self) -> dict[str, Any]:
         """{stop, calls, entries, empty}: what is left."""
+        ...
 
-    def begin(self, stop: Stop) -> Awaitable[None] | None:
+    async def begin(self, stop: Stop) -> None:
         """Start draining, or change what is stopped."""
+        ...
 
-    def end(self) -> Awaitable[None] | None:
+    async def end(self) -> None:
         """Serve as before."""
+        ...
 
 
 def add_routes(app: web.Application, drain: Draining, error: Callable[..., web.Response]) -> None:
     """Serve draining. error(status, message, parameter) makes an answer in the API's form."""
 
     async def answer() -> web.Response:
-        value = await awaited(drain.view())
+        value = await drain.view()
         return web.json_response(value, headers={"Cache-Control": "no-store"}, dumps=lambda value: json.dumps(value) + "\n")
 
     async def get(request: web.Request) -> web.Response:
@@ -45,13 +47,13 @@ def add_routes(app: web.Application, drain: Draining, error: Callable[..., web.R
             stop = Stop(request.query.get("stop", ""))
         except ValueError:
             return error(400, "stop: offloads or calls", parameter="stop")
-        await awaited(drain.begin(stop))
+        await drain.begin(stop)
         return await answer()
 
     async def end(request: web.Request) -> web.Response:
         if COMMAND_HEADER not in request.headers:
             return error(403, f"a request that changes something needs the header {COMMAND_HEADER}")
-        await awaited(drain.end())
+        await drain.end()
         return await answer()
 
     app.router.add_get("/v1/drain", get)

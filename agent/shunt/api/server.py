@@ -1,4 +1,4 @@
-"""The REST API: read-only JSON over a TCP or unix socket, for the `shunt` command, dashboards and Prometheus."""
+"""The REST API: JSON over a TCP or unix socket, for the `shunt` command, dashboards and Prometheus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import ipaddress
 import json
 import logging
 import os
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,14 +16,13 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from shunt import web as web_page
-from shunt import limits
-from shunt.api.door import open_door
 from shunt.api.drain import add_routes as add_drain_routes
-from shunt.api.view import AgentUnavailable, AgentView, DataPlaneUnavailable, NotDone, WithAgent, awaited
+from shunt.api.socket import listening
+from shunt.api.view import AgentUnavailable, AgentView, DataPlaneUnavailable, NotDone
 from shunt.config.load import api_token
 from shunt.config.model import Api
 from shunt.config.values import host_port
-from shunt.metrics.snapshot import exposition, exposition_of_operator
+from shunt.metrics.exposition import exposition
 from shunt.net import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -38,7 +36,7 @@ _MAX_REQUESTS = 128  # under way at once, followers of events among them
 _EVENT_PERIOD_S = 1.0
 # How long an answer may wait for the data plane before the caller is told so.
 _DATA_PLANE_TIMEOUT_S = 5.0
-_TOTALS_TIMEOUT_S = 2.0
+_METRICS_TIMEOUT_S = 2.0
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _VIEW: web.AppKey[AgentView] = web.AppKey("view")
@@ -61,10 +59,9 @@ class ApiServer:
         self._runner: web.AppRunner | None = None
         self._view = view
 
-    async def start(self, sock: socket.socket | None = None) -> None:
-        """Serve, on a socket from open_door() or one of its own. Raises OSError, naming the socket, where it cannot be had."""
-        if sock is None:
-            sock = open_door(self.listen)
+    async def start(self) -> None:
+        """Serve. Raises OSError, naming the socket, where it cannot be had."""
+        sock = listening(self.listen)
         if self.listen.path:
             self._socket_inode = os.stat(self.listen.path).st_ino
         else:
@@ -76,8 +73,7 @@ class ApiServer:
         web_page.add_routes(app)
         app.router.add_get("/healthz", _healthz)
         app.router.add_get("/metrics", _metrics)
-        if (problems := getattr(self._view, "problems", None)) is not None:
-            app.router.add_get("/readyz", _readyz(problems))
+        app.router.add_get("/readyz", _readyz)
         app.router.add_get("/v1/status", _status)
         app.router.add_get("/v1/calls", _calls)
         app.router.add_get("/v1/calls/{call_id}", _call)
@@ -107,7 +103,7 @@ class ApiServer:
             self._runner = None
         if self._socket_inode is not None:
             with contextlib.suppress(FileNotFoundError):
-                # Another agent may have taken the path over since.
+                # Another daemon may have taken the path over since.
                 if os.stat(self.listen.path).st_ino == self._socket_inode:
                     os.unlink(self.listen.path)
             self._socket_inode = None
@@ -115,7 +111,6 @@ class ApiServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if self._requests >= _MAX_REQUESTS and request.path != "/v1/events":
-            limits.count("api_busy")
             return _error(503, f"{_MAX_REQUESTS} requests are under way", headers={"Retry-After": "1"})
         self._requests += 1
         try:
@@ -146,7 +141,7 @@ class ApiServer:
             raise
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
-            return _error(500, "the agent failed to answer; its log has the cause")
+            return _error(500, "the operator daemon failed to answer; its log has the cause")
         finally:
             self._requests -= 1
 
@@ -161,7 +156,7 @@ class ApiServer:
             stopping = request.app[_STOPPING]
             while not stopping.is_set():
                 with contextlib.suppress(AgentUnavailable):
-                    await response.write(b"event: status\ndata: " + _dump(await awaited(request.app[_VIEW].status())).encode() + b"\n\n")
+                    await response.write(b"event: status\ndata: " + _dump(await request.app[_VIEW].status()).encode() + b"\n\n")
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), _EVENT_PERIOD_S)
             return response
@@ -243,46 +238,28 @@ async def _healthz(request: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
-def _readyz(problems: Callable[[], Awaitable[list[str]]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+async def _readyz(request: web.Request) -> web.Response:
     """200, or 503 with one problem a line."""
-
-    async def answer(request: web.Request) -> web.Response:
-        found = await problems()
-        return web.Response(status=503 if found else 200, text="\n".join(found or ["ok"]) + "\n")
-
-    return answer
+    found = await request.app[_VIEW].problems()
+    return web.Response(status=503 if found else 200, text="\n".join(found or ["ok"]) + "\n")
 
 
 async def _status(request: web.Request) -> web.Response:
     _only(request)
-    return _json(await awaited(request.app[_VIEW].status()))
+    return _json(await request.app[_VIEW].status())
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    view = request.app[_VIEW]
-    if isinstance(view, WithAgent):
-        return await _metrics_of_operator(view)
-    totals: dict[str, Any] | None = None
-    # Without the data plane's own counters the agent's are still worth having.
-    with contextlib.suppress(AgentUnavailable, DataPlaneUnavailable, TimeoutError):
-        async with asyncio.timeout(_TOTALS_TIMEOUT_S):
-            totals = await view.totals()
-    status: dict[str, Any] = {}
-    with contextlib.suppress(AgentUnavailable):
-        status = await awaited(view.status())
-    return web.Response(body=exposition(status, totals, view.registry()), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
-
-
-async def _metrics_of_operator(view: WithAgent) -> web.Response:
     """The agent's own metrics, and those of the operator daemon."""
+    view = request.app[_VIEW]
     text: str | None = None
     status: dict[str, Any] = {}
     with contextlib.suppress(AgentUnavailable, DataPlaneUnavailable, NotDone, TimeoutError):
-        async with asyncio.timeout(_TOTALS_TIMEOUT_S):
+        async with asyncio.timeout(_METRICS_TIMEOUT_S):
             text = await view.agent_metrics()
     with contextlib.suppress(AgentUnavailable):
-        status = await awaited(view.status())
-    return web.Response(body=exposition_of_operator(status, text, view.registry()), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+        status = await view.status()
+    return web.Response(body=exposition(status, text, view.registry()), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 async def _calls(request: web.Request) -> web.Response:
@@ -302,7 +279,7 @@ def _unknown_call(call_id: str) -> web.Response:
 async def _call(request: web.Request) -> web.Response:
     _only(request)
     call_id = request.match_info["call_id"]
-    call = await awaited(request.app[_VIEW].call(call_id))
+    call = await request.app[_VIEW].call(call_id)
     return _unknown_call(call_id) if call is None else _json(call)
 
 
@@ -328,7 +305,4 @@ async def _trace(request: web.Request) -> web.Response:
     if src.version != dst.version:
         raise _BadParameter("dst", f"{dst} is IPv{dst.version} but src is IPv{src.version}: no packet is both")
     async with asyncio.timeout(_DATA_PLANE_TIMEOUT_S):
-        try:
-            return _json(await request.app[_VIEW].trace(str(src), str(dst)))
-        except ValueError as error:
-            raise _BadParameter("dst", str(error)) from None
+        return _json(await request.app[_VIEW].trace(str(src), str(dst)))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -27,17 +25,21 @@ class NotDone(Exception):
 
 
 class AgentView(Protocol):
-    """The agent as operators see it. Who has to ask somebody else may raise AgentUnavailable and NotDone in every method.
+    """The agent as operators see it. Every question to it may raise AgentUnavailable and NotDone.
     All values are JSON types; times are seconds unless the key says otherwise."""
 
-    def status(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+    async def status(self) -> dict[str, Any]:
         """The agent as a whole.
 
-        {version, uptime_s, control: [socket], relays: [{name, address, alive, sessions, version,
-        keepalive}], data_plane: {target, connected, name, entries, capacity, lacks: [sentence]} or None, calls: number,
-        streams: {state: number}, packets: {data_plane, relay}}, and where known commands: {command:
-        number}, sightings: {messages, byes} or None, media_timeouts, strays_ignored, journal_failures.
+        {version, agent: {reachable, age_s, error, epoch, pid}, ready, problems: [{code, message, since_s}], role, uptime_s, control: [socket],
+        relays: [{name, address, alive, sessions, version, keepalive, packets_relayed}], data_plane: {target, connected, name, entries, capacity,
+        ours, orphans, lacks: [sentence], …} or None, calls: number, streams: {state: number}, packets: {data_plane, relay}, commands: {command:
+        number}, sightings: {messages, byes, …} or None, …}; of this daemon events, history, cdr and homer.
         """
+        ...
+
+    async def problems(self) -> list[str]:
+        """Why the agent cannot be answered for now; none: it can."""
         ...
 
     async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
@@ -48,32 +50,21 @@ class AgentView(Protocol):
         """
         ...
 
-    def call(self, call_id: str) -> dict[str, Any] | None | Awaitable[dict[str, Any] | None]:
-        """One call with the counters at hand, None if unknown.
+    async def call(self, call_id: str) -> dict[str, Any] | None:
+        """One call (calls.view) with the counters at hand and its quality (quality.report); None if unknown."""
+        ...
 
-        {call_id, created (ISO 8601), age_s, relay, from_tag, to_tag, media: [{index, legs: {caller:
-        {signalled, learned, relay_address, vouched}, callee: {…}}, streams: [{direction:
-        'caller->callee' or 'callee->caller', component: 'rtp' or 'rtcp', state, reason, detail, since_s,
-        key, rewrite, packets, bytes, lost, reordered, duplicates, jitter_ms, idle_ms, stray}]}], quality:
-        [{index, kind, caller: {codec, packets, bytes, loss_percent, jitter_ms, mos, note, …}, callee: {…}}]}
-        """
+    async def why(self, call_id: str) -> dict[str, Any] | None:
+        """As `call`, with counters read from the data plane now. Raises DataPlaneUnavailable."""
         ...
 
     async def history(self, call_id: str) -> dict[str, Any] | None:
         """What happened to a call, None if nothing is known of it.
 
         {call_id, begin (ISO 8601), diagnosis: [{level: 'problem', 'hint' or 'ok', text, media, party}],
-        counters_fresh, left_out, quality: [{call_id, media}], events: [{after_ms, monotonic_s, time, kind,
-        what, media, party, component, stream, title, text, count, until_ms, facts}]}, events in order of time.
+        counters_fresh, left_out, quality: [{call_id, media}], events: [{after_ms, time, kind,
+        what, media, party, component, stream, title, text, count, until_ms, facts, seq}]}, events in order of time.
         """
-        ...
-
-    def registry(self) -> CollectorRegistry:
-        """Metrics that are counted as things happen."""
-        ...
-
-    async def why(self, call_id: str) -> dict[str, Any] | None:
-        """As `call`, with counters read from the data plane now. Raises DataPlaneUnavailable."""
         ...
 
     async def trace(self, src: str, dst: str) -> dict[str, Any]:
@@ -81,29 +72,14 @@ class AgentView(Protocol):
 
         {key, data_plane: {verdict, reason, out_src, out_dst, out_interface} (the data plane's own words)
         or None, call: {call_id, media, from, component, state, reason, expected_source} or None: whose
-        packets arrive at dst}. Raises DataPlaneUnavailable; ValueError where src and dst cannot be a
-        5-tuple.
+        packets arrive at dst}. Raises DataPlaneUnavailable.
         """
         ...
 
-    async def totals(self) -> dict[str, Any]:
-        """The data plane's counters since its start (table softswitch.totals), {} where it keeps none."""
+    def registry(self) -> CollectorRegistry:
+        """Metrics that are counted as things happen."""
         ...
-
-
-@runtime_checkable
-class WithAgent(Protocol):
-    """A view of an agent in another process, which has metrics of its own."""
-
-    def status(self) -> dict[str, Any] | Awaitable[dict[str, Any]]: ...
-
-    def registry(self) -> CollectorRegistry: ...
 
     async def agent_metrics(self) -> str:
         """The agent's own metrics, in the OpenMetrics text format. Raises AgentUnavailable."""
         ...
-
-
-async def awaited(answer: Any) -> Any:
-    """The answer of a view that has it at hand, or has to ask for it."""
-    return await answer if inspect.isawaitable(answer) else answer

@@ -1,190 +1,114 @@
-"""What diagnosis, quality and call records read of a call: the agent's own call state fits, and so does what the admin API says of it."""
+"""What is known of a call: its media lines, parties and streams. All times are Unix times in seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
 
+from shunt.calls import reasons
 from shunt.calls.kinds import Component, Side, State
-from shunt.net import Endpoint
-from shunt.quality.score import Measurement
-from shunt.tables.entry import RelayEntry, StreamStats
+from shunt.calls.measurement import Measurement
+from shunt.calls.sdp import SdpMedia
+from shunt.net import Endpoint, FiveTuple
+
+_NOWHERE = (bytes(4), bytes(16))
 
 
-class LatchFacts(Protocol):
-    """Where packets of one party and component come from."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of the relay table: packets that match `key` leave from src to dst."""
 
-    @property
-    def learned(self) -> Endpoint | None:
-        """The latched source."""
-
-    @property
-    def vouched(self) -> bool | None:
-        """Whether signalling names the latched source's address; None: not known."""
-
-    @property
-    def contested(self) -> bool:
-        """Whether two sources claim to be the party."""
+    key: FiveTuple
+    src: Endpoint
+    dst: Endpoint
 
 
-class LegFacts(Protocol):
-    """A party of a media line."""
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A party of a media line.
 
-    @property
-    def signalled(self) -> Endpoint | None:
-        """What signalling says."""
+    relay: the relay port that it sends to; latched, latched_rtcp: where its packets come from; contested: whether two sources claim to be it;
+    payload_types: packets noticed of each; sdp: the last one seen of it; relay_packets: what the relay counted, where it was asked, so long ago.
+    """
 
-    @property
-    def relay(self) -> Endpoint | None:
-        """The relay port that it sends to."""
-
-    @property
-    def asymmetric(self) -> bool:
-        """Whether only the signalled address counts."""
+    signalled: Endpoint | None = None
+    relay: Endpoint | None = None
+    latched: Endpoint | None = None
+    latched_rtcp: Endpoint | None = None
+    contested: bool = False
+    asymmetric: bool = False
+    source_mismatches: int = 0
+    payload_types: Mapping[int, int] = field(default_factory=dict)
+    sdp: SdpMedia | None = None
+    relay_packets: int | None = None
+    relay_packets_age_s: float | None = None
 
     @property
     def held(self) -> bool:
         """Whether the signalled address is one that nobody can send to."""
-
-    @property
-    def strays(self) -> int:
-        """Packets of unknown sources."""
-
-    @property
-    def payload_types(self) -> Mapping[int, int]:
-        """Packets noticed of each RTP payload type."""
-
-    @property
-    def rtp(self) -> LatchFacts:
-        """The source of its RTP."""
-
-    @property
-    def rtcp(self) -> LatchFacts:
-        """The source of its RTCP."""
+        return self.signalled is not None and (self.signalled.addr in _NOWHERE or self.signalled.port == 0)
 
 
-class StreamFacts(Protocol):
-    """One direction of one component. Times are in seconds of the clock that `now` is of."""
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One direction of one component.
 
-    @property
-    def sender(self) -> Side:
-        """Who sends."""
+    installed: its entry in the data plane; measured: of all its entries, None: none of them carried anything, or what they carried is not known
+    (`counted` tells which); age_s: how old that is; idle_s: since the last packet that met its entry; None: not known.
+    """
 
-    @property
-    def component(self) -> Component:
-        """RTP or RTCP."""
-
-    @property
-    def state(self) -> State:
-        """Where it is."""
-
-    @property
-    def reason(self) -> str:
-        """Why, as in calls.reasons."""
-
-    @property
-    def detail(self) -> str:
-        """The data plane's own words."""
-
-    @property
-    def since(self) -> float:
-        """Since when."""
-
-    @property
-    def installed(self) -> RelayEntry | None:
-        """Its entry in the data plane."""
-
-    @property
-    def idle_since(self) -> float | None:
-        """Since when its entry has met no packet; None: it meets packets, or that is not known."""
-
-    @property
-    def offloaded_after_ms(self) -> float | None:
-        """From both parties' first packet to its entry."""
-
-    @property
-    def was_offloaded(self) -> bool:
-        """Whether it ever had an entry."""
-
-    @property
-    def past(self) -> StreamStats:
-        """What its former entries counted."""
-
-    @property
-    def live(self) -> StreamStats | None:
-        """What its entry has counted."""
-
-    @property
-    def measured(self) -> Measurement:
-        """What its former entries measured."""
+    sender: Side
+    component: Component
+    state: State
+    reason: str
+    since: float
+    detail: str = ""
+    installed: Entry | None = None
+    was_offloaded: bool = False
+    offloaded_after_ms: float | None = None
+    measured: Measurement | None = None
+    counted: bool = True
+    age_s: float | None = None
+    idle_s: float | None = None
 
 
-class LineFacts(Protocol):
-    """A media line: one session of a relay."""
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A media line: one session of a relay. media: its index on the control channel; released: why it is over, None: it is not."""
 
-    @property
-    def call(self) -> CallFacts:
-        """Its call."""
-
-    @property
-    def tag(self) -> str:
-        """The caller's tag."""
-
-    @property
-    def other_tag(self) -> str | None:
-        """The callee's tag."""
-
-    @property
-    def media(self) -> int | None:
-        """Its index on the control channel."""
-
-    @property
-    def created(self) -> float:
-        """When it began."""
-
-    @property
-    def legs(self) -> Mapping[Side, LegFacts]:
-        """Both parties."""
-
-    @property
-    def streams(self) -> Sequence[StreamFacts]:
-        """All its streams."""
-
-    @property
-    def released(self) -> str | None:
-        """Why it is over; None: it is not."""
+    from_tag: str
+    to_tag: str | None
+    media: int | None
+    legs: Mapping[Side, Leg]
+    streams: Sequence[Stream]
+    released: str | None = None
 
     @property
     def answered(self) -> bool:
         """Whether both parties have a relay port."""
+        return all(leg.relay is not None for leg in self.legs.values())
 
-    @property
-    def relay_counts(self) -> Mapping[Side, int]:
-        """Packets of each party that the relay counted, where it was asked."""
+    def stream(self, sender: Side, component: Component) -> Stream:
+        """One of its streams; one without packets where the agent shows none, as for RTCP that is muxed."""
+        for stream in self.streams:
+            if stream.sender is sender and stream.component is component:
+                return stream
+        return Stream(sender, component, State.RELEASED, reasons.RELEASED, 0.0)
 
-    def stream(self, sender: Side, component: Component) -> StreamFacts:
-        """One of its streams. Raises KeyError where it is not there."""
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call on one relay. counters_error: why its counters could not be read, None: they could."""
 
-class CallFacts(Protocol):
-    """A call as its relay knows it."""
+    call_id: str
+    relay: str
+    created: float
+    lines: Sequence[Line] = ()
+    counters_error: str | None = None
 
-    @property
-    def call_id(self) -> str:
-        """The Call-ID on the control channel."""
-
-    @property
-    def relay(self) -> str:
-        """The relay's name."""
-
-    @property
-    def created(self) -> float:
-        """When it began, by the clock that `now` is of."""
-
-    @property
-    def created_wall(self) -> float:
-        """When it began, Unix time."""
-
-    @property
-    def lines(self) -> Sequence[LineFacts]:
-        """Its media lines."""
+    def sdp(self, media: int | None) -> SdpMedia | None:
+        """An SDP of a media line, the caller's where both are known."""
+        for line in self.lines:
+            if line.media == media:
+                return line.legs[Side.CALLER].sdp or line.legs[Side.CALLEE].sdp
+        return None

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from shunt.calls.facts import CallFacts, LineFacts
+from shunt.calls.facts import Call, Line
 from shunt.calls.kinds import Component, Side
+from shunt.calls.sdp import SdpMedia
 from shunt.quality.report import SdpOf, stream_quality
 
 FORMAT = 1
@@ -43,38 +44,38 @@ def _time(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds")
 
 
-def _party(line: LineFacts, side: Side, sdp_of: SdpOf, delay_ms: float) -> dict[str, Any]:
+def _party(line: Line, side: Side, sdp: SdpMedia | None, delay_ms: float) -> dict[str, Any]:
     """What one party sent."""
     leg, stream = line.legs[side], line.stream(side, Component.RTP)
     rtcp = line.stream(side, Component.RTCP).measured
     return {
         "signalled": None if leg.signalled is None else str(leg.signalled),
-        "source": None if leg.rtp.learned is None else str(leg.rtp.learned),
+        "source": None if leg.latched is None else str(leg.latched),
         "relay_port": None if leg.relay is None else str(leg.relay),
-        **stream_quality(line, side, sdp_of(line.call.call_id, line.media), delay_ms),
-        "relay_packets": line.relay_counts.get(side),
+        **stream_quality(line, side, sdp, delay_ms),
+        "relay_packets": leg.relay_packets,
         "offloaded": stream.was_offloaded,
         "offloaded_after_ms": None if stream.offloaded_after_ms is None else round(stream.offloaded_after_ms, 3),
-        "rtcp_packets": rtcp.packets if rtcp.entries else None,
+        "rtcp_packets": None if rtcp is None else rtcp.packets,
     }
 
 
 def record(
-    call: CallFacts, reason: str, now: float, wall: float, sdp_of: SdpOf, delay_ms: float, *, sip: Signalling = _NO_SIGNALLING, epoch: int | None = None, seq: int | None = None
+    call: Call, reason: str, end: float, sdp_of: SdpOf, delay_ms: float, *, sip: Signalling = _NO_SIGNALLING, epoch: int | None = None, seq: int | None = None
 ) -> dict[str, Any]:
     """The record of a call that has ended.
 
-    now, wall: its end in monotonic seconds and Unix time; delay_ms as in quality.score; epoch, seq: the event of its end in the agent's event log.
+    end: Unix time; delay_ms as in quality.score; epoch, seq: the event of its end in the agent's event log.
     """
     first = call.lines[0] if call.lines else None
     return {
         "format": FORMAT,
         "call_id": call.call_id,
-        "from_tag": first.tag if first else None,
-        "to_tag": first.other_tag if first else None,
-        "started": _time(call.created_wall),
-        "ended": _time(wall),
-        "duration_s": round(max(0.0, now - call.created), 3),
+        "from_tag": first.from_tag if first else None,
+        "to_tag": first.to_tag if first else None,
+        "started": _time(call.created),
+        "ended": _time(end),
+        "duration_s": round(max(0.0, end - call.created), 3),
         "reason": reason,
         "relay": call.relay,
         "from": sip.from_uri,
@@ -83,17 +84,16 @@ def record(
         "hung_up": sip.hung_up,
         "epoch": epoch,
         "seq": seq,
-        "media": [_line(line, sdp_of, delay_ms) for line in call.lines],
+        "media": [_line(line, sdp_of(line.media), delay_ms) for line in call.lines],
     }
 
 
-def _line(line: LineFacts, sdp_of: SdpOf, delay_ms: float) -> dict[str, Any]:
-    sdp = sdp_of(line.call.call_id, line.media)
+def _line(line: Line, sdp: SdpMedia | None, delay_ms: float) -> dict[str, Any]:
     return {
         "index": line.media,
         "kind": sdp.kind if sdp is not None else None,
         "reason": line.released,
-        **{side.value: _party(line, side, sdp_of, delay_ms) for side in Side},
+        **{side.value: _party(line, side, sdp, delay_ms) for side in Side},
     }
 
 

@@ -1,4 +1,4 @@
-"""The log on standard error: lines of text, or one JSON object to a line; each names the call that it is about."""
+"""The log on standard error: lines of text, or one JSON object to a line."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import json
 import logging
 from datetime import UTC, datetime
 
-from shunt.events.current import CURRENT_CALL
-
 
 class _Text(logging.Formatter):
     """Time, level, logger, message; what came from the network cannot start a line of its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        call_id = CURRENT_CALL.get()
-        if call_id is not None and call_id not in record.message:
-            record.message += f" (call {call_id})"
         record.message = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in record.message)
         return super().formatMessage(record)
 
@@ -28,10 +23,7 @@ class _Json(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        call_id = getattr(record, "call_id", None) or CURRENT_CALL.get()
-        if call_id is not None:
-            line["call_id"] = call_id
-        for name in ("event", "what"):
+        for name in ("call_id", "event", "what"):
             if name in record.__dict__:
                 line[name] = record.__dict__[name]
         if record.exc_info:

@@ -114,12 +114,12 @@ def _leg(leg: dict[str, Any]) -> str:
     if learned is None:
         heard = "no source latched yet"
     else:
-        source = {True: "as signalling says", False: "learned from its packets"}.get(leg.get("vouched"), "not as signalled")
-        heard = f"sends from {learned} ({'as signalled' if learned == signalled else source})"
+        heard = f"sends from {learned} ({'as signalled' if learned == signalled else 'not as signalled'})"
     rtcp = f", RTCP from {leg['learned_rtcp']}" if leg.get("learned_rtcp") else ""
     counted = leg.get("relay_packets")
     carried = "" if not counted else f"; the relay has counted {counted} packets of it{_age(leg.get('relay_packets_age_s'))}"
-    return f"signalled {signalled or '-'}; {heard}{rtcp}; sends to relay port {relay or '-'}{carried}"
+    others = "" if not leg.get("source_mismatches") else f"; {_count(leg['source_mismatches'], 'packet')} came there from other sources"
+    return f"signalled {signalled or '-'}; {heard}{rtcp}; sends to relay port {relay or '-'}{others}{carried}"
 
 
 def _age(seconds: float | None) -> str:
@@ -141,8 +141,6 @@ def _stream(stream: dict[str, Any]) -> list[str]:
         lines.append(f"    data plane: {carried}{_age(stream.get('counters_age_s')) if stream['packets'] is not None else ''}{idle}")
         if quality := _quality(stream):
             lines.append(f"    quality: {quality}")
-    if stream.get("stray"):
-        lines.append(f"    {stream['stray']} packets came to this port from another source and were not relayed by the data plane")
     return lines
 
 

@@ -6,15 +6,16 @@ A pure function over the call's state and its events; every sentence names what 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shunt.calls import reasons
-from shunt.calls.facts import CallFacts, LegFacts, LineFacts
+from shunt.calls.facts import Call, Leg, Line
 from shunt.calls.kinds import Component, Side, State
+from shunt.calls.measurement import NOTHING
+from shunt.calls.sdp import SdpMedia
 from shunt.events.bus import CONTROL, LEARN, SIP, Event
-from shunt.hep.sip import SdpMedia
 from shunt.net import Endpoint
 from shunt.quality.report import clock_known, speech_type
 
@@ -25,9 +26,9 @@ _JITTER_MS = 30.0
 _LEVELS = ("problem", "hint", "ok")
 # RFC 1918, RFC 6598 (carrier-grade NAT), RFC 3927, RFC 4193, RFC 4291: addresses that mean something only where they are.
 _PRIVATE = [ipaddress.ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "127.0.0.0/8", "fc00::/7", "fe80::/10")]
-# Verdicts of learning, by the names of the agent in Python and of the admin API.
-_OWN = frozenset({"accepted", "known", "override", "rebind", "waiting", "contested", "quarantined", "latched", "moved", "restored", "asked-idle"})
-_NOT_OWN = frozenset({"stray", "sprayer", "asymmetric", "source-mismatch", "scanner", "former"})
+# Verdicts of learning.
+_OWN = frozenset({"known", "waiting", "contested", "quarantined", "latched", "moved", "restored", "asked-idle"})
+_NOT_OWN = frozenset({"asymmetric", "source-mismatch", "scanner", "former"})
 _NEVER_MEDIA = frozenset({"recvonly", "inactive"})
 _ELSEWHERE = frozenset({reasons.OFFLOADED, reasons.ONE_WAY, reasons.WAITING_FOR_MEDIA, reasons.WAITING_FOR_OTHER_PARTY, reasons.WAITING_FOR_ANSWER, reasons.VERIFYING_SOURCE, reasons.CONTESTED})
 
@@ -49,13 +50,11 @@ class Finding:
 class Evidence:
     """What else is known of a call when it is judged. All of it may be missing.
 
-    sdp: the last SDP's media line by the signalled endpoint's party and media index; relay_packets: what the
-    relay counted from a party, by (media index, party); traces: the data plane's own word on an entry, by its key; stale: why
+    sdp: the last SDP's media line by media index and party; traces: the data plane's own word on an entry, by its key; stale: why
     nobody knows what an entry meets at present, "" where that is known.
     """
 
     sdp: Mapping[tuple[int | None, str], SdpMedia] = field(default_factory=dict)
-    relay_packets: Mapping[tuple[int | None, str], int] = field(default_factory=dict)
     traces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     stale: str = ""
 
@@ -79,15 +78,14 @@ def directions_of(events: Sequence[Event]) -> dict[tuple[int | None, str], SdpMe
     return found
 
 
-def diagnose(call: CallFacts | None, events: Sequence[Event], now: float, evidence: Evidence | None = None) -> list[Finding]:
-    """Judge a call. call is None when only its events are known. now: monotonic seconds of the agent's clock."""
+def diagnose(call: Call | None, events: Sequence[Event], now: float, evidence: Evidence | None = None) -> list[Finding]:
+    """Judge a call. call is None when only its events are known. now: Unix time."""
     evidence = evidence or Evidence(directions_of(events))
     if call is None:
         return [_without_media(events)]
     findings: list[Finding] = []
-    lines = call.lines
-    for line in lines:
-        findings += _of_line(line, events, now, evidence, several=len(lines) > 1)
+    for line in call.lines:
+        findings += _of_line(call, line, events, now, evidence)
     return findings or [Finding("hint", "The relay was asked for no port yet: the call has no media.")]
 
 
@@ -103,40 +101,34 @@ def _without_media(events: Sequence[Event]) -> Finding:
     return Finding("hint", "The SIP server asked the relay for no ports: if there is media, it does not come this way.")
 
 
+_Say = Callable[..., None]
+
+
 class _Party:
     """What is known of one party's sending."""
 
-    def __init__(self, line: LineFacts, side: Side, events: Sequence[Event], now: float, evidence: Evidence) -> None:
-        self.line, self.side, self.now = line, side, now
+    def __init__(self, call_id: str, line: Line, side: Side, events: Sequence[Event], evidence: Evidence) -> None:
+        self.line = line
         self.name = side.value
-        self.leg: LegFacts = line.legs[side]
+        self.leg: Leg = line.legs[side]
         self.stream = line.stream(side, Component.RTP)
-        live = self.stream.live
-        self.packets = self.stream.past.packets + (live.packets if live is not None else 0)
-        self.relay_packets = evidence.relay_packets.get((line.media, self.name), line.relay_counts.get(side))
+        self.measured = self.stream.measured or NOTHING
         self.sdp = evidence.sdp.get((line.media or 1, self.name))
-        self.notices = [
-            e for e in events if e.kind == LEARN and e.call_id == line.call.call_id and e.media == line.media and e.party == self.name and e.component == "rtp"
-        ]
-        if live is not None and live.idle_ms is not None:
-            self.idle: float | None = live.idle_ms / 1000
-        elif self.stream.idle_since is not None:
-            self.idle = now - self.stream.idle_since
-        else:
-            self.idle = None
+        self.notices = [e for e in events if e.kind == LEARN and e.call_id == call_id and e.media == line.media and e.party == self.name and e.component == "rtp"]
         self.own = [e for e in self.notices if e.what in _OWN]
 
     @property
     def heard(self) -> bool:
         """Whether media of this party's own ever arrived."""
-        return bool(self.packets or self.relay_packets or self.leg.rtp.learned is not None or self.own)
+        return bool(self.measured.packets or self.leg.relay_packets or self.leg.latched is not None or self.own)
 
     @property
     def silent_since(self) -> float | None:
         """Seconds since its last packet, if that is long ago for media and the line is still up."""
-        if self.line.released is not None or self.idle is None or self.idle < _SILENT_S:
+        idle = self.stream.idle_s
+        if self.line.released is not None or idle is None or idle < _SILENT_S:
             return None
-        return self.idle
+        return idle
 
     @property
     def means_to_be_silent(self) -> bool:
@@ -162,18 +154,18 @@ def _seconds(value: float) -> str:
     return f"{value:.0f} s" if value < 120 else f"{value / 60:.0f} min"
 
 
-def _of_line(line: LineFacts, events: Sequence[Event], now: float, evidence: Evidence, several: bool) -> list[Finding]:
-    prefix = f"Media {line.media}: " if several else ""
+def _of_line(call: Call, line: Line, events: Sequence[Event], now: float, evidence: Evidence) -> list[Finding]:
+    prefix = f"Media {line.media}: " if len(call.lines) > 1 else ""
     found: list[Finding] = []
 
     def say(level: str, text: str, party: _Party | None = None) -> None:
         found.append(Finding(level, prefix + text, line.media, party.name if party is not None else None))
 
-    caller, callee = (_Party(line, side, events, now, evidence) for side in (Side.CALLER, Side.CALLEE))
+    caller, callee = (_Party(call.call_id, line, side, events, evidence) for side in (Side.CALLER, Side.CALLEE))
     if not line.answered:
         _unanswered(line, caller, say)
         return found
-    _sum_up(line, caller, callee, now, evidence, say)
+    _sum_up(line, caller, callee, now - call.created, evidence, say)
     for party in (caller, callee):
         _about_sending(party, say)
     for party, other in ((caller, callee), (callee, caller)):
@@ -184,12 +176,12 @@ def _of_line(line: LineFacts, events: Sequence[Event], now: float, evidence: Evi
     return found[:1] + sorted(found[1:], key=lambda f: _LEVELS.index(f.level))
 
 
-def _unanswered(line: LineFacts, caller: _Party, say: Any) -> None:
+def _unanswered(line: Line, caller: _Party, say: _Say) -> None:
     over = f"; the line ended before ({line.released})" if line.released else " yet"
     say("hint" if line.released else "ok", f"There is no answer with media{over}: only the caller's offer is known" + ("." if not caller.heard else ", and the caller sends already."))
 
 
-def _sum_up(line: LineFacts, caller: _Party, callee: _Party, now: float, evidence: Evidence, say: Any) -> None:
+def _sum_up(line: Line, caller: _Party, callee: _Party, age_s: float, evidence: Evidence, say: _Say) -> None:
     over = line.released is not None
     held = [party for party in (caller, callee) if party.leg.held]
     if held and not over:
@@ -210,7 +202,7 @@ def _sum_up(line: LineFacts, caller: _Party, callee: _Party, now: float, evidenc
         words = " and ".join(f"the {party.name}'s SDP says {party.sdp.direction}" for party in mute if party.sdp is not None)
         say("ok", f"{'One-way' if len(mute) == 1 else 'No'} media, as signalled: {words}.")
         return
-    if not over and now - line.created < _ANSWER_S and not any(party.silent_since for party in mute):
+    if not over and age_s < _ANSWER_S and not any(party.silent_since for party in mute):
         say("ok", "The call has just been answered; not everybody has sent media yet.")
         return
     if len(mute) == 2:
@@ -228,7 +220,7 @@ def _how_mute(party: _Party) -> str:
     return f"the {party.name} sent nothing" if over else f"the {party.name} has sent nothing so far"
 
 
-def _about_sending(party: _Party, say: Any) -> None:
+def _about_sending(party: _Party, say: _Say) -> None:
     leg = party.leg
     if not party.heard and not leg.held and not party.means_to_be_silent:
         sources = party.sources()
@@ -239,25 +231,25 @@ def _about_sending(party: _Party, say: Any) -> None:
         else:
             listed = ", ".join(f"{source} ({count} packets: {_why_not(party, source)})" for source, count in list(sources.items())[:4])
             say("problem", f"Packets do reach {leg.relay}, the {party.name}'s relay port, but none from a source that can be latched: {listed}; {said}.", party)
-    elif leg.rtp.contested:
-        claims = ", ".join(str(source) for source in list(party.sources(frozenset({"contested", "waiting", "stray", "source-mismatch"})))[:4])
+    elif leg.contested:
+        claims = ", ".join(str(source) for source in list(party.sources(frozenset({"contested", "waiting", "source-mismatch"})))[:4])
         say("problem", f"Two sources claim to be the {party.name}: {claims or 'see the events'}. Its media stays on the relay until one of them falls silent; one may be an attacker.", party)
-    elif leg.rtp.learned is None and party.own:
+    elif leg.latched is None and party.own:
         source = party.own[-1].facts["source"]
         say("hint", f"The {party.name}'s packets come from {source}, which signalling does not name ({leg.signalled}): a few more are needed to latch it.", party)
-    elif leg.rtp.learned is not None and leg.signalled is not None and leg.rtp.learned != leg.signalled and not leg.held:
-        behind = "it is behind NAT" if leg.rtp.learned.addr != leg.signalled.addr else "its port was translated"
-        say("ok", f"The {party.name} sends from {leg.rtp.learned}, signalling says {leg.signalled}: {behind}, and that is taken care of.", party)
+    elif leg.latched is not None and leg.signalled is not None and leg.latched != leg.signalled and not leg.held:
+        behind = "it is behind NAT" if leg.latched.addr != leg.signalled.addr else "its port was translated"
+        say("ok", f"The {party.name} sends from {leg.latched}, signalling says {leg.signalled}: {behind}, and that is taken care of.", party)
     if party.silent_since is not None:
-        say("problem", f"The last packet of the {party.name} ({leg.rtp.learned}) met its entry {_seconds(party.silent_since)} ago, after {party.packets} packets: it stopped sending, or its NAT binding moved and the new source is not latched.", party)
-    others = {source: count for source, count in party.sources(_NOT_OWN).items() if source != leg.rtp.learned}
+        say("problem", f"The last packet of the {party.name} ({leg.latched}) met its entry {_seconds(party.silent_since)} ago, after {party.measured.packets} packets: it stopped sending, or its NAT binding moved and the new source is not latched.", party)
+    others = {source: count for source, count in party.sources(_NOT_OWN).items() if source != leg.latched}
     if others and party.heard:
         say("hint", f"{sum(others.values())} packets to the {party.name}'s relay port came from other sources ({', '.join(map(str, list(others)[:3]))}) and were ignored.", party)
 
 
 def _why_not(party: _Party, source: Endpoint) -> str:
     verdicts = {event.what for event in party.notices if event.facts["source"] == source}
-    if verdicts & {"sprayer", "scanner"}:
+    if "scanner" in verdicts:
         return "it sends to many relay ports, as a scanner does"
     if "asymmetric" in verdicts:
         return "the SIP server declared this leg asymmetric, so only the signalled address counts"
@@ -266,14 +258,14 @@ def _why_not(party: _Party, source: Endpoint) -> str:
     return "another stream's"
 
 
-def _about_reaching(party: _Party, other: _Party, evidence: Evidence, say: Any) -> None:
+def _about_reaching(party: _Party, other: _Party, evidence: Evidence, say: _Say) -> None:
     entry = party.stream.installed
     if entry is None:
         return
     trace = evidence.traces.get(str(entry.key))
     if trace is not None and trace.get("verdict") not in ("redirect", "tx"):
         say("problem", f"The data plane does not forward the {party.name}'s packets to {entry.dst}: {trace.get('reason') or trace.get('verdict')}.", party)
-    if other.leg.rtp.learned is None and not other.leg.asymmetric and _is_private(entry.dst):
+    if other.leg.latched is None and not other.leg.asymmetric and _is_private(entry.dst):
         say(
             "problem",
             f"What the {party.name} sends goes to {entry.dst}, the address in the {other.name}'s SDP. It is a private address: unless it is in a network of yours, "
@@ -281,15 +273,15 @@ def _about_reaching(party: _Party, other: _Party, evidence: Evidence, say: Any) 
         )
 
 
-def _about_offload(party: _Party, say: Any) -> None:
+def _about_offload(party: _Party, say: _Say) -> None:
     stream = party.stream
     if party.line.released is None and stream.state is not State.OFFLOADED and stream.reason not in _ELSEWHERE:
         detail = f" ({stream.detail})" if stream.detail else ""
         say("hint", f"The {party.name}'s stream is on the relay: {stream.reason}{detail}. {reasons.REASONS.get(stream.reason, '')}".rstrip(), party)
 
 
-def _about_quality(party: _Party, say: Any) -> None:
-    total = party.stream.measured.with_live(party.stream.live)
+def _about_quality(party: _Party, say: _Say) -> None:
+    total = party.measured
     if total.loss_percent is not None and total.loss_percent >= _LOSS_PERCENT and total.measured >= 50:
         say("problem", f"{total.loss_percent:.1f} % of the {party.name}'s packets were lost before they arrived here: the loss is between it and this server.", party)
     formats = party.sdp.formats if party.sdp is not None else ()

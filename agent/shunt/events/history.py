@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 
-from shunt.events.bus import CONFERENCE, CONTROL, LEARN, NOTE, RELAY, SIP, Event
+from shunt.events.bus import CONFERENCE, CONTROL, LEARN, NOTE, SIP, Event
 
 _MERGE_WINDOW = 1.0  # seconds within which like learn notices count as one event
 _MERGE_KEYS = 8  # sources told apart within the window; the rest count together
@@ -31,7 +31,7 @@ class _Track:
         self.ended = False
         self.has_media = False
         self._per_call = per_call
-        self._merging: dict[tuple, Event] | None = None
+        self._merging: dict[tuple[object, ...], Event] | None = None
         self._window = 0.0
 
     def add(self, event: Event) -> int:
@@ -56,7 +56,7 @@ class _Track:
         if event.at - self._window > _MERGE_WINDOW:
             self._merging.clear()
             self._window = event.at
-        key = (event.media, event.party, event.component, event.what, event.facts.get("source"))
+        key: tuple[object, ...] = (event.media, event.party, event.component, event.what, event.facts.get("source"))
         like = self._merging.get(key)
         if like is None and len(self._merging) >= _MERGE_KEYS:
             key = ("others", event.what)
@@ -93,7 +93,7 @@ class History:
     def __call__(self, event: Event) -> None:
         """Take in one event (as a subscriber)."""
         kind, call_id = event.kind, event.call_id
-        if kind in (RELAY, CONFERENCE) or (kind == CONTROL and not call_id):
+        if kind == CONFERENCE or (kind == CONTROL and not call_id):
             return
         track = self._running.get(call_id)
         if track is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from shunt.events.bus import LEARN, RELAY, SIP, Event
+from shunt.events.bus import LEARN, SIP, Event
 from shunt.events.view import one_line
 
 log = logging.getLogger("shunt.call")
@@ -12,7 +12,7 @@ log = logging.getLogger("shunt.call")
 
 def log_event(event: Event) -> None:
     """Subscriber of the bus: what comes in any number (packets, SIP messages) at debug, the rest at info."""
-    if event.kind == RELAY or not event.call_id:
+    if not event.call_id:
         return
     level = logging.DEBUG if event.kind in (LEARN, SIP) else logging.INFO
     if log.isEnabledFor(level):

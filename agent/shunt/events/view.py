@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shunt.calls.reasons import REASONS
+from shunt.calls.sdp import SdpMedia
 from shunt.events.bus import CONTROL, LEARN, SIP, STATE, TABLE, Event
-from shunt.hep.sip import SdpMedia
 from shunt.net import Endpoint, FiveTuple
-from shunt.tables.entry import StreamStats
 
 _COMMANDS = {"U": "offer", "L": "answer", "D": "delete", "Q": "query", "P": "play", "S": "stop playing", "R": "record", "C": "copy"}
 _PHRASES = {
@@ -21,16 +20,10 @@ _PHRASES = {
 }
 VERDICTS = {
     "waiting": "not believed yet: a few more packets are needed",
-    "accepted": "believed: this is the party's address now",
     "known": "the party's address already; its entry was not in yet",
     "contested": "two sources claim to be this party",
     "quarantined": "the old address, just after signalling changed it",
-    "rebind": "the same stream from a new address",
-    "override": "an address that signalling vouches for takes the place of one that it does not",
-    "stray": "not this party's: left to the relay",
-    "sprayer": "a source that sends to many ports: ignored",
     "asymmetric": "this leg is declared asymmetric: only the signalled address counts",
-    # What the admin API calls them.
     "latched": "latched: this is the party's source from now on",
     "moved": "the same stream from a new address: a NAT rebinding",
     "restored": "the former source again, after what was an injection",
@@ -65,7 +58,7 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, (StreamStats, SdpMedia)):
+    if isinstance(value, SdpMedia):
         return {name: plain(getattr(value, name)) for name in value.__slots__}
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
@@ -85,13 +78,11 @@ def title(event: Event) -> str:
         phrase = _PHRASES.get(event.what, "")
         return f"{event.what} {phrase}".strip() + (f" ({facts['cseq']})" if event.what.isdigit() and facts["cseq"] != "INVITE" else "")
     if event.kind == CONTROL:
-        if event.party is not None:
-            return f"{event.what}: the {event.party}'s media"
         return f"{event.what} {_COMMANDS.get(event.what, '')}".strip()
     if event.kind == LEARN:
         return f"{(event.component or '').upper()} from {facts['source']}: {event.what}" + (f" ×{event.count}" if event.count > 1 else "")
     if event.kind == TABLE:
-        return f"{event.what}: {facts['outcome'].value}"
+        return f"{event.what}: {facts['outcome']}"
     if event.kind == STATE:
         return event.what if event.what == facts["reason"] else f"{event.what}: {facts['reason']}"
     reason = facts.get("reason")
@@ -103,8 +94,8 @@ def text(event: Event) -> str:
     facts = event.facts
     if event.kind == SIP:
         media = "; ".join(
-            f"{line.kind if line is not None else 'media'} at {endpoint}" + (f", {line.direction}" if line is not None and line.direction != "sendrecv" else "")
-            for endpoint, line in zip(facts["sdp"], (*facts["lines"], *[None] * len(facts["sdp"])))
+            f"{line.kind} at {endpoint}" + (f", {line.direction}" if line.direction != "sendrecv" else "")
+            for endpoint, line in zip(facts["sdp"], facts["lines"], strict=True)
         )
         return f"{facts['source']} > {facts['destination']}" + (f"; SDP: {media}" if media else "")
     if event.kind == CONTROL:
@@ -117,8 +108,6 @@ def text(event: Event) -> str:
         words = str(facts["key"])
         if rewrite := _rewrite(facts.get("rewrite")):
             words += f" leaves as {rewrite}"
-        if (last := facts.get("last")) is not None:
-            words += f"; it carried {last.packets} packets" + (f", {last.lost} lost" if last.lost is not None else "")
         if facts["detail"]:
             words += f"; the data plane says: {facts['detail']}"
         return f"{words}; {facts['seconds'] * 1000:.1f} ms"
@@ -145,14 +134,13 @@ def stream_name(event: Event) -> str | None:
 
 
 def event_view(event: Event, begin: float) -> dict[str, Any]:
-    """One event for JSON. begin: monotonic seconds of the history's first event; after_ms counts from there."""
+    """One event for JSON. begin: when the history's first event was; after_ms counts from there."""
     facts = {name: plain(value) for name, value in event.facts.items() if name not in ("call", "rewrite")}
     if "rewrite" in event.facts:
         facts["rewrite"] = _rewrite(event.facts["rewrite"])
     return {
         "after_ms": round((event.at - begin) * 1000, 3),
-        "monotonic_s": round(event.at, 6),
-        "time": datetime.fromtimestamp(event.wall, UTC).isoformat(timespec="microseconds"),
+        "time": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="microseconds"),
         "kind": event.kind,
         "what": event.what,
         "media": event.media,

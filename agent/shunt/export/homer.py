@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any
 
 from shunt.config.values import SocketAddress
-from shunt.events.bus import LEARN, RELAY, SIP, Event
+from shunt.events.bus import LEARN, SIP, Event
 from shunt.events.view import one_line
 from shunt.hep.codec import PROTOCOL_UDP, UNKNOWN, HepError, HepPacket, encode
 from shunt.net import Endpoint
@@ -28,7 +28,7 @@ KIND_LOG = 100
 _MAX_WAITING = 5_000
 _BURST = 200  # packets in one go; the loop has other work
 _QUIET_S = 30.0  # a refused datagram is worth a log line this often
-_TELLING_VERDICTS = frozenset({"accepted", "contested", "rebind", "override"})
+_TELLING_VERDICTS = frozenset({"latched", "contested", "moved", "restored"})
 
 
 def sip_call_id(call_id: str) -> str:
@@ -87,7 +87,7 @@ class HomerExport:
 
     def __call__(self, event: Event) -> None:
         """Take in an event (as a subscriber of the bus). It is written as text later, off the path of the call."""
-        if not self.events or not event.call_id or event.kind in (SIP, RELAY) or (event.kind == LEARN and event.what not in _TELLING_VERDICTS):
+        if not self.events or not event.call_id or event.kind == SIP or (event.kind == LEARN and event.what not in _TELLING_VERDICTS):
             return
         self._put(event)
 
@@ -131,7 +131,7 @@ class HomerExport:
             item = self._waiting.popleft()
             try:
                 if isinstance(item, Event):
-                    item = self._packet(sip_call_id(item.call_id), item.wall, one_line(item).encode("utf-8", "backslashreplace"), KIND_LOG, UNKNOWN, UNKNOWN)
+                    item = self._packet(sip_call_id(item.call_id), item.at, one_line(item).encode("utf-8", "backslashreplace"), KIND_LOG, UNKNOWN, UNKNOWN)
                 self._socket.send(item)
                 self.sent += 1
             except (OSError, HepError) as error:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from shunt.calls.sdp import SdpMedia
 from shunt.hep.codec import UNKNOWN
 from shunt.net import Endpoint
 
@@ -32,19 +33,6 @@ _PTIME = re.compile(rb"ptime:([0-9]{1,4})")
 
 class SipError(ValueError):
     """The bytes are no SIP message with a Call-ID; the message says what is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class SdpMedia:
-    """One media line of an SDP body. kind: audio, video, …; direction: sendrecv, sendonly, recvonly or inactive.
-
-    formats has (payload type, encoding name in upper case, clock rate in Hz) of every a=rtpmap; ptime is in ms.
-    """
-
-    kind: str
-    direction: str = "sendrecv"
-    formats: tuple[tuple[int, str, int], ...] = ()
-    ptime: int | None = None
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from shunt.events.bus import EventBus
 from shunt.events.history import History
 from shunt.events.log import log_event
 from shunt.export.homer import HomerExport
+from shunt.metrics import instruments
 from shunt.metrics.instruments import Instruments
 from shunt.operator import dialogs as dialog_events
 from shunt.operator import endings as ending_events
@@ -49,7 +50,7 @@ class Daemon:
         self._bus = EventBus()
         self._history = History(events=config.history.events, per_call=config.history.per_call)
         self._dialogs = Dialogs()
-        self._instruments = Instruments(of_agent=False)
+        self._instruments = Instruments()
         self._records: Records | None = None
         files = {record_files.CALL: record_files.outputs(config.cdr), conferences.RECORD: conferences.outputs(config.conference)}
         if any(files.values()):
@@ -110,7 +111,7 @@ class Daemon:
             self._conferences.rebuild(self._bus)
         await self._follower.rebuild()
         # What these do shows outside of this process: they get each event once.
-        self._bus.subscribe(self._instruments)
+        self._bus.subscribe(self._instruments, instruments.KINDS)
         self._bus.subscribe(Endings(self._dialogs, self._instruments, self._records, self._homer, self._config.quality.delay_ms), ending_events.KINDS)
         if self._conferences is not None:
             self._conferences.follow(self._bus)

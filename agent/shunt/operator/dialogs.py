@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from shunt.calls.sdp import SdpMedia
 from shunt.cdr.record import Signalling
 from shunt.events.bus import SIP, Event
-from shunt.hep.sip import SdpMedia
 
 KINDS = (SIP,)
 _MOST_CALLS = 200_000

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from shunt.calls.facts import Call
 from shunt.calls.kinds import SIDES
+from shunt.calls.sdp import SdpMedia
 from shunt.cdr.record import record
 from shunt.events.bus import NOTE, Event
 from shunt.export.homer import HomerExport
-from shunt.hep.sip import SdpMedia
 from shunt.metrics.instruments import Instruments
-from shunt.operator.calls import Call
 from shunt.operator.dialogs import Dialogs
 from shunt.operator.records import Records
 
@@ -36,8 +36,7 @@ class Endings:
             call,
             event.facts["reason"],
             event.at,
-            event.wall,
-            lambda _, index: media_of(call, self._dialogs, index),
+            lambda index: media_of(call, self._dialogs, index),
             self._delay_ms,
             sip=self._dialogs.signalling(call.call_id),
             epoch=event.epoch,
@@ -47,4 +46,4 @@ class Endings:
             self._records.put(event.seq, entry)
         self._instruments.quality([media[side.value] for media in entry["media"] for side in SIDES if media["kind"] in (None, "audio")])
         if self._homer is not None:
-            self._homer.call_ended(entry, event.wall)
+            self._homer.call_ended(entry, event.at)

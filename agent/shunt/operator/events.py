@@ -7,23 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from shunt import admin
+from shunt.calls import reasons
+from shunt.calls.sdp import SdpMedia
 from shunt.events.bus import CONFERENCE, CONTROL, LEARN, NOTE, SIP, STATE, TABLE, Event
 from shunt.hep.codec import UNKNOWN
-from shunt.hep.sip import SdpMedia
 from shunt.net import Endpoint, FiveTuple
 from shunt.operator.calls import call_of_end, endpoint, sdp_media
-from shunt.tables.entry import Outcome
 
 MISSING = "events-missing"
 """What a note says where the agent's events have a gap."""
 _ESCAPED = re.compile(r"\\(\\|x([0-9a-fA-F]{2}))")
-_OUTCOMES = {
-    "rejected": Outcome.REJECTED,
-    "table-full": Outcome.TABLE_FULL,
-    "hash-collision": Outcome.HASH_COLLISION,
-    "unacknowledged": Outcome.UNAVAILABLE,
-    "unavailable": Outcome.UNAVAILABLE,
-}
+_UNANSWERED = ("unacknowledged", "unavailable")
 _Facts = dict[str, Any]
 
 
@@ -38,22 +32,22 @@ def raw(text: str) -> bytes:
 
 
 def bus_event(event: admin.Event) -> Event:
-    """An event as the bus has it. at and wall are the same: Unix time, so that events of several runs of the agent are in order."""
-    wall = event.time.timestamp()
-    kind, what, facts, call_id = _READERS.get(event.kind, _other)(event, wall)
+    """An event as the bus has it."""
+    at = event.time.timestamp()
+    kind, what, facts, call_id = _READERS.get(event.kind, _other)(event, at)
     count = facts.pop("count", 1)
-    return Event(kind, call_id, what, wall, wall, event.media, event.party, event.component, facts, count, wall, event.epoch, event.seq)
+    return Event(kind, call_id, what, at, event.media, event.party, event.component, facts, count, at, event.epoch, event.seq)
 
 
 def gap_event(start: int, first: int, reason: str, at: float) -> Event:
     """A note that events from `start` up to, and without, `first` are missing. at: Unix time."""
-    return Event(NOTE, "", MISSING, at, at, None, None, None, {"detail": f"numbers {start} to {first - 1}, {reason}"})
+    return Event(NOTE, "", MISSING, at, None, None, None, {"detail": f"numbers {start} to {first - 1}, {reason}"})
 
 
 _Read = tuple[str, str, _Facts, str]
 
 
-def _sip(event: admin.Event, wall: float) -> _Read:
+def _sip(event: admin.Event, at: float) -> _Read:
     facts = event.facts
     lines: list[_Facts] = facts["sdp"] or []
     what = str(facts["method"]) if facts.get("method") is not None else str(facts["status"])
@@ -74,14 +68,14 @@ def _place(line: _Facts) -> Endpoint:
     return UNKNOWN._replace(port=line["port"]) if line["address"] is None else Endpoint.of(line["address"], line["port"])
 
 
-def _control(event: admin.Event, wall: float) -> _Read:
+def _control(event: admin.Event, at: float) -> _Read:
     facts = event.facts
     reply = facts["reply"]
     found = {"command": raw(facts["command"]), "reply": None if reply is None else raw(reply), "relay": facts["relay"], "seconds": facts["took_us"] / 1e6}
     return CONTROL, facts["verb"] or "?", found, event.call or ""
 
 
-def _learn(event: admin.Event, wall: float) -> _Read:
+def _learn(event: admin.Event, at: float) -> _Read:
     facts = event.facts
     found = {
         "source": Endpoint.parse(facts["source"]),
@@ -95,7 +89,7 @@ def _learn(event: admin.Event, wall: float) -> _Read:
     return LEARN, facts["verdict"], found, event.call or ""
 
 
-def _state(event: admin.Event, wall: float) -> _Read:
+def _state(event: admin.Event, at: float) -> _Read:
     facts = event.facts
     found = {"reason": facts["reason"], "before": facts["before"], "detail": facts.get("detail") or ""}
     if facts.get("after_us") is not None:
@@ -111,46 +105,46 @@ def _entry_text(entry: _Facts) -> str:
     return f"{entry['source']} > {entry['destination']} leaves as {entry['new_source']} > {entry['new_destination']}"
 
 
-def _table(event: admin.Event, wall: float) -> _Read:
+def _table(event: admin.Event, at: float) -> _Read:
     facts, entry = event.facts, event.facts["entry"]
     leaves = None if entry["new_source"] is None else (Endpoint.parse(entry["new_source"]), Endpoint.parse(entry["new_destination"]))
     found = {
         "key": FiveTuple(Endpoint.parse(entry["source"]), Endpoint.parse(entry["destination"])),
         "rewrite": leaves,
-        "outcome": _OUTCOMES.get(facts["outcome"], Outcome.REJECTED),
+        "outcome": reasons.DATA_PLANE_UNAVAILABLE if facts["outcome"] in _UNANSWERED else facts["outcome"],
         "detail": facts.get("detail") or (facts["outcome"] if facts["outcome"] == "unacknowledged" else ""),
         "seconds": facts["took_us"] / 1e6,
     }
     return TABLE, facts["operation"], found, event.call or ""
 
 
-def _call(event: admin.Event, wall: float) -> _Read:
+def _call(event: admin.Event, at: float) -> _Read:
     facts = {name: value for name, value in event.facts.items() if name != "what" and value is not None}
     return NOTE, event.facts["what"], facts, event.call or ""
 
 
-def _ended(event: admin.Event, wall: float) -> _Read:
+def _ended(event: admin.Event, at: float) -> _Read:
     facts, call_id = event.facts, event.call or ""
-    return NOTE, "ended", {"reason": facts["reason"], "duration_s": facts["duration_s"], "call": call_of_end(call_id, facts, wall)}, call_id
+    return NOTE, "ended", {"reason": facts["reason"], "duration_s": facts["duration_s"], "call": call_of_end(call_id, facts, at)}, call_id
 
 
-def _link(event: admin.Event, wall: float) -> _Read:
+def _link(event: admin.Event, at: float) -> _Read:
     facts = event.facts
     return NOTE, f"{event.kind}-{facts['what']}", {"detail": ": ".join(filter(None, (facts["name"], facts.get("detail"))))}, ""
 
 
-def _agent(event: admin.Event, wall: float) -> _Read:
+def _agent(event: admin.Event, at: float) -> _Read:
     facts = dict(event.facts)
     what = facts.pop("what")
     return NOTE, f"agent-{what}", facts, ""
 
 
-def _conference(event: admin.Event, wall: float) -> _Read:
+def _conference(event: admin.Event, at: float) -> _Read:
     facts = dict(event.facts)
     return CONFERENCE, facts.pop("what"), facts, ""
 
 
-def _other(event: admin.Event, wall: float) -> _Read:
+def _other(event: admin.Event, at: float) -> _Read:
     """A kind that a newer agent knows."""
     return NOTE, event.kind, dict(event.facts), event.call or ""
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from shunt.calls.facts import Call
 from shunt.calls.kinds import Component, State
+from shunt.calls.sdp import SdpMedia
+from shunt.calls.view import StreamKey
 from shunt.events import diagnosis
 from shunt.events.bus import NOTE, STATE, Event
 from shunt.events.diagnosis import Evidence, Finding
 from shunt.events.view import event_view
-from shunt.hep.sip import SdpMedia
-from shunt.operator.calls import Call
-
-StreamKey = tuple[int | None, str, str]
-"""Media index, party and component, as events name a stream."""
 
 
 def ended_calls(events: Sequence[Event]) -> dict[str, Call]:
@@ -24,10 +23,10 @@ def ended_calls(events: Sequence[Event]) -> dict[str, Call]:
         if event.kind != NOTE or event.what != "ended":
             continue
         call: Call = event.facts["call"]
-        if (whole := found.get(call.call_id)) is None or whole.created != call.created:
-            whole = found[call.call_id] = Call(call.call_id, call.relay, call.created)
-        ended = {(line.tag, line.media) for line in call.lines}
-        whole.lines = [*(line for line in whole.lines if (line.tag, line.media) not in ended), *call.lines]
+        before = found.get(call.call_id)
+        ended = {(line.from_tag, line.media) for line in call.lines}
+        kept = () if before is None or before.created != call.created else before.lines
+        found[call.call_id] = replace(call, lines=[*(line for line in kept if (line.from_tag, line.media) not in ended), *call.lines])
     return found
 
 
@@ -55,7 +54,7 @@ def diagnose(call: Call, events: Sequence[Event], now: float, traces: Mapping[st
     sdp: dict[tuple[int | None, str], SdpMedia] = dict(diagnosis.directions_of(events))
     for line in call.lines:
         sdp |= {(line.media or 1, side.value): leg.sdp for side, leg in line.legs.items() if leg.sdp is not None}
-    return diagnosis.diagnose(call, events, now, Evidence(sdp, {}, traces, uncertainty(call)))
+    return diagnosis.diagnose(call, events, now, Evidence(sdp, traces, uncertainty(call)))
 
 
 def story(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from shunt.admin import model as admin
 from shunt.api.view import AgentUnavailable, DataPlaneUnavailable, NotDone
-from shunt.calls.kinds import Component, Side, State, Stop
-from shunt.calls.reasons import WAITING_FOR_MEDIA
+from shunt.calls.facts import Call
+from shunt.calls.kinds import Component, Stop
 from shunt.calls.view import call_view
 from shunt.config.model import Config
 from shunt.events import diagnosis
@@ -21,7 +20,7 @@ from shunt.export.homer import HomerExport
 from shunt.metrics.instruments import Instruments
 from shunt.operator import story
 from shunt.operator.asking import Agent
-from shunt.operator.calls import Call, call_of_view
+from shunt.operator.calls import call_of_view
 from shunt.operator.conferences.service import Conferences
 from shunt.operator.dialogs import Dialogs
 from shunt.operator.endings import media_of
@@ -29,34 +28,10 @@ from shunt.operator.follow import Follower
 from shunt.operator.position import Position
 from shunt.operator.records import Records
 from shunt.operator.status import drain_view, problems, status_view
-from shunt.operator.story import StreamKey
 from shunt.quality.report import call_quality
 
 _PAGE = 1000  # the most that the admin API gives at once
 _FRESH = 100  # of a page of so many calls counters are read from the data plane
-
-
-def rest_call(call: Call, now: float, after_ms: Mapping[StreamKey, float]) -> dict[str, Any]:
-    """A call as GET /v1/calls gives it. What was not measured, or is not known, is null. after_ms: how long its streams took to be offloaded, by events."""
-    view = call_view(call, now)
-    for line, shown in zip(call.lines, view["media"], strict=True):
-        for stream, fields in zip(line.streams, shown["streams"], strict=True):
-            fields["idle_ms"] = None if stream.idle_s is None else round(stream.idle_s * 1000)
-            fields["counters_age_s"] = stream.age_s
-            # shunt-agent tells packets from other sources by party, and not whether signalling names a source.
-            del fields["stray"]
-            if stream.state is not State.OFFLOADED and stream.reason == WAITING_FOR_MEDIA and line.relay_counts.get(stream.sender) and stream.component is Component.RTP:
-                fields["explanation"] = f"The relay carries this stream: it has counted {line.relay_counts[stream.sender]} packets of this party, and the data plane reported none."
-            if fields["offloaded_after_ms"] is None:
-                fields["offloaded_after_ms"] = after_ms.get((line.media, stream.sender.value, stream.component.value))
-            if not stream.counted:
-                fields["packets"] = fields["bytes"] = None
-        for side, leg in shown["legs"].items():
-            del leg["vouched"]
-            leg["source_mismatches"] = leg.pop("strays")
-            leg["relay_packets"] = line.relay_counts.get(Side(side))
-            leg["relay_packets_age_s"] = line.relay_counts_age_s
-    return view | {"counters_error": call.counters_error}
 
 
 class RemoteDrain:
@@ -154,10 +129,6 @@ class OperatorView:
         """Metrics that are counted as events come."""
         return self._instruments.registry
 
-    async def totals(self) -> dict[str, Any]:
-        """The data plane's counters are in the agent's own metrics."""
-        return {}
-
     async def agent_metrics(self) -> str:
         """The agent's own metrics, in the OpenMetrics text format. Raises AgentUnavailable."""
         with self._agent.answering():
@@ -210,13 +181,13 @@ class OperatorView:
 
     def _shown(self, call: Call, now: float) -> dict[str, Any]:
         events, _ = self._history.of(call.call_id) or ([], 0)
-        return rest_call(call, now, story.times_to_offload(events, call.call_id))
+        return call_view(call, now, story.times_to_offload(events, call.call_id))
 
     def _with_quality(self, call: Call) -> dict[str, Any]:
         return self._shown(call, time.time()) | {"quality": self._quality(call)}
 
     def _quality(self, call: Call) -> list[dict[str, Any]]:
-        return call_quality(call, lambda _, index: media_of(call, self._dialogs, index), self._config.quality.delay_ms)
+        return call_quality(call, lambda index: media_of(call, self._dialogs, index), self._config.quality.delay_ms)
 
     # -- one call's history ---------------------------------------------------------------------------
 

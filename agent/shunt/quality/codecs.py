@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shunt.calls.sdp import Format
+
 
 @dataclass(frozen=True, slots=True)
 class Codec:
@@ -54,19 +56,19 @@ NOT_SPEECH = frozenset({"TELEPHONE-EVENT", "CN", "RED"})
 _COMFORT_NOISE = 13
 
 
-def carries_speech(payload_type: int, formats: tuple[tuple[int, str, int], ...] = ()) -> bool:
+def carries_speech(payload_type: int, formats: tuple[Format, ...] = ()) -> bool:
     """Whether packets of this type tell the codec: not comfort noise, not DTMF."""
     return payload_type != _COMFORT_NOISE and _named(payload_type, formats) not in NOT_SPEECH
 
 
-def _named(payload_type: int, formats: tuple[tuple[int, str, int], ...]) -> str | None:
+def _named(payload_type: int, formats: tuple[Format, ...]) -> str | None:
     for number, name, _ in formats:
         if number == payload_type:
             return name
     return _STATIC.get(payload_type)
 
 
-def codec_of(payload_type: int | None, formats: tuple[tuple[int, str, int], ...] = ()) -> Codec | None:
+def codec_of(payload_type: int | None, formats: tuple[Format, ...] = ()) -> Codec | None:
     """The codec of a payload type. formats: (type, NAME, clock rate) of the SDP. None: it cannot be told.
 
     A codec that the table above does not know comes back unrated, with its name.

@@ -6,7 +6,8 @@ const Ladder = (() => {
   const LANES = ["caller", "server", "agent", "relay", "plane", "callee"];
   const NAMES = {caller: "Caller", server: "SIP server", agent: "Shunt agent", relay: "Relay", plane: "Data plane", callee: "Callee"};
   const LEFT = 92, TOP = 52, ROW = 27, GAP_S = 0.5, AT_ONCE_MS = 20;
-  const BAD_VERDICTS = new Set(["stray", "sprayer", "contested", "asymmetric"]);
+  const GOOD_VERDICTS = new Set(["latched", "known", "moved", "restored"]);
+  const BAD_VERDICTS = new Set(["source-mismatch", "scanner", "former", "contested", "asymmetric"]);
 
   function make(name, attributes = {}, text) {
     const element = document.createElementNS(SVG, name);
@@ -36,7 +37,6 @@ const Ladder = (() => {
   function rows(events, sip) {
     const found = [];
     for (const e of events) {
-      const failed = e.kind === "table" && !["installed", "removed", "absent"].includes(e.facts.outcome);
       if (e.kind === "sip") {
         found.push({event: e, from: sip.lane(e.facts.source), to: sip.lane(e.facts.destination), label: e.title, failed: /^[456]/.test(e.what)});
       } else if (e.kind === "control") {
@@ -47,9 +47,9 @@ const Ladder = (() => {
           label: (reply === null ? "no reply" : reply) + `  (${ms(e.facts.seconds * 1000)})`,
         });
       } else if (e.kind === "learn") {
-        found.push({event: e, from: e.party, to: "plane", label: e.title, failed: BAD_VERDICTS.has(e.what), dashed: e.what !== "accepted" && e.what !== "known"});
+        found.push({event: e, from: e.party, to: "plane", label: e.title, failed: BAD_VERDICTS.has(e.what), dashed: !GOOD_VERDICTS.has(e.what)});
       } else if (e.kind === "table") {
-        found.push({event: e, from: "agent", to: "plane", label: `${e.title} — ${arrow(e.stream)}`, failed});
+        found.push({event: e, from: "agent", to: "plane", label: `${e.title} — ${arrow(e.stream)}`, failed: true});
       } else {
         const last = found[found.length - 1];
         const like = last && e.kind === "state" && last.event.kind === "state" && last.event.title === e.title && last.event.media === e.media && e.after_ms - last.event.after_ms < AT_ONCE_MS;

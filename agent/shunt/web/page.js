@@ -163,7 +163,7 @@ function writeOverview(status, metrics) {
     ...metrics.filter((m) => m.name === "shunt_offload_failures_total" && m.value).map((m) => [m.labels.reason, m.value]),
     ...Object.entries(status.limits || {}).filter(([, n]) => n).map(([name, n]) => [name.replaceAll("_", " "), n]),
     ...(status.media_timeouts ? [["media time-outs raised", status.media_timeouts]] : []),
-    ...(status.strays_ignored ? [["packets of sprayers ignored", status.strays_ignored]] : []),
+    ...(status.strays_ignored ? [["packets of other sources ignored", status.strays_ignored]] : []),
   ];
   $("failures").replaceChildren(...(failures.length ? failures.map(([name, n]) => make("div", "share", make("span", "", name), make("span", ""), make("b", "", number(n)))) : [make("p", "muted", "Nothing since the agent's start.")]));
 }
@@ -230,7 +230,7 @@ function partyPanel(side, other, media, quality, several) {
     ["Jitter", q && q.jitter_ms !== null ? `${q.jitter_ms.toFixed(2)} ms` : null],
     ["Time to offload", stream.offloaded_after_ms === null || stream.offloaded_after_ms === undefined ? null : `${stream.offloaded_after_ms.toFixed(0)} ms`],
     ["MOS (G.107)", mos],
-    ["Packets of others", leg.strays ? number(leg.strays) : null],
+    ["Packets of others", leg.source_mismatches ? number(leg.source_mismatches) : null],
   ));
 }
 
@@ -255,7 +255,7 @@ async function writeCall(callId) {
   const ids = found.quality.map((q) => q.call_id);
   const call = await get(ids.length && !ids.includes(callId) ? `/v1/calls/${encodeURIComponent(ids[0])}` : path).catch((error) => { if (error.status === 404) return null; throw error; });
   if (location.hash.slice(1) !== encodeURIComponent(callId)) return;
-  if (openEvent) openEvent = found.events.find((e) => e.monotonic_s === openEvent.monotonic_s && e.title === openEvent.title) || null;
+  if (openEvent) openEvent = found.events.find((e) => e.time === openEvent.time && e.title === openEvent.title) || null;
   story = found;
   writeStory(call);
 }

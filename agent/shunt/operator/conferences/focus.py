@@ -125,7 +125,7 @@ class Focus:
         """Take in one event of the agent."""
         if event.kind == CONFERENCE:
             if event.what == "left" and event.facts.get("call"):
-                self._left(event.facts, event.wall)
+                self._left(event.facts, event.at)
         elif event.what == "agent-standby":
             self._stand_by()
         elif event.what in _ANEW:

@@ -46,7 +46,7 @@ class Happened:
             self._of.popitem(last=False)
         facts = _SHOWN.get(event.what, dict)(event.facts)
         facts = {key: value for key, value in facts.items() if key not in _NOT_SHOWN and not (event.what == "left" and key == "media")}
-        kept.append({"time": datetime.fromtimestamp(event.wall, UTC).isoformat(timespec="milliseconds"), "what": event.what, **facts})
+        kept.append({"time": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"), "what": event.what, **facts})
 
     def of(self, conference: str) -> list[dict[str, Any]]:
         """The last events of a conference, oldest first."""

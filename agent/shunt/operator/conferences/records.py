@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shunt.admin.model import Codec, MediumUsage, Usage
+from shunt.calls.measurement import NOTHING, Measurement
+from shunt.calls.sdp import Format
 from shunt.cdr.record import cell
 from shunt.operator.conferences.sdp import medium_of
 from shunt.quality.codecs import codec_of
 from shunt.quality.report import clock_known
-from shunt.quality.score import Measurement, Score, score
+from shunt.quality.score import Score, score
 
 FORMAT = 1
 LOST_READING = "not known: a reading of the data plane's counters is lost"
@@ -65,7 +67,7 @@ def medium(usage: MediumUsage, delay_ms: float) -> dict[str, Any]:
         "lost": total.lost if known else None,
         "loss_percent": round(total.loss_percent, 3) if total.loss_percent is not None else None,
         "jitter_ms": round(total.jitter_ms, 3) if timed and total.jitter_ms is not None else None,
-        "jitter_max_ms": total.jitter_us_max / 1000 if timed and known else None,
+        "jitter_max_ms": total.jitter_max_ms if timed and known else None,
         "reordered": total.reordered if known else None,
         "duplicates": total.duplicates if known else None,
         "codec": rated.codec,
@@ -80,21 +82,20 @@ def medium(usage: MediumUsage, delay_ms: float) -> dict[str, Any]:
 
 def _measurement(usage: Usage | None) -> Measurement:
     if usage is None:
-        return Measurement()
+        return NOTHING
     return Measurement(
         packets=usage["packets"],
         bytes=usage["bytes"],
-        entries=usage["rows"],
         measured=usage["measured"],
         lost=usage["lost"],
         reordered=usage["reordered"],
         duplicates=usage["duplicates"],
-        jitter_us_sum=(usage["jitter_ms"] or 0.0) * 1000 * usage["measured"],
-        jitter_us_max=round((usage["jitter_max_ms"] or 0.0) * 1000),
+        jitter_ms=usage["jitter_ms"],
+        jitter_max_ms=usage["jitter_max_ms"],
     )
 
 
-def _format(codec: Codec) -> tuple[int, str, int]:
+def _format(codec: Codec) -> Format:
     """A codec as it is looked up: payload type, name, clock rate."""
     return codec["payload_type"], codec["encoding"].upper(), codec["clock_rate"]
 

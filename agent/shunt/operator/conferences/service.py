@@ -69,7 +69,7 @@ class Conferences:
 
     def _left(self, event: Event) -> None:
         if event.what == "left" and self._records is not None and "media" in event.facts:
-            self._records.put(event.seq, record(event.facts, event.wall, self._delay_ms, epoch=event.epoch, seq=event.seq), RECORD)
+            self._records.put(event.seq, record(event.facts, event.at, self._delay_ms, epoch=event.epoch, seq=event.seq), RECORD)
 
     async def start(self) -> None:
         """Take calls. Raises OSError, naming the socket."""

@@ -1,4 +1,4 @@
-"""The REST API's socket, opened before the API itself is imported: the agent answers commands first."""
+"""The socket that the REST API listens on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BACKLOG = 128
 _MODE = 0o660
 
 
-def open_door(listen: HostPort) -> socket.socket:
+def listening(listen: HostPort) -> socket.socket:
     """Listen on an address and port, or a unix socket's path. Raises OSError, naming the socket, where it cannot be had."""
     if listen.path:
         family, address = socket.AF_UNIX, listen.path

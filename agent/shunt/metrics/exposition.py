@@ -1,0 +1,43 @@
+"""The Prometheus text of the operator daemon: the agent's own metrics, what this daemon keeps, writes and sends, and what it counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import parser as openmetrics
+
+_PARTS = {"history": "Call history", "cdr": "Call records", "homer": "Packets to Homer"}
+
+
+class _OfAgent:
+    """A collector over the metrics of the agent, and what this daemon's status has besides."""
+
+    def __init__(self, text: str | None, own: Iterable[Metric]) -> None:
+        self._text, self._own = text, own
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("shunt_agent_up", "Whether the agent answers")
+        up.add_metric([], float(self._text is not None))
+        yield up
+        theirs = list(openmetrics.text_string_to_metric_families(self._text)) if self._text is not None else []
+        yield from theirs
+        named = {metric.name for metric in theirs}
+        yield from (metric for metric in self._own if metric.name not in named)
+
+
+def _own(status: dict[str, Any]) -> Iterator[Metric]:
+    for part, text in _PARTS.items():
+        for name, value in (status.get(part) or {}).items():
+            kind = GaugeMetricFamily if part == "history" and name != "forgotten" else CounterMetricFamily
+            yield kind(f"shunt_{part}_{name}", f"{text}: {name}", value=value)
+
+
+def exposition(status: dict[str, Any], agent: str | None, counted: CollectorRegistry) -> bytes:
+    """The text format 0.0.4. status: of the REST API; agent: the agent's own metrics as OpenMetrics text, None: it does not answer; counted: metrics.instruments."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_OfAgent(agent, list(_own(status))))
+    return generate_latest(registry) + generate_latest(counted)
