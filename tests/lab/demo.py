@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from shunt.cli.top import Rates
 from tests.lab.capture import Account, Call, Capture, account
 from tests.lab.processes import RELAY_PORT, ROOT, Edge, choose, cpu_seconds, open_socket
 from tests.lab.sipp import Sipp, register
@@ -121,7 +122,7 @@ class Demo:
         """Show what happens until the last call is over. Raises LabError if that takes too long or a part of the edge dies."""
         started = time.monotonic()
         deadline = started + LOAD_SECONDS + TALK_MS / 1000 + 30
-        packets_before: tuple[float, int, int] | None = None
+        rates = Rates()
         with Live(console=self.console, refresh_per_second=4, transient=False) as live:
             while any(sipp.process.alive for sipp in callers):
                 now = time.monotonic()
@@ -131,17 +132,13 @@ class Demo:
                     if not process.alive:
                         raise LabError(f"{process.name} died in mid-run:\n{process.tail()}")
                 status = edge.status()
-                carried, slow = status["packets"]["data_plane"] or 0, topology.slow_packets()
-                rates = (0, 0)
-                if packets_before is not None:
-                    span = now - packets_before[0]
-                    rates = round((carried - packets_before[1]) / span), round((slow - packets_before[2]) / span)
-                packets_before = now, carried, slow
+                totals = {"data_plane": status["packets"]["data_plane"], "relay": topology.slow_packets()}
+                rates.look(now, totals, {"data_plane": (status["data_plane"] or {}).get("age_s")})
                 self.most_at_once = max(self.most_at_once, status["calls"])
                 if self.console.is_terminal:
-                    live.update(_table(now - started, status, rates))
+                    live.update(_table(now - started, status, rates.now))
                 else:
-                    self.console.print(_line(now - started, status, rates))
+                    self.console.print(_line(now - started, status, rates.now))
                 time.sleep(1.0)
 
     def _left(self, edge: Edge, topology: Topology) -> dict[str, int]:
@@ -230,20 +227,20 @@ class Demo:
         )
 
 
-def _table(seconds: float, status: dict[str, Any], rates: tuple[int, int]) -> Table:
+def _table(seconds: float, status: dict[str, Any], rates: dict[str, float]) -> Table:
     streams = status["streams"]
     table = Table(title=f"{seconds:4.0f} s", min_width=60)
     for column in ("calls", "offloaded", "learning", "relayed", "data plane packets/s", "relay packets/s"):
         table.add_column(column, justify="right")
-    table.add_row(str(status["calls"]), *_streams(streams), f"{rates[0]:,}", f"{rates[1]:,}")
+    table.add_row(str(status["calls"]), *_streams(streams), f"{rates.get('data_plane', 0):,.0f}", f"{rates.get('relay', 0):,.0f}")
     return table
 
 
-def _line(seconds: float, status: dict[str, Any], rates: tuple[int, int]) -> str:
+def _line(seconds: float, status: dict[str, Any], rates: dict[str, float]) -> str:
     offloaded, learning, relayed = _streams(status["streams"])
     return (
         f"{seconds:4.0f} s  calls {status['calls']:4}  streams: offloaded {offloaded:>4} learning {learning:>4} relayed {relayed:>4}"
-        f"  packets/s: data plane {rates[0]:6,} relay {rates[1]:5,}"
+        f"  packets/s: data plane {rates.get('data_plane', 0):6,.0f} relay {rates.get('relay', 0):5,.0f}"
     )
 
 

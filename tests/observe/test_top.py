@@ -107,6 +107,15 @@ def test_rates_come_from_two_looks_and_survive_a_restart() -> None:
     assert list(rates.course["data_plane"]) == [250.0]
 
 
+def test_a_total_that_is_read_more_rarely_than_it_is_looked_at_has_the_rate_of_its_readings() -> None:
+    rates = top.Rates()
+    for at, total, age in ((10.0, 1000, 0.5), (11.0, 1000, 1.5), (12.0, 3000, 0.5), (13.0, 3000, 1.5)):
+        rates.look(at, {"data_plane": total}, {"data_plane": age})
+    assert rates.now == {"data_plane": 1000.0} and list(rates.course["data_plane"]) == [1000.0, 1000.0]
+    rates.look(14.0, {"data_plane": None}, {"data_plane": None})
+    assert rates.now == {}, "it is not known"
+
+
 @pytest.mark.parametrize(("values", "drawn"), [([], ""), ([0, 0], "  "), ([0, 5, 10], " ▄█")])
 def test_sparklines(values: list[float], drawn: str) -> None:
     assert top.sparkline(values) == drawn

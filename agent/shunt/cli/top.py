@@ -25,26 +25,35 @@ from shunt.cli.show import duration, printable, reason_of
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _POINTS = 60
+SAME_READING_S = 0.1
+"""Readings whose times differ by less are one."""
 _STATE_STYLES = {"offloaded": "green", "learning": "yellow", "allocated": "yellow", "suspended": "red", "released": "dim"}
 
 
 @dataclass
 class Rates:
-    """Packets per second from two looks at the totals; a counter that went back (a restart) starts anew."""
+    """Packets per second from readings of totals; a counter that went back (a restart) starts anew."""
 
-    last: tuple[float, dict[str, float]] | None = None
+    last: dict[str, tuple[float, float]] = field(default_factory=dict)  # by name: when it was read (monotonic seconds), and the total
     now: dict[str, float] = field(default_factory=dict)
     course: dict[str, deque[float]] = field(default_factory=dict)
 
-    def look(self, at: float, totals: dict[str, float | None]) -> None:
-        """Take in totals of the moment `at` (monotonic seconds)."""
-        values = {name: value for name, value in totals.items() if value is not None}
-        if self.last is not None and at > self.last[0]:
-            span = at - self.last[0]
-            self.now = {name: (value - self.last[1][name]) / span for name, value in values.items() if value >= self.last[1].get(name, float("inf"))}
-            for name, rate in self.now.items():
-                self.course.setdefault(name, deque(maxlen=_POINTS)).append(rate)
-        self.last = (at, values)
+    def look(self, at: float, totals: dict[str, float | None], ages: dict[str, float | None] | None = None) -> None:
+        """Take in totals that are seen at the moment `at` (monotonic seconds). ages: how many seconds ago some of them were read; the others are of this moment."""
+        for name, value in totals.items():
+            read = at - ((ages or {}).get(name) or 0.0)
+            before = self.last.get(name)
+            if value is None:
+                self.last.pop(name, None)
+                self.now.pop(name, None)
+            elif before is None or value < before[1]:
+                self.last[name] = (read, value)
+                self.now.pop(name, None)
+            elif read - before[0] > SAME_READING_S:
+                self.last[name] = (read, value)
+                self.now[name] = (value - before[1]) / (read - before[0])
+            if name in self.now:
+                self.course.setdefault(name, deque(maxlen=_POINTS)).append(self.now[name])
 
 
 def sparkline(values: list[float]) -> str:
@@ -160,7 +169,8 @@ def screen(status: dict[str, Any], page: dict[str, Any], rates: Rates, height: i
 
 def _look(client: Client, rates: Rates) -> tuple[dict[str, Any], dict[str, Any]]:
     status = client.get("/v1/status")
-    rates.look(time.monotonic(), {"data_plane": status["packets"].get("data_plane"), "relay": status["packets"].get("relay"), "learn": status.get("learn_notices")})
+    totals = {"data_plane": status["packets"].get("data_plane"), "relay": status["packets"].get("relay"), "learn": status.get("learn_notices")}
+    rates.look(time.monotonic(), totals, {"data_plane": (status.get("data_plane") or {}).get("age_s")})
     page = client.get("/v1/calls", limit=1)
     offset = max(0, page["total"] - 60)
     return status, client.get("/v1/calls", limit=60, offset=offset)

@@ -10,7 +10,7 @@ let offset = null; // of the shown page of calls; null: the newest
 let story = null, openEvent = null, looking = 0;
 const shown = new Set(Object.keys(KINDS));
 const courses = {};
-let lastTotals = null;
+const readings = {}, SAME_READING_S = 0.1;
 
 class Refused extends Error {}
 
@@ -85,15 +85,22 @@ function rates(status) {
   const now = performance.now() / 1000;
   const totals = {plane: status.packets.data_plane, relay: status.packets.relay, learn: status.learn_notices};
   for (const relay of status.relays) totals[`relay ${relay.name}`] = relay.packets_relayed;
+  const ages = {plane: status.data_plane && status.data_plane.age_s};
   const found = {};
   for (const [name, value] of Object.entries(totals)) {
-    const last = lastTotals && lastTotals.totals[name];
-    if (typeof value !== "number" || typeof last !== "number" || value < last) continue;
-    found[name] = (value - last) / (now - lastTotals.now);
+    // A total may have been read a while ago; then its rate is that of its last two readings.
+    const read = now - (ages[name] || 0), last = readings[name];
+    if (typeof value !== "number") {
+      delete readings[name];
+      continue;
+    }
+    if (!last || value < last.value) readings[name] = {read, value};
+    else if (read - last.read > SAME_READING_S) readings[name] = {read, value, rate: (value - last.value) / (read - last.read)};
+    if (readings[name].rate === undefined) continue;
+    found[name] = readings[name].rate;
     (courses[name] ||= []).push(found[name]);
     if (courses[name].length > POINTS) courses[name].shift();
   }
-  lastTotals = {now, totals};
   return found;
 }
 
