@@ -415,17 +415,6 @@ fn a_call_that_is_over_leaves_the_journal_at_once() {
 }
 
 #[test]
-fn who_sends_to_many_ports_that_no_call_has_is_blocked() {
-    let mut bench = Bench::new(Settings::default());
-    bench.call("c1", 36000);
-    for port in (37000..37100).step_by(2) {
-        bench.packet("192.0.2.66:4444", &format!("10.9.0.1:{port}"), 9);
-        bench.pass(1);
-    }
-    assert_eq!(bench.blocked.len(), 1, "{:?}", bench.blocked);
-}
-
-#[test]
 fn rtcp_at_a_shared_address_is_latched_beside_its_rtp() {
     let mut bench = Bench::new(Settings::default());
     bench.call("c1", 36000);
@@ -470,4 +459,34 @@ fn rtcp_to_a_party_behind_a_nat_waits_for_its_own() {
             assert_eq!(entry.new_destination(), end("10.1.0.2:50001"));
         }
     }
+}
+
+#[test]
+fn a_re_offer_without_a_notify_socket_cancels_the_notice() {
+    let mut bench = Bench::new(Settings::default());
+    bench.say("Uc0 c1 10.1.0.2 6000 a;1 /run/n.sock T1.a", "36000 10.9.0.1");
+    bench.say("Lc0 c1 10.2.0.2 7000 a;1 b;1", "36002 10.9.0.1");
+    bench.say("Uc0 c1 10.1.0.2 6000 a;1 b;1", "36000 10.9.0.1");
+    bench.pass(4_000);
+    bench.talk(36000);
+    let silent = bench.now;
+    bench.silent_since = Some(silent);
+    while bench.ended.is_empty() && bench.now.since(silent) < Duration::from_secs(90) {
+        bench.pass(100);
+    }
+    assert_eq!((bench.ended.as_slice(), bench.notified.len()), (&[Reason::MediaTimeout][..], 0));
+}
+
+#[test]
+fn one_party_that_sends_keeps_the_call() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    let key = bench.held[&end("10.9.0.1:36002")].key();
+    let decisions = bench.book.idle(bench.now, key);
+    bench.carry_out(decisions);
+    for _ in 0..1200 {
+        bench.pass(100);
+    }
+    assert_eq!((bench.held.len(), bench.ended.len()), (2, 0));
 }
