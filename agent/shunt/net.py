@@ -60,6 +60,10 @@ class Endpoint(NamedTuple):
         return f"{self.ip}:{self.port}" if self.version == 4 else f"[{self.ip}]:{self.port}"
 
 
+UNKNOWN = Endpoint(bytes(4), 0)
+"""Where a message does not say who sent it: nobody sends from this address (RFC 1122 section 3.2.1.3)."""
+
+
 class FiveTuple(NamedTuple):
     """The key of a relay entry; the protocol is always UDP."""
 

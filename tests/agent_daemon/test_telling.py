@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shunt.admin import AdminClient, Event
-from shunt.hep.codec import HepPacket, encode
+from shunt.export.hep import HepPacket, encode
 from shunt.net import Endpoint
 from tests.agent_daemon.lab import LiveScene, live
 from tests.lab.processes import PORTS, RELAY_PORT, open_socket

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from shunt.hep.codec import HepPacket, decode
+from shunt.export.hep import HepPacket
 from tests.e2e.calls import Lab
 from tests.e2e.conftest import parts  # noqa: F401 (a fixture)
 from tests.lab.processes import ROOT, Edge, open_socket
 from tests.lab.topology import Topology
+from tests.tools.hep import decode
 
 HOMER_PORT = 9070
 

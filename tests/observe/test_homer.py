@@ -11,11 +11,12 @@ import pytest
 
 from shunt.export import homer
 from shunt.export.homer import KIND_LOG, KIND_RTP_REPORT, HomerExport, sip_call_id
-from shunt.hep.codec import HepPacket, decode
+from shunt.export.hep import HepPacket
 from shunt.metrics.instruments import Instruments
 from shunt.operator import endings as ending_events
 from shunt.operator.dialogs import Dialogs
 from shunt.operator.endings import Endings
+from tests.tools.hep import decode
 from tests.tools.telling import CALLER, Telling, counters, ended_line, silent
 
 

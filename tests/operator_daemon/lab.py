@@ -16,11 +16,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from shunt.hep.codec import HepPacket, decode, encode
+from shunt.export.hep import HepPacket, encode
 from shunt.net import Endpoint
 from tests.agent_daemon.lab import Lab, LiveScene
 from tests.lab.processes import API_PORT, ROOT, LabError, Process, open_socket
 from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP, Topology
+from tests.tools.hep import decode
 
 HOMER_PORT = 9070
 HEP_PORT = 9060

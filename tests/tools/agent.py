@@ -74,6 +74,11 @@ class Agent:
             self._popen.kill()
             self._popen.wait(5)
 
+    def wait(self, seconds: float) -> int:
+        """Its exit code. Raises subprocess.TimeoutExpired."""
+        assert self._popen is not None
+        return self._popen.wait(seconds)
+
     def close(self) -> None:
         """Kill it, and give up its client."""
         self.kill()

@@ -17,8 +17,8 @@ from typing import Any
 from shunt.config.values import SocketAddress
 from shunt.events.bus import LEARN, SIP, Event
 from shunt.events.view import one_line
-from shunt.hep.codec import PROTOCOL_UDP, UNKNOWN, HepError, HepPacket, encode
-from shunt.net import Endpoint
+from shunt.export.hep import PROTOCOL_UDP, HepError, HepPacket, encode
+from shunt.net import UNKNOWN, Endpoint
 from shunt.tasks import keep_running
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from shunt import admin
 from shunt.calls import reasons
 from shunt.calls.sdp import SdpMedia
 from shunt.events.bus import CONFERENCE, CONTROL, LEARN, NOTE, SIP, STATE, TABLE, Event
-from shunt.hep.codec import UNKNOWN
-from shunt.net import Endpoint, FiveTuple
+from shunt.net import UNKNOWN, Endpoint, FiveTuple
 from shunt.operator.calls import call_of_end, endpoint, sdp_media
 
 MISSING = "events-missing"
