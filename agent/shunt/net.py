@@ -24,7 +24,7 @@ class Endpoint(NamedTuple):
     port: int
 
     @classmethod
-    def of(cls, ip: str, port: int) -> "Endpoint":
+    def of(cls, ip: str, port: int) -> Endpoint:
         """Make one from text. Raises ValueError for a bad address or a port outside 0..65535.
 
         An IPv4-mapped IPv6 address (::ffff:a.b.c.d) becomes the IPv4 address.
@@ -34,7 +34,7 @@ class Endpoint(NamedTuple):
         return cls(_packed(ip), port)
 
     @classmethod
-    def parse(cls, text: str) -> "Endpoint":
+    def parse(cls, text: str) -> Endpoint:
         """Read "a.b.c.d:port" or "[v6]:port". Raises ValueError."""
         host, sep, port = text.rpartition(":")
         if not sep or not port.isdigit():
@@ -52,7 +52,7 @@ class Endpoint(NamedTuple):
         """4 or 6."""
         return 4 if len(self.addr) == 4 else 6
 
-    def next_port(self) -> "Endpoint":
+    def next_port(self) -> Endpoint:
         """The same address, port + 1: where RTCP goes when it is not muxed (RFC 3550 section 11)."""
         return Endpoint(self.addr, self.port + 1)
 

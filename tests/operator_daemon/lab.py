@@ -33,7 +33,7 @@ class OperatorLab(Lab):
     def __init__(self, topology: Topology, work: Path, **changes: Any) -> None:
         super().__init__(topology, work, "shunt-relay", **changes)
         env = {"PYTHONPATH": f"{ROOT / 'agent'}", "PYTHONUNBUFFERED": "1"}
-        self.operator = Process(topology, "edge", "operator", [sys.executable, "-m", "shunt.operator", "-c", str(self.edge.config)], work / "operator.log", env)
+        self.operator = Process(topology, "edge", "operator", [sys.executable, "-m", "shunt.cli.main", "operator", "-c", str(self.edge.config)], work / "operator.log", env)
 
     def configure(self, **changes: Any) -> None:
         """As of a Lab, with all that the operator daemon does switched on."""

@@ -105,7 +105,7 @@ class Telling:
     def sip(self, start: str | int, *, cseq: str = "INVITE", tags: tuple[str, str | None] = ("A", "B"), sdp: list[JSON] | None = None, source: str = CALLER) -> None:
         """A SIP message: start is a method or a status."""
         first: JSON = {"method": start} if isinstance(start, str) else {"status": start, "phrase": None}
-        ends = {"source": source, "destination": f"{RELAY}:5060", "from": "sip:alice@example.net", "to": "sip:bob@example.net"}
+        ends: JSON = {"source": source, "destination": f"{RELAY}:5060", "from": "sip:alice@example.net", "to": "sip:bob@example.net"}
         self.say("sip", first | ends | {"cseq_method": cseq, "cseq": 1, "from_tag": tags[0], "to_tag": tags[1], "sdp": sdp})
 
     def control(self, command: str, reply: str | None = "35000", *, media: int | None = 1) -> None:
@@ -123,7 +123,7 @@ class Telling:
 
     def state(self, party: str, state: str, reason: str | None = None, *, before: str = "learning", component: str = "rtp", media: int | None = 1, **more: Any) -> None:
         """A stream changed: with its entry when it becomes offloaded."""
-        facts = {"state": state, "before": before, "reason": reason or state, "detail": None}
+        facts: JSON = {"state": state, "before": before, "reason": reason or state, "detail": None}
         if state == "offloaded":
             facts |= {"entry": entry(party), "after_us": 8200}
         self.say("state", facts | more, media=media, party=party, component=component)

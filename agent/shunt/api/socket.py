@@ -15,10 +15,8 @@ _MODE = 0o660
 
 def listening(listen: HostPort) -> socket.socket:
     """Listen on an address and port, or a unix socket's path. Raises OSError, naming the socket, where it cannot be had."""
-    if listen.path:
-        family, address = socket.AF_UNIX, listen.path
-    else:
-        family, address = (socket.AF_INET6 if ":" in listen.host else socket.AF_INET), (listen.host, listen.port)
+    address: str | tuple[str, int] = listen.path or (listen.host, listen.port)
+    family = socket.AF_UNIX if listen.path else socket.AF_INET6 if ":" in listen.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if listen.path:

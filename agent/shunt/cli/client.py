@@ -47,11 +47,11 @@ class Client:
                 raise Failure(f"{api!r} is not http://HOST:PORT, HOST:PORT or unix:/PATH", EXIT_USAGE)
             self._host, self._port = host, port or 8077
 
-    def get(self, path: str, **query: Any) -> Any:
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
         """The JSON answer to a question. Raises Failure as ask() does."""
         return self.ask("GET", path, **query)
 
-    def ask(self, method: str, path: str, **query: Any) -> Any:
+    def ask(self, method: str, path: str, **query: Any) -> dict[str, Any]:
         """The JSON answer. Raises Failure: unreachable, or with the agent's own words for an error."""
         given = {name: value for name, value in query.items() if value is not None}
         target = path + (f"?{urlencode(given)}" if given else "")
@@ -75,8 +75,10 @@ class Client:
             answer = json.loads(body)
         except ValueError:
             raise Failure(f"what answers at {self.api} is not a Shunt agent (status {response.status}, no JSON)", EXIT_UNREACHABLE) from None
+        if not isinstance(answer, dict):
+            raise Failure(f"what answers at {self.api} is not a Shunt agent (status {response.status}, no JSON object)", EXIT_UNREACHABLE)
         if response.status != 200:
-            message = answer.get("error", "no reason given") if isinstance(answer, dict) else str(answer)
+            message = str(answer.get("error", "no reason given"))
             hint = " (set SHUNT_TOKEN or --token-file)" if response.status == 401 else ""
             raise Failure(message + hint, EXIT_USAGE if response.status == 400 else EXIT_PROBLEM, response.status)
         return answer

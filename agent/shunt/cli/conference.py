@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shunt.cli.capacity import LAYER_ROWS, SET, Design, Limits, Load, Tables, capacity, paper
+from shunt.cli.capacity import (
+    LAYER_ROWS,
+    SET,
+    Design,
+    Limits,
+    Load,
+    Tables,
+    capacity,
+    paper,
+)
 from shunt.cli.main import _asks_agent, _Command
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, exit_code: int = EXIT_PROBLEM, status: int = 0) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # type: ignore[misc]  # click reads it of the instance
         self.status = status
 
     def show(self, file: Any = None) -> None:

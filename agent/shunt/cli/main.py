@@ -87,7 +87,7 @@ def _echo_json(value: Any, indent: int | None = 2) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, indent=indent))
 
 
-def _load(path: str) -> "Config":
+def _load(path: str) -> Config:
     from shunt.config.load import ConfigError, load
 
     try:

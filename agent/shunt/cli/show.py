@@ -57,7 +57,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequenc
         return
     widths = [max(len(row[n]) for row in [list(headings), *cells]) for n in range(len(headings))]
     for row in [list(headings), *cells]:
-        click.echo("  ".join(c.rjust(w) if n in right else c.ljust(w) for n, (c, w) in enumerate(zip(row, widths))).rstrip())
+        click.echo("  ".join(c.rjust(w) if n in right else c.ljust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip())
 
 
 def _streams(call: dict[str, Any]) -> list[dict[str, Any]]:
@@ -88,7 +88,10 @@ def calls(found: Sequence[dict[str, Any]]) -> None:
 
 def why(call: dict[str, Any]) -> None:
     """Everything about one call, in plain words."""
-    echo = lambda text: click.echo(printable(text))  # noqa: E731
+
+    def echo(text: str) -> None:
+        click.echo(printable(text))
+
     ended = ", ended" if call.get("ended") else ""
     echo(f"Call {call['call_id']} on relay {call['relay']}, begun {call['created']}, {duration(call['age_s'])} ago{ended}")
     for media in call.get("quality") or []:

@@ -38,7 +38,7 @@ def _quality(media: dict[str, Any], side: str) -> str:
     number = "" if media["index"] is None else f" {media['index']}"
     name = f"{media['kind'] or 'media'}{number} from the {side}: "
     if stream["packets"] is None:
-        return name + stream["note"]
+        return f"{name}{stream['note']}"
     words = [f"{stream['packets']} packets, {size(stream['bytes'])} in the data plane"]
     if stream["loss_percent"] is not None:
         words.append(f"{stream['lost']} lost ({stream['loss_percent']:.2f} %)")
@@ -55,7 +55,7 @@ def _events(events: list[dict[str, Any]]) -> None:
     names = [event["stream"] or "" for event in events]
     stream_width = max((len(name) for name in names), default=0)
     colour = sys.stdout.isatty()
-    for event, name in zip(events, names):
+    for event, name in zip(events, names, strict=True):
         kind = event["kind"]
         head = f"{event['time'][11:23]} {event['after_ms'] / 1000:+9.3f}s  {_KINDS.get(kind, kind):<8}  {name:<{stream_width}}  "
         title = printable(event["title"])

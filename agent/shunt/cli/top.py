@@ -20,7 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shunt.calls.reasons import ONE_WAY, SILENT
-from shunt.cli.client import Client, Failure
+from shunt.cli.client import Client
+from shunt.cli.failure import Failure
 from shunt.cli.show import duration, printable, reason_of
 
 _BARS = " ▁▂▃▄▅▆▇█"

@@ -12,13 +12,14 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from shunt.config.model import Api, Config, Location, dotted
+from shunt.config.model import Api, Config, dotted
 from shunt.config.renamed import rename
+from shunt.config.section import Location
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +75,26 @@ class _Positions:
         return 1, 1
 
 
+class _Mark(Protocol):
+    """Where something is in the text, counted from 0."""
+
+    @property
+    def line(self) -> int: ...
+
+    @property
+    def column(self) -> int: ...
+
+
+def _place(mark: _Mark | None) -> tuple[int, int]:
+    """The same, counted from 1; the beginning where it is not known."""
+    return (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
+
+
 class _Refused(Exception):
     """The text is not YAML that we take; holds the problem."""
 
-    def __init__(self, mark: yaml.Mark | None, message: str, where: Location = ()) -> None:
-        line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-        self.problem = Problem(line, column, where, message)
+    def __init__(self, mark: _Mark | None, message: str, where: Location = ()) -> None:
+        self.problem = Problem(*_place(mark), where, message)
 
 
 def load(path: str | os.PathLike[str]) -> Config:
@@ -221,7 +236,7 @@ def _value(event: Any, events: Any, where: Location, positions: _Positions, dept
         if not isinstance(event, yaml.ScalarEvent):
             raise _Refused(event.start_mark, "a key has to be a plain word", where)
         key, place = event.value, (*where, event.value)
-        key_at = (event.start_mark.line + 1, event.start_mark.column + 1)
+        key_at = _place(event.start_mark)
         if key in mapping:
             line, column = positions.keys[place]
             positions.problems.append(Problem(*key_at, place, f"this key was given before, at {line}:{column}"))

@@ -32,7 +32,7 @@ class SocketAddress(NamedTuple):
     path: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> "SocketAddress":
+    def parse(cls, text: str) -> SocketAddress:
         """Read udp:ADDRESS:PORT, tcp:ADDRESS:PORT, unix:/PATH or cunix:/PATH. Raises ValueError."""
         scheme, sep, rest = text.partition(":")
         if not sep or scheme not in ("udp", "udp6", "tcp", "tcp6", "unix", "cunix"):
@@ -50,7 +50,7 @@ class SocketAddress(NamedTuple):
     def is_ip(self) -> bool:
         return self.path == ""
 
-    def clashes(self, other: "SocketAddress") -> bool:
+    def clashes(self, other: SocketAddress) -> bool:
         """Whether both cannot be bound at once: same transport and port, same or any address; or the same path."""
         if not self.is_ip or not other.is_ip:
             return self.path == other.path
@@ -88,7 +88,7 @@ class PortRange(NamedTuple):
         """The last port on which media can arrive: with an even end, rtpproxy uses the odd port after it for RTCP."""
         return self.last | 1
 
-    def overlaps(self, other: "PortRange") -> bool:
+    def overlaps(self, other: PortRange) -> bool:
         return self.first <= other.last_used and other.first <= self.last_used
 
     def __str__(self) -> str:
@@ -224,9 +224,10 @@ def _media_address(value: Any) -> IPAddress:
 
 def _matching(pattern: re.Pattern[str], what: str) -> PlainValidator:
     def check(value: Any) -> str:
-        if not pattern.fullmatch(_text(value, what)):
+        text = _text(value, what)
+        if not pattern.fullmatch(text):
             raise ValueError(f"{value!r} is not {what}")
-        return value
+        return text
 
     return PlainValidator(check)
 

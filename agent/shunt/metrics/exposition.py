@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -11,6 +11,10 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import parser as openmetrics
 
 _PARTS = {"history": "Call history", "cdr": "Call records", "homer": "Packets to Homer"}
+
+
+# The parser has no types.
+_families: Callable[[str], Iterator[Metric]] = openmetrics.text_string_to_metric_families
 
 
 class _OfAgent:
@@ -23,7 +27,7 @@ class _OfAgent:
         up = GaugeMetricFamily("shunt_agent_up", "Whether the agent answers")
         up.add_metric([], float(self._text is not None))
         yield up
-        theirs = list(openmetrics.text_string_to_metric_families(self._text)) if self._text is not None else []
+        theirs = list(_families(self._text)) if self._text is not None else []
         yield from theirs
         named = {metric.name for metric in theirs}
         yield from (metric for metric in self._own if metric.name not in named)

@@ -12,7 +12,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from shunt.admin import AdminClient, AdminError, AgentError, AgentUnreachable, EventStream, Gap
+from shunt.admin import (
+    AdminClient,
+    AdminError,
+    AgentError,
+    AgentUnreachable,
+    EventStream,
+    Gap,
+)
 from shunt.events.bus import EventBus
 from shunt.operator.events import bus_event, gap_event
 from shunt.operator.position import Position

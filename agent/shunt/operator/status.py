@@ -71,7 +71,8 @@ def _plane_packets(plane: Mapping[str, Any] | None, fresh: bool) -> int | None:
     """What the data plane has relayed; None where that is not known of this moment."""
     if plane is None or not fresh or not plane["connected"] or plane["age_s"] is None or plane["age_s"] > _OLD_S:
         return None
-    return plane["packets_relayed"]
+    packets: int | None = plane["packets_relayed"]
+    return packets
 
 
 def _sum(values: Any) -> int | None:

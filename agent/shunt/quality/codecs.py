@@ -31,16 +31,15 @@ class Codec:
 
 
 _PLC = "receivers are taken to conceal lost packets (G.711 Appendix I)"
-_G711 = {"ie": 0.0, "bpl": 25.1}
 CODECS: dict[str, Codec] = {
     codec.name: codec
     for codec in (
-        Codec("PCMU", **_G711, note=_PLC),
-        Codec("PCMA", **_G711, note=_PLC),
+        Codec("PCMU", 0.0, 25.1, note=_PLC),
+        Codec("PCMA", 0.0, 25.1, note=_PLC),
         Codec("G729", 11.0, 19.0, 20, 5.0, "values of G.729A with voice activity detection"),
         Codec("G723", 15.0, 16.1, 30, 7.5, "values of the 6.3 kbit/s rate with voice activity detection"),
         Codec("GSM-EFR", 5.0, 10.0),
-        Codec("G722", **_G711, note="approximation: rated on the narrowband scale as G.711; what wideband gains is not in the figure"),
+        Codec("G722", 0.0, 25.1, note="approximation: rated on the narrowband scale as G.711; what wideband gains is not in the figure"),
         Codec("OPUS", note="not rated: no ITU-T planning values on this scale, and its own error correction hides losses from any outside measurement"),
         Codec("GSM", note="not rated: G.113 Appendix I has no loss robustness for it"),
         Codec("ILBC", note="not rated: G.113 Appendix I has no values for it"),

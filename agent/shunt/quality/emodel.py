@@ -126,7 +126,7 @@ def _delay(p: Parameters, no: float, ro: float, ist: float) -> float:
     idte = ((roe - re) / 2 + math.sqrt((roe - re) ** 2 / 4 + 100) - 1) * (1 - math.exp(-p.t))
     if p.stmr > 20:
         idte = math.sqrt(idte * idte + ist * ist)
-    rle = 10.5 * (p.wepl + 7) * (p.tr + 1) ** -0.25
+    rle = 10.5 * (p.wepl + 7) * float((p.tr + 1) ** -0.25)
     idle = (ro - rle) / 2 + math.sqrt((ro - rle) ** 2 / 4 + 169)
     idd = 0.0
     if p.ta > p.least_delay:

@@ -5,6 +5,7 @@ The files hold no data, so they are given without a token; whatever the page ask
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -26,7 +27,7 @@ def add_routes(app: web.Application) -> None:
         app.router.add_get(path, _handler((_FOLDER / name).read_bytes(), kind))
 
 
-def _handler(body: bytes, kind: str):
+def _handler(body: bytes, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def serve(request: web.Request) -> web.Response:
         return web.Response(body=body, content_type=kind, charset="utf-8", headers=_HEADERS)
 

@@ -14,7 +14,15 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from aiosipua import DialogState, IncomingCall, SdpMessage, SipRequest, SipResponse, SipUAS, parse_uri, stringify_uri
+from aiosipua import (
+    DialogState,
+    IncomingCall,
+    SipRequest,
+    SipResponse,
+    SipUAS,
+    parse_uri,
+    stringify_uri,
+)
 from aiosipua.sdp import parse_sdp
 from aiosipua.session_timer import parse_session_expires, peer_allows_update
 
@@ -25,7 +33,7 @@ from shunt.config.values import IPNetwork, SocketAddress
 from shunt.events.bus import CONFERENCE, NOTE, Event
 from shunt.operator.conferences import sdp
 from shunt.operator.conferences.dialog import Seat, participant_name
-from shunt.operator.conferences.sdp import Line, NotAcceptable
+from shunt.operator.conferences.sdp import NotAcceptable
 from shunt.operator.conferences.transport import TRANSACTION_S, FocusTransport
 from shunt.operator.events import MISSING
 
@@ -308,7 +316,7 @@ class Focus:
                 call.dialog.remote_target = stringify_uri(contacts[0].uri)
             seat.note(call.dialog)
             changed = sdp.changed_media(offer, lines, present, agreed, ice=ice)
-            update = {"signalled": addresses if moved else None, "ice_restart": restart, "signalling": seat.kept()}
+            update: dict[str, Any] = {"signalled": addresses if moved else None, "ice_restart": restart, "signalling": seat.kept()}
             try:
                 member = await self._client.update_participant(seat.conference, seat.participant, media=[*changed, *new], **update)
             except AgentError as error:

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from aiosipua import ConnectionData, MediaDescription, Origin, SdpMessage
 
-from shunt.admin.model import Codec, Conference, Direction, JoinMedium, Layers, Participant
+from shunt.admin.model import (
+    Codec,
+    Conference,
+    Direction,
+    JoinMedium,
+    Layers,
+    Participant,
+)
 from shunt.net import Endpoint
 
 VIDEO_MEDIA = ("video", "screen")
@@ -247,7 +254,7 @@ def new_media(sdp: SdpMessage, lines: Iterable[Line], agreed: Mapping[str, Codec
             "destination": None if ice else _destination(sdp, line.media),
         }
         for line in lines
-        if line.kind in agreed
+        if line.kind is not None and line.kind in agreed
     ]
 
 
