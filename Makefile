@@ -2,7 +2,7 @@
 PYTHON ?= /usr/bin/python3.11
 VENV := build/venv
 BIN := $(VENV)/bin
-PB := tests/tools/bfrt/_pb/bfruntime_pb2.py agent/shunt/bfrt/_pb/bfruntime_pb2.py
+PB := tests/tools/bfrt/_pb/bfruntime_pb2.py
 DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio sip-tester tcpdump redis-server openssl
 # For the Rust workspace. The compiler is the one on PATH when it is new enough (.ci/rust), else Debian's.
 RUST_PACKAGES := gcc g++ libc6-dev make pkg-config libelf-dev zlib1g-dev protobuf-compiler libprotobuf-dev libsqlite3-dev

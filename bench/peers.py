@@ -96,7 +96,7 @@ class _Server(Peer):
         with (self.work / f"{self.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.work, start_new_session=True, preexec_fn=_before_exec,
-                env={**os.environ, "PYTHONPATH": str(ROOT / 'agent')},
+                env={**os.environ, "PYTHONPATH": str(ROOT / "operator")},
             )  # fmt: skip
         with inside(self.wires.relay):
             control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-for folder in (".", "agent"):
+for folder in (".", "operator"):
     sys.path.insert(0, str(ROOT / folder))
 
 from tests.lab.load import ControlClient, Load, LoadCall, Phones  # noqa: E402

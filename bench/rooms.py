@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-for _folder in (".", "agent"):
+for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
@@ -191,7 +191,7 @@ class UserSpace(_Rest):
     def start(self) -> None:
         self.bridge = Bridge(self.topology, self.work)
         argv = [sys.executable, "-m", "bench.sfu", "--address", EDGE_IP, "--api", f"127.0.0.1:{API_PORT}"]
-        self.bridge.agent = Process(self.topology, "edge", "sfu", argv, self.work / "sfu.log", {"PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}"})
+        self.bridge.agent = Process(self.topology, "edge", "sfu", argv, self.work / "sfu.log", {"PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}"})
         self.bridge.agent.start().await_listening("tcp", API_PORT, 30)
 
     def stop(self) -> None:

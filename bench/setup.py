@@ -171,7 +171,7 @@ def many(bench: Bench) -> dict[str, float]:
             lab.topology.run("edge", "ip", "addr", "add", f"{one['address']}/32", "dev", "lo")
         softswitch = lab.edge.shunt_config()["softswitch"] | {"capacity": 4 * calls + 10_000}
         lab.configure(log={"level": "warning"}, relays=[relay], softswitch=softswitch)
-        lab.relay = Process(lab.topology, "edge", "stand-in", [sys.executable, "-m", "bench.stand_in", str(RELAY_PORT), media[0]["address"], str(first), str(last)], lab.work / "stand_in.log", {"PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}"})  # fmt: skip
+        lab.relay = Process(lab.topology, "edge", "stand-in", [sys.executable, "-m", "bench.stand_in", str(RELAY_PORT), media[0]["address"], str(first), str(last)], lab.work / "stand_in.log", {"PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}"})  # fmt: skip
         lab.start()
         for process in (lab.relay, lab.agent, lab.softswitch):
             give_precedence(process.pid)

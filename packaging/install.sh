@@ -15,7 +15,7 @@ mkdir -p "$root$home"
 sed -i '/^command = /d' "$root$home/pyvenv.cfg"
 rm -f "$root$home"/bin/[Aa]ctivate*
 mkdir -p "$root$site"
-cp -R build/packaging/libraries/. agent/shunt "$root$site"
+cp -R build/packaging/libraries/. operator/shunt "$root$site"
 rm -rf "$root$site/.ready"
 find "$root$site" \( -name __pycache__ -o -name .keep \) -prune -exec rm -rf {} +
 cp packaging/shunt-command "$root$home/bin/shunt"

@@ -1,11 +1,11 @@
 # Installing: a private virtualenv with the pinned libraries, units, manual, examples; and the Debian package of all that.
 PREFIX ?= /usr/local
 DESTDIR ?=
-DEB_VERSION ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/shunt/__init__.py)
+DEB_VERSION ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' operator/shunt/__init__.py)
 DEB_ARCH := $(shell dpkg --print-architecture 2>/dev/null)
 DEB := build/shunt_$(DEB_VERSION)_$(DEB_ARCH).deb
 CLEAN_ROOT := build/packaging/root
-PACKAGE_SOURCES := $(shell find agent/shunt crates softswitch packaging opensips-config docs README.md LICENSE -type f ! -path '*/__pycache__/*' 2>/dev/null)
+PACKAGE_SOURCES := $(shell find operator/shunt crates softswitch packaging opensips-config docs README.md LICENSE -type f ! -path '*/__pycache__/*' 2>/dev/null)
 
 .PHONY: manual install deb deb-test
 
@@ -13,7 +13,7 @@ build/packaging/libraries/.ready: requirements.lock pyproject.toml | $(VENV)/.re
 	@echo "==> the libraries to install"
 	@packaging/libraries.sh $(BIN)/python build/packaging/libraries
 
-build/packaging/manual/shunt.1: packaging/manual.py packaging/manual.yaml $(wildcard agent/shunt/cli/*.py agent/shunt/config/*.py) | $(VENV)/.ready
+build/packaging/manual/shunt.1: packaging/manual.py packaging/manual.yaml $(wildcard operator/shunt/cli/*.py operator/shunt/config/*.py) | $(VENV)/.ready
 	@$(BIN)/python packaging/manual.py $(@D)
 
 ## make manual     renew docs/reference.md and the README's table of commands, which the manual pages share their source with

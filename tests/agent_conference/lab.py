@@ -55,7 +55,7 @@ class Lab:
         self.pin_dir = BPF / topology.prefix
         self.bfrt = Path("/run") / f"{topology.prefix}-bfrt.sock"
         self.socket = Path("/run") / f"{topology.prefix}-admin.sock"
-        env = {"PYTHONPATH": f"{ROOT / 'agent'}", "PYTHONUNBUFFERED": "1"}
+        env = {"PYTHONPATH": f"{ROOT / 'operator'}", "PYTHONUNBUFFERED": "1"}
         python = [sys.executable, "-m", "shunt.cli.main"]
         self.softswitch = Process(topology, "edge", "softswitch", [*python, "softswitch", "-c", str(self.config)], work / "softswitch.log", env)
         self.agent = Process(topology, "edge", "shunt-agent", [AGENT, "-c", str(work / "agent.json")], work / "agent.log")
@@ -75,7 +75,7 @@ class Lab:
         self.config.write_text(yaml.safe_dump(self.settings))
         checked = subprocess.run(
             [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(self.config)],
-            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "agent")}, check=False,
+            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False,
         )  # fmt: skip
         if checked.returncode != 0:
             raise LabError(checked.stdout + checked.stderr)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shunt.admin import AdminError
-from shunt.conference import rtcp
+from tests.tools.conference import rtcp
 from tests.agent_conference.lab import ROOM, Camera, Lab
 from tests.agent_conference.test_media import all_unbroken
 from tests.lab.party import Party, await_that

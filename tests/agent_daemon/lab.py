@@ -58,7 +58,7 @@ class Lab:
         self.edge.write_config(config)
         checked = subprocess.run(
             [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(self.edge.config)],
-            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "agent")}, check=False,
+            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False,
         )  # fmt: skip
         assert checked.returncode == 0, checked.stdout + checked.stderr
         document = json.loads(checked.stdout)

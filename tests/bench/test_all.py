@@ -40,7 +40,7 @@ getattr(all, sys.argv[1])("a bench", *sys.argv[2:])
 def test_what_is_set_up_is_taken_down_first(tmp_path, runs, terminal):
     script, mark = tmp_path / "one.py", tmp_path / "set-up"
     script.write_text(BENCH)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in (".", "agent"))}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in (".", "operator"))}
     process = subprocess.Popen([sys.executable, "-c", ALL, runs, str(script), str(mark)], cwd=ROOT, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 20

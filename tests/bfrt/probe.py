@@ -43,7 +43,7 @@ class Probe:
 def probing(softswitch: Softswitch) -> Iterator[Probe]:
     """Run one beside a block."""
     command = [sys.executable, "-m", "tests.bfrt.probe", softswitch.target, str(softswitch.pid)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/agent"}) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/operator"}) as process:
         try:
             made = Probe(process)
             made.ask()

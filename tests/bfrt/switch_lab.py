@@ -191,7 +191,7 @@ class SwitchLab:
         path.write_text(yaml.safe_dump(self.config))
         checked = subprocess.run(
             [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(path)],
-            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "agent")}, check=False,
+            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False,
         )  # fmt: skip
         assert checked.returncode == 0, checked.stdout + checked.stderr
         document = json.loads(checked.stdout)

@@ -254,13 +254,13 @@ def test_the_p4_program_has_what_the_plan_names() -> None:
 def test_dry_mode(tmp_path: Path) -> None:
     (tmp_path / "shunt.yaml").write_text(CONFIG)
     done = subprocess.run(
-        [sys.executable, SCRIPTS / "setup.py", tmp_path / "shunt.yaml", "--plan", tmp_path / "switch.json"], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT / "agent")}
+        [sys.executable, SCRIPTS / "setup.py", tmp_path / "shunt.yaml", "--plan", tmp_path / "switch.json"], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT / "operator")}
     )
     assert done.returncode == 0, done.stderr
     assert 'Ingress.route -> forward(hdr.ipv4.dst_addr=0xc6120001/32, port=port 2/1, nexthop=1)   # 198.18.0.1/32: relay' in done.stdout
     assert json.loads((tmp_path / "switch.json").read_text()) == plan()
     (tmp_path / "shunt.yaml").write_text(CONFIG.replace("to: relay}", "to: rely}", 1))
-    done = subprocess.run([sys.executable, SCRIPTS / "setup.py", tmp_path / "shunt.yaml"], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT / "agent")})
+    done = subprocess.run([sys.executable, SCRIPTS / "setup.py", tmp_path / "shunt.yaml"], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT / "operator")})
     assert done.returncode == 1 and "switch.routes.0.to: there is no next hop 'rely'; known here: relay, uplink, cpu, discard" in done.stderr
     assert "shunt.yaml:12:" in done.stderr
 

@@ -118,7 +118,7 @@ def outcome_as(user: str, target: str) -> str:
     account = pwd.getpwnam(user)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, user=account.pw_uid, group="root", extra_groups=[],
-        env={"PYTHONPATH": f"{ROOT}:{ROOT}/agent", "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]},
+        env={"PYTHONPATH": f"{ROOT}:{ROOT}/operator", "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -36,7 +36,7 @@ class Bridge:
         self.bfrt = Path("/run") / f"{topology.prefix}-bfrt.sock"
         self.admin = Path("/run") / f"{topology.prefix}-admin.sock"
         python = [sys.executable, "-m", "shunt.cli.main"]
-        env = {"PYTHONPATH": f"{ROOT / 'agent'}", "PYTHONUNBUFFERED": "1"}
+        env = {"PYTHONPATH": f"{ROOT / 'operator'}", "PYTHONUNBUFFERED": "1"}
         self.agent = Process(topology, "edge", "shunt-agent", [AGENT, "-c", str(work / "agent.json")], work / "agent.log")
         self.operator = Process(topology, "edge", "operator", [*python, "operator", "-c", str(self.config)], work / "operator.log", env)
         self.softswitch = Process(topology, "edge", "softswitch", [*python, "softswitch", "-c", str(self.config)], work / "softswitch.log", env)
@@ -73,7 +73,7 @@ class Bridge:
         """A configuration as shunt-agent takes it. Raises LabError."""
         done = subprocess.run(
             [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(config)],
-            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "agent")}, check=False,
+            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False,
         )  # fmt: skip
         if done.returncode != 0:
             raise LabError(done.stdout + done.stderr)
@@ -143,7 +143,7 @@ class Bridge:
 
     def shunt(self, *argv: str) -> str:
         """The output of a `shunt` command on the edge host."""
-        env = f"PYTHONPATH={ROOT / 'agent'}"
+        env = f"PYTHONPATH={ROOT / 'operator'}"
         return self._command(["env", env, sys.executable, "-m", "shunt.cli.main", *argv])
 
     def join(self, party: Party, name: str = "room", **more: str) -> str:

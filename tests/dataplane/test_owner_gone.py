@@ -98,7 +98,7 @@ def ports(lab: Lab) -> Iterator[list[Port]]:
 @contextlib.contextmanager
 def owner(softswitch: Softswitch) -> Iterator[subprocess.Popen[str]]:
     """A process that owns the tables."""
-    made = subprocess.Popen([sys.executable, "-c", _OWNER, softswitch.target], cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/agent"}, stdout=subprocess.PIPE, text=True)
+    made = subprocess.Popen([sys.executable, "-c", _OWNER, softswitch.target], cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/operator"}, stdout=subprocess.PIPE, text=True)
     assert made.stdout is not None
     try:
         assert made.stdout.readline() == "bound\n"

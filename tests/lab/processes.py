@@ -324,7 +324,7 @@ class Edge:
 
     def shunt(self, *argv: str) -> str:
         """The output of a `shunt` command on the edge host. Raises LabError when it fails."""
-        env = {"PYTHONPATH": f"{ROOT / 'agent'}"}
+        env = {"PYTHONPATH": f"{ROOT / 'operator'}"}
         command = self.topology.enter("edge", sys.executable, "-m", "shunt.cli.main", *argv)
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
         if done.returncode != 0:
@@ -368,7 +368,7 @@ class Edge:
         """A daemon, as a `shunt` command starts it with a configuration (the edge's)."""
         # With byte code, as an installed Shunt has it, but not in the source tree.
         compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
-        env = {"PYTHONPATH": str(ROOT / "agent"), "PYTHONUNBUFFERED": "1", **compiled}
+        env = {"PYTHONPATH": str(ROOT / "operator"), "PYTHONUNBUFFERED": "1", **compiled}
         return self._process(name or command, [sys.executable, "-m", "shunt.cli.main", command, "-c", str(config or self.config)], env)
 
     def _process(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Process:

@@ -113,7 +113,7 @@ async def test_expressions_of_dashboard_and_alerts_ask_for_labels_that_there_are
 
 async def test_every_metric_that_the_page_reads_is_there(told: str) -> None:
     names = {family.name for family in text_string_to_metric_families(whole(told))}
-    script = (ROOT / "agent/shunt/web/page.js").read_text()
+    script = (ROOT / "operator/shunt/web/page.js").read_text()
     used = set(re.findall(r'"(shunt_\w+?)(?:_total|_count|_sum|_bucket)?"', script))
     assert used and used <= names, used - names
 

@@ -26,7 +26,7 @@ GOOD = "builtin_relay: {addresses: [127.0.0.1]}\n"
 
 def environment(**more: str) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("SHUNT_")}
-    return env | {"PYTHONPATH": str(ROOT / "agent")} | more
+    return env | {"PYTHONPATH": str(ROOT / "operator")} | more
 
 
 async def shunt(*args: str, **env: str) -> tuple[int, str, str]:

@@ -32,7 +32,7 @@ class OperatorLab(Lab):
 
     def __init__(self, topology: Topology, work: Path, **changes: Any) -> None:
         super().__init__(topology, work, "shunt-relay", **changes)
-        env = {"PYTHONPATH": f"{ROOT / 'agent'}", "PYTHONUNBUFFERED": "1"}
+        env = {"PYTHONPATH": f"{ROOT / 'operator'}", "PYTHONUNBUFFERED": "1"}
         self.operator = Process(topology, "edge", "operator", [sys.executable, "-m", "shunt.cli.main", "operator", "-c", str(self.edge.config)], work / "operator.log", env)
 
     def configure(self, **changes: Any) -> None:

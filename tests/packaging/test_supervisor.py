@@ -51,7 +51,7 @@ class Ear:
 async def under_a_watchdog(command: str, config: Path) -> None:
     """A daemon says that it is ready, shows life while it is not stopped, and says that it ends."""
     ear = Ear(str(config.with_name(f"{command}.notify")))
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "agent"), "NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": str(int(PERIOD_S * 1e6))}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "operator"), "NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": str(int(PERIOD_S * 1e6))}
     child = await asyncio.create_subprocess_exec(
         "/bin/sh", "-c", 'WATCHDOG_PID=$$ exec "$@"', "sh", sys.executable, "-m", "shunt.cli.main", command, "-c", str(config), env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )

@@ -54,7 +54,7 @@ class Agent:
         yaml_file.write_text(yaml.safe_dump(self._config))
         checked = subprocess.run(
             [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(yaml_file)],
-            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "agent")}, check=False,
+            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False,
         )  # fmt: skip
         assert checked.returncode == 0, checked.stdout + checked.stderr
         document = json.loads(checked.stdout)

@@ -1,1 +1,0 @@
-"""BF Runtime, the southbound protocol: protocol definitions, schema reader and asyncio client."""

@@ -1,1 +1,0 @@
-"""Conferences without I/O: packets read, layers chosen, trees laid out, numbers rewritten, feedback chosen."""

@@ -1,1 +1,0 @@
-"""Deciding whose packets are a leg's media: guarded latching."""

@@ -1,1 +1,0 @@
-"""The built-in relay: the rtpproxy protocol, port pairs, and forwarding of RTP and RTCP in user space."""

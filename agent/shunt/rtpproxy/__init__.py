@@ -1,1 +1,0 @@
-"""The rtpproxy control protocol as pure functions: codec, error codes, capabilities."""

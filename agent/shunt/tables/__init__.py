@@ -1,1 +1,0 @@
-"""The one place that writes the data plane's tables."""
