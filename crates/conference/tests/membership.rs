@@ -398,7 +398,8 @@ fn who_cannot_be_given_the_others_payload_types_is_told_why() {
 #[test]
 fn who_only_listens_need_not_know_what_others_could_send_to_it_nor_they_its_codecs() {
     let (opus, pcmu) = (payload_type(111, "opus/48000/2", ""), payload_type(0, "PCMU/8000", ""));
-    let mut conference = with_types([&[opus.clone()], &[opus, pcmu]]);
+    let codecs = [opus, pcmu];
+    let mut conference = with_types([&codecs[..1], &codecs]);
     let direction = |conference: &mut Conference, sends, receives| {
         let leg = conference.get_mut("b").unwrap().legs.get_mut(&(Medium::Audio, 0)).unwrap();
         (leg.sends, leg.receives) = (sends, receives);
