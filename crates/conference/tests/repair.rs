@@ -8,6 +8,8 @@ use shunt_conference::reports::{Request, for_receivers, requests};
 use shunt_conference::sequence::{Cadence, LowMemory, LowRetransmission, Outcome, Row, Splice, Verdict};
 use shunt_conference::tables::Name;
 use shunt_latch::Time;
+use shunt_rtp::Header;
+use shunt_rtp::descriptor::Descriptor;
 use shunt_rtp::rtcp::{Kind, bye, fir, nack, pli, receiver_report, walk};
 use shunt_rtp::sequence::distance;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -96,6 +98,39 @@ fn captures_at_15_and_7_5_frames_have_no_gap() {
             let got = frames.len() as f64 / all.len() as f64;
             assert!((got - share).abs() < 0.07, "{capture}, target {target}: {got}");
         }
+    }
+}
+
+#[test]
+fn after_changes_of_target_every_frame_has_the_frames_it_depends_on() {
+    for capture in ["chromium_av1", "chromium_vp8"] {
+        let mut plane = DataPlane::new(0);
+        let (mut structure, mut forwarded, mut numbers, mut ups, mut state) = (None, HashSet::new(), Vec::new(), 0, 1u32);
+        for packet in captured(capture) {
+            let header = Header::parse(&packet).unwrap();
+            let told = Descriptor::parse(header.extension.unwrap().find(12).unwrap().unwrap(), structure.as_ref()).unwrap();
+            // One in eight packets, another target is wanted.
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if state >> 29 == 0 {
+                plane.wanted = (state >> 16) as usize % TARGETS;
+            }
+            let before = plane.splice.target();
+            if let Some(number) = plane.send(&packet) {
+                ups += usize::from(plane.splice.target() > before);
+                let frame = told.mandatory.frame_number;
+                for back in &told.template.frame_differences {
+                    assert!(
+                        forwarded.contains(&frame.wrapping_sub(*back)),
+                        "{capture}: frame {frame} needs {back} back"
+                    );
+                }
+                forwarded.insert(frame);
+                numbers.push(number);
+            }
+            structure = told.structure.or(structure);
+        }
+        assert!(ups > 3, "{capture}: {ups}");
+        assert!(numbers.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{capture}");
     }
 }
 
