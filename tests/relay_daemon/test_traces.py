@@ -135,7 +135,6 @@ def _addresses(path: Path) -> list[str]:
     return addresses
 
 
-@pytest.mark.skipif(not FILES, reason="the recordings (shared/traces beside the repository) are not here")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_recording(path: Path) -> None:
     ports, channel, compared = Ports(), None, 0
@@ -172,7 +171,6 @@ def test_recording(path: Path) -> None:
     assert compared > 0
 
 
-@pytest.mark.skipif(not FILES, reason="the recordings (shared/traces beside the repository) are not here")
 def test_deliberate_differences_are_real() -> None:
     """Each entry of DELIBERATE stands for at least one command of a recording."""
     commands = [(f.name, e.command) for f in FILES for e in load(f)]

@@ -1,6 +1,6 @@
 """Reader of recorded control traffic: commands of SIP servers (or a test client) to relays, and what came back.
 
-A selection is in crates/rtpproxy/tests/data; the recordings as a whole lie beside the repository (`shared/traces`), if at all.
+The recordings are in tests/data/traces, a selection for the codec's own tests in crates/rtpproxy/tests/data.
 
 Line formats (TIME is epoch seconds, BYTES a Python bytes literal):
     TIME UDP|TCP SRC > DST --> relay len=N BYTES          command, seen on the wire
@@ -48,8 +48,8 @@ def selection() -> list[Path]:
 
 
 def recordings() -> list[Path]:
-    """The recordings beside the repository, in order; empty if they are not there."""
-    return sorted((_ROOT.parent / "shared/traces").glob("*.txt"))
+    """All recordings, in order."""
+    return sorted((_ROOT / "tests/data/traces").glob("*.txt"))
 
 
 def load(path: Path) -> list[Exchange]:
