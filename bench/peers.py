@@ -211,13 +211,13 @@ class Builtin(_Server):
 
     @staticmethod
     def version() -> str:
-        return f"Python {sys.version.split()[0]}"
+        return _first_line(str(ROOT / "target/release/shunt-relay"), "--version")
 
     def argv(self) -> list[str]:
         config = self.work / "builtin.yaml"
-        relay = {"addresses": [RELAY_IP], "ports": f"{FIRST_RELAY_PORT}-{LAST_RELAY_PORT}", "ttl": 600, "quarantine": 0}
-        config.write_text(yaml.safe_dump({"control": {"listen": [f"udp:{CONTROL[0]}:{CONTROL[1]}"]}, "builtin_relay": relay, "api": {"listen": "127.0.0.1:8077"}}))
-        return [sys.executable, "-m", "shunt.cli.main", "run", "-c", str(config)]
+        relay = {"listen": [f"udp:{CONTROL[0]}:{CONTROL[1]}"], "addresses": [RELAY_IP], "ports": f"{FIRST_RELAY_PORT}-{LAST_RELAY_PORT}", "ttl": 600, "quarantine": 0}
+        config.write_text(yaml.safe_dump({"builtin_relay": relay}))
+        return [sys.executable, "-m", "shunt.cli.main", "relay", "-c", str(config)]
 
 
 class _InKernel(Peer):

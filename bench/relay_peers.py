@@ -195,9 +195,9 @@ def mos_of_streams(found: dict[str, Any]) -> list[float]:
     per_stream = found["sent"] / found["streams"]
     for n in range(found["streams"]):
         lost, sent = found["stream_lost"].get(str(n), (0, max(quality.LEAST_PACKETS, round(per_stream))))
-        jitter_us = found["stream_variation_mean"][n] / 1000
+        jitter_ms = found["stream_variation_mean"][n] / 1e6
         measured = max(sent - lost, quality.LEAST_PACKETS)
-        one = quality.Measurement(packets=measured, measured=measured, lost=lost, jitter_us_sum=jitter_us * measured)
+        one = quality.Measurement(packets=measured, measured=measured, lost=lost, jitter_ms=jitter_ms)
         value = quality.score(one, codec_of(PCMA), PCMA, delay_ms=found["stream_delay_mean"][n] / 1e6).mos
         if value is not None:
             values.append(value)
