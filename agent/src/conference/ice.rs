@@ -157,4 +157,33 @@ mod tests {
         assert_eq!(check(&forged, source, &mine), None);
         assert_eq!(check(&forged[..12], source, &mine), None);
     }
+
+    /// RFC 5769 section 2.1, with its user name and password.
+    const SAMPLE: &str = "000100582112a442b7e7a701bc34d686fa87dfae802200105354554e207465737420636c69656e74002400046e0001ff80290008932ff9b151263b36\
+        000600096576746a3a68367659202020000800149aeaa70cbfd8cb56781ef2b5b2d3f249c1b571a280280004e57a3bcf";
+
+    #[test]
+    fn the_rfcs_example_is_answered_and_not_what_differs_from_it() {
+        let octet = |at: usize| u8::from_str_radix(&SAMPLE[2 * at..2 * at + 2], 16).unwrap();
+        let sample: Vec<u8> = (0..SAMPLE.len() / 2).map(octet).collect();
+        let mine = Credentials {
+            ufrag: "evtj".to_owned(),
+            password: "VOkJxbRl1RmTxUk/WvJxBt".to_owned(),
+        };
+        let v6 = Endpoint::new(std::net::Ipv6Addr::LOCALHOST, 4000);
+        let found = check(&sample, v6, &mine).unwrap();
+        assert!(!found.nominated);
+        let answer = Message::parse(&found.answer).unwrap();
+        let mapped = answer.attributes().find(|(kind, _)| *kind == XOR_MAPPED_ADDRESS).unwrap().1;
+        assert_eq!((mapped.len(), mapped[1]), (20, 2), "an IPv6 address");
+        // Of what the integrity covers, which is all but the fingerprint, no bit may be another one.
+        for at in 0..sample.len() - 8 {
+            let mut other = sample.clone();
+            other[at] ^= 1;
+            assert_eq!(check(&other, v6, &mine), None, "octet {at}");
+        }
+        for end in 0..sample.len() {
+            assert_eq!(check(&sample[..end], v6, &mine), None, "cut to {end}");
+        }
+    }
 }
