@@ -298,7 +298,7 @@ struct floor_t {
     }
 #endif
 
-/* The hash stored in place of the 5-tuple. The agent computes it too (crates/plane), from the compiler's context.json. */
+/* The hash stored in place of the 5-tuple. The agent computes it too (agent/shunt/bfrt), from the compiler's context.json. */
 #ifndef HASH_BITS
 #error "config.p4 comes first"
 #endif

@@ -101,8 +101,13 @@ async def test_packets_that_are_alike_are_gathered(tmp_path: Path) -> None:
     """Somebody else's packets to an offloaded port: the first is an event, those of the next second are one more, and none is left out."""
     async with live(tmp_path, "shunt-relay") as scene, AdminClient(str(scene.lab.admin)) as admin:
         to_caller, _ = await talking(scene)
-        latched = [event.facts for event in await kept(admin, "learn", "call-1") if event.facts["verdict"] == "latched"]
-        assert len(latched) == 2 and all(facts["ssrc"] and facts["payload_type"] == 8 and facts["count"] == 1 for facts in latched)
+
+        async def both() -> list[Any]:
+            found = [event.facts for event in await kept(admin, "learn", "call-1") if event.facts["verdict"] == "latched"]
+            return found if len(found) == 2 else []
+
+        latched = await until(admin, both)
+        assert all(facts["ssrc"] and facts["payload_type"] == 8 and facts["count"] == 1 for facts in latched)
         for _ in range(30):
             scene.attacker.send(to_caller)
             await asyncio.sleep(0.02)

@@ -329,8 +329,8 @@ async def test_payload_types_that_the_switch_does_not_rewrite_are_refused(tmp_pa
         return [{"medium": "audio", "codecs": [{"payload_type": number, "encoding": "opus", "clock_rate": 48_000, "channels": 2}]}]
 
     async with scene(tmp_path, namespace, S_LR) as (lab, *_):
-        await lab.open_room()
         async with AdminClient(str(lab.socket)) as admin:
+            await admin.create_conference("room")
             await admin.join("room", "ann", opus(111))
             wrong = "audio: ann has payload type 111 for what bob has 109 for, and the data plane does not rewrite payload types"
             with pytest.raises(AgentError, match=wrong):

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,13 @@ class Relay:
     def log(self) -> str:
         """Standard error so far."""
         return "".join(self._log)
+
+    def await_log(self, text: str, count: int = 1) -> int:
+        """How often a text is in the log, once it is there so often or does not come within seconds: its reader is a thread of its own."""
+        deadline = time.monotonic() + _END_S
+        while self.log.count(text) < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self.log.count(text)
 
     def ask(self, command: str) -> str:
         """The reply to a command over the first udp socket."""

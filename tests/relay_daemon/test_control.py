@@ -67,7 +67,7 @@ def test_commands_are_taken_from_allowed_networks_only():
             sock.settimeout(5)
             assert sock.recv(10) == b""
         assert relay.ask("V") == "20040107"
-        assert relay.log.count("127.0.0.2") == 2, "one line of each socket in ten seconds"
+        assert relay.await_log("127.0.0.2", 2) == 2, "one line of each socket in ten seconds"
 
 
 def test_commands_of_a_connection_are_answered_in_order(tmp_path):
@@ -124,7 +124,7 @@ def test_ports_that_run_out_are_told_once():
     with Relay(ports="41000-41003", addresses=["127.0.0.1"], quarantine=0.3) as relay:
         relay.call(("192.0.2.1", 6000), ("192.0.2.2", 7000))
         assert [relay.ask(f"U d{n} 192.0.2.1 6000 f;1") for n in range(5)] == ["E72"] * 5
-        assert relay.log.count("all 2 port pairs are taken (2 in use") == 1
+        assert relay.await_log("all 2 port pairs are taken (2 in use") == 1
         assert relay.ask("D c1 f t") == "0"
         assert relay.ask("U e 192.0.2.1 6000 f;1") == "E72", "a port rests before it is given out again"
         time.sleep(0.5)
