@@ -2,8 +2,11 @@
 
 use serde::Deserialize;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::reload::Handle;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload::{self, Handle};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Registry, fmt};
 
 /// How the log is written.
 #[derive(Clone, Debug, Deserialize)]
@@ -23,9 +26,9 @@ impl Default for Log {
     }
 }
 
-/// What changes the filter of the log that runs.
+/// What changes the filter of the log that runs, and the filter as it was given.
 struct Reload {
-    set: Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>,
+    handle: Handle<Targets, Registry>,
     text: Mutex<String>,
 }
 
@@ -39,29 +42,22 @@ pub fn set_up_log(log: &Log) {
         "debug" => "debug,h2=info,hyper=info,hyper_util=info,tower=info,tonic=info",
         level => level,
     };
+    let (filter, handle) = reload::Layer::new(level.parse().unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO)));
+    let _ = RELOAD.set(Reload {
+        handle,
+        text: Mutex::new(level.to_owned()),
+    });
     // A log that cannot be written must not end the process: the library would say so on standard error, and panic.
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(level))
+    let lines = fmt::layer()
         .with_writer(std::io::stderr)
         .log_internal_errors(false)
         .with_target(false);
+    let registry = tracing_subscriber::registry().with(filter);
     if log.format == "json" {
-        let builder = builder.json().with_filter_reloading();
-        keep(level, builder.reload_handle());
-        builder.init();
+        registry.with(lines.json()).init();
     } else {
-        let builder = builder.with_ansi(false).with_filter_reloading();
-        keep(level, builder.reload_handle());
-        builder.init();
+        registry.with(lines.with_ansi(false)).init();
     }
-}
-
-fn keep<S: 'static>(level: &str, handle: Handle<EnvFilter, S>) {
-    let set = move |filter| handle.reload(filter).map_err(|error| error.to_string());
-    let _ = RELOAD.set(Reload {
-        set: Box::new(set),
-        text: Mutex::new(level.to_owned()),
-    });
 }
 
 /// The filter of the log that runs; empty before [`set_up_log`].
@@ -73,14 +69,14 @@ pub fn log_filter() -> String {
     text.unwrap_or_default()
 }
 
-/// Change it: directives of tracing-subscriber, as `info,shunt_agent=debug`.
+/// Change it: levels, of all or of a module and what is in it, as `info,shunt_agent=debug`.
 ///
 /// # Errors
-/// A directive cannot be read, or no log runs.
+/// A level cannot be read, or no log runs.
 pub fn set_log_filter(text: &str) -> Result<(), String> {
-    let filter = EnvFilter::builder().parse(text).map_err(|error| error.to_string())?;
+    let filter: Targets = text.parse().map_err(|error| format!("{error}"))?;
     let reload = RELOAD.get().ok_or("no log runs")?;
-    (reload.set)(filter)?;
+    reload.handle.reload(filter).map_err(|error| error.to_string())?;
     text.clone_into(&mut reload.text.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(())
 }
