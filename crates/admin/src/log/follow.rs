@@ -87,6 +87,12 @@ impl Follow {
         Ok(())
     }
 
+    /// Whether [`Follow::read`] finds more at once.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.wanted.is_none_or(|wanted| wanted < *self.shared.next.borrow())
+    }
+
     /// Wait until [`Follow::read`] may find more.
     pub async fn changed(&mut self) {
         if self.changes.changed().await.is_err() {

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// Events are written in groups: how long the first waits for more, and how many bytes are written at once. To wake this thread costs more
-/// than to write some dozen events.
-const COALESCE: Duration = Duration::from_millis(20);
+/// Events are written in groups: how long the first waits for more, and how many bytes are written at once. To wake this thread, and all that
+/// follow the log, costs more than to write some dozen events.
+const COALESCE: Duration = Duration::from_millis(100);
 const GROUP_BYTES: usize = 256 << 10;
 const RETRY: Duration = Duration::from_secs(1);
 

@@ -120,7 +120,9 @@ impl Feed {
                 if let Err(end) = self.send(lines).await {
                     return end;
                 }
-                continue;
+                if !live || follow.is_behind() {
+                    continue;
+                }
             }
             if !live {
                 return End::Said("caught-up");
