@@ -55,19 +55,26 @@ impl Hep {
         let mut buffer = vec![0; LARGEST];
         loop {
             socket.readable().await?;
-            for _ in 0..BURST {
-                match socket.try_recv_from(&mut buffer) {
-                    Ok((size, from)) => {
-                        if self.allows(from) {
-                            self.packet(&buffer[..size], from);
-                        }
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(error) => self.warn(|| error.to_string()),
-                }
+            if self.take_burst(socket, &mut buffer) {
+                tokio::task::yield_now().await;
             }
-            tokio::task::yield_now().await;
         }
+    }
+
+    /// Take what has come. Returns whether there may be more.
+    fn take_burst(&self, socket: &UdpSocket, buffer: &mut [u8]) -> bool {
+        for _ in 0..BURST {
+            match socket.try_recv_from(buffer) {
+                Ok((size, from)) => {
+                    if self.allows(from) {
+                        self.packet(&buffer[..size], from);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) => self.warn(|| error.to_string()),
+            }
+        }
+        true
     }
 
     async fn serve_tcp(self: &Arc<Self>, listener: &TcpListener) -> io::Result<()> {
