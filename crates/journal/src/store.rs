@@ -2,7 +2,7 @@
 
 use crate::change::{Change, Changes};
 use rusqlite::ffi::{SQLITE_IOERR_READ, SQLITE_IOERR_SHORT_READ};
-use rusqlite::{Connection, ErrorCode, Transaction, params};
+use rusqlite::{Connection, ErrorCode, params};
 use shunt_calls::RowKey;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
@@ -130,6 +130,10 @@ impl Store {
 
     /// Commits all `changes`, or none.
     pub(crate) fn commit(&mut self, changes: &Changes) -> Result<(), StoreError> {
+        // One statement is a transaction of its own.
+        if let Some((key, change @ (Change::Put { .. } | Change::Remove))) = changes.iter().next().filter(|_| changes.len() == 1) {
+            return apply(&self.connection, key, change);
+        }
         let transaction = self.connection.transaction()?;
         for (key, change) in changes {
             apply(&transaction, key, change)?;
@@ -163,29 +167,29 @@ pub(crate) fn media_column(key: &RowKey) -> i64 {
     key.media.map_or(-1, i64::from)
 }
 
-fn apply(transaction: &Transaction, key: &RowKey, change: &Change) -> Result<(), StoreError> {
+fn apply(connection: &Connection, key: &RowKey, change: &Change) -> Result<(), StoreError> {
     let (call_id, tag, media) = (&key.call_id.0, &key.tag.0, media_column(key));
     match change {
         Change::Put {
             ports: [caller, callee],
             json,
         } => {
-            let mut put = transaction.prepare_cached(PUT)?;
+            let mut put = connection.prepare_cached(PUT)?;
             put.execute(params![call_id, tag, media, caller, callee, json])?;
         }
         Change::Remove => {
-            transaction.prepare_cached(REMOVE)?.execute(params![call_id, tag, media])?;
+            connection.prepare_cached(REMOVE)?.execute(params![call_id, tag, media])?;
         }
         Change::SetAside(reason) => {
             let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             let time = i64::try_from(time).unwrap_or(i64::MAX);
-            let copied = transaction
+            let copied = connection
                 .prepare_cached(COPY_BAD)?
                 .execute(params![call_id, tag, media, time, reason])?;
             if copied > 0 {
-                transaction.execute(TRIM_BAD, [MOST_BAD])?;
+                connection.execute(TRIM_BAD, [MOST_BAD])?;
             }
-            transaction.prepare_cached(REMOVE)?.execute(params![call_id, tag, media])?;
+            connection.prepare_cached(REMOVE)?.execute(params![call_id, tag, media])?;
         }
     }
     Ok(())
