@@ -11,6 +11,7 @@ use crate::relays::Relays;
 use crate::restore::Restorer;
 use crate::standby::Pair;
 use crate::stats::Stats;
+use crate::tasks::ticks;
 use shunt_admin::{AgentWhat, Audit, CallWhat, LinkWhat, StopOf};
 use shunt_calls::{
     Book, Comparison, Decision, Happening, Idle, LineId, Notice, Outcome, PortHeld, Purpose, Reading, RelayEntry, RelayId, RowKey, Step,
@@ -449,8 +450,9 @@ impl Core {
 
     /// Hand over what no command waits for, for ever.
     pub async fn write_journal(&self) {
+        let mut due = ticks(self, GATHER);
         loop {
-            tokio::time::sleep(GATHER).await;
+            due.tick().await;
             while self.journal.as_ref().is_some_and(|journal| self.write_rows(journal)) {
                 tokio::task::yield_now().await;
             }
@@ -490,8 +492,9 @@ impl Core {
     /// Tell of the journal's failures, for ever.
     pub async fn watch_journal(&self) {
         let mut failing = false;
+        let mut due = ticks(self, JOURNAL_EVERY);
         loop {
-            tokio::time::sleep(JOURNAL_EVERY).await;
+            due.tick().await;
             let Some(status) = self.journal.as_ref().map(Journal::status) else {
                 continue;
             };

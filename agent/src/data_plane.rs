@@ -1,6 +1,7 @@
 //! What the data plane tells, handed to the call state.
 
 use crate::core::Core;
+use crate::tasks::ticks;
 use shunt_admin::LinkWhat;
 use shunt_calls::Idle;
 use shunt_plane::{Event, Facts, Written};
@@ -196,9 +197,10 @@ async fn handle(core: &Arc<Core>, event: Event) {
 
 /// Read the data plane's own counters again and again, for ever.
 pub async fn watch_totals(core: Arc<Core>) {
+    let mut due = ticks(&core, TOTALS_EVERY);
     loop {
         read_totals(&core).await;
-        tokio::time::sleep(TOTALS_EVERY).await;
+        due.tick().await;
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::config::RelayConfig;
 use crate::core::Core;
 use crate::stats::{Quick, Seconds};
+use crate::tasks::ticks;
 use prometheus_client::metrics::counter::Counter;
 use shunt_admin::LinkWhat;
 use shunt_calls::RelayId;
@@ -15,7 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
-use tokio::time::MissedTickBehavior;
 
 /// How often a relay is asked for its sessions.
 const POLL: Duration = Duration::from_secs(1);
@@ -223,12 +223,11 @@ impl Relays {
     /// Ask a relay again and again what it can do and how it is, for ever.
     pub async fn watch(core: &Arc<Core>, id: RelayId) {
         let Some(relay) = core.relays().get(id) else { return };
-        let mut interval = tokio::time::interval(POLL);
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = ticks(core, POLL);
         loop {
-            interval.tick().await;
             let alive = relay.poll(core, id).await.is_some();
             relay.set_alive(core, id, alive);
+            due.tick().await;
         }
     }
 }

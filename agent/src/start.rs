@@ -11,7 +11,7 @@ use crate::hep::{Hep, Listener as HepListener};
 use crate::relays::Relays;
 use crate::restore;
 use crate::standby::{Front, Pair, hold_or_stand_by, host_name, this_process};
-use crate::tasks::{keep_running, watch_lateness};
+use crate::tasks::{keep_running, ticks, watch_lateness};
 use crate::{data_plane, hashes, listings, metrics};
 use prometheus_client::registry::Registry;
 use sd_notify::NotifyState;
@@ -448,8 +448,9 @@ fn start_tasks(core: &Arc<Core>, relays: Vec<RelayId>, events: Option<mpsc::Rece
     keep_running(core, "gathered events".into(), move || {
         let core = Arc::clone(&gathered);
         async move {
+            let mut due = ticks(&core, GATHERED_EVERY);
             loop {
-                tokio::time::sleep(GATHERED_EVERY).await;
+                due.tick().await;
                 core.events().tell_gathered();
             }
         }
@@ -485,8 +486,9 @@ fn start_tasks(core: &Arc<Core>, relays: Vec<RelayId>, events: Option<mpsc::Rece
     keep_running(core, "orphan entries".into(), move || {
         let core = Arc::clone(&orphans);
         async move {
+            let mut due = ticks(&core, ORPHANS_EVERY);
             loop {
-                tokio::time::sleep(ORPHANS_EVERY).await;
+                due.tick().await;
                 core.look_at_orphans();
             }
         }

@@ -5,7 +5,7 @@ use shunt_admin::AgentWhat;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::{MissedTickBehavior, sleep};
+use tokio::time::{Interval, MissedTickBehavior, interval_at, sleep};
 
 /// Between a fault and the next try.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,10 +33,19 @@ where
     });
 }
 
+/// Ticks at whole periods from the start on: what is due at the same time wakes the loop once.
+#[must_use]
+pub fn ticks(core: &Core, period: Duration) -> Interval {
+    let uptime = core.clock().uptime();
+    let periods = (uptime.as_micros() / period.as_micros().max(1)) as u32;
+    let mut interval = interval_at(core.clock().at(period * (periods + 1)).into(), period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    interval
+}
+
 /// Say when the loop is late: then commands wait.
 pub async fn watch_lateness(core: Arc<Core>) {
-    let mut interval = tokio::time::interval(PERIOD);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut interval = ticks(&core, PERIOD);
     let (mut last, mut rare) = (Instant::now(), shunt_control::Rare::default());
     loop {
         interval.tick().await;
