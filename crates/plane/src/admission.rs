@@ -25,10 +25,18 @@ pub(crate) enum Change {
     Allow(IpAddr, bool),
 }
 
-/// The source filters in force, as they are wanted.
+/// A source filter as it is wanted.
+#[derive(Debug)]
+struct Filter {
+    allowed: Box<[IpAddr]>,
+    /// It has a place among those that are written again.
+    is_placed: bool,
+}
+
+/// The source filters in force.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    filters: HashMap<Endpoint, Vec<IpAddr>>,
+    filters: HashMap<Endpoint, Filter>,
     dirty: HashSet<Endpoint>,
     /// Ports in the order in which their filters are written again.
     refresh: VecDeque<(Instant, Endpoint)>,
@@ -51,11 +59,15 @@ impl Admission {
             self.allow(now, *addr);
         }
         let before = self.filters.get(&port);
-        if before == Some(&allowed) {
+        if before.is_some_and(|before| *before.allowed == *allowed) {
             return false;
         }
-        let admits = before.map_or(!allowed.is_empty(), |before| allowed.iter().any(|addr| !before.contains(addr)));
-        self.filters.insert(port, allowed);
+        let admits = before.map_or(!allowed.is_empty(), |before| {
+            allowed.iter().any(|addr| !before.allowed.contains(addr))
+        });
+        let is_placed = before.is_some_and(|before| before.is_placed);
+        let allowed = allowed.into();
+        self.filters.insert(port, Filter { allowed, is_placed });
         self.dirty.insert(port);
         admits
     }
@@ -100,6 +112,7 @@ impl Admission {
     pub(crate) fn start_over(&mut self, now: Instant) {
         self.dirty = self.filters.keys().copied().collect();
         self.refresh.clear();
+        self.filters.values_mut().for_each(|filter| filter.is_placed = false);
         self.blocked.retain(|_, until| *until > now);
         self.changes = self.blocked.keys().map(|source| Change::Block(*source, true)).collect();
         self.changes
@@ -122,7 +135,8 @@ impl Admission {
                 break;
             }
             self.refresh.pop_front();
-            if self.filters.contains_key(&port) {
+            if let Some(filter) = self.filters.get_mut(&port) {
+                filter.is_placed = false;
                 self.dirty.insert(port);
             }
         }
@@ -130,7 +144,7 @@ impl Admission {
         let mut taken = Vec::with_capacity(ports.len());
         for port in ports {
             self.dirty.remove(&port);
-            taken.push(Change::Filter(port, self.filters.get(&port).cloned()));
+            taken.push(Change::Filter(port, self.filters.get(&port).map(|filter| filter.allowed.to_vec())));
         }
         let left = most.saturating_sub(taken.len()).min(self.changes.len());
         taken.extend(self.changes.drain(..left));
@@ -141,8 +155,12 @@ impl Admission {
     pub(crate) fn written(&mut self, now: Instant, change: &Change, done: bool) {
         match change {
             Change::Filter(port, Some(_)) => {
-                let pause = if done { FILTER_TTL / 2 } else { PAUSE };
-                let at = now + pause;
+                let Some(filter) = self.filters.get_mut(port) else { return };
+                let was_placed = std::mem::replace(&mut filter.is_placed, true);
+                if done && was_placed {
+                    return;
+                }
+                let at = now + if done { FILTER_TTL / 2 } else { PAUSE };
                 // Mostly at the end; after a failure somewhere near the front.
                 let place = self.refresh.partition_point(|(other, _)| *other <= at);
                 self.refresh.insert(place, (at, *port));

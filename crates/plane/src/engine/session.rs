@@ -114,8 +114,11 @@ impl Engine {
             return;
         };
         if notice.r#type() == NotificationType::EntryIdle {
-            let since = now.checked_sub(self.settings.entry_idle).unwrap_or(now);
-            self.idle_since.insert(key, since);
+            // A target that tells idle times is asked for them.
+            if link.tables.quality[usize::from(key.is_v6())].is_none() {
+                let since = now.checked_sub(self.settings.entry_idle).unwrap_or(now);
+                self.idle_since.insert(key, since);
+            }
             self.out.push(Event::Idle(key));
         } else {
             self.idle_since.remove(&key);
