@@ -21,7 +21,7 @@ use tokio::time::sleep;
 /// Notices taken from the kernel at a time, and put into one digest.
 const NOTICES: usize = 1024;
 const DIGEST: usize = 256;
-/// After notices, further ones are gathered for so long: a message costs more than the notices in it.
+/// Notices that come so soon after others are gathered for so long: a message costs more than the notices in it.
 const COALESCING: Duration = Duration::from_millis(3);
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 const OWNER_SIGN: Duration = Duration::from_millis(250);
@@ -73,15 +73,20 @@ fn watch(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
 
 async fn learn(service: Service) -> std::io::Result<()> {
     let fd = watch(service.plane.lock().await.notices_fd()?)?;
+    let mut sent = Instant::now();
     loop {
         let mut ready = fd.readable().await?;
+        // Those that come now and then go at once.
+        if sent.elapsed() < COALESCING {
+            sleep(COALESCING).await;
+        }
         let notices = service.plane.lock().await.take_notices(NOTICES);
         if notices.len() < NOTICES {
             ready.clear_ready();
         }
         if !notices.is_empty() {
             service.sessions.send_digests(digests(&service, &notices));
-            sleep(COALESCING).await;
+            sent = Instant::now();
         }
     }
 }
