@@ -243,6 +243,8 @@ class Edge:
                 self.start_softswitch()
             self.start_relay()
             self.start_agent()
+            if self.with_data_plane:
+                self.await_data_plane()  # its socket is there before its programs are
             self.start_sip_server()
         except BaseException:
             self.stop()
