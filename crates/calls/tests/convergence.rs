@@ -305,7 +305,7 @@ impl World {
         }
     }
 
-    /// No stream at rest is believed to be in the data plane when it is not, or goes elsewhere there.
+    /// No stream at rest is taken to be in the data plane when it is not, or goes elsewhere there.
     fn check(&mut self) {
         if self.lossy {
             return;

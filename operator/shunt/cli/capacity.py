@@ -13,7 +13,7 @@ from typing import Any
 
 HALVES = 2  # m: what shares a tree
 SET = 7
-"""Trees of a set as the agent lays them out: one of sound, three of pictures, three of the screen."""
+"""Trees of a set as the agent lays them out: one of audio, three of video, three of the screen."""
 LAYER_ROWS = 21  # of a stream with layers: three places of Chromium's VP8 structure, the largest that browsers send (docs/conference.md)
 
 
