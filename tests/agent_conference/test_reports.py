@@ -8,6 +8,7 @@ from bench.feedback import percentile, reports
 
 IN_ROOM = 50
 GOAL_S = 0.001
+TRIES = 3
 FACTOR = 4
 """How much later than copies of a process that does nothing else; on a machine without other work it is 1 to 2."""
 
@@ -17,7 +18,11 @@ def test_sender_reports_pass_at_once_in_a_room_of_fifty() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most[1], most[1]))
     try:
-        agent, plain = reports(6, IN_ROOM)
+        # A machine that is busy for long lets the queues of 50 sockets overflow: then all is measured again.
+        for _ in range(TRIES):
+            agent, plain = reports(6, IN_ROOM)
+            if len(agent) == len(plain):
+                break
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, most)
     assert len(plain) == 6 * 50 * (IN_ROOM - 1)
