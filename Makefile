@@ -3,7 +3,8 @@ PYTHON ?= /usr/bin/python3.11
 VENV := build/venv
 BIN := $(VENV)/bin
 PB := tests/tools/bfrt/_pb/bfruntime_pb2.py
-DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio sip-tester tcpdump redis-server openssl
+# A package with ? is done without where the distribution has none; what needs it says so.
+DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio rtpengine-daemon? sip-tester tcpdump redis-server openssl
 # For the Rust workspace. The compiler is the one on PATH when it is new enough (.ci/rust), else Debian's.
 RUST_PACKAGES := gcc g++ libc6-dev make pkg-config libelf-dev zlib1g-dev protobuf-compiler libprotobuf-dev libsqlite3-dev
 CARGO := .ci/rust cargo
@@ -14,7 +15,7 @@ RELAY ?= auto
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo   real SIP calls through a NAT, their media carried by the kernel (SIP_SERVER=opensips|kamailio RELAY=rtpproxy|builtin)"
+	@echo "make demo   real SIP calls through a NAT, their media carried by the kernel (SIP_SERVER=opensips|kamailio RELAY=rtpproxy|rtpengine|builtin)"
 	@echo "make test   unit, property, data-plane and end-to-end tests"
 	@echo "make setup  install what both need (Debian packages, Python environment) and build"
 	@echo "make check  format, lints, types, spelling and links"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -20,10 +22,11 @@ relays:
     socket: udp:127.0.0.1:22222
 """
 FULL = """\
-control: {listen: ["udp:127.0.0.1:22221", "tcp:[::1]:22221", "unix:/run/shunt/c.sock", "cunix:/run/shunt/p.sock"], allow: ["127.0.0.0/8", "2001:db8::/32"], socket_group: sip, legs_per_call: 64, sessions_per_source: 20}
+control: {listen: ["udp:127.0.0.1:22221", "tcp:[::1]:22221", "unix:/run/shunt/c.sock", "cunix:/run/shunt/p.sock"], ng: ["udp:127.0.0.1:22224", "tcp:127.0.0.1:22224"], allow: ["127.0.0.0/8", "2001:db8::/32"], socket_group: sip, legs_per_call: 64, sessions_per_source: 20}
 relays:
   - {name: r1, socket: "udp:127.0.0.1:22222", media: [{address: 192.0.2.1, ports: 35000-65000}], ttl: 90, setup_ttl: 30, symmetric: true}
   - {name: r2, socket: "unix:/run/r2.sock", media: [{address: "2001:db8::1", ports: "35000 - 35999"}]}
+  - {name: e1, type: rtpengine, socket: "tcp:127.0.0.1:2223", media: [{address: 192.0.2.3, ports: 30000-40000}], ttl: 30, silent_ttl: 600, setup_ttl: 120}
 builtin_relay: {addresses: [192.0.2.2], ports: "35000-65000", ttl: 60, setup_ttl: 30, quarantine: 2.5, listen: ["unix:/run/r.sock", "udp:127.0.0.1:22223"], allow: ["10.0.0.0/8"], socket_group: sip, threads: 2}
 data_plane: {target: "tofino.example:50052", device_id: 1, program: relay, idle_ms: 5000}
 learning: {packets: 3, guard_ms: 40, contest_hold_s: 4, quarantine_s: 0, one_way_after_s: 0.5}
@@ -58,7 +61,7 @@ def test_every_key_is_taken():
     assert config.relays[0].media[0].ports == PortRange(35000, 65000)
     assert config.relays[1].media[0].ports == PortRange(35000, 35999)
     assert config.softswitch.interfaces == ["eth0", "eth1.100"]
-    assert {where for where, *_ in config.media_ranges()} == {("relays", 0, "media", 0, "ports"), ("relays", 1, "media", 0, "ports"), ("builtin_relay", "ports")}
+    assert {where for where, *_ in config.media_ranges()} == {("relays", 0, "media", 0, "ports"), ("relays", 1, "media", 0, "ports"), ("relays", 2, "media", 0, "ports"), ("builtin_relay", "ports")}
     # The effective configuration, written out, reads back as the same.
     assert loads(yaml.safe_dump(json.loads(config.model_dump_json(exclude_unset=True)))) == config
 
@@ -75,6 +78,70 @@ def test_the_built_in_relay_has_a_control_socket_of_its_own():
     assert errors(both) == ["shunt.yaml:3:13: relays.0.socket: udp:127.0.0.1:22222 is where the built-in relay listens (builtin_relay.listen.1), which is among the relays already"]
     taken = "builtin_relay: {addresses: [127.0.0.1], listen: ['udp:127.0.0.1:22221']}\n"
     assert errors(taken) == ["shunt.yaml:1:50: builtin_relay.listen.0: udp:127.0.0.1:22221 cannot be bound besides udp:127.0.0.1:22221 of control.listen.0"]
+
+
+RTPENGINE = """\
+control: {ng: ["udp:127.0.0.1:22223", "tcp:[::1]:22223"], allow: [127.0.0.0/8], sessions_per_source: 20}
+relays:
+  - name: e1
+    type: rtpengine
+    socket: "udp:127.0.0.1:2223"
+    media: [{address: 192.0.2.1, ports: 30000-40000}, {address: "2001:db8::1", ports: 30000-40000}]
+"""
+
+
+def test_rtpengine_has_its_own_time_outs_unless_told_otherwise():
+    config = loads(RTPENGINE)
+    relay = config.document()["relays"][0]
+    assert (relay["type"], relay["ttl"], relay["silent_ttl"], relay["setup_ttl"]) == ("rtpengine", 60, 3600, 3600)
+    relay = loads(RTPENGINE + "    ttl: 20\n    silent_ttl: 120\n    setup_ttl: 90\n").document()["relays"][0]
+    assert (relay["ttl"], relay["silent_ttl"], relay["setup_ttl"]) == (20, 120, 90)
+    relay = loads(MINIMAL).document()["relays"][0]
+    assert (relay["type"], relay["ttl"], relay["silent_ttl"], relay["setup_ttl"]) == ("rtpproxy", 60, None, None)
+
+
+def test_a_protocol_that_no_relay_speaks_is_not_listened_for():
+    """Its default address may be another program's."""
+    alone = loads(RTPENGINE + "hep: {listen: 'udp:127.0.0.1:22221'}\n")
+    assert (alone.document()["control"]["listen"], alone.document()["control"]["ng"]) == ([], ["udp:127.0.0.1:22223", "tcp:[::1]:22223"])
+    both = loads(RTPENGINE + MINIMAL.removeprefix("relays:\n"))
+    assert (both.document()["control"]["listen"], len(both.relays)) == (["udp:127.0.0.1:22221"], 2)
+    builtin = loads(RTPENGINE + "builtin_relay: {addresses: [192.0.2.2]}\n")
+    assert builtin.document()["control"]["listen"] == ["udp:127.0.0.1:22221"]
+    assert loads(MINIMAL).document()["control"]["ng"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (RTPENGINE.replace("type: rtpengine", "type: rtpproxy"), ["1:15: control.ng: no relay is of type rtpengine"]),
+        (RTPENGINE.replace('ng: ["udp:127.0.0.1:22223", "tcp:[::1]:22223"], ', ""), ["4:11: relays.0.type: without control.ng no SIP server can reach this relay through the agent"]),
+        (RTPENGINE.replace("rtpengine", "rtpengin"), ["4:11: relays.0.type: Input should be 'rtpproxy' or 'rtpengine'"]),
+        (RTPENGINE.replace("udp:127.0.0.1:2223", "unix:/run/re.sock"), ["5:13: relays.0.socket: unix:/run/re.sock: rtpengine has no Unix socket: give udp:ADDRESS:PORT (--listen-ng) or tcp:ADDRESS:PORT (--listen-tcp-ng)"]),
+        (RTPENGINE.replace("udp:127.0.0.1:22223", "unix:/run/ng.sock"), ["1:16: control.ng.0: 'unix:/run/ng.sock': unix is not possible here, only udp, tcp"]),
+        (RTPENGINE.replace("udp:127.0.0.1:22223", "udp:127.0.0.1:2223"), ["5:13: relays.0.socket: udp:127.0.0.1:2223 is where the agent itself listens (control.ng.0): it would talk to itself"]),
+        (RTPENGINE.replace("udp:127.0.0.1:22223", "udp:192.0.2.1:30001"), ["1:16: control.ng.0: udp:192.0.2.1:30001 lies within the media ports 192.0.2.1 30000-40000 of relays.0.media.0.ports"]),
+        (RTPENGINE.replace("tcp:[::1]", "udp:0.0.0.0"), ["1:39: control.ng.1: udp:0.0.0.0:22223 cannot be bound besides udp:127.0.0.1:22223 of control.ng.0"]),
+        (RTPENGINE.replace("udp:127.0.0.1:22223", "udp:127.0.0.1:22221") + MINIMAL.removeprefix("relays:\n"), ["1:16: control.ng.0: udp:127.0.0.1:22221 cannot be bound besides udp:127.0.0.1:22221 of control.listen.0"]),
+        (RTPENGINE.replace("ng:", "listen: ['udp:127.0.0.1:22221'], ng:"), ["1:19: control.listen: no relay speaks the rtpproxy protocol: all of them are of type rtpengine, for control.ng"]),
+        (RTPENGINE + "    symmetric: false\n", ["7:16: relays.0.symmetric: is rtpproxy's; rtpengine always learns addresses"]),
+        (MINIMAL + "    silent_ttl: 9\n", ["4:17: relays.0.silent_ttl: rtpproxy has one time-out for all sessions (ttl); only a relay of type rtpengine has this one"]),
+        (RTPENGINE + "    silent_ttl: 0\n", ["7:17: relays.0.silent_ttl: Input should be greater than or equal to 1"]),
+    ],
+)
+def test_what_does_not_go_with_rtpengine_is_said_where_it_stands(text, says):
+    assert errors(text) == [f"shunt.yaml:{line}" for line in says]
+
+
+def test_the_example_takes_rtpengine_where_its_comment_says_so():
+    """The lines for rtpengine in opensips-config/shunt.yaml, in place of those for rtpproxy, are a configuration."""
+    text = (Path(__file__).resolve().parents[2] / "opensips-config/shunt.yaml").read_text()
+    before, _, rest = text.partition("control:\n")
+    _, _, rest = rest.partition("# For rtpengine")
+    block, _, after = rest.partition("\n\n")
+    config = loads(before + re.sub("^# ", "", block[block.index("\n") + 1 :], flags=re.MULTILINE) + "\n\n" + after)
+    assert [relay.type for relay in config.relays] == ["rtpengine"]
+    assert config.control.ng == ["udp:127.0.0.1:22223"]
 
 
 def test_a_data_plane_hosts_file_needs_no_relay():

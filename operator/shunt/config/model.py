@@ -22,6 +22,7 @@ from shunt.config.values import (
     MediaAddress,
     Name,
     Network,
+    NgSocket,
     NotifySocket,
     Owner,
     PortRange,
@@ -37,16 +38,21 @@ from shunt.config.values import (
 
 SOFTSWITCH_SOCKET = "unix:/run/shunt-softswitch/bfrt.sock"
 RELAY_SOCKET = "cunix:/run/shunt-relay/control.sock"
+RTPENGINE_TTL = 3600
+"""Seconds: what rtpengine's silent-timeout and offer-timeout are unless it is told otherwise."""
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
 class Control(Section):
-    """Where SIP servers reach the agent with the rtpproxy control protocol."""
+    """Where SIP servers reach the agent, with the rtpproxy control protocol or with rtpengine's NG protocol."""
 
     listen: list[ControlSocket] = Field(
         default=["udp:127.0.0.1:22221"],
         min_length=1,
-        description="Sockets for SIP servers: udp:ADDRESS:PORT, tcp:ADDRESS:PORT, unix:/PATH (one command to a connection) or cunix:/PATH (persistent).",
+        description="Sockets for the rtpproxy protocol: udp:ADDRESS:PORT, tcp:ADDRESS:PORT, unix:/PATH (one command to a connection) or cunix:/PATH (persistent). Not bound where no relay speaks it.",
+    )
+    ng: list[NgSocket] = Field(
+        default=[], description="Sockets for the NG protocol, where relays[] has one of type rtpengine: udp:ADDRESS:PORT or tcp:ADDRESS:PORT."
     )
     allow: list[Network] = Field(
         default=list(_LOOPBACK), description="Networks from which commands are taken (udp and tcp; unix sockets have file permissions)."
@@ -61,19 +67,54 @@ class Control(Section):
 class MediaRange(Section):
     """A relay address and the ports on which media arrives there."""
 
-    address: MediaAddress = Field(description="The relay's media address, as it stands in the SDP (rtpproxy -l).")
-    ports: Ports = Field(description='UDP ports, inclusive, as "35000-65000" (rtpproxy -m and -M); starts at an even port.')
+    address: MediaAddress = Field(
+        description="The address that media is sent to: rtpproxy's -l; of an rtpengine's interface NAME/ADDRESS!ADVERTISED the ADDRESS in the middle."
+    )
+    ports: Ports = Field(description='UDP ports, inclusive, as "35000-65000" (rtpproxy -m and -M, rtpengine --port-min and --port-max); starts at an even port.')
 
 
 class Relay(Section):
-    """An rtpproxy that the agent forwards control commands to."""
+    """An rtpproxy or rtpengine that the agent forwards control commands to."""
 
     name: Name = Field(description="The relay's name in the output of `shunt status` and in metrics: letters, digits, . _ -")
-    socket: ControlSocket = Field(description="The relay's control socket (rtpproxy -s): udp:, tcp:, unix: or cunix:.")
-    media: list[MediaRange] = Field(default=[], description="Where its media arrives; needed as soon as there is a data plane.")
-    ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which it drops a session (rtpproxy -T).")
-    setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same until the call is answered (rtpproxy -W); without it as ttl.")
-    symmetric: bool = Field(default=False, description="Whether a relay with two addresses still learns addresses (rtpproxy --bridge_symmetric).")
+    type: Literal["rtpproxy", "rtpengine"] = Field(
+        default="rtpproxy", description="What it is: rtpproxy gets what arrives at control.listen, rtpengine what arrives at control.ng."
+    )
+    socket: ControlSocket = Field(
+        description="The relay's control socket: of rtpproxy (-s) udp:, tcp:, unix: or cunix:; of rtpengine udp: (--listen-ng) or tcp: (--listen-tcp-ng)."
+    )
+    media: list[MediaRange] = Field(default=[], description="Where its media arrives, one item for each address; needed as soon as there is a data plane.")
+    ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which it drops a session (rtpproxy -T, rtpengine --timeout).")
+    silent_ttl: int | None = Field(
+        default=None, ge=1, le=86400, description="The same while a party is on hold or only receives (rtpengine --silent-timeout, which alone has it); without it 3600."
+    )
+    setup_ttl: int | None = Field(
+        default=None, ge=1, le=86400, description="The same until the call is answered: rtpproxy -W, without it as ttl; rtpengine --offer-timeout, without it 3600."
+    )
+    symmetric: bool = Field(default=False, description="Whether an rtpproxy with two addresses still learns addresses (--bridge_symmetric); rtpengine always does.")
+
+    @property
+    def is_rtpengine(self) -> bool:
+        return self.type == "rtpengine"
+
+    def effective(self) -> dict[str, Any]:
+        """What the daemon gets: the defaults that depend on the type are filled in."""
+        values = self.model_dump(mode="json")
+        if self.is_rtpengine:
+            for key in ("silent_ttl", "setup_ttl"):
+                values[key] = values[key] or RTPENGINE_TTL
+        return values
+
+    def problems(self) -> Iterator[tuple[Location, str]]:
+        """What does not fit the type: (location within the section, message)."""
+        if not self.is_rtpengine:
+            if self.silent_ttl is not None:
+                yield ("silent_ttl",), "rtpproxy has one time-out for all sessions (ttl); only a relay of type rtpengine has this one"
+            return
+        if not SocketAddress.parse(self.socket).is_ip:
+            yield ("socket",), f"{self.socket}: rtpengine has no Unix socket: give udp:ADDRESS:PORT (--listen-ng) or tcp:ADDRESS:PORT (--listen-tcp-ng)"
+        if "symmetric" in self.model_fields_set:
+            yield ("symmetric",), "is rtpproxy's; rtpengine always learns addresses"
 
 
 class BuiltinRelay(Section):
@@ -308,6 +349,11 @@ class Config(Section):
     switch: Switch | None = Field(default=None, description="Ports and routes of a Tofino switch, for its set-up script.")
 
     @property
+    def serves_rtpproxy(self) -> bool:
+        """Whether a relay speaks the rtpproxy protocol."""
+        return self.builtin_relay is not None or any(not relay.is_rtpengine for relay in self.relays)
+
+    @property
     def serves_agent(self) -> bool:
         """Whether `shunt agent` can work with this file: it names a relay. A data-plane host's file need not."""
         return bool(self.relays) or self.builtin_relay is not None
@@ -319,6 +365,9 @@ class Config(Section):
             effective["api"]["token"] = "(hidden)"
         if self.hep is not None:
             effective["hep"]["allow"] = [str(network) for network in self.hep.networks()]
+        if not self.serves_rtpproxy:
+            effective["control"]["listen"] = []
+        effective["relays"] = [relay.effective() for relay in self.relays]
         return effective
 
     def problems(self) -> list[tuple[Location, str]]:
@@ -338,6 +387,14 @@ class Config(Section):
                 yield ("relays", i, "socket"), f"{relay.socket} is the socket of relays.{first} already"
             if self.data_plane is not None and not relay.media:
                 yield ("relays", i), "media is missing: with a data_plane the agent must know where this relay's media arrives"
+            for where, message in relay.problems():
+                yield ("relays", i, *where), message
+            if relay.is_rtpengine and not self.control.ng:
+                yield ("relays", i, "type"), "without control.ng no SIP server can reach this relay through the agent"
+        if self.serves_agent and self.control.ng and not any(relay.is_rtpengine for relay in self.relays):
+            yield ("control", "ng"), "no relay is of type rtpengine"
+        if self.serves_agent and not self.serves_rtpproxy and "listen" in self.control.model_fields_set:
+            yield ("control", "listen"), "no relay speaks the rtpproxy protocol: all of them are of type rtpengine, for control.ng"
         if self.builtin_relay is not None:
             addresses = self.builtin_relay.addresses
             if len(set(addresses)) < len(addresses):
@@ -368,8 +425,10 @@ class Config(Section):
                     yield where, f"{socket} lies within the media ports {address} {ports} of {dotted(range_where)}"
 
     def _listeners(self) -> Iterator[tuple[Location, SocketAddress]]:
-        for i, text in enumerate(self.control.listen):
+        for i, text in enumerate(self.control.listen if self.serves_rtpproxy else []):
             yield ("control", "listen", i), SocketAddress.parse(text)
+        for i, text in enumerate(self.control.ng):
+            yield ("control", "ng", i), SocketAddress.parse(text)
         if self.hep is not None:
             yield ("hep", "listen"), SocketAddress.parse(self.hep.listen)
         if self.builtin_relay is not None:

@@ -269,6 +269,7 @@ Name = Annotated[str, _matching(_NAME, "a name of 1 to 63 letters, digits, '.', 
 Interface = Annotated[str, _matching(_INTERFACE, "the name of a network interface")]
 AbsolutePath = Annotated[str, PlainValidator(_absolute_path)]
 ControlSocket = Annotated[str, _socket("udp", "tcp", "unix", "cunix")]
+NgSocket = Annotated[str, _socket("udp", "tcp")]
 HepSocket = Annotated[str, _socket("udp", "tcp")]
 UdpSocket = Annotated[str, _socket("udp")]
 NotifySocket = Annotated[str, _socket("tcp", "unix")]
