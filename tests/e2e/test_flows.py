@@ -273,7 +273,7 @@ def _assert_legs(outcome: Outcome, view: dict, index: int, host: str, caller_ver
         found[phone] = int(leg["relay_address"].rpartition(":")[2])
         if phone != "natcaller":
             assert int(port) - MEDIA[phone] in (0, 2), f"{phone} was learned at port {port}"
-    assert found == {phone: outcome.call.relay_ports[phone][index] for phone in (host, "callee")}
+    assert found == {phone: outcome.call.relay_ports[phone][index][-1] for phone in (host, "callee")}
 
 
 def _callee_relay_address(lab: Lab) -> tuple[str, int] | None:

@@ -146,8 +146,9 @@ class Call:
     call_id: str
     caller: str
     callee: str = ""
-    relay_ports: dict[str, list[int]] = field(default_factory=dict)  # by phone: the ports it was told to send to
+    relay_ports: dict[str, list[list[int]]] = field(default_factory=dict)  # by phone and media line: the ports it was told to send to, the last one last
     moved: dict[tuple[str, int], float] = field(default_factory=dict)  # by phone and its new port: when the other phone had the message that named it
+    switched_off: dict[int, float] = field(default_factory=dict)  # by media line: when a phone gave it up with port 0
     started: float = 0.0
     answered: bool = False
     ended: float | None = None  # the first BYE, CANCEL or refusal that any phone sent
@@ -170,9 +171,16 @@ def calls_of(captures: Iterable[Capture]) -> dict[str, Call]:
             call.callee = host
         if not message.out and message.ports:
             known = call.relay_ports.setdefault(host, [])
-            known += [port for port in message.ports if port and port not in known]
+            known += [[] for _ in range(len(message.ports) - len(known))]
+            for line, port in zip(known, message.ports):
+                if port:
+                    line[:] = [other for other in line if other != port] + [port]
             for moved in moving.get((message.call_id, message.cseq, message.kind), []):
                 call.moved[moved] = min(call.moved[moved], message.time)
+        if message.out:
+            for index, port in enumerate(message.ports):
+                if port == 0 and call.relay_ports.get(host):
+                    call.switched_off.setdefault(index, message.time)
         if message.out and message.ports:
             before = named.setdefault((message.call_id, host), set())
             fresh = [(host, port) for port in message.ports if port and port not in before] if before else []
@@ -197,9 +205,9 @@ class Direction:
     call_id: str
     sender: str
     receiver: str
-    send_port: int  # the relay port that the sender sends to
-    receive_port: int  # the relay port that it arrives from
-    sent: int = 0  # until the call was hung up, without the unreachable and the unsignalled ones
+    send_ports: tuple[int, ...]  # the relay ports that the sender sends to; more than one where a re-INVITE or a fork has changed them
+    receive_ports: tuple[int, ...]  # the relay ports that it arrives from
+    sent: int = 0  # until the call was hung up or the line switched off, without the unreachable and the unsignalled ones
     besides: int = 0  # further ones, also after the hang-up: nobody owes their delivery
     unreachable: int = 0  # sent before the receiver behind a NAT had opened the way by sending: nobody can deliver these
     unsignalled: int = 0  # sent from a new port before the message that names it had gone through: the relay is right not to believe these
@@ -265,7 +273,7 @@ class Account:
 
 
 def account(captures: list[Capture]) -> tuple[dict[str, Call], Account]:
-    """Match what each phone sent with what the other received, call by call, up to the hang-up.
+    """Match what each phone sent with what the other received, call by call, up to the hang-up, or until a media line is switched off.
 
     Packets on their way when somebody hangs up have nobody to be delivered to; they are not counted.
     """
@@ -274,21 +282,23 @@ def account(captures: list[Capture]) -> tuple[dict[str, Call], Account]:
     directions, rtcp = [], []
     begun: dict[tuple[str, int], list[float]] = {}
     for call in calls.values():
-        for host, ports in call.relay_ports.items():
-            for port in ports:
+        for host, lines in call.relay_ports.items():
+            for port in itertools.chain(*lines):
                 begun.setdefault((host, port), []).append(call.started)
     for call in calls.values():
         if call.callee not in flows or call.caller not in flows:
             continue
-        pairs = list(zip(call.relay_ports.get(call.caller, []), call.relay_ports.get(call.callee, [])))
-        for caller_sends_to, callee_sends_to in pairs:
+        lines = zip(call.relay_ports.get(call.caller, []), call.relay_ports.get(call.callee, []))
+        for index, (caller_sends_to, callee_sends_to) in enumerate(lines):
+            until = min(call.switched_off.get(index, float("inf")), call.ended if call.ended is not None else float("inf"))
             for sender, receiver, send, receive in (
                 (call.caller, call.callee, caller_sends_to, callee_sends_to),
                 (call.callee, call.caller, callee_sends_to, caller_sends_to),
             ):
                 for step, into in ((0, directions), (1, rtcp)):
-                    taken_again = min((t for t in begun[receiver, receive] if t > call.started), default=float("inf"))
-                    direction = _direction(call, flows, sender, receiver, send + step, receive + step, taken_again)
+                    taken_again = min((t for port in receive for t in begun[receiver, port] if t > call.started), default=float("inf"))
+                    ports = tuple(port + step for port in send), tuple(port + step for port in receive)
+                    direction = _direction(call, flows, sender, receiver, *ports, until, taken_again)
                     if direction.sent:
                         into.append(direction)
     return calls, Account(directions, rtcp)
@@ -308,22 +318,29 @@ class _Flows:
         for part in np.split(ordered, starts[1:]):
             self._rows[int(part["relay_port"][0]), bool(part["out"][0])] = part
 
-    def rows(self, relay_port: int, out: bool, since: float, until: float) -> np.ndarray:
-        part = self._rows.get((relay_port, out))
-        if part is None:
-            return np.empty(0, _ROW_DTYPE)
-        first, last = np.searchsorted(part["time"], (since, until))
-        return part[first:last]
+    def rows(self, relay_ports: tuple[int, ...], out: bool, since: float, until: float) -> np.ndarray:
+        found = []
+        for port in relay_ports:
+            part = self._rows.get((port, out))
+            if part is not None:
+                first, last = np.searchsorted(part["time"], (since, until))
+                found.append(part[first:last])
+        if len(found) < 2:
+            return found[0] if found else np.empty(0, _ROW_DTYPE)
+        rows = np.concatenate(found)
+        return rows[np.argsort(rows["time"], kind="stable")]
 
 
-def _direction(call: Call, flows: dict[str, _Flows], sender: str, receiver: str, send: int, receive: int, taken_again: float) -> Direction:
-    """taken_again: when the next call began that `receiver` hears from the same relay port."""
-    until = call.ended if call.ended is not None else float("inf")
+def _direction(
+    call: Call, flows: dict[str, _Flows], sender: str, receiver: str, send: tuple[int, ...], receive: tuple[int, ...], until: float, taken_again: float
+) -> Direction:
+    """until: when the stream was given up. taken_again: when the next call began that `receiver` hears from one of the same relay ports."""
     direction = Direction(call.call_id, sender, receiver, send, receive)
     sent = flows[sender].rows(send, True, call.started, until)
     # SIPp's player sums a packet up, sleeps, and sends it to where the call has moved meanwhile: no loss of ours.
     sent = sent[~sent["bad"]]
-    moved = [(port + send % 2, at) for (host, port), at in call.moved.items() if host == sender]
+    step = send[0] % 2 if send else 0
+    moved = [(port + step, at) for (host, port), at in call.moved.items() if host == sender]
     unsignalled = np.zeros(len(sent), dtype=bool)
     for port, at in moved:
         unsignalled |= (sent["own_port"] == port) & (sent["time"] < at)

@@ -1,6 +1,6 @@
 """`make demo`: real SIP calls through a NAT box, their media carried by the kernel, every claim measured on the wire.
 
-    python -m tests.lab.demo --sip-server auto|opensips|kamailio --relay auto|rtpproxy|builtin
+    python -m tests.lab.demo --sip-server auto|opensips|kamailio --relay auto|rtpproxy|rtpengine|builtin
 
 Writes build/demo/report.json and ends with status 0 only if every check held.
 """
@@ -11,7 +11,6 @@ import argparse
 import collections
 import json
 import shutil
-import socket
 import statistics
 import sys
 import time
@@ -25,7 +24,7 @@ from rich.table import Table
 
 from shunt.cli.top import Rates
 from tests.lab.capture import Account, Call, Capture, account
-from tests.lab.processes import RELAY_PORT, ROOT, Edge, choose, cpu_seconds, open_socket
+from tests.lab.processes import ROOT, Edge, choose, cpu_seconds
 from tests.lab.sipp import Sipp, register
 from tests.lab.topology import LabError, Topology
 
@@ -98,7 +97,7 @@ class Demo:
                         sipp.stop()
                 for capture in captures:
                     capture.stop()
-                left = self._left(edge, topology)
+                left = self._left(edge)
                 slow = topology.slow_packets()
                 cpu = {name: cpu_seconds(pid) - cpu_before[name] for name, pid in daemons.items()}
             left["processes_left"] = len(topology.pids())
@@ -141,7 +140,7 @@ class Demo:
                     self.console.print(_line(now - started, status, rates.now))
                 time.sleep(1.0)
 
-    def _left(self, edge: Edge, topology: Topology) -> dict[str, int]:
+    def _left(self, edge: Edge) -> dict[str, int]:
         """Entries and relay sessions that are still there a moment after the last BYE."""
         left = {"entries_left": -1, "relay_sessions_left": -1}
         deadline = time.monotonic() + 4
@@ -149,10 +148,10 @@ class Demo:
             status = edge.status()
             entries = (status["data_plane"] or {}).get("entries")
             left["entries_left"] = entries if entries is not None else -1
-            if self.relay == "rtpproxy":
-                left["relay_sessions_left"] = _rtpproxy_sessions(topology)
-            else:
+            if self.relay == "builtin":
                 left["relay_sessions_left"] = sum(relay["sessions"] for relay in status["relays"])
+            else:
+                left["relay_sessions_left"] = edge.relay_sessions()
             time.sleep(0.25)
         return left
 
@@ -265,23 +264,10 @@ def _xdp_mode(topology: Topology) -> str:
     return "/".join(sorted(modes))
 
 
-def _rtpproxy_sessions(topology: Topology) -> int:
-    """What rtpproxy itself says of its active sessions (command I)."""
-    with open_socket(topology, "edge", socket.AF_INET, socket.SOCK_DGRAM) as control:
-        control.settimeout(2)
-        control.sendto(b"demo_%d I" % time.monotonic_ns(), ("127.0.0.1", RELAY_PORT))
-        answer = control.recv(4096).decode()
-    for line in answer.splitlines():
-        name, _, value = line.partition(":")
-        if name.endswith("active sessions"):
-            return int(value)
-    raise LabError(f"rtpproxy's answer to I: {answer!r}")
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__.splitlines()[0])
     parser.add_argument("--sip-server", choices=["auto", "opensips", "kamailio"], default="auto")
-    parser.add_argument("--relay", choices=["auto", "rtpproxy", "builtin"], default="auto")
+    parser.add_argument("--relay", choices=["auto", "rtpproxy", "rtpengine", "builtin"], default="auto")
     options = parser.parse_args(argv)
     console = Console(soft_wrap=True)
     try:

@@ -24,13 +24,22 @@ from urllib.parse import quote
 import yaml
 
 from tests.lab.topology import BPF, CALLEE_IP, EDGE_INTERFACES, EDGE_IP, EDGE_IP6, LabError, Topology
+from tests.tools.ng import NgClient
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "opensips-config"
 API_PORT = 8077
 CONTROL_PORT, RELAY_PORT = 22221, 22222
+NG_PORT, RTPENGINE_PORT = 22223, 2223  # the agent's and rtpengine's own
 PORTS = (35000, 65000)
 _CUSTOMERS = ("198.18.0.0/16", "fd91::/16")
+# The sockets of agent and relay in the shipped configurations of SIP servers, and what stands there without an agent.
+_DIRECT = (
+    ("udp:127.0.0.1:22221=1 udp:127.0.0.1:22222=0", "udp:127.0.0.1:22222"),
+    ("udp:127.0.0.1:22223=1 udp:127.0.0.1:2223=0", "udp:127.0.0.1:2223"),
+    ("udp:127.0.0.1:22223=256 udp:127.0.0.1:2223=1", "udp:127.0.0.1:2223"),
+    ('"rtpproxy_sock", "udp:127.0.0.1:22221"', '"rtpproxy_sock", "udp:127.0.0.1:22222"'),
+)
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +53,7 @@ def choose(sip_server: str = "auto", relay: str = "auto") -> tuple[str, str]:
         relay = "rtpproxy" if shutil.which("rtpproxy") else "builtin"
     for name in (sip_server, relay):
         if name != "builtin" and shutil.which(name) is None:
-            raise LabError(f"{name} is not on PATH")
+            raise LabError(f"{name} is not on PATH" + (" (Debian: rtpengine-daemon)" if name == "rtpengine" else ""))
     return sip_server, relay
 
 
@@ -207,19 +216,36 @@ class Edge:
     """The edge host's processes: `with Edge(topology, ...) as edge` starts all of them and stops them."""
 
     def __init__(
-        self, topology: Topology, work: Path, sip_server: str = "auto", relay: str = "auto", *, data_plane: bool = True, passwords: Path | None = None
+        self,
+        topology: Topology,
+        work: Path,
+        sip_server: str = "auto",
+        relay: str = "auto",
+        *,
+        data_plane: bool = True,
+        passwords: Path | None = None,
+        direct: bool = False,
+        relay_options: tuple[str, ...] = (),
+        interfaces: dict[str, tuple[str, ...]] | None = None,
     ) -> None:
-        """work: where logs and instantiated configurations go. passwords: turn them on, and no network is trusted; a folder for db_text."""
+        """work: where logs and instantiated configurations go. passwords: turn them on, and no network is trusted; a folder for db_text.
+
+        direct: the SIP server talks to the relay, and there is no agent and no data plane. relay_options: further options of
+        rtpproxy or rtpengine, which win over those of the start line. interfaces: addresses of named interfaces of rtpengine,
+        in place of one that has all.
+        """
         self.topology = topology
         self.work = work.resolve()
         self.sip_server_name, self.relay_name = choose(sip_server, relay)
-        self.with_data_plane = data_plane
+        self.direct = direct
+        self.with_data_plane = data_plane and not direct
         self.passwords = passwords
+        self.relay_options, self.interfaces = relay_options, interfaces or {}
         self.pin_dir = BPF / topology.prefix
         self.bfrt, self.admin, self.relay_socket = (Path("/run") / f"{topology.prefix}-{name}.sock" for name in ("bfrt", "admin", "relay"))
         self.config = self.work / "shunt.yaml"
         self.agent, self.operator, self.softswitch = (self._daemon(name) for name in ("agent", "operator", "softswitch"))
-        self.relay = self._process("rtpproxy", self._rtpproxy_command()) if self.relay_name == "rtpproxy" else self._daemon("relay")
+        self.relay = self._daemon("relay") if self.relay_name == "builtin" else self._process(self.relay_name, self._relay_command())
         self.sip_server = self._process(self.sip_server_name, self._sip_server_command())
 
     def __enter__(self) -> "Edge":
@@ -242,7 +268,8 @@ class Edge:
             if self.with_data_plane:
                 self.start_softswitch()
             self.start_relay()
-            self.start_agent()
+            if not self.direct:
+                self.start_agent()
             if self.with_data_plane:
                 self.await_data_plane()  # its socket is there before its programs are
             self.start_sip_server()
@@ -264,7 +291,31 @@ class Edge:
         self.softswitch.start().await_unix(self.bfrt, 30)
 
     def start_relay(self) -> None:
-        self.relay.start().await_listening("udp", RELAY_PORT)
+        self.relay.start().await_listening("udp", self.relay_port)
+
+    @property
+    def relay_port(self) -> int:
+        """The relay's own control port."""
+        return RTPENGINE_PORT if self.relay_name == "rtpengine" else RELAY_PORT
+
+    def ng(self, port: int = RTPENGINE_PORT) -> NgClient:
+        """A client on the edge host that speaks NG, with rtpengine itself unless told otherwise (NG_PORT: with the agent)."""
+        return NgClient(open_socket(self.topology, "edge", socket.AF_INET, socket.SOCK_DGRAM), ("127.0.0.1", port))
+
+    def relay_sessions(self) -> int:
+        """The calls that the relay itself has, by its own word. Raises LabError."""
+        if self.relay_name == "rtpengine":
+            with self.ng() as ng:
+                return len(ng.command("list", limit=100_000)["calls"])
+        with open_socket(self.topology, "edge", socket.AF_INET, socket.SOCK_DGRAM) as control:
+            control.settimeout(2)
+            control.sendto(b"lab_%d I" % time.monotonic_ns(), ("127.0.0.1", RELAY_PORT))
+            answer = control.recv(4096).decode()
+        for line in answer.splitlines():
+            name, _, value = line.partition(":")
+            if name.endswith("active sessions"):
+                return int(value)
+        raise LabError(f"the relay's answer to I: {answer!r}")
 
     def start_agent(self) -> None:
         """Start the agent, and the operator daemon where it does not run; wait until that has this agent's status."""
@@ -348,13 +399,29 @@ class Edge:
             listen = [f"cunix:{self.relay_socket}", f"udp:127.0.0.1:{RELAY_PORT}"]
             media = {"addresses": [EDGE_IP, EDGE_IP6], "ports": f"{PORTS[0]}-{PORTS[1]}"}
             config["builtin_relay"] = {"listen": listen, "socket_group": "root", **media, "ttl": 60, "quarantine": 5}
+        if self.relay_name == "rtpengine":
+            addresses = [address for group in self.interfaces.values() for address in group] or [EDGE_IP, EDGE_IP6]
+            config["control"] = {"ng": [f"udp:127.0.0.1:{NG_PORT}", f"tcp:127.0.0.1:{NG_PORT}"]}
+            media = [{"address": address, "ports": f"{PORTS[0]}-{PORTS[1]}"} for address in addresses]
+            config["relays"] = [{"name": "local", "type": "rtpengine", "socket": f"udp:127.0.0.1:{RTPENGINE_PORT}", "media": media, **self._time_outs()}]
         if not self.with_data_plane:
             del config["data_plane"]
         return config
 
+    def _time_outs(self) -> dict[str, int]:
+        """What rtpengine's time-outs are, for the agent: those of its last options."""
+        keys = {"--timeout": "ttl", "--silent-timeout": "silent_ttl", "--offer-timeout": "setup_ttl"}
+        given = (word.partition("=") for word in self._relay_command())
+        return {keys[name]: int(value) for name, _, value in given if name in keys}
+
     def sip_server_config(self) -> str:
         """The shipped configuration of the SIP server with this lab's addresses and a log on standard error."""
-        text = _substitute((CONFIGS / self._sip_server_config_path().name).read_text())
+        suffix = "-rtpengine" if self.relay_name == "rtpengine" else ""
+        text = _substitute((CONFIGS / f"{self.sip_server_name}{suffix}.cfg").read_text())
+        if self.direct:
+            for both, relay in _DIRECT:
+                text = text.replace(both, relay)
+            text = text.replace("#!define WITH_BACKUP_RELAY", "##!define WITH_BACKUP_RELAY")
         text = text.replace("stderror_enabled = no", "stderror_enabled = yes").replace("syslog_enabled = yes", "syslog_enabled = no")
         text = text.replace("log_stderror = no", "log_stderror = yes")
         text = text.replace("/run/opensips/", f"{self.work}/").replace("/run/kamailio/", f"{self.work}/")
@@ -385,13 +452,20 @@ class Edge:
             return ["opensips", "-F", "-f", path, "-m", "128", "-M", "8", "-P", pid, "-w", str(self.work)]
         return ["kamailio", "-DD", "-E", "-f", path, "-m", "128", "-M", "8", "-P", pid, "-Y", str(self.work), "-w", str(self.work)]
 
-    def _rtpproxy_command(self) -> list[str]:
-        """The first start line of rtpproxy.md, with this lab's addresses."""
-        text = _substitute((CONFIGS / "rtpproxy.md").read_text())
+    def _relay_command(self) -> list[str]:
+        """The first start line of rtpproxy.md or rtpengine.md, with this lab's addresses."""
+        text = _substitute((CONFIGS / f"{self.relay_name}.md").read_text())
         lines = text.splitlines()
-        first = next(i for i, line in enumerate(lines) if line.startswith("    rtpproxy "))
-        command = " ".join(line.strip().rstrip("\\") for line in lines[first : first + 2]).split()
-        return [*command, "-p", str(self.work / "rtpproxy.pid")]
+        first = next(i for i, line in enumerate(lines) if line.startswith(f"    {self.relay_name} "))
+        words = " ".join(line.strip().rstrip("\\") for line in lines[first : first + 2]).split()
+        pid = self.work / f"{self.relay_name}.pid"
+        if self.relay_name == "rtpproxy":
+            return [*words, "-p", str(pid), *self.relay_options]
+        if self.interfaces:
+            words = [word for word in words if not word.startswith("--interface=")]
+            words += [f"--interface={name}/{address}" for name, addresses in self.interfaces.items() for address in addresses]
+        # Without a delay a call is off its list as soon as it is deleted, and tests see what is left.
+        return [*words, f"--pidfile={pid}", "--num-threads=2", "--delete-delay=0", *self.relay_options]
 
     def _http(self, method: str, path: str, port: int = API_PORT) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
