@@ -18,7 +18,7 @@ use media::{MediaSettings, Shared, Sockets};
 use ports::Ports;
 use sd_notify::NotifyState;
 use service::Service;
-use shunt_control::{Listener, Options, Rare};
+use shunt_control::{Listener, Options, Protocol, Rare};
 use shunt_daemon::{Failure, keep_capabilities, read_document, set_up_log};
 use shunt_latch::Learner;
 use shunt_net::Endpoint;
@@ -89,7 +89,7 @@ fn run(config: &Config) -> Result<(), Failure> {
             allow: Some(relay.allow.clone()),
             ..Options::default()
         };
-        let socket = Listener::bind(address, options).map_err(|error| cannot_bind(&address.to_string(), &error))?;
+        let socket = Listener::bind(address, Protocol::Rtpproxy, options).map_err(|error| cannot_bind(&address.to_string(), &error))?;
         addresses.push(socket.address().to_string());
         sockets.push(socket);
     }

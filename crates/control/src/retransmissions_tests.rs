@@ -8,6 +8,16 @@ fn at(seconds: u64) -> Time {
     Time::from(Duration::from_secs(seconds))
 }
 
+impl Waits for SocketAddr {
+    fn peer(&self) -> SocketAddr {
+        *self
+    }
+}
+
+fn cache(protocol: Protocol) -> Retransmissions<SocketAddr> {
+    Retransmissions::new(protocol, Limits::of(protocol))
+}
+
 fn peer(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
@@ -21,41 +31,74 @@ fn ticket(seen: &Seen) -> Ticket {
 
 #[test]
 fn a_repetition_gets_the_first_reply_for_35_s() {
-    let mut cache = Retransmissions::default();
+    let mut cache = cache(Protocol::Rtpproxy);
     let first = ticket(&cache.begin(at(0), peer(1), b"k", b"V"));
     assert_eq!(cache.begin(at(1), peer(1), b"k", b"V"), Seen::InProgress);
-    assert!(cache.finish(at(2), first, Some(b"20040107")));
+    assert_eq!(cache.finish(at(2), first, Some(b"20040107")), [peer(1)]);
     assert_eq!(cache.begin(at(36), peer(1), b"k", b"V"), Seen::Answered(b"20040107"));
     ticket(&cache.begin(at(37), peer(1), b"k", b"V"));
 }
 
 #[test]
 fn another_sender_another_cookie_or_another_split_is_another_command() {
-    let mut cache = Retransmissions::default();
+    let mut cache = cache(Protocol::Rtpproxy);
     ticket(&cache.begin(at(0), peer(1), b"k", b"V"));
     ticket(&cache.begin(at(0), peer(2), b"k", b"V"));
     ticket(&cache.begin(at(0), peer(1), b"kV", b""));
-    assert_eq!(cache.len(), 3);
+    assert_eq!(cache.entries.len(), 3);
 }
 
 #[test]
 fn a_restarted_client_is_not_sent_the_reply_to_its_predecessor() {
-    let mut cache = Retransmissions::default();
+    let mut cache = cache(Protocol::Rtpproxy);
     let old = ticket(&cache.begin(at(0), peer(1), b"k", b"D a f"));
     let new = ticket(&cache.begin(at(1), peer(1), b"k", b"D b f"));
-    assert!(!cache.finish(at(2), old, Some(b"E50")));
+    assert!(cache.finish(at(2), old, Some(b"E50")).is_empty());
     assert_eq!(cache.begin(at(2), peer(1), b"k", b"D b f"), Seen::InProgress);
-    assert!(cache.finish(at(2), new, Some(b"0")));
+    assert_eq!(cache.finish(at(2), new, Some(b"0")), [peer(1)]);
     assert_eq!(cache.begin(at(3), peer(1), b"k", b"D b f"), Seen::Answered(b"0"));
 }
 
 #[test]
 fn a_command_without_a_reply_is_executed_again() {
-    let mut cache = Retransmissions::default();
+    let mut cache = cache(Protocol::Rtpproxy);
     let first = ticket(&cache.begin(at(0), peer(1), b"k", b"V"));
-    assert!(!cache.finish(at(1), first, None));
-    assert!(cache.is_empty());
+    assert!(cache.finish(at(1), first, None).is_empty());
+    assert!(cache.entries.is_empty());
     ticket(&cache.begin(at(1), peer(1), b"k", b"V"));
+}
+
+#[test]
+fn ng_goes_by_cookie_and_host_whatever_the_port_and_the_command() {
+    let mut cache = cache(Protocol::Ng);
+    let other_host = SocketAddr::from(([127, 0, 0, 2], 1));
+    let first = ticket(&cache.begin(at(0), peer(1), b"k", b"offer"));
+    let second = ticket(&cache.begin(at(0), other_host, b"k", b"offer"));
+    assert_eq!(cache.begin(at(0), peer(1), b"k", b"offer"), Seen::InProgress);
+    assert_eq!(cache.begin(at(0), peer(2), b"k", b"delete"), Seen::InProgress);
+    assert_eq!(cache.finish(at(1), first, Some(b"first")), [peer(1), peer(2)]);
+    assert_eq!(cache.finish(at(1), second, Some(b"second")), [other_host]);
+    assert_eq!(cache.begin(at(30), peer(3), b"k", b"list"), Seen::Answered(b"first"));
+    assert_eq!(cache.begin(at(30), other_host, b"k", b"list"), Seen::Answered(b"second"));
+    ticket(&cache.begin(at(31), peer(1), b"k", b"offer"));
+}
+
+#[test]
+fn an_ipv4_sender_is_the_same_host_at_an_ipv6_socket() {
+    let mut cache = cache(Protocol::Ng);
+    ticket(&cache.begin(at(0), peer(1), b"k", b"offer"));
+    let mapped = "[::ffff:127.0.0.1]:1".parse().unwrap();
+    assert_eq!(cache.begin(at(0), mapped, b"k", b"offer"), Seen::InProgress);
+}
+
+#[test]
+fn a_bounded_number_of_ports_waits_for_one_reply() {
+    let mut cache = cache(Protocol::Ng);
+    let first = ticket(&cache.begin(at(0), peer(1), b"k", b"offer"));
+    for port in 1..1000 {
+        assert_eq!(cache.begin(at(0), peer(port), b"k", b"offer"), Seen::InProgress);
+    }
+    assert_eq!(cache.finish(at(1), first, Some(b"reply")).len(), WAITING);
 }
 
 const LIMITS: Limits = Limits {
@@ -81,7 +124,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn nothing_is_executed_twice_nor_kept_beyond_the_limits(steps in steps()) {
-        let (mut cache, mut now) = (Retransmissions::new(LIMITS), 0);
+        let (mut cache, mut now) = (Retransmissions::new(Protocol::Rtpproxy, LIMITS), 0);
         // The commands under way, and the last reply to a sender's cookie with the time it came.
         let mut under_way: Vec<((u16, u8), u8, Ticket)> = Vec::new();
         let mut replies: HashMap<(u16, u8), (u8, Vec<u8>, u64)> = HashMap::new();
@@ -110,7 +153,7 @@ proptest! {
                     let reply = reply.map(|size| vec![body; size]);
                     let superseded = under_way.iter().any(|(of, _, other)| *of == key && other.serial > ticket.serial)
                         || cache.entries.get(&ticket.key).is_none_or(|entry| entry.serial != ticket.serial);
-                    let wanted = cache.finish(at(now), ticket, reply.as_deref());
+                    let wanted = !cache.finish(at(now), ticket, reply.as_deref()).is_empty();
                     prop_assert_eq!(wanted, reply.is_some() && !superseded);
                     if let (true, Some(reply)) = (wanted, reply) {
                         replies.insert(key, (body, reply, now));
@@ -120,7 +163,8 @@ proptest! {
                 }
                 Step::Finish { .. } => {}
             }
-            let kept: Vec<usize> = cache.entries.values().filter_map(|entry| entry.reply.as_ref().map(Vec::len)).collect();
+            let answered = cache.entries.values().filter(|entry| matches!(entry.progress, Progress::Answered(_)));
+            let kept: Vec<usize> = answered.map(Entry::bytes).collect();
             prop_assert_eq!(cache.bytes, kept.iter().sum::<usize>());
             prop_assert!(cache.bytes <= LIMITS.bytes && kept.len() <= LIMITS.replies && cache.ages.len() <= LIMITS.replies);
         }

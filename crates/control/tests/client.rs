@@ -3,7 +3,7 @@
 
 mod support;
 
-use shunt_control::{Listener, Options, RelayClient, RelayError, Timing};
+use shunt_control::{Listener, Options, Protocol, RelayClient, RelayError, Timing};
 use shunt_rtpproxy::framing::ControlAddress;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,6 +23,10 @@ const TIMING: Timing = Timing {
     refused_retry: Duration::from_millis(50),
 };
 
+fn rtpproxy(address: ControlAddress, timing: Timing) -> RelayClient {
+    RelayClient::with_timing(address, Protocol::Rtpproxy, timing).unwrap()
+}
+
 /// A relay that is this crate's own listener.
 struct Relay {
     echo: Arc<Echo>,
@@ -32,14 +36,14 @@ struct Relay {
 
 impl Relay {
     fn new(address: &ControlAddress) -> Self {
-        let listener = Listener::bind(address, Options::default()).unwrap();
+        let listener = Listener::bind(address, Protocol::Rtpproxy, Options::default()).unwrap();
         let (address, echo) = (listener.address().clone(), Arc::new(Echo::default()));
         let task = tokio::spawn(listener.serve(Arc::clone(&echo), std::future::pending()));
         Self { echo, address, task }
     }
 
     fn client(&self) -> RelayClient {
-        RelayClient::with_timing(self.address.clone(), TIMING)
+        rtpproxy(self.address.clone(), TIMING)
     }
 
     async fn kill(self) -> ControlAddress {
@@ -84,7 +88,7 @@ async fn a_thousand_commands_at_once() {
             timeout: Duration::from_secs(30),
             ..TIMING
         };
-        let client = Arc::new(RelayClient::with_timing(relay.address.clone(), patient));
+        let client = Arc::new(rtpproxy(relay.address.clone(), patient));
         let tasks: Vec<_> = (0..1000)
             .map(|n| {
                 let client = Arc::clone(&client);
@@ -121,7 +125,7 @@ struct Double {
 impl Double {
     async fn new() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let client = RelayClient::with_timing(ControlAddress::Udp(socket.local_addr().unwrap()), TIMING);
+        let client = rtpproxy(ControlAddress::Udp(socket.local_addr().unwrap()), TIMING);
         Self { socket, client }
     }
 
@@ -215,7 +219,7 @@ async fn where_nobody_listens_a_sip_servers_command_fails_soon() {
             timeout: Duration::from_secs(60),
             ..TIMING
         };
-        let client = RelayClient::with_timing(address, timing);
+        let client = rtpproxy(address, timing);
         let (error, took) = fails(&client, b"V").await;
         assert!(matches!(error, RelayError::Unreachable { .. }), "{kind}: {error}");
         assert!((TIMING.refused_retry..Duration::from_secs(30)).contains(&took), "{kind}: {took:?}");
@@ -242,7 +246,7 @@ async fn a_request_waits_for_a_relay_that_is_restarted() {
     for kind in KINDS {
         let folder = Folder::new();
         let address = Relay::new(&folder.address(kind)).kill().await;
-        let client = RelayClient::with_timing(address.clone(), TIMING);
+        let client = rtpproxy(address.clone(), TIMING);
         let (reply, relay) = tokio::join!(client.request(b"V"), async {
             tokio::time::sleep(Duration::from_millis(400)).await;
             Relay::new(&address)
@@ -272,7 +276,7 @@ async fn late_relay(listener: TcpListener) {
 #[tokio::test]
 async fn replies_on_a_connection_never_go_to_the_wrong_command() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let client = RelayClient::with_timing(ControlAddress::Tcp(listener.local_addr().unwrap()), TIMING);
+    let client = rtpproxy(ControlAddress::Tcp(listener.local_addr().unwrap()), TIMING);
     let relay = tokio::spawn(late_relay(listener));
     assert!(client.forward(b"late").await.is_err());
     for n in 0..20 {

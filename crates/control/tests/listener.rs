@@ -3,7 +3,7 @@
 
 mod support;
 
-use shunt_control::{Listener, Options, Statistics};
+use shunt_control::{Listener, Options, Protocol, Statistics};
 use shunt_rtpproxy::framing::ControlAddress;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -27,7 +27,7 @@ struct Served {
 
 impl Served {
     fn new(address: &ControlAddress, options: Options) -> Self {
-        let listener = Listener::bind(address, options).unwrap();
+        let listener = Listener::bind(address, Protocol::Rtpproxy, options).unwrap();
         let (address, statistics) = (listener.address().clone(), listener.statistics());
         let echo = Arc::new(Echo::default());
         let (stop, stopped) = oneshot::channel();
@@ -314,7 +314,9 @@ async fn the_file_of_a_unix_socket() {
     let served = Served::new(&address, Options::default());
     let path = served.path().to_owned();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
-    let error = Listener::bind(&address, Options::default()).map(|_| ()).unwrap_err();
+    let error = Listener::bind(&address, Protocol::Rtpproxy, Options::default())
+        .map(|_| ())
+        .unwrap_err();
     assert_eq!(error.to_string(), "another process listens there");
     served.stop().await;
     assert!(!path.exists());
@@ -323,7 +325,7 @@ async fn the_file_of_a_unix_socket() {
     drop(Served::new(&address, Options::default()));
     std::fs::write(folder.0.join("file"), "").unwrap();
     let file = format!("unix:{}", folder.0.join("file").display());
-    assert!(Listener::bind(&file.parse().unwrap(), Options::default()).is_err());
+    assert!(Listener::bind(&file.parse().unwrap(), Protocol::Rtpproxy, Options::default()).is_err());
 }
 
 #[tokio::test]

@@ -1,36 +1,32 @@
 //! Commands over udp: many at the same time, told apart by their cookies, repeated with the same cookie.
 
+use super::cookies::Cookies;
 use super::state::State;
 use super::{Plan, RelayError};
-use nix::sys::socket::{setsockopt, sockopt};
-use shunt_rtpproxy::framing::MAX_REPLY;
-use shunt_rtpproxy::split_datagram;
+use crate::buffers;
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::net::UdpSocket;
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Bytes asked for: the replies to a few thousand commands.
-const RECEIVE_BUFFER: usize = 4 << 20;
+/// The largest UDP packet.
+const LARGEST: usize = 65_536;
 
 pub struct Datagram {
     state: Arc<State>,
     address: SocketAddr,
-    /// SIP servers' cookies begin with a process id, these with a letter; the random part keeps a restarted agent from the replies that the
-    /// relay kept for its predecessor.
-    prefix: String,
-    next: AtomicU64,
     shared: Arc<Shared>,
     opened: Mutex<Option<Opened>>,
 }
 
 /// What commands and the task that reads share.
 struct Shared {
+    cookies: Cookies,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Vec<u8>>>>,
     /// Reports that nobody listens on the relay's port. They do not say for which command: they count for all that are in flight.
     refusals: watch::Sender<u64>,
@@ -79,15 +75,11 @@ impl Shared {
 
 impl Datagram {
     pub fn new(state: Arc<State>, address: SocketAddr) -> Self {
-        let mut random = [0; 8];
-        // Without random numbers cookies are still unique within this process.
-        let _ = getrandom::fill(&mut random);
         Self {
             state,
             address,
-            prefix: format!("s{:x}.", u64::from_ne_bytes(random)),
-            next: AtomicU64::new(1),
             shared: Arc::new(Shared {
+                cookies: Cookies::new(),
                 waiting: Mutex::default(),
                 refusals: watch::Sender::new(0),
             }),
@@ -97,9 +89,9 @@ impl Datagram {
 
     pub async fn exchange(&self, command: &[u8], plan: Plan) -> Result<Vec<u8>, RelayError> {
         let socket = self.socket().map_err(|error| self.state.unreachable(error))?;
-        let number = self.next.fetch_add(1, Relaxed);
-        let mut datagram = format!("{}{number:x} ", self.prefix).into_bytes();
-        datagram.extend_from_slice(command);
+        let number = self.shared.cookies.number();
+        let cookie = self.shared.cookies.cookie(number);
+        let datagram = self.state.protocol.command(cookie.as_bytes(), command);
         let mut place = self.place(number);
         self.state.sent.fetch_add(1, Relaxed);
         let mut refused = false;
@@ -183,16 +175,11 @@ impl Datagram {
         };
         let socket = std::net::UdpSocket::bind(any)?;
         socket.set_nonblocking(true)?;
-        setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
+        buffers::enlarge(&socket)?;
         // Connected, so that only the relay's own replies come in and a closed port is reported.
         socket.connect(self.address)?;
         let socket = Arc::new(UdpSocket::from_std(socket)?);
-        let reader = read(
-            Arc::clone(&socket),
-            Arc::clone(&self.shared),
-            Arc::clone(&self.state),
-            self.prefix.clone(),
-        );
+        let reader = read(Arc::clone(&socket), Arc::clone(&self.shared), Arc::clone(&self.state));
         *opened = Some(Opened {
             socket: Arc::clone(&socket),
             reader: tokio::spawn(reader).abort_handle(),
@@ -215,8 +202,8 @@ async fn reply_until(place: &mut Place<'_>, due: Instant) -> Option<Vec<u8>> {
 }
 
 /// Hand replies to those who wait for them; it ends with the client.
-async fn read(socket: Arc<UdpSocket>, shared: Arc<Shared>, state: Arc<State>, prefix: String) {
-    let mut buffer = vec![0; MAX_REPLY];
+async fn read(socket: Arc<UdpSocket>, shared: Arc<Shared>, state: Arc<State>) {
+    let mut buffer = vec![0; LARGEST];
     loop {
         let size = match socket.recv(&mut buffer).await {
             Ok(size) => size,
@@ -230,10 +217,10 @@ async fn read(socket: Arc<UdpSocket>, shared: Arc<Shared>, state: Arc<State>, pr
                 return;
             }
         };
-        let Ok((cookie, reply)) = split_datagram(&buffer[..size]) else {
+        let Some((cookie, reply)) = state.protocol.split(&buffer[..size]) else {
             continue;
         };
-        let number = cookie.strip_prefix(prefix.as_bytes()).and_then(hexadecimal);
+        let number = shared.cookies.parse(cookie);
         let waiting = number.and_then(|number| shared.waiting().remove(&number));
         match waiting {
             Some(sender) => {
@@ -247,8 +234,4 @@ async fn read(socket: Arc<UdpSocket>, shared: Arc<Shared>, state: Arc<State>, pr
             }
         }
     }
-}
-
-fn hexadecimal(text: &[u8]) -> Option<u64> {
-    u64::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok()
 }

@@ -3,6 +3,7 @@
 //! Cookies towards a relay are the client's own: relays keep replies by cookie alone, whoever sent it, so two SIP servers behind one agent
 //! would otherwise get each other's replies.
 
+mod cookies;
 mod datagram;
 mod once;
 mod state;
@@ -10,6 +11,7 @@ mod stream;
 
 pub use state::ClientCounts;
 
+use crate::protocol::{Protocol, Unsupported};
 use datagram::Datagram;
 use once::Once;
 use shunt_rtpproxy::framing::ControlAddress;
@@ -80,20 +82,23 @@ pub struct RelayClient {
 }
 
 impl RelayClient {
-    #[must_use]
-    pub fn new(address: ControlAddress) -> Self {
-        Self::with_timing(address, Timing::default())
+    /// # Errors
+    /// The protocol is not spoken over this kind of socket.
+    pub fn new(address: ControlAddress, protocol: Protocol) -> Result<Self, Unsupported> {
+        Self::with_timing(address, protocol, Timing::default())
     }
 
-    #[must_use]
-    pub fn with_timing(address: ControlAddress, timing: Timing) -> Self {
-        let state = Arc::new(State::new(address, timing));
+    /// # Errors
+    /// The protocol is not spoken over this kind of socket.
+    pub fn with_timing(address: ControlAddress, protocol: Protocol, timing: Timing) -> Result<Self, Unsupported> {
+        protocol.check(&address)?;
+        let state = Arc::new(State::new(address, protocol, timing));
         let transport = match state.address.clone() {
             ControlAddress::Udp(address) => Transport::Datagram(Datagram::new(Arc::clone(&state), address)),
             ControlAddress::Tcp(_) | ControlAddress::Cunix(_) => Transport::Stream(Stream::new(Arc::clone(&state))),
             ControlAddress::Unix(path) => Transport::Once(Once::new(Arc::clone(&state), path)),
         };
-        Self { state, transport }
+        Ok(Self { state, transport })
     }
 
     #[must_use]
@@ -113,7 +118,8 @@ impl RelayClient {
         self.exchange(command, plan).await
     }
 
-    /// Send a command of one's own, 1 + retries times, over udp with one cookie. It must be one that may run twice if it goes over a stream.
+    /// Send a command of one's own, 1 + retries times, with one cookie if the protocol has them on this kind of socket. Without one it must
+    /// be a command that may run twice.
     ///
     /// # Errors
     /// There was no reply, or the command is empty.

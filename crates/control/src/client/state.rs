@@ -1,6 +1,7 @@
 //! What is known of a relay: whether it answers, and counters.
 
 use super::{RelayError, Timing};
+use crate::protocol::Protocol;
 use shunt_rtpproxy::framing::ControlAddress;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,6 +22,7 @@ pub struct ClientCounts {
 
 pub struct State {
     pub address: ControlAddress,
+    pub protocol: Protocol,
     pub timing: Timing,
     pub alive: watch::Sender<Option<bool>>,
     pub sent: AtomicU64,
@@ -34,9 +36,10 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(address: ControlAddress, timing: Timing) -> Self {
+    pub fn new(address: ControlAddress, protocol: Protocol, timing: Timing) -> Self {
         Self {
             address,
+            protocol,
             timing,
             alive: watch::Sender::new(None),
             sent: AtomicU64::new(0),
@@ -67,10 +70,15 @@ impl State {
         if matches!(error, RelayError::Timeout { .. }) {
             self.timeouts.fetch_add(1, Relaxed);
         }
-        let last = self.last_reply.load(Relaxed);
-        if last == 0 || last < begun {
+        if self.is_silent_since(begun) {
             self.set_alive(false, || tracing::warn!("{error}; the relay is taken for dead"));
         }
+    }
+
+    /// Whether no reply has come since then.
+    pub fn is_silent_since(&self, begun: u64) -> bool {
+        let last = self.last_reply.load(Relaxed);
+        last == 0 || last < begun
     }
 
     fn set_alive(&self, alive: bool, say: impl FnOnce()) {

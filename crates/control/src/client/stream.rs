@@ -1,10 +1,13 @@
-//! Commands over tcp and cunix: one connection, commands pipelined, replies in order.
+//! Commands over tcp and cunix: one connection, commands pipelined, replies in order or with cookies.
 //!
 //! Without cookies the order is all there is: after a time-out the connection is closed and every command on it fails, so that a reply can
-//! never go to the wrong command.
+//! never go to the wrong command. With cookies it is closed only if nothing has come meanwhile: its other end may be gone.
 
+use super::cookies::Cookies;
 use super::state::State;
 use super::{Plan, RelayError, is_info, one_line, without_line_end};
+use crate::protocol::Protocol;
+use shunt_ng::framing as ng;
 use shunt_rtpproxy::framing::{ControlAddress, MAX_REPLY, reply_length};
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +26,9 @@ type Answer = Result<Vec<u8>, String>;
 
 /// A command, and who waits for its reply.
 struct Item {
-    line: Vec<u8>,
+    /// Of its cookie, where the protocol has one.
+    number: u64,
+    bytes: Vec<u8>,
     reply: oneshot::Sender<Answer>,
 }
 
@@ -41,6 +46,7 @@ impl Drop for Connection {
 
 pub struct Stream {
     state: Arc<State>,
+    cookies: Arc<Cookies>,
     connection: Mutex<Option<Arc<Connection>>>,
 }
 
@@ -48,20 +54,26 @@ impl Stream {
     pub fn new(state: Arc<State>) -> Self {
         Self {
             state,
+            cookies: Arc::new(Cookies::new()),
             connection: Mutex::default(),
         }
     }
 
     pub async fn exchange(&self, command: &[u8], plan: Plan) -> Result<Vec<u8>, RelayError> {
-        let line = one_line(command);
+        let number = self.cookies.number();
+        let bytes = match self.state.protocol {
+            Protocol::Rtpproxy => one_line(command),
+            Protocol::Ng => ng::join(self.cookies.cookie(number).as_bytes(), command),
+        };
         let timing = &self.state.timing;
         self.state.sent.fetch_add(1, Relaxed);
         let mut attempt = 1;
         loop {
             let begun = Instant::now();
             let error = match self.connection().await {
-                Ok(connection) => match self.once(&connection, command, &line, attempt).await {
-                    Ok(reply) => return Ok(reply),
+                Ok(connection) => match self.once(&connection, number, &bytes).await {
+                    Ok(Some(reply)) => return Ok(reply),
+                    Ok(None) => self.state.timed_out(command, attempt),
                     Err(error) => error,
                 },
                 Err(error) => {
@@ -81,23 +93,26 @@ impl Stream {
         }
     }
 
-    async fn once(&self, connection: &Arc<Connection>, command: &[u8], line: &[u8], tries: u32) -> Result<Vec<u8>, RelayError> {
+    /// The reply; `None`: none came in time.
+    async fn once(&self, connection: &Arc<Connection>, number: u64, bytes: &[u8]) -> Result<Option<Vec<u8>>, RelayError> {
+        let begun = self.state.now();
         let (reply, answer) = oneshot::channel();
         let item = Item {
-            line: line.to_vec(),
+            number,
+            bytes: bytes.to_vec(),
             reply,
         };
         let exchange = async {
             connection.items.send(item).await.map_err(|_| "connection closed".to_owned())?;
             answer.await.unwrap_or_else(|_| Err("connection closed".to_owned()))
         };
-        match timeout(self.state.timing.timeout, exchange).await {
-            Ok(answer) => answer.map_err(|reason| self.state.unreachable(reason)),
-            Err(_) => {
-                self.close(connection).await;
-                Err(self.state.timed_out(command, tries))
-            }
+        if let Ok(answer) = timeout(self.state.timing.timeout, exchange).await {
+            return answer.map(Some).map_err(|reason| self.state.unreachable(reason));
         }
+        if self.state.protocol.in_order() || self.state.is_silent_since(begun) {
+            self.close(connection).await;
+        }
+        Ok(None)
     }
 
     /// Close this connection, if it is still the one in use.
@@ -118,16 +133,16 @@ impl Stream {
         let limit = self.state.timing.timeout;
         let connecting = async {
             let (items, queue) = mpsc::channel(QUEUE);
-            let state = Arc::clone(&self.state);
+            let pipeline = Pipeline::new(Arc::clone(&self.state), Arc::clone(&self.cookies));
             let task = match &self.state.address {
                 ControlAddress::Tcp(address) => {
                     let stream = TcpStream::connect(address).await?;
                     let _ = stream.set_nodelay(true);
-                    tokio::spawn(run(stream, queue, state))
+                    tokio::spawn(run(stream, queue, pipeline))
                 }
                 ControlAddress::Cunix(path) | ControlAddress::Unix(path) => {
                     let stream = UnixStream::connect(path).await?;
-                    tokio::spawn(run(stream, queue, state))
+                    tokio::spawn(run(stream, queue, pipeline))
                 }
                 ControlAddress::Udp(_) => return Err(io::Error::from(io::ErrorKind::Unsupported)),
             };
@@ -146,49 +161,112 @@ impl Stream {
     }
 }
 
-/// A connection's commands in order of their replies; the first `written` of them are written.
-#[derive(Default)]
+/// A connection's commands in their order; the first `written` of them are written.
 struct Pipeline {
+    state: Arc<State>,
+    cookies: Arc<Cookies>,
     items: VecDeque<Item>,
     written: usize,
 }
 
+/// A reply that has come whole.
+struct Reply {
+    /// Whose it is; `None`: nobody's who waits.
+    index: Option<usize>,
+    body: Vec<u8>,
+    /// Bytes of the buffer.
+    used: usize,
+}
+
 impl Pipeline {
+    fn new(state: Arc<State>, cookies: Arc<Cookies>) -> Self {
+        Self {
+            state,
+            cookies,
+            items: VecDeque::new(),
+            written: 0,
+        }
+    }
+
     /// Write what may be written: everything in order, but nothing together with an I, whose reply has several lines.
     async fn write(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         while let Some(item) = self.items.get(self.written) {
-            let info_ahead = self.written > 0 && is_info(&self.items[self.written - 1].line);
-            if info_ahead || self.written > 0 && is_info(&item.line) {
-                break;
+            if self.state.protocol.in_order() && self.written > 0 {
+                let ahead = &self.items[self.written - 1];
+                if is_info(&ahead.bytes) || is_info(&item.bytes) {
+                    break;
+                }
             }
-            stream.write_all(&item.line).await?;
+            stream.write_all(&item.bytes).await?;
             self.written += 1;
         }
         Ok(())
     }
 
-    /// Hand on the replies that have come whole. A command that was given up keeps its place: its reply is thrown away.
-    fn take(&mut self, buffer: &mut Vec<u8>, state: &State) {
-        while self.written > 0 {
-            let Some(item) = self.items.front() else { break };
-            let Some(size) = reply_length(&item.line, buffer) else { break };
-            let reply = without_line_end(&buffer[..size]);
-            buffer.drain(..size);
-            self.written -= 1;
-            state.answered();
-            if let Some(item) = self.items.pop_front() {
-                if item.reply.send(Ok(reply)).is_err() {
-                    state.late.fetch_add(1, Relaxed);
-                }
+    /// Hand on the replies that have come whole.
+    fn take(&mut self, buffer: &mut Vec<u8>) -> Result<(), String> {
+        while let Some(reply) = self.first_reply(buffer)? {
+            buffer.drain(..reply.used);
+            self.state.answered();
+            let item = reply.index.and_then(|index| self.remove(index));
+            if item.is_none_or(|item| item.reply.send(Ok(reply.body)).is_err()) {
+                self.state.late.fetch_add(1, Relaxed);
             }
+        }
+        Ok(())
+    }
+
+    fn first_reply(&mut self, buffer: &[u8]) -> Result<Option<Reply>, String> {
+        match self.state.protocol {
+            // A command that was given up keeps its place: its reply is thrown away.
+            Protocol::Rtpproxy => match self.items.front().filter(|_| self.written > 0) {
+                None if buffer.is_empty() => Ok(None),
+                None => Err("the relay sent bytes that answer nothing".to_owned()),
+                Some(item) => match reply_length(&item.bytes, buffer) {
+                    None if buffer.len() > MAX_REPLY => Err("a reply is too long".to_owned()),
+                    None => Ok(None),
+                    Some(used) => Ok(Some(Reply {
+                        index: Some(0),
+                        body: without_line_end(&buffer[..used]),
+                        used,
+                    })),
+                },
+            },
+            Protocol::Ng => {
+                self.forget();
+                let taken = ng::take(buffer).map_err(|error| format!("no reply: {error}"))?;
+                Ok(taken.map(|(message, used)| {
+                    let number = self.cookies.parse(message.cookie);
+                    // A command that is repeated is there twice: once given up.
+                    let is_it = |item: &Item| Some(item.number) == number && !item.reply.is_closed();
+                    Reply {
+                        index: self.items.iter().position(is_it),
+                        body: message.body.to_vec(),
+                        used,
+                    }
+                }))
+            }
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Item> {
+        if index < self.written {
+            self.written -= 1;
+        }
+        self.items.remove(index)
+    }
+
+    /// Forget the commands that were given up; a time-out comes to all of them, so the oldest are first.
+    fn forget(&mut self) {
+        while self.items.front().is_some_and(|item| item.reply.is_closed()) {
+            self.remove(0);
         }
     }
 }
 
-async fn run(stream: impl AsyncRead + AsyncWrite + Unpin, mut queue: mpsc::Receiver<Item>, state: Arc<State>) {
-    let mut pipeline = Pipeline::default();
-    let reason = serve(stream, &mut queue, &mut pipeline, &state).await;
-    let reason = reason.map_or_else(|error| error.to_string(), str::to_owned);
+async fn run(stream: impl AsyncRead + AsyncWrite + Unpin, mut queue: mpsc::Receiver<Item>, mut pipeline: Pipeline) {
+    let reason = serve(stream, &mut queue, &mut pipeline).await;
+    let reason = reason.unwrap_or_else(|error| error.to_string());
     queue.close();
     while let Ok(item) = queue.try_recv() {
         pipeline.items.push_back(item);
@@ -203,28 +281,23 @@ async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     queue: &mut mpsc::Receiver<Item>,
     pipeline: &mut Pipeline,
-    state: &State,
-) -> io::Result<&'static str> {
+) -> io::Result<String> {
     let mut buffer = Vec::new();
     loop {
         tokio::select! {
             item = queue.recv() => match item {
                 Some(item) => pipeline.items.push_back(item),
-                None => return Ok("the client was closed"),
+                None => return Ok("the client was closed".to_owned()),
             },
             size = stream.read_buf(&mut buffer) => if size? == 0 {
-                return Ok("connection closed by the relay");
+                return Ok("connection closed by the relay".to_owned());
             },
         }
         while let Ok(item) = queue.try_recv() {
             pipeline.items.push_back(item);
         }
-        pipeline.take(&mut buffer, state);
-        if pipeline.written == 0 && !buffer.is_empty() {
-            return Ok("the relay sent bytes that answer nothing");
-        }
-        if buffer.len() > MAX_REPLY {
-            return Ok("a reply is too long");
+        if let Err(reason) = pipeline.take(&mut buffer) {
+            return Ok(reason);
         }
         pipeline.write(&mut stream).await?;
     }

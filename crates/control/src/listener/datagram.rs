@@ -2,10 +2,9 @@
 
 use super::packet_info::PacketInfo;
 use super::{Context, Counter, Listener, Sender, Service, bind};
-use crate::retransmissions::{Retransmissions, Seen, Ticket};
+use crate::buffers;
+use crate::retransmissions::{Limits, Retransmissions, Seen, Ticket, Waits};
 use nix::sys::socket::{self as sys, MsgFlags, SockProtocol, SockType, SockaddrStorage, sockopt};
-use shunt_rtpproxy::framing::MAX_COMMAND;
-use shunt_rtpproxy::{ErrorCode, error_reply, split_datagram};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
@@ -16,8 +15,6 @@ use tokio::net::UdpSocket;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
-/// Bytes asked for: the commands of a few thousand calls that are set up at once.
-const RECEIVE_BUFFER: usize = 4 << 20;
 /// The largest UDP packet: a command that is too long is answered too.
 const LARGEST: usize = 65_536;
 
@@ -27,22 +24,29 @@ pub struct Datagrams {
 }
 
 /// Where a datagram came from, and to which local address.
+#[derive(Clone, Copy)]
 struct Origin {
     from: SocketAddr,
     info: Option<PacketInfo>,
+}
+
+impl Waits for Origin {
+    fn peer(&self) -> SocketAddr {
+        self.from
+    }
 }
 
 /// What a listener and its commands share.
 struct Exchange {
     context: Arc<Context>,
     socket: Arc<UdpSocket>,
-    known: Mutex<Retransmissions>,
+    known: Mutex<Retransmissions<Origin>>,
 }
 
 impl Datagrams {
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let fd = bind::inet(address, SockType::Datagram, SockProtocol::Udp)?;
-        sys::setsockopt(&fd, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
+        buffers::enlarge(&fd)?;
         if address.ip().is_unspecified() {
             if address.is_ipv6() {
                 sys::setsockopt(&fd, sockopt::Ipv6RecvPacketInfo, &true)?;
@@ -63,7 +67,7 @@ impl Datagrams {
         let exchange = Arc::new(Exchange {
             context: Arc::clone(context),
             socket: Arc::clone(&self.socket),
-            known: Mutex::default(),
+            known: Mutex::new(Retransmissions::new(context.protocol, Limits::of(context.protocol))),
         });
         let (mut stop, mut buffer) = (pin!(stop), vec![0; LARGEST]);
         // Commands end with the listener.
@@ -90,7 +94,7 @@ impl Datagrams {
 }
 
 impl Exchange {
-    fn known(&self) -> MutexGuard<'_, Retransmissions> {
+    fn known(&self) -> MutexGuard<'_, Retransmissions<Origin>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,7 +139,7 @@ impl Exchange {
         }
         let Some((cookie, body)) = self.check(data, &origin) else { return };
         let now = self.context.now();
-        let ticket = match self.known().begin(now, origin.from, cookie, body) {
+        let ticket = match self.known().begin(now, origin, cookie, body) {
             Seen::New(ticket) => ticket,
             Seen::InProgress => return self.repeated(service.as_ref()),
             Seen::Answered(reply) => {
@@ -153,31 +157,29 @@ impl Exchange {
             };
             let sender = Sender { peer: Some(origin.from) };
             let reply = exchange.context.execute(service.as_ref(), &body, sender).await;
-            let reply = reply.map(|reply| line(&cookie, &reply));
-            if command.end(reply.as_deref()) {
-                exchange.send(reply.as_deref().unwrap_or_default(), &origin);
+            let reply = reply.map(|reply| exchange.context.protocol.reply(&cookie, &reply));
+            for waiting in command.end(reply.as_deref()) {
+                exchange.send(reply.as_deref().unwrap_or_default(), &waiting);
             }
         });
     }
 
     /// Cookie and command; what is no command is answered here.
     fn check<'a>(&self, data: &'a [u8], origin: &Origin) -> Option<(&'a [u8], &'a [u8])> {
-        let error = error_reply(ErrorCode::SYNTAX);
-        let Ok((cookie, body)) = split_datagram(data) else {
+        let protocol = self.context.protocol;
+        let Some((cookie, body)) = protocol.split(data) else {
             self.context
                 .malformed("cookie", || format!("datagram without a cookie from {}", origin.from));
-            // The answer is bare, as rtpproxy's is.
-            self.send(&[&error[..], b"\n"].concat(), origin);
+            if let Some(reply) = protocol.without_cookie() {
+                self.send(&reply, origin);
+            }
             return None;
         };
-        if !body.is_empty() && body.len() <= MAX_COMMAND {
-            return Some((cookie, body));
+        if let Some(refusal) = self.context.refusal(body, Sender { peer: Some(origin.from) }) {
+            self.send(&protocol.reply(cookie, &refusal), origin);
+            return None;
         }
-        self.context.malformed("size", || {
-            format!("command of {} bytes from {}, expected 1 to {MAX_COMMAND}", body.len(), origin.from)
-        });
-        self.send(&line(cookie, &error), origin);
-        None
+        Some((cookie, body))
     }
 
     fn repeated(&self, service: &impl Service) {
@@ -204,12 +206,11 @@ struct InProgress<'a> {
 }
 
 impl InProgress<'_> {
-    /// Whether the reply is to be sent.
-    fn end(&mut self, reply: Option<&[u8]>) -> bool {
+    /// To whom the reply is to be sent.
+    fn end(&mut self, reply: Option<&[u8]>) -> Vec<Origin> {
         let now = self.exchange.context.now();
-        self.ticket
-            .take()
-            .is_some_and(|ticket| self.exchange.known().finish(now, ticket, reply))
+        let ticket = self.ticket.take();
+        ticket.map_or_else(Vec::new, |ticket| self.exchange.known().finish(now, ticket, reply))
     }
 }
 
@@ -217,10 +218,6 @@ impl Drop for InProgress<'_> {
     fn drop(&mut self) {
         self.end(None);
     }
-}
-
-fn line(cookie: &[u8], reply: &[u8]) -> Vec<u8> {
-    [cookie, b" ", reply, b"\n"].concat()
 }
 
 fn endpoint(address: &SockaddrStorage) -> Option<SocketAddr> {

@@ -1,4 +1,4 @@
-//! Control sockets that SIP servers send commands to: udp, tcp, unix and cunix, as rtpproxy has them.
+//! Control sockets that SIP servers send commands to: udp, tcp, unix and cunix, as rtpproxy has them; udp and tcp, as rtpengine has them.
 
 mod bind;
 mod counts;
@@ -10,12 +10,14 @@ pub use counts::Counts;
 
 use crate::limits::Rare;
 use crate::networks::Network;
+use crate::protocol::Protocol;
 use bind::SocketFile;
 use counts::{Counter, Counters};
 use datagram::Datagrams;
 use shunt_latch::Time;
 use shunt_rtpproxy::framing::ControlAddress;
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -31,9 +33,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Executes commands.
 pub trait Service: Send + Sync + 'static {
     /// The reply to a command, both without cookie and line end. `None`: no reply is sent; a SIP server repeats a datagram, which is then
-    /// executed again, and a connection is closed, because on it a reply that is missing would shift all later ones.
+    /// executed again. A connection without cookies is closed, because on it a reply that is missing would shift all later ones.
     ///
-    /// `command` is not empty and not longer than [`shunt_rtpproxy::framing::MAX_COMMAND`]. Commands are executed at the same time.
+    /// `command` is not empty and not longer than [`Protocol::max_command`]. Commands are executed at the same time.
     fn execute(&self, command: &[u8], sender: Sender) -> impl Future<Output = Option<Vec<u8>>> + Send;
 
     /// A datagram was repeated; it is not executed.
@@ -55,6 +57,15 @@ impl Sender {
     }
 }
 
+impl fmt::Display for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.peer {
+            Some(peer) => peer.fmt(f),
+            None => f.write_str("a local client"),
+        }
+    }
+}
+
 /// How a control socket is served.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -66,7 +77,8 @@ pub struct Options {
     pub in_flight: u32,
     /// Connections at the same time; one more is closed.
     pub connections: usize,
-    /// How long a client of a unix: socket may take to send its one command.
+    /// How long a client of a unix: socket may take to send its one command, and one of another connection to send the rest of a command
+    /// that it has begun, or to take a reply.
     pub command_timeout: Duration,
 }
 
@@ -94,6 +106,7 @@ enum Socket {
 /// What all tasks of one listener share.
 struct Context {
     address: ControlAddress,
+    protocol: Protocol,
     options: Options,
     counters: Counters,
     in_flight: Arc<Semaphore>,
@@ -130,6 +143,18 @@ impl Context {
         self.warn(kind, what);
     }
 
+    /// The answer to what is no command.
+    fn refusal(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
+        let most = self.protocol.max_command();
+        if !body.trim_ascii().is_empty() && body.len() <= most {
+            return None;
+        }
+        self.malformed("size", || {
+            format!("command of {} bytes from {sender}, expected 1 to {most}", body.len())
+        });
+        Some(self.protocol.refusal(body.trim_ascii()))
+    }
+
     /// Execute a command and count it.
     async fn execute(&self, service: &impl Service, command: &[u8], sender: Sender) -> Option<Vec<u8>> {
         self.counters.add(Counter::Executed);
@@ -164,8 +189,10 @@ impl Listener {
     /// Bind an address. Needs the runtime.
     ///
     /// # Errors
-    /// It is taken, or cannot be had.
-    pub fn bind(address: &ControlAddress, options: Options) -> io::Result<Self> {
+    /// It is taken, cannot be had, or the protocol is not spoken over this kind of socket.
+    pub fn bind(address: &ControlAddress, protocol: Protocol, options: Options) -> io::Result<Self> {
+        let unsupported = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        protocol.check(address).map_err(unsupported)?;
         let (mut bound, mut file) = (address.clone(), None);
         let socket = match address {
             ControlAddress::Udp(asked) => {
@@ -183,6 +210,7 @@ impl Listener {
         };
         let context = Context {
             address: bound,
+            protocol,
             in_flight: Arc::new(Semaphore::new(options.in_flight as usize)),
             options,
             counters: Counters::default(),

@@ -3,6 +3,7 @@
 use nix::sys::socket::{ControlMessage, ControlMessageOwned};
 
 /// What recvmsg(2) says of a datagram at a wildcard address.
+#[derive(Clone, Copy)]
 pub enum PacketInfo {
     V4(nix::libc::in_pktinfo),
     V6(nix::libc::in6_pktinfo),

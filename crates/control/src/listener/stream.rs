@@ -1,8 +1,8 @@
-//! Commands over connections, without cookies: tcp and cunix line by line, unix one command per connection.
+//! Commands over connections: one after the other on tcp and cunix, many at the same time where they have cookies, one per connection on
+//! unix.
 
 use super::{Context, Counter, Listener, Sender, Service};
-use shunt_rtpproxy::framing::{MAX_COMMAND, take_line};
-use shunt_rtpproxy::{ErrorCode, error_reply};
+use crate::protocol::{Broken, Taken};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -10,11 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Out of file descriptors, for instance: the next connection may do.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A client may have one in so many of the commands that are executed at the same time: one that takes no replies stops no others.
+const SHARE: usize = 8;
+/// The end of a command is looked for anew with every piece of it. After so many bytes looked at, several times what the longest command
+/// takes in TCP segments, pieces are gathered: a client that sends byte by byte costs no more than another.
+const SCANNED: usize = 8 << 20;
+const GATHER: Duration = Duration::from_millis(2);
 
 /// A socket that connections come to.
 pub trait Accept {
@@ -82,7 +89,11 @@ pub async fn serve<A: Accept, S: Service>(
         };
         connections.spawn(async move {
             // A client that has gone takes no reply.
-            let _ = if once { connection.one().await } else { connection.lines().await };
+            let _ = if once {
+                connection.one().await
+            } else {
+                connection.converse().await
+            };
         });
     }
 }
@@ -94,48 +105,82 @@ struct Connection<T, S> {
     sender: Sender,
 }
 
+/// A command that was executed. Its place is kept until the reply is written.
+struct Done {
+    cookie: Vec<u8>,
+    reply: Option<Vec<u8>>,
+    _place: OwnedSemaphorePermit,
+}
+
 impl<T: AsyncRead + AsyncWrite + Unpin, S: Service> Connection<T, S> {
-    /// Execute a command and send the reply; returns whether there was one.
-    async fn answer(&mut self, command: &[u8]) -> io::Result<bool> {
-        let permit = self.context.in_flight.acquire().await.map_err(io::Error::other)?;
-        let reply = if command.trim_ascii().is_empty() || command.len() > MAX_COMMAND {
-            self.context.malformed("size", || {
-                format!("command of {} bytes on a connection, expected 1 to {MAX_COMMAND}", command.len())
-            });
-            Some(error_reply(ErrorCode::SYNTAX))
-        } else {
-            self.context.execute(self.service.as_ref(), command, self.sender).await
-        };
-        let Some(mut reply) = reply else { return Ok(false) };
-        reply.push(b'\n');
-        self.stream.write_all(&reply).await?;
-        drop(permit);
-        Ok(true)
+    /// Commands and replies, until the client closes.
+    async fn converse(mut self) -> io::Result<()> {
+        let mut commands = JoinSet::new();
+        let result = self.exchange(&mut commands).await;
+        // What was begun is executed to its end, though the client has gone: the relay has the command already.
+        while commands.join_next().await.is_some() {}
+        result
     }
 
-    /// Commands and replies in their order, until the client closes.
-    async fn lines(mut self) -> io::Result<()> {
-        let mut buffer = Vec::new();
+    async fn exchange(&mut self, commands: &mut JoinSet<Done>) -> io::Result<()> {
+        let context = Arc::clone(&self.context);
+        let most = if context.protocol.in_order() {
+            1
+        } else {
+            (context.options.in_flight as usize / SHARE).max(1)
+        };
+        let mut input = Input::new(Arc::clone(&context), self.sender);
         loop {
-            while let Some((command, used)) = take_line(&buffer) {
-                if !self.answer(command).await? {
+            if commands.is_empty() && input.has_ended() {
+                return match input.parting.take() {
+                    Some(reply) => self.write(&reply).await,
+                    None => Ok(()),
+                };
+            }
+            tokio::select! {
+                Some(done) = commands.join_next() => if !self.reply(done).await? {
                     return Ok(());
-                }
-                buffer.drain(..used);
-            }
-            if buffer.len() > MAX_COMMAND {
-                // Where the next command begins is not known: the connection is closed.
-                return self.answer(&buffer).await.map(|_| ());
-            }
-            if self.stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
+                },
+                place = Arc::clone(&context.in_flight).acquire_owned(), if input.next.is_some() && commands.len() < most => {
+                    let place = place.map_err(io::Error::other)?;
+                    if let Some(Taken { cookie, body, .. }) = input.shift() {
+                        commands.spawn(execute(Arc::clone(&context), Arc::clone(&self.service), self.sender, cookie, body, place));
+                    }
+                },
+                read = input.read(&mut self.stream), if input.next.is_none() && !input.has_ended() => read?,
             }
         }
     }
 
+    /// Write a reply; returns whether the connection goes on.
+    async fn reply(&mut self, done: Result<Done, JoinError>) -> io::Result<bool> {
+        let protocol = self.context.protocol;
+        if let Ok(Done {
+            cookie,
+            reply: Some(reply),
+            _place,
+        }) = done
+        {
+            self.write(&protocol.reply(&cookie, &reply)).await?;
+            return Ok(true);
+        }
+        Ok(!protocol.in_order())
+    }
+
+    async fn write(&mut self, reply: &[u8]) -> io::Result<()> {
+        let limit = self.context.options.command_timeout;
+        let Ok(written) = timeout(limit, self.stream.write_all(reply)).await else {
+            self.context.warn("slow", || {
+                format!("{} does not take a reply for {limit:?}: the connection is closed", self.sender)
+            });
+            return Err(io::ErrorKind::TimedOut.into());
+        };
+        written
+    }
+
     /// One command in one write, with a line end or without, then the reply, then the end.
     async fn one(mut self) -> io::Result<()> {
-        let mut buffer = vec![0; MAX_COMMAND + 1];
+        let mut buffer = vec![0; self.context.protocol.max_command() + 1];
         let read = timeout(self.context.options.command_timeout, self.stream.read(&mut buffer)).await;
         let Ok(size) = read else {
             self.context.warn("slow", || {
@@ -147,9 +192,134 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: Service> Connection<T, S> {
             return Ok(());
         };
         let size = size?;
-        if size > 0 && self.answer(buffer[..size].trim_ascii_end()).await? {
+        if size == 0 {
+            return Ok(());
+        }
+        let place = Arc::clone(&self.context.in_flight)
+            .acquire_owned()
+            .await
+            .map_err(io::Error::other)?;
+        let (context, service) = (Arc::clone(&self.context), Arc::clone(&self.service));
+        let body = buffer[..size].trim_ascii_end().to_vec();
+        let done = execute(context, service, self.sender, Vec::new(), body, place).await;
+        if self.reply(Ok(done)).await? {
             self.stream.shutdown().await?;
         }
         Ok(())
+    }
+}
+
+async fn execute<S: Service>(
+    context: Arc<Context>,
+    service: Arc<S>,
+    sender: Sender,
+    cookie: Vec<u8>,
+    body: Vec<u8>,
+    place: OwnedSemaphorePermit,
+) -> Done {
+    let refusal = context.refusal(&body, sender);
+    let reply = match refusal {
+        Some(refusal) => Some(refusal),
+        None => context.execute(service.as_ref(), &body, sender).await,
+    };
+    Done {
+        cookie,
+        reply,
+        _place: place,
+    }
+}
+
+/// What a client sends.
+struct Input {
+    context: Arc<Context>,
+    sender: Sender,
+    buffer: Vec<u8>,
+    /// The first command, which is no longer in the buffer.
+    next: Option<Taken>,
+    /// When the command that has begun must be complete.
+    due: Option<Instant>,
+    /// Bytes looked at in vain for the end of that command.
+    looked_at: usize,
+    ended: bool,
+    /// What a client whose commands cannot be told apart is told.
+    parting: Option<Vec<u8>>,
+}
+
+impl Input {
+    fn new(context: Arc<Context>, sender: Sender) -> Self {
+        Self {
+            context,
+            sender,
+            buffer: Vec::new(),
+            next: None,
+            due: None,
+            looked_at: 0,
+            ended: false,
+            parting: None,
+        }
+    }
+
+    /// Whether there will be no further command.
+    fn has_ended(&self) -> bool {
+        self.ended && self.next.is_none()
+    }
+
+    /// The command that is complete; the one after it takes its place.
+    fn shift(&mut self) -> Option<Taken> {
+        let next = self.next.take();
+        self.take();
+        next
+    }
+
+    async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+        if self.looked_at > SCANNED {
+            sleep(GATHER).await;
+        }
+        let read = stream.read_buf(&mut self.buffer);
+        let size = match self.due {
+            None => read.await?,
+            Some(due) => match timeout_at(due, read).await {
+                Ok(size) => size?,
+                Err(_) => {
+                    self.context.warn("slow", || {
+                        let (limit, size) = (self.context.options.command_timeout, self.buffer.len());
+                        format!(
+                            "{} has sent {size} bytes of a command for {limit:?}: the connection is closed",
+                            self.sender
+                        )
+                    });
+                    0
+                }
+            },
+        };
+        match size {
+            0 => self.ended = true,
+            _ => self.take(),
+        }
+        Ok(())
+    }
+
+    /// Take the first command out of the buffer, if it is complete.
+    fn take(&mut self) {
+        if self.ended {
+            return;
+        }
+        match self.context.protocol.take(&self.buffer) {
+            Ok(Some(taken)) => {
+                self.buffer.drain(..taken.used);
+                (self.next, self.due, self.looked_at) = (Some(taken), None, 0);
+            }
+            Ok(None) if self.buffer.is_empty() => {}
+            Ok(None) => {
+                self.looked_at += self.buffer.len();
+                let limit = self.context.options.command_timeout;
+                self.due.get_or_insert_with(|| Instant::now() + limit);
+            }
+            Err(Broken { reason, reply }) => {
+                (self.ended, self.parting) = (true, reply);
+                self.context
+                    .malformed("framing", || format!("{reason} from {}: the connection is closed", self.sender));
+            }
+        }
     }
 }
