@@ -6,18 +6,14 @@ use crate::core::Core;
 use crate::events::Answered;
 use crate::ports;
 use crate::turns::Turns;
-use shunt_calls::{RelayId, Side, Step};
+use shunt_calls::{RelayId, RelayKind, Side, Step};
 use shunt_control::{Rare, Sender, Service};
 use shunt_net::FiveTuple;
 use shunt_rtpproxy::{Command, ErrorCode, Reply, Request, add_counts, error_reply, with_notify_address};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-
-/// How long a reply to Q waits for the data plane's counters; then the latest that are known are added.
-const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Serves the control sockets.
 pub struct Commands {
@@ -60,9 +56,12 @@ impl Service for Commands {
         if let Some(command) = &command {
             self.core.stats.command_took(&command.request, took);
         }
+        let session = command.as_ref().and_then(Command::session);
         self.core.events().command(&Answered {
             body,
-            command: command.as_ref(),
+            verb: command.as_ref().and_then(verb),
+            call: session.map(|session| session.call_id),
+            media: session.and_then(|session| session.from.media),
             reply: reply.as_deref(),
             peer,
             took,
@@ -95,7 +94,7 @@ impl Commands {
     /// Send a command to a relay as it is; without one, to the first that is alive.
     async fn pass(&self, relay: Option<RelayId>, body: &[u8]) -> Answer {
         let relays = self.core.relays();
-        let Some(relay) = relay.or_else(|| relays.best()) else {
+        let Some(relay) = relay.or_else(|| relays.best(RelayKind::Rtpproxy)) else {
             return (None, None);
         };
         (Some(relay), relays.forward(relay, body).await)
@@ -111,7 +110,7 @@ impl Commands {
                 self.core.command(command);
                 self.core.keep().await;
                 let mut first = None;
-                for relay in relays.ids() {
+                for relay in relays.ids_of(RelayKind::Rtpproxy) {
                     let reply = relays.forward(relay, command.raw).await;
                     first = first.or(reply.map(|reply| (relay, reply)));
                 }
@@ -120,7 +119,7 @@ impl Commands {
             Request::Capability => {
                 // A capability is there only where every relay has it: the call may land on any of them.
                 let mut least: Option<(RelayId, Vec<u8>)> = None;
-                for relay in relays.living() {
+                for relay in relays.living(RelayKind::Rtpproxy) {
                     let Some(reply) = relays.forward(relay, command.raw).await else {
                         continue;
                     };
@@ -180,12 +179,12 @@ impl Commands {
     /// A new call goes to the relay with the fewest sessions that answers.
     async fn first_living(&self, body: &[u8]) -> Option<(RelayId, Option<Vec<u8>>)> {
         let relays = self.core.relays();
-        for relay in relays.candidates() {
+        for relay in relays.candidates(RelayKind::Rtpproxy) {
             if let Some(reply) = relays.forward(relay, body).await {
                 return Some((relay, Some(reply)));
             }
         }
-        relays.best().map(|relay| (relay, None))
+        relays.best(RelayKind::Rtpproxy).map(|relay| (relay, None))
     }
 
     /// To the call's relay; for a call that is not known here (it is older than this agent) to each until one knows it.
@@ -194,8 +193,8 @@ impl Commands {
         if let Some(relay) = known {
             return Some((relay, relays.forward(relay, body).await));
         }
-        let mut last = relays.best().map(|relay| (relay, None));
-        for relay in relays.candidates() {
+        let mut last = relays.best(RelayKind::Rtpproxy).map(|relay| (relay, None));
+        for relay in relays.candidates(RelayKind::Rtpproxy) {
             let Some(reply) = relays.forward(relay, body).await else { continue };
             let refused = Reply::new(&reply).error().is_some()
                 || (matches!(command.request, Request::Lookup(_)) && Reply::new(&reply).port().is_some_and(|reply| reply.port == 0));
@@ -229,7 +228,7 @@ impl Commands {
             return reply;
         };
         self.core.queried(line, swapped, command.raw, &reply);
-        self.read_counters(&keys).await;
+        self.core.read_counters(&keys).await;
         let counts = self.core.read(|book| Side::BOTH.map(|side| book.packets_from(line, side)));
         let [caller, callee] = counts;
         let (first, second) = if swapped { (callee, caller) } else { (caller, callee) };
@@ -241,19 +240,16 @@ impl Commands {
         });
         added.unwrap_or(reply)
     }
+}
 
-    async fn read_counters(&self, keys: &[FiveTuple]) {
-        let Some(plane) = self.core.plane().filter(|_| !keys.is_empty()) else {
-            return;
-        };
-        if let Ok(Ok(read)) = timeout(COUNTERS_TIMEOUT, plane.readings(keys)).await {
-            self.core.counted(&read);
-        }
-    }
+/// The command's letter; `None`: it is not understood.
+fn verb(command: &Command) -> Option<Box<str>> {
+    let letter = command.raw.first().filter(|_| command.request != Request::Unknown)?;
+    Some(char::from(letter.to_ascii_uppercase()).to_string().into())
 }
 
 /// Wait for deletes, so that the relay sees the change happen. Each has its result in bounded time.
-async fn wait_for(waits: Vec<oneshot::Receiver<()>>) {
+pub async fn wait_for(waits: Vec<oneshot::Receiver<()>>) {
     let all = async {
         for wait in waits {
             let _ = wait.await;

@@ -1,7 +1,7 @@
 //! The daemon's configuration: what `shunt check-config --json` made of shunt.yaml.
 
 use serde::Deserialize;
-use shunt_calls::MediaRange;
+use shunt_calls::{MediaRange, RelayKind};
 use shunt_control::Network;
 use shunt_daemon::values::{seconds, text, texts};
 use shunt_daemon::{Log, PortRange};
@@ -43,6 +43,9 @@ pub struct Config {
 pub struct Control {
     #[serde(deserialize_with = "texts")]
     pub listen: Vec<ControlAddress>,
+    /// The same for NG.
+    #[serde(default, deserialize_with = "texts")]
+    pub ng: Vec<ControlAddress>,
     #[serde(deserialize_with = "texts")]
     pub allow: Vec<Network>,
     #[serde(default = "group")]
@@ -55,10 +58,12 @@ pub struct Control {
     pub sessions_per_source: u32,
 }
 
-/// A relay that speaks the rtpproxy protocol.
+/// A relay.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RelayConfig {
     pub name: String,
+    #[serde(default, rename = "type")]
+    pub relay_type: RelayType,
     #[serde(deserialize_with = "text")]
     pub socket: ControlAddress,
     pub media: Vec<Media>,
@@ -70,6 +75,15 @@ pub struct RelayConfig {
     /// It verifies sources itself.
     #[serde(skip)]
     pub verifies_sources: bool,
+}
+
+/// What a relay is controlled with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RelayType {
+    #[default]
+    Rtpproxy,
+    Rtpengine,
 }
 
 /// A relay address and its ports.
@@ -163,6 +177,9 @@ pub struct Standby {
     pub name: Option<String>,
     /// Where the other one reaches this one's control socket; `None`: the first of them.
     pub control: Option<String>,
+    /// The same for NG.
+    #[serde(default)]
+    pub ng: Option<String>,
     /// Milliseconds.
     pub lease_ms: u64,
 }
@@ -172,6 +189,7 @@ impl Default for Standby {
         Self {
             name: None,
             control: None,
+            ng: None,
             lease_ms: 1000,
         }
     }
@@ -302,6 +320,7 @@ impl Builtin {
         });
         Some(RelayConfig {
             name: BUILTIN.into(),
+            relay_type: RelayType::Rtpproxy,
             socket: self.listen.first()?.clone(),
             media: media.collect(),
             ttl: self.ttl,
@@ -324,12 +343,21 @@ impl Media {
 }
 
 impl RelayConfig {
+    #[must_use]
+    pub fn kind(&self) -> RelayKind {
+        match self.relay_type {
+            RelayType::Rtpproxy => RelayKind::Rtpproxy,
+            RelayType::Rtpengine => RelayKind::Rtpengine,
+        }
+    }
+
     /// The relay as the call state has it.
     #[must_use]
     pub fn relay(&self) -> shunt_calls::Relay {
         let ttl = Duration::from_secs(self.ttl);
         shunt_calls::Relay {
             name: self.name.clone(),
+            kind: self.kind(),
             addresses: self.media.iter().map(|media| media.address.to_canonical()).collect(),
             ttl,
             setup_ttl: self.setup_ttl.map_or(ttl, Duration::from_secs),
@@ -337,7 +365,7 @@ impl RelayConfig {
             verifies_sources: self.verifies_sources,
             // Until its handshake has shown more.
             keepalive: shunt_rtpproxy::capability::KeepAlive::Lookup,
-            may_query: false,
+            may_query: self.kind() == RelayKind::Rtpengine,
         }
     }
 }

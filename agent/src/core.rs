@@ -12,10 +12,11 @@ use crate::restore::Restorer;
 use crate::standby::Pair;
 use crate::stats::Stats;
 use crate::tasks::ticks;
+use crate::turns::Turns;
 use shunt_admin::{AgentWhat, Audit, CallWhat, LinkWhat, StopOf};
 use shunt_calls::{
-    Book, Comparison, Decision, Happening, Idle, LineId, Notice, Outcome, PortHeld, Purpose, Reading, RelayEntry, RelayId, RowKey, Step,
-    Time, WriteId,
+    After, Book, Comparison, Decision, Happening, Idle, LineId, Notice, Outcome, PortHeld, Purpose, Reading, Refusal, RelayEntry, RelayId,
+    RowKey, Step, Time, WriteId,
 };
 use shunt_hep::sip::Message;
 use shunt_journal::Journal;
@@ -38,6 +39,8 @@ const KEYS_AT_ONCE: usize = 1000;
 /// What no command waits for is gathered for so long: a call whose streams are offloaded changes its row several times. Entries that a row does
 /// not name yet are adopted after a restart.
 const GATHER: Duration = Duration::from_millis(500);
+/// How long a reply waits for the data plane's counters; then the latest that are known are added.
+const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 /// Its name in the journal.
 const DRAIN: &str = "drain";
 /// How often the journal's state is looked at.
@@ -59,6 +62,8 @@ pub struct Core {
     permit: Permit,
     events: Events,
     pub stats: Stats,
+    /// Of commands by NG, and of the agent's own questions about their calls.
+    pub ng_turns: Turns,
     pub data_plane: data_plane::State,
     /// All of the journal is in the book.
     restored: watch::Sender<bool>,
@@ -75,6 +80,18 @@ struct State {
     unwritten: HashSet<LineId>,
     /// What the operator has stopped, and when.
     drain: Option<Drain>,
+}
+
+impl State {
+    /// Who waits for these writes hears of their results; before the writes are handed on.
+    fn expect(&mut self, writes: Vec<WriteId>) -> Vec<oneshot::Receiver<()>> {
+        let expected = writes.into_iter().map(|id| {
+            let (sender, receiver) = oneshot::channel();
+            self.waiting.entry(id).or_default().push(sender);
+            receiver
+        });
+        expected.collect()
+    }
 }
 
 /// What draining stops.
@@ -125,6 +142,7 @@ impl Core {
             permit: parts.permit,
             events: parts.events,
             stats: Stats::new(),
+            ng_turns: Turns::default(),
             data_plane: data_plane::State::default(),
             restored: watch::Sender::new(false),
             audited: watch::Sender::new(None),
@@ -367,20 +385,15 @@ impl Core {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let (step, refusal, decisions) = state.book.command(now, command);
-        let mut waits = Vec::new();
-        if let Step::Pass { wait, .. } = &step {
-            // Before the writes are handed on: their results come here.
-            for id in wait {
-                let (sender, receiver) = oneshot::channel();
-                state.waiting.entry(*id).or_default().push(sender);
-                waits.push(receiver);
-            }
-        }
+        let waits = match &step {
+            Step::Pass { wait, .. } => state.expect(wait.clone()),
+            Step::Answer(_) => Vec::new(),
+        };
         self.carry_out(&mut state, now, decisions);
         self.write_rows_of(&mut state, now, command);
         if let Some(refusal) = refusal {
             self.stats.refused.inc();
-            self.events.refused(command, &refusal);
+            self.events.refused(command.session().map(|session| session.call_id), &refusal);
         }
         (step, waits)
     }
@@ -408,6 +421,36 @@ impl Core {
         Ok(())
     }
 
+    /// An NG command, before the relay hears of it: the relay that has its call, and what to wait for before it does.
+    pub fn ng_command(self: &Arc<Self>, command: &shunt_ng::Command) -> (Result<Option<RelayId>, Refusal>, Vec<oneshot::Receiver<()>>) {
+        let now = self.clock.now();
+        let mut state = lock(&self.state);
+        let (foreseen, decisions) = state.book.ng_command(now, command);
+        let wait = foreseen.as_ref().map_or_else(|_| Vec::new(), |foreseen| foreseen.wait.clone());
+        let waits = state.expect(wait);
+        self.carry_out(&mut state, now, decisions);
+        let call_id = command.call_id.as_deref().unwrap_or_default();
+        self.write_rows_of_call(&mut state, now, call_id);
+        if let Err(refusal) = &foreseen {
+            self.stats.refused.inc();
+            self.events.refused(Some(call_id), refusal);
+        }
+        (foreseen.map(|foreseen| foreseen.relay), waits)
+    }
+
+    /// The relay's reply to an NG command (`None`: there was none), and what to do then.
+    pub fn ng_replied(self: &Arc<Self>, relay: RelayId, command: &shunt_ng::Command, reply: Option<&shunt_ng::Reply>) -> After {
+        let now = self.clock.now();
+        let call_id = command.call_id.as_deref().unwrap_or_default();
+        let mut state = lock(&self.state);
+        let (after, decisions) = state.book.ng_replied(now, relay, command, reply);
+        self.carry_out(&mut state, now, decisions);
+        self.write_rows_of_call(&mut state, now, call_id);
+        drop(state);
+        self.expect_call(call_id);
+        after
+    }
+
     // -- the journal -------------------------------------------------------------------------------
 
     #[must_use]
@@ -431,6 +474,19 @@ impl Core {
         };
         if let Some(row) = state.book.row(line, now, self.clock.wall()) {
             journal.put(&row);
+        }
+    }
+
+    /// The same for all lines of a call.
+    fn write_rows_of_call(&self, state: &mut State, now: Time, call_id: &[u8]) {
+        let Some(journal) = &self.journal else { return };
+        let lines: Vec<LineId> = state.book.lines_of_call(call_id).map(|line| line.id()).collect();
+        for line in lines {
+            if state.unwritten.remove(&line) {
+                if let Some(row) = state.book.row(line, now, self.clock.wall()) {
+                    journal.put(&row);
+                }
+            }
         }
     }
 
@@ -594,6 +650,16 @@ impl Core {
         self.update(|book, now| (book.counted(now, read), Vec::new()));
     }
 
+    /// Read what these entries have counted, as far as the data plane says so in time.
+    pub async fn read_counters(self: &Arc<Self>, keys: &[FiveTuple]) {
+        let Some(plane) = self.plane().filter(|_| !keys.is_empty()) else {
+            return;
+        };
+        if let Ok(Ok(read)) = tokio::time::timeout(COUNTERS_TIMEOUT, plane.readings(keys)).await {
+            self.counted(&read);
+        }
+    }
+
     /// The relay has answered the SIP server's Q of a line.
     pub fn queried(self: &Arc<Self>, line: LineId, swapped: bool, command: &[u8], reply: &[u8]) {
         self.update(|book, now| (book.queried(now, line, swapped, command, reply), Vec::new()));
@@ -687,6 +753,16 @@ impl Core {
         let Request::Update(media) = &command.request else { return false };
         let state = lock(&self.state);
         state.drain.is_some_and(|drain| drain.stop == StopOf::Calls) && state.book.line_of(&media.session).is_none()
+    }
+
+    /// The same for an offer by NG.
+    #[must_use]
+    pub fn refuses_ng(&self, command: &shunt_ng::Command) -> bool {
+        let (shunt_ng::Verb::Offer, Some(call_id)) = (command.verb, command.call_id.as_deref()) else {
+            return false;
+        };
+        let state = lock(&self.state);
+        state.drain.is_some_and(|drain| drain.stop == StopOf::Calls) && state.book.relay_of_call(call_id).is_none()
     }
 
     /// End a call. Returns whether there is such a call.

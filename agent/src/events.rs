@@ -12,7 +12,6 @@ use shunt_hep::sip::Message;
 use shunt_latch::Found;
 use shunt_net::Endpoint;
 use shunt_plane::Written;
-use shunt_rtpproxy::{Command, Request};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,8 +35,11 @@ pub struct Events {
 /// A command that has had its reply.
 pub struct Answered<'a> {
     pub body: &'a [u8],
-    /// `None`: it was not understood.
-    pub command: Option<&'a Command<'a>>,
+    /// A letter of rtpproxy's, a word of NG. `None`: it was not understood.
+    pub verb: Option<Box<str>>,
+    /// The Call-ID.
+    pub call: Option<&'a [u8]>,
+    pub media: Option<u32>,
     /// `None`: no reply.
     pub reply: Option<&'a [u8]>,
     pub peer: Option<IpAddr>,
@@ -75,11 +77,8 @@ impl Events {
     /// A command was answered, or not.
     pub fn command(&self, answered: &Answered) {
         self.append(|| {
-            let session = answered.command.and_then(Command::session);
-            let understood = answered.command.filter(|command| command.request != Request::Unknown);
-            let verb = understood.and_then(|command| command.raw.first());
             let facts = ControlFacts {
-                verb: verb.map(|verb| char::from(verb.to_ascii_uppercase())),
+                verb: answered.verb.clone(),
                 command: Text::cut(answered.body, KEPT),
                 reply: answered.reply.map(|reply| Text::cut(reply, KEPT)),
                 relay: answered.relay.map(Into::into),
@@ -88,8 +87,8 @@ impl Events {
             };
             Event {
                 ago: answered.took,
-                call: session.map(|session| session.call_id.into()),
-                media: session.and_then(|session| session.from.media),
+                call: answered.call.map(Into::into),
+                media: answered.media,
                 ..Event::of_agent(Facts::Control(Box::new(facts)))
             }
         });
@@ -101,11 +100,11 @@ impl Events {
     }
 
     /// A limit has refused a session.
-    pub fn refused(&self, command: &Command, refusal: &Refusal) {
+    pub fn refused(&self, call_id: Option<&[u8]>, refusal: &Refusal) {
         let Some(left_out) = lock(&self.limits).write(self.clock.now()) else {
             return;
         };
-        let call_id = command.session().map(|session| session.call_id.escape_ascii().to_string());
+        let call_id = call_id.map(|call_id| call_id.escape_ascii().to_string());
         tracing::warn!(call_id, "refused: {refusal}; {left_out} more since the last such line");
         self.agent(AgentWhat::Limit, &format!("{refusal}; {left_out} more since the last such event"));
     }

@@ -1,8 +1,9 @@
 //! Calls that were set up past the agent, adopted from relays that list their sessions.
 
 use crate::core::Core;
+use crate::ng;
 use shunt_admin::CallWhat;
-use shunt_calls::RelayId;
+use shunt_calls::{Book, RelayId, RelayKind};
 use shunt_rtpproxy::listing;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +11,18 @@ use tokio::time::sleep;
 
 /// How often a relay's list is looked at; a SIP server uses the relay itself for as long as it takes the agent for dead.
 const PERIOD: Duration = Duration::from_secs(10);
+/// Calls that rtpengine is asked to name: what fits into a datagram, and more than it has ports.
+const LISTED_BY_DATAGRAM: u32 = 1000;
+const LISTED_BY_STREAM: u32 = 1_000_000;
 /// Pages of one list: more sessions than a relay has ports.
 const MOST_PAGES: usize = 10_000;
 
 /// Look at a relay's list again and again, for ever.
 pub async fn watch(core: Arc<Core>, id: RelayId) {
     core.restored().await;
+    if core.relays().get(id).is_some_and(|relay| relay.kind == RelayKind::Rtpengine) {
+        return watch_rtpengine(core, id).await;
+    }
     loop {
         if core
             .relays()
@@ -56,6 +63,57 @@ async fn adopt(core: &Arc<Core>, id: RelayId) {
     if adopted > 0 {
         tracing::info!("{adopted} media lines were set up past this agent and are adopted");
         // Their entries, of an agent before this one, count as nobody's until the table is read again.
+        core.plane().inspect(|plane| plane.audit());
+    }
+}
+
+/// Calls that rtpengine has and that nobody here knows, again and again, for ever; and once it has come up, what it says of those that are known.
+async fn watch_rtpengine(core: Arc<Core>, id: RelayId) {
+    let mut is_first = true;
+    loop {
+        let Some(relay) = core.relays().get(id).filter(|relay| relay.is_alive()) else {
+            is_first = true;
+            sleep(PERIOD / 10).await;
+            continue;
+        };
+        let limit = if relay.address.starts_with("udp:") {
+            LISTED_BY_DATAGRAM
+        } else {
+            LISTED_BY_STREAM
+        };
+        let listed = core.relays().request(id, &shunt_ng::build::list(limit)).await;
+        let reply = listed.as_deref().and_then(|reply| shunt_ng::Reply::parse(reply).ok());
+        if let Some(reply) = reply.filter(shunt_ng::Reply::is_ok) {
+            let calls: Vec<Vec<u8>> = reply.calls.iter().map(|call| call.to_vec()).collect();
+            look_at_calls(&core, id, &calls, is_first).await;
+            if calls.len() >= limit as usize && is_first {
+                tracing::info!(
+                    "relay {}: only {limit} of its calls are listed over udp; others are not adopted",
+                    relay.name
+                );
+            }
+            is_first = false;
+        }
+        sleep(PERIOD).await;
+    }
+}
+
+async fn look_at_calls(core: &Arc<Core>, id: RelayId, calls: &[Vec<u8>], also_known: bool) {
+    let mut adopted = 0_u32;
+    for call_id in calls {
+        let known = core.read(|book| book.relay_of_call(call_id));
+        if known.is_some_and(|relay| relay != id || !also_known) {
+            continue;
+        }
+        let before = core.read(Book::line_count);
+        ng::look(core, id, call_id).await;
+        if known.is_none() && core.read(Book::line_count) > before {
+            adopted += 1;
+            core.events().call(call_id, CallWhat::Adopted);
+        }
+    }
+    if adopted > 0 {
+        tracing::info!("{adopted} calls were set up past this agent and are adopted");
         core.plane().inspect(|plane| plane.audit());
     }
 }

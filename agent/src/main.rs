@@ -14,6 +14,7 @@ mod hashes;
 mod hep;
 mod listings;
 mod metrics;
+mod ng;
 mod ports;
 mod relays;
 mod restore;

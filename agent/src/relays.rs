@@ -6,8 +6,8 @@ use crate::stats::{Quick, Seconds};
 use crate::tasks::ticks;
 use prometheus_client::metrics::counter::Counter;
 use shunt_admin::LinkWhat;
-use shunt_calls::RelayId;
-use shunt_control::RelayClient;
+use shunt_calls::{RelayId, RelayKind};
+use shunt_control::{Protocol, RelayClient, Unsupported};
 use shunt_rtpproxy::build;
 use shunt_rtpproxy::capability::{self, KeepAlive};
 use shunt_rtpproxy::{Info, Reply};
@@ -19,6 +19,8 @@ use tokio::sync::Semaphore;
 
 /// How often a relay is asked for its sessions.
 const POLL: Duration = Duration::from_secs(1);
+/// Of polls of rtpengine, one in so many asks for its statistics.
+const STATISTICS_EVERY: u64 = 10;
 /// Commands of the agent's own to one relay at a time: its control thread serves the SIP server too.
 const OWN_COMMANDS: usize = 64;
 
@@ -37,6 +39,7 @@ pub struct Facts {
 /// One relay.
 pub struct Relay {
     pub name: String,
+    pub kind: RelayKind,
     /// Its control socket.
     pub address: String,
     client: RelayClient,
@@ -46,6 +49,7 @@ pub struct Relay {
     /// Commands of SIP servers without a reply.
     pub unanswered: Counter,
     sessions: AtomicU64,
+    polls: AtomicU64,
     facts: Mutex<Facts>,
     own: Semaphore,
 }
@@ -56,18 +60,20 @@ pub struct Relays {
 }
 
 impl Relay {
-    fn new(config: &RelayConfig) -> Self {
-        Self {
+    fn new(config: &RelayConfig) -> Result<Self, Unsupported> {
+        Ok(Self {
             name: config.name.clone(),
+            kind: config.kind(),
             address: config.socket.to_string(),
-            client: RelayClient::new(config.socket.clone()),
+            client: RelayClient::new(config.socket.clone(), protocol(config.kind()))?,
             alive: AtomicBool::new(true),
             reply_seconds: Seconds::default(),
             unanswered: Counter::default(),
             sessions: AtomicU64::new(0),
+            polls: AtomicU64::new(0),
             facts: Mutex::default(),
             own: Semaphore::new(OWN_COMMANDS),
-        }
+        })
     }
 
     #[must_use]
@@ -115,6 +121,31 @@ impl Relay {
     }
 
     async fn poll(&self, core: &Arc<Core>, id: RelayId) -> Option<()> {
+        match self.kind {
+            RelayKind::Rtpproxy => self.poll_rtpproxy(core, id).await,
+            RelayKind::Rtpengine => self.poll_rtpengine().await,
+        }
+    }
+
+    async fn poll_rtpengine(&self) -> Option<()> {
+        let reply = self.request(&shunt_ng::build::ping()).await?;
+        shunt_ng::Reply::parse(&reply).ok().filter(shunt_ng::Reply::is_ok)?;
+        // Its statistics are long: they are asked for now and then.
+        if self.polls.fetch_add(1, Ordering::Relaxed) % STATISTICS_EVERY == 0 {
+            let reply = self.request(&shunt_ng::build::statistics()).await?;
+            let told = shunt_ng::statistics(&reply);
+            let sessions = told.as_ref().and_then(|told| told.sessions);
+            self.sessions.store(sessions.unwrap_or(0), Ordering::Relaxed);
+            self.set_facts(|facts| {
+                "rtpengine".clone_into(&mut facts.version);
+                (facts.may_query, facts.lists_sessions) = (true, true);
+                (facts.sessions, facts.packets_relayed) = (sessions, told.and_then(|told| told.packets_relayed));
+            });
+        }
+        Some(())
+    }
+
+    async fn poll_rtpproxy(&self, core: &Arc<Core>, id: RelayId) -> Option<()> {
         if self.facts().keepalive.is_none() {
             let facts = self.handshake().await?;
             if let Some(keepalive) = facts.keepalive {
@@ -143,6 +174,7 @@ impl Relay {
             tracing::error!("relay {} ({}) does not answer", self.name, self.address);
             // Another version may come back.
             self.set_facts(|facts| facts.keepalive = None);
+            self.polls.store(0, Ordering::Relaxed);
         }
         let what = if alive { LinkWhat::Up } else { LinkWhat::Down };
         core.events().relay(&self.name, what, None);
@@ -155,12 +187,24 @@ impl Relay {
     }
 }
 
+/// What a kind of relay is controlled with.
+fn protocol(kind: RelayKind) -> Protocol {
+    match kind {
+        RelayKind::Rtpproxy => Protocol::Rtpproxy,
+        RelayKind::Rtpengine => Protocol::Ng,
+    }
+}
+
 impl Relays {
     /// `ids`: as the book has numbered the same relays.
-    #[must_use]
-    pub fn new(configs: &[RelayConfig], ids: &[RelayId]) -> Self {
-        let relays = ids.iter().copied().zip(configs.iter().map(Relay::new));
-        Self { relays: relays.collect() }
+    ///
+    /// # Errors
+    /// A relay's protocol is not spoken over its kind of socket.
+    pub fn new(configs: &[RelayConfig], ids: &[RelayId]) -> Result<Self, Unsupported> {
+        let relays = ids.iter().zip(configs).map(|(id, config)| Ok((*id, Relay::new(config)?)));
+        Ok(Self {
+            relays: relays.collect::<Result<_, _>>()?,
+        })
     }
 
     #[must_use]
@@ -172,30 +216,34 @@ impl Relays {
         self.relays.iter().map(|(id, relay)| (*id, relay))
     }
 
-    /// In the order of the configuration.
+    /// Those of one kind, in the order of the configuration.
     #[must_use]
-    pub fn ids(&self) -> Vec<RelayId> {
-        self.iter().map(|(id, _)| id).collect()
+    pub fn ids_of(&self, kind: RelayKind) -> Vec<RelayId> {
+        self.of(kind).map(|(id, _)| id).collect()
+    }
+
+    fn of(&self, kind: RelayKind) -> impl Iterator<Item = (RelayId, &Relay)> {
+        self.iter().filter(move |(_, relay)| relay.kind == kind)
     }
 
     #[must_use]
-    pub fn living(&self) -> Vec<RelayId> {
-        self.iter().filter(|(_, relay)| relay.is_alive()).map(|(id, _)| id).collect()
+    pub fn living(&self, kind: RelayKind) -> Vec<RelayId> {
+        self.of(kind).filter(|(_, relay)| relay.is_alive()).map(|(id, _)| id).collect()
     }
 
     /// The relays to try for a new call: the living one with the fewest sessions first; dead ones last, for they may be back.
     #[must_use]
-    pub fn candidates(&self) -> Vec<RelayId> {
-        let mut all: Vec<_> = self.iter().collect();
+    pub fn candidates(&self, kind: RelayKind) -> Vec<RelayId> {
+        let mut all: Vec<_> = self.of(kind).collect();
         all.sort_by_key(|(_, relay)| (!relay.is_alive(), relay.sessions.load(Ordering::Relaxed)));
         all.into_iter().map(|(id, _)| id).collect()
     }
 
     /// The first of [`Relays::candidates`].
     #[must_use]
-    pub fn best(&self) -> Option<RelayId> {
+    pub fn best(&self, kind: RelayKind) -> Option<RelayId> {
         let key = |relay: &Relay| (!relay.is_alive(), relay.sessions.load(Ordering::Relaxed));
-        self.iter().min_by_key(|(_, relay)| key(relay)).map(|(id, _)| id)
+        self.of(kind).min_by_key(|(_, relay)| key(relay)).map(|(id, _)| id)
     }
 
     /// Pass on a SIP server's command. `None`: no answer.

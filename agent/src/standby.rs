@@ -4,10 +4,9 @@
 //! is in charge. Sockets that only one of two agents on a host can have (HEP, conferences) are bound after the lease is held.
 
 use crate::clock::Clock;
-use crate::commands::Commands;
 use crate::core::Core;
 use shunt_admin::AgentWhat;
-use shunt_control::{RelayClient, Sender, Service, Timing};
+use shunt_control::{Protocol, RelayClient, Sender, Service, Timing};
 use shunt_journal::Grants;
 use shunt_rtpproxy::framing::ControlAddress;
 use shunt_rtpproxy::{Command, with_notify_address};
@@ -173,10 +172,15 @@ impl Pair {
         lock(&self.facts).hep = error;
     }
 
-    fn other_control(&self) -> Option<String> {
+    /// Where the agent in charge takes commands of a protocol.
+    fn other_control(&self, protocol: Protocol) -> Option<String> {
         let facts = lock(&self.facts);
         let holder = facts.holder.as_ref()?;
-        (holder.id != self.me.id && holder.control != self.me.control).then(|| holder.control.clone())
+        let (other, own) = match protocol {
+            Protocol::Rtpproxy => (&holder.control, &self.me.control),
+            Protocol::Ng => (&holder.ng, &self.me.ng),
+        };
+        (holder.id != self.me.id && other != own && !other.is_empty()).then(|| other.clone())
     }
 }
 
@@ -184,13 +188,14 @@ impl Pair {
 
 /// This process as a lease names it.
 #[must_use]
-pub fn this_process(name: String, control: String, id: String) -> Holder {
+pub fn this_process(name: String, control: String, ng: String, id: String) -> Holder {
     let pid = std::process::id();
     Holder {
         host: host().unwrap_or_else(|| id.clone()),
         id,
         name,
         control,
+        ng,
         pid,
         started: started(pid).unwrap_or(0),
     }
@@ -347,14 +352,15 @@ async fn take_over(pair: Arc<Pair>, core: Arc<Core>) {
 // -- commands --------------------------------------------------------------------------------------
 
 /// Serves the control sockets of an agent that is one of a pair.
-pub struct Front {
+pub struct Front<S> {
     pair: Arc<Pair>,
-    commands: Arc<Commands>,
+    protocol: Protocol,
+    commands: Arc<S>,
     held: Semaphore,
     other: Mutex<Option<(String, Arc<RelayClient>)>>,
 }
 
-impl Service for Front {
+impl<S: Service> Service for Front<S> {
     async fn execute(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
         if self.pair.serves() {
             return self.commands.execute(body, sender).await;
@@ -365,11 +371,12 @@ impl Service for Front {
     }
 }
 
-impl Front {
+impl<S: Service> Front<S> {
     #[must_use]
-    pub fn new(pair: Arc<Pair>, commands: Arc<Commands>) -> Self {
+    pub fn new(pair: Arc<Pair>, protocol: Protocol, commands: Arc<S>) -> Self {
         Self {
             pair,
+            protocol,
             commands,
             held: Semaphore::new(MOST_HELD),
             other: Mutex::default(),
@@ -379,7 +386,10 @@ impl Front {
     /// Have the agent in charge answer, or this one once it is that.
     async fn elsewhere(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
         // A notify socket that names only a port means the sender's address, which is not ours.
-        let rewritten = Command::parse(body).ok().zip(sender.ip());
+        let rewritten = match self.protocol {
+            Protocol::Rtpproxy => Command::parse(body).ok().zip(sender.ip()),
+            Protocol::Ng => None,
+        };
         let rewritten = rewritten.and_then(|(command, ip)| with_notify_address(&command, ip));
         let own = rewritten.as_deref().unwrap_or(body);
         loop {
@@ -404,7 +414,7 @@ impl Front {
     }
 
     fn client(&self) -> Option<Arc<RelayClient>> {
-        let address = self.pair.other_control()?;
+        let address = self.pair.other_control(self.protocol)?;
         let mut other = lock(&self.other);
         match &*other {
             Some((known, client)) if *known == address => Some(Arc::clone(client)),
@@ -417,7 +427,10 @@ impl Front {
                     timeout: PASS_ON_TIMEOUT,
                     ..Timing::default()
                 };
-                let client = Arc::new(RelayClient::with_timing(parsed, timing));
+                let client = RelayClient::with_timing(parsed, self.protocol, timing)
+                    .inspect_err(|error| tracing::error!("the agent in charge: {error}"))
+                    .ok()?;
+                let client = Arc::new(client);
                 *other = Some((address, Arc::clone(&client)));
                 Some(client)
             }

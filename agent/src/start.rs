@@ -8,6 +8,7 @@ use crate::config::{Config, DataPlane, Tls};
 use crate::core::{Core, Parts};
 use crate::events::Events;
 use crate::hep::{Hep, Listener as HepListener};
+use crate::ng::NgCommands;
 use crate::relays::Relays;
 use crate::restore;
 use crate::standby::{Front, Pair, hold_or_stand_by, host_name, this_process};
@@ -17,7 +18,7 @@ use prometheus_client::registry::Registry;
 use sd_notify::NotifyState;
 use shunt_admin::{EventLog, LogSettings, Server, ServerSettings};
 use shunt_calls::{Book, Limits, Rate, RelayId, Settings};
-use shunt_control::{Listener, Options};
+use shunt_control::{Listener, Options, Protocol, Service};
 use shunt_daemon::{Failure, keep_capabilities};
 use shunt_journal::{Grants, Journal};
 use shunt_notify::Permit;
@@ -107,6 +108,7 @@ fn admin_view(core: &Arc<Core>, config: &Config, sockets: &Sockets) -> AgentView
     let control = sockets
         .control
         .iter()
+        .chain(&sockets.ng)
         .map(|listener| (listener.address().to_string(), listener.statistics()));
     AgentView {
         core: Arc::clone(core),
@@ -147,6 +149,7 @@ fn serve_admin(
 /// The sockets that are bound at the start.
 struct Sockets {
     control: Vec<Listener>,
+    ng: Vec<Listener>,
     /// `None`: none is configured, or it is the agent's in charge of a pair.
     hep: Option<HepListener>,
 }
@@ -160,13 +163,14 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
     let clock = Clock::start();
     let pair = shared.as_ref().map(|_| make_pair(config, &sockets, clock)).transpose()?;
     let (mut book, relay_ids) = make_book(config);
-    let relays = Arc::new(Relays::new(&config.relays, &relay_ids));
+    let relays = Relays::new(&config.relays, &relay_ids).map_err(|error| Failure::Config(error.to_string()))?;
+    let relays = Arc::new(relays);
     let fence = pair.as_ref().map_or_else(Fence::alone, |(pair, _)| pair.fence.clone());
     let (plane, events) = match &config.data_plane {
         Some(settings) => Some(start_plane(config, settings, fence)?).unzip(),
         None => (None, None),
     };
-    for listener in &sockets.control {
+    for listener in sockets.control.iter().chain(&sockets.ng) {
         declare_own(&mut book, listener);
     }
     let (journal, restoring) = match &config.journal {
@@ -260,9 +264,15 @@ fn lease_length(config: &Config) -> Duration {
 fn make_pair(config: &Config, sockets: &Sockets, clock: Clock) -> Result<(Arc<Pair>, Holder), Failure> {
     let random = getrandom::u64().map_err(|error| Failure::Other(format!("no random number: {error}")))?;
     let name = config.standby.name.clone().or_else(host_name).unwrap_or_default();
-    let first = sockets.control.first().map(|listener| listener.address().to_string());
-    let control = config.standby.control.clone().or(first).unwrap_or_default();
-    let me = this_process(name, control, format!("{random:016x}"));
+    let first = |listeners: &[Listener]| listeners.first().map(|listener| listener.address().to_string());
+    let control = config
+        .standby
+        .control
+        .clone()
+        .or_else(|| first(&sockets.control))
+        .unwrap_or_default();
+    let ng = config.standby.ng.clone().or_else(|| first(&sockets.ng)).unwrap_or_default();
+    let me = this_process(name, control, ng, format!("{random:016x}"));
     Ok((Pair::new(clock, lease_length(config), me.clone()), me))
 }
 
@@ -313,22 +323,25 @@ fn make_hep(core: &Arc<Core>, settings: &crate::config::Hep) -> Arc<Hep> {
 }
 
 async fn bind(config: &Config, with_hep: bool) -> Result<Sockets, Failure> {
-    let mut control = Vec::new();
-    for address in &config.control.listen {
-        let options = Options {
-            group: config.control.socket_group.clone(),
-            allow: Some(config.control.allow.clone()),
-            in_flight: COMMANDS_AT_ONCE,
-            ..Options::default()
-        };
-        let listener = Listener::bind(address, options).map_err(|error| cannot_bind(address, &error))?;
-        control.push(listener);
-    }
+    let listeners = |addresses: &[shunt_rtpproxy::framing::ControlAddress], protocol| {
+        let bound = addresses.iter().map(|address| {
+            let options = Options {
+                group: config.control.socket_group.clone(),
+                allow: Some(config.control.allow.clone()),
+                in_flight: COMMANDS_AT_ONCE,
+                ..Options::default()
+            };
+            Listener::bind(address, protocol, options).map_err(|error| cannot_bind(address, &error))
+        });
+        bound.collect::<Result<Vec<_>, _>>()
+    };
+    let control = listeners(&config.control.listen, Protocol::Rtpproxy)?;
+    let ng = listeners(&config.control.ng, Protocol::Ng)?;
     let hep = match &config.hep {
         Some(hep) if with_hep => Some(bind_hep(hep).await?),
         _ => None,
     };
-    Ok(Sockets { control, hep })
+    Ok(Sockets { control, ng, hep })
 }
 
 fn cannot_bind(what: &dyn std::fmt::Display, error: &std::io::Error) -> Failure {
@@ -550,19 +563,9 @@ fn start_conferences(core: &Arc<Core>, conferences: &Arc<Conferences>) {
 fn start_listeners(core: &Arc<Core>, config: &Config, sockets: Sockets, stopping: &watch::Receiver<bool>) -> JoinSet<()> {
     let mut serving = JoinSet::new();
     let commands = Arc::new(Commands::new(Arc::clone(core)));
-    for listener in sockets.control {
-        let mut stopping = stopping.clone();
-        let stop = async move {
-            let _ = stopping.wait_for(|stop| *stop).await;
-        };
-        match core.pair() {
-            None => serving.spawn(listener.serve(Arc::clone(&commands), stop)),
-            Some(pair) => {
-                let front = Arc::new(Front::new(Arc::clone(pair), Arc::clone(&commands)));
-                serving.spawn(listener.serve(front, stop))
-            }
-        };
-    }
+    serve_commands(core, sockets.control, Protocol::Rtpproxy, &commands, stopping, &mut serving);
+    let commands = Arc::new(NgCommands::new(Arc::clone(core)));
+    serve_commands(core, sockets.ng, Protocol::Ng, &commands, stopping, &mut serving);
     if let (Some(listener), Some(settings)) = (sockets.hep, &config.hep) {
         let hep = make_hep(core, settings);
         let mut stopping = stopping.clone();
@@ -580,9 +583,33 @@ fn start_listeners(core: &Arc<Core>, config: &Config, sockets: Sockets, stopping
     serving
 }
 
+fn serve_commands<S: Service>(
+    core: &Arc<Core>,
+    listeners: Vec<Listener>,
+    protocol: Protocol,
+    commands: &Arc<S>,
+    stopping: &watch::Receiver<bool>,
+    serving: &mut JoinSet<()>,
+) {
+    for listener in listeners {
+        let mut stopping = stopping.clone();
+        let stop = async move {
+            let _ = stopping.wait_for(|stop| *stop).await;
+        };
+        match core.pair() {
+            None => serving.spawn(listener.serve(Arc::clone(commands), stop)),
+            Some(pair) => {
+                let front = Arc::new(Front::new(Arc::clone(pair), protocol, Arc::clone(commands)));
+                serving.spawn(listener.serve(front, stop))
+            }
+        };
+    }
+}
+
 /// Control sockets and the data plane, for people.
 fn ready_line(config: &Config, sockets: &Sockets) -> String {
-    let control: Vec<String> = sockets.control.iter().map(|listener| listener.address().to_string()).collect();
+    let control = sockets.control.iter().chain(&sockets.ng);
+    let control: Vec<String> = control.map(|listener| listener.address().to_string()).collect();
     let plane = config.data_plane.as_ref().map_or("none", |plane| plane.target.as_str());
     format!("agent ready: commands on {}; data plane {plane}", control.join(", "))
 }

@@ -29,6 +29,8 @@ pub struct Stats {
     pub table_operations: Family<[(&'static str, &'static str); 2], Counter>,
     pub table_seconds: [Seconds<Quick>; 3],
     command_seconds: [Seconds<Quick>; VERBS.len()],
+    /// NG commands with a name, and how long they took.
+    ng_commands: Vec<(shunt_ng::Verb, AtomicU64, Seconds<Quick>)>,
     pub not_understood: Counter,
     /// Sessions that a limit has refused.
     pub refused: Counter,
@@ -135,6 +137,16 @@ fn is_failure(reason: Reason) -> bool {
             | Reason::Recording
             | Reason::Copy
             | Reason::Dtmf
+            | Reason::Srtp
+            | Reason::Dtls
+            | Reason::Ice
+            | Reason::Transcoding
+            | Reason::T38
+            | Reason::RtcpDemux
+            | Reason::MediaBlocked
+            | Reason::Subscription
+            | Reason::Processing
+            | Reason::CommandUnknown
     )
 }
 
@@ -169,7 +181,11 @@ impl Stats {
     /// Series that are there before anything happens, so that rates and alerts have a beginning.
     #[must_use]
     pub fn new() -> Self {
-        let stats = Self::default();
+        let ng = shunt_ng::Verb::all().map(|verb| (verb, AtomicU64::new(0), Seconds::default()));
+        let stats = Self {
+            ng_commands: ng.collect(),
+            ..Self::default()
+        };
         for verdict in [Verdict::Latched, Verdict::Contested, Verdict::SourceMismatch, Verdict::Moved] {
             drop(stats.learn_verdicts.get_or_create(&[("verdict", verdict_name(verdict))]));
         }
@@ -241,9 +257,18 @@ impl Stats {
         }
     }
 
+    /// An NG command has had its reply.
+    pub fn count_ng(&self, verb: shunt_ng::Verb, took: Duration) {
+        if let Some((_, count, seconds)) = self.ng_commands.iter().find(|(known, ..)| *known == verb) {
+            count.fetch_add(1, Ordering::Relaxed);
+            seconds.observe(took);
+        }
+    }
+
     /// How long commands took, by verb.
     pub fn command_times(&self) -> impl Iterator<Item = (&'static str, &Seconds<Quick>)> {
-        VERBS.into_iter().zip(&self.command_seconds)
+        let ng = self.ng_commands.iter().map(|(verb, _, seconds)| (verb.name(), seconds));
+        VERBS.into_iter().zip(&self.command_seconds).chain(ng)
     }
 
     pub fn count_command(&self, request: &Request) {
@@ -254,8 +279,8 @@ impl Stats {
 
     /// How many commands of each verb there were.
     pub fn commands(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        VERBS
-            .into_iter()
-            .zip(self.commands.iter().map(|count| count.load(Ordering::Relaxed)))
+        let ng = self.ng_commands.iter().map(|(verb, count, _)| (verb.name(), count));
+        let all = VERBS.into_iter().zip(&self.commands).chain(ng);
+        all.map(|(verb, count)| (verb, count.load(Ordering::Relaxed)))
     }
 }

@@ -2,13 +2,14 @@
 
 use crate::call::{Call, Party, Phones as Numbers};
 use crate::outcome::{Outcome, Verb};
+use crate::protocol::Session;
 use crate::sip::Dialog;
 use crate::sockets::{Control, Phones, wait};
 use crate::{Arguments, Failure, media};
 use nix::time::{ClockId, clock_gettime};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const PACKET: Duration = Duration::from_millis(20);
@@ -150,11 +151,13 @@ impl Load {
     fn command(&mut self, verb: Verb, call: u32) {
         let call_id = self.call_id(call);
         let (caller, callee) = (self.numbers.rtp(Party::Caller, call), self.numbers.rtp(Party::Callee, call));
-        let text = match verb {
-            Verb::Update => format!("Uc0,8,101 {call_id} {} {} a{call};1", caller.ip(), caller.port()),
-            Verb::Lookup => format!("Lc0,8,101 {call_id} {} {} a{call};1 b{call};1", callee.ip(), callee.port()),
-            Verb::Delete => format!("D {call_id} a{call} b{call}"),
+        let session = Session {
+            call_id: &call_id,
+            call,
+            caller,
+            callee,
         };
+        let text = self.arguments.protocol.command(verb, &session);
         self.cookies += 1;
         let cookie = self.cookies;
         let line = format!("{}_{cookie} {text}", std::process::id());
@@ -226,24 +229,18 @@ impl Load {
     }
 
     fn take_replies(&mut self) -> Result<(), Failure> {
-        let mut buffer = [0; 2048];
+        let mut buffer = [0; 65_536];
         for _ in 0..AT_ONCE {
             let Some(reply) = self.control.receive(&mut buffer) else {
                 return Ok(());
             };
             let text = String::from_utf8_lossy(reply.text).into_owned();
-            let mut words = text.split_ascii_whitespace();
-            let cookie = words
-                .next()
-                .and_then(|cookie| cookie.split('_').nth(1))
-                .and_then(|cookie| cookie.parse().ok());
+            let (cookie, words) = text.split_once(' ').unwrap_or((&text, ""));
+            let cookie = cookie.split('_').nth(1).and_then(|cookie| cookie.parse().ok());
             let Some(Waiting { verb, call, sent }) = cookie.and_then(|cookie: u64| self.waiting.remove(&cookie)) else {
                 continue;
             };
-            let relay = match verb {
-                Verb::Delete => words.next().filter(|code| *code == "0").map(|_| None),
-                _ => relay_of(words).map(Some),
-            };
+            let relay = self.arguments.protocol.relay(verb, words);
             let Some(relay) = relay else {
                 self.outcome.errors += 1;
                 if self.outcome.first_errors.len() < 10 {
@@ -306,11 +303,4 @@ impl Load {
             }
         }
     }
-}
-
-/// Port and address in a reply: "PORT ADDRESS".
-fn relay_of<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddrV4> {
-    let port = words.next()?.parse().ok().filter(|port| *port != 0)?;
-    let address: Ipv4Addr = words.next()?.parse().ok()?;
-    Some(SocketAddrV4::new(address, port))
 }

@@ -1,4 +1,4 @@
-//! The load of an OpenSIPS with its phones: U, L and D over UDP, HEP copies of SIP, RTP and RTCP of both parties, by the clock.
+//! The load of an OpenSIPS with its phones: U, L and D (or offer, answer and delete by NG) over UDP, HEP copies of SIP, RTP and RTCP of both parties, by the clock.
 //!
 //! A call is begun when it is due, however late earlier calls are answered. Nothing is repeated: a command without a reply is lost. The
 //! outcome is one line of JSON on standard output.
@@ -8,11 +8,13 @@ mod call;
 mod load;
 mod media;
 mod outcome;
+mod protocol;
 mod sip;
 mod sockets;
 
 use clap::Parser;
 use load::Load;
+use protocol::Protocol;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,6 +38,9 @@ pub struct Arguments {
     /// Control socket of the agent, or of the relay alone
     #[arg(long)]
     pub control: SocketAddrV4,
+    /// What is spoken there
+    #[arg(long, value_enum, default_value = "rtpproxy")]
+    pub protocol: Protocol,
     /// Where HEP copies go; none are sent without it
     #[arg(long)]
     pub hep: Option<SocketAddrV4>,

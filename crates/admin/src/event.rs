@@ -171,11 +171,11 @@ pub struct Format {
     pub clock_rate: u32,
 }
 
-/// A command of the rtpproxy protocol, and its reply.
+/// A control command, and its reply.
 #[derive(Clone, Debug, Serialize)]
 pub struct ControlFacts {
-    /// The command's letter; `None` where that is not understood.
-    pub verb: Option<char>,
+    /// The command's letter in the rtpproxy protocol, its word in NG; `None` where that is not understood.
+    pub verb: Option<Box<str>>,
     /// At most 1,024 bytes.
     pub command: Text,
     /// At most 1,024 bytes; `None`: no reply.

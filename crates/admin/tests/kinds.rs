@@ -123,7 +123,7 @@ fn sip_messages() {
 #[test]
 fn control_commands_and_packets_learned() {
     let control = ControlFacts {
-        verb: Some('U'),
+        verb: Some("U".into()),
         command: Text::cut(b"Uc0 a b", 3),
         reply: None,
         relay: Some("relay1".into()),

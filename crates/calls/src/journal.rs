@@ -28,6 +28,12 @@ impl From<&[u8]> for Text {
     }
 }
 
+impl Text {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl Serialize for Text {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match std::str::from_utf8(&self.0) {
@@ -96,6 +102,8 @@ pub struct Row {
     pub notification: Option<NotificationRow>,
     #[serde(default)]
     pub blocks: Vec<Reason>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub described: Option<Reason>,
     #[serde(default)]
     pub weak: bool,
     pub strong: bool,
@@ -117,6 +125,8 @@ pub struct BranchRow {
     pub signalled: Option<SocketAddr>,
     #[serde(default)]
     pub modifiers: Text,
+    #[serde(default, skip_serializing_if = "Text::is_empty")]
+    pub via: Text,
     #[serde(default)]
     pub confirmed: bool,
 }

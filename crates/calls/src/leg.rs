@@ -21,6 +21,8 @@ pub(crate) struct Leg {
     /// The relay address and port that the party sends to: of the reply to the OTHER party's command.
     pub(crate) relay: Option<Endpoint>,
     pub(crate) placed_at: Time,
+    /// The relay has given the port to another call too.
+    pub(crate) shares_port: bool,
     pub(crate) modifiers: Box<[u8]>,
     /// The modifiers that a keep-alive repeats.
     pub(crate) keepalive: Box<[u8]>,
@@ -55,6 +57,7 @@ impl Leg {
             signalled_rtcp: None,
             relay: None,
             placed_at: now,
+            shares_port: false,
             modifiers: Box::default(),
             keepalive: Box::default(),
             asymmetric: false,

@@ -8,6 +8,8 @@
 //! [`Book::command`] comes before the relay hears of a command, [`Book::replied`] after it has answered. What signalling changes first loses its
 //! entries ([`Step::Pass`] says which deletes to wait for), so that the relay sees the change happen; then it is learned anew.
 //!
+//! An NG command goes by [`Book::ng_command`] and [`Book::ng_replied`]; what rtpengine then says of the call by [`Book::ng_described`].
+//!
 //! # The life of a stream
 //!
 //! `allocated → learning → offloaded → (suspended → learning …) → released`, each with a [`Reason`].
@@ -44,7 +46,7 @@ mod stream;
 mod table;
 mod timers;
 
-pub use book::{Book, Comparison, LegView, LineView, Notice, PortHeld, Step, StreamView};
+pub use book::{After, Book, Comparison, Foreseen, LegView, LineView, Notice, PortHeld, Step, StreamView, is_unknown_call};
 pub use decision::{Decision, Ended, EndedLine, EndedParty, Happening, Purpose};
 pub use entry::{Counters, EntryError, Idle, Operation, Outcome, Reading, RelayEntry};
 pub use ids::{LineId, RelayId, Side, State, StreamId, WriteId};
@@ -54,7 +56,7 @@ pub use journal::{
 pub use limits::Refusal;
 pub use reason::Reason;
 pub use sdp::{Sdp, SdpFormat, SdpKind};
-pub use settings::{Limits, MediaRange, Rate, Relay, Settings};
+pub use settings::{Limits, MediaRange, Rate, Relay, RelayKind, Settings};
 pub use shunt_hep::sip::Direction;
 pub use shunt_latch::{Component, Ignored, Time, Verdict};
 pub use table::Write;

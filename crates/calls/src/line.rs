@@ -20,6 +20,8 @@ pub(crate) struct Branch {
     /// As its command named it; `None` until it had one.
     pub(crate) signalled: Option<Endpoint>,
     pub(crate) modifiers: Box<[u8]>,
+    /// What NG calls via-branch; empty where commands name none.
+    pub(crate) via: Box<[u8]>,
     /// A 2xx with this tag was seen.
     pub(crate) confirmed: bool,
 }
@@ -59,6 +61,8 @@ pub(crate) struct Line {
     pub(crate) notification: Option<Notification>,
     /// The relay works on the media itself.
     pub(crate) blocks: Vec<Reason>,
+    /// The same by what rtpengine says of it.
+    pub(crate) described: Option<Reason>,
     /// U and `Uw` are two claims to a session, and it ends with the last of them.
     pub(crate) strong: bool,
     pub(crate) weak: bool,
@@ -101,6 +105,7 @@ impl Line {
             branches: Vec::new(),
             notification: None,
             blocks: Vec::new(),
+            described: None,
             strong: false,
             weak: false,
             suspended: None,
@@ -180,6 +185,7 @@ impl Line {
                 tag: tag.into(),
                 signalled: None,
                 modifiers: Box::default(),
+                via: Box::default(),
                 confirmed: false,
             },
             |at| self.branches.remove(at),

@@ -34,7 +34,7 @@ pub(crate) fn plan(line: &Line, stream: StreamId, now: Time, settings: &Settings
     if !settings.enabled {
         return Wanted::none(State::Allocated, Reason::NoDataPlane);
     }
-    if let Some(reason) = line.suspended.or(line.blocks.first().copied()) {
+    if let Some(reason) = line.suspended.or(line.blocks.first().copied()).or(line.described) {
         return Wanted::none(State::Suspended, reason);
     }
     if !line.is_answered() {

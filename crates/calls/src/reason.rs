@@ -34,6 +34,7 @@ reasons! {
     Offloaded "offloaded" "The data plane carries this stream in both address translations; the relay sees none of it.";
     OneWay "one-way" "The data plane carries this stream to the address that signalling gave, because the other party has sent nothing yet.";
     Silent "silent" "The data plane carries this stream, but this party has sent nothing for a while.";
+    Refreshing "refreshing" "The relay is to see a packet of this stream, or it would end the call for want of media; with the next packet the entry goes in again.";
     Installing "installing" "The entry was sent to the data plane, which has not confirmed it yet.";
     WaitingForAnswer "waiting-for-answer" "The call has no answer with media yet, so only one relay port is known.";
     WaitingForMedia "waiting-for-media" "No packet from this party has been seen yet.";
@@ -49,6 +50,16 @@ reasons! {
     Recording "recording" "The relay records this call.";
     Copy "copy" "The relay copies this call's media to another place.";
     Dtmf "dtmf" "The relay listens for DTMF in this media line.";
+    Srtp "srtp" "One party or both send SRTP whose keys the relay holds; only it can encrypt and decrypt.";
+    Dtls "dtls" "The relay negotiates the keys of this media line by DTLS, in the media's own path.";
+    Ice "ice" "The relay checks connectivity by ICE in this media line's own path.";
+    Transcoding "transcoding" "The relay changes the codec, packet time or payload of this media line.";
+    T38 "t38" "This media line is a fax by T.38, which is not RTP.";
+    RtcpDemux "rtcp-demux" "One party sends RTCP in the RTP stream and the other one does not; the relay takes them apart.";
+    MediaBlocked "media-blocked" "The relay blocks or silences media or DTMF of this call.";
+    Subscription "subscription" "Others have subscribed to this call's media at the relay.";
+    Processing "processing" "An option of the offer or answer has the relay work on the packets itself: generated RTCP, a delay, an echo, feedback or header extensions taken out.";
+    CommandUnknown "command-unknown" "A command that the agent does not know was sent to the relay for this call.";
     OutsideMediaRanges "outside-media-ranges" "The relay gave this party an address or port that no configured media range has, so the data plane does not look at it.";
     AddressFamily "address-family" "The party's address is of another IP version than the relay port that sends to it.";
     PortTaken "port-taken" "The relay has given this party's port to another media line.";

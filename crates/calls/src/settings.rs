@@ -20,22 +20,34 @@ impl MediaRange {
     }
 }
 
-/// A relay that speaks the rtpproxy protocol.
+/// Which protocol a relay is controlled with, and with it who keeps its sessions alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RelayKind {
+    /// rtpproxy's: the agent raises a session's time-out while its media is offloaded, and ends silent calls itself.
+    #[default]
+    Rtpproxy,
+    /// NG: rtpengine has no command that keeps a call, so it is shown a packet of each stream in less than its time-out, and ends silent calls
+    /// itself.
+    Rtpengine,
+}
+
+/// A relay.
 #[derive(Clone, Debug)]
 pub struct Relay {
     pub name: String,
+    pub kind: RelayKind,
     /// Its media addresses, in the order of preference: they stand in for a wildcard address, or none, in a reply.
     pub addresses: Vec<IpAddr>,
-    /// Its session time-out (rtpproxy `-T`).
+    /// Its session time-out (rtpproxy `-T`, rtpengine `timeout`).
     pub ttl: Duration,
-    /// The same until a session has its answer (rtpproxy `-W`).
+    /// The same until a session has its answer (rtpproxy `-W`, rtpengine `offer-timeout`).
     pub setup_ttl: Duration,
     /// Whether it latches also on bridged legs (letters E and I) without modifier S (rtpproxy `--bridge_symmetric`).
     pub symmetric_bridging: bool,
     /// Whether it verifies sources itself (shunt-relay): its ports need no source filter.
     pub verifies_sources: bool,
     pub keepalive: KeepAlive,
-    /// Whether Q is safe ([`shunt_rtpproxy::capability::may_query`]).
+    /// Whether it can be asked for a session: with Q where that is safe ([`shunt_rtpproxy::capability::may_query`]), with `query` by NG.
     pub may_query: bool,
 }
 

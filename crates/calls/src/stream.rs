@@ -8,6 +8,17 @@ use shunt_latch::Time;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Whether a relay that ends calls without packets is shown one of this stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Refresh {
+    #[default]
+    No,
+    /// The entry is out since, until a packet has gone to the relay.
+    Waits(Time),
+    /// The relay has had its packet: the entry goes in again.
+    Returns,
+}
+
 /// The state of a stream, and what was counted.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
@@ -20,6 +31,7 @@ pub(crate) struct Stream {
     pub(crate) retry: Option<(Time, Reason)>,
     /// What the data plane said of that.
     pub(crate) detail: Option<Box<Arc<str>>>,
+    pub(crate) refresh: Refresh,
     pub(crate) was_offloaded: bool,
     /// How long after both parties' first packet it was offloaded for the first time.
     offloaded_after: Option<Time>,
@@ -48,6 +60,7 @@ impl Stream {
             idle_since: None,
             retry: None,
             detail: None,
+            refresh: Refresh::No,
             was_offloaded: false,
             offloaded_after: None,
             counters: None,

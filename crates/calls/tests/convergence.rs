@@ -106,6 +106,7 @@ impl World {
             symmetric_bridging: false,
             verifies_sources: false,
             keepalive: KeepAlive::TtlSubcommand,
+            kind: shunt_calls::RelayKind::Rtpproxy,
             may_query: true,
         });
         let mut world = Self {

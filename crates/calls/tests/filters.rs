@@ -64,6 +64,7 @@ fn an_asymmetric_leg_and_a_careful_relay_need_no_filter() {
         symmetric_bridging: false,
         verifies_sources: true,
         keepalive: shunt_rtpproxy::capability::KeepAlive::TtlSubcommand,
+        kind: shunt_calls::RelayKind::Rtpproxy,
         may_query: true,
     };
     bench.relay = bench.book.add_relay(relay);

@@ -203,6 +203,7 @@ fn a_call_that_nobody_answers_is_timed_out_after_the_time_of_set_up() {
             symmetric_bridging: false,
             verifies_sources: false,
             keepalive: KeepAlive::Lookup,
+            kind: RelayKind::Rtpproxy,
             may_query,
         });
         bench.say("Uc0 c1 10.1.0.2 6000 a;1", "36000 10.9.0.1");

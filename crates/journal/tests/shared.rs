@@ -97,6 +97,7 @@ fn holder(id: &str) -> Holder {
         id: id.into(),
         name: id.into(),
         control: String::new(),
+        ng: String::new(),
         host: String::new(),
         pid: 0,
         started: 0,

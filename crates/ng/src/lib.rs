@@ -24,6 +24,7 @@ mod options;
 mod reply;
 pub mod rtpp_flags;
 pub mod sdp;
+mod statistics;
 mod value;
 mod verb;
 
@@ -36,5 +37,6 @@ pub use lines::{LineDescription, PartyDescription, RelayReason};
 pub use needs::Needs;
 pub use options::{All, EndpointLearning, Ice, Options, RtcpMux};
 pub use reply::{Reply, ReplyResult};
+pub use statistics::{Statistics, statistics};
 pub use value::{Encoding, MAX_DEPTH, MAX_ELEMENTS, Value, decode, encode};
 pub use verb::Verb;

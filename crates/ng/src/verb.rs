@@ -78,6 +78,11 @@ const NAMES: [(Verb, &str); 33] = [
 ];
 
 impl Verb {
+    /// All that have a name.
+    pub fn all() -> impl Iterator<Item = Self> {
+        NAMES.into_iter().map(|(verb, _)| verb)
+    }
+
     /// By its name, which is case sensitive in rtpengine.
     #[must_use]
     pub fn named(name: &[u8]) -> Self {

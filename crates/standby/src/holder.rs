@@ -11,6 +11,9 @@ pub struct Holder {
     pub name: String,
     /// Where the other agents of the group send commands that reach them.
     pub control: String,
+    /// The same for NG; empty where the agent does not speak it.
+    #[serde(default)]
+    pub ng: String,
     /// Names the kernel and the process ids that `pid` is one of.
     pub host: String,
     pub pid: u32,
@@ -46,6 +49,7 @@ mod tests {
             id: "a1".into(),
             name: "edge-1".into(),
             control: "udp:10.0.0.1:22221".into(),
+            ng: "udp:10.0.0.1:22223".into(),
             host: "boot pid:[4026531836]".into(),
             pid: 17,
             started: 4711,

@@ -67,6 +67,7 @@ fn holder(name: &str) -> Holder {
         id: name.into(),
         name: name.into(),
         control: format!("udp:{name}:1"),
+        ng: String::new(),
         host: "here".into(),
         pid: 1,
         started: 1,

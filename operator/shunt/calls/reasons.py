@@ -5,6 +5,7 @@ from __future__ import annotations
 OFFLOADED = "offloaded"
 ONE_WAY = "one-way"
 SILENT = "silent"
+REFRESHING = "refreshing"
 INSTALLING = "installing"
 WAITING_FOR_ANSWER = "waiting-for-answer"
 WAITING_FOR_MEDIA = "waiting-for-media"
@@ -20,6 +21,16 @@ PLAYBACK = "playback"
 RECORDING = "recording"
 COPY = "copy"
 DTMF = "dtmf"
+SRTP = "srtp"
+DTLS = "dtls"
+ICE = "ice"
+TRANSCODING = "transcoding"
+T38 = "t38"
+RTCP_DEMUX = "rtcp-demux"
+MEDIA_BLOCKED = "media-blocked"
+SUBSCRIPTION = "subscription"
+PROCESSING = "processing"
+COMMAND_UNKNOWN = "command-unknown"
 OUTSIDE_MEDIA = "outside-media-ranges"
 ADDRESS_FAMILY = "address-family"
 PORT_TAKEN = "port-taken"
@@ -37,6 +48,7 @@ REASONS: dict[str, str] = {
     OFFLOADED: "The data plane carries this stream in both address translations; the relay sees none of it.",
     ONE_WAY: "The data plane carries this stream to the address that signalling gave, because the other party has sent nothing yet.",
     SILENT: "The data plane carries this stream, but this party has sent nothing for a while.",
+    REFRESHING: "The relay is to see a packet of this stream, or it would end the call for want of media; with the next packet the entry goes in again.",
     INSTALLING: "The entry was sent to the data plane, which has not confirmed it yet.",
     WAITING_FOR_ANSWER: "The call has no answer with media yet, so only one relay port is known.",
     WAITING_FOR_MEDIA: "No packet from this party has been seen yet.",
@@ -52,6 +64,16 @@ REASONS: dict[str, str] = {
     RECORDING: "The relay records this call.",
     COPY: "The relay copies this call's media to another place.",
     DTMF: "The relay listens for DTMF in this media line.",
+    SRTP: "One party or both send SRTP whose keys the relay holds; only it can encrypt and decrypt.",
+    DTLS: "The relay negotiates the keys of this media line by DTLS, in the media's own path.",
+    ICE: "The relay checks connectivity by ICE in this media line's own path.",
+    TRANSCODING: "The relay changes the codec, packet time or payload of this media line.",
+    T38: "This media line is a fax by T.38, which is not RTP.",
+    RTCP_DEMUX: "One party sends RTCP in the RTP stream and the other one does not; the relay takes them apart.",
+    MEDIA_BLOCKED: "The relay blocks or silences media or DTMF of this call.",
+    SUBSCRIPTION: "Others have subscribed to this call's media at the relay.",
+    PROCESSING: "An option of the offer or answer has the relay work on the packets itself: generated RTCP, a delay, an echo, feedback or header extensions taken out.",
+    COMMAND_UNKNOWN: "A command that the agent does not know was sent to the relay for this call.",
     OUTSIDE_MEDIA: "The relay gave this party an address or port that the configuration does not list as media of any relay, so the data plane does not look at it.",
     ADDRESS_FAMILY: "The party's address is of another IP version than the relay port that sends to it.",
     PORT_TAKEN: "The relay has given this party's port to another media line.",

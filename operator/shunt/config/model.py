@@ -256,6 +256,7 @@ class Standby(Section):
     control: ControlSocket | None = Field(
         default=None, description="Where the other agent of the pair reaches this one's control socket; without it the first of control.listen."
     )
+    ng: NgSocket | None = Field(default=None, description="The same for the NG protocol; without it the first of control.ng.")
     lease_ms: int = Field(default=1000, ge=200, le=60_000, description="Milliseconds without a sign of life after which the other agent takes over.")
 
 

@@ -112,7 +112,7 @@ class History:
         call_id = event.call_id
         track = self._ended.get(call_id)
         if track is not None:
-            if event.kind == CONTROL and event.what in ("U", "L"):
+            if event.kind == CONTROL and event.what in ("U", "L", "offer", "answer"):
                 # The call-id is used again, or another branch of it begins.
                 del self._ended[call_id]
                 track.ended = False

@@ -142,15 +142,17 @@ impl Book {
 
     /// A new session, if limits allow it.
     fn admit(&mut self, now: Time, media: &Media) -> Result<(), Refusal> {
-        let limits = self.settings.limits;
         let legs = self.calls.get(media.session.call_id).map_or(0, |call| 2 * call.len());
+        self.admit_source(now, media.ip(), legs)
+    }
+
+    /// A new session of a source, if limits allow it. `legs`: what its call has already.
+    pub(super) fn admit_source(&mut self, now: Time, source: Option<IpAddr>, legs: usize) -> Result<(), Refusal> {
+        let limits = self.settings.limits;
         if legs + 2 > limits.legs_per_call {
             return Err(Refusal::LegsOfCall(legs));
         }
-        if let (Some(rate), Some(source)) = (
-            limits.sessions_per_source,
-            media.ip().filter(|addr: &IpAddr| !addr.is_unspecified()),
-        ) {
+        if let (Some(rate), Some(source)) = (limits.sessions_per_source, source.filter(|addr| !addr.is_unspecified())) {
             if !self.rates.admit(now, source, rate) {
                 return Err(Refusal::SessionsOfSource(source));
             }

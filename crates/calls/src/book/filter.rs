@@ -49,7 +49,7 @@ impl Book {
         let port = leg.relay?;
         let verifies = self.relay(line.relay).is_none_or(|relay| relay.verifies_sources);
         let off = !self.settings.enabled || verifies || line.released.is_some() || line.suspended == Some(Reason::ByeSeen);
-        if off || leg.asymmetric || leg.is_held() || !self.settings.listens_at(port) {
+        if off || leg.asymmetric || leg.shares_port || leg.is_held() || !self.settings.listens_at(port) {
             return None;
         }
         let policy = &self.learner.policy;

@@ -5,6 +5,7 @@ use crate::decision::{Decision, Happening, Purpose};
 use crate::entry::Idle;
 use crate::ids::{LineId, StreamId, component_index};
 use crate::line::Line;
+use crate::stream::Refresh;
 use shunt_latch::{Component, Facts, Found, Name, Packet, Time, Verdict};
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtp::Source;
@@ -71,11 +72,16 @@ impl Book {
         }
         if verdict.is_held() {
             leg.heard[component_index(component)] = Some(now);
+            let refresh = &mut line.stream_mut(id.sender, component).refresh;
+            if matches!(refresh, Refresh::Waits(_)) {
+                *refresh = Refresh::Returns;
+            }
             line.last_activity = now;
             if let (Component::Rtp, Some(payload_type)) = (component, notice.payload_type.filter(|_| media.is_some())) {
                 line.leg_mut(id.sender).count_payload_type(payload_type);
             }
         } else if matches!(verdict, Verdict::Ignored(_)) {
+            let leg = line.leg_mut(id.sender);
             leg.mismatches = leg.mismatches.saturating_add(1);
             self.mismatches += 1;
         }

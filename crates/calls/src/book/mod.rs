@@ -5,6 +5,7 @@ mod command;
 mod end;
 mod filter;
 mod learn;
+mod ng;
 mod reconcile;
 mod reply;
 mod restore;
@@ -14,6 +15,7 @@ mod view;
 
 pub use command::Step;
 pub use learn::Notice;
+pub use ng::{After, Foreseen, is_unknown_call};
 pub use reconcile::Comparison;
 pub use reply::PortHeld;
 pub use view::{LegView, LineView, StreamView};
@@ -30,7 +32,8 @@ use crate::reason::Reason;
 use crate::recent::Recent;
 use crate::record::Records;
 use crate::sdp::SdpKinds;
-use crate::settings::{Relay, Settings};
+use crate::settings::{Relay, RelayKind, Settings};
+use crate::stream::Refresh;
 use crate::table::{Placed, Settled, Table, Write};
 use crate::timers::Timers;
 use shunt_latch::{Component, Learner, Policy, Time};
@@ -39,6 +42,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// An entry that is out for one packet is out without a word for so long; then the stream's state says so.
+const REFRESH_UNSEEN: Duration = Duration::from_secs(1);
 
 /// Call-IDs of which SIP is remembered before a command comes, in each of two generations.
 const MOST_SIGHTED: usize = 50_000;
@@ -288,6 +294,7 @@ impl Book {
             if let Some(port) = port {
                 self.table.unwant(id, port, writes);
             }
+            line.stream_mut(id.sender, id.component).refresh = Refresh::No;
             let waits = matches!(
                 wanted.reason,
                 Reason::WaitingForMedia | Reason::VerifyingSource | Reason::WaitingForOtherParty
@@ -317,6 +324,14 @@ impl Book {
             self.set_state(line, id, State::Learning, reason, now);
             return;
         }
+        let refresh = line.stream(id.sender, id.component).refresh;
+        if let Refresh::Waits(since) = refresh {
+            self.table.unwant(id, entry.port(), writes);
+            if now.since(since) >= REFRESH_UNSEEN {
+                self.set_state(line, id, State::Learning, Reason::Refreshing, now);
+            }
+            return;
+        }
         let was_in = self.table.present(id, entry.port()).is_some();
         // RTCP of a party that is there may be far between.
         let silent = id.component == Component::Rtp && line.stream(id.sender, id.component).idle_since.is_some();
@@ -324,6 +339,9 @@ impl Book {
         match self.table.want(id, entry, writes) {
             Placed::Confirmed => self.set_state(line, id, State::Offloaded, reason, now),
             Placed::Pending if was_in => self.set_state(line, id, State::Offloaded, reason, now),
+            // No event for an entry that is out for one packet.
+            Placed::Pending | Placed::Busy
+                if refresh == Refresh::Returns && line.stream(id.sender, id.component).state == State::Offloaded => {}
             Placed::Pending | Placed::Busy => self.set_state(line, id, State::Learning, Reason::Installing, now),
         }
     }
@@ -365,7 +383,11 @@ impl Book {
     fn installed(&mut self, line: &mut Line, id: StreamId, now: Time) {
         let stream = line.stream_mut(id.sender, id.component);
         (stream.idle_since, stream.retry, stream.detail) = (None, None, None);
-        stream.was_offloaded = true;
+        (stream.was_offloaded, stream.refresh) = (true, Refresh::No);
+        if self.is_rtpengine(line.relay) {
+            // It has just had the packets that were learned from.
+            line.kept_alive_at.get_or_insert(now);
+        }
         self.mark(line);
         self.sync(line, now);
     }
@@ -377,7 +399,8 @@ impl Book {
             Outcome::Unavailable => (1, Reason::DataPlaneUnavailable),
             Outcome::Rejected | Outcome::Done => (30, Reason::Rejected),
         };
-        line.stream_mut(id.sender, id.component).retry = Some((now + Duration::from_secs(after), reason));
+        let stream = line.stream_mut(id.sender, id.component);
+        (stream.retry, stream.refresh) = (Some((now + Duration::from_secs(after), reason)), Refresh::No);
         self.sync(line, now);
     }
 
@@ -424,7 +447,7 @@ impl Book {
         self.unplace(line, side, now);
         let policy = self.learner.policy;
         let leg = line.leg_mut(side);
-        (leg.relay, leg.placed_at) = (Some(relay), now);
+        (leg.relay, leg.placed_at, leg.shares_port) = (Some(relay), now, false);
         leg.forget(now, &policy, false);
         for component in COMPONENTS {
             let Some(port) = line.leg(side).relay_port(component) else {
@@ -495,6 +518,10 @@ impl Book {
 
     fn relay(&self, id: RelayId) -> Option<&Relay> {
         self.relays.get(id.0)
+    }
+
+    fn is_rtpengine(&self, id: RelayId) -> bool {
+        self.relay(id).is_some_and(|relay| relay.kind == RelayKind::Rtpengine)
     }
 
     fn is_offloaded(&self, line: &Line) -> bool {

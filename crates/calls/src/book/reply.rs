@@ -106,7 +106,7 @@ impl Book {
     }
 
     /// The relay did not take the change.
-    fn unchanged(&mut self, line: &mut Line, now: Time) {
+    pub(super) fn unchanged(&mut self, line: &mut Line, now: Time) {
         for side in Side::BOTH {
             line.leg_mut(side).rtp.lift_quarantine();
             line.leg_mut(side).rtcp.lift_quarantine();
@@ -314,10 +314,14 @@ impl Book {
     /// Tell a leg's latches what signalling names, by its command and by copies of SIP. Returns whether anything is new.
     pub(super) fn name_leg(&mut self, line: &mut Line, side: Side, now: Time) -> bool {
         let (known, facts) = self.sighted_of(line, side);
+        // rtpengine's description says what has become of an offer of rtcp-mux.
+        let described = self.is_rtpengine(line.relay);
         let leg = line.leg_mut(side);
         let before = (leg.muxes, leg.signalled_rtcp, leg.sdp.take());
-        leg.muxes = facts.as_ref().is_some_and(|facts| facts.muxes);
-        leg.signalled_rtcp = facts.as_ref().and_then(|facts| facts.rtcp);
+        if !described {
+            leg.muxes = facts.as_ref().is_some_and(|facts| facts.muxes);
+            leg.signalled_rtcp = facts.as_ref().and_then(|facts| facts.rtcp);
+        }
         let signalled = leg.signalled;
         let sdp = facts.as_ref().and_then(|facts| facts.rtp);
         leg.sdp = facts.map(|facts| facts.line).or_else(|| before.2.clone());

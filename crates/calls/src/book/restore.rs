@@ -79,6 +79,7 @@ impl Book {
                     tag: text(&branch.tag),
                     signalled: branch.signalled.map(socket),
                     modifiers: text(&branch.modifiers),
+                    via: text(&branch.via),
                     confirmed: branch.confirmed,
                 })
                 .collect(),
@@ -88,6 +89,7 @@ impl Book {
                 peer: notification.peer,
             }),
             blocks: line.blocks.clone(),
+            described: line.described,
             weak: line.weak,
             strong: line.strong,
             kept_alive_ms: line.kept_alive_at.map(|at| unix_ms(at, now, wall)),
@@ -160,6 +162,7 @@ impl Book {
             peer: notification.peer,
         });
         line.blocks.clone_from(&row.blocks);
+        line.described = row.described;
         (line.weak, line.strong, line.ttl_raised) = (row.weak, row.strong, row.ttl_raised);
         line.kept_alive_at = row.kept_alive_ms.map(|ms| from_unix_ms(ms, now, wall));
         line.stored = true;
@@ -291,6 +294,7 @@ fn branch(row: &BranchRow) -> Branch {
         tag: row.tag.0.as_slice().into(),
         signalled: row.signalled.map(endpoint),
         modifiers: row.modifiers.0.as_slice().into(),
+        via: row.via.0.as_slice().into(),
         confirmed: row.confirmed,
     }
 }

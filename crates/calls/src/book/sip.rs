@@ -7,7 +7,7 @@ use crate::ids::{LineId, Side};
 use crate::line::Line;
 use crate::reason::Reason;
 use crate::sdp::{Sdp, SdpKinds};
-use shunt_hep::sip::{Message, SdpMedia};
+use shunt_hep::sip::{Message, Sdp as Description, SdpMedia};
 use shunt_latch::Time;
 use shunt_net::Endpoint;
 use std::net::IpAddr;
@@ -34,6 +34,8 @@ struct SightedParty {
     called: Vec<IpAddr>,
     media: Vec<MediaFacts>,
     confirmed: bool,
+    /// Of the party's last offer or answer by NG.
+    command: Option<u64>,
 }
 
 /// What copies of SIP said of one Call-ID.
@@ -127,6 +129,26 @@ impl Book {
                 }
             });
         }
+    }
+
+    /// What a command that carries SDP says of the party with this tag. `digest`: of the command. Returns whether it is the party's last one again.
+    pub(super) fn sight_description(
+        &mut self,
+        call_id: &[u8],
+        tag: &[u8],
+        sdp: Option<&Description>,
+        source: Option<IpAddr>,
+        digest: u64,
+    ) -> bool {
+        let party = self.sighted.entry(call_id.into(), Sighted::default).party(tag);
+        if let Some(source) = source {
+            remember(&mut party.addresses, source);
+        }
+        if let Some(sdp) = sdp {
+            let lines = sdp.media.iter().take(MOST_MEDIA);
+            party.media = lines.map(|media| media_facts(media, &mut self.sdp_kinds)).collect();
+        }
+        party.command.replace(digest) == Some(digest)
     }
 
     /// An INVITE goes out: who is called is there, and may send before the answer.

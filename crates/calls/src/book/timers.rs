@@ -1,11 +1,13 @@
 //! What time brings: keep-alives, media time-outs, retries, the end of graces.
 
-use super::Book;
 use super::learn::ago;
+use super::{Book, ng};
 use crate::decision::{Decision, Happening, Purpose};
-use crate::ids::{LineId, RelayId, Side};
+use crate::ids::{COMPONENTS, LineId, RelayId, Side, StreamId};
 use crate::line::{Check, Line};
 use crate::reason::Reason;
+use crate::settings::RelayKind;
+use crate::stream::Refresh;
 use shunt_latch::Time;
 use shunt_rtpproxy::build::{self, Target};
 use shunt_rtpproxy::capability::KeepAlive;
@@ -19,6 +21,10 @@ const REFRESH: Duration = Duration::from_secs(1200);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Without the data plane's word nobody can tell; then it is asked again.
 const AGAIN: Duration = Duration::from_secs(2);
+/// How long before the time-out's end a relay that has the session still counts as heard of: it is asked again after that.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// rtpengine keeps a call on hold for an hour.
+const ASK_RTPENGINE_AGAIN: Duration = Duration::from_secs(30);
 
 impl Book {
     /// When [`Book::tick`] has something to do next.
@@ -66,8 +72,11 @@ impl Book {
             due.extend(one_way.filter(|at| *at > now));
         }
         for id in line.stream_ids() {
-            let retry = line.stream(id.sender, id.component).retry.map(|(at, _)| at);
-            due.extend(retry.filter(|at| *at > now));
+            let stream = line.stream(id.sender, id.component);
+            due.extend(stream.retry.map(|(at, _)| at).filter(|at| *at > now));
+            if let Refresh::Waits(since) = stream.refresh {
+                due.push(since + super::REFRESH_UNSEEN);
+            }
         }
         due.extend(self.keepalive_due(line, now));
         due.extend(match line.check {
@@ -115,7 +124,7 @@ impl Book {
 
     fn keepalive_due(&self, line: &Line, now: Time) -> Option<Time> {
         let relay = self.relay(line.relay)?;
-        let every = if relay.keepalive == KeepAlive::Lookup {
+        let every = if relay.kind == RelayKind::Rtpengine || relay.keepalive == KeepAlive::Lookup {
             relay.ttl / 3
         } else {
             REFRESH
@@ -129,6 +138,10 @@ impl Book {
 
     fn keep_alive(&mut self, line: &mut Line, now: Time) {
         let offloaded = self.is_offloaded(line);
+        if self.is_rtpengine(line.relay) {
+            line.kept_alive_at = offloaded.then_some(now);
+            return self.show_packets(line, now);
+        }
         let raised = line.ttl_raised;
         line.kept_alive_at = offloaded.then_some(now);
         line.ttl_raised = offloaded && self.relay(line.relay).is_some_and(|relay| relay.keepalive != KeepAlive::Lookup);
@@ -136,6 +149,32 @@ impl Book {
             self.ask_relay(line, Purpose::KeepAlive, now);
         }
         self.mark(line);
+    }
+
+    /// Have rtpengine see a packet: the entries of RTP are out until one has come by, those of RTCP where no RTP flows.
+    fn show_packets(&mut self, line: &mut Line, now: Time) {
+        for component in COMPONENTS {
+            let mut shown = false;
+            for sender in Side::BOTH {
+                let id = StreamId {
+                    line: line.id,
+                    sender,
+                    component,
+                };
+                let Some(port) = line.leg(sender).relay_port(component) else {
+                    continue;
+                };
+                let flows = self.table.confirmed(id, port).is_some() && line.stream(sender, component).idle_since.is_none();
+                if flows {
+                    line.stream_mut(sender, component).refresh = Refresh::Waits(now);
+                    shown = true;
+                }
+            }
+            if shown {
+                break;
+            }
+        }
+        self.sync(line, now);
     }
 
     pub(super) fn ask_relay(&mut self, line: &mut Line, purpose: Purpose, _now: Time) {
@@ -153,6 +192,13 @@ impl Book {
     /// `None` where the relay cannot be asked.
     fn relay_command(&self, line: &Line, purpose: Purpose) -> Option<Result<Vec<u8>, ParseError>> {
         let relay = self.relay(line.relay)?;
+        if relay.kind == RelayKind::Rtpengine {
+            return Some(Ok(match purpose {
+                Purpose::Check | Purpose::Count => shunt_ng::build::query(&line.call),
+                Purpose::Delete => shunt_ng::build::delete(&line.call, None, None, None),
+                Purpose::KeepAlive | Purpose::Restore => return None,
+            }));
+        }
         let (from, to) = (line.with_index(&line.tag), line.other_tag().map(|tag| line.with_index(tag)));
         let target = Target {
             call_id: &line.call,
@@ -176,8 +222,15 @@ impl Book {
 
     /// A relay has answered [`Decision::AskRelay`], or not (`None`).
     pub fn relay_replied(&mut self, now: Time, id: LineId, purpose: Purpose, command: &[u8], reply: Option<&[u8]>) -> Vec<Decision> {
-        let gone = reply.is_some_and(|reply| Reply::new(reply).error() == Some(ErrorCode::SESSION_NOT_FOUND));
-        let packets = reply.and_then(|reply| relay_count(command, reply));
+        let Some(line) = self.lines.get(&id) else { return Vec::new() };
+        let (gone, packets) = match reply {
+            None => (false, None),
+            Some(reply) if self.is_rtpengine(line.relay) => ng::counted(line, reply),
+            Some(reply) => (
+                Reply::new(reply).error() == Some(ErrorCode::SESSION_NOT_FOUND),
+                relay_count(command, reply),
+            ),
+        };
         let over = self.with(id, |book, line| {
             if line.released.is_some() {
                 return false;
@@ -293,6 +346,12 @@ impl Book {
                 return None;
             }
             let relay = book.relay(line.relay)?;
+            if relay.kind == RelayKind::Rtpengine {
+                // It ends calls itself, and this one it has still.
+                line.last_activity = ago(now, book.ttl(line)?.saturating_sub(ASK_RTPENGINE_AGAIN));
+                book.set_timer(line, now);
+                return None;
+            }
             if book.is_offloaded(line) || line.ttl_raised || line.kept_alive_at.is_some() {
                 return Some(Reason::MediaTimeout);
             }
@@ -301,7 +360,7 @@ impl Book {
                 return Some(Reason::RelayTimeout);
             }
             // The relay owns this time-out, and has the session still: it is asked again.
-            line.last_activity = ago(now, book.ttl(line)?.saturating_sub(Duration::from_secs(5)));
+            line.last_activity = ago(now, book.ttl(line)?.saturating_sub(ASK_AGAIN));
             book.set_timer(line, now);
             None
         });
@@ -328,12 +387,12 @@ impl Book {
     }
 }
 
-/// What a relay's answer to Q says.
-struct RelayCount {
+/// What a relay's answer to Q or `query` says.
+pub(super) struct RelayCount {
     /// Of who is named first in the command, and of the other one.
-    packets: [u64; 2],
+    pub(super) packets: [u64; 2],
     /// Until the relay's own time-out, s.
-    left: Option<u64>,
+    pub(super) left: Option<u64>,
 }
 
 impl RelayCount {

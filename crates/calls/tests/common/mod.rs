@@ -19,6 +19,7 @@ pub fn end(text: &str) -> Endpoint {
 pub struct Bench {
     pub book: Book,
     pub relay: RelayId,
+    pub kind: RelayKind,
     pub now: Time,
     pub number: u16,
     /// What the data plane has, by port: two entries at one port are a fault.
@@ -65,6 +66,10 @@ impl Bench {
     }
 
     pub fn new(settings: Settings) -> Self {
+        Self::with_relay(settings, RelayKind::Rtpproxy)
+    }
+
+    pub fn with_relay(settings: Settings, kind: RelayKind) -> Self {
         let mut book = Book::new(settings, Policy::default());
         let relay = book.add_relay(Relay {
             name: "r1".into(),
@@ -74,11 +79,13 @@ impl Bench {
             symmetric_bridging: false,
             verifies_sources: false,
             keepalive: KeepAlive::TtlSubcommand,
+            kind,
             may_query: true,
         });
         Self {
             book,
             relay,
+            kind,
             now: Time::from(Duration::from_secs(1000)),
             number: 1,
             held: BTreeMap::new(),
@@ -162,7 +169,12 @@ impl Bench {
             } => {
                 self.asked.push((line, command.clone()));
                 if purpose == Purpose::Check || purpose == Purpose::KeepAlive {
-                    let reply: &[u8] = if self.gone { b"E50" } else { b"3600 7 7 14 0" };
+                    let reply: &[u8] = match (self.kind, self.gone) {
+                        (RelayKind::Rtpproxy, false) => b"3600 7 7 14 0",
+                        (RelayKind::Rtpproxy, true) => b"E50",
+                        (RelayKind::Rtpengine, false) => b"d4:tagsde6:result2:oke",
+                        (RelayKind::Rtpengine, true) => b"d6:result5:error12:error-reason15:Unknown call-ide",
+                    };
                     return self.book.relay_replied(self.now, line, purpose, &command, Some(reply));
                 }
             }

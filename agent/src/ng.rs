@@ -1,0 +1,235 @@
+//! NG commands of SIP servers: passed on to the rtpengine that has the call, byte for byte, and told to the call state on the way.
+//!
+//! Replies are rtpengine's own, except that those to `query` and `delete` have the data plane's packets added. After an offer or answer the agent
+//! asks rtpengine what has become of the call, with a `query` of its own; nobody waits for that.
+
+use crate::commands::wait_for;
+use crate::core::Core;
+use crate::events::Answered;
+use shunt_calls::{After, RelayId, RelayKind, is_unknown_call};
+use shunt_control::{Rare, Sender, Service};
+use shunt_net::{Endpoint, FiveTuple};
+use shunt_ng::{Command, Counts, Effect, Reply, Verb, add_counts, build, describe};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// How often a description that did not come is asked for again, and how long the pause before that is.
+const DESCRIPTION_TRIES: u32 = 5;
+const DESCRIPTION_PAUSE: Duration = Duration::from_secs(1);
+/// What is played ends a little after its duration.
+const PLAYED_AFTER: Duration = Duration::from_millis(500);
+
+/// Serves the NG control sockets.
+pub struct NgCommands {
+    core: Arc<Core>,
+    not_understood: Mutex<Rare>,
+}
+
+/// A reply, and the relay that was asked for it; `None`: the agent answers itself.
+type Answer = (Option<RelayId>, Option<Vec<u8>>);
+
+impl Service for NgCommands {
+    async fn execute(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
+        let began = self.core.clock().now();
+        let parsed = Command::parse(body);
+        let (relay, reply) = match &parsed {
+            Ok(command) => match command.call_id.as_deref() {
+                Some(call_id) => match self.core.ng_turns.take(call_id).await {
+                    Some(_turn) => {
+                        let answer = self.of_call(command, call_id).await;
+                        if !matches!(command.verb, Verb::Query) {
+                            self.core.keep().await;
+                        }
+                        answer
+                    }
+                    None => (None, None),
+                },
+                None => self.pass(body).await,
+            },
+            Err(error) => {
+                self.log_not_understood(error);
+                self.pass(body).await
+            }
+        };
+        let took = self.core.clock().now().since(began);
+        let command = parsed.as_ref().ok();
+        if let Some(command) = command {
+            self.core.stats.count_ng(command.verb, took);
+        }
+        self.core.events().command(&Answered {
+            body,
+            verb: command.map(|command| String::from_utf8_lossy(&command.name).into()),
+            call: command.and_then(|command| command.call_id.as_deref()),
+            media: None,
+            reply: reply.as_deref(),
+            peer: sender.ip(),
+            took,
+            relay: relay
+                .and_then(|relay| self.core.relays().get(relay))
+                .map(|relay| relay.name.as_str()),
+        });
+        reply
+    }
+}
+
+impl NgCommands {
+    #[must_use]
+    pub fn new(core: Arc<Core>) -> Self {
+        Self {
+            core,
+            not_understood: Mutex::default(),
+        }
+    }
+
+    fn log_not_understood(&self, error: &shunt_ng::ParseError) {
+        self.core.stats.not_understood.inc();
+        let mut rare = self.not_understood.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left_out) = rare.write(self.core.clock().now()) {
+            tracing::info!("passing on an NG command that is not understood: {error}; {left_out} more since the last such line");
+        }
+    }
+
+    /// Send what is about no call to the first relay that is alive.
+    async fn pass(&self, body: &[u8]) -> Answer {
+        let relays = self.core.relays();
+        let Some(relay) = relays.best(RelayKind::Rtpengine) else {
+            return (None, None);
+        };
+        (Some(relay), relays.forward(relay, body).await)
+    }
+
+    async fn of_call(&self, command: &Command<'_>, call_id: &[u8]) -> Answer {
+        self.core.restorer().restore_call(&self.core, call_id).await;
+        if self.core.refuses_ng(command) {
+            self.core.stats.refused_draining.inc();
+            return (None, Some(draining(command)));
+        }
+        let (foreseen, waits) = self.core.ng_command(command);
+        let known = match foreseen {
+            Ok(known) => known,
+            Err(refusal) => return (None, Some(build::error(&refusal.to_string(), command.encoding))),
+        };
+        wait_for(waits).await;
+        let Some((relay, reply)) = self.somewhere(command, known).await else {
+            return (None, None);
+        };
+        let parsed = reply.as_deref().and_then(|reply| Reply::parse(reply).ok());
+        let counted = match command.effect() {
+            _ if reply.is_none() => None,
+            // The entries are out: what they have counted is known.
+            Effect::Ends => Some(self.core.read(|book| book.ng_counts(call_id))),
+            Effect::None if command.verb == Verb::Query => {
+                let keys: Vec<FiveTuple> = self.core.read(|book| book.entries_of_call(call_id));
+                self.core.read_counters(&keys).await;
+                Some(self.core.read(|book| book.ng_counts(call_id)))
+            }
+            _ => None,
+        };
+        let after = self.core.ng_replied(relay, command, parsed.as_ref());
+        if after == After::Describe {
+            self.look_later(relay, call_id);
+        }
+        if let (Verb::PlayMedia, Some(duration)) = (command.verb, parsed.as_ref().and_then(|reply| u64::try_from(reply.duration?).ok())) {
+            self.unblock_after(call_id, Duration::from_millis(duration));
+        }
+        drop(parsed);
+        (Some(relay), reply.map(|reply| with_counts(reply, counted)))
+    }
+
+    /// To the call's relay; a new call to the one with the fewest calls that answers; what is about a call that is not known here to each until
+    /// one knows it.
+    async fn somewhere(&self, command: &Command<'_>, known: Option<RelayId>) -> Option<(RelayId, Option<Vec<u8>>)> {
+        let relays = self.core.relays();
+        if let Some(relay) = known {
+            return Some((relay, relays.forward(relay, command.raw).await));
+        }
+        let mut last = relays.best(RelayKind::Rtpengine).map(|relay| (relay, None));
+        for relay in relays.candidates(RelayKind::Rtpengine) {
+            let Some(reply) = relays.forward(relay, command.raw).await else {
+                continue;
+            };
+            let unknown = Reply::parse(&reply).is_ok_and(|reply| is_unknown_call(&reply));
+            last = Some((relay, Some(reply)));
+            if !unknown {
+                break;
+            }
+        }
+        last
+    }
+
+    /// Ask what has become of a call, behind the commands that wait for their turn.
+    fn look_later(&self, relay: RelayId, call_id: &[u8]) {
+        let (core, call_id) = (Arc::clone(&self.core), call_id.to_vec());
+        tokio::spawn(async move {
+            for attempt in 0..DESCRIPTION_TRIES {
+                if attempt > 0 {
+                    sleep(DESCRIPTION_PAUSE).await;
+                }
+                if look(&core, relay, &call_id).await {
+                    return;
+                }
+            }
+            tracing::warn!(
+                call_id = %call_id.escape_ascii(),
+                "rtpengine does not say what has become of the call: its media stays there"
+            );
+        });
+    }
+
+    fn unblock_after(&self, call_id: &[u8], duration: Duration) {
+        let (core, call_id) = (Arc::clone(&self.core), call_id.to_vec());
+        tokio::spawn(async move {
+            sleep(duration + PLAYED_AFTER).await;
+            core.tell(|book, now| book.ng_played(now, &call_id));
+        });
+    }
+}
+
+/// Ask a relay what has become of a call, in the call's turn, and bring the call to that. Returns whether the relay has said so.
+pub async fn look(core: &Arc<Core>, relay: RelayId, call_id: &[u8]) -> bool {
+    let Some(_turn) = core.ng_turns.take(call_id).await else {
+        return false;
+    };
+    let Some(reply) = core.relays().request(relay, &build::query(call_id)).await else {
+        return false;
+    };
+    match describe(&reply) {
+        Ok(description) => {
+            core.tell(|book, now| book.ng_described(now, relay, call_id, &description));
+            true
+        }
+        // What it says of a call that it does not know comes with the next command, or by the time-out.
+        Err(error) => {
+            let unknown = Reply::parse(&reply).is_ok_and(|reply| is_unknown_call(&reply));
+            if !unknown {
+                tracing::warn!(call_id = %call_id.escape_ascii(), "the reply to query cannot be read: {error}");
+            }
+            unknown
+        }
+    }
+}
+
+fn with_counts(reply: Vec<u8>, counted: Option<Vec<(Endpoint, shunt_calls::Counters)>>) -> Vec<u8> {
+    let Some(counted) = counted.filter(|counted| !counted.is_empty()) else {
+        return reply;
+    };
+    let counted: HashMap<Endpoint, shunt_calls::Counters> = counted.into_iter().collect();
+    let of = |local: Endpoint| {
+        counted.get(&local).map_or_else(Counts::default, |counters| Counts {
+            packets: counters.packets,
+            bytes: counters.bytes,
+        })
+    };
+    add_counts(&reply, of).unwrap_or(reply)
+}
+
+/// What a SIP server takes for "use another rtpengine": `load limit` where it says that it understands that.
+fn draining(command: &Command) -> Vec<u8> {
+    if command.options.load_limit {
+        build::load_limit("draining", command.encoding)
+    } else {
+        build::error("draining", command.encoding)
+    }
+}

@@ -1,0 +1,486 @@
+//! NG: what commands for rtpengine change, and what it says of a call.
+//!
+//! A command is passed on byte for byte. What it may change loses its entries first; after an offer or answer rtpengine is asked with `query`, and
+//! [`Book::ng_described`] brings the call to what it says. So it is rtpengine that decides which ports a party has and what it does to the media.
+
+use super::Book;
+use super::timers::RelayCount;
+use crate::decision::Decision;
+use crate::entry::Counters;
+use crate::ids::{COMPONENTS, LineId, RelayId, Side, WriteId};
+use crate::leg::next_port;
+use crate::limits::Refusal;
+use crate::line::Line;
+use crate::reason::Reason;
+use shunt_hep::sip::Sdp;
+use shunt_latch::Time;
+use shunt_net::{Endpoint, FiveTuple};
+use shunt_ng::{
+    CallDescription, Cause, Command, Effect, LineDescription, MediaFlags, Needs, PartyDescription, RelayReason, Reply, ReplyResult, Verb,
+    describe,
+};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+const CALL_ID: &[u8] = b"call-id";
+
+/// What to do with a command: pass it to this relay (`None`: no relay has the call, or it is not known), once these writes have had an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Foreseen {
+    pub relay: Option<RelayId>,
+    pub wait: Vec<WriteId>,
+}
+
+/// What to do once a command has had its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    Nothing,
+    /// Ask the relay what has become of the call, for [`Book::ng_described`].
+    Describe,
+}
+
+impl Book {
+    /// The relay that has a call.
+    #[must_use]
+    pub fn relay_of_call(&self, call_id: &[u8]) -> Option<RelayId> {
+        let call = self.calls.get(call_id)?;
+        self.lines.get(&call.ids().next()?).map(|line| line.relay)
+    }
+
+    /// An NG command, before the relay hears of it.
+    ///
+    /// # Errors
+    /// A limit refuses a new call.
+    pub fn ng_command(&mut self, now: Time, command: &Command) -> (Result<Foreseen, Refusal>, Vec<Decision>) {
+        let Some(call_id) = command.call_id.as_deref() else {
+            return (Ok(Foreseen::default()), Vec::new());
+        };
+        let mut wait = Vec::new();
+        match command.effect() {
+            Effect::Negotiates => {
+                if let Err(refusal) = self.negotiates(now, call_id, command, &mut wait) {
+                    return (Err(refusal), self.take());
+                }
+            }
+            Effect::Blocks(cause) => self.block_call(now, call_id, reason_of(cause), &mut wait),
+            Effect::Subscribes => self.block_call(now, call_id, Reason::Subscription, &mut wait),
+            Effect::Ends => {
+                for id in self.ended_by(call_id, command) {
+                    self.with(id, |book, line| {
+                        book.suspend(line, Reason::ByeSeen, Some(now + book.settings.bye_grace));
+                        book.sync(line, now);
+                        book.pending_deletes(line, &mut wait);
+                    });
+                }
+            }
+            Effect::None | Effect::Unblocks(_) => {}
+        }
+        let relay = self.relay_of_call(call_id);
+        (Ok(Foreseen { relay, wait }), self.take())
+    }
+
+    /// The relay has answered a command that was passed to it, or not (`None`).
+    pub fn ng_replied(&mut self, now: Time, relay: RelayId, command: &Command, reply: Option<&Reply>) -> (After, Vec<Decision>) {
+        let Some(call_id) = command.call_id.as_deref() else {
+            return (After::Nothing, Vec::new());
+        };
+        let succeeded = reply.is_some_and(Reply::is_ok);
+        let mut after = After::Nothing;
+        match command.effect() {
+            Effect::Negotiates => match reply.filter(|_| succeeded) {
+                Some(reply) => after = self.negotiated(now, relay, call_id, command, reply),
+                None => {
+                    for id in self.lines_named(call_id) {
+                        self.with(id, |book, line| book.unchanged(line, now));
+                    }
+                }
+            },
+            // Without a reply the relay may have heard of it.
+            Effect::Blocks(cause) if reply.is_some() && !succeeded => self.unblock_call(now, call_id, reason_of(cause)),
+            Effect::Unblocks(cause) if succeeded => self.unblock_call(now, call_id, reason_of(cause)),
+            Effect::Ends => {
+                for id in self.ended_by(call_id, command) {
+                    self.release(id, Reason::Released, now);
+                }
+            }
+            Effect::None | Effect::Blocks(_) | Effect::Unblocks(_) | Effect::Subscribes => {}
+        }
+        (after, self.take())
+    }
+
+    /// What the relay plays into a call has come to its end.
+    pub fn ng_played(&mut self, now: Time, call_id: &[u8]) -> Vec<Decision> {
+        self.unblock_call(now, call_id, Reason::Playback);
+        self.take()
+    }
+
+    /// What the relay says of a call: its lines become what the description says. A call that is not known is adopted.
+    pub fn ng_described(&mut self, now: Time, relay: RelayId, call_id: &[u8], description: &CallDescription) -> Vec<Decision> {
+        let mut seen = Vec::new();
+        for described in description.lines() {
+            let [first, second] = &described.tags;
+            let known = self.calls.get(call_id).and_then(|call| {
+                let of = |tag: &[u8]| call.line(tag, Some(described.index));
+                of(first).or_else(|| of(second))
+            });
+            if second.is_empty() {
+                seen.extend(known);
+                continue;
+            }
+            let id = known.unwrap_or_else(|| self.begin_line(now, relay, call_id, first, described.index));
+            seen.push(id);
+            self.with(id, |book, line| book.apply_description(line, &described, now));
+        }
+        for id in self.lines_named(call_id) {
+            if !seen.contains(&id) {
+                self.release(id, Reason::Released, now);
+            }
+        }
+        self.take()
+    }
+
+    /// What entries have counted at each relay port of a call.
+    #[must_use]
+    pub fn ng_counts(&self, call_id: &[u8]) -> Vec<(Endpoint, Counters)> {
+        let lines = self.calls.get(call_id).into_iter().flat_map(|call| call.ids());
+        let lines = lines.filter_map(|id| self.lines.get(&id));
+        lines
+            .flat_map(|line| {
+                line.stream_ids().filter_map(|id| {
+                    let port = line.leg(id.sender).relay_port(id.component)?;
+                    Some((port, line.stream(id.sender, id.component).counters()))
+                })
+            })
+            .collect()
+    }
+
+    /// The entries of a call that are in the data plane.
+    #[must_use]
+    pub fn entries_of_call(&self, call_id: &[u8]) -> Vec<FiveTuple> {
+        let lines = self.calls.get(call_id).into_iter().flat_map(|call| call.ids());
+        let lines = lines.filter_map(|id| self.lines.get(&id));
+        lines.flat_map(|line| self.present(line)).map(|(_, entry)| entry.key()).collect()
+    }
+
+    // -- offers and answers ------------------------------------------------------------------------
+
+    /// An offer or answer: lines of the parties that it names lose their entries, unless it is one that was here before.
+    fn negotiates(&mut self, now: Time, call_id: &[u8], command: &Command, wait: &mut Vec<WriteId>) -> Result<(), Refusal> {
+        let lines = self.lines_named(call_id);
+        if lines.is_empty() && command.verb == Verb::Offer {
+            self.admit_source(now, command.received_from, 0)?;
+        }
+        let repeated = self.sight_command(call_id, command);
+        if repeated {
+            return Ok(());
+        }
+        let tags = [command.from_tag.as_deref(), command.to_tag.as_deref()];
+        for id in lines {
+            self.with(id, |book, line| {
+                let named = tags.into_iter().flatten().any(|tag| line.side_of(tag).is_some());
+                if named && line.is_answered() {
+                    book.suspend(line, Reason::ReInvite, None);
+                    book.sync(line, now);
+                    book.pending_deletes(line, wait);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Remember what an offer or answer says of its sender. Returns whether the same one was the sender's last.
+    fn sight_command(&mut self, call_id: &[u8], command: &Command) -> bool {
+        let tag = match command.verb {
+            Verb::Answer => command.to_tag.as_deref(),
+            _ => command.from_tag.as_deref(),
+        };
+        let Some(tag) = tag.filter(|tag| !tag.is_empty()) else {
+            return false;
+        };
+        let mut hasher = DefaultHasher::new();
+        command.raw.hash(&mut hasher);
+        let sdp = command.sdp.as_deref().and_then(Sdp::parse);
+        let source = command.received_from.filter(|addr| !self.learner.parties.is_own(*addr));
+        self.sight_description(call_id, tag, sdp.as_ref(), source, hasher.finish())
+    }
+
+    fn negotiated(&mut self, now: Time, relay: RelayId, call_id: &[u8], command: &Command, reply: &Reply) -> After {
+        if self.lines_named(call_id).is_empty() && command.verb == Verb::Offer {
+            self.offered(now, relay, call_id, command, reply);
+        }
+        let mut blocks = blocks_of(command.needs());
+        if reply.recordings {
+            blocks.push(Reason::Recording);
+        }
+        let mut answered = command.verb != Verb::Offer;
+        for id in self.lines_named(call_id) {
+            self.with(id, |book, line| {
+                answered |= line.is_answered();
+                for reason in &blocks {
+                    line.block(*reason);
+                }
+                book.mark(line);
+                book.sync(line, now);
+            });
+        }
+        if answered { After::Describe } else { After::Nothing }
+    }
+
+    /// The first offer of a call: the reply has the ports that the callee sends to.
+    fn offered(&mut self, now: Time, relay: RelayId, call_id: &[u8], command: &Command, reply: &Reply) {
+        let Some(tag) = command.from_tag.as_deref() else { return };
+        let offer = command.sdp.as_deref().and_then(Sdp::parse).unwrap_or_default();
+        let Some(answer) = reply.sdp.as_deref().and_then(Sdp::parse) else {
+            return;
+        };
+        for ((index, asked), given) in (1..).zip(&offer.media).zip(&answer.media) {
+            let Some(port) = given.rtp() else { continue };
+            let id = self.begin_line(now, relay, call_id, tag, index);
+            self.with(id, |book, line| {
+                line.leg_mut(Side::Caller).signalled = asked.address.map(|addr| Endpoint::new(addr, asked.port));
+                book.place_described(line, Side::Callee, port, now);
+                for side in Side::BOTH {
+                    book.name_leg(line, side, now);
+                }
+                book.mark(line);
+                book.sync(line, now);
+            });
+        }
+    }
+
+    // -- descriptions ------------------------------------------------------------------------------
+
+    /// A new media line. What commands have said of the call's other lines is true of it too.
+    fn begin_line(&mut self, now: Time, relay: RelayId, call_id: &[u8], tag: &[u8], index: u32) -> LineId {
+        let siblings = self.lines_named(call_id);
+        let blocks: Vec<Reason> = siblings
+            .iter()
+            .filter_map(|id| self.lines.get(id))
+            .flat_map(|line| line.blocks.iter().copied())
+            .collect();
+        self.last_line += 1;
+        let id = LineId(self.last_line);
+        let tag: Arc<[u8]> = tag.into();
+        let call = self.enter(call_id, Arc::clone(&tag), Some(index), id, now);
+        let mut line = Line::new(id, call, tag, Some(index), relay, now);
+        line.strong = true;
+        for reason in blocks {
+            line.block(reason);
+        }
+        self.count_line(&line, true);
+        self.lines.insert(id, Box::new(line));
+        id
+    }
+
+    fn apply_description(&mut self, line: &mut Line, described: &LineDescription, now: Time) {
+        let answered = line.is_answered();
+        // A call's first tag is the caller's, unless the line was named after the other one.
+        let caller = usize::from(*line.tag != *described.tags[0]);
+        let order = [(Side::Caller, caller), (Side::Callee, 1 - caller)];
+        let signalled = |party: &PartyDescription| party.advertised.or(party.endpoint);
+        let callee = 1 - caller;
+        let branch = line.enter_branch(&described.tags[callee]);
+        branch.signalled = signalled(&described.parties[callee]);
+        branch.via = described.parties[callee].via_branch.as_deref().unwrap_or_default().into();
+        let policy = self.learner.policy;
+        for (side, at) in order {
+            let party = &described.parties[at];
+            if let Some(port) = party.local_rtp {
+                self.place_described(line, side, port, now);
+            }
+            let address = signalled(party);
+            let leg = line.leg_mut(side);
+            if leg.signalled.is_some() && leg.signalled != address {
+                leg.forget(now, &policy, answered);
+            }
+            (leg.signalled, leg.signalled_rtcp) = (address, party.advertised_rtcp);
+            leg.muxes = described.rtcp_mux[at];
+            leg.asymmetric = party.media.contains(MediaFlags::ASYMMETRIC);
+            leg.rtp.set_asymmetric(leg.asymmetric);
+            leg.rtcp.set_asymmetric(leg.asymmetric);
+        }
+        line.described = described.needs_relay().map(reason_of_line).or_else(|| of_rtcp(described));
+        line.last_activity = now;
+        for side in Side::BOTH {
+            self.name_leg(line, side, now);
+        }
+        if !answered {
+            for side in Side::BOTH {
+                line.leg_mut(side).rtp.answer_seen(now);
+                line.leg_mut(side).rtcp.answer_seen(now);
+            }
+        }
+        self.mark(line);
+        self.resume(line, now);
+    }
+
+    /// A leg's party sends to this relay port from now on, unless that is the port of another call whose media flows: the relay has forgotten
+    /// that one, and two calls cannot be told apart by the port. Then the newer one stays on the relay, at a port that is open to both.
+    fn place_described(&mut self, line: &mut Line, side: Side, port: Endpoint, now: Time) {
+        if line.leg(side).relay == Some(port) {
+            return;
+        }
+        let mut is_free = true;
+        for end in [Some(port), next_port(port)].into_iter().flatten() {
+            self.orphans.remove(&end);
+            let holder = self.slots.get(&end).copied();
+            let Some(holder) = holder.filter(|holder| holder.line != line.id) else {
+                continue;
+            };
+            // A line of the same call has lost it, as the description of that line says or will say.
+            let other = self.lines.get(&holder.line).filter(|other| other.call != line.call);
+            let Some(other) = other else { continue };
+            if self.is_offloaded(other) && !self.meets_nothing(other) {
+                is_free = false;
+                self.with(holder.line, |book, other| {
+                    other.leg_mut(holder.sender).shares_port = true;
+                    book.sync_filters(other, now);
+                });
+            } else {
+                self.release(holder.line, Reason::RelayTimeout, now);
+            }
+        }
+        if is_free {
+            self.place(line, side, port, now);
+        } else {
+            self.unplace(line, side, now);
+            let leg = line.leg_mut(side);
+            (leg.relay, leg.shares_port) = (Some(port), true);
+        }
+    }
+
+    // -- helpers -----------------------------------------------------------------------------------
+
+    fn lines_named(&self, call_id: &[u8]) -> Vec<LineId> {
+        self.calls.get(call_id).map_or_else(Vec::new, |call| call.ids().collect())
+    }
+
+    /// The lines that a `delete` is about: rtpengine goes by the to-tag, without one by the branch, without that by the from-tag, and without
+    /// any tag it ends the call.
+    fn ended_by(&self, call_id: &[u8], command: &Command) -> Vec<LineId> {
+        let named = |tag: &Option<std::borrow::Cow<'_, [u8]>>| tag.as_deref().filter(|tag| !tag.is_empty()).map(<[u8]>::to_vec);
+        let (from, to, via) = (named(&command.from_tag), named(&command.to_tag), named(&command.via_branch));
+        let ids = self.lines_named(call_id);
+        let lines = || ids.iter().filter_map(|id| self.lines.get(id));
+        let of_via = |line: &Line| {
+            via.as_ref()
+                .is_some_and(|via| line.branches.last().is_some_and(|branch| *branch.via == **via))
+        };
+        let by_via = to.is_none() && lines().any(|line| of_via(line));
+        let fits = |line: &Line| match (&to, &from) {
+            (Some(tag), _) => line.side_of(tag).is_some(),
+            (None, _) if by_via => of_via(line),
+            (None, Some(tag)) => line.side_of(tag).is_some(),
+            (None, None) => true,
+        };
+        lines().filter(|line| fits(line)).map(|line| line.id).collect()
+    }
+
+    fn block_call(&mut self, now: Time, call_id: &[u8], reason: Reason, wait: &mut Vec<WriteId>) {
+        for id in self.lines_named(call_id) {
+            self.with(id, |book, line| {
+                line.block(reason);
+                book.mark(line);
+                book.sync(line, now);
+                book.pending_deletes(line, wait);
+            });
+        }
+    }
+
+    fn unblock_call(&mut self, now: Time, call_id: &[u8], reason: Reason) {
+        for id in self.lines_named(call_id) {
+            self.with(id, |book, line| {
+                line.unblock(reason);
+                book.mark(line);
+                book.sync(line, now);
+            });
+        }
+    }
+}
+
+/// What the relay does to RTCP: it has to tell it from RTP where one party muxes or has it at another port than the one above; and it takes
+/// feedback out where one party has RTP/AVPF and the other one RTP/AVP.
+fn of_rtcp(described: &LineDescription) -> Option<Reason> {
+    let apart = |party: &PartyDescription| match (party.local_rtp, party.local_rtcp) {
+        (Some(rtp), Some(rtcp)) => next_port(rtp) != Some(rtcp),
+        _ => false,
+    };
+    let [first, second] = described.rtcp_mux;
+    if first != second || described.parties.iter().any(apart) {
+        return Some(Reason::RtcpDemux);
+    }
+    described.filters_rtcp().then_some(Reason::Processing)
+}
+
+/// Whether the relay does not know a line's call, and what it has counted of the line's parties.
+pub(super) fn counted(line: &Line, reply: &[u8]) -> (bool, Option<RelayCount>) {
+    let Ok(parsed) = Reply::parse(reply) else { return (false, None) };
+    if is_unknown_call(&parsed) {
+        return (true, None);
+    }
+    let Ok(description) = describe(reply) else { return (false, None) };
+    let packets = Side::BOTH.map(|side| {
+        let ports = COMPONENTS.map(|component| line.leg(side).relay_port(component));
+        let streams = description.tags.iter().flat_map(|tag| &tag.medias).flat_map(|media| &media.streams);
+        let streams = streams.filter(|stream| stream.local.is_some() && ports.contains(&stream.local));
+        streams.fold(0, |sum: u64, stream| sum.saturating_add(stream.packets))
+    });
+    (false, Some(RelayCount { packets, left: None }))
+}
+
+/// Whether the relay does not know the call of a command.
+#[must_use]
+pub fn is_unknown_call(reply: &Reply) -> bool {
+    let says_so = |text: &[u8]| text.to_ascii_lowercase().windows(CALL_ID.len()).any(|part| part == CALL_ID);
+    match &reply.result {
+        ReplyResult::Error(reason) => reason.to_ascii_lowercase().starts_with(b"unknown") && says_so(reason),
+        _ => false,
+    }
+}
+
+/// What an offer or answer asks for that `query` does not show.
+fn blocks_of(needs: Needs) -> Vec<Reason> {
+    let all = [
+        (Needs::RECORDING, Reason::Recording),
+        (Needs::DROP_TRAFFIC, Reason::MediaBlocked),
+        (Needs::BLOCK_DTMF, Reason::MediaBlocked),
+        (Needs::BLOCK_SHORT, Reason::MediaBlocked),
+        (Needs::DETECT_DTMF, Reason::Dtmf),
+        (Needs::INJECT_DTMF, Reason::Dtmf),
+        (Needs::SUBSCRIPTIONS, Reason::Subscription),
+        (Needs::AUDIO_PLAYER, Reason::Playback),
+        (Needs::MEDIA_ECHO, Reason::Processing),
+        (Needs::GENERATE_RTCP, Reason::Processing),
+        (Needs::DELAY_BUFFER, Reason::Processing),
+        (Needs::EXTMAP, Reason::Processing),
+        (Needs::BUNDLE, Reason::Processing),
+        (Needs::TEMPLATE, Reason::Processing),
+    ];
+    let asked = all.into_iter().filter(|(need, _)| needs.contains(*need));
+    asked.map(|(_, reason)| reason).collect()
+}
+
+fn reason_of_line(reason: RelayReason) -> Reason {
+    match reason {
+        RelayReason::Sdes => Reason::Srtp,
+        RelayReason::DtlsSrtp => Reason::Dtls,
+        RelayReason::Ice => Reason::Ice,
+        RelayReason::Transcoding => Reason::Transcoding,
+        RelayReason::T38 => Reason::T38,
+        RelayReason::MediaFork => Reason::Subscription,
+        RelayReason::AudioPlayer | RelayReason::Generator => Reason::Playback,
+        RelayReason::BlockEgress => Reason::MediaBlocked,
+        RelayReason::Protocol | RelayReason::MediaEcho | RelayReason::GenerateRtcp => Reason::Processing,
+    }
+}
+
+fn reason_of(cause: Cause) -> Reason {
+    match cause {
+        Cause::Recording => Reason::Recording,
+        Cause::Forwarding => Reason::Copy,
+        Cause::BlockMedia | Cause::BlockDtmf | Cause::SilenceMedia => Reason::MediaBlocked,
+        Cause::PlayMedia | Cause::PlayDtmf | Cause::Inject => Reason::Playback,
+        Cause::Subscription => Reason::Subscription,
+        Cause::Transform | Cause::Unknown => Reason::CommandUnknown,
+    }
+}

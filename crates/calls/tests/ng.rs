@@ -1,0 +1,454 @@
+//! Calls of an rtpengine: what commands do to entries, what descriptions make of lines, and packets that the relay is shown.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use shunt_calls::*;
+use shunt_ng::{CallDescription, Command, MediaDescription, MediaFlags, Reply, StreamDescription, StreamFlags, Subscription, Tag};
+use std::time::Duration;
+
+const OFFER: &str = "v=0\r\no=u 1 1 IN IP4 10.1.0.2\r\ns=-\r\nc=IN IP4 10.1.0.2\r\nt=0 0\r\nm=audio 6000 RTP/AVP 0\r\n";
+const ANSWER: &str = "v=0\r\no=u 1 1 IN IP4 10.2.0.2\r\ns=-\r\nc=IN IP4 10.2.0.2\r\nt=0 0\r\nm=audio 7000 RTP/AVP 0\r\n";
+
+fn text(key: &str, value: &str) -> String {
+    format!("{}:{key}{}:{value}", key.len(), value.len())
+}
+
+fn body(fields: &[(&str, &str)]) -> String {
+    let fields: String = fields.iter().map(|(key, value)| text(key, value)).collect();
+    format!("d{fields}e")
+}
+
+fn offer(sdp: &str) -> String {
+    body(&[("sdp", sdp), ("call-id", "c1"), ("from-tag", "a"), ("command", "offer")])
+}
+
+fn answer(sdp: &str, to: &str) -> String {
+    body(&[
+        ("sdp", sdp),
+        ("call-id", "c1"),
+        ("from-tag", "a"),
+        ("to-tag", to),
+        ("command", "answer"),
+    ])
+}
+
+fn replied(sdp: &str) -> String {
+    body(&[("sdp", sdp), ("result", "ok")])
+}
+
+/// What rtpengine makes of a description: it stands in for the party.
+fn relayed(port: u16) -> String {
+    format!("v=0\r\no=u 1 1 IN IP4 10.9.0.1\r\ns=-\r\nc=IN IP4 10.9.0.1\r\nt=0 0\r\nm=audio {port} RTP/AVP 0\r\n")
+}
+
+fn stream(local: &str, at: &str, flags: StreamFlags) -> StreamDescription {
+    StreamDescription {
+        local: Some(end(local)),
+        endpoint: Some(end(at)),
+        advertised: Some(end(at)),
+        flags,
+        ..StreamDescription::default()
+    }
+}
+
+fn next(text: &str) -> String {
+    let (host, port) = text.rsplit_once(':').unwrap();
+    format!("{host}:{}", port.parse::<u16>().unwrap() + 1)
+}
+
+fn media(index: u32, local: &str, at: &str) -> MediaDescription {
+    MediaDescription {
+        index,
+        kind: "audio".into(),
+        protocol: Some("RTP/AVP".into()),
+        streams: vec![
+            stream(local, at, StreamFlags::RTP),
+            stream(&next(local), &next(at), StreamFlags::RTCP),
+        ],
+        ..MediaDescription::default()
+    }
+}
+
+fn party(name: &str, peer: &str, created: i64, medias: Vec<MediaDescription>) -> Tag {
+    let flow = Subscription {
+        tag: peer.into(),
+        offer_answer: true,
+    };
+    Tag {
+        name: name.into(),
+        created,
+        subscriptions: vec![flow.clone()],
+        subscribers: vec![flow],
+        medias,
+        ..Tag::default()
+    }
+}
+
+/// Two parties: the caller sends to 36002, the callee to 36000.
+fn call() -> CallDescription {
+    CallDescription {
+        tags: vec![
+            party("a", "b", 1, vec![media(1, "10.9.0.1:36002", "10.1.0.2:6000")]),
+            party("b", "a", 2, vec![media(1, "10.9.0.1:36000", "10.2.0.2:7000")]),
+        ],
+        ..CallDescription::default()
+    }
+}
+
+struct Ng(Bench);
+
+impl Ng {
+    fn new() -> Self {
+        Self(Bench::with_relay(Settings::default(), RelayKind::Rtpengine))
+    }
+
+    /// Returns how many writes the relay is to wait for.
+    fn before(&mut self, text: &str) -> usize {
+        let command = Command::parse(text.as_bytes()).unwrap();
+        let (foreseen, decisions) = self.0.book.ng_command(self.0.now, &command);
+        self.0.carry_out(decisions);
+        foreseen.unwrap().wait.len()
+    }
+
+    fn after(&mut self, text: &str, reply: &str) -> After {
+        let (command, reply) = (Command::parse(text.as_bytes()).unwrap(), Reply::parse(reply.as_bytes()).unwrap());
+        let (after, decisions) = self.0.book.ng_replied(self.0.now, self.0.relay, &command, Some(&reply));
+        self.0.carry_out(decisions);
+        after
+    }
+
+    fn say(&mut self, text: &str, reply: &str) -> (usize, After) {
+        (self.before(text), self.after(text, reply))
+    }
+
+    fn describe(&mut self, description: &CallDescription) {
+        let decisions = self.0.book.ng_described(self.0.now, self.0.relay, b"c1", description);
+        self.0.carry_out(decisions);
+    }
+
+    /// An answered call of which both parties talk.
+    fn with_call() -> Self {
+        let mut ng = Self::new();
+        ng.say(&offer(OFFER), &replied(&relayed(36000)));
+        ng.say(&answer(ANSWER, "b"), &replied(&relayed(36002)));
+        ng.describe(&call());
+        ng.0.talk(36000);
+        ng
+    }
+
+    fn held(&self) -> Vec<String> {
+        let entries = self.0.held.values();
+        entries
+            .map(|entry| format!("{} => {}", entry.key(), entry.new_destination()))
+            .collect()
+    }
+
+    fn reason(&self) -> Reason {
+        self.0.reason("c1", Side::Caller)
+    }
+}
+
+const BOTH_WAYS: [&str; 2] = [
+    "10.2.0.2:7000 -> 10.9.0.1:36000 => 10.1.0.2:6000",
+    "10.1.0.2:6000 -> 10.9.0.1:36002 => 10.2.0.2:7000",
+];
+
+#[test]
+fn a_call_is_offloaded_once_it_is_answered_and_described() {
+    let mut ng = Ng::new();
+    assert_eq!(ng.say(&offer(OFFER), &replied(&relayed(36000))), (0, After::Nothing));
+    assert_eq!(ng.reason(), Reason::WaitingForAnswer);
+    // Early media stays on the relay.
+    ng.0.packet("10.2.0.2:7000", "10.9.0.1:36000", 2);
+    assert!(ng.0.held.is_empty());
+    assert_eq!(ng.say(&answer(ANSWER, "b"), &replied(&relayed(36002))), (0, After::Describe));
+    ng.describe(&call());
+    ng.0.talk(36000);
+    assert_eq!(ng.held(), BOTH_WAYS);
+    ng.0.rtcp(36000);
+    assert_eq!(ng.0.held.len(), 4);
+}
+
+#[test]
+fn a_new_description_of_a_party_takes_entries_out_before_the_relay_hears_of_it() {
+    let mut ng = Ng::with_call();
+    let moved = OFFER.replace("audio 6000", "audio 6200");
+    assert_eq!(ng.before(&offer(&moved)), 2);
+    assert!(ng.0.held.is_empty());
+    assert_eq!(ng.reason(), Reason::ReInvite);
+    assert_eq!(ng.after(&offer(&moved), &replied(&relayed(36010))), After::Describe);
+    ng.say(&answer(ANSWER, "b"), &replied(&relayed(36002)));
+    // rtpengine gives the other party another port to send to.
+    let mut description = call();
+    description.tags[0].medias[0] = media(1, "10.9.0.1:36002", "10.1.0.2:6200");
+    description.tags[1].medias[0] = media(1, "10.9.0.1:36010", "10.2.0.2:7000");
+    ng.describe(&description);
+    ng.0.packet("10.1.0.2:6200", "10.9.0.1:36002", 1);
+    ng.0.packet("10.2.0.2:7000", "10.9.0.1:36010", 2);
+    assert_eq!(
+        ng.held(),
+        [
+            "10.1.0.2:6200 -> 10.9.0.1:36002 => 10.2.0.2:7000",
+            "10.2.0.2:7000 -> 10.9.0.1:36010 => 10.1.0.2:6200",
+        ]
+    );
+}
+
+#[test]
+fn what_is_said_again_leaves_entries_alone() {
+    let mut ng = Ng::with_call();
+    assert_eq!(ng.say(&answer(ANSWER, "b"), &replied(&relayed(36002))), (0, After::Describe));
+    ng.describe(&call());
+    assert_eq!(ng.held(), BOTH_WAYS);
+}
+
+#[test]
+fn a_re_invite_that_the_relay_refuses_leaves_the_call_as_it_was() {
+    let mut ng = Ng::with_call();
+    let moved = offer(&OFFER.replace("audio 6000", "audio 6200"));
+    ng.before(&moved);
+    let refused = body(&[("result", "error"), ("error-reason", "Failed to parse SDP")]);
+    assert_eq!(ng.after(&moved, &refused), After::Nothing);
+    ng.0.talk(36000);
+    assert_eq!(ng.held(), BOTH_WAYS);
+}
+
+#[test]
+fn a_delete_takes_entries_out_first_and_its_counts_are_known() {
+    let mut ng = Ng::with_call();
+    let delete = body(&[("call-id", "c1"), ("command", "delete")]);
+    assert_eq!(ng.before(&delete), 2);
+    assert!(ng.0.held.is_empty());
+    assert_eq!(ng.reason(), Reason::ByeSeen);
+    let ports: Vec<String> = ng.0.book.ng_counts(b"c1").iter().map(|(port, _)| port.to_string()).collect();
+    assert_eq!(ports, ["10.9.0.1:36002", "10.9.0.1:36000", "10.9.0.1:36003", "10.9.0.1:36001"]);
+    ng.after(&delete, &body(&[("result", "ok")]));
+    assert_eq!(ng.0.ended, [Reason::Released]);
+}
+
+#[test]
+fn a_delete_names_a_branch_by_its_tag_or_by_its_via_branch() {
+    for (key, value, ends) in [
+        ("to-tag", "b", true),
+        ("to-tag", "x", false),
+        ("from-tag", "a", true),
+        ("from-tag", "x", false),
+        ("via-branch", "z1", true),
+    ] {
+        let mut ng = Ng::with_call();
+        let mut description = call();
+        description.tags[1].via_branch = Some(b"z1".to_vec());
+        ng.describe(&description);
+        let delete = body(&[("call-id", "c1"), (key, value), ("command", "delete")]);
+        ng.say(&delete, &body(&[("result", "ok")]));
+        assert_eq!(!ng.0.ended.is_empty(), ends, "{key} {value}");
+    }
+}
+
+#[test]
+fn what_the_relay_has_to_see_goes_back_to_it_and_returns() {
+    let ok = body(&[("result", "ok")]);
+    let failed = body(&[("result", "error"), ("error-reason", "no")]);
+    let command = |name: &str| body(&[("call-id", "c1"), ("command", name)]);
+    for (begin, end, reason) in [
+        ("start recording", "stop recording", Reason::Recording),
+        ("start forwarding", "stop forwarding", Reason::Copy),
+        ("block media", "unblock media", Reason::MediaBlocked),
+        ("silence media", "unsilence media", Reason::MediaBlocked),
+        ("block DTMF", "unblock DTMF", Reason::MediaBlocked),
+        ("play media", "stop media", Reason::Playback),
+    ] {
+        let mut ng = Ng::with_call();
+        assert_eq!(ng.before(&command(begin)), 2, "{begin}");
+        ng.after(&command(begin), &ok);
+        ng.0.talk(36000);
+        assert_eq!((ng.reason(), ng.0.held.len()), (reason, 0), "{begin}");
+        ng.say(&command(end), &ok);
+        ng.0.talk(36000);
+        assert_eq!(ng.held(), BOTH_WAYS, "{end}");
+        // One that failed has begun nothing.
+        ng.say(&command(begin), &failed);
+        ng.0.talk(36000);
+        assert_eq!(ng.held(), BOTH_WAYS, "{begin} that failed");
+    }
+    let mut ng = Ng::with_call();
+    ng.say(&command("something new"), &ok);
+    assert_eq!(ng.reason(), Reason::CommandUnknown);
+}
+
+#[test]
+fn what_the_relay_does_to_the_packets_keeps_a_line_there() {
+    let flags: [(MediaFlags, Reason); 4] = [
+        (MediaFlags::SDES, Reason::Srtp),
+        (MediaFlags::DTLS_SRTP, Reason::Dtls),
+        (MediaFlags::ICE, Reason::Ice),
+        (MediaFlags::TRANSCODING, Reason::Transcoding),
+    ];
+    for (flag, reason) in flags {
+        let mut ng = Ng::with_call();
+        let mut description = call();
+        description.tags[1].medias[0].flags |= flag;
+        ng.describe(&description);
+        assert_eq!((ng.reason(), ng.0.held.len()), (reason, 0));
+        ng.describe(&call());
+        ng.0.talk(36000);
+        assert_eq!(ng.held(), BOTH_WAYS);
+    }
+}
+
+#[test]
+fn rtcp_in_the_rtp_stream_of_one_party_alone_is_the_relays_to_take_apart() {
+    let mut ng = Ng::with_call();
+    let mut description = call();
+    description.tags[0].medias[0].streams = vec![stream("10.9.0.1:36002", "10.1.0.2:6000", StreamFlags::RTP.union(StreamFlags::RTCP))];
+    ng.describe(&description);
+    assert_eq!((ng.reason(), ng.0.held.len()), (Reason::RtcpDemux, 0));
+    description.tags[1].medias[0].streams = vec![stream("10.9.0.1:36000", "10.2.0.2:7000", StreamFlags::RTP.union(StreamFlags::RTCP))];
+    ng.describe(&description);
+    ng.0.talk(36000);
+    assert_eq!(ng.held(), BOTH_WAYS);
+    let rtcp = ng.0.line("c1").stream(Side::Caller, Component::Rtcp).reason;
+    assert_eq!(rtcp, Reason::RtcpMuxed);
+}
+
+#[test]
+fn the_relay_is_shown_a_packet_of_each_stream_in_a_third_of_its_time_out() {
+    let mut ng = Ng::with_call();
+    ng.0.rtcp(36000);
+    let offloads = ng.0.offloads.len();
+    ng.0.pass(20_000);
+    // RTP is out until a packet has gone to the relay; RTCP stays, because RTP flows.
+    assert_eq!(ng.0.held.keys().map(|port| port.port).collect::<Vec<_>>(), [36001, 36003]);
+    ng.0.talk(36000);
+    assert_eq!(ng.0.held.len(), 4);
+    assert_eq!(ng.0.offloads.len(), offloads, "an entry that is out for one packet is no event");
+    // A stream that sends nothing just now says why it is not offloaded.
+    ng.0.pass(20_000);
+    ng.0.packet("10.2.0.2:7000", "10.9.0.1:36000", 2);
+    ng.0.pass(1_100);
+    assert_eq!((ng.reason(), ng.0.held.len()), (Reason::Refreshing, 3));
+    ng.0.packet("10.1.0.2:6000", "10.9.0.1:36002", 1);
+    assert_eq!((ng.reason(), ng.0.held.len()), (Reason::Offloaded, 4));
+}
+
+#[test]
+fn a_stranger_does_not_bring_the_entry_back() {
+    let mut ng = Ng::with_call();
+    ng.0.pass(20_000);
+    ng.0.packet("203.0.113.9:4000", "10.9.0.1:36002", 66);
+    assert!(!ng.0.held.contains_key(&end("10.9.0.1:36002")));
+    ng.0.talk(36000);
+    assert_eq!(ng.held(), BOTH_WAYS);
+}
+
+#[test]
+fn a_fork_moves_the_caller_to_the_callee_that_answered_last() {
+    let mut ng = Ng::with_call();
+    ng.say(&answer(&ANSWER.replace("7000", "7500"), "c"), &replied(&relayed(36030)));
+    let mut left = party("b", "a", 2, vec![media(1, "10.9.0.1:36000", "10.2.0.2:7000")]);
+    left.subscriptions.clear();
+    let description = CallDescription {
+        tags: vec![
+            party("a", "c", 1, vec![media(1, "10.9.0.1:36030", "10.1.0.2:6000")]),
+            left,
+            party("c", "a", 2, vec![media(1, "10.9.0.1:36040", "10.2.0.2:7500")]),
+        ],
+        ..CallDescription::default()
+    };
+    ng.describe(&description);
+    ng.0.packet("10.1.0.2:6000", "10.9.0.1:36030", 1);
+    ng.0.packet("10.2.0.2:7500", "10.9.0.1:36040", 3);
+    assert_eq!(
+        ng.held(),
+        [
+            "10.1.0.2:6000 -> 10.9.0.1:36030 => 10.2.0.2:7500",
+            "10.2.0.2:7500 -> 10.9.0.1:36040 => 10.1.0.2:6000",
+        ]
+    );
+}
+
+#[test]
+fn a_line_that_the_relay_no_longer_has_is_over() {
+    let mut ng = Ng::with_call();
+    let mut with_video = call();
+    with_video.tags[0].medias.push(media(2, "10.9.0.1:36052", "10.1.0.2:6010"));
+    with_video.tags[1].medias.push(media(2, "10.9.0.1:36050", "10.2.0.2:7010"));
+    ng.describe(&with_video);
+    assert_eq!(ng.0.book.lines_of_call(b"c1").count(), 2);
+    ng.describe(&call());
+    assert_eq!(ng.0.book.lines_of_call(b"c1").count(), 1);
+    ng.0.talk(36000);
+    assert_eq!(ng.held(), BOTH_WAYS);
+}
+
+#[test]
+fn a_port_of_a_call_that_the_relay_has_forgotten_stays_with_the_media_that_flows() {
+    let mut ng = Ng::with_call();
+    // rtpengine was restarted, and gives the ports out again.
+    let (now, relay) = (ng.0.now, ng.0.relay);
+    let mut other = call();
+    other.tags[0].medias[0] = media(1, "10.9.0.1:36002", "10.1.0.9:6000");
+    other.tags[1].medias[0] = media(1, "10.9.0.1:36060", "10.2.0.9:7000");
+    let decisions = ng.0.book.ng_described(now, relay, b"c2", &other);
+    ng.0.carry_out(decisions);
+    assert_eq!(ng.held(), BOTH_WAYS);
+    assert_eq!(ng.0.reason("c2", Side::Caller), Reason::PortTaken);
+    assert!(!ng.0.filters.contains_key(&end("10.9.0.1:36002")), "the port is open to both");
+    // One that met no packets any more gives way.
+    ng.0.silent_since = Some(ng.0.now);
+    ng.0.pass(31_000);
+    let mut third = call();
+    third.tags[0].medias[0] = media(1, "10.9.0.1:36062", "10.1.0.8:6000");
+    third.tags[1].medias[0] = media(1, "10.9.0.1:36000", "10.2.0.8:7000");
+    let now = ng.0.now;
+    let decisions = ng.0.book.ng_described(now, relay, b"c3", &third);
+    ng.0.carry_out(decisions);
+    assert!(ng.0.book.lines_of_call(b"c1").next().is_none());
+    assert_ne!(ng.0.reason("c3", Side::Callee), Reason::PortTaken);
+}
+
+#[test]
+fn a_call_that_the_relay_names_is_adopted() {
+    let mut ng = Ng::new();
+    ng.describe(&call());
+    ng.0.talk(36000);
+    assert_eq!(ng.held(), BOTH_WAYS);
+}
+
+#[test]
+fn a_silent_call_ends_when_the_relay_has_ended_it() {
+    let mut ng = Ng::with_call();
+    ng.0.silent_since = Some(ng.0.now);
+    for _ in 0..100 {
+        ng.0.pass(1000);
+    }
+    assert!(ng.0.ended.is_empty(), "the relay has it still: it may be on hold");
+    let asked = ng.0.asked.len();
+    assert!(asked < 10, "{asked} questions in 100 s");
+    ng.0.gone = true;
+    for _ in 0..40 {
+        ng.0.pass(1000);
+    }
+    assert_eq!(ng.0.ended, [Reason::RelayTimeout]);
+}
+
+#[test]
+fn a_restored_call_goes_on_as_it_was() {
+    let mut ng = Ng::with_call();
+    let mut description = call();
+    description.tags[1].medias[0].flags |= MediaFlags::TRANSCODING;
+    ng.describe(&description);
+    let id = ng.0.line("c1").id();
+    let row = ng.0.book.row(id, ng.0.now, Duration::from_secs(5000)).unwrap();
+    let mut other = Ng::new();
+    let text = serde_json::to_string(&row).unwrap();
+    other
+        .0
+        .book
+        .restore(other.0.now, Duration::from_secs(5000), &serde_json::from_str(&text).unwrap())
+        .unwrap();
+    assert_eq!(other.reason(), Reason::Transcoding);
+}
