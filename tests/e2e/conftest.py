@@ -13,13 +13,13 @@ from tests.e2e.calls import Lab
 from tests.lab.processes import ROOT, Edge, choose
 from tests.lab.topology import LabError, Topology
 
-_NEEDED = ("sipp", "tcpdump", "nft", "ethtool", "nsenter")
+NEEDED = ("sipp", "tcpdump", "nft", "ethtool", "nsenter")
 
 
 def _parts() -> tuple[str, str]:
     if os.geteuid() != 0:
         pytest.skip("end-to-end tests make network namespaces: they need root")
-    missing = [name for name in _NEEDED if shutil.which(name) is None]
+    missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
     try:

@@ -111,11 +111,12 @@ def test_forked_call_follows_the_branch_that_answers(lab: Lab) -> None:
 
 
 def test_answers_are_answers_to_the_relay(lab: Lab) -> None:
-    """An SDP that answers an offer reaches the relay as L, whether it comes in a reply or, after a late offer, in the ACK."""
+    """An SDP that answers an offer reaches the relay as an answer, whether it comes in a reply or, after a late offer, in the ACK."""
+    verbs = _verbs(lab)
     for caller in ("uac_call", "uac_late_offer"):
         outcome = place(lab, caller, "uas_answer")
-        commands = [event["what"] for event in outcome.history if event["kind"] == "control" and event["what"] in ("U", "L", "D")]
-        assert commands == ["U", "L", "D"], (caller, commands)
+        commands = [event["what"] for event in outcome.history if event["kind"] == "control" and event["what"] in verbs]
+        assert commands == verbs, (caller, commands)
         await_clean(lab)
 
 
@@ -147,7 +148,10 @@ def test_call_answered_twice_goes_on_when_one_answer_is_hung_up(lab: Lab) -> Non
         assert len(sent) > 80, f"{sender.host} sent {len(sent)} packets"
         assert not lost, f"{len(lost)} of {len(sent)} packets of {sender.host} were lost after the second answer was hung up"
     commands = [event["what"] for event in lab.edge.history(byes[0].call_id) if event["kind"] == "control"]
-    assert commands.count("D") == 1 and commands.count("L") == 1, commands
+    _, answer, delete = _verbs(lab)
+    # rtpengine has a branch for each phone; Kamailio deletes that of the second one alone.
+    branches = 2 if (lab.edge.relay_name, lab.edge.sip_server_name) == ("rtpengine", "kamailio") else 1
+    assert commands.count(answer) == 1 and commands.count(delete) == branches, commands
     await_clean(lab)
 
 
@@ -251,6 +255,11 @@ def test_spraying_the_port_range_gets_nothing_and_stops_nothing(lab: Lab) -> Non
     _assert_media(outcome, 1)
     assert outcome.last_up
     await_clean(lab)
+
+
+def _verbs(lab: Lab) -> list[str]:
+    """The relay's commands for an offer, an answer and a hang-up."""
+    return ["offer", "answer", "delete"] if lab.edge.relay_name == "rtpengine" else ["U", "L", "D"]
 
 
 def _assert_media(outcome: Outcome, lines: int) -> None:
