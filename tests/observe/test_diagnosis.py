@@ -211,6 +211,13 @@ def test_a_refused_command_is_said() -> None:
     assert "The relay gave no reply to the command U" in silent_relay.words()
 
 
+@pytest.mark.parametrize("reply", ["d6:result5:error12:error-reason17:Ran out of ports.e", "d12:error-reason17:Ran out of ports.6:result5:errore", '{"result":"error","error-reason":"Ran out of ports."}'])
+def test_a_command_that_rtpengine_refused_is_said_in_its_words(reply: str) -> None:
+    case = Case()
+    case.control("d7:command5:offere", reply, verb="offer")
+    assert 'The relay replied "Ran out of ports." to the command offer' in case.words()
+
+
 def test_judging_a_long_story_takes_a_bounded_number_of_steps() -> None:
     """It is computed beside the events of all calls: twice the packets are not twice the work. Time is the events' own, so a busy machine changes nothing."""
     case, steps = Case(), []

@@ -108,9 +108,9 @@ class Telling:
         ends: JSON = {"source": source, "destination": f"{RELAY}:5060", "from": "sip:alice@example.net", "to": "sip:bob@example.net"}
         self.say("sip", first | ends | {"cseq_method": cseq, "cseq": 1, "from_tag": tags[0], "to_tag": tags[1], "sdp": sdp})
 
-    def control(self, command: str, reply: str | None = "35000", *, media: int | None = 1) -> None:
-        """A command of the SIP server."""
-        self.say("control", {"verb": command[0], "command": command, "reply": reply, "relay": "local", "peer": "127.0.0.1", "took_us": 190}, media=media)
+    def control(self, command: str, reply: str | None = "35000", *, media: int | None = 1, verb: str | None = None) -> None:
+        """A command of the SIP server. verb: without it the command's first letter, as in the rtpproxy protocol."""
+        self.say("control", {"verb": verb or command[0], "command": command, "reply": reply, "relay": "local", "peer": "127.0.0.1", "took_us": 190}, media=media)
 
     def learn(
         self, verdict: str, party: str = "caller", source: str | None = None, *, count: int = 1, rtp: bool = True, component: str = "rtp", media: int | None = 1

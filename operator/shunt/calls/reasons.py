@@ -27,6 +27,7 @@ ICE = "ice"
 TRANSCODING = "transcoding"
 T38 = "t38"
 RTCP_DEMUX = "rtcp-demux"
+FORWARDING = "forwarding"
 MEDIA_BLOCKED = "media-blocked"
 SUBSCRIPTION = "subscription"
 PROCESSING = "processing"
@@ -70,6 +71,7 @@ REASONS: dict[str, str] = {
     TRANSCODING: "The relay changes the codec, packet time or payload of this media line.",
     T38: "This media line is a fax by T.38, which is not RTP.",
     RTCP_DEMUX: "One party sends RTCP in the RTP stream and the other one does not; the relay takes them apart.",
+    FORWARDING: "The relay sends this call's media to another place too.",
     MEDIA_BLOCKED: "The relay blocks or silences media or DTMF of this call.",
     SUBSCRIPTION: "Others have subscribed to this call's media at the relay.",
     PROCESSING: "An option of the offer or answer has the relay work on the packets itself: generated RTCP, a delay, an echo, feedback or header extensions taken out.",

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 # Kinds of events, and what `what` holds for each.
 SIP = "sip"  # a method, or a status as text; facts: source, destination, cseq, from_tag, to_tag, media
-CONTROL = "control"  # a command letter; facts: command, reply (bytes or None), relay, seconds
+CONTROL = "control"  # a command's letter, or NG's command; facts: command, reply (bytes or None), relay, seconds
 LEARN = "learn"  # a verdict of learning; facts: source, port, ssrc, seq, payload_type
 TABLE = "table"  # insert, modify, delete; facts: key, rewrite, outcome, detail, seconds (of a write that failed)
 STATE = "state"  # the new state of a stream; facts: reason, before, detail, and after_ms for an offload

@@ -6,6 +6,7 @@ A pure function over the call's state and its events; every sentence names what 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,14 +92,32 @@ def diagnose(call: Call | None, events: Sequence[Event], now: float, evidence: E
 
 def _without_media(events: Sequence[Event]) -> Finding:
     finals = [event for event in events if event.kind == SIP and event.what.isdigit() and int(event.what) >= 300 and event.facts["cseq"] == "INVITE"]
-    refused = [event for event in events if event.kind == CONTROL and (event.facts["reply"] or b"E").startswith(b"E")]
+    refused = [event for event in events if event.kind == CONTROL and _is_error(event.facts["reply"])]
     if finals:
         return Finding("hint", f"The call ended with {finals[-1].what} before the SIP server asked the relay for ports: there was no media to carry.")
     if refused:
-        reply = refused[-1].facts["reply"]
-        said = "gave no reply" if reply is None else f"replied {reply.decode('latin-1')}"
+        said = _said(refused[-1].facts["reply"])
         return Finding("problem", f"The relay {said} to the command {refused[-1].what}: without ports from it the call has no media.")
     return Finding("hint", "The SIP server asked the relay for no ports: if there is media, it does not come this way.")
+
+
+_NG_ERROR = re.compile(rb'6:result5:error|"result": ?"error"')
+_NG_REASON = re.compile(rb'12:error-reason([0-9]+):|"error-reason": ?"([^"]*)"')
+
+
+def _is_error(reply: bytes | None) -> bool:
+    """Whether the relay refused: no reply, E and a number, or NG's result "error"."""
+    return reply is None or reply.startswith(b"E") or _NG_ERROR.search(reply) is not None
+
+
+def _said(reply: bytes | None) -> str:
+    """What the relay said, in a sentence: an error's number, or NG's error-reason."""
+    if reply is None:
+        return "gave no reply"
+    if reason := _NG_REASON.search(reply):
+        text = reply[reason.end() :][: int(reason[1])] if reason[1] else reason[2]
+        return f'replied "{text.decode("latin-1")}"'
+    return f"replied {reply.decode('latin-1')}"
 
 
 _Say = Callable[..., None]
