@@ -125,11 +125,14 @@ def place(
 
 
 def await_clean(lab: Lab, seconds: float = 15.0) -> dict[str, Any]:
-    """Wait until the agent has no call with entries and the data plane none at all; return the status. Raises AssertionError."""
+    """Wait until the agent has no call with entries, and data plane and relay none at all; return the status. Raises AssertionError."""
     deadline = time.monotonic() + seconds
     while True:
         status = lab.edge.status()
-        if status["data_plane"]["ours"] == 0 and status["data_plane"]["entries"] == 0 and not any(relay["sessions"] for relay in status["relays"]):
+        sessions = sum(relay["sessions"] or 0 for relay in status["relays"])
+        if lab.edge.relay_name == "rtpengine" and lab.edge.relay.alive:
+            sessions += lab.edge.relay_sessions()
+        if status["data_plane"]["ours"] == 0 and status["data_plane"]["entries"] == 0 and not sessions:
             return status
-        assert time.monotonic() < deadline, f"left behind after {seconds} s: {status}"
+        assert time.monotonic() < deadline, f"left behind after {seconds} s: {sessions} sessions, {status}"
         time.sleep(0.1)

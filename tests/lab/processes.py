@@ -438,6 +438,8 @@ class Edge:
         # With byte code, as an installed Shunt has it, but not in the source tree.
         compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
         env = {"PYTHONPATH": str(ROOT / "operator"), "PYTHONUNBUFFERED": "1", **compiled}
+        if program := os.environ.get(f"SHUNT_{command.upper()}"):  # SHUNT_AGENT, SHUNT_RELAY: another build of it
+            env["SHUNT_DAEMONS"] = str(Path(program).resolve().parent)
         return self._process(name or command, [sys.executable, "-m", "shunt.cli.main", command, "-c", str(config or self.config)], env)
 
     def _process(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Process:

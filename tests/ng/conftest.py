@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.conftest import NEEDED, lab, own_lab  # noqa: F401  (fixtures)
 from tests.lab.processes import ROOT, Edge, choose
 from tests.lab.topology import LabError, Topology
-from tests.ng.scene import INTERFACES, Scene, scene, start
+from tests.ng.scene import INTERFACES, TCP_PORT, Scene, scene, start
 
 _WHERE = ROOT / "build" / "e2e"
 
@@ -43,7 +43,7 @@ def _edge(tmp: Path, alone: bool, *options: str) -> Iterator[Edge]:
     with Topology("ng") as topology:
         edge = Edge(
             topology, tmp, "kamailio", "rtpengine", direct=alone, interfaces=INTERFACES,
-            relay_options=(f"--recording-dir={recordings}", "--recording-method=pcap", *options),
+            relay_options=(f"--listen-tcp-ng=127.0.0.1:{TCP_PORT}", f"--recording-dir={recordings}", "--recording-method=pcap", *options),
         )  # fmt: skip
         try:
             start(edge)

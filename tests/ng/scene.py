@@ -16,6 +16,8 @@ from tests.ng.phone import AUDIO, Line, Phone, relays, sdp, until
 from tests.tools.ng import NgClient, NgError
 
 _CALLS = itertools.count(1)
+TCP_PORT = RTPENGINE_PORT + 1
+"""Where rtpengine takes NG over TCP in these tests."""
 INTERFACES = {"all": ("198.18.0.1", "fd91::1"), "outside": ("198.18.1.1",), "inside": ("198.18.2.1",)}
 """Logical interfaces of rtpengine in these tests; the first is that of calls that name none."""
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.lab.processes import NG_PORT, RTPENGINE_PORT, Edge, open_socket
-from tests.ng.scene import Scene, scene
+from tests.ng.scene import TCP_PORT, Scene, scene
 from tests.tools.ng import decode, encode
 
 pytestmark = [pytest.mark.netns, pytest.mark.e2e]
@@ -34,6 +34,27 @@ async def test_ping_in_both_encodings(ng: Scene) -> None:
     assert await _datagram(ng, b"c1 d7:command4:pinge") == b"c1 d6:result4:ponge"
     cookie, _, body = (await _datagram(ng, b'c2 {"command":"ping"}')).partition(b" ")
     assert (cookie, json.loads(body)) == (b"c2", {"result": "pong"})
+
+
+async def test_commands_over_tcp(ng: Scene) -> None:
+    """A connection takes many commands, in pieces of any size and several in one."""
+
+    def exchange() -> bytes:
+        with open_socket(ng.topology, "edge", socket.AF_INET, socket.SOCK_STREAM) as sock:
+            sock.settimeout(5)
+            sock.connect(("127.0.0.1", TCP_PORT if ng.alone else NG_PORT))
+            for part in (b"t1 d7:comm", b"and4:pinge", b"t2 d7:command4:pinget3 d7:command4:pinge"):
+                sock.sendall(part)
+                time.sleep(0.05)
+            got = b""
+            while got.count(b"4:pong") < 3:
+                piece = sock.recv(4096)
+                assert piece, got
+                got += piece
+            return got
+
+    got = await asyncio.to_thread(exchange)
+    assert all(f"t{number} d6:result4:ponge".encode() in got for number in (1, 2, 3)), got
 
 
 async def test_json_sets_calls_up(ng: Scene) -> None:
@@ -67,6 +88,23 @@ async def test_statistics_count_what_the_data_plane_carried(ng: Scene) -> None:
         counted = reply["totals"]["RTP"]["packets"]
         # The keep-alives of an agent are no media.
         assert sent - 2 <= counted <= sent + 4, (counted, sent)
+
+
+async def test_the_agent_reaches_rtpengine_over_tcp(own_edge: Edge) -> None:
+    """relays[].socket may be tcp:, for listen-tcp-ng."""
+    await asyncio.to_thread(own_edge.agent.stop)
+    config = own_edge.shunt_config()
+    config["relays"][0]["socket"] = f"tcp:127.0.0.1:{TCP_PORT}"
+    own_edge.write_config(config)
+    await asyncio.to_thread(own_edge.start_agent)
+    await asyncio.to_thread(own_edge.await_data_plane)
+    async with scene(own_edge) as ng:
+        call = ng.call()
+        await call.connect()
+        await call.offloaded()
+        await call.hang_up()
+        await call.check_media()
+        await ng.clean()
 
 
 @pytest.mark.parametrize("own_edge", [("--timeout=6",)], indirect=True)
