@@ -347,7 +347,7 @@ def test_every_key_is_described():
     assert undescribed == []
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_no_text_does_anything_but_load_or_raise_config_errors(data):
     text = data.draw(st.one_of(st.text(max_size=80), st.just(FULL)))
