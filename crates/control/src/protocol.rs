@@ -1,6 +1,7 @@
 //! The control protocols: how commands and replies are framed, and what a client or relay that speaks one may expect.
 
 use shunt_ng::framing::{self as ng, FrameError};
+use shunt_ng::{Encoding, build};
 use shunt_rtpproxy::framing::{ControlAddress, MAX_COMMAND, take_line};
 use shunt_rtpproxy::{ErrorCode, error_reply, split_datagram};
 use thiserror::Error;
@@ -94,8 +95,9 @@ impl Protocol {
         match self {
             Self::Rtpproxy => error_reply(ErrorCode::SYNTAX),
             // As rtpengine says it.
-            Self::Ng if body.is_empty() => ng_error("Invalid data (no payload)"),
-            Self::Ng => ng_error("Message too long"),
+            Self::Ng if body.is_empty() => build::error("Invalid data (no payload)", Encoding::Bencode),
+            Self::Ng if body.starts_with(b"{") => build::error("Message too long", Encoding::Json),
+            Self::Ng => build::error("Message too long", Encoding::Bencode),
         }
     }
 
@@ -135,8 +137,4 @@ impl Protocol {
             },
         }
     }
-}
-
-fn ng_error(reason: &str) -> Vec<u8> {
-    format!("d6:result5:error12:error-reason{}:{reason}e", reason.len()).into_bytes()
 }

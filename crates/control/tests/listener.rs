@@ -3,112 +3,21 @@
 
 mod support;
 
-use shunt_control::{Listener, Options, Protocol, Statistics};
+use shunt_control::{Listener, Options, Protocol};
 use shunt_rtpproxy::framing::ControlAddress;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-use support::{Echo, Folder, until};
+use support::served::{Served, ask, nothing, read_to_end, receive};
+use support::{Folder, until};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UdpSocket, UnixStream};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::net::{UdpSocket, UnixStream};
 use tokio::time::timeout;
-
-struct Served {
-    echo: Arc<Echo>,
-    address: ControlAddress,
-    statistics: Statistics,
-    stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<()>,
-}
-
-impl Served {
-    fn new(address: &ControlAddress, options: Options) -> Self {
-        let listener = Listener::bind(address, Protocol::Rtpproxy, options).unwrap();
-        let (address, statistics) = (listener.address().clone(), listener.statistics());
-        let echo = Arc::new(Echo::default());
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(listener.serve(Arc::clone(&echo), async {
-            let _ = stopped.await;
-        }));
-        Self {
-            echo,
-            address,
-            statistics,
-            stop: Some(stop),
-            task,
-        }
-    }
-
-    fn udp(options: Options) -> Self {
-        Self::new(&"udp:127.0.0.1:0".parse().unwrap(), options)
-    }
-
-    async fn stop(mut self) -> Arc<Echo> {
-        self.stop.take().unwrap().send(()).unwrap();
-        timeout(Duration::from_secs(10), self.task).await.expect("it stops").unwrap();
-        self.echo
-    }
-
-    async fn client(&self) -> UdpSocket {
-        let ControlAddress::Udp(address) = &self.address else {
-            panic!("not udp")
-        };
-        let socket = UdpSocket::bind((address.ip(), 0)).await.unwrap();
-        socket.connect(address).await.unwrap();
-        socket
-    }
-
-    async fn tcp(&self) -> TcpStream {
-        let ControlAddress::Tcp(address) = &self.address else {
-            panic!("not tcp")
-        };
-        TcpStream::connect(address).await.unwrap()
-    }
-
-    fn path(&self) -> &Path {
-        match &self.address {
-            ControlAddress::Unix(path) | ControlAddress::Cunix(path) => path,
-            other => panic!("{other} has no path"),
-        }
-    }
-}
-
-async fn receive(socket: &UdpSocket) -> String {
-    let mut buffer = [0; 65_536];
-    let size = timeout(Duration::from_secs(10), socket.recv(&mut buffer))
-        .await
-        .expect("a reply")
-        .unwrap();
-    String::from_utf8(buffer[..size].to_vec()).unwrap()
-}
-
-async fn ask(socket: &UdpSocket, datagram: &str) -> String {
-    socket.send(datagram.as_bytes()).await.unwrap();
-    receive(socket).await
-}
-
-async fn nothing(socket: &UdpSocket) {
-    let mut buffer = [0; 100];
-    let got = timeout(Duration::from_millis(200), socket.recv(&mut buffer)).await;
-    assert!(got.is_err(), "{got:?}: {}", buffer.escape_ascii());
-}
-
-async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) -> String {
-    let mut text = String::new();
-    timeout(Duration::from_secs(10), stream.read_to_string(&mut text))
-        .await
-        .expect("an end")
-        .unwrap();
-    text
-}
 
 #[tokio::test]
 async fn a_repetition_is_not_executed_and_gets_the_same_reply() {
-    let served = Served::udp(Options::default());
+    let served = Served::udp(Protocol::Rtpproxy, Options::default());
     let client = served.client().await;
     assert_eq!(ask(&client, "k V").await, "k rV\n");
     assert_eq!(ask(&client, "k V").await, "k rV\n");
@@ -120,7 +29,7 @@ async fn a_repetition_is_not_executed_and_gets_the_same_reply() {
 
 #[tokio::test]
 async fn a_repetition_of_a_command_in_progress_is_answered_once() {
-    let served = Served::udp(Options::default());
+    let served = Served::udp(Protocol::Rtpproxy, Options::default());
     let client = served.client().await;
     for _ in 0..3 {
         client.send(b"k hold").await.unwrap();
@@ -134,7 +43,7 @@ async fn a_repetition_of_a_command_in_progress_is_answered_once() {
 
 #[tokio::test]
 async fn a_restarted_client_gets_no_reply_to_its_predecessors_command() {
-    let served = Served::udp(Options::default());
+    let served = Served::udp(Protocol::Rtpproxy, Options::default());
     let client = served.client().await;
     client.send(b"k hold").await.unwrap();
     served.echo.begun(1).await;
@@ -145,7 +54,7 @@ async fn a_restarted_client_gets_no_reply_to_its_predecessors_command() {
 
 #[tokio::test]
 async fn a_command_without_a_reply_is_executed_when_it_is_repeated() {
-    let served = Served::udp(Options::default());
+    let served = Served::udp(Protocol::Rtpproxy, Options::default());
     let client = served.client().await;
     for command in ["none", "panic"] {
         for _ in 0..2 {
@@ -163,10 +72,13 @@ async fn a_command_without_a_reply_is_executed_when_it_is_repeated() {
 
 #[tokio::test]
 async fn commands_in_progress_are_bounded_and_the_rest_waits() {
-    let served = Served::udp(Options {
-        in_flight: 4,
-        ..Options::default()
-    });
+    let served = Served::udp(
+        Protocol::Rtpproxy,
+        Options {
+            in_flight: 4,
+            ..Options::default()
+        },
+    );
     let client = served.client().await;
     for n in 0..20 {
         client.send(format!("k{n} hold{n}").as_bytes()).await.unwrap();
@@ -185,7 +97,7 @@ async fn commands_in_progress_are_bounded_and_the_rest_waits() {
 
 #[tokio::test]
 async fn what_is_no_command_is_answered_and_not_executed() {
-    let served = Served::udp(Options::default());
+    let served = Served::udp(Protocol::Rtpproxy, Options::default());
     let client = served.client().await;
     assert_eq!(ask(&client, "  \n").await, "E5\n");
     assert_eq!(ask(&client, "k").await, "k E5\n");
@@ -200,7 +112,7 @@ async fn what_is_no_command_is_answered_and_not_executed() {
 #[tokio::test]
 async fn the_reply_leaves_by_the_address_that_the_command_came_to() {
     for (bound, to) in [("udp:*:0", "127.0.0.5"), ("udp6:[::]:0", "::1")] {
-        let served = Served::new(&bound.parse().unwrap(), Options::default());
+        let served = Served::new(&bound.parse().unwrap(), Protocol::Rtpproxy, Options::default());
         let ControlAddress::Udp(address) = &served.address else { panic!() };
         let client = UdpSocket::bind((to.parse::<std::net::IpAddr>().unwrap(), 0)).await.unwrap();
         client.connect((to, address.port())).await.unwrap();
@@ -214,7 +126,7 @@ async fn commands_come_from_allowed_networks_only() {
         allow: Some(vec!["127.0.0.1".parse().unwrap()]),
         ..Options::default()
     };
-    let served = Served::udp(options.clone());
+    let served = Served::udp(Protocol::Rtpproxy, options.clone());
     let ControlAddress::Udp(address) = &served.address else { panic!() };
     let outsider = UdpSocket::bind("127.0.0.2:0").await.unwrap();
     outsider.send_to(b"k V", address).await.unwrap();
@@ -222,7 +134,7 @@ async fn commands_come_from_allowed_networks_only() {
     nothing(&outsider).await;
     assert_eq!((served.echo.executed().len(), served.statistics.counts().denied), (1, 1));
 
-    let served = Served::new(&"tcp:127.0.0.1:0".parse().unwrap(), options);
+    let served = Served::new(&"tcp:127.0.0.1:0".parse().unwrap(), Protocol::Rtpproxy, options);
     let ControlAddress::Tcp(address) = served.address else { panic!() };
     let outsider = tokio::net::TcpSocket::new_v4().unwrap();
     outsider.bind("127.0.0.2:0".parse().unwrap()).unwrap();
@@ -241,16 +153,16 @@ async fn converse(mut stream: impl AsyncRead + AsyncWrite + Unpin, served: &Serv
 #[tokio::test]
 async fn commands_of_a_connection_are_answered_in_order() {
     let folder = Folder::new();
-    let served = Served::new(&folder.address("tcp"), Options::default());
+    let served = Served::new(&folder.address("tcp"), Protocol::Rtpproxy, Options::default());
     converse(served.tcp().await, &served).await;
-    let served = Served::new(&folder.address("cunix"), Options::default());
+    let served = Served::new(&folder.address("cunix"), Protocol::Rtpproxy, Options::default());
     converse(UnixStream::connect(served.path()).await.unwrap(), &served).await;
 }
 
 #[tokio::test]
 async fn a_command_without_an_end_is_answered_and_the_connection_closed() {
     let folder = Folder::new();
-    let served = Served::new(&folder.address("tcp"), Options::default());
+    let served = Served::new(&folder.address("tcp"), Protocol::Rtpproxy, Options::default());
     let mut stream = served.tcp().await;
     stream.write_all(&[b'c'; 8193]).await.unwrap();
     assert_eq!(read_to_end(&mut stream).await, "E5\n");
@@ -264,7 +176,7 @@ async fn one_connection_too_many_is_closed() {
         connections: 1,
         ..Options::default()
     };
-    let served = Served::new(&folder.address("tcp"), options);
+    let served = Served::new(&folder.address("tcp"), Protocol::Rtpproxy, options);
     let mut first = served.tcp().await;
     first.write_all(b"V\n").await.unwrap();
     assert_eq!(first.read_u8().await.unwrap(), b'r');
@@ -280,7 +192,7 @@ async fn unix_takes_one_command_and_closes() {
         command_timeout: Duration::from_millis(100),
         ..Options::default()
     };
-    let served = Served::new(&folder.address("unix"), options);
+    let served = Served::new(&folder.address("unix"), Protocol::Rtpproxy, options);
     let long = "c".repeat(9000);
     for (sent, reply) in [
         ("V", "rV\n"),
@@ -311,7 +223,7 @@ async fn unix_takes_one_command_and_closes() {
 async fn the_file_of_a_unix_socket() {
     let folder = Folder::new();
     let address = folder.address("unix");
-    let served = Served::new(&address, Options::default());
+    let served = Served::new(&address, Protocol::Rtpproxy, Options::default());
     let path = served.path().to_owned();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
     let error = Listener::bind(&address, Protocol::Rtpproxy, Options::default())
@@ -322,7 +234,7 @@ async fn the_file_of_a_unix_socket() {
     assert!(!path.exists());
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists(), "the rest of a process that was killed");
-    drop(Served::new(&address, Options::default()));
+    drop(Served::new(&address, Protocol::Rtpproxy, Options::default()));
     std::fs::write(folder.0.join("file"), "").unwrap();
     let file = format!("unix:{}", folder.0.join("file").display());
     assert!(Listener::bind(&file.parse().unwrap(), Protocol::Rtpproxy, Options::default()).is_err());
@@ -330,7 +242,7 @@ async fn the_file_of_a_unix_socket() {
 
 #[tokio::test]
 async fn a_stop_lets_commands_end_and_begins_no_more() {
-    let served = Served::udp(Options::default());
+    let served = Served::udp(Protocol::Rtpproxy, Options::default());
     let client = served.client().await;
     client.send(b"k hold").await.unwrap();
     served.echo.begun(1).await;
@@ -347,7 +259,7 @@ async fn a_stop_lets_commands_end_and_begins_no_more() {
 #[tokio::test]
 async fn a_stop_waits_a_second_for_a_command_and_not_for_idle_connections() {
     let folder = Folder::new();
-    let served = Served::new(&folder.address("tcp"), Options::default());
+    let served = Served::new(&folder.address("tcp"), Protocol::Rtpproxy, Options::default());
     let mut idle = served.tcp().await;
     let mut busy = served.tcp().await;
     busy.write_all(b"hold\n").await.unwrap();

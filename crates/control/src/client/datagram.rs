@@ -152,9 +152,7 @@ impl Datagram {
             result = send().await;
         }
         match result {
-            Err(error) if error.raw_os_error() == Some(nix::libc::EMSGSIZE) => {
-                Err(self.state.unreachable(format!("{} bytes: {error}", datagram.len())))
-            }
+            Err(error) if error.raw_os_error() == Some(nix::libc::EMSGSIZE) => Err(self.state.not_sent(datagram, error)),
             // As good as lost on the way; the next try follows.
             Err(error) => {
                 tracing::debug!("relay {}: send: {error}", self.state.address);

@@ -59,6 +59,9 @@ pub enum RelayError {
     /// It was not sent.
     #[error("an empty command")]
     Empty,
+    /// It was not sent: the relay could not have read it.
+    #[error("relay {relay}: a command of {size} bytes is not sent: {reason}")]
+    NotSent { relay: String, size: usize, reason: String },
 }
 
 /// How a command is tried.

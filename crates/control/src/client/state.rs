@@ -67,18 +67,17 @@ impl State {
 
     /// One command without a reply is that command's fault while others get theirs: `begun` is when it was sent.
     pub fn failed(&self, begun: u64, error: &RelayError) {
-        if matches!(error, RelayError::Timeout { .. }) {
-            self.timeouts.fetch_add(1, Relaxed);
+        match error {
+            RelayError::Timeout { .. } => {
+                self.timeouts.fetch_add(1, Relaxed);
+            }
+            RelayError::Unreachable { .. } => {}
+            RelayError::Empty | RelayError::NotSent { .. } => return,
         }
-        if self.is_silent_since(begun) {
+        let last = self.last_reply.load(Relaxed);
+        if last == 0 || last < begun {
             self.set_alive(false, || tracing::warn!("{error}; the relay is taken for dead"));
         }
-    }
-
-    /// Whether no reply has come since then.
-    pub fn is_silent_since(&self, begun: u64) -> bool {
-        let last = self.last_reply.load(Relaxed);
-        last == 0 || last < begun
     }
 
     fn set_alive(&self, alive: bool, say: impl FnOnce()) {
@@ -104,6 +103,14 @@ impl State {
             command: shown(command),
             tries,
             timeout: self.timing.timeout,
+        }
+    }
+
+    pub fn not_sent(&self, command: &[u8], reason: impl Display) -> RelayError {
+        RelayError::NotSent {
+            relay: self.address.to_string(),
+            size: command.len(),
+            reason: reason.to_string(),
         }
     }
 

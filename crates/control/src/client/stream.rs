@@ -1,18 +1,20 @@
 //! Commands over tcp and cunix: one connection, commands pipelined, replies in order or with cookies.
 //!
 //! Without cookies the order is all there is: after a time-out the connection is closed and every command on it fails, so that a reply can
-//! never go to the wrong command. With cookies it is closed only if nothing has come meanwhile: its other end may be gone.
+//! never go to the wrong command. With cookies it is closed if no later command was answered either: the other end may have gone, and
+//! rtpengine reads nothing more from a connection once there is something on it that is not bencode.
 
 use super::cookies::Cookies;
 use super::state::State;
 use super::{Plan, RelayError, is_info, one_line, without_line_end};
 use crate::protocol::Protocol;
 use shunt_ng::framing as ng;
+use shunt_ng::{Encoding, decode, encode};
 use shunt_rtpproxy::framing::{ControlAddress, MAX_REPLY, reply_length};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -34,6 +36,8 @@ struct Item {
 
 struct Connection {
     items: mpsc::Sender<Item>,
+    /// The largest number of a command that was answered.
+    answered: Arc<AtomicU64>,
     task: AbortHandle,
 }
 
@@ -61,9 +65,9 @@ impl Stream {
 
     pub async fn exchange(&self, command: &[u8], plan: Plan) -> Result<Vec<u8>, RelayError> {
         let number = self.cookies.number();
-        let bytes = match self.state.protocol {
-            Protocol::Rtpproxy => one_line(command),
-            Protocol::Ng => ng::join(self.cookies.cookie(number).as_bytes(), command),
+        let (bytes, encoding) = match self.state.protocol {
+            Protocol::Rtpproxy => (one_line(command), None),
+            Protocol::Ng => self.in_bencode(number, command)?,
         };
         let timing = &self.state.timing;
         self.state.sent.fetch_add(1, Relaxed);
@@ -72,6 +76,7 @@ impl Stream {
             let begun = Instant::now();
             let error = match self.connection().await {
                 Ok(connection) => match self.once(&connection, number, &bytes).await {
+                    Ok(Some(reply)) if encoding == Some(Encoding::Json) => return Ok(in_json(reply)),
                     Ok(Some(reply)) => return Ok(reply),
                     Ok(None) => self.state.timed_out(command, attempt),
                     Err(error) => error,
@@ -93,9 +98,26 @@ impl Stream {
         }
     }
 
+    /// An NG command as it is sent, and the encoding that it has come in.
+    ///
+    /// rtpengine takes JSON over udp only. On a connection it would wait for the end of a bencode dictionary for ever, and every command
+    /// behind it would go without a reply.
+    fn in_bencode(&self, number: u64, command: &[u8]) -> Result<(Vec<u8>, Option<Encoding>), RelayError> {
+        let (encoding, value) = decode(command).map_err(|error| self.state.not_sent(command, error))?;
+        let cookie = self.cookies.cookie(number);
+        let mut message = match encoding {
+            Encoding::Bencode => ng::join(cookie.as_bytes(), command),
+            Encoding::Json => ng::join(cookie.as_bytes(), &encode(&value, Encoding::Bencode)),
+        };
+        let whole = ng::take(&message).map_err(|error| self.state.not_sent(command, error))?;
+        // What follows the dictionary, a line end usually, would be the beginning of the next cookie.
+        let used = whole.map(|(_, used)| used);
+        message.truncate(used.ok_or_else(|| self.state.not_sent(command, "it has no end"))?);
+        Ok((message, Some(encoding)))
+    }
+
     /// The reply; `None`: none came in time.
     async fn once(&self, connection: &Arc<Connection>, number: u64, bytes: &[u8]) -> Result<Option<Vec<u8>>, RelayError> {
-        let begun = self.state.now();
         let (reply, answer) = oneshot::channel();
         let item = Item {
             number,
@@ -109,7 +131,7 @@ impl Stream {
         if let Ok(answer) = timeout(self.state.timing.timeout, exchange).await {
             return answer.map(Some).map_err(|reason| self.state.unreachable(reason));
         }
-        if self.state.protocol.in_order() || self.state.is_silent_since(begun) {
+        if self.state.protocol.in_order() || connection.answered.load(Relaxed) < number {
             self.close(connection).await;
         }
         Ok(None)
@@ -134,6 +156,7 @@ impl Stream {
         let connecting = async {
             let (items, queue) = mpsc::channel(QUEUE);
             let pipeline = Pipeline::new(Arc::clone(&self.state), Arc::clone(&self.cookies));
+            let answered = Arc::clone(&pipeline.answered);
             let task = match &self.state.address {
                 ControlAddress::Tcp(address) => {
                     let stream = TcpStream::connect(address).await?;
@@ -148,6 +171,7 @@ impl Stream {
             };
             Ok(Connection {
                 items,
+                answered,
                 task: task.abort_handle(),
             })
         };
@@ -165,6 +189,7 @@ impl Stream {
 struct Pipeline {
     state: Arc<State>,
     cookies: Arc<Cookies>,
+    answered: Arc<AtomicU64>,
     items: VecDeque<Item>,
     written: usize,
 }
@@ -183,6 +208,7 @@ impl Pipeline {
         Self {
             state,
             cookies,
+            answered: Arc::default(),
             items: VecDeque::new(),
             written: 0,
         }
@@ -209,6 +235,9 @@ impl Pipeline {
             buffer.drain(..reply.used);
             self.state.answered();
             let item = reply.index.and_then(|index| self.remove(index));
+            if let Some(item) = &item {
+                self.answered.fetch_max(item.number, Relaxed);
+            }
             if item.is_none_or(|item| item.reply.send(Ok(reply.body)).is_err()) {
                 self.state.late.fetch_add(1, Relaxed);
             }
@@ -261,6 +290,14 @@ impl Pipeline {
         while self.items.front().is_some_and(|item| item.reply.is_closed()) {
             self.remove(0);
         }
+    }
+}
+
+/// A reply to a command that was JSON.
+fn in_json(reply: Vec<u8>) -> Vec<u8> {
+    match decode(&reply) {
+        Ok((Encoding::Bencode, value)) => encode(&value, Encoding::Json),
+        _ => reply,
     }
 }
 

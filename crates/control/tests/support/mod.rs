@@ -1,5 +1,7 @@
-//! What the tests of listeners and clients share: a service whose replies are decided by its commands, and addresses.
+//! What the tests of listeners and clients share: a service whose replies are decided by its commands, listeners of it, and addresses.
 #![allow(dead_code)]
+
+pub mod served;
 
 use shunt_control::{Sender, Service};
 use shunt_rtpproxy::framing::ControlAddress;
@@ -9,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// `hold …` waits until it is released, `none` has no reply, `panic` panics, `I` has an info reply, all others are echoed.
+/// `hold …` waits until it is released, `none` has no reply, `panic` panics, `I` has an info reply, all others are echoed. Of a dictionary
+/// it is the value of `command` that counts, and its echo is the dictionary itself.
 pub struct Echo {
     pub executed: Mutex<Vec<String>>,
     pub repeated: AtomicUsize,
@@ -37,15 +40,17 @@ impl Service for Echo {
         let text = String::from_utf8_lossy(command).into_owned();
         self.executed.lock().unwrap().push(text.clone());
         self.most.fetch_max(self.running.fetch_add(1, SeqCst) + 1, SeqCst);
-        if text.starts_with("hold") {
+        let asked = asked(&text);
+        if asked.starts_with("hold") {
             self.release.acquire().await.unwrap().forget();
         }
         self.running.fetch_sub(1, SeqCst);
-        match &text[..] {
+        match asked {
             "none" => None,
             "panic" => panic!("asked for"),
             "who" => Some(sender.ip().map_or("nobody".into(), |ip| ip.to_string().into_bytes())),
             "I" => Some(INFO.into()),
+            _ if is_dictionary(&text) => Some(command.to_vec()),
             _ => Some(format!("r{text}").into_bytes()),
         }
     }
@@ -53,6 +58,41 @@ impl Service for Echo {
     fn on_repetition(&self) {
         self.repeated.fetch_add(1, SeqCst);
     }
+}
+
+fn is_dictionary(text: &str) -> bool {
+    text.starts_with(['d', '{'])
+}
+
+fn asked(text: &str) -> &str {
+    if !is_dictionary(text) {
+        return text;
+    }
+    let after = |mark| text.split_once(mark).map_or("", |(_, rest)| rest);
+    let bencode = || {
+        let (length, rest) = after("7:command").split_once(':')?;
+        rest.get(..length.parse().ok()?)
+    };
+    if text.starts_with('{') {
+        after("\"command\":\"").split('"').next().unwrap()
+    } else {
+        bencode().unwrap_or("")
+    }
+}
+
+/// An NG command in bencode, with an SDP of so many bytes.
+pub fn bencode(command: &str, sdp: usize) -> String {
+    format!("d3:sdp{sdp}:{}7:command{}:{command}e", sdp_of(sdp), command.len())
+}
+
+/// The same in JSON.
+pub fn json(command: &str, sdp: usize) -> String {
+    format!("{{\"sdp\":\"{}\",\"command\":\"{command}\"}}", sdp_of(sdp))
+}
+
+/// Text with what could be taken for the end of a dictionary.
+fn sdp_of(size: usize) -> String {
+    "v=0 e } ".chars().cycle().take(size).collect()
 }
 
 impl Echo {
