@@ -143,6 +143,7 @@ fn is_failure(reason: Reason) -> bool {
             | Reason::Transcoding
             | Reason::T38
             | Reason::RtcpDemux
+            | Reason::Forwarding
             | Reason::MediaBlocked
             | Reason::Subscription
             | Reason::Processing

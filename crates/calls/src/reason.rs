@@ -56,6 +56,7 @@ reasons! {
     Transcoding "transcoding" "The relay changes the codec, packet time or payload of this media line.";
     T38 "t38" "This media line is a fax by T.38, which is not RTP.";
     RtcpDemux "rtcp-demux" "One party sends RTCP in the RTP stream and the other one does not; the relay takes them apart.";
+    Forwarding "forwarding" "The relay sends this call's media to another place too.";
     MediaBlocked "media-blocked" "The relay blocks or silences media or DTMF of this call.";
     Subscription "subscription" "Others have subscribed to this call's media at the relay.";
     Processing "processing" "An option of the offer or answer has the relay work on the packets itself: generated RTCP, a delay, an echo, feedback or header extensions taken out.";

@@ -237,6 +237,7 @@ fn a_delete_names_a_branch_by_its_tag_or_by_its_via_branch() {
         ("from-tag", "a", true),
         ("from-tag", "x", false),
         ("via-branch", "z1", true),
+        ("via-branch", "z2", false),
     ] {
         let mut ng = Ng::with_call();
         let mut description = call();
@@ -255,7 +256,7 @@ fn what_the_relay_has_to_see_goes_back_to_it_and_returns() {
     let command = |name: &str| body(&[("call-id", "c1"), ("command", name)]);
     for (begin, end, reason) in [
         ("start recording", "stop recording", Reason::Recording),
-        ("start forwarding", "stop forwarding", Reason::Copy),
+        ("start forwarding", "stop forwarding", Reason::Forwarding),
         ("block media", "unblock media", Reason::MediaBlocked),
         ("silence media", "unsilence media", Reason::MediaBlocked),
         ("block DTMF", "unblock DTMF", Reason::MediaBlocked),
@@ -371,17 +372,30 @@ fn a_fork_moves_the_caller_to_the_callee_that_answered_last() {
 }
 
 #[test]
-fn a_line_that_the_relay_no_longer_has_is_over() {
+fn a_line_that_is_switched_off_is_on_hold_and_comes_back() {
     let mut ng = Ng::with_call();
     let mut with_video = call();
     with_video.tags[0].medias.push(media(2, "10.9.0.1:36052", "10.1.0.2:6010"));
     with_video.tags[1].medias.push(media(2, "10.9.0.1:36050", "10.2.0.2:7010"));
     ng.describe(&with_video);
     assert_eq!(ng.0.book.lines_of_call(b"c1").count(), 2);
+    let video = |ng: &mut Ng| {
+        // Two lines of one address: each SSRC shows its continuity.
+        for _ in 0..5 {
+            ng.0.packet("10.1.0.2:6010", "10.9.0.1:36052", 5);
+            ng.0.packet("10.2.0.2:7010", "10.9.0.1:36050", 6);
+            ng.0.talk(36000);
+            ng.0.pass(20);
+        }
+        ng.held().len()
+    };
+    assert_eq!(video(&mut ng), 4);
     ng.describe(&call());
-    assert_eq!(ng.0.book.lines_of_call(b"c1").count(), 1);
-    ng.0.talk(36000);
-    assert_eq!(ng.held(), BOTH_WAYS);
+    assert_eq!(video(&mut ng), 2);
+    let off = ng.0.book.lines_of_call(b"c1").find(|line| line.media() == Some(2)).unwrap();
+    assert_eq!(off.stream(Side::Caller, Component::Rtp).reason, Reason::OnHold);
+    ng.describe(&with_video);
+    assert_eq!(video(&mut ng), 4);
 }
 
 #[test]

@@ -20,6 +20,7 @@ use shunt_ng::{
     describe,
 };
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 const CALL_ID: &[u8] = b"call-id";
@@ -102,6 +103,10 @@ impl Book {
                 for id in self.ended_by(call_id, command) {
                     self.release(id, Reason::Released, now);
                 }
+                if command.to_tag.is_some() || command.via_branch.is_some() {
+                    // Of a fork, others may be left.
+                    after = After::Describe;
+                }
             }
             Effect::None | Effect::Blocks(_) | Effect::Unblocks(_) | Effect::Subscribes => {}
         }
@@ -133,7 +138,7 @@ impl Book {
         }
         for id in self.lines_named(call_id) {
             if !seen.contains(&id) {
-                self.release(id, Reason::Released, now);
+                self.with(id, |book, line| book.switch_off(line, now));
             }
         }
         self.take()
@@ -201,6 +206,17 @@ impl Book {
         command.raw.hash(&mut hasher);
         let sdp = command.sdp.as_deref().and_then(Sdp::parse);
         let source = command.received_from.filter(|addr| !self.learner.parties.is_own(*addr));
+        // Before the relay hears of it, and before the party sends: who is named is no unknown source.
+        let media = sdp.iter().flat_map(|sdp| &sdp.media).filter_map(|media| media.address);
+        let named: Vec<IpAddr> = source.into_iter().chain(media).filter(|addr| !addr.is_unspecified()).collect();
+        for addr in named {
+            if !self.learner.parties.contains(addr) && !self.learner.parties.is_own(addr) {
+                let allow = Decision::Allow(addr);
+                if !self.out.contains(&allow) {
+                    self.out.push(allow);
+                }
+            }
+        }
         self.sight_description(call_id, tag, sdp.as_ref(), source, hasher.finish())
     }
 
@@ -290,8 +306,9 @@ impl Book {
             }
             let address = signalled(party);
             let leg = line.leg_mut(side);
-            if leg.signalled.is_some() && leg.signalled != address {
-                leg.forget(now, &policy, answered);
+            if let Some(known) = leg.signalled.filter(|known| Some(*known) != address) {
+                // What is still under way from its former address is not to be learned; one that was switched off has none.
+                leg.forget(now, &policy, answered && known.port != 0);
             }
             (leg.signalled, leg.signalled_rtcp) = (address, party.advertised_rtcp);
             leg.muxes = described.rtcp_mux[at];
@@ -309,6 +326,21 @@ impl Book {
                 line.leg_mut(side).rtp.answer_seen(now);
                 line.leg_mut(side).rtcp.answer_seen(now);
             }
+        }
+        self.mark(line);
+        self.resume(line, now);
+    }
+
+    /// A line that the relay has no ports for: it was rejected, or switched off with port 0, and may come back (RFC 3264 section 8.2).
+    fn switch_off(&mut self, line: &mut Line, now: Time) {
+        if !line.is_answered() {
+            return;
+        }
+        let policy = self.learner.policy;
+        for side in Side::BOTH {
+            let leg = line.leg_mut(side);
+            leg.signalled = leg.signalled.map(|end| Endpoint::new(end.addr, 0));
+            leg.forget(now, &policy, false);
         }
         self.mark(line);
         self.resume(line, now);
@@ -362,16 +394,13 @@ impl Book {
         let (from, to, via) = (named(&command.from_tag), named(&command.to_tag), named(&command.via_branch));
         let ids = self.lines_named(call_id);
         let lines = || ids.iter().filter_map(|id| self.lines.get(id));
-        let of_via = |line: &Line| {
-            via.as_ref()
-                .is_some_and(|via| line.branches.last().is_some_and(|branch| *branch.via == **via))
-        };
-        let by_via = to.is_none() && lines().any(|line| of_via(line));
-        let fits = |line: &Line| match (&to, &from) {
-            (Some(tag), _) => line.side_of(tag).is_some(),
-            (None, _) if by_via => of_via(line),
-            (None, Some(tag)) => line.side_of(tag).is_some(),
-            (None, None) => true,
+        let via_of = |line: &Line| line.branches.last().map_or(Vec::new(), |branch| branch.via.to_vec());
+        let fits = |line: &Line| match (&to, &via, &from) {
+            (Some(tag), ..) => line.side_of(tag).is_some(),
+            // Another branch than that of the line has lost a fork.
+            (None, Some(via), _) if !via_of(line).is_empty() => via_of(line) == *via,
+            (None, _, Some(tag)) => line.side_of(tag).is_some(),
+            (None, ..) => true,
         };
         lines().filter(|line| fits(line)).map(|line| line.id).collect()
     }
@@ -477,7 +506,7 @@ fn reason_of_line(reason: RelayReason) -> Reason {
 fn reason_of(cause: Cause) -> Reason {
     match cause {
         Cause::Recording => Reason::Recording,
-        Cause::Forwarding => Reason::Copy,
+        Cause::Forwarding => Reason::Forwarding,
         Cause::BlockMedia | Cause::BlockDtmf | Cause::SilenceMedia => Reason::MediaBlocked,
         Cause::PlayMedia | Cause::PlayDtmf | Cause::Inject => Reason::Playback,
         Cause::Subscription => Reason::Subscription,
