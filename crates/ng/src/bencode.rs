@@ -138,13 +138,14 @@ fn token(data: &[u8], at: usize) -> Result<Token, ParseError> {
     }
 }
 
-/// The bytes from `from` to the mark, which comes after `most` bytes at the latest, and the mark's place.
+/// The digits from `from` to the mark, at most so many, and the mark's place.
 fn until(data: &[u8], from: usize, mark: u8, most: usize) -> Result<(&[u8], usize), ParseError> {
     let rest = data.get(from..).unwrap_or_default();
-    match rest.iter().take(most + 1).position(|&byte| byte == mark) {
-        Some(length) => Ok((&rest[..length], from + length)),
-        None if rest.len() <= most => Err(ParseError::new(Fault::Truncated, from)),
-        None => Err(ParseError::new(Fault::Bencode, from)),
+    let length = rest.iter().take(most).take_while(|byte| matches!(byte, b'0'..=b'9' | b'-')).count();
+    match rest.get(length) {
+        Some(byte) if *byte == mark => Ok((&rest[..length], from + length)),
+        Some(_) => Err(ParseError::new(Fault::Bencode, from + length)),
+        None => Err(ParseError::new(Fault::Truncated, from + length)),
     }
 }
 

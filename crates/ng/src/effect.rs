@@ -66,7 +66,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Whom of a call a command is about.
+/// Whom of a call a command is about. Versions differ on whether a from-tag alone selects a party of `block media` and its like; it does so here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Whom {
     /// The call. What was set for single parties stays: `unblock media` of a call does not unblock a party that was blocked by its tag.
@@ -79,29 +79,17 @@ pub enum Whom {
 
 impl Whom {
     pub(crate) fn of(command: &Command<'_>) -> Self {
-        use Verb::{
-            BlockDtmf, BlockMedia, PauseRecording, SilenceMedia, StartForwarding, StartRecording, StopForwarding, StopRecording,
-            UnblockDtmf, UnblockMedia, UnsilenceMedia,
+        let by_branch = command.to_tag.is_some() || command.via_branch.is_some();
+        let by_name = command.from_tag.is_some() || command.label.is_some() || command.to_label.is_some() || command.address.is_some();
+        let is_part = match command.verb {
+            // rtpengine records whole calls.
+            Verb::StartRecording | Verb::StopRecording | Verb::PauseRecording => false,
+            // A delete without a from-tag is of the whole call, whatever else it names; with one alone, the other parties lose their peer.
+            Verb::Delete => command.from_tag.is_some() && by_branch,
+            _ if command.options.all == All::All => return Self::Everyone,
+            _ => by_branch || by_name || !command.from_tags.is_empty() || command.options.all != All::None,
         };
-        let verb = command.verb;
-        if command.options.all != All::None {
-            return Self::Everyone;
-        }
-        // rtpengine records whole calls.
-        if matches!(verb, StartRecording | StopRecording | PauseRecording) {
-            return Self::Call;
-        }
-        let directional = matches!(
-            verb,
-            BlockDtmf | UnblockDtmf | BlockMedia | UnblockMedia | SilenceMedia | UnsilenceMedia | StartForwarding | StopForwarding
-        );
-        let others = command.to_tag.is_some() || command.label.is_some() || command.to_label.is_some() || command.address.is_some();
-        let tag = command.from_tag.is_some() && (!directional || command.options.directional);
-        if others || tag || command.via_branch.is_some() || !command.from_tags.is_empty() {
-            Self::Parties
-        } else {
-            Self::Call
-        }
+        if is_part { Self::Parties } else { Self::Call }
     }
 }
 

@@ -24,8 +24,11 @@ pub(crate) fn length(data: &[u8]) -> Result<Option<usize>, ParseError> {
     match documents.next() {
         None => Ok(None),
         Some(Ok(_)) => Ok(Some(documents.byte_offset())),
-        Some(Err(error)) if error.is_eof() => Ok(None),
-        Some(Err(_)) => Err(ParseError::new(Fault::Json, documents.byte_offset())),
+        // A number that is cut off is no number, but may yet become one.
+        Some(Err(error)) => match place(&error, data) {
+            at if error.is_eof() || at == data.len() => Ok(None),
+            at => Err(ParseError::new(Fault::Json, at)),
+        },
     }
 }
 
@@ -87,10 +90,15 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str, at: usize) -> Result<T, ParseErro
 }
 
 fn fault(error: &serde_json::Error, text: &str) -> ParseError {
-    let before = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len);
-    let at = before.sum::<usize>() + error.column();
     let fault = if error.is_eof() { Fault::Truncated } else { Fault::Json };
-    ParseError::new(fault, at.min(text.len()))
+    ParseError::new(fault, place(error, text.as_bytes()))
+}
+
+/// The offset of an error, which serde_json gives as line and column.
+fn place(error: &serde_json::Error, data: &[u8]) -> usize {
+    let before = data.split_inclusive(|&byte| byte == b'\n').take(error.line().saturating_sub(1));
+    let at = before.map(<[u8]>::len).sum::<usize>() + error.column();
+    at.min(data.len())
 }
 
 fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {

@@ -5,6 +5,7 @@
 
 mod control;
 mod media;
+mod ng;
 mod sip;
 mod tables;
 
@@ -13,7 +14,7 @@ use std::sync::OnceLock;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 12] = [
+const TARGETS: [(&str, Target); 16] = [
     ("bfrt_schema", tables::schema),
     ("bfrt_write", tables::write),
     ("book", control::book),
@@ -23,6 +24,10 @@ const TARGETS: [(&str, Target); 12] = [
     ("control_framing", control::framing),
     ("hep3", sip::hep),
     ("journal_row", tables::journal_row),
+    ("ng_command", ng::command),
+    ("ng_framing", ng::framing),
+    ("ng_reply", ng::reply),
+    ("ng_value", ng::value),
     ("rtpproxy_command", control::command),
     ("rtpproxy_reply", control::reply),
     ("sip_message", sip::message),
