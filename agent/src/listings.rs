@@ -11,9 +11,8 @@ use tokio::time::sleep;
 
 /// How often a relay's list is looked at; a SIP server uses the relay itself for as long as it takes the agent for dead.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Calls that rtpengine is asked to name: what fits into a datagram, and more than it has ports.
-const LISTED_BY_DATAGRAM: u32 = 1000;
-const LISTED_BY_STREAM: u32 = 1_000_000;
+/// Calls that rtpengine is asked to name: what fits into a datagram.
+const MOST_LISTED: u32 = 1000;
 /// Pages of one list: more sessions than a relay has ports.
 const MOST_PAGES: usize = 10_000;
 
@@ -76,19 +75,14 @@ async fn watch_rtpengine(core: Arc<Core>, id: RelayId) {
             sleep(PERIOD / 10).await;
             continue;
         };
-        let limit = if relay.address.starts_with("udp:") {
-            LISTED_BY_DATAGRAM
-        } else {
-            LISTED_BY_STREAM
-        };
-        let listed = core.relays().request(id, &shunt_ng::build::list(limit)).await;
+        let listed = core.relays().request(id, &shunt_ng::build::list(MOST_LISTED)).await;
         let reply = listed.as_deref().and_then(|reply| shunt_ng::Reply::parse(reply).ok());
         if let Some(reply) = reply.filter(shunt_ng::Reply::is_ok) {
             let calls: Vec<Vec<u8>> = reply.calls.iter().map(|call| call.to_vec()).collect();
             look_at_calls(&core, id, &calls, is_first).await;
-            if calls.len() >= limit as usize && is_first {
+            if calls.len() >= MOST_LISTED as usize && is_first {
                 tracing::info!(
-                    "relay {}: only {limit} of its calls are listed over udp; others are not adopted",
+                    "relay {}: it names {MOST_LISTED} of its calls; others that were set up past this agent are not adopted",
                     relay.name
                 );
             }

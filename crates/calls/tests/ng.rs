@@ -231,21 +231,24 @@ fn a_delete_takes_entries_out_first_and_its_counts_are_known() {
 
 #[test]
 fn a_delete_names_a_branch_by_its_tag_or_by_its_via_branch() {
-    for (key, value, ends) in [
-        ("to-tag", "b", true),
-        ("to-tag", "x", false),
-        ("from-tag", "a", true),
-        ("from-tag", "x", false),
-        ("via-branch", "z1", true),
-        ("via-branch", "z2", false),
+    for (from, key, value, ends) in [
+        ("a", "to-tag", "b", true),
+        ("a", "to-tag", "x", false),
+        ("a", "via-branch", "z1", true),
+        ("a", "via-branch", "z2", false),
+        ("a", "label", "x", true),
+        ("x", "label", "x", false),
+        // Without a from-tag rtpengine ends the call.
+        ("", "to-tag", "x", true),
+        ("", "via-branch", "z2", true),
     ] {
         let mut ng = Ng::with_call();
         let mut description = call();
         description.tags[1].via_branch = Some(b"z1".to_vec());
         ng.describe(&description);
-        let delete = body(&[("call-id", "c1"), (key, value), ("command", "delete")]);
+        let delete = body(&[("call-id", "c1"), ("from-tag", from), (key, value), ("command", "delete")]);
         ng.say(&delete, &body(&[("result", "ok")]));
-        assert_eq!(!ng.0.ended.is_empty(), ends, "{key} {value}");
+        assert_eq!(!ng.0.ended.is_empty(), ends, "{from} {key} {value}");
     }
 }
 

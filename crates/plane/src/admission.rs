@@ -72,16 +72,18 @@ impl Admission {
         admits
     }
 
-    /// A party of a call is at this address: it is no unknown source, and not blocked as a whole.
-    pub(crate) fn allow(&mut self, now: Instant, addr: IpAddr) {
+    /// A party of a call is at this address: it is no unknown source, and not blocked as a whole. Returns whether it may send that could not before.
+    pub(crate) fn allow(&mut self, now: Instant, addr: IpAddr) -> bool {
         let whole = Endpoint::new(addr, 0);
-        if self.blocked.remove(&whole).is_some() {
+        let was_blocked = self.blocked.remove(&whole).is_some();
+        if was_blocked {
             self.changes.push_back(Change::Block(whole, false));
         }
         if self.allowed.get(&addr).is_some_and(|until| *until > now) {
-            return;
+            return was_blocked;
         }
-        if self.allowed.insert(addr, now + ALLOW_TTL / 2).is_none() {
+        let is_new = self.allowed.insert(addr, now + ALLOW_TTL / 2).is_none();
+        if is_new {
             self.allowed_order.push_back(addr);
         }
         self.changes.push_back(Change::Allow(addr, true));
@@ -91,6 +93,7 @@ impl Admission {
             self.allowed.remove(&oldest);
             self.changes.push_back(Change::Allow(oldest, false));
         }
+        is_new || was_blocked
     }
 
     /// Block a scanner. Returns whether it is not blocked for some time already.

@@ -388,7 +388,7 @@ impl Book {
     }
 
     /// The lines that a `delete` is about: rtpengine goes by the to-tag, without one by the branch, without that by the from-tag, and without
-    /// any tag it ends the call.
+    /// a from-tag it ends the call.
     fn ended_by(&self, call_id: &[u8], command: &Command) -> Vec<LineId> {
         let named = |tag: &Option<std::borrow::Cow<'_, [u8]>>| tag.as_deref().filter(|tag| !tag.is_empty()).map(<[u8]>::to_vec);
         let (from, to, via) = (named(&command.from_tag), named(&command.to_tag), named(&command.via_branch));
@@ -396,11 +396,11 @@ impl Book {
         let lines = || ids.iter().filter_map(|id| self.lines.get(id));
         let via_of = |line: &Line| line.branches.last().map_or(Vec::new(), |branch| branch.via.to_vec());
         let fits = |line: &Line| match (&to, &via, &from) {
-            (Some(tag), ..) => line.side_of(tag).is_some(),
+            (Some(tag), _, Some(_)) => line.side_of(tag).is_some(),
             // Another branch than that of the line has lost a fork.
-            (None, Some(via), _) if !via_of(line).is_empty() => via_of(line) == *via,
+            (None, Some(via), Some(_)) if !via_of(line).is_empty() => via_of(line) == *via,
             (None, _, Some(tag)) => line.side_of(tag).is_some(),
-            (None, ..) => true,
+            (.., None) => true,
         };
         lines().filter(|line| fits(line)).map(|line| line.id).collect()
     }

@@ -267,10 +267,11 @@ impl Engine {
                 self.rows_by(now + if admits { COALESCE_ADMITTED } else { COALESCE });
             }
             Command::Allow(addresses) => {
+                let mut admits = false;
                 for addr in addresses {
-                    self.admission.allow(now, addr);
+                    admits |= self.admission.allow(now, addr);
                 }
-                self.rows_by(now + COALESCE);
+                self.rows_by(now + if admits { COALESCE_ADMITTED } else { COALESCE });
             }
             Command::Block(found) => {
                 if self.admission.block(now, found, self.settings.block_for) {
