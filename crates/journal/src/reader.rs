@@ -105,6 +105,7 @@ impl Opened {
             connection,
             shared,
             place,
+            ports: None,
             said: false,
         };
         let thread = thread::Builder::new()
@@ -149,6 +150,8 @@ struct Worker {
     connection: Connection,
     shared: Arc<Shared>,
     place: Place,
+    /// Relay ports that were given out and the ids of their rows, in order, as they were when somebody asked first: who writes has what came later.
+    ports: Option<Vec<(u16, i64)>>,
     /// A failure of a lookup was said in the log.
     said: bool,
 }
@@ -162,11 +165,7 @@ impl Worker {
                 Request::Count(answer) => drop(answer.send(self.count())),
                 Request::Piece(answer) => drop(answer.send(self.piece())),
                 Request::Call(call_id, answer) => drop(answer.send(self.lookup("call_id = ?1", [call_id]))),
-                Request::Port(port, answer) => {
-                    let range = "BETWEEN ?1 AND ?2";
-                    let which = format!("caller_port {range} OR callee_port {range}");
-                    drop(answer.send(self.lookup(&which, [port.saturating_sub(1), port.saturating_add(1)])));
-                }
+                Request::Port(port, answer) => drop(answer.send(self.of_port(port))),
                 Request::Documents(answer) => drop(answer.send(Some(Vec::new()))),
                 Request::Copy(pages) => copies.push(pages),
                 Request::Stop => return,
@@ -237,13 +236,47 @@ impl Worker {
         };
     }
 
+    /// The file has no index of ports: each would cost a write of every row a page, and they are asked for only at a restart.
+    fn of_port(&mut self, port: u16) -> Vec<Row> {
+        let ports = self.ports.take().unwrap_or_else(|| self.all_ports());
+        let from = ports.partition_point(|(other, _)| *other < port.saturating_sub(1));
+        let near = ports[from..].iter().take_while(|(other, _)| *other <= port.saturating_add(1));
+        let rows = near.take(LOOKUP_ROWS).flat_map(|(_, id)| self.lookup("id = ?1", [id])).collect();
+        self.ports = Some(ports);
+        rows
+    }
+
+    fn all_ports(&mut self) -> Vec<(u16, i64)> {
+        let mut ports = Vec::new();
+        let read = self.connection.prepare("SELECT id, caller_port, callee_port FROM lines").and_then(|mut select| {
+            let mut found = select.query([])?;
+            while let Some(row) = found.next()? {
+                let id = row.get(0)?;
+                for column in [1, 2] {
+                    ports.extend(row.get::<_, Option<u16>>(column)?.map(|port| (port, id)));
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = read {
+            self.say(&error);
+        }
+        ports.sort_unstable();
+        ports
+    }
+
     fn lookup(&mut self, which: &str, values: impl Params) -> Vec<Row> {
         let read = self.read(which, values, LOOKUP_ROWS, |_, _| true);
-        if let (Some(error), false) = (&read.error, self.said) {
-            tracing::error!("journal: rows are not found: {error}");
-            self.said = true;
+        if let Some(error) = &read.error {
+            self.say(error);
         }
         read.rows
+    }
+
+    fn say(&mut self, error: &dyn std::fmt::Display) {
+        if !std::mem::replace(&mut self.said, true) {
+            tracing::error!("journal: rows are not found: {error}");
+        }
     }
 
     /// `follows`: whether a row of this id can come after the last one. SQLite takes the order of a file on trust.
