@@ -19,6 +19,7 @@ const KINDS: [&str; 6] = ["udp", "udp6", "tcp", "tcp6", "unix", "cunix"];
 /// Short, so that the tests are.
 const TIMING: Timing = Timing {
     timeout: Duration::from_millis(300),
+    early_repeat: Duration::from_millis(100),
     retries: 3,
     refused_retry: Duration::from_millis(50),
 };
@@ -178,6 +179,29 @@ async fn a_lost_command_is_repeated_with_its_cookie_and_late_replies_are_ignored
 }
 
 #[tokio::test]
+async fn a_lost_command_is_repeated_long_before_its_time_out() {
+    let mut double = Double::new().await;
+    let timing = Timing {
+        timeout: Duration::from_secs(30),
+        ..TIMING
+    };
+    double.client = RelayClient::with_timing(double.client.address().clone(), timing);
+    let begun = Instant::now();
+    let (result, ()) = tokio::join!(double.client.forward(b"V"), async {
+        let (first, _, _) = double.next().await;
+        let (second, _, from) = double.next().await;
+        assert_eq!(first, second);
+        double.reply(from, &format!("{first} ok\n")).await;
+    });
+    assert_eq!(text(result), "ok");
+    assert!(
+        (TIMING.early_repeat..timing.timeout).contains(&begun.elapsed()),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[tokio::test]
 async fn a_relay_that_is_silent_costs_twice_the_time_out() {
     let double = Double::new().await;
     let (error, took) = fails(&double.client, b"V").await;
@@ -187,7 +211,8 @@ async fn a_relay_that_is_silent_costs_twice_the_time_out() {
     let error = double.client.request(b"V").await.unwrap_err();
     assert!(matches!(error, RelayError::Timeout { tries: 4, .. }), "{error}");
     let counts = double.client.counts();
-    assert_eq!((counts.sent, counts.repeated, counts.timeouts), (2, 4, 2));
+    // Of each an early repetition, and one for each further try.
+    assert_eq!((counts.sent, counts.repeated, counts.timeouts), (2, 6, 2));
 }
 
 #[tokio::test]

@@ -99,11 +99,8 @@ impl Datagram {
             if attempt > 1 {
                 self.state.repeated.fetch_add(1, Relaxed);
             }
-            let begun = Instant::now();
-            let mut refusals = self.shared.refusals.subscribe();
-            let due = begun + self.state.timing.timeout;
-            self.send(&socket, &datagram, due).await?;
-            match wait(&mut place, &mut refusals, due).await {
+            let due = Instant::now() + self.state.timing.timeout;
+            match self.attempt(&socket, &datagram, &mut place, attempt == 1, due).await? {
                 Outcome::Reply(reply) => return Ok(reply),
                 Outcome::Nothing => continue,
                 Outcome::Refused => refused = true,
@@ -126,6 +123,29 @@ impl Datagram {
         } else {
             self.state.timed_out(command, plan.tries)
         })
+    }
+
+    /// Send, and wait for what comes of it. What finds the relay's receive buffer full (rtpproxy asks for 16 KiB) is lost, but soon there is room
+    /// again: the first try is repeated early.
+    async fn attempt(
+        &self,
+        socket: &UdpSocket,
+        datagram: &[u8],
+        place: &mut Place<'_>,
+        is_first: bool,
+        due: Instant,
+    ) -> Result<Outcome, RelayError> {
+        let mut refusals = self.shared.refusals.subscribe();
+        if is_first {
+            let early = Instant::now() + self.state.timing.early_repeat;
+            self.send(socket, datagram, due).await?;
+            match wait(place, &mut refusals, early.min(due)).await {
+                Outcome::Nothing => self.state.repeated.fetch_add(1, Relaxed),
+                outcome => return Ok(outcome),
+            };
+        }
+        self.send(socket, datagram, due).await?;
+        Ok(wait(place, &mut refusals, due).await)
     }
 
     fn place(&self, number: u64) -> Place<'_> {

@@ -27,6 +27,8 @@ use tokio::sync::watch;
 pub struct Timing {
     /// For the reply to one try.
     pub timeout: Duration,
+    /// Until a datagram is repeated for the first time, within its first try.
+    pub early_repeat: Duration,
     /// Further tries of [`RelayClient::request`].
     pub retries: u32,
     /// Until a SIP server's command is tried once more after the relay's host refused it.
@@ -37,6 +39,8 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(1),
+            // With this much more a reply still comes in the 0.2 s that an OpenSIPS may be told to wait.
+            early_repeat: Duration::from_millis(100),
             retries: 3,
             refused_retry: Duration::from_millis(100),
         }
@@ -111,7 +115,7 @@ impl RelayClient {
 
     /// Pass on a SIP server's command; command and reply are without cookie and line end.
     ///
-    /// It is repeated at most once, after the time-out, and fails after twice that: the SIP server repeats about once a second itself. Where
+    /// It is tried again at most once, after the time-out, and fails after twice that: the SIP server repeats about once a second itself. Where
     /// nobody listens on the relay's port it fails after 0.1 s, so that another relay can be taken.
     ///
     /// # Errors
