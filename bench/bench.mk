@@ -26,9 +26,9 @@ bench-client: build/.rust
 	@$(CARGO) build --release --locked -p shunt-bench-bfrt-client
 
 .PHONY: bench-setup
-## make bench-setup   call set-up by OpenSIPS-like load: the relay alone, and with shunt-agent in front of it
+## make bench-setup   call set-up by OpenSIPS-like load: the relay alone, and with shunt-agent in front of it (RELAY=rtpproxy|shunt-relay|rtpengine)
 bench-setup: setup bench-setup-load
-	@SHUNT_AGENT=$(CURDIR)/target/release/shunt-agent SHUNT_RELAY=$(CURDIR)/target/release/shunt-relay $(BIN)/python -m bench.setup
+	@SHUNT_AGENT=$(CURDIR)/target/release/shunt-agent SHUNT_RELAY=$(CURDIR)/target/release/shunt-relay $(BIN)/python -m bench.setup $(if $(filter-out auto,$(RELAY)),--relay $(RELAY))
 
 .PHONY: bench-setup-load
 bench-setup-load: build/.rust

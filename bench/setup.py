@@ -1,9 +1,9 @@
 """Call set-up as an OpenSIPS asks for it: commands, HEP copies and RTP of both parties, at the relay alone and with shunt-agent in front of it.
 
-Run as root: python -m bench.setup [--quick] [--relay rtpproxy|shunt-relay] [--only PART …]. Writes build/bench/setup/results.json and raw.json.
+Run as root: python -m bench.setup [--quick] [--relay rtpproxy|shunt-relay|rtpengine] [--only PART …]. Writes build/bench/setup/results.json and raw.json.
 
 A call is U, L and D, 13 HEP copies, 20 RTP packets and 2 sender reports of each party, and lasts 1 to 1.5 s. Callers have an address each, callees are behind 16
-gateways. An answer that comes later than 0.2 s is late: OpenSIPS would have given the relay up. With 100,000 calls the relay is one that only answers (bench/stand_in.py),
+gateways. With rtpengine the same commands go by NG: offer, answer and delete. An answer that comes later than 0.2 s is late: OpenSIPS would have given the relay up. With 100,000 calls the relay is one that only answers (bench/stand_in.py),
 because no relay here has so many ports.
 """
 
@@ -32,7 +32,7 @@ from bench.load import come_first, give_precedence
 from bench.runs import OUTPUT, ROOT, busy_share, commit, machine
 from shunt.admin import AdminClient, AgentUnreachable
 from tests.agent_daemon.lab import Lab, relays
-from tests.lab.processes import CONTROL_PORT, RELAY_PORT, Process, open_socket
+from tests.lab.processes import Process, open_socket
 from tests.lab.topology import CALLEE_IP, CALLER_IP, Topology
 
 LOAD = ROOT / "target" / "release" / "bench-setup-load"
@@ -53,7 +53,7 @@ class Bench:
     """What is measured, and what each step found."""
 
     def __init__(self, relay: str, quick: bool) -> None:
-        """relay: rtpproxy or shunt-relay."""
+        """relay: rtpproxy, shunt-relay or rtpengine."""
         self.relay, self.quick = relay, quick
         self.raw: list[dict[str, Any]] = []
 
@@ -78,10 +78,10 @@ class Bench:
 
     def load(self, lab: Lab, way: str, calls: int, rate: float, *options: str) -> dict[str, Any]:
         """Put a load on, and note what it found and what each process took."""
-        control = RELAY_PORT if way == "alone" else CONTROL_PORT
+        control = lab.edge.relay_port if way == "alone" else lab.control_port
         hep = [] if way == "alone" else ["--hep", f"127.0.0.1:{HEP_PORT}"]
         argv = [
-            str(LOAD), "--control", f"127.0.0.1:{control}", *hep, "--rate", str(rate), "--calls", str(calls),
+            str(LOAD), "--control", f"127.0.0.1:{control}", "--protocol", "ng" if self.relay == "rtpengine" else "rtpproxy", *hep, "--rate", str(rate), "--calls", str(calls),
             "--caller-namespace", f"/run/netns/{lab.topology.name('caller')}", "--callee-namespace", f"/run/netns/{lab.topology.name('callee')}",
             "--caller", "100.64.0.2", "--callers", "60000", "--callee", "100.80.0.2", "--callees", "16", *options,
         ]  # fmt: skip
@@ -164,14 +164,16 @@ def many(bench: Bench) -> dict[str, float]:
     first, last = 35000, 64999
     hosts = stand_in.addresses(calls, first, last)
     media = [{"address": f"198.18.0.{101 + host}", "ports": f"{first}-{last}"} for host in range(hosts)]
-    relay = {"name": "local", "socket": f"udp:127.0.0.1:{RELAY_PORT}", "media": media, "ttl": 7200, "symmetric": True}
     with bench.lab("alone") as lab:
         lab.relay.stop()
+        port = lab.edge.relay_port
+        relay = {"name": "local", "socket": f"udp:127.0.0.1:{port}", "media": media, "ttl": 7200}
+        relay |= {"type": "rtpengine"} if bench.relay == "rtpengine" else {"symmetric": True}
         for one in media:
             lab.topology.run("edge", "ip", "addr", "add", f"{one['address']}/32", "dev", "lo")
         softswitch = lab.edge.shunt_config()["softswitch"] | {"capacity": 4 * calls + 10_000}
         lab.configure(log={"level": "warning"}, relays=[relay], softswitch=softswitch)
-        lab.relay = Process(lab.topology, "edge", "stand-in", [sys.executable, "-m", "bench.stand_in", str(RELAY_PORT), media[0]["address"], str(first), str(last)], lab.work / "stand_in.log", {"PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}"})  # fmt: skip
+        lab.relay = Process(lab.topology, "edge", "stand-in", [sys.executable, "-m", "bench.stand_in", str(port), media[0]["address"], str(first), str(last)], lab.work / "stand_in.log", {"PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}"})  # fmt: skip
         lab.start()
         for process in (lab.relay, lab.agent, lab.softswitch):
             give_precedence(process.pid)
@@ -194,7 +196,8 @@ def until_answered(lab: Lab) -> float:
         sock.settimeout(0.01)
         for number in range(6000):
             with contextlib.suppress(OSError):
-                sock.sendto(b"w%d V" % number, ("127.0.0.1", CONTROL_PORT))
+                ask = b"d7:command4:pinge" if lab.relay_name == "rtpengine" else b"V"
+                sock.sendto(b"w%d %b" % (number, ask), ("127.0.0.1", lab.control_port))
                 if sock.recv(2048):
                     return time.monotonic()
     raise RuntimeError("the agent does not answer")
@@ -226,7 +229,7 @@ def main() -> int:
     """The exit status: 1 when a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few calls, once: shows that everything works")
-    parser.add_argument("--relay", choices=("rtpproxy", "shunt-relay"), default=relays()[-1])
+    parser.add_argument("--relay", choices=("rtpproxy", "shunt-relay", "rtpengine"), default=relays()[-1])
     parser.add_argument("--only", action="append", choices=PARTS, help="this part alone (may be repeated)")
     options = parser.parse_args()
     if os.geteuid() != 0:

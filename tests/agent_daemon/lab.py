@@ -19,7 +19,7 @@ from shunt.admin import AdminClient, AgentUnreachable
 from shunt.net import FiveTuple
 from tests.attacks.scene import Scene
 from tests.lab.load import ControlClient
-from tests.lab.processes import CONTROL_PORT, PORTS, RELAY_PORT, ROOT, Edge, Process
+from tests.lab.processes import CONTROL_PORT, NG_PORT, PORTS, RELAY_PORT, ROOT, Edge, Process
 from tests.lab.topology import EDGE_IP, EDGE_IP6, Topology
 from tests.softswitch.plane import Plane
 from tests.tools.entry import RelayEntry
@@ -37,11 +37,11 @@ class Lab:
     """Processes on the edge host. Each can be killed and started again."""
 
     def __init__(self, topology: Topology, work: Path, relay: str, **changes: Any) -> None:
-        """relay: one of relays(). changes: sections of the configuration that take the place of the shipped ones."""
+        """relay: one of relays(), or rtpengine. changes: sections of the configuration that take the place of the shipped ones."""
         self.topology, self.work, self.relay_name = topology, work, relay
-        self.edge = Edge(topology, work, "kamailio", "rtpproxy" if relay == "rtpproxy" else "builtin")
+        self.edge = Edge(topology, work, "kamailio", "builtin" if relay == "shunt-relay" else relay)
         self.softswitch = self.edge.softswitch
-        self.relay = self.edge.relay if relay == "rtpproxy" else Process(topology, "edge", "shunt-relay", [RELAY, "-c", str(work / "relay.json")], work / "relay.log")
+        self.relay = self.edge.relay if relay != "shunt-relay" else Process(topology, "edge", "shunt-relay", [RELAY, "-c", str(work / "relay.json")], work / "relay.log")
         self.agent = Process(topology, "edge", "shunt-agent", [AGENT, "-c", str(work / "agent.json")], work / "agent.log")
         self.admin = Path("/run") / f"{topology.prefix}-admin.sock"
         self.work.mkdir(parents=True, exist_ok=True)
@@ -51,8 +51,9 @@ class Lab:
         """Write the configuration that the next start of the agent reads."""
         config = self.edge.shunt_config()
         config.pop("builtin_relay", None)
-        media = [{"address": address, "ports": f"{PORTS[0]}-{PORTS[1]}"} for address in (EDGE_IP, EDGE_IP6)]
-        config["relays"] = [{"name": "local", "socket": f"udp:127.0.0.1:{RELAY_PORT}", "media": media, "ttl": 60, "symmetric": True}]
+        if self.relay_name != "rtpengine":
+            media = [{"address": address, "ports": f"{PORTS[0]}-{PORTS[1]}"} for address in (EDGE_IP, EDGE_IP6)]
+            config["relays"] = [{"name": "local", "socket": f"udp:127.0.0.1:{RELAY_PORT}", "media": media, "ttl": 60, "symmetric": True}]
         config["log"] = {"level": "debug"}
         config |= changes
         self.edge.write_config(config)
@@ -77,12 +78,17 @@ class Lab:
         self.start_relay()
         self.start_agent()
 
+    @property
+    def control_port(self) -> int:
+        """Where the agent takes commands for this relay."""
+        return NG_PORT if self.relay_name == "rtpengine" else CONTROL_PORT
+
     def start_relay(self) -> None:
-        self.relay.start().await_listening("udp", RELAY_PORT)
+        self.relay.start().await_listening("udp", self.edge.relay_port)
 
     def start_agent(self) -> None:
         """Start it and wait until it listens and has the data plane."""
-        self.agent.start().await_listening("udp", CONTROL_PORT)
+        self.agent.start().await_listening("udp", self.control_port)
         asyncio.run(self._connected())
 
     async def _connected(self) -> None:

@@ -319,18 +319,18 @@ fn rtcp_in_the_rtp_stream_of_one_party_alone_is_the_relays_to_take_apart() {
 }
 
 #[test]
-fn the_relay_is_shown_a_packet_of_each_stream_in_a_third_of_its_time_out() {
+fn the_relay_is_shown_a_packet_of_each_stream_in_half_of_its_time_out() {
     let mut ng = Ng::with_call();
     ng.0.rtcp(36000);
     let offloads = ng.0.offloads.len();
-    ng.0.pass(20_000);
+    ng.0.pass(30_000);
     // RTP is out until a packet has gone to the relay; RTCP stays, because RTP flows.
     assert_eq!(ng.0.held.keys().map(|port| port.port).collect::<Vec<_>>(), [36001, 36003]);
     ng.0.talk(36000);
     assert_eq!(ng.0.held.len(), 4);
     assert_eq!(ng.0.offloads.len(), offloads, "an entry that is out for one packet is no event");
     // A stream that sends nothing just now says why it is not offloaded.
-    ng.0.pass(20_000);
+    ng.0.pass(30_000);
     ng.0.packet("10.2.0.2:7000", "10.9.0.1:36000", 2);
     ng.0.pass(1_100);
     assert_eq!((ng.reason(), ng.0.held.len()), (Reason::Refreshing, 3));
@@ -339,9 +339,20 @@ fn the_relay_is_shown_a_packet_of_each_stream_in_a_third_of_its_time_out() {
 }
 
 #[test]
+fn a_relay_that_has_forgotten_the_call_is_shown_nothing() {
+    let mut ng = Ng::with_call();
+    ng.0.gone = true;
+    ng.0.pass(30_000);
+    assert_eq!(ng.held(), BOTH_WAYS, "the packets would be lost");
+    ng.0.gone = false;
+    ng.0.pass(30_000);
+    assert!(ng.0.held.is_empty());
+}
+
+#[test]
 fn a_stranger_does_not_bring_the_entry_back() {
     let mut ng = Ng::with_call();
-    ng.0.pass(20_000);
+    ng.0.pass(30_000);
     ng.0.packet("203.0.113.9:4000", "10.9.0.1:36002", 66);
     assert!(!ng.0.held.contains_key(&end("10.9.0.1:36002")));
     ng.0.talk(36000);

@@ -248,16 +248,19 @@ impl Worker {
 
     fn all_ports(&mut self) -> Vec<(u16, i64)> {
         let mut ports = Vec::new();
-        let read = self.connection.prepare("SELECT id, caller_port, callee_port FROM lines").and_then(|mut select| {
-            let mut found = select.query([])?;
-            while let Some(row) = found.next()? {
-                let id = row.get(0)?;
-                for column in [1, 2] {
-                    ports.extend(row.get::<_, Option<u16>>(column)?.map(|port| (port, id)));
+        let read = self
+            .connection
+            .prepare("SELECT id, caller_port, callee_port FROM lines")
+            .and_then(|mut select| {
+                let mut found = select.query([])?;
+                while let Some(row) = found.next()? {
+                    let id = row.get(0)?;
+                    for column in [1, 2] {
+                        ports.extend(row.get::<_, Option<u16>>(column)?.map(|port| (port, id)));
+                    }
                 }
-            }
-            Ok(())
-        });
+                Ok(())
+            });
         if let Err(error) = read {
             self.say(&error);
         }

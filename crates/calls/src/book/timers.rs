@@ -6,7 +6,7 @@ use crate::decision::{Decision, Happening, Purpose};
 use crate::ids::{COMPONENTS, LineId, RelayId, Side, StreamId};
 use crate::line::{Check, Line};
 use crate::reason::Reason;
-use crate::settings::RelayKind;
+use crate::settings::{Relay, RelayKind};
 use crate::stream::Refresh;
 use shunt_latch::Time;
 use shunt_rtpproxy::build::{self, Target};
@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_secs(2);
 /// How long before the time-out's end a relay that has the session still counts as heard of: it is asked again after that.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// After how long an rtpengine that has not answered is asked again whether it has a call.
+const KEEP_AGAIN: Duration = Duration::from_secs(1);
 /// rtpengine keeps a call on hold for an hour.
 const ASK_RTPENGINE_AGAIN: Duration = Duration::from_secs(30);
 
@@ -124,11 +126,7 @@ impl Book {
 
     fn keepalive_due(&self, line: &Line, now: Time) -> Option<Time> {
         let relay = self.relay(line.relay)?;
-        let every = if relay.kind == RelayKind::Rtpengine || relay.keepalive == KeepAlive::Lookup {
-            relay.ttl / 3
-        } else {
-            REFRESH
-        };
+        let every = Self::keepalive_every(relay);
         match (self.is_offloaded(line), line.kept_alive_at) {
             (true, Some(kept)) => Some(kept + every),
             (true, None) | (false, Some(_)) => Some(now),
@@ -136,11 +134,22 @@ impl Book {
         }
     }
 
+    fn keepalive_every(relay: &Relay) -> Duration {
+        match (relay.kind, relay.keepalive) {
+            (RelayKind::Rtpengine, _) => relay.ttl / 2,
+            (RelayKind::Rtpproxy, KeepAlive::Lookup) => relay.ttl / 3,
+            (RelayKind::Rtpproxy, _) => REFRESH,
+        }
+    }
+
     fn keep_alive(&mut self, line: &mut Line, now: Time) {
         let offloaded = self.is_offloaded(line);
         if self.is_rtpengine(line.relay) {
             line.kept_alive_at = offloaded.then_some(now);
-            return self.show_packets(line, now);
+            if offloaded {
+                self.ask_relay(line, Purpose::KeepAlive, now);
+            }
+            return;
         }
         let raised = line.ttl_raised;
         line.kept_alive_at = offloaded.then_some(now);
@@ -149,6 +158,17 @@ impl Book {
             self.ask_relay(line, Purpose::KeepAlive, now);
         }
         self.mark(line);
+    }
+
+    /// rtpengine has said whether it has the call. Packets that are shown to one that is away, or has forgotten the call, are lost.
+    fn keep_at_rtpengine(&mut self, line: &mut Line, answered: bool, gone: bool, now: Time) {
+        if answered && !gone {
+            self.show_packets(line, now);
+        } else if !answered && line.kept_alive_at.is_some() {
+            let every = self.relay(line.relay).map_or(REFRESH, Self::keepalive_every);
+            line.kept_alive_at = Some(ago(now, every.saturating_sub(KEEP_AGAIN)));
+            self.set_timer(line, now);
+        }
     }
 
     /// Have rtpengine see a packet: the entries of RTP are out until one has come by, those of RTCP where no RTP flows.
@@ -194,9 +214,9 @@ impl Book {
         let relay = self.relay(line.relay)?;
         if relay.kind == RelayKind::Rtpengine {
             return Some(Ok(match purpose {
-                Purpose::Check | Purpose::Count => shunt_ng::build::query(&line.call),
+                Purpose::Check | Purpose::Count | Purpose::KeepAlive => shunt_ng::build::query(&line.call),
                 Purpose::Delete => shunt_ng::build::delete(&line.call, None, None, None),
-                Purpose::KeepAlive | Purpose::Restore => return None,
+                Purpose::Restore => return None,
             }));
         }
         let (from, to) = (line.with_index(&line.tag), line.other_tag().map(|tag| line.with_index(tag)));
@@ -247,6 +267,9 @@ impl Book {
                 }
                 line.relay_packets = Some(count);
                 line.relay_counts = Some((counted.packets, now));
+            }
+            if purpose == Purpose::KeepAlive && book.is_rtpengine(line.relay) {
+                book.keep_at_rtpengine(line, reply.is_some(), gone, now);
             }
             if let (Purpose::Check, Some(check)) = (purpose, &mut line.check) {
                 check.waits_for_relay = false;
