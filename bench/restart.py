@@ -7,7 +7,7 @@ seconds and hang up. One process is killed with SIGKILL and started again 0.1 s 
 Every packet of the established calls is counted where it was sent and where it arrived. One minute after
 the kill, with all calls hung up half a minute before, nothing may be left in the data plane or the relay.
 
-The commands come from this process, as a SIP server sends them (a datagram, repeated every half second),
+The commands come from this process, as a SIP server sends them (a datagram, repeated every half second; by NG where the relay is rtpengine),
 and RTP from one C program for each side: SIPp cannot play the media of a thousand calls here. Where the SIP server
 is to die, a real one is there, and the calls come as SIP from two user agents in this process.
 """
@@ -30,7 +30,8 @@ for folder in (".", "operator"):
     sys.path.insert(0, str(ROOT / folder))
 
 from tests.lab.load import ControlClient, Load, LoadCall, Phones  # noqa: E402
-from tests.lab.processes import Edge, Process, choose  # noqa: E402
+from tests.lab.ngload import NgLoad  # noqa: E402
+from tests.lab.processes import CONTROL_PORT, NG_PORT, Edge, Process, choose  # noqa: E402
 from tests.lab.redis import RedisServer  # noqa: E402
 from tests.lab.sipload import SipLoad  # noqa: E402
 from tests.lab.topology import LabError, Topology  # noqa: E402
@@ -74,10 +75,11 @@ class Run:
                 edge.start_softswitch()
                 edge.start_relay()
                 edge.start_agent()
-                client = ControlClient.to(topology)
+                by_ng = self.relay == "rtpengine"
+                client = ControlClient.to(topology, port=NG_PORT if by_ng else CONTROL_PORT)
                 try:
                     if self.part != "sip-server":
-                        return await self._measure(edge, redis, Load(client, caller, callee), caller, callee)
+                        return await self._measure(edge, redis, (NgLoad if by_ng else Load)(client, caller, callee), caller, callee)
                     edge.start_sip_server()
                     with SipLoad(topology, client, caller, callee) as load:
                         return await self._measure(edge, redis, load, caller, callee)
@@ -198,7 +200,7 @@ class Run:
     async def _answers(load: Load) -> bool:
         if isinstance(load, SipLoad):
             return await load.alive()
-        return await load.client.command("V", tries=1, timeout=5.0) is not None
+        return await load.client.command(load.ASK, tries=1, timeout=5.0) is not None
 
     async def _new_call_works(self, load: Load, edge: Edge) -> float:
         """When a call that is set up now has all of its media in the data plane."""
@@ -277,7 +279,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=50.0, help="new calls per second")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--relay", choices=("auto", "rtpproxy", "builtin"), default="auto")
+    parser.add_argument("--relay", choices=("auto", "rtpproxy", "rtpengine", "builtin"), default="auto")
     parser.add_argument("--sip-server", choices=("auto", "opensips", "kamailio"), default="auto")
     parser.add_argument("--redis", action="store_true", help="keep the journal in Redis")
     arguments = parser.parse_args()

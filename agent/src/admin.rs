@@ -10,7 +10,7 @@ use shunt_admin::{
     EndedCounts, Estimate, Failure, FailureKind, HepStatus, Join, JournalStatus, LogFilter, Participant, ParticipantUpdate, Problem,
     QualityChange, RelayStatus, Role, Status, StopOf, StreamCount, TableWrites, TargetChange, Text, Trace, TraceCall, TraceVerdict,
 };
-use shunt_calls::{LineId, RelayId};
+use shunt_calls::{LineId, RelayId, RelayKind};
 use shunt_control::Statistics;
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtpproxy::capability::KeepAlive;
@@ -67,6 +67,16 @@ fn problems_of_store(pair: Option<&Arc<Pair>>) -> bool {
     pair.is_some_and(|pair| pair.store_error().is_some())
 }
 
+/// How a relay is made to keep the sessions of offloaded calls, in a word.
+fn keepalive(kind: RelayKind, of_rtpproxy: Option<KeepAlive>) -> Option<&'static str> {
+    match (kind, of_rtpproxy) {
+        (RelayKind::Rtpengine, _) => Some("packets"),
+        (RelayKind::Rtpproxy, Some(KeepAlive::Lookup)) => Some("lookup"),
+        (RelayKind::Rtpproxy, Some(KeepAlive::TtlModifier | KeepAlive::TtlSubcommand)) => Some("ttl"),
+        (RelayKind::Rtpproxy, None) => None,
+    }
+}
+
 impl AgentView {
     fn conference_engine(&self) -> Result<&Arc<Conferences>, Failure> {
         let none = || Failure::new(FailureKind::NotConfigured, "conferences are not configured (section conference)");
@@ -108,13 +118,7 @@ impl AgentView {
                 alive: relay.is_alive(),
                 sessions: facts.sessions,
                 version: Some(facts.version).filter(|version| !version.is_empty()),
-                keepalive: facts.keepalive.map(|keepalive| {
-                    match keepalive {
-                        KeepAlive::Lookup => "lookup",
-                        KeepAlive::TtlModifier | KeepAlive::TtlSubcommand => "ttl",
-                    }
-                    .into()
-                }),
+                keepalive: keepalive(relay.kind, facts.keepalive).map(Into::into),
                 packets_relayed: facts.packets_relayed,
             }
         };

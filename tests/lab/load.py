@@ -232,6 +232,9 @@ class LoadCall:
 class Load:
     """Places calls: U, L, media, D."""
 
+    ASK = "V"
+    """A command about no call, which a relay that is there answers."""
+
     def __init__(self, client: ControlClient, caller: Phones, callee: Phones, *, tag: str = "load") -> None:
         self.client, self.caller, self.callee = client, caller, callee
         self.tag = tag
