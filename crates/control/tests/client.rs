@@ -185,7 +185,7 @@ async fn a_lost_command_is_repeated_long_before_its_time_out() {
         timeout: Duration::from_secs(30),
         ..TIMING
     };
-    double.client = RelayClient::with_timing(double.client.address().clone(), timing);
+    double.client = RelayClient::with_timing(double.client.address().clone(), Protocol::Rtpproxy, timing).unwrap();
     let begun = Instant::now();
     let (result, ()) = tokio::join!(double.client.forward(b"V"), async {
         let (first, _, _) = double.next().await;

@@ -21,6 +21,7 @@ const LIST: &[u8] = b"d7:command4:liste";
 /// Short, so that the tests are.
 const TIMING: Timing = Timing {
     timeout: Duration::from_millis(300),
+    early_repeat: Duration::from_millis(100),
     retries: 3,
     refused_retry: Duration::from_millis(50),
 };
