@@ -249,6 +249,26 @@ async def test_check_config(tmp_path):
         assert code == 1 and "Traceback" not in err and str(tmp_path) in err
 
 
+async def test_check_config_warns_of_what_is_no_error(tmp_path):
+    file = tmp_path / "shunt.yaml"
+    file.write_text(GOOD + "data_plane: {target: 'unix:/run/other.sock', cpu_interface: no-cpu0}\nsoftswitch: {interfaces: [lo, no-such0]}\n")
+    code, out, err = await shunt("check-config", str(file))
+    assert (code, out) == (0, f"{file}: no errors\n")
+    assert err.splitlines() == [
+        f"{file}:2:22: warning: data_plane.target: unix:/run/other.sock is not the softswitch of this file, which listens on unix:/run/shunt-softswitch/bfrt.sock",
+        f"{file}:2:61: warning: data_plane.cpu_interface: there is no interface no-cpu0 on this host",
+        f"{file}:3:31: warning: softswitch.interfaces.1: there is no interface no-such0 on this host",
+    ]
+    code, out, err = await shunt("check-config", "--json", str(file))
+    answer = json.loads(out)
+    assert (code, answer["valid"], answer["errors"], err) == (0, True, [], "")
+    assert [(w["line"], w["column"], w["key"]) for w in answer["warnings"]] == [(2, 22, "data_plane.target"), (2, 61, "data_plane.cpu_interface"), (3, 31, "softswitch.interfaces.1")]
+    # Daemons are started as before: they have words of their own for what is missing.
+    file.write_text(GOOD)
+    code, out, _ = await shunt("check-config", "--json", str(file))
+    assert (code, json.loads(out)["warnings"]) == (0, [])
+
+
 # `shunt operator` with a service of the test's own in place of the real one: what is tested is the command
 # (arguments, signals, messages), not the service.
 SERVICE = """\

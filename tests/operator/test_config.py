@@ -359,3 +359,22 @@ def test_no_text_does_anything_but_load_or_raise_config_errors(data):
     except ConfigError as error:
         lines = text.count("\n") + 2
         assert error.problems and all(1 <= p.line <= lines and p.column >= 1 for p in error.problems)
+
+
+@pytest.mark.parametrize(
+    ("target", "listen", "own"),
+    [
+        ("unix:/run/a.sock", "unix:/run/a.sock", True),
+        ("unix:/run/a.sock", "unix:/run/b.sock", False),
+        ("unix:/run/a.sock", "127.0.0.1:50052", False),
+        ("127.0.0.1:50052", "127.0.0.1:50052", True),
+        ("127.0.0.1:50053", "127.0.0.1:50052", False),
+        ("192.0.2.1:50052", "127.0.0.1:50052", False),
+        # A name may be that of the listener's address.
+        ("localhost:50052", "127.0.0.1:50052", True),
+        ("tofino:50053", "127.0.0.1:50052", False),
+    ],
+)
+def test_a_data_plane_other_than_the_files_own_softswitch_is_warned_of(target: str, listen: str, own: bool):
+    text = f"builtin_relay: {{addresses: [127.0.0.1]}}\ndata_plane: {{target: '{target}'}}\nsoftswitch: {{interfaces: [lo], listen: ['unix:/run/x.sock', '{listen}']}}\n"
+    assert [where for where, _ in loads(text).warnings()] == ([] if own else [("data_plane", "target")])

@@ -22,6 +22,7 @@ from shunt.cli.failure import EXIT_PROBLEM, EXIT_USAGE, Failure
 
 if TYPE_CHECKING:
     from shunt.cli.client import Client
+    from shunt.config.load import ConfigError
     from shunt.config.model import Config
 
 _DEFAULT_API = "http://127.0.0.1:8077"
@@ -92,13 +93,18 @@ def _load(path: str) -> Config:
 
     try:
         return load(path)
-    except ConfigError as error:
-        for line in error.lines():
-            click.echo(line, err=True)
-        count = len(error.problems)
-        raise Failure(f"{path} has {count} error{'' if count == 1 else 's'}") from None
-    except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from None
+    except (ConfigError, OSError) as error:
+        raise _not_loaded(path, error) from None
+
+
+def _not_loaded(path: str, error: ConfigError | OSError) -> Failure:
+    """Write the errors of a configuration, and end with their number."""
+    if isinstance(error, OSError):
+        return Failure(f"{path}: {error.strerror}")
+    for line in error.lines():
+        click.echo(line, err=True)
+    count = len(error.problems)
+    return Failure(f"{path} has {count} error{'' if count == 1 else 's'}")
 
 
 async def _until_stopped(work: Coroutine[Any, Any, Any]) -> None:
@@ -214,26 +220,32 @@ def operator(path: str) -> None:
 
 @cli.command("check-config")
 @click.argument("file")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON: {valid, errors: [{line, column, key, message}], config}.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON: {valid, errors: [{line, column, key, message}], warnings: [the same], config}.")
 def check_config(file: str, as_json: bool) -> None:
-    """Check a configuration FILE: errors with line and column."""
-    from shunt.config.load import ConfigError, load
+    """Check a configuration FILE: errors with line and column. Warnings do not count: an interface that is not on this host, a data plane other than the file's own softswitch."""
+    from shunt.config.load import ConfigError, Problem, load_with_warnings
     from shunt.config.model import dotted
 
-    if not as_json:
-        _load(file)
-        click.echo(f"{file}: no errors")
-        return
+    def written(problems: list[Problem]) -> list[dict[str, Any]]:
+        return [{"line": p.line, "column": p.column, "key": dotted(p.where) if p.where else None, "message": p.message} for p in problems]
+
     try:
-        config = load(file)
-    except ConfigError as error:
-        problems = [{"line": p.line, "column": p.column, "key": dotted(p.where) if p.where else None, "message": p.message} for p in error.problems]
-        _echo_json({"valid": False, "errors": problems, "config": None})
+        config, warnings = load_with_warnings(file)
+    except (ConfigError, OSError) as error:
+        if not as_json:
+            raise _not_loaded(file, error) from None
+        if isinstance(error, ConfigError):
+            problems = written(error.problems)
+        else:
+            problems = [{"line": None, "column": None, "key": None, "message": f"{file}: {error.strerror}"}]
+        _echo_json({"valid": False, "errors": problems, "warnings": [], "config": None})
         sys.exit(EXIT_PROBLEM)
-    except OSError as error:
-        _echo_json({"valid": False, "errors": [{"line": None, "column": None, "key": None, "message": f"{file}: {error.strerror}"}], "config": None})
-        sys.exit(EXIT_PROBLEM)
-    _echo_json({"valid": True, "errors": [], "config": config.document()})
+    if as_json:
+        _echo_json({"valid": True, "errors": [], "warnings": written(warnings), "config": config.document()})
+        return
+    for warning in warnings:
+        click.echo(warning.text(file, "warning: "), err=True)
+    click.echo(f"{file}: no errors")
 
 
 @cli.command()

@@ -1,4 +1,4 @@
-"""Reading the configuration file: YAML to model, with all errors at once, each with its line and column.
+"""Reading the configuration file: YAML to model, with all errors and warnings at once, each with its line and column.
 
 PyYAML follows YAML 1.1, where `no` is false, `010` is 8 and `12:30:45` is 45045. Here only its event
 parser is used; plain scalars are resolved by YAML 1.2's core schema. Aliases are refused (they expand
@@ -11,6 +11,8 @@ import difflib
 import logging
 import os
 import re
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -36,12 +38,16 @@ _YAML11_BOOLEANS = ("yes", "no", "on", "off", "y", "n")
 
 
 class Problem(NamedTuple):
-    """One error: 1-based line and column, the key's location (empty for syntax) and what is wrong."""
+    """One error or warning: 1-based line and column, the key's location (empty for syntax) and what is wrong."""
 
     line: int
     column: int
     where: Location
     message: str
+
+    def text(self, file: str, kind: str = "") -> str:
+        """One line: `shunt.yaml:4:13: relays.0.socket: …`; kind comes after the place."""
+        return f"{file}:{self.line}:{self.column}: {kind}" + (f"{dotted(self.where)}: " if self.where else "") + self.message
 
 
 class ConfigError(Exception):
@@ -54,7 +60,7 @@ class ConfigError(Exception):
 
     def lines(self) -> list[str]:
         """One line for each error: `shunt.yaml:4:13: relays.0.socket: …`."""
-        return [f"{self.file}:{p.line}:{p.column}: " + (f"{dotted(p.where)}: " if p.where else "") + p.message for p in self.problems]
+        return [problem.text(self.file) for problem in self.problems]
 
 
 class _Positions:
@@ -99,6 +105,26 @@ class _Refused(Exception):
 
 def load(path: str | os.PathLike[str]) -> Config:
     """Read and check a file. Raises ConfigError with every problem; OSError where the file cannot be read."""
+    return _checked(_text(path), str(path))[0]
+
+
+def load_with_warnings(path: str | os.PathLike[str]) -> tuple[Config, list[Problem]]:
+    """The same, with what is no error and yet cannot be meant on this host, in file order: an interface that is not there, another data plane than the file's own."""
+    config, positions = _checked(_text(path), str(path))
+    found = [*config.warnings(), *_missing_interfaces(config)]
+    return config, sorted(Problem(*positions.nearest(where), where, message) for where, message in found)
+
+
+def _missing_interfaces(config: Config) -> Iterator[tuple[Location, str]]:
+    for where, name in config.interfaces():
+        try:
+            socket.if_nametoindex(name)
+        except OSError:
+            yield where, f"there is no interface {name} on this host"
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    """The file's text. Raises ConfigError where it is none; OSError."""
     file = Path(path)
     with file.open("rb") as stream:
         raw = stream.read(_MAX_BYTES + 1)
@@ -110,11 +136,15 @@ def load(path: str | os.PathLike[str]) -> Config:
         before = raw[: error.start]
         line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
         raise ConfigError(str(file), [Problem(line, column, (), f"byte 0x{raw[error.start]:02x} is not UTF-8")]) from None
-    return loads(text, str(file))
+    return text
 
 
 def loads(text: str, file: str = "shunt.yaml") -> Config:
     """Check configuration text; `file` is the name that errors give. Raises ConfigError with every problem."""
+    return _checked(text, file)[0]
+
+
+def _checked(text: str, file: str) -> tuple[Config, _Positions]:
     positions = _Positions()
     try:
         data = _read(text, positions)
@@ -139,7 +169,7 @@ def loads(text: str, file: str = "shunt.yaml") -> Config:
     problems += [Problem(*positions.nearest(where), where, message) for where, message in config.problems()]
     if problems:
         raise ConfigError(file, problems)
-    return config
+    return config, positions
 
 
 def _empty_sections(data: dict[str, Any], positions: _Positions) -> list[Problem]:

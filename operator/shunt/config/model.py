@@ -17,6 +17,7 @@ from shunt.config.values import (
     ApiListen,
     ControlSocket,
     HepSocket,
+    HostPort,
     Interface,
     IPNetwork,
     MediaAddress,
@@ -375,6 +376,20 @@ class Config(Section):
         """What is wrong between keys that are right by themselves: (location, message), in file order by section."""
         return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._cdr_problems(), *self._softswitch_problems(), *self._switch_problems(), *self._conference_problems()]
 
+    def warnings(self) -> Iterator[tuple[Location, str]]:
+        """What may be meant, but hardly is: (location, message)."""
+        if self.data_plane is not None and self.softswitch is not None:
+            target = host_port(self.data_plane.target)
+            if not any(_reaches(target, host_port(text)) for text in self.softswitch.listen):
+                yield ("data_plane", "target"), f"{target} is not the softswitch of this file, which listens on {', '.join(self.softswitch.listen)}"
+
+    def interfaces(self) -> Iterator[tuple[Location, str]]:
+        """(location, name) of the network interfaces that have to be on this host."""
+        if self.data_plane is not None and self.data_plane.cpu_interface is not None:
+            yield ("data_plane", "cpu_interface"), self.data_plane.cpu_interface
+        for i, name in enumerate(self.softswitch.interfaces if self.softswitch is not None else []):
+            yield ("softswitch", "interfaces", i), name
+
     def _relay_problems(self) -> Iterator[tuple[Location, str]]:
         only_softswitch = (self.softswitch or self.switch) is not None and self.model_fields_set <= {"softswitch", "switch", "log"}
         if not self.serves_agent and not only_softswitch:
@@ -516,6 +531,17 @@ class Config(Section):
             listen = host_port(text)
             if not listen.path and not ipaddress.ip_address(listen.host).is_loopback and not mutual:
                 yield ("softswitch", "listen", i), f"{text} is reachable from elsewhere: give softswitch.tls with ca_file, so that clients need a certificate"
+
+
+def _reaches(target: HostPort, listen: HostPort) -> bool:
+    """Whether a connection to the target may arrive at the listener. A name may be that of any address."""
+    if target.path or listen.path:
+        return target.path == listen.path
+    try:
+        ipaddress.ip_address(target.host)
+    except ValueError:
+        return target.port == listen.port
+    return target.port == listen.port and addresses_overlap(target.host, listen.host)
 
 
 def _as_socket(text: str) -> SocketAddress:
