@@ -20,7 +20,7 @@ from tests.operator.stand_in import HOSTILE_CALL_ID, ODD_CALL_ID, StandIn
 from tests.softswitch.process import unpin
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("agent", "relay", "operator", "softswitch", "check-config", "calls", "why", "trace", "status", "reasons")
+COMMANDS = ("agent", "relay", "operator", "softswitch", "check-config", "doctor", "calls", "why", "trace", "status", "reasons")
 GOOD = "builtin_relay: {addresses: [127.0.0.1]}\n"
 
 
@@ -267,6 +267,17 @@ async def test_check_config_warns_of_what_is_no_error(tmp_path):
     file.write_text(GOOD)
     code, out, _ = await shunt("check-config", "--json", str(file))
     assert (code, json.loads(out)["warnings"]) == (0, [])
+
+
+async def test_doctor_takes_a_configuration(tmp_path):
+    code, _, err = await shunt("doctor")
+    assert code == 2 and "--config" in err
+    file = tmp_path / "shunt.yaml"
+    code, out, err = await shunt("doctor", "-c", str(file))
+    assert (code, out) == (1, "") and err == f"shunt: {file}: No such file or directory\n"
+    file.write_text("relays: nowhere\n")
+    code, out, err = await shunt("doctor", "-c", str(file))
+    assert (code, out) == (1, "") and err.startswith(f"{file}:1:9: relays: ")
 
 
 # `shunt operator` with a service of the test's own in place of the real one: what is tested is the command

@@ -249,6 +249,27 @@ def check_config(file: str, as_json: bool) -> None:
 
 
 @cli.command()
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration that this host is to run.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON: {summary: {ok, warn, fail, unknown}, checks: [{group, verdict, subject, found, advice}]}.")
+def doctor(path: str, as_json: bool) -> None:
+    """Look at this host for what a configuration needs: one line for each check, with ok, warn, fail or unknown, what was found, and what to do.
+
+    Changes nothing. As root it sees more: whose sockets are in the way, and packet filters. Exit code 1: a check failed.
+    """
+    config = _load(path)
+    from shunt.cli import doctor as looking
+    from shunt.doctor import finding
+
+    groups = looking.find(config)
+    if as_json:
+        _echo_json(finding.document(groups))
+    else:
+        looking.write(groups)
+    if finding.failed(groups):
+        sys.exit(EXIT_PROBLEM)
+
+
+@cli.command()
 @click.option("--state", metavar="STATE", help="Only calls with a stream in this state (`shunt reasons` lists them).")
 @click.option("--reason", metavar="REASON", help="Only calls with a stream with this reason.")
 @click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C; with --json one line each time.")

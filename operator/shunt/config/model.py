@@ -433,14 +433,14 @@ class Config(Section):
             for earlier_where, earlier_address, earlier in ranges[:n]:
                 if address == earlier_address and ports.overlaps(earlier):
                     yield where, f"{address} ports {ports} overlap {earlier} of {dotted(earlier_where)}"
-        for where, socket in self._listeners():
+        for where, socket in self.listeners():
             if not socket.is_ip or socket.scheme != "udp":
                 continue
             for range_where, address, ports in ranges:
                 if addresses_overlap(socket.host, address) and ports.first <= socket.port <= ports.last_used:
                     yield where, f"{socket} lies within the media ports {address} {ports} of {dotted(range_where)}"
 
-    def _listeners(self) -> Iterator[tuple[Location, SocketAddress]]:
+    def listeners(self) -> Iterator[tuple[Location, SocketAddress]]:
         for i, text in enumerate(self.control.listen if self.serves_rtpproxy else []):
             yield ("control", "listen", i), SocketAddress.parse(text)
         for i, text in enumerate(self.control.ng):
@@ -458,7 +458,7 @@ class Config(Section):
                 yield ("softswitch", "listen", i), _as_socket(text)
 
     def _socket_problems(self) -> Iterator[tuple[Location, str]]:
-        listeners = list(self._listeners())
+        listeners = list(self.listeners())
         for n, (where, socket) in enumerate(listeners):
             for earlier_where, earlier in listeners[:n]:
                 if socket.clashes(earlier):
