@@ -147,6 +147,7 @@ class Call:
     caller: str
     callee: str = ""
     relay_ports: dict[str, list[list[int]]] = field(default_factory=dict)  # by phone and media line: the ports it was told to send to, the last one last
+    told: dict[tuple[str, int], float] = field(default_factory=dict)  # by phone and such a port: when it was told first
     moved: dict[tuple[str, int], float] = field(default_factory=dict)  # by phone and its new port: when the other phone had the message that named it
     switched_off: dict[int, float] = field(default_factory=dict)  # by media line: when a phone gave it up with port 0
     started: float = 0.0
@@ -175,6 +176,7 @@ def calls_of(captures: Iterable[Capture]) -> dict[str, Call]:
             for line, port in zip(known, message.ports):
                 if port:
                     line[:] = [other for other in line if other != port] + [port]
+                    call.told.setdefault((host, port), message.time)
             for moved in moving.get((message.call_id, message.cseq, message.kind), []):
                 call.moved[moved] = min(call.moved[moved], message.time)
         if message.out:
@@ -282,9 +284,8 @@ def account(captures: list[Capture]) -> tuple[dict[str, Call], Account]:
     directions, rtcp = [], []
     begun: dict[tuple[str, int], list[float]] = {}
     for call in calls.values():
-        for host, lines in call.relay_ports.items():
-            for port in itertools.chain(*lines):
-                begun.setdefault((host, port), []).append(call.started)
+        for end, told in call.told.items():
+            begun.setdefault(end, []).append(told)
     for call in calls.values():
         if call.callee not in flows or call.caller not in flows:
             continue
@@ -296,7 +297,7 @@ def account(captures: list[Capture]) -> tuple[dict[str, Call], Account]:
                 (call.callee, call.caller, callee_sends_to, caller_sends_to),
             ):
                 for step, into in ((0, directions), (1, rtcp)):
-                    taken_again = min((t for port in receive for t in begun[receiver, port] if t > call.started), default=float("inf"))
+                    taken_again = min((t for port in receive for t in begun[receiver, port] if t > call.told[receiver, port]), default=float("inf"))
                     ports = tuple(port + step for port in send), tuple(port + step for port in receive)
                     direction = _direction(call, flows, sender, receiver, *ports, until, taken_again)
                     if direction.sent:
@@ -336,10 +337,12 @@ def _direction(
 ) -> Direction:
     """until: when the stream was given up. taken_again: when the next call began that `receiver` hears from one of the same relay ports."""
     direction = Direction(call.call_id, sender, receiver, send, receive)
-    sent = flows[sender].rows(send, True, call.started, until)
+    step = send[0] % 2 if send else 0
+    # Before that it may have sent to one of these ports in another call, which has just ended.
+    told = min((call.told[sender, port - step] for port in send), default=call.started)
+    sent = flows[sender].rows(send, True, told, until)
     # SIPp's player sums a packet up, sleeps, and sends it to where the call has moved meanwhile: no loss of ours.
     sent = sent[~sent["bad"]]
-    step = send[0] % 2 if send else 0
     moved = [(port + step, at) for (host, port), at in call.moved.items() if host == sender]
     unsignalled = np.zeros(len(sent), dtype=bool)
     for port, at in moved:
@@ -351,7 +354,7 @@ def _direction(
         reachable = sent["time"] >= (opened["time"][0] if len(opened) else until)
         direction.unreachable = int((~reachable).sum())
         sent = sent[reachable]
-    direction.besides = len(flows[sender].rows(send, True, call.started, until + _LATE_S)) - len(sent)
+    direction.besides = len(flows[sender].rows(send, True, told, until + _LATE_S)) - len(sent)
     if not len(sent):
         return direction
     # A packet may be received just after the hang-up that it was sent before; but a relay may give the port to the
