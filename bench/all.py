@@ -38,6 +38,8 @@ OTHERS = (
     ("BF Runtime", ("-m", "bench.bfrt"), "bfrt"),
     ("replication", ("-m", "bench.replication"), "replication/short"),
     ("sequence numbers", ("-m", "bench.sequence"), "sequence"),
+    ("call set-up", ("-m", "bench.setup"), "setup"),
+    ("call set-up by NG", ("-m", "bench.setup", "--relay", "rtpengine"), "setup"),
     ("restarts", (str(ROOT / "bench" / "restart.py"),), "restart"),
 )
 

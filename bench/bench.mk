@@ -110,5 +110,5 @@ bench-control: setup bench-packages
 
 .PHONY: bench
 ## make bench   all of them, one report; an interrupted run goes on (PROFILE=short: under 10 minutes; PROFILE=full: two hours)
-bench: setup bench-packages bench-client bench-allocator $(BENCH_OBJECTS)
+bench: setup bench-packages bench-client bench-allocator bench-setup-load $(BENCH_OBJECTS)
 	@$(BIN)/python -m bench.all --profile $(PROFILE)

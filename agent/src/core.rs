@@ -280,6 +280,11 @@ impl Core {
                 self.stats.scanners_blocked.inc();
                 self.events.blocked(found);
             }
+            Decision::DeleteOrphan(key) => {
+                if let Some(plane) = &self.plane {
+                    plane.delete_orphans(vec![key]);
+                }
+            }
             Decision::ReadIdle(keys) => {
                 if let Some(plane) = &self.plane {
                     plane.read_idle(keys);

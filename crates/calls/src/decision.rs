@@ -40,6 +40,8 @@ pub enum Decision {
     Allow(IpAddr),
     /// Drop what a scanner sends.
     Block(Found),
+    /// Delete an entry that no call claims: the relay has given its port to a new call.
+    DeleteOrphan(FiveTuple),
     /// Read when these entries last met a packet, for [`crate::Book::idle_times`].
     ReadIdle(Vec<FiveTuple>),
     /// Send a relay a command of the book's own; the answer goes to [`crate::Book::relay_replied`].

@@ -7,6 +7,7 @@ mod common;
 use common::*;
 use shunt_calls::*;
 use shunt_ng::{CallDescription, Command, MediaDescription, MediaFlags, Reply, StreamDescription, StreamFlags, Subscription, Tag};
+use std::collections::HashSet;
 use std::time::Duration;
 
 const OFFER: &str = "v=0\r\no=u 1 1 IN IP4 10.1.0.2\r\ns=-\r\nc=IN IP4 10.1.0.2\r\nt=0 0\r\nm=audio 6000 RTP/AVP 0\r\n";
@@ -444,6 +445,32 @@ fn a_call_that_the_relay_names_is_adopted() {
     ng.describe(&call());
     ng.0.talk(36000);
     assert_eq!(ng.held(), BOTH_WAYS);
+}
+
+#[test]
+fn entries_of_an_agent_before_this_one_are_adopted_or_make_room() {
+    let mut before = Ng::with_call();
+    before.0.rtcp(36000);
+    let present: Vec<RelayEntry> = before.0.held.values().copied().collect();
+    let after_restart = || {
+        let mut ng = Ng::new();
+        let decisions = ng.0.compare(ng.0.now, &present, HashSet::new());
+        ng.0.carry_out(decisions);
+        assert_eq!(ng.0.book.orphans().count(), 4);
+        ng
+    };
+    // The relay names the call: it is adopted with its entries.
+    let mut ng = after_restart();
+    ng.describe(&call());
+    let decisions = ng.0.compare(ng.0.now, &present, HashSet::new());
+    ng.0.carry_out(decisions);
+    assert_eq!((ng.reason(), ng.0.book.orphans().count()), (Reason::Offloaded, 0));
+    // The call is over, and the relay gives its ports to a new one.
+    let mut ng = after_restart();
+    ng.say(&offer(OFFER), &replied(&relayed(36000)));
+    ng.say(&answer(ANSWER, "b"), &replied(&relayed(36002)));
+    ng.describe(&call());
+    assert_eq!((ng.0.deleted.len(), ng.0.book.orphans().count()), (4, 0));
 }
 
 #[test]

@@ -134,7 +134,7 @@ impl Book {
             }
             let id = known.unwrap_or_else(|| self.begin_line(now, relay, call_id, first, described.index));
             seen.push(id);
-            self.with(id, |book, line| book.apply_description(line, &described, now));
+            self.with(id, |book, line| book.apply_description(line, &described, known.is_none(), now));
         }
         for id in self.lines_named(call_id) {
             if !seen.contains(&id) {
@@ -254,6 +254,7 @@ impl Book {
             let id = self.begin_line(now, relay, call_id, tag, index);
             self.with(id, |book, line| {
                 line.leg_mut(Side::Caller).signalled = asked.address.map(|addr| Endpoint::new(addr, asked.port));
+                book.clear_port(port);
                 book.place_described(line, Side::Callee, port, now);
                 for side in Side::BOTH {
                     book.name_leg(line, side, now);
@@ -288,7 +289,8 @@ impl Book {
         id
     }
 
-    fn apply_description(&mut self, line: &mut Line, described: &LineDescription, now: Time) {
+    /// `adopted`: nobody here has known the line.
+    fn apply_description(&mut self, line: &mut Line, described: &LineDescription, adopted: bool, now: Time) {
         let answered = line.is_answered();
         // A call's first tag is the caller's, unless the line was named after the other one.
         let caller = usize::from(*line.tag != *described.tags[0]);
@@ -302,6 +304,9 @@ impl Book {
         for (side, at) in order {
             let party = &described.parties[at];
             if let Some(port) = party.local_rtp {
+                if !adopted {
+                    self.clear_port(port);
+                }
                 self.place_described(line, side, port, now);
             }
             let address = signalled(party);
@@ -331,6 +336,16 @@ impl Book {
         self.resume(line, now);
     }
 
+    /// The relay has given a port out: an entry there that no call claims is of one that is over. At the ports of an adopted line such entries may
+    /// be its own, of an agent before this one; the next comparison tells.
+    fn clear_port(&mut self, port: Endpoint) {
+        for end in [Some(port), next_port(port)].into_iter().flatten() {
+            if let Some(key) = self.orphans.remove(&end) {
+                self.out.push(Decision::DeleteOrphan(key));
+            }
+        }
+    }
+
     /// A line that the relay has no ports for: it was rejected, or switched off with port 0, and may come back (RFC 3264 section 8.2).
     fn switch_off(&mut self, line: &mut Line, now: Time) {
         if !line.is_answered() {
@@ -354,7 +369,6 @@ impl Book {
         }
         let mut is_free = true;
         for end in [Some(port), next_port(port)].into_iter().flatten() {
-            self.orphans.remove(&end);
             let holder = self.slots.get(&end).copied();
             let Some(holder) = holder.filter(|holder| holder.line != line.id) else {
                 continue;

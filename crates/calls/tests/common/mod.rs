@@ -40,6 +40,7 @@ pub struct Bench {
     pub offloads: Vec<(StreamId, Option<Duration>)>,
     pub notified: Vec<Vec<u8>>,
     pub blocked: Vec<Found>,
+    pub deleted: Vec<FiveTuple>,
     pub stored: usize,
     /// No packet since.
     pub silent_since: Option<Time>,
@@ -102,6 +103,7 @@ impl Bench {
             offloads: Vec::new(),
             notified: Vec::new(),
             blocked: Vec::new(),
+            deleted: Vec::new(),
             stored: 0,
             silent_since: None,
             reported: false,
@@ -147,6 +149,7 @@ impl Bench {
             } => {
                 self.filters.insert(port, allowed);
             }
+            Decision::DeleteOrphan(key) => self.deleted.push(key),
             Decision::Block(found) => self.blocked.push(found),
             Decision::Filter { port, allowed: None } => {
                 self.filters.remove(&port);
