@@ -40,7 +40,7 @@ HEP_PORT = 9060
 LATE_US = 200_000
 VERBS = ("update", "lookup", "delete")
 CALLERS, CALLEES = "100.64.0.0/12", "100.80.0.0/12"
-RATE = 300  # calls/s at which delays are compared
+RATE = 300  # calls/s at which delays are compared, and with which the table is filled
 RATES = (300, 600, 900, 1200, 1500, 1800, 2100, 2400, 2700, 3000, 3500, 4000)
 MANY = 100_000
 GOALS = {
@@ -177,7 +177,7 @@ def many(bench: Bench) -> dict[str, float]:
         lab.start()
         for process in (lab.relay, lab.agent, lab.softswitch):
             give_precedence(process.pid)
-        found = bench.load(lab, "shunt", calls, 800, "--keep", "--packets", "14")
+        found = bench.load(lab, "shunt", calls, RATE, "--keep", "--packets", "14")
         time.sleep(2)
         entries = len(lab.entries())
         memory = memory_mib(lab.agent.pid)
