@@ -220,12 +220,22 @@ fn a_re_invite_that_the_relay_refuses_leaves_the_call_as_it_was() {
 #[test]
 fn a_delete_takes_entries_out_first_and_its_counts_are_known() {
     let mut ng = Ng::with_call();
-    let delete = body(&[("call-id", "c1"), ("command", "delete")]);
+    let delete = body(&[("call-id", "c1"), ("from-tag", "a"), ("command", "delete")]);
     assert_eq!(ng.before(&delete), 2);
     assert!(ng.0.held.is_empty());
     assert_eq!(ng.reason(), Reason::ByeSeen);
     let ports: Vec<String> = ng.0.book.ng_counts(b"c1").iter().map(|(port, _)| port.to_string()).collect();
     assert_eq!(ports, ["10.9.0.1:36002", "10.9.0.1:36000", "10.9.0.1:36003", "10.9.0.1:36001"]);
+    ng.after(&delete, &body(&[("result", "ok")]));
+    assert_eq!(ng.0.ended, [Reason::Released]);
+}
+
+#[test]
+fn a_delete_whose_reply_has_no_counts_waits_for_nothing() {
+    let mut ng = Ng::with_call();
+    let delete = body(&[("call-id", "c1"), ("command", "delete")]);
+    assert_eq!(ng.before(&delete), 0);
+    assert!(ng.0.held.is_empty());
     ng.after(&delete, &body(&[("result", "ok")]));
     assert_eq!(ng.0.ended, [Reason::Released]);
 }

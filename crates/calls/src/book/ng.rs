@@ -66,11 +66,15 @@ impl Book {
             Effect::Blocks(cause) => self.block_call(now, call_id, reason_of(cause), &mut wait),
             Effect::Subscribes => self.block_call(now, call_id, Reason::Subscription, &mut wait),
             Effect::Ends => {
+                // Its reply has counts: those of the entries are known when they are out.
+                let counts = command.from_tag.as_deref().is_some_and(|tag| !tag.is_empty());
                 for id in self.ended_by(call_id, command) {
                     self.with(id, |book, line| {
                         book.suspend(line, Reason::ByeSeen, Some(now + book.settings.bye_grace));
                         book.sync(line, now);
-                        book.pending_deletes(line, &mut wait);
+                        if counts {
+                            book.pending_deletes(line, &mut wait);
+                        }
                     });
                 }
             }
