@@ -91,6 +91,7 @@ pub fn book(data: &[u8]) {
         symmetric_bridging: false,
         verifies_sources: false,
         keepalive: KeepAlive::TtlSubcommand,
+        kind: shunt_calls::RelayKind::Rtpproxy,
         may_query: true,
     });
     let mut now = Time::from(Duration::from_secs(1000));

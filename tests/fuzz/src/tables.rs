@@ -54,6 +54,7 @@ pub fn journal_row(data: &[u8]) {
         symmetric_bridging: false,
         verifies_sources: false,
         keepalive: KeepAlive::Lookup,
+        kind: shunt_calls::RelayKind::Rtpproxy,
         may_query: false,
     });
     let now = Time::from(Duration::from_secs(1000));
