@@ -130,7 +130,7 @@ impl Relay {
     async fn poll_rtpengine(&self) -> Option<()> {
         let reply = self.request(&shunt_ng::build::ping()).await?;
         shunt_ng::Reply::parse(&reply).ok().filter(shunt_ng::Reply::is_ok)?;
-        // Its statistics are long: they are asked for now and then.
+        // Its statistics are long: one poll in STATISTICS_EVERY asks for them.
         if self.polls.fetch_add(1, Ordering::Relaxed) % STATISTICS_EVERY == 0 {
             let reply = self.request(&shunt_ng::build::statistics()).await?;
             let told = shunt_ng::statistics(&reply);

@@ -95,7 +95,7 @@ impl CallDescription {
     /// The pairs of parties between which media flows, one for each media section.
     ///
     /// Two parties are a pair when each gets the other's media by offer and answer. What a fork leaves behind is no pair: its branch is still
-    /// heard and hears nothing. Nor is a section a line that has no port any more.
+    /// relayed to the caller and gets no media. Nor is a section a line that has no port any more.
     #[must_use]
     pub fn lines(&self) -> Vec<LineDescription> {
         let mut lines = Vec::new();

@@ -100,7 +100,7 @@ impl Book {
                     }
                 }
             },
-            // Without a reply the relay may have heard of it.
+            // Without a reply the relay may have received it all the same.
             Effect::Blocks(cause) if reply.is_some() && !succeeded => self.unblock_call(now, call_id, reason_of(cause)),
             Effect::Unblocks(cause) if succeeded => self.unblock_call(now, call_id, reason_of(cause)),
             Effect::Ends => {

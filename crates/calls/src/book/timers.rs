@@ -21,7 +21,7 @@ const REFRESH: Duration = Duration::from_secs(1200);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Without the data plane's word nobody can tell; then it is asked again.
 const AGAIN: Duration = Duration::from_secs(2);
-/// How long before the time-out's end a relay that has the session still counts as heard of: it is asked again after that.
+/// A relay that still has a silent session is asked again after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// After how long an rtpengine that has not answered is asked again whether it has a call.
 const KEEP_AGAIN: Duration = Duration::from_secs(1);
