@@ -72,6 +72,9 @@ static __always_inline bool is_unlisted(const struct flow_key *key, __u64 now, i
 	return !(until && *until > now) && !passes_greylist(key, now, mode);
 }
 
+/* The first word of an address that no packet comes from, in place of a filter's first address: every source is admitted. */
+#define EVERY_SOURCE 0xffffffff
+
 /* Whether a packet must not reach the relay server: its source is on the blocklist, or the port does not admit it. */
 static __always_inline bool is_blocked(const struct flow_key *key, __u64 now, int mode)
 {
@@ -95,6 +98,8 @@ static __always_inline bool is_blocked(const struct flow_key *key, __u64 now, in
 	filter = bpf_map_lookup_elem(&source_filters, &end);
 	if (!filter || filter->until <= now)
 		return is_unlisted(key, now, mode);
+	if (filter->allowed[0][0] == EVERY_SOURCE)
+		return false;
 	for (i = 0; i < ALLOWED_SOURCES; i++) {
 		addr = filter->allowed[i];
 		if (addr[0] == key->saddr[0] && addr[1] == key->saddr[1] && addr[2] == key->saddr[2] && addr[3] == key->saddr[3])

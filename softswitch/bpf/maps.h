@@ -392,7 +392,8 @@ struct {
 	__type(value, __u64);
 } blocklist SEC(".maps");
 
-/* The source addresses that are admitted at an even port and the next one while the port has no entry in use. */
+/* The source addresses that are admitted at an even port and the next one while the port has no entry in use; the first of all ones: every
+ * source. */
 struct source_filter {
 	__u64 until;
 	__be32 allowed[ALLOWED_SOURCES][4];

@@ -131,6 +131,18 @@ def test_a_source_filter_admits_some_addresses_only(plane: Plane, verdict: Verdi
     assert verdict(SCANNER, odd) == PASS
 
 
+@pytest.mark.parametrize(("relay", "source", "everybody"), [(RELAY_A4, "10.1.0.9:77", "255.255.255.255"), (f"[{RELAY_A6}]", "[2001:db8::67]:77", "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]")])
+def test_a_source_filter_may_admit_everybody_at_a_greylisted_port(plane: Plane, verdict: Verdict, relay: str, source: str, everybody: str) -> None:
+    port, unknown = ep(f"{relay}:30004"), ep(source)
+    plane.add_media(MediaRange(port.addr, 30000, 30010))
+    assert plane.greylist.put(Endpoint(port.addr, 0), 60_000, [(30000, 30010)])
+    assert verdict(unknown, port) == DROP
+    address = ep(f"{everybody}:1").addr
+    assert plane.source_filter.put(port, 60_000, [address])
+    assert verdict(unknown, port) == PASS
+    assert plane.source_filter.admitted(port) == [address]
+
+
 def test_an_entry_goes_before_a_source_filter(plane: Plane, softswitch: Softswitch) -> None:
     plane.source_filter.put(Endpoint(FIRST.key.dst.addr, FIRST.key.dst.port & ~1), 60_000, [])
     plane.insert([FIRST])

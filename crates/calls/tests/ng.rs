@@ -315,6 +315,40 @@ fn what_the_relay_does_to_the_packets_keeps_a_line_there() {
 }
 
 #[test]
+fn a_port_admits_everybody_where_the_relay_knows_its_party_by_ice_or_a_key() {
+    let of = |ng: &Ng, port: &str| ng.0.filters.get(&end(port)).cloned();
+    for (flag, everybody) in [
+        (MediaFlags::ICE, true),
+        (MediaFlags::DTLS_SRTP, true),
+        (MediaFlags::SDES, true),
+        (MediaFlags::TRANSCODING, false),
+    ] {
+        let mut ng = Ng::with_call();
+        let mut description = call();
+        description.tags[1].medias[0].flags |= flag;
+        ng.describe(&description);
+        let party = |addr: &str| Some(vec![if everybody { "255.255.255.255" } else { addr }.parse().unwrap()]);
+        assert_eq!(of(&ng, "10.9.0.1:36000"), party("10.2.0.2"), "{flag:?}");
+        assert_eq!(of(&ng, "10.9.0.1:36002"), party("10.1.0.2"), "{flag:?}");
+        ng.describe(&call());
+        assert_eq!(
+            of(&ng, "10.9.0.1:36000"),
+            Some(vec!["10.2.0.2".parse().unwrap()]),
+            "plain RTP again"
+        );
+    }
+}
+
+#[test]
+fn an_odd_port_has_no_filter() {
+    let mut ng = Ng::with_call();
+    let mut description = call();
+    description.tags[1].medias = vec![media(1, "10.9.0.1:36011", "10.2.0.2:7000")];
+    ng.describe(&description);
+    assert_eq!(ng.0.filters.keys().map(|port| port.port).collect::<Vec<_>>(), [36002]);
+}
+
+#[test]
 fn rtcp_in_the_rtp_stream_of_one_party_alone_is_the_relays_to_take_apart() {
     let mut ng = Ng::with_call();
     let mut description = call();

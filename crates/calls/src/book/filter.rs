@@ -2,6 +2,7 @@
 //!
 //! A relay such as rtpproxy latches to the first packet at a new port (CVE-2017-14114). The port admits the addresses that signalling names,
 //! and sources that learning admits: the latched one, or the contestants, so that no defence costs a party its audio for longer than the attack lasts.
+//! Where the relay itself knows a party by ICE or a key, the port admits everybody.
 
 use super::Book;
 use crate::decision::Decision;
@@ -9,7 +10,7 @@ use crate::ids::Side;
 use crate::line::Line;
 use crate::reason::Reason;
 use shunt_latch::{Component, Time};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 impl Book {
     pub(super) fn sync_filters(&mut self, line: &mut Line, now: Time) {
@@ -49,8 +50,14 @@ impl Book {
         let port = leg.relay?;
         let verifies = self.relay(line.relay).is_none_or(|relay| relay.verifies_sources);
         let off = !self.settings.enabled || verifies || line.released.is_some() || line.suspended == Some(Reason::ByeSeen);
+        // A filter is of an even port and the next one.
+        let off = off || port.port % 2 == 1;
         if off || leg.asymmetric || leg.shares_port || leg.is_held() || !self.settings.listens_at(port) {
             return None;
+        }
+        // By ICE a party may come from any address; whoever the relay shares a key with proves itself by it.
+        if matches!(line.described, Some(Reason::Ice | Reason::Dtls | Reason::Srtp)) {
+            return Some(vec![everybody(port.addr)]);
         }
         let policy = &self.learner.policy;
         let mut allowed: Vec<IpAddr> = Vec::new();
@@ -67,5 +74,14 @@ impl Book {
         allowed.sort_unstable();
         let known = !allowed.is_empty();
         (known || now >= leg.placed_at + self.settings.filter_grace).then_some(allowed)
+    }
+}
+
+/// What a source filter has for every source, of the version of an address.
+fn everybody(addr: IpAddr) -> IpAddr {
+    if addr.is_ipv4() {
+        Ipv4Addr::BROADCAST.into()
+    } else {
+        Ipv6Addr::from_bits(u128::MAX).into()
     }
 }
