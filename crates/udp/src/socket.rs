@@ -171,6 +171,31 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
+    /// Send up to [`MOST`] packets, each to its own destination; how many the kernel took.
+    ///
+    /// # Errors
+    /// As sendmmsg(2) for the first of them.
+    pub fn send_each<'a>(&self, packets: impl Iterator<Item = (&'a [u8], &'a Address)>) -> io::Result<usize> {
+        let mut parts = [NO_PART; MOST];
+        let mut headers = [NO_HEADER; MOST];
+        let mut most = 0;
+        for ((packet, to), (part, header)) in packets.zip(parts.iter_mut().zip(&mut headers)) {
+            *part = libc::iovec {
+                iov_base: packet.as_ptr().cast_mut().cast(),
+                iov_len: packet.len(),
+            };
+            header.msg_hdr.msg_name = to.bytes.as_ptr().cast_mut().cast();
+            header.msg_hdr.msg_namelen = to.length;
+            header.msg_hdr.msg_iov = part;
+            header.msg_hdr.msg_iovlen = 1;
+            most += 1;
+        }
+        // SAFETY: the first `most` headers point to one part each, a packet and an address that are borrowed for longer than the call; sendmmsg
+        // only reads these.
+        let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count(most), 0) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Send one packet.
     ///
     /// # Errors
@@ -265,6 +290,22 @@ mod tests {
             assert_eq!(socket.receive(&mut batch, 1).unwrap(), 1);
             assert_eq!(batch.packet(0), vec![8; 5600]);
             assert_eq!(batch.sender(0), &to);
+        }
+    }
+
+    #[test]
+    fn packets_go_each_to_its_own_destination() {
+        let (socket, first) = pair("127.0.0.1");
+        let second = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        let to = [&first, &second].map(|peer| Address::from(Endpoint::new([127, 0, 0, 1], peer.local_addr().unwrap().port())));
+        let packets: Vec<(Vec<u8>, Address)> = (0..6).map(|n: u8| (vec![n; 9], to[usize::from(n % 2)])).collect();
+        let borrowed = packets.iter().map(|(packet, to)| (packet.as_slice(), to));
+        assert_eq!(socket.send_each(borrowed).unwrap(), 6);
+        for n in 0..6u8 {
+            let mut buffer = [0; 100];
+            let peer = if n % 2 == 0 { &first } else { &second };
+            let (size, _) = peer.recv_from(&mut buffer).unwrap();
+            assert_eq!(buffer[..size], [n; 9]);
         }
     }
 

@@ -1,0 +1,149 @@
+//! One continuous stream out of several sources, one after the other: a receiver sees one SSRC whose numbers and timestamps go on.
+
+use crate::numbers::{after, unsigned};
+use std::time::Duration;
+
+/// A step of sequence numbers beyond this is a source that began anew with the same SSRC.
+const JUMP: i64 = 3000;
+/// Numbers begin here: what is reordered before the first packet still has one.
+const FIRST: i64 = 1000;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Forward {
+        /// Extended by its rollover counter, which begins at 0.
+        sequence: u64,
+        timestamp: u32,
+        /// The first of another source.
+        switched: bool,
+    },
+    /// It is from another source than the one that goes on.
+    Other,
+    /// Its number is before the source's first.
+    Old,
+}
+
+/// The source that goes on.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    ssrc: u32,
+    /// The highest number, extended; it begins somewhere in the middle so that earlier ones can be told.
+    highest: i64,
+    /// Added to the source's extended number.
+    offset: i64,
+    timestamp_offset: u32,
+    /// Numbers below belong to the source before.
+    floor: i64,
+}
+
+/// The state of one outgoing stream.
+#[derive(Clone, Debug)]
+pub struct Continuity {
+    source: Option<Source>,
+    /// The highest number and the last timestamp given out.
+    highest: i64,
+    timestamp: u32,
+    last: Duration,
+    silence: Duration,
+}
+
+impl Continuity {
+    /// `silence`: how long the source must have been silent before another one goes on.
+    #[must_use]
+    pub fn new(silence: Duration) -> Self {
+        Self {
+            source: None,
+            highest: FIRST - 1,
+            timestamp: 0,
+            last: Duration::ZERO,
+            silence,
+        }
+    }
+
+    /// The SSRC of the source that goes on.
+    #[must_use]
+    pub fn ssrc(&self) -> Option<u32> {
+        self.source.map(|source| source.ssrc)
+    }
+
+    /// Whether a packet of this SSRC would go on now.
+    #[must_use]
+    pub fn admits(&self, now: Duration, ssrc: u32) -> bool {
+        self.source
+            .is_none_or(|source| source.ssrc == ssrc || now.saturating_sub(self.last) >= self.silence)
+    }
+
+    /// The source has left: the next one goes on at once.
+    pub fn leave(&mut self, ssrc: u32) {
+        if self.ssrc() == Some(ssrc) {
+            self.last = Duration::ZERO;
+            self.source = None;
+        }
+    }
+
+    /// Any source may go on now, whatever was before.
+    pub fn release(&mut self) {
+        self.source = None;
+    }
+
+    /// A packet came; `clock_rate` in Hz.
+    pub fn packet(&mut self, now: Duration, ssrc: u32, sequence: u16, timestamp: u32, clock_rate: u32) -> Step {
+        if let Some(source) = &mut self.source
+            && source.ssrc == ssrc
+        {
+            let delta = after(sequence, source.highest);
+            if delta.abs() < JUMP {
+                let number = source.highest + delta;
+                let out = number + source.offset;
+                if out < source.floor {
+                    return Step::Old;
+                }
+                source.highest = source.highest.max(number);
+                self.last = now;
+                let timestamp = timestamp.wrapping_add(source.timestamp_offset);
+                if out > self.highest {
+                    (self.highest, self.timestamp) = (out, timestamp);
+                }
+                return Step::Forward {
+                    sequence: unsigned(out),
+                    timestamp,
+                    switched: false,
+                };
+            }
+        } else if !self.admits(now, ssrc) {
+            return Step::Other;
+        }
+        let first = self.highest < FIRST;
+        let out = self.highest + 1;
+        let number = i64::from(sequence) + (1 << 16);
+        let ticks = now.saturating_sub(self.last).as_secs_f64() * f64::from(clock_rate);
+        // The low 32 bits: a timestamp wraps.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let next = if first {
+            timestamp
+        } else {
+            self.timestamp.wrapping_add((ticks as u64).max(1) as u32)
+        };
+        self.source = Some(Source {
+            ssrc,
+            highest: number,
+            offset: out - number,
+            timestamp_offset: next.wrapping_sub(timestamp),
+            floor: if first { 0 } else { out },
+        });
+        (self.highest, self.timestamp, self.last) = (out, next, now);
+        Step::Forward {
+            sequence: unsigned(out),
+            timestamp: next,
+            switched: true,
+        }
+    }
+
+    /// The timestamp that a source's timestamp becomes; `None` if it is not the one that goes on.
+    #[must_use]
+    pub fn timestamp(&self, ssrc: u32, timestamp: u32) -> Option<u32> {
+        let source = self.source.filter(|source| source.ssrc == ssrc)?;
+        Some(timestamp.wrapping_add(source.timestamp_offset))
+    }
+}

@@ -1,0 +1,92 @@
+//! Sender reports of several senders in the edge's own clock, so that audio and video of one sender stay together.
+
+use crate::numbers::ticks;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Streams and senders that are remembered.
+const MOST: usize = 256;
+/// Seconds from 1900 to 1970.
+const EPOCH: u64 = 2_208_988_800;
+/// What a packet shows has been before it came: by so much the edge's clock is put back, for all streams of a sender alike.
+const BEHIND: Duration = Duration::from_secs(1);
+
+/// Time since 1970 as an NTP timestamp.
+#[must_use]
+pub fn ntp_of_unix(time: Duration) -> u64 {
+    let fraction = (u64::from(time.subsec_nanos()) << 32) / 1_000_000_000;
+    (time.as_secs() + EPOCH) << 32 | fraction
+}
+
+/// A sender report, and who sent it.
+#[derive(Clone, Debug)]
+struct Report {
+    ntp: u64,
+    rtp: u32,
+    cname: Option<String>,
+}
+
+/// What sender reports say of the senders' clocks.
+#[derive(Debug, Default)]
+pub struct Presentation {
+    reports: HashMap<u32, Report>,
+    /// For each sender the edge's time less the sender's, in nanoseconds, as its first report showed.
+    offsets: HashMap<String, i128>,
+}
+
+fn nanoseconds(ntp: u64) -> i128 {
+    i128::from(ntp >> 32) * 1_000_000_000 + i128::from(((ntp & 0xFFFF_FFFF) * 1_000_000_000) >> 32)
+}
+
+impl Presentation {
+    /// A sender report came.
+    pub fn report(&mut self, now: Duration, ssrc: u32, ntp: u64, rtp: u32) {
+        if self.reports.len() >= MOST && !self.reports.contains_key(&ssrc) {
+            self.reports.clear();
+        }
+        let cname = self.reports.remove(&ssrc).and_then(|report| report.cname);
+        self.reports.insert(ssrc, Report { ntp, rtp, cname });
+        self.offset_of(now, ssrc);
+    }
+
+    /// The canonical name of who sends an SSRC.
+    pub fn cname(&mut self, now: Duration, ssrc: u32, cname: &str) {
+        if let Some(report) = self.reports.get_mut(&ssrc)
+            && report.cname.as_deref() != Some(cname)
+        {
+            report.cname = Some(cname.to_owned());
+            self.offset_of(now, ssrc);
+        }
+    }
+
+    /// The canonical name, where it is known.
+    #[must_use]
+    pub fn cname_of(&self, ssrc: u32) -> Option<&str> {
+        self.reports.get(&ssrc)?.cname.as_deref()
+    }
+
+    fn offset_of(&mut self, now: Duration, ssrc: u32) -> Option<i128> {
+        let report = self.reports.get(&ssrc)?;
+        let cname = report.cname.as_ref()?;
+        if let Some(offset) = self.offsets.get(cname) {
+            return Some(*offset);
+        }
+        if self.offsets.len() >= MOST {
+            self.offsets.clear();
+        }
+        let offset = i128::try_from(now.saturating_sub(BEHIND).as_nanos()).ok()? - nanoseconds(report.ntp);
+        self.offsets.insert(cname.clone(), offset);
+        Some(offset)
+    }
+
+    /// When a packet's content was sampled, in the edge's time; `None` before its sender's report and name are known.
+    pub fn sampled(&mut self, now: Duration, ssrc: u32, timestamp: u32, clock_rate: u32) -> Option<Duration> {
+        let offset = self.offset_of(now, ssrc)?;
+        let report = self.reports.get(&ssrc)?;
+        let after = i128::from(ticks(timestamp, report.rtp));
+        let time = nanoseconds(report.ntp) + after * 1_000_000_000 / i128::from(clock_rate.max(1)) + offset;
+        let time = Duration::from_nanos(u64::try_from(time).ok()?);
+        // A report of another clock than before says nothing.
+        (time <= now && now.saturating_sub(time) < Duration::from_secs(30)).then_some(time)
+    }
+}

@@ -1,0 +1,11 @@
+//! The thread that carries media: sockets of browsers, plain sockets, and the sessions between them.
+
+mod connections;
+mod outgoing;
+mod ports;
+mod user;
+mod worker;
+
+pub use outgoing::Outgoing;
+pub use ports::PortLease;
+pub use worker::{Command, Handle, start};

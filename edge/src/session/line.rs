@@ -1,0 +1,487 @@
+//! One media description: what goes between its browser's stream and its plain socket.
+
+use super::describe::Described;
+use super::descriptor::{AUDIO_LEVEL, DESCRIPTOR, Descriptor, ORIENTATION};
+use crate::media::PortLease;
+use crate::model::{Codec, FromBrowser, Kind, Medium, MediumView, ToBrowser};
+use shunt_edge_media::{Coding, Continuity, Plain, Presentation, Reception, Sent, Step, starts_key_frame};
+use shunt_net::Endpoint;
+use shunt_rtp::rtcp::{self, Report};
+use shunt_rtp::{Header, Packet, demux};
+use shunt_udp::Address;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use str0m::media::Mid;
+use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite, Ssrc, VideoOrientation};
+
+/// A source that has been silent for so long makes room for another one of the same medium.
+const SILENCE: Duration = Duration::from_millis(500);
+/// A key frame is waited for no longer than this, and asked for so often.
+const KEY_FRAME_WAIT: Duration = Duration::from_secs(3);
+const KEY_FRAME_AGAIN: Duration = Duration::from_millis(500);
+/// Requests of a browser that follow sooner are one.
+const KEY_FRAME_PAUSE: Duration = Duration::from_millis(200);
+/// Encodings of one medium that a browser may send (simulcast), and for which packets are kept.
+const ENCODINGS: usize = 4;
+/// The largest payload; with header, extensions and tag it stays below what the libraries' buffers hold.
+const LARGEST: usize = 1500;
+/// A source from which something came so lately is sent to the browser now.
+const LIVE: Duration = Duration::from_secs(2);
+/// Reports on audio and video.
+const AUDIO_REPORTS: Duration = Duration::from_secs(2);
+const VIDEO_REPORTS: Duration = Duration::from_millis(500);
+
+/// Where the plain side is.
+#[derive(Clone, Copy, Debug)]
+struct Remote {
+    rtp: Address,
+    rtcp: Address,
+    shown: SocketAddr,
+}
+
+/// Waiting for the first key frame of a source.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    since: Instant,
+    asked: Option<Instant>,
+}
+
+/// The time, and what the browser's side is like.
+pub struct Context {
+    /// The moment from which durations count.
+    pub epoch: Instant,
+    pub now: Instant,
+    pub connected: bool,
+}
+
+impl Context {
+    fn since(&self) -> Duration {
+        self.now.duration_since(self.epoch)
+    }
+}
+
+/// What plain RTCP asks of the browser.
+#[derive(Debug, Default)]
+pub struct Asked {
+    /// SSRCs that are to send a key frame.
+    pub key_frames: Vec<u32>,
+    /// An estimate of the receivers.
+    pub bitrate: Option<u64>,
+}
+
+/// The state of a media description.
+pub struct Line {
+    pub mid: Mid,
+    pub described: Described,
+    pub lease: PortLease,
+    remote: Option<Remote>,
+    /// Its own reports' SSRC on the plain side.
+    reporter: u32,
+    /// The stream to the browser.
+    pub outgoing: Option<Ssrc>,
+    continuity: Continuity,
+    reception: Option<Reception>,
+    waiting: Option<Waiting>,
+    asked_key_frame: Option<Instant>,
+    sent: Vec<Sent>,
+    pub from_browser: FromBrowser,
+    pub to_browser: ToBrowser,
+    received_at: Option<Instant>,
+    /// Octets since the last report, and the rate then.
+    octets: u64,
+    measured: Instant,
+    pub rate: u64,
+    next_report: Instant,
+    /// What the receivers can take, and when that was said.
+    pub cap: Option<(u64, Instant)>,
+    buffer: Vec<u8>,
+}
+
+impl Line {
+    pub fn new(described: Described, lease: PortLease, reporter: u32, now: Instant) -> Self {
+        Self {
+            mid: Mid::from(described.mid.as_str()),
+            described,
+            lease,
+            remote: None,
+            reporter,
+            outgoing: None,
+            continuity: Continuity::new(SILENCE),
+            reception: None,
+            waiting: None,
+            asked_key_frame: None,
+            sent: Vec::new(),
+            from_browser: FromBrowser::default(),
+            to_browser: ToBrowser::default(),
+            received_at: None,
+            octets: 0,
+            measured: now,
+            rate: 0,
+            next_report: now,
+            cap: None,
+            buffer: Vec::with_capacity(2048),
+        }
+    }
+
+    pub fn is_video(&self) -> bool {
+        self.described.kind == Kind::Video
+    }
+
+    /// Whether something comes from the plain side.
+    pub fn is_live(&self, now: Instant) -> bool {
+        self.described.direction.receives() && self.received_at.is_some_and(|at| now.duration_since(at) < LIVE)
+    }
+
+    /// Say where the plain side is, or that it is nowhere.
+    pub fn connect(&mut self, now: Instant, rtp: Option<SocketAddr>, rtcp: Option<SocketAddr>) {
+        let address = |at: SocketAddr| Address::from(Endpoint::new(at.ip(), at.port()));
+        let before = self.remote.map(|remote| remote.shown);
+        self.remote = rtp.map(|rtp| Remote {
+            rtp: address(rtp),
+            rtcp: address(rtcp.unwrap_or(rtp)),
+            shown: rtp,
+        });
+        if before != rtp {
+            self.continuity.release();
+            self.reception = None;
+        }
+        // Who only listens is found by what it sends.
+        self.next_report = now;
+    }
+
+    fn codec(&self, payload_type: u8) -> Option<&Codec> {
+        self.described.codecs.iter().find(|codec| codec.payload_type == payload_type)
+    }
+
+    fn coding(codec: &Codec) -> Option<Coding> {
+        match codec.encoding.to_ascii_uppercase().as_str() {
+            "VP8" => Some(Coding::Vp8),
+            "VP9" => Some(Coding::Vp9),
+            "H264" => Some(Coding::H264),
+            "AV1" => Some(Coding::Av1),
+            _ => None,
+        }
+    }
+
+    // -- from the plain side -------------------------------------------------------------------------
+
+    /// A packet came to the plain socket; `write` takes what goes to the browser.
+    pub fn plain(
+        &mut self,
+        context: &Context,
+        from: &Address,
+        packet: &[u8],
+        presentation: &mut Presentation,
+        write: impl FnOnce(Ssrc, RtpWrite),
+    ) -> Asked {
+        let Some(remote) = self.remote.filter(|remote| remote.rtp == *from || remote.rtcp == *from) else {
+            self.to_browser.other_address += 1;
+            return Asked::default();
+        };
+        match demux(packet) {
+            Packet::Rtp if remote.rtp == *from => {
+                // Before it is connected there would only be a queue: it begins with a key frame then.
+                if context.connected {
+                    self.copy(context, packet, presentation, write);
+                }
+                Asked::default()
+            }
+            Packet::Rtcp => self.rtcp(context, packet, presentation),
+            _ => {
+                self.to_browser.unusable += 1;
+                Asked::default()
+            }
+        }
+    }
+
+    fn copy(&mut self, context: &Context, packet: &[u8], presentation: &mut Presentation, write: impl FnOnce(Ssrc, RtpWrite)) {
+        let (now, since) = (context.now, context.since());
+        let (Ok(header), Some(outgoing)) = (Header::parse(packet), self.outgoing) else {
+            self.to_browser.unusable += 1;
+            return;
+        };
+        let usable = self.described.direction.receives() && !header.payload.is_empty() && header.payload.len() <= LARGEST;
+        let Some(codec) = self.codec(header.payload_type).filter(|_| usable) else {
+            self.to_browser.unusable += 1;
+            return;
+        };
+        let (clock_rate, coding) = (codec.clock_rate, Self::coding(codec));
+        if !self.continuity.admits(since, header.ssrc) {
+            self.to_browser.other_source += 1;
+            return;
+        }
+        if self.reception.as_ref().is_none_or(|reception| reception.ssrc != header.ssrc) {
+            if let Some(before) = self.reception.replace(Reception::new(header.ssrc, header.sequence)) {
+                self.to_browser.repaired += before.repaired;
+            }
+            self.waiting = coding.map(|_| Waiting { since: now, asked: None });
+        }
+        if let Some(reception) = &mut self.reception {
+            reception.packet(since, header.sequence, header.timestamp, clock_rate);
+        }
+        self.received_at = Some(now);
+        self.octets += packet.len() as u64;
+        if let (Some(waiting), Some(coding)) = (self.waiting, coding) {
+            if !starts_key_frame(coding, header.payload) && now.duration_since(waiting.since) < KEY_FRAME_WAIT {
+                self.to_browser.before_key_frame += 1;
+                return;
+            }
+            self.waiting = None;
+        }
+        let Step::Forward { sequence, timestamp, .. } =
+            self.continuity
+                .packet(since, header.ssrc, header.sequence, header.timestamp, clock_rate)
+        else {
+            self.to_browser.unusable += 1;
+            return;
+        };
+        let sampled = presentation.sampled(since, header.ssrc, header.timestamp, clock_rate);
+        let wallclock = sampled.map_or(now, |sampled| context.epoch + sampled);
+        self.to_browser.packets += 1;
+        self.to_browser.bytes += header.payload.len() as u64;
+        self.to_browser.ssrc = Some(header.ssrc);
+        let rtp = RtpWrite::new(header.payload_type.into(), sequence.into(), timestamp, wallclock, header.payload)
+            .marker(header.marker)
+            .ext_vals(values(&header))
+            .nackable(coding.is_some());
+        write(outgoing, rtp);
+    }
+
+    fn rtcp(&mut self, context: &Context, packet: &[u8], presentation: &mut Presentation) -> Asked {
+        let (now, since) = (context.now, context.since());
+        let mut asked = Asked::default();
+        for item in rtcp::walk(packet) {
+            let Ok(item) = item else {
+                self.to_browser.unusable += 1;
+                break;
+            };
+            if let Some(info) = item.sender_info() {
+                presentation.report(since, info.ssrc, info.ntp, info.rtp);
+                if let Some(reception) = self.reception.as_mut().filter(|reception| reception.ssrc == info.ssrc) {
+                    reception.sender_report(since, info.ntp);
+                }
+            }
+            if let Some((ssrc, cname)) = shunt_edge_media::cname(&item) {
+                presentation.cname(since, ssrc, cname);
+            }
+            asked.key_frames.extend(item.key_frame_requests().map(|request| request.media_ssrc));
+            if let Some(nack) = item.nack() {
+                self.resend(nack.media_ssrc, nack.lost());
+            }
+            if let Some(remb) = item.remb() {
+                asked.bitrate = Some(remb.bitrate);
+                self.cap = Some((remb.bitrate, now));
+            }
+            for ssrc in item.byes() {
+                self.continuity.leave(ssrc);
+            }
+        }
+        asked
+    }
+
+    /// Packets that the data plane's side has lost.
+    fn resend(&mut self, ssrc: u32, numbers: impl Iterator<Item = u16>) {
+        let Some(remote) = self.remote else { return };
+        let Some(sent) = self.sent.iter().find(|sent| sent.ssrc == ssrc) else {
+            return;
+        };
+        for packet in numbers.filter_map(|number| sent.packet(number)) {
+            if self.lease.socket.send_one(packet, &remote.rtp).is_ok() {
+                self.from_browser.resent += 1;
+            }
+        }
+    }
+
+    // -- from the browser ----------------------------------------------------------------------------
+
+    /// A packet of the browser, decrypted.
+    pub fn browser(&mut self, packet: &RtpPacket) -> bool {
+        self.from_browser.packets += 1;
+        self.from_browser.bytes += packet.payload.len() as u64;
+        let Some(remote) = self.remote else {
+            self.from_browser.unconnected += 1;
+            return true;
+        };
+        let ssrc = *packet.header.ssrc;
+        let extensions = &packet.header.ext_vals;
+        let level = extensions.audio_level.map(|level| {
+            let voice = u8::from(extensions.voice_activity.unwrap_or_default());
+            [voice << 7 | (level.unsigned_abs() & 0x7F)]
+        });
+        let orientation = extensions.video_orientation.map(|orientation| [orientation as u8]);
+        let descriptor = extensions.user_values.get().map(|Descriptor(octets)| octets.as_slice());
+        let elements = [
+            (AUDIO_LEVEL, level.as_ref().map(<[u8; 1]>::as_slice)),
+            (DESCRIPTOR, descriptor),
+            (ORIENTATION, orientation.as_ref().map(<[u8; 1]>::as_slice)),
+        ];
+        let mut present = [(0, &[][..]); 3];
+        let mut count = 0;
+        for (id, octets) in elements {
+            if let Some(octets) = octets {
+                present[count] = (id, octets);
+                count += 1;
+            }
+        }
+        let plain = Plain {
+            marker: packet.header.marker,
+            payload_type: *packet.header.payload_type,
+            sequence: packet.header.sequence_number,
+            timestamp: packet.header.timestamp,
+            ssrc,
+            elements: &present[..count],
+            payload: &packet.payload,
+        };
+        let buffer = if self.described.kind == Kind::Video {
+            if !self.sent.iter().any(|sent| sent.ssrc == ssrc) {
+                if self.sent.len() == ENCODINGS {
+                    self.sent.remove(0);
+                }
+                self.sent.push(Sent::new(ssrc));
+            }
+            self.sent
+                .iter_mut()
+                .find(|sent| sent.ssrc == ssrc)
+                .map(|sent| sent.slot(packet.header.sequence_number))
+        } else {
+            None
+        };
+        let buffer = buffer.unwrap_or(&mut self.buffer);
+        buffer.clear();
+        plain.write(buffer);
+        self.lease.socket.send_one(buffer, &remote.rtp).is_ok()
+    }
+
+    /// Send RTCP to the plain side.
+    pub fn send_rtcp(&self, packet: &[u8]) {
+        if let Some(remote) = self.remote {
+            // What is lost here is said again.
+            let _ = self.lease.socket.send_one(packet, &remote.rtcp);
+        }
+    }
+
+    /// The browser wants a key frame of what it is sent.
+    pub fn want_key_frame(&mut self, now: Instant) {
+        self.to_browser.key_frames_wanted += 1;
+        let soon = self
+            .asked_key_frame
+            .is_some_and(|asked| now.duration_since(asked) < KEY_FRAME_PAUSE);
+        if !soon && let Some(reception) = &self.reception {
+            self.asked_key_frame = Some(now);
+            self.send_rtcp(&rtcp::pli(self.reporter, reception.ssrc));
+        }
+    }
+
+    /// What is due by time; `share`: what the browser can be sent of this medium, bit/s.
+    pub fn tick(&mut self, epoch: Instant, now: Instant, share: Option<u64>) {
+        let since = now.duration_since(epoch);
+        if let Some(waiting) = &mut self.waiting
+            && let Some(reception) = &self.reception
+            && waiting.asked.is_none_or(|asked| now.duration_since(asked) >= KEY_FRAME_AGAIN)
+        {
+            waiting.asked = Some(now);
+            let request = rtcp::pli(self.reporter, reception.ssrc);
+            self.send_rtcp(&request);
+        }
+        if let Some(reception) = &mut self.reception {
+            let ssrc = reception.ssrc;
+            let lost = reception.due(since);
+            if let Ok(nack) = rtcp::nack(self.reporter, ssrc, lost) {
+                self.send_rtcp(&nack);
+            }
+        }
+        if now >= self.next_report {
+            self.report(since, now, share);
+        }
+    }
+
+    fn report(&mut self, since: Duration, now: Instant, share: Option<u64>) {
+        self.next_report = now + if self.is_video() { VIDEO_REPORTS } else { AUDIO_REPORTS };
+        let elapsed = now.duration_since(self.measured).as_secs_f64();
+        if elapsed > 0.1 {
+            // A rate of less than 2^63.
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+            let rate = (self.octets as f64 * 8.0 / elapsed) as u64;
+            (self.rate, self.octets, self.measured) = (rate, 0, now);
+        }
+        if self.remote.is_none() || !self.described.direction.receives() {
+            return;
+        }
+        let live = self.is_live(now);
+        let reports: Vec<Report> = self
+            .reception
+            .as_mut()
+            .filter(|_| live)
+            .map(|reception| reception.block(since))
+            .into_iter()
+            .collect();
+        let mut compound = rtcp::receiver_report(self.reporter, &reports);
+        if let (Some(share), [report]) = (share, reports.as_slice())
+            && let Ok(remb) = rtcp::remb(self.reporter, share, &[report.ssrc])
+        {
+            compound.extend(remb);
+        }
+        self.send_rtcp(&compound);
+    }
+
+    /// When [`Self::tick`] has something to do.
+    pub fn next_tick(&self, epoch: Instant) -> Instant {
+        let repair = self.reception.as_ref().and_then(Reception::next_due).map(|due| epoch + due);
+        let key_frame = self
+            .waiting
+            .map(|waiting| waiting.asked.map_or(waiting.since, |asked| asked + KEY_FRAME_AGAIN));
+        [repair, key_frame].into_iter().flatten().fold(self.next_report, Instant::min)
+    }
+
+    // -- for people ----------------------------------------------------------------------------------
+
+    pub fn medium(&self) -> Medium {
+        Medium {
+            mid: self.described.mid.clone(),
+            kind: self.described.kind,
+            direction: self.described.direction,
+            rtp: self.lease.address(),
+            codecs: self.described.codecs.clone(),
+            layers: self.described.layers,
+        }
+    }
+
+    pub fn view(&self) -> MediumView {
+        let mut to_browser = self.to_browser.clone();
+        if let Some(reception) = &self.reception {
+            to_browser.lost = reception.lost();
+            to_browser.repaired += reception.repaired;
+            let clock_rate = self.described.codecs.first().map_or(90_000, |codec| codec.clock_rate);
+            to_browser.jitter_ms = Some(reception.jitter() * 1000.0 / f64::from(clock_rate.max(1)));
+        }
+        MediumView {
+            medium: self.medium(),
+            connected: self.remote.map(|remote| remote.shown),
+            from_browser: self.from_browser.clone(),
+            to_browser,
+        }
+    }
+}
+
+/// The header extensions of a plain packet that a browser gets.
+fn values(header: &Header<'_>) -> ExtensionValues {
+    let mut values = ExtensionValues::default();
+    let Some(extension) = header.extension else { return values };
+    for element in extension.elements().flatten() {
+        match (element.id, element.data) {
+            (AUDIO_LEVEL, [octet]) => {
+                // 7 bits of -dBov.
+                values.audio_level = i8::try_from(octet & 0x7F).ok().map(|level| -level);
+                values.voice_activity = Some(octet & 0x80 != 0);
+            }
+            (DESCRIPTOR, octets) => {
+                if let Some(descriptor) = Descriptor::new(octets) {
+                    values.user_values.set(descriptor);
+                }
+            }
+            (ORIENTATION, [octet]) => values.video_orientation = Some(VideoOrientation::from(octet & 3)),
+            _ => {}
+        }
+    }
+    values
+}
