@@ -70,6 +70,10 @@ fn log_of(log: &Log) -> Log {
 fn run(config: &Config) -> Result<(), Failure> {
     let edge = &config.edge;
     keep_capabilities(false);
+    // Keys of browsers are in its memory: none of it goes into core files.
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        tracing::warn!("core files may be written: {error}");
+    }
     allow_descriptors();
     let (events, _) = broadcast::channel(EVENTS);
     let media = media::start(edge, events.clone()).map_err(|(what, error)| cannot_bind(&what, &error))?;

@@ -149,6 +149,13 @@ def test_a_data_plane_hosts_file_needs_no_relay():
     assert not config.serves_agent
 
 
+def test_an_edges_file_needs_no_relay_and_says_what_the_daemon_reads():
+    config = loads('edge: {listen: ["192.0.2.1:3478"], address: 192.0.2.2}\n')
+    assert not config.serves_agent
+    assert (config.edge.tcp, config.edge.control, str(config.edge.ports)) == (True, "/run/shunt-edge/control.sock", "20000-29999")
+    assert config.document()["edge"]["limits"]["media"] == 64
+
+
 def test_all_errors_come_at_once_in_file_order_with_line_and_column():
     text = """\
 relays:
@@ -247,6 +254,11 @@ softswitch: {interfaces: [eth0, eth0], listen: ["0.0.0.0:8077"]}
         ('control: {listen: ["unix:/%s"]}\n' % ("x" * 120) + MINIMAL, "at most 107"),
         ("hep: {listen: unix:/run/x}\n" + MINIMAL, "unix is not possible here, only udp, tcp"),
         ('notify: {allow: ["udp:127.0.0.1:5"]}\n' + MINIMAL, "udp is not possible here"),
+        ('edge: {listen: ["0.0.0.0:3478"], address: 192.0.2.1}', ":1:17: edge.listen.0: 0.0.0.0:3478 is no address that a browser can send to: give advertise too"),
+        ('edge: {listen: ["192.0.2.1:3478"], advertise: ["192.0.2.9:1", "192.0.2.9:2"], address: 192.0.2.1}', ":1:47: edge.advertise: 2 addresses for 1 of listen"),
+        ('edge: {listen: ["192.0.2.1:20010"], address: 192.0.2.1}', "edge.listen.0: 192.0.2.1:20010 lies within the ports of plain RTP, 192.0.2.1 20000-29999"),
+        ('edge: {listen: ["edge:3478"], address: 192.0.2.1}', "'edge' is not an IPv4 or IPv6 address"),
+        ('edge: {listen: [], address: 192.0.2.1}', "edge.listen: List should have at least 1 item"),
     ],
 )
 def test_one_error(text, says):

@@ -154,7 +154,7 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
     for path in (
         "usr/share/man/man1/shunt.1.gz", "usr/share/man/man5/shunt.yaml.5.gz", "usr/share/doc/shunt/opensips-config/opensips.cfg",
         "usr/share/doc/shunt/examples/standby.yaml", "usr/share/shunt/grafana/shunt.json", "usr/share/shunt/prometheus/shunt.rules.yml",
-        "usr/lib/systemd/system/shunt-standby.service", "usr/lib/shunt/bin/shunt-softswitch", "usr/lib/shunt/bin/shunt-agent", "usr/lib/shunt/bin/shunt-relay",
+        "usr/lib/systemd/system/shunt-standby.service", "usr/lib/shunt/bin/shunt-softswitch", "usr/lib/shunt/bin/shunt-agent", "usr/lib/shunt/bin/shunt-relay", "usr/lib/shunt/bin/shunt-edge",
     ):
         assert (host.root / path).is_file(), path
     assert host.run("dpkg", "--verify", "shunt") == ""

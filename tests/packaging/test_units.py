@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from shunt.config.edge import EDGE_SOCKET
 from shunt.config.load import load
 from shunt.config.model import RELAY_SOCKET, SOFTSWITCH_SOCKET, Admin, Config, Journal
 from tests.packaging import units
 
 # Those that run as the user shunt, with no right at all.
-USERS = ("shunt-agent", "shunt-operator", "shunt-relay", "shunt-standby", "shunt-standby-operator")
+USERS = ("shunt-agent", "shunt-operator", "shunt-relay", "shunt-edge", "shunt-standby", "shunt-standby-operator")
 # systemd's own rating of exposure, in tenths; the softswitch needs four capabilities.
 WORST = dict.fromkeys(USERS, 20) | {"shunt-softswitch": 40}
 
@@ -56,7 +57,7 @@ def test_rights_are_those_that_the_services_keep(tmp_path: Path) -> None:
         assert Journal().path.startswith(f"/var/lib/{found[name]['StateDirectory']}/")
     folders = [unit["RuntimeDirectory"] for unit in found.values() if "RuntimeDirectory" in unit]
     assert len(folders) == len(set(folders)), "it goes when one of them stops"
-    for path, name in ((Admin().socket, "shunt-agent"), (RELAY_SOCKET.removeprefix("cunix:"), "shunt-relay"), (SOFTSWITCH_SOCKET.removeprefix("unix:"), "shunt-softswitch")):
+    for path, name in ((Admin().socket, "shunt-agent"), (RELAY_SOCKET.removeprefix("cunix:"), "shunt-relay"), (EDGE_SOCKET, "shunt-edge"), (SOFTSWITCH_SOCKET.removeprefix("unix:"), "shunt-softswitch")):
         assert str(path).startswith(f"/run/{found[name]['RuntimeDirectory']}/")
 
 

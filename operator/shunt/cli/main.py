@@ -167,6 +167,19 @@ def relay(path: str) -> None:
     daemons.become("shunt-relay", {name: document[name] for name in ("builtin_relay", "learning", "notify", "log")})
 
 
+@cli.command()
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section edge.")
+def edge(path: str) -> None:
+    """Run the edge for browsers until SIGTERM or Ctrl-C: the checked configuration goes to shunt-edge, which takes this process's place."""
+    from shunt.cli import daemons
+
+    config = _load(path)
+    if config.edge is None:
+        raise Failure(f"{path} has no section edge")
+    document = config.document()
+    daemons.become("shunt-edge", {name: document[name] for name in ("edge", "log")})
+
+
 @cli.command(hidden=True)
 @click.option("-c", "--config", "path", required=True, metavar="FILE")
 @click.pass_context

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from shunt.config.conference import Conference
+from shunt.config.edge import Edge
 from shunt.config.section import Location, Section
 from shunt.config.switch import Switch
 from shunt.config.values import (
@@ -347,6 +348,7 @@ class Config(Section):
     homer: Homer | None = Field(default=None, description="Reports to Homer; absent: none are sent.")
     log: Log = Field(default=Log(), description="The log.")
     conference: Conference | None = Field(default=None, description="Conferences; absent: none.")
+    edge: Edge | None = Field(default=None, description="The edge for browsers.")
     softswitch: Softswitch | None = Field(default=None, description="The Linux data plane.")
     switch: Switch | None = Field(default=None, description="Ports and routes of a Tofino switch, for its set-up script.")
 
@@ -374,7 +376,7 @@ class Config(Section):
 
     def problems(self) -> list[tuple[Location, str]]:
         """What is wrong between keys that are right by themselves: (location, message), in file order by section."""
-        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._cdr_problems(), *self._softswitch_problems(), *self._switch_problems(), *self._conference_problems()]
+        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._cdr_problems(), *self._softswitch_problems(), *self._switch_problems(), *self._conference_problems(), *self._edge_problems()]
 
     def warnings(self) -> Iterator[tuple[Location, str]]:
         """What may be meant, but hardly is: (location, message)."""
@@ -391,7 +393,7 @@ class Config(Section):
             yield ("softswitch", "interfaces", i), name
 
     def _relay_problems(self) -> Iterator[tuple[Location, str]]:
-        only_softswitch = (self.softswitch or self.switch) is not None and self.model_fields_set <= {"softswitch", "switch", "log"}
+        only_softswitch = (self.softswitch or self.switch or self.edge) is not None and self.model_fields_set <= {"softswitch", "switch", "edge", "log"}
         if not self.serves_agent and not only_softswitch:
             yield (), "no relay: give relays, builtin_relay or both"
         names: dict[str, int] = {}
@@ -426,6 +428,8 @@ class Config(Section):
                 yield ("builtin_relay", "ports"), str(address), self.builtin_relay.ports
         if self.conference is not None:
             yield ("conference", "ports"), str(self.conference.address), self.conference.ports
+        if self.edge is not None:
+            yield ("edge", "ports"), str(self.edge.address), self.edge.ports
 
     def _port_problems(self) -> Iterator[tuple[Location, str]]:
         ranges = list(self.media_ranges())
@@ -452,6 +456,9 @@ class Config(Section):
                 yield ("builtin_relay", "listen", i), SocketAddress.parse(text)
         if self.conference is not None and self.conference.sip is not None:
             yield ("conference", "sip"), SocketAddress.parse(self.conference.sip)
+        if self.edge is not None:
+            for i, text in enumerate(self.edge.listen):
+                yield ("edge", "listen", i), SocketAddress.parse(f"udp:{text}")
         yield ("api", "listen"), _as_socket(self.api.listen)
         if self.softswitch is not None:
             for i, text in enumerate(self.softswitch.listen):
@@ -496,6 +503,10 @@ class Config(Section):
     def _switch_problems(self) -> Iterator[tuple[Location, str]]:
         for where, message in self.switch.problems() if self.switch is not None else ():
             yield ("switch", *where), message
+
+    def _edge_problems(self) -> Iterator[tuple[Location, str]]:
+        for where, message in self.edge.problems() if self.edge is not None else ():
+            yield ("edge", *where), message
 
     def _conference_problems(self) -> Iterator[tuple[Location, str]]:
         for where, message in self.conference.problems(self.data_plane is not None) if self.conference is not None else ():

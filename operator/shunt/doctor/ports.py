@@ -11,11 +11,11 @@ from shunt.config.values import PortRange, SocketAddress, addresses_overlap
 from shunt.doctor.facts import Bound, Facts, Process, Unknown
 from shunt.doctor.finding import Finding
 
-_DAEMONS = ("shunt-agent", "shunt-relay", "shunt-softswitch")
+_DAEMONS = ("shunt-agent", "shunt-relay", "shunt-edge", "shunt-softswitch")
 # Who listens on the sockets of a section.
-_LISTENS = {"control": "shunt-agent", "hep": "shunt-agent", "builtin_relay": "shunt-relay", "conference": "shunt operator", "api": "shunt operator", "softswitch": "shunt-softswitch"}
+_LISTENS = {"control": "shunt-agent", "hep": "shunt-agent", "builtin_relay": "shunt-relay", "edge": "shunt-edge", "conference": "shunt operator", "api": "shunt operator", "softswitch": "shunt-softswitch"}
 # Whose sockets belong into a media range, by the section that the range is of.
-_MEDIA = {"relays": ("rtpproxy", "rtpengine"), "builtin_relay": ("shunt-relay",), "conference": ("shunt-agent",)}
+_MEDIA = {"relays": ("rtpproxy", "rtpengine"), "builtin_relay": ("shunt-relay",), "conference": ("shunt-agent",), "edge": ("shunt-edge",)}
 _SHOWN = 3
 
 
@@ -110,6 +110,8 @@ def _listener(where: Location, wanted: SocketAddress, facts: Facts) -> Finding:
     if isinstance(bound, Unknown):
         return Finding("unknown", subject, bound.reason)
     wildcard = wanted.host in ("0.0.0.0", "::")
+    if where[0] == "edge" and not wildcard and not facts.ports.local[wanted.host]:
+        return Finding("unknown", subject, f"{wanted.host} is no address here: right where the edge has a network namespace or a host of its own")
     if wanted.is_ip and not wildcard and not facts.ports.local[wanted.host]:
         return Finding("fail", subject, f"{wanted.host} is no address of this host", f"correct {dotted(where)}, or add the address (`ip address`)")
     holders = [b.holder for b in bound if _same(b, wanted)]

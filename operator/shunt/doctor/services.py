@@ -13,12 +13,15 @@ from shunt.doctor.finding import Finding
 USER = "shunt"
 PLANE = frozenset({"CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN"})
 _PRIVILEGED_PORTS = 1024
+# Sections whose sockets a unit binds.
+_LOW_PORTS = {"shunt-agent.service": ("control", "hep"), "shunt-relay.service": ("builtin_relay",), "shunt-edge.service": ("edge",)}
 
 
 def programs(config: Config) -> list[str]:
     """Daemons that the configuration needs."""
     needed = ["shunt-agent"] if config.serves_agent else []
     needed += ["shunt-relay"] if config.builtin_relay is not None else []
+    needed += ["shunt-edge"] if config.edge is not None else []
     return needed + (["shunt-softswitch"] if config.softswitch is not None else [])
 
 
@@ -31,6 +34,8 @@ def socket_groups(config: Config) -> dict[str, str]:
             found["control.socket_group"] = config.control.socket_group
     if config.builtin_relay is not None and any(not SocketAddress.parse(text).is_ip for text in config.builtin_relay.listen):
         found["builtin_relay.socket_group"] = config.builtin_relay.socket_group
+    if config.edge is not None:
+        found["edge.socket_group"] = config.edge.socket_group
     if config.softswitch is not None and any(text.startswith("unix:") for text in config.softswitch.listen):
         found["softswitch.socket_group"] = config.softswitch.socket_group
     return found
@@ -88,7 +93,7 @@ def _unit(config: Config, unit: Unit) -> Finding:
         return Finding("ok", subject, "root, with NET_ADMIN, BPF, PERFMON and SYS_ADMIN")
     if user == "root":
         return Finding("warn", subject, f"runs as root ({unit.path})", f"User={USER}: it needs no right but its user's")
-    if unit.name in ("shunt-agent.service", "shunt-relay.service") and (low := _low_ports(config, unit.name)):
+    if unit.name in _LOW_PORTS and (low := _low_ports(config, unit.name)):
         ambient = frozenset(word.upper() for value in unit.settings.get("AmbientCapabilities", ()) for word in value.split())
         if "CAP_NET_BIND_SERVICE" not in ambient or (held is not None and "CAP_NET_BIND_SERVICE" not in held):
             both = "AmbientCapabilities=CAP_NET_BIND_SERVICE and CapabilityBoundingSet=CAP_NET_BIND_SERVICE in a drop-in"
@@ -97,7 +102,7 @@ def _unit(config: Config, unit: Unit) -> Finding:
 
 
 def _low_ports(config: Config, unit: str) -> list[str]:
-    sections = {"shunt-agent.service": ("control", "hep"), "shunt-relay.service": ("builtin_relay",)}[unit]
+    sections = _LOW_PORTS[unit]
     return [str(socket) for where, socket in config.listeners() if where[0] in sections and socket.is_ip and socket.port < _PRIVILEGED_PORTS]
 
 
