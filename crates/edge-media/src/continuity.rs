@@ -7,6 +7,9 @@ use std::time::Duration;
 const JUMP: i64 = 3000;
 /// Numbers begin here: what is reordered before the first packet still has one.
 const FIRST: i64 = 1000;
+/// So far back a packet that was reordered still goes on.
+const WINDOW: i64 = 1024;
+const WORDS: usize = 16;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +23,34 @@ pub enum Step {
     },
     /// It is from another source than the one that goes on.
     Other,
-    /// Its number is before the source's first.
+    /// Its number is before the source's first, was given out already, or is too far back to tell. With the same number for two packets the
+    /// cipher would use a nonce twice (RFC 7714 section 5).
     Old,
+}
+
+/// Which of the last numbers were given out, by number modulo [`WINDOW`].
+#[derive(Clone, Debug, Default)]
+struct Given([u64; WORDS]);
+
+impl Given {
+    fn place(number: i64) -> (usize, u64) {
+        // Less than WINDOW.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let at = number.rem_euclid(WINDOW) as usize;
+        (at / 64, 1 << (at % 64))
+    }
+
+    /// Note a number; whether it is new. `highest`: the highest before it.
+    fn note(&mut self, number: i64, highest: i64) -> bool {
+        for passed in highest.max(number - WINDOW) + 1..=number {
+            let (word, bit) = Self::place(passed);
+            self.0[word] &= !bit;
+        }
+        let (word, bit) = Self::place(number);
+        let new = number > highest - WINDOW && self.0[word] & bit == 0;
+        self.0[word] |= bit;
+        new
+    }
 }
 
 /// The source that goes on.
@@ -41,6 +70,7 @@ struct Source {
 #[derive(Clone, Debug)]
 pub struct Continuity {
     source: Option<Source>,
+    given: Given,
     /// The highest number and the last timestamp given out.
     highest: i64,
     timestamp: u32,
@@ -54,6 +84,7 @@ impl Continuity {
     pub fn new(silence: Duration) -> Self {
         Self {
             source: None,
+            given: Given::default(),
             highest: FIRST - 1,
             timestamp: 0,
             last: Duration::ZERO,
@@ -96,7 +127,7 @@ impl Continuity {
             if delta.abs() < JUMP {
                 let number = source.highest + delta;
                 let out = number + source.offset;
-                if out < source.floor {
+                if out < source.floor || out <= self.highest - WINDOW || !self.given.note(out, self.highest) {
                     return Step::Old;
                 }
                 source.highest = source.highest.max(number);
@@ -116,6 +147,7 @@ impl Continuity {
         }
         let first = self.highest < FIRST;
         let out = self.highest + 1;
+        self.given.note(out, self.highest);
         let number = i64::from(sequence) + (1 << 16);
         let ticks = now.saturating_sub(self.last).as_secs_f64() * f64::from(clock_rate);
         // The low 32 bits: a timestamp wraps.

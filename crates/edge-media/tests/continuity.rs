@@ -1,0 +1,99 @@
+//! One stream of several sources.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use proptest::prelude::*;
+use shunt_edge_media::{Continuity, Step};
+use std::collections::HashSet;
+use std::time::Duration;
+
+const SILENCE: Duration = Duration::from_millis(500);
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+fn forward(step: Step) -> (u64, u32) {
+    match step {
+        Step::Forward { sequence, timestamp, .. } => (sequence, timestamp),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn numbers_and_timestamps_go_on_over_a_change_of_the_source() {
+    let mut stream = Continuity::new(SILENCE);
+    let (first, start) = forward(stream.packet(ms(0), 1, 65_534, 1000, 90_000));
+    assert_eq!(start, 1000);
+    assert_eq!(
+        forward(stream.packet(ms(33), 1, 0, 4000, 90_000)),
+        (first + 2, 4000),
+        "numbers wrap"
+    );
+    assert_eq!(
+        forward(stream.packet(ms(34), 1, 65_535, 1000, 90_000)).0,
+        first + 1,
+        "what was reordered keeps its place"
+    );
+    assert_eq!(
+        stream.packet(ms(100), 2, 7, 5, 90_000),
+        Step::Other,
+        "the source has not fallen silent"
+    );
+    let (next, timestamp) = forward(stream.packet(ms(1033), 2, 7, 5, 90_000));
+    assert_eq!(next, first + 3);
+    assert!((91_000..=95_000).contains(&timestamp), "a second later: {timestamp}");
+    assert_eq!(
+        stream.packet(ms(1034), 2, 6, 5, 90_000),
+        Step::Old,
+        "the number before was the other source's"
+    );
+    assert_eq!(forward(stream.packet(ms(1066), 2, 8, 3005, 90_000)), (first + 4, timestamp + 3000));
+}
+
+#[test]
+fn a_source_that_leaves_makes_room_at_once() {
+    let mut stream = Continuity::new(SILENCE);
+    stream.packet(ms(0), 1, 1, 1, 48_000);
+    stream.leave(9);
+    assert_eq!(stream.packet(ms(1), 2, 1, 1, 48_000), Step::Other);
+    stream.leave(1);
+    forward(stream.packet(ms(2), 2, 1, 1, 48_000));
+}
+
+#[test]
+fn a_packet_that_comes_twice_goes_on_once() {
+    let mut stream = Continuity::new(SILENCE);
+    for sequence in 0..2000 {
+        forward(stream.packet(ms(0), 1, sequence, 1, 48_000));
+        assert_eq!(stream.packet(ms(0), 1, sequence, 1, 48_000), Step::Old);
+    }
+    assert_eq!(
+        stream.packet(ms(0), 1, 900, 1, 48_000),
+        Step::Old,
+        "whether it came before cannot be told any more"
+    );
+}
+
+#[test]
+fn a_source_that_begins_anew_goes_on() {
+    let mut stream = Continuity::new(SILENCE);
+    let (first, _) = forward(stream.packet(ms(0), 1, 100, 1, 48_000));
+    let (next, _) = forward(stream.packet(ms(20), 1, 40_000, 77, 48_000));
+    assert_eq!(next, first + 1);
+}
+
+proptest! {
+    /// Whatever comes in whatever order: no number is given to two packets.
+    #[test]
+    fn no_number_is_given_twice(packets in proptest::collection::vec((0u32..3, prop_oneof![0u16..300, any::<u16>()], 0u64..700), 1..400)) {
+        let mut stream = Continuity::new(SILENCE);
+        let (mut now, mut given) = (0, HashSet::new());
+        for (ssrc, sequence, pause) in packets {
+            now += pause;
+            match stream.packet(ms(now), ssrc, sequence, 0, 90_000) {
+                Step::Forward { sequence: number, .. } => prop_assert!(given.insert(number), "{number}"),
+                Step::Other | Step::Old => {}
+            }
+        }
+    }
+}

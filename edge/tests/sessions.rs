@@ -1,0 +1,461 @@
+//! The edge as a browser and a data plane see it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{Browser, Edge, PATIENCE, Plain, Way, connect, wait_for};
+use serde_json::{Value, json};
+use shunt_rtp::rtcp::{self, Kind};
+use shunt_rtp::{Header, Packet, demux};
+use std::collections::BTreeSet;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+use str0m::media::{Direction, MediaKind, Mid};
+use str0m::rtp::ExtensionValues;
+
+const OPUS: u8 = 111;
+const VP8: u8 = 96;
+/// A VP8 descriptor with what begins a key frame, and with what does not.
+const KEY: &[u8] = &[0x10, 0x00, 1, 2, 3];
+const DELTA: &[u8] = &[0x10, 0x01, 1, 2, 3];
+
+/// A browser with a session.
+struct Joined {
+    edge: Edge,
+    browser: Browser,
+    answer: Value,
+    mids: Vec<Mid>,
+    plain: Vec<Plain>,
+}
+
+impl Joined {
+    fn new(way: Way, media: &[(MediaKind, Direction)], limits: &Value) -> Self {
+        let edge = Edge::start(limits);
+        let mut browser = Browser::new(way, edge.address);
+        let (offer, pending, mids) = browser.offer(media);
+        let answer = edge.create("ann", &offer);
+        browser.accept(pending, answer["answer"].as_str().unwrap());
+        let plain = connect(&edge, &answer);
+        wait_for(&mut browser, "it is connected", |browser| browser.connected);
+        Self {
+            edge,
+            browser,
+            answer,
+            mids,
+            plain,
+        }
+    }
+
+    fn id(&self) -> &str {
+        self.answer["session"].as_str().unwrap()
+    }
+
+    fn view(&self) -> Value {
+        self.edge.session(self.id())
+    }
+
+    /// The next packets at a plain socket that a condition holds for, while the browser goes on.
+    fn await_plain(&mut self, at: usize, what: &str, mut fits: impl FnMut(&[u8]) -> bool) -> Vec<u8> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            while let Some(packet) = self.plain[at].receive() {
+                if fits(&packet) {
+                    return packet;
+                }
+            }
+            assert!(Instant::now() < deadline, "not in time: {what}");
+            self.browser.advance();
+        }
+    }
+}
+
+const BOTH: &[(MediaKind, Direction)] = &[(MediaKind::Audio, Direction::SendRecv), (MediaKind::Video, Direction::SendRecv)];
+
+fn is_rtp(packet: &[u8]) -> bool {
+    demux(packet) == Packet::Rtp
+}
+
+fn has(packet: &[u8], kind: Kind) -> bool {
+    demux(packet) == Packet::Rtcp && rtcp::classify(packet).unwrap().contains(kind)
+}
+
+fn media_go_both_ways(way: Way) {
+    let mut joined = Joined::new(way, BOTH, &json!({}));
+    let values = ExtensionValues {
+        audio_level: Some(-30),
+        voice_activity: Some(true),
+        ..ExtensionValues::default()
+    };
+    joined.browser.write(joined.mids[0], OPUS, 7, 960, values, b"sound");
+    let packet = joined.await_plain(0, "sound at the plain side", is_rtp);
+    let header = Header::parse(&packet).unwrap();
+    assert_eq!(
+        (header.sequence, header.timestamp, header.payload_type, header.payload),
+        (7, 960, OPUS, &b"sound"[..])
+    );
+    assert_eq!(
+        header.extension.unwrap().find(1).unwrap(),
+        Some(&[0x80 | 30][..]),
+        "the audio level, and nothing of this hop"
+    );
+    assert_eq!(header.extension.unwrap().elements().count(), 1);
+
+    let stream: Vec<Vec<u8>> = (0..20)
+        .map(|n| Plain::rtp(VP8, 99, 500 + n, 3000 * u32::from(n), if n == 0 { KEY } else { DELTA }))
+        .collect();
+    for packet in &stream {
+        joined.plain[1].send(packet);
+        joined.browser.advance();
+    }
+    wait_for(&mut joined.browser, "all pictures", |browser| browser.packets.len() == 20);
+    let numbers: Vec<u64> = joined.browser.packets.iter().map(|packet| *packet.seq_no).collect();
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    let times: Vec<u32> = joined.browser.packets.iter().map(|packet| packet.header.timestamp).collect();
+    assert!(times.windows(2).all(|pair| pair[1] == pair[0] + 3000), "{times:?}");
+    let view = joined.view();
+    assert_eq!(
+        (view["state"].as_str(), view["transport"].as_str()),
+        (Some("connected"), Some(if way == Way::Udp { "udp" } else { "tcp" }))
+    );
+    assert_eq!(
+        (
+            view["media"][0]["from_browser"]["packets"].as_u64(),
+            view["media"][1]["to_browser"]["packets"].as_u64()
+        ),
+        (Some(1), Some(20))
+    );
+}
+
+#[test]
+fn media_go_both_ways_over_udp() {
+    media_go_both_ways(Way::Udp);
+}
+
+#[test]
+fn media_go_both_ways_over_tcp() {
+    media_go_both_ways(Way::Tcp);
+}
+
+#[test]
+fn what_a_browser_loses_the_edge_sends_again() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    let mut count = 0;
+    joined.browser.lose_received = Box::new(move |packet| {
+        count += u32::from(is_rtp(packet));
+        is_rtp(packet) && count % 10 == 0
+    });
+    for n in 0..200u16 {
+        joined.plain[1].send(&Plain::rtp(VP8, 99, n, 3000 * u32::from(n), if n == 0 { KEY } else { DELTA }));
+        joined.browser.advance();
+    }
+    wait_for(&mut joined.browser, "what was lost", |browser| {
+        let numbers: BTreeSet<u64> = browser.packets.iter().map(|packet| *packet.seq_no).collect();
+        numbers.len() == 200
+    });
+    let asked = joined.await_plain(1, "a report", |packet| has(packet, Kind::Rr));
+    assert!(
+        !has(&asked, Kind::Nack),
+        "the data plane's side lost nothing and is asked for nothing"
+    );
+    assert!(joined.view()["media"][1]["to_browser"]["nacks_received"].as_u64().is_some());
+}
+
+#[test]
+fn what_was_lost_before_the_edge_is_asked_for_there() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    for n in [0u16, 1, 2, 5, 6] {
+        joined.plain[1].send(&Plain::rtp(VP8, 99, n, 0, if n == 0 { KEY } else { DELTA }));
+    }
+    let nack = joined.await_plain(1, "a NACK", |packet| has(packet, Kind::Nack));
+    let item = rtcp::walk(&nack).next().unwrap().unwrap();
+    let request = item.nack().unwrap();
+    assert_eq!((request.media_ssrc, request.lost().collect::<Vec<_>>()), (99, vec![3, 4]));
+    for n in [3u16, 4] {
+        joined.plain[1].send(&Plain::rtp(VP8, 99, n, 0, DELTA));
+    }
+    wait_for(&mut joined.browser, "all seven", |browser| browser.packets.len() == 7);
+    wait_for(&mut joined.browser, "it is counted", |_| true);
+    assert_eq!(joined.view()["media"][1]["to_browser"]["repaired"], 2);
+}
+
+#[test]
+fn what_the_data_plane_lost_comes_from_the_edges_own_copies() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    for n in 0..10u32 {
+        joined
+            .browser
+            .write(joined.mids[1], VP8, 100 + u64::from(n), 3000 * n, ExtensionValues::default(), KEY);
+    }
+    let packet = joined.await_plain(1, "the last picture", |packet| {
+        is_rtp(packet) && Header::parse(packet).unwrap().sequence == 109
+    });
+    let ssrc = Header::parse(&packet).unwrap().ssrc;
+    joined.plain[1].send(&rtcp::nack(1, ssrc, [104, 105]).unwrap());
+    for number in [104, 105] {
+        joined.await_plain(1, "it comes again", |packet| {
+            is_rtp(packet) && Header::parse(packet).unwrap().sequence == number
+        });
+    }
+    assert_eq!(joined.view()["media"][1]["from_browser"]["resent"], 2);
+}
+
+#[test]
+fn what_a_browser_sends_and_the_network_loses_is_asked_of_the_browser() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    let mut count = 0;
+    joined.browser.lose_sent = Box::new(move |packet| {
+        count += u32::from(is_rtp(packet));
+        is_rtp(packet) && count % 10 == 0
+    });
+    for n in 0..100u32 {
+        joined
+            .browser
+            .write(joined.mids[1], VP8, 100 + u64::from(n), 3000 * n, ExtensionValues::default(), KEY);
+    }
+    let mut numbers = BTreeSet::new();
+    joined.await_plain(1, "all pictures", |packet| {
+        if is_rtp(packet) {
+            numbers.insert(Header::parse(packet).unwrap().sequence);
+        }
+        numbers.len() == 99 + usize::from(numbers.contains(&199))
+    });
+}
+
+#[test]
+fn requests_for_key_frames_pass_in_both_directions() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    joined.plain[1].send(&Plain::rtp(VP8, 99, 1, 0, KEY));
+    wait_for(&mut joined.browser, "a picture", |browser| !browser.packets.is_empty());
+    joined.browser.want_key_frame(joined.mids[1]);
+    let pli = joined.await_plain(1, "a PLI", |packet| has(packet, Kind::Pli));
+    let wanted: Vec<u32> = rtcp::walk(&pli)
+        .flatten()
+        .flat_map(|item| item.key_frame_requests().collect::<Vec<_>>())
+        .map(|one| one.media_ssrc)
+        .collect();
+    assert_eq!(wanted, [99]);
+
+    joined.browser.write(joined.mids[1], VP8, 1, 0, ExtensionValues::default(), KEY);
+    let packet = joined.await_plain(1, "its picture", is_rtp);
+    joined.plain[1].send(&rtcp::pli(1, Header::parse(&packet).unwrap().ssrc));
+    wait_for(&mut joined.browser, "the request", |browser| browser.key_frames_wanted == 1);
+}
+
+#[test]
+fn an_estimate_of_the_receivers_caps_what_a_browser_sends() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({"send_bitrate": 1_000_000}));
+    joined.browser.write(joined.mids[1], VP8, 1, 0, ExtensionValues::default(), KEY);
+    wait_for(&mut joined.browser, "the configured most", |browser| {
+        browser.remb.is_some_and(|remb| remb > 990_000)
+    });
+    joined.plain[1].send(&rtcp::remb(1, 300_000, &[1]).unwrap());
+    wait_for(&mut joined.browser, "the receivers' most", |browser| {
+        browser.remb.is_some_and(|remb| (390_000..=400_000).contains(&remb))
+    });
+}
+
+#[test]
+fn a_sender_that_takes_anothers_place_goes_on_from_its_key_frame() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    joined.plain[1].send(&Plain::rtp(VP8, 99, 1, 0, KEY));
+    wait_for(&mut joined.browser, "the first sender", |browser| browser.packets.len() == 1);
+    joined.plain[1].send(&Plain::rtp(VP8, 55, 9, 0, KEY));
+    joined.plain[1].send(&rtcp::bye(&[99]));
+    joined.plain[1].send(&Plain::rtp(VP8, 55, 10, 0, DELTA));
+    let pli = joined.await_plain(1, "a request for a key frame", |packet| has(packet, Kind::Pli));
+    let item = rtcp::walk(&pli).next().unwrap().unwrap();
+    assert_eq!(item.key_frame_requests().next().unwrap().media_ssrc, 55);
+    joined.plain[1].send(&Plain::rtp(VP8, 55, 11, 0, KEY));
+    wait_for(&mut joined.browser, "the second sender", |browser| browser.packets.len() == 2);
+    let (first, second) = (&joined.browser.packets[0], &joined.browser.packets[1]);
+    assert_eq!((first.header.ssrc, *first.seq_no + 1), (second.header.ssrc, *second.seq_no));
+    let view = joined.view();
+    assert_eq!(
+        (
+            view["media"][1]["to_browser"]["other_source"].as_u64(),
+            view["media"][1]["to_browser"]["before_key_frame"].as_u64()
+        ),
+        (Some(1), Some(1))
+    );
+}
+
+#[test]
+fn packets_from_elsewhere_do_not_reach_the_browser() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.send_to(&Plain::rtp(VP8, 99, 1, 0, KEY), joined.plain[1].edge).unwrap();
+    joined.plain[1].send(&Plain::rtp(VP8, 77, 1, 0, KEY));
+    joined.plain[1].send(&Plain::rtp(3, 77, 2, 0, KEY));
+    wait_for(&mut joined.browser, "the right one", |browser| !browser.packets.is_empty());
+    let id = joined.id().to_owned();
+    let edge = &joined.edge;
+    wait_for(&mut joined.browser, "both are counted", |_| {
+        let view = edge.session(&id);
+        let counts = &view["media"][1]["to_browser"];
+        (counts["other_address"].as_u64(), counts["unusable"].as_u64()) == (Some(1), Some(1))
+    });
+    assert_eq!(joined.view()["media"][1]["to_browser"]["ssrc"], 77);
+}
+
+#[test]
+fn media_that_are_added_take_nothing_from_those_that_stay() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    let before = joined.answer["media"].clone();
+    joined.plain[1].send(&Plain::rtp(VP8, 99, 1, 0, KEY));
+    let (offer, pending, mids) = joined.browser.offer(&[(MediaKind::Video, Direction::RecvOnly)]);
+    let (status, answer) = joined
+        .edge
+        .ask("POST", &format!("/v1/sessions/{}/offer", joined.id()), &json!({ "offer": offer }));
+    assert_eq!(status, 200, "{answer}");
+    joined.browser.accept(pending, answer["answer"].as_str().unwrap());
+    let media = answer["media"].as_array().unwrap();
+    assert_eq!(
+        (media.len(), &media[0]["rtp"], &media[1]["rtp"]),
+        (3, &before[0]["rtp"], &before[1]["rtp"])
+    );
+    assert_eq!(
+        (media[2]["mid"].as_str(), media[2]["direction"].as_str()),
+        (Some(&*mids[0]), Some("recvonly"))
+    );
+    let third = Plain::new(&media[2]);
+    let named = json!({"media": [{"mid": media[2]["mid"], "rtp": third.address()}]});
+    assert_eq!(
+        joined.edge.ask("PUT", &format!("/v1/sessions/{}/media", joined.id()), &named).0,
+        204
+    );
+    for n in 2..30u16 {
+        joined.plain[1].send(&Plain::rtp(VP8, 99, n, 0, DELTA));
+        third.send(&Plain::rtp(VP8, 44, n, 0, KEY));
+        joined.browser.advance();
+    }
+    wait_for(&mut joined.browser, "both senders", |browser| browser.packets.len() == 29 + 28);
+    let streams: BTreeSet<u32> = joined.browser.packets.iter().map(|packet| *packet.header.ssrc).collect();
+    assert_eq!(streams.len(), 2);
+}
+
+#[test]
+fn a_session_ends_when_it_is_deleted_and_leaves_nothing() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    let path = format!("/v1/sessions/{}", joined.id());
+    assert_eq!(joined.edge.ask("DELETE", &path, &Value::Null).0, 204);
+    assert_eq!(joined.edge.ask("GET", &path, &Value::Null).0, 404);
+    wait_for(&mut joined.browser, "the browser is told", |browser| {
+        browser.closed || !browser.rtc.is_alive()
+    });
+    let (_, status) = joined.edge.ask("GET", "/v1/status", &Value::Null);
+    assert_eq!(
+        (
+            status["sessions"].as_u64(),
+            status["media"].as_u64(),
+            status["ports"]["used"].as_u64()
+        ),
+        (Some(0), Some(0), Some(0))
+    );
+}
+
+#[test]
+fn without_consent_a_session_ends() {
+    let joined = Joined::new(Way::Udp, BOTH, &json!({"consent": 1.0}));
+    let deadline = Instant::now() + PATIENCE;
+    while joined.edge.ask("GET", &format!("/v1/sessions/{}", joined.id()), &Value::Null).0 != 404 {
+        assert!(Instant::now() < deadline, "it stays: {}", joined.view());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn another_certificate_than_the_offers_is_refused() {
+    let edge = Edge::start(&json!({}));
+    let mut browser = Browser::new(Way::Udp, edge.address);
+    let (offer, pending, _) = browser.offer(BOTH);
+    let at = offer.find("a=fingerprint:sha-256 ").unwrap() + "a=fingerprint:sha-256 ".len();
+    let end = at + offer[at..].find("\r\n").unwrap();
+    let forged = offer.replace(&offer[at..end], &offer[at..end].chars().rev().collect::<String>());
+    let answer = edge.create("ann", &forged);
+    browser.accept(pending, answer["answer"].as_str().unwrap());
+    let path = format!("/v1/sessions/{}", answer["session"].as_str().unwrap());
+    wait_for(&mut browser, "the session ends", |_| edge.ask("GET", &path, &Value::Null).0 == 404);
+}
+
+#[test]
+fn checks_without_the_key_get_no_answer_and_are_limited() {
+    let edge = Edge::start(&json!({"unknown_packets": 5}));
+    let mut browser = Browser::new(Way::Udp, edge.address);
+    let (offer, pending, _) = browser.offer(BOTH);
+    let answer = edge.create("ann", &offer);
+    let text = answer["answer"].as_str().unwrap();
+    let password = text.lines().find_map(|line| line.strip_prefix("a=ice-pwd:")).unwrap();
+    browser.accept(pending, &text.replace(password, "000000000000000000000000"));
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        browser.advance();
+    }
+    assert!(edge.dropped("wrong_key") > 0);
+    assert_eq!(edge.session(answer["session"].as_str().unwrap())["state"], "new");
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut check = vec![
+        0, 1, 0, 12, 0x21, 0x12, 0xA4, 0x42, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 6, 0, 7,
+    ];
+    check.extend(b"who:is0\0");
+    check[3] = u8::try_from(check.len() - 20).unwrap();
+    for _ in 0..50 {
+        stranger.send_to(&check, edge.address).unwrap();
+    }
+    stranger
+        .send_to(&[0x80, 96, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0], edge.address)
+        .unwrap();
+    stranger.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(stranger.recv_from(&mut [0; 100]).is_err(), "who is nobody's gets no answer");
+    assert!(edge.dropped("limited") > 0 && edge.dropped("unknown_address") > 0);
+}
+
+#[test]
+fn limits_are_named() {
+    let edge = Edge::start(&json!({"sessions": 1, "media": 2}));
+    let mut browser = Browser::new(Way::Udp, edge.address);
+    let three = [(MediaKind::Video, Direction::RecvOnly); 3];
+    let (offer, ..) = browser.offer(&three);
+    let create = |offer: &str| {
+        edge.ask(
+            "POST",
+            "/v1/sessions",
+            &json!({"conference": "a", "participant": "b", "offer": offer}),
+        )
+    };
+    let (status, body) = create(&offer);
+    assert_eq!(status, 429);
+    assert!(body["error"].as_str().unwrap().contains("limits.media"), "{body}");
+    let (offer, ..) = Browser::new(Way::Udp, edge.address).offer(BOTH);
+    assert_eq!(create(&offer).0, 201);
+    let (status, body) = create(&offer);
+    assert_eq!(status, 429);
+    assert!(body["error"].as_str().unwrap().contains("limits.sessions"), "{body}");
+    for (body, said) in [
+        (json!({"conference": "a", "participant": "b", "offer": "v=0"}), "offer"),
+        (json!({"conference": "a"}), "participant"),
+    ] {
+        let edge = Edge::start(&json!({}));
+        let (status, body) = edge.ask("POST", "/v1/sessions", &body);
+        assert_eq!(status, 400);
+        assert!(body["error"].as_str().unwrap().contains(said), "{body}");
+    }
+    assert_eq!(edge.ask("GET", "/v1/nothing", &Value::Null).0, 404);
+    assert_eq!(edge.ask("GET", "/v1/sessions/1", &Value::Null).0, 404);
+}
+
+#[test]
+fn tcp_connections_are_limited() {
+    let edge = Edge::start(&json!({"connections_per_address": 2}));
+    let open: Vec<_> = (0..5).map(|_| std::net::TcpStream::connect(edge.address).unwrap()).collect();
+    let deadline = Instant::now() + PATIENCE;
+    while edge.dropped("connections_refused") < 3 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut first = &open[0];
+    std::io::Write::write_all(&mut first, &[0xFF, 0xFF, 0, 0]).unwrap();
+    while edge.dropped("connections_broken") < 1 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
