@@ -38,6 +38,7 @@ const CACHE: usize = 1024;
 const CACHE_LASTS: Duration = Duration::from_secs(3);
 const RETRANSMITTED: f32 = 0.5;
 const STATISTICS: Duration = Duration::from_secs(1);
+const AUDIO_REPORTS: Duration = Duration::from_secs(1);
 /// No description of a browser is longer.
 const LONGEST_OFFER: usize = 256 * 1024;
 
@@ -125,6 +126,8 @@ impl Session {
             .set_extension_map(descriptor::extensions())
             .enable_bwe(Some(Bitrate::bps(FIRST_ESTIMATE)))
             .set_send_buffer_video(CACHE)
+            // Audio and video are brought together by two reports of each.
+            .set_rtcp_report_interval_audio(AUDIO_REPORTS)
             .clear_codecs();
         let allowed = |name: &str| create.codecs.is_empty() || create.codecs.iter().any(|codec| codec.eq_ignore_ascii_case(name));
         config = config
