@@ -1,8 +1,12 @@
 //! The log on standard error.
 
 use serde::Deserialize;
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use tracing::{Level, Metadata};
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -24,6 +28,74 @@ impl Default for Log {
             format: "text".into(),
         }
     }
+}
+
+/// Standard error. The journal is told each line's priority (sd-daemon(3)), so that `journalctl -p err` finds errors.
+struct Output {
+    journal: bool,
+}
+
+struct Lines {
+    priority: Option<u8>,
+}
+
+impl<'a> MakeWriter<'a> for Output {
+    type Writer = Lines;
+
+    fn make_writer(&'a self) -> Lines {
+        Lines { priority: None }
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Lines {
+        Lines {
+            priority: self.journal.then(|| priority(*meta.level())),
+        }
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let mut error = io::stderr().lock();
+        match self.priority {
+            None => error.write(text),
+            Some(priority) => {
+                error.write_all(&marked(priority, text))?;
+                Ok(text.len())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().lock().flush()
+    }
+}
+
+/// As in syslog(3).
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+/// Each line of a text with its priority in front.
+fn marked(priority: u8, text: &[u8]) -> Vec<u8> {
+    let lines = text.split_inclusive(|byte| *byte == b'\n');
+    lines
+        .flat_map(|line| [format!("<{priority}>").into_bytes(), line.to_vec()])
+        .flatten()
+        .collect()
+}
+
+/// Whether standard error is the journal's: systemd names its device and inode (systemd.exec(5)), for a child may have another one.
+fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
+        return false;
+    };
+    let at = std::fs::metadata("/proc/self/fd/2");
+    at.is_ok_and(|at| stream == format!("{}:{}", at.dev(), at.ino()))
 }
 
 /// What changes the filter of the log that runs, and the filter as it was given.
@@ -49,7 +121,7 @@ pub fn set_up_log(log: &Log) {
     });
     // A log that cannot be written must not end the process: the library would say so on standard error, and panic.
     let lines = fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(Output { journal: is_journal() })
         .log_internal_errors(false)
         .with_target(false);
     let registry = tracing_subscriber::registry().with(filter);
@@ -85,6 +157,12 @@ pub fn set_log_filter(text: &str) -> Result<(), String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn the_journal_is_told_the_priority_of_each_line() {
+        assert_eq!(marked(priority(Level::WARN), b"one\ntwo\n"), b"<4>one\n<4>two\n");
+        assert_eq!([Level::ERROR, Level::INFO, Level::DEBUG, Level::TRACE].map(priority), [3, 6, 7, 7]);
+    }
 
     #[test]
     fn the_filter_is_changed_while_the_log_runs() {
