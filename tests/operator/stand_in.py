@@ -156,6 +156,14 @@ class StandIn:
     def registry(self) -> CollectorRegistry:
         return self.instruments.registry
 
+    def find(self, text: str, since: float, until: float, over: bool | None, limit: int) -> list[dict[str, Any]]:
+        found = [
+            {"call_id": "gone@x", "from": "sip:4930123@example.net", "to": "sip:bob@example.net", "began": "2026-11-21T10:00:00.000+00:00", "ended": "2026-11-21T10:01:05.000+00:00"}
+            | {"answered": True, "sip_code": 200, "hung_up": "caller"},
+            {"call_id": "first@x", "from": "sip:4930456@example.net", "to": None, "began": "2026-11-21T10:02:00.000+00:00", "ended": None, "answered": False, "sip_code": None, "hung_up": None},
+        ]
+        return [one for one in found if text in f"{one['from']} {one['to']} {one['call_id']}" and (over is None or over == (one["ended"] is not None))][:limit]
+
     async def call(self, call_id: str) -> dict[str, Any] | None:
         return self.by_id.get(call_id)
 

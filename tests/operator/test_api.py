@@ -91,6 +91,16 @@ async def test_one_call_and_why(client):
     assert (status, answer["age_s"]) == (200, 76.0)
 
 
+async def test_calls_are_found_by_what_sip_said(client):
+    async def found(query: str) -> list[str]:
+        status, answer = await client.get(f"/v1/find?{query}")
+        assert status == 200
+        return [call["call_id"] for call in answer["calls"]]
+
+    assert await found("") == ["gone@x", "first@x"] and await found("text=4930123") == ["gone@x"]
+    assert await found("over=no") == ["first@x"] and await found("over=yes&limit=1&since=1700000000&until=1900000000") == ["gone@x"]
+
+
 async def test_any_call_id_can_be_asked_for(client):
     path = "/v1/calls/" + quote(ODD_CALL_ID, safe="")
     assert (await client.get(path))[1]["call_id"] == ODD_CALL_ID
@@ -113,6 +123,8 @@ async def test_any_call_id_can_be_asked_for(client):
         ("/v1/trace?src=192.0.2.1&dst=192.0.2.2:1", 400, "src", "not ADDRESS:PORT"),
         ("/v1/trace?src=192.0.2.1:5&dst=192.0.2.2:99999", 400, "dst", "0..65535"),
         ("/v1/trace?src=192.0.2.1:5&dst=[2001:db8::1]:7", 400, "dst", "no packet is both"),
+        ("/v1/find?over=maybe", 400, "over", "'maybe' is neither yes nor no"),
+        ("/v1/find?since=yesterday", 400, "since", "'yesterday' is not a number"),
         ("/v1/status?x=1", 400, "x", "unknown parameter"),
         ("/v2", 404, None, "no such resource: /v2"),
     ],

@@ -20,7 +20,7 @@ from tests.operator.stand_in import HOSTILE_CALL_ID, ODD_CALL_ID, StandIn
 from tests.softswitch.process import unpin
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("agent", "relay", "operator", "softswitch", "check-config", "doctor", "calls", "why", "trace", "status", "reasons")
+COMMANDS = ("agent", "relay", "operator", "softswitch", "check-config", "doctor", "calls", "find", "why", "trace", "status", "reasons")
 GOOD = "builtin_relay: {addresses: [127.0.0.1]}\n"
 
 
@@ -74,6 +74,17 @@ async def test_calls_in_plain_text(agent):
     assert lines[1].startswith("first@x") and "3 offloaded" in lines[1] and lines[1].endswith(" 1800")
     assert "1 offloaded, 1 learning" in lines[2] and "waiting-for-media" in lines[2]
     assert lines[-1] == "4 calls"
+
+
+async def test_calls_are_found_in_plain_text(agent):
+    code, out, err = await shunt("find", "4930", "--api", agent.url)
+    lines = out.splitlines()
+    assert (code, err, lines[-1]) == (0, "", "2 calls")
+    assert lines[1].split() == ["2026-11-21T10:00:00", "1", "min", "05", "s", "sip:4930123@example.net", "sip:bob@example.net", "200,", "caller", "hung", "up", "gone@x"]
+    assert lines[2].split() == ["2026-11-21T10:02:00", "ringing", "sip:4930456@example.net", "-", "-", "first@x"]
+    code, out, _ = await shunt("find", "--over", "--since", "2h", "--json", SHUNT_API=agent.url)
+    assert code == 0 and [call["call_id"] for call in json.loads(out)["calls"]] == ["gone@x"]
+    assert (await shunt("find", "nobody", "--api", agent.url))[:2] == (1, "0 calls\n")
 
 
 async def test_json_is_the_apis(agent):

@@ -79,6 +79,7 @@ class ApiServer:
         app.router.add_get("/v1/calls/{call_id}", _call)
         app.router.add_get("/v1/calls/{call_id}/why", _why)
         app.router.add_get("/v1/calls/{call_id}/history", _history)
+        app.router.add_get("/v1/find", _find)
         app.router.add_get("/v1/trace", _trace)
         app.router.add_get("/v1/events", self._events)
         if (drain := getattr(self._view, "drain", None)) is not None:
@@ -215,7 +216,7 @@ def _number(request: web.Request, name: str, default: int, low: int, high: int) 
     text = request.query.get(name)
     if text is None:
         return default
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or not low <= int(text) <= high:
+    if not text.isascii() or not text.isdigit() or len(text) > 11 or not low <= int(text) <= high:
         raise _BadParameter(name, f"{text!r} is not a number in {low}..{high}")
     return int(text)
 
@@ -297,6 +298,18 @@ async def _history(request: web.Request) -> web.Response:
     async with asyncio.timeout(_DATA_PLANE_TIMEOUT_S):
         story = await request.app[_VIEW].history(call_id)
     return _unknown_call(call_id) if story is None else _json(story)
+
+
+async def _find(request: web.Request) -> web.Response:
+    """Calls by who called whom and when; those that are over too."""
+    _only(request, "text", "since", "until", "over", "limit")
+    since, until = (_number(request, name, default, 0, 99_999_999_999) for name, default in (("since", 0), ("until", 99_999_999_999)))
+    over = request.query.get("over")
+    if over not in (None, "yes", "no"):
+        raise _BadParameter("over", f"{over!r} is neither yes nor no")
+    limit = _number(request, "limit", _DEFAULT_PAGE, 1, MAX_PAGE)
+    found = request.app[_VIEW].find(request.query.get("text", ""), since, until, None if over is None else over == "yes", limit)
+    return _json({"calls": found, "limit": limit})
 
 
 async def _trace(request: web.Request) -> web.Response:

@@ -50,6 +50,13 @@ class AgentView(Protocol):
         """
         ...
 
+    def find(self, text: str, since: float, until: float, over: bool | None, limit: int) -> list[dict[str, Any]]:
+        """Calls whose From, To or Call-ID has this text, latest first, as their SIP said: {call_id, from, to, began, ended, answered, sip_code, hung_up}.
+
+        since, until: Unix time; a call fits that was there at any moment between. over: only calls that are over, or only those that are not. Times are ISO 8601.
+        """
+        ...
+
     async def call(self, call_id: str) -> dict[str, Any] | None:
         """One call (calls.view) with the counters at hand and its quality (quality.report); None if unknown."""
         ...

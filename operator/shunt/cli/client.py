@@ -96,6 +96,12 @@ class Client:
                     yield call
             offset = page["next"]
 
+    def find(self, text: str, since: int | None, until: int | None, over: bool | None, limit: int) -> list[dict[str, Any]]:
+        """Calls whose From, To or Call-ID has this text, latest first. since, until: Unix time."""
+        only = None if over is None else "yes" if over else "no"
+        found: list[dict[str, Any]] = self.get("/v1/find", text=text, since=since, until=until, over=only, limit=limit)["calls"]
+        return found
+
     def call(self, call_id: str) -> dict[str, Any]:
         """One call with the counters that the agent has at hand."""
         return self.get("/v1/calls/" + quote(call_id, safe=""))

@@ -19,6 +19,7 @@ import click
 
 from shunt import __version__
 from shunt.cli.failure import EXIT_PROBLEM, EXIT_USAGE, Failure
+from shunt.cli.moment import Moment
 
 if TYPE_CHECKING:
     from shunt.cli.client import Client
@@ -306,6 +307,29 @@ def calls(client: Client, as_json: bool, state: str | None, reason: str | None, 
             time.sleep(1)
     except KeyboardInterrupt:
         click.echo()
+
+
+@cli.command()
+@click.argument("text", default="")
+@click.option("--since", type=Moment(), metavar="TIME", help="Only calls that were there at TIME or later: 90s, 10m, 2h, 1d ago, or 2026-11-25T14:30.")
+@click.option("--until", type=Moment(), metavar="TIME", help="Only calls that had begun by then.")
+@click.option("--over/--running", default=None, help="Only calls that are over, or only those that are not.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, metavar="N", help="At most so many, the latest.")
+@_asks_agent
+def find(client: Client, as_json: bool, text: str, since: int | None, until: int | None, over: bool | None, limit: int) -> None:
+    """Find calls by a part of From, To or Call-ID, also those that are over. Needs copies of SIP (HEP).
+
+    Exit code 1: none was found.
+    """
+    from shunt.cli import show
+
+    found = client.find(text, since, until, over, limit)
+    if as_json:
+        _echo_json({"calls": found})
+    else:
+        show.found(found, limit)
+    if not found:
+        sys.exit(EXIT_PROBLEM)
 
 
 @cli.command()

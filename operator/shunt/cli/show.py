@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
@@ -84,6 +85,25 @@ def calls(found: Sequence[dict[str, Any]]) -> None:
     if rows:
         table(("CALL-ID", "AGE", "RELAY", "STREAMS", "REASONS", "PACKETS"), rows, right=(1, 5))
     click.echo(_count(len(rows), "call"))
+
+
+def found(calls: Sequence[dict[str, Any]], limit: int) -> None:
+    """One line for each call that was found by what SIP said of it."""
+    rows = [(call["began"][:19], _lasted(call), call["from"] or "-", call["to"] or "-", _answer(call), call["call_id"]) for call in calls]
+    if rows:
+        table(("BEGAN (UTC)", "LASTED", "FROM", "TO", "ANSWER", "CALL-ID"), rows, right=(1,))
+    click.echo(_count(len(rows), "call") + (f", the latest; --limit {limit}" if len(rows) == limit else ""))
+
+
+def _lasted(call: dict[str, Any]) -> str:
+    if call["ended"] is None:
+        return "up" if call["answered"] else "ringing"
+    return duration((datetime.fromisoformat(call["ended"]) - datetime.fromisoformat(call["began"])).total_seconds())
+
+
+def _answer(call: dict[str, Any]) -> str:
+    code = str(call["sip_code"] or "-")
+    return f"{code}, {call['hung_up']} hung up" if call["hung_up"] else code
 
 
 def why(call: dict[str, Any]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -22,7 +24,7 @@ from shunt.operator import story
 from shunt.operator.asking import Agent
 from shunt.operator.calls import call_of_view
 from shunt.operator.conferences.service import Conferences
-from shunt.operator.dialogs import Dialogs
+from shunt.operator.dialogs import Dialogs, Found
 from shunt.operator.endings import media_of
 from shunt.operator.follow import Follower
 from shunt.operator.position import Position
@@ -151,6 +153,10 @@ class OperatorView:
         now = time.time()
         return [self._shown(call_of_view(call, now), now) for call in found], total
 
+    def find(self, text: str, since: float, until: float, over: bool | None, limit: int) -> list[dict[str, Any]]:
+        """As AgentView.find."""
+        return [_found(one) for one in itertools.islice(self._dialogs.search(text, since, until, over), limit)]
+
     async def call(self, call_id: str) -> dict[str, Any] | None:
         """As AgentView.call; of a call that is over what its end said, while its history is kept. Raises AgentUnavailable."""
         call = await self._running(call_id, fresh=False)
@@ -252,3 +258,20 @@ class OperatorView:
             },
             "call": found["call"],
         }
+
+
+def _found(call: Found) -> dict[str, Any]:
+    def time_of(at: float | None) -> str | None:
+        return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+    said = call.signalling
+    return {
+        "call_id": call.call_id,
+        "from": said.from_uri,
+        "to": said.to_uri,
+        "began": time_of(call.began),
+        "ended": time_of(call.ended),
+        "answered": call.answered,
+        "sip_code": said.code,
+        "hung_up": said.hung_up,
+    }

@@ -204,8 +204,7 @@ async function writeCalls() {
   $("no-calls").hidden = page.calls.length > 0;
   $("calls").tBodies[0].replaceChildren(...page.calls.reverse().map((call) => {
     const legs = call.media.length ? call.media[0].legs : {caller: {}, callee: {}};
-    const link = make("a", "", call.call_id);
-    link.href = `#${encodeURIComponent(call.call_id)}`;
+    const link = callLink(call.call_id);
     const packets = call.media.flatMap((line) => line.streams).reduce((sum, s) => sum + (s.packets || 0), 0);
     const row = make("tr", "",
       make("td", "right", age(call.age_s)), make("td", "", link),
@@ -214,6 +213,38 @@ async function writeCalls() {
     row.onclick = () => { location.hash = encodeURIComponent(call.call_id); };
     return row;
   }));
+}
+
+function callLink(callId) {
+  const link = make("a", "", callId);
+  link.href = `#${encodeURIComponent(callId)}`;
+  return link;
+}
+
+async function writeFound() {
+  const text = $("find").value.trim(), seconds = $("since").value, over = $("over").value;
+  let calls = [], words = "By what SIP said of calls (HEP), those that are over too: write a part of a number or name.";
+  if (text || seconds || over) {
+    const query = new URLSearchParams({text, limit: 50});
+    if (over) query.set("over", over);
+    if (seconds) query.set("since", Math.floor(Date.now() / 1000) - Number(seconds));
+    calls = (await get(`/v1/find?${query}`)).calls;
+    words = calls.length === 50 ? "The latest 50; write more of it to see others." : calls.length ? "" : "No call fits.";
+  }
+  $("found-nothing").textContent = words;
+  $("found").hidden = !calls.length;
+  $("found").tBodies[0].replaceChildren(...calls.map((call) => make("tr", "",
+    make("td", "", call.began.replace("T", " ").slice(0, 19)),
+    make("td", "right", call.ended ? age((Date.parse(call.ended) - Date.parse(call.began)) / 1000) : call.answered ? "up" : "ringing"),
+    make("td", "", call.from || "–"), make("td", "", call.to || "–"),
+    make("td", "", `${call.sip_code || "–"}${call.hung_up ? `, ${call.hung_up} hung up` : ""}`),
+    make("td", "", callLink(call.call_id)))));
+}
+
+async function writeConferences() {
+  const found = await get("/v1/conferences").catch((error) => { if (error.status) return {conferences: []}; throw error; });
+  $("conferences").hidden = !found.conferences.length;
+  $("rooms").tBodies[0].replaceChildren(...found.conferences.map((one) => make("tr", "", make("td", "", one.name), make("td", "", one.design || "–"), make("td", "right", number(one.participants)))));
 }
 
 // -- one call ------------------------------------------------------------------------------------
@@ -261,7 +292,7 @@ async function writeCall(callId) {
   const found = await get(`${path}/history`);
   const ids = found.quality.map((q) => q.call_id);
   const call = await get(ids.length && !ids.includes(callId) ? `/v1/calls/${encodeURIComponent(ids[0])}` : path).catch((error) => { if (error.status === 404) return null; throw error; });
-  if (location.hash.slice(1) !== encodeURIComponent(callId)) return;
+  if (calling() !== callId) return;
   if (openEvent) openEvent = found.events.find((e) => e.time === openEvent.time && e.title === openEvent.title) || null;
   story = found;
   writeStory(call);
@@ -277,15 +308,24 @@ for (const [kind, name] of Object.entries(KINDS)) {
 
 // -- the round -----------------------------------------------------------------------------------
 
+// The call that the address names, however much of it is escaped.
+function calling() {
+  const hash = location.hash.slice(1);
+  try {
+    return decodeURIComponent(hash) || null;
+  } catch {
+    return hash;
+  }
+}
+
 async function tick() {
-  const turn = ++looking, hash = location.hash.slice(1);
-  const callId = hash ? decodeURIComponent(hash) : null;
+  const turn = ++looking, callId = calling();
   try {
     const [status, metrics] = await Promise.all([get("/v1/status"), get("/metrics", "text").then(parseMetrics)]);
     if (turn !== looking) return;
     $("token").hidden = true;
     writeOverview(status, metrics);
-    if (callId) await writeCall(callId); else await writeCalls();
+    if (callId) await writeCall(callId); else await Promise.all([writeCalls(), writeFound(), writeConferences()]);
     $("overview").hidden = Boolean(callId);
     $("call").hidden = !callId;
     $("trouble").hidden = true;
@@ -307,8 +347,9 @@ $("token").onsubmit = (event) => {
   tick();
 };
 $("match").oninput = $("state").onchange = () => { offset = null; tick(); };
-$("match").onkeydown = (event) => { if (event.key === "Enter" && $("match").value.trim()) location.hash = encodeURIComponent($("match").value.trim()); };
+$("find").oninput = $("over").onchange = $("since").onchange = tick;
 window.onhashchange = () => { story = null; openEvent = null; tick(); };
 window.onresize = () => { if (story && !$("call").hidden) tick(); };
 tick();
-setInterval(() => { if (!document.hidden && $("token").hidden) tick(); }, PERIOD_MS);
+// What is selected to be copied stays as it is.
+setInterval(() => { if (!document.hidden && $("token").hidden && getSelection().isCollapsed) tick(); }, PERIOD_MS);
