@@ -13,6 +13,7 @@ mod presentation;
 mod reception;
 mod sdes;
 mod sent;
+mod user;
 
 pub use continuity::{Continuity, Step};
 pub use framing::{Frames, MOST as MOST_FRAME, head};
@@ -23,3 +24,4 @@ pub use presentation::{Presentation, ntp_of_unix};
 pub use reception::Reception;
 pub use sdes::{cname, cname_item, sender_report};
 pub use sent::Sent;
+pub use user::local_user;

@@ -3,7 +3,6 @@
 mod connections;
 mod outgoing;
 mod ports;
-mod user;
 mod worker;
 
 pub use outgoing::Outgoing;

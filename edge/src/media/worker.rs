@@ -3,13 +3,12 @@
 use super::connections::{Connections, Most};
 use super::outgoing::Outgoing;
 use super::ports::Ports;
-use super::user::local_user;
 use crate::config::Edge;
 use crate::model::{self, Answered, Connect, Create, Drops, Event, Refusal, SessionId, SessionSummary, SessionView, Status};
 use crate::session::{Session, Settings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use shunt_edge_media::{Limit, Limits};
+use shunt_edge_media::{Limit, Limits, local_user};
 use shunt_net::Endpoint;
 use shunt_rtp::{Packet, demux};
 use shunt_udp::{Batch, MOST, Socket};
@@ -387,7 +386,7 @@ impl Worker {
             }
         };
         if let (Some(session), Ok(receive)) = (self.slots[slot].session.as_mut(), Receive::new(protocol, from, here, packet)) {
-            session.browser(self.now, receive, check, &mut self.out);
+            session.browser(self.now, receive, packet.len(), check, &mut self.out);
             self.touch(slot);
         }
         true

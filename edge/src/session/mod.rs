@@ -84,6 +84,9 @@ pub struct Session {
     asked: u64,
     next_ask: Instant,
     rtt: Option<Duration>,
+    /// The kind of SRTP profile, and the length of the packet that is being read.
+    srtp: Option<&'static str>,
+    length: usize,
     rtc_due: Instant,
     pub ssrcs: u32,
 }
@@ -174,6 +177,8 @@ impl Session {
             asked: settings.send_bitrate,
             next_ask: now,
             rtt: None,
+            srtp: None,
+            length: 0,
             rtc_due: now,
             ssrcs,
             create,
@@ -309,8 +314,9 @@ impl Session {
         self.rtc.accepts(&Input::Receive(now, receive)).then_some(())
     }
 
-    /// A packet of the browser. `check`: it is a connectivity check with the right key.
-    pub fn browser(&mut self, now: Instant, receive: Receive<'_>, check: bool, out: &mut Outgoing) {
+    /// A packet of the browser, with its length. `check`: it is a connectivity check with the right key.
+    pub fn browser(&mut self, now: Instant, receive: Receive<'_>, length: usize, check: bool, out: &mut Outgoing) {
+        self.length = length;
         if check {
             self.consent = now;
             let source = (receive.source, receive.proto);
@@ -513,6 +519,14 @@ impl Session {
 
     fn received(&mut self, packet: &RtpPacket) {
         let ssrc = packet.header.ssrc;
+        if self.srtp.is_none() && !packet.header.has_padding {
+            // The library does not tell; the tags have 16 octets (RFC 7714) and 10 (RFC 3711). What was sent again has two more.
+            self.srtp = match self.length.saturating_sub(packet.header.header_len + packet.payload.len()) {
+                16 => Some("AEAD_AES_GCM"),
+                10 => Some("AES_CM_128_HMAC_SHA1_80"),
+                _ => None,
+            };
+        }
         let at = match self.by_ssrc.get(&ssrc) {
             Some(at) => *at,
             None => {
@@ -622,7 +636,7 @@ impl Session {
             transport: self
                 .remote
                 .map(|(_, protocol)| if protocol == Protocol::Udp { "udp" } else { "tcp" }),
-            srtp: None,
+            srtp: self.srtp,
             rtt_ms: self.rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
             estimate: self.estimate,
             asked: self.asked,

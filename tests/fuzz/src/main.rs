@@ -4,6 +4,7 @@
 #![no_main]
 
 mod control;
+mod edge;
 mod media;
 mod ng;
 mod sip;
@@ -21,6 +22,7 @@ const TARGETS: [(&str, Target); 16] = [
     ("conference_rtcp", media::rtcp),
     ("conference_rtp", media::rtp),
     ("conference_stun", media::stun),
+    ("edge", edge::edge),
     ("control_framing", control::framing),
     ("hep3", sip::hep),
     ("journal_row", tables::journal_row),
