@@ -112,3 +112,9 @@ bench-control: setup bench-packages
 ## make bench   all of them, one report; an interrupted run goes on (PROFILE=short: under 10 minutes; PROFILE=full: two hours)
 bench: setup bench-packages bench-client bench-allocator bench-setup-load $(BENCH_OBJECTS)
 	@$(BIN)/python -m bench.all --profile $(PROFILE)
+
+.PHONY: bench-edge
+## make bench-edge   ns of processor time for a copy to a browser, its delay, Janus beside it (needs the package janus for that)
+bench-edge: setup
+	@$(CARGO) build --release --locked -p shunt-bench-edge-load
+	@$(BIN)/python -m bench.edge

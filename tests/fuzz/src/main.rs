@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 16] = [
+const TARGETS: [(&str, Target); 17] = [
     ("bfrt_schema", tables::schema),
     ("bfrt_write", tables::write),
     ("book", control::book),
