@@ -6,6 +6,7 @@
 mod control;
 mod edge;
 mod media;
+mod mix;
 mod ng;
 mod sip;
 mod tables;
@@ -26,6 +27,7 @@ const TARGETS: [(&str, Target); 17] = [
     ("control_framing", control::framing),
     ("hep3", sip::hep),
     ("journal_row", tables::journal_row),
+    ("mix_room", mix::room),
     ("ng_command", ng::command),
     ("ng_framing", ng::framing),
     ("ng_reply", ng::reply),
