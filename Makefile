@@ -55,7 +55,7 @@ build/.rust: Makefile .ci/rust
 
 daemons: build/.rust build/.debian
 	@echo "==> daemons in Rust"
-	@$(CARGO) build --release --locked -p shunt-softswitch -p shunt-agent -p shunt-relay -p shunt-edge
+	@$(CARGO) build --release --locked -p shunt-softswitch -p shunt-agent -p shunt-relay -p shunt-edge -p shunt-mixer
 
 # The data-plane tests among them need root, as `make test` does.
 check-rust: build/.rust build/.debian daemons
@@ -69,7 +69,7 @@ check-rust: build/.rust build/.debian daemons
 
 # Debian's packages for arm64 come with it; not part of CI, for it takes several minutes.
 check-arm64: build/.rust build/.debian
-	@.ci/arm64 --target-dir target/arm64 -p shunt-softswitch -p shunt-agent -p shunt-relay -p shunt-edge
+	@.ci/arm64 --target-dir target/arm64 -p shunt-softswitch -p shunt-agent -p shunt-relay -p shunt-edge -p shunt-mixer
 
 demo: setup
 	@$(BIN)/python -m tests.lab.demo --sip-server $(SIP_SERVER) --relay $(RELAY)

@@ -21,7 +21,7 @@ find "$root$site" \( -name __pycache__ -o -name .keep \) -prune -exec rm -rf {} 
 cp packaging/shunt-command "$root$home/bin/shunt"
 sed -i "1s|.*|#!$home/bin/python3 -I|" "$root$home/bin/shunt"
 chmod 755 "$root$home/bin/shunt"
-for daemon in target/release/shunt-{softswitch,agent,relay,edge}; do
+for daemon in target/release/shunt-{softswitch,agent,relay,edge,mixer}; do
   install -s -m 755 "$daemon" "$root$home/bin"
 done
 # Readable by the agent's user, whatever the wheels said; compiled, since that user cannot write here.

@@ -31,7 +31,7 @@ TABLE = re.compile(r"\| command \| answers \|\n\| --- \| --- \|\n(?:\|.*\n)+")
 def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
     """Every command with its name and a context for its usage line; running ones first."""
     parent = click.Context(cli, info_name="shunt")
-    first = ["agent", "relay", "edge", "softswitch", "operator", "check-config", "doctor"]
+    first = ["agent", "relay", "edge", "mixer", "softswitch", "operator", "check-config", "doctor"]
     for name in [*first, *sorted(set(cli.list_commands(parent)) - set(first))]:
         command = cli.get_command(parent, name)
         assert command is not None

@@ -14,7 +14,7 @@ from shunt.config.model import RELAY_SOCKET, SOFTSWITCH_SOCKET, Admin, Config, J
 from tests.packaging import units
 
 # Those that run as the user shunt, with no right at all.
-USERS = ("shunt-agent", "shunt-operator", "shunt-relay", "shunt-edge", "shunt-standby", "shunt-standby-operator")
+USERS = ("shunt-agent", "shunt-operator", "shunt-relay", "shunt-edge", "shunt-mixer", "shunt-standby", "shunt-standby-operator")
 # systemd's own rating of exposure, in tenths; the softswitch needs four capabilities.
 WORST = dict.fromkeys(USERS, 20) | {"shunt-softswitch": 40}
 

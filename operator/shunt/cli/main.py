@@ -181,6 +181,19 @@ def edge(path: str) -> None:
     daemons.become("shunt-edge", {name: document[name] for name in ("edge", "log")})
 
 
+@cli.command()
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section mixer.")
+def mixer(path: str) -> None:
+    """Run a mixer of conferences' audio until SIGTERM or Ctrl-C: the checked configuration goes to shunt-mixer, which takes this process's place."""
+    from shunt.cli import daemons
+
+    config = _load(path)
+    if config.mixer is None:
+        raise Failure(f"{path} has no section mixer")
+    document = config.document()
+    daemons.become("shunt-mixer", {name: document[name] for name in ("mixer", "log")})
+
+
 @cli.command(hidden=True)
 @click.option("-c", "--config", "path", required=True, metavar="FILE")
 @click.pass_context

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from shunt.config.section import Location, Section
 from shunt.config.selector import load_selector
-from shunt.config.values import AbsolutePath, MediaAddress, Network, PortRange, Ports, UdpSocket
+from shunt.config.values import AbsolutePath, MediaAddress, MixerSocket, Network, PortRange, Ports, UdpSocket
 
 
 class Cdr(Section):
@@ -31,6 +31,7 @@ class Conference(Section):
         description="MODULE:FUNCTION, or /PATH/FILE.py:FUNCTION, that says which layers a receiver gets: called with its decode target, its earlier estimates and the new one, it returns the new decode target; absent: as the agent decides.",
     )
     cdr: Cdr | None = Field(default=None, description="Records of participants; absent: none.")
+    mixer: list[MixerSocket] = Field(default=[], max_length=64, description="Control sockets of mixers (unix:/PATH or tcp:ADDRESS:PORT), among which conferences are placed; absent: nothing is mixed.")
     sip: UdpSocket | None = Field(default=None, description="udp:ADDRESS:PORT on which SIP calls to sip:CONFERENCE@ADDRESS are taken from the SIP server; absent: no dial-in.")
     sip_allow: list[Network] = Field(
         default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")], description="Networks from which SIP is taken: the SIP server's, which says who may call."
@@ -47,6 +48,9 @@ class Conference(Section):
         """What is wrong with the rest of the file: without a data plane."""
         if not data_plane:
             yield (), "needs a data_plane: nothing else carries conferences"
+        for i, text in enumerate(self.mixer):
+            if text in self.mixer[:i]:
+                yield ("mixer", i), f"{text} is listed twice"
         if self.cdr is not None and self.cdr.csv is None and self.cdr.json_lines is None:
             yield ("cdr",), "names no file: give csv, json_lines or both"
         elif self.cdr is not None and self.cdr.csv == self.cdr.json_lines:

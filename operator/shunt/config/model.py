@@ -11,6 +11,7 @@ from pydantic import Field
 
 from shunt.config.conference import Conference
 from shunt.config.edge import Edge
+from shunt.config.mixer import Mixer
 from shunt.config.section import Location, Section
 from shunt.config.switch import Switch
 from shunt.config.values import (
@@ -349,6 +350,7 @@ class Config(Section):
     log: Log = Field(default=Log(), description="The log.")
     conference: Conference | None = Field(default=None, description="Conferences; absent: none.")
     edge: Edge | None = Field(default=None, description="The edge for browsers.")
+    mixer: Mixer | None = Field(default=None, description="A mixer of conferences' audio, on this host.")
     softswitch: Softswitch | None = Field(default=None, description="The Linux data plane.")
     switch: Switch | None = Field(default=None, description="Ports and routes of a Tofino switch, for its set-up script.")
 
@@ -376,7 +378,7 @@ class Config(Section):
 
     def problems(self) -> list[tuple[Location, str]]:
         """What is wrong between keys that are right by themselves: (location, message), in file order by section."""
-        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._cdr_problems(), *self._softswitch_problems(), *self._switch_problems(), *self._conference_problems(), *self._edge_problems()]
+        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._cdr_problems(), *self._softswitch_problems(), *self._switch_problems(), *self._conference_problems(), *self._edge_problems(), *self._mixer_problems()]
 
     def warnings(self) -> Iterator[tuple[Location, str]]:
         """What may be meant, but hardly is: (location, message)."""
@@ -393,8 +395,8 @@ class Config(Section):
             yield ("softswitch", "interfaces", i), name
 
     def _relay_problems(self) -> Iterator[tuple[Location, str]]:
-        only_softswitch = (self.softswitch or self.switch or self.edge) is not None and self.model_fields_set <= {"softswitch", "switch", "edge", "log"}
-        if not self.serves_agent and not only_softswitch:
+        without_agent = (self.softswitch or self.switch or self.edge or self.mixer) is not None and self.model_fields_set <= {"softswitch", "switch", "edge", "mixer", "log"}
+        if not self.serves_agent and not without_agent:
             yield (), "no relay: give relays, builtin_relay or both"
         names: dict[str, int] = {}
         sockets: dict[str, int] = {}
@@ -459,6 +461,9 @@ class Config(Section):
         if self.edge is not None:
             for i, text in enumerate(self.edge.listen):
                 yield ("edge", "listen", i), SocketAddress.parse(f"udp:{text}")
+        if self.mixer is not None:
+            yield ("mixer", "listen"), SocketAddress.parse(self.mixer.listen)
+            yield ("mixer", "port"), SocketAddress("udp", str(self.mixer.address), self.mixer.port)
         yield ("api", "listen"), _as_socket(self.api.listen)
         if self.softswitch is not None:
             for i, text in enumerate(self.softswitch.listen):
@@ -518,6 +523,10 @@ class Config(Section):
             path = getattr(self.conference.cdr, name)
             if path is not None and (there := calls.get(os.path.normpath(path))) is not None:
                 yield ("conference", "cdr", name), f"is the file of cdr.{there} too: records of participants have other columns than those of calls"
+
+    def _mixer_problems(self) -> Iterator[tuple[Location, str]]:
+        for where, message in self.mixer.problems() if self.mixer is not None else ():
+            yield ("mixer", *where), message
 
     def _tls_problems(self) -> Iterator[tuple[Location, str]]:
         for name, section in (("data_plane", self.data_plane), ("softswitch", self.softswitch)):

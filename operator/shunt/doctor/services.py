@@ -22,6 +22,7 @@ def programs(config: Config) -> list[str]:
     needed = ["shunt-agent"] if config.serves_agent else []
     needed += ["shunt-relay"] if config.builtin_relay is not None else []
     needed += ["shunt-edge"] if config.edge is not None else []
+    needed += ["shunt-mixer"] if config.mixer is not None else []
     return needed + (["shunt-softswitch"] if config.softswitch is not None else [])
 
 
@@ -36,6 +37,8 @@ def socket_groups(config: Config) -> dict[str, str]:
         found["builtin_relay.socket_group"] = config.builtin_relay.socket_group
     if config.edge is not None:
         found["edge.socket_group"] = config.edge.socket_group
+    if config.mixer is not None and config.mixer.listen.startswith("unix:"):
+        found["mixer.socket_group"] = config.mixer.socket_group
     if config.softswitch is not None and any(text.startswith("unix:") for text in config.softswitch.listen):
         found["softswitch.socket_group"] = config.softswitch.socket_group
     return found

@@ -13,7 +13,7 @@ from shunt.doctor.facts import Account, Node, Place, Unit
 
 _UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 """Earlier ones win (systemd.unit(5))."""
-_UNITS = ("shunt-softswitch", "shunt-relay", "shunt-edge", "shunt-agent", "shunt-operator", "shunt-standby", "shunt-standby-operator")
+_UNITS = ("shunt-softswitch", "shunt-relay", "shunt-edge", "shunt-mixer", "shunt-agent", "shunt-operator", "shunt-standby", "shunt-standby-operator")
 
 
 def place(path: str) -> Place:

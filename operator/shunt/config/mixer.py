@@ -1,0 +1,32 @@
+"""The `mixer:` section of the configuration."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from shunt.config.section import Location, Section
+from shunt.config.values import MediaAddress, MixerSocket, Name, Network
+
+MIXER_SOCKET = "unix:/run/shunt-mixer/control.sock"
+
+
+class Mixer(Section):
+    """A mixer of conferences' audio: a daemon (`shunt mixer`), on a host of its own or in a network namespace, since copies come to it from the data plane."""
+
+    listen: MixerSocket = Field(default=MIXER_SOCKET, description="Its control socket, for the agents that place conferences on it: unix: or tcp:.")
+    allow: list[Network] = Field(
+        default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")], description="Networks from which commands are taken over tcp: the agents'. There is no password."
+    )
+    socket_group: Name = Field(default="shunt", description="Group that may use the Unix socket.")
+    address: MediaAddress = Field(description="Where it gets what participants send, and sends mixes from; not an address of the data plane's host itself.")
+    port: int = Field(default=30000, ge=1, le=65535, description="UDP port of audio.")
+    receivers: int = Field(default=400, ge=1, le=100_000, description="Participants that it makes mixes for, at most.")
+    load: float = Field(default=0.7, gt=0, le=1, description="The share of a core from which on it takes no further conference.")
+
+    def problems(self) -> Iterator[tuple[Location, str]]:
+        """What is wrong between keys that are right by themselves."""
+        if self.listen.startswith("unix:") and "allow" in self.model_fields_set:
+            yield ("allow",), "is of tcp; who may use a Unix socket is for socket_group to say"

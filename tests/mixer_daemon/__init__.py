@@ -1,0 +1,1 @@
+"""Tests of shunt-mixer from the outside: its control API, and packets on sockets."""
