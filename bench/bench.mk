@@ -55,6 +55,11 @@ fuzz: setup
 bench-replication: setup build/bench/obj/replication.o build/bench/obj/relay.o
 	@$(BIN)/python -m bench.replication
 
+.PHONY: bench-mixer
+## make bench-mixer   phones of one conference that a core mixes, and the delay that mixing adds
+bench-mixer: setup
+	@PYTHONPATH=. $(BIN)/python -m bench.mixer.audio
+
 .PHONY: bench-conference
 ## make bench-conference   conferences side by side: delay by hosts and under load, planes, sequence numbers, meetings by tree design (PROFILE=short|full)
 bench-conference: setup bench-packages bench-allocator
