@@ -23,6 +23,7 @@ def medium(name: str, port: int, *codecs: Codec, **more: Any) -> dict[str, Any]:
         "codecs": list(codecs),
         "layers": None,
         "rtcp_mux": False,
+        "shows": None,
         "streams": [stream],
     } | more
 

@@ -89,7 +89,12 @@ impl State {
         let present = room.conference.participants.iter().filter(|one| one.is_present()).count();
         if present <= 2 && room.conference.levels.is_empty() {
             for other in room.conference.participants.iter().filter(|one| one.name != *me) {
-                if let Some((state, source, muxed)) = room.leg_for(other, me, place.leg.0) {
+                // What it says of its own stream goes to where that is brought; what it says of the other's, to where that comes from.
+                let brings = room.leg_for(other, me, place.leg.0).filter(|_| place.leg.1 == 0);
+                let sends = room.leg(&other.name, (place.leg.0, 0));
+                let sends = sends.and_then(|(leg, state)| Some((state, leg.source?, leg.muxed)));
+                let sends = sends.filter(|sends| brings.as_ref().is_none_or(|brings| brings.1 != sends.1));
+                for (state, source, muxed) in brings.into_iter().chain(sends) {
                     state.send_rtcp(source, muxed, data);
                 }
             }

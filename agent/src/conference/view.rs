@@ -91,6 +91,7 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
             codecs: state.map(|state| state.codecs.clone()).unwrap_or_default(),
             layers: state.and_then(|state| state.layers.clone()),
             rtcp_mux: leg.muxed,
+            shows: one.shows.get(key).map(|sender| sender.as_bytes().into()),
             streams: streams.collect(),
         }
     });

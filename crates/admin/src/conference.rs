@@ -159,6 +159,8 @@ pub struct ParticipantMedium {
     pub codecs: Vec<Codec>,
     pub layers: Option<Layers>,
     pub rtcp_mux: bool,
+    /// Whose streams it brings, where the participant has several of the medium.
+    pub shows: Option<Text>,
     pub streams: Vec<StreamRate>,
 }
 

@@ -87,17 +87,17 @@ impl Participant {
             .or_else(|| self.leg(medium))
     }
 
-    /// Give legs to senders of a medium: who has one keeps it, and the first ones without get what is free.
+    /// Give legs that receive to senders of a medium: who has one keeps it, and the first ones without get what is free.
     pub(crate) fn show(&mut self, medium: Medium, senders: &[Name]) {
         self.shows.retain(|key, sender| key.0 != medium || senders.contains(sender));
         let mine: Vec<(Medium, u8)> = self
             .legs
             .iter()
-            .filter(|(key, leg)| key.0 == medium && leg.source.is_some())
+            .filter(|(key, leg)| key.0 == medium && leg.source.is_some() && leg.receives)
             .map(|(key, _)| *key)
             .collect();
-        if mine.len() < 2 {
-            return;
+        if mine.iter().all(|(_, further)| *further == 0) {
+            return; // the medium's first brings all
         }
         let shown: Vec<&Name> = self
             .shows

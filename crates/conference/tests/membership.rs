@@ -285,6 +285,20 @@ fn further_legs_bring_one_sender_each() {
     assert_eq!(places, [at(103, 5002), at(103, 7000)]);
 }
 
+#[test]
+fn a_leg_that_only_sends_brings_nobody() {
+    let mut conference = conference("abc");
+    let viewer = conference.get_mut("c").unwrap();
+    viewer.legs.get_mut(&(Medium::Video, 0)).unwrap().receives = false;
+    let mut leg = Leg::new(at(1, 29_000));
+    leg.source = Some(at(103, 7000));
+    viewer.legs.insert((Medium::Video, 1), leg);
+    conference.settle();
+    let shows = &conference.get("c").unwrap().shows;
+    assert_eq!(shows.get(&(Medium::Video, 1)), Some(&name("a")), "{shows:?}");
+    assert_eq!(shows.len(), 1);
+}
+
 fn payload_type(number: u8, codec: &str, parameters: &str) -> PayloadType {
     PayloadType {
         number,

@@ -358,7 +358,7 @@ class StreamRate(TypedDict):
 
 
 class ParticipantMedium(TypedDict):
-    """A medium of a participant ("video/2": a further one that brings it one sender): where it sends to, where it comes from."""
+    """A medium of a participant ("video/2": a further one that brings it one sender, `shows`): where it sends to, where it comes from."""
 
     medium: str
     address: str
@@ -369,6 +369,7 @@ class ParticipantMedium(TypedDict):
     codecs: list[Codec]
     layers: Layers | None
     rtcp_mux: bool
+    shows: str | None
     streams: list[StreamRate]
 
 

@@ -65,6 +65,7 @@ fn participant(participant: Text, call: Option<Text>, ice: bool) -> Participant 
         codecs: Vec::new(),
         layers: None,
         rtcp_mux: false,
+        shows: None,
         streams: Vec::new(),
     };
     Participant {
