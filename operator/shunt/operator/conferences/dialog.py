@@ -20,7 +20,8 @@ class Seat:
     """Whose call it is, and what later requests need.
 
     source: where its requests come from; lines: which medium each description is; addresses: those of the last offer; ufrag: of its ICE; session_s: the
-    interval of its session timer (RFC 4028), None without; refresher: "uac" where the caller refreshes.
+    interval of its session timer (RFC 4028), None without; refresher: "uac" where the caller refreshes; answer: what a browser was answered last, whose media
+    ends at an edge; empty: it is no browser.
     """
 
     conference: str
@@ -32,6 +33,7 @@ class Seat:
     ufrag: str = ""
     session_s: int | None = None
     refresher: str = "uas"
+    answer: str = ""
     dialog: dict[str, Any] = field(default_factory=dict)
 
     def note(self, dialog: Dialog) -> None:
@@ -47,6 +49,11 @@ class Seat:
     def kept(self) -> dict[str, Any]:
         """As JSON, for the participant's `signalling`."""
         return {"format": _FORMAT, "sip": asdict(self) | {"source": list(self.source)}}
+
+    def kept_for(self, participant: str, answer: str) -> dict[str, Any]:
+        """The same, of a browser's call, once it is known who it is and what it is answered."""
+        self.participant, self.answer = participant, answer
+        return self.kept()
 
     @classmethod
     def read(cls, kept: Any) -> Seat | None:

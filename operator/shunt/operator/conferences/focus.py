@@ -32,6 +32,7 @@ from shunt.admin.model import Conference, Participant
 from shunt.config.values import IPNetwork, SocketAddress
 from shunt.events.bus import CONFERENCE, NOTE, Event
 from shunt.operator.conferences import sdp
+from shunt.operator.conferences.browsers import Browsers, NotNow, is_browser
 from shunt.operator.conferences.dialog import Seat, participant_name
 from shunt.operator.conferences.sdp import NotAcceptable
 from shunt.operator.conferences.transport import TRANSACTION_S, FocusTransport
@@ -60,9 +61,9 @@ class _Refused(Exception):
 class Focus:
     """A SIP user agent that conferences are dialled at. A subscriber of the bus, for events of KINDS."""
 
-    def __init__(self, listen: SocketAddress, allow: Sequence[IPNetwork], client: AdminClient) -> None:
-        """allow: networks from which requests are taken; from elsewhere they are ignored."""
-        self._allow, self._client = tuple(allow), client
+    def __init__(self, listen: SocketAddress, allow: Sequence[IPNetwork], client: AdminClient, browsers: Browsers | None = None) -> None:
+        """allow: networks from which requests are taken; from elsewhere they are ignored. browsers: whoever has edges; None: calls of browsers are refused."""
+        self._allow, self._client, self._browsers = tuple(allow), client, browsers
         self._transport = FocusTransport((listen.host, listen.port), self._invite_of)
         self._uas = SipUAS(self._transport, user_agent=f"shunt/{__version__}")
         self._uas.on_invite = self._invited
@@ -181,7 +182,9 @@ class Focus:
         try:
             conference = await self._client.conference(seat.conference)
             member = _member(conference, seat)
-            if member is not None and call.sdp_offer is not None:
+            if member is not None and seat.answer:
+                call.accept(parse_sdp(seat.answer))
+            elif member is not None and call.sdp_offer is not None:
                 lines = sdp.read_offer(call.sdp_offer, seat.lines)
                 call.accept(sdp.answer(seat.conference, member, call.sdp_offer, lines, 1))
         except (AdminError, NotAcceptable) as error:
@@ -211,6 +214,8 @@ class Focus:
             self._refuse(call, error.status, error)
         except NotAcceptable as error:
             self._refuse(call, 488, error)
+        except NotNow as error:
+            self._refuse(call, 503, error)
         except ValueError as error:
             self._refuse(call, 400, error)
         except AgentError as error:
@@ -237,6 +242,9 @@ class Focus:
         name = parse_uri(call.invite.uri).user or ""
         if not name:
             raise _Refused(404, "the request URI names no conference")
+        if self._browsers is not None and is_browser(call.sdp_offer):
+            await self._let_browser_in(call, name, self._browsers)
+            return
         offer, lines = call.sdp_offer, sdp.read_offer(call.sdp_offer)
         assert offer is not None
         ufrag = sdp.remote_ufrag(offer)
@@ -270,6 +278,22 @@ class Focus:
         else:
             call.accept(sdp.answer(name, made, offer, lines, 1))
 
+    async def _let_browser_in(self, call: IncomingCall, name: str, browsers: Browsers) -> None:
+        self._negotiate_session(call)
+        call.dialog.route_set = list(call.invite.headers.get("record-route"))
+        seat = Seat(name, "", call.call_id, call.source_addr, session_s=call.session_interval, refresher="uas" if call.session_refresher_us else "uac")
+        seat.note(call.dialog)
+        self._joining.add(call.call_id)
+        try:
+            await browsers.join(name, parse_uri(call.caller).user or "anonymous", call.invite.text, call.call_id, seat.kept_for)
+        finally:
+            self._joining.discard(call.call_id)
+        self._seats[call.call_id] = seat
+        if call.dialog.state is DialogState.TERMINATED:
+            self._hung_up(call.call_id, "cancelled")
+        else:
+            call.accept(parse_sdp(seat.answer))
+
     def _lock(self, name: str) -> asyncio.Lock:
         """Of a conference; those that nobody waits for are forgotten."""
         if len(self._locks) > 1000:
@@ -296,6 +320,9 @@ class Focus:
 
     async def _change(self, call: IncomingCall) -> None:
         seat = self._seats[call.call_id]
+        if seat.answer:
+            await self._change_browser(call, seat)
+            return
         offer, lines = call.sdp_offer if call.invite.body else None, sdp.read_offer(call.sdp_offer if call.invite.body else None, seat.lines)
         assert offer is not None
         ufrag = sdp.remote_ufrag(offer)
@@ -326,6 +353,15 @@ class Focus:
                 member = await self._client.update_participant(seat.conference, seat.participant, media=changed, **update)
         if call.dialog.state is not DialogState.TERMINATED:
             call.accept(sdp.answer(seat.conference, member, offer, lines, int(time.time())))
+
+    async def _change_browser(self, call: IncomingCall, seat: Seat) -> None:
+        if contacts := call.invite.contact:
+            call.dialog.remote_target = stringify_uri(contacts[0].uri)
+        seat.note(call.dialog)
+        if call.invite.body and self._browsers is not None:
+            await self._browsers.change(seat.conference, seat.participant, call.invite.text, seat.kept_for)
+        if call.dialog.state is not DialogState.TERMINATED:
+            call.accept(parse_sdp(seat.answer))
 
     # -- ends ----------------------------------------------------------------------------------------------------
 

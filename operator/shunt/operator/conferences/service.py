@@ -15,6 +15,7 @@ from shunt.events.bus import CONFERENCE, Event, EventBus
 from shunt.operator.asking import Agent
 from shunt.operator.conferences import focus as focus_events
 from shunt.operator.conferences import happened as happened_events
+from shunt.operator.conferences.browsers import Browsers
 from shunt.operator.conferences.happened import Happened
 from shunt.operator.conferences.records import csv_header, csv_lines, record
 from shunt.operator.conferences.routes import add_routes
@@ -41,13 +42,13 @@ def outputs(settings: Settings | None) -> list[Output]:
 class Conferences:
     """Focus, routes, records and policy of one agent's conferences."""
 
-    def __init__(self, settings: Settings, agent: Agent, client: AdminClient, records: Records | None, delay_ms: float) -> None:
-        """records: None where no participant is to have one; delay_ms: the one-way delay that ratings assume. Raises ValueError for a selector that cannot be used."""
+    def __init__(self, settings: Settings, agent: Agent, client: AdminClient, records: Records | None, delay_ms: float, browsers: Browsers | None = None) -> None:
+        """records: None where no participant is to have one; browsers: whoever has edges; delay_ms: the one-way delay that ratings assume. Raises ValueError for a selector that cannot be used."""
         self._agent, self._records, self._delay_ms = agent, records, delay_ms
         self.happened = Happened()
         self.focus: focus_events.Focus | None = None
         if settings.sip is not None:
-            self.focus = focus_events.Focus(SocketAddress.parse(settings.sip), settings.sip_allow, client)
+            self.focus = focus_events.Focus(SocketAddress.parse(settings.sip), settings.sip_allow, client, browsers)
         self._select = load_selector(settings.selector) if settings.selector is not None else None
         self._client = client
         self._tasks: list[asyncio.Task[None]] = []
