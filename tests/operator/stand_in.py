@@ -15,7 +15,7 @@ from shunt.metrics.instruments import Instruments
 
 def server(view: "StandIn", listen: str, token: str | None = None) -> ApiServer:
     """A server on a port that the kernel chooses, which a configuration file cannot ask for."""
-    return ApiServer(view, Api.model_construct(listen=listen, token=token, token_file=None))
+    return ApiServer(view, Api.model_construct(listen=listen, token=token, token_file=None, tls=None))
 
 
 def stream(direction: str, component: str = "rtp", state: str = "offloaded", reason: str = "offloaded", **more: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from shunt import web as web_page
 from shunt.api.drain import add_routes as add_drain_routes
 from shunt.api.socket import listening
 from shunt.api.view import AgentUnavailable, AgentView, DataPlaneUnavailable, NotDone
-from shunt.config.load import api_token
+from shunt.config.load import api_token, tls_context
 from shunt.config.model import Api
 from shunt.config.values import host_port
 from shunt.metrics.exposition import exposition
@@ -32,8 +32,9 @@ _DEFAULT_PAGE = 100
 _MAX_BODY = 1024  # nothing here takes a body
 _MAX_LINE = 8190
 _MAX_EVENT_CLIENTS = 32
-_MAX_REQUESTS = 128  # under way at once, followers of events among them
+_MAX_REQUESTS = 128  # under way at once, followers of events among them; those of rooms have a limit of their own
 _EVENT_PERIOD_S = 1.0
+_OF_ROOMS = ("/rooms/", "/whip/", "/whep/")
 # How long an answer may wait for the data plane before the caller is told so.
 _DATA_PLANE_TIMEOUT_S = 5.0
 _METRICS_TIMEOUT_S = 2.0
@@ -53,6 +54,7 @@ class ApiServer:
         """
         self.listen = host_port(settings.listen)
         self._token = api_token(settings)
+        self._tls = tls_context(settings)
         self._event_clients = 0
         self._requests = 0
         self._socket_inode: int | None = None
@@ -86,16 +88,19 @@ class ApiServer:
             add_drain_routes(app, drain, _error)
         if (conferences := getattr(self._view, "conferences", None)) is not None:
             conferences.add_routes(app, _error)
+        if (rooms := getattr(self._view, "rooms", None)) is not None:
+            rooms.add_routes(app, _error)
+            web_page.add_room_routes(app)
         self._runner = web.AppRunner(app, access_log=None, max_line_size=_MAX_LINE, max_field_size=_MAX_LINE, handle_signals=False, shutdown_timeout=2.0)
         await self._runner.setup()
         try:
-            await web.SockSite(self._runner, sock).start()
+            await web.SockSite(self._runner, sock, ssl_context=self._tls).start()
         except BaseException:
             await self._runner.cleanup()
             self._runner = None
             sock.close()
             raise
-        logger.info("REST API on %s", self.listen)
+        logger.info("REST API on %s%s", self.listen, "" if self._tls is None else " (HTTPS)")
 
     async def close(self) -> None:
         """Close the socket and end open event streams."""
@@ -111,10 +116,14 @@ class ApiServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        if self._requests >= _MAX_REQUESTS and request.path != "/v1/events":
+        of_rooms = request.path.startswith(_OF_ROOMS)
+        counted = not (of_rooms and request.path.endswith("/events"))
+        if self._requests >= _MAX_REQUESTS and counted and request.path != "/v1/events":
             return _error(503, f"{_MAX_REQUESTS} requests are under way", headers={"Retry-After": "1"})
-        self._requests += 1
+        self._requests += counted
         try:
+            if of_rooms:
+                return await handler(request)  # each of these asks for a room's token, and reads its own body
             if self._token is not None:
                 if request.path not in ("/healthz", "/readyz") and request.path not in web_page.PATHS and not _bearer_matches(request, self._token):
                     return _error(401, "a bearer token is needed (header Authorization)", headers={"WWW-Authenticate": "Bearer"})
@@ -144,7 +153,7 @@ class ApiServer:
             logger.exception("%s %s failed", request.method, request.path)
             return _error(500, "the operator daemon failed to answer; its log has the cause")
         finally:
-            self._requests -= 1
+            self._requests -= counted
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if self._event_clients >= _MAX_EVENT_CLIENTS:

@@ -28,7 +28,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class Client:
-    """Asks one agent. `api` is http://HOST:PORT, HOST:PORT or unix:/PATH."""
+    """Asks one agent. `api` is http://HOST:PORT, https://HOST:PORT, HOST:PORT or unix:/PATH."""
 
     def __init__(self, api: str, token: str | None = None) -> None:
         """Raises Failure (usage) where `api` is none of these."""
@@ -43,9 +43,9 @@ class Client:
             except ValueError:
                 host = port = None
                 parts = urlsplit("")
-            if parts.scheme != "http" or not host:
-                raise Failure(f"{api!r} is not http://HOST:PORT, HOST:PORT or unix:/PATH", EXIT_USAGE)
-            self._host, self._port = host, port or 8077
+            if parts.scheme not in ("http", "https") or not host:
+                raise Failure(f"{api!r} is not http://HOST:PORT, https://HOST:PORT, HOST:PORT or unix:/PATH", EXIT_USAGE)
+            self._host, self._port, self._tls = host, port or 8077, parts.scheme == "https"
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         """The JSON answer to a question. Raises Failure as ask() does."""
@@ -57,6 +57,8 @@ class Client:
         target = path + (f"?{urlencode(given)}" if given else "")
         if self._unix is not None:
             connection: http.client.HTTPConnection = _UnixConnection(self._unix, _TIMEOUT_S)
+        elif self._tls:
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=_TIMEOUT_S)  # the system's authorities, and those of SSL_CERT_FILE
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
         try:

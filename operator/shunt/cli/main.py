@@ -41,7 +41,7 @@ class _Command(click.Command):
 
 class _Group(click.Group):
     command_class = _Command
-    elsewhere = {"conference": "shunt.cli.conference"}  # groups that their own package defines
+    elsewhere = {"conference": "shunt.cli.conference", "room": "shunt.cli.room"}  # groups that their own package defines
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self.elsewhere])
@@ -61,7 +61,7 @@ def cli() -> None:
 def _asks_agent(command: Callable[..., None]) -> Callable[..., None]:
     """Adds --api, --token-file and --json, and hands the command a Client."""
 
-    @click.option("--api", envvar="SHUNT_API", default=_DEFAULT_API, show_default=True, metavar="URL", help="The agent: http://HOST:PORT or unix:/PATH; also SHUNT_API.")
+    @click.option("--api", envvar="SHUNT_API", default=_DEFAULT_API, show_default=True, metavar="URL", help="The agent: http://HOST:PORT, https://HOST:PORT or unix:/PATH; also SHUNT_API.")
     @click.option("--token-file", type=click.Path(dir_okay=False), help="File whose first line is the API's token; or put the token into SHUNT_TOKEN.")
     @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
     def wrapped(api: str, token_file: str | None, **arguments: Any) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -313,3 +314,15 @@ def api_token(settings: Api) -> str | None:
     if len(token) < 8:
         raise ValueError(f"api.token_file {path}: its first line has {len(token)} characters; a token has at least 8")
     return token
+
+
+def tls_context(settings: Api) -> ssl.SSLContext | None:
+    """The REST API's certificate and key; None: it is served in the clear. Raises ValueError, naming the files, where they cannot be used."""
+    if settings.tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls.certificate, settings.tls.key)
+    except OSError as error:  # ssl.SSLError is one
+        raise ValueError(f"api.tls: {settings.tls.certificate} with {settings.tls.key}: {error.strerror or error}") from None
+    return context

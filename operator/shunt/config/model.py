@@ -12,6 +12,7 @@ from pydantic import Field
 from shunt.config.conference import Conference
 from shunt.config.edge import Edge
 from shunt.config.mixer import Mixer
+from shunt.config.rooms import Rooms
 from shunt.config.section import Location, Section
 from shunt.config.switch import Switch
 from shunt.config.values import (
@@ -198,12 +199,20 @@ class Hep(Section):
         return [ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")]
 
 
+class ApiTls(Section):
+    """TLS of the REST API; PEM files, read at the start."""
+
+    certificate: AbsolutePath = Field(description="The certificate, followed by those that lead to its authority.")
+    key: AbsolutePath = Field(description="The certificate's key.")
+
+
 class Api(Section):
     """The local REST API, which the `shunt` command uses too."""
 
     listen: ApiListen = Field(default="127.0.0.1:8077", description="ADDRESS:PORT, or unix:/PATH.")
     token: str | None = Field(default=None, min_length=8, max_length=512, description="If given, requests need the header Authorization: Bearer TOKEN.")
     token_file: AbsolutePath | None = Field(default=None, description="A file whose first line is the token, in place of token.")
+    tls: ApiTls | None = Field(default=None, description="Serve HTTPS; without it HTTP. Browsers give camera and microphone only to pages that come by HTTPS, or from localhost.")
 
 
 class Admin(Section):
@@ -351,6 +360,7 @@ class Config(Section):
     conference: Conference | None = Field(default=None, description="Conferences; absent: none.")
     edge: Edge | None = Field(default=None, description="The edge for browsers.")
     mixer: Mixer | None = Field(default=None, description="A mixer of conferences' audio, on this host.")
+    rooms: Rooms | None = Field(default=None, description="Conferences for browsers; absent: none.")
     softswitch: Softswitch | None = Field(default=None, description="The Linux data plane.")
     switch: Switch | None = Field(default=None, description="Ports and routes of a Tofino switch, for its set-up script.")
 
@@ -516,6 +526,8 @@ class Config(Section):
     def _conference_problems(self) -> Iterator[tuple[Location, str]]:
         for where, message in self.conference.problems(self.data_plane is not None) if self.conference is not None else ():
             yield ("conference", *where), message
+        for where, message in self.rooms.problems(self.conference is not None) if self.rooms is not None else ():
+            yield ("rooms", *where), message
         if self.cdr is None or self.conference is None or self.conference.cdr is None:
             return
         calls = {os.path.normpath(path): name for name in ("csv", "json_lines") if (path := getattr(self.cdr, name)) is not None}

@@ -30,6 +30,7 @@ from shunt.operator.files import FolderLock
 from shunt.operator.follow import Follower
 from shunt.operator.position import Position
 from shunt.operator.records import Records
+from shunt.operator.rooms.parts import RoomService
 from shunt.operator.view import OperatorView
 from shunt.tasks import keep_running
 
@@ -42,7 +43,7 @@ class Daemon:
     """One operator daemon. run() serves until it is cancelled."""
 
     def __init__(self, config: Config) -> None:
-        """Raises OSError, naming it, where the state folder cannot be used; ValueError for the token file."""
+        """Raises OSError, naming it, where the state folder cannot be used; ValueError for the token file, the key of rooms' links and api.tls."""
         folder = Path(config.operator.state_dir)
         self._lock = FolderLock(folder)
         self._position = Position(folder / "position.json")
@@ -59,8 +60,10 @@ class Daemon:
         self._follower = Follower(self._client, self._bus, self._position, self._room)
         agent = Agent(self._client)
         self._conferences: Conferences | None = None
+        self._rooms = RoomService(config.rooms, config.api, self._client) if config.rooms is not None else None
         if config.conference is not None:
-            self._conferences = Conferences(config.conference, agent, self._client, self._records, config.quality.delay_ms)
+            callers = self._rooms.callers if self._rooms is not None else None
+            self._conferences = Conferences(config.conference, agent, self._client, self._records, config.quality.delay_ms, callers)
         view = OperatorView(
             config=config,
             agent=agent,
@@ -72,6 +75,7 @@ class Daemon:
             records=self._records,
             homer=self._homer,
             conferences=self._conferences,
+            rooms=self._rooms,
         )
         self._api = ApiServer(view, config.api)
         self._config = config
@@ -86,6 +90,8 @@ class Daemon:
                 await self._homer.start()
             if self._conferences is not None:
                 await self._conferences.start()
+            if self._rooms is not None:
+                self._rooms.start()
             supervisor.tell(READY=1)
             following = asyncio.create_task(self._follow())
             if self._records is not None:
@@ -115,6 +121,8 @@ class Daemon:
         self._bus.subscribe(Endings(self._dialogs, self._instruments, self._records, self._homer, self._config.quality.delay_ms), ending_events.KINDS)
         if self._conferences is not None:
             self._conferences.follow(self._bus)
+        if self._rooms is not None:
+            self._rooms.follow(self._bus)
         if self._homer is not None:
             self._bus.subscribe(self._homer)
         if self._config.history.log:
@@ -150,6 +158,8 @@ class Daemon:
                 self._position.save(reached)
         if self._conferences is not None:
             await self._conferences.close()
+        if self._rooms is not None:
+            await self._rooms.close()
         if self._homer is not None:
             await self._homer.close()
         await self._api.close()

@@ -29,6 +29,7 @@ from shunt.operator.endings import media_of
 from shunt.operator.follow import Follower
 from shunt.operator.position import Position
 from shunt.operator.records import Records
+from shunt.operator.rooms.parts import RoomService
 from shunt.operator.status import drain_view, problems, status_view
 from shunt.quality.report import call_quality
 
@@ -74,8 +75,10 @@ class OperatorView:
         records: Records | None,
         homer: HomerExport | None,
         conferences: Conferences | None = None,
+        rooms: RoomService | None = None,
     ) -> None:
         self.conferences = conferences
+        self.rooms = rooms
         self.drain = RemoteDrain(agent)
         self._config, self._agent, self._follower, self._position = config, agent, follower, position
         self._history, self._dialogs, self._instruments, self._records, self._homer = history, dialogs, instruments, records, homer

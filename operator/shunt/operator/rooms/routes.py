@@ -1,0 +1,310 @@
+"""HTTP routes of rooms: the page's sessions, WHIP (RFC 9725), WHEP (draft-ietf-wish-whep), links, and what operators see.
+
+/rooms/, /whip/ and /whep/ are for whoever holds a room's token; /v1/rooms is the REST API's, with its own token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from shunt.admin import AdminError, AgentError
+from shunt.api.drain import COMMAND_HEADER
+from shunt.operator.rooms import offer as offers
+from shunt.operator.rooms.edge import EdgeError, EdgeRefused
+from shunt.operator.rooms.offer import Malformed, NotTaken
+from shunt.operator.rooms.service import FOLLOWERS, NoEdge, Rooms, SessionGone
+from shunt.operator.rooms.session import Session
+from shunt.operator.rooms.tokens import LONGEST_S, ROLES, Grant, Role, Signer, TokenRefused
+
+_SDP = "application/sdp"
+_FRAGMENT = "application/trickle-ice-sdpfrag"
+_LARGEST = 256 * 1024  # bytes of a body
+_SILENCE_S = 10.0
+_NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_ANY_ORIGIN = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "Location, ETag, Link, Accept-Patch, Retry-After, WWW-Authenticate"}
+_RETRY = {"Retry-After": "2"}
+_Error = Callable[..., web.Response]
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _Refused(Exception):
+    """A request that is not done, with the status of HTTP."""
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.headers = status, headers
+
+
+def _refusal(error: Exception) -> _Refused:
+    """What an error of a session means to who asked."""
+    match error:
+        case _Refused():
+            return error
+        case TokenRefused():
+            return _Refused(401, str(error), {"WWW-Authenticate": 'Bearer error="invalid_token"'})
+        case Malformed():
+            return _Refused(400, str(error))
+        case NotTaken():
+            return _Refused(422, str(error))
+        case SessionGone():
+            return _Refused(404, str(error))
+        case NoEdge():
+            return _Refused(503, f"no edge takes another browser now: {error}", _RETRY)
+        case EdgeRefused(status=400 | 422 as status):
+            return _Refused(status, str(error))
+        case EdgeError():
+            return _Refused(503, str(error), _RETRY)
+        case AgentError(status=400 | 422):
+            return _Refused(422, str(error))
+        case AgentError(status=404 | 409 as status):
+            return _Refused(status, str(error))
+        case _:
+            return _Refused(503, str(error), _RETRY)
+
+
+_EXPECTED = (_Refused, TokenRefused, Malformed, NotTaken, SessionGone, NoEdge, EdgeError, AdminError)
+
+
+def _bearer(request: web.Request) -> str:
+    """Raises _Refused where there is none."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise _Refused(401, "a room's token is needed (header Authorization: Bearer TOKEN)", {"WWW-Authenticate": "Bearer"})
+    return token.strip()
+
+
+async def _text(request: web.Request, *kinds: str) -> str:
+    """The body, of one of these kinds. Raises _Refused."""
+    if request.content_type not in kinds:
+        raise _Refused(415, f"the body has to be {' or '.join(kinds)}, not {request.content_type}", {"Accept-Post": kinds[0]})
+    found = b""
+    async for chunk in request.content.iter_any():
+        found += chunk
+        if len(found) > _LARGEST:
+            raise _Refused(413, f"the body is larger than {_LARGEST} bytes")
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        raise _Refused(400, "the body is not UTF-8") from None
+
+
+async def _object(request: web.Request) -> dict[str, Any]:
+    try:
+        found = json.loads(await _text(request, "application/json"))
+    except ValueError:
+        raise _Refused(400, "the body is no JSON") from None
+    if not isinstance(found, dict) or not isinstance(found.get("offer"), str):
+        raise _Refused(400, "the body has to be an object with the SDP in offer")
+    wanted = found.get("media", {})
+    if not isinstance(wanted, dict) or not all(one in offers.MEDIA for one in wanted.values()):
+        raise _Refused(400, f"media: says of a mid what it is for, {', '.join(offers.MEDIA)}")
+    return found
+
+
+def _etag(session: Session) -> str:
+    """Of the session's ICE, which an edge never begins anew."""
+    return f'"{hashlib.sha256(session.id.encode()).hexdigest()[:16]}"'
+
+
+class RoomRoutes:
+    """The routes, over the sessions and the key of links."""
+
+    def __init__(self, rooms: Rooms, signer: Signer, url: str, error: _Error) -> None:
+        """url: what links begin with; error(status, message, parameter, headers) makes an answer in the API's form."""
+        self._rooms, self._signer, self._url, self._error = rooms, signer, url, error
+
+    def add(self, app: web.Application) -> None:
+        """Serve them."""
+        router = app.router
+        one = "/rooms/{room}/sessions/{session}"
+        router.add_get("/rooms/{room}/participants", self._serve(self._peek))
+        router.add_post("/rooms/{room}/sessions", self._serve(self._join))
+        router.add_post(one, self._serve(self._renegotiate))
+        router.add_get(one + "/events", self._serve(self._events))
+        router.add_delete(one, self._serve(self._leave))
+        for kind in ("whip", "whep"):
+            begin = self._whip if kind == "whip" else self._whep
+            router.add_post(f"/{kind}/{{room}}", self._serve(begin, open_to_all=True))
+            router.add_options(f"/{kind}/{{room}}", self._serve(self._options, open_to_all=True))
+            router.add_patch(f"/{kind}/{{room}}/{{session}}", self._serve(self._trickle, open_to_all=True))
+            router.add_delete(f"/{kind}/{{room}}/{{session}}", self._serve(self._leave, open_to_all=True))
+            router.add_options(f"/{kind}/{{room}}/{{session}}", self._serve(self._options, open_to_all=True))
+        router.add_get("/v1/rooms", self._serve(self._list))
+        router.add_get("/v1/rooms/{room}", self._serve(self._look))
+        router.add_post("/v1/rooms/{room}/links", self._serve(self._link))
+
+    def _serve(self, answer: _Handler, *, open_to_all: bool = False) -> _Handler:
+        """open_to_all: pages of other origins may ask; they need a token as all do."""
+
+        async def handler(request: web.Request) -> web.StreamResponse:
+            try:
+                response = await answer(request)
+            except _EXPECTED as error:
+                refused = _refusal(error)
+                response = self._error(refused.status, str(refused), headers=refused.headers)
+            if open_to_all:
+                response.headers.update(_ANY_ORIGIN)
+            return response
+
+        return handler
+
+    # -- who may -------------------------------------------------------------------------------------------------
+
+    def _grant(self, request: web.Request, *, late: bool = False) -> Grant:
+        return self._signer.grant(_bearer(request), request.match_info["room"], late=late)
+
+    def _session(self, request: web.Request) -> Session:
+        """The session of a request. A token that has expired since does not end it."""
+        self._grant(request, late=True)
+        return self._rooms.session(request.match_info["room"], request.match_info["session"])
+
+    @staticmethod
+    def _allowed(grant: Grant, text: str) -> None:
+        """Raises _Refused where an offer does more than a grant allows."""
+        directions = {section.direction for section in offers.read(text).sections if section.kind in ("audio", "video") and not section.refused}
+        if grant.role == "watch" and directions & {"sendrecv", "sendonly"}:
+            raise _Refused(403, "this token is for watching: nothing may be sent with it")
+        if grant.role == "publish" and directions & {"recvonly"}:
+            raise _Refused(403, "this token is for publishing: nothing is to be seen with it")
+
+    # -- the page ------------------------------------------------------------------------------------------------
+
+    async def _peek(self, request: web.Request) -> web.Response:
+        return _json(await self._rooms.peek(self._grant(request).room))
+
+    async def _join(self, request: web.Request) -> web.Response:
+        grant = self._grant(request)
+        given = await _object(request)
+        self._allowed(grant, given["offer"])
+        if isinstance(before := given.get("replaces"), str):
+            await self._rooms.replaced(grant.room, before)
+        joined = await self._rooms.join(grant.room, grant.name or str(given.get("name") or "guest"), given["offer"], grant.role, given.get("media"))
+        return self._answer(joined.session, joined.answer, 201)
+
+    async def _renegotiate(self, request: web.Request) -> web.Response:
+        grant, session = self._grant(request, late=True), self._session(request)
+        given = await _object(request)
+        self._allowed(grant, given["offer"])
+        return self._answer(session, await self._rooms.renegotiate(session, given["offer"], given.get("media")), 200)
+
+    @staticmethod
+    def _answer(session: Session, answer: str, status: int) -> web.Response:
+        value = {"session": session.id, "participant": session.participant, "answer": answer, "media": session.names}
+        return web.json_response(value, status=status, headers=_NO_STORE | {"Location": f"/rooms/{session.room}/sessions/{session.id}"})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        session = self._session(request)
+        if self._rooms.followers >= FOLLOWERS:
+            raise _Refused(503, f"{FOLLOWERS} pages follow their rooms already", _RETRY)
+        self._rooms.followers += 1
+        try:
+            response = web.StreamResponse(headers=_NO_STORE | {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
+            await response.prepare(request)
+            said = time.monotonic()
+            with contextlib.suppress(ConnectionResetError):  # the page is gone
+                async for look in self._rooms.follow(session):
+                    if look:
+                        name = "closed" if "closed" in look else "room"
+                        await response.write(f"event: {name}\ndata: {json.dumps(look, ensure_ascii=False)}\n\n".encode())
+                    elif time.monotonic() > said + _SILENCE_S:
+                        await response.write(b": still the same\n\n")
+                    else:
+                        continue
+                    said = time.monotonic()
+            return response
+        finally:
+            self._rooms.followers -= 1
+
+    async def _leave(self, request: web.Request) -> web.Response:
+        await self._rooms.leave(self._session(request))
+        return web.Response(status=200, headers=_NO_STORE)
+
+    # -- WHIP and WHEP -------------------------------------------------------------------------------------------
+
+    async def _whip(self, request: web.Request) -> web.Response:
+        grant = self._grant(request)
+        if grant.role == "watch":
+            raise _Refused(403, "this token is for watching: nothing may be sent with it")
+        return await self._begin(request, grant, "publish", "publisher")
+
+    async def _whep(self, request: web.Request) -> web.Response:
+        grant = self._grant(request)
+        if grant.role == "publish":
+            raise _Refused(403, "this token is for publishing: nothing is to be seen with it")
+        return await self._begin(request, grant, "watch", "viewer")
+
+    async def _begin(self, request: web.Request, grant: Grant, role: Role, name: str) -> web.Response:
+        text = await _text(request, _SDP)
+        self._allowed(Grant(grant.room, role, grant.until), text)
+        joined = await self._rooms.join(grant.room, grant.name or request.query.get("name") or name, text, role)
+        kind = request.path.split("/")[1]
+        headers = {"Location": f"/{kind}/{grant.room}/{joined.session.id}", "ETag": _etag(joined.session), "Accept-Patch": _FRAGMENT}
+        return web.Response(status=201, text=joined.answer, content_type=_SDP, headers=_NO_STORE | headers)
+
+    async def _options(self, request: web.Request) -> web.Response:
+        headers = {
+            "Accept-Post": _SDP,
+            "Access-Control-Allow-Methods": "OPTIONS, POST, PATCH, DELETE",
+            "Access-Control-Allow-Headers": "Authorization, Content-Type, If-Match",
+            "Access-Control-Max-Age": "3600",
+        }
+        return web.Response(status=204, headers=headers)
+
+    async def _trickle(self, request: web.Request) -> web.Response:
+        """Candidates of the client: the edge is ICE-lite and learns them from its checks (RFC 8445 section 2.5), so there is nothing to do with them."""
+        session = self._session(request)
+        fragment = await _text(request, _FRAGMENT)
+        given = request.headers.get("If-Match")
+        if given is None:
+            raise _Refused(428, "PATCH needs the header If-Match with the ETag of the session")
+        if given == "*":
+            raise _Refused(422, "ICE is not begun anew: end the session, and begin another")
+        if given != _etag(session):
+            raise _Refused(412, f"If-Match: {given} is not the session's ETag")
+        offers.fragment_ufrag(fragment)
+        return web.Response(status=204, headers=_NO_STORE)
+
+    # -- for operators -------------------------------------------------------------------------------------------
+
+    async def _list(self, request: web.Request) -> web.Response:
+        found: dict[str, list[str]] = {}
+        for session in self._rooms.all():
+            found.setdefault(session.room, []).append(session.participant)
+        return _json({"rooms": [{"name": room, "browsers": names} for room, names in found.items()]})
+
+    async def _look(self, request: web.Request) -> web.Response:
+        room = request.match_info["room"]
+        found = []
+        for session in self._rooms.all():
+            if session.room == room:
+                details = await self._rooms.details(session)
+                found.append({"participant": session.participant, "role": session.role, "session": session.id, "edge": session.edge, "lines": session.names, "transport": details})
+        return _json({"name": room, "browsers": found})
+
+    async def _link(self, request: web.Request) -> web.Response:
+        if COMMAND_HEADER not in request.headers:
+            raise _Refused(403, f"a request that changes something needs the header {COMMAND_HEADER}")
+        query, room = request.query, request.match_info["room"]
+        for name in query:
+            if name not in ("valid_s", "role", "name"):
+                return self._error(400, f"{name}: unknown parameter; known here: valid_s, role, name", parameter=name)
+        valid, role = query.get("valid_s", "7200"), query.get("role", "room")
+        if not (valid.isascii() and valid.isdecimal() and 1 <= int(valid) <= LONGEST_S):
+            return self._error(400, f"valid_s: {valid!r} is no number of seconds in 1..{LONGEST_S}", parameter="valid_s")
+        if role not in ROLES:
+            return self._error(400, f"role: {role!r} is none of {', '.join(ROLES)}", parameter="role")
+        grant = Grant(room, role, int(time.time()) + int(valid), query.get("name", ""))
+        token = self._signer.token(grant)
+        urls = {"page": f"{self._url}/rooms/{room}#{token}", "whip": f"{self._url}/whip/{room}", "whep": f"{self._url}/whep/{room}"}
+        return _json({"room": room, "role": role, "until": grant.until, "token": token} | urls)
+
+
+def _json(value: Any) -> web.Response:
+    return web.json_response(value, headers=_NO_STORE, dumps=lambda given: json.dumps(given, ensure_ascii=False) + "\n")

@@ -1,0 +1,604 @@
+// A room in the browser: one session at an edge, renegotiated when others come, begun anew when it is lost.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const ROOM = decodeURIComponent(location.pathname.split("/")[2] || "");
+const TOKEN = location.hash.slice(1);
+const GRANT = readGrant(TOKEN);
+const KINDS = ["audio", "video", "screen"];
+const SPEAKING = 0.015; // of full scale
+const SPEAKING_MS = 700;
+const LOST_MS = 4000; // "disconnected" for longer than this is lost
+const FIRST_WAIT_MS = 300, LONGEST_WAIT_MS = 5000;
+const QUIET = 401; // no use in trying again
+
+/** What the token says of itself; only the server can tell whether it is true. */
+function readGrant(token) {
+  try {
+    const bytes = Uint8Array.from(atob(token.split(".")[0].replace(/-/g, "+").replace(/_/g, "/")), (one) => one.charCodeAt(0));
+    return JSON.parse(new TextDecoder().decode(bytes));
+  } catch {
+    return {};
+  }
+}
+
+/** A request that was not done: the server's own words and its status, 0 where nobody answered. */
+class Failure extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function ask(method, path, body, more = {}) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      headers: { Authorization: `Bearer ${TOKEN}`, ...(body ? { "Content-Type": "application/json" } : {}) },
+      body: body ? JSON.stringify(body) : undefined,
+      ...more,
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Failure(0, "the server does not answer");
+  }
+  if (!response.ok) {
+    let words = `status ${response.status}`;
+    try {
+      words = (await response.json()).error || words;
+    } catch { /* no words */ }
+    throw new Failure(response.status, words);
+  }
+  return response;
+}
+
+/** Server-sent events of a response, as [name, data]. */
+async function* eventsOf(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    rest += value;
+    let end;
+    while ((end = rest.indexOf("\n\n")) >= 0) {
+      const lines = rest.slice(0, end).split("\n");
+      rest = rest.slice(end + 2);
+      const name = lines.find((line) => line.startsWith("event: "));
+      const data = lines.find((line) => line.startsWith("data: "));
+      if (name && data) yield [name.slice(7), JSON.parse(data.slice(6))];
+    }
+  }
+}
+
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** One session: a peer connection, and the server's resource for it. on: {look, lost(why), picture}. */
+class Session {
+  constructor(on) {
+    this.on = on;
+    this.pc = new RTCPeerConnection({ bundlePolicy: "max-bundle" });
+    this.kinds = new Map(); // transceiver -> what it is for
+    this.path = null;
+    this.ended = false;
+    this.turn = Promise.resolve();
+    this.stopping = new AbortController();
+    this.pc.addEventListener("connectionstatechange", () => this.changed());
+  }
+
+  changed() {
+    const state = this.pc.connectionState;
+    clearTimeout(this.timer);
+    if (state === "failed") this.lose("the connection to the edge has failed");
+    if (state === "disconnected") this.timer = setTimeout(() => this.lose("the connection to the edge is lost"), LOST_MS);
+  }
+
+  lose(why) {
+    if (this.ended) return;
+    this.end();
+    this.on.lost(why);
+  }
+
+  /** A line that sends. */
+  send(kind, track) {
+    const options = { direction: "sendonly" };
+    let transceiver;
+    if (kind === "audio") {
+      transceiver = this.pc.addTransceiver(track, options);
+    } else {
+      try {
+        transceiver = this.pc.addTransceiver(track, { ...options, sendEncodings: [{ scalabilityMode: "L1T3" }] });
+      } catch {
+        transceiver = this.pc.addTransceiver(track, options);
+      }
+    }
+    this.kinds.set(transceiver, kind);
+    return transceiver;
+  }
+
+  /** Have as many lines for others' streams as are wanted; whether there are more now. */
+  receive(wanted) {
+    let more = false;
+    for (const kind of KINDS) {
+      let lines = [...this.kinds].filter(([transceiver, of]) => of === kind && transceiver.direction === "recvonly").length;
+      for (; lines < Math.min(wanted[kind] || 0, 15); lines++) {
+        this.kinds.set(this.pc.addTransceiver(kind === "audio" ? "audio" : "video", { direction: "recvonly" }), kind);
+        more = true;
+      }
+    }
+    return more;
+  }
+
+  async offer() {
+    await this.pc.setLocalDescription(await this.pc.createOffer());
+    const media = {};
+    for (const [transceiver, kind] of this.kinds) if (transceiver.mid !== null) media[transceiver.mid] = kind;
+    return { offer: this.pc.localDescription.sdp, media };
+  }
+
+  async join(name, replaces) {
+    const given = await this.offer();
+    const response = await ask("POST", `/rooms/${encodeURIComponent(ROOM)}/sessions`, { ...given, name, replaces });
+    const answer = await response.json();
+    if (this.ended) return;
+    this.path = `/rooms/${encodeURIComponent(ROOM)}/sessions/${answer.session}`;
+    this.id = answer.session;
+    this.me = answer.participant;
+    await this.pc.setRemoteDescription({ type: "answer", sdp: answer.answer });
+    this.follow();
+  }
+
+  /** Offer anew, one after the other. change: what is done before, false where nothing is to be offered. */
+  negotiate(change) {
+    this.turn = this.turn.then(async () => {
+      if (this.ended || !(await change())) return;
+      try {
+        const answer = await (await ask("POST", this.path, await this.offer())).json();
+        if (!this.ended) await this.pc.setRemoteDescription({ type: "answer", sdp: answer.answer });
+      } catch (error) {
+        this.lose(`a change was not taken: ${error.message}`);
+      }
+    });
+    return this.turn;
+  }
+
+  /** What the server says of the room, until the session is over. Media goes on while it says nothing. */
+  async follow() {
+    let wait = FIRST_WAIT_MS;
+    while (!this.ended) {
+      try {
+        const response = await ask("GET", `${this.path}/events`, null, { signal: this.stopping.signal });
+        for await (const [name, data] of eventsOf(response)) {
+          if (this.ended) return;
+          wait = FIRST_WAIT_MS;
+          if (name === "closed") return this.lose(data.closed);
+          this.on.look(data);
+          if (data.wanted) this.negotiate(() => this.receive(data.wanted));
+        }
+      } catch (error) {
+        if (this.ended) return;
+        if (error.status === 404) return this.lose(error.message);
+      }
+      await sleep(wait);
+      wait = Math.min(2 * wait, LONGEST_WAIT_MS);
+    }
+  }
+
+  track(mid) {
+    return this.pc.getTransceivers().find((one) => one.mid === mid)?.receiver.track ?? null;
+  }
+
+  end() {
+    this.ended = true;
+    clearTimeout(this.timer);
+    this.stopping.abort();
+    this.pc.close();
+  }
+
+  async leave() {
+    const path = this.path;
+    this.end();
+    if (path) await ask("DELETE", path, null, { keepalive: true }).catch(() => {});
+  }
+}
+
+/** The page: own devices, the session there is, and what is shown. */
+class Page {
+  constructor() {
+    this.tiles = new Tiles($("tiles"));
+    this.tracks = { audio: null, video: null, screen: null };
+    this.senders = {}; // transceivers of the session there is, by kind
+    this.session = null;
+    this.look = null;
+    this.seen = new Map(); // getStats of each mid, last time
+    this.heard = new Map(); // when each was last heard
+    this.sounds = new Map();
+    this.times = { clicked: null, picture: null };
+    this.counts = { sessions: 0, lost: 0 };
+    this.inside = false;
+    this.wanted = { audio: 0, video: 0, screen: 0 };
+  }
+
+  // -- the lobby
+
+  async open() {
+    $("room-name").textContent = ROOM;
+    document.title = ROOM;
+    $("name").value = GRANT.name || sessionStorage.getItem("name") || "";
+    $("name").readOnly = Boolean(GRANT.name);
+    if (!TOKEN) return this.trouble("This link has no token: ask for a whole one.");
+    this.watching = GRANT.role === "watch";
+    if (this.watching) $("devices").hidden = document.querySelector(".preview").hidden = true;
+    else if (!navigator.mediaDevices) this.trouble("The browser gives no camera and microphone to this page: it has to come by HTTPS, or from localhost.");
+    this.peek();
+    if (!this.watching) await this.preview();
+  }
+
+  async peek() {
+    try {
+      const room = await (await ask("GET", `/rooms/${encodeURIComponent(ROOM)}/participants`)).json();
+      this.wanted = room.wanted;
+      const names = room.participants.map((one) => one.name);
+      $("who").textContent = names.length ? `In the room: ${names.join(", ")}` : "Nobody is in the room yet.";
+    } catch (error) {
+      this.trouble(error.message);
+      if (error.status === QUIET) $("join").disabled = true;
+    }
+  }
+
+  async preview() {
+    for (const [kind, box] of [["audio", "with-microphone"], ["video", "with-camera"]]) {
+      $(box).addEventListener("change", () => this.device(kind, $(box).checked));
+    }
+    await Promise.all([this.device("audio", true), this.device("video", true)]);
+  }
+
+  /** Have a device, or none; what is wrong is said. */
+  async device(kind, on) {
+    if (!on) {
+      this.tracks[kind]?.stop();
+      this.tracks[kind] = null;
+    } else if (navigator.mediaDevices && !this.tracks[kind]) {
+      try {
+        const wanted = kind === "audio" ? { audio: { echoCancellation: true } } : { video: { width: { ideal: 640 }, height: { ideal: 360 }, frameRate: { ideal: 30 } } };
+        const [track] = (await navigator.mediaDevices.getUserMedia(wanted)).getTracks();
+        this.tracks[kind] = track;
+      } catch (error) {
+        $(kind === "audio" ? "with-microphone" : "with-camera").checked = false;
+        if (kind === "video") $("no-camera").textContent = `No camera: ${error.message}`;
+      }
+    }
+    if (kind === "video") {
+      $("preview").srcObject = this.tracks.video ? new MediaStream([this.tracks.video]) : null;
+      $("no-camera").hidden = Boolean(this.tracks.video) || !$("no-camera").textContent;
+    }
+  }
+
+  // -- in and out
+
+  async enter() {
+    this.name = $("name").value.trim() || "guest";
+    sessionStorage.setItem("name", this.name);
+    this.times = { clicked: performance.now(), picture: null };
+    this.inside = true;
+    $("join").disabled = true;
+    this.trouble("");
+    await this.connect();
+  }
+
+  /** Begin a session, again and again while that may help. */
+  async connect(replaces) {
+    let wait = FIRST_WAIT_MS;
+    while (this.inside) {
+      this.status(replaces ? "Connecting again…" : "Joining…");
+      const session = new Session({ look: (look) => this.looked(session, look), lost: (why) => this.lost(session, why) });
+      this.session = session;
+      this.senders = {};
+      for (const kind of KINDS) if (this.tracks[kind]) this.senders[kind] = session.send(kind, this.tracks[kind]);
+      // One line at least: an offer without media is none.
+      const least = Object.keys(this.senders).length ? 0 : 1;
+      session.receive({ audio: Math.max(this.wanted.audio, least), video: Math.max(this.wanted.video, least), screen: this.wanted.screen });
+      try {
+        await session.join(this.name, replaces);
+        this.counts.sessions++;
+        this.entered();
+        return;
+      } catch (error) {
+        session.end();
+        const status = error.status ?? -1;
+        this.trouble(error.message);
+        if (status !== 0 && status !== 503 && status !== 409) return this.out();
+      }
+      await sleep(wait);
+      wait = Math.min(2 * wait, LONGEST_WAIT_MS);
+    }
+  }
+
+  entered() {
+    this.trouble("");
+    this.status("In the room");
+    $("lobby").hidden = true;
+    $("tiles").hidden = false;
+    $("controls").hidden = this.watching;
+    if (!$("mute").dataset.seen) $("mute").focus();
+    $("mute").dataset.seen = "yes";
+    this.buttons();
+    this.draw();
+  }
+
+  lost(session, why) {
+    if (session !== this.session || !this.inside) return;
+    this.counts.lost++;
+    this.status(`Lost: ${why}`);
+    this.connect(session.id);
+  }
+
+  out() {
+    this.inside = false;
+    this.session = null;
+    $("lobby").hidden = false;
+    $("tiles").hidden = $("controls").hidden = true;
+    $("join").disabled = false;
+    this.tiles.keep(new Set());
+    for (const [, sound] of this.sounds) sound.remove();
+    this.sounds.clear();
+    this.status("");
+  }
+
+  async leave() {
+    const session = this.session;
+    this.tracks.screen?.stop();
+    this.tracks.screen = null;
+    this.out();
+    await session?.leave();
+    this.peek();
+  }
+
+  // -- own devices
+
+  mute() {
+    const track = this.tracks.audio;
+    if (!track) return this.turnOn("audio");
+    track.enabled = !track.enabled;
+    return this.buttons();
+  }
+
+  async turnOn(kind) {
+    await this.device(kind, true);
+    const track = this.tracks[kind];
+    if (!track) return this.trouble(kind === "audio" ? "There is no microphone." : $("no-camera").textContent || "There is no camera.");
+    return this.change(kind, track);
+  }
+
+  camera() {
+    if (!this.tracks.video) return this.turnOn("video");
+    this.device("video", false);
+    return this.change("video", null);
+  }
+
+  async share() {
+    if (this.tracks.screen) {
+      this.tracks.screen.stop();
+      this.tracks.screen = null;
+      return this.change("screen", null);
+    }
+    try {
+      const [track] = (await navigator.mediaDevices.getDisplayMedia({ video: { frameRate: { max: 15 } } })).getVideoTracks();
+      track.contentHint = "detail";
+      track.addEventListener("ended", () => this.tracks.screen === track && this.share());
+      this.tracks.screen = track;
+      await this.change("screen", track);
+    } catch (error) {
+      if (error.name !== "NotAllowedError") this.trouble(`No screen: ${error.message}`);
+    }
+    return undefined;
+  }
+
+  /** Send another track of a kind, or none: then its line is on hold. */
+  async change(kind, track) {
+    this.buttons();
+    this.draw();
+    const session = this.session;
+    await session?.negotiate(async () => {
+      const line = this.senders[kind];
+      if (!line) {
+        if (track) this.senders[kind] = session.send(kind, track);
+        return Boolean(track);
+      }
+      await line.sender.replaceTrack(track);
+      line.direction = track ? "sendonly" : "inactive";
+      return true;
+    });
+  }
+
+  buttons() {
+    const set = (id, pressed, words) => {
+      $(id).setAttribute("aria-pressed", String(pressed));
+      $(id).querySelector("span").textContent = words;
+    };
+    const muted = !this.tracks.audio?.enabled;
+    set("mute", muted, muted ? "Unmute" : "Mute");
+    set("camera", !this.tracks.video, this.tracks.video ? "Camera off" : "Camera on");
+    set("screen", Boolean(this.tracks.screen), this.tracks.screen ? "Stop sharing" : "Share screen");
+  }
+
+  // -- what is shown
+
+  looked(session, look) {
+    if (session !== this.session) return;
+    if (look.participants) {
+      this.look = look;
+      this.wanted = look.wanted;
+    }
+    this.trouble(look.problem || "");
+    this.draw();
+  }
+
+  line(name, kind) {
+    return this.look?.lines.find((one) => one.shows === name && one.medium === kind);
+  }
+
+  draw() {
+    if (!this.inside || !this.session) return;
+    const keep = new Set();
+    const tile = (key, ...more) => {
+      keep.add(key);
+      return this.tiles.of(key, ...more);
+    };
+    if (!this.watching) {
+      const mine = tile("/me", `${this.session.me || this.name} (you)`, { me: true });
+      mine.show(this.tracks.video, Boolean(this.tracks.video));
+      mine.note(this.tracks.audio?.enabled ? "" : "muted");
+    }
+    for (const one of this.look?.participants ?? []) {
+      const shown = tile(`${one.name}/video`, one.name);
+      const line = this.line(one.name, "video");
+      const sends = Boolean(one.media.video);
+      shown.onfirst = () => this.times.picture ?? (this.times.picture = performance.now());
+      shown.show(line ? this.session.track(line.mid) : null, sends);
+      shown.note(one.media.video === undefined ? (one.at_edge ? "no camera" : "by phone") : sends ? "" : "camera off");
+      if (one.media.screen) {
+        const screen = this.line(one.name, "screen");
+        tile(`${one.name}/screen`, `${one.name}’s screen`, { wide: true }).show(screen ? this.session.track(screen.mid) : null, true);
+      }
+    }
+    this.tiles.keep(keep);
+    this.hear();
+    const others = this.look?.participants.length ?? 0;
+    this.status(others ? `${others + 1} in the room` : "You are alone in the room");
+  }
+
+  /** A sound element for each line of audio. */
+  hear() {
+    const lines = new Set((this.look?.lines ?? []).filter((one) => one.medium === "audio").map((one) => one.mid));
+    for (const mid of lines) {
+      const track = this.session.track(mid);
+      let sound = this.sounds.get(mid);
+      if (!sound) {
+        sound = Object.assign(document.createElement("audio"), { autoplay: true });
+        this.sounds.set(mid, sound);
+        $("sounds").append(sound);
+      }
+      if (track && sound.srcObject?.getTracks()[0] !== track) {
+        sound.srcObject = new MediaStream([track]);
+        sound.play().catch(() => {});
+      }
+    }
+    for (const [mid, sound] of this.sounds) {
+      if (!lines.has(mid)) {
+        sound.remove();
+        this.sounds.delete(mid);
+      }
+    }
+  }
+
+  /** Who speaks, from the levels that senders say (RFC 6464). */
+  listen() {
+    if (!this.inside || !this.session || this.session.ended || !this.look) return;
+    const now = performance.now();
+    for (const one of this.look.participants) {
+      const line = this.line(one.name, "audio");
+      const receiver = line && this.session.pc.getTransceivers().find((each) => each.mid === line.mid)?.receiver;
+      const level = receiver?.getSynchronizationSources()[0]?.audioLevel ?? this.seen.get(line?.mid)?.level ?? 0;
+      if (level > SPEAKING) this.heard.set(one.name, now);
+      this.tiles.all.get(`${one.name}/video`)?.speaking(now - (this.heard.get(one.name) ?? -Infinity) < SPEAKING_MS);
+    }
+  }
+
+  async measure() {
+    const session = this.session;
+    if (!this.inside || !session || session.ended) return;
+    const stats = await session.pc.getStats();
+    if (session !== this.session) return;
+    const now = performance.now();
+    for (const one of stats.values()) {
+      if (one.type === "inbound-rtp" && one.mid !== undefined) this.seen.set(one.mid, inbound(one, this.seen.get(one.mid), now));
+      if (one.type === "outbound-rtp" && one.kind === "video") this.sent(one);
+      if (one.type === "media-source" && one.kind === "audio" && one.audioLevel !== undefined) this.tiles.all.get("/me")?.speaking(Boolean(this.tracks.audio?.enabled) && one.audioLevel > SPEAKING);
+    }
+    for (const one of this.look?.participants ?? []) {
+      for (const kind of ["video", "screen"]) {
+        const shown = this.tiles.all.get(`${one.name}/${kind}`);
+        const line = this.line(one.name, kind);
+        if (!shown || !one.media[kind]) {
+          shown?.tell("");
+          continue;
+        }
+        const told = this.look.quality.find((each) => each.sender === one.name && each.medium === kind);
+        shown.tell(...(line ? qualityWords(this.seen.get(line.mid), told) : ["waiting for its stream", ""]));
+      }
+    }
+  }
+
+  sent(one) {
+    const mine = this.tiles.all.get("/me");
+    if (!mine || !this.tracks.video || !one.frameWidth) return;
+    const limits = { bandwidth: "as much as your connection carries", cpu: "as much as your processor manages" };
+    const limit = limits[one.qualityLimitationReason];
+    mine.tell(`sent: ${one.frameWidth}×${one.frameHeight}, ${Math.round(one.framesPerSecond || 0)} frames/s${limit ? ` · ${limit}` : ""}`, limit ? "warn" : "");
+  }
+
+  status(words) {
+    if ($("status").textContent !== words) $("status").textContent = words;
+  }
+
+  trouble(words) {
+    $("trouble").hidden = !words;
+    if ($("trouble").textContent !== words) $("trouble").textContent = words;
+  }
+
+  /** How the session goes, for whoever measures. */
+  report() {
+    const lines = {};
+    for (const one of this.look?.lines ?? []) if (one.shows) lines[`${one.shows}/${one.medium}`] = this.seen.get(one.mid) ?? null;
+    return {
+      me: this.session?.me ?? null,
+      state: this.session?.pc.connectionState ?? "none",
+      join_ms: this.times.picture === null ? null : this.times.picture - this.times.clicked,
+      participants: (this.look?.participants ?? []).map((one) => one.name),
+      speaking: [...this.tiles.all].filter(([, tile]) => tile.element.classList.contains("speaking")).map(([key]) => key),
+      quality: this.look?.quality ?? [],
+      trouble: $("trouble").hidden ? "" : $("trouble").textContent,
+      ...this.counts,
+      lines,
+    };
+  }
+}
+
+/** The figures of a stream that comes in, from getStats now and the last time. */
+function inbound(one, before, now) {
+  const found = {
+    at: now, kind: one.kind, packets: one.packetsReceived ?? 0, packetsLost: one.packetsLost ?? 0, bytes: one.bytesReceived ?? 0, width: one.frameWidth, height: one.frameHeight,
+    frames: one.framesDecoded ?? 0, dropped: one.framesDropped ?? 0, freezes: one.freezeCount ?? 0, nacks: one.nackCount ?? 0, plis: one.pliCount ?? 0, level: one.audioLevel, lost: 0, bitrate: 0, fps: one.framesPerSecond ?? 0,
+    concealed: one.concealedSamples ?? 0, samples: one.totalSamplesReceived ?? 0,
+  };
+  if (before && now > before.at) {
+    const seconds = (now - before.at) / 1000;
+    const came = found.packets - before.packets, lost = Math.max(0, found.packetsLost - before.packetsLost);
+    found.bitrate = Math.max(0, (8 * (found.bytes - before.bytes)) / seconds);
+    if (one.framesPerSecond === undefined) found.fps = (found.frames - before.frames) / seconds;
+    found.lost = 0.7 * before.lost + 0.3 * (came + lost > 0 ? lost / (came + lost) : 0);
+  }
+  return found;
+}
+
+const page = new Page();
+window.room = page;
+$("lobby").addEventListener("submit", (event) => {
+  event.preventDefault();
+  page.enter();
+});
+$("mute").addEventListener("click", () => page.mute());
+$("camera").addEventListener("click", () => page.camera());
+$("screen").addEventListener("click", () => page.share());
+$("leave").addEventListener("click", () => page.leave());
+document.addEventListener("keydown", (event) => {
+  if ($("controls").hidden || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input")) return;
+  const act = { m: () => page.mute(), v: () => page.camera(), s: () => page.share() }[event.key.toLowerCase()];
+  if (act) act();
+});
+window.addEventListener("pagehide", () => page.session?.leave());
+setInterval(() => page.listen(), 200);
+setInterval(() => page.measure(), 1000);
+page.open();

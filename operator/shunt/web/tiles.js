@@ -1,0 +1,120 @@
+// Tiles of a room: a picture, a name, who speaks, and how good the picture is and why. Knows nothing of connections.
+"use strict";
+
+/** What a rate is called: bits/s in kbit/s. */
+function kbit(rate) {
+  return `${Math.round(rate / 1000)} kbit/s`;
+}
+
+/**
+ * The words under a tile, and how grave they are ("", "warn", "bad").
+ * seen: {width, height, fps, bitrate, lost (share of the last seconds), freezes} of getStats; told: the server's {target, targets, layers, estimate, rates, decided_by}, or undefined.
+ */
+function qualityWords(seen, told) {
+  const words = [];
+  let grave = "";
+  if (told && told.target === null) {
+    const least = told.rates[0];
+    const why = told.decided_by === "operator" ? "set by the operator" : `your connection does not carry ${least ? `its lowest layer, ${kbit(least)}` : "it"}` + (told.estimate === null ? "" : `; the estimate is ${kbit(told.estimate)}`);
+    return [`paused: ${why}`, "bad"];
+  }
+  if (seen && seen.width) words.push(`${seen.width}×${seen.height}, ${Math.round(seen.fps || 0)} frames/s, ${kbit(seen.bitrate || 0)}`);
+  if (told && told.layers && told.target < told.targets - 1) {
+    const next = told.rates[told.target + 1];
+    const why = told.decided_by === "operator" ? "set by the operator" : told.estimate === null ? "no estimate yet" : `your connection carries ${kbit(told.estimate)}` + (next ? `, the next layer needs ${kbit(next)}` : "");
+    words.push(`layer ${told.target + 1} of ${told.targets}: ${why}`);
+    grave = "warn";
+  } else if (told && told.estimate !== null) {
+    words.push(`all of it: your connection carries ${kbit(told.estimate)}`);
+  }
+  if (seen && seen.lost > 0.005) {
+    words.push(`${(100 * seen.lost).toFixed(1)} % lost`);
+    grave = seen.lost > 0.05 ? "bad" : "warn";
+  }
+  if (seen && seen.freezes) words.push(`${seen.freezes} freeze${seen.freezes === 1 ? "" : "s"}`);
+  return [words.join(" · "), grave];
+}
+
+/** One tile. key: of whom and which medium; name: what is written below. */
+class Tile {
+  constructor(name, { me = false, wide = false } = {}) {
+    this.element = document.createElement("figure");
+    this.element.className = `tile${me ? " me" : ""}${wide ? " wide" : ""}`;
+    this.video = document.createElement("video");
+    Object.assign(this.video, { autoplay: true, muted: true, playsInline: true, hidden: true });
+    this.absent = document.createElement("div");
+    this.absent.className = "absent";
+    this.absent.setAttribute("aria-hidden", "true");
+    this.absent.textContent = [...name][0]?.toUpperCase() ?? "?";
+    const caption = document.createElement("figcaption");
+    this.name = Object.assign(document.createElement("span"), { className: "name", textContent: name });
+    this.badge = Object.assign(document.createElement("span"), { className: "badge" });
+    this.quality = Object.assign(document.createElement("span"), { className: "quality" });
+    caption.append(this.name, this.badge, this.quality);
+    this.element.append(this.video, this.absent, caption);
+    this.video.setAttribute("aria-label", name);
+    this.track = null;
+    this.onfirst = null;
+  }
+
+  /** Show a track, or none. */
+  show(track, visible) {
+    if (track !== this.track) {
+      this.track = track;
+      this.video.srcObject = track ? new MediaStream([track]) : null;
+      if (track) this.awaitPicture();
+    }
+    this.video.hidden = !(track && visible);
+    this.absent.hidden = !this.video.hidden;
+  }
+
+  /** Say once that a picture is on the screen. */
+  awaitPicture() {
+    const seen = () => this.onfirst && this.onfirst();
+    if (this.video.requestVideoFrameCallback) this.video.requestVideoFrameCallback(seen);
+    else this.video.addEventListener("loadeddata", seen, { once: true });
+    this.video.play().catch(() => {});
+  }
+
+  speaking(does) {
+    this.element.classList.toggle("speaking", does);
+  }
+
+  tell(words, grave = "") {
+    if (this.quality.textContent !== words) this.quality.textContent = words;
+    this.quality.className = `quality ${grave}`;
+  }
+
+  note(words) {
+    if (this.badge.textContent !== words) this.badge.textContent = words;
+  }
+}
+
+/** All tiles, by key; those that are not asked for again go. */
+class Tiles {
+  constructor(element) {
+    this.element = element;
+    this.all = new Map();
+  }
+
+  /** The tile of a key, made where there is none. */
+  of(key, name, options) {
+    let tile = this.all.get(key);
+    if (!tile) {
+      tile = new Tile(name, options);
+      this.all.set(key, tile);
+      this.element.append(tile.element);
+    }
+    return tile;
+  }
+
+  keep(keys) {
+    for (const [key, tile] of this.all) {
+      if (!keys.has(key)) {
+        tile.show(null, false);
+        tile.element.remove();
+        this.all.delete(key);
+      }
+    }
+  }
+}
