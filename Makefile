@@ -4,18 +4,21 @@ VENV := build/venv
 BIN := $(VENV)/bin
 PB := tests/tools/bfrt/_pb/bfruntime_pb2.py
 # A package with ? is done without where the distribution has none; what needs it says so.
-DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio rtpengine-daemon? sip-tester tcpdump redis-server openssl
+DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio rtpengine-daemon? sip-tester tcpdump redis-server openssl \
+  kamailio-websocket-modules? chromium? firefox-esr?
 # For the Rust workspace. The compiler is the one on PATH when it is new enough (.ci/rust), else Debian's.
 RUST_PACKAGES := gcc g++ libc6-dev make cmake pkg-config libelf-dev zlib1g-dev protobuf-compiler libprotobuf-dev libsqlite3-dev
 CARGO := .ci/rust cargo
 SIP_SERVER ?= auto
 RELAY ?= auto
+SECONDS ?= 30
 
-.PHONY: help setup build demo test check docs daemons check-rust check-arm64 clean
+.PHONY: help setup build demo demo-browsers test check docs daemons check-rust check-arm64 clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo   real SIP calls through a NAT, their media carried by the kernel (SIP_SERVER=opensips|kamailio RELAY=rtpproxy|rtpengine|builtin)"
+	@echo "make demo-browsers  three browsers and a SIP phone in one room, every frame read (SECONDS=30)"
 	@echo "make test   unit, property, data-plane and end-to-end tests"
 	@echo "make setup  install what both need (Debian packages, Python environment) and build"
 	@echo "make check  format, lints, types, spelling and links"
@@ -73,6 +76,9 @@ check-arm64: build/.rust build/.debian
 
 demo: setup
 	@$(BIN)/python -m tests.lab.demo --sip-server $(SIP_SERVER) --relay $(RELAY)
+
+demo-browsers: setup
+	@$(BIN)/python -m tests.rooms.demo --seconds $(SECONDS)
 
 test: setup
 	@$(BIN)/python -m pytest

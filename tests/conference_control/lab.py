@@ -304,7 +304,7 @@ class Phone:
         self._socket.sendto(self._sent[method], (EDGE_IP, self.server))
 
 
-def sip_server(bridge: Bridge, name: str = "kamailio", *, other_agent: bool = False) -> Process:
+def sip_server(bridge: Bridge, name: str = "kamailio", *, other_agent: bool = False, websockets: bool = False) -> Process:
     """The SIP server of the shipped configuration on port 5060 of the edge host, with calls to conferences switched on: kamailio or opensips.
 
     The focus has to be at the loopback: whatever is at the SIP server's own address is the server itself, to it.
@@ -314,6 +314,8 @@ def sip_server(bridge: Bridge, name: str = "kamailio", *, other_agent: bool = Fa
     if other_agent:
         text = text.replace("#OTHER_AGENT#", "").replace("##!define WITH_OTHER_AGENT", "#!define WITH_OTHER_AGENT")
         text = text.replace('"fr_timer", 5000', '"fr_timer", 1000').replace('"fr_timeout", 5', '"fr_timeout", 2')  # a dead agent is waited for less long
+    if websockets:
+        text = text.replace("##!define WITH_WEBSOCKETS", "#!define WITH_WEBSOCKETS")
     assert text.count('"^conf-"') == 1 and f'"sip:127.0.0.1:{SIP_PORT}"' in text
     text = text.replace("^conf-", "^(room|caller|callee|natcaller)")
     (bridge.work / f"{name}.cfg").write_text(text)

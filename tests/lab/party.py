@@ -28,6 +28,7 @@ class Party:
         self.ssrc = next(_ssrcs)
         self.sent = 0
         self.payload_type = 96
+        self.gap_s = _GAP_S  # between two packets
         self.got: dict[int, list[int]] = {}  # SSRC -> numbers, as they came
         self.sequences: dict[int, list[int]] = {}  # the same packets' sequence numbers
         self.types: dict[int, list[int]] = {}  # and payload types
@@ -85,7 +86,7 @@ class Party:
             assert self.relay is not None
             self.socket.sendto(self.packet(self.sent), self.relay)
             self.sent += 1
-            time.sleep(_GAP_S)
+            time.sleep(self.gap_s)
 
     def _receive(self) -> None:
         while not self._over.is_set():
