@@ -594,7 +594,7 @@ $("camera").addEventListener("click", () => page.camera());
 $("screen").addEventListener("click", () => page.share());
 $("leave").addEventListener("click", () => page.leave());
 document.addEventListener("keydown", (event) => {
-  if ($("controls").hidden || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input")) return;
+  if ($("controls").hidden || event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement) return;
   const act = { m: () => page.mute(), v: () => page.camera(), s: () => page.share() }[event.key.toLowerCase()];
   if (act) act();
 });

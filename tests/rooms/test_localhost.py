@@ -1,0 +1,53 @@
+"""Two browsers on the operator daemon's own host, over localhost without TLS: a secure context too. And only two in a room, whose media has no tree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.browser import CHROMIUM, missing
+from tests.lab.party import await_that
+from tests.rooms import lab, pictures
+from tests.rooms.lab import RoomLab, hears, lobby, report, room_lab, sees
+
+_LACKING = "; ".join(filter(None, (missing(CHROMIUM), lab.lacking(), "" if os.geteuid() == 0 else "needs root")))
+pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.skipif(bool(_LACKING), reason=_LACKING)]
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[RoomLab]:
+    with room_lab(tmp_path, tls=False) as made:
+        yield made
+        print(made.diagnosis())
+
+
+def test_two_on_localhost(room: RoomLab) -> None:
+    ann, bob = room.browser("edge", "ann"), room.browser("edge", "bob")
+    for whose, browser in enumerate((ann, bob), 1):
+        lobby(browser, room.link("board")["page"])
+        assert browser.evaluate("isSecureContext")
+        pictures.show(browser, whose)
+        browser.click("#join")
+        browser.await_that("Boolean(room.session?.path)")
+        pictures.watch(browser)
+    for me, other in ((ann, bob), (bob, ann)):
+        sees(me, other.name)
+        hears(me, other.name)
+        pictures.await_frames(me, other.name)
+        assert pictures.watched(me)[f"{other.name}/video"]["corrupt"] == 0
+    assert room.conference("board")["design"] == "two-party"
+    # Who comes again sees a picture at once: the request for a key frame finds its way without a tree.
+    bob.click("#leave")
+    assert await_that(lambda: room.names("board") == ["ann"])
+    bob.click("#join")
+    sees(bob, "ann", seconds=10)
+    sees(ann, "bob", seconds=10)
+    bob.resize(390, 780)
+    wide = bob.evaluate("[document.documentElement.scrollWidth, innerWidth, [...document.querySelectorAll('#controls button')].every((one) => one.offsetHeight >= 40)]")
+    assert wide[0] <= wide[1] and wide[2], "nothing is cut off on a phone, and buttons are large enough for a thumb"
+    bob.evaluate("void document.dispatchEvent(new KeyboardEvent('keydown', { key: 'm', bubbles: true }))")
+    assert bob.evaluate("document.querySelector('#mute').getAttribute('aria-pressed')") == "true"
+    assert report(bob)["lost"] == 0
