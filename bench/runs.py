@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "build" / "bench"
-_MEASURED = ("agent", "softswitch", "bench", "p4")
+_MEASURED = ("agent", "softswitch", "edge", "bench", "p4")
 
 
 def _git(*argv: str) -> str:

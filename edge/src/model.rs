@@ -248,6 +248,8 @@ pub struct ToBrowser {
     pub key_frames_wanted: u64,
     /// Packets that did not go on: of another source than the medium's, of another address, and what cannot be sent.
     pub other_source: u64,
+    /// Of another encoding of the same video.
+    pub other_encoding: u64,
     pub other_address: u64,
     pub unusable: u64,
     /// Packets before the first key frame of a source.

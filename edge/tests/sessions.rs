@@ -281,6 +281,51 @@ fn a_sender_that_takes_anothers_place_goes_on_from_its_key_frame() {
 }
 
 #[test]
+fn of_a_senders_encodings_a_browser_gets_one_and_the_best_that_fits() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({"receive_bitrate": 20_000_000}));
+    let mut reports = Vec::new();
+    for ssrc in [1, 2] {
+        let info = rtcp::SenderInfo {
+            ssrc,
+            ntp: 1 << 40,
+            rtp: 0,
+            packets: 0,
+            octets: 0,
+        };
+        reports.extend(shunt_edge_media::sender_report(&info));
+        reports.extend(shunt_edge_media::cname_item(ssrc, "ann"));
+    }
+    joined.plain[1].send(&reports);
+    let payload = |key: bool, size: usize| [if key { KEY } else { DELTA }, &vec![7; size]].concat();
+    let deadline = Instant::now() + PATIENCE;
+    let (mut number, mut asked) = (0u16, false);
+    // The low encoding comes first; the high one begins with a key frame only when it is asked for one.
+    while !joined.browser.packets.iter().any(|packet| packet.payload.len() > 500) {
+        assert!(Instant::now() < deadline, "{}", joined.view());
+        joined.plain[1].send(&Plain::rtp(VP8, 1, number, u32::from(number) * 900, &payload(number == 0, 50)));
+        joined.plain[1].send(&Plain::rtp(VP8, 2, number, u32::from(number) * 900, &payload(asked, 600)));
+        number += 1;
+        asked = false;
+        joined.browser.advance();
+        while let Some(packet) = joined.plain[1].receive() {
+            let items = if demux(&packet) == Packet::Rtcp {
+                rtcp::walk(&packet).flatten().collect()
+            } else {
+                Vec::new()
+            };
+            asked |= items.iter().any(|item| item.key_frame_requests().any(|one| one.media_ssrc == 2));
+        }
+    }
+    let streams: BTreeSet<u32> = joined.browser.packets.iter().map(|packet| *packet.header.ssrc).collect();
+    assert_eq!(streams.len(), 1, "one stream for the browser");
+    let mut numbers: Vec<u64> = joined.browser.packets.iter().map(|packet| *packet.seq_no).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), joined.browser.packets.len());
+    assert!(joined.view()["media"][1]["to_browser"]["other_encoding"].as_u64().unwrap() > 0);
+}
+
+#[test]
 fn packets_from_elsewhere_do_not_reach_the_browser() {
     let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();

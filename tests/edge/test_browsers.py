@@ -189,6 +189,52 @@ def test_a_medium_that_is_added_takes_nothing_from_the_others(chromium: Chromium
         assert (found["video"][0]["packetsLost"], found["video"][0]["freezeCount"]) == (0, 0)
 
 
+SIMULCAST = """
+  window.pc = new RTCPeerConnection();
+  const media = await navigator.mediaDevices.getUserMedia({video: {width: 640, height: 480}});
+  const encodings = [{rid: 'q', scaleResolutionDownBy: 4}, {rid: 'h', scaleResolutionDownBy: 2}, {rid: 'f'}];
+  pc.addTransceiver(media.getTracks()[0], {direction: 'sendonly', streams: [media], sendEncodings: encodings});
+  await pc.setLocalDescription();
+  return pc.localDescription.sdp;
+"""
+WATCH = """
+  window.pc = new RTCPeerConnection();
+  pc.addTransceiver('video', {direction: 'recvonly'});
+  pc.ontrack = (event) => {
+    const element = document.createElement('video');
+    element.autoplay = element.muted = true;
+    element.srcObject = new MediaStream([event.track]);
+    document.body.append(element);
+  };
+  await pc.setLocalDescription();
+  return pc.localDescription.sdp;
+"""
+
+
+def test_of_three_encodings_a_browser_gets_one(chromium: Chromium) -> None:
+    with Edge() as edge, Plane() as plane:
+        tabs, answers = [], []
+        for name, script, role in (("ann", SIMULCAST, "publish"), ("bob", WATCH, "watch")):
+            tab = chromium.tab()
+            answer = edge.create(chromium.run(tab, script), name, role=role, codecs=["VP8"])
+            chromium.run(tab, ACCEPT, answer["answer"])
+            tabs.append(tab)
+            answers.append(answer)
+        assert "a=simulcast:recv q;h;f" in answers[0]["answer"]
+        legs = [plane.leg(answer["media"][0]["rtp"]) for answer in answers]
+        plane.join(legs[0], legs[1])
+        plane.join(legs[1], legs[0])
+        for answer, leg in zip(answers, legs, strict=True):
+            edge.ask("PUT", f"/v1/sessions/{answer['session']}/media", {"media": [{"mid": answer["media"][0]["mid"], "rtp": leg.rtp}]})
+        # Which it gets depends on what the machine can encode; edge/tests say when another one takes its place.
+        deadline = time.monotonic() + 45
+        while not (found := chromium.run(tabs[1], STATS)["video"]) or found[0].get("framesDecoded", 0) < 100:
+            assert time.monotonic() < deadline, f"{found} {edge.session(answers[1]['session'])}"
+            time.sleep(0.2)
+        assert len(chromium.run(tabs[1], STATS)["video"]) == 1, "one stream, whatever is sent in it"
+        assert edge.session(answers[1]["session"])["media"][0]["to_browser"]["other_encoding"] > 0
+
+
 class Lossy:
     """A UDP proxy before the edge that loses a share of the packets in both directions, once it is told to."""
 
@@ -246,7 +292,7 @@ def test_five_percent_of_loss_in_both_directions(chromium: Chromium) -> None:
             view = edge.session(scene.answers[1]["session"])["media"][1]
             assert view["to_browser"]["nacks_received"] > 0 and view["from_browser"]["nacks_sent"] > 0
             assert view["to_browser"]["lost"] <= 3, "the sender's losses are repaired before the data plane, but for those under way"
-            # Twenty pictures a second: what could not be repaired in time would show as a freeze, or as a request for a key frame.
-            assert found["freezeCount"] <= 1, found
+            # Chromium counts what was lost on the way as lost, whether it came again or not.
+            assert found["retransmittedPacketsReceived"] >= found["packetsLost"] > 0, found
     finally:
         proxy.close()

@@ -171,29 +171,51 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Send up to [`MOST`] packets, each to its own destination; how many the kernel took.
+    /// Send up to [`MOST`] packets, each to its own destination; how many the kernel took. Packets of one length that follow each other to one
+    /// destination, and a shorter one after them, pass the kernel as one (UDP_SEGMENT, udp(7)).
     ///
     /// # Errors
     /// As sendmmsg(2) for the first of them.
     pub fn send_each<'a>(&self, packets: impl Iterator<Item = (&'a [u8], &'a Address)>) -> io::Result<usize> {
         let mut parts = [NO_PART; MOST];
         let mut headers = [NO_HEADER; MOST];
-        let mut most = 0;
-        for ((packet, to), (part, header)) in packets.zip(parts.iter_mut().zip(&mut headers)) {
+        let mut segments = [const { SegmentSize::none() }; MOST];
+        // Packets of each message.
+        let mut counts = [0; MOST];
+        let mut messages = 0;
+        let mut before: Option<(&Address, usize, usize)> = None;
+        for ((packet, to), part) in packets.zip(&mut parts) {
             *part = libc::iovec {
                 iov_base: packet.as_ptr().cast_mut().cast(),
                 iov_len: packet.len(),
             };
-            header.msg_hdr.msg_name = to.bytes.as_ptr().cast_mut().cast();
-            header.msg_hdr.msg_namelen = to.length;
-            header.msg_hdr.msg_iov = part;
-            header.msg_hdr.msg_iovlen = 1;
-            most += 1;
+            let joined = before.filter(|(address, size, total)| {
+                *address == to && packet.len() <= *size && !packet.is_empty() && total % size == 0 && total + packet.len() <= LONGEST_RUN
+            });
+            if let Some((_, size, total)) = joined {
+                let header = &mut headers[messages - 1].msg_hdr;
+                header.msg_iovlen += 1;
+                counts[messages - 1] += 1;
+                // Less than LONGEST_RUN.
+                #[allow(clippy::cast_possible_truncation)]
+                segments[messages - 1].attach(header, size as u16);
+                before = Some((to, size, total + packet.len()));
+                continue;
+            }
+            let header = &mut headers[messages].msg_hdr;
+            header.msg_name = to.bytes.as_ptr().cast_mut().cast();
+            header.msg_namelen = to.length;
+            header.msg_iov = part;
+            header.msg_iovlen = 1;
+            counts[messages] = 1;
+            messages += 1;
+            before = Some((to, packet.len(), packet.len()));
         }
-        // SAFETY: the first `most` headers point to one part each, a packet and an address that are borrowed for longer than the call; sendmmsg
-        // only reads these.
-        let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count(most), 0) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        // SAFETY: the first `messages` headers point to parts that follow each other in `parts`, to addresses and packets that are borrowed for
+        // longer than the call, and to control messages in `segments`; sendmmsg only reads these.
+        let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count(messages), 0) };
+        let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
+        Ok(counts[..sent.min(messages)].iter().sum())
     }
 
     /// Send one packet.
@@ -213,6 +235,40 @@ impl Socket {
             )
         };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// Octets that pass the kernel as one at most.
+const LONGEST_RUN: usize = 60_000;
+
+/// The control message that says how long each packet of a message is: a `cmsghdr`, and 16 bits in a word of its own.
+#[repr(C, align(8))]
+struct SegmentSize {
+    header: libc::cmsghdr,
+    size: u16,
+    padding: [u8; 6],
+}
+
+impl SegmentSize {
+    /// `sizeof(cmsghdr)` and two octets, as CMSG_LEN(3) counts them.
+    const LENGTH: usize = size_of::<libc::cmsghdr>() + 2;
+
+    const fn none() -> Self {
+        Self {
+            header: libc::cmsghdr {
+                cmsg_len: Self::LENGTH,
+                cmsg_level: libc::SOL_UDP,
+                cmsg_type: libc::UDP_SEGMENT,
+            },
+            size: 0,
+            padding: [0; 6],
+        }
+    }
+
+    fn attach(&mut self, message: &mut libc::msghdr, size: u16) {
+        self.size = size;
+        message.msg_control = std::ptr::from_mut(self).cast();
+        message.msg_controllen = size_of::<Self>();
     }
 }
 
@@ -306,6 +362,40 @@ mod tests {
             let peer = if n % 2 == 0 { &first } else { &second };
             let (size, _) = peer.recv_from(&mut buffer).unwrap();
             assert_eq!(buffer[..size], [n; 9]);
+        }
+    }
+
+    #[test]
+    fn packets_of_one_length_arrive_as_those_that_they_were() {
+        let (socket, first) = pair("127.0.0.1");
+        let second = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        let to = [&first, &second].map(|peer| Address::from(Endpoint::new([127, 0, 0, 1], peer.local_addr().unwrap().port())));
+        let lengths = [
+            (0, 1200),
+            (0, 1200),
+            (0, 1200),
+            (0, 300),
+            (0, 1200),
+            (1, 1200),
+            (1, 1200),
+            (0, 80),
+            (0, 81),
+            (1, 0),
+            (1, 5),
+        ];
+        let packets: Vec<(Vec<u8>, Address)> = (1u8..)
+            .zip(lengths)
+            .map(|(n, (peer, length))| (vec![n; length], to[peer]))
+            .collect();
+        let sent = socket
+            .send_each(packets.iter().map(|(packet, to)| (packet.as_slice(), to)))
+            .unwrap();
+        assert_eq!(sent, packets.len());
+        for (packet, address) in &packets {
+            let mut buffer = [0; 2000];
+            let peer = if *address == to[0] { &first } else { &second };
+            let (size, _) = peer.recv_from(&mut buffer).unwrap();
+            assert_eq!(&buffer[..size], packet.as_slice());
         }
     }
 

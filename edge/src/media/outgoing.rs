@@ -56,11 +56,12 @@ impl Outgoing {
                 let batch = &rest[..rest.len().min(MOST)];
                 let taken = match socket.send_each(batch.iter().map(|(packet, to)| (&packet[..], to))) {
                     Ok(taken) => taken.max(1),
-                    // One that cannot be sent to must not keep the others.
+                    // One that cannot be sent to must not keep the others; alone, it passes where an interface takes no segments.
                     Err(error) => {
-                        drops.send_failed += 1;
-                        if error.kind() != io::ErrorKind::WouldBlock {
-                            tracing::debug!("a packet to {:?} is not taken: {error}", batch[0].1);
+                        let (packet, to) = &batch[0];
+                        if error.kind() == io::ErrorKind::WouldBlock || socket.send_one(packet, to).is_err() {
+                            drops.send_failed += 1;
+                            tracing::debug!("a packet to {to:?} is not taken: {error}");
                         }
                         1
                     }

@@ -2,6 +2,7 @@
 
 use super::describe::Described;
 use super::descriptor::{AUDIO_LEVEL, DESCRIPTOR, Descriptor, ORIENTATION};
+use super::encodings::Encodings;
 use crate::media::PortLease;
 use crate::model::{Codec, FromBrowser, Kind, Medium, MediumView, ToBrowser};
 use shunt_edge_media::{Coding, Continuity, Plain, Presentation, Reception, Sent, Step, starts_key_frame};
@@ -82,6 +83,7 @@ pub struct Line {
     continuity: Continuity,
     reception: Option<Reception>,
     waiting: Option<Waiting>,
+    encodings: Encodings,
     asked_key_frame: Option<Instant>,
     sent: Vec<Sent>,
     pub from_browser: FromBrowser,
@@ -109,6 +111,7 @@ impl Line {
             continuity: Continuity::new(SILENCE),
             reception: None,
             waiting: None,
+            encodings: Encodings::default(),
             asked_key_frame: None,
             sent: Vec::new(),
             from_browser: FromBrowser::default(),
@@ -144,6 +147,7 @@ impl Line {
         if before != rtp {
             self.continuity.release();
             self.reception = None;
+            self.encodings.clear();
         }
         // Who only listens is found by what it sends.
         self.next_report = now;
@@ -206,8 +210,22 @@ impl Line {
             return;
         };
         let (clock_rate, coding) = (codec.clock_rate, Self::coding(codec));
+        let encoding = self.is_encoding(header.ssrc, presentation);
+        if encoding {
+            self.encodings.packet(now, header.ssrc, packet.len());
+            let begins = coding.is_some_and(|coding| starts_key_frame(coding, header.payload));
+            if begins && self.encodings.wanted() == Some(header.ssrc) {
+                self.encodings.switched();
+                self.continuity.release();
+            }
+        }
         if !self.continuity.admits(since, header.ssrc) {
-            self.to_browser.other_source += 1;
+            let count = if encoding {
+                &mut self.to_browser.other_encoding
+            } else {
+                &mut self.to_browser.other_source
+            };
+            *count += 1;
             return;
         }
         if self.reception.as_ref().is_none_or(|reception| reception.ssrc != header.ssrc) {
@@ -245,6 +263,15 @@ impl Line {
             .ext_vals(values(&header))
             .nackable(coding.is_some());
         write(outgoing, rtp);
+    }
+
+    /// Whether an SSRC is of the sender whose video goes to the browser.
+    fn is_encoding(&self, ssrc: u32, presentation: &Presentation) -> bool {
+        let current = self.continuity.ssrc().filter(|_| self.is_video());
+        current.is_some_and(|current| {
+            let name = || presentation.cname_of(current);
+            current == ssrc || (name().is_some() && name() == presentation.cname_of(ssrc))
+        })
     }
 
     fn rtcp(&mut self, context: &Context, packet: &[u8], presentation: &mut Presentation) -> Asked {
@@ -375,6 +402,7 @@ impl Line {
     /// What is due by time; `share`: what the browser can be sent of this medium, bit/s.
     pub fn tick(&mut self, epoch: Instant, now: Instant, share: Option<u64>) {
         let since = now.duration_since(epoch);
+        self.waiting = self.waiting.filter(|waiting| now.duration_since(waiting.since) < KEY_FRAME_WAIT);
         if let Some(waiting) = &mut self.waiting
             && let Some(reception) = &self.reception
             && waiting.asked.is_none_or(|asked| now.duration_since(asked) >= KEY_FRAME_AGAIN)
@@ -406,6 +434,12 @@ impl Line {
         }
         if self.remote.is_none() || !self.described.direction.receives() {
             return;
+        }
+        if let Some(current) = self.continuity.ssrc().filter(|_| self.is_video()) {
+            self.encodings.choose(now, current, share);
+            if let Some(wanted) = self.encodings.wanted() {
+                self.send_rtcp(&rtcp::pli(self.reporter, wanted));
+            }
         }
         let live = self.is_live(now);
         let reports: Vec<Report> = self

@@ -2,6 +2,7 @@
 
 mod describe;
 mod descriptor;
+mod encodings;
 mod line;
 
 use crate::media::{Outgoing, PortLease};
@@ -39,6 +40,8 @@ const CACHE_LASTS: Duration = Duration::from_secs(3);
 const RETRANSMITTED: f32 = 0.5;
 const STATISTICS: Duration = Duration::from_secs(1);
 const AUDIO_REPORTS: Duration = Duration::from_secs(1);
+/// SSRCs of a browser that are remembered.
+const SSRCS: usize = 256;
 /// No description of a browser is longer.
 const LONGEST_OFFER: usize = 256 * 1024;
 
@@ -534,6 +537,9 @@ impl Session {
                 let Some(at) = mid.and_then(|mid| self.lines.iter().position(|line| line.mid == mid)) else {
                     return;
                 };
+                if self.by_ssrc.len() >= SSRCS {
+                    self.by_ssrc.clear();
+                }
                 self.by_ssrc.insert(*ssrc, at);
                 at
             }
