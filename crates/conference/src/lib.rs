@@ -3,6 +3,7 @@
 //! | from | by | to |
 //! | --- | --- | --- |
 //! | joins, leaves, latched sources, levels | [`membership`] | a [`trees::Layout`] |
+//! | who plays one stream | [`mixing`] | what a mixer gets, and whom its mixes go to |
 //! | a layout | [`migration`] ([`trees`], [`capacity`]) | writes of planned rows ([`tables`]), one after the other |
 //! | planned rows | [`rows`] with [`rewriting`] and [`payload_types`] | rows with addresses; [`diff`]: the steps to them |
 //! | receivers' RTCP | [`adaptation`] ([`downlink`], [`best_downlink`], [`policy`]) | levels, and what each sender hears |
@@ -19,6 +20,7 @@ pub mod downlink;
 pub mod key_frames;
 pub mod membership;
 pub mod migration;
+pub mod mixing;
 pub mod packets;
 pub mod participant;
 pub mod payload_types;

@@ -14,6 +14,8 @@ pub const TARGETS: usize = 3;
 pub const TREES: u32 = 1 + 2 * TARGETS as u32;
 /// SSRCs of one medium of one participant: further ones push the oldest out.
 pub const STREAMS: usize = 4;
+/// The tree of audio.
+const AUDIO: Layers = 1;
 const MEDIA: [Medium; 3] = [Medium::Audio, Medium::Video, Medium::Screen];
 
 impl Medium {
@@ -67,6 +69,8 @@ pub struct Conference {
     pub levels: BTreeMap<(Pair, Medium), usize>,
     /// Levels that were higher until just now: who gets less stays in the trees until its numbers have changed over.
     pub held: BTreeMap<(Pair, Medium), usize>,
+    /// Whether there are mixers of audio.
+    pub mixing: bool,
     /// Whose an SSRC of a medium is: the first's who sent it, as long as it sends it.
     owners: BTreeMap<(Medium, u32), Name>,
 }
@@ -80,6 +84,7 @@ impl Conference {
             qualities: BTreeMap::new(),
             levels: BTreeMap::new(),
             held: BTreeMap::new(),
+            mixing: false,
             owners: BTreeMap::new(),
         }
     }
@@ -143,7 +148,7 @@ impl Conference {
         Ok(())
     }
 
-    /// Settle whose each SSRC is (who sent it first keeps it), and which leg brings whom.
+    /// Settle whose each SSRC is (who sent it first keeps it), which leg brings whom, and who gets a mix.
     pub fn settle(&mut self) {
         let mut senders: BTreeMap<(Medium, u32), Vec<&Name>> = BTreeMap::new();
         for one in &self.participants {
@@ -169,6 +174,7 @@ impl Conference {
                 one.show(medium, &others);
             }
         }
+        self.settle_mixed();
     }
 
     /// Whose an SSRC is, if it is somebody else's than this sender's: its stream is not carried, because a third could not tell the two apart.
@@ -281,7 +287,7 @@ impl Conference {
     }
 
     /// Whether a participant and the others can be given each other's payload types. `room`: how many the data plane rewrites in one copy.
-    /// Who is on hold counts as before.
+    /// Who is on hold counts as before; who gets a mix gets it in a payload type of its own.
     ///
     /// # Errors
     /// Who cannot, and why.
@@ -294,6 +300,9 @@ impl Conference {
                 let Some(from) = sender.leg(*medium).filter(|leg| sends(leg)) else {
                     continue;
                 };
+                if *medium == Medium::Audio && receiver.mixed {
+                    continue;
+                }
                 let direction = Direction {
                     medium: medium.name(),
                     sender: &sender.name,
@@ -366,7 +375,12 @@ impl Conference {
             .any(|one| MEDIA.iter().any(|medium| self.is_tracked(&one.name, *medium)));
         // A relay entry takes a port's STUN and RTCP along, and rewrites neither numbers nor payload types.
         layout.relayed = !here.iter().any(|one| one.ice) && alike && !tracked && !self.translates(&here);
-        if !layout.targets.is_empty() {
+        if let Some(mixer) = here.iter().find(|one| one.mixer) {
+            layout.limits.insert(mixer.name.clone(), AUDIO);
+            let mixed = here.iter().filter(|one| one.mixed);
+            layout.limits.extend(mixed.map(|one| (one.name.clone(), !AUDIO)));
+        }
+        if !layout.targets.is_empty() || !layout.limits.is_empty() {
             layout.sent = sent;
         }
         layout

@@ -1,6 +1,7 @@
 //! A participant and its media.
 
 use crate::adaptation::Medium;
+use crate::mixing::Mixed;
 use crate::packets::Told;
 use crate::payload_types::PayloadType;
 use crate::tables::Name;
@@ -52,6 +53,11 @@ pub struct Participant {
     pub ice: bool,
     /// Its media are authenticated, and nothing of them can be rewritten.
     pub encrypted: bool,
+    /// Whether it is to get a mix of audio, and whether it does where a mixer serves its conference.
+    pub wish: Mixed,
+    pub mixed: bool,
+    /// It is a mixer: it gets all audio, and what it sends goes by relay entries.
+    pub mixer: bool,
 }
 
 impl Participant {
@@ -63,6 +69,9 @@ impl Participant {
             shows: BTreeMap::new(),
             ice: false,
             encrypted: false,
+            wish: Mixed::Auto,
+            mixed: false,
+            mixer: false,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::allocation::{Room, Slot};
 use crate::tables::{CopyTo, Name, Replicate, Source};
-use crate::trees::{Design, Layout, LayoutError, Participant};
+use crate::trees::{Design, Layers, Layout, LayoutError, Participant};
 use std::collections::BTreeMap;
 
 /// A tree, its half, and whom the node is for.
@@ -186,7 +186,9 @@ impl<'a> Placer<'a> {
             } else {
                 self.room.rid(conference, &sender.name, slot.half)?
             };
-            for receiver in layout.participants.iter().filter(|one| one.name != sender.name) {
+            let reach = if *layered { Layers::MAX } else { 1 };
+            let gets = |one: &&Participant| one.name != sender.name && layout.target(&sender.name, &one.name, Layers::MAX) & reach != 0;
+            for receiver in layout.participants.iter().filter(gets) {
                 let row = (stream, self.room.rid(conference, &receiver.name, slot.half)?);
                 let copy = CopyTo {
                     source: source.clone(),

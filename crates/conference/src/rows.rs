@@ -138,6 +138,8 @@ impl Resolver<'_> {
                 wanted.extend(rows.map(|((layers, template), row)| (Key::Layer(layers, template), Data::Layer(row))));
             }
         }
+        let mixes = self.conference.mixes();
+        wanted.extend(mixes.map(|(from, to)| (Key::Relay(from), Data::Relay(to))));
         Ok(wanted)
     }
 

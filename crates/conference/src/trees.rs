@@ -64,6 +64,8 @@ pub struct Layout {
     pub participants: Vec<Participant>,
     /// Which layers of a sender a receiver gets, by (sender, receiver), where they are not all.
     pub targets: BTreeMap<(Name, Name), Layers>,
+    /// Layers beyond which a receiver gets nothing of anybody; only here layer 0 may be left out.
+    pub limits: BTreeMap<Name, Layers>,
     /// Whether two may be carried by relay entries, which take all that comes, also what the agent has to see (STUN).
     pub relayed: bool,
     /// The layers that each sender has packets of; empty: anybody may have any.
@@ -95,6 +97,7 @@ impl Layout {
             conference,
             participants: Vec::new(),
             targets: BTreeMap::new(),
+            limits: BTreeMap::new(),
             relayed: true,
             sent: BTreeMap::new(),
         }
@@ -109,16 +112,19 @@ impl Layout {
         self.participants.iter().filter(|one| !one.streams.is_empty())
     }
 
-    /// The layers of this pair, `all` where nothing else was said. Layer 0 is always among them: its tree carries streams without layers, too.
+    /// The layers of this pair, `all` where nothing else was said. Layer 0 is among them, since its tree carries streams without layers, too, unless the
+    /// receiver is to get none of anybody.
     #[must_use]
     pub fn target(&self, sender: &Name, receiver: &Name, all: Layers) -> Layers {
-        self.targets.get(&(sender.clone(), receiver.clone())).copied().unwrap_or(all) | 1
+        let target = self.targets.get(&(sender.clone(), receiver.clone())).copied().unwrap_or(all) | 1;
+        target & self.limits.get(receiver).copied().unwrap_or(Layers::MAX)
     }
 
     /// Whether a receiver gets a packet of this layer of a sender's stream.
     #[must_use]
     pub fn wants(&self, sender: &Name, receiver: &Name, layered: bool, layer: u32) -> bool {
-        sender != receiver && (!layered || self.target(sender, receiver, Layers::MAX) >> layer & 1 != 0)
+        let layer = if layered { layer } else { 0 };
+        sender != receiver && self.target(sender, receiver, Layers::MAX) >> layer & 1 != 0
     }
 
     /// Whether a sender has packets of a layer; `None`: whether anybody has.

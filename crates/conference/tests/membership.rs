@@ -9,15 +9,16 @@ use shunt_conference::adaptation::Medium;
 use shunt_conference::diff::{Step, diff};
 use shunt_conference::membership::{Conference, MembershipError, TARGETS, TREES, stream_name, stream_of};
 use shunt_conference::migration::{Allocator, How};
+use shunt_conference::mixing::Mixed;
 use shunt_conference::packets::Told;
 use shunt_conference::participant::{Leg, Participant};
-use shunt_conference::payload_types::{self, PayloadType, Translation};
+use shunt_conference::payload_types::{self, PayloadType, PayloadTypesDiffer, Translation};
 use shunt_conference::rewriting::{Former, LayerRow, Numbering, Rewriting, Whole};
 use shunt_conference::rows::{Copy, Data, Key, Resolver, Stream, steps};
 use shunt_conference::tables::{Limits, Name, Row, Source, Value, Write};
 use shunt_conference::trees::{Design, Layout};
 use shunt_net::{Endpoint, FiveTuple};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::Ipv4Addr;
 
 fn at(host: u8, port: u16) -> Endpoint {
@@ -595,4 +596,131 @@ proptest! {
         run(&mut allocator, &mut tables, &Layout::empty(Name::from("m")), How::default());
         prop_assert!(tables.0.is_empty());
     }
+}
+
+/// A telephone: one description of audio, of this codec.
+fn phone(text: &str, number: u8, codec: &str) -> Participant {
+    let mut one = person(text, number);
+    one.legs.remove(&(Medium::Video, 0));
+    let payload_type = PayloadType {
+        number: 8,
+        codec: codec.to_owned(),
+        parameters: String::new(),
+    };
+    one.legs.get_mut(&(Medium::Audio, 0)).unwrap().payload_types = vec![payload_type];
+    one
+}
+
+/// Audio goes to this participant of a mixer's.
+fn mixer() -> Participant {
+    let mut one = Participant::new(name("#mixer"));
+    one.mixer = true;
+    let mut leg = Leg::new(at(1, 29_998));
+    (leg.source, leg.sends) = (Some(at(200, 30_000)), false);
+    one.legs.insert((Medium::Audio, 0), leg);
+    one
+}
+
+/// Where copies of a participant's audio go, and mixes.
+fn audio_of(plane: &Plane, sender: &Conference, who: &str) -> BTreeSet<Endpoint> {
+    let leg = sender.get(who).unwrap().leg(Medium::Audio).unwrap();
+    let flow = FiveTuple::new(leg.source.unwrap(), leg.relay);
+    let Some(Data::Stream(stream)) = plane.written.get(&Key::Stream(flow, leg.ssrcs[0])) else {
+        panic!("{who} has no row");
+    };
+    let Some(Data::Tree(members)) = plane.written.get(&Key::Tree(stream.tree.mgid)) else {
+        panic!("{who} has no tree");
+    };
+    let copies = members
+        .iter()
+        .filter(|member| member.xid != stream.tree.l1_xid)
+        .filter_map(|member| {
+            let Some(Data::Node(node)) = plane.written.get(&Key::Node(member.node)) else {
+                panic!("no node");
+            };
+            match plane.written.get(&Key::Copy(stream.tree.stream, node.rid)) {
+                Some(Data::Copy(copy)) if node.rid != stream.tree.rid => Some(copy.addresses.dst),
+                _ => None,
+            }
+        });
+    copies.collect()
+}
+
+#[test]
+fn telephones_get_the_mix_and_others_copies() {
+    let mut made = conference("ab");
+    made.mixing = true;
+    made.join(phone("p", 3, "PCMA/8000")).unwrap();
+    made.join(phone("q", 4, "PCMA/8000")).unwrap();
+    made.settle();
+    assert!(
+        made.get("p").unwrap().mixed && !made.get("a").unwrap().mixed,
+        "who named no codec gets no mix"
+    );
+    let mut plane = Plane::new();
+    plane.bring(&made);
+    // No mixer is there yet: all get copies.
+    assert_eq!(audio_of(&plane, &made, "a"), [at(102, 5000), at(103, 5000), at(104, 5000)].into());
+    made.join(mixer()).unwrap();
+    made.settle();
+    plane.bring(&made);
+    assert_eq!(audio_of(&plane, &made, "a"), [at(102, 5000), at(200, 30_000)].into());
+    assert_eq!(audio_of(&plane, &made, "p"), [at(101, 5000), at(102, 5000), at(200, 30_000)].into());
+    let relays: BTreeMap<&Key, &Data> = plane.written.iter().filter(|(key, _)| matches!(key, Key::Relay(_))).collect();
+    assert_eq!(relays.len(), 2);
+    for (number, to) in [(3, at(103, 5000)), (4, at(104, 5000))] {
+        let relay = at(1, 20_000 + number * 10);
+        assert_eq!(
+            relays.get(&Key::Relay(FiveTuple::new(at(200, 30_000), relay))),
+            Some(&&Data::Relay(FiveTuple::new(relay, to)))
+        );
+    }
+    // The mixer gets no pictures: no copy goes to it but audio, from its one relay address.
+    let to_mixer = plane
+        .written
+        .values()
+        .filter(|data| matches!(data, Data::Copy(copy) if copy.addresses.dst == at(200, 30_000)));
+    assert_eq!(to_mixer.count(), 4);
+    made.leave("#mixer").unwrap();
+    plane.bring(&made);
+    assert_eq!(audio_of(&plane, &made, "a"), [at(102, 5000), at(103, 5000), at(104, 5000)].into());
+    assert!(!plane.written.keys().any(|key| matches!(key, Key::Relay(_))));
+}
+
+#[test]
+fn who_cannot_play_what_another_sends_gets_the_mix_unless_it_is_told_not_to() {
+    let mut made = Conference::new(name("m"));
+    made.mixing = true;
+    made.join(phone("p", 1, "PCMA/8000")).unwrap();
+    let mut browser = phone("b", 2, "opus/48000/2");
+    browser.ice = true;
+    made.join(browser).unwrap();
+    made.settle();
+    assert!(made.get("p").unwrap().mixed && made.get("b").unwrap().mixed);
+    assert_eq!(made.check_payload_types(&name("b"), 4), Ok(()));
+    made.get_mut("b").unwrap().wish = Mixed::No;
+    made.settle();
+    assert!(!made.get("b").unwrap().mixed);
+    assert!(matches!(
+        made.check_payload_types(&name("b"), 4),
+        Err(PayloadTypesDiffer::Unknown { .. })
+    ));
+    // Of those who send the same it gets copies.
+    made.get_mut("b").unwrap().wish = Mixed::Auto;
+    made.leave("p").unwrap();
+    made.join(phone("o", 3, "opus/48000/2")).unwrap();
+    made.settle();
+    assert!(!made.get("b").unwrap().mixed && made.get("o").unwrap().mixed);
+    made.get_mut("o").unwrap().wish = Mixed::No;
+    made.settle();
+    assert!(!made.get("o").unwrap().mixed);
+    // Nothing can be mixed of what is encrypted, or where there are no mixers.
+    made.get_mut("o").unwrap().wish = Mixed::Yes;
+    made.get_mut("o").unwrap().encrypted = true;
+    made.settle();
+    assert!(!made.get("o").unwrap().mixed);
+    made.get_mut("o").unwrap().encrypted = false;
+    made.mixing = false;
+    made.settle();
+    assert!(!made.get("o").unwrap().mixed);
 }

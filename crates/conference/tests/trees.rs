@@ -277,15 +277,16 @@ fn the_papers_capacities() {
     assert_eq!(capacity(Design::Nra, &nobody, &Plane::default()), Err(NoSuchLoad::Nobody));
 }
 
-type State = (Vec<usize>, Vec<(usize, usize, Layers)>, bool, bool);
+type State = (Vec<usize>, Vec<(usize, usize, Layers)>, Vec<(usize, bool)>, bool, bool);
 
 fn state() -> impl Strategy<Value = State> {
     let members = proptest::sample::subsequence((0..5usize).collect::<Vec<_>>(), 0..=5).prop_shuffle();
     let targets = proptest::collection::vec((0..5usize, 0..5usize, 0..8 as Layers), 0..4);
-    (members, targets, any::<bool>(), any::<bool>())
+    let limits = proptest::collection::vec((0..5usize, any::<bool>()), 0..3);
+    (members, targets, limits, any::<bool>(), any::<bool>())
 }
 
-fn layout_of(conference: &str, (members, targets, uniform, listener): &State) -> Layout {
+fn layout_of(conference: &str, (members, targets, limits, uniform, listener): &State) -> Layout {
     const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
     let names: String = members.iter().map(|at| NAMES[*at]).collect();
     let mut made = layout(conference, &names);
@@ -300,6 +301,10 @@ fn layout_of(conference: &str, (members, targets, uniform, listener): &State) ->
         for sender in senders {
             made.targets.insert((name(NAMES[sender]), name(NAMES[*receiver])), *layers);
         }
+    }
+    // A mixer gets layer 0 alone, and who gets a mix all but that.
+    for (receiver, mixer) in limits {
+        made.limits.insert(name(NAMES[*receiver]), if *mixer { 1 } else { !1 });
     }
     made
 }
