@@ -179,6 +179,14 @@ impl AgentView {
         if let Some((interface, problem)) = self.core.conferences().and_then(|conferences| conferences.cpu_port_problem()) {
             add("cpu-port", format!("data_plane.cpu_interface {interface}: {problem}"));
         }
+        for (mixer, problem) in self
+            .core
+            .conferences()
+            .map(|conferences| conferences.lacking_mixers())
+            .unwrap_or_default()
+        {
+            add("mixer-down", format!("{mixer}: {problem}"));
+        }
         let is_said = problems_of_store(self.core.pair());
         if let Some(error) = self.core.journal().and_then(|journal| journal.status().error).filter(|_| !is_said) {
             add("journal-failed", error);
@@ -191,7 +199,7 @@ impl AgentView {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         // A problem is known by its words; one whose number grows, by its code.
         let name = |problem: &Problem| match problem.code.as_str() {
-            "relay-down" => problem.message.clone(),
+            "relay-down" | "mixer-down" => problem.message.clone(),
             code => code.to_owned(),
         };
         since.retain(|known, _| problems.iter().any(|problem| name(problem) == *known));

@@ -225,6 +225,9 @@ pub struct Conference {
     pub state: PathBuf,
     /// Seconds.
     pub timeout: u64,
+    /// Control sockets of mixers.
+    #[serde(default, deserialize_with = "texts")]
+    pub mixer: Vec<ControlAddress>,
 }
 
 /// The admin API.

@@ -528,7 +528,12 @@ impl Snapshot {
             "Participants of all conferences",
             float(participants),
         )?;
-        to.gauge("shunt_conference_rows", "Rows of conferences in the data plane", float(rows))
+        to.gauge("shunt_conference_rows", "Rows of conferences in the data plane", float(rows))?;
+        let (placed, mixed) = conferences.mixed_sizes();
+        let lacking = conferences.lacking_mixers().len();
+        to.gauge("shunt_conference_placed", "Conferences whose audio a mixer has", float(placed))?;
+        to.gauge("shunt_conference_mixed", "Participants who get a mix", float(mixed))?;
+        to.gauge("shunt_conference_mixers_lacking", "Mixers that do not answer", float(lacking))
     }
 }
 

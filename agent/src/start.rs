@@ -547,6 +547,13 @@ fn start_conferences(core: &Arc<Core>, conferences: &Arc<Conferences>) {
         let conferences = Arc::clone(&timers);
         async move { conferences.keep_time().await }
     });
+    if conferences.has_mixers() {
+        let mixers = Arc::clone(conferences);
+        keep_running(core, "mixers of conferences".into(), move || {
+            let conferences = Arc::clone(&mixers);
+            async move { conferences.mix().await }
+        });
+    }
     if conferences.cpu_port_counts().is_some() {
         let cpu_port = Arc::clone(conferences);
         keep_running(core, "CPU port of the switch".into(), move || {

@@ -70,6 +70,28 @@ def test_a_further_description_needs_the_first() -> None:
     assert list(sdp.agree(lines, {})) == ["video", "video/2"]
 
 
+def test_where_audio_is_mixed_everybody_has_a_codec_of_its_own() -> None:
+    room = conference(participant("ann", medium("audio", 20000, OPUS)), mixing=True)
+    text = "m=audio 4000 RTP/AVP 18 8 0 101\r\na=rtpmap:18 G729/8000\r\na=rtpmap:101 telephone-event/8000\r\n"
+    lines = sdp.read_offer(offer(text))
+    agreed = sdp.agree(lines, sdp.wanted(room, lines, ice=False))
+    assert agreed["audio"]["encoding"] == "PCMA", "the first that a mixer knows"
+    (told,) = sdp.new_media(offer(text), lines, agreed, ice=False, mixing=True)
+    assert [codec["encoding"] for codec in told["codecs"]] == ["PCMA", "telephone-event"]
+    made = participant("bob", medium("audio", 20002, *told["codecs"]))
+    answered = serialize_sdp(sdp.answer("room", made, offer(text), lines, 1))
+    assert "m=audio 20002 RTP/AVP 8 101\r\n" in answered and "a=rtpmap:101 telephone-event/8000\r\n" in answered and "a=fmtp:101 0-15\r\n" in answered
+    # Who takes several streams has the codec of the others where it can, so that nothing has to be mixed for it.
+    both = sdp.read_offer(offer("m=audio 4000 RTP/AVP 0 111\r\na=rtpmap:111 opus/48000/2\r\n"))
+    assert sdp.wanted(room, both, ice=True)["audio"]["encoding"] == "opus"
+    assert sdp.wanted(room, both, ice=False)["audio"]["encoding"] == "PCMU"
+    assert sdp.wanted(room, lines, ice=True)["audio"]["encoding"] == "PCMA"
+    # A codec that no mixer knows is for those who have it in common, as without a mixer.
+    unknown = sdp.read_offer(offer("m=audio 4000 RTP/AVP 18\r\na=rtpmap:18 G729/8000\r\n"))
+    assert sdp.agree(unknown, sdp.wanted(room, unknown, ice=False)) == {}
+    assert sdp.wanted(conference(participant("ann", medium("audio", 20000, OPUS))), lines, ice=False) == {"audio": OPUS}
+
+
 def test_where_media_is_and_which_way_it_goes() -> None:
     audio = "m=audio 4000 RTP/AVP 0\r\n"
     two = offer(audio + "c=IN IP4 192.0.2.8\r\nm=video 4002 RTP/AVP 96\r\nc=IN IP4 host.example\r\n")
@@ -91,7 +113,7 @@ def test_what_the_agent_is_told() -> None:
     found = offer(f"m=video 4002 RTP/AVPF 96\r\na=rtpmap:96 VP8/90000\r\na=extmap:12/sendonly {DESCRIPTOR}\r\na=rtcp-mux\r\na=sendonly\r\n")
     lines = sdp.read_offer(found)
     agreed = sdp.agree(lines, {})
-    assert sdp.new_media(found, lines, agreed, ice=False) == [
+    assert sdp.new_media(found, lines, agreed, ice=False, mixing=False) == [
         {
             "medium": "video",
             "transport": "RTP/AVPF",
@@ -102,8 +124,8 @@ def test_what_the_agent_is_told() -> None:
             "destination": "192.0.2.7:4002",
         }
     ]
-    assert sdp.new_media(found, lines, agreed, ice=True)[0]["destination"] is None
-    changed = sdp.changed_media(found, lines, ["audio", "video"], agreed, ice=False)
+    assert sdp.new_media(found, lines, agreed, ice=True, mixing=False)[0]["destination"] is None
+    changed = sdp.changed_media(found, lines, ["audio", "video"], agreed, ice=False, mixing=False)
     assert [(one["medium"], one["direction"]) for one in changed] == [("audio", "inactive"), ("video", "sendonly")], "what an offer leaves out is on hold"
     assert "codecs" not in changed[0] and changed[1]["codecs"] == [agreed["video"]], "a payload type may be another one now"
 

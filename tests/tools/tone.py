@@ -150,6 +150,17 @@ class TonePhone:
                 self.socket.sendto(rtp(101, self.number, timestamp, self.ssrc, struct.pack("!BBH", key, 0x8A if duration == 480 else 0x0A, duration)), self.to)
             self.number += 1
 
+    def talk(self, relay: str) -> None:
+        """Send to this address from now on."""
+        host, _, port = relay.rpartition(":")
+        self.to = host, int(port)
+
+    def hush(self) -> None:
+        self.to = None
+
+    def close(self) -> None:
+        self.socket.close()
+
     def since(self, when: float) -> list[Packet]:
         return [packet for packet in self.heard if packet.when >= when]
 

@@ -136,6 +136,8 @@ impl State {
         match (key, data) {
             (Key::Stream(flow, _), _) => [at(flow.dst.port), None],
             (Key::Copy(..), Data::Copy(copy)) => [None, at(copy.addresses.src.port)],
+            // A mix comes to the relay address that it leaves from.
+            (Key::Relay(flow), Data::Relay(new)) if flow.dst == new.src => [None, at(new.src.port)],
             (Key::Relay(flow), Data::Relay(new)) => [at(flow.dst.port), at(new.src.port)],
             _ => [None, None],
         }

@@ -45,11 +45,13 @@ impl Streams for RoomStreams<'_> {
 /// Whether a receiver is to get a medium of a sender, by its quality.
 #[must_use]
 pub fn permits(conference: &Conference, sender: &Name, receiver: &Name, medium: Medium) -> bool {
-    conference.qualities.is_empty()
-        || conference
-            .qualities
-            .get(&(sender.clone(), receiver.clone()))
-            .is_none_or(|highest| medium <= *highest)
+    let mixed = medium == Medium::Audio && conference.is_mixed(receiver);
+    !mixed
+        && (conference.qualities.is_empty()
+            || conference
+                .qualities
+                .get(&(sender.clone(), receiver.clone()))
+                .is_none_or(|highest| medium <= *highest))
 }
 
 impl State {
@@ -116,6 +118,7 @@ impl State {
     pub fn touch(&mut self, shared: &Shared, name: &Name) {
         self.dirty.insert(name.clone());
         shared.wake.notify_one();
+        shared.mixing.notify_one();
     }
 
     /// Somebody who only listens is found by its RTCP, from an address that signalling names.

@@ -39,6 +39,10 @@ impl State {
         let media = notice
             .media
             .filter(|_| notice.payload_type.is_none_or(|kind| !(64..=95).contains(&kind)))?;
+        if self.mixers_at.contains(&source) {
+            // A mix for which the entry is not there yet, or not any more.
+            return None;
+        }
         let room = self.rooms.get_mut(&place.conference)?;
         let member = room.members.get_mut(&place.participant)?;
         let by_checks = member.ice.is_some();

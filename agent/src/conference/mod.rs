@@ -9,6 +9,8 @@ mod feedback;
 mod frames;
 mod ice;
 mod learning;
+mod mixer_client;
+mod mixing;
 mod planner;
 mod rates;
 mod sockets;
@@ -24,6 +26,7 @@ use crate::clock::Clock;
 use crate::config::Conference as Settings;
 use cpu_port::{CpuPort, Sender};
 use learning::Asked;
+use mixing::Mixers;
 use prometheus_client::metrics::counter::Counter;
 use shunt_admin::{
     Conference, ConferenceFacts, ConferenceSummary, Estimate, Event, EventLog, Facts, Failure, FailureKind, Join, Participant,
@@ -88,6 +91,8 @@ pub struct Shared {
     store: Store,
     log: Option<EventLog>,
     wake: Notify,
+    /// What a mixer is to know may have changed.
+    mixing: Notify,
     estimates: broadcast::Sender<Estimate>,
     pub counts: Counts,
 }
@@ -100,6 +105,7 @@ pub struct Conferences {
     timeout: Duration,
     /// Of a switch.
     cpu_port: Option<Sender>,
+    mixers: Mixers,
     state: Mutex<State>,
     up: AtomicBool,
     /// What was kept is there. Rows of conferences that are not would be nobody's.
@@ -225,6 +231,7 @@ impl Conferences {
                 store,
                 log,
                 wake: Notify::new(),
+                mixing: Notify::new(),
                 estimates: broadcast::Sender::new(ESTIMATES),
                 counts: Counts::default(),
             },
@@ -235,11 +242,13 @@ impl Conferences {
                 port: Arc::new(CpuPort::new(interface.to_owned(), address)),
                 routes: Arc::default(),
             }),
+            mixers: Mixers::new(&settings.mixer),
             state: Mutex::new(State::new(first, last)),
             up: AtomicBool::new(false),
             loaded: AtomicBool::new(!is_shared),
             unsure: AtomicBool::new(true),
         });
+        made.with(|state| state.mixing = !settings.mixer.is_empty());
         made.load(made.shared.store.load());
         made
     }
@@ -556,7 +565,7 @@ impl Conferences {
             if state.rooms.contains_key(&name) {
                 return Err(Failure::new(FailureKind::Conflict, format!("there is a conference {name} already")));
             }
-            let room = Room::new(name.clone(), self.unix_us());
+            let room = state.new_room(name.clone(), self.unix_us());
             self.shared.store.put(&room.keep());
             state.rooms.insert(name.clone(), room);
             self.shared.tell(&name, "created", None, None, |_| {});
@@ -599,6 +608,7 @@ impl Conferences {
             }
         }
         self.with(|state| {
+            state.unplace(name);
             if let Some(room) = state.rooms.remove(name) {
                 let name = room.conference.name;
                 self.shared.tell(&name, "ended", None, None, |_| {});
@@ -642,6 +652,7 @@ impl Conferences {
             let mut one = Planned::new(name.clone());
             one.ice = credentials.is_some();
             one.encrypted = wanted.iter().any(state::Wanted::is_encrypted);
+            one.wish = state::wish(join.mixed);
             let joined = room.conference.join(one);
             joined.map_err(|error| Failure::new(FailureKind::Conflict, error.to_string()))?;
             let member = Member {
@@ -659,13 +670,12 @@ impl Conferences {
                 let _ = room.conference.leave(&name);
                 return Err(full);
             }
-            let fits = state
-                .room(&conference)?
-                .conference
-                .check_payload_types(&name, state.planner.payload_types());
-            if let Err(differ) = fits {
+            let pairs = state.planner.payload_types();
+            let room = state.room_mut(&conference)?;
+            room.conference.settle();
+            if let Err(failure) = check_fit(&room.conference, &name, pairs) {
                 state.leave(&conference, &name, self.shared.clock.now())?;
-                return Err(Failure::new(FailureKind::Invalid, differ.to_string()));
+                return Err(failure);
             }
             self.shared.store.put(&state.room(&conference)?.keep());
             Ok(conference)
@@ -734,6 +744,9 @@ impl Conferences {
             if let Some(wanted) = wanted {
                 self.change_media(state, &conference, &name, wanted, &signalled)?;
             }
+            if let Some(mixed) = update.mixed {
+                self.change_mixed(state, &conference, &name, mixed)?;
+            }
             let room = state.room_mut(&conference)?;
             if update.signalled.is_some() {
                 self.move_participant(room, &name, &signalled, now);
@@ -759,6 +772,18 @@ impl Conferences {
         self.with(|state| self.view(state, &conference, &name))
     }
 
+    /// Whether a participant is to get a mix is another from now on.
+    fn change_mixed(&self, state: &mut State, conference: &Name, name: &Name, mixed: shunt_admin::Mixed) -> Result<(), Failure> {
+        let pairs = state.planner.payload_types();
+        let room = state.room_mut(conference)?;
+        let mut tried = room.conference.clone();
+        tried.get_mut(name).map_err(membership_failure)?.wish = state::wish(mixed);
+        tried.settle();
+        check_fit(&tried, name, pairs)?;
+        room.conference = tried;
+        Ok(())
+    }
+
     fn change_media(
         &self,
         state: &mut State,
@@ -778,8 +803,8 @@ impl Conferences {
             }
         }
         if tried != room.conference {
-            let fits = tried.check_payload_types(name, pairs);
-            fits.map_err(|differ| Failure::new(FailureKind::Invalid, differ.to_string()))?;
+            tried.settle();
+            check_fit(&tried, name, pairs)?;
         }
         let mut new = Vec::new();
         for one in wanted {
@@ -930,6 +955,23 @@ impl Conferences {
     pub fn estimates(&self) -> broadcast::Receiver<Estimate> {
         self.shared.estimates.subscribe()
     }
+}
+
+/// Whether a participant and the others can be given each other's packets, or a mix of them. `pairs`: payload types that the data plane rewrites.
+fn check_fit(conference: &shunt_conference::membership::Conference, name: &Name, pairs: usize) -> Result<(), Failure> {
+    let invalid = |text: String| Failure::new(FailureKind::Invalid, text);
+    let one = conference.get(name).filter(|one| one.wish == shunt_conference::mixing::Mixed::Yes);
+    if one.is_some_and(|one| !one.mixed) {
+        let reason = if conference.mixing {
+            "its audio has no codec that is mixed (opus, G722, PCMA, PCMU), or is encrypted"
+        } else {
+            "there is no mixer (conference.mixer)"
+        };
+        return Err(invalid(format!("mixed: {name} can be given no mix: {reason}")));
+    }
+    conference
+        .check_payload_types(name, pairs)
+        .map_err(|differ| invalid(differ.to_string()))
 }
 
 fn membership_failure(error: shunt_conference::membership::MembershipError) -> Failure {

@@ -2,15 +2,17 @@
 
 use super::accounting::Account;
 use super::ice::Credentials;
+use super::mixing::Placed;
 use super::planner::Planner;
 use super::rates::Meter;
 use super::sockets::LegSockets;
-use super::store::{FORMAT, Kept, KeptBase, KeptLeg, KeptParticipant};
-use shunt_admin::{Codec, Direction, Failure, FailureKind, JoinMedium, Layers};
+use super::store::{FORMAT, Kept, KeptBase, KeptLeg, KeptMixer, KeptParticipant};
+use shunt_admin::{Codec, Direction, Failure, FailureKind, JoinMedium, Layers, Mixed};
 use shunt_calls::Counters;
 use shunt_conference::adaptation::{Adaptation, Medium};
 use shunt_conference::key_frames::KeyFrames;
 use shunt_conference::membership::{Conference, Pair, STREAMS};
+use shunt_conference::mixing;
 use shunt_conference::packets::Told;
 use shunt_conference::participant::{Leg, Participant};
 use shunt_conference::payload_types::PayloadType;
@@ -58,6 +60,12 @@ pub struct State {
     pub timers: BTreeSet<(Time, Timer)>,
     pub scanners: Scanners,
     pub parties: Parties,
+    /// Mixers of audio are configured.
+    pub mixing: bool,
+    /// Where mixes come from: no participant's packets do.
+    pub mixers_at: HashSet<Endpoint>,
+    /// Conferences that mixers need not have any more, by control socket.
+    pub unplaced: BTreeSet<(String, Name)>,
 }
 
 /// One conference, with what belongs to it besides its membership.
@@ -87,6 +95,8 @@ pub struct Room {
     pub bases: HashMap<FiveTuple, Counters>,
     /// Streams whose SSRC is somebody else's, and whose, as last told.
     pub conflicting: BTreeMap<(Name, Medium, u32), Name>,
+    /// Where its audio is mixed.
+    pub mixer: Option<Placed>,
     /// Legs to which nothing goes because a switch has no way there: why.
     pub unreached: BTreeMap<(Name, LegKey), String>,
 }
@@ -289,7 +299,28 @@ fn receives(direction: Direction) -> bool {
     matches!(direction, Direction::SendRecv | Direction::RecvOnly)
 }
 
-fn canonical(address: SocketAddr) -> Endpoint {
+/// What was asked for, as the engine has it.
+#[must_use]
+pub fn wish(mixed: Mixed) -> mixing::Mixed {
+    match mixed {
+        Mixed::Auto => mixing::Mixed::Auto,
+        Mixed::Yes => mixing::Mixed::Yes,
+        Mixed::No => mixing::Mixed::No,
+    }
+}
+
+/// The same the other way round.
+#[must_use]
+pub fn asked(wish: mixing::Mixed) -> Mixed {
+    match wish {
+        mixing::Mixed::Auto => Mixed::Auto,
+        mixing::Mixed::Yes => Mixed::Yes,
+        mixing::Mixed::No => Mixed::No,
+    }
+}
+
+#[must_use]
+pub fn canonical(address: SocketAddr) -> Endpoint {
     Endpoint::new(address.ip().to_canonical(), address.port())
 }
 
@@ -323,6 +354,7 @@ impl Room {
             flows: HashSet::new(),
             bases: HashMap::new(),
             conflicting: BTreeMap::new(),
+            mixer: None,
             unreached: BTreeMap::new(),
         }
     }
@@ -462,6 +494,7 @@ impl Room {
                 ice: member.ice.clone(),
                 signalling: member.signalling.clone(),
                 encrypted: one.encrypted,
+                mixed: asked(one.wish),
                 legs: legs.collect(),
             })
         });
@@ -479,6 +512,12 @@ impl Room {
                 .map(|(((sender, receiver), medium), level)| (sender.to_string(), receiver.to_string(), medium.name().to_owned(), *level))
                 .collect(),
             bases: self.bases.iter().map(|(flow, counters)| KeptBase::new(flow, counters)).collect(),
+            mixer: self.mixer.as_ref().map(|mixer| KeptMixer {
+                control: mixer.control.clone(),
+                audio: address(mixer.audio),
+                port: mixer.port,
+                ssrcs: mixer.ssrcs.iter().map(|(name, ssrc)| (name.to_string(), *ssrc)).collect(),
+            }),
         }
     }
 }
@@ -498,7 +537,30 @@ impl State {
             timers: BTreeSet::new(),
             scanners: Scanners::default(),
             parties: Parties::default(),
+            mixing: false,
+            mixers_at: HashSet::new(),
+            unplaced: BTreeSet::new(),
         }
+    }
+
+    /// A conference without participants.
+    #[must_use]
+    pub fn new_room(&self, name: Name, started_us: u64) -> Room {
+        let mut room = Room::new(name, started_us);
+        room.conference.mixing = self.mixing;
+        room
+    }
+
+    /// A port for copies to a mixer.
+    ///
+    /// # Errors
+    /// All are taken.
+    pub fn take_port(&mut self) -> Result<u16, Failure> {
+        self.ports.take()
+    }
+
+    pub fn give_port(&mut self, port: u16) {
+        self.ports.free.push_back(port);
     }
 
     /// # Errors
@@ -608,13 +670,20 @@ impl State {
     pub fn restore(&mut self, address: IpAddr, kept: Kept, now: Time) -> Result<(), String> {
         let name = check_name("conference", &kept.conference).map_err(|failure| failure.message)?;
         let taken = |port: &u16| !self.ports.free.contains(port);
-        let mut ports = kept.participants.iter().flat_map(|one| one.legs.iter().map(|leg| leg.port));
+        let legs = kept.participants.iter().flat_map(|one| one.legs.iter().map(|leg| leg.port));
+        let mut ports = legs.chain(kept.mixer.as_ref().map(|mixer| mixer.port));
         if let Some(port) = ports.find(taken) {
             return Err(format!("port {port} is not free in conference.ports"));
         }
-        self.rooms.insert(name.clone(), Room::new(name.clone(), kept.started_us));
+        let room = self.new_room(name.clone(), kept.started_us);
+        self.rooms.insert(name.clone(), room);
         for one in kept.participants {
             self.restore_participant(address, &name, one, now)?;
+        }
+        if let Some(mixer) = kept.mixer.filter(|_| self.mixing) {
+            self.ports.claim(mixer.port);
+            let placed = Placed::restored(&mixer);
+            self.place(address, &name, placed);
         }
         let Some(room) = self.rooms.get_mut(&name) else { return Ok(()) };
         room.bases = kept.bases.iter().map(KeptBase::counters).collect();
@@ -638,6 +707,7 @@ impl State {
         if let Some(room) = self.rooms.get_mut(conference) {
             let mut one = Participant::new(name.clone());
             (one.ice, one.encrypted) = (kept.ice.is_some(), kept.encrypted);
+            one.wish = wish(kept.mixed);
             room.conference.join(one).map_err(|error| error.to_string())?;
             room.members.insert(
                 name.clone(),

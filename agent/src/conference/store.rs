@@ -35,6 +35,21 @@ pub struct Kept {
     /// Of relay entries that were another receiver's before.
     #[serde(default)]
     pub bases: Vec<KeptBase>,
+    /// Where its audio is mixed.
+    #[serde(default)]
+    pub mixer: Option<KeptMixer>,
+}
+
+/// The mixer that a conference is placed on.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeptMixer {
+    /// Its control socket.
+    pub control: String,
+    /// Where it takes audio, and the port that copies come from.
+    pub audio: SocketAddr,
+    pub port: u16,
+    /// The SSRC of each participant's mix.
+    pub ssrcs: Vec<(String, u32)>,
 }
 
 /// What a relay entry had counted when it became another receiver's.
@@ -89,6 +104,8 @@ pub struct KeptParticipant {
     #[serde(default)]
     pub signalling: Option<serde_json::Value>,
     pub encrypted: bool,
+    #[serde(default)]
+    pub mixed: shunt_admin::Mixed,
     pub legs: Vec<KeptLeg>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::ice::Credentials;
 use super::leg_name;
-use super::state::{Member, Room, State};
+use super::state::{Member, Room, State, asked};
 use crate::facts::socket;
 use shunt_admin::{
     Conference, ConferenceSummary, CopiedStream, Direction, PairQuality, Participant, ParticipantMedium, Quality, StreamRate, Subscription,
@@ -54,7 +54,7 @@ pub fn summary(state: &State, room: &Room) -> ConferenceSummary {
     let design = state.planner.design(&room.conference.name);
     ConferenceSummary {
         conference: room.conference.name.as_bytes().into(),
-        participants: room.conference.participants.len() as u64,
+        participants: room.members.len() as u64,
         design: design.map_or_else(|| "empty".to_owned(), |design| design.name().to_ascii_lowercase()),
         problem: room.problem.clone().or_else(|| state.problem.clone()),
     }
@@ -108,6 +108,9 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
             password: password.clone(),
         }),
         signalling: member.signalling.clone(),
+        mixed: asked(one.wish),
+        gets_mix: room.conference.is_mixed(&one.name),
+        muted: room.mixer.as_ref().is_some_and(|mixer| mixer.muted.contains(&one.name)),
     }
 }
 
@@ -123,6 +126,12 @@ pub fn conference(state: &State, room: &Room, counted: &HashMap<Key, u64>, now: 
         summary: summary(state, room),
         started_us: room.started_us,
         members: members.collect(),
+        mixing: room.conference.mixing,
+        mixer: room.mixer.as_ref().map(|mixer| mixer.control.clone()),
+        speaker: room
+            .mixer
+            .as_ref()
+            .and_then(|mixer| Some(mixer.speaker.as_ref()?.as_bytes().into())),
         qualities: room
             .conference
             .qualities

@@ -23,6 +23,19 @@ pub struct Join {
     /// What its signalling needs to go on after a restart: kept with the participant, shown with it, and in the event `left`. The agent does not read it.
     #[serde(default)]
     pub signalling: Option<serde_json::Value>,
+    /// Whether it gets one stream of audio, made of all others.
+    #[serde(default)]
+    pub mixed: Mixed,
+}
+
+/// Whether a participant gets a mix of audio. `auto`: who plays one stream, by its signalling, and who cannot play what somebody sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mixed {
+    #[default]
+    Auto,
+    Yes,
+    No,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -89,6 +102,8 @@ pub struct ParticipantUpdate {
     pub ice_restart: bool,
     #[serde(default)]
     pub signalling: Option<serde_json::Value>,
+    #[serde(default)]
+    pub mixed: Option<Mixed>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -108,6 +123,11 @@ pub struct Conference {
     /// Unix time, µs.
     pub started_us: u64,
     pub members: Vec<Participant>,
+    /// Whether there are mixers of audio; and the one that this conference is placed on, by its control socket.
+    pub mixing: bool,
+    pub mixer: Option<String>,
+    /// Who speaks, as its mixer hears.
+    pub speaker: Option<Text>,
     /// The highest medium that a receiver gets of a sender, where that is not all.
     pub qualities: Vec<PairQuality>,
     pub subscriptions: Vec<Subscription>,
@@ -136,6 +156,11 @@ pub struct Participant {
     /// ICE credentials of the agent's side.
     pub ice: Option<Credentials>,
     pub signalling: Option<serde_json::Value>,
+    /// As was asked for; and whether it gets a mix.
+    pub mixed: Mixed,
+    pub gets_mix: bool,
+    /// It has muted itself, by keys.
+    pub muted: bool,
 }
 
 /// RFC 8445 section 5.3.

@@ -15,7 +15,7 @@ mod view;
 
 pub use admin::{Admin, Failure, FailureKind};
 pub use conference::{
-    Codec, Conference, ConferenceSummary, CopiedStream, Credentials, Decision, Estimate, Join, JoinMedium, Layers, MediumUsage,
+    Codec, Conference, ConferenceSummary, CopiedStream, Credentials, Decision, Estimate, Join, JoinMedium, Layers, MediumUsage, Mixed,
     PairQuality, Participant, ParticipantMedium, ParticipantUpdate, Quality, QualityChange, StreamRate, Subscription, TargetChange, Usage,
 };
 pub use event::{

@@ -19,6 +19,7 @@ from shunt.admin.model import (
     DrainStatus,
     Estimate,
     JoinMedium,
+    Mixed,
     Participant,
     Quality,
     Status,
@@ -159,12 +160,13 @@ class AdminClient:
         ice: bool = False,
         call: str | None = None,
         signalling: Any = None,
+        mixed: Mixed = "auto",
     ) -> Participant:
         """Let a participant in; the answer says where it is to send.
 
         signalled: addresses that are latched at once; call: the SIP call's Call-ID; signalling: JSON that is kept with the participant.
         """
-        body = {"participant": participant, "media": list(media), "signalled": list(signalled), "ice": ice, "call": call, "signalling": signalling}
+        body = {"participant": participant, "media": list(media), "signalled": list(signalled), "ice": ice, "call": call, "signalling": signalling, "mixed": mixed}
         return cast(Participant, await self._connection.ask("POST", path_of("conferences", conference, "participants"), body=body))
 
     async def update_participant(
@@ -176,9 +178,10 @@ class AdminClient:
         signalled: Sequence[str] | None = None,
         ice_restart: bool = False,
         signalling: Any = None,
+        mixed: Mixed | None = None,
     ) -> Participant:
         """Tell what signalling has changed; None stays as it is. ice_restart: it begins ICE anew, and gets other credentials."""
-        body: dict[str, Any] = {"media": media, "signalled": signalled, "ice_restart": ice_restart, "signalling": signalling}
+        body: dict[str, Any] = {"media": media, "signalled": signalled, "ice_restart": ice_restart, "signalling": signalling, "mixed": mixed}
         return cast(Participant, await self._connection.ask("PATCH", path_of("conferences", conference, "participants", participant), body=body))
 
     async def leave(self, conference: str, participant: str, reason: str = "removed") -> None:

@@ -373,8 +373,12 @@ class ParticipantMedium(TypedDict):
     streams: list[StreamRate]
 
 
+Mixed = Literal["auto", "yes", "no"]
+"""Whether a participant gets a mix of audio; auto: who plays one stream, and who cannot play what somebody sends."""
+
+
 class Participant(TypedDict):
-    """A participant of a conference."""
+    """A participant of a conference; gets_mix: it does at present; muted: by its keys."""
 
     participant: str
     call: str | None
@@ -385,6 +389,9 @@ class Participant(TypedDict):
     media: list[ParticipantMedium]
     ice: Credentials | None
     signalling: Any
+    mixed: Mixed
+    gets_mix: bool
+    muted: bool
 
 
 class CopiedStream(TypedDict):
@@ -427,8 +434,11 @@ class ConferenceSummary(TypedDict):
 
 
 class Conference(ConferenceSummary):
-    """A conference with its participants."""
+    """A conference with its participants; mixing: there are mixers; mixer: the control socket of the one that has it; speaker: as that hears."""
 
+    mixing: bool
+    mixer: str | None
+    speaker: str | None
     started_us: int
     members: list[Participant]
     qualities: list[PairQuality]

@@ -107,6 +107,18 @@ def set_target(client: Client, as_json: bool, name: str, sender: str, receiver: 
     _write(answer, as_json, f"{receiver} gets of {sender}: target {target}")
 
 
+@conference.command("mixed", cls=_Command)
+@click.argument("name")
+@click.argument("participant")
+@click.argument("mixed", type=click.Choice(["auto", "yes", "no"]))
+@_asks_agent
+def set_mixed(client: Client, as_json: bool, name: str, participant: str, mixed: str) -> None:
+    """Say whether PARTICIPANT gets one stream of audio, made of all others. auto: who plays one, by its offer, and who cannot play what somebody sends."""
+    answer = _of(client).set_mixed(name, participant, mixed)
+    now = next((one["gets_mix"] for one in answer["participants"] if one["name"] == participant), False)
+    _write(answer, as_json, f"{participant} {'gets a mix' if now else 'gets each sender by itself'}")
+
+
 @conference.command("end", cls=_Command)
 @click.argument("name")
 @_asks_agent

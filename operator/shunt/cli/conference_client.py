@@ -61,6 +61,10 @@ class ConferenceClient:
         """How much of a sender's media a receiver gets: up to audio, video or screen. The conference as it is then."""
         return self._ask("POST", _path(name, "quality"), sender=sender, receiver=receiver, quality=quality)
 
+    def set_mixed(self, name: str, participant: str, mixed: str) -> dict[str, Any]:
+        """Whether a participant gets one stream of audio, made of all others: yes, no, or auto. The conference as it is then."""
+        return self._ask("POST", _path(name, "mixed"), participant=participant, mixed=mixed)
+
     def set_target(self, name: str, sender: str, receiver: str, target: int | str) -> dict[str, Any]:
         """How many frames of a sender's video a receiver gets: 0 the fewest, 2 all, "pause" none; "auto": as the policy decides. The conference as it is then."""
         return self._ask("POST", _path(name, "target"), sender=sender, receiver=receiver, target=target)

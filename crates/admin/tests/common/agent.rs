@@ -3,7 +3,7 @@
 
 use shunt_admin::{
     Admin, Audit, CallFilter, CallPage, CallView, Commands, Component, Conference, ConferenceSummary, Counters, Credentials, Direction,
-    DrainStatus, Entry, Estimate, Failure, FailureKind, Join, LegView, LineView, LogFilter, Participant, ParticipantMedium,
+    DrainStatus, Entry, Estimate, Failure, FailureKind, Join, LegView, LineView, LogFilter, Mixed, Participant, ParticipantMedium,
     ParticipantUpdate, QualityChange, Role, Status, StopOf, StreamView, TargetChange, Text, Trace,
 };
 use shunt_calls::{Reason, Side, State};
@@ -81,6 +81,9 @@ fn participant(participant: Text, call: Option<Text>, ice: bool) -> Participant 
             password: "p".to_owned(),
         }),
         signalling: None,
+        mixed: Mixed::Auto,
+        gets_mix: false,
+        muted: false,
     }
 }
 
@@ -262,6 +265,9 @@ impl Admin for Agent {
             summary: summary(conference),
             started_us: 1_700_000_000_000_000,
             members: vec![participant("ann".into(), None, false)],
+            mixing: false,
+            mixer: None,
+            speaker: None,
             qualities: Vec::new(),
             subscriptions: Vec::new(),
         })

@@ -254,7 +254,7 @@ class Focus:
         seat.note(call.dialog)
         async with self._lock(name):
             conference = await self._client.conference(name)
-            wanted = sdp.settled(conference)
+            wanted = sdp.wanted(conference, lines, ice=bool(ufrag))
             agreed = sdp.agree(lines, wanted)
             if not agreed:
                 raise NotAcceptable(sdp.why_not(lines, wanted))
@@ -264,7 +264,7 @@ class Focus:
                 made = await self._client.join(
                     name,
                     seat.participant,
-                    sdp.new_media(offer, lines, agreed, ice=bool(ufrag)),
+                    sdp.new_media(offer, lines, agreed, ice=bool(ufrag), mixing=conference["mixing"]),
                     signalled=[] if ufrag else seat.addresses,
                     ice=bool(ufrag),
                     call=call.call_id,
@@ -334,15 +334,15 @@ class Focus:
                 raise _Refused(480, f"{seat.participant} has left {seat.conference}")
             ice = member["ice"] is not None
             present = {medium["medium"] for medium in member["media"]}
-            agreed = sdp.agree(lines, sdp.own_codecs(member) | {kind: codec for kind, codec in sdp.settled(conference).items() if kind not in sdp.own_codecs(member)})
-            new = sdp.new_media(offer, lines, {kind: codec for kind, codec in agreed.items() if kind not in present}, ice=ice)
+            agreed = sdp.agree(lines, sdp.wanted(conference, lines, ice=ice) | sdp.own_codecs(member))
+            new = sdp.new_media(offer, lines, {kind: codec for kind, codec in agreed.items() if kind not in present}, ice=ice, mixing=conference["mixing"])
             moved = addresses != seat.addresses and not ice
             restart = ice and ufrag != seat.ufrag  # the peer begins anew, and so do we (RFC 8839 section 4.4.1.1.1)
             seat.lines, seat.addresses, seat.ufrag = sdp.lines_after(lines, seat.lines), addresses, ufrag
             if contacts := call.invite.contact:  # requests of ours go there from now on (RFC 3261 section 12.2.2)
                 call.dialog.remote_target = stringify_uri(contacts[0].uri)
             seat.note(call.dialog)
-            changed = sdp.changed_media(offer, lines, present, agreed, ice=ice)
+            changed = sdp.changed_media(offer, lines, present, agreed, ice=ice, mixing=conference["mixing"])
             update: dict[str, Any] = {"signalled": addresses if moved else None, "ice_restart": restart, "signalling": seat.kept()}
             try:
                 member = await self._client.update_participant(seat.conference, seat.participant, media=[*changed, *new], **update)

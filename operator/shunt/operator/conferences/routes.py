@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from aiohttp import web
 
-from shunt.admin.model import JoinMedium, Layers, Participant, Quality
+from shunt.admin.model import JoinMedium, Layers, Mixed, Participant, Quality
 from shunt.api.drain import COMMAND_HEADER
 from shunt.api.view import NotDone
 from shunt.operator.asking import Agent
@@ -71,7 +71,7 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
         ice = request.query.get("ice", "no")
         if ice not in ("yes", "no"):
             raise NotDone(400, f"ice: {ice!r} is neither yes nor no", "ice")
-        made = await client.join(_name(request), _given(request, "name"), _media(request), signalled=_addresses(request), ice=ice == "yes")
+        made = await client.join(_name(request), _given(request, "name"), _media(request), signalled=_addresses(request), ice=ice == "yes", mixed=_mixed(request.query.get("mixed", "auto")))
         return _joined(made)
 
     async def leave(request: web.Request) -> Any:
@@ -82,6 +82,10 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
     async def quality(request: web.Request) -> Any:
         # A quality that there is not is for the agent to refuse.
         await client.set_quality(_name(request), _given(request, "sender"), _given(request, "receiver"), cast(Quality, _given(request, "quality")))
+        return await look_at(_name(request))
+
+    async def mixed(request: web.Request) -> Any:
+        await client.update_participant(_name(request), _given(request, "participant"), mixed=_mixed(_given(request, "mixed")))
         return await look_at(_name(request))
 
     async def target(request: web.Request) -> Any:
@@ -99,9 +103,10 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
     router.add_post("/v1/conferences", serve(("name",), create))
     router.add_get(one, serve((), look))
     router.add_delete(one, serve((), end))
-    router.add_post(one + "/participants", serve(("name", "media", "trusted", "ice", "transport", "layers"), join))
+    router.add_post(one + "/participants", serve(("name", "media", "trusted", "ice", "transport", "layers", "mixed"), join))
     router.add_delete(one + "/participants/{participant}", serve((), leave))
     router.add_post(one + "/quality", serve(("sender", "receiver", "quality"), quality))
+    router.add_post(one + "/mixed", serve(("participant", "mixed"), mixed))
     router.add_post(one + "/target", serve(("sender", "receiver", "target"), target))
 
 
@@ -112,6 +117,12 @@ _ASKED = 50
 def _joined(made: Participant) -> dict[str, Any]:
     ice = made["ice"]
     return view.participant(made) | ({} if ice is None else {"ice": {"ufrag": ice["ufrag"], "pwd": ice["password"]}})
+
+
+def _mixed(text: str) -> Mixed:
+    if text not in get_args(Mixed):
+        raise NotDone(400, f"mixed: {text!r} is none of {', '.join(get_args(Mixed))}", "mixed")
+    return cast(Mixed, text)
 
 
 def _name(request: web.Request) -> str:

@@ -1,6 +1,7 @@
 """Offers and answers of who dials in to a conference (RFC 3264). Pure functions.
 
-Nothing is transcoded: the codec of the first participant with a medium holds for all, and who does not offer it cannot take part with that medium.
+Pictures are not transcoded: the codec of the first participant with a medium holds for all, and who does not offer it cannot take part with that medium. So it is with
+audio where there is no mixer; where there is one, anybody has a codec of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ MOST_LEGS = 16
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _DIRECTIONS: tuple[Direction, ...] = ("sendrecv", "sendonly", "recvonly", "inactive")
 _MIRRORED: dict[str, str] = {"sendrecv": "sendrecv", "sendonly": "recvonly", "recvonly": "sendonly", "inactive": "inactive"}
-_NOT_MEDIA = ("telephone-event", "cn")
+_KEYS = "telephone-event"
+_NOT_MEDIA = (_KEYS, "cn")
+_MIXABLE = {("opus", 48000, 2), ("g722", 8000, 1), ("pcma", 8000, 1), ("pcmu", 8000, 1)}
+"""What a mixer decodes and encodes."""
 _EXTENSIONS = {
     "https://aomediacodec.github.io/av1-rtp-spec/#dependency-descriptor-rtp-header-extension": "dependency-descriptor",
     "urn:ietf:params:rtp-hdrext:framemarking": "frame-marking",
@@ -159,6 +163,33 @@ def settled(conference: Conference) -> dict[str, Codec]:
     return found
 
 
+def wanted(conference: Conference, lines: Iterable[Line], *, ice: bool) -> dict[str, Codec]:
+    """The codec of each medium that an offer is to be answered with. Where audio is mixed, a telephone has the first that it offers, and who takes several streams that of the others if it can."""
+    found = settled(conference)
+    audio = {line.kind: line.media for line in lines if line.kind is not None and medium_of(line.kind) == "audio"}
+    mixable = [codec for codec in _offered(audio["audio"]) if _is_mixable(codec)] if "audio" in audio else []
+    if not conference["mixing"] or not mixable:
+        return found
+    takes_several = ice or len(audio) > 1
+    if takes_several and "audio" in found and choose(found["audio"], audio["audio"]) is not None:
+        return found
+    return found | {"audio": mixable[0]}
+
+
+def _is_mixable(codec: Codec) -> bool:
+    return (codec["encoding"].lower(), codec["clock_rate"], codec.get("channels") or 1) in _MIXABLE
+
+
+def _keys(media: MediaDescription, codec: Codec) -> list[Codec]:
+    """How a caller tells its keys beside a codec (RFC 4733), of the codec's clock rate where there is a choice."""
+    offered: list[Codec] = [
+        {"payload_type": one.payload_type, "encoding": _KEYS, "clock_rate": one.clock_rate, "fmtp": one.fmtp or None}
+        for one in media.codecs
+        if one.encoding_name and one.encoding_name.lower() == _KEYS
+    ]
+    return sorted(offered, key=lambda one: one["clock_rate"] != codec["clock_rate"])[:1]
+
+
 def own_codecs(participant: Participant) -> dict[str, Codec]:
     """The codec of each medium of a participant."""
     found: dict[str, Codec] = {}
@@ -241,14 +272,14 @@ def _layers(media: MediaDescription, codec: Codec) -> Layers | None:
     return None if by is None else {"by": by}
 
 
-def new_media(sdp: SdpMessage, lines: Iterable[Line], agreed: Mapping[str, Codec], *, ice: bool) -> list[JoinMedium]:
-    """Media that a participant is to get relay addresses for. ice: where they come from and go to is for ICE to find out."""
+def new_media(sdp: SdpMessage, lines: Iterable[Line], agreed: Mapping[str, Codec], *, ice: bool, mixing: bool) -> list[JoinMedium]:
+    """Media that a participant is to get relay addresses for. ice: where they come from and go to is for ICE to find out; mixing: keys mean something."""
     return [
         {
             "medium": line.kind,
             "transport": line.media.proto,
             "direction": direction(sdp, line.media),
-            "codecs": [agreed[line.kind]],
+            "codecs": _named(line, agreed[line.kind], mixing),
             "layers": _layers(line.media, agreed[line.kind]) if medium_of(line.kind) in VIDEO_MEDIA else None,
             "rtcp_mux": "rtcp-mux" in line.media.attributes,
             "destination": None if ice else _destination(sdp, line.media),
@@ -258,7 +289,11 @@ def new_media(sdp: SdpMessage, lines: Iterable[Line], agreed: Mapping[str, Codec
     ]
 
 
-def changed_media(sdp: SdpMessage, lines: Iterable[Line], present: Collection[str], agreed: Mapping[str, Codec], *, ice: bool) -> list[JoinMedium]:
+def _named(line: Line, codec: Codec, mixing: bool) -> list[Codec]:
+    return [codec, *(_keys(line.media, codec) if mixing and line.kind == "audio" else [])]
+
+
+def changed_media(sdp: SdpMessage, lines: Iterable[Line], present: Collection[str], agreed: Mapping[str, Codec], *, ice: bool, mixing: bool) -> list[JoinMedium]:
     """What a later offer says of media that a participant has: those that it leaves out are on hold. A payload type may be another one now."""
     found: dict[str, JoinMedium] = {kind: {"medium": kind, "direction": "inactive"} for kind in present}
     for line in lines:
@@ -267,7 +302,7 @@ def changed_media(sdp: SdpMessage, lines: Iterable[Line], present: Collection[st
                 "medium": line.kind,
                 "transport": line.media.proto,
                 "direction": direction(sdp, line.media),
-                "codecs": [agreed[line.kind]] if line.kind in agreed else [],
+                "codecs": _named(line, agreed[line.kind], mixing) if line.kind in agreed else [],
                 "destination": None if ice else _destination(sdp, line.media),
             }
     return list(found.values())
@@ -297,6 +332,7 @@ def answer(name: str, participant: Participant, offer: SdpMessage, lines: Iterab
     """One description for each of the offer's, with the participant's relay addresses. name: the conference's; version: of the session description."""
     relays = {medium["medium"]: Endpoint.parse(medium["address"]) for medium in participant["media"]}
     codecs, ice = own_codecs(participant), participant["ice"]
+    told = {medium["medium"] for medium in participant["media"] if any(codec["encoding"] == _KEYS for codec in medium["codecs"])}
     first = next(iter(relays.values()))
     where = "IP4" if first.version == 4 else "IP6"
     media = []
@@ -311,9 +347,13 @@ def answer(name: str, participant: Participant, offer: SdpMessage, lines: Iterab
         own = codecs.get(medium_of(line.kind or ""))
         if fmtp := (own or codec).get("fmtp"):
             attributes["fmtp"] = [f"{number} {fmtp}"]
+        keys = _keys(offered, codec) if line.kind in told else []
+        for one in keys:
+            attributes["rtpmap"].append(f"{one['payload_type']} {_rtpmap(one)}")
+            attributes.setdefault("fmtp", []).append(f"{one['payload_type']} 0-15")
         attributes |= _feedback(offered, number)
-        if (told := offered_layers(offered.attributes.get("extmap", []))) is not None and medium_of(line.kind or "") in VIDEO_MEDIA:
-            attributes["extmap"] = [told[1]]
+        if (layers := offered_layers(offered.attributes.get("extmap", []))) is not None and medium_of(line.kind or "") in VIDEO_MEDIA:
+            attributes["extmap"] = [layers[1]]
             if "extmap-allow-mixed" in offered.attributes:  # a template structure needs the two-byte form, what follows it does not
                 attributes["extmap-allow-mixed"] = []
         # An address of 0.0.0.0 is a hold that needs no other answer than what was offered.
@@ -322,7 +362,7 @@ def answer(name: str, participant: Participant, offer: SdpMessage, lines: Iterab
             attributes["rtcp-mux"] = []
         if ice is not None:
             attributes |= {"ice-ufrag": [ice["ufrag"]], "ice-pwd": [ice["password"]], "candidate": _candidates(relay, muxed), "end-of-candidates": []}
-        media.append(MediaDescription(offered.media, relay.port, offered.proto, [number], attributes=attributes))
+        media.append(MediaDescription(offered.media, relay.port, offered.proto, [number, *(str(one["payload_type"]) for one in keys)], attributes=attributes))
     return SdpMessage(
         origin=Origin("shunt", str(first.port), str(version), "IN", where, first.ip),
         session_name=name,

@@ -36,6 +36,9 @@ def participant(one: Participant) -> dict[str, Any]:
         "ice": one["ice"] is not None,
         "srtp": "SRTP authenticates sequence numbers" if one["encrypted"] else "",
         "call_id": one["call"],
+        "mixed": one["mixed"],
+        "gets_mix": one["gets_mix"],
+        "muted": one["muted"],
         "silent_s": round(one["silent_s"], 1),
         "media": [
             {
@@ -67,6 +70,8 @@ def conference(found: Conference, happened: list[dict[str, Any]]) -> dict[str, A
         for medium in member["media"]
     }
     return summary(found, sum(member["present"] for member in found["members"])) | {
+        "mixer": found["mixer"],
+        "speaker": found["speaker"],
         "participants": [participant(member) for member in found["members"]],
         "qualities": list(found["qualities"]),
         "flows": [

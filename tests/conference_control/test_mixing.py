@@ -1,0 +1,210 @@
+"""Telephones in a conference get one stream, which a mixer makes: softswitch, agent, mixers and operator daemon as processes; phones dial in and send tones."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conference_control.lab import Bridge, Phone, await_that, bridge
+from tests.conference_control.test_end_to_end import pytestmark as pytestmark
+from tests.lab.processes import ROOT, Process, open_socket
+from tests.lab.topology import CALLEE_IP, CALLER_IP, LabError, Topology
+from tests.tools.tone import G722, HEARD, OPUS, PCMA, PCMU, Codec, Talk, TonePhone, deaf
+
+MIXER = os.environ.get("SHUNT_MIXER") or str(ROOT / "target/release/shunt-mixer")
+PORT = 45_000
+_numbers = itertools.count()
+
+
+class MixBridge(Bridge):
+    """With two mixers, on the hosts of the phones."""
+
+    def __init__(self, topology: Topology, work: Path) -> None:
+        super().__init__(topology, work)
+        self.mixers: dict[str, Process] = {}
+        self.sounds: dict[str, TonePhone] = {}
+        self.controls = {host: Path("/run") / f"{topology.prefix}-{host}-mixer.sock" for host in ("caller", "callee")}
+        self.settings["conference"]["mixer"] = [f"unix:{path}" for path in self.controls.values()]
+        for host, ip in (("caller", CALLER_IP), ("callee", CALLEE_IP)):
+            section = {"listen": f"unix:{self.controls[host]}", "allow": [], "socket_group": "root", "address": ip, "port": PORT, "receivers": 400, "load": 0.9}
+            document = {"valid": True, "errors": [], "config": {"mixer": section, "log": {"level": "info", "format": "text"}}}
+            (work / f"mixer-{host}.json").write_text(json.dumps(document))
+            self.mixers[host] = Process(topology, host, f"mixer-{host}", [MIXER, "-c", str(work / f"mixer-{host}.json")], work / f"mixer-{host}.log")
+
+    def start(self) -> None:
+        for host in self.mixers:
+            self.start_mixer(host)
+        super().start()
+
+    def start_mixer(self, host: str) -> None:
+        self.mixers[host].start().await_unix(self.controls[host], 30)
+
+    def stop(self) -> None:
+        for mixer in self.mixers.values():
+            mixer.stop()
+        super().stop()
+
+    def party(self, host: str, name: str) -> TonePhone:  # type: ignore[override]
+        return self.sounds[name]
+
+    def sound(self, host: str, name: str, codec: Codec) -> TonePhone:
+        """A phone's ear and mouth."""
+        number = next(_numbers)
+        made = open_socket(self.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
+        made.bind(("0.0.0.0", 46_000 + number))
+        self.sounds[name] = TonePhone(name, codec, 400 + 110 * (number % 20), 0x7000 + number, made)
+        return self.sounds[name]
+
+    def dial(self, host: str, name: str, codec: Codec) -> Phone:
+        """A phone that has called `room`."""
+        sound = self.sound(host, name, codec)
+        phone = Phone(self, host, name)
+        kind = codec.payload_type
+        media = f"m=audio {{port}} RTP/AVP {kind} 101\r\na=rtpmap:{kind} {codec.rtpmap}\r\na=rtpmap:101 telephone-event/8000\r\na=fmtp:101 0-15\r\n"
+        assert phone.call("room", media) == 200, phone.answer
+        assert f" {kind} 101\r\n" in phone.answer and sound.to is not None
+        return phone
+
+    def one(self, name: str) -> dict[str, Any]:
+        return next(one for one in self.conference()["participants"] if one["name"] == name)
+
+    def placed(self) -> str:
+        """The host of the conference's mixer."""
+        control = self.conference()["mixer"]
+        return next((host for host, path in self.controls.items() if control == f"unix:{path}"), "")
+
+    def mixed(self, *names: str) -> bool:
+        found = {one["name"]: one["gets_mix"] and one["media"][0]["source"] for one in self.conference()["participants"]}
+        return all(found.get(name) for name in names)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[MixBridge]:
+    with bridge(tmp_path, MixBridge) as made:
+        made.ask("POST", "/v1/conferences?name=room")
+        made.await_ready()
+        yield made
+
+
+def all_hear(phones: list[TonePhone], seconds: float = 15.0) -> None:
+    """Wait until each phone hears all others and not itself, for a second. Fails with whom it does not hear."""
+    deadline = time.monotonic() + seconds
+    while True:
+        since = time.monotonic()
+        time.sleep(1.0)
+        wrong = deaf(phones, since)
+        if not wrong:
+            return
+        assert time.monotonic() < deadline, wrong
+
+
+def test_phones_of_four_codecs_hear_all_others_in_one_stream_over_losses_and_leaves(room: MixBridge) -> None:
+    kinds = [("caller", "ann", PCMA), ("callee", "bob", PCMU), ("caller", "cem", G722), ("callee", "dia", OPUS), ("callee", "eve", PCMA)]
+    with Talk([]) as talk:
+        phones = {}
+        for host, name, codec in kinds:
+            phones[name] = room.dial(host, name, codec)
+            talk.phones.append(room.sounds[name])
+        ears = list(room.sounds.values())
+        assert await_that(lambda: room.mixed(*phones), 15), (room.conference(), room.agent.tail())
+        all_hear(ears)
+        since = time.monotonic()
+        time.sleep(0.5)
+        for ear in ears:
+            heard = ear.since(since)
+            assert len({packet.ssrc for packet in heard}) == 1, f"{ear.name} gets more than one stream"
+            assert {packet.payload_type for packet in heard} == {ear.codec.payload_type}
+            assert set(heard[-1].csrcs) == {other.ssrc for other in ears if other is not ear}
+        assert room.conference()["speaker"] in phones
+        # Five of a hundred packets are lost.
+        room.sounds["bob"].drops = frozenset((7, 23, 48, 71, 90))
+        room.sounds["dia"].drops = frozenset((11, 30, 52, 66, 97))
+        all_hear(ears)
+        # One that takes several streams, and whose codec is not known but by its payload type, gets each by itself.
+        rest = room.sound("caller", "rex", PCMU)
+        talk.phones.append(rest)
+        rest.talk(room.ask("POST", "/v1/conferences/room/participants?name=rex&media=audio")["media"][0]["relay"])
+        all_hear(ears, 15)
+        assert await_that(lambda: len({packet.ssrc for packet in rest.since(time.monotonic() - 0.5)}) == len(ears))
+        assert not room.one("rex")["gets_mix"] and rest.ssrc not in {packet.ssrc for packet in rest.since(since)}
+        since = time.monotonic()
+        time.sleep(1.0)
+        assert room.sounds["cem"].hears(since, rest.hz) > HEARD
+        with pytest.raises(LabError, match="error: 400"):
+            room.ask("POST", "/v1/conferences/room/mixed?participant=rex&mixed=yes")
+        with pytest.raises(LabError, match="error: 400"):
+            room.ask("POST", "/v1/conferences/room/mixed?participant=ann&mixed=no")
+        # Star and six mute; star and nine leave.
+        for key in (10, 6):
+            room.sounds["bob"].press(key)
+            time.sleep(0.1)
+        assert await_that(lambda: room.one("bob")["muted"])
+        since = time.monotonic()
+        time.sleep(1.0)
+        assert room.sounds["ann"].hears(since, room.sounds["bob"].hz) < HEARD / 5
+        for key in (10, 9):
+            room.sounds["eve"].press(key)
+            time.sleep(0.1)
+        assert phones["eve"].receive().startswith("BYE sip:eve@")
+        assert phones["dia"].bye() == 200
+        assert await_that(lambda: [one["name"] for one in room.conference()["participants"]] == ["ann", "bob", "cem", "rex"])
+        time.sleep(0.5)
+        since = time.monotonic()
+        time.sleep(1.0)
+        for gone in ("eve", "dia"):
+            assert room.sounds["ann"].hears(since, room.sounds[gone].hz) < HEARD / 5, f"{gone} is still heard"
+        assert {record["participant"]: record["reason"] for record in room.records(2)} == {"eve": "keys", "dia": "bye"}
+        assert all(record["media"][0]["received_packets"] > 100 for record in room.records(2)), "a mix counts as received"
+
+
+def test_a_mixer_and_an_agent_that_die_are_a_gap_at_most_and_no_call_ends(room: MixBridge) -> None:
+    with Talk([]) as talk:
+        phones = [room.dial(host, name, codec) for host, name, codec in (("caller", "ann", PCMA), ("callee", "bob", OPUS), ("callee", "cem", PCMA))]
+        talk.phones.extend(room.sounds.values())
+        ears = list(room.sounds.values())
+        assert await_that(lambda: room.mixed("ann", "bob", "cem"), 15), room.agent.tail()
+        all_hear(ears)
+        # The agent goes: mixes go on, and so does the placing when it is back.
+        ssrcs = {packet.ssrc for packet in ears[0].since(time.monotonic() - 0.5)}
+        since = time.monotonic()
+        room.agent.kill()
+        time.sleep(0.5)
+        room.start_agent()
+        room.await_ready()
+        all_hear(ears)
+        found = ears[0].since(since)
+        assert {packet.ssrc for packet in found} == ssrcs, "the mix goes on as it was"
+        assert max(later.when - before.when for before, later in itertools.pairwise(found)) < 1.0
+        # The mixer goes: another one has the conference.
+        first = room.placed()
+        died = time.monotonic()
+        room.mixers[first].kill()
+        assert await_that(lambda: room.placed() not in ("", first), 15), room.agent.tail()
+        all_hear(ears)
+        found = ears[0].since(died - 0.5)
+        assert max(later.when - before.when for before, later in itertools.pairwise(found)) < 5.0
+        # The first one comes back without conferences; the second is asked to stop: all goes back.
+        room.start_mixer(first)
+        second = room.placed()
+        room.mixers[second].stop()
+        assert await_that(lambda: room.placed() == first, 15), room.agent.tail()
+        all_hear(ears)
+        # No mixer at all: everybody gets copies of the others, as without one.
+        room.mixers[first].kill()
+        assert await_that(lambda: not room.one("ann")["gets_mix"], 15)
+        since = time.monotonic()
+        time.sleep(1.0)
+        assert {packet.ssrc for packet in ears[0].since(since)} >= {ears[2].ssrc}
+        room.start_mixer(first)
+        assert await_that(lambda: room.mixed("ann", "bob", "cem"), 15)
+        all_hear(ears)
+        assert [phone.bye() for phone in phones] == [200, 200, 200]
+        assert await_that(lambda: room.conference()["mixer"] is None)
