@@ -159,6 +159,20 @@ def test_an_edge_dies_and_its_browsers_come_again(evening: Evening) -> None:
     room.start_edge(number)
 
 
+def test_a_browser_whose_network_fails_comes_again(evening: Evening) -> None:
+    room, cem = evening.room, evening.cem
+    before = report(cem)["sessions"]
+    room.topology.run("edge", "nft", "-f", "-", stdin="table inet cut {\n chain forward { type filter hook forward priority 0; ip saddr 198.18.3.2 udp dport 3478-3479 drop; }\n}")
+    try:
+        cem.await_that("document.querySelector('#status').textContent.startsWith('Lost') || room.report().lost > 1", 30)
+    finally:
+        room.topology.run("edge", "nft", "delete", "table", "inet", "cut")
+    cem.await_that(f"room.report().sessions > {before} && room.report().state === 'connected'", 60)
+    sees(cem, "ann", "bob")
+    evening.everybody_sees_everybody()
+    assert sorted(room.names(ROOM)) == ["ann", "bob", "cem", "dora"], "under the same name, and once"
+
+
 def test_a_token_of_another_room_and_one_that_is_late_open_nothing(evening: Evening) -> None:
     room, cem = evening.room, evening.cem
     cem.click("#leave")

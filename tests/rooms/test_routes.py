@@ -32,6 +32,7 @@ async def at(tmp_path: Path) -> AsyncIterator[tuple[TestClient, Place]]:
     place = Place(tmp_path)
     for edge in place.edges:
         await edge.start()
+    place.rooms.start()
     app = web.Application()
     RoomRoutes(place.rooms, KEYS, "https://rooms.example.org", _error).add(app)
     async with TestClient(TestServer(app)) as client:

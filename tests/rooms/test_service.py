@@ -14,7 +14,7 @@ from shunt.config.rooms import Rooms as Settings
 from shunt.events.bus import CONFERENCE, Event
 from shunt.operator.rooms.edge import EdgeClient, EdgeRefused
 from shunt.operator.rooms.offer import NotTaken
-from shunt.operator.rooms.service import NoEdge, Rooms, SessionGone
+from shunt.operator.rooms.service import NoEdge, NotYet, Rooms, SessionGone
 from tests.rooms.fakes import FakeAgent, FakeEdge, agent_client
 from tests.rooms.test_offer import audio, lines, video
 
@@ -150,6 +150,33 @@ async def test_a_new_process_takes_up_what_both_have_and_ends_what_one_has(place
     await place.rooms.renegotiate(place.rooms.session("board", both.session.id), lines(audio("0"), video("1"), audio("2", "recvonly"), video("3", "recvonly")))
     assert place.agent.rooms["board"][0]["media"][-1]["medium"] == "video/2"
     assert alone.session.id not in [one.id for one in place.rooms.all()]
+
+
+async def test_until_sessions_are_taken_up_none_is_said_to_be_gone(place: Place) -> None:
+    joined = await place.rooms.join("board", "ann", OFFER, "room")
+    await place.rooms.close()
+    place.agent.away = True
+    place.rooms = place.service()
+    place.rooms.start()
+    with pytest.raises(NotYet):
+        place.rooms.session("board", joined.session.id)
+    with pytest.raises(NotYet):
+        await place.rooms.join("board", "bob", OFFER, "room")
+    place.agent.away = False
+    assert await true(lambda: place.rooms.all() != [])
+    assert place.rooms.session("board", joined.session.id).participant == "ann"
+    with pytest.raises(SessionGone):
+        place.rooms.session("board", "f" * 32)
+
+
+async def test_an_edge_that_died_with_the_process_loses_its_sessions(place: Place) -> None:
+    await place.rooms.join("board", "ann", OFFER, "room")
+    await place.rooms.close()
+    for edge in place.edges:
+        await edge.stop()
+    place.rooms = place.service()
+    place.rooms.start()
+    assert await true(lambda: place.names() == [])
 
 
 async def test_an_edge_that_is_gone_loses_its_sessions_and_a_name_is_free_for_who_comes_again(place: Place) -> None:

@@ -74,6 +74,12 @@ async function* eventsOf(response) {
 
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
+/** An answer that lets the browser be silent where nobody speaks (DTX, RFC 7587 section 6.1). */
+function quiet(sdp) {
+  return sdp.replace(/^a=rtpmap:(\d+) opus\/.*$/gim, (line, number) => (new RegExp(`^a=fmtp:${number} `, "m").test(sdp) ? line : `${line}\r\na=fmtp:${number} usedtx=1`))
+    .replace(/^a=fmtp:(\d+) .*$/gm, (line, number) => (new RegExp(`^a=rtpmap:${number} opus/`, "im").test(sdp) && !line.includes("usedtx") ? `${line};usedtx=1` : line));
+}
+
 /** One session: a peer connection, and the server's resource for it. on: {look, lost(why), picture}. */
 class Session {
   constructor(on) {
@@ -145,7 +151,7 @@ class Session {
     this.path = `/rooms/${encodeURIComponent(ROOM)}/sessions/${answer.session}`;
     this.id = answer.session;
     this.me = answer.participant;
-    await this.pc.setRemoteDescription({ type: "answer", sdp: answer.answer });
+    await this.pc.setRemoteDescription({ type: "answer", sdp: quiet(answer.answer) });
     this.follow();
   }
 
@@ -154,13 +160,25 @@ class Session {
     this.turn = this.turn.then(async () => {
       if (this.ended || !(await change())) return;
       try {
-        const answer = await (await ask("POST", this.path, await this.offer())).json();
-        if (!this.ended) await this.pc.setRemoteDescription({ type: "answer", sdp: answer.answer });
+        const answer = await this.askAgain(await this.offer());
+        if (!this.ended) await this.pc.setRemoteDescription({ type: "answer", sdp: quiet(answer.answer) });
       } catch (error) {
         this.lose(`a change was not taken: ${error.message}`);
       }
     });
     return this.turn;
+  }
+
+  /** The answer to a further offer. While the server is away nothing is lost, so it is asked again. */
+  async askAgain(given) {
+    for (let wait = FIRST_WAIT_MS; ; wait = Math.min(2 * wait, LONGEST_WAIT_MS)) {
+      try {
+        return await (await ask("POST", this.path, given)).json();
+      } catch (error) {
+        if (this.ended || (error.status !== 0 && error.status !== 503)) throw error;
+      }
+      await sleep(wait);
+    }
   }
 
   /** What the server says of the room, until the session is over. Media goes on while it says nothing. */

@@ -19,7 +19,7 @@ from shunt.operator.rooms import service
 from shunt.operator.rooms.edge import EdgeError, EdgeRefused
 from shunt.operator.rooms.offer import Malformed, NotTaken
 from shunt.operator.rooms.routes import RoomRoutes
-from shunt.operator.rooms.service import NoEdge, Rooms, SessionGone
+from shunt.operator.rooms.service import NoEdge, NotYet, Rooms, SessionGone
 from shunt.operator.rooms.tokens import signer
 
 
@@ -77,7 +77,7 @@ def _for_sip() -> Iterator[None]:
         raise NotAcceptable(str(error)) from error
     except EdgeRefused as error:
         raise (NotAcceptable if error.status in (400, 422) else NotNow)(str(error)) from error
-    except (NoEdge, EdgeError, SessionGone) as error:
+    except (NoEdge, NotYet, EdgeError, SessionGone) as error:
         raise NotNow(str(error)) from error
 
 

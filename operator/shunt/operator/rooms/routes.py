@@ -19,7 +19,7 @@ from shunt.api.drain import COMMAND_HEADER
 from shunt.operator.rooms import offer as offers
 from shunt.operator.rooms.edge import EdgeError, EdgeRefused
 from shunt.operator.rooms.offer import Malformed, NotTaken
-from shunt.operator.rooms.service import FOLLOWERS, NoEdge, Rooms, SessionGone
+from shunt.operator.rooms.service import FOLLOWERS, NoEdge, NotYet, Rooms, SessionGone
 from shunt.operator.rooms.session import Session
 from shunt.operator.rooms.tokens import LONGEST_S, ROLES, Grant, Role, Signer, TokenRefused
 
@@ -55,6 +55,8 @@ def _refusal(error: Exception) -> _Refused:
             return _Refused(422, str(error))
         case SessionGone():
             return _Refused(404, str(error))
+        case NotYet():
+            return _Refused(503, str(error), _RETRY)
         case NoEdge():
             return _Refused(503, f"no edge takes another browser now: {error}", _RETRY)
         case EdgeRefused(status=400 | 422 as status):
@@ -69,7 +71,7 @@ def _refusal(error: Exception) -> _Refused:
             return _Refused(503, str(error), _RETRY)
 
 
-_EXPECTED = (_Refused, TokenRefused, Malformed, NotTaken, SessionGone, NoEdge, EdgeError, AdminError)
+_EXPECTED = (_Refused, TokenRefused, Malformed, NotTaken, NotYet, SessionGone, NoEdge, EdgeError, AdminError)
 
 
 def _bearer(request: web.Request) -> str:

@@ -39,6 +39,7 @@ _RETRY_S = 0.25
 _GONE_S = 2.0  # so long nobody listens on an edge's socket before its sessions are given up: an upgrade takes less
 _COMPARE_S = 15.0
 _FREE_S = 2.0
+_NOT_YET = "sessions are being taken up after a start"
 _LOOK_S = 1.0
 _GATHER_S = 0.03
 _ENDED = 10_000  # sessions of which it is known why they ended
@@ -47,6 +48,10 @@ _ANEW = frozenset({"agent-started", "agent-active", MISSING})
 
 class NoEdge(Exception):
     """No edge takes another session now; the text says what each of them said."""
+
+
+class NotYet(Exception):
+    """This process has just started, and does not know yet which sessions there are."""
 
 
 class SessionGone(Exception):
@@ -79,6 +84,8 @@ class Rooms:
         self._changes: dict[str, asyncio.Event] = {}
         self._looks: dict[str, tuple[float, Conference]] = {}
         self._compare_due = asyncio.Event()
+        self._compare_due.set()
+        self._taken_up = asyncio.Event()  # sessions of a former process are known
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: dict[str, asyncio.Task[None]] = {}  # whose agent is still to be told, by session
         self.followers = 0
@@ -131,8 +138,10 @@ class Rooms:
     # -- sessions ------------------------------------------------------------------------------------------------
 
     def session(self, room: str, session: str) -> Session:
-        """Raises SessionGone."""
+        """Raises SessionGone, NotYet."""
         found = self._sessions.get(session)
+        if found is None and not self._taken_up.is_set():
+            raise NotYet(_NOT_YET)
         if found is None or found.room != room:
             raise SessionGone(self._ended.get(session, "there is no such session"))
         return found
@@ -159,8 +168,9 @@ class Rooms:
         """Let a browser in. name: what it wishes to be called; text: its offer; wanted: what each line is for, by mid; call: the Call-ID of who comes by SIP,
         of whom more is kept.
 
-        Raises Malformed, NotTaken, NoEdge, EdgeError, AdminError; then nothing of it is left.
+        Raises Malformed, NotTaken, NotYet, NoEdge, EdgeError, AdminError; then nothing of it is left.
         """
+        await self._await_taken_up()
         offer = offers.read(text)
         names = offers.named(offer, {}, wanted or {})
         async with self._lock(room):
@@ -226,11 +236,21 @@ class Rooms:
         self._drop(session.id, "left")
         await self._end_everywhere(session, "bye")
 
+    async def _await_taken_up(self) -> None:
+        """Raises NotYet."""
+        try:
+            async with asyncio.timeout(_FREE_S):
+                await self._taken_up.wait()
+        except TimeoutError:
+            raise NotYet(_NOT_YET) from None
+
     async def replaced(self, room: str, session: str) -> None:
-        """A browser comes again: its session before is over, and its name is free."""
+        """A browser comes again: its session before is over, and its name is free. Raises NotYet."""
+        await self._await_taken_up()
         if (found := self._sessions.get(session)) is not None and found.room == room:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.leave(found), _FREE_S)
+                async with asyncio.timeout(_FREE_S):
+                    await self.leave(found)
         elif (task := self._leaving.get(session)) is not None:
             await asyncio.wait([task], timeout=_FREE_S)
 
@@ -363,7 +383,8 @@ class Rooms:
         """For ever: compare edges and agent whenever that is due, and now and then."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._compare_due.wait(), _COMPARE_S)
+                async with asyncio.timeout(_COMPARE_S):
+                    await self._compare_due.wait()
             self._compare_due.clear()
             try:
                 await self.compare()
@@ -383,9 +404,12 @@ class Rooms:
                 there[edge.socket] = {str(one["session"]) for one in await edge.sessions() if one.get("state") != "closed" and not creating or str(one["session"]) in self._sessions}
         kept = {session.id: (session, member) for session, member in await self._kept()}
         for session, member in kept.values():
-            if session.edge not in there or session.id in self._joining:
+            if session.id in self._joining:
                 continue
-            if session.id in there[session.edge]:
+            if session.edge not in there:  # it may be back soon; otherwise its sessions are given up
+                if session.id not in self._ended:
+                    self._sessions.setdefault(session.id, session)
+            elif session.id in there[session.edge]:
                 if session.id not in self._sessions and session.id not in self._ended:
                     self._sessions[session.id] = session
                     await self._reconnect(session, member)
@@ -398,6 +422,7 @@ class Rooms:
                     self._drop(gone, "the agent has no such participant any more")
                     with contextlib.suppress(EdgeError):
                         await self._edges[socket].end(gone)
+        self._taken_up.set()
 
     async def _kept(self) -> list[tuple[Session, Participant]]:
         """All participants who are at an edge of ours. Raises AdminError."""
@@ -435,7 +460,8 @@ class Rooms:
                 yield now if now != last else {}
                 last = now
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(change.wait(), _LOOK_S)
+                async with asyncio.timeout(_LOOK_S):
+                    await change.wait()
                 await asyncio.sleep(_GATHER_S)
 
     async def _seen(self, session: Session) -> dict[str, Any]:
