@@ -1,5 +1,5 @@
 # Set-up, demo, tests and benches. `make help` lists the targets.
-PYTHON ?= /usr/bin/python3.11
+PYTHON ?= /usr/bin/python3
 VENV := build/venv
 BIN := $(VENV)/bin
 PB := tests/tools/bfrt/_pb/bfruntime_pb2.py

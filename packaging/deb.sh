@@ -15,7 +15,9 @@ install -m 755 packaging/debian/postinst packaging/debian/prerm packaging/debian
 (cd "$tree" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) > "$tree/DEBIAN/md5sums"
 size=$(du -sk --exclude=DEBIAN "$tree" | cut -f1)
 minor=$("$python" -c 'import sys; print(sys.version_info.minor)')
-sed -e "s|@VERSION@|$version|; s|@ARCHITECTURE@|$architecture|; s|@SIZE@|$size|; s|@PYTHON@|3.$minor|; s|@NEXT_PYTHON@|3.$((minor + 1))|" \
+# The newest of the C library's versions that the daemons' symbols name.
+libc=$(objdump -T "$tree"/usr/lib/shunt/bin/shunt-* | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1)
+sed -e "s|@VERSION@|$version|; s|@ARCHITECTURE@|$architecture|; s|@SIZE@|$size|; s|@LIBC@|$libc|; s|@PYTHON@|3.$minor|; s|@NEXT_PYTHON@|3.$((minor + 1))|" \
   packaging/debian/control.in > "$tree/DEBIAN/control"
 install -m 644 packaging/debian/copyright "$tree/usr/share/doc/shunt/copyright"
 dpkg-deb --root-owner-group -Zzstd -z6 --build "$tree" "$file.part" > /dev/null

@@ -24,9 +24,8 @@ chmod 755 "$root$home/bin/shunt"
 for daemon in target/release/shunt-{softswitch,agent,relay,edge,mixer}; do
   install -s -m 755 "$daemon" "$root$home/bin"
 done
-# Readable by the agent's user, whatever the wheels said; compiled, since that user cannot write here.
+# Readable by the agent's user, whatever the wheels said.
 chmod -R u+rwX,go+rX,go-w "$root$home"
-"$python" -m compileall -q -s "$root" -p / --invalidation-mode checked-hash "$root$site"
 install -d "$root$prefix/bin"
 ln -sf ../lib/shunt/bin/shunt "$root$prefix/bin/shunt"
 
@@ -39,6 +38,9 @@ for page in build/packaging/manual/*.[15]; do
   install -d "$root$prefix/share/man/man$section"
   gzip -9n < "$page" > "$root$prefix/share/man/man$section/$(basename "$page").gz"
 done
+
+install -D -m 644 build/packaging/completion/shunt.bash "$root$prefix/share/bash-completion/completions/shunt"
+install -D -m 644 build/packaging/completion/shunt.zsh "$root$prefix/share/zsh/vendor-completions/_shunt"
 
 install -d "$doc/opensips-config" "$doc/examples" "$root$prefix/share/shunt/grafana" "$root$prefix/share/shunt/prometheus"
 install -m 644 README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md "$doc"
@@ -53,6 +55,8 @@ install -d -m 755 "$root/etc/shunt"
 [ -e "$root/etc/shunt/shunt.yaml" ] || install -m 640 opensips-config/shunt.yaml "$root/etc/shunt/shunt.yaml"
 
 if [ -z "$root" ]; then
+  # The agent's user cannot write here. A package has no bytecode: it compiles where it is installed.
+  "$home/bin/python3" -m compileall -q "$site"
   echo "Installed in $prefix. Next: systemd-sysusers; chgrp shunt /etc/shunt/shunt.yaml; edit it;"
   echo "systemctl daemon-reload; systemctl enable --now shunt-softswitch shunt-agent shunt-operator"
 fi

@@ -7,7 +7,7 @@ DEB := build/shunt_$(DEB_VERSION)_$(DEB_ARCH).deb
 CLEAN_ROOT := build/packaging/root
 PACKAGE_SOURCES := $(shell find operator/shunt crates softswitch packaging opensips-config docs README.md LICENSE -type f ! -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: manual install deb deb-test
+.PHONY: manual install deb deb-test images oci-test
 
 build/packaging/libraries/.ready: requirements.lock pyproject.toml | $(VENV)/.ready
 	@echo "==> the libraries to install"
@@ -16,19 +16,32 @@ build/packaging/libraries/.ready: requirements.lock pyproject.toml | $(VENV)/.re
 build/packaging/manual/shunt.1: packaging/manual.py packaging/manual.yaml $(wildcard operator/shunt/cli/*.py operator/shunt/config/*.py) | $(VENV)/.ready
 	@$(BIN)/python packaging/manual.py $(@D)
 
+build/packaging/completion/shunt.%: $(wildcard operator/shunt/cli/*.py) | $(VENV)/.ready
+	@mkdir -p $(@D)
+	@_SHUNT_COMPLETE=$*_source $(BIN)/shunt > $@
+
+COMPLETION := build/packaging/completion/shunt.bash build/packaging/completion/shunt.zsh
+
 ## make manual     renew docs/reference.md and the README's table of commands, which the manual pages share their source with
 manual: build/packaging/manual/shunt.1
 	@$(BIN)/python packaging/manual.py --docs .
 
 ## make install    into PREFIX (default /usr/local), units and configuration too; DESTDIR puts it all below another root
-install: build build/packaging/libraries/.ready build/packaging/manual/shunt.1
+install: build build/packaging/libraries/.ready build/packaging/manual/shunt.1 $(COMPLETION)
 	@packaging/install.sh "$(DESTDIR)" "$(PREFIX)" $(PYTHON)
 
 ## make deb        a Debian package in build/
 deb: $(DEB)
 
-$(DEB): $(PACKAGE_SOURCES) build/packaging/libraries/.ready build/packaging/manual/shunt.1 | build
+$(DEB): $(PACKAGE_SOURCES) build/packaging/libraries/.ready build/packaging/manual/shunt.1 $(COMPLETION) | build
 	@packaging/deb.sh $@ $(DEB_VERSION) $(DEB_ARCH) $(PYTHON)
+
+# For another base image, or options of the builder: OCI_OPTIONS="--build-arg BASE=… --isolation chroot"
+OCI_OPTIONS ?=
+
+## make images     an OCI image of each daemon, from the package (buildah or podman)
+images: $(DEB)
+	@packaging/oci/images.sh $(DEB) $(DEB_VERSION) $(OCI_OPTIONS)
 
 # The clean root is as debootstrap leaves it, with what the package depends on, and systemd to boot it.
 $(CLEAN_ROOT)/.ready: packaging/packaging.mk
@@ -42,3 +55,8 @@ $(CLEAN_ROOT)/.ready: packaging/packaging.mk
 ## make deb-test   build the package, install, run, upgrade and purge it in a clean Debian 12 (debootstrap; root)
 deb-test: setup $(DEB) $(CLEAN_ROOT)/.ready
 	@DEB_TEST=1 $(BIN)/python -m pytest tests/packaging
+
+## make oci-test   build the images on that Debian and run a call through their containers (buildah, podman; root)
+oci-test: setup $(DEB) $(CLEAN_ROOT)/.ready
+	@.ci/debian-packages buildah podman crun
+	@OCI_TEST=1 $(BIN)/python -m pytest tests/packaging/test_oci.py

@@ -152,13 +152,16 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
     assert host.run("stat", "-c", "%U:%G %a", "/etc/shunt/shunt.yaml").strip() == "root:shunt 640"
     assert host.run("stat", "-c", "%U %a", "/var/lib/shunt").strip() == "shunt 750"
     for path in (
-        "usr/share/man/man1/shunt.1.gz", "usr/share/man/man5/shunt.yaml.5.gz", "usr/share/doc/shunt/opensips-config/opensips.cfg",
+        "usr/share/man/man1/shunt.1.gz", "usr/share/man/man5/shunt.yaml.5.gz", "usr/share/bash-completion/completions/shunt", "usr/share/zsh/vendor-completions/_shunt", "usr/share/doc/shunt/opensips-config/opensips.cfg",
         "usr/share/doc/shunt/examples/standby.yaml", "usr/share/shunt/grafana/shunt.json", "usr/share/shunt/prometheus/shunt.rules.yml",
         "usr/lib/systemd/system/shunt-standby.service", "usr/lib/shunt/bin/shunt-softswitch", "usr/lib/shunt/bin/shunt-agent", "usr/lib/shunt/bin/shunt-relay", "usr/lib/shunt/bin/shunt-edge",
     ):
         assert (host.root / path).is_file(), path
     assert host.run("dpkg", "--verify", "shunt") == ""
     listed = host.run("dpkg", "-L", "shunt").split()
+    # Compiled here, not where it was built.
+    assert not any(path.endswith(".pyc") for path in listed)
+    assert host.run("find", "/usr/lib/shunt/lib", "-name", "main.cpython-*.pyc")
     # Nothing names the place where the package was built.
     built = subprocess.run(["grep", "-rlF", str(ROOT), host.root / "usr/lib/shunt"], capture_output=True, text=True).stdout
     assert built == "" and "/usr/bin/shunt" in listed
