@@ -1,0 +1,159 @@
+//! Tiles what comes on standard input, in the time that its records tell, and writes the packets that come out: for tests and benches.
+//!
+//!     tile h261|h264 [SIZE [HOLD]]
+//!
+//! SIZE: octets of a packet at most (1372), HOLD: milliseconds that a picture waits for others (125). A record is a time in nanoseconds (8
+//! octets), a kind, a place, the length of its data (4) and the data. In: 0 a packet; 1 join, with the source, the contributor (4 each) and the
+//! quarter of a CIF picture (1; 255: all of the picture); 2 leave; 3 a receiver asks for a key frame; 4 a pause in which time passes. Out: 0 a
+//! packet; 1 a source to ask for a key frame; its place is the stream's number. H.261 has a stream for each four places. Ends with a line of
+//! figures on standard error.
+
+use shunt_latch::Time;
+use shunt_tiling::h261;
+use shunt_tiling::stream::Stream;
+use shunt_tiling::tiler::{Mosaic, Place, Tiler};
+use std::error::Error;
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+struct Record<'a> {
+    at: Time,
+    kind: u8,
+    place: usize,
+    data: &'a [u8],
+}
+
+fn number(data: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(data.get(..4)?.try_into().ok()?))
+}
+
+fn records(mut input: &[u8]) -> Option<Vec<Record<'_>>> {
+    let mut records = Vec::new();
+    while !input.is_empty() {
+        let (head, rest) = input.split_at_checked(14)?;
+        let (data, rest) = rest.split_at_checked(number(&head[10..])? as usize)?;
+        records.push(Record {
+            at: Time::from_nanos(u64::from_be_bytes(head[..8].try_into().ok()?)),
+            kind: head[8],
+            place: usize::from(head[9]),
+            data,
+        });
+        input = rest;
+    }
+    Some(records)
+}
+
+/// Streams of one codec, and what they send.
+struct Streams<M: Mosaic> {
+    tilers: Vec<Tiler<M>>,
+    places: usize,
+    region: fn(u8) -> M::Region,
+    out: Vec<(Time, u8, usize, Vec<u8>)>,
+    refusals: Vec<String>,
+}
+
+impl<M: Mosaic> Streams<M> {
+    fn poll(&mut self, now: Time) {
+        for (stream, tiler) in self.tilers.iter_mut().enumerate() {
+            let packets = tiler.poll(now);
+            self.out.extend(packets.into_iter().map(|packet| (now, 0, stream, packet)));
+            let asked = tiler.requests(now).into_iter();
+            self.out.extend(asked.map(|ssrc| (now, 1, stream, ssrc.to_be_bytes().to_vec())));
+        }
+    }
+
+    fn run(&mut self, records: &[Record<'_>]) -> Option<()> {
+        let mut now = Time::default();
+        for record in records {
+            while let Some(due) = self.tilers.iter().filter_map(|tiler| tiler.due_at(now)).min() {
+                if due > record.at {
+                    break;
+                }
+                now = now.max(due);
+                self.poll(now);
+            }
+            now = now.max(record.at);
+            let tiler = self.tilers.get_mut(record.place / self.places)?;
+            let place = record.place % self.places;
+            match record.kind {
+                0 => tiler.packet(record.data, now),
+                1 => {
+                    let joined = Place {
+                        source: number(record.data)?,
+                        contributor: number(record.data.get(4..)?)?,
+                        region: (self.region)(*record.data.get(8)?),
+                    };
+                    if let Err(refusal) = tiler.join(place, joined) {
+                        self.refusals.push(refusal.to_string());
+                    }
+                }
+                2 => tiler.leave(place),
+                3 => tiler.key_frame_wanted(),
+                _ => {}
+            }
+            if let Some(refusal) = tiler.status(place).and_then(|status| status.refusal) {
+                self.refusals.push(refusal.to_string());
+            }
+            self.poll(now);
+        }
+        Some(())
+    }
+}
+
+fn tile<M: Mosaic>(
+    make: impl Fn() -> M,
+    region: fn(u8) -> M::Region,
+    size: usize,
+    hold: Duration,
+    input: &[u8],
+) -> Result<(), Box<dyn Error>> {
+    let records = records(input).ok_or("a record is cut short")?;
+    let places = make().places();
+    let count = records.iter().map(|record| record.place / places).max().unwrap_or(0) + 1;
+    let stream = |ssrc| Stream {
+        ssrc,
+        payload_type: 31,
+        sequence: 65_000,
+        timestamp: 0xFFFF_0000,
+        size,
+    };
+    let mut streams = Streams {
+        tilers: (0..count).map(|at| Tiler::new(make(), stream(at as u32 + 1), hold)).collect(),
+        places,
+        region,
+        out: Vec::new(),
+        refusals: Vec::new(),
+    };
+    let began = Instant::now();
+    streams.run(&records).ok_or("a record is cut short, or of no place")?;
+    let spent = began.elapsed();
+    let mut output = std::io::stdout().lock();
+    for (at, kind, stream, data) in &streams.out {
+        output.write_all(&at.as_nanos().to_be_bytes())?;
+        output.write_all(&[*kind, u8::try_from(*stream)?])?;
+        output.write_all(&u32::try_from(data.len())?.to_be_bytes())?;
+        output.write_all(data)?;
+    }
+    streams.refusals.dedup();
+    eprintln!("{{\"seconds\": {:.6}, \"refusals\": {:?}}}", spent.as_secs_f64(), streams.refusals);
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let value = |at: usize, otherwise: usize| arguments.get(at).map_or(Ok(otherwise), |value| value.parse());
+    let (size, hold) = (value(1, 1372)?, Duration::from_millis(value(2, 125)? as u64));
+    let mut input = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut input)?;
+    let quarter = |at| {
+        if at < 4 {
+            h261::mosaic::Region::Quarter(at)
+        } else {
+            h261::mosaic::Region::Whole
+        }
+    };
+    match arguments.first().map(String::as_str) {
+        Some("h261") => tile(h261::mosaic::Mosaic::default, quarter, size, hold, &input),
+        _ => Err("h261 or h264 is wanted".into()),
+    }
+}

@@ -1,0 +1,234 @@
+//! One tiled stream: sources' packets, joins and leaves in; its packets, and whom to ask for a key frame, out.
+
+use crate::order::{Next, Order};
+use crate::queue::Pace;
+use crate::refusal::Refusal;
+use crate::stream::{Payload, Stream};
+use shunt_latch::Time;
+use shunt_rtp::Header;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Between two requests for a key frame to one source.
+pub const ASK: Duration = Duration::from_secs(1);
+/// RTP timestamps of video in a second.
+const CLOCK: u64 = 90_000;
+
+/// What is tiled, by one codec.
+pub trait Mosaic {
+    /// A source's packets, put together.
+    type Assembler: Default;
+    /// A picture of a source.
+    type Picture;
+    /// Which part of a source's picture a tile shows.
+    type Region: Copy;
+
+    /// The next packet or gap of a source; the pictures that end with it.
+    fn assemble(assembler: &mut Self::Assembler, next: &Next) -> Vec<Self::Picture>;
+
+    /// How many tiles there can be.
+    fn places(&self) -> usize;
+
+    /// Gives a place to a contributor; who had it leaves.
+    fn join(&mut self, place: usize, contributor: u32, region: Self::Region);
+
+    fn leave(&mut self, place: usize);
+
+    /// A picture for some places, whose contributors one source sends.
+    ///
+    /// # Errors
+    /// It cannot be tiled.
+    fn put(&mut self, places: &[usize], picture: Self::Picture, now: Time) -> Result<(), Refusal>;
+
+    /// Of each place that is taken: how many pictures wait, and since when.
+    fn queues(&self) -> Vec<(usize, Option<Time>)>;
+
+    /// Whether a picture is due although nothing waits.
+    fn due(&self) -> bool;
+
+    /// Somebody begins to decode.
+    fn refresh(&mut self);
+
+    /// Whether the tile at a place needs a key frame.
+    fn needs_key_frame(&self, place: usize) -> bool;
+
+    /// The next picture, for packets of at most `size` octets. Nothing, if it has to wait.
+    fn compose(&mut self, now: Time, size: usize) -> Vec<Payload>;
+}
+
+/// A tile of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place<R> {
+    /// The SSRC of the packets that its pictures come in.
+    pub source: u32,
+    /// The participant's own SSRC: the source, unless that is a mixer.
+    pub contributor: u32,
+    pub region: R,
+}
+
+/// What is known of a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Pictures, whole or not.
+    pub pictures: u64,
+    /// Pictures that were refused, and why the last one was, unless one has been taken since.
+    pub refused: u64,
+    pub refusal: Option<Refusal>,
+}
+
+#[derive(Debug, Default)]
+struct Source<A> {
+    order: Order,
+    assembler: A,
+    /// A receiver of the stream needs its key frame.
+    wanted: bool,
+    asked: Option<Time>,
+    status: Status,
+}
+
+/// Makes one stream.
+#[derive(Debug)]
+pub struct Tiler<M: Mosaic> {
+    mosaic: M,
+    stream: Stream,
+    pace: Pace,
+    places: BTreeMap<usize, Place<M::Region>>,
+    sources: BTreeMap<u32, Source<M::Assembler>>,
+}
+
+impl<M: Mosaic> Tiler<M> {
+    /// `hold`: how long a picture waits at most for other tiles' pictures; a frame of the sources' usual rate.
+    #[must_use]
+    pub fn new(mosaic: M, stream: Stream, hold: Duration) -> Self {
+        Self {
+            mosaic,
+            stream,
+            pace: Pace::new(hold),
+            places: BTreeMap::new(),
+            sources: BTreeMap::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn mosaic(&self) -> &M {
+        &self.mosaic
+    }
+
+    /// The tiles that are taken.
+    #[must_use]
+    pub fn places(&self) -> &BTreeMap<usize, Place<M::Region>> {
+        &self.places
+    }
+
+    /// What is known of a place's source; nothing if nobody has the place.
+    #[must_use]
+    pub fn status(&self, place: usize) -> Option<Status> {
+        let place = self.places.get(&place)?;
+        self.sources.get(&place.source).map(|source| source.status)
+    }
+
+    /// A participant gets a place.
+    ///
+    /// # Errors
+    /// There is no such place, or it is taken.
+    pub fn join(&mut self, at: usize, place: Place<M::Region>) -> Result<(), Refusal> {
+        if at >= self.mosaic.places() || self.places.contains_key(&at) {
+            return Err(Refusal::Place);
+        }
+        if self.places.values().any(|other| other.contributor == place.contributor) {
+            return Err(Refusal::Taken);
+        }
+        self.sources.entry(place.source).or_insert_with(|| Source {
+            order: Order::default(),
+            assembler: M::Assembler::default(),
+            wanted: false,
+            asked: None,
+            status: Status::default(),
+        });
+        self.mosaic.join(at, place.contributor, place.region);
+        self.places.insert(at, place);
+        Ok(())
+    }
+
+    /// Whoever has the place gives it up.
+    pub fn leave(&mut self, at: usize) {
+        let Some(left) = self.places.remove(&at) else { return };
+        self.mosaic.leave(at);
+        if self.places.values().all(|place| place.source != left.source) {
+            self.sources.remove(&left.source);
+        }
+    }
+
+    /// An RTP packet of a source. Packets of SSRCs that have no place are passed over.
+    pub fn packet(&mut self, packet: &[u8], now: Time) {
+        let Ok(header) = Header::parse(packet) else { return };
+        if let Some(source) = self.sources.get_mut(&header.ssrc) {
+            source.order.push(header.sequence, packet, now);
+            self.read(header.ssrc, now);
+        }
+    }
+
+    fn read(&mut self, ssrc: u32, now: Time) {
+        let Some(source) = self.sources.get_mut(&ssrc) else { return };
+        let places = self.places.iter().filter(|(_, place)| place.source == ssrc);
+        let places: Vec<usize> = places.map(|(at, _)| *at).collect();
+        while let Some(next) = source.order.pop(now) {
+            for picture in M::assemble(&mut source.assembler, &next) {
+                source.status.pictures += 1;
+                source.status.refusal = self.mosaic.put(&places, picture, now).err();
+                source.status.refused += u64::from(source.status.refusal.is_some());
+            }
+        }
+    }
+
+    /// A receiver of the stream asks for a key frame, or begins to receive: sources are asked for theirs.
+    pub fn key_frame_wanted(&mut self) {
+        self.mosaic.refresh();
+        self.sources.values_mut().for_each(|source| source.wanted = true);
+    }
+
+    /// Sources that have to be asked for a key frame now, each at most once in [`ASK`].
+    pub fn requests(&mut self, now: Time) -> Vec<u32> {
+        let mut due = Vec::new();
+        for (ssrc, source) in &mut self.sources {
+            let mut places = self.places.iter().filter(|(_, place)| place.source == *ssrc);
+            let needed = source.wanted || places.any(|(at, _)| self.mosaic.needs_key_frame(*at));
+            if needed && source.asked.is_none_or(|asked| now.since(asked) >= ASK) {
+                (source.wanted, source.asked) = (false, Some(now));
+                due.push(*ssrc);
+            }
+        }
+        due
+    }
+
+    /// Packets that are due.
+    pub fn poll(&mut self, now: Time) -> Vec<Vec<u8>> {
+        let waiting: Vec<u32> = self.sources.keys().copied().collect();
+        waiting.into_iter().for_each(|ssrc| self.read(ssrc, now));
+        if self.picture_at(now).is_none_or(|due| due > now) {
+            return Vec::new();
+        }
+        let payloads = self.mosaic.compose(now, self.stream.size);
+        self.pace.made(now);
+        // Timestamps wrap.
+        #[allow(clippy::cast_possible_truncation)]
+        let elapsed = (u128::from(now.as_nanos()) * u128::from(CLOCK) / 1_000_000_000) as u32;
+        let timestamp = self.stream.timestamp.wrapping_add(elapsed);
+        let last = payloads.len().saturating_sub(1);
+        let numbered = payloads.iter().enumerate();
+        numbered
+            .map(|(at, payload)| self.stream.packet(payload, timestamp, at == last))
+            .collect()
+    }
+
+    /// When to poll next; never, unless something comes.
+    #[must_use]
+    pub fn due_at(&self, now: Time) -> Option<Time> {
+        let late = self.sources.values().filter_map(|source| source.order.due_at());
+        late.chain(self.picture_at(now)).min()
+    }
+
+    fn picture_at(&self, now: Time) -> Option<Time> {
+        self.pace.due_at(self.mosaic.queues().into_iter(), self.mosaic.due(), now)
+    }
+}

@@ -1,0 +1,65 @@
+"""The mixer's tiling as a program (crates/tiling/examples/tile.rs): events of a simulated time in, packets out."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+_HEAD = struct.Struct(">QBBI")
+PACKET, JOIN, LEAVE, KEY_FRAME, PAUSE = range(5)
+WHOLE = 255
+
+
+@dataclass
+class Events:
+    """What happens, in any order."""
+
+    list: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+
+    def add(self, at: float, kind: int, place: int, data: bytes = b"") -> None:
+        self.list.append((round(at * 1e9), kind, place, data))
+
+    def packet(self, at: float, place: int, packet: bytes) -> None:
+        self.add(at, PACKET, place, packet)
+
+    def join(self, at: float, place: int, source: int, contributor: int | None = None, quarter: int = WHOLE) -> None:
+        self.add(at, JOIN, place, struct.pack(">IIB", source, source if contributor is None else contributor, quarter))
+
+
+@dataclass
+class Output:
+    """Packets of each stream with their times, sources that were asked for key frames, and the program's own figures."""
+
+    packets: dict[int, list[tuple[float, bytes]]]
+    asked: list[tuple[float, int]]
+    figures: dict[str, Any]
+
+
+def build(*, release: bool = False) -> Path:
+    """The program, built. Raises CalledProcessError."""
+    kind = ["--release"] if release else []
+    subprocess.run([ROOT / ".ci/rust", "cargo", "build", "--quiet", "--locked", *kind, "-p", "shunt-tiling", "--example", "tile"], cwd=ROOT, check=True)
+    return ROOT / "target" / ("release" if release else "debug") / "examples/tile"
+
+
+def run(program: Path, codec: str, events: Events, *, size: int = 1372, hold: int = 125) -> Output:
+    """Packets that come of events; a second passes after the last of them. Raises CalledProcessError."""
+    listed = sorted(events.list, key=lambda event: event[0])
+    listed.append((listed[-1][0] + 10**9, PAUSE, 0, b""))
+    data = b"".join(_HEAD.pack(at, kind, place, len(content)) + content for at, kind, place, content in listed)
+    done = subprocess.run([program, codec, str(size), str(hold)], input=data, capture_output=True, check=True)
+    output, at = Output({}, [], json.loads(done.stderr)), 0
+    while at < len(done.stdout):
+        when, kind, stream, length = _HEAD.unpack_from(done.stdout, at)
+        content = done.stdout[at + _HEAD.size : at + _HEAD.size + length]
+        at += _HEAD.size + length
+        if kind == PACKET:
+            output.packets.setdefault(stream, []).append((when / 1e9, content))
+        else:
+            output.asked.append((when / 1e9, int.from_bytes(content, "big")))
+    return output

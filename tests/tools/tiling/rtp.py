@@ -1,0 +1,73 @@
+"""RTP packets of a source, and pictures out of the packets that a receiver gets."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from tests.tools.conference.rtp import parse_header
+
+CLOCK = 90_000
+
+
+class Sender:
+    """Numbers the packets of one source."""
+
+    def __init__(self, ssrc: int, payload_type: int) -> None:
+        self._ssrc, self._payload_type, self._sequence = ssrc, payload_type, 65_530
+
+    def packets(self, payloads: Iterable[bytes], time: float) -> Iterator[bytes]:
+        """A picture's packets; the last one has the marker."""
+        listed = list(payloads)
+        for at, payload in enumerate(listed):
+            marker = 0x80 if at == len(listed) - 1 else 0
+            head = struct.pack(">BBHII", 0x80, marker | self._payload_type, self._sequence & 0xFFFF, int(time * CLOCK) & 0xFFFFFFFF, self._ssrc)
+            self._sequence += 1
+            yield head + payload
+
+
+def h261_chunks(coded: bytes, size: int = 1000) -> list[bytes]:
+    """As FFmpeg sends H.261: whole octets, cut anywhere, and no word of where."""
+    return [bytes(4) + coded[at : at + size] for at in range(0, len(coded), size)]
+
+
+def h261_groups(coded: bytes, groups: int = 1) -> list[bytes]:
+    """A packet for so many groups of blocks, whose headers need not begin with an octet (RFC 4587)."""
+    bits = bin(int.from_bytes(b"\1" + coded, "big"))[3:]
+    starts = [0] + [found.start() for found in re.finditer("0{15}1(?!0000)", bits)][groups::groups] + [len(bits)]
+    payloads = []
+    for start, end in zip(starts, starts[1:], strict=False):
+        sbit, ebit = start % 8, -end % 8
+        head = struct.pack(">I", sbit << 29 | ebit << 26 | 1 << 24)
+        payloads.append(head + coded[start // 8 : (end + ebit) // 8])
+    return payloads
+
+
+def h261_picture(payloads: list[bytes]) -> bytes:
+    """A picture's octets out of its payloads, by SBIT and EBIT."""
+    picture = bytearray()
+    for payload in payloads:
+        sbit, ebit = payload[0] >> 5, payload[0] >> 2 & 7
+        octets = bytearray(payload[4:])
+        octets[-1] &= 0xFF << ebit & 0xFF
+        if sbit:
+            picture[-1] |= octets[0] & 0xFF >> sbit
+            del octets[0]
+        picture += octets
+    return bytes(picture)
+
+
+def pictures(packets: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, list[bytes], set[int]]]:
+    """Of each picture: when its first packet came, its payloads, and all contributors. Asserts that numbers and markers are right."""
+    sequence = None
+    for _, group in groupby(packets, key=lambda packet: parse_header(packet[1]).timestamp):
+        listed = list(group)
+        headers = [parse_header(packet) for _, packet in listed]
+        for header in headers:
+            assert sequence is None or header.sequence == (sequence + 1) & 0xFFFF, "a sequence number is missing"
+            sequence = header.sequence
+        assert [header.marker for header in headers] == [False] * (len(headers) - 1) + [True], "the marker is not on the last packet alone"
+        contributors = {csrc for header in headers for csrc in header.csrcs}
+        yield listed[0][0], [packet[header.payload] for (_, packet), header in zip(listed, headers, strict=True)], contributors
