@@ -1,15 +1,17 @@
 //! Tiles what comes on standard input, in the time that its records tell, and writes the packets that come out: for tests and benches.
 //!
-//!     tile h261|h264 [SIZE [HOLD]]
+//!     tile h261|h264 [SIZE [HOLD [PLACES]]]
 //!
-//! SIZE: octets of a packet at most (1372), HOLD: milliseconds that a picture waits for others (125). A record is a time in nanoseconds (8
+//! SIZE: octets of a packet at most (1372), HOLD: milliseconds that a picture waits for others (125), PLACES of a column (4). A record is a time in nanoseconds (8
 //! octets), a kind, a place, the length of its data (4) and the data. In: 0 a packet; 1 join, with the source, the contributor (4 each) and the
-//! quarter of a CIF picture (1; 255: all of the picture); 2 leave; 3 a receiver asks for a key frame; 4 a pause in which time passes. Out: 0 a
+//! region (1; H.261: quarter of a CIF picture, 255: all of the picture; H.264: 128 if pictures are predicted, the tile times 16, tiles of the
+//! source's column); 2 leave; 3 a receiver asks for a key frame; 4 a pause in which time passes. Out: 0 a
 //! packet; 1 a source to ask for a key frame; its place is the stream's number. H.261 has a stream for each four places. Ends with a line of
 //! figures on standard error.
 
 use shunt_latch::Time;
 use shunt_tiling::h261;
+use shunt_tiling::h264::column::{Column, Region};
 use shunt_tiling::stream::Stream;
 use shunt_tiling::tiler::{Mosaic, Place, Tiler};
 use std::error::Error;
@@ -145,6 +147,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (size, hold) = (value(1, 1372)?, Duration::from_millis(value(2, 125)? as u64));
     let mut input = Vec::new();
     std::io::stdin().lock().read_to_end(&mut input)?;
+    let places = value(3, 4)?;
+    let column = |region: u8| Region {
+        tile: u32::from(region >> 4 & 7),
+        tiles: u32::from(region & 15),
+        predicted: region & 0x80 != 0,
+    };
     let quarter = |at| {
         if at < 4 {
             h261::mosaic::Region::Quarter(at)
@@ -153,6 +161,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     match arguments.first().map(String::as_str) {
+        Some("h264") => tile(|| Column::new(places), column, size, hold, &input),
         Some("h261") => tile(h261::mosaic::Mosaic::default, quarter, size, hold, &input),
         _ => Err("h261 or h264 is wanted".into()),
     }

@@ -29,6 +29,10 @@ pub enum What {
     Coefficient,
     #[error("H.261 payload header is cut short or contradicts its payload")]
     PayloadHeader,
+    #[error("no such NAL unit, or it is not allowed in this packetization mode")]
+    NalUnit,
+    #[error("a value that H.264 does not allow")]
+    Value,
 }
 
 /// Bits that are not what they were taken for; `at` is the offset in bits.

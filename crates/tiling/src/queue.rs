@@ -4,35 +4,42 @@ use shunt_latch::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Pictures of a tile that wait at most.
-const LONGEST: usize = 4;
 /// Between two pictures: the shortest that H.261's temporal reference tells apart.
 const LEAST: Duration = Duration::from_nanos(33_366_667);
 
 /// The oldest goes first.
 #[derive(Debug)]
-pub(crate) struct Queue<P>(VecDeque<(Time, P)>);
-
-impl<P> Default for Queue<P> {
-    fn default() -> Self {
-        Self(VecDeque::new())
-    }
+pub(crate) struct Queue<P> {
+    waiting: VecDeque<(Time, P)>,
+    longest: usize,
 }
 
 impl<P> Queue<P> {
+    /// For at most so many.
+    pub(crate) fn new(longest: usize) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            longest,
+        }
+    }
+
     /// Adds a picture. The oldest is dropped, and returned, when there are too many.
     pub(crate) fn put(&mut self, picture: P, now: Time) -> Option<P> {
-        self.0.push_back((now, picture));
-        if self.0.len() > LONGEST { self.next() } else { None }
+        self.waiting.push_back((now, picture));
+        if self.waiting.len() > self.longest { self.next() } else { None }
     }
 
     pub(crate) fn next(&mut self) -> Option<P> {
-        self.0.pop_front().map(|(_, picture)| picture)
+        self.waiting.pop_front().map(|(_, picture)| picture)
+    }
+
+    pub(crate) fn peek(&self) -> Option<&P> {
+        self.waiting.front().map(|(_, picture)| picture)
     }
 
     /// How many wait, and since when the oldest does.
     pub(crate) fn waiting(&self) -> (usize, Option<Time>) {
-        (self.0.len(), self.0.front().map(|(came, _)| *came))
+        (self.waiting.len(), self.waiting.front().map(|(came, _)| *came))
     }
 }
 

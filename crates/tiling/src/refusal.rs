@@ -11,6 +11,57 @@ pub enum Refusal {
     Fault(Fault),
     #[error("another source has this SSRC")]
     Taken,
-    #[error("there is no such place")]
+    #[error("there is no such place, or it is taken")]
     Place,
+    #[error("profile {0} is none of Baseline (66), Main (77) and High (100)")]
+    Profile(u8),
+    #[error("its samples are not 4:2:0 with 8 bits")]
+    Samples,
+    #[error("it may have interlaced pictures")]
+    Interlaced,
+    #[error("it has scaling lists")]
+    ScalingLists,
+    #[error("it has slice groups")]
+    SliceGroups,
+    #[error("it has redundant pictures")]
+    Redundant,
+    #[error("it has weighted prediction")]
+    WeightedPrediction,
+    #[error("it has lossless macroblocks")]
+    Lossless,
+    #[error("no parameter sets have come with it")]
+    NoParameters,
+    #[error("its {0} differs from that of the sources that are tiled already")]
+    Differs(Parameter),
+    #[error("so many of its pictures are larger than any level of H.264")]
+    Level,
+    #[error("it has B slices")]
+    Bidirectional,
+    #[error("it has switching slices")]
+    Switching,
+    #[error("it predicts from other pictures, and no guard band is agreed")]
+    Predicted,
+    #[error("it predicts from other pictures than the one before")]
+    References,
+    #[error("its deblocking filter crosses slices")]
+    Deblocking,
+    #[error("its slices are not in order, or reach into another tile")]
+    SliceOrder,
+}
+
+/// What all sources of a column have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Parameter {
+    #[error("profile")]
+    Profile,
+    #[error("entropy coding")]
+    Entropy,
+    #[error("transform size")]
+    Transform,
+    #[error("constrained intra prediction")]
+    ConstrainedIntra,
+    #[error("chroma quantiser offset")]
+    Chroma,
+    #[error("colour space or range")]
+    Colour,
 }

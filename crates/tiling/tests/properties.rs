@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{STREAM, h261_packets, packet, qcif};
+use common::{STREAM, h261_packets, packet, qcif, units};
 use proptest::prelude::*;
 use shunt_latch::Time;
 use shunt_rtp::Header;
@@ -11,6 +11,10 @@ use shunt_tiling::bits::{Reader, Writer};
 use shunt_tiling::h261::mosaic::{Mosaic, Region};
 use shunt_tiling::h261::payload;
 use shunt_tiling::h261::picture::Picture;
+use shunt_tiling::h264::column::{self, Column};
+use shunt_tiling::h264::packets::{Reader as Units, Unit, payloads};
+use shunt_tiling::h264::parameters;
+use shunt_tiling::h264::slice::Slice;
 use shunt_tiling::tiler::{Place, Tiler};
 use std::time::Duration;
 
@@ -73,6 +77,82 @@ proptest! {
             tiler.packet(&packet(1, *sequence, 0, *marker, payload), Time::from(Duration::from_millis(30 * at as u64)));
             let _ = (tiler.poll(Time::from(Duration::from_millis(30 * at as u64 + 29))), tiler.status(0));
         }
+    }
+
+    #[test]
+    fn h264_that_is_damaged_or_lost_leaves_pictures_of_all_tiles(
+        high in any::<bool>(),
+        sent in prop::collection::vec((any::<prop::sample::Index>(), any::<Option<(prop::sample::Index, u8)>>(), 0u8..10), 1..20),
+    ) {
+        const PLACES: usize = 3;
+        let mut tiler = Tiler::new(Column::new(PLACES), STREAM, Duration::from_millis(10));
+        let region = |predicted| column::Region { tile: 0, tiles: 1, predicted };
+        for place in 0..2 {
+            tiler.join(place, Place { source: place as u32, contributor: place as u32, region: region(place == 1) }).unwrap();
+        }
+        // Whole at first, so that there is something to damage.
+        let recorded = units(high);
+        let whole = recorded.iter().take(3).cloned();
+        let damaged = sent.iter().map(|(unit, change, _)| {
+            let mut unit = unit.get(&recorded).clone();
+            if let Some((at, octet)) = change {
+                let at = at.index(unit.len());
+                unit[at] = *octet;
+            }
+            unit
+        });
+        let mut out = Vec::new();
+        for (number, unit) in whole.chain(damaged).enumerate() {
+            let now = Time::from(Duration::from_millis(50 * number as u64));
+            for place in 0..2 {
+                let lost = number > 2 && sent[number - 3].2 == place;
+                if !lost {
+                    tiler.packet(&packet(place.into(), number as u16, number as u32, true, &unit), now);
+                }
+            }
+            out.push(tiler.poll(now + Duration::from_millis(49)));
+        }
+        let (mut sequence, mut picture) = (None, None);
+        for packets in out.iter().filter(|packets| !packets.is_empty()) {
+            let mut reader = Units::default();
+            let mut first = Vec::new();
+            for unit in packets.iter().flat_map(|packet| reader.take(Header::parse(packet).unwrap().payload).unwrap()) {
+                match unit[0] & 31 {
+                    7 => sequence = Some(parameters::Sequence::parse(&unit).unwrap()),
+                    8 => picture = Some(parameters::Picture::parse(&unit).unwrap()),
+                    _ => first.push(Slice::parse(&unit, &sequence.unwrap(), &picture.unwrap()).unwrap().first),
+                }
+            }
+            prop_assert_eq!(first, [0, 99, 198]);
+        }
+    }
+
+    #[test]
+    fn h264_of_any_bytes(unit in prop::collection::vec(any::<u8>(), 0..60), high in any::<bool>()) {
+        let recorded = units(high);
+        let (sequence, picture) = (parameters::Sequence::parse(&recorded[0]).unwrap(), parameters::Picture::parse(&recorded[1]).unwrap());
+        let _ = (parameters::Sequence::parse(&unit), parameters::Picture::parse(&unit), Units::default().take(&unit));
+        let _ = Slice::parse(&unit, &sequence, &picture);
+    }
+
+    #[test]
+    fn nal_units_round_trip(sizes in prop::collection::vec((1usize..4000, 0u32..20), 0..30), size in 200usize..1500) {
+        let sent: Vec<Unit> = sizes
+            .iter()
+            .enumerate()
+            .map(|(at, (length, contributor))| Unit {
+                octets: [vec![0x41], vec![at as u8; length - 1]].concat(),
+                contributor: (*contributor > 3).then_some(*contributor),
+            })
+            .collect();
+        let packets = payloads(&sent, size);
+        let mut reader = Units::default();
+        let mut received = Vec::new();
+        for packet in &packets {
+            prop_assert!(packet.octets.len() + 12 + 4 * packet.contributors.len() <= size && packet.contributors.len() <= 15);
+            received.extend(reader.take(&packet.octets).unwrap());
+        }
+        prop_assert_eq!(received, sent.into_iter().map(|unit| unit.octets).collect::<Vec<_>>());
     }
 
     #[test]

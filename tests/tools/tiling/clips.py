@@ -20,7 +20,7 @@ KINDS = ("testsrc", "mandelbrot", "noise", "moving")
 _SOURCES = {
     "testsrc": "testsrc=size={size}:rate={rate}",
     "mandelbrot": "mandelbrot=size={size}:rate={rate}",
-    "noise": "color=c=gray:size={size}:rate={rate},noise=alls=40:allf=t:all_seed={seed}",
+    "noise": "color=c=gray:size={size}:rate={rate},noise=all_seed={seed}:c0s=40:c0f=t:c1s=40:c1f=t:c2s=40:c2f=t",
     "moving": "life=size={size}:rate={rate}:ratio=0.3:seed={seed}:mold=10:life_color=#C83232:death_color=#32C8FF",
 }
 

@@ -27,8 +27,8 @@ class Events:
     def packet(self, at: float, place: int, packet: bytes) -> None:
         self.add(at, PACKET, place, packet)
 
-    def join(self, at: float, place: int, source: int, contributor: int | None = None, quarter: int = WHOLE) -> None:
-        self.add(at, JOIN, place, struct.pack(">IIB", source, source if contributor is None else contributor, quarter))
+    def join(self, at: float, place: int, source: int, contributor: int | None = None, region: int = WHOLE) -> None:
+        self.add(at, JOIN, place, struct.pack(">IIB", source, source if contributor is None else contributor, region))
 
 
 @dataclass
@@ -47,12 +47,12 @@ def build(*, release: bool = False) -> Path:
     return ROOT / "target" / ("release" if release else "debug") / "examples/tile"
 
 
-def run(program: Path, codec: str, events: Events, *, size: int = 1372, hold: int = 125) -> Output:
+def run(program: Path, codec: str, events: Events, *, size: int = 1372, hold: int = 125, places: int = 4) -> Output:
     """Packets that come of events; a second passes after the last of them. Raises CalledProcessError."""
     listed = sorted(events.list, key=lambda event: event[0])
     listed.append((listed[-1][0] + 10**9, PAUSE, 0, b""))
     data = b"".join(_HEAD.pack(at, kind, place, len(content)) + content for at, kind, place, content in listed)
-    done = subprocess.run([program, codec, str(size), str(hold)], input=data, capture_output=True, check=True)
+    done = subprocess.run([program, codec, str(size), str(hold), str(places)], input=data, capture_output=True, check=True)
     output, at = Output({}, [], json.loads(done.stderr)), 0
     while at < len(done.stdout):
         when, kind, stream, length = _HEAD.unpack_from(done.stdout, at)

@@ -59,6 +59,50 @@ def h261_picture(payloads: list[bytes]) -> bytes:
     return bytes(picture)
 
 
+def h264_units(coded: bytes) -> list[bytes]:
+    """The NAL units of a byte stream (H.264 annex B)."""
+    return [unit.rstrip(b"\0") for unit in coded.split(b"\0\0\1") if unit.rstrip(b"\0")]
+
+
+def h264_payloads(coded: bytes, size: int = 1100) -> list[bytes]:
+    """As RFC 6184 has it, packetization mode 1: parameter sets in one packet, slices alone or in fragments."""
+    units = [unit for unit in h264_units(coded) if unit[0] & 31 in (1, 5, 7, 8)]
+    sets = [unit for unit in units if unit[0] & 31 in (7, 8)]
+    payloads = [b"\x78" + b"".join(struct.pack(">H", len(unit)) + unit for unit in sets)] if sets else []
+    for unit in units:
+        if unit[0] & 31 in (7, 8):
+            continue
+        if len(unit) <= size:
+            payloads.append(unit)
+            continue
+        chunks = [unit[at : at + size] for at in range(1, len(unit), size)]
+        for at, chunk in enumerate(chunks):
+            flags = (at == 0) << 7 | (at == len(chunks) - 1) << 6
+            payloads.append(bytes([unit[0] & 0xE0 | 28, flags | unit[0] & 31]) + chunk)
+    return payloads
+
+
+def h264_picture(payloads: list[bytes]) -> bytes:
+    """A picture as a byte stream out of its payloads."""
+    units: list[bytearray] = []
+    for payload in payloads:
+        kind = payload[0] & 31
+        if kind == 24:
+            at = 1
+            while at < len(payload):
+                (size,) = struct.unpack_from(">H", payload, at)
+                units.append(bytearray(payload[at + 2 : at + 2 + size]))
+                at += 2 + size
+        elif kind == 28:
+            if payload[1] & 0x80:
+                units.append(bytearray([payload[0] & 0xE0 | payload[1] & 31]))
+            units[-1] += payload[2:]
+        else:
+            assert 1 <= kind <= 23
+            units.append(bytearray(payload))
+    return b"".join(b"\0\0\0\1" + unit for unit in units)
+
+
 def pictures(packets: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, list[bytes], set[int]]]:
     """Of each picture: when its first packet came, its payloads, and all contributors. Asserts that numbers and markers are right."""
     sequence = None

@@ -20,6 +20,8 @@ use shunt_latch::Time;
 use std::sync::Arc;
 
 pub const TILES: usize = 4;
+/// Pictures of a tile that wait at most.
+const WAITING: usize = 4;
 /// Groups of a tile; macroblocks in a row and in a column of it.
 const GROUPS: usize = 3;
 const COLUMNS: usize = 11;
@@ -118,7 +120,7 @@ impl tiler::Mosaic for Mosaic {
             *tile = Some(Tile {
                 contributor,
                 region,
-                queue: Queue::default(),
+                queue: Queue::new(WAITING),
                 stale: ALL,
             });
         }

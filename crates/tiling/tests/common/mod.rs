@@ -16,6 +16,16 @@ pub fn pictures(mut recorded: &[u8]) -> Vec<Vec<u8>> {
     pictures
 }
 
+/// NAL units of three QCIF pictures by x264, two of them IDR, each after its length in two octets.
+const BASELINE: &[u8] = include_bytes!("../data/baseline.h264");
+/// The same, entropy coded by CABAC.
+const HIGH: &[u8] = include_bytes!("../data/high.h264");
+
+/// NAL units by profile.
+pub fn units(high: bool) -> Vec<Vec<u8>> {
+    pictures(if high { HIGH } else { BASELINE })
+}
+
 pub fn qcif() -> Vec<Vec<u8>> {
     pictures(QCIF)
 }
