@@ -56,9 +56,9 @@ bench-replication: setup build/bench/obj/replication.o build/bench/obj/relay.o
 	@$(BIN)/python -m bench.replication
 
 .PHONY: bench-mixer
-## make bench-mixer   phones of one conference that a core mixes, and the delay that mixing adds
+## make bench-mixer   phones of one conference that a core mixes, and the delay that mixing adds; video tiled beside separate streams and ffmpeg
 bench-mixer: setup
-	@PYTHONPATH=. $(BIN)/python -m bench.mixer.audio
+	@PYTHONPATH=. $(BIN)/python -m bench.mixer.audio; audio=$$?; PYTHONPATH=. $(BIN)/python -m bench.mixer.pictures && exit $$audio
 
 .PHONY: bench-conference
 ## make bench-conference   conferences side by side: delay by hosts and under load, planes, sequence numbers, meetings by tree design (PROFILE=short|full)

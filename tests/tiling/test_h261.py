@@ -134,7 +134,7 @@ def test_mixers_feed_a_mixer(tiling: Path) -> None:
             number = 2 * mixer + place
             below.join(0, 4 * mixer + place, 100 + number)
             scene.send(below, 4 * mixer + place, 100 + number, sources[number])
-            events.join(0, number, mixer + 1, 100 + number, region=place)
+            events.join(0, number, mixer + 1, 100 + number, region=bytes((place,)))
         for stream, packets in program.run(tiling, "h261", below).packets.items():
             if stream == mixer:
                 for time, packet in packets:

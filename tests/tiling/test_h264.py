@@ -14,10 +14,8 @@ import pytest
 from tests.tools.conference.rtp import parse_header
 from tests.tools.tiling import clips, program, rtp
 from tests.tools.tiling.clips import Clip, Picture
-from tests.tools.tiling.program import Events
+from tests.tools.tiling.program import INTRA, PREDICTED, Events, mixed
 
-INTRA, PREDICTED = 1, 0x81
-"""Regions: all of a picture, coded intra only, or predicted."""
 GUARD = 48
 
 
@@ -187,7 +185,7 @@ def test_mixers_feed_a_mixer(tiling: Path) -> None:
             number = 6 * mixer + place
             below.join(0, place, 100 + number, region=INTRA)
             send(below, place, 100 + number, sources[number])
-            events.join(0, number, 1001 + mixer, 100 + number, region=0x80 | place << 4 | 6)
+            events.join(0, number, 1001 + mixer, 100 + number, region=mixed(place, 6))
         for time, packet in program.run(tiling, "h264", below, places=6).packets[0]:
             events.packet(time, 6 * mixer, packet[:8] + (1001 + mixer).to_bytes(4, "big") + packet[12:])
     output = program.run(tiling, "h264", events, places=18)

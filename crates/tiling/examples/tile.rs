@@ -4,11 +4,12 @@
 //!
 //! SIZE: octets of a packet at most (1372), HOLD: milliseconds that a picture waits for others (125), PLACES of a column (4). A record is a time in nanoseconds (8
 //! octets), a kind, a place, the length of its data (4) and the data. In: 0 a packet; 1 join, with the source, the contributor (4 each) and the
-//! region (1; H.261: quarter of a CIF picture, 255: all of the picture; H.264: 128 if pictures are predicted, the tile times 16, tiles of the
-//! source's column); 2 leave; 3 a receiver asks for a key frame; 4 a pause in which time passes. Out: 0 a
+//! region (H.261: the quarter of a CIF picture, or 255, all of the picture; H.264: 1 if pictures are predicted, the tile, tiles of the source's
+//! column); 2 leave; 3 a receiver asks for a key frame; 4 a pause in which time passes. Out: 0 a
 //! packet; 1 a source to ask for a key frame; its place is the stream's number. H.261 has a stream for each four places. Ends with a line of
-//! figures on standard error.
+//! figures on standard error, the processor time among them.
 
+use nix::time::{ClockId, clock_gettime};
 use shunt_latch::Time;
 use shunt_tiling::h261;
 use shunt_tiling::h264::column::{Column, Region};
@@ -16,7 +17,7 @@ use shunt_tiling::stream::Stream;
 use shunt_tiling::tiler::{Mosaic, Place, Tiler};
 use std::error::Error;
 use std::io::{Read, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 struct Record<'a> {
     at: Time,
@@ -49,7 +50,7 @@ fn records(mut input: &[u8]) -> Option<Vec<Record<'_>>> {
 struct Streams<M: Mosaic> {
     tilers: Vec<Tiler<M>>,
     places: usize,
-    region: fn(u8) -> M::Region,
+    region: fn(&[u8]) -> Option<M::Region>,
     out: Vec<(Time, u8, usize, Vec<u8>)>,
     refusals: Vec<String>,
 }
@@ -83,7 +84,7 @@ impl<M: Mosaic> Streams<M> {
                     let joined = Place {
                         source: number(record.data)?,
                         contributor: number(record.data.get(4..)?)?,
-                        region: (self.region)(*record.data.get(8)?),
+                        region: (self.region)(record.data.get(8..)?)?,
                     };
                     if let Err(refusal) = tiler.join(place, joined) {
                         self.refusals.push(refusal.to_string());
@@ -104,7 +105,7 @@ impl<M: Mosaic> Streams<M> {
 
 fn tile<M: Mosaic>(
     make: impl Fn() -> M,
-    region: fn(u8) -> M::Region,
+    region: fn(&[u8]) -> Option<M::Region>,
     size: usize,
     hold: Duration,
     input: &[u8],
@@ -126,9 +127,9 @@ fn tile<M: Mosaic>(
         out: Vec::new(),
         refusals: Vec::new(),
     };
-    let began = Instant::now();
+    let began = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
     streams.run(&records).ok_or("a record is cut short, or of no place")?;
-    let spent = began.elapsed();
+    let spent = Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)? - began);
     let mut output = std::io::stdout().lock();
     for (at, kind, stream, data) in &streams.out {
         output.write_all(&at.as_nanos().to_be_bytes())?;
@@ -148,17 +149,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut input = Vec::new();
     std::io::stdin().lock().read_to_end(&mut input)?;
     let places = value(3, 4)?;
-    let column = |region: u8| Region {
-        tile: u32::from(region >> 4 & 7),
-        tiles: u32::from(region & 15),
-        predicted: region & 0x80 != 0,
+    let column = |region: &[u8]| match region {
+        [predicted, tile, tiles] => Some(Region {
+            tile: u32::from(*tile),
+            tiles: u32::from(*tiles),
+            predicted: *predicted == 1,
+        }),
+        _ => None,
     };
-    let quarter = |at| {
-        if at < 4 {
-            h261::mosaic::Region::Quarter(at)
-        } else {
-            h261::mosaic::Region::Whole
-        }
+    let quarter = |region: &[u8]| match region {
+        [255] => Some(h261::mosaic::Region::Whole),
+        [quarter] => Some(h261::mosaic::Region::Quarter(*quarter)),
+        _ => None,
     };
     match arguments.first().map(String::as_str) {
         Some("h264") => tile(|| Column::new(places), column, size, hold, &input),

@@ -10,13 +10,14 @@ mod mix;
 mod ng;
 mod sip;
 mod tables;
+mod tiling;
 
 use libfuzzer_sys::fuzz_target;
 use std::sync::OnceLock;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 17] = [
+const TARGETS: [(&str, Target); 19] = [
     ("bfrt_schema", tables::schema),
     ("bfrt_write", tables::write),
     ("book", control::book),
@@ -35,6 +36,8 @@ const TARGETS: [(&str, Target); 17] = [
     ("rtpproxy_command", control::command),
     ("rtpproxy_reply", control::reply),
     ("sip_message", sip::message),
+    ("tiling_h261", tiling::h261),
+    ("tiling_h264", tiling::h264),
 ];
 
 fn target() -> Target {

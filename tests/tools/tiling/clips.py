@@ -19,6 +19,7 @@ Payloads = Callable[[bytes], list[bytes]]
 KINDS = ("testsrc", "mandelbrot", "noise", "moving")
 _SOURCES = {
     "testsrc": "testsrc=size={size}:rate={rate}",
+    "grain": "color=c=gray:size={size}:rate={rate},noise=all_seed={seed}:c0s=10:c0f=t",
     "mandelbrot": "mandelbrot=size={size}:rate={rate}",
     "noise": "color=c=gray:size={size}:rate={rate},noise=all_seed={seed}:c0s=40:c0f=t:c1s=40:c1f=t:c2s=40:c2f=t",
     "moving": "life=size={size}:rate={rate}:ratio=0.3:seed={seed}:mold=10:life_color=#C83232:death_color=#32C8FF",
@@ -69,14 +70,18 @@ def planes(frame: Any) -> Picture:
     return flat[:luma].reshape(height, width), flat[luma : luma + chroma].reshape(half), flat[luma + chroma :].reshape(half)
 
 
-def decode(codec: str, coded: Iterable[bytes]) -> list[Picture]:
+def decode_each(codec: str, coded: Iterable[bytes]) -> Iterator[Picture]:
     """What a decoder makes of pictures, one after the other."""
     context: Any = av.CodecContext.create(codec, "r")
     context.thread_count = 1
-    pictures = []
     for bits in coded:
-        pictures += [planes(frame) for frame in context.decode(av.Packet(bits))]
-    return pictures + [planes(frame) for frame in context.decode(None)]
+        yield from map(planes, context.decode(av.Packet(bits)))
+    yield from map(planes, context.decode(None))
+
+
+def decode(codec: str, coded: Iterable[bytes]) -> list[Picture]:
+    """The same, at once."""
+    return list(decode_each(codec, coded))
 
 
 def cut(picture: Picture, x: int, y: int, width: int, height: int) -> Picture:

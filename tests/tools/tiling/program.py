@@ -12,7 +12,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 _HEAD = struct.Struct(">QBBI")
 PACKET, JOIN, LEAVE, KEY_FRAME, PAUSE = range(5)
-WHOLE = 255
+WHOLE = b"\xff"
+"""Regions of H.261: all of a picture, or the quarter of a CIF picture."""
+INTRA, PREDICTED = b"\0\0\1", b"\1\0\1"
+"""Regions of H.264: all of a picture, coded intra only, or predicted; or one tile of several (mixed)."""
+
+
+def mixed(tile: int, tiles: int) -> bytes:
+    """The region that is one tile of a mixer's column."""
+    return bytes((1, tile, tiles))
 
 
 @dataclass
@@ -27,8 +35,8 @@ class Events:
     def packet(self, at: float, place: int, packet: bytes) -> None:
         self.add(at, PACKET, place, packet)
 
-    def join(self, at: float, place: int, source: int, contributor: int | None = None, region: int = WHOLE) -> None:
-        self.add(at, JOIN, place, struct.pack(">IIB", source, source if contributor is None else contributor, region))
+    def join(self, at: float, place: int, source: int, contributor: int | None = None, region: bytes = WHOLE) -> None:
+        self.add(at, JOIN, place, struct.pack(">II", source, source if contributor is None else contributor) + region)
 
 
 @dataclass

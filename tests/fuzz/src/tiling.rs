@@ -1,0 +1,110 @@
+//! Packets of sources that a mixer tiles: whatever they send, the stream that goes out is valid.
+
+use shunt_latch::Time;
+use shunt_rtp::Header;
+use shunt_tiling::bits::Writer;
+use shunt_tiling::h261::mosaic::{self, Mosaic as Quarters};
+use shunt_tiling::h261::payload;
+use shunt_tiling::h261::picture::Picture;
+use shunt_tiling::h264::column::{self, Column};
+use shunt_tiling::h264::packets::Reader;
+use shunt_tiling::h264::{parameters, slice::Slice};
+use shunt_tiling::stream::Stream;
+use shunt_tiling::tiler::{Mosaic, Place, Tiler};
+use std::time::Duration;
+
+const STREAM: Stream = Stream {
+    ssrc: 9,
+    payload_type: 96,
+    sequence: 65_535,
+    timestamp: 0,
+    size: 1200,
+};
+
+/// Sends packets that begin with two octets each: length, and what is done; returns each picture's packets.
+fn send<M: Mosaic>(tiler: &mut Tiler<M>, mut data: &[u8], unit: usize) -> Vec<Vec<Vec<u8>>> {
+    let (mut sequence, mut timestamp, mut pictures) = (0u16, 0u32, Vec::new());
+    let mut now = Time::default();
+    while let [length, what, rest @ ..] = data {
+        let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length) * unit));
+        data = rest;
+        let mut packet = vec![0x80, (what & 1) << 7 | 96];
+        packet.extend(sequence.to_be_bytes());
+        packet.extend(timestamp.to_be_bytes());
+        packet.extend(u32::from(what >> 1 & 1).to_be_bytes());
+        packet.extend_from_slice(payload);
+        tiler.packet(&packet, now);
+        sequence = sequence.wrapping_add(if what & 4 == 0 { 1 } else { 3 });
+        timestamp += u32::from(what & 1);
+        if what & 8 != 0 {
+            tiler.key_frame_wanted();
+        }
+        if what & 16 != 0 {
+            tiler.leave(1);
+        }
+        now = now + Duration::from_millis(50);
+        pictures.push(tiler.poll(now));
+        let _ = (tiler.requests(now), tiler.due_at(now), tiler.status(0));
+    }
+    pictures.retain(|packets| !packets.is_empty());
+    pictures
+}
+
+fn place<R>(source: u32, contributor: u32, region: R) -> Place<R> {
+    Place {
+        source,
+        contributor,
+        region,
+    }
+}
+
+/// Two H.261 sources, one a mixer: each picture that goes out has twelve groups of blocks.
+pub fn h261(data: &[u8]) {
+    let mut tiler = Tiler::new(Quarters::default(), STREAM, Duration::ZERO);
+    assert_eq!(tiler.join(0, place(0, 10, mosaic::Region::Whole)), Ok(()));
+    assert_eq!(tiler.join(1, place(1, 11, mosaic::Region::Quarter(1))), Ok(()));
+    for packets in send(&mut tiler, data, 8) {
+        let mut bits = Writer::default();
+        for packet in &packets {
+            assert!(packet.len() <= STREAM.size);
+            let read = Header::parse(packet).ok().and_then(|header| payload::Header::parse(header.payload).ok());
+            let (header, octets) = read.expect("a payload header");
+            bits.copy(octets, header.start.into(), octets.len() * 8 - usize::from(header.end));
+        }
+        let end = bits.len();
+        let mut picture = Picture::default();
+        assert_eq!(picture.read(&bits.finish(), 0..end), Ok(()));
+        assert_eq!(picture.groups.len(), 12);
+    }
+}
+
+/// Two H.264 sources, one of which predicts: each picture that goes out has slices from the first tile to the last.
+pub fn h264(data: &[u8]) {
+    let mut tiler = Tiler::new(Column::new(3), STREAM, Duration::ZERO);
+    let region = |predicted| column::Region {
+        tile: 0,
+        tiles: 1,
+        predicted,
+    };
+    assert_eq!(tiler.join(0, place(0, 10, region(false))), Ok(()));
+    assert_eq!(tiler.join(1, place(1, 11, region(true))), Ok(()));
+    let (mut sequence, mut picture) = (None, None);
+    for packets in send(&mut tiler, data, 8) {
+        let (mut reader, mut first) = (Reader::default(), Vec::new());
+        for packet in &packets {
+            assert!(packet.len() <= STREAM.size);
+            let units = Header::parse(packet).ok().and_then(|header| reader.take(header.payload).ok());
+            for unit in units.expect("NAL units") {
+                match unit[0] & 31 {
+                    7 => sequence = parameters::Sequence::parse(&unit).ok(),
+                    8 => picture = parameters::Picture::parse(&unit).ok(),
+                    _ => {
+                        let (sequence, picture) = (sequence.as_ref().expect("a set"), picture.as_ref().expect("a set"));
+                        first.push(Slice::parse(&unit, sequence, picture).expect("a slice").first);
+                    }
+                }
+            }
+        }
+        assert!(first.first() == Some(&0) && first.is_sorted() && first.len() >= 3);
+    }
+}
