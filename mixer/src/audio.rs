@@ -58,7 +58,7 @@ pub struct Audio {
     rooms: BTreeMap<String, Hosted>,
     by_source: HashMap<Address, String>,
     pub counts: Counts,
-    /// The share of a core that the thread takes.
+    /// The share of a core that the thread takes; 1 where it does not get what it needs.
     pub load: f64,
 }
 
@@ -254,6 +254,8 @@ fn run(socket: &Socket, audio: &Mutex<Audio>) {
                 let skipped = now.duration_since(due).as_micros() / TICK.as_micros();
                 audio.counts.skipped += u64::try_from(skipped).unwrap_or(u64::MAX);
                 due = now + TICK;
+                // Whoever else has the core: nothing more fits here.
+                audio.load = 1.0;
             }
             ticks += 1;
             if ticks % READ_EVERY == 0 {
