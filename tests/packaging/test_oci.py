@@ -78,7 +78,6 @@ class Store:
 
     def destroy(self) -> None:
         subprocess.run([*PODMAN, "rm", "--all", "--force", "--volumes"], env=os.environ | self.env, stdout=subprocess.DEVNULL)
-        subprocess.run([*PODMAN, "rmi", "--all", "--force"], env=os.environ | self.env, stdout=subprocess.DEVNULL)
         for mount in [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if line.split()[1].startswith(f"{self.folder}/")]:
             subprocess.run(["umount", "--lazy", mount], check=False)
         shutil.rmtree(self.folder)
