@@ -31,7 +31,7 @@ def test_documents_are_up_to_date(manual: ModuleType) -> None:
 
 
 def test_every_question_to_an_agent_is_in_the_readmes_table(manual: ModuleType) -> None:
-    assert set(manual.TEXT["answers"]) == set(cli.commands) - {"run", "agent", "relay", "softswitch", "edge", "operator"}
+    assert set(manual.TEXT["answers"]) == set(cli.commands) - {"run", "agent", "relay", "softswitch", "edge", "mixer", "operator"}
 
 
 def test_every_key_of_the_configuration_is_there(manual: ModuleType) -> None:
