@@ -3,6 +3,7 @@
 use crate::audio::{Audio, Engine, lock};
 use crate::config::Mixer;
 use crate::description::{ConferenceView, Description};
+use crate::tilings_api::{self, Pictures};
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -31,8 +32,9 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 pub struct Service {
     settings: Mixer,
     pub engine: Engine,
+    pub pictures: Arc<Pictures>,
     /// This run of the mixer: higher for each.
-    epoch: u64,
+    pub epoch: u64,
     started: Instant,
     registry: Registry,
 }
@@ -59,13 +61,16 @@ struct Status {
 
 impl Service {
     #[must_use]
-    pub fn new(settings: Mixer, engine: Engine) -> Self {
+    pub fn new(settings: Mixer, engine: Engine, pictures: Pictures) -> Self {
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Figures(Arc::clone(&engine.audio))));
+        let pictures = Arc::new(pictures);
+        registry.register_collector(Box::new(tilings_api::Figures(Arc::clone(&pictures))));
         Self {
             settings,
             engine,
+            pictures,
             epoch: u64::try_from(epoch).unwrap_or(u64::MAX),
             started: Instant::now(),
             registry,
@@ -112,7 +117,7 @@ impl Service {
     }
 }
 
-fn failure(status: StatusCode, code: &str, message: impl Into<String>) -> Response {
+pub fn failure(status: StatusCode, code: &str, message: impl Into<String>) -> Response {
     (status, Json(json!({"error": {"code": code, "message": message.into()}}))).into_response()
 }
 
@@ -125,6 +130,7 @@ pub fn routes(service: Arc<Service>) -> Router {
         )
         .route("/v1/conferences", get(list))
         .route("/v1/conferences/{name}", put(describe).delete(end))
+        .merge(tilings_api::routes())
         .route("/metrics", get(metrics))
         .route("/healthz", get("ok\n"))
         .fallback(async || failure(StatusCode::NOT_FOUND, "no-resource", "there is no such resource"))

@@ -27,7 +27,7 @@ pub struct Mixer {
     /// Group of the Unix socket's file.
     pub socket_group: String,
     pub address: IpAddr,
-    /// Of audio.
+    /// Of audio; video has two ports from the second after it.
     pub port: u16,
     /// Receivers that mixes are made for.
     pub receivers: usize,
@@ -52,8 +52,8 @@ impl Config {
         if mixer.address.is_unspecified() || mixer.address.is_multicast() {
             return wrong(format!("address: {} is no address that copies can go to", mixer.address));
         }
-        if mixer.port == 0 {
-            return wrong("port: 0".into());
+        if mixer.port == 0 || mixer.port > u16::MAX - 3 {
+            return wrong(format!("port: {} is none, or leaves no room for those of video", mixer.port));
         }
         if !(mixer.load > 0.0 && mixer.load <= 1.0) {
             return wrong(format!("load: {} is not a share of a core", mixer.load));

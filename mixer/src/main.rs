@@ -1,4 +1,4 @@
-//! Mixes audio of conferences, as the agent describes them over the control API, until SIGTERM or SIGINT.
+//! Mixes audio of conferences and tiles video, as the agent describes them over the control API, until SIGTERM or SIGINT.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -6,6 +6,9 @@ mod audio;
 mod config;
 mod description;
 mod listener;
+mod tilings;
+mod tilings_api;
+mod video;
 
 use api::Service;
 use audio::Engine;
@@ -18,8 +21,11 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tilings_api::Pictures;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// How far the port of video is above that of audio; the next one is that of video's RTCP.
+pub const VIDEO: u16 = 2;
 /// How often threads are looked after.
 const LOOK: Duration = Duration::from_millis(500);
 /// An address may come a moment after the network is up (duplicate address detection).
@@ -60,7 +66,8 @@ fn run(config: &Config) -> Result<(), Failure> {
     let listener = listener::bind(mixer).map_err(|error| Failure::Other(format!("cannot listen on {}: {error}", mixer.listen)))?;
     keep_capabilities(false);
     let engine = start(address)?;
-    let service = Arc::new(Service::new(mixer.clone(), engine));
+    let pictures = Pictures::new(Endpoint::new(mixer.address, mixer.port + VIDEO));
+    let service = Arc::new(Service::new(mixer.clone(), engine, pictures));
     let line = format!("mixer ready: commands on {}; audio on {address}", mixer.listen);
     runtime.block_on(serve(service, listener, &line))
 }
@@ -122,6 +129,9 @@ async fn look_after(service: &Service) -> Failure {
         interval.tick().await;
         if !service.engine.is_alive() {
             return Failure::Other("the thread of audio has ended".into());
+        }
+        if !service.pictures.is_alive() {
+            return Failure::Other("the thread of video has ended".into());
         }
         if watched {
             let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);

@@ -5,7 +5,7 @@ pub const CONTRIBUTORS: usize = 15;
 const FIXED: usize = 12;
 
 /// A payload, and whose bits it has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
     pub octets: Vec<u8>,
     pub contributors: Vec<u32>,

@@ -11,6 +11,10 @@ use std::time::Duration;
 
 /// Between two requests for a key frame to one source.
 pub const ASK: Duration = Duration::from_secs(1);
+/// Between two key frames of the stream that receivers have asked for.
+const REFRESH: Duration = Duration::from_millis(500);
+/// How long the stream is silent at most: what is on the way (NATs, latching) forgets, or has not yet seen, who sends nothing (RFC 6263).
+const SILENCE: Duration = Duration::from_secs(1);
 /// RTP timestamps of video in a second.
 const CLOCK: u64 = 90_000;
 
@@ -94,6 +98,11 @@ pub struct Tiler<M: Mosaic> {
     pace: Pace,
     places: BTreeMap<usize, Place<M::Region>>,
     sources: BTreeMap<u32, Source<M::Assembler>>,
+    /// A receiver needs a key frame, and when one was begun for a receiver.
+    refresh: bool,
+    refreshed: Option<Time>,
+    /// When the last packet went out, or the first could have.
+    sent: Option<Time>,
 }
 
 impl<M: Mosaic> Tiler<M> {
@@ -106,6 +115,9 @@ impl<M: Mosaic> Tiler<M> {
             pace: Pace::new(hold),
             places: BTreeMap::new(),
             sources: BTreeMap::new(),
+            refresh: false,
+            refreshed: None,
+            sent: None,
         }
     }
 
@@ -181,10 +193,18 @@ impl<M: Mosaic> Tiler<M> {
         }
     }
 
-    /// A receiver of the stream asks for a key frame, or begins to receive: sources are asked for theirs.
+    /// A receiver of the stream asks for a key frame, or begins to receive: sources are asked for theirs. Requests that come together count
+    /// as one.
     pub fn key_frame_wanted(&mut self) {
-        self.mosaic.refresh();
-        self.sources.values_mut().for_each(|source| source.wanted = true);
+        self.refresh = true;
+    }
+
+    fn refresh(&mut self, now: Time) {
+        if self.refresh && self.refreshed.is_none_or(|before| now.since(before) >= REFRESH) {
+            (self.refresh, self.refreshed) = (false, Some(now));
+            self.mosaic.refresh();
+            self.sources.values_mut().for_each(|source| source.wanted = true);
+        }
     }
 
     /// Sources that have to be asked for a key frame now, each at most once in [`ASK`].
@@ -201,15 +221,23 @@ impl<M: Mosaic> Tiler<M> {
         due
     }
 
-    /// Packets that are due.
+    /// Packets that are due. One without a payload goes out when nothing else has for a second, and there is no picture that could.
     pub fn poll(&mut self, now: Time) -> Vec<Vec<u8>> {
         let waiting: Vec<u32> = self.sources.keys().copied().collect();
         waiting.into_iter().for_each(|ssrc| self.read(ssrc, now));
-        if self.picture_at(now).is_none_or(|due| due > now) {
+        self.refresh(now);
+        let silent = now.since(*self.sent.get_or_insert(now)) >= SILENCE;
+        if !silent && self.picture_at(now).is_none_or(|due| due > now) {
             return Vec::new();
         }
-        let payloads = self.mosaic.compose(now, self.stream.size);
+        let mut payloads = self.mosaic.compose(now, self.stream.size);
         self.pace.made(now);
+        if payloads.is_empty() && silent {
+            payloads.push(Payload::default());
+        }
+        if !payloads.is_empty() {
+            self.sent = Some(now);
+        }
         // Timestamps wrap.
         #[allow(clippy::cast_possible_truncation)]
         let elapsed = (u128::from(now.as_nanos()) * u128::from(CLOCK) / 1_000_000_000) as u32;
@@ -217,7 +245,7 @@ impl<M: Mosaic> Tiler<M> {
         let last = payloads.len().saturating_sub(1);
         let numbered = payloads.iter().enumerate();
         numbered
-            .map(|(at, payload)| self.stream.packet(payload, timestamp, at == last))
+            .map(|(at, payload)| self.stream.packet(payload, timestamp, at == last && !payload.octets.is_empty()))
             .collect()
     }
 
@@ -225,7 +253,11 @@ impl<M: Mosaic> Tiler<M> {
     #[must_use]
     pub fn due_at(&self, now: Time) -> Option<Time> {
         let late = self.sources.values().filter_map(|source| source.order.due_at());
-        late.chain(self.picture_at(now)).min()
+        let refresh = self.refresh.then(|| self.refreshed.map_or(now, |before| before + REFRESH));
+        late.chain(refresh)
+            .chain(self.picture_at(now))
+            .chain(self.sent.map(|sent| sent + SILENCE))
+            .min()
     }
 
     fn picture_at(&self, now: Time) -> Option<Time> {

@@ -195,20 +195,20 @@ fn pictures_wait_for_each_other_no_longer_than_they_have_to() {
         packets.iter().for_each(|packet| tiler.packet(packet, now));
         packets.len() as u16
     };
-    let first = send(&mut tiler, 100, 1, at(1000));
-    assert_eq!(tiler.due_at(at(1000)), Some(at(1100)));
-    assert!(tiler.poll(at(1000)).is_empty());
-    let other = send(&mut tiler, 101, 1, at(1040));
-    assert_eq!(tiler.due_at(at(1040)), Some(at(1040)), "all have come");
-    assert!(!tiler.poll(at(1040)).is_empty());
-    send(&mut tiler, 100, 1 + first, at(1050));
-    send(&mut tiler, 100, 1 + 2 * first, at(1051));
-    let due = tiler.due_at(at(1051)).unwrap();
+    let first = send(&mut tiler, 100, 1, at(400));
+    assert_eq!(tiler.due_at(at(400)), Some(at(500)));
+    assert!(tiler.poll(at(400)).is_empty());
+    let other = send(&mut tiler, 101, 1, at(440));
+    assert_eq!(tiler.due_at(at(440)), Some(at(440)), "all have come");
+    assert!(!tiler.poll(at(440)).is_empty());
+    send(&mut tiler, 100, 1 + first, at(450));
+    send(&mut tiler, 100, 1 + 2 * first, at(451));
+    let due = tiler.due_at(at(451)).unwrap();
     assert!(
-        due > at(1073) && due < at(1074),
+        due > at(473) && due < at(474),
         "two of one tile wait only for the next number of the temporal reference"
     );
     assert!(!tiler.poll(due).is_empty());
-    send(&mut tiler, 101, 1 + other, at(1080));
-    assert!(tiler.poll(at(1080)).is_empty() && !tiler.poll(at(1110)).is_empty());
+    send(&mut tiler, 101, 1 + other, at(480));
+    assert!(tiler.poll(at(480)).is_empty() && !tiler.poll(at(510)).is_empty());
 }

@@ -93,7 +93,12 @@ pub fn h264(data: &[u8]) {
         let (mut reader, mut first) = (Reader::default(), Vec::new());
         for packet in &packets {
             assert!(packet.len() <= STREAM.size);
-            let units = Header::parse(packet).ok().and_then(|header| reader.take(header.payload).ok());
+            let header = Header::parse(packet).expect("a packet");
+            if header.payload.is_empty() {
+                first.extend([0, 0, 0]);
+                continue;
+            }
+            let units = reader.take(header.payload).ok();
             for unit in units.expect("NAL units") {
                 match unit[0] & 31 {
                     7 => sequence = parameters::Sequence::parse(&unit).ok(),

@@ -112,6 +112,8 @@ def pictures(packets: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, li
         for header in headers:
             assert sequence is None or header.sequence == (sequence + 1) & 0xFFFF, "a sequence number is missing"
             sequence = header.sequence
+        if all(header.payload.start == header.payload.stop for header in headers):
+            continue
         assert [header.marker for header in headers] == [False] * (len(headers) - 1) + [True], "the marker is not on the last packet alone"
         contributors = {csrc for header in headers for csrc in header.csrcs}
         yield listed[0][0], [packet[header.payload] for (_, packet), header in zip(listed, headers, strict=True)], contributors

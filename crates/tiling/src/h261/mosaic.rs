@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 pub const TILES: usize = 4;
 /// Pictures of a tile that wait at most.
-const WAITING: usize = 4;
+const WAITING: usize = 16;
 /// Groups of a tile; macroblocks in a row and in a column of it.
 const GROUPS: usize = 3;
 const COLUMNS: usize = 11;

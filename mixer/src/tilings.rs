@@ -1,0 +1,170 @@
+//! Tiled streams as the control API describes them, and their layout.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use thiserror::Error;
+
+/// Tiles of a column unless the description says how many.
+const PLACES: usize = 15;
+/// Tiles that one mixer takes: at 15 pictures a second some half of a core.
+pub const MOST_TILES: usize = 1000;
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Codec {
+    H261,
+    H264,
+}
+
+/// Streams that are made of the video that comes from one address: all of them, each time.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Tiling {
+    /// Where copies of what is sent come from; RTCP is a port higher.
+    pub from: SocketAddr,
+    /// Where the streams go.
+    pub to: SocketAddr,
+    pub codec: Codec,
+    pub payload_type: u8,
+    /// Octets of an IP packet at most.
+    #[serde(default = "mtu")]
+    pub mtu: usize,
+    /// Milliseconds that a picture waits at most for those of other tiles.
+    #[serde(default = "hold")]
+    pub hold_ms: u64,
+    pub streams: Vec<Stream>,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Stream {
+    pub ssrc: u32,
+    /// Of a column; a CIF picture has four.
+    #[serde(default = "places")]
+    pub places: usize,
+    pub tiles: Vec<Tile>,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Tile {
+    pub place: usize,
+    pub participant: String,
+    /// The SSRC of the packets.
+    pub source: u32,
+    /// The participant's own SSRC, where the source is a mixer.
+    #[serde(default)]
+    pub contributor: Option<u32>,
+    /// Which tile of that mixer's stream, and how many a column has.
+    #[serde(default)]
+    pub tile: Option<u8>,
+    #[serde(default)]
+    pub tiles: Option<u8>,
+    /// H.264: a guard band is agreed, so pictures may predict from the one before.
+    #[serde(default)]
+    pub predicted: bool,
+}
+
+fn mtu() -> usize {
+    1400
+}
+
+fn hold() -> u64 {
+    125
+}
+
+fn places() -> usize {
+    PLACES
+}
+
+/// A description that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TilingError {
+    #[error("payload type {0} is not in 0..127")]
+    PayloadType(u8),
+    #[error("mtu {0} is not in 1200..9000")]
+    Mtu(usize),
+    #[error("a stream has {0} places: 1 to 255 are possible")]
+    Places(usize),
+    #[error("stream {0} is there twice")]
+    Twice(u32),
+    #[error("stream {0} has no place {1}, or two tiles at it")]
+    Place(u32, usize),
+}
+
+impl Tiling {
+    /// # Errors
+    /// What is described cannot be.
+    pub fn check(&self) -> Result<(), TilingError> {
+        if self.payload_type > 127 {
+            return Err(TilingError::PayloadType(self.payload_type));
+        }
+        if !(1200..=9000).contains(&self.mtu) {
+            return Err(TilingError::Mtu(self.mtu));
+        }
+        let mut ssrcs = BTreeSet::new();
+        for stream in &self.streams {
+            if !ssrcs.insert(stream.ssrc) {
+                return Err(TilingError::Twice(stream.ssrc));
+            }
+            if !(1..=255).contains(&stream.places) {
+                return Err(TilingError::Places(stream.places));
+            }
+            let count = if self.codec == Codec::H261 { 4 } else { stream.places };
+            let mut taken = BTreeSet::new();
+            for tile in &stream.tiles {
+                if tile.place >= count || !taken.insert(tile.place) {
+                    return Err(TilingError::Place(stream.ssrc, tile.place));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn tiles(&self) -> usize {
+        self.streams.iter().map(|stream| stream.tiles.len()).sum()
+    }
+
+    /// Whether streams of the other go on with this one.
+    #[must_use]
+    pub fn goes_on(&self, other: &Self) -> bool {
+        (self.to, self.codec, self.payload_type, self.mtu, self.hold_ms)
+            == (other.to, other.codec, other.payload_type, other.mtu, other.hold_ms)
+    }
+}
+
+/// Streams as they are: who is where.
+#[derive(Clone, Debug, Serialize)]
+pub struct TilingView {
+    pub tiling: String,
+    pub codec: Codec,
+    pub from: String,
+    pub to: String,
+    pub streams: Vec<StreamView>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct StreamView {
+    pub ssrc: u32,
+    pub packets: u64,
+    pub tiles: Vec<TileView>,
+}
+
+/// A tile, in samples of luma; `null` until a picture has told the size.
+#[derive(Clone, Debug, Serialize)]
+pub struct TileView {
+    pub place: usize,
+    pub participant: String,
+    pub contributor: u32,
+    pub x: Option<u32>,
+    pub y: Option<u32>,
+    pub width: Option<u32>,
+    pub height: Option<u32>,
+    /// Pictures that have come.
+    pub pictures: u64,
+    /// Pictures that could not be tiled, and why the last one could not, unless one was since.
+    pub refused: u64,
+    pub refusal: Option<String>,
+}
