@@ -399,7 +399,7 @@ fn run(media: &Socket, control: &Socket, video: &Mutex<Video>) {
 fn send(socket: &Socket, packets: &[(Vec<u8>, Address)]) -> (u64, u64) {
     let (mut sent, mut failed, mut at) = (0, 0, 0);
     while at < packets.len() {
-        match socket.send_each(&packets[at..]) {
+        match socket.send_each(packets[at..].iter().map(|(packet, to)| (packet.as_slice(), to))) {
             Ok(count) if count > 0 => {
                 sent += count as u64;
                 at += count;
