@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 19] = [
+const TARGETS: &[(&str, Target)] = &[
     ("bfrt_schema", tables::schema),
     ("bfrt_write", tables::write),
     ("book", control::book),
