@@ -107,6 +107,9 @@ pub struct Conferences {
     cpu_port: Option<Sender>,
     mixers: Mixers,
     state: Mutex<State>,
+    /// Held from the last reading of rows until the state knows that they are gone: whoever reads the rows of a participant meanwhile would find
+    /// neither them nor what they have counted.
+    rows_end: tokio::sync::Mutex<()>,
     up: AtomicBool,
     /// What was kept is there. Rows of conferences that are not would be nobody's.
     loaded: AtomicBool,
@@ -244,6 +247,7 @@ impl Conferences {
             }),
             mixers: Mixers::new(&settings.mixer),
             state: Mutex::new(State::new(first, last)),
+            rows_end: tokio::sync::Mutex::new(()),
             up: AtomicBool::new(false),
             loaded: AtomicBool::new(!is_shared),
             unsure: AtomicBool::new(true),
@@ -862,6 +866,7 @@ impl Conferences {
     /// # Errors
     /// There is no such participant.
     pub async fn leave(&self, conference: &str, participant: &str, reason: &str) -> Result<(), Failure> {
+        let _rows = tokio::time::timeout(LAST_READING, self.rows_end.lock()).await;
         let keys = self.with(|state| {
             state.room(conference)?.member(participant)?;
             Ok(state.rows_of(conference, participant))

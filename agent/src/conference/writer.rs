@@ -243,6 +243,11 @@ async fn write_steps(conferences: &Conferences, plane: &Plane, steps: &[Step<Key
         return Ok(Vec::new());
     }
     let ending = conferences.with(|state| state.ending(steps));
+    let _rows = if ending.is_empty() {
+        None
+    } else {
+        Some(conferences.rows_end.lock().await)
+    };
     let counted = if ending.is_empty() {
         None
     } else {
