@@ -27,7 +27,6 @@ from bench.softswitch import Table
 from shunt.net import Endpoint, FiveTuple
 from tests.softswitch.plane import Plane
 from tests.tools.entry import RelayEntry
-from tests.tools.ng import NgClient, NgError
 
 Ports = list[tuple[int, int]]
 FIRST_RELAY_PORT, LAST_RELAY_PORT = 10000, 65000
@@ -207,54 +206,6 @@ class Rtpengine(_Server):
         ]  # fmt: skip
 
 
-class SiphonRtp(_Server):
-    """It speaks NG. Its XDP part is a program of its own and is not used: this is its user space."""
-
-    name, title = "siphon-rtp", "siphon-rtp, user space"
-
-    @staticmethod
-    def missing() -> str:
-        return "" if shutil.which("siphon-rtp") else "siphon-rtp is not on PATH"
-
-    @staticmethod
-    def version() -> str:
-        return _first_line("siphon-rtp", "--version")
-
-    def argv(self) -> list[str]:
-        return [
-            "siphon-rtp", "--control", "127.0.0.1:8080", "--ng", f"{CONTROL[0]}:{CONTROL[1]}", "--relay-bind-ip", RELAY_IP,
-            "--port-min", str(FIRST_RELAY_PORT), "--port-max", str(LAST_RELAY_PORT),
-        ]  # fmt: skip
-
-    def _await(self, control: socket.socket) -> None:
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            if self._process is None or self._process.poll() is not None:
-                raise LoadError(f"{self.name} ended at once; its log: {self.work / self.name}.log")
-            try:
-                NgClient(control, CONTROL, timeout=0.1, tries=1).command("ping")
-            except NgError:
-                time.sleep(0.05)
-            else:
-                return
-        raise LoadError(f"{self.name} does not answer on its control socket; its log: {self.work / self.name}.log")
-
-    def _call(self, control: socket.socket, call: int) -> tuple[int, int]:
-        ng = NgClient(control, CONTROL, timeout=1.0, tries=5)
-        ports = []
-        for command, side, tags in (("offer", 0, {"from_tag": "a"}), ("answer", 1, {"from_tag": "a", "to_tag": "b"})):
-            address, port = self.phone(side, call)
-            sdp = f"v=0\r\no=- 1 1 IN IP4 {address}\r\ns=-\r\nc=IN IP4 {address}\r\nt=0 0\r\nm=audio {port} RTP/AVP 8\r\n"
-            try:
-                reply = ng.command(command, call_id=f"bench{call}@shunt", sdp=sdp, **tags)
-            except NgError as error:
-                raise LoadError(f"{self.name}: {error}") from None
-            line = next(line for line in str(reply["sdp"]).splitlines() if line.startswith("m=audio "))
-            ports.append(int(line.split()[1]))
-        to_callee, to_caller = ports
-        return to_caller, to_callee
-
-
 class Builtin(_Server):
     name, title = "builtin", "Shunt's built-in relay, slow path"
 
@@ -401,4 +352,4 @@ class Redirect(Peer):
         self._links, self._loaded = (), None
 
 
-PEERS: tuple[type[Peer], ...] = (Rtpproxy, Rtpengine, SiphonRtp, Builtin, Nftables, Shunt, Redirect, Forward)
+PEERS: tuple[type[Peer], ...] = (Rtpproxy, Rtpengine, Builtin, Nftables, Shunt, Redirect, Forward)
