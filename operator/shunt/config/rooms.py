@@ -49,7 +49,7 @@ class Rooms(Section):
     url: str | None = Field(default=None, pattern=r"^https?://[^/ ]+(/.*)?$", description="What links begin with, as browsers reach the REST API: https://rooms.example.org. Absent: api.listen.")
     create: bool = Field(default=True, description="A room is made when the first comes to it with a link; false: only `shunt conference create` makes one.")
     audio: list[str] = Field(default=["opus", "PCMU", "PCMA"], min_length=1, description="Audio codecs, the preferred one first: opus, PCMU, PCMA, G722. The first to come settles the room's.")
-    video: list[str] = Field(default=["VP8", "H264"], description="Video codecs, the preferred one first: VP8, H264, VP9, AV1. None: rooms without pictures.")
+    video: list[str] = Field(default=["VP8", "H264"], description="Video codecs, the preferred one first: VP8, H264, VP9, AV1. None: rooms without video.")
     codecs_of: list[Codecs] = Field(default=[], description="Other codecs for some rooms, as for those that phones call too.")
 
     @field_validator("edges")

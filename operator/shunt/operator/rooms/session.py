@@ -65,7 +65,7 @@ def joined_media(media: Sequence[Medium], names: Mapping[str, str]) -> list[Join
 
 
 def addresses(media: Sequence[Medium]) -> list[str]:
-    """The addresses of an edge's plain sockets, which are believed at once."""
+    """The addresses of an edge's plain sockets, which are latched by their first packet."""
     return list(dict.fromkeys(one["rtp"].rpartition(":")[0].strip("[]") for one in media))
 
 
