@@ -39,7 +39,7 @@ pub struct Planner {
     trees: BTreeMap<u32, Vec<Member>>,
     prunes: BTreeMap<u32, BTreeSet<u32>>,
     inside: HashMap<Key, Data>,
-    /// By conference: those of `inside` that are its own.
+    /// By conference: those of `inside` that are its own, until they are out.
     owned: HashMap<Name, BTreeSet<Key>>,
     found: Option<Reserved>,
 }
@@ -298,7 +298,8 @@ impl Planner {
         let plan = self.plans.get(&part.name).unwrap_or(&none);
         let nexthop = nexthop(self.routes.as_deref(), conference);
         let mut wanted = resolver(conference, &mut self.numbering, &nexthop, copied).rows(plan)?;
-        let owned: BTreeSet<Key> = wanted.keys().cloned().collect();
+        let owned = self.owned.entry(part.name.clone()).or_default();
+        owned.extend(wanted.keys().cloned());
         for row in &part.shared {
             match row {
                 Row::Tree(mgid) => wanted.extend(self.trees.get(mgid).map(|members| (Key::Tree(*mgid), Data::Tree(members.clone())))),
@@ -311,8 +312,7 @@ impl Planner {
             Row::Prune(xid) => Some(Key::Prune(*xid)),
             _ => None,
         });
-        let before = self.owned.insert(part.name.clone(), owned).unwrap_or_default();
-        let keys = before.into_iter().chain(wanted.keys().cloned()).chain(shared);
+        let keys = owned.iter().chain(wanted.keys()).cloned().chain(shared);
         let written: BTreeMap<Key, Data> = keys
             .filter_map(|key| self.inside.get(&key).map(|data| (key.clone(), data.clone())))
             .collect();
@@ -332,6 +332,9 @@ impl Planner {
     pub fn release(&mut self, part: &Part) {
         if let Some((sources, receivers)) = &part.stays {
             self.numbering.forget(&part.name, sources, receivers);
+        }
+        if let Some(owned) = self.owned.get_mut(&part.name) {
+            owned.retain(|key| self.inside.contains_key(key));
         }
     }
 
@@ -611,6 +614,27 @@ mod tests {
         }
         rows.retain(|key, _| !matches!(key, Key::Prune(_)));
         assert!(rows.is_empty(), "{rows:?}");
+    }
+
+    #[test]
+    fn rows_are_a_conference_s_until_they_are_out() {
+        let (mut planner, mut rows) = (Planner::new(softswitch(), None), HashMap::new());
+        let mut one = conference("a", 4);
+        bring(&mut rows, &mut planner, &one);
+        one.leave("p4").unwrap();
+        one.settle();
+        let (mut part, new) = planner.begin(&one, &|_| false).unwrap();
+        apply(&mut rows, &mut planner, &new);
+        let (moves, rest) = planner.finish(&mut part, &one, &|_| false).unwrap();
+        apply(&mut rows, &mut planner, &moves);
+        let going: Vec<&Key> = rest.iter().filter_map(|step| if let Step::Delete(key) = step { Some(key) } else { None }).collect();
+        let copies = going.iter().filter(|key| matches!(key, Key::Copy(..))).count();
+        let owned = |planner: &Planner| planner.owned("a").filter(|(key, _)| going.contains(key)).count();
+        assert!(copies > 0 && owned(&planner) >= copies, "{copies} copies go, {} are owned", owned(&planner));
+        apply(&mut rows, &mut planner, &rest);
+        planner.release(&part);
+        assert_eq!(owned(&planner), 0);
+        assert_eq!(planner.owned["a"].len(), planner.owned("a").count());
     }
 
     #[test]
