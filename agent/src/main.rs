@@ -32,7 +32,7 @@ use std::process::ExitCode;
 
 /// The control plane of Shunt.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = shunt_daemon::VERSION)]
 struct Arguments {
     /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
     #[arg(short, long, value_name = "FILE")]

@@ -34,7 +34,7 @@ const LIBRARIES: &str = "str0m=error,is=error,sctp_proto=error,dimpl=error,h2=in
 
 /// The edge of Shunt: browsers on one side, plain RTP on the other.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = shunt_daemon::VERSION)]
 struct Arguments {
     /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
     #[arg(short, long, value_name = "FILE")]

@@ -33,7 +33,7 @@ const ADDRESS_WAIT: Duration = Duration::from_secs(3);
 
 /// The mixer of Shunt's conferences: one stream for each participant that plays one.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = shunt_daemon::VERSION)]
 struct Arguments {
     /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
     #[arg(short, long, value_name = "FILE")]

@@ -42,7 +42,7 @@ const ADDRESS_WAIT: Duration = Duration::from_secs(3);
 
 /// The built-in relay of Shunt: it speaks the rtpproxy control protocol and forwards media.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = shunt_daemon::VERSION)]
 struct Arguments {
     /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
     #[arg(short, long, value_name = "FILE")]

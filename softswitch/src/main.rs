@@ -44,7 +44,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// The Linux data plane of Shunt, served over BF Runtime.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = shunt_daemon::VERSION)]
 struct Arguments {
     /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
     #[arg(short, long, value_name = "FILE")]

@@ -122,6 +122,7 @@ def test_versions_of_programs(tmp_path: Path) -> None:
         return system.version(str(program))
 
     assert says("echo shunt-agent 0.2.0") == "0.2.0"
+    assert says("echo 'shunt-agent 0.2.0 (commit unknown, rustc 1.85.0, x86_64-unknown-linux-gnu, release)'") == "0.2.0"
     assert says("exit 3") == Unknown(f"{program} --version: exit code 3")
     assert says("echo no libelf >&2; exit 127") == Unknown(f"{program} --version: no libelf")
     assert says("exec sleep 60") == Unknown(f"{program} --version does not end within 1 s")

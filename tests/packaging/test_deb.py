@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -147,7 +148,8 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
     _install(host, PACKAGES[-1])
 
     # What is there, and whose.
-    assert host.run("shunt", "--version").startswith("shunt ")
+    versions = [host.run("shunt", "--version"), *(host.run(f"/usr/lib/shunt/bin/shunt-{daemon}", "--version") for daemon in ("agent", "softswitch", "relay", "edge", "mixer"))]
+    assert all(re.fullmatch(r"[a-z-]+ \d+\.\d+\.\d+ \(commit [0-9a-f]{12}\S*, .+\)\n", version) for version in versions), versions
     assert "no errors" in host.run("shunt", "check-config", "/etc/shunt/shunt.yaml")
     assert host.run("stat", "-c", "%U:%G %a", "/etc/shunt/shunt.yaml").strip() == "root:shunt 640"
     assert host.run("stat", "-c", "%U %a", "/var/lib/shunt").strip() == "shunt 750"

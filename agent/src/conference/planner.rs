@@ -627,10 +627,17 @@ mod tests {
         apply(&mut rows, &mut planner, &new);
         let (moves, rest) = planner.finish(&mut part, &one, &|_| false).unwrap();
         apply(&mut rows, &mut planner, &moves);
-        let going: Vec<&Key> = rest.iter().filter_map(|step| if let Step::Delete(key) = step { Some(key) } else { None }).collect();
+        let going: Vec<&Key> = rest
+            .iter()
+            .filter_map(|step| if let Step::Delete(key) = step { Some(key) } else { None })
+            .collect();
         let copies = going.iter().filter(|key| matches!(key, Key::Copy(..))).count();
         let owned = |planner: &Planner| planner.owned("a").filter(|(key, _)| going.contains(key)).count();
-        assert!(copies > 0 && owned(&planner) >= copies, "{copies} copies go, {} are owned", owned(&planner));
+        assert!(
+            copies > 0 && owned(&planner) >= copies,
+            "{copies} copies go, {} are owned",
+            owned(&planner)
+        );
         apply(&mut rows, &mut planner, &rest);
         planner.release(&part);
         assert_eq!(owned(&planner), 0);

@@ -13,3 +13,6 @@ pub use document::{DocumentError, parse as parse_document, read_document};
 pub use failure::Failure;
 pub use log::{Log, log_filter, set_log_filter, set_up_log};
 pub use ports::PortRange;
+
+/// What `--version` says: the version, the commit (where a package was built), the compiler, the target and the profile.
+pub const VERSION: &str = env!("SHUNT_VERSION");

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shunt import __version__
+from shunt import version
 from shunt.cli.failure import EXIT_PROBLEM, EXIT_USAGE, Failure
 from shunt.cli.moment import Moment
 
@@ -53,7 +53,7 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group, context_settings=_CONTEXT, epilog=_EXIT_CODES)
-@click.version_option(__version__, message="shunt %(version)s")
+@click.version_option(version(), message="shunt %(version)s")
 def cli() -> None:
     """Takes the media of SIP calls off the relay server."""
 

@@ -90,12 +90,12 @@ def conntrack() -> Conntrack | None:
 
 
 def version(program: str) -> str | Unknown:
-    """What a program's --version says: its last word."""
+    """The version in what a program's --version says: name, version, and facts of the build in brackets."""
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_PROGRAM_S, check=False, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         return Unknown(f"{program} --version does not end within {_PROGRAM_S:g} s")
     words = done.stdout.split()
-    if done.returncode or not words:
+    if done.returncode or len(words) < 2:
         return Unknown(f"{program} --version: {(done.stderr.strip() or f'exit code {done.returncode}').splitlines()[0]}")
-    return words[-1]
+    return words[1]
