@@ -183,6 +183,10 @@ class Browser:
         else:
             self._run(self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600))
 
+    def prefer(self, scheme: str) -> None:
+        """What a page is told of the user's preference; `scheme`: light or dark. Chromium only."""
+        self._run(self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]))
+
     def close(self) -> None:
         """End it."""
         if self._session is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.axe import violations
 from tests.lab.browser import CHROMIUM, missing
 from tests.lab.party import await_that
 from tests.rooms import lab, pictures
@@ -29,6 +30,7 @@ def test_two_on_localhost(room: RoomLab) -> None:
     for whose, browser in enumerate((ann, bob), 1):
         lobby(browser, room.link("board")["page"])
         assert browser.evaluate("isSecureContext")
+        assert violations(browser) == []
         pictures.show(browser, whose)
         browser.click("#join")
         browser.await_that("Boolean(room.session?.path)")
@@ -39,6 +41,7 @@ def test_two_on_localhost(room: RoomLab) -> None:
         pictures.await_frames(me, other.name)
         assert pictures.watched(me)[f"{other.name}/video"]["corrupt"] == 0
     assert room.conference("board")["design"] == "two-party"
+    assert violations(ann) == []
     # Who comes again sees a picture at once: the request for a key frame finds its way without a tree.
     bob.click("#leave")
     assert await_that(lambda: room.names("board") == ["ann"])
