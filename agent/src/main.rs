@@ -27,31 +27,21 @@ mod view;
 
 use clap::Parser;
 use config::Config;
-use shunt_daemon::{Failure, read_document, set_up_log};
+use shunt_daemon::set_up_log;
 use std::process::ExitCode;
 
 /// The control plane of Shunt.
 #[derive(Parser)]
 #[command(version = shunt_daemon::VERSION)]
 struct Arguments {
-    /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
-    #[arg(short, long, value_name = "FILE")]
-    config: String,
+    #[command(flatten)]
+    common: shunt_daemon::Arguments,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let result = read_config(&arguments.config).and_then(|config| {
+    shunt_daemon::run("agent", &arguments.common, Config::complete, |config| {
         set_up_log(&config.log);
-        start::run(&config)
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report("agent"),
-    }
-}
-
-fn read_config(path: &str) -> Result<Config, Failure> {
-    let config: Config = read_document(path).map_err(|error| Failure::document(path, &error))?;
-    config.complete().map_err(|error| Failure::Config(format!("{path}: {error}")))
+        start::run(config)
+    })
 }

@@ -15,20 +15,17 @@ use crate::standby::{Front, Pair, hold_or_stand_by, host_name, this_process};
 use crate::tasks::{keep_running, ticks, watch_lateness};
 use crate::{data_plane, hashes, listings, metrics};
 use prometheus_client::registry::Registry;
-use sd_notify::NotifyState;
 use shunt_admin::{EventLog, LogSettings, Server, ServerSettings};
 use shunt_calls::{Book, Limits, Rate, RelayId, Settings};
 use shunt_control::{Listener, Options, Protocol, Service};
-use shunt_daemon::{Failure, keep_capabilities};
+use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_ready, say_stopping};
 use shunt_journal::{Grants, Journal};
 use shunt_notify::Permit;
 use shunt_plane::{Event, Plane, StoredHash, Target};
 use shunt_standby::{Fence, Holder};
-use std::io::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -43,6 +40,8 @@ const ORPHANS_EVERY: Duration = Duration::from_secs(5);
 const GATHERED_EVERY: Duration = Duration::from_millis(250);
 /// Until a socket for copies of SIP that somebody else has is tried again.
 const HEP_RETRY: Duration = Duration::from_secs(1);
+/// How often it tells systemd that it lives, at least.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// How an agent has ended.
 enum End {
@@ -159,7 +158,10 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
     let shared = shared.map_err(|error| Failure::Config(error.to_string()))?.flatten();
     let sockets = bind(config, shared.is_none()).await?;
     let cpu_interface = config.data_plane.as_ref().and_then(|settings| settings.cpu_interface.as_deref());
-    keep_capabilities(cpu_interface.is_some());
+    // Low ports, and packet sockets where there are to be any.
+    let mut wanted = vec![Capability::CAP_NET_BIND_SERVICE];
+    wanted.extend(cpu_interface.map(|_| Capability::CAP_NET_RAW));
+    keep_capabilities(&wanted);
     let clock = Clock::start();
     let pair = shared.as_ref().map(|_| make_pair(config, &sockets, clock)).transpose()?;
     let (mut book, relay_ids) = make_book(config);
@@ -211,8 +213,7 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
         None => core.set_restored(),
     }
     start_tasks(&core, relay_ids, events);
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = Signals::take()?;
     let (stop, stopping) = watch::channel(false);
     let line = ready_line(config, &sockets);
     let view = admin_view(&core, config, &sockets);
@@ -224,9 +225,7 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
         start_hep(&core, &pair, config);
         (pair, grants())
     });
-    // Nobody has to read it.
-    let _ = writeln!(std::io::stdout(), "READY {line}");
-    let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(&line)]);
+    say_ready(&line);
     let lost = async {
         match &pair {
             Some((pair, _)) => pair.lost().await,
@@ -234,8 +233,7 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
         }
     };
     let result = tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        () = signals.received() => Ok(()),
         _ = serving.join_next() => Err(Failure::Other("a socket has failed".into())),
         why = lost => {
             core.abandon(&why);
@@ -243,7 +241,7 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
         }
         () = signs_of_life() => Ok(()),
     };
-    let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
+    say_stopping();
     stop.send_replace(true);
     while serving.join_next().await.is_some() {}
     core.close().await;
@@ -623,12 +621,9 @@ fn ready_line(config: &Config, sockets: &Sockets) -> String {
 
 /// Tell systemd that the loop lives.
 async fn signs_of_life() {
-    let mut period = 0;
-    if !sd_notify::watchdog_enabled(false, &mut period) {
-        std::future::pending::<()>().await;
-    }
+    let mut pulse = Pulse::new(LOOK);
     loop {
-        let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);
-        tokio::time::sleep(Duration::from_micros(period / 3)).await;
+        pulse.due().await;
+        pulse.show();
     }
 }

@@ -12,15 +12,12 @@ use clap::Parser;
 use config::Config;
 use media::Handle;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use sd_notify::NotifyState;
 use shunt_admin::bind_unix;
-use shunt_daemon::{Failure, Log, keep_capabilities, read_document, set_up_log};
-use std::io::{self, Write as _};
+use shunt_daemon::{Capability, Failure, Log, Pulse, Signals, keep_capabilities, say_ready, say_stopping, set_up_log};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, watch};
 
 /// How often it is seen whether the media thread lives.
@@ -36,26 +33,16 @@ const LIBRARIES: &str = "str0m=error,is=error,sctp_proto=error,dimpl=error,h2=in
 #[derive(Parser)]
 #[command(version = shunt_daemon::VERSION)]
 struct Arguments {
-    /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
-    #[arg(short, long, value_name = "FILE")]
-    config: String,
+    #[command(flatten)]
+    common: shunt_daemon::Arguments,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let result = read_config(&arguments.config).and_then(|config| {
+    shunt_daemon::run("edge", &arguments.common, Config::check, |config| {
         set_up_log(&log_of(&config.log));
-        run(&config)
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report("edge"),
-    }
-}
-
-fn read_config(path: &str) -> Result<Config, Failure> {
-    let config: Config = read_document(path).map_err(|error| Failure::document(path, &error))?;
-    config.check().map_err(|error| Failure::Config(format!("{path}: {error}")))
+        run(config)
+    })
 }
 
 /// The log of the edge's own words.
@@ -69,14 +56,14 @@ fn log_of(log: &Log) -> Log {
 
 fn run(config: &Config) -> Result<(), Failure> {
     let edge = &config.edge;
-    keep_capabilities(false);
+    keep_capabilities(&[Capability::CAP_NET_BIND_SERVICE]);
     // Keys of browsers are in its memory: none of it goes into core files.
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
         tracing::warn!("core files may be written: {error}");
     }
     allow_descriptors();
     let (events, _) = broadcast::channel(EVENTS);
-    let media = media::start(edge, events.clone()).map_err(|(what, error)| cannot_bind(&what, &error))?;
+    let media = media::start(edge, events.clone()).map_err(|(what, error)| Failure::bind(&what, &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (listener, _) = bind_unix(&edge.control, 0o660, Some(&edge.socket_group)).map_err(|error| Failure::Other(error.to_string()))?;
     let listener = {
@@ -103,15 +90,6 @@ fn run(config: &Config) -> Result<(), Failure> {
     result
 }
 
-fn cannot_bind(what: &str, error: &io::Error) -> Failure {
-    let text = format!("cannot bind {what}: {error}");
-    if error.kind() == io::ErrorKind::AddrNotAvailable {
-        Failure::Config(text)
-    } else {
-        Failure::Other(text)
-    }
-}
-
 /// Raise the limit of open files as far as it goes: a socket for each medium of each browser.
 fn allow_descriptors() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
@@ -123,8 +101,7 @@ fn allow_descriptors() {
 }
 
 async fn serve(media: &Arc<Handle>, listener: UnixListener, events: broadcast::Sender<model::Event>, line: &str) -> Result<(), Failure> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = Signals::take()?;
     let (stop, stopping) = watch::channel(false);
     let routes = Api::new(Arc::clone(media), events, stopping.clone()).routes();
     let mut ended = stopping.clone();
@@ -132,16 +109,13 @@ async fn serve(media: &Arc<Handle>, listener: UnixListener, events: broadcast::S
         let _ = ended.wait_for(|stop| *stop).await;
     });
     let mut serving = tokio::spawn(async move { serving.await });
-    // Nobody has to read it.
-    let _ = writeln!(io::stdout(), "READY {line}");
-    let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(line)]);
+    say_ready(line);
     let result = tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        () = signals.received() => Ok(()),
         _ = &mut serving => Err(Failure::Other("the control socket has failed".into())),
         failure = watch_media(media) => Err(failure),
     };
-    let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
+    say_stopping();
     stop.send_replace(true);
     if tokio::time::timeout(LAST, &mut serving).await.is_err() {
         serving.abort();
@@ -151,16 +125,12 @@ async fn serve(media: &Arc<Handle>, listener: UnixListener, events: broadcast::S
 
 /// Signs of life for systemd; it returns when the media thread has ended.
 async fn watch_media(media: &Handle) -> Failure {
-    let mut watchdog = 0;
-    let watched = sd_notify::watchdog_enabled(false, &mut watchdog);
-    let mut interval = tokio::time::interval(LOOK);
+    let mut pulse = Pulse::new(LOOK);
     loop {
-        interval.tick().await;
+        pulse.due().await;
         if !media.is_alive() {
             return Failure::Other("the media thread has ended".into());
         }
-        if watched {
-            let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);
-        }
+        pulse.show();
     }
 }

@@ -14,15 +14,13 @@ use api::Service;
 use audio::Engine;
 use clap::Parser;
 use config::Config;
-use sd_notify::NotifyState;
-use shunt_daemon::{Failure, keep_capabilities, read_document, set_up_log};
+use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_ready, say_stopping, set_up_log};
 use shunt_net::Endpoint;
-use std::io::{self, Write as _};
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilings_api::Pictures;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// How far the port of video is above that of audio; the next one is that of video's RTCP.
 pub const VIDEO: u16 = 2;
@@ -35,26 +33,16 @@ const ADDRESS_WAIT: Duration = Duration::from_secs(3);
 #[derive(Parser)]
 #[command(version = shunt_daemon::VERSION)]
 struct Arguments {
-    /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
-    #[arg(short, long, value_name = "FILE")]
-    config: String,
+    #[command(flatten)]
+    common: shunt_daemon::Arguments,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let result = read_config(&arguments.config).and_then(|config| {
+    shunt_daemon::run("mixer", &arguments.common, Config::complete, |config| {
         set_up_log(&config.log);
-        run(&config)
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report("mixer"),
-    }
-}
-
-fn read_config(path: &str) -> Result<Config, Failure> {
-    let config: Config = read_document(path).map_err(|error| Failure::document(path, &error))?;
-    config.complete().map_err(|error| Failure::Config(format!("{path}: {error}")))
+        run(config)
+    })
 }
 
 fn run(config: &Config) -> Result<(), Failure> {
@@ -64,7 +52,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     let runtime = runtime.map_err(|error| Failure::Other(error.to_string()))?;
     let _entered = runtime.enter();
     let listener = listener::bind(mixer).map_err(|error| Failure::Other(format!("cannot listen on {}: {error}", mixer.listen)))?;
-    keep_capabilities(false);
+    keep_capabilities(&[Capability::CAP_NET_BIND_SERVICE]);
     let engine = start(address)?;
     let pictures = Pictures::new(Endpoint::new(mixer.address, mixer.port + VIDEO));
     let service = Arc::new(Service::new(mixer.clone(), engine, pictures));
@@ -81,33 +69,21 @@ fn start(address: Endpoint) -> Result<Engine, Failure> {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable && started.elapsed() < ADDRESS_WAIT => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            Err(error) => {
-                let text = format!("cannot bind {address}: {error}");
-                return Err(if error.kind() == io::ErrorKind::AddrNotAvailable {
-                    Failure::Config(text)
-                } else {
-                    Failure::Other(text)
-                });
-            }
+            Err(error) => return Err(Failure::bind(&address.to_string(), &error)),
         }
     }
 }
 
 async fn serve(service: Arc<Service>, listener: listener::Bound, line: &str) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::Other(error.to_string());
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    // Nobody has to read it.
-    let _ = writeln!(io::stdout(), "READY {line}");
-    let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(line)]);
+    let mut signals = Signals::take()?;
+    say_ready(line);
     let path = listener.path();
     let result = tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        () = signals.received() => Ok(()),
         result = listener.serve(api::routes(Arc::clone(&service))) => Err(Failure::Other(format!("the control socket has failed: {result:?}"))),
         failure = look_after(&service) => Err(failure),
     };
-    let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
+    say_stopping();
     if let Some(path) = path {
         // It may be gone.
         let _ = std::fs::remove_file(path);
@@ -117,24 +93,15 @@ async fn serve(service: Arc<Service>, listener: listener::Bound, line: &str) -> 
 
 /// Signs of life for systemd; it returns when a thread has ended.
 async fn look_after(service: &Service) -> Failure {
-    let mut watchdog = 0;
-    let watched = sd_notify::watchdog_enabled(false, &mut watchdog);
-    let period = if watched {
-        LOOK.min(Duration::from_micros(watchdog / 3))
-    } else {
-        LOOK
-    };
-    let mut interval = tokio::time::interval(period.max(Duration::from_millis(1)));
+    let mut pulse = Pulse::new(LOOK);
     loop {
-        interval.tick().await;
+        pulse.due().await;
         if !service.engine.is_alive() {
             return Failure::Other("the thread of audio has ended".into());
         }
         if !service.pictures.is_alive() {
             return Failure::Other("the thread of video has ended".into());
         }
-        if watched {
-            let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);
-        }
+        pulse.show();
     }
 }

@@ -16,22 +16,19 @@ use config::{Config, Relay};
 use engine::Settings;
 use media::{MediaSettings, Shared, Sockets};
 use ports::Ports;
-use sd_notify::NotifyState;
 use service::Service;
 use shunt_control::{Listener, Options, Protocol, Rare};
-use shunt_daemon::{Failure, keep_capabilities, read_document, set_up_log};
+use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_ready, say_stopping, set_up_log};
 use shunt_latch::Learner;
 use shunt_net::Endpoint;
 use shunt_udp::Socket;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 
 /// How often sessions are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
@@ -44,26 +41,16 @@ const ADDRESS_WAIT: Duration = Duration::from_secs(3);
 #[derive(Parser)]
 #[command(version = shunt_daemon::VERSION)]
 struct Arguments {
-    /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
-    #[arg(short, long, value_name = "FILE")]
-    config: String,
+    #[command(flatten)]
+    common: shunt_daemon::Arguments,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let result = read_config(&arguments.config).and_then(|config| {
+    shunt_daemon::run("relay", &arguments.common, Config::complete, |config| {
         set_up_log(&config.log);
-        run(&config)
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report("relay"),
-    }
-}
-
-fn read_config(path: &str) -> Result<Config, Failure> {
-    let config: Config = read_document(path).map_err(|error| Failure::document(path, &error))?;
-    config.complete().map_err(|error| Failure::Config(format!("{path}: {error}")))
+        run(config)
+    })
 }
 
 fn run(config: &Config) -> Result<(), Failure> {
@@ -89,11 +76,11 @@ fn run(config: &Config) -> Result<(), Failure> {
             allow: Some(relay.allow.clone()),
             ..Options::default()
         };
-        let socket = Listener::bind(address, Protocol::Rtpproxy, options).map_err(|error| cannot_bind(&address.to_string(), &error))?;
+        let socket = Listener::bind(address, Protocol::Rtpproxy, options).map_err(|error| Failure::bind(&address.to_string(), &error))?;
         addresses.push(socket.address().to_string());
         sockets.push(socket);
     }
-    keep_capabilities(false);
+    keep_capabilities(&[Capability::CAP_NET_BIND_SERVICE]);
     privileges::allow_descriptors(relay);
     let settings = Settings {
         addresses: relay.addresses.clone(),
@@ -121,17 +108,8 @@ fn wait_for(address: IpAddr) -> Result<(), Failure> {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable && started.elapsed() < ADDRESS_WAIT => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            Err(error) => return Err(cannot_bind(&address.to_string(), &error)),
+            Err(error) => return Err(Failure::bind(&address.to_string(), &error)),
         }
-    }
-}
-
-fn cannot_bind(what: &str, error: &io::Error) -> Failure {
-    let text = format!("cannot bind {what}: {error}");
-    if error.kind() == io::ErrorKind::AddrNotAvailable {
-        Failure::Config(text)
-    } else {
-        Failure::Other(text)
     }
 }
 
@@ -146,9 +124,7 @@ fn ready_line(relay: &Relay, control: &[String]) -> String {
 }
 
 async fn serve(service: &Arc<Service>, sockets: Vec<Listener>, line: &str) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::Other(error.to_string());
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut signals = Signals::take()?;
     let stop = watch::Sender::new(false);
     let mut listeners = JoinSet::new();
     for socket in sockets {
@@ -157,16 +133,13 @@ async fn serve(service: &Arc<Service>, sockets: Vec<Listener>, line: &str) -> Re
             let _ = stopped.wait_for(|stop| *stop).await;
         }));
     }
-    // Nobody has to read it.
-    let _ = writeln!(io::stdout(), "READY {line}");
-    let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(line)]);
+    say_ready(line);
     let result = tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        () = signals.received() => Ok(()),
         _ = listeners.join_next() => Err(Failure::Other("a control socket has failed".into())),
         failure = tick(service) => Err(failure),
     };
-    let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
+    say_stopping();
     tracing::info!("the relay ends; {} sessions end with it", service.sessions());
     // The files of Unix sockets go with the listeners.
     stop.send_replace(true);
@@ -177,19 +150,11 @@ async fn serve(service: &Arc<Service>, sockets: Vec<Listener>, line: &str) -> Re
 
 /// Time-outs, and signs of life for systemd; it returns when a thread has ended.
 async fn tick(service: &Service) -> Failure {
-    let mut watchdog = 0;
-    let watched = sd_notify::watchdog_enabled(false, &mut watchdog);
-    let period = if watched {
-        SWEEP.min(Duration::from_micros(watchdog / 3))
-    } else {
-        SWEEP
-    };
-    let mut interval = tokio::time::interval(period.max(Duration::from_millis(1)));
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pulse = Pulse::new(SWEEP);
     let (mut late, mut last) = (Rare::default(), Instant::now());
     loop {
-        interval.tick().await;
-        let behind = last.elapsed().saturating_sub(period);
+        pulse.due().await;
+        let behind = last.elapsed().saturating_sub(pulse.period());
         last = Instant::now();
         if behind > LATE {
             if let Some(left_out) = late.write(service.now()) {
@@ -203,8 +168,6 @@ async fn tick(service: &Service) -> Failure {
             return Failure::Other("a media thread has ended".into());
         }
         service.sweep();
-        if watched {
-            let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);
-        }
+        pulse.show();
     }
 }

@@ -36,10 +36,19 @@ pub struct Softswitch {
     pub request_limit: usize,
 }
 
+impl Config {
+    /// Check that it can be served as configured.
+    ///
+    /// # Errors
+    /// Others reach it at an address, without TLS that asks for client certificates.
+    pub fn complete(self) -> Result<Self, String> {
+        self.softswitch.exposed().map_or(Ok(self), Err)
+    }
+}
+
 impl Softswitch {
-    /// Why it must not be served as configured: an address that others reach, without TLS that asks for client certificates.
-    #[must_use]
-    pub fn exposed(&self) -> Option<String> {
+    /// The address that others reach, without TLS that asks for client certificates.
+    fn exposed(&self) -> Option<String> {
         let mutual = self.tls.as_ref().is_some_and(|tls| tls.ca_file.is_some());
         let exposed = self
             .listen

@@ -20,25 +20,24 @@ mod tables;
 mod write;
 
 use clap::Parser;
-use config::Config;
+use config::{Config, Softswitch};
 use listen::{Bound, accept};
 use plane::{Plane, PlaneError};
-use sd_notify::NotifyState;
 use server::Service;
 use sessions::Sessions;
 use shunt_bfrt::pb::bf_runtime_server::BfRuntimeServer;
-use shunt_daemon::{Failure, read_document, set_up_log};
+use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_ready, set_up_log};
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tables::Registry;
-use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
 
 /// Work goes on while one of them decodes a large request. Each message wakes threads that are idle: more of them cost more.
 const THREADS: usize = 2;
+/// How often it tells systemd that it lives, at least.
+const LOOK: Duration = Duration::from_millis(500);
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(800);
 
@@ -46,9 +45,8 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(800);
 #[derive(Parser)]
 #[command(version = shunt_daemon::VERSION)]
 struct Arguments {
-    /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
-    #[arg(short, long, value_name = "FILE")]
-    config: String,
+    #[command(flatten)]
+    common: shunt_daemon::Arguments,
     /// Remove programs and entries from the kernel at the end; without it they stay and go on forwarding.
     #[arg(long)]
     unload: bool,
@@ -66,22 +64,13 @@ impl From<PlaneError> for Failure {
 fn main() -> ExitCode {
     shunt_xdp::return_freed_memory();
     let arguments = Arguments::parse();
-    let config = read_document(&arguments.config).map_err(|error| Failure::document(&arguments.config, &error));
-    let result = config.and_then(|config: Config| {
+    shunt_daemon::run("softswitch", &arguments.common, Config::complete, |config| {
         set_up_log(&config.log);
-        run(config, arguments.unload)
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report("softswitch"),
-    }
+        run(&config.softswitch, arguments.unload)
+    })
 }
 
-fn run(config: Config, unload: bool) -> Result<(), Failure> {
-    let settings = config.softswitch;
-    if let Some(problem) = settings.exposed() {
-        return Err(Failure::Config(problem));
-    }
+fn run(settings: &Softswitch, unload: bool) -> Result<(), Failure> {
     // What may fail comes before the programs are loaded and attached.
     let server = listen::server(settings.tls.as_ref()).map_err(Failure::Config)?;
     let mut sockets = Vec::new();
@@ -89,8 +78,9 @@ fn run(config: Config, unload: bool) -> Result<(), Failure> {
         let bound = Bound::bind(address, &settings.socket_group);
         sockets.push(bound.map_err(|error| Failure::Other(format!("cannot listen on {address}: {error}")))?);
     }
-    let plane = Plane::open(&settings)?;
-    keep_capabilities();
+    let plane = Plane::open(settings)?;
+    // What routes and programs need.
+    keep_capabilities(&[Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON, Capability::CAP_BPF]);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         // A task may take a slice each time, so sockets are looked at after each.
@@ -112,7 +102,7 @@ fn run(config: Config, unload: bool) -> Result<(), Failure> {
         plane: Arc::clone(&plane),
         tables: Arc::new(Registry::new(served.schema).map_err(|error| Failure::Other(error.to_string()))?),
         sessions: Arc::new(Sessions::default()),
-        owners: settings.owners.into(),
+        owners: settings.owners.clone().into(),
         owner_sign,
         program_json: served.program_json.into(),
         fixed_json: served.fixed_json.into(),
@@ -128,25 +118,6 @@ fn run(config: Config, unload: bool) -> Result<(), Failure> {
         _ => tracing::info!("programs and entries stay in the kernel, pinned in {pinned}"),
     }
     result
-}
-
-/// Keep what routes and programs need, for this process and for all that it starts.
-fn keep_capabilities() {
-    use caps::{CapSet, Capability};
-    let wanted = caps::CapsHashSet::from([Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON, Capability::CAP_BPF]);
-    let held = caps::read(None, CapSet::Permitted).unwrap_or_default();
-    let kept: caps::CapsHashSet = wanted.intersection(&held).copied().collect();
-    for capability in caps::all() {
-        if !kept.contains(&capability) && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
-            let _ = caps::drop(None, CapSet::Bounding, capability);
-        }
-    }
-    let none = caps::CapsHashSet::new();
-    for (set, kept) in [(CapSet::Inheritable, &none), (CapSet::Effective, &kept), (CapSet::Permitted, &kept)] {
-        if let Err(error) = caps::set(None, set, kept) {
-            tracing::warn!("capabilities are kept: {error}");
-        }
-    }
 }
 
 /// The interfaces with their XDP modes, the addresses and the entries, for people.
@@ -193,29 +164,21 @@ async fn serve(service: Service, sockets: Vec<Bound>, server: Server, request_li
         .layer(limit::LimitStatus)
         .add_service(runtime)
         .serve_with_incoming(connections);
-    let mut terminate = signal(SignalKind::terminate()).map_err(|error| failed(&error))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| failed(&error))?;
-    // Nobody has to read it.
-    let _ = writeln!(std::io::stdout(), "READY {line}");
-    let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(&line)]);
+    let mut signals = Signals::take()?;
+    say_ready(&line);
     tokio::select! {
         result = serving => result.map_err(|error| failed(&error)),
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        () = signals.received() => Ok(()),
         () = signs_of_life(plane) => Ok(()),
     }
 }
 
 /// Tell systemd that this process lives, as long as the data plane can be had.
 async fn signs_of_life(plane: Arc<tokio::sync::Mutex<Plane>>) {
-    let mut period = 0;
-    if !sd_notify::watchdog_enabled(false, &mut period) {
-        std::future::pending::<()>().await;
-    }
-    let interval = Duration::from_micros(period / 3);
+    let mut pulse = Pulse::new(LOOK);
     loop {
+        pulse.due().await;
         drop(plane.lock().await);
-        let _ = sd_notify::notify(false, &[NotifyState::Watchdog]);
-        tokio::time::sleep(interval).await;
+        pulse.show();
     }
 }

@@ -1,17 +1,14 @@
 //! What the process may do.
 
-use caps::{CapSet, Capability, CapsHashSet};
+use caps::{CapSet, CapsHashSet};
 
-/// Keep what binding low ports needs, what packet sockets need where there are to be any, and nothing else. To be called before threads are started:
+pub use caps::Capability;
+
+/// Keep these capabilities of those that the process has, for it and for all that it starts, and no other. To be called before threads are started:
 /// capabilities are each thread's own.
-pub fn keep_capabilities(packet_sockets: bool) {
+pub fn keep_capabilities(wanted: &[Capability]) {
     let held = caps::read(None, CapSet::Permitted).unwrap_or_default();
-    let needed = |held: &Capability| match held {
-        Capability::CAP_NET_BIND_SERVICE => true,
-        Capability::CAP_NET_RAW => packet_sockets,
-        _ => false,
-    };
-    let kept: CapsHashSet = held.into_iter().filter(needed).collect();
+    let kept: CapsHashSet = held.into_iter().filter(|held| wanted.contains(held)).collect();
     for capability in caps::all() {
         if !kept.contains(&capability) && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
             let _ = caps::drop(None, CapSet::Bounding, capability);

@@ -1,7 +1,7 @@
 //! Why a daemon did not start, or ended.
 
 use crate::document::DocumentError;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 /// sysexits.h: the configuration does not fit the host.
@@ -23,6 +23,17 @@ impl Failure {
         Self::Config(format!("{path}: {error}"))
     }
 
+    /// An address or a file that cannot be bound. An address that this host does not have is a fault of the configuration.
+    #[must_use]
+    pub fn bind(what: &str, error: &io::Error) -> Self {
+        let text = format!("cannot bind {what}: {error}");
+        if error.kind() == io::ErrorKind::AddrNotAvailable {
+            Self::Config(text)
+        } else {
+            Self::Other(text)
+        }
+    }
+
     /// The exit code; what failed is said on standard error, if anybody reads that.
     #[must_use]
     pub fn report(&self, daemon: &str) -> ExitCode {
@@ -35,8 +46,8 @@ impl Failure {
     }
 }
 
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
         Self::Other(error.to_string())
     }
 }

@@ -1,4 +1,4 @@
-//! What the daemons have in common: reading the checked configuration, the log, and how a process ends.
+//! What the daemons have in common: reading the checked configuration, the log, capabilities, and how a process begins and ends.
 #![forbid(unsafe_code)]
 
 mod capabilities;
@@ -6,13 +6,15 @@ mod document;
 mod failure;
 mod log;
 mod ports;
+mod process;
 pub mod values;
 
-pub use capabilities::keep_capabilities;
+pub use capabilities::{Capability, keep_capabilities};
 pub use document::{DocumentError, parse as parse_document, read_document};
 pub use failure::Failure;
 pub use log::{Log, log_filter, set_log_filter, set_up_log};
 pub use ports::PortRange;
+pub use process::{Arguments, Pulse, Signals, run, say_ready, say_stopping};
 
 /// What `--version` says: the version, the commit (where a package was built), the compiler, the target and the profile.
 pub const VERSION: &str = env!("SHUNT_VERSION");

@@ -155,43 +155,35 @@ def agent(path: str) -> None:
     daemons.become("shunt-agent", config.document())
 
 
+def _become(path: str, daemon: str, section: str, *more: str) -> None:
+    """Have a daemon take this process's place, with its section of the configuration and others."""
+    from shunt.cli import daemons
+
+    document = _load(path).document()
+    if document[section] is None:
+        raise Failure(f"{path} has no section {section}")
+    daemons.become(f"shunt-{daemon}", {name: document[name] for name in (section, *more)})
+
+
 @cli.command()
 @click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section builtin_relay.")
 def relay(path: str) -> None:
     """Run the built-in relay until SIGTERM or Ctrl-C: the checked configuration goes to shunt-relay, which takes this process's place."""
-    from shunt.cli import daemons
-
-    config = _load(path)
-    if config.builtin_relay is None:
-        raise Failure(f"{path} has no section builtin_relay")
-    document = config.document()
-    daemons.become("shunt-relay", {name: document[name] for name in ("builtin_relay", "learning", "notify", "log")})
+    _become(path, "relay", "builtin_relay", "learning", "notify", "log")
 
 
 @cli.command()
 @click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section edge.")
 def edge(path: str) -> None:
     """Run the edge for browsers until SIGTERM or Ctrl-C: the checked configuration goes to shunt-edge, which takes this process's place."""
-    from shunt.cli import daemons
-
-    config = _load(path)
-    if config.edge is None:
-        raise Failure(f"{path} has no section edge")
-    document = config.document()
-    daemons.become("shunt-edge", {name: document[name] for name in ("edge", "log")})
+    _become(path, "edge", "edge", "log")
 
 
 @cli.command()
 @click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section mixer.")
 def mixer(path: str) -> None:
     """Run a mixer of conferences' audio until SIGTERM or Ctrl-C: the checked configuration goes to shunt-mixer, which takes this process's place."""
-    from shunt.cli import daemons
-
-    config = _load(path)
-    if config.mixer is None:
-        raise Failure(f"{path} has no section mixer")
-    document = config.document()
-    daemons.become("shunt-mixer", {name: document[name] for name in ("mixer", "log")})
+    _become(path, "mixer", "mixer", "log")
 
 
 @cli.command(hidden=True)
