@@ -522,7 +522,7 @@ def test_the_command(room: Bridge) -> None:
     room.shunt("conference", "quality", "board", "ann", "bob", "audio")
     seen = json.loads(room.shunt("conference", "watch", "board", "--once", "--json"))
     assert seen["qualities"] == [{"sender": "ann", "receiver": "bob", "quality": "audio"}] and [one["present"] for one in seen["participants"]] == [False, False]
-    assert "not heard yet" in room.shunt("conference", "watch", "board", "--once")
+    assert "no source latched yet" in room.shunt("conference", "watch", "board", "--once")
     room.shunt("conference", "leave", "board", "bob")
     assert {one["name"]: one["participants"] for one in json.loads(room.shunt("conference", "list", "--json"))["conferences"]} == {"room": 0, "board": 1}
     with pytest.raises(LabError, match='conference board has no participant "bob"'):

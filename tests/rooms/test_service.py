@@ -132,7 +132,7 @@ async def test_whom_the_agent_takes_out_loses_its_session(place: Place) -> None:
     place.rooms(Event(CONFERENCE, "", "left", time.time(), None, None, None, facts))
     assert await true(lambda: place.at_edges() == [0, 0])
     (closed,) = [look async for look in place.rooms.follow(joined.session)]
-    assert closed == {"closed": "taken out of the room: removed"}
+    assert closed == {"closed": "removed from the room: removed"}
 
 
 async def test_a_new_process_takes_up_what_both_have_and_ends_what_one_has(place: Place) -> None:

@@ -59,7 +59,7 @@ reasons! {
     Forwarding "forwarding" "The relay sends this call's media to another place too.";
     MediaBlocked "media-blocked" "The relay blocks or silences media or DTMF of this call.";
     Subscription "subscription" "Others have subscribed to this call's media at the relay.";
-    Processing "processing" "An option of the offer or answer has the relay work on the packets itself: generated RTCP, a delay, an echo, feedback or header extensions taken out.";
+    Processing "processing" "An option of the offer or answer has the relay work on the packets itself: generated RTCP, a delay, an echo, feedback or header extensions removed.";
     CommandUnknown "command-unknown" "A command that the agent does not know was sent to the relay for this call.";
     OutsideMediaRanges "outside-media-ranges" "The relay gave this party an address or port that no configured media range has, so the data plane does not look at it.";
     AddressFamily "address-family" "The party's address is of another IP version than the relay port that sends to it.";

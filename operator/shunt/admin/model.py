@@ -434,7 +434,7 @@ class ConferenceSummary(TypedDict):
 
 
 class Conference(ConferenceSummary):
-    """A conference with its participants; mixing: there are mixers; mixer: the control socket of the one that has it; speaker: as that hears."""
+    """A conference with its participants; mixing: there are mixers; mixer: the control socket of the one that has it; speaker: by that mixer."""
 
     mixing: bool
     mixer: str | None

@@ -65,7 +65,7 @@ def create(client: Client, as_json: bool, name: str) -> None:
 @click.option("--ice", is_flag=True, help="Its media finds its way by ICE: the answer has our ICE credentials, and checks are answered.")
 @click.option("--transport", default="RTP/AVP", show_default=True, help="Of its media, as in SDP. Pictures as SRTP go on whole.")
 @click.option("--layers", multiple=True, metavar="MEDIUM=WAY", help="How a picture's packets tell its layers: video=dependency-descriptor:12 (the header extension's id), =frame-marking:ID, =vp8, =vp9.")
-@click.option("--trusted", multiple=True, metavar="ADDRESS", help="An address from which its media is believed at once; any other has to show a run of packets.")
+@click.option("--trusted", multiple=True, metavar="ADDRESS", help="An address from which its media is latched at once; any other source has to send several packets in sequence.")
 @_asks_agent
 def join(client: Client, as_json: bool, name: str, participant: str, media: tuple[str, ...], trusted: tuple[str, ...], ice: bool, transport: str, layers: tuple[str, ...]) -> None:
     """Let a participant in, and say where it has to send its media."""
@@ -201,8 +201,8 @@ def text(answer: dict[str, Any]) -> str:
             kept += "".join(f", {ssrc:08x} repairs" for ssrc in leg["repair"])
             kept += "".join(f", {one['ssrc']:08x} goes to nobody: it is {one['owner']}'s" for one in leg["conflicts"])
             kept += f", gets nothing: {leg['unreached']}" if leg["unreached"] else ""
-            source = leg["source"] or ("contested" if leg["contested"] else "not heard yet")
-            lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + (f", {leg['strays']} strays" if leg["strays"] else "") + kept)
+            source = leg["source"] or ("contested" if leg["contested"] else "no source latched yet")
+            lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + (f", {leg['strays']} from other sources" if leg["strays"] else "") + kept)
     for flow in answer["flows"]:
         packets = "-" if flow["packets"] is None else flow["packets"]
         lines.append(f"  {flow['sender']:<16}> {flow['receiver']:<16}{flow['medium']:<8}{flow['ssrc']:08x}{packets:>12}")
@@ -223,7 +223,7 @@ def _downlink(one: dict[str, Any]) -> str:
     if one["rates"]:
         words.append("sent at " + "/".join(_kbit(rate) for rate in one["rates"]))
     if one["heard_by_sender"]:
-        words.append(f"{one['sender']} hears this receiver")
+        words.append(f"{one['sender']} gets this receiver's reports")
     return words[0] + " " + ", ".join(words[1:])
 
 
@@ -239,7 +239,7 @@ def _event(event: dict[str, Any]) -> str:
             now, before = ("nothing" if one is None else f"target {one}" for one in (event["target"], event["before"]))
             return f"{event['receiver']} gets {now} of {event['sender']} (was {before}): an estimate of {_kbit(event['estimate'])} {'fits' if up else 'does not carry more'}"
         case "downlink":
-            return f"{event['sender']} hears {event['receiver'] or 'nobody'} about its {event['medium']}" + (f", no longer {event['before']}" if event.get("before") else "")
+            return f"{event['sender']} gets reports on its {event['medium']} from {event['receiver'] or 'nobody'}" + (f", no longer {event['before']}" if event.get("before") else "")
         case "source":
             return f"{event['participant']}'s {event['medium']} comes from {event['source'] or 'nobody certain'}"
         case "joined" | "left":

@@ -45,7 +45,7 @@ class ConferenceClient:
     ) -> dict[str, Any]:  # fmt: skip
         """Let a participant in; `media` of the answer has the relay address of each medium, `ice` our credentials.
 
-        media: audio, video, screen, and video/2 and so on for addresses of one sender's; trusted: IP addresses from which its media is believed at
+        media: audio, video, screen, and video/2 and so on for addresses of one sender's; trusted: IP addresses from which its media is latched at
         once; ice: it finds its way by ICE; transport: as in SDP; layers: how pictures tell theirs, "video=dependency-descriptor:12" (docs/conference-control.md).
         """
         return self._ask(

@@ -25,7 +25,7 @@ class Conference(Section):
     address: MediaAddress = Field(description="The address that participants send to, and that copies come from.")
     ports: Ports = Field(default=PortRange(20000, 29999), description="UDP ports for participants, inclusive: two for each medium of each participant; starts at an even port.")
     state: AbsolutePath = Field(default="/var/lib/shunt/conferences", description="Folder in which conferences are kept for a restart of the agent, a file for each; it is made if need be. With journal.redis they are kept there.")
-    timeout: int = Field(default=60, ge=5, le=86400, description="Seconds without a packet after which a participant is taken out.")
+    timeout: int = Field(default=60, ge=5, le=86400, description="Seconds without a packet after which a participant is removed.")
     selector: str | None = Field(
         default=None,
         description="MODULE:FUNCTION, or /PATH/FILE.py:FUNCTION, that says which layers a receiver gets: called with its decode target, its earlier estimates and the new one, it returns the new decode target; absent: as the agent decides.",

@@ -157,7 +157,7 @@ class DataPlane(Section):
     program: Name = Field(default="relay", description="Name of the P4 program whose tables are written.")
     tls: Tls | None = Field(default=None, description="TLS towards the BF Runtime server; without it the connection is in the clear: only for loopback or a network of its own.")
     cpu_interface: Interface | None = Field(
-        default=None, description="Network interface of a switch's CPU port, on the switch's own host: RTCP, ICE checks and layers of conferences are heard there, and answers sent. Absent: this host's own sockets, for a softswitch.",
+        default=None, description="Network interface of a switch's CPU port, on the switch's own host: RTCP, ICE checks and copies of conferences arrive there, and the agent's own packets leave. Absent: this host's own sockets, for a softswitch.",
     )
     idle_ms: int = Field(default=30_000, ge=1000, le=3_600_000, description="Milliseconds without a packet after which an entry counts as idle.")
     hash: Literal["auto", "none", "hash32", "hash48"] = Field(
@@ -167,7 +167,7 @@ class DataPlane(Section):
 
 
 class Learning(Section):
-    """When a source address behind NAT is believed."""
+    """When a source address behind NAT is latched."""
 
     packets: int = Field(default=5, ge=1, le=1000, description="Packets of one SSRC that a source unknown to signalling has to show.")
     guard_ms: int = Field(default=80, ge=0, le=10_000, description="Milliseconds over which it has to show them, without a rival.")
@@ -178,8 +178,8 @@ class Learning(Section):
     )
     first_packets: Literal["any", "named"] = Field(
         default="named",
-        description="Whose packets a relay that believes the first comer (any but the built-in one) hears before a stream is offloaded: only those of addresses "
-        "that signalling names or that were believed, or anybody's. With `named`, who sends from elsewhere loses what he sends until he is believed; with `any`, a stranger may be believed.",
+        description="Whose packets reach a relay that latches the first source (any but the built-in one) before a stream is offloaded: only those of addresses "
+        "that signalling names or that were latched, or anybody's. With `named`, packets from other sources are dropped until the stream is latched; with `any`, the relay may latch an unknown source.",
     )
 
 
@@ -344,7 +344,7 @@ class Config(Section):
     relays: list[Relay] = Field(default=[], description="External relays; a call sticks to its relay.")
     builtin_relay: BuiltinRelay | None = Field(default=None, description="The built-in relay.")
     data_plane: DataPlane | None = Field(default=None, description="Where relay entries go; absent: all media stays on the relay.")
-    learning: Learning = Field(default=Learning(), description="When a source address is believed.")
+    learning: Learning = Field(default=Learning(), description="When a source address is latched.")
     hep: Hep | None = Field(default=None, description="Where copies of SIP messages arrive; absent: not listened for.")
     api: Api = Field(default=Api(), description="The REST API.")
     admin: Admin = Field(default=Admin(), description="The agent's admin API.")

@@ -137,7 +137,7 @@ class _Party:
         self.own = [e for e in self.notices if e.what in _OWN]
 
     @property
-    def heard(self) -> bool:
+    def sends(self) -> bool:
         """Whether media of this party's own ever arrived."""
         return bool(self.measured.packets or self.leg.relay_packets or self.leg.latched is not None or self.own)
 
@@ -197,7 +197,7 @@ def _of_line(call: Call, line: Line, events: Sequence[Event], now: float, eviden
 
 def _unanswered(line: Line, caller: _Party, say: _Say) -> None:
     over = f"; the line ended before ({line.released})" if line.released else " yet"
-    say("hint" if line.released else "ok", f"There is no answer with media{over}: only the caller's offer is known" + ("." if not caller.heard else ", and the caller sends already."))
+    say("hint" if line.released else "ok", f"There is no answer with media{over}: only the caller's offer is known" + ("." if not caller.sends else ", and the caller sends already."))
 
 
 def _sum_up(line: Line, caller: _Party, callee: _Party, age_s: float, evidence: Evidence, say: _Say) -> None:
@@ -206,7 +206,7 @@ def _sum_up(line: Line, caller: _Party, callee: _Party, age_s: float, evidence: 
     if held and not over:
         say("hint", f"On hold: the {held[0].name}'s signalled address is {held[0].leg.signalled}, so nothing is sent to it.")
         return
-    speaking = [party for party in (caller, callee) if party.heard and party.silent_since is None]
+    speaking = [party for party in (caller, callee) if party.sends and party.silent_since is None]
     mute = [party for party in (caller, callee) if party not in speaking]
     unknown = not over and bool(evidence.stale) and any(party.stream.state is State.OFFLOADED for party in speaking)
     if not mute and unknown:
@@ -241,7 +241,7 @@ def _how_mute(party: _Party) -> str:
 
 def _about_sending(party: _Party, say: _Say) -> None:
     leg = party.leg
-    if not party.heard and not leg.held and not party.means_to_be_silent:
+    if not party.sends and not leg.held and not party.means_to_be_silent:
         sources = party.sources()
         said = f"signalling names {leg.signalled} as its own" if leg.signalled is not None else "signalling named no address of it"
         if not sources:
@@ -262,7 +262,7 @@ def _about_sending(party: _Party, say: _Say) -> None:
     if party.silent_since is not None:
         say("problem", f"The last packet of the {party.name} ({leg.latched}) met its entry {_seconds(party.silent_since)} ago, after {party.measured.packets} packets: it stopped sending, or its NAT binding moved and the new source is not latched.", party)
     others = {source: count for source, count in party.sources(_NOT_OWN).items() if source != leg.latched}
-    if others and party.heard:
+    if others and party.sends:
         say("hint", f"{sum(others.values())} packets to the {party.name}'s relay port came from other sources ({', '.join(map(str, list(others)[:3]))}) and were ignored.", party)
 
 

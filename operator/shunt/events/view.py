@@ -19,7 +19,7 @@ _PHRASES = {
     "491": "Request Pending", "500": "Server Error", "503": "Service Unavailable", "504": "Server Time-out", "600": "Busy Everywhere", "603": "Decline",
 }
 VERDICTS = {
-    "waiting": "not believed yet: a few more packets are needed",
+    "waiting": "not latched yet: a few more packets are needed",
     "known": "the party's address already; its entry was not in yet",
     "contested": "two sources claim to be this party",
     "quarantined": "the old address, just after signalling changed it",

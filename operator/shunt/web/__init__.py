@@ -1,4 +1,4 @@
-"""The web pages, of the agent and of rooms: files without a word from elsewhere, fed by the REST API that serves them.
+"""The web pages, of the agent and of rooms: files that load nothing from other hosts, fed by the REST API that serves them.
 
 The files hold no data, so they are given without a token; whatever the page asks for needs one.
 """

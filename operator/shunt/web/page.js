@@ -259,7 +259,7 @@ function partyPanel(side, other, media, quality, several) {
   const mos = q && q.mos !== null ? make("span", "", make("span", "mos", q.mos.toFixed(2)), ` R ${q.r.toFixed(1)}, ${q.codec}`) : make("span", "muted", q ? `none — ${q.note}` : "none");
   return make("div", "panel", make("h2", "", title), facts(
     ["Signalling says", leg.signalled || "–"],
-    ["Sends from", leg.learned || make("b", "", "nothing believed to be its own has arrived")],
+    ["Sends from", leg.learned || make("b", "", "no source latched yet")],
     ["Sends to relay port", leg.relay_address],
     ["Its stream", make("span", "", make("span", `chip ${GRADES[stream.state] || ""}`, stream.state), stream.reason === stream.state ? "" : ` ${stream.reason}`, stream.detail ? ` (${stream.detail})` : "")],
     ["", stream.explanation ? make("span", "muted", stream.explanation) : null],

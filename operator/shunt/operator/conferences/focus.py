@@ -62,7 +62,7 @@ class Focus:
     """A SIP user agent that conferences are dialled at. A subscriber of the bus, for events of KINDS."""
 
     def __init__(self, listen: SocketAddress, allow: Sequence[IPNetwork], client: AdminClient, browsers: Browsers | None = None) -> None:
-        """allow: networks from which requests are taken; from elsewhere they are ignored. browsers: whoever has edges; None: calls of browsers are refused."""
+        """allow: networks from which requests are taken; others are ignored. browsers: whoever has edges; None: calls of browsers are refused."""
         self._allow, self._client, self._browsers = tuple(allow), client, browsers
         self._transport = FocusTransport((listen.host, listen.port), self._invite_of)
         self._uas = SipUAS(self._transport, user_agent=f"shunt/{__version__}")

@@ -127,7 +127,7 @@ class Rooms:
         if event.what == "left":
             session = Session.read(room, str(event.facts.get("participant")), event.facts.get("signalling"))
             if session is not None and session.id in self._sessions:
-                self._drop(session.id, f"taken out of the room: {event.facts.get('reason', 'removed')}")
+                self._drop(session.id, f"removed from the room: {event.facts.get('reason', 'removed')}")
                 self._spawn(self._end_at_edge(session))
         self._changed(room)
 
@@ -395,7 +395,7 @@ class Rooms:
                     self._compare_due.set()
 
     async def compare(self) -> None:
-        """Take up the sessions that both sides know, and end what only one of them has. Raises AdminError."""
+        """Adopt the sessions that both sides know, and end what only one of them has. Raises AdminError."""
         known = set(self._sessions) - self._joining
         there: dict[str, set[str]] = {}  # by edge that answers
         for edge in self._edges.values():
@@ -473,7 +473,7 @@ class Rooms:
                 self._looks[session.room] = begun, conference
                 self._forget_looks(begun)
         except AdminError as error:
-            return {"room": session.room, "me": session.participant, "problem": f"{error}; what is seen and heard goes on"}
+            return {"room": session.room, "me": session.participant, "problem": f"{error}; media goes on"}
         return view.room(conference, session)
 
     def _forget_looks(self, now: float) -> None:
