@@ -13,13 +13,18 @@ SIP_SERVER ?= auto
 RELAY ?= auto
 SECONDS ?= 30
 
-.PHONY: help setup build demo demo-browsers test check docs daemons check-rust check-arm64 clean
+# What `make test-quick` runs: no root, no daemon, no SIP server.
+QUICK_TESTS := tests/conference tests/observe tests/operator tests/operator_conferences tests/rooms tests/packaging/test_documents.py tests/p4/test_generated.py
+QUICK_CRATES := shunt-net shunt-rtp shunt-rtpproxy shunt-ng shunt-hep shunt-latch shunt-calls shunt-conference
+
+.PHONY: help setup build demo demo-browsers test test-quick check docs daemons check-rust check-arm64 clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo   real SIP calls through a NAT, their media carried by the kernel (SIP_SERVER=opensips|kamailio RELAY=rtpproxy|rtpengine|builtin)"
 	@echo "make demo-browsers  three browsers and a SIP phone in one room, every frame read (SECONDS=30)"
 	@echo "make test   unit, property, data-plane and end-to-end tests"
+	@echo "make test-quick  those of them that take no root and no daemon, in two minutes"
 	@echo "make setup  install what both need (Debian packages, Python environment) and build"
 	@echo "make check  format, lints, types, spelling and links"
 	@echo "make docs   the documents as a site (build/site)"
@@ -35,7 +40,12 @@ build/.debian: Makefile
 	@.ci/debian-packages $(DEBIAN_PACKAGES)
 	@touch $@
 
-$(VENV)/.ready: pyproject.toml requirements.lock | build/.debian
+build/.python: Makefile
+	@mkdir -p build
+	@.ci/debian-packages python3-venv
+	@touch $@
+
+$(VENV)/.ready: pyproject.toml requirements.lock | build/.python
 	@echo "==> Python environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
@@ -82,6 +92,11 @@ demo-browsers: setup
 
 test: setup
 	@$(BIN)/python -m pytest
+
+test-quick: $(VENV)/.ready $(PB)
+	@$(BIN)/python -m pytest -m "not netns and not e2e" $(QUICK_TESTS)
+	@if $(CARGO) --version >/dev/null 2>&1; then $(CARGO) test --quiet --locked $(addprefix -p ,$(QUICK_CRATES)); \
+	  else echo "skipped: the Rust crates $(QUICK_CRATES) (no cargo 1.85 or newer; make setup installs one)"; fi
 
 check: setup
 	@.ci/debian-packages shellcheck

@@ -79,7 +79,7 @@ async def test_calls_outlive_the_agents_death_in_the_data_plane(tmp_path: Path, 
         assert len(await scene.entries()) == 2
 
 
-async def test_calls_set_up_past_the_agent_are_taken_up(tmp_path: Path) -> None:
+async def test_calls_set_up_past_the_agent_are_adopted(tmp_path: Path) -> None:
     """While the agent was away the SIP server used the relay itself; a relay that lists its sessions has them offloaded all the same."""
     async with live(tmp_path, "shunt-relay") as scene:
         scene.lab.agent.stop()

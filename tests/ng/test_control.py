@@ -147,7 +147,7 @@ async def test_a_call_outlives_the_death_of(own_edge: Edge, victim: str) -> None
         await ng.clean(40.0)
 
 
-async def test_calls_of_the_relay_are_taken_up(own_edge: Edge) -> None:
+async def test_calls_of_the_relay_are_adopted(own_edge: Edge) -> None:
     """A call that was set up past the agent, which was dead, is offloaded when the agent is back."""
     await asyncio.to_thread(own_edge.agent.kill)
     async with scene(own_edge) as ng:

@@ -17,7 +17,7 @@ from shunt.events.bus import CONFERENCE, Event
 from shunt.metrics.exposition import exposition
 from shunt.metrics.instruments import Instruments
 from tests.lab.ports import free_port
-from tests.tools.agent import Agent
+from tests.tools.agent import AGENT, Agent
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = {"history": {"events": 12, "capacity": 100, "calls": 4, "forgotten": 0}, "cdr": {"written": 3, "failures": 0, "dropped": 0}, "homer": {"sent": 5, "dropped": 0}}
@@ -55,6 +55,8 @@ def test_what_happens_in_conferences_is_counted() -> None:
 @pytest.fixture
 async def told(tmp_path: Path) -> AsyncIterator[str]:
     """What a running agent with every section that needs no data plane tells of itself."""
+    if not Path(AGENT).exists():
+        pytest.skip(f"{AGENT} is not built (make daemons)")
     config = {
         "relays": [{"name": "r1", "socket": "udp:127.0.0.1:9", "media": [{"address": "127.0.0.1", "ports": "35000-35999"}]}],
         "data_plane": {"target": f"unix:{tmp_path}/nobody.sock"}, "hep": {"listen": f"udp:127.0.0.1:{free_port(socket.SOCK_DGRAM)}"}, "journal": {"path": str(tmp_path / "journal.sqlite")},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import grp
 import json
 import os
 import socket
@@ -58,7 +59,7 @@ class Agent:
         )  # fmt: skip
         assert checked.returncode == 0, checked.stdout + checked.stderr
         document = json.loads(checked.stdout)
-        document["config"]["admin"] = {"socket": str(self.admin), "socket_group": "root", "events": str(self._folder / f"{self.name}-events")}
+        document["config"]["admin"] = {"socket": str(self.admin), "socket_group": grp.getgrgid(os.getgid()).gr_name, "events": str(self._folder / f"{self.name}-events")}
         self.document.write_text(json.dumps(document))
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen([AGENT, "-c", str(self.document)], stdout=log, stderr=log)

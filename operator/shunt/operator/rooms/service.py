@@ -85,7 +85,7 @@ class Rooms:
         self._looks: dict[str, tuple[float, Conference]] = {}
         self._compare_due = asyncio.Event()
         self._compare_due.set()
-        self._taken_up = asyncio.Event()  # sessions of a former process are known
+        self._adopted = asyncio.Event()  # sessions of a former process are known
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: dict[str, asyncio.Task[None]] = {}  # whose agent is still to be told, by session
         self.followers = 0
@@ -140,7 +140,7 @@ class Rooms:
     def session(self, room: str, session: str) -> Session:
         """Raises SessionGone, NotYet."""
         found = self._sessions.get(session)
-        if found is None and not self._taken_up.is_set():
+        if found is None and not self._adopted.is_set():
             raise NotYet(_NOT_YET)
         if found is None or found.room != room:
             raise SessionGone(self._ended.get(session, "there is no such session"))
@@ -170,7 +170,7 @@ class Rooms:
 
         Raises Malformed, NotTaken, NotYet, NoEdge, EdgeError, AdminError; then nothing of it is left.
         """
-        await self._await_taken_up()
+        await self._await_adopted()
         offer = offers.read(text)
         names = offers.named(offer, {}, wanted or {})
         async with self._lock(room):
@@ -236,17 +236,17 @@ class Rooms:
         self._drop(session.id, "left")
         await self._end_everywhere(session, "bye")
 
-    async def _await_taken_up(self) -> None:
+    async def _await_adopted(self) -> None:
         """Raises NotYet."""
         try:
             async with asyncio.timeout(_FREE_S):
-                await self._taken_up.wait()
+                await self._adopted.wait()
         except TimeoutError:
             raise NotYet(_NOT_YET) from None
 
     async def replaced(self, room: str, session: str) -> None:
         """A browser comes again: its session before is over, and its name is free. Raises NotYet."""
-        await self._await_taken_up()
+        await self._await_adopted()
         if (found := self._sessions.get(session)) is not None and found.room == room:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FREE_S):
@@ -422,7 +422,7 @@ class Rooms:
                     self._drop(gone, "the agent has no such participant any more")
                     with contextlib.suppress(EdgeError):
                         await self._edges[socket].end(gone)
-        self._taken_up.set()
+        self._adopted.set()
 
     async def _kept(self) -> list[tuple[Session, Participant]]:
         """All participants who are at an edge of ours. Raises AdminError."""
