@@ -281,6 +281,31 @@ fn a_sender_that_takes_anothers_place_goes_on_from_its_key_frame() {
 }
 
 #[test]
+fn a_sender_that_was_paused_goes_on_from_a_key_frame_and_no_number_is_missing() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    for n in 0..3 {
+        joined.plain[1].send(&Plain::rtp(VP8, 99, n, 0, if n == 0 { KEY } else { DELTA }));
+    }
+    wait_for(&mut joined.browser, "the first pictures", |browser| browser.packets.len() == 3);
+    let goes_on = Instant::now() + Duration::from_millis(600);
+    wait_for(&mut joined.browser, "a pause", |_| Instant::now() >= goes_on);
+    joined.plain[1].send(&Plain::rtp(VP8, 99, 100, 54_000, DELTA));
+    joined.await_plain(1, "a request for a key frame", |packet| {
+        assert!(!has(packet, Kind::Nack), "what was left out on purpose is not asked for");
+        has(packet, Kind::Pli)
+    });
+    joined.plain[1].send(&Plain::rtp(VP8, 99, 101, 57_000, KEY));
+    wait_for(&mut joined.browser, "the next picture", |browser| browser.packets.len() == 4);
+    let numbers: Vec<u64> = joined.browser.packets.iter().map(|packet| *packet.seq_no).collect();
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    let to_browser = &joined.view()["media"][1]["to_browser"];
+    assert_eq!(
+        (to_browser["lost"].as_i64(), to_browser["before_key_frame"].as_u64()),
+        (Some(0), Some(1))
+    );
+}
+
+#[test]
 fn of_a_senders_encodings_a_browser_gets_one_and_the_best_that_fits() {
     let mut joined = Joined::new(Way::Udp, BOTH, &json!({"receive_bitrate": 20_000_000}));
     let mut reports = Vec::new();

@@ -139,7 +139,7 @@ impl Browsers {
                 };
                 Ok(json!({"packets": self.packets, "octets": self.octets, "p50_ns": at(500), "p99_ns": at(990)}))
             }
-            Request::Send(_) | Request::Stop => Ok(json!({})),
+            Request::Send(_) | Request::Stop | Request::Floor { .. } => Ok(json!({})),
         }
     }
 

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod browser;
+mod floor;
 mod sender;
 
 use browser::Browsers;
@@ -44,6 +45,11 @@ enum Request {
     /// Send plain RTP, until told otherwise.
     Send(Load),
     Stop,
+    /// What the kernel alone takes for such packets.
+    Floor {
+        size: usize,
+        burst: usize,
+    },
 }
 
 /// A request of the media thread, and where its answer goes.
@@ -70,6 +76,10 @@ fn main() {
                     Err(error) => json!({"error": error.to_string()}),
                 }
             }
+            Ok(Request::Floor { size, burst }) => match floor::floor(size, burst) {
+                Err(error) => json!({"error": error.to_string()}),
+                Ok(nanoseconds) => json!({ "copy_ns": nanoseconds }),
+            },
             Ok(Request::Stop) => json!({"sent": sender.take().map(Sender::stop)}),
             Ok(request) => {
                 let (reply, answer) = channel();

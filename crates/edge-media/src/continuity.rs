@@ -5,6 +5,8 @@ use std::time::Duration;
 
 /// A step of sequence numbers beyond this is a source that began anew with the same SSRC.
 const JUMP: i64 = 3000;
+/// After a silence a step beyond this is a pause: below it, a few packets of a slow stream were lost.
+const GAP: i64 = 8;
 /// Numbers begin here: what is reordered before the first packet still has one.
 const FIRST: i64 = 1000;
 /// So far back a packet that was reordered still goes on.
@@ -111,6 +113,15 @@ impl Continuity {
             self.last = Duration::ZERO;
             self.source = None;
         }
+    }
+
+    /// Whether a source goes on after a pause: nothing came of it for as long as makes room for another one, and numbers are missing between. Of
+    /// so many nobody is asked for again; what follows is as that of a new source.
+    #[must_use]
+    pub fn resumes(&self, now: Duration, ssrc: u32, sequence: u16) -> bool {
+        self.source.is_some_and(|source| {
+            source.ssrc == ssrc && now.saturating_sub(self.last) >= self.silence && after(sequence, source.highest) > GAP
+        })
     }
 
     /// Any source may go on now, whatever was before.

@@ -61,6 +61,21 @@ fn a_source_that_leaves_makes_room_at_once() {
 }
 
 #[test]
+fn a_source_that_was_paused_is_told_from_one_that_lost_packets() {
+    let mut stream = Continuity::new(ms(500));
+    stream.packet(ms(0), 1, 100, 0, 90_000);
+    assert!(!stream.resumes(ms(400), 1, 200), "so many were lost at once");
+    assert!(!stream.resumes(ms(900), 1, 103), "it is slow, and two were lost");
+    assert!(!stream.resumes(ms(900), 1, 90), "it was late");
+    assert!(!stream.resumes(ms(900), 2, 200), "it is another one");
+    assert!(stream.resumes(ms(900), 1, 200));
+    stream.release();
+    let (first, _) = forward(stream.packet(ms(900), 1, 200, 81_000, 90_000));
+    let (before, _) = forward(stream.clone().packet(ms(901), 1, 201, 81_000, 90_000));
+    assert_eq!((first, before), (1001, 1002), "no number is missing");
+}
+
+#[test]
 fn a_packet_that_comes_twice_goes_on_once() {
     let mut stream = Continuity::new(SILENCE);
     for sequence in 0..2000 {

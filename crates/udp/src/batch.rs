@@ -12,6 +12,8 @@ const SIZE: usize = 65_536;
 pub struct Batch {
     buffers: Vec<u8>,
     lengths: [usize; MOST],
+    /// How long each packet is where the kernel has put several into a buffer; the last may be shorter.
+    runs: [usize; MOST],
     senders: [Address; MOST],
 }
 
@@ -20,6 +22,7 @@ impl Default for Batch {
         Self {
             buffers: vec![0; MOST * SIZE],
             lengths: [0; MOST],
+            runs: [SIZE; MOST],
             senders: [Address::default(); MOST],
         }
     }
@@ -30,6 +33,11 @@ impl Batch {
     #[must_use]
     pub fn packet(&self, at: usize) -> &[u8] {
         &self.buffers[at * SIZE..at * SIZE + self.lengths[at]]
+    }
+
+    /// The packets at a place: several where the socket joins them ([`crate::Socket::join_runs`]).
+    pub fn run(&self, at: usize) -> impl Iterator<Item = &[u8]> {
+        self.packet(at).chunks(self.runs[at])
     }
 
     #[must_use]
@@ -43,7 +51,12 @@ impl Batch {
     }
 
     pub(crate) fn set_length(&mut self, at: usize, length: usize) {
-        self.lengths[at] = length.min(SIZE);
+        (self.lengths[at], self.runs[at]) = (length.min(SIZE), SIZE);
+    }
+
+    /// What is in a buffer are packets of this length.
+    pub(crate) fn set_run(&mut self, at: usize, length: usize) {
+        self.runs[at] = length.max(1);
     }
 
     pub(crate) fn packets(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {

@@ -14,6 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub struct Socket {
     fd: OwnedFd,
     v6: bool,
+    /// Whether the kernel puts packets that follow each other into one buffer.
+    joins: bool,
 }
 
 impl AsFd for Socket {
@@ -39,7 +41,7 @@ impl Socket {
             fd.as_raw_fd(),
             &SockaddrStorage::from(SocketAddr::new(endpoint.addr, endpoint.port)),
         )?;
-        Ok(Self { fd, v6 })
+        Ok(Self { fd, v6, joins: false })
     }
 
     /// The local address from which the kernel would send to another one.
@@ -80,15 +82,26 @@ impl Socket {
         Ok(())
     }
 
+    /// Take packets of one length that one sender sent one after the other as one, as they pass the kernel (UDP_GRO, udp(7)): [`Batch::run`]
+    /// tells them apart.
+    ///
+    /// # Errors
+    /// As setsockopt(2): the kernel does not know it.
+    pub fn join_runs(&mut self) -> io::Result<()> {
+        sys::setsockopt(&self.fd, sockopt::UdpGroSegment, &true)?;
+        self.joins = true;
+        Ok(())
+    }
+
     /// Receive up to `most` packets into a batch; how many there were, 0 if none is waiting.
     ///
     /// # Errors
     /// As recvmmsg(2).
     pub fn receive(&self, batch: &mut Batch, most: usize) -> io::Result<usize> {
-        let result = if most <= 1 {
+        let result = if most <= 1 && !self.joins {
             self.receive_one(batch)
         } else {
-            self.receive_many(batch, most.min(MOST))
+            self.receive_many(batch, most.clamp(1, MOST))
         };
         match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
@@ -121,6 +134,12 @@ impl Socket {
     fn receive_many(&self, batch: &mut Batch, most: usize) -> io::Result<usize> {
         let mut parts = [NO_PART; MOST];
         let mut headers = [NO_HEADER; MOST];
+        let mut runs = [const { RunLength::none() }; MOST];
+        if self.joins {
+            for (header, run) in headers.iter_mut().zip(&mut runs) {
+                run.attach(&mut header.msg_hdr);
+            }
+        }
         for ((buffer, sender), (part, header)) in batch.buffers(most).zip(parts.iter_mut().zip(&mut headers)) {
             *part = libc::iovec {
                 iov_base: buffer.as_mut_ptr().cast(),
@@ -131,12 +150,15 @@ impl Socket {
             header.msg_hdr.msg_iov = part;
             header.msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: the first `most` headers point to one part each, and to a buffer and an address of the batch, which is borrowed mutably; all
-        // of them live until the call returns.
+        // SAFETY: the first `most` headers point to one part each, to a buffer and an address of the batch, which is borrowed mutably, and to a
+        // control message in `runs` or to none; all of them live until the call returns.
         let got = unsafe { libc::recvmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count(most), 0, std::ptr::null_mut()) };
         let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
         for (at, header) in headers.iter().enumerate().take(got) {
             batch.set_length(at, header.msg_len as usize);
+            if let Some(length) = runs[at].length(&header.msg_hdr) {
+                batch.set_run(at, length);
+            }
         }
         for ((_, sender), header) in batch.buffers(got).zip(&headers) {
             sender.length = header.msg_hdr.msg_namelen;
@@ -272,6 +294,43 @@ impl SegmentSize {
     }
 }
 
+/// The control message that says how long each packet of a run is that was received: a `cmsghdr`, and an `int` in a word of its own.
+#[repr(C, align(8))]
+struct RunLength {
+    header: libc::cmsghdr,
+    size: libc::c_int,
+    padding: [u8; 4],
+}
+
+impl RunLength {
+    /// `sizeof(cmsghdr)` and four octets, as CMSG_LEN(3) counts them.
+    const LENGTH: usize = size_of::<libc::cmsghdr>() + size_of::<libc::c_int>();
+
+    const fn none() -> Self {
+        Self {
+            header: libc::cmsghdr {
+                cmsg_len: 0,
+                cmsg_level: 0,
+                cmsg_type: 0,
+            },
+            size: 0,
+            padding: [0; 4],
+        }
+    }
+
+    fn attach(&mut self, message: &mut libc::msghdr) {
+        message.msg_control = std::ptr::from_mut(self).cast();
+        message.msg_controllen = size_of::<Self>();
+    }
+
+    /// What the kernel has said of a message; `None`: it is one packet.
+    fn length(&self, message: &libc::msghdr) -> Option<usize> {
+        let said =
+            message.msg_controllen >= Self::LENGTH && self.header.cmsg_level == libc::SOL_UDP && self.header.cmsg_type == libc::UDP_GRO;
+        usize::try_from(self.size).ok().filter(|_| said)
+    }
+}
+
 const NO_PART: libc::iovec = libc::iovec {
     iov_base: std::ptr::null_mut(),
     iov_len: 0,
@@ -397,6 +456,32 @@ mod tests {
             let (size, _) = peer.recv_from(&mut buffer).unwrap();
             assert_eq!(&buffer[..size], packet.as_slice());
         }
+    }
+
+    #[test]
+    fn packets_that_passed_the_kernel_as_one_are_told_apart() {
+        let (mut socket, peer) = pair("127.0.0.1");
+        socket.join_runs().unwrap();
+        let (sender, _) = pair("127.0.0.1");
+        let to = Address::from(Endpoint::new([127, 0, 0, 1], local(&socket).port()));
+        let lengths = [1200, 1200, 1200, 300, 80, 1200, 1200, 0];
+        let packets: Vec<Vec<u8>> = (1u8..).zip(lengths).map(|(n, length)| vec![n; length]).collect();
+        let sent = sender.send_each(packets.iter().map(|packet| (packet.as_slice(), &to))).unwrap();
+        assert_eq!(sent, packets.len());
+        peer.send_to(b"alone", local(&socket)).unwrap();
+        let mut batch = Batch::default();
+        let got = socket.receive(&mut batch, MOST).unwrap();
+        assert!(got < packets.len(), "{got} at a time");
+        let found: Vec<Vec<u8>> = (0..got)
+            .flat_map(|at| batch.run(at).map(<[u8]>::to_vec).collect::<Vec<_>>())
+            .collect();
+        let whole: Vec<Vec<u8>> = packets
+            .into_iter()
+            .filter(|packet| !packet.is_empty())
+            .chain([b"alone".to_vec()])
+            .collect();
+        assert_eq!(found, whole);
+        assert_eq!(batch.sender(got - 1).endpoint().unwrap().port, peer.local_addr().unwrap().port());
     }
 
     #[test]

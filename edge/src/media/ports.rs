@@ -72,7 +72,9 @@ impl Ports {
             let random = getrandom::u64().unwrap_or_default() % pool.free.len() as u64;
             let at = usize::try_from(random).unwrap_or_default();
             let port = pool.free.swap_remove(at);
-            match Socket::bind(Endpoint::new(pool.address, port), RECEIVE_BUFFER) {
+            let bound = Socket::bind(Endpoint::new(pool.address, port), RECEIVE_BUFFER);
+            let joining = bound.and_then(|mut socket| socket.join_runs().map(|()| socket));
+            match joining {
                 Ok(socket) => {
                     pool.used += 1;
                     return Ok(PortLease {

@@ -106,7 +106,9 @@ pub fn start(edge: &Edge, events: broadcast::Sender<Event>) -> Result<Handle, (S
     let mut listeners = Vec::new();
     for address in &edge.listen {
         let named = |error| (address.to_string(), error);
-        sockets.push(Socket::bind(Endpoint::new(address.ip(), address.port()), RECEIVE_BUFFER).map_err(named)?);
+        let mut socket = Socket::bind(Endpoint::new(address.ip(), address.port()), RECEIVE_BUFFER).map_err(named)?;
+        socket.join_runs().map_err(named)?;
+        sockets.push(socket);
         if edge.tcp {
             let listener = TcpListener::bind(address).map_err(|error| (format!("{address} (TCP)"), error))?;
             listener.set_nonblocking(true).map_err(named)?;
@@ -327,7 +329,9 @@ impl Worker {
             };
             for n in 0..got {
                 if let Some(from) = batch.sender(n).endpoint() {
-                    self.browser(at, SocketAddr::new(from.addr, from.port), Protocol::Udp, batch.packet(n));
+                    for packet in batch.run(n) {
+                        self.browser(at, SocketAddr::new(from.addr, from.port), Protocol::Udp, packet);
+                    }
                 }
             }
             if got < MOST {
@@ -423,7 +427,9 @@ impl Worker {
             }
         };
         for n in 0..got {
-            session.plain(&self.settings, self.now, port, batch.sender(n), batch.packet(n));
+            for packet in batch.run(n) {
+                session.plain(&self.settings, self.now, port, batch.sender(n), packet);
+            }
         }
         if got > 0 {
             self.slots[slot].waiting = true;

@@ -135,6 +135,11 @@ impl Line {
         self.described.direction.receives() && self.received_at.is_some_and(|at| now.duration_since(at) < LIVE)
     }
 
+    /// Whether its source sends nothing at present, and has not left.
+    pub fn is_paused(&self, now: Instant) -> bool {
+        self.described.direction.receives() && self.reception.is_some() && !self.is_live(now)
+    }
+
     /// Say where the plain side is, or that it is nowhere.
     pub fn connect(&mut self, now: Instant, rtp: Option<SocketAddr>, rtcp: Option<SocketAddr>) {
         let address = |at: SocketAddr| Address::from(Endpoint::new(at.ip(), at.port()));
@@ -158,13 +163,14 @@ impl Line {
     }
 
     fn coding(codec: &Codec) -> Option<Coding> {
-        match codec.encoding.to_ascii_uppercase().as_str() {
-            "VP8" => Some(Coding::Vp8),
-            "VP9" => Some(Coding::Vp9),
-            "H264" => Some(Coding::H264),
-            "AV1" => Some(Coding::Av1),
-            _ => None,
-        }
+        let named = [
+            ("VP8", Coding::Vp8),
+            ("VP9", Coding::Vp9),
+            ("H264", Coding::H264),
+            ("AV1", Coding::Av1),
+        ];
+        let found = named.into_iter().find(|(name, _)| codec.encoding.eq_ignore_ascii_case(name));
+        found.map(|(_, coding)| coding)
     }
 
     // -- from the plain side -------------------------------------------------------------------------
@@ -217,6 +223,12 @@ impl Line {
             if begins && self.encodings.wanted() == Some(header.ssrc) {
                 self.encodings.switched();
                 self.continuity.release();
+            }
+        }
+        if self.continuity.resumes(since, header.ssrc, header.sequence) {
+            self.continuity.release();
+            if let Some(before) = self.reception.take() {
+                self.to_browser.repaired += before.repaired;
             }
         }
         if !self.continuity.admits(since, header.ssrc) {
@@ -301,6 +313,9 @@ impl Line {
             }
             for ssrc in item.byes() {
                 self.continuity.leave(ssrc);
+                if let Some(before) = self.reception.take_if(|reception| reception.ssrc == ssrc) {
+                    self.to_browser.repaired += before.repaired;
+                }
             }
         }
         asked
@@ -450,8 +465,9 @@ impl Line {
             .into_iter()
             .collect();
         let mut compound = rtcp::receiver_report(self.reporter, &reports);
-        if let (Some(share), [report]) = (share, reports.as_slice())
-            && let Ok(remb) = rtcp::remb(self.reporter, share, &[report.ssrc])
+        // Also of a source that is paused: only what the browser could be sent now says when it may go on.
+        if let (Some(share), Some(reception)) = (share, &self.reception)
+            && let Ok(remb) = rtcp::remb(self.reporter, share, &[reception.ssrc])
         {
             compound.extend(remb);
         }

@@ -396,11 +396,11 @@ impl Session {
         let videos = self.lines.iter().filter(live).count() as u64;
         let audio: u64 = self.lines.iter().filter(|line| !line.is_video()).map(|line| line.rate).sum();
         let estimate = self.estimate.map(|estimate| estimate.min(settings.receive_bitrate));
-        let share = estimate
-            .filter(|_| videos > 0)
-            .map(|estimate| estimate.saturating_sub(audio) / videos);
+        let left = estimate.map(|estimate| estimate.saturating_sub(audio));
         for line in &mut self.lines {
-            let share = share.filter(|_| line.is_video());
+            // What is paused is told what it would have.
+            let among = videos + u64::from(line.is_paused(now));
+            let share = left.filter(|_| line.is_video() && among > 0).map(|left| left / among);
             line.tick(settings.epoch, now, share);
         }
         if now >= self.next_ask {
@@ -457,6 +457,8 @@ impl Session {
                 Ok(Ok(Output::Transmit(transmit))) => {
                     self.remote = Some((transmit.destination, transmit.proto));
                     out.push(transmit);
+                    // The library's pacer lets one packet go each time that it is told the time.
+                    self.input(Input::Timeout(now));
                 }
                 Ok(Ok(Output::Event(event))) => self.event(now, event),
                 Ok(Err(error)) => self.close(&error.to_string()),
