@@ -108,6 +108,28 @@ def test_agent_and_softswitch_die_and_nobody_notices(evening: Evening) -> None:
     assert gaps(evening.phone)[1] == 0
 
 
+def test_a_narrow_link_is_noticed_by_who_is_behind_it_alone(evening: Evening) -> None:
+    """150 kbit/s do not even carry two voices in G.711: no picture is sent there, until there is room again."""
+    room, cem = evening.room, evening.cem
+    before = {name: count for name, count in evening.lost().items() if name != "cem"}
+
+    def pictures_sent() -> int:
+        """Of how many the agent has pictures sent to who is behind the link."""
+        return sum(not one["paused"] for one in room.conference(ROOM)["downlinks"] if one["receiver"] == "cem" and one["medium"] == "video")
+
+    assert await_that(lambda: pictures_sent() == 2, 10)
+    room.topology.run("nat", "tc", "qdisc", "add", "dev", "lan", "root", "tbf", "rate", "150kbit", "burst", "4kb", "latency", "300ms")
+    try:
+        assert await_that(lambda: pictures_sent() == 0, 25), [one for one in room.conference(ROOM)["downlinks"] if one["receiver"] == "cem"]
+        for browser, others in ((evening.ann, ["bob", "cem"]), (evening.bob, ["ann", "cem"])):
+            pictures.await_frames(browser, *others)
+        assert {name: count for name, count in evening.lost().items() if name != "cem"} == before
+    finally:
+        room.topology.run("nat", "tc", "qdisc", "del", "dev", "lan", "root")
+    pictures.await_frames(cem, "ann", "bob", seconds=15)
+    assert evening.sessions() == [1, 1, 1]
+
+
 def test_the_operator_daemon_dies_and_goes_on_with_all_sessions(evening: Evening) -> None:
     room = evening.room
     room.operator.kill()

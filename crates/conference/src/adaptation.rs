@@ -6,6 +6,7 @@
 
 use crate::best_downlink::BestDownlink;
 use crate::downlink::{BEYOND, Climb, LossBound, STALE, Weights};
+use crate::membership::TARGETS;
 use crate::policy::{Estimate, Policy, Receiver as Pair};
 use crate::tables::Name;
 use shunt_latch::Time;
@@ -178,6 +179,7 @@ impl Adaptation {
         }
         let weights = Weights::new(judged.iter().map(sent).collect());
         let carried = transport.carries(weights.total(), now);
+        let estimated = transport.estimate.is_some_and(|(_, at)| now.since(at) <= STALE);
         let shares = carried.map(|carried| weights.split(carried)).unwrap_or_default();
         // A sender hears of a first estimate as it is, as in a call of two. Later ones do not make it send less because others have joined.
         let raw = said.bitrate.map(|bitrate| bitrate as f64).filter(|_| transport.climb.is_first());
@@ -207,7 +209,7 @@ impl Adaptation {
                     lost: blocks.first().map(|block| f64::from(block.fraction_lost) / 256.0),
                 });
             }
-            if !self.judge(feedback, sender, share, streams, policy, now, &mut decisions) {
+            if !self.judge(feedback, sender, (share, estimated), streams, policy, now, &mut decisions) {
                 continue;
             }
             let mut packet = receiver_report(OWN_SSRC, &blocks);
@@ -258,13 +260,14 @@ impl Adaptation {
         Ok(said)
     }
 
-    /// What an estimate changes for a receiver of one sender; whether this receiver is whom the sender hears.
+    /// What an estimate changes for a receiver of one sender; whether this receiver is whom the sender hears. `estimated`: its share is not known
+    /// from losses alone.
     #[allow(clippy::too_many_arguments)]
     fn judge(
         &mut self,
         feedback: &Feedback,
         sender: &Name,
-        share: Option<f64>,
+        (share, estimated): (Option<f64>, bool),
         streams: &dyn Streams,
         policy: &dyn Policy,
         now: Time,
@@ -274,8 +277,23 @@ impl Adaptation {
         let stale = if medium == Medium::Audio { STALE_AUDIO } else { STALE };
         let state = self.senders.entry((sender.clone(), medium)).or_default();
         let rates = streams.rates(sender, medium);
-        if let (Some(bitrate), true) = (share, rates.len() > 1) {
-            let level = streams.level(sender, medium, receiver).unwrap_or(rates.len());
+        let best = state.best.get_or_insert_with(|| BestDownlink::new(stale));
+        let before = best.chosen().cloned();
+        // Of a medium whose rate is not known (audio) a sender hears one receiver all the same, whoever was first.
+        let chosen = best.estimate(receiver, share.unwrap_or(1.0), now);
+        if best.chosen() != before.as_ref() {
+            decisions.push(Decision::Downlink {
+                sender: sender.clone(),
+                medium,
+                receiver: best.chosen().cloned(),
+                before,
+            });
+        }
+        let level = streams.level(sender, medium, receiver);
+        // What has no layers goes or does not. Whom its sender hears the sender itself sees to.
+        let whole = medium != Medium::Audio && rates.len() == 1 && estimated && (!chosen || level == Some(0));
+        if let (Some(bitrate), true) = (share, rates.len() > 1 || whole) {
+            let level = level.unwrap_or(rates.len());
             let pair = state.pairs.entry(receiver.clone()).or_insert_with(|| Pair::new(level));
             // An operator may have set another.
             pair.level = level;
@@ -289,18 +307,6 @@ impl Adaptation {
                     reason: error.to_string(),
                 }),
             }
-        }
-        let best = state.best.get_or_insert_with(|| BestDownlink::new(stale));
-        let before = best.chosen().cloned();
-        // Of a medium whose rate is not known (audio) a sender hears one receiver all the same, whoever was first.
-        let chosen = best.estimate(receiver, share.unwrap_or(1.0), now);
-        if best.chosen() != before.as_ref() {
-            decisions.push(Decision::Downlink {
-                sender: sender.clone(),
-                medium,
-                receiver: best.chosen().cloned(),
-                before,
-            });
         }
         chosen
     }
@@ -316,7 +322,7 @@ impl Adaptation {
                         medium: *medium,
                         receiver: receiver.clone(),
                         before: 0,
-                        level: 1,
+                        level: of_targets(1, streams.rates(sender, *medium)),
                         estimate: 0.0,
                     });
                     decisions.push(Decision::KeyFrame {
@@ -342,6 +348,11 @@ impl Adaptation {
     }
 }
 
+/// A level as decision: everything is as many as a picture with layers has, also of one without.
+fn of_targets(level: usize, rates: &[f64]) -> usize {
+    if level >= rates.len() && level > 0 { TARGETS } else { level }
+}
+
 fn changed(
     feedback: &Feedback,
     sender: &Name,
@@ -350,12 +361,13 @@ fn changed(
     streams: &dyn Streams,
     decisions: &mut Vec<Decision>,
 ) {
+    let rates = streams.rates(sender, feedback.medium);
     decisions.push(Decision::Level {
         sender: sender.clone(),
         medium: feedback.medium,
         receiver: feedback.receiver.clone(),
-        before,
-        level,
+        before: of_targets(before, rates),
+        level: of_targets(level, rates),
         estimate,
     });
     if level > before && (before == 0 || streams.needs_key_frame(sender, feedback.medium)) {

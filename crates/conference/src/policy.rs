@@ -99,8 +99,10 @@ const UP_AFTER: Duration = Duration::from_secs(3);
 const BOUND: f64 = 1.3;
 /// and after so long the next level is tried all the same, but not where it was sent in vain a short while ago.
 const TRY_AFTER: Duration = Duration::from_secs(8);
-/// A stream whose lowest layer has not fitted for so long is paused.
+/// A stream whose lowest layer has not fitted for so long is paused,
 const PAUSE_AFTER: Duration = Duration::from_secs(3);
+/// and stays so for so long, whatever is estimated: it made room itself.
+const PAUSE_LASTS: Duration = Duration::from_secs(8);
 
 /// Down at once to what fits, up by one when the next level has fitted for a while, or may well fit; paused when not even the lowest fits.
 ///
@@ -122,9 +124,9 @@ impl Policy for Stepwise {
             return level;
         }
         let fits = trend.held(trend.next_unfit, UP_AFTER, now);
-        let tried = trend.was_sent(above, RETRY, now);
+        let tried = |long| trend.was_sent(above, long, now);
         let bound = trend.held(trend.unbound, TRY_AFTER, now);
-        if fits && !(level == 0 && tried) || bound && !tried {
+        if fits && !(level == 0 && tried(PAUSE_LASTS)) || bound && !tried(RETRY) {
             above
         } else {
             level
