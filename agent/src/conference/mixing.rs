@@ -157,27 +157,28 @@ fn description(room: &Room, address: IpAddr, port: u16, ssrcs: &mut BTreeMap<Nam
     for one in conference.participants.iter().filter(|one| !one.mixer) {
         let Some(leg) = one.leg(Medium::Audio) else { continue };
         let carried = |ssrc: &&u32| conference.conflict(&one.name, Medium::Audio, **ssrc).is_none();
-        let named = room.members.get(&one.name).and_then(|member| member.legs.get(&(Medium::Audio, 0)));
-        let mut codecs: Vec<Codec> = named.map(|leg| leg.codecs.iter().map(codec).collect()).unwrap_or_default();
-        if codecs.is_empty() {
-            let known = STATIC.iter().map(|(payload_type, encoding)| Codec {
-                payload_type: *payload_type,
-                encoding: (*encoding).to_owned(),
-                clock_rate: 8000,
-            });
-            codecs.extend(known);
-        }
-        let own = one.mix().filter(|_| one.mixed && leg.receives).map(|mix| mix.number);
-        let codec = own.and_then(|number| codecs.iter().find(|codec| codec.payload_type == number).cloned());
-        let mix = codec.map(|codec| Mix {
-            to: socket(leg.relay),
-            ssrc: *ssrcs.entry(one.name.clone()).or_insert_with(ssrc),
-            codec,
+        let member = room.members.get(&one.name);
+        let codecs = |further: u8| {
+            let named = member.and_then(|member| member.legs.get(&(Medium::Audio, further)));
+            let named: Vec<Codec> = named.map(|leg| leg.codecs.iter().map(codec).collect()).unwrap_or_default();
+            if named.is_empty() {
+                STATIC.iter().map(unnamed).collect()
+            } else {
+                named
+            }
+        };
+        let mix = one.mix_leg().filter(|(_, to)| one.mixed && to.receives).and_then(|(further, to)| {
+            let own = one.mix()?.number;
+            Some(Mix {
+                to: socket(to.relay),
+                ssrc: *ssrcs.entry(one.name.clone()).or_insert_with(ssrc),
+                codec: codecs(further).into_iter().find(|codec| codec.payload_type == own)?,
+            })
         });
         participants.push(Participant {
             participant: one.name.to_string(),
             ssrcs: leg.ssrcs.iter().filter(carried).copied().collect(),
-            codecs,
+            codecs: codecs(0),
             mix,
         });
     }
@@ -185,6 +186,14 @@ fn description(room: &Room, address: IpAddr, port: u16, ssrcs: &mut BTreeMap<Nam
     let from = SocketAddr::new(address, port);
     Description {
         audio: Audio { from, participants },
+    }
+}
+
+fn unnamed((payload_type, encoding): &(u8, &str)) -> Codec {
+    Codec {
+        payload_type: *payload_type,
+        encoding: (*encoding).to_owned(),
+        clock_rate: 8000,
     }
 }
 

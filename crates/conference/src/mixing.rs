@@ -5,7 +5,7 @@
 
 use crate::adaptation::Medium;
 use crate::membership::Conference;
-use crate::participant::Participant;
+use crate::participant::{Leg, Participant};
 use crate::payload_types::{Direction, PayloadType};
 use shunt_net::FiveTuple;
 
@@ -30,10 +30,18 @@ pub fn is_mixable(one: &PayloadType) -> bool {
 }
 
 impl Participant {
+    /// Where a mix for it goes, and which of its legs for audio that is: the first that receives, since a browser has one more that only sends.
+    #[must_use]
+    pub fn mix_leg(&self) -> Option<(u8, &Leg)> {
+        let audio = || self.legs.iter().filter(|((medium, _), _)| *medium == Medium::Audio);
+        let found = audio().find(|(_, leg)| leg.receives).or_else(|| audio().next());
+        found.map(|((_, further), leg)| (*further, leg))
+    }
+
     /// The payload type that a mix for it has; `None`: none can be made.
     #[must_use]
     pub fn mix(&self) -> Option<&PayloadType> {
-        let leg = self.leg(Medium::Audio).filter(|_| !self.encrypted && !self.mixer)?;
+        let (_, leg) = self.mix_leg().filter(|_| !self.encrypted && !self.mixer)?;
         leg.payload_types.iter().find(|one| is_mixable(one))
     }
 
@@ -96,7 +104,7 @@ impl Conference {
         let from = self.mixer().and_then(|mixer| mixer.leg(Medium::Audio)?.source);
         let receivers = self.participants.iter().filter(|one| one.mixed);
         receivers.filter_map(move |one| {
-            let leg = one.leg(Medium::Audio).filter(|leg| leg.receives)?;
+            let (_, leg) = one.mix_leg().filter(|(_, leg)| leg.receives)?;
             Some((FiveTuple::new(from?, leg.relay), FiveTuple::new(leg.relay, leg.source?)))
         })
     }
