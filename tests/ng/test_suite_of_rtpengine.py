@@ -68,6 +68,7 @@ class Bench:
     def through(self, name: str) -> Results:
         """The same through an agent with a data plane."""
         edge = Edge(self.topology, self.work / f"{name}-shunt", "kamailio", "rtpengine")
+        shutil.rmtree(edge.work, ignore_errors=True)  # of a run before
         edge.work.mkdir()
         config = edge.shunt_config()
         config["control"] = {"ng": [f"udp:{_EDGE}:{NG_PORT}"], "allow": ["198.18.0.0/16", "198.51.100.0/23"]}
