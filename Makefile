@@ -14,7 +14,7 @@ RELAY ?= auto
 SECONDS ?= 30
 
 # What `make test-quick` runs: no root, no daemon, no SIP server.
-QUICK_TESTS := tests/conference tests/observe tests/operator tests/operator_conferences tests/rooms tests/packaging/test_documents.py tests/p4/test_generated.py
+QUICK_TESTS := tests/conference tests/observe tests/operator/test_api.py tests/operator/test_config.py tests/operator_conferences tests/rooms tests/packaging/test_documents.py tests/p4/test_generated.py
 QUICK_CRATES := shunt-net shunt-rtp shunt-rtpproxy shunt-ng shunt-hep shunt-latch shunt-calls shunt-conference
 
 .PHONY: help setup build demo demo-browsers test test-quick check docs daemons check-rust check-arm64 clean
