@@ -35,7 +35,7 @@ use std::process::ExitCode;
 #[command(version = shunt_daemon::VERSION)]
 struct Arguments {
     #[command(flatten)]
-    common: shunt_daemon::Arguments,
+    common: shunt_daemon::CommonArguments,
 }
 
 fn main() -> ExitCode {

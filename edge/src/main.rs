@@ -34,7 +34,7 @@ const LIBRARIES: &str = "str0m=error,is=error,sctp_proto=error,dimpl=error,h2=in
 #[command(version = shunt_daemon::VERSION)]
 struct Arguments {
     #[command(flatten)]
-    common: shunt_daemon::Arguments,
+    common: shunt_daemon::CommonArguments,
 }
 
 fn main() -> ExitCode {

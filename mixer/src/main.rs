@@ -34,7 +34,7 @@ const ADDRESS_WAIT: Duration = Duration::from_secs(3);
 #[command(version = shunt_daemon::VERSION)]
 struct Arguments {
     #[command(flatten)]
-    common: shunt_daemon::Arguments,
+    common: shunt_daemon::CommonArguments,
 }
 
 fn main() -> ExitCode {

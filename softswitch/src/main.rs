@@ -46,7 +46,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(800);
 #[command(version = shunt_daemon::VERSION)]
 struct Arguments {
     #[command(flatten)]
-    common: shunt_daemon::Arguments,
+    common: shunt_daemon::CommonArguments,
     /// Remove programs and entries from the kernel at the end; without it they stay and go on forwarding.
     #[arg(long)]
     unload: bool,

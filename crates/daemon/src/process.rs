@@ -13,7 +13,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// The arguments that all daemons have.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct CommonArguments {
     /// The checked configuration: JSON as `shunt check-config --json` writes it; `-` for standard input.
     #[arg(short, long, value_name = "FILE")]
     pub config: String,
@@ -22,7 +22,7 @@ pub struct Arguments {
 /// Read the configuration and run with it; the exit code says how that ended. `complete`: what is checked of the configuration before.
 pub fn run<C: DeserializeOwned, E: Display>(
     daemon: &str,
-    arguments: &Arguments,
+    arguments: &CommonArguments,
     complete: impl FnOnce(C) -> Result<C, E>,
     run: impl FnOnce(&C) -> Result<(), Failure>,
 ) -> ExitCode {
