@@ -109,12 +109,12 @@ def test_agent_and_softswitch_die_and_nobody_notices(evening: Evening) -> None:
 
 
 def test_a_narrow_link_is_noticed_by_who_is_behind_it_alone(evening: Evening) -> None:
-    """150 kbit/s do not even carry two voices in G.711: no picture is sent there, until there is room again."""
+    """150 kbit/s do not even carry two voices in G.711: no video is sent there, until there is room again."""
     room, cem = evening.room, evening.cem
     before = {name: count for name, count in evening.lost().items() if name != "cem"}
 
     def pictures_sent() -> int:
-        """Of how many the agent has pictures sent to who is behind the link."""
+        """Of how many the agent has video sent to who is behind the link."""
         return sum(not one["paused"] for one in room.conference(ROOM)["downlinks"] if one["receiver"] == "cem" and one["medium"] == "video")
 
     assert await_that(lambda: pictures_sent() == 2, 10)

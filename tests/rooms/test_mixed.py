@@ -50,7 +50,7 @@ _SPEAK = """((hz, gain) => {
   room.tracks.audio.stop();
   room.tracks.audio = to.stream.getAudioTracks()[0];
 })"""
-# How loud a tone is in what is heard, in units of 16-bit samples.
+# How loud a tone is in what is received, in units of 16-bit samples.
 _LISTEN = """((hz) => {
   const context = (window.ears ??= new AudioContext());
   const loud = room.session.pc.getReceivers().filter((one) => one.track.kind === "audio").map((one) => {

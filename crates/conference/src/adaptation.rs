@@ -348,7 +348,7 @@ impl Adaptation {
     }
 }
 
-/// A level as decision: everything is as many as a picture with layers has, also of one without.
+/// A level as decision: all of a stream without layers counts as all targets of one with layers.
 fn of_targets(level: usize, rates: &[f64]) -> usize {
     if level >= rates.len() && level > 0 { TARGETS } else { level }
 }
