@@ -286,7 +286,7 @@ fn a_sender_that_was_paused_goes_on_from_a_key_frame_and_no_number_is_missing() 
     for n in 0..3 {
         joined.plain[1].send(&Plain::rtp(VP8, 99, n, 0, if n == 0 { KEY } else { DELTA }));
     }
-    wait_for(&mut joined.browser, "the first pictures", |browser| browser.packets.len() == 3);
+    wait_for(&mut joined.browser, "the first frames", |browser| browser.packets.len() == 3);
     let goes_on = Instant::now() + Duration::from_millis(600);
     wait_for(&mut joined.browser, "a pause", |_| Instant::now() >= goes_on);
     joined.plain[1].send(&Plain::rtp(VP8, 99, 100, 54_000, DELTA));
@@ -295,7 +295,7 @@ fn a_sender_that_was_paused_goes_on_from_a_key_frame_and_no_number_is_missing() 
         has(packet, Kind::Pli)
     });
     joined.plain[1].send(&Plain::rtp(VP8, 99, 101, 57_000, KEY));
-    wait_for(&mut joined.browser, "the next picture", |browser| browser.packets.len() == 4);
+    wait_for(&mut joined.browser, "the next frame", |browser| browser.packets.len() == 4);
     let numbers: Vec<u64> = joined.browser.packets.iter().map(|packet| *packet.seq_no).collect();
     assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
     let to_browser = &joined.view()["media"][1]["to_browser"];

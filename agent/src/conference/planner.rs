@@ -312,7 +312,7 @@ impl Planner {
             Row::Prune(xid) => Some(Key::Prune(*xid)),
             _ => None,
         });
-        let keys = owned.iter().chain(wanted.keys()).cloned().chain(shared);
+        let keys = owned.iter().cloned().chain(shared);
         let written: BTreeMap<Key, Data> = keys
             .filter_map(|key| self.inside.get(&key).map(|data| (key.clone(), data.clone())))
             .collect();

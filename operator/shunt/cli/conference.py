@@ -202,7 +202,7 @@ def text(answer: dict[str, Any]) -> str:
             kept += "".join(f", {one['ssrc']:08x} goes to nobody: it is {one['owner']}'s" for one in leg["conflicts"])
             kept += f", gets nothing: {leg['unreached']}" if leg["unreached"] else ""
             source = leg["source"] or ("contested" if leg["contested"] else "no source latched yet")
-            lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + (f", {leg['strays']} from other sources" if leg["strays"] else "") + kept)
+            lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + kept)
     for flow in answer["flows"]:
         packets = "-" if flow["packets"] is None else flow["packets"]
         lines.append(f"  {flow['sender']:<16}> {flow['receiver']:<16}{flow['medium']:<8}{flow['ssrc']:08x}{packets:>12}")
