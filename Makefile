@@ -4,7 +4,7 @@ VENV := build/venv
 BIN := $(VENV)/bin
 PB := tests/tools/bfrt/_pb/bfruntime_pb2.py
 # A package with ? is done without where the distribution has none; what needs it says so.
-DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool iproute2 nftables ethtool kamailio rtpengine-daemon? sip-tester tcpdump redis-server openssl \
+DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool? iproute2 nftables ethtool kamailio rtpengine-daemon? sip-tester tcpdump redis-server openssl \
   kamailio-websocket-modules? chromium? chromium-driver? firefox-esr?
 # For the Rust workspace. The compiler is the one on PATH when it is new enough (.ci/rust), else Debian's.
 RUST_PACKAGES := gcc g++ libc6-dev make cmake pkg-config libelf-dev zlib1g-dev protobuf-compiler libprotobuf-dev libsqlite3-dev
@@ -12,6 +12,8 @@ CARGO := .ci/rust cargo
 SIP_SERVER ?= auto
 RELAY ?= auto
 SECONDS ?= 30
+# Of `make test`, each in a network of its own.
+WORKERS ?= 2
 
 # What `make test-quick` runs: no root, no daemon, no SIP server.
 QUICK_TESTS := tests/conference tests/observe tests/operator/test_api.py tests/operator/test_config.py tests/operator_conferences tests/rooms tests/packaging/test_documents.py tests/p4/test_generated.py
@@ -91,7 +93,7 @@ demo-browsers: setup
 	@$(BIN)/python -m tests.rooms.demo --seconds $(SECONDS)
 
 test: setup
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
 
 test-quick: $(VENV)/.ready $(PB)
 	@$(BIN)/python -m pytest -m "not netns and not e2e" $(QUICK_TESTS)
