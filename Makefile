@@ -12,8 +12,9 @@ CARGO := .ci/rust cargo
 SIP_SERVER ?= auto
 RELAY ?= auto
 SECONDS ?= 30
-# Of `make test`, each in a network of its own.
+# Of `make test`, each in a network of its own; what takes all the processors it gets, calls and browsers, runs alone after them.
 WORKERS ?= 2
+BUSY_TESTS := tests/attacks tests/bench tests/e2e tests/edge tests/fuzz tests/ha tests/ng tests/rooms
 
 # What `make test-quick` runs: no root, no daemon, no SIP server.
 QUICK_TESTS := tests/conference tests/observe tests/operator/test_api.py tests/operator/test_config.py tests/operator_conferences tests/rooms tests/packaging/test_documents.py tests/p4/test_generated.py
@@ -93,7 +94,10 @@ demo-browsers: setup
 	@$(BIN)/python -m tests.rooms.demo --seconds $(SECONDS)
 
 test: setup
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
+	@result=0; \
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(addprefix --ignore=,$(BUSY_TESTS)) || result=$$?; \
+	$(BIN)/python -m pytest $(BUSY_TESTS) || result=$$?; \
+	exit $$result
 
 test-quick: $(VENV)/.ready $(PB)
 	@$(BIN)/python -m pytest -m "not netns and not e2e" $(QUICK_TESTS)

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from tests.lab.isolation import isolate
-
-_TESTS = Path(__file__).parent
-# Folders whose tests take all the processors they get, for minutes: browsers, measurements, calls by the thousand.
-_HEAVY = frozenset(("bench", "edge", "fuzz", "ha", "rooms"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,11 +16,3 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput") and os.geteuid() == 0:
         isolate()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers, a file stays together for what its tests set up in common, and heavy folders run one after another."""
-    for item in items:
-        file = item.path.relative_to(_TESTS)
-        item.add_marker(pytest.mark.xdist_group("heavy" if file.parts[0] in _HEAVY else str(file)))
