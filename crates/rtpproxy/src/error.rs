@@ -92,6 +92,7 @@ impl ErrorCode {
     pub const BAD_REMOTE_ADDRESS: Self = Self(16);
     pub const BAD_INFO_MODIFIER: Self = Self(18);
     pub const BAD_QUERY_MODIFIER: Self = Self(19);
+    pub const LOCAL_ADDRESS_REFUSED: Self = Self(31);
     pub const REMOTE_ADDRESS_REFUSED: Self = Self(32);
     pub const UNKNOWN_MODIFIER: Self = Self(35);
     pub const NO_LOCAL_ADDRESS: Self = Self(36);

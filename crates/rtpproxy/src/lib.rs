@@ -20,6 +20,7 @@ mod modifiers;
 mod notify;
 mod reply;
 mod rewrite;
+mod subcommand;
 mod tag;
 mod words;
 
@@ -31,6 +32,7 @@ pub use modifiers::{Direction, MediaFlags, Modifier, Modifiers, Symmetry, Value}
 pub use notify::{NotifyError, NotifyTarget, notify_line};
 pub use reply::{Info, PortReply, PortsReply, Reply, error_reply};
 pub use rewrite::{datagram, keepalive_modifiers, line, splice_reply, with_new_port, with_notify_address};
+pub use subcommand::Subcommand;
 pub use tag::Tag;
 
 /// What V is answered with: the date of the basic protocol.

@@ -13,6 +13,8 @@ pub enum Value<'a> {
     None,
     Number(u64),
     Address(IpAddr),
+    /// The name of one of the relay's addresses: l{name}.
+    Label(&'a [u8]),
     /// The list of c as sent: `0,8,101`.
     Codecs(&'a [u8]),
     /// A letter that no known version has, or t without a number.
@@ -74,13 +76,18 @@ impl<'a> Iterator for Modifiers<'a> {
             }
             b'C' => {
                 end = self.end_of(end, |byte| byte.is_ascii_digit() || byte == b',');
-                let list = &text[start + 1..end];
-                let mut items = list.split(|&byte| byte == b',').filter(|item| !item.is_empty()).peekable();
-                if items.peek().is_none() || items.any(|item| item.len() > 3) {
-                    return self.fail(Fault::Codecs, start);
+                match &text[start + 1..end] {
+                    [] => return self.fail(Fault::Codecs, start),
+                    list => Value::Codecs(list),
                 }
-                Value::Codecs(list)
             }
+            b'L' if text.get(end) == Some(&b'{') => match label(&text[end..]) {
+                Some((label, length)) => {
+                    end += length;
+                    Value::Label(label)
+                }
+                None => return self.fail(Fault::LocalAddress, start),
+            },
             b'L' | b'R' => match address(&text[end..]) {
                 Some((address, length)) => {
                     end += length;
@@ -101,6 +108,12 @@ impl<'a> Iterator for Modifiers<'a> {
             at: start,
         }))
     }
+}
+
+/// The name in the braces at the start of `text`, and their length there.
+fn label(text: &[u8]) -> Option<(&[u8], usize)> {
+    let end = text.iter().position(|&byte| byte == b'}').filter(|end| *end > 1)?;
+    Some((&text[1..end], end + 1))
 }
 
 /// The address at the start of `text` and its length there: in brackets, IPv4, or bare IPv6.
@@ -151,6 +164,8 @@ pub struct MediaFlags<'a> {
     pub resize: Option<u64>,
     /// l: the relay address to use.
     pub local_address: Option<IpAddr>,
+    /// l{name}: the same by the name that the relay has for it.
+    pub local_label: Option<&'a [u8]>,
     /// R: the next hop by which the relay picks its address (automatic bridging).
     pub remote_address: Option<IpAddr>,
     /// Session time-out of t, s (OpenSIPS; no rtpproxy up to 3.2 has it).
@@ -189,6 +204,7 @@ impl<'a> MediaFlags<'a> {
                 }
             }
             (b'L', Value::Address(address)) => self.local_address = Some(address),
+            (_, Value::Label(label)) => self.local_label = Some(label),
             (_, Value::Address(address)) => self.remote_address = Some(address),
             (b'A', _) => self.symmetry = Some(Symmetry::Asymmetric),
             (b'S', _) => self.symmetry = Some(Symmetry::Symmetric),

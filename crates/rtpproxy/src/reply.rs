@@ -79,6 +79,16 @@ impl<'a> Reply<'a> {
         Some(PortReply { port, address, family })
     }
 
+    /// Whether the relay has carried out the sub-command `number`, from 0. The first failure, a negative number, ends the others; successes
+    /// without words of their own are left out at the end of the reply. Not for a reply that refuses the command itself.
+    #[must_use]
+    pub fn has_done(&self, number: usize) -> bool {
+        split_parts(self.raw)
+            .skip(1)
+            .take(number + 1)
+            .all(|part| part.first() != Some(&b'-'))
+    }
+
     /// The parts of a reply to U or L: its own, then one for each sub-command that answered.
     ///
     /// # Errors

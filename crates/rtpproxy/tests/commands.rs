@@ -3,8 +3,8 @@
 
 use shunt_net::Endpoint;
 use shunt_rtpproxy::{
-    Command, Direction, Fault, Media, MediaFlags, ParseError, Request, Session, StreamVerb, Symmetry, build, datagram, keepalive_modifiers,
-    line, split_datagram, with_new_port, with_notify_address,
+    Command, Direction, Fault, Media, MediaFlags, ParseError, Request, Session, StreamVerb, Subcommand, Symmetry, build, datagram,
+    keepalive_modifiers, line, split_datagram, with_new_port, with_notify_address,
 };
 use std::net::IpAddr;
 
@@ -86,6 +86,11 @@ fn addresses_among_the_modifiers() {
         (Some(ip("fd91::c0")), Some(&b"8"[..]))
     );
     assert_eq!(flags("6lfd91:2::1").local_address, Some(ip("fd91:2::1")));
+    let labelled = flags("6l{public.v6}c0w");
+    assert_eq!(
+        (labelled.local_label, labelled.local_address, labelled.codecs, labelled.weak),
+        (Some(&b"public.v6"[..]), None, Some(&b"0"[..]), true)
+    );
 }
 
 #[test]
@@ -121,6 +126,8 @@ fn the_last_of_a_and_s_counts() {
 fn unknown_modifiers_are_kept() {
     let odd = flags("?c0q!t");
     assert_eq!((odd.unknown.as_slice(), odd.codecs), (&b"?q!t"[..], Some(&b"0"[..])));
+    // As rtpproxy does: what is no payload type counts for nothing.
+    assert_eq!(flags("c,,8,1234,").payload_types().collect::<Vec<_>>(), [8]);
 }
 
 #[test]
@@ -174,6 +181,35 @@ fn sub_commands_are_kept_as_sent() {
         None
     );
     assert!(parse("U c 10.0.0.1 6000 a;1 b;1 && L 10.0.0.1 70000").sub_lookup().is_err());
+}
+
+#[test]
+fn what_sub_commands_ask_for() {
+    let steps = |text| parse(text).steps().collect::<Vec<_>>();
+    assert_eq!(
+        steps("Q c a;1 b;1 && S ttl=25 && Sr ttl=0 && S tos=184 && D && dW && D5"),
+        [
+            Subcommand::Ttl(25),
+            Subcommand::Other,
+            Subcommand::Other,
+            Subcommand::Delete { weak: false },
+            Subcommand::Delete { weak: true },
+            Subcommand::Other
+        ]
+    );
+    let lookup = steps("U c 10.0.0.1 6000 a;1 b;1 && T90 && L 10.0.0.2 7000 && M3:1 D");
+    assert!(matches!(
+        lookup.as_slice(),
+        [Subcommand::Ttl(90), Subcommand::Lookup(media), Subcommand::Module] if media.port == 7000
+    ));
+    let copied = steps("U c 10.0.0.1 6000 a;1 b;1 && C other x;1 y;1");
+    let [Subcommand::Copy(source)] = copied.as_slice() else {
+        panic!("{copied:?}")
+    };
+    assert_eq!(
+        (source.call_id, source.from.name, source.from.media),
+        (&b"other"[..], &b"x"[..], Some(1))
+    );
 }
 
 #[test]
@@ -256,10 +292,12 @@ fn refusals_say_what_and_where() {
         (b"U c 10.0.0.1 -1 a;1", 13, Fault::Port),
         (b"UAc c 10.0.0.1 1 a;1", 2, Fault::Codecs),
         (b"Uc0c8 c 10.0.0.1 1 a;1", 3, Fault::Codecs),
-        (b"Uc1234 c 10.0.0.1 1 a;1", 1, Fault::Codecs),
+        (b"Uc c 10.0.0.1 1 a;1", 1, Fault::Codecs),
         (b"UZ c 10.0.0.1 1 a;1", 1, Fault::Resize),
         (b"UARx c 10.0.0.1 1 a;1", 2, Fault::RemoteAddress),
         (b"Ul999.1.1.1 c 10.0.0.1 1 a;1", 1, Fault::LocalAddress),
+        (b"UAl{} c 10.0.0.1 1 a;1", 2, Fault::LocalAddress),
+        (b"Ul{public c 10.0.0.1 1 a;1", 1, Fault::LocalAddress),
         (b"U c 10.0.0.1 1 a;1 tcp:1.2.3.4:5 T%zz", 34, Fault::NotifyTag),
         (b"D c a\0b", 5, Fault::Nul),
         (b"Q c a;1 b;1 &&", 14, Fault::NothingAfterAmpersands),

@@ -47,6 +47,15 @@ fn ports() {
 }
 
 #[test]
+fn sub_commands_that_were_carried_out() {
+    let done = |body: &[u8]| [0, 1, 2].map(|number| Reply::new(body).has_done(number));
+    assert_eq!(done(b"60 0 0 0 0"), [true, true, true]);
+    assert_eq!(done(b"36584 10.91.1.1 && 0 && 36132 10.91.1.1"), [true, true, true]);
+    assert_eq!(done(b"36584 10.91.1.1 && 0 && -1"), [true, false, false]);
+    assert_eq!(done(b"36584 10.91.1.1 && -1"), [false, false, false]);
+}
+
+#[test]
 fn ports_of_offer_and_answer() {
     let parts = Reply::new(b"36584 10.91.1.1 && 36132 10.91.1.1 && -1\n").ports().unwrap();
     let expected = |at| PortsReply::Port(PortReply::new(endpoint(at)));

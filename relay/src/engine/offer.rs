@@ -166,6 +166,10 @@ impl<M: Media> Engine<M> {
     /// The address that modifier l or R chooses, or the packet's IP version where there are no letters.
     fn local_address(&self, asked: &Asked, usual: IpAddr) -> Result<Option<IpAddr>, ErrorCode> {
         let flags = &asked.flags;
+        if flags.local_label.is_some() {
+            // The relay's addresses have no names.
+            return Err(ErrorCode::LOCAL_ADDRESS_REFUSED);
+        }
         if let Some(local) = flags.local_address.map(|local| local.to_canonical()) {
             return if self.media.can_bind(local) {
                 Ok(Some(local))

@@ -182,6 +182,7 @@ fn errors_have_rtpproxys_numbers_and_leave_no_session() {
         ("U c 1.2.3.4 66000 f", "E37"),
         ("U c 1.2.3.4 x f", "E37"),
         ("Ul192.0.2.1 c 1.2.3.4 6000 f", "E72"),
+        ("Ul{public} c 1.2.3.4 6000 f", "E31"),
         ("U c 1.2.3.4 6000 f tcp:1.2.3.4:5 a%zz", "E5"),
         ("U c\0 1.2.3.4 6000 f", "E5"),
         ("Q c f", "E50"),
