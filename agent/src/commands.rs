@@ -9,7 +9,7 @@ use crate::turns::Turns;
 use shunt_calls::{RelayId, RelayKind, Side, Step};
 use shunt_control::{Rare, Sender, Service};
 use shunt_net::FiveTuple;
-use shunt_rtpproxy::{Command, ErrorCode, Reply, Request, add_counts, error_reply, with_notify_address};
+use shunt_rtpproxy::{Command, ErrorCode, Reply, Request, Subcommand, add_counts, error_reply, with_notify_address};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
@@ -36,7 +36,7 @@ impl Service for Commands {
                     Some(session) => match self.turns.take(session.call_id).await {
                         Some(_turn) => {
                             let reply = self.of_call(&command, peer).await;
-                            if !matches!(command.request, Request::Query(_)) {
+                            if !matches!(command.request, Request::Query(_)) || !command.subcommands.is_empty() {
                                 self.core.keep().await;
                             }
                             reply
@@ -136,8 +136,12 @@ impl Commands {
     // -- commands about a call ---------------------------------------------------------------------
 
     async fn of_call(&self, command: &Command<'_>, peer: Option<IpAddr>) -> Answer {
-        if let Some(session) = command.session() {
-            self.core.restorer().restore_call(&self.core, session.call_id).await;
+        let copied = command.steps().filter_map(|step| match step {
+            Subcommand::Copy(session) => Some(session.call_id),
+            _ => None,
+        });
+        for call_id in command.session().map(|session| session.call_id).into_iter().chain(copied) {
+            self.core.restorer().restore_call(&self.core, call_id).await;
         }
         if self.core.refuses(command) {
             self.core.stats.refused_draining.inc();
@@ -151,16 +155,21 @@ impl Commands {
         wait_for(waits).await;
         match &command.request {
             Request::Update(_) | Request::Lookup(_) => self.offer_answer(command, known, peer).await,
-            Request::Query(_) => self.query(command, known).await,
+            Request::Query(_) => self.query(command, known, peer).await,
             _ => {
                 let Some((relay, reply)) = self.somewhere(command, known, command.raw).await else {
                     return (None, None);
                 };
-                if self.core.replied(peer, relay, command, reply.as_deref()).is_err() {
-                    tracing::error!("a port in the reply to a command that asks for none");
-                }
+                self.took(command, peer, relay, reply.as_deref());
                 (Some(relay), reply)
             }
+        }
+    }
+
+    /// The relay has answered a command that asks for no port, or not.
+    fn took(&self, command: &Command<'_>, peer: Option<IpAddr>, relay: RelayId, reply: Option<&[u8]>) {
+        if self.core.replied(peer, relay, command, reply).is_err() {
+            tracing::error!("a port in the reply to a command that asks for none");
         }
     }
 
@@ -207,7 +216,7 @@ impl Commands {
     }
 
     /// Q: the relay's reply, with the packets that the data plane carried.
-    async fn query(&self, command: &Command<'_>, known: Option<RelayId>) -> Answer {
+    async fn query(&self, command: &Command<'_>, known: Option<RelayId>, peer: Option<IpAddr>) -> Answer {
         let Some((relay, reply)) = self.somewhere(command, known, command.raw).await else {
             return (None, None);
         };
@@ -215,6 +224,10 @@ impl Commands {
             Some(reply) => Some(self.with_counts(command, reply).await),
             None => None,
         };
+        if !command.subcommands.is_empty() {
+            // Behind the counting, because one of them may end the session.
+            self.took(command, peer, relay, reply.as_deref());
+        }
         (Some(relay), reply)
     }
 

@@ -65,6 +65,22 @@ async def test_a_query_has_the_data_planes_packets_added(tmp_path: Path, relay: 
 
 
 @pytest.mark.parametrize("relay", relays())
+async def test_a_query_can_end_the_call(tmp_path: Path, relay: str) -> None:
+    """`Q … && D`: the reply has the data plane's packets, the entries go, and the relay has forgotten the session."""
+    async with live(tmp_path, relay) as scene:
+        to_caller, to_callee = await scene.call("call-1", natted=False)
+        await talk(scene, to_caller, to_callee)
+        await asyncio.sleep(0.5)
+        await scene.caller.hush()
+        await scene.callee.hush()
+        await asyncio.sleep(0.3)
+        reply = await scene.client.command("Q call-1 A;1 B;1 && D")
+        assert reply is not None and int(reply.split()[1]) >= scene.caller.sent - 2, (reply, scene.caller.sent)
+        await scene.until_entries(0)
+        assert await scene.client.command("Q call-1 A;1 B;1") == b"E50"
+
+
+@pytest.mark.parametrize("relay", relays())
 async def test_calls_outlive_the_agents_death_in_the_data_plane(tmp_path: Path, relay: str) -> None:
     """kill -9: not a packet of an offloaded call is lost while the agent is away."""
     async with live(tmp_path, relay) as scene:

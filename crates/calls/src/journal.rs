@@ -102,15 +102,23 @@ pub struct Row {
     pub notification: Option<NotificationRow>,
     #[serde(default)]
     pub blocks: Vec<Reason>,
+    /// Whose media is played to, recorded or copied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub works: Vec<(Reason, Side)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub described: Option<Reason>,
+    /// The claim of the caller by modifier w.
     #[serde(default)]
     pub weak: bool,
+    #[serde(default)]
+    pub weak_callee: bool,
     pub strong: bool,
     #[serde(default)]
     pub kept_alive_ms: Option<u64>,
     #[serde(default)]
     pub ttl_raised: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u32>,
     pub caller: LegRow,
     pub callee: LegRow,
     /// Streams that were offloaded.

@@ -7,6 +7,7 @@ use crate::record::CallNumber;
 use crate::stream::Stream;
 use shunt_latch::{Component, Time};
 use shunt_net::Endpoint;
+use shunt_rtpproxy::Session;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -36,6 +37,24 @@ pub(crate) struct Notification {
     pub(crate) peer: Option<IpAddr>,
 }
 
+/// Playing, recording or copying, and whose media.
+pub(crate) type Work = (Reason, Side);
+
+/// A claim to a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Claim {
+    Strong,
+    /// Of the party that U or L described.
+    Weak(Side),
+}
+
+impl Claim {
+    /// The one that a D gives up. With w it is that of the party that is not named first.
+    pub(crate) fn of_delete(weak: bool, first: Side) -> Self {
+        if weak { Self::Weak(first.other()) } else { Self::Strong }
+    }
+}
+
 /// Questions that a time-out waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Check {
@@ -61,16 +80,22 @@ pub(crate) struct Line {
     pub(crate) notification: Option<Notification>,
     /// The relay works on the media itself.
     pub(crate) blocks: Vec<Reason>,
+    /// Those that the relay does to one party's media, from P, R or C until S or N for that party.
+    pub(crate) works: Vec<Work>,
+    /// The one that the command in progress began: the relay may refuse it.
+    pub(crate) begun: Option<Work>,
     /// The same by what rtpengine says of it.
     pub(crate) described: Option<Reason>,
-    /// U and `Uw` are two claims to a session, and it ends with the last of them.
+    /// Claims to the session, which ends with the last of them: one by U, and one of each party that modifier w was used for.
     pub(crate) strong: bool,
-    pub(crate) weak: bool,
+    pub(crate) weak: [bool; 2],
     pub(crate) suspended: Option<Reason>,
     pub(crate) resume_at: Option<Time>,
     pub(crate) released: Option<Reason>,
     pub(crate) kept_alive_at: Option<Time>,
     pub(crate) ttl_raised: bool,
+    /// The time-out that a command has set for this session, s.
+    pub(crate) ttl: Option<u32>,
     pub(crate) last_activity: Time,
     /// Packets by the relay's own count.
     pub(crate) relay_packets: Option<u64>,
@@ -105,14 +130,17 @@ impl Line {
             branches: Vec::new(),
             notification: None,
             blocks: Vec::new(),
+            works: Vec::new(),
+            begun: None,
             described: None,
             strong: false,
-            weak: false,
+            weak: [false; 2],
             suspended: None,
             resume_at: None,
             released: None,
             kept_alive_at: None,
             ttl_raised: false,
+            ttl: None,
             last_activity: now,
             relay_packets: None,
             relay_counts: None,
@@ -237,5 +265,47 @@ impl Line {
 
     pub(crate) fn unblock(&mut self, reason: Reason) {
         self.blocks.retain(|block| *block != reason);
+    }
+
+    pub(crate) fn has_claims(&self) -> bool {
+        self.strong || self.weak.contains(&true)
+    }
+
+    /// Whether nobody claims the session when this claim is given up.
+    pub(crate) fn ends_with(&self, claim: Claim) -> bool {
+        let strong = self.strong && !matches!(claim, Claim::Strong);
+        let weak = |side: Side| self.weak[side.index()] && !matches!(claim, Claim::Weak(given_up) if given_up == side);
+        !strong && !Side::BOTH.into_iter().any(weak)
+    }
+
+    pub(crate) fn give_up(&mut self, claim: Claim) {
+        match claim {
+            Claim::Strong => self.strong = false,
+            Claim::Weak(side) => self.weak[side.index()] = false,
+        }
+    }
+
+    pub(crate) fn begin(&mut self, work: Work) {
+        self.begun = (!self.works.contains(&work)).then_some(work);
+        self.works.extend(self.begun);
+        self.block(work.0);
+    }
+
+    /// It is done to this party's media no more; `None`: to nobody's.
+    pub(crate) fn end(&mut self, reason: Reason, side: Option<Side>) {
+        self.works
+            .retain(|work| work.0 != reason || side.is_some_and(|side| work.1 != side));
+        if self.works.iter().all(|work| work.0 != reason) {
+            self.unblock(reason);
+        }
+    }
+
+    /// The party that is named first in a command on one stream.
+    pub(crate) fn first_of(&self, session: &Session) -> Side {
+        if *session.from.name == *self.tag {
+            Side::Caller
+        } else {
+            Side::Callee
+        }
     }
 }

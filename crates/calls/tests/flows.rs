@@ -257,6 +257,33 @@ fn rows_bring_a_call_back() {
 }
 
 #[test]
+fn what_commands_have_set_outlives_a_restart() {
+    let mut bench = Bench::new(Settings::default());
+    bench.say("Uwc0 c1 10.1.0.2 6000 a;1", "36000 10.9.0.1");
+    bench.say("Lwc0 c1 10.2.0.2 7000 a;1 b;1 && S ttl=600", "36002 10.9.0.1");
+    bench.say("R c1 a;1 b;1", "0");
+    bench.say("R c1 b;1 a;1", "0");
+    let id = bench.book.lines().next().unwrap().id();
+    let wall = Duration::from_secs(1_800_000_000);
+    let row = bench.book.row(id, bench.now, wall).unwrap();
+    let row: Row = serde_json::from_str(&serde_json::to_string(&row).unwrap()).unwrap();
+    assert_eq!(row.ttl, Some(600));
+    let mut next = Bench::new(Settings::default());
+    next.book.restore(next.now, wall, &row).unwrap();
+    next.say("N c1 a;1 b;1", "0");
+    assert_eq!(
+        next.reason("c1", Side::Caller),
+        Reason::Recording,
+        "the other party's media is recorded still"
+    );
+    next.say("N c1 b;1 a;1", "0");
+    next.say("Dw c1 a b", "0");
+    assert_eq!(next.reason("c1", Side::Caller), Reason::WaitingForMedia);
+    next.say("Dw c1 b a", "0");
+    assert_eq!(next.book.call_count(), 0);
+}
+
+#[test]
 fn a_failed_write_is_tried_again() {
     let mut bench = Bench::new(Settings::default());
     bench.outcome = Outcome::TableFull;

@@ -160,3 +160,153 @@ fn a_port_that_no_media_range_has_is_given_as_the_reason() {
     assert_eq!(bench.reason("c1", Side::Caller), Reason::WaitingForMedia);
     assert_eq!(bench.reason("c1", Side::Callee), Reason::OutsideMediaRanges);
 }
+
+#[test]
+fn a_sub_command_d_ends_the_session() {
+    for command in [
+        "Q c1 a;1 b;1 && D",
+        "Lc0 c1 10.2.0.2 7000 a;1 b;1 && S tos=184 && d",
+        "Q c1 b;1 a;1 npkts_ina && D",
+    ] {
+        let mut bench = Bench::new(Settings::default());
+        bench.call("c1", 36000);
+        bench.talk(36000);
+        let (step, _) = bench.before(command);
+        let Step::Pass { wait, .. } = step else { panic!("{step:?}") };
+        assert!(
+            wait.len() == 2 && bench.held.is_empty(),
+            "{command}: the entries go before the relay's ports are free"
+        );
+        bench
+            .after(command, if command.starts_with('Q') { "0" } else { "36002 10.9.0.1" })
+            .unwrap();
+        assert_eq!(
+            (bench.ended.as_slice(), bench.book.call_count()),
+            (&[Reason::Released][..], 0),
+            "{command}"
+        );
+    }
+}
+
+#[test]
+fn a_sub_command_d_that_the_relay_did_not_carry_out_ends_nothing() {
+    for (command, reply) in [
+        ("Q c1 a;1 b;1 && D", "E3"),
+        ("Q c1 a;1 b;1 && S tos=184 && D", "60 0 0 0 0 && -1"),
+        ("L c1 10.2.0.2 7000 a;1 b;1 && D", "0"),
+        ("Q c1 a;1 b;1 && Dw", "60 0 0 0 0"),
+    ] {
+        let mut bench = Bench::new(Settings::default());
+        bench.call("c1", 36000);
+        bench.talk(36000);
+        bench.say(command, reply);
+        assert_eq!(
+            (bench.held.len(), bench.reason("c1", Side::Caller)),
+            (2, Reason::Offloaded),
+            "{command}"
+        );
+    }
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.say("Q c1 a;1 b;1 && D", "E50");
+    assert_eq!(bench.book.call_count(), 0, "the relay has no such session");
+}
+
+#[test]
+fn an_answer_behind_other_sub_commands_has_its_own_part_of_the_reply() {
+    let mut bench = Bench::new(Settings::default());
+    let command = "Uc0 c1 10.1.0.2 6000 a;1 b;1 && S ttl=90 && L 10.2.0.2 7000";
+    bench.say(command, "36000 10.9.0.1 && 0 && 36002 10.9.0.1");
+    bench.talk(36000);
+    assert_eq!(bench.held.len(), 2);
+}
+
+#[test]
+fn a_time_out_of_the_sip_servers_own_takes_the_place_of_the_relays() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    bench.pass(1_000);
+    let before = bench.asked.len();
+    bench.say("Q c1 a;1 b;1 && S ttl=600", "600 0 0 0 0");
+    assert!(
+        bench.asked[before..].iter().any(|(_, asked)| asked.ends_with(b"&& S ttl=3600")),
+        "the relay sees nothing of the session: it is kept"
+    );
+    let silent = bench.now;
+    bench.silent_since = Some(silent);
+    while bench.ended.is_empty() && bench.now.since(silent) < Duration::from_secs(700) {
+        bench.pass(100);
+    }
+    let after = bench.now.since(silent).as_secs_f64();
+    assert!((600.0..605.0).contains(&after), "{after}");
+}
+
+#[test]
+fn a_session_that_another_one_copies_stays_on_the_relay() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    let command = "Uc0 copy 10.5.0.5 5000 x;1 y;1 && C c1 a;1 b;1";
+    let (step, _) = bench.before(command);
+    let Step::Pass { wait, .. } = step else { panic!("{step:?}") };
+    assert!(wait.len() == 2 && bench.held.is_empty());
+    bench.after(command, "36010 10.9.0.1").unwrap();
+    for call in ["c1", "copy"] {
+        assert_eq!(bench.reason(call, Side::Caller), Reason::Forwarding, "{call}");
+    }
+}
+
+#[test]
+fn what_the_relay_does_to_one_party_goes_on_when_it_stops_for_the_other() {
+    let state = |commands: &[(&str, &str)]| {
+        let mut bench = Bench::new(Settings::default());
+        bench.call("c1", 36000);
+        bench.talk(36000);
+        for (command, reply) in commands {
+            bench.say(command, reply);
+        }
+        bench.reason("c1", Side::Caller)
+    };
+    let both = [("R c1 a;1 b;1", "0"), ("R c1 b;1 a;1", "0")];
+    assert_eq!(state(&[both[0], both[1], ("N c1 a;1 b;1", "0")]), Reason::Recording);
+    assert_eq!(
+        state(&[both[0], both[1], ("N c1 a;1 b;1", "0"), ("N c1 b;1 a;1", "0")]),
+        Reason::Offloaded
+    );
+    assert_eq!(state(&[both[0], both[1], ("Na c1 a;1 b;1", "0")]), Reason::Offloaded);
+    // N stops what C has begun, too.
+    assert_eq!(state(&[("C c1 x.a a;1 b;1", "0"), ("N c1 a;1 b;1", "0")]), Reason::Offloaded);
+    // A second one is refused: the first goes on.
+    assert_eq!(state(&[("Cs c1 x.a a;1 b;1", "0"), ("Cs c1 x.a a;1 b;1", "E9")]), Reason::Copy);
+    assert_eq!(state(&[("C c1 x.a a;1 b;1", "E9")]), Reason::Offloaded);
+    assert_eq!(
+        state(&[("P c1 x 0 a;1 b;1", "0"), ("P c1 x 0 b;1 a;1", "0"), ("S c1 a;1 b;1", "0")]),
+        Reason::Playback
+    );
+}
+
+#[test]
+fn a_session_ends_with_the_last_claim_to_it() {
+    let left = |commands: &[&str]| {
+        let mut bench = Bench::new(Settings::default());
+        for command in commands {
+            let reply = match command.as_bytes()[0] {
+                b'U' => "36000 10.9.0.1",
+                b'L' => "36002 10.9.0.1",
+                _ => "0",
+            };
+            bench.say(command, reply);
+        }
+        bench.book.call_count()
+    };
+    let (offer, answer) = ("Uwc0 c1 10.1.0.2 6000 a;1", "Lwc0 c1 10.2.0.2 7000 a;1 b;1");
+    // The claim of one party, and that of the other one, as rtpproxy has them: a D with w gives up that of who is named second.
+    assert_eq!(left(&[offer, "Dw c1 a"]), 1);
+    assert_eq!(left(&[offer, "Dw c1 b a"]), 0);
+    assert_eq!(left(&[offer, answer, "Dw c1 b a"]), 1);
+    assert_eq!(left(&[offer, answer, "Dw c1 b a", "Dw c1 a b"]), 0);
+    assert_eq!(left(&[offer, "Uc0 c1 10.1.0.2 6000 a;1", "Dw c1 b a"]), 1);
+    assert_eq!(left(&[offer, "Uc0 c1 10.1.0.2 6000 a;1", "Dw c1 b a", "D c1 a b"]), 0);
+    assert_eq!(left(&[offer, "Q c1 a;1 && Dw"]), 1);
+}

@@ -4,12 +4,12 @@ use super::Book;
 use crate::decision::{Decision, Purpose};
 use crate::ids::{LineId, RelayId, Side, WriteId};
 use crate::limits::Refusal;
-use crate::line::{Branch, Line};
+use crate::line::{Branch, Claim, Line};
 use crate::reason::Reason;
 use shunt_latch::Time;
 use shunt_net::Endpoint;
 use shunt_rtpproxy::build::{self, Target};
-use shunt_rtpproxy::{Command, Media, Request, Session, StreamVerb, error_reply};
+use shunt_rtpproxy::{Command, ErrorCode, Media, Reply, Request, Session, StreamVerb, Subcommand, Tag, error_reply};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -59,10 +59,8 @@ impl Book {
             Request::Stream(verb @ (StreamVerb::Play | StreamVerb::Record | StreamVerb::Copy), session) => {
                 for id in self.matching(session) {
                     self.with(id, |book, line| {
-                        line.block(block_of(*verb));
-                        book.mark(line);
-                        book.sync(line, now);
-                        book.pending_deletes(line, &mut wait);
+                        line.begin((block_of(*verb), line.first_of(session)));
+                        book.clear(line, now, &mut wait);
                     });
                 }
             }
@@ -75,7 +73,96 @@ impl Book {
             }
             _ => {}
         }
+        if step.is_none() {
+            self.foresee_steps(now, command, &mut wait);
+        }
         (step.unwrap_or(Step::Pass { relay, wait }), refusal, self.take())
+    }
+
+    /// Sub-commands that have not reached the relay yet: a session that they end, or that the relay is to copy, loses its entries first.
+    fn foresee_steps(&mut self, now: Time, command: &Command, wait: &mut Vec<WriteId>) {
+        for step in command.steps() {
+            match step {
+                Subcommand::Delete { weak } => {
+                    for id in self.ended_behind(command) {
+                        self.with(id, |book, line| {
+                            if line.ends_with(Claim::of_delete(weak, Side::Caller)) {
+                                book.suspend(line, Reason::Released, None);
+                                book.clear(line, now, wait);
+                            }
+                        });
+                    }
+                }
+                Subcommand::Copy(source) => {
+                    for id in self.matching(&source) {
+                        self.with(id, |book, line| {
+                            line.block(Reason::Forwarding);
+                            book.clear(line, now, wait);
+                        });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Take the entries of a line out whose state has changed, before the relay hears of it.
+    fn clear(&mut self, line: &mut Line, now: Time, wait: &mut Vec<WriteId>) {
+        self.mark(line);
+        self.sync(line, now);
+        self.pending_deletes(line, wait);
+    }
+
+    /// The lines that the sub-command D of a command is about: those of the session's own tag.
+    fn ended_behind(&self, command: &Command) -> Vec<LineId> {
+        let Some(session) = command.session() else { return Vec::new() };
+        let Some(line) = self.find(session).and_then(|(id, _)| self.lines.get(&id)) else {
+            return Vec::new();
+        };
+        let raw = line.with_index(&line.tag);
+        let own = Session {
+            call_id: session.call_id,
+            from: Tag::parse(&raw),
+            to: None,
+        };
+        self.matching(&own)
+    }
+
+    /// What the sub-commands that the relay has carried out mean. `refused`: it has not carried out the command itself.
+    pub(super) fn steps_done(&mut self, now: Time, command: &Command, reply: Option<&[u8]>, refused: bool) {
+        let Some((id, _)) = command.session().and_then(|session| self.find(session)) else {
+            return;
+        };
+        let reply = reply.map(Reply::new);
+        let is_gone = reply.and_then(|reply| reply.error()) == Some(ErrorCode::SESSION_NOT_FOUND);
+        for (number, step) in command.steps().enumerate() {
+            let done = !refused && reply.is_some_and(|reply| reply.has_done(number));
+            match step {
+                Subcommand::Delete { weak } => {
+                    for id in self.ended_behind(command) {
+                        if done || is_gone {
+                            self.drop_claim(id, Claim::of_delete(weak, Side::Caller), now);
+                        }
+                        self.with(id, |book, line| {
+                            if line.suspended == Some(Reason::Released) {
+                                book.resume(line, now);
+                            }
+                        });
+                    }
+                }
+                Subcommand::Ttl(ttl) if done => {
+                    self.with(id, |book, line| book.set_ttl(line, ttl, now));
+                }
+                Subcommand::Copy(_) if done => {
+                    self.with(id, |book, line| {
+                        line.block(Reason::Forwarding);
+                        book.mark(line);
+                        book.sync(line, now);
+                    });
+                }
+                _ => {}
+            }
+        }
     }
 
     pub(super) fn pending_deletes(&self, line: &Line, wait: &mut Vec<WriteId>) {
@@ -173,20 +260,21 @@ impl Book {
                 self.with(*id, |book, line| book.drop_branch(line, tag, now));
                 continue;
             }
-            let over = self.with(*id, |book, line| {
-                if command.has_modifier(b'w') {
-                    line.weak = false;
-                } else {
-                    line.strong = false;
-                }
-                book.mark(line);
-                !line.weak && !line.strong
-            });
-            if over == Some(true) {
-                self.release(*id, Reason::Released, now);
-            }
+            let first = line.first_of(session);
+            self.drop_claim(*id, Claim::of_delete(command.has_modifier(b'w'), first), now);
         }
         (lost > 0 && lost == lines.len()).then(|| Step::Answer(b"0".to_vec()))
+    }
+
+    fn drop_claim(&mut self, id: LineId, claim: Claim, now: Time) {
+        let over = self.with(id, |book, line| {
+            line.give_up(claim);
+            book.mark(line);
+            !line.has_claims()
+        });
+        if over == Some(true) {
+            self.release(id, Reason::Released, now);
+        }
     }
 
     /// A callee that lost a fork has hung up. If the relay sends to it, it is to send to the one before.

@@ -1,7 +1,7 @@
 //! Commands that the relay has answered.
 
 use super::Book;
-use super::command::{block_of, described, signalled};
+use super::command::{described, signalled};
 use crate::call::Call;
 use crate::decision::{Decision, Happening};
 use crate::ids::{LineId, RelayId, Side};
@@ -11,7 +11,9 @@ use crate::reason::Reason;
 use crate::record::CallNumber;
 use shunt_latch::{Component, Name, Names, Time};
 use shunt_net::Endpoint;
-use shunt_rtpproxy::{Command, Media, PortReply, PortsReply, Reply, Request, StreamVerb, Symmetry, keepalive_modifiers};
+use shunt_rtpproxy::{
+    Command, Media, PortReply, PortsReply, Reply, Request, Session, StreamVerb, Subcommand, Symmetry, keepalive_modifiers,
+};
 use std::net::IpAddr;
 use std::sync::Arc;
 use thiserror::Error;
@@ -44,17 +46,18 @@ impl Book {
         match &command.request {
             Request::Update(media) => self.media_replied(now, peer, relay, command, media, true, reply)?,
             Request::Lookup(media) => self.media_replied(now, peer, relay, command, media, false, reply)?,
+            Request::Query(_) => {
+                let refused = reply.is_some_and(|reply| Reply::new(reply).error().is_some());
+                self.steps_done(now, command, reply, refused);
+            }
             Request::Stream(verb, session) => {
-                let failed = reply.is_some_and(|reply| Reply::new(reply).error().is_some());
-                let stops = matches!(verb, StreamVerb::StopPlaying | StreamVerb::StopRecording);
-                if failed != stops {
-                    for id in self.matching(session) {
-                        self.with(id, |book, line| {
-                            line.unblock(block_of(*verb));
-                            book.mark(line);
-                            book.sync(line, now);
-                        });
-                    }
+                let failed = reply.map(|reply| Reply::new(reply).error().is_some());
+                for id in self.matching(session) {
+                    self.with(id, |book, line| {
+                        stream_replied(line, command, *verb, session, failed);
+                        book.mark(line);
+                        book.sync(line, now);
+                    });
                 }
             }
             _ => {}
@@ -73,11 +76,12 @@ impl Book {
         is_update: bool,
         reply: Option<&[u8]>,
     ) -> Result<(), PortHeld> {
-        let answer = command.sub_lookup().ok().flatten();
+        let answer = (1..).zip(command.steps()).find_map(answer_of);
+        let asked = answer.iter().map(|(number, media)| (*number, &**media, false));
         let parts = reply.and_then(|reply| Reply::new(reply).ports().ok()).unwrap_or_default();
         let mut applied = Vec::new();
-        for (number, (part, (media, is_update))) in parts.iter().zip([(Some(media), is_update), (answer.as_ref(), false)]).enumerate() {
-            let (PortsReply::Port(port), Some(media)) = (part, media) else {
+        for (number, media, is_update) in std::iter::once((0, media, is_update)).chain(asked) {
+            let Some(PortsReply::Port(port)) = parts.get(number) else {
                 continue;
             };
             let offered = applied.first().map(|(_, _, port): &(_, _, Endpoint)| port.addr);
@@ -87,7 +91,8 @@ impl Book {
             self.check_port(media.session.call_id, port, number)?;
             applied.push((media, is_update, port));
         }
-        if applied.is_empty() {
+        let refused = applied.is_empty();
+        if refused {
             if let Some((id, _)) = self.find(&media.session) {
                 self.with(id, |book, line| book.unchanged(line, now));
             }
@@ -102,6 +107,7 @@ impl Book {
                 book.apply(line, peer, command, media, side, swapped, is_update, port, now);
             });
         }
+        self.steps_done(now, command, reply, refused);
         Ok(())
     }
 
@@ -239,13 +245,13 @@ impl Book {
         now: Time,
     ) {
         let answered = line.is_answered();
-        let fresh = !line.weak && !line.strong;
+        let fresh = !line.has_claims();
         self.place(line, side.other(), port, now);
         line.last_activity = now;
         if is_update {
-            line.weak |= media.flags.weak;
             line.strong |= !media.flags.weak;
         }
+        line.weak[side.index()] |= media.flags.weak;
         let address = signalled(media);
         self.set_notification(line, media, peer, is_update, fresh, address.is_some());
         let other = if swapped {
@@ -278,8 +284,11 @@ impl Book {
         } else {
             line.unblock(Reason::Resize);
         }
-        if command.subcommands.iter().any(|part| matches!(part.first(), Some(b'M' | b'm'))) {
+        if command.steps().any(|step| step == Subcommand::Module) {
             line.block(Reason::Dtmf);
+        }
+        if let Some(ttl) = media.flags.ttl.and_then(|ttl| u32::try_from(ttl).ok()) {
+            self.set_ttl(line, ttl, now);
         }
         if !answered && line.is_answered() {
             for side in Side::BOTH {
@@ -358,6 +367,35 @@ impl Book {
         }
         line.resume_at = None;
         self.sync(line, now);
+    }
+}
+
+/// The relay has answered a command on one stream; `failed` is `None` where it has not answered.
+fn stream_replied(line: &mut Line, command: &Command, verb: StreamVerb, session: &Session, failed: Option<bool>) {
+    let begun = line.begun.take();
+    let first = Some(line.first_of(session));
+    match (verb, failed) {
+        (StreamVerb::Play | StreamVerb::Record | StreamVerb::Copy, Some(true)) => {
+            if let Some((reason, side)) = begun {
+                line.end(reason, Some(side));
+            }
+        }
+        (StreamVerb::StopPlaying, Some(false)) => line.end(Reason::Playback, first),
+        (StreamVerb::StopRecording, Some(false)) => {
+            // One of the relay's records, whether R or C has begun it; all of them with a.
+            let side = first.filter(|_| !command.has_modifier(b'a'));
+            line.end(Reason::Recording, side);
+            line.end(Reason::Copy, side);
+        }
+        _ => {}
+    }
+}
+
+/// The L among the sub-commands, and the part of the reply that answers it.
+fn answer_of<'a>((part, step): (usize, Subcommand<'a>)) -> Option<(usize, Box<Media<'a>>)> {
+    match step {
+        Subcommand::Lookup(media) => Some((part, media)),
+        _ => None,
     }
 }
 

@@ -89,11 +89,14 @@ impl Book {
                 peer: notification.peer,
             }),
             blocks: line.blocks.clone(),
+            works: line.works.clone(),
             described: line.described,
-            weak: line.weak,
+            weak: line.weak[Side::Caller.index()],
+            weak_callee: line.weak[Side::Callee.index()],
             strong: line.strong,
             kept_alive_ms: line.kept_alive_at.map(|at| unix_ms(at, now, wall)),
             ttl_raised: line.ttl_raised,
+            ttl: line.ttl,
             caller: leg_row(line.leg(Side::Caller)),
             callee: leg_row(line.leg(Side::Callee)),
             streams: streams.collect(),
@@ -162,8 +165,10 @@ impl Book {
             peer: notification.peer,
         });
         line.blocks.clone_from(&row.blocks);
+        line.works.clone_from(&row.works);
         line.described = row.described;
-        (line.weak, line.strong, line.ttl_raised) = (row.weak, row.strong, row.ttl_raised);
+        (line.strong, line.weak) = (row.strong, [row.weak, row.weak_callee]);
+        (line.ttl_raised, line.ttl) = (row.ttl_raised, row.ttl);
         line.kept_alive_at = row.kept_alive_ms.map(|ms| from_unix_ms(ms, now, wall));
         line.stored = true;
         for (side, leg) in [(Side::Caller, &row.caller), (Side::Callee, &row.callee)] {

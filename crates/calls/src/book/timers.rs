@@ -225,7 +225,9 @@ impl Book {
             from: &from,
             to: to.as_deref(),
         };
-        let own = u32::try_from(relay.ttl.as_secs()).unwrap_or(u32::MAX).max(1);
+        let own = line
+            .ttl
+            .unwrap_or_else(|| u32::try_from(relay.ttl.as_secs()).unwrap_or(u32::MAX).max(1));
         let ttl = if line.ttl_raised { RAISED_TTL } else { own };
         match purpose {
             Purpose::KeepAlive if relay.keepalive == KeepAlive::TtlSubcommand => Some(build::query(target, &[], false, Some(ttl))),
@@ -304,11 +306,23 @@ impl Book {
         }
     }
 
+    /// The relay has taken another time-out for the session from the SIP server.
+    pub(super) fn set_ttl(&mut self, line: &mut Line, ttl: u32, now: Time) {
+        line.ttl = Some(ttl);
+        if line.ttl_raised {
+            // That has ended what keeps the session while the relay sees none of it.
+            self.keep_alive(line, now);
+        }
+        self.mark(line);
+        self.set_timer(line, now);
+    }
+
     // -- media time-out ----------------------------------------------------------------------------
 
     fn ttl(&self, line: &Line) -> Option<Duration> {
         let relay = self.relay(line.relay)?;
-        Some(if line.is_answered() { relay.ttl } else { relay.setup_ttl })
+        let usual = if line.is_answered() { relay.ttl } else { relay.setup_ttl };
+        Some(line.ttl.map_or(usual, |ttl| Duration::from_secs(ttl.into())))
     }
 
     /// When a line will have been silent for the relay's time-out; `None` while an entry meets packets.
