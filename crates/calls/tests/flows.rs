@@ -257,6 +257,38 @@ fn rows_bring_a_call_back() {
 }
 
 #[test]
+fn a_line_that_the_callee_has_added_ends_with_the_call() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.say("Uc96 c1 10.2.0.2 7002 b;2 a;2", "36010 10.9.0.1");
+    bench.say("Lc96 c1 10.1.0.2 6002 b;2 a;2", "36012 10.9.0.1");
+    assert_eq!(bench.book.lines().count(), 2);
+    bench.say("D c1 a b", "0");
+    assert_eq!((bench.book.call_count(), bench.ended.len()), (0, 1));
+}
+
+#[test]
+fn a_lost_fork_takes_along_what_is_its_own_alone() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    // The winner has a second medium; the loser has answered the first one, and added one of its own.
+    bench.say("Uc96 c1 10.1.0.2 6002 a;2", "36010 10.9.0.1");
+    bench.say("Lc96 c1 10.2.0.2 7002 a;2 b;2", "36012 10.9.0.1");
+    bench.say("Lc0 c1 10.3.0.3 7300 a;1 x;1", "36002 10.9.0.1");
+    bench.say("Uc0 c1 10.3.0.3 7304 x;3 a;3", "36020 10.9.0.1");
+    let (step, _) = bench.before("D c1 a x");
+    assert_eq!(step, Step::Answer(b"0".to_vec()));
+    let mut left: Vec<_> = bench.book.lines().map(|line| line.media()).collect();
+    left.sort_unstable();
+    assert_eq!(left, [Some(1), Some(2)]);
+    assert!(
+        bench.asked.iter().any(|(_, asked)| asked.starts_with(b"D c1 x;3")),
+        "{:?}",
+        bench.asked
+    );
+}
+
+#[test]
 fn what_commands_have_set_outlives_a_restart() {
     let mut bench = Bench::new(Settings::default());
     bench.say("Uwc0 c1 10.1.0.2 6000 a;1", "36000 10.9.0.1");

@@ -187,20 +187,18 @@ impl Book {
         call.line(to.name, to.media.or(session.from.media)).map(|id| (id, true))
     }
 
-    /// The lines that a D, P, S, R or C is about: by tags in either order, all media unless an index is given.
+    /// The lines that a D, P, S, R or C is about: those that are named after either tag, because either party may have added one. All media
+    /// unless an index is given.
     pub(super) fn matching(&self, session: &Session) -> Vec<LineId> {
         let Some(call) = self.calls.get(session.call_id) else {
             return Vec::new();
         };
-        let tags = [Some(session.from), session.to];
-        for tag in tags.into_iter().flatten() {
-            let fits = |(media, _): &(Option<u32>, LineId)| tag.media.is_none() || tag.media == *media;
-            let found: Vec<LineId> = call.of_tag(tag.name).filter(fits).map(|(_, id)| id).collect();
-            if !found.is_empty() {
-                return found;
-            }
-        }
-        Vec::new()
+        let to = session.to.filter(|to| *to.name != *session.from.name);
+        let of_tag = |tag: Tag| {
+            let fits = move |(media, _): &(Option<u32>, LineId)| tag.media.is_none() || tag.media == *media;
+            call.of_tag(tag.name).filter(fits).map(|(_, id)| id)
+        };
+        std::iter::once(session.from).chain(to).flat_map(of_tag).collect()
     }
 
     /// A U or L that has not reached the relay yet: what it changes loses its entries first.
@@ -250,20 +248,32 @@ impl Book {
     /// A D. The relay hears of it unless it ends the dialog with a callee that lost a fork.
     fn delete(&mut self, now: Time, command: &Command, session: &Session) -> Option<Step> {
         let lines = self.matching(session);
-        let mut lost = 0;
+        let tags = [Some(session.from), session.to];
+        let lost = tags.into_iter().flatten().map(|tag| tag.name).find(|tag| {
+            let mut lines = lines.iter().filter_map(|id| self.lines.get(id));
+            lines.any(|line| line.is_lost_branch(tag))
+        });
         for id in &lines {
-            let tags = [Some(session.from), session.to];
-            let line = self.lines.get(id)?;
-            let other = tags.into_iter().flatten().find(|tag| *tag.name != *line.tag).map(|tag| tag.name);
-            if let Some(tag) = other.filter(|tag| line.is_lost_branch(tag)) {
-                lost += 1;
-                self.with(*id, |book, line| book.drop_branch(line, tag, now));
+            let Some(tag) = lost else {
+                let first = self.lines.get(id)?.first_of(session);
+                self.drop_claim(*id, Claim::of_delete(command.has_modifier(b'w'), first), now);
                 continue;
+            };
+            let its_own = self.with(*id, |book, line| {
+                if line.is_lost_branch(tag) {
+                    book.drop_branch(line, tag, now);
+                }
+                let its_own = *line.tag == *tag;
+                if its_own {
+                    book.ask_relay(line, Purpose::Delete, now);
+                }
+                its_own
+            });
+            if its_own == Some(true) {
+                self.release(*id, Reason::Released, now);
             }
-            let first = line.first_of(session);
-            self.drop_claim(*id, Claim::of_delete(command.has_modifier(b'w'), first), now);
         }
-        (lost > 0 && lost == lines.len()).then(|| Step::Answer(b"0".to_vec()))
+        lost.map(|_| Step::Answer(b"0".to_vec()))
     }
 
     fn drop_claim(&mut self, id: LineId, claim: Claim, now: Time) {
