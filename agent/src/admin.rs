@@ -8,7 +8,8 @@ use crate::view;
 use shunt_admin::{
     Admin, Audit, CallFilter, CallPage, CallView, Commands, Conference, ConferenceSummary, CountersOf, DataPlaneStatus, DrainStatus,
     EndedCounts, Estimate, Failure, FailureKind, HepStatus, Join, JournalStatus, LogFilter, Participant, ParticipantUpdate, Problem,
-    QualityChange, RelayStatus, Role, Status, StopOf, StreamCount, TableWrites, TargetChange, Text, Trace, TraceCall, TraceVerdict,
+    QualityChange, RelayStatus, Role, Status, StopOf, StreamCount, TableWrites, TargetChange, Text, Tiling, TilingWish, Trace, TraceCall,
+    TraceVerdict,
 };
 use shunt_calls::{LineId, RelayId, RelayKind};
 use shunt_control::Statistics;
@@ -497,6 +498,18 @@ impl Admin for AgentView {
 
     async fn set_targets(&self, conference: Text, change: TargetChange) -> Result<(), Failure> {
         self.conference_engine()?.set_targets(&conference.as_text(), &change)?;
+        self.core.keep().await;
+        Ok(())
+    }
+
+    async fn set_tiling(&self, conference: Text, wish: TilingWish) -> Result<Tiling, Failure> {
+        let made = self.conference_engine()?.set_tiling(&conference.as_text(), wish)?;
+        self.core.keep().await;
+        Ok(made)
+    }
+
+    async fn end_tiling(&self, conference: Text) -> Result<(), Failure> {
+        self.conference_engine()?.end_tiling(&conference.as_text())?;
         self.core.keep().await;
         Ok(())
     }

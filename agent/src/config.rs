@@ -1,6 +1,7 @@
 //! The daemon's configuration: what `shunt check-config --json` made of shunt.yaml.
 
 use serde::Deserialize;
+use shunt_admin::TilingWish;
 use shunt_calls::{MediaRange, RelayKind};
 use shunt_control::Network;
 use shunt_daemon::values::{seconds, text, texts};
@@ -228,6 +229,9 @@ pub struct Conference {
     /// Control sockets of mixers.
     #[serde(default, deserialize_with = "texts")]
     pub mixer: Vec<ControlAddress>,
+    /// Tiled streams of each new conference.
+    #[serde(default)]
+    pub tiling: Option<TilingWish>,
 }
 
 /// The admin API.

@@ -533,6 +533,9 @@ impl Snapshot {
         let lacking = conferences.lacking_mixers().len();
         to.gauge("shunt_conference_placed", "Conferences whose audio a mixer has", float(placed))?;
         to.gauge("shunt_conference_mixed", "Participants who get a mix", float(mixed))?;
+        let (tilings, tiled) = conferences.tiled_sizes();
+        to.gauge("shunt_conference_tilings", "Conferences whose video a mixer tiles", float(tilings))?;
+        to.gauge("shunt_conference_tiled", "Participants whose video comes tiled", float(tiled))?;
         to.gauge("shunt_conference_mixers_lacking", "Mixers that do not answer", float(lacking))
     }
 }

@@ -3,6 +3,7 @@
 use crate::audio::{Audio, Engine, lock};
 use crate::config::Mixer;
 use crate::description::{ConferenceView, Description};
+use crate::tilings::MOST_TILES;
 use crate::tilings_api::{self, Pictures};
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
@@ -55,6 +56,10 @@ struct Status {
     /// The share of a core that mixing takes, and from which on no conference is taken.
     load: f64,
     most_load: f64,
+    /// Where video is to go.
+    video: String,
+    tiles: usize,
+    most_tiles: usize,
     /// Why no conference is taken; `null`: one is.
     full: Option<String>,
 }
@@ -112,6 +117,9 @@ impl Service {
             most_receivers: self.settings.receivers,
             load: audio.load,
             most_load: self.settings.load,
+            video: self.pictures.address().to_string(),
+            tiles: self.pictures.tiles(),
+            most_tiles: MOST_TILES,
             full: self.full(&audio, 1),
         }
     }

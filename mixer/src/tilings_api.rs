@@ -35,6 +35,17 @@ impl Pictures {
         }
     }
 
+    #[must_use]
+    pub fn address(&self) -> Endpoint {
+        self.address
+    }
+
+    /// Tiles that are made here.
+    #[must_use]
+    pub fn tiles(&self) -> usize {
+        self.engine.get().map_or(0, |engine| lock(&engine.video).sizes().2)
+    }
+
     fn engine(&self) -> io::Result<&Engine> {
         let _one = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = self.engine.get() {

@@ -165,6 +165,18 @@ def test_phones_of_four_codecs_hear_all_others_in_one_stream_over_losses_and_lea
         assert all(record["media"][0]["received_packets"] > 100 for record in room.records(2)), "a mix counts as received"
 
 
+def test_tiled_streams_are_asked_for_over_rest(room: MixBridge) -> None:
+    room.ask("POST", "/v1/conferences/room/participants?name=rex&media=audio")
+    for query in ("codec=VP8", "codec=H261&places=9", "codec=H264&places=many", "codec=H261&predicted=perhaps", "codec=H261&receivers=rex"):
+        with pytest.raises(LabError, match="error: 400"):
+            room.ask("POST", f"/v1/conferences/room/tiling?{query}")
+    asked = room.ask("POST", "/v1/conferences/room/tiling?codec=H264&places=20&payload_type=99&predicted=yes&receivers=ann,bob")["tiling"]
+    assert (asked["codec"], asked["places"], asked["payload_type"], asked["predicted"], asked["receivers"]) == ("H264", 20, 99, True, ["ann", "bob"])
+    assert room.ask("DELETE", "/v1/conferences/room/tiling")["tiling"] is None
+    with pytest.raises(LabError, match="error: 404"):
+        room.ask("DELETE", "/v1/conferences/room/tiling")
+
+
 def test_a_mixer_and_an_agent_that_die_are_a_gap_at_most_and_no_call_ends(room: MixBridge) -> None:
     with Talk([]) as talk:
         phones = [room.dial(host, name, codec) for host, name, codec in (("caller", "ann", PCMA), ("callee", "bob", OPUS), ("callee", "cem", PCMA))]

@@ -42,10 +42,11 @@ def participant(name: str, *media: dict[str, Any], **more: Any) -> Participant:
         "mixed": "auto",
         "gets_mix": False,
         "muted": False,
+        "gets_tiles": False,
     }
     return cast(Participant, made | more)
 
 
 def conference(*members: Participant, **more: Any) -> Conference:
-    made = {"conference": "room", "participants": len(members), "design": "nra", "problem": None, "mixing": False, "mixer": None, "speaker": None, "started_us": 0, "members": list(members), "qualities": [], "subscriptions": []}
+    made = {"conference": "room", "participants": len(members), "design": "nra", "problem": None, "mixing": False, "mixer": None, "speaker": None, "tiling": None, "started_us": 0, "members": list(members), "qualities": [], "subscriptions": []}
     return cast(Conference, made | more)

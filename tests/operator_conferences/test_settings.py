@@ -17,6 +17,8 @@ _BASE = "relays: [{name: local, socket: 'udp:127.0.0.1:22222', media: [{address:
         (_BASE + "conference: {address: 192.0.2.1, selector: 'math:pi'}\n", "3:44: conference.selector: math:pi is not a function"),
         (_BASE + "conference: {address: 192.0.2.1, port: 5}\n", "3:34: conference.port: unknown key; did you mean ports?"),
         (_BASE + "conference: {address: 192.0.2.1, sip: 'udp:192.0.2.1:20002'}\n", "conference.sip: udp:192.0.2.1:20002 lies within the media ports 192.0.2.1 20000-29999"),
+        (_BASE + "conference: {address: 192.0.2.1, tiling: {codec: H261}}\n", "3:42: conference.tiling: needs a mixer (conference.mixer)"),
+        (_BASE + "conference: {address: 192.0.2.1, mixer: ['unix:/m.sock'], tiling: {codec: H261, places: 9}}\n", "conference.tiling.places: a CIF picture of H.261 has four"),
         (_BASE.splitlines()[0] + "\nconference: {address: 192.0.2.1}\n", "2:13: conference: needs a data_plane"),
         (
             _BASE + "cdr: {csv: /var/log/c.csv, json_lines: /var/log/c.jsonl}\nconference: {address: 192.0.2.1, cdr: {csv: /var/log/conf.csv, json_lines: /var/log/x/../c.csv}}\n",

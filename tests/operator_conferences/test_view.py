@@ -59,6 +59,29 @@ def test_a_conference_is_shown_as_people_know_it() -> None:
         assert line in said, said
 
 
+def test_tiles_are_shown_with_who_has_none_and_why() -> None:
+    tile = {"place": 1, "participant": "ann", "source": 7, "x": 176, "y": 0, "width": 176, "height": 144, "pictures": 80, "refused": 0, "refusal": None}
+    waiting = tile | {"place": 2, "participant": "bob", "x": None, "pictures": 0, "refusal": "its bit stream cannot be read"}
+    tiling = {
+        "codec": "H261", "payload_type": None, "places": None, "predicted": False, "receivers": None, "mixer": "unix:/m.sock", "problem": None,
+        "streams": [{"ssrc": 0xABC, "tiles": [tile, waiting]}], "untiled": [{"participant": "cem", "reason": "its media are encrypted"}],
+    }  # fmt: skip
+    layout = {"streams": tiling["streams"], "untiled": tiling["untiled"]}
+    shown = view.conference(conference(participant("ann", gets_tiles=True), tiling=tiling), happened(("layout", layout)).of("room"))
+    assert shown["tiling"] == tiling and shown["participants"][0]["gets_tiles"]
+    said = text(shown)
+    for line in (
+        "tiled H261 by unix:/m.sock\n",
+        "00000abc tile 1   ann             at 176,0 176x144            80 pictures\n",
+        "0 pictures, refused: its bit stream cannot be read\n",
+        "cem has no tile: its media are encrypted",
+        "tiles of ann, bob; cem has none: its media are encrypted",
+    ):
+        assert line in said, said
+    lacking = tiling | {"mixer": None, "problem": "no mixer has room for it"}
+    assert "tiled H261 by no mixer: no mixer has room for it" in text(view.conference(conference(tiling=lacking), []))
+
+
 def test_a_conference_that_begins_anew_has_no_past() -> None:
     kept = happened(("created", {}), ("joined", {"participant": "ann"}), ("ended", {}), ("created", {}))
     assert [one["what"] for one in kept.of("room")] == ["created"]

@@ -42,11 +42,11 @@ impl Streams for RoomStreams<'_> {
     }
 }
 
-/// Whether a receiver is to get a medium of a sender, by its quality.
+/// Whether a receiver is to get a medium of a sender, by its quality, and by what mixers make.
 #[must_use]
 pub fn permits(conference: &Conference, sender: &Name, receiver: &Name, medium: Medium) -> bool {
-    let mixed = medium == Medium::Audio && conference.is_mixed(receiver);
-    !mixed
+    let pair = conference.get(sender).zip(conference.get(receiver));
+    pair.is_none_or(|(sender, receiver)| conference.is_for(sender, receiver, medium))
         && (conference.qualities.is_empty()
             || conference
                 .qualities

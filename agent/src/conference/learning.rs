@@ -40,10 +40,15 @@ impl State {
             .media
             .filter(|_| notice.payload_type.is_none_or(|kind| !(64..=95).contains(&kind)))?;
         if self.mixers_at.contains(&source) {
-            // A mix for which the entry is not there yet, or not any more.
+            // A stream for which the row is not there yet, or not any more.
             return None;
         }
         let room = self.rooms.get_mut(&place.conference)?;
+        if room.member(&place.participant).is_err() {
+            // Where a mixer sends from it has said itself.
+            shared.counts.source_mismatches.inc();
+            return None;
+        }
         let member = room.members.get_mut(&place.participant)?;
         let by_checks = member.ice.is_some();
         let state = member.legs.get_mut(&place.leg)?;

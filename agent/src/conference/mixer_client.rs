@@ -1,4 +1,4 @@
-//! The client of a mixer's control API (docs/mixing.md).
+//! The client of a mixer's control API (docs/mixing.md, docs/tiling.md).
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -6,6 +6,8 @@ use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
+use shunt_admin::TiledCodec;
+use shunt_conference::adaptation::Medium;
 use shunt_rtpproxy::framing::ControlAddress;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,7 +26,7 @@ pub enum MixerError {
     Timeout,
     #[error("{0}")]
     Unreachable(String),
-    /// It has no room for a conference.
+    /// It has no room for what it is asked.
     #[error("{0}")]
     Full(String),
     #[error("{0}")]
@@ -39,6 +41,20 @@ pub struct Status {
     pub receivers: u64,
     pub load: f64,
     pub full: Option<String>,
+    pub video: SocketAddr,
+    pub tiles: u64,
+    pub most_tiles: u64,
+}
+
+impl Status {
+    /// How much it has to do of a medium, less first; `None`: it takes no more.
+    #[must_use]
+    pub fn work(&self, medium: Medium) -> Option<u64> {
+        match medium {
+            Medium::Audio => self.full.is_none().then_some(self.receivers),
+            _ => (self.tiles < self.most_tiles).then_some(self.tiles),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -63,15 +79,93 @@ pub struct HeardParticipant {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Accepted {
+pub struct Tilings {
     pub epoch: u64,
-    pub audio: SocketAddr,
+    pub tilings: Vec<Tiled>,
 }
 
-/// A conference as a mixer is told of it.
+/// What a mixer has made of a tiling.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Tiled {
+    pub tiling: String,
+    pub streams: Vec<TiledStream>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct TiledStream {
+    pub ssrc: u32,
+    pub tiles: Vec<TileState>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct TileState {
+    pub place: u8,
+    /// The source's SSRC.
+    pub contributor: u32,
+    #[serde(flatten)]
+    pub shown: Shown,
+}
+
+/// What a mixer knows of a tile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Shown {
+    pub x: Option<u32>,
+    pub y: Option<u32>,
+    pub width: Option<u32>,
+    pub height: Option<u32>,
+    pub pictures: u64,
+    pub refused: u64,
+    pub refusal: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Accepted {
+    pub epoch: u64,
+    /// Where it takes what it is described.
+    #[serde(alias = "audio", alias = "video")]
+    pub at: SocketAddr,
+}
+
+/// A conference's audio or video as a mixer is told of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Description {
-    pub audio: Audio,
+#[serde(untagged)]
+pub enum Description {
+    Mixes { audio: Audio },
+    Tiles(Tiling),
+}
+
+impl Description {
+    #[must_use]
+    pub fn medium(&self) -> Medium {
+        match self {
+            Self::Mixes { .. } => Medium::Audio,
+            Self::Tiles(_) => Medium::Video,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Tiling {
+    pub from: SocketAddr,
+    pub to: SocketAddr,
+    pub codec: TiledCodec,
+    pub payload_type: u8,
+    pub streams: Vec<Stream>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stream {
+    pub ssrc: u32,
+    pub places: u8,
+    pub tiles: Vec<Tile>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Tile {
+    pub place: u8,
+    pub participant: String,
+    pub source: u32,
+    pub predicted: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -127,21 +221,30 @@ pub async fn listing(control: &ControlAddress) -> Result<Listing, MixerError> {
 }
 
 /// # Errors
+/// As of [`status`].
+pub async fn tilings(control: &ControlAddress) -> Result<Tilings, MixerError> {
+    read(&ask(control, Method::GET, "/v1/tilings", Vec::new()).await?)
+}
+
+/// # Errors
 /// As of [`status`]; or it has no room.
 pub async fn describe(control: &ControlAddress, conference: &str, description: &Description) -> Result<Accepted, MixerError> {
     let body = serde_json::to_vec(description).map_err(|error| MixerError::Refused(error.to_string()))?;
-    read(&ask(control, Method::PUT, &path(conference), body).await?)
+    read(&ask(control, Method::PUT, &path(description.medium(), conference), body).await?)
 }
 
 /// # Errors
 /// As of [`status`].
-pub async fn end(control: &ControlAddress, conference: &str) -> Result<(), MixerError> {
-    ask(control, Method::DELETE, &path(conference), Vec::new()).await.map(|_| ())
+pub async fn end(control: &ControlAddress, medium: Medium, conference: &str) -> Result<(), MixerError> {
+    ask(control, Method::DELETE, &path(medium, conference), Vec::new())
+        .await
+        .map(|_| ())
 }
 
 /// Names of conferences have no character that would have to be encoded but `+`, which is itself in a path.
-fn path(conference: &str) -> String {
-    format!("/v1/conferences/{conference}")
+fn path(medium: Medium, conference: &str) -> String {
+    let resource = if medium == Medium::Audio { "conferences" } else { "tilings" };
+    format!("/v1/{resource}/{conference}")
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, MixerError> {

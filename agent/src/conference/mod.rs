@@ -10,12 +10,14 @@ mod frames;
 mod ice;
 mod learning;
 mod mixer_client;
+mod mixers;
 mod mixing;
 mod planner;
 mod rates;
 mod sockets;
 mod state;
 mod store;
+mod tiling;
 mod view;
 mod writer;
 
@@ -26,11 +28,11 @@ use crate::clock::Clock;
 use crate::config::Conference as Settings;
 use cpu_port::{CpuPort, Sender};
 use learning::Asked;
-use mixing::Mixers;
+use mixers::Mixers;
 use prometheus_client::metrics::counter::Counter;
 use shunt_admin::{
     Conference, ConferenceFacts, ConferenceSummary, Estimate, Event, EventLog, Facts, Failure, FailureKind, Join, Participant,
-    ParticipantUpdate, QualityChange, TargetChange,
+    ParticipantUpdate, QualityChange, TargetChange, TilingWish,
 };
 use shunt_calls::Notice;
 use shunt_conference::adaptation::Medium;
@@ -106,6 +108,8 @@ pub struct Conferences {
     /// Of a switch.
     cpu_port: Option<Sender>,
     mixers: Mixers,
+    /// Of conferences that are to come.
+    tiling: Option<TilingWish>,
     state: Mutex<State>,
     /// Held from the last reading of rows until the state knows that they are gone: whoever reads the rows of a participant meanwhile would find
     /// neither them nor what they have counted.
@@ -246,6 +250,7 @@ impl Conferences {
                 routes: Arc::default(),
             }),
             mixers: Mixers::new(&settings.mixer),
+            tiling: settings.tiling.clone(),
             state: Mutex::new(State::new(first, last)),
             rows_end: tokio::sync::Mutex::new(()),
             up: AtomicBool::new(false),
@@ -552,7 +557,7 @@ impl Conferences {
     #[must_use]
     pub fn sizes(&self) -> (usize, usize, usize) {
         self.with(|state| {
-            let participants = state.rooms.values().map(|room| room.members.len()).sum();
+            let participants = state.rooms.values().map(|room| room.people().count()).sum();
             (state.rooms.len(), participants, state.planner.len())
         })
     }
@@ -569,7 +574,8 @@ impl Conferences {
             if state.rooms.contains_key(&name) {
                 return Err(Failure::new(FailureKind::Conflict, format!("there is a conference {name} already")));
             }
-            let room = state.new_room(name.clone(), self.unix_us());
+            let mut room = state.new_room(name.clone(), self.unix_us());
+            room.set_tiling(self.tiling.clone())?;
             self.shared.store.put(&room.keep());
             state.rooms.insert(name.clone(), room);
             self.shared.tell(&name, "created", None, None, |_| {});
@@ -604,7 +610,7 @@ impl Conferences {
     /// There is no such conference.
     pub async fn end(&self, name: &str) -> Result<(), Failure> {
         loop {
-            let next = self.with(|state| Ok(state.room(name)?.members.keys().next().cloned()))?;
+            let next = self.with(|state| Ok(state.room(name)?.people().next().map(|(one, _)| one.name.clone())))?;
             let Some(one) = next else { break };
             match self.leave(name, &one, "ended").await {
                 Err(failure) if failure.kind != FailureKind::NotFound => return Err(failure),
@@ -612,7 +618,7 @@ impl Conferences {
             }
         }
         self.with(|state| {
-            state.unplace(name);
+            state.unplace_all(name, self.shared.clock.now());
             if let Some(room) = state.rooms.remove(name) {
                 let name = room.conference.name;
                 self.shared.tell(&name, "ended", None, None, |_| {});
@@ -706,10 +712,13 @@ impl Conferences {
     fn try_sockets(self: &Arc<Self>, conference: &Name, participant: &Name) -> Vec<(Endpoint, std::io::Error)> {
         let mut failed = Vec::new();
         let relays: Vec<_> = self.with(|state| {
-            let found = state.rooms.get(conference).and_then(|room| room.member(participant).ok());
-            let legs = found.into_iter().flat_map(|(one, member)| {
-                let open = member.legs.iter().filter(|(_, leg)| leg.sockets.is_none());
-                open.filter_map(|(key, _)| Some((*key, one.legs.get(key)?.relay)))
+            let room = state.rooms.get(conference);
+            let legs = room.into_iter().flat_map(|room| {
+                let member = room.members.get(participant);
+                let open = member
+                    .into_iter()
+                    .flat_map(|member| member.legs.iter().filter(|(_, leg)| leg.sockets.is_none()));
+                open.filter_map(|(key, _)| Some((*key, room.leg(participant, *key)?.0.relay)))
             });
             legs.collect()
         });

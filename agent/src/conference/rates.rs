@@ -156,10 +156,9 @@ impl State {
     pub fn silent(&self, now: Time, timeout: Duration) -> Vec<(Name, Name)> {
         let mut silent = Vec::new();
         for room in self.rooms.values() {
-            for one in &room.conference.participants {
+            for (one, member) in room.people() {
                 let sends = one.legs.values().any(|leg| leg.sends);
-                let since = room.members.get(&one.name).map(|member| now.since(member.last_packet));
-                if sends && since.is_some_and(|since| since > timeout) {
+                if sends && now.since(member.last_packet) > timeout {
                     silent.push((room.conference.name.clone(), one.name.clone()));
                 }
             }

@@ -2,11 +2,13 @@
 
 use super::accounting::Account;
 use super::ice::Credentials;
-use super::mixing::Placed;
+use super::mixers::Placed;
+use super::mixing::Mixes;
 use super::planner::Planner;
 use super::rates::Meter;
 use super::sockets::LegSockets;
-use super::store::{FORMAT, Kept, KeptBase, KeptLeg, KeptMixer, KeptParticipant};
+use super::store::{FORMAT, Kept, KeptBase, KeptLeg, KeptMixer, KeptParticipant, KeptTiling};
+use super::tiling::Tiling;
 use shunt_admin::{Codec, Direction, Failure, FailureKind, JoinMedium, Layers, Mixed};
 use shunt_calls::Counters;
 use shunt_conference::adaptation::{Adaptation, Medium};
@@ -60,17 +62,18 @@ pub struct State {
     pub timers: BTreeSet<(Time, Timer)>,
     pub scanners: Scanners,
     pub parties: Parties,
-    /// Mixers of audio are configured.
+    /// Mixers are configured.
     pub mixing: bool,
-    /// Where mixes come from: no participant's packets do.
+    /// Where mixers send from: no participant's packets come from there.
     pub mixers_at: HashSet<Endpoint>,
-    /// Conferences that mixers need not have any more, by control socket.
-    pub unplaced: BTreeSet<(String, Name)>,
+    /// What mixers need not make any more: by control socket, of which medium, of which conference.
+    pub unplaced: BTreeSet<(String, Medium, Name)>,
 }
 
 /// One conference, with what belongs to it besides its membership.
 pub struct Room {
     pub conference: Conference,
+    /// Those of its mixers too.
     pub members: BTreeMap<Name, Member>,
     /// Unix time, µs.
     pub started_us: u64,
@@ -95,8 +98,11 @@ pub struct Room {
     pub bases: HashMap<FiveTuple, Counters>,
     /// Streams whose SSRC is somebody else's, and whose, as last told.
     pub conflicting: BTreeMap<(Name, Medium, u32), Name>,
-    /// Where its audio is mixed.
-    pub mixer: Option<Placed>,
+    /// Where its audio is mixed, and its video tiled.
+    pub placed: BTreeMap<Medium, Placed>,
+    pub mixes: Mixes,
+    /// The tiled streams that are wanted of it.
+    pub tiling: Option<Tiling>,
     /// Legs to which nothing goes because a switch has no way there: why.
     pub unreached: BTreeMap<(Name, LegKey), String>,
 }
@@ -354,7 +360,9 @@ impl Room {
             flows: HashSet::new(),
             bases: HashMap::new(),
             conflicting: BTreeMap::new(),
-            mixer: None,
+            placed: BTreeMap::new(),
+            mixes: Mixes::default(),
+            tiling: None,
             unreached: BTreeMap::new(),
         }
     }
@@ -375,10 +383,19 @@ impl Room {
         found
     }
 
+    /// Those who take part, without mixers.
+    pub fn people(&self) -> impl Iterator<Item = (&Participant, &Member)> {
+        let people = self.conference.participants.iter().filter(|one| one.mixer.is_none());
+        people.filter_map(|one| Some((one, self.members.get(&one.name)?)))
+    }
+
+    /// One of these.
+    ///
     /// # Errors
     /// There is nobody of this name.
     pub fn member(&self, name: &str) -> Result<(&Participant, &Member), Failure> {
         let found = self.conference.get(name).zip(self.members.get(name));
+        let found = found.filter(|(one, _)| one.mixer.is_none());
         found.ok_or_else(|| {
             Failure::new(
                 FailureKind::NotFound,
@@ -463,8 +480,7 @@ impl Room {
     #[must_use]
     pub fn keep(&self) -> Kept {
         let address = |end: Endpoint| SocketAddr::new(end.addr, end.port);
-        let participants = self.conference.participants.iter().filter_map(|one| {
-            let member = self.members.get(&one.name)?;
+        let participants = self.people().map(|(one, member)| {
             let legs = one.legs.iter().filter_map(|(key, leg)| {
                 let state = member.legs.get(key)?;
                 Some(KeptLeg {
@@ -487,7 +503,7 @@ impl Room {
                     received: state.received,
                 })
             });
-            Some(KeptParticipant {
+            KeptParticipant {
                 participant: one.name.to_string(),
                 call: member.call.clone(),
                 joined_us: member.joined_us,
@@ -496,8 +512,18 @@ impl Room {
                 encrypted: one.encrypted,
                 mixed: asked(one.wish),
                 legs: legs.collect(),
-            })
+            }
         });
+        let mixer = |medium: Medium| {
+            let placed = self.placed.get(&medium)?;
+            let ssrcs = self.mixes.ssrcs.iter().filter(|_| medium == Medium::Audio);
+            Some(KeptMixer {
+                control: placed.control.clone(),
+                at: address(placed.at),
+                port: placed.port,
+                ssrcs: ssrcs.map(|(name, ssrc)| (name.to_string(), *ssrc)).collect(),
+            })
+        };
         let qualities = self.conference.qualities.iter();
         let levels = self.conference.levels.iter();
         Kept {
@@ -512,12 +538,9 @@ impl Room {
                 .map(|(((sender, receiver), medium), level)| (sender.to_string(), receiver.to_string(), medium.name().to_owned(), *level))
                 .collect(),
             bases: self.bases.iter().map(|(flow, counters)| KeptBase::new(flow, counters)).collect(),
-            mixer: self.mixer.as_ref().map(|mixer| KeptMixer {
-                control: mixer.control.clone(),
-                audio: address(mixer.audio),
-                port: mixer.port,
-                ssrcs: mixer.ssrcs.iter().map(|(name, ssrc)| (name.to_string(), *ssrc)).collect(),
-            }),
+            mixer: mixer(Medium::Audio),
+            tiling: self.tiling.as_ref().map(Tiling::keep),
+            tiler: mixer(Medium::Video),
         }
     }
 }
@@ -614,7 +637,7 @@ impl State {
         Ok(())
     }
 
-    fn install(&mut self, conference: &Name, participant: &Name, key: LegKey, leg: Leg, state: LegState) {
+    pub fn install(&mut self, conference: &Name, participant: &Name, key: LegKey, leg: Leg, state: LegState) {
         let place = Place {
             conference: conference.clone(),
             participant: participant.clone(),
@@ -646,6 +669,7 @@ impl State {
             self.ports.free.push_back(leg.relay.port);
         }
         room.adaptation.leave(&name, now);
+        room.flows.retain(|(source, receiver)| source.sender != name && *receiver != name);
         room.rates.retain(|(sender, _), _| *sender != name);
         room.meters.retain(|(sender, _), _| *sender != name);
         room.key_frames.retain(|(sender, _), _| *sender != name);
@@ -671,8 +695,8 @@ impl State {
         let name = check_name("conference", &kept.conference).map_err(|failure| failure.message)?;
         let taken = |port: &u16| !self.ports.free.contains(port);
         let legs = kept.participants.iter().flat_map(|one| one.legs.iter().map(|leg| leg.port));
-        let mut ports = legs.chain(kept.mixer.as_ref().map(|mixer| mixer.port));
-        if let Some(port) = ports.find(taken) {
+        let mixers = [&kept.mixer, &kept.tiler].into_iter().flatten();
+        if let Some(port) = legs.chain(mixers.map(|mixer| mixer.port)).find(taken) {
             return Err(format!("port {port} is not free in conference.ports"));
         }
         let room = self.new_room(name.clone(), kept.started_us);
@@ -680,10 +704,8 @@ impl State {
         for one in kept.participants {
             self.restore_participant(address, &name, one, now)?;
         }
-        if let Some(mixer) = kept.mixer.filter(|_| self.mixing) {
-            self.ports.claim(mixer.port);
-            let placed = Placed::restored(&mixer);
-            self.place(address, &name, placed);
+        if self.mixing {
+            self.restore_mixers(address, &name, kept.mixer, kept.tiling.zip(Some(kept.tiler)), now)?;
         }
         let Some(room) = self.rooms.get_mut(&name) else { return Ok(()) };
         room.bases = kept.bases.iter().map(KeptBase::counters).collect();
@@ -699,6 +721,33 @@ impl State {
             }
         }
         room.conference.settle();
+        Ok(())
+    }
+
+    /// What mixers make goes on where it was made.
+    fn restore_mixers(
+        &mut self,
+        address: IpAddr,
+        name: &Name,
+        mixer: Option<KeptMixer>,
+        tiling: Option<(KeptTiling, Option<KeptMixer>)>,
+        now: Time,
+    ) -> Result<(), String> {
+        let (tiling, tiler) = tiling.unzip();
+        if let Some(room) = self.rooms.get_mut(name) {
+            if let Some(mixer) = &mixer {
+                room.mixes.ssrcs = mixer.ssrcs.iter().map(|(name, ssrc)| (name.as_str().into(), *ssrc)).collect();
+            }
+            if let Some(tiling) = tiling {
+                room.restore_tiling(tiling).map_err(|failure| failure.message)?;
+            }
+        }
+        for (medium, kept) in [(Medium::Audio, mixer), (Medium::Video, tiler.flatten())] {
+            if let Some(kept) = kept {
+                self.ports.claim(kept.port);
+                self.place(address, name, medium, Placed::restored(&kept), now);
+            }
+        }
         Ok(())
     }
 
@@ -765,7 +814,45 @@ impl State {
     }
 }
 
+impl Member {
+    /// Of a mixer, which nobody lets in or takes out but the agent itself.
+    #[must_use]
+    pub fn of_mixer(now: Time) -> Self {
+        Self {
+            call: None,
+            joined_us: 0,
+            ice: None,
+            signalling: None,
+            last_packet: now,
+            legs: BTreeMap::new(),
+        }
+    }
+}
+
 impl LegState {
+    /// Of a mixer, whose address it has told itself.
+    #[must_use]
+    pub fn of_mixer(at: Endpoint, now: Time) -> Self {
+        let mut latch = Latch::new(Component::Rtp);
+        latch.adopt(now, at, None);
+        Self {
+            latch,
+            signalled: Vec::new(),
+            sockets: None,
+            rtcp: None,
+            transport: String::new(),
+            codecs: Vec::new(),
+            layers: None,
+            payload_type: None,
+            packets: 0,
+            new_ssrc_at: None,
+            moving: false,
+            destination: None,
+            sent: Account::default(),
+            received: Account::default(),
+        }
+    }
+
     fn new(asked: &JoinMedium) -> Self {
         Self {
             latch: Latch::new(Component::Rtp),

@@ -2,6 +2,7 @@
 
 use super::accounting::Account;
 use serde::{Deserialize, Serialize};
+use shunt_admin::TilingWish;
 use shunt_calls::Counters;
 use shunt_journal::Documents;
 use shunt_net::{Endpoint, FiveTuple};
@@ -38,15 +39,35 @@ pub struct Kept {
     /// Where its audio is mixed.
     #[serde(default)]
     pub mixer: Option<KeptMixer>,
+    /// The tiled streams that are wanted, and where they are made.
+    #[serde(default)]
+    pub tiling: Option<KeptTiling>,
+    #[serde(default)]
+    pub tiler: Option<KeptMixer>,
 }
 
-/// The mixer that a conference is placed on.
+/// Tiled streams as they were.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeptTiling {
+    pub wish: TilingWish,
+    pub streams: Vec<KeptStream>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeptStream {
+    pub ssrc: u32,
+    /// (place, participant, SSRC of its pictures).
+    pub tiles: Vec<(u8, String, u32)>,
+}
+
+/// The mixer that a conference's medium is placed on.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeptMixer {
     /// Its control socket.
     pub control: String,
-    /// Where it takes audio, and the port that copies come from.
-    pub audio: SocketAddr,
+    /// Where it takes the medium, and the port that copies come from.
+    #[serde(rename = "audio")]
+    pub at: SocketAddr,
     pub port: u16,
     /// The SSRC of each participant's mix.
     pub ssrcs: Vec<(String, u32)>,

@@ -54,7 +54,7 @@ pub fn summary(state: &State, room: &Room) -> ConferenceSummary {
     let design = state.planner.design(&room.conference.name);
     ConferenceSummary {
         conference: room.conference.name.as_bytes().into(),
-        participants: room.members.len() as u64,
+        participants: room.people().count() as u64,
         design: design.map_or_else(|| "empty".to_owned(), |design| design.name().to_ascii_lowercase()),
         problem: room.problem.clone().or_else(|| state.problem.clone()),
     }
@@ -110,28 +110,23 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
         signalling: member.signalling.clone(),
         mixed: asked(one.wish),
         gets_mix: room.conference.is_mixed(&one.name),
-        muted: room.mixer.as_ref().is_some_and(|mixer| mixer.muted.contains(&one.name)),
+        muted: room.mixes.muted.contains(&one.name),
+        gets_tiles: one.tiled && room.placed.contains_key(&Medium::Video),
     }
 }
 
 /// A conference with the packets that its copies have counted.
 #[must_use]
 pub fn conference(state: &State, room: &Room, counted: &HashMap<Key, u64>, now: Time) -> Conference {
-    let members = room
-        .conference
-        .participants
-        .iter()
-        .filter_map(|one| Some(participant(room, one, room.members.get(&one.name)?, now)));
+    let members = room.people().map(|(one, member)| participant(room, one, member, now));
     Conference {
         summary: summary(state, room),
         started_us: room.started_us,
         members: members.collect(),
         mixing: room.conference.mixing,
-        mixer: room.mixer.as_ref().map(|mixer| mixer.control.clone()),
-        speaker: room
-            .mixer
-            .as_ref()
-            .and_then(|mixer| Some(mixer.speaker.as_ref()?.as_bytes().into())),
+        mixer: room.placed.get(&Medium::Audio).map(|placed| placed.control.clone()),
+        speaker: room.mixes.speaker.as_ref().map(|speaker| speaker.as_bytes().into()),
+        tiling: room.view_tiling(),
         qualities: room
             .conference
             .qualities

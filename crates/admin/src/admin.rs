@@ -1,6 +1,8 @@
 //! What the server asks of the agent.
 
-use crate::conference::{Conference, ConferenceSummary, Estimate, Join, Participant, ParticipantUpdate, QualityChange, TargetChange};
+use crate::conference::{
+    Conference, ConferenceSummary, Estimate, Join, Participant, ParticipantUpdate, QualityChange, TargetChange, Tiling, TilingWish,
+};
 use crate::text::Text;
 use crate::view::{Audit, CallFilter, CallPage, CallView, DrainStatus, LogFilter, Status, StopOf, Trace};
 use std::future::{Future, ready};
@@ -127,6 +129,16 @@ pub trait Admin: Send + Sync + 'static {
 
     fn set_targets(&self, conference: Text, change: TargetChange) -> impl Future<Output = Answer<()>> + Send {
         let _ = (conference, change);
+        ready(Err(Failure::no_conferences()))
+    }
+
+    fn set_tiling(&self, conference: Text, wish: TilingWish) -> impl Future<Output = Answer<Tiling>> + Send {
+        let _ = (conference, wish);
+        ready(Err(Failure::no_conferences()))
+    }
+
+    fn end_tiling(&self, conference: Text) -> impl Future<Output = Answer<()>> + Send {
+        let _ = conference;
         ready(Err(Failure::no_conferences()))
     }
 

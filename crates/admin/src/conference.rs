@@ -106,6 +106,32 @@ pub struct ParticipantUpdate {
     pub mixed: Option<Mixed>,
 }
 
+/// Tiled streams that are wanted of a conference: all that is said of them, each time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TilingWish {
+    pub codec: TiledCodec,
+    /// Of the tiled streams; 31 for H.261 and 96 for H.264 unless said.
+    #[serde(default)]
+    pub payload_type: Option<u8>,
+    /// Tiles of a column of H.264, 15 unless said; a CIF picture of H.261 has four.
+    #[serde(default)]
+    pub places: Option<u8>,
+    /// H.264: it is agreed with all sources that their pictures predict from the one before within a guard band.
+    #[serde(default)]
+    pub predicted: bool,
+    /// Who gets them in place of everybody's video, now or once it is there; `None`: everybody who can play them.
+    #[serde(default)]
+    pub receivers: Option<Vec<Text>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum TiledCodec {
+    H261,
+    H264,
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct ConferenceSummary {
     pub conference: Text,
@@ -123,14 +149,59 @@ pub struct Conference {
     /// Unix time, µs.
     pub started_us: u64,
     pub members: Vec<Participant>,
-    /// Whether there are mixers of audio; and the one that this conference is placed on, by its control socket.
+    /// Whether there are mixers; and the one that its audio is placed on, by its control socket.
     pub mixing: bool,
     pub mixer: Option<String>,
     /// Who speaks, as its mixer hears.
     pub speaker: Option<Text>,
+    /// The tiled streams; `None`: none are wanted.
+    pub tiling: Option<Tiling>,
     /// The highest medium that a receiver gets of a sender, where that is not all.
     pub qualities: Vec<PairQuality>,
     pub subscriptions: Vec<Subscription>,
+}
+
+/// Tiled streams as they are.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tiling {
+    #[serde(flatten)]
+    pub wish: TilingWish,
+    /// The control socket of the mixer that makes them.
+    pub mixer: Option<String>,
+    /// Why none are made.
+    pub problem: Option<String>,
+    pub streams: Vec<TiledStream>,
+    /// Senders of video that have no tile.
+    pub untiled: Vec<Untiled>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct TiledStream {
+    pub ssrc: u32,
+    pub tiles: Vec<Tile>,
+}
+
+/// A tile in samples of luma; `None` until its mixer knows the size.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tile {
+    pub place: u8,
+    pub participant: Text,
+    /// The SSRC of the pictures.
+    pub source: u32,
+    pub x: Option<u32>,
+    pub y: Option<u32>,
+    pub width: Option<u32>,
+    pub height: Option<u32>,
+    /// Pictures that have come, and those that could not be tiled; why the last could not, unless one was since.
+    pub pictures: u64,
+    pub refused: u64,
+    pub refusal: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Untiled {
+    pub participant: Text,
+    pub reason: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -161,6 +232,8 @@ pub struct Participant {
     pub gets_mix: bool,
     /// It has muted itself, by keys.
     pub muted: bool,
+    /// Its video comes tiled.
+    pub gets_tiles: bool,
 }
 
 /// RFC 8445 section 5.3.

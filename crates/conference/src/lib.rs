@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | joins, leaves, latched sources, levels | [`membership`] | a [`trees::Layout`] |
 //! | who plays one stream | [`mixing`] | what a mixer gets, and whom its mixes go to |
+//! | who gets tiled streams | [`tiling`] | who gets whose video |
 //! | a layout | [`migration`] ([`trees`], [`capacity`]) | writes of planned rows ([`tables`]), one after the other |
 //! | planned rows | [`rows`] with [`rewriting`] and [`payload_types`] | rows with addresses; [`diff`]: the steps to them |
 //! | receivers' RTCP | [`adaptation`] ([`downlink`], [`best_downlink`], [`policy`]) | levels, and what each sender hears |
@@ -32,6 +33,7 @@ pub mod rewriting;
 pub mod rows;
 pub mod sequence;
 pub mod tables;
+pub mod tiling;
 pub mod trees;
 
 pub use allocation::{Numbers, Reserved};

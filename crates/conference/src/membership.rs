@@ -4,6 +4,7 @@ use crate::adaptation::Medium;
 use crate::participant::{Leg, Participant};
 use crate::payload_types::{Direction, PayloadTypesDiffer, Translation, is_without_repair};
 use crate::tables::Name;
+use crate::tiling::Tiling;
 use crate::trees::{Layers, Layout, Participant as Planned};
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -69,8 +70,10 @@ pub struct Conference {
     pub levels: BTreeMap<(Pair, Medium), usize>,
     /// Levels that were higher until just now: who gets less stays in the trees until its numbers have changed over.
     pub held: BTreeMap<(Pair, Medium), usize>,
-    /// Whether there are mixers of audio.
+    /// Whether there are mixers.
     pub mixing: bool,
+    /// The tiled streams that are wanted.
+    pub tiling: Option<Tiling>,
     /// Whose an SSRC of a medium is: the first's who sent it, as long as it sends it.
     owners: BTreeMap<(Medium, u32), Name>,
 }
@@ -85,6 +88,7 @@ impl Conference {
             levels: BTreeMap::new(),
             held: BTreeMap::new(),
             mixing: false,
+            tiling: None,
             owners: BTreeMap::new(),
         }
     }
@@ -148,7 +152,7 @@ impl Conference {
         Ok(())
     }
 
-    /// Settle whose each SSRC is (who sent it first keeps it), which leg brings whom, and who gets a mix.
+    /// Settle whose each SSRC is (who sent it first keeps it), who gets a mix or tiled streams, and which leg brings whom.
     pub fn settle(&mut self) {
         let mut senders: BTreeMap<(Medium, u32), Vec<&Name>> = BTreeMap::new();
         for one in &self.participants {
@@ -166,15 +170,21 @@ impl Conference {
                 .or_else(|| names.first().map(|name| (*name).clone()))
         };
         self.owners = senders.iter().filter_map(|(key, names)| Some((*key, owner(key, names)?))).collect();
+        self.settle_mixed();
+        self.settle_tiled();
         for medium in MEDIA {
             let sending = |one: &&Participant| one.leg(medium).is_some_and(|leg| !leg.ssrcs.is_empty());
-            let senders: Vec<Name> = self.participants.iter().filter(sending).map(|one| one.name.clone()).collect();
-            for one in &mut self.participants {
-                let others: Vec<Name> = senders.iter().filter(|name| **name != one.name).cloned().collect();
+            let senders: Vec<&Participant> = self.participants.iter().filter(sending).collect();
+            let shown = |one: &Participant| {
+                let others = senders.iter().filter(|sender| sender.name != one.name);
+                let theirs = others.filter(|sender| medium != Medium::Video || self.is_for(sender, one, medium));
+                theirs.map(|sender| sender.name.clone()).collect::<Vec<Name>>()
+            };
+            let shown: Vec<Vec<Name>> = self.participants.iter().map(shown).collect();
+            for (one, others) in self.participants.iter_mut().zip(shown) {
                 one.show(medium, &others);
             }
         }
-        self.settle_mixed();
     }
 
     /// Whose an SSRC is, if it is somebody else's than this sender's: its stream is not carried, because a third could not tell the two apart.
@@ -280,14 +290,16 @@ impl Conference {
     #[must_use]
     pub fn payload_types(&self, sender: &Name, receiver: &Name, medium: Medium) -> Translation {
         let from = self.get(sender).and_then(|one| one.leg(medium));
-        let to = self.get(receiver).and_then(|one| one.leg_for(sender, medium));
+        // A mixer knows what each of its sources sends.
+        let to = self.get(receiver).filter(|one| one.mixer.is_none());
+        let to = to.and_then(|one| one.leg_for(sender, medium));
         from.zip(to)
             .map(|(from, to)| Translation::between(&from.payload_types, &to.payload_types))
             .unwrap_or_default()
     }
 
     /// Whether a participant and the others can be given each other's payload types. `room`: how many the data plane rewrites in one copy.
-    /// Who is on hold counts as before; who gets a mix gets it in a payload type of its own.
+    /// Who is on hold counts as before; who gets a mix gets it in a payload type of its own, and tiled streams are only for those who know the codec.
     ///
     /// # Errors
     /// Who cannot, and why.
@@ -295,12 +307,13 @@ impl Conference {
         let sends = |leg: &Leg| leg.sends || !leg.receives;
         let receives = |leg: &Leg| leg.receives || !leg.sends;
         let pairs = self.participants.iter().flat_map(|a| self.participants.iter().map(move |b| (a, b)));
-        for (sender, receiver) in pairs.filter(|(a, b)| a.name != b.name && (a.name == *participant || b.name == *participant)) {
+        let people = pairs.filter(|(a, b)| a.name != b.name && a.mixer.is_none() && b.mixer.is_none());
+        for (sender, receiver) in people.filter(|(a, b)| a.name == *participant || b.name == *participant) {
             for ((medium, _), to) in receiver.legs.iter().filter(|(_, leg)| receives(leg)) {
                 let Some(from) = sender.leg(*medium).filter(|leg| sends(leg)) else {
                     continue;
                 };
-                if *medium == Medium::Audio && receiver.mixed {
+                if *medium == Medium::Audio && receiver.mixed || *medium == Medium::Video && receiver.tiled {
                     continue;
                 }
                 let direction = Direction {
@@ -368,6 +381,7 @@ impl Conference {
                 layout.targets.insert(pair.clone(), wanted);
             }
         }
+        self.tile(&here, &sent, &mut layout.targets);
         let muxed: Vec<bool> = here.iter().flat_map(|one| one.legs.values().map(|leg| leg.muxed)).collect();
         let alike = muxed.windows(2).all(|pair| pair[0] == pair[1]);
         let tracked = here
@@ -375,8 +389,10 @@ impl Conference {
             .any(|one| MEDIA.iter().any(|medium| self.is_tracked(&one.name, *medium)));
         // A relay entry takes a port's STUN and RTCP along, and rewrites neither numbers nor payload types.
         layout.relayed = !here.iter().any(|one| one.ice) && alike && !tracked && !self.translates(&here);
-        if let Some(mixer) = here.iter().find(|one| one.mixer) {
-            layout.limits.insert(mixer.name.clone(), AUDIO);
+        for (mixer, medium) in here.iter().filter_map(|one| Some((one, one.mixer?))) {
+            layout.limits.insert(mixer.name.clone(), trees_of(medium));
+        }
+        if here.iter().any(|one| one.mixer == Some(Medium::Audio)) {
             let mixed = here.iter().filter(|one| one.mixed);
             layout.limits.extend(mixed.map(|one| (one.name.clone(), !AUDIO)));
         }
@@ -384,6 +400,23 @@ impl Conference {
             layout.sent = sent;
         }
         layout
+    }
+
+    /// Who gets tiled streams gets no other video, and nobody else gets those.
+    fn tile(&self, here: &[&Participant], sent: &BTreeMap<Name, Layers>, targets: &mut BTreeMap<Pair, Layers>) {
+        if self.tiling.is_none() && self.mixer(Medium::Video).is_none() {
+            return;
+        }
+        let video = trees_of(Medium::Video);
+        for sender in here.iter().filter(|one| sent.get(&one.name).is_some_and(|mask| mask & video != 0)) {
+            for receiver in here.iter().filter(|one| one.mixer.is_none() && one.name != sender.name) {
+                if !self.is_for(sender, receiver, Medium::Video) {
+                    let pair = (sender.name.clone(), receiver.name.clone());
+                    let wanted = self.trees(&pair) & !video;
+                    targets.insert(pair, wanted);
+                }
+            }
+        }
     }
 
     fn translates(&self, here: &[&Participant]) -> bool {
@@ -395,6 +428,14 @@ impl Conference {
                 .iter()
                 .any(|medium| !self.payload_types(&a.name, &b.name, *medium).rewritten.is_empty())
         })
+    }
+}
+
+/// The trees of a medium.
+fn trees_of(medium: Medium) -> Layers {
+    match medium {
+        Medium::Audio => AUDIO,
+        pictures => ((1 << TARGETS) - 1) << pictures.first_tree(),
     }
 }
 

@@ -41,7 +41,7 @@ impl Participant {
     /// The payload type that a mix for it has; `None`: none can be made.
     #[must_use]
     pub fn mix(&self) -> Option<&PayloadType> {
-        let (_, leg) = self.mix_leg().filter(|_| !self.encrypted && !self.mixer)?;
+        let (_, leg) = self.mix_leg().filter(|_| !self.encrypted && self.mixer.is_none())?;
         leg.payload_types.iter().find(|one| is_mixable(one))
     }
 
@@ -52,16 +52,16 @@ impl Participant {
 }
 
 impl Conference {
-    /// The mixer that serves it.
+    /// The mixer of a medium that serves it.
     #[must_use]
-    pub fn mixer(&self) -> Option<&Participant> {
-        self.participants.iter().find(|one| one.mixer)
+    pub fn mixer(&self, medium: Medium) -> Option<&Participant> {
+        self.participants.iter().find(|one| one.mixer == Some(medium))
     }
 
     /// Whether a participant gets a mix, and no copies of audio. While no mixer serves the conference it gets copies.
     #[must_use]
     pub fn is_mixed(&self, participant: &str) -> bool {
-        self.mixer().is_some() && self.get(participant).is_some_and(|one| one.mixed)
+        self.mixer(Medium::Audio).is_some() && self.get(participant).is_some_and(|one| one.mixed)
     }
 
     /// Settle who is to get a mix.
@@ -101,7 +101,7 @@ impl Conference {
 
     /// The relay entries that bring mixes: 5-tuples as they come from the mixer, and as they go on.
     pub fn mixes(&self) -> impl Iterator<Item = (FiveTuple, FiveTuple)> {
-        let from = self.mixer().and_then(|mixer| mixer.leg(Medium::Audio)?.source);
+        let from = self.mixer(Medium::Audio).and_then(|mixer| mixer.leg(Medium::Audio)?.source);
         let receivers = self.participants.iter().filter(|one| one.mixed);
         receivers.filter_map(move |one| {
             let (_, leg) = one.mix_leg().filter(|(_, leg)| leg.receives)?;

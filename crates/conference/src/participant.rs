@@ -56,8 +56,10 @@ pub struct Participant {
     /// Whether it is to get a mix of audio, and whether it does where a mixer serves its conference.
     pub wish: Mixed,
     pub mixed: bool,
-    /// It is a mixer: it gets all audio, and what it sends goes by relay entries.
-    pub mixer: bool,
+    /// Whether its video comes tiled.
+    pub tiled: bool,
+    /// It is a mixer of this medium, of which it gets all. Of audio, what it makes goes by relay entries; of video, by copies.
+    pub mixer: Option<Medium>,
 }
 
 impl Participant {
@@ -71,7 +73,8 @@ impl Participant {
             encrypted: false,
             wish: Mixed::Auto,
             mixed: false,
-            mixer: false,
+            tiled: false,
+            mixer: None,
         }
     }
 

@@ -16,6 +16,7 @@ use shunt_conference::payload_types::{self, PayloadType, PayloadTypesDiffer, Tra
 use shunt_conference::rewriting::{Former, LayerRow, Numbering, Rewriting, Whole};
 use shunt_conference::rows::{Copy, Data, Key, Resolver, Stream, steps};
 use shunt_conference::tables::{Limits, Name, Row, Source, Value, Write};
+use shunt_conference::tiling::Tiling;
 use shunt_conference::trees::{Design, Layout};
 use shunt_net::{Endpoint, FiveTuple};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -614,22 +615,21 @@ fn phone(text: &str, number: u8, codec: &str) -> Participant {
 /// Audio goes to this participant of a mixer's.
 fn mixer() -> Participant {
     let mut one = Participant::new(name("#mixer"));
-    one.mixer = true;
+    one.mixer = Some(Medium::Audio);
     let mut leg = Leg::new(at(1, 29_998));
     (leg.source, leg.sends) = (Some(at(200, 30_000)), false);
     one.legs.insert((Medium::Audio, 0), leg);
     one
 }
 
-/// Where copies of a participant's audio go, and mixes.
-fn audio_of(plane: &Plane, sender: &Conference, who: &str) -> BTreeSet<Endpoint> {
-    let leg = sender.get(who).unwrap().leg(Medium::Audio).unwrap();
+/// Where copies of a stream go.
+fn copies_of(plane: &Plane, leg: &Leg, ssrc: u32) -> BTreeSet<Endpoint> {
     let flow = FiveTuple::new(leg.source.unwrap(), leg.relay);
-    let Some(Data::Stream(stream)) = plane.written.get(&Key::Stream(flow, leg.ssrcs[0])) else {
-        panic!("{who} has no row");
+    let Some(Data::Stream(stream)) = plane.written.get(&Key::Stream(flow, ssrc)) else {
+        panic!("{flow:?} has no row");
     };
     let Some(Data::Tree(members)) = plane.written.get(&Key::Tree(stream.tree.mgid)) else {
-        panic!("{who} has no tree");
+        panic!("{flow:?} has no tree");
     };
     let copies = members
         .iter()
@@ -644,6 +644,12 @@ fn audio_of(plane: &Plane, sender: &Conference, who: &str) -> BTreeSet<Endpoint>
             }
         });
     copies.collect()
+}
+
+/// Where copies of a participant's audio go.
+fn audio_of(plane: &Plane, sender: &Conference, who: &str) -> BTreeSet<Endpoint> {
+    let leg = sender.get(who).unwrap().leg(Medium::Audio).unwrap();
+    copies_of(plane, leg, leg.ssrcs[0])
 }
 
 #[test]
@@ -685,6 +691,134 @@ fn telephones_get_the_mix_and_others_copies() {
     plane.bring(&made);
     assert_eq!(audio_of(&plane, &made, "a"), [at(102, 5000), at(103, 5000), at(104, 5000)].into());
     assert!(!plane.written.keys().any(|key| matches!(key, Key::Relay(_))));
+}
+
+/// Video comes to this participant of a mixer's, and tiled streams from it.
+fn tiler() -> Participant {
+    let mut one = Participant::new(name("#tiles"));
+    one.mixer = Some(Medium::Video);
+    let mut leg = Leg::new(at(1, 29_996));
+    (leg.source, leg.ssrcs) = (Some(at(201, 30_002)), vec![7000, 7001]);
+    one.legs.insert((Medium::Video, 0), leg);
+    one
+}
+
+fn h261(number: u8) -> PayloadType {
+    PayloadType {
+        number,
+        codec: "H261/90000".to_owned(),
+        parameters: String::new(),
+    }
+}
+
+/// Whose video goes to an address.
+fn video_to(plane: &Plane, made: &Conference, to: Endpoint) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for one in &made.participants {
+        let Some(leg) = one.leg(Medium::Video) else { continue };
+        for ssrc in &leg.ssrcs {
+            if copies_of(plane, leg, *ssrc).contains(&to) {
+                found.insert(one.name.to_string());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn who_gets_tiled_streams_gets_no_other_video_and_nobody_else_gets_them() {
+    let mut made = conference("abc");
+    made.tiling = Some(Tiling {
+        payload_type: h261(31),
+        receivers: Some([name("b"), name("c")].into()),
+    });
+    made.settle();
+    let video = |number: u8| at(100 + number, 5002);
+    let mixer = at(201, 30_002);
+    let mut plane = Plane::new();
+    plane.bring(&made);
+    assert_eq!(video_to(&plane, &made, video(1)), ["b".to_owned(), "c".to_owned()].into());
+    assert_eq!(video_to(&plane, &made, video(2)), [].into(), "no mixer makes them yet");
+    made.join(tiler()).unwrap();
+    made.settle();
+    plane.bring(&made);
+    assert_eq!(video_to(&plane, &made, video(1)), ["b".to_owned(), "c".to_owned()].into());
+    for number in [2, 3] {
+        assert_eq!(video_to(&plane, &made, video(number)), ["#tiles".to_owned()].into());
+        assert_eq!(
+            video_to(&plane, &made, mixer),
+            ["a".to_owned(), "b".to_owned(), "c".to_owned()].into()
+        );
+    }
+    assert_eq!(
+        audio_of(&plane, &made, "a"),
+        [at(102, 5000), at(103, 5000)].into(),
+        "audio goes on, and not to the mixer"
+    );
+    // Another receiver: everybody gets what is new, and nothing twice.
+    made.tiling.as_mut().unwrap().receivers = None;
+    made.settle();
+    plane.bring(&made);
+    for number in [1, 2, 3] {
+        assert_eq!(video_to(&plane, &made, video(number)), ["#tiles".to_owned()].into());
+    }
+    made.tiling = None;
+    made.settle();
+    plane.bring(&made);
+    let others = BTreeSet::from(["a".to_owned(), "c".to_owned()]);
+    assert_eq!(video_to(&plane, &made, video(2)), others, "nobody gets tiles any more");
+    made.leave("#tiles").unwrap();
+    plane.bring(&made);
+    assert_eq!(video_to(&plane, &made, video(2)), others);
+}
+
+#[test]
+fn tiled_streams_are_for_those_who_can_play_them() {
+    let mut made = conference("abcd");
+    made.tiling = Some(Tiling {
+        payload_type: h261(31),
+        receivers: None,
+    });
+    let video = |made: &mut Conference, who: &str| made.get_mut(who).unwrap().legs.get_mut(&(Medium::Video, 0)).unwrap().clone();
+    for (who, change) in [
+        (
+            "a",
+            Box::new(|leg: &mut Leg| leg.payload_types = vec![h261(98)]) as Box<dyn Fn(&mut Leg)>,
+        ),
+        (
+            "b",
+            Box::new(|leg: &mut Leg| {
+                leg.payload_types = vec![PayloadType {
+                    codec: "VP8/90000".to_owned(),
+                    ..h261(96)
+                }]
+            }),
+        ),
+        ("c", Box::new(|leg: &mut Leg| leg.receives = false)),
+    ] {
+        let mut leg = video(&mut made, who);
+        change(&mut leg);
+        made.get_mut(who).unwrap().legs.insert((Medium::Video, 0), leg);
+    }
+    made.join(tiler()).unwrap();
+    made.get_mut("#tiles")
+        .unwrap()
+        .legs
+        .get_mut(&(Medium::Video, 0))
+        .unwrap()
+        .payload_types = vec![h261(31)];
+    made.settle();
+    let tiled: Vec<&str> = made.participants.iter().filter(|one| one.tiled).map(|one| &*one.name).collect();
+    assert_eq!(tiled, ["a", "d"], "a has another number for the codec, d has named none");
+    assert_eq!(made.payload_types(&name("#tiles"), &name("a"), Medium::Video).rewritten, [(31, 98)]);
+    assert_eq!(made.payload_types(&name("a"), &name("#tiles"), Medium::Video).rewritten, []);
+    assert!(made.check_payload_types(&name("a"), 0).is_err(), "b gets what a sends");
+    let leg = made.get_mut("b").unwrap().legs.get_mut(&(Medium::Video, 0)).unwrap();
+    leg.receives = false;
+    assert_eq!(made.check_payload_types(&name("a"), 0), Ok(()), "a gets nothing of b");
+    made.get_mut("d").unwrap().encrypted = true;
+    made.settle();
+    assert!(!made.get("d").unwrap().tiled);
 }
 
 #[test]

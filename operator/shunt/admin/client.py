@@ -24,6 +24,8 @@ from shunt.admin.model import (
     Quality,
     Status,
     Stop,
+    TiledCodec,
+    Tiling,
     Trace,
 )
 from shunt.admin.stream import EventStream
@@ -196,6 +198,17 @@ class AdminClient:
     async def set_targets(self, conference: str, targets: Sequence[Decision], hold_s: float | None = None) -> None:
         """Give a policy's decisions, all or none. After hold_s seconds without another one the built-in policy decides again."""
         await self._connection.ask("POST", path_of("conferences", conference, "targets"), body={"targets": list(targets), "hold_s": hold_s})
+
+    async def set_tiling(
+        self, conference: str, codec: TiledCodec, *, payload_type: int | None = None, places: int | None = None, predicted: bool = False, receivers: Sequence[str] | None = None
+    ) -> Tiling:
+        """Want tiled streams of a conference's video, for these receivers or everybody who can play them; None: as the agent has it by default."""
+        body = {"codec": codec, "payload_type": payload_type, "places": places, "predicted": predicted, "receivers": None if receivers is None else list(receivers)}
+        return cast(Tiling, await self._connection.ask("PUT", path_of("conferences", conference, "tiling"), body=body))
+
+    async def end_tiling(self, conference: str) -> None:
+        """Want no tiled streams any more."""
+        await self._connection.ask("DELETE", path_of("conferences", conference, "tiling"))
 
     async def estimates(self) -> AsyncIterator[Estimate]:
         """Estimates as they come, until the connection ends. Some are left out for a reader that is too slow."""

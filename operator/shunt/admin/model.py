@@ -378,7 +378,7 @@ Mixed = Literal["auto", "yes", "no"]
 
 
 class Participant(TypedDict):
-    """A participant of a conference; gets_mix: it does at present; muted: by its keys."""
+    """A participant of a conference; gets_mix: it does at present; muted: by its keys; gets_tiles: its video comes tiled."""
 
     participant: str
     call: str | None
@@ -392,6 +392,7 @@ class Participant(TypedDict):
     mixed: Mixed
     gets_mix: bool
     muted: bool
+    gets_tiles: bool
 
 
 class CopiedStream(TypedDict):
@@ -424,6 +425,58 @@ class PairQuality(TypedDict):
     quality: Quality
 
 
+TiledCodec = Literal["H261", "H264"]
+"""Codecs whose pictures can be tiled."""
+
+
+class TilingWish(TypedDict):
+    """Tiled streams that are wanted; None: as the agent has it by default, and for everybody who can play them."""
+
+    codec: TiledCodec
+    payload_type: int | None
+    places: int | None
+    predicted: bool
+    receivers: list[str] | None
+
+
+class Tile(TypedDict):
+    """A tile of a stream, in samples of luma; None until the mixer knows the size. refused: pictures of its source that could not be tiled."""
+
+    place: int
+    participant: str
+    source: int
+    x: int | None
+    y: int | None
+    width: int | None
+    height: int | None
+    pictures: int
+    refused: int
+    refusal: str | None
+
+
+class TiledStream(TypedDict):
+    """One stream that shows many participants."""
+
+    ssrc: int
+    tiles: list[Tile]
+
+
+class Untiled(TypedDict):
+    """Somebody who sends video and has no tile, and why."""
+
+    participant: str
+    reason: str
+
+
+class Tiling(TilingWish):
+    """Tiled streams as they are; mixer: the control socket of the one that makes them; problem: why none does."""
+
+    mixer: str | None
+    problem: str | None
+    streams: list[TiledStream]
+    untiled: list[Untiled]
+
+
 class ConferenceSummary(TypedDict):
     """A conference in the list."""
 
@@ -434,11 +487,12 @@ class ConferenceSummary(TypedDict):
 
 
 class Conference(ConferenceSummary):
-    """A conference with its participants; mixing: there are mixers; mixer: the control socket of the one that has it; speaker: by that mixer."""
+    """A conference with its participants; mixing: there are mixers; mixer: the control socket of the one that has its audio; speaker: by that mixer; tiling: its tiled streams."""
 
     mixing: bool
     mixer: str | None
     speaker: str | None
+    tiling: Tiling | None
     started_us: int
     members: list[Participant]
     qualities: list[PairQuality]

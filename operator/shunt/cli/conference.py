@@ -1,4 +1,4 @@
-"""`shunt conference create|join|leave|quality|target|list|watch|end`: asks the REST API; the group's `capacity` needs none."""
+"""`shunt conference create|join|leave|quality|target|mixed|tiled|list|watch|end`: asks the REST API; the group's `capacity` needs none."""
 
 from __future__ import annotations
 
@@ -119,6 +119,23 @@ def set_mixed(client: Client, as_json: bool, name: str, participant: str, mixed:
     _write(answer, as_json, f"{participant} {'gets a mix' if now else 'gets each sender by itself'}")
 
 
+@conference.command("tiled", cls=_Command)
+@click.argument("name")
+@click.argument("codec", type=click.Choice(["H261", "H264", "none"]))
+@click.option("--receiver", "receivers", multiple=True, metavar="PARTICIPANT", help="Who gets the tiled streams, now or once it is there; may be given more than once. Without it everybody who can play them.")
+@click.option("--payload-type", type=click.IntRange(0, 127), metavar="NUMBER", help="Of the tiled streams; 31 for H.261 and 96 for H.264 unless given.")
+@click.option("--places", type=click.IntRange(1, 255), metavar="NUMBER", help="Tiles of a column of H.264; 15 unless given.")
+@click.option("--predicted", is_flag=True, help="H.264: all sources have agreed on a guard band, so their pictures may predict from the one before.")
+@_asks_agent
+def set_tiling(client: Client, as_json: bool, name: str, codec: str, receivers: tuple[str, ...], payload_type: int | None, places: int | None, predicted: bool) -> None:
+    """Give receivers few streams that show everybody, tiled by a mixer, in place of everybody's video. none: everybody's video again."""
+    if codec == "none":
+        _write(_of(client).end_tiling(name), as_json, f"{name}: everybody gets everybody's video")
+        return
+    answer = _of(client).set_tiling(name, codec, payload_type=payload_type, places=places, predicted=predicted, receivers=receivers or None)
+    _write(answer, as_json, "\n".join(_tiling(answer["tiling"])))
+
+
 @conference.command("end", cls=_Command)
 @click.argument("name")
 @_asks_agent
@@ -203,6 +220,8 @@ def text(answer: dict[str, Any]) -> str:
             kept += f", gets nothing: {leg['unreached']}" if leg["unreached"] else ""
             source = leg["source"] or ("contested" if leg["contested"] else "no source latched yet")
             lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + kept)
+    if answer["tiling"] is not None:
+        lines += [f"  {line}" for line in _tiling(answer["tiling"])]
     for flow in answer["flows"]:
         packets = "-" if flow["packets"] is None else flow["packets"]
         lines.append(f"  {flow['sender']:<16}> {flow['receiver']:<16}{flow['medium']:<8}{flow['ssrc']:08x}{packets:>12}")
@@ -210,6 +229,17 @@ def text(answer: dict[str, Any]) -> str:
         lines.append("  " + _downlink(one))
     lines += [f"  {event['time'][11:19]} {_event(event)}" for event in answer["happened"][-EVENTS:]]
     return "\n".join(lines)
+
+
+def _tiling(tiling: dict[str, Any]) -> list[str]:
+    """The tiled streams: which tile is whose, and who has none."""
+    lines = [f"tiled {tiling['codec']} by {tiling['mixer'] or 'no mixer'}" + (f": {tiling['problem']}" if tiling["problem"] else "")]
+    for stream in tiling["streams"]:
+        for tile in stream["tiles"]:
+            area = "" if tile["x"] is None else f"at {tile['x']},{tile['y']} {tile['width']}x{tile['height']}"
+            refusal = f", refused: {tile['refusal']}" if tile["refusal"] else ""
+            lines.append(f"  {stream['ssrc']:08x} tile {tile['place']:<4}{tile['participant']:<16}{area:<20}{tile['pictures']:>10} pictures" + refusal)
+    return lines + [f"  {one['participant']} has no tile: {one['reason']}" for one in tiling["untiled"]]
 
 
 def _downlink(one: dict[str, Any]) -> str:
@@ -257,6 +287,9 @@ def _event(event: dict[str, Any]) -> str:
             return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is taken for repair: its payload type is {event['payload_type']}{usual}; who gets fewer layers does not get it"
         case "media":
             return f"{event['participant']} takes part with {' and '.join(event['media'])} too"
+        case "layout":
+            tiles = ", ".join(tile["participant"] for stream in event["streams"] for tile in stream["tiles"])
+            return f"tiles of {tiles or 'nobody'}" + "".join(f"; {one['participant']} has none: {one['reason']}" for one in event["untiled"])
         case "directions":
             media = event["media"] if "media" in event else {event["medium"]: event["direction"]}
             return f"{event['participant']}: " + ", ".join(f"{medium} {direction}" for medium, direction in media.items())

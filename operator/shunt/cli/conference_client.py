@@ -65,6 +65,23 @@ class ConferenceClient:
         """Whether a participant gets one stream of audio, made of all others: yes, no, or auto. The conference as it is then."""
         return self._ask("POST", _path(name, "mixed"), participant=participant, mixed=mixed)
 
+    def set_tiling(
+        self, name: str, codec: str, *, payload_type: int | None = None, places: int | None = None, predicted: bool = False, receivers: Iterable[str] | None = None
+    ) -> dict[str, Any]:
+        """Streams that show many participants, tiled by a mixer, for these receivers or for everybody who can play them; in place of everybody's video.
+        The conference as it is then.
+
+        codec: H261 or H264; payload_type: of the tiled streams; places: tiles of a column of H.264; predicted: H.264 sources have agreed on a guard band (docs/tiling.md).
+        """
+        return self._ask(
+            "POST", _path(name, "tiling"), codec=codec, payload_type=payload_type, places=places, predicted="yes" if predicted else None,
+            receivers=None if receivers is None else ",".join(receivers),
+        )  # fmt: skip
+
+    def end_tiling(self, name: str) -> dict[str, Any]:
+        """Everybody gets everybody's video again. The conference as it is then."""
+        return self._ask("DELETE", _path(name, "tiling"))
+
     def set_target(self, name: str, sender: str, receiver: str, target: int | str) -> dict[str, Any]:
         """How many frames of a sender's video a receiver gets: 0 the fewest, 2 all, "pause" none; "auto": as the policy decides. The conference as it is then."""
         return self._ask("POST", _path(name, "target"), sender=sender, receiver=receiver, target=target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -19,6 +20,15 @@ class Cdr(Section):
     json_lines: AbsolutePath | None = Field(default=None, description="File of JSON lines to append to, one line for each participant.")
 
 
+class Tiling(Section):
+    """Tiled streams of each new conference, for everybody who can play them."""
+
+    codec: Literal["H261", "H264"] = Field(description="The codec of the tiled streams, which is that of the sources.")
+    payload_type: int | None = Field(default=None, ge=0, le=127, description="Of the tiled streams; absent: 31 for H.261, 96 for H.264.")
+    places: int | None = Field(default=None, ge=1, le=255, description="Tiles of a column of H.264; absent: 15. A CIF picture of H.261 has four.")
+    predicted: bool = Field(default=False, description="All sources of H.264 have agreed on a guard band, so their pictures may predict from the one before.")
+
+
 class Conference(Section):
     """Conferences, replicated by the data plane."""
 
@@ -32,6 +42,7 @@ class Conference(Section):
     )
     cdr: Cdr | None = Field(default=None, description="Records of participants; absent: none.")
     mixer: list[MixerSocket] = Field(default=[], max_length=64, description="Control sockets of mixers (unix:/PATH or tcp:ADDRESS:PORT), among which conferences are placed; absent: nothing is mixed.")
+    tiling: Tiling | None = Field(default=None, description="Tiled streams of each new conference in place of everybody's video; absent: as long as nobody asks for them.")
     sip: UdpSocket | None = Field(default=None, description="udp:ADDRESS:PORT on which SIP calls to sip:CONFERENCE@ADDRESS are taken from the SIP server; absent: no dial-in.")
     sip_allow: list[Network] = Field(
         default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")], description="Networks from which SIP is taken: the SIP server's, which says who may call."
@@ -51,6 +62,10 @@ class Conference(Section):
         for i, text in enumerate(self.mixer):
             if text in self.mixer[:i]:
                 yield ("mixer", i), f"{text} is listed twice"
+        if self.tiling is not None and not self.mixer:
+            yield ("tiling",), "needs a mixer (conference.mixer)"
+        if self.tiling is not None and self.tiling.codec == "H261" and self.tiling.places not in (None, 4):
+            yield ("tiling", "places"), "a CIF picture of H.261 has four"
         if self.cdr is not None and self.cdr.csv is None and self.cdr.json_lines is None:
             yield ("cdr",), "names no file: give csv, json_lines or both"
         elif self.cdr is not None and self.cdr.csv == self.cdr.json_lines:

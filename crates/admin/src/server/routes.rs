@@ -6,7 +6,7 @@ use super::feed::Feed;
 use super::peer::Peer;
 use super::{API, Api, metrics};
 use crate::admin::{Admin, Failure};
-use crate::conference::{Join, ParticipantUpdate, QualityChange, TargetChange};
+use crate::conference::{Join, ParticipantUpdate, QualityChange, TargetChange, TilingWish};
 use crate::log::LogStatus;
 use crate::text::Text;
 use crate::view::{CallFilter, CountersOf, LogFilter, Status, StopOf};
@@ -14,7 +14,7 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, patch, post};
+use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
@@ -64,6 +64,7 @@ fn conferences<A: Admin>() -> Router<Arc<Api<A>>> {
         )
         .route("/v1/conferences/{conference}/quality", post(set_quality::<A>))
         .route("/v1/conferences/{conference}/targets", post(set_targets::<A>))
+        .route("/v1/conferences/{conference}/tiling", put(set_tiling::<A>).delete(end_tiling::<A>))
 }
 
 async fn check_peer(ConnectInfo(peer): ConnectInfo<Peer>, request: Request, next: Next) -> Response {
@@ -326,4 +327,12 @@ async fn set_quality<A: Admin>(State(api): Shared<A>, Names(name): Names<Text>, 
 
 async fn set_targets<A: Admin>(State(api): Shared<A>, Names(name): Names<Text>, Body(body): Body<TargetChange>) -> Answer {
     done(&api, api.admin.set_targets(name, body)).await
+}
+
+async fn set_tiling<A: Admin>(State(api): Shared<A>, Names(name): Names<Text>, Body(body): Body<TilingWish>) -> Answer {
+    json(&api, api.admin.set_tiling(name, body)).await
+}
+
+async fn end_tiling<A: Admin>(State(api): Shared<A>, Names(name): Names<Text>) -> Answer {
+    done(&api, api.admin.end_tiling(name)).await
 }

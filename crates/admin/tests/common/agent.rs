@@ -84,6 +84,7 @@ fn participant(participant: Text, call: Option<Text>, ice: bool) -> Participant 
         mixed: Mixed::Auto,
         gets_mix: false,
         muted: false,
+        gets_tiles: false,
     }
 }
 
@@ -268,6 +269,7 @@ impl Admin for Agent {
             mixing: false,
             mixer: None,
             speaker: None,
+            tiling: None,
             qualities: Vec::new(),
             subscriptions: Vec::new(),
         })

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 
 from aiohttp import web
 
-from shunt.admin.model import JoinMedium, Layers, Mixed, Participant, Quality
+from shunt.admin.model import JoinMedium, Layers, Mixed, Participant, Quality, TiledCodec
 from shunt.api.drain import COMMAND_HEADER
 from shunt.api.view import NotDone
 from shunt.operator.asking import Agent
@@ -98,6 +98,24 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
         await client.set_targets(_name(request), [decision], hold_s)  # type: ignore[list-item]
         return await look_at(_name(request))
 
+    async def tiling(request: web.Request) -> Any:
+        predicted = request.query.get("predicted", "no")
+        if predicted not in ("yes", "no"):
+            raise NotDone(400, f"predicted: {predicted!r} is neither yes nor no", "predicted")
+        codec = _given(request, "codec")
+        if codec not in get_args(TiledCodec):
+            raise NotDone(400, f"codec: {codec!r} is none of {', '.join(get_args(TiledCodec))}", "codec")
+        receivers = request.query.get("receivers")
+        await client.set_tiling(
+            _name(request), cast(TiledCodec, codec), payload_type=_number(request, "payload_type"), places=_number(request, "places"), predicted=predicted == "yes",
+            receivers=None if receivers is None else receivers.split(","),
+        )  # fmt: skip
+        return await look_at(_name(request))
+
+    async def end_tiling(request: web.Request) -> Any:
+        await client.end_tiling(_name(request))
+        return await look_at(_name(request))
+
     router, one = app.router, "/v1/conferences/{conference}"
     router.add_get("/v1/conferences", serve((), everything))
     router.add_post("/v1/conferences", serve(("name",), create))
@@ -107,6 +125,8 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
     router.add_delete(one + "/participants/{participant}", serve((), leave))
     router.add_post(one + "/quality", serve(("sender", "receiver", "quality"), quality))
     router.add_post(one + "/mixed", serve(("participant", "mixed"), mixed))
+    router.add_post(one + "/tiling", serve(("codec", "payload_type", "places", "predicted", "receivers"), tiling))
+    router.add_delete(one + "/tiling", serve((), end_tiling))
     router.add_post(one + "/target", serve(("sender", "receiver", "target"), target))
 
 
@@ -134,6 +154,13 @@ def _given(request: web.Request, name: str) -> str:
     if not value:
         raise NotDone(400, f"{name}: is missing", name)
     return value
+
+
+def _number(request: web.Request, name: str) -> int | None:
+    text = request.query.get(name)
+    if text is not None and not (text.isascii() and text.isdecimal() and len(text) < 4 and int(text) < 256):
+        raise NotDone(400, f"{name}: {text!r} is no number of 0 to 255", name)
+    return None if text is None else int(text)
 
 
 def _media(request: web.Request) -> list[JoinMedium]:

@@ -39,6 +39,7 @@ def participant(one: Participant) -> dict[str, Any]:
         "mixed": one["mixed"],
         "gets_mix": one["gets_mix"],
         "muted": one["muted"],
+        "gets_tiles": one["gets_tiles"],
         "silent_s": round(one["silent_s"], 1),
         "media": [
             {
@@ -72,6 +73,7 @@ def conference(found: Conference, happened: list[dict[str, Any]]) -> dict[str, A
     return summary(found, sum(member["present"] for member in found["members"])) | {
         "mixer": found["mixer"],
         "speaker": found["speaker"],
+        "tiling": found["tiling"],
         "participants": [participant(member) for member in found["members"]],
         "qualities": list(found["qualities"]),
         "flows": [
