@@ -42,9 +42,11 @@ def build_generator() -> Path:
     """Compile the packet generator, unless it is newer than its source. Raises LabError with the compiler's words."""
     if not BINARY.exists() or BINARY.stat().st_mtime < SOURCE.stat().st_mtime:
         BINARY.parent.mkdir(exist_ok=True)
-        done = subprocess.run([shutil.which("clang") or "cc", "-O2", "-Wall", "-o", str(BINARY), str(SOURCE)], capture_output=True, text=True)
+        made = BINARY.with_suffix(f".{os.getpid()}")  # another worker may be at the same
+        done = subprocess.run([shutil.which("clang") or "cc", "-O2", "-Wall", "-o", str(made), str(SOURCE)], capture_output=True, text=True)
         if done.returncode:
             raise LabError(f"{SOURCE.name}: {done.stderr}")
+        made.rename(BINARY)
     return BINARY
 
 
