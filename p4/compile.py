@@ -21,7 +21,8 @@ from typing import Any
 import yaml
 
 HERE = Path(__file__).resolve().parent
-PROGRAM = HERE / "relay.p4"
+_PROGRAMS = ("relay", "conference")
+_SERVED_AS = "relay"  # what bf_switchd calls either program, and the agent asks for
 GENERATED = HERE / "generated"
 _MADE = "made.json"
 _ARCHITECTURE = {"tofino": "tna", "tofino2": "t2na"}
@@ -42,12 +43,17 @@ class NoCompiler(Exception):
 
 @dataclass(frozen=True)
 class Build:
-    """One way to compile the program. options: the -D macros, RELAY_SIZE and RELAY6_SIZE among them; refused: larger ones that the compiler was seen to refuse."""
+    """One way to compile a program: relay.p4 or conference.p4. options: the -D macros, RELAY_SIZE and RELAY6_SIZE among them; refused: larger ones that the compiler was seen to refuse."""
 
     name: str
     chip: str
     options: Mapping[str, str]
     refused: Mapping[str, int] = field(default_factory=dict)
+    program: str = "relay"
+
+    @property
+    def source(self) -> Path:
+        return HERE / f"{self.program}.p4"
 
 
 @dataclass(frozen=True)
@@ -92,14 +98,15 @@ def read_builds(part: str = "builds", path: Path = HERE / "builds.yaml") -> list
 
     def build(row: dict[str, Any]) -> Build:
         base = whole[row["of"]] if "of" in row else row
-        return Build(row["name"], base["chip"], {name: str(value) for name, value in {**base["options"], **row["options"]}.items()}, row.get("refused", {}))
+        options = {name: str(value) for name, value in {**base["options"], **row["options"]}.items()}
+        return Build(row["name"], base["chip"], options, row.get("refused", {}), base.get("program", "relay"))
 
     return [build(row) for row in document[part]]
 
 
 def sources() -> list[Path]:
-    """Every file that the Tofino program is made of."""
-    return [PROGRAM, *sorted(path for path in (HERE / "include").glob("*.p4") if path.name != "arch_v1model.p4")]
+    """Every file that the Tofino programs are made of."""
+    return [*(HERE / f"{program}.p4" for program in _PROGRAMS), *sorted(path for path in (HERE / "include").glob("*.p4") if not path.stem.endswith("_v1model"))]
 
 
 def source_hash() -> str:
@@ -117,7 +124,7 @@ def _command(compiler: str, build: Build) -> list[str]:
 
 def _made_from(compiler: str, build: Build) -> dict[str, object]:
     """All that a build's output depends on. The program counts as the build's options leave it, without comments: a change to a part that is left out is none."""
-    done = subprocess.run([*_command(compiler, build), "-E", str(PROGRAM)], capture_output=True, text=True)
+    done = subprocess.run([*_command(compiler, build), "-E", str(build.source)], capture_output=True, text=True)
     text = re.sub(r"/\*.*?\*/|//[^\n]*|^#[^\n]*", " ", done.stdout, flags=re.DOTALL | re.MULTILINE)
     program = hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
     return {"compiler": compiler_version(compiler), "program": program, "chip": build.chip, "options": dict(build.options)}
@@ -168,17 +175,17 @@ def _write_configuration(build: Build, out: Path) -> None:
     pipeline = {
         "p4_pipeline_name": "pipe", "context": str(here / "pipe" / "context.json"), "config": str(here / "pipe" / f"{build.chip}.bin"), "pipe_scope": [0, 1, 2, 3], "path": str(here),
     }  # fmt: skip
-    program = {"program-name": PROGRAM.stem, "bfrt-config": str(here / "bfrt.json"), "p4_pipelines": [pipeline]}
+    program = {"program-name": _SERVED_AS, "bfrt-config": str(here / "bfrt.json"), "p4_pipelines": [pipeline]}
     chip = {"chip_family": build.chip, "instance": 0, "pcie_sysfs_prefix": "/sys/devices/pci0000:00/0000:00:03.0/0000:05:00.0", "sds_fw_path": "share/tofino_sds_fw/avago/firmware"}
     configuration = {"chip_list": [chip], "p4_devices": [{"device-id": 0, "p4_programs": [program], "agent0": "lib/libpltfm_mgr.so"}]}
-    (out / f"{PROGRAM.stem}.conf").write_text(json.dumps(configuration, indent=4) + "\n")
+    (out / f"{_SERVED_AS}.conf").write_text(json.dumps(configuration, indent=4) + "\n")
 
 
 def compile_build(compiler: str, build: Build, out: Path) -> str | None:
     """Compile into a directory. Returns None, or the compiler's reason for refusing."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    done = subprocess.run([*_command(compiler, build), "-o", str(out), str(PROGRAM)], capture_output=True, text=True)
+    done = subprocess.run([*_command(compiler, build), "-o", str(out), str(build.source)], capture_output=True, text=True)
     (out / "compiler.log").write_text(done.stdout + done.stderr)
     if _LOST_SELECTS in done.stdout + done.stderr:
         return "this bf-p4c loses the parser's selects (p4lang/p4c issue 5752): take one with pull request 5753"
@@ -220,9 +227,9 @@ PHV_BITS = {"tofino": 4096 + 2048, "tofino2": 5120}
 
 
 def macros(build: Build) -> dict[str, str]:
-    """The build's options, with include/config.p4's defaults for the rest."""
-    text = (HERE / "include" / "config.p4").read_text()
-    found = dict(re.findall(r"#ifndef (\w+)\n#define \1 (\w+)", text))
+    """The build's options, with the defaults of its program for the rest."""
+    files = ["config.p4", "conference_config.p4"] if build.program == "conference" else ["config.p4"]
+    found = dict(re.findall(r"#ifndef (\w+)\n#define \1 (\w+)", "".join((HERE / "include" / name).read_text() for name in files)))
     return {**found, **build.options}
 
 

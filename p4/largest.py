@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import compile as p4_compile
@@ -62,7 +63,7 @@ def search(compiler: str, build: p4_compile.Build, out: Path, stride: int) -> tu
     def fits(steps: int) -> bool:
         options = grown(build, steps)
         tried = out / "tried" / f"{build.name}{steps:+}"
-        kept = p4_compile.Build(build.name, build.chip, options)
+        kept = replace(build, options=options, refused={})
         if p4_compile.kept_seconds(compiler, kept, out / build.name) is not None:
             return True
         reason, seconds = p4_compile.make(compiler, kept, tried)

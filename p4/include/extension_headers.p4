@@ -1,7 +1,5 @@
 /* The headers into which RTP header extensions are taken apart, and what is noted of each element. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef SHUNT_EXTENSION_HEADERS_P4
-#define SHUNT_EXTENSION_HEADERS_P4
 
 /* RFC 8285: the first two bytes say which form the elements have, the others how many times four bytes they take. */
 #define ONE_BYTE_FORM 0xbe
@@ -105,5 +103,3 @@ header two_byte_long_h {
     md.marks_##n = 0; \
     md.flags_##n = 0; \
     NO_FRAME(n)
-
-#endif

@@ -1,7 +1,7 @@
-/* RTP header extensions: the states that walk their elements; included by parser.p4, inside the parser. */
+/* RTP header extensions: the states that walk their elements; included by conference_parser.p4, inside the parser. */
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Why: which id the dependency descriptor has is a matter of each session, and the parser meets the packet before any table
+/* Which id the dependency descriptor has is a matter of each session, and the parser meets the packet before any table
  * does. So the walk notes id and first bytes of every element, and the table `pick` takes the one with the stream's id. Bytes
  * of a header can be skipped only by taking them off the packet, so each element is taken off in parts of 16, 8, 4, 2 and 1
  * bytes and put back by the deparser as it was.

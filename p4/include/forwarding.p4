@@ -1,9 +1,7 @@
 /* Forwarding: what a layer-3 switch does with every packet, relayed or not. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef SHUNT_FORWARDING_P4
-#define SHUNT_FORWARDING_P4
 
-/* Why: a router takes only frames that are addressed to it. The same table lets the switch's own CPU send:
+/* A router takes only frames that are addressed to it. The same table lets the switch's own CPU send:
  * its frames are bridged to a port by destination address. */
 control Layer2(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     /* Addressed to this switch: to be routed. */
@@ -46,7 +44,7 @@ control Layer2(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     }
 }
 
-/* Why: the packet has to leave by some port: the longest prefix says by which, and which next hop's addresses
+/* The packet has to leave by some port: the longest prefix says by which, and which next hop's addresses
  * the frame gets in egress. Packets that the control plane must see go to the CPU. */
 control Forwarding(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     @name(".Ingress.forward")
@@ -131,7 +129,7 @@ control Forwarding(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     }
 }
 
-/* Why: the frame gets the addresses, and the tag, of the way that it takes. In egress, because ingress needs
+/* The frame gets the addresses, and the tag, of the way that it takes. In egress, because ingress needs
  * its stages for the relay table. */
 control NextHop(inout headers_t hdr, EGRESS_SWITCH) {
     @name(".Egress.send")
@@ -189,5 +187,3 @@ control NextHop(inout headers_t hdr, EGRESS_SWITCH) {
         }
     }
 }
-
-#endif

@@ -1,9 +1,7 @@
-/* Learning: which packets are media for the relay, and the notice of one that has no entry. */
+/* Learning: which packets are media for the relay. units_*.p4 raise the notice of one that has no entry. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef SHUNT_LEARNING_P4
-#define SHUNT_LEARNING_P4
 
-/* Why: only packets to the relay's own addresses and media ports are worth a notice; anything else that
+/* Only packets to the relay's own addresses and media ports are worth a notice; anything else that
  * passes through the switch is none of the agent's business. */
 control Media(inout headers_t hdr, inout metadata_t md) {
     @name(".Ingress.is_media")
@@ -54,13 +52,3 @@ control Media(inout headers_t hdr, inout metadata_t md) {
         }
     }
 }
-
-/* Why: the agent learns from the first packets of a stream where a party behind a NAT really is. The packet
- * itself goes on to the relay server, which does its own learning. */
-control Learn(in headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
-    apply {
-        RAISE_NOTICE
-    }
-}
-
-#endif

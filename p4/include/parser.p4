@@ -1,39 +1,41 @@
-/* The states that both architectures share, from Ethernet on; included inside a parser, which starts at parse_ethernet. */
+/* The parser from Ethernet to RTP: included inside a parser, which goes on from its own states to `clear`, and has a state rtp_seen. */
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /* What may be relayed is decided here, where it costs no stage: md.relayable says that nothing in the headers
  * speaks against it. Whatever is odd is left as it is and forwarded as any other packet. */
 
+    state clear {
+        md.relayable = 0;
+        md.checksummed = 0;
+        md.neighbour_discovery = 0;
+        md.hops = 0;
+        md.ipv4_residual = 0;
+        md.udp_residual = 0;
+        md.rtp_version = 0;
+        md.rtp_payload_type = 0;
+        md.rtp_seq = 0;
+        md.rtp_ssrc = 0;
+        md.excess = 0;
+        md.routable = 0;
+        md.switched = 0;
+        md.media = 0;
+        md.relayed = 0;
+        md.notice = 0;
+        md.notice_version = 0;
+        md.sampled = 0;
+        md.sample = 0;
+        md.ahead = 0;
+        md.set_dscp = 0;
+        md.dscp = 0;
+        md.to_v6 = 0;
+        md.to_v4 = 0;
+        md.total_len = 0;
+        md.src_port = 0;
+        md.dst_port = 0;
+        transition parse_ethernet;
+    }
+
     state parse_ethernet {
-        /* Begun here, where it costs no table. */
-        hdr.bridged.setValid();
-        hdr.bridged.nexthop = 0;
-        hdr.bridged.routed = 0;
-        hdr.bridged.last_hop = 0;
-        hdr.bridged.sampled = 0;
-        hdr.bridged.unused = 0;
-#if CONFERENCE
-        hdr.bridged.replicated = 0;
-#if S_LM
-        /* Without a descriptor: a frame by itself. */
-        hdr.bridged.marks = 0xc0;
-        hdr.bridged.frame = 0;
-        hdr.bridged.layer = 0;
-#elif S_LR
-        hdr.bridged.said = 0;
-        hdr.bridged.changes = 0;
-        hdr.bridged.position_0 = 0;
-        hdr.bridged.position_1 = 0;
-#else
-        hdr.bridged.unused_too = 0;
-#endif
-        hdr.bridged.stream = 0;
-#endif
-        hdr.bridged.ingress_port = INGRESS_PORT;
-#if DELAY
-        hdr.bridged.sample = 0;
-        hdr.bridged.arrival = ARRIVAL_NS;
-#endif
         pkt.extract(hdr.ethernet);
         transition select(pkt.lookahead<bit<16>>()) {
             TPID_8021Q: parse_vlan;
@@ -177,23 +179,6 @@
         md.rtp_version = rtp.version;
         md.rtp_payload_type = rtp.payload_type;
         md.rtp_seq = rtp.seq;
-#if S_LR
-        md.track.lower.position = rtp.seq;
-        md.track.upper.position = rtp.seq;
-#endif
         md.rtp_ssrc = rtp.ssrc;
-#if CONFERENCE
-        /* Without contributing sources, and not RTCP. */
-        transition select(rtp.version, rtp.extension, rtp.csrc_count, rtp.payload_type) {
-            (2, 1, 0, 0x40 &&& 0x60): accept;
-            (2, 1, 0, _): rtp_extension;
-            default: RTP_ALONE;
-        }
-#else
-        transition accept;
-#endif
+        transition rtp_seen;
     }
-#if CONFERENCE
-    RTP_ALONE_STATE
-#include "extensions.p4"
-#endif

@@ -1,7 +1,5 @@
 /* Sequence numbers of a receiver that does not get every layer: S-LM, in registers, on every copy. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef SHUNT_SEQUENCE_P4
-#define SHUNT_SEQUENCE_P4
 
 /* docs/conference.md describes the words HIGH, FRAME, OFFSET and OPEN, each read and written once for a packet, and in this order.
  * The row of a receiver is its `splice`, modulo 65536. An entry of zeros is a receiver that has got nothing yet. */
@@ -10,7 +8,7 @@ const bit<8> FRAME_STARTS = 0x80;   /* in the marks of a packet: the first byte 
 const bit<8> FRAME_ENDS = 0x40;
 
 #ifdef __TARGET_TOFINO__
-/* Why: the words, and what a packet does to each. Comparisons of differences are modulo their width. */
+/* The words, and what a packet does to each. Comparisons of differences are modulo their width. */
 control Words(inout copy_t copy_md) {
     @name(".Egress.high")
     Register<int<32>, bit<16>>(SPLICE_SIZE) high;
@@ -65,7 +63,7 @@ control Words(inout copy_t copy_md) {
 #else
 #define ROW (bit<32>)copy_md.splice[15:0]
 
-/* Why: as on Tofino, where registers are worked on by their own units. */
+/* As on Tofino, where registers are worked on by their own units. */
 control Words(inout copy_t copy_md) {
     @name(".Egress.high")
     register<bit<32>>(SPLICE_SIZE) high;
@@ -203,7 +201,7 @@ control Words(inout copy_t copy_md) {
     }
 }
 
-/* Why: only copies whose receiver has a `splice` get a number of their own; the others keep the sender's. */
+/* Only copies whose receiver has a `splice` get a number of their own; the others keep the sender's. */
 control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
     Words() words;
 
@@ -239,5 +237,3 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
         }
     }
 }
-
-#endif

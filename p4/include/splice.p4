@@ -1,12 +1,10 @@
 /* Sequence numbers of a receiver that does not get every layer: Splice, in registers of egress, on every copy. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef SHUNT_SPLICE_P4
-#define SHUNT_SPLICE_P4
 
 /* docs/conference.md describes the words TARGET, BASE and FLOOR. The row of a receiver is its `splice`, modulo 65536. A row of zeros is a
  * receiver that has got nothing yet. */
 
-/* Why: only copies whose receiver has a `splice` get a number of their own; the others keep the sender's. What ingress has found for the
+/* Only copies whose receiver has a `splice` get a number of their own; the others keep the sender's. What ingress has found for the
  * target in force becomes the receiver's number; a change of target goes on where that ends. */
 control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
     @name(".Egress.target")
@@ -148,5 +146,3 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
         }
     }
 }
-
-#endif

@@ -1,7 +1,5 @@
 /* Sequence numbers of decode targets: S-LR, in registers of ingress, on every packet of a stream. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef SHUNT_TRACKS_P4
-#define SHUNT_TRACKS_P4
 
 /* docs/conference.md describes the words HIGH, FRAME, CADENCE, OFFSET, FLOOR and USED, each read and written once for a packet,
  * and in this order. HIGH and FRAME are a stream's, the others its decode targets 0 and 1; target 2 is everything, and has numbers
@@ -39,7 +37,7 @@ const bit<8> FRAME_ENDS = 0x40;
 #define BETWEEN_TURN(frames, turn) BETWEEN_REST(frames, turn, 0) BETWEEN_REST(frames, turn, 1) BETWEEN_REST(frames, turn, 2) BETWEEN_REST(frames, turn, 3)
 #define BETWEEN(frames) BETWEEN_TURN(frames, 0) BETWEEN_TURN(frames, 1) BETWEEN_TURN(frames, 2) BETWEEN_TURN(frames, 3) BETWEEN_TURN(frames, 4)
 
-/* Why: the words of one decode target, and the tables between them. `whose`: the layers of it, complemented, as `since` has them. */
+/* The words of one decode target, and the tables between them. `whose`: the layers of it, complemented, as `since` has them. */
 control Target(in track_t track, inout target_t target)(bit<8> whose) {
     WORDS(8, 16, cadence, TRACK_SIZE)
     WORDS(16, 16, offset, TRACK_SIZE)
@@ -247,7 +245,7 @@ control Target(in track_t track, inout target_t target)(bit<8> whose) {
     }
 }
 
-/* Why: what is the stream's, before its decode targets. */
+/* What is the stream's, before its decode targets. */
 control Tracks(inout headers_t hdr, inout metadata_t md) {
     Target(0xff) lower;
     Target(0xfe) upper;
@@ -431,5 +429,3 @@ control Tracks(inout headers_t hdr, inout metadata_t md) {
         verdicts.apply();
     }
 }
-
-#endif

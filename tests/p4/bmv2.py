@@ -24,7 +24,7 @@ from tests.tools.entry import LearnNotice, MediaRange, RelayEntry
 from tests.vectors import replication
 from tests.vectors.model import MEDIA, NEXTHOPS, ROUTED_MACS, ROUTES, SWITCH_ADDRESS, MAC_A, NextHop, Port
 
-PROGRAM = Path(__file__).resolve().parents[2] / "p4" / "relay_v1model.p4"
+P4 = Path(__file__).resolve().parents[2] / "p4"
 _THRIFT_PORT = 9090
 _START_TIMEOUT = 20.0
 _PROMPT, _END = "RuntimeCmd: ", "end-of-answer"  # what no command is called is answered, and last
@@ -49,10 +49,10 @@ def missing() -> str | None:
     return None
 
 
-def compile_twin(directory: Path, options: Sequence[str] = ()) -> Path:
-    """The v1model program as BMv2's JSON. Raises RuntimeError with the compiler's words."""
+def compile_twin(directory: Path, options: Sequence[str] = (), program: str = "relay") -> Path:
+    """A v1model program, relay or conference, as BMv2's JSON. Raises RuntimeError with the compiler's words."""
     out = directory / "relay.json"
-    done = subprocess.run(["p4c-bm2-ss", "--arch", "v1model", *options, "-o", str(out), str(PROGRAM)], capture_output=True, text=True)
+    done = subprocess.run(["p4c-bm2-ss", "--arch", "v1model", *options, "-o", str(out), str(P4 / f"{program}_v1model.p4")], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"p4c-bm2-ss: {done.stderr}")
     return out

@@ -61,7 +61,7 @@ def conference_target(tmp_path: Path) -> Iterator[Bmv2Target]:
     reason = bmv2.missing()
     if reason:
         pytest.skip(reason)
-    program = bmv2.compile_twin(tmp_path, ["-DCONFERENCE=1", "-DSEQUENCE=1", "-DACTIONS=bridged"])
+    program = bmv2.compile_twin(tmp_path, ["-DSEQUENCE=1", "-DACTIONS=bridged"], "conference")
     with bmv2.running(program) as device:
         yield Bmv2Target(device, bmv2.direct_counters(program), GENERATED / "conference.tofino1.bf-rt.json")
 

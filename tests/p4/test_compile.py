@@ -43,7 +43,7 @@ def test_a_refusal_of_the_compiler_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_build_that_is_not_offered_is_refused_before_the_compiler_runs(tmp_path: Path) -> None:
-    build = compile_p4.Build("x", "tofino", {"CONFERENCE": "1", "SEQUENCE": "2"})
+    build = compile_p4.Build("x", "tofino", {"SEQUENCE": "2"}, program="conference")
     reason, seconds = compile_p4.make("no-such-compiler", build, tmp_path / "out")
     assert "S-LR" in reason and "Tofino 1" in reason and seconds == 0 and not (tmp_path / "out").exists()
     assert all(compile_p4.not_offered(build) is None for build in EVERY)
@@ -141,12 +141,26 @@ def test_what_was_refused_is_larger_than_what_fits() -> None:
 
 
 def test_builds_name_options_that_the_program_has() -> None:
-    known = set(re.findall(r"#ifndef (\w+)", (P4 / "include" / "config.p4").read_text()))
-    builds = EVERY
-    assert len({build.name for build in builds}) == len(builds)
-    for build in builds:
-        assert set(build.options) <= known
+    def options(name: str) -> set[str]:
+        return set(re.findall(r"#ifndef (\w+)", (P4 / "include" / name).read_text()))
+
+    known = {"relay": options("config.p4"), "conference": options("config.p4") | options("conference_config.p4")}
+    assert len({build.name for build in EVERY}) == len(EVERY)
+    for build in EVERY:
+        assert set(build.options) <= known[build.program]
         assert build.chip in ("tofino", "tofino2")
+
+
+def included(path: Path) -> set[Path]:
+    """A source of the program and all that it includes."""
+    return {path}.union(*(included(path.parent / name) for name in re.findall(r'^#include "(.+)"', path.read_text(), re.MULTILINE)))
+
+
+def test_relay_is_read_without_a_switchboard() -> None:
+    """Options are set in config.p4; beside it five conditions are left: the chip's architecture, the stored hash, and what delay takes."""
+    met = {path.name: len(re.findall("^#if", path.read_text(), re.MULTILINE)) for path in included(P4 / "relay.p4")}
+    assert met["relay.p4"] == 0 and not any("conference" in name for name in met)
+    assert sum(met.values()) - met["config.p4"] <= 5, met
 
 
 def test_every_option_is_built_for_both_chips() -> None:

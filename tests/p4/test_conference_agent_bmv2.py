@@ -147,7 +147,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory, sequence: int) -> Path:
     reason = bmv2.missing()
     if reason:
         pytest.skip(reason)
-    return bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", f"-DSEQUENCE={sequence}", "-DACTIONS=bridged"])
+    return bmv2.compile_twin(tmp_path_factory.mktemp("p4"), [f"-DSEQUENCE={sequence}", "-DACTIONS=bridged"], "conference")
 
 
 @pytest.fixture(scope="module")

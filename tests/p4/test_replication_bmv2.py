@@ -20,7 +20,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     reason = bmv2.missing()
     if reason:
         pytest.skip(reason)
-    program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", f"-DSEQUENCE={request.param}"])
+    program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), [f"-DSEQUENCE={request.param}"], "conference")
     with bmv2.running(program) as made:
         made.cli([*bmv2.scene_commands(), bmv2.relay_command(V4), *bmv2.replication_commands(request.param)])
         yield made, bmv2.direct_counters(program)

@@ -65,7 +65,7 @@ def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switch]:
     reason = bmv2.missing()
     if reason:
         pytest.skip(reason)
-    program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", "-DSEQUENCE=1"])
+    program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DSEQUENCE=1"], "conference")
     with bmv2.running(program) as made:
         commands = [*bmv2.scene_commands(), *bmv2.replication_commands(1)]
         commands += [f"table_add Ingress.layer Ingress.set_layer {LAYERS} {template} => {template}" for template in range(3)]

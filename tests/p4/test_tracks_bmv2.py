@@ -71,7 +71,7 @@ def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switch]:
     reason = bmv2.missing()
     if reason:
         pytest.skip(reason)
-    program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCONFERENCE=1", "-DSEQUENCE=2"])
+    program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DSEQUENCE=2"], "conference")
     with bmv2.running(program) as made:
         commands = [*bmv2.scene_commands(), *bmv2.replication_commands(2)]
         commands += [bmv2.layer_command(LAYERS, layer, layer, (SWITCHES[layer],)) for layer in range(TARGETS)]

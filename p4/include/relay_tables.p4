@@ -1,16 +1,29 @@
 /* The relay: which datagrams have an entry, and what the entry makes of them. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef SHUNT_RELAY_P4
-#define SHUNT_RELAY_P4
 
-/* Why: this is what the relay server would do in software. A datagram whose 5-tuple has an entry leaves from
- * the relay's address and port of the other leg, to the other party. Everything else passes unchanged.
- * Names, keys, actions and widths are the contract with the agent (docs/architecture.md). */
-control Relay(inout headers_t hdr, inout metadata_t md) {
+/* The lengths that the headers of IP and UDP give are held against each other, and an IPv4 header's is worked out for a datagram that
+ * comes with IPv6. */
+control Lengths(in headers_t hdr, inout metadata_t md) {
+    apply {
+        if (WITH_LENGTHS_CHECKED) {
+            if (hdr.ipv4.isValid()) {
+                md.excess = hdr.ipv4.total_len - hdr.udp.length;
+            } else {
+                md.excess = hdr.ipv6.payload_len - hdr.udp.length;
+            }
+        }
+        if (WITH_ACROSS) {
+            md.total_len = hdr.udp.length + IPV4_HEADER_BYTES;
+        }
+    }
+}
+
+/* This is what the relay server would do in software: a datagram whose 5-tuple has an entry leaves from the relay's address and port of
+ * the other leg, to the other party. Everything else passes unchanged. Names, keys, actions and widths are the contract with the
+ * agent (docs/architecture.md). A build has those of the actions that config.p4 lists for its tables. */
+control RelayIpv4(inout headers_t hdr, inout metadata_t md) {
     STORED_HASH(relay_hash)
-#if COUNTED
-    DIRECT_COUNTER(relay_counter)
-#endif
+    ENTRY_COUNTER(relay_counter)
 
     /* To the other party; the relay keeps its address. */
     @name(".Ingress.relay_to")
@@ -20,12 +33,9 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
         hdr.udp.src_port = src_port;
         hdr.udp.dst_port = dst_port;
         md.relayed = 1;
-#if COUNTED
-        COUNT(relay_counter)
-#endif
+        COUNT_ENTRY(relay_counter)
     }
 
-#if WITH_FROM
     /* From another address of the relay (one between two networks), and perhaps in another traffic class. */
     @name(".Ingress.relay_to_from")
     action relay_to_from(bit<32> src_addr, bit<32> dst_addr, bit<16> src_port, bit<16> dst_port, bit<1> set_dscp, bit<6> dscp) {
@@ -36,15 +46,11 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
         md.set_dscp = set_dscp;
         md.dscp = dscp;
         md.relayed = 1;
-#if COUNTED
-        COUNT(relay_counter)
-#endif
+        COUNT_ENTRY(relay_counter)
     }
-#endif
 
-#if WITH_ACROSS
-    /* To a party that speaks IPv6. The new header stands beside the old one until leave_as_ipv6 or stay_as_ipv4. An
-     * action of the chip cannot fill one word from a constant and two fields, so the fields follow there. */
+    /* To a party that speaks IPv6. The new header stands beside the old one until Across has chosen. An action of the chip
+     * cannot fill one word from a constant and two fields, so the fields follow there. */
     @name(".Ingress.relay_to_v6")
     action relay_to_v6(bit<128> src_addr, bit<128> dst_addr, bit<16> src_port, bit<16> dst_port, bit<1> set_dscp, bit<6> dscp) {
         hdr.ipv6.setValid();
@@ -59,27 +65,8 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
         md.dscp = dscp;
         md.to_v6 = 1;
         md.relayed = 1;
-#if COUNTED
-        COUNT(relay_counter)
-#endif
+        COUNT_ENTRY(relay_counter)
     }
-
-    action leave_as_ipv6() {
-        hdr.ipv6.dscp = hdr.ipv4.dscp;
-        hdr.ipv6.ecn = hdr.ipv4.ecn;
-        hdr.ipv6.payload_len = hdr.udp.length;
-        hdr.ipv6.hop_limit = hdr.ipv4.ttl;
-        hdr.ether_type.value = ETHERTYPE_IPV6;
-        hdr.ipv4.setInvalid();
-        hdr.udp.src_port = md.src_port;
-        hdr.udp.dst_port = md.dst_port;
-    }
-
-    action stay_as_ipv4() {
-        hdr.ipv6.setInvalid();
-        md.set_dscp = 0;
-    }
-#endif
 
     @name(".Ingress.relay")
     table relay {
@@ -90,29 +77,25 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
             hdr.udp.dst_port: exact;
         }
         actions = {
-            @tableonly relay_to;
-#if WITH_FROM
-            @tableonly relay_to_from;
-#endif
-#if WITH_ACROSS
-            @tableonly relay_to_v6;
-#endif
+            RELAY_ACTIONS
             @defaultonly NoAction;
         }
         default_action = NoAction();
         size = RELAY_SIZE;
         IDLE_TIMEOUT
         STORED_AS(relay_hash)
-#if COUNTED
-        counters = relay_counter;
-#endif
+        COUNTED_BY(relay_counter)
     }
 
-#if WITH_RELAY6
+    apply {
+        relay.apply();
+    }
+}
+
+/* The same for IPv6. */
+control RelayIpv6(inout headers_t hdr, inout metadata_t md) {
     STORED_HASH(relay6_hash)
-#if COUNTED
-    DIRECT_COUNTER(relay6_counter)
-#endif
+    ENTRY_COUNTER(relay6_counter)
 
     @name(".Ingress.relay6_to")
     action relay6_to(bit<128> dst_addr, bit<16> dst_port, bit<16> src_port) {
@@ -121,12 +104,9 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
         hdr.udp.src_port = src_port;
         hdr.udp.dst_port = dst_port;
         md.relayed = 1;
-#if COUNTED
-        COUNT(relay6_counter)
-#endif
+        COUNT_ENTRY(relay6_counter)
     }
 
-#if WITH_FROM
     @name(".Ingress.relay6_to_from")
     action relay6_to_from(bit<128> src_addr, bit<128> dst_addr, bit<16> src_port, bit<16> dst_port, bit<1> set_dscp, bit<6> dscp) {
         hdr.ipv6.src_addr = src_addr;
@@ -136,13 +116,9 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
         md.set_dscp = set_dscp;
         md.dscp = dscp;
         md.relayed = 1;
-#if COUNTED
-        COUNT(relay6_counter)
-#endif
+        COUNT_ENTRY(relay6_counter)
     }
-#endif
 
-#if WITH_ACROSS
     /* To a party that speaks IPv4: unfragmented, so without an identification (RFC 6864). */
     @name(".Ingress.relay6_to_v4")
     action relay6_to_v4(bit<32> src_addr, bit<32> dst_addr, bit<16> src_port, bit<16> dst_port, bit<1> set_dscp, bit<6> dscp) {
@@ -162,20 +138,8 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
         md.dscp = dscp;
         md.to_v4 = 1;
         md.relayed = 1;
-#if COUNTED
-        COUNT(relay6_counter)
-#endif
+        COUNT_ENTRY(relay6_counter)
     }
-
-    action leave_as_ipv4() {
-        hdr.ipv4.dscp = hdr.ipv6.dscp;
-        hdr.ipv4.ecn = hdr.ipv6.ecn;
-        hdr.ipv4.total_len = md.total_len;
-        hdr.ipv4.ttl = hdr.ipv6.hop_limit;
-        hdr.ether_type.value = ETHERTYPE_IPV4;
-        hdr.ipv6.setInvalid();
-    }
-#endif
 
     @name(".Ingress.relay6")
     table relay6 {
@@ -186,37 +150,51 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
             hdr.udp.dst_port: exact;
         }
         actions = {
-            @tableonly relay6_to;
-#if WITH_FROM
-            @tableonly relay6_to_from;
-#endif
-#if WITH_ACROSS
-            @tableonly relay6_to_v4;
-#endif
+            RELAY6_ACTIONS
             @defaultonly NoAction;
         }
         default_action = NoAction();
         size = RELAY6_SIZE;
         IDLE_TIMEOUT
         STORED_AS(relay6_hash)
-#if COUNTED
-        counters = relay6_counter;
-#endif
+        COUNTED_BY(relay6_counter)
     }
-#endif
 
     apply {
-        if (hdr.ipv4.isValid()) {
-            relay.apply();
-        }
-#if WITH_RELAY6
-        else {
-            relay6.apply();
-        }
-#endif
-#if WITH_ACROSS
-        /* Nothing can compute a checksum over the payload here, and IPv6 must have one; and a damaged IPv4
-         * header must not come out as a good IPv6 header. Such packets go on to the relay as they came. */
+        relay6.apply();
+    }
+}
+
+/* A datagram that goes on in the other version of IP gets the rest of its new header and loses the old one. Nothing can compute
+ * a checksum over the payload here, and IPv6 must have one; and a damaged IPv4 header must not come out as a good IPv6 header. Such
+ * packets go on to the relay server as they came. */
+control Across(inout headers_t hdr, inout metadata_t md) {
+    action leave_as_ipv6() {
+        hdr.ipv6.dscp = hdr.ipv4.dscp;
+        hdr.ipv6.ecn = hdr.ipv4.ecn;
+        hdr.ipv6.payload_len = hdr.udp.length;
+        hdr.ipv6.hop_limit = hdr.ipv4.ttl;
+        hdr.ether_type.value = ETHERTYPE_IPV6;
+        hdr.ipv4.setInvalid();
+        hdr.udp.src_port = md.src_port;
+        hdr.udp.dst_port = md.dst_port;
+    }
+
+    action stay_as_ipv4() {
+        hdr.ipv6.setInvalid();
+        md.set_dscp = 0;
+    }
+
+    action leave_as_ipv4() {
+        hdr.ipv4.dscp = hdr.ipv6.dscp;
+        hdr.ipv4.ecn = hdr.ipv6.ecn;
+        hdr.ipv4.total_len = md.total_len;
+        hdr.ipv4.ttl = hdr.ipv6.hop_limit;
+        hdr.ether_type.value = ETHERTYPE_IPV4;
+        hdr.ipv6.setInvalid();
+    }
+
+    apply {
         if (md.to_v6 == 1) {
             if (md.checksummed == 1 && (md.ipv4_residual == 0 || md.ipv4_residual == 0xffff)) {
                 leave_as_ipv6();
@@ -226,12 +204,28 @@ control Relay(inout headers_t hdr, inout metadata_t md) {
         } else if (md.to_v4 == 1) {
             leave_as_ipv4();
         }
-#endif
     }
 }
 
-#if WITH_FROM
-/* Why: an action cannot leave a field alone or not by a parameter, so the marking is a step of its own. */
+/* The relay table of the packet's version of IP, and what an entry towards the other version needs beside. */
+control Relay(inout headers_t hdr, inout metadata_t md) {
+    RelayIpv4() ipv4;
+    RelayIpv6() ipv6;
+    Across() across;
+
+    apply {
+        if (hdr.ipv4.isValid()) {
+            ipv4.apply(hdr, md);
+        } else if (WITH_RELAY6) {
+            ipv6.apply(hdr, md);
+        }
+        if (WITH_ACROSS) {
+            across.apply(hdr, md);
+        }
+    }
+}
+
+/* An entry's DSCP is written in a step of its own, because an action cannot leave a field alone or not by a parameter. */
 control Mark(inout headers_t hdr, in metadata_t md) {
     apply {
         if (md.set_dscp == 1) {
@@ -243,6 +237,3 @@ control Mark(inout headers_t hdr, in metadata_t md) {
         }
     }
 }
-#endif
-
-#endif

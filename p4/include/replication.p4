@@ -1,9 +1,6 @@
 /* Conferences: which streams are replicated, into which tree by their layer, and what each copy becomes. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef SHUNT_CONFERENCE_P4
-#define SHUNT_CONFERENCE_P4
 
-#if CONFERENCE
 #if S_LR
 #define TOLD_BY bit<4> descriptor, bit<17> track
 #define TRACK_IT md.track.row = track;
@@ -19,7 +16,7 @@
 #define TRACK_IT
 #define LAYER bit<4> layer
 #endif
-/* Why: one packet becomes many in the replication engine; all that ingress does is to say which tree it goes into, and whom to
+/* One packet becomes many in the replication engine; all that ingress does is to say which tree it goes into, and whom to
  * leave out. Names, keys, actions and widths are the contract with the agent (docs/replication.md). */
 control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     DIRECT_COUNTER(conference_counter)
@@ -262,7 +259,7 @@ control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     }
 }
 
-/* Why: the packet is the conference's only when no relay entry has claimed it, and what is above need not wait for that. */
+/* The packet is the conference's only when no relay entry has claimed it, and what is above need not wait for that. */
 control Replicate(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     action send_to_tree() {
         SEND_TO_TREE(md.mgid + md.tree);
@@ -278,7 +275,7 @@ control Replicate(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     }
 }
 
-/* Why: every copy is a packet of its own, from the relay's address and port of its receiver, to that receiver. The checksums are
+/* Every copy is a packet of its own, from the relay's address and port of its receiver, to that receiver. The checksums are
  * made as in ingress, from differences. NextHop does the rest, as for any packet. A receiver gets copies in the IP version in which
  * the packet came, or none. */
 #if S_LR
@@ -371,17 +368,3 @@ control ConferenceCopy(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH)
         }
     }
 }
-#else
-/* Why: a program for the relay alone has nothing of conferences. */
-control Conference(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
-    apply {
-    }
-}
-
-control ConferenceCopy(inout headers_t hdr, EGRESS_SWITCH) {
-    apply {
-    }
-}
-#endif
-
-#endif
