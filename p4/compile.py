@@ -14,10 +14,11 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import polynomial
 import yaml
 
 HERE = Path(__file__).resolve().parent
@@ -43,13 +44,14 @@ class NoCompiler(Exception):
 
 @dataclass(frozen=True)
 class Build:
-    """One way to compile a program: relay.p4 or conference.p4. options: the -D macros, RELAY_SIZE and RELAY6_SIZE among them; refused: larger ones that the compiler was seen to refuse."""
+    """One way to compile a program: relay.p4 or conference.p4. options: the -D macros, RELAY_SIZE and RELAY6_SIZE among them; refused: larger ones that the compiler was seen to refuse; polynomial: the site's own, which no report names."""
 
     name: str
     chip: str
     options: Mapping[str, str]
     refused: Mapping[str, int] = field(default_factory=dict)
     program: str = "relay"
+    polynomial: int | None = None
 
     @property
     def source(self) -> Path:
@@ -118,7 +120,8 @@ def source_hash() -> str:
 
 
 def _command(compiler: str, build: Build) -> list[str]:
-    defines = [word for name, value in build.options.items() for word in ("-D", f"{name}={value}")]
+    options = {**build.options, **({} if build.polynomial is None else {"POLYNOMIAL": f"{build.polynomial:#x}"})}
+    defines = [word for name, value in options.items() for word in ("-D", f"{name}={value}")]
     return [compiler, "--target", build.chip, "--arch", _ARCHITECTURE[build.chip], "-g", *defines]
 
 
@@ -261,6 +264,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="builds of builds.yaml; all when none is named")
     parser.add_argument("--splits", action="store_true", help="compile the splits of builds.yaml instead of its builds")
     parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "p4", help="where to compile to")
+    parser.add_argument("--published", action="store_true", help="hash with the published polynomials instead of the site's own (OUT/polynomials.json, made when it is not there)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compiler runs at a time")
     arguments = parser.parse_args()
     part, report_name = ("splits", "splits") if arguments.splits else ("builds", "resources")
@@ -269,7 +273,8 @@ def main() -> int:
     except NoCompiler as reason:
         print(reason, file=sys.stderr)
         return 1
-    builds = [build for build in read_builds(part) if not arguments.names or build.name in arguments.names]
+    own = {} if arguments.published else polynomial.of_site(arguments.out / "polynomials.json")
+    builds = [replace(build, polynomial=own.get(macros(build)["RELAY_KEY"])) for build in read_builds(part) if not arguments.names or build.name in arguments.names]
     unknown = set(arguments.names) - {build.name for build in builds}
     if unknown:
         print(f"no such build: {', '.join(sorted(unknown))}", file=sys.stderr)

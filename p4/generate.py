@@ -29,6 +29,9 @@ _HASHES = {
     "hash48.tofino1.context.json": ("tofino", {}),
     "hash32.tofino1.context.json": ("tofino", {"RELAY_KEY": "hash32"}),
     "hash48.tofino2.context.json": ("tofino2", {}),
+    # As a site's own polynomial makes them; these two are nobody's.
+    "hash48-own.tofino1.context.json": ("tofino", {"POLYNOMIAL": "0x4f10c2dda298929f"}),
+    "hash32-own.tofino1.context.json": ("tofino", {"RELAY_KEY": "hash32", "POLYNOMIAL": "0xe54bb603"}),
 }
 
 

@@ -64,11 +64,13 @@
 /* The hash stored in place of the 5-tuple. The agent computes it too, from the compiler's context.json. */
 #if HASH_BITS == 48
 #define STORED_HASH(name) \
-    CRCPolynomial<bit<64>>(64w0x42f0e1eba9ea3693, false, false, false, 64w0, 64w0) name##_polynomial; \
+    CRCPolynomial<bit<64>>(POLYNOMIAL, false, false, false, 64w0, 64w0) name##_polynomial; \
     Hash<bit<48>>(HashAlgorithm_t.CUSTOM, name##_polynomial) name;
 #define STORED_AS(name) proxy_hash = name;
 #elif HASH_BITS == 32
-#define STORED_HASH(name) Hash<bit<32>>(HashAlgorithm_t.CRC32) name;
+#define STORED_HASH(name) \
+    CRCPolynomial<bit<32>>(POLYNOMIAL, true, false, false, 32w0xffffffff, 32w0xffffffff) name##_polynomial; \
+    Hash<bit<32>>(HashAlgorithm_t.CUSTOM, name##_polynomial) name;
 #define STORED_AS(name) proxy_hash = name;
 #else
 #define STORED_HASH(name)

@@ -15,7 +15,8 @@
  * CHECK_LENGTHS 1 (default) or 0 datagrams whose UDP and IP lengths contradict each other are not relayed; without
  *                                that check the relay table gets one stage more
  * RELAY_SIZE, RELAY6_SIZE        entries for IPv4 and IPv6; RELAY6_SIZE=0 leaves relaying of IPv6 out
- * CPU_PORT                       where ARP, neighbour discovery and expired packets go until told otherwise
+ * POLYNOMIAL                     of the CRC that hashed builds store: a site's own secret (polynomial.py), else a published one
+ * CPU_PORT                       whose frames are only bridged, and where ARP, neighbour discovery and expired packets go until told otherwise
  *
  * The relay tables take what the others leave; p4/builds.yaml sets their sizes for each build. These fit Tofino 1 with all
  * options at once. */
@@ -53,8 +54,14 @@
 #define exact 1
 #if RELAY_KEY == hash48
 #define HASH_BITS 48
+#ifndef POLYNOMIAL
+#define POLYNOMIAL 0x42f0e1eba9ea3693 /* CRC-64, ECMA-182 */
+#endif
 #elif RELAY_KEY == hash32
 #define HASH_BITS 32
+#ifndef POLYNOMIAL
+#define POLYNOMIAL 0x04c11db7 /* CRC-32, IEEE 802.3 */
+#endif
 #elif RELAY_KEY == exact
 #define HASH_BITS 0
 #else

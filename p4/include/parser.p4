@@ -32,7 +32,16 @@
         md.total_len = 0;
         md.src_port = 0;
         md.dst_port = 0;
-        transition parse_ethernet;
+        transition select(INGRESS_PORT) {
+            CPU_PORT: parse_from_cpu;
+            default: parse_ethernet;
+        }
+    }
+
+    /* What the switch's own CPU sends is bridged as it comes: nothing behind the addresses is looked at. */
+    state parse_from_cpu {
+        pkt.extract(hdr.ethernet);
+        transition accept;
     }
 
     state parse_ethernet {

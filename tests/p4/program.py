@@ -20,6 +20,8 @@ def _module(name: str) -> ModuleType:
     return module
 
 
+polynomial_p4 = _module("polynomial")
+sys.modules.setdefault("polynomial", polynomial_p4)
 compile_p4 = _module("compile")
 sys.modules.setdefault("compile", compile_p4)  # as the scripts name it to each other
 largest_p4 = _module("largest")

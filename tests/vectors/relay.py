@@ -315,6 +315,8 @@ FORWARDED = [
            (Port.A, lambda: Ether(src=MAC_RA, dst=MAC_A) / ARP(op=2, hwsrc=MAC_RA, psrc="10.1.0.254", hwdst=MAC_A, pdst=HOST_A4)), port=Port.CPU, only="switch"),
     Vector("media from the switch's CPU goes as it is, and nothing is learned from it", lambda: Ether(src=MAC_RA, dst=MAC_A) / IP(src=SWITCH_ADDRESS, dst=RELAY_A4) / UDP(sport=7201, dport=20611) / Raw(RTP),
            (Port.A, lambda: Ether(src=MAC_RA, dst=MAC_A) / IP(src=SWITCH_ADDRESS, dst=RELAY_A4) / UDP(sport=7201, dport=20611) / Raw(RTP)), port=Port.CPU, only="switch"),
+    Vector("a frame from the switch's CPU is bridged as it came though its 5-tuple has an entry", lambda: Ether(src=MAC_RA, dst=MAC_A) / IP(src=HOST_A4, dst=RELAY_A4) / UDP(sport=4000, dport=20000) / Raw(RTP),
+           (Port.A, lambda: Ether(src=MAC_RA, dst=MAC_A) / IP(src=HOST_A4, dst=RELAY_A4) / UDP(sport=4000, dport=20000) / Raw(RTP)), port=Port.CPU, only="switch"),
     Vector("IP from the switch's CPU goes as it is", lambda: Ether(src=MAC_RA, dst=MAC_A) / IP(src=SWITCH_ADDRESS, dst=HOST_A4, ttl=64) / ICMP(),
            (Port.A, lambda: Ether(src=MAC_RA, dst=MAC_A) / IP(src=SWITCH_ADDRESS, dst=HOST_A4, ttl=64) / ICMP()), port=Port.CPU, only="switch"),
 ]  # fmt: skip
