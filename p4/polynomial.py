@@ -44,8 +44,11 @@ def is_irreducible(polynomial: int, degree: int) -> bool:
 
 
 def draw(degree: int) -> int:
-    """A random irreducible polynomial, without its leading term. One number in about `degree` / 2 odd ones is."""
-    while not is_irreducible(polynomial := secrets.randbits(degree) | 1, degree):
+    """A random irreducible polynomial, without its leading term. One number in about `degree` / 2 odd ones is.
+
+    The term below the leading one is there too: bf-p4c takes a polynomial of 32 bits without it for one of fewer, and of its hash not every bit counts.
+    """
+    while not is_irreducible(polynomial := secrets.randbits(degree) | 1 | 1 << degree - 1, degree):
         pass
     return polynomial
 
@@ -61,6 +64,6 @@ def of_site(path: Path) -> dict[str, int]:
             json.dump({key: f"{value:#x}" for key, value in found.items()}, file)
     for key, degree in DEGREES.items():
         value = found.get(key, 0)
-        if value.bit_length() > degree or not value & 1 or not is_irreducible(value, degree):
-            raise ValueError(f"{path}: {key} is not an irreducible polynomial of degree {degree}")
+        if value.bit_length() != degree or not value & 1 or not is_irreducible(value, degree):
+            raise ValueError(f"{path}: {key} is not an irreducible polynomial of degree {degree} with the term below the leading one")
     return found

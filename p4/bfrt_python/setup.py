@@ -22,7 +22,7 @@ DEFAULT_PLAN = "/etc/shunt/switch.json"
 FLOOD_GROUP = FLOOD_NODE = 65535
 """Multicast group and replication node of what the CPU sends to everybody; conferences take theirs from 1 upwards."""
 AGENT_SESSION = 1
-"""Mirror session of conference packets that the agent reads; as in include/config.p4."""
+"""Mirror session of conference packets that the agent reads; as in include/conference_config.p4."""
 _LONGEST_COPY = 16384
 _EVERY_BIT = (1 << 48) - 1
 _SPEEDS = "BF_SPEED_%s"

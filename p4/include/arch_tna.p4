@@ -67,6 +67,9 @@
     CRCPolynomial<bit<64>>(POLYNOMIAL, false, false, false, 64w0, 64w0) name##_polynomial; \
     Hash<bit<48>>(HashAlgorithm_t.CUSTOM, name##_polynomial) name;
 #define STORED_AS(name) proxy_hash = name;
+#elif HASH_BITS == 32 && !defined(POLYNOMIAL)
+#define STORED_HASH(name) Hash<bit<32>>(HashAlgorithm_t.CRC32) name;
+#define STORED_AS(name) proxy_hash = name;
 #elif HASH_BITS == 32
 #define STORED_HASH(name) \
     CRCPolynomial<bit<32>>(POLYNOMIAL, true, false, false, 32w0xffffffff, 32w0xffffffff) name##_polynomial; \

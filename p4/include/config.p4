@@ -45,7 +45,11 @@
 #define RELAY6_SIZE 16384
 #endif
 #ifndef CPU_PORT
+#if __TARGET_TOFINO__ == 2
+#define CPU_PORT 0
+#else
 #define CPU_PORT 64
+#endif
 #endif
 
 /* How many bits of a hash are the key as it is stored; 0: the key itself. */
@@ -59,9 +63,6 @@
 #endif
 #elif RELAY_KEY == hash32
 #define HASH_BITS 32
-#ifndef POLYNOMIAL
-#define POLYNOMIAL 0x04c11db7 /* CRC-32, IEEE 802.3 */
-#endif
 #elif RELAY_KEY == exact
 #define HASH_BITS 0
 #else

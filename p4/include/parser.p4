@@ -32,22 +32,15 @@
         md.total_len = 0;
         md.src_port = 0;
         md.dst_port = 0;
-        transition select(INGRESS_PORT) {
-            CPU_PORT: parse_from_cpu;
-            default: parse_ethernet;
-        }
+        transition parse_ethernet;
     }
 
     /* What the switch's own CPU sends is bridged as it comes: nothing behind the addresses is looked at. */
-    state parse_from_cpu {
-        pkt.extract(hdr.ethernet);
-        transition accept;
-    }
-
     state parse_ethernet {
         pkt.extract(hdr.ethernet);
-        transition select(pkt.lookahead<bit<16>>()) {
-            TPID_8021Q: parse_vlan;
+        transition select(INGRESS_PORT, pkt.lookahead<bit<16>>()) {
+            (CPU_PORT, _): accept;
+            (_, TPID_8021Q): parse_vlan;
             default: parse_ether_type;
         }
     }

@@ -167,7 +167,7 @@ def test_a_switch_is_set_up() -> None:
     assert entries(bfrt.pre.mgid)[setup.FLOOD_GROUP,][1]["$MULTICAST_NODE_ID"] == [setup.FLOOD_NODE]
     session = {"$session_enable": True, "$direction": "INGRESS", "$ucast_egress_port": 192, "$ucast_egress_port_valid": True, "$max_pkt_len": 16384}
     assert entries(bfrt.mirror.cfg) == {(1,): ("$normal", session)}
-    assert re.search(rf"#define AGENT_SESSION {setup.AGENT_SESSION}\n", (ROOT / "p4" / "include" / "config.p4").read_text())
+    assert re.search(rf"#define AGENT_SESSION {setup.AGENT_SESSION}\n", (ROOT / "p4" / "include" / "conference_config.p4").read_text())
 
 
 def test_the_second_time_nothing_changes() -> None:
