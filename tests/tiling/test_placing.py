@@ -244,7 +244,7 @@ def test_tiles_follow_joins_and_leaves_and_outlive_agent_and_mixer(lab: MixingLa
     lab.person("large", large)
     holds(lambda: lab.untiled() == {"talks-vp8": "it sends VP8/90000, and not H261/90000", "large": SIZE}, lab)
     holds(lambda: lab.ssrcs() == [stream], lab)
-    assert set(viewer.packets) <= {stream, *(event["streams"][-1]["ssrc"] for event in lab.events("layout"))}, "a viewer of tiles gets nobody's own pictures"
+    assert set(viewer.packets) <= {stream, *(event["streams"][-1]["ssrc"] for event in lab.events("layout"))}, "a viewer of tiles gets nobody's own video"
     # The agent goes and comes back: the stream goes on.
     lab.agent.kill()
     lab.start_agent()
@@ -265,7 +265,7 @@ def test_tiles_follow_joins_and_leaves_and_outlive_agent_and_mixer(lab: MixingLa
     lab.mixers["callee"].start().await_unix(lab.controls["callee"], 30)
     holds(lambda: lab.placed() != "" and second not in lab.ssrcs(), lab)
     holds(right(*people), lab)
-    # No tiles any more: everybody's own pictures.
+    # No tiles any more: everybody's own video.
     lab.ask(lambda client: client.end_tiling(ROOM))
     viewer.packets.clear()
     holds(lambda: all(person.ssrc in viewer.packets for person in people), lab)

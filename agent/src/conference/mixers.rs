@@ -284,7 +284,7 @@ impl Conferences {
                 _ => {}
             }
             if let Some(listing) = listing {
-                self.heard(&control, listing).await;
+                self.reported(&control, listing).await;
             }
             if let Some(tilings) = tilings {
                 self.tiled(&control, tilings);

@@ -1,4 +1,4 @@
-//! Mixes of audio: what a mixer is told of them, and what it has heard.
+//! Mixes of audio: what a mixer is told of them, and what it reports.
 
 use super::Conferences;
 use super::mixer_client::{Audio, Codec, Description, Listing, Mix, Participant};
@@ -101,7 +101,7 @@ impl Conferences {
     }
 
     /// Who speaks, who has muted itself, and who has asked to leave.
-    pub async fn heard(&self, control: &str, listing: Listing) {
+    pub async fn reported(&self, control: &str, listing: Listing) {
         let mut leaving: Vec<(Name, String)> = Vec::new();
         self.with(|state| {
             for heard in listing.conferences {
