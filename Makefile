@@ -104,7 +104,7 @@ test-quick: $(VENV)/.ready $(PB)
 	@if $(CARGO) --version >/dev/null 2>&1; then $(CARGO) test --quiet --locked $(addprefix -p ,$(QUICK_CRATES)); \
 	  else echo "skipped: the Rust crates $(QUICK_CRATES) (no cargo 1.85 or newer; make setup installs one)"; fi
 
-check: setup
+check: build/.rust $(VENV)/.ready
 	@.ci/debian-packages shellcheck
 	@.ci/check $(BIN)
 

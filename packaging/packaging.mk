@@ -5,7 +5,7 @@ DEB_VERSION ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' operator/shunt/__
 DEB_ARCH := $(shell dpkg --print-architecture 2>/dev/null)
 DEB := build/shunt_$(DEB_VERSION)_$(DEB_ARCH).deb
 CLEAN_ROOT := build/packaging/root
-PACKAGE_SOURCES := $(shell find operator/shunt crates softswitch packaging opensips-config docs README.md LICENSE -type f ! -path '*/__pycache__/*' 2>/dev/null)
+PACKAGE_SOURCES := $(shell find operator/shunt crates agent relay softswitch edge mixer packaging opensips-config sipp-scenarios p4 docs README.md LICENSE Cargo.lock -type f ! -path '*/__pycache__/*' 2>/dev/null)
 
 .PHONY: manual install deb deb-test images oci-test
 
