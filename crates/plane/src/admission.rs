@@ -4,7 +4,7 @@
 
 use shunt_latch::Found;
 use shunt_net::Endpoint;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,24 @@ pub(crate) enum Change {
     Allow(IpAddr, bool),
 }
 
+impl Change {
+    pub(crate) fn row(&self) -> Row {
+        match self {
+            Self::Filter(port, _) => Row::Filter(*port),
+            Self::Block(source, _) => Row::Block(*source),
+            Self::Allow(addr, _) => Row::Allow(*addr),
+        }
+    }
+}
+
+/// A row by its key, in the order in which they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Row {
+    Filter(Endpoint),
+    Block(Endpoint),
+    Allow(IpAddr),
+}
+
 /// A source filter as it is wanted.
 #[derive(Debug)]
 struct Filter {
@@ -33,25 +51,35 @@ struct Filter {
     is_placed: bool,
 }
 
-/// The source filters in force.
+/// The rows in force.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     filters: HashMap<Endpoint, Filter>,
-    dirty: HashSet<Endpoint>,
+    /// Rows to write.
+    dirty: BTreeSet<Row>,
+    /// Rows that are being written, and whether they have changed meanwhile. Two requests may overtake each other: of one row there is one at a time.
+    under_way: HashMap<Row, bool>,
     /// Ports in the order in which their filters are written again.
     refresh: VecDeque<(Instant, Endpoint)>,
     allowed: HashMap<IpAddr, Instant>,
     allowed_order: VecDeque<IpAddr>,
     blocked: HashMap<Endpoint, Instant>,
-    changes: VecDeque<Change>,
 }
 
 impl Admission {
+    /// A row is wanted otherwise, or anew.
+    fn mark(&mut self, row: Row) {
+        match self.under_way.get_mut(&row) {
+            Some(changed) => *changed = true,
+            None => drop(self.dirty.insert(row)),
+        }
+    }
+
     /// Who may send to a port and the one above. Returns whether somebody may that could not before.
     pub(crate) fn filter(&mut self, now: Instant, port: Endpoint, allowed: Option<Vec<IpAddr>>) -> bool {
         let Some(allowed) = allowed else {
             if self.filters.remove(&port).is_some() {
-                self.dirty.insert(port);
+                self.mark(Row::Filter(port));
             }
             return false;
         };
@@ -68,7 +96,7 @@ impl Admission {
         let is_placed = before.is_some_and(|before| before.is_placed);
         let allowed = allowed.into();
         self.filters.insert(port, Filter { allowed, is_placed });
-        self.dirty.insert(port);
+        self.mark(Row::Filter(port));
         admits
     }
 
@@ -77,7 +105,7 @@ impl Admission {
         let whole = Endpoint::new(addr, 0);
         let was_blocked = self.blocked.remove(&whole).is_some();
         if was_blocked {
-            self.changes.push_back(Change::Block(whole, false));
+            self.mark(Row::Block(whole));
         }
         if self.allowed.get(&addr).is_some_and(|until| *until > now) {
             return was_blocked;
@@ -86,12 +114,12 @@ impl Admission {
         if is_new {
             self.allowed_order.push_back(addr);
         }
-        self.changes.push_back(Change::Allow(addr, true));
+        self.mark(Row::Allow(addr));
         if self.allowed.len() > MOST_ALLOWED
             && let Some(oldest) = self.allowed_order.pop_front()
         {
             self.allowed.remove(&oldest);
-            self.changes.push_back(Change::Allow(oldest, false));
+            self.mark(Row::Allow(oldest));
         }
         is_new || was_blocked
     }
@@ -107,19 +135,19 @@ impl Admission {
             return false;
         }
         self.blocked.insert(source, now + length);
-        self.changes.push_back(Change::Block(source, true));
+        self.mark(Row::Block(source));
         true
     }
 
     /// The data plane is there, and has no rows: all that is in force is to be written.
     pub(crate) fn start_over(&mut self, now: Instant) {
-        self.dirty = self.filters.keys().copied().collect();
+        self.under_way.clear();
         self.refresh.clear();
         self.filters.values_mut().for_each(|filter| filter.is_placed = false);
         self.blocked.retain(|_, until| *until > now);
-        self.changes = self.blocked.keys().map(|source| Change::Block(*source, true)).collect();
-        self.changes
-            .extend(self.allowed_order.iter().map(|addr| Change::Allow(*addr, true)));
+        self.dirty = self.filters.keys().map(|port| Row::Filter(*port)).collect();
+        self.dirty.extend(self.blocked.keys().map(|source| Row::Block(*source)));
+        self.dirty.extend(self.allowed.keys().map(|addr| Row::Allow(*addr)));
     }
 
     /// When the next filter is to be written again.
@@ -128,10 +156,11 @@ impl Admission {
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty() || !self.changes.is_empty()
+        !self.dirty.is_empty()
     }
 
-    /// Changes to write now, at most so many: filters first. What is wanted of one port later replaces what was wanted before.
+    /// Changes to write now, at most so many: filters first. What is wanted of one row later replaces what was wanted before, and is not written
+    /// beside it.
     pub(crate) fn take(&mut self, now: Instant, most: usize) -> Vec<Change> {
         while let Some((at, port)) = self.refresh.front().copied() {
             if at > now {
@@ -140,22 +169,33 @@ impl Admission {
             self.refresh.pop_front();
             if let Some(filter) = self.filters.get_mut(&port) {
                 filter.is_placed = false;
-                self.dirty.insert(port);
+                self.mark(Row::Filter(port));
             }
         }
-        let ports: Vec<Endpoint> = self.dirty.iter().take(most).copied().collect();
-        let mut taken = Vec::with_capacity(ports.len());
-        for port in ports {
-            self.dirty.remove(&port);
-            taken.push(Change::Filter(port, self.filters.get(&port).map(|filter| filter.allowed.to_vec())));
-        }
-        let left = most.saturating_sub(taken.len()).min(self.changes.len());
-        taken.extend(self.changes.drain(..left));
-        taken
+        let rows: Vec<Row> = self.dirty.iter().take(most).copied().collect();
+        let take = |row: Row| {
+            self.dirty.remove(&row);
+            self.under_way.insert(row, false);
+            match row {
+                Row::Filter(port) => Change::Filter(port, self.filters.get(&port).map(|filter| filter.allowed.to_vec())),
+                Row::Block(source) => Change::Block(source, self.blocked.contains_key(&source)),
+                Row::Allow(addr) => Change::Allow(addr, self.allowed.contains_key(&addr)),
+            }
+        };
+        rows.into_iter().map(take).collect()
+    }
+
+    /// The target has no table for this change.
+    pub(crate) fn has_no_table(&mut self, change: &Change) {
+        self.under_way.remove(&change.row());
     }
 
     /// A change was written, or not.
     pub(crate) fn written(&mut self, now: Instant, change: &Change, done: bool) {
+        let row = change.row();
+        if self.under_way.remove(&row) == Some(true) {
+            self.dirty.insert(row);
+        }
         match change {
             Change::Filter(port, Some(_)) => {
                 let Some(filter) = self.filters.get_mut(port) else { return };
@@ -206,17 +246,62 @@ mod tests {
         changes.iter().filter(|change| matches!(change, Change::Filter(..))).collect()
     }
 
+    /// Write what there is to write.
+    fn write(admission: &mut Admission, now: Instant) -> Vec<Change> {
+        let changes = admission.take(now, 100);
+        for change in &changes {
+            admission.written(now, change, true);
+        }
+        changes
+    }
+
     #[test]
     fn only_the_latest_wish_for_a_port_is_written() {
         let (mut admission, now) = (Admission::default(), Instant::now());
         assert!(!admission.filter(now, port(4), Some(vec![])), "a port that closes admits nobody");
         assert!(admission.filter(now, port(4), Some(vec![addr(1)])));
         assert!(!admission.filter(now, port(4), Some(vec![addr(1)])), "it is in force");
-        let changes = admission.take(now, 100);
+        let changes = write(&mut admission, now);
         assert_eq!(filters(&changes), [&Change::Filter(port(4), Some(vec![addr(1)]))]);
         assert!(!admission.is_dirty());
         admission.filter(now, port(4), None);
-        assert_eq!(filters(&admission.take(now, 100)), [&Change::Filter(port(4), None)]);
+        assert_eq!(filters(&write(&mut admission, now)), [&Change::Filter(port(4), None)]);
+    }
+
+    #[test]
+    fn a_row_that_is_being_written_is_not_written_a_second_time_beside_it() {
+        let (mut admission, now) = (Admission::default(), Instant::now());
+        admission.filter(now, port(4), Some(vec![]));
+        admission.block(now, Found::Address(addr(9)), FILTER_TTL);
+        let closed = admission.take(now, 100);
+        assert_eq!(
+            closed,
+            [
+                Change::Filter(port(4), Some(vec![])),
+                Change::Block(Endpoint::new(addr(9), 0), true)
+            ]
+        );
+        admission.filter(now, port(4), Some(vec![addr(9)]));
+        assert_eq!(admission.take(now, 100), [Change::Allow(addr(9), true)]);
+        assert!(!admission.is_dirty(), "nothing can be written now");
+        for change in &closed {
+            admission.written(now, change, true);
+        }
+        assert!(admission.is_dirty());
+        let opened = [
+            Change::Filter(port(4), Some(vec![addr(9)])),
+            Change::Block(Endpoint::new(addr(9), 0), false),
+        ];
+        assert_eq!(admission.take(now, 100), opened);
+    }
+
+    #[test]
+    fn a_new_session_waits_for_no_row_of_the_one_before() {
+        let (mut admission, now) = (Admission::default(), Instant::now());
+        admission.filter(now, port(4), Some(vec![]));
+        admission.take(now, 100);
+        admission.start_over(now);
+        assert_eq!(admission.take(now, 100), [Change::Filter(port(4), Some(vec![]))]);
     }
 
     #[test]
@@ -224,16 +309,14 @@ mod tests {
         let (mut admission, now) = (Admission::default(), Instant::now());
         admission.filter(now, port(4), Some(vec![addr(1)]));
         admission.filter(now, port(6), Some(vec![addr(1)]));
-        for change in admission.take(now, 100) {
-            admission.written(now, &change, true);
-        }
+        write(&mut admission, now);
         admission.filter(now, port(6), None);
-        admission.take(now, 100);
+        write(&mut admission, now);
         let later = admission.next_refresh().unwrap();
         assert!(later < now + FILTER_TTL);
-        assert_eq!(admission.take(later, 100), [Change::Filter(port(4), Some(vec![addr(1)]))]);
+        assert_eq!(write(&mut admission, later), [Change::Filter(port(4), Some(vec![addr(1)]))]);
         admission.start_over(later);
-        assert_eq!(filters(&admission.take(later, 100)).len(), 1);
+        assert_eq!(filters(&write(&mut admission, later)).len(), 1);
     }
 
     #[test]
@@ -242,9 +325,9 @@ mod tests {
         assert!(admission.block(now, Found::Address(addr(9)), length));
         assert!(!admission.block(now, Found::Address(addr(9)), length));
         assert!(admission.block(now + length * 2 / 3, Found::Address(addr(9)), length), "it goes on");
-        admission.take(now, 100);
+        write(&mut admission, now);
         admission.allow(now + length, addr(9));
-        let changes = admission.take(now, 100);
+        let changes = write(&mut admission, now);
         assert!(changes.contains(&Change::Block(Endpoint::new(addr(9), 0), false)), "{changes:?}");
     }
 }

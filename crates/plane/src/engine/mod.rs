@@ -57,7 +57,7 @@ pub(crate) enum Command {
 /// What tasks bring back; `u64`: the session in which they began.
 enum Done {
     Up(u64, Box<Result<Link, String>>),
-    Batch(Batch),
+    Batch(u64, Batch),
     Table(u64, Option<Vec<RelayEntry>>),
     Samples(u64),
     Idle(Vec<Idle>),
@@ -225,11 +225,13 @@ impl Engine {
             }
         }
         let changes = self.admission.take(now, AT_ONCE - items.len());
-        let encode = |change: Change| {
-            let update = link.tables.admission.encode(&change, self.settings.block_for)?;
-            Some((change, update))
-        };
-        let rows: Vec<(Change, Bytes)> = changes.into_iter().filter_map(encode).collect();
+        let mut rows: Vec<(Change, Bytes)> = Vec::with_capacity(changes.len());
+        for change in changes {
+            match link.tables.admission.encode(&change, self.settings.block_for) {
+                Some(update) => rows.push((change, update)),
+                None => self.admission.has_no_table(&change),
+            }
+        }
         self.rows_due = self.admission.is_dirty().then_some(now);
         if items.is_empty() && rows.is_empty() {
             return;
@@ -244,7 +246,10 @@ impl Engine {
         };
         let (session, tables) = (link.session.clone(), Arc::clone(&link.tables));
         let jobs = batch.items.iter().map(|item| item.job).collect();
-        let task = self.tasks.spawn(async move { Done::Batch(batch.carry_out(session, tables).await) });
+        let number = self.session;
+        let task = self
+            .tasks
+            .spawn(async move { Done::Batch(number, batch.carry_out(session, tables).await) });
         self.batches.insert(task.id(), jobs);
     }
 

@@ -55,9 +55,9 @@ impl Engine {
     pub(super) fn done(&mut self, done: Result<(Id, Done), JoinError>) {
         let now = Instant::now();
         match done {
-            Ok((id, Done::Batch(batch))) => {
+            Ok((id, Done::Batch(session, batch))) => {
                 self.batches.remove(&id);
-                self.batch_done(now, batch);
+                self.batch_done(now, session, batch);
             }
             Ok((_, Done::Up(session, result))) if session == self.session => self.came_up(now, *result),
             Ok((_, Done::Table(session, found))) if session == self.session => self.table_read(now, found),
@@ -83,10 +83,14 @@ impl Engine {
         }
     }
 
-    pub(super) fn batch_done(&mut self, now: Instant, batch: Batch) {
+    pub(super) fn batch_done(&mut self, now: Instant, session: u64, batch: Batch) {
         self.shared.counts.retried(batch.retries);
         for item in batch.items {
             self.finish(item);
+        }
+        if session != self.session {
+            // All rows are written in the new one.
+            return;
         }
         let mut failed = None;
         for ((change, _), answer) in batch.rows.iter().zip(batch.answers) {
@@ -104,6 +108,7 @@ impl Engine {
                 failed.get_or_insert((change, error));
             }
         }
+        self.rows_by(now);
         if let Some((change, error)) = failed {
             tracing::warn!("the data plane took no row {change:?}: {}", error.message);
         }
