@@ -221,8 +221,8 @@ def bridge(work: Path, kind: Callable[[Topology, Path], BridgeT] = Bridge) -> It
 class Phone:
     """A SIP phone of few words: it calls a conference, and its party sends to the address of the answer."""
 
-    def __init__(self, bridge: Bridge, host: str, name: str, server: int = SIP_PORT) -> None:
-        """server: the port on the edge host that it sends SIP to."""
+    def __init__(self, bridge: Bridge, host: str, name: str, server: int = SIP_PORT, patience: float = 5) -> None:
+        """server: the port on the edge host that it sends SIP to; patience: seconds that it waits for a message."""
         self.party = bridge.party(host, name)
         self.server = server
         self._target = ""
@@ -232,19 +232,19 @@ class Phone:
         self._ip = {"caller": CALLER_IP, "callee": CALLEE_IP}[host]
         self._socket = open_socket(bridge.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((self._ip, 0))
-        self._socket.settimeout(5)
+        self._socket.settimeout(patience)
         self._port = self._socket.getsockname()[1]
         self._to = ""
         self._cseq = 0
         self._room = ""
         self._sent: dict[str, bytes] = {}  # the last request of each method
 
-    def call(self, conference: str, media: str = "m=audio {port} RTP/AVP 0\r\n", address: str = "") -> int:
-        """INVITE, in the call if there is one, and ACK of the answer; the final status. With 200 the party talks. address: in the SDP, in place of its own."""
+    def call(self, conference: str, media: str = "m=audio {port} RTP/AVP 0\r\n", address: str = "", method: str = "INVITE") -> int:
+        """INVITE, in the call if there is one, and ACK of the answer; or an UPDATE. The final status. With 200 the party talks. address: in the SDP, in place of its own."""
         self._room = conference
         port = self.party.socket.getsockname()[1]
         sdp = f"v=0\r\no=- 1 1 IN IP4 {self._ip}\r\ns=-\r\nc=IN IP4 {address or self._ip}\r\nt=0 0\r\n" + media.format(port=port)
-        self._send("INVITE", sdp)
+        self._send(method, sdp)
         answer = self.answer = self._final()
         self._to = next(line for line in answer.splitlines() if line.lower().startswith("to:"))[3:].strip()
         status = int(answer.split()[1])
@@ -253,7 +253,8 @@ class Phone:
             self._target = next(line for line in answer.splitlines() if line.lower().startswith("contact:")).partition("<")[2].rstrip(">")
             if first:
                 self._route = [line.partition(":")[2].strip() for line in reversed(answer.splitlines()) if line.lower().startswith("record-route:")]
-        self._send("ACK", new=False)
+        if method == "INVITE":
+            self._send("ACK", new=False)
         if status == 200:
             words = next((line for line in answer.splitlines() if line.startswith("m=audio")), "").split()
             if words:
@@ -304,10 +305,10 @@ class Phone:
         self._socket.sendto(self._sent[method], (EDGE_IP, self.server))
 
 
-def sip_server(bridge: Bridge, name: str = "kamailio", *, other_agent: bool = False, websockets: bool = False) -> Process:
+def sip_server(bridge: Bridge, name: str = "kamailio", *, other_agent: bool = False, websockets: bool = False, tls: dict[str, str] | None = None) -> Process:
     """The SIP server of the shipped configuration on port 5060 of the edge host, with calls to conferences switched on: kamailio or opensips.
 
-    The focus has to be at the loopback: whatever is at the SIP server's own address is the server itself, to it.
+    The focus has to be at the loopback: whatever is at the SIP server's own address is the server itself, to it. tls: certificate and key of its WebSockets.
     """
     edge = Edge(bridge.topology, bridge.work, name, "builtin")
     text = edge.sip_server_config().replace("#CONFERENCES#", "").replace("##!define WITH_CONFERENCES", "#!define WITH_CONFERENCES")
@@ -315,7 +316,11 @@ def sip_server(bridge: Bridge, name: str = "kamailio", *, other_agent: bool = Fa
         text = text.replace("#OTHER_AGENT#", "").replace("##!define WITH_OTHER_AGENT", "#!define WITH_OTHER_AGENT")
         text = text.replace('"fr_timer", 5000', '"fr_timer", 1000').replace('"fr_timeout", 5', '"fr_timeout", 2')  # a dead agent is waited for less long
     if websockets:
-        text = text.replace("##!define WITH_WEBSOCKETS", "#!define WITH_WEBSOCKETS")
+        text = text.replace("##!define WITH_WEBSOCKETS", "#!define WITH_WEBSOCKETS").replace("#WEBSOCKETS#", "")
+    if tls is not None:
+        text = text.replace("##!define WITH_WSS", "#!define WITH_WSS").replace("#WSS#", "")
+        for place, file in (("fullchain.pem", tls["certificate"]), ("key.pem", tls["key"])):
+            text = text.replace(f"/etc/{name}/tls/{place}", file)
     assert text.count('"^conf-"') == 1 and f'"sip:127.0.0.1:{SIP_PORT}"' in text
     text = text.replace("^conf-", "^(room|caller|callee|natcaller)")
     (bridge.work / f"{name}.cfg").write_text(text)

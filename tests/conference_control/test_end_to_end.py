@@ -236,8 +236,8 @@ def test_dial_in(room: Bridge) -> None:
         one.await_packets(*(other for other in (ann, bob, cem) if other is not one))
     # On hold and back: the relay address stays, and so does the media of the others; who is on hold gets no copies.
     first = ann.relay
-    for direction, mirrored in (("inactive", "inactive"), ("sendonly", "recvonly"), ("sendrecv", "sendrecv")):
-        assert phones[0].call("room", f"m=audio {{port}} RTP/AVP 0\r\na={direction}\r\n") == 200
+    for direction, mirrored, method in (("inactive", "inactive", "INVITE"), ("sendonly", "recvonly", "UPDATE"), ("sendrecv", "sendrecv", "UPDATE")):
+        assert phones[0].call("room", f"m=audio {{port}} RTP/AVP 0\r\na={direction}\r\n", method=method) == 200
         assert f"a={mirrored}\r\n" in phones[0].answer and ann.relay == first
         if mirrored != "sendrecv":
             assert come_to_rest(lambda: (len(ann.received(bob)), len(ann.received(cem)))), f"{direction}: no copies to ann"

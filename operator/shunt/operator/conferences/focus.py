@@ -25,6 +25,7 @@ from aiosipua import (
 )
 from aiosipua.sdp import parse_sdp
 from aiosipua.session_timer import parse_session_expires, peer_allows_update
+from aiosipua.uas_requests import session_refreshed
 
 from shunt import __version__
 from shunt.admin import AdminClient, AdminError, AgentError, AgentUnreachable
@@ -161,10 +162,13 @@ class Focus:
             to = message.to_addr
             if self.standing_by or message.method == "INVITE" and (to is None or not to.tag):
                 self._uas._send_error(message, 503, "Another Agent Is In Charge" if self.standing_by else "The Agent Does Not Answer")
-        elif not self._transport.repeat(message) and not (message.method == "INVITE" and message.call_id in self._answering):
+        elif not self._transport.repeat(message) and not (message.method in ("INVITE", "UPDATE") and message.call_id in self._answering):
             if message.method == "INVITE" and self._came_before(message, addr):
                 return
-            inner(message, addr)
+            if message.method == "UPDATE" and message.content_type == "application/sdp" and (call := self._uas._calls.get(message.call_id or "")) is not None:
+                self._updated(call, message, addr)
+            else:
+                inner(message, addr)
 
     def _came_before(self, request: SipRequest, addr: tuple[str, int]) -> bool:
         """Whether it is the INVITE of a call that a former process let in, and whose answer may be lost: then it is answered as that one did."""
@@ -317,6 +321,28 @@ class Focus:
             return
         self._answering.add(call.call_id)
         self._spawn(self._in_turn(call, self._change))
+
+    def _updated(self, call: IncomingCall, request: SipRequest, addr: tuple[str, int]) -> None:
+        """An UPDATE with an offer (RFC 3311) asks for the same as a re-INVITE; its answer waits for no ACK."""
+        if not self._uas._validate_in_dialog(call.dialog, request):
+            return
+        try:
+            offer = parse_sdp(request.text)
+        except ValueError:
+            self._uas._send_error(request, 400, "Bad SDP")
+            return
+        session_refreshed(self._uas, call.call_id, call)
+        change = IncomingCall(
+            dialog=call.dialog,
+            invite=request,
+            transport=self._transport,
+            source_addr=addr,
+            sdp_offer=offer,
+            user_agent=self._uas.user_agent,
+            session_interval=call.session_interval,
+            session_refresher_us=call.session_refresher_us,
+        )
+        self._invited_again(change)
 
     async def _change(self, call: IncomingCall) -> None:
         seat = self._seats[call.call_id]
