@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PB := tests/tools/bfrt/_pb/bfruntime_pb2.py
 # A package with ? is done without where the distribution has none; what needs it says so.
 DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool? iproute2 nftables ethtool kamailio rtpengine-daemon? sip-tester tcpdump redis-server openssl \
-  kamailio-websocket-modules? chromium? chromium-driver? firefox-esr?
+  kamailio-websocket-modules? kamailio-tls-modules? chromium? chromium-driver? firefox-esr?
 # For the Rust workspace. The compiler is the one on PATH when it is new enough (.ci/rust), else Debian's.
 RUST_PACKAGES := gcc g++ libc6-dev make cmake pkg-config libelf-dev zlib1g-dev protobuf-compiler libprotobuf-dev libsqlite3-dev
 CARGO := .ci/rust cargo
@@ -36,7 +36,7 @@ help:
 	@echo "make check-rust  format, lints, licences and tests of the Rust workspace"
 	@sed -n 's/^## //p' $(filter %.mk,$(MAKEFILE_LIST))
 
-setup: build/.debian $(VENV)/.ready build
+setup: build/.debian $(VENV)/.ready build build/.sip-agents
 
 build/.debian: Makefile
 	@mkdir -p build
@@ -53,6 +53,10 @@ $(VENV)/.ready: pyproject.toml requirements.lock | build/.python
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+build/.sip-agents: .ci/sip-agents tests/rooms/sip/package.json tests/rooms/sip/package-lock.json
+	@.ci/sip-agents
 	@touch $@
 
 build: $(PB) daemons
