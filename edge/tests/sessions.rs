@@ -113,7 +113,7 @@ fn media_go_both_ways(way: Way) {
     let times: Vec<u32> = joined.browser.packets.iter().map(|packet| packet.header.timestamp).collect();
     assert!(times.windows(2).all(|pair| pair[1] == pair[0] + 3000), "{times:?}");
     let view = joined.view();
-    assert_eq!(view["srtp"], "AEAD_AES_GCM");
+    assert_eq!(view["srtp"], "AEAD_AES_256_GCM");
     assert_eq!(
         (view["state"].as_str(), view["transport"].as_str()),
         (Some("connected"), Some(if way == Way::Udp { "udp" } else { "tcp" }))

@@ -1,6 +1,7 @@
 //! One continuous stream out of several sources, one after the other: a receiver sees one SSRC whose numbers and timestamps go on.
 
 use crate::numbers::{after, unsigned};
+use shunt_rtp::Window;
 use std::time::Duration;
 
 /// A step of sequence numbers beyond this is a source that began anew with the same SSRC.
@@ -9,9 +10,6 @@ const JUMP: i64 = 3000;
 const GAP: i64 = 8;
 /// Numbers begin here: what is reordered before the first packet still has one.
 const FIRST: i64 = 1000;
-/// So far back a packet that was reordered still goes on.
-const WINDOW: i64 = 1024;
-const WORDS: usize = 16;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,31 +26,6 @@ pub enum Step {
     /// Its number is before the source's first, was given out already, or is too far back to tell. With the same number for two packets the
     /// cipher would use a nonce twice (RFC 7714 section 5).
     Old,
-}
-
-/// Which of the last numbers were given out, by number modulo [`WINDOW`].
-#[derive(Clone, Debug, Default)]
-struct Given([u64; WORDS]);
-
-impl Given {
-    fn place(number: i64) -> (usize, u64) {
-        // Less than WINDOW.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let at = number.rem_euclid(WINDOW) as usize;
-        (at / 64, 1 << (at % 64))
-    }
-
-    /// Note a number; whether it is new. `highest`: the highest before it.
-    fn note(&mut self, number: i64, highest: i64) -> bool {
-        for passed in highest.max(number - WINDOW) + 1..=number {
-            let (word, bit) = Self::place(passed);
-            self.0[word] &= !bit;
-        }
-        let (word, bit) = Self::place(number);
-        let new = number > highest - WINDOW && self.0[word] & bit == 0;
-        self.0[word] |= bit;
-        new
-    }
 }
 
 /// The source that goes on.
@@ -72,7 +45,8 @@ struct Source {
 #[derive(Clone, Debug)]
 pub struct Continuity {
     source: Option<Source>,
-    given: Given,
+    /// Which numbers were given out.
+    given: Window,
     /// The highest number and the last timestamp given out.
     highest: i64,
     timestamp: u32,
@@ -86,7 +60,7 @@ impl Continuity {
     pub fn new(silence: Duration) -> Self {
         Self {
             source: None,
-            given: Given::default(),
+            given: Window::default(),
             highest: FIRST - 1,
             timestamp: 0,
             last: Duration::ZERO,
@@ -138,7 +112,7 @@ impl Continuity {
             if delta.abs() < JUMP {
                 let number = source.highest + delta;
                 let out = number + source.offset;
-                if out < source.floor || out <= self.highest - WINDOW || !self.given.note(out, self.highest) {
+                if out < source.floor || !self.given.note(out) {
                     return Step::Old;
                 }
                 source.highest = source.highest.max(number);
@@ -158,7 +132,7 @@ impl Continuity {
         }
         let first = self.highest < FIRST;
         let out = self.highest + 1;
-        self.given.note(out, self.highest);
+        self.given.note(out);
         let number = i64::from(sequence) + (1 << 16);
         let ticks = now.saturating_sub(self.last).as_secs_f64() * f64::from(clock_rate);
         // The low 32 bits: a timestamp wraps.

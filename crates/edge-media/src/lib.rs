@@ -1,27 +1,36 @@
-//! What an edge does to media between a browser and the data plane, beyond encryption: one continuous stream of several sources, sender
-//! reports in one clock, reception reports, plain RTP, RTP over TCP, and the limit of packets from addresses that have shown no key. No I/O,
-//! no clock: time comes in as an argument, as the duration since some fixed moment.
+//! What an edge does to media between a browser and the data plane: one continuous stream of several sources, sender reports in one clock,
+//! reception reports, plain RTP, RTP over TCP, and the limit of packets from addresses that have shown no key; and towards a browser
+//! packets that are sent again, transport-wide feedback, the estimate of what it can be sent, and pacing. No I/O, no clock: time comes in as an
+//! argument, as the duration since some fixed moment.
 #![forbid(unsafe_code)]
 
 mod continuity;
+mod estimate;
 mod framing;
 mod key_frame;
 mod limit;
 mod numbers;
+mod pacer;
 mod plain;
 mod presentation;
 mod reception;
+mod retransmission;
 mod sdes;
 mod sent;
+mod transport;
 mod user;
 
 pub use continuity::{Continuity, Step};
+pub use estimate::{Estimator, Probe};
 pub use framing::{Frames, MOST as MOST_FRAME, head};
 pub use key_frame::{Coding, starts_key_frame};
 pub use limit::{Limit, Limits};
+pub use pacer::Pacer;
 pub use plain::Plain;
 pub use presentation::{Presentation, ntp_of_unix};
 pub use reception::Reception;
+pub use retransmission::{Kept, Retransmissions};
 pub use sdes::{cname, cname_item, sender_report};
 pub use sent::Sent;
+pub use transport::{Departure, Departures, Outcome};
 pub use user::local_user;

@@ -15,8 +15,14 @@ pub struct Plain<'a> {
 }
 
 impl Plain<'_> {
-    /// Append the packet. The one-byte form of header extensions is taken where all of them fit it.
+    /// Append the packet.
     pub fn write(&self, out: &mut Vec<u8>) {
+        self.write_header(out);
+        out.extend_from_slice(self.payload);
+    }
+
+    /// Append its header. The one-byte form of header extensions is taken where all of them fit it.
+    pub fn write_header(&self, out: &mut Vec<u8>) {
         let elements = || {
             self.elements
                 .iter()
@@ -49,6 +55,5 @@ impl Plain<'_> {
             let words = ((out.len() - start) / 4) as u16;
             out[start - 2..start].copy_from_slice(&words.to_be_bytes());
         }
-        out.extend_from_slice(self.payload);
     }
 }

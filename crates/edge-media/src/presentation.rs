@@ -19,11 +19,13 @@ pub fn ntp_of_unix(time: Duration) -> u64 {
 }
 
 /// A sender report, and who sent it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Report {
     ntp: u64,
     rtp: u32,
     cname: Option<String>,
+    /// That of its sender.
+    offset: Option<i128>,
 }
 
 /// What sender reports say of the senders' clocks.
@@ -44,9 +46,9 @@ impl Presentation {
         if self.reports.len() >= MOST && !self.reports.contains_key(&ssrc) {
             self.reports.clear();
         }
-        let cname = self.reports.remove(&ssrc).and_then(|report| report.cname);
-        self.reports.insert(ssrc, Report { ntp, rtp, cname });
-        self.offset_of(now, ssrc);
+        let report = self.reports.entry(ssrc).or_default();
+        (report.ntp, report.rtp) = (ntp, rtp);
+        self.set_offset(now, ssrc);
     }
 
     /// The canonical name of who sends an SSRC.
@@ -55,7 +57,7 @@ impl Presentation {
             && report.cname.as_deref() != Some(cname)
         {
             report.cname = Some(cname.to_owned());
-            self.offset_of(now, ssrc);
+            self.set_offset(now, ssrc);
         }
     }
 
@@ -65,26 +67,25 @@ impl Presentation {
         self.reports.get(&ssrc)?.cname.as_deref()
     }
 
-    fn offset_of(&mut self, now: Duration, ssrc: u32) -> Option<i128> {
-        let report = self.reports.get(&ssrc)?;
-        let cname = report.cname.as_ref()?;
-        if let Some(offset) = self.offsets.get(cname) {
-            return Some(*offset);
-        }
-        if self.offsets.len() >= MOST {
+    fn set_offset(&mut self, now: Duration, ssrc: u32) {
+        let Some(report) = self.reports.get_mut(&ssrc) else { return };
+        let Some(cname) = &report.cname else { return };
+        if self.offsets.len() >= MOST && !self.offsets.contains_key(cname) {
             self.offsets.clear();
         }
-        let offset = i128::try_from(now.saturating_sub(BEHIND).as_nanos()).ok()? - nanoseconds(report.ntp);
-        self.offsets.insert(cname.clone(), offset);
-        Some(offset)
+        let Ok(begun) = i128::try_from(now.saturating_sub(BEHIND).as_nanos()) else {
+            return;
+        };
+        let first = begun - nanoseconds(report.ntp);
+        report.offset = Some(*self.offsets.entry(cname.clone()).or_insert(first));
     }
 
     /// When a packet's content was sampled, in the edge's time; `None` before its sender's report and name are known.
-    pub fn sampled(&mut self, now: Duration, ssrc: u32, timestamp: u32, clock_rate: u32) -> Option<Duration> {
-        let offset = self.offset_of(now, ssrc)?;
+    pub fn sampled(&self, now: Duration, ssrc: u32, timestamp: u32, clock_rate: u32) -> Option<Duration> {
         let report = self.reports.get(&ssrc)?;
-        let after = i128::from(ticks(timestamp, report.rtp));
-        let time = nanoseconds(report.ntp) + after * 1_000_000_000 / i128::from(clock_rate.max(1)) + offset;
+        // 31 bits and the sign: it fits.
+        let after = ticks(timestamp, report.rtp) * 1_000_000_000 / i64::from(clock_rate.max(1));
+        let time = nanoseconds(report.ntp) + i128::from(after) + report.offset?;
         let time = Duration::from_nanos(u64::try_from(time).ok()?);
         // A report of another clock than before says nothing.
         (time <= now && now.saturating_sub(time) < Duration::from_secs(30)).then_some(time)

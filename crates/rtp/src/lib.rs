@@ -11,8 +11,10 @@ pub mod payload;
 pub mod rtcp;
 pub mod sequence;
 pub mod stun;
+mod window;
 
 pub use demux::{Packet, demux};
 pub use error::{MediaError, What};
 pub use extension::{Element, Elements, Extension};
 pub use header::{Header, Source};
+pub use window::Window;

@@ -5,6 +5,6 @@ mod outgoing;
 mod ports;
 mod worker;
 
-pub use outgoing::Outgoing;
+pub use outgoing::{Outgoing, Path};
 pub use ports::PortLease;
 pub use worker::{Command, Handle, start};

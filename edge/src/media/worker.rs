@@ -5,7 +5,7 @@ use super::outgoing::Outgoing;
 use super::ports::Ports;
 use crate::config::Edge;
 use crate::model::{self, Answered, Connect, Create, Drops, Event, Refusal, SessionId, SessionSummary, SessionView, Status};
-use crate::session::{Session, Settings};
+use crate::session::{Session, Settings, provider};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use shunt_edge_media::{Limit, Limits, local_user};
@@ -21,6 +21,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use str0m::IceCreds;
+use str0m::config::CryptoProvider;
 use str0m::net::{Protocol, Receive};
 use tokio::sync::{broadcast, oneshot};
 
@@ -129,14 +130,14 @@ pub fn start(edge: &Edge, events: broadcast::Sender<Event>) -> Result<Handle, (S
             .add(listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER | at as u64))
             .map_err(other)?;
     }
-    let provider = str0m::crypto::from_feature_flags();
+    let provider = provider();
     let certificate = provider.dtls_provider.generate_certificate();
     let certificate = certificate.ok_or_else(|| ("a certificate".to_owned(), io::Error::other("none can be made")))?;
     let (commands, receiver) = sync_channel(COMMANDS);
     let edge = edge.clone();
     let theirs = Arc::clone(&wake);
     let run = move || {
-        let worker = Worker::new(&edge, certificate, sockets, listeners, epoll, theirs, receiver, events);
+        let worker = Worker::new(&edge, certificate, provider, sockets, listeners, epoll, theirs, receiver, events);
         worker.run();
     };
     let thread = std::thread::Builder::new().name("media".into()).spawn(run);
@@ -194,6 +195,7 @@ impl Worker {
     fn new(
         edge: &Edge,
         certificate: str0m::config::DtlsCert,
+        crypto: Arc<CryptoProvider>,
         sockets: Vec<Socket>,
         listeners: Vec<TcpListener>,
         epoll: Epoll,
@@ -207,6 +209,7 @@ impl Worker {
         Self {
             settings: Settings {
                 certificate,
+                crypto,
                 candidates: edge.candidates().to_vec(),
                 tcp: edge.tcp,
                 media: limits.media,
@@ -215,6 +218,7 @@ impl Worker {
                 connect: limits.connect,
                 consent: limits.consent,
                 epoch: now,
+                unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             },
             limits: model::Limits {
                 sessions: limits.sessions,
@@ -349,7 +353,8 @@ impl Worker {
         let key = (from, protocol != Protocol::Udp);
         let here = self.settings.candidates.get(at).copied().unwrap_or(from);
         let known = self.addresses.get(&key).copied();
-        let (slot, check) = match demux(packet) {
+        let kind = demux(packet);
+        let (slot, check) = match kind {
             Packet::Stun => {
                 // Only requests are for a session: the edge sends none of its own, and so gets no responses (ICE-lite).
                 let Some(user) = local_user(packet) else { return known.is_some() };
@@ -390,7 +395,10 @@ impl Worker {
             }
         };
         if let (Some(session), Ok(receive)) = (self.slots[slot].session.as_mut(), Receive::new(protocol, from, here, packet)) {
-            session.browser(self.now, receive, packet.len(), check, &mut self.out);
+            match kind {
+                Packet::Rtcp => session.browser_rtcp(&self.settings, self.now, receive, packet, &mut self.out),
+                _ => session.browser(&self.settings, self.now, receive, check, &mut self.out),
+            }
             self.touch(slot);
         }
         true
@@ -416,7 +424,7 @@ impl Worker {
         let Some(session) = self.slots.get_mut(slot).and_then(|slot| slot.session.as_mut()) else {
             return;
         };
-        let Some(lease) = session.leases().find(|lease| lease.port() == port) else {
+        let Some((at, lease)) = session.lease(port) else {
             return;
         };
         let got = match lease.socket.receive(batch, MOST) {
@@ -428,7 +436,7 @@ impl Worker {
         };
         for n in 0..got {
             for packet in batch.run(n) {
-                session.plain(&self.settings, self.now, port, batch.sender(n), packet);
+                session.plain(&self.settings, self.now, at, batch.sender(n), packet, &mut self.out);
             }
         }
         if got > 0 {
@@ -493,7 +501,7 @@ impl Worker {
                 self.publish(slot);
             }
             let place = &mut self.slots[slot];
-            let Some(session) = &place.session else { continue };
+            let Some(session) = &mut place.session else { continue };
             if session.is_closed() {
                 self.remove(slot);
                 continue;

@@ -6,9 +6,6 @@ use str0m::rtp::{Extension, ExtensionMap, ExtensionSerializer, ExtensionValues};
 const URI: &str = "https://aomediacodec.github.io/av1-rtp-spec/#dependency-descriptor-rtp-header-extension";
 /// The longest element of the one-byte form (RFC 8285 section 4.2).
 const SHORT: usize = 16;
-/// The longest of the two-byte form.
-const LONG: usize = 255;
-
 /// Ids of header extensions on the plain side: the same for all browsers, whatever each of them has.
 pub const AUDIO_LEVEL: u8 = 1;
 pub const DESCRIPTOR: u8 = 12;
@@ -49,14 +46,6 @@ impl ExtensionSerializer for Serializer {
     }
 }
 
-impl Descriptor {
-    /// `None` for what no header extension holds.
-    #[must_use]
-    pub fn new(octets: &[u8]) -> Option<Self> {
-        (1..=LONG).contains(&octets.len()).then(|| Self(octets.to_vec()))
-    }
-}
-
 /// The header extensions that the edge knows.
 #[must_use]
 pub fn extensions() -> ExtensionMap {
@@ -69,4 +58,10 @@ pub fn extensions() -> ExtensionMap {
 #[must_use]
 pub fn is_negotiated(line: &str) -> bool {
     line.starts_with("a=extmap:") && line.contains(URI)
+}
+
+/// Whether an extension is the descriptor.
+#[must_use]
+pub fn is_descriptor(extension: &Extension) -> bool {
+    extension.as_uri() == URI
 }

@@ -3,6 +3,7 @@
 use super::describe::Described;
 use super::descriptor::{AUDIO_LEVEL, DESCRIPTOR, Descriptor, ORIENTATION};
 use super::encodings::Encodings;
+use super::sender::{Counts, Media};
 use crate::media::PortLease;
 use crate::model::{Codec, FromBrowser, Kind, Medium, MediumView, ToBrowser};
 use shunt_edge_media::{Coding, Continuity, Plain, Presentation, Reception, Sent, Step, starts_key_frame};
@@ -13,7 +14,7 @@ use shunt_udp::Address;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use str0m::media::Mid;
-use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite, Ssrc, VideoOrientation};
+use str0m::rtp::RtpPacket;
 
 /// A source that has been silent for so long makes room for another one of the same medium.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -78,8 +79,8 @@ pub struct Line {
     remote: Option<Remote>,
     /// Its own reports' SSRC on the plain side.
     reporter: u32,
-    /// The stream to the browser.
-    pub outgoing: Option<Ssrc>,
+    /// The SSRC of the stream to the browser.
+    pub outgoing: Option<u32>,
     continuity: Continuity,
     reception: Option<Reception>,
     waiting: Option<Waiting>,
@@ -182,7 +183,7 @@ impl Line {
         from: &Address,
         packet: &[u8],
         presentation: &mut Presentation,
-        write: impl FnOnce(Ssrc, RtpWrite),
+        write: impl FnOnce(u32, &Media<'_>),
     ) -> Asked {
         let Some(remote) = self.remote.filter(|remote| remote.rtp == *from || remote.rtcp == *from) else {
             self.to_browser.other_address += 1;
@@ -204,7 +205,7 @@ impl Line {
         }
     }
 
-    fn copy(&mut self, context: &Context, packet: &[u8], presentation: &mut Presentation, write: impl FnOnce(Ssrc, RtpWrite)) {
+    fn copy(&mut self, context: &Context, packet: &[u8], presentation: &mut Presentation, write: impl FnOnce(u32, &Media<'_>)) {
         let (now, since) = (context.now, context.since());
         let (Ok(header), Some(outgoing)) = (Header::parse(packet), self.outgoing) else {
             self.to_browser.unusable += 1;
@@ -266,15 +267,20 @@ impl Line {
             return;
         };
         let sampled = presentation.sampled(since, header.ssrc, header.timestamp, clock_rate);
-        let wallclock = sampled.map_or(now, |sampled| context.epoch + sampled);
         self.to_browser.packets += 1;
         self.to_browser.bytes += header.payload.len() as u64;
         self.to_browser.ssrc = Some(header.ssrc);
-        let rtp = RtpWrite::new(header.payload_type.into(), sequence.into(), timestamp, wallclock, header.payload)
-            .marker(header.marker)
-            .ext_vals(values(&header))
-            .nackable(coding.is_some());
-        write(outgoing, rtp);
+        let media = Media {
+            marker: header.marker,
+            payload_type: header.payload_type,
+            sequence,
+            timestamp,
+            clock_rate,
+            sampled: sampled.unwrap_or(since),
+            extension: header.extension,
+            payload: header.payload,
+        };
+        write(outgoing, &media);
     }
 
     /// Whether an SSRC is of the sender whose video goes to the browser.
@@ -496,8 +502,13 @@ impl Line {
         }
     }
 
-    pub fn view(&self) -> MediumView {
-        let mut to_browser = self.to_browser.clone();
+    pub fn view(&self, counts: &Counts) -> MediumView {
+        let mut to_browser = ToBrowser {
+            browser_lost: counts.lost,
+            nacks_received: counts.nacks,
+            retransmitted: counts.again,
+            ..self.to_browser.clone()
+        };
         if let Some(reception) = &self.reception {
             to_browser.lost = reception.lost();
             to_browser.repaired += reception.repaired;
@@ -511,27 +522,4 @@ impl Line {
             to_browser,
         }
     }
-}
-
-/// The header extensions of a plain packet that a browser gets.
-fn values(header: &Header<'_>) -> ExtensionValues {
-    let mut values = ExtensionValues::default();
-    let Some(extension) = header.extension else { return values };
-    for element in extension.elements().flatten() {
-        match (element.id, element.data) {
-            (AUDIO_LEVEL, [octet]) => {
-                // 7 bits of -dBov.
-                values.audio_level = i8::try_from(octet & 0x7F).ok().map(|level| -level);
-                values.voice_activity = Some(octet & 0x80 != 0);
-            }
-            (DESCRIPTOR, octets) => {
-                if let Some(descriptor) = Descriptor::new(octets) {
-                    values.user_values.set(descriptor);
-                }
-            }
-            (ORIENTATION, [octet]) => values.video_orientation = Some(VideoOrientation::from(octet & 3)),
-            _ => {}
-        }
-    }
-    values
 }

@@ -3,29 +3,34 @@
 mod describe;
 mod descriptor;
 mod encodings;
+mod keys;
 mod line;
+mod sender;
+
+pub use keys::provider;
 
 use crate::media::{Outgoing, PortLease};
 use crate::model::{Answered, Connect, Create, Medium, Refusal, Role, SessionId, SessionSummary, SessionView, State};
 use describe::{Described, describe, with_streams};
 use line::{Asked, Context, Line};
+use sender::{Ids, Sender, Stream};
 use shunt_edge_media::{Presentation, cname_item, ntp_of_unix, sender_report};
-use shunt_rtp::rtcp::SenderInfo;
+use shunt_rtp::rtcp::{self, SenderInfo};
+use shunt_rtp::{Packet, demux};
 use shunt_udp::Address;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use str0m::bwe::{Bitrate, BweKind};
+use str0m::bwe::Bitrate;
 use str0m::change::SdpOffer;
-use str0m::config::DtlsCert;
+use str0m::config::{CryptoProvider, DtlsCert};
 use str0m::media::{KeyframeRequestKind, Mid, SenderFeedback};
-use str0m::net::{Protocol, Receive};
-use str0m::rtp::RtpPacket;
+use str0m::net::{Protocol, Receive, Transmit};
+use str0m::rtp::{Extension, RtpPacket};
 use str0m::{Candidate, Event, IceConnectionState, IceCreds, Input, Output, Rtc};
 
-/// What the bandwidth estimation begins with, bit/s.
-const FIRST_ESTIMATE: u64 = 1_000_000;
 /// What a video of the conference is reckoned to need at most, and everything else, bit/s.
 const VIDEO_WANTED: u64 = 1_500_000;
 const REST_WANTED: u64 = 200_000;
@@ -34,12 +39,7 @@ const CAP_LASTS: Duration = Duration::from_secs(15);
 /// What the browser is asked to send at most is said so often; it may also send so much audio.
 const ASK: Duration = Duration::from_secs(1);
 const AUDIO: u64 = 100_000;
-/// Packets of one medium that can be sent again, for how long, and up to which share of what is sent.
-const CACHE: usize = 1024;
-const CACHE_LASTS: Duration = Duration::from_secs(3);
-const RETRANSMITTED: f32 = 0.5;
 const STATISTICS: Duration = Duration::from_secs(1);
-const AUDIO_REPORTS: Duration = Duration::from_secs(1);
 /// SSRCs of a browser that are remembered.
 const SSRCS: usize = 256;
 /// No description of a browser is longer.
@@ -48,6 +48,7 @@ const LONGEST_OFFER: usize = 256 * 1024;
 /// What all sessions share.
 pub struct Settings {
     pub certificate: DtlsCert,
+    pub crypto: Arc<CryptoProvider>,
     /// For each address of browsers: what they are told.
     pub candidates: Vec<SocketAddr>,
     pub tcp: bool,
@@ -56,8 +57,15 @@ pub struct Settings {
     pub receive_bitrate: u64,
     pub connect: Duration,
     pub consent: Duration,
-    /// The moment from which durations count.
+    /// The moment from which durations count, and when it was since 1970.
     pub epoch: Instant,
+    pub unix: Duration,
+}
+
+impl Settings {
+    fn since(&self, now: Instant) -> Duration {
+        now.duration_since(self.epoch)
+    }
 }
 
 /// What a session says to others.
@@ -74,6 +82,9 @@ pub struct Session {
     created: SystemTime,
     started: Instant,
     rtc: Rtc,
+    /// Where DTLS puts the keys, and who sends with them.
+    keys: keys::Place,
+    sender: Sender,
     lines: Vec<Line>,
     /// Which media description an SSRC of the browser belongs to.
     by_ssrc: HashMap<u32, usize>,
@@ -83,14 +94,14 @@ pub struct Session {
     consent: Instant,
     remote: Option<(SocketAddr, Protocol)>,
     presentation: Presentation,
-    estimate: Option<u64>,
     asked: u64,
     next_ask: Instant,
     rtt: Option<Duration>,
-    /// The kind of SRTP profile, and the length of the packet that is being read.
-    srtp: Option<&'static str>,
-    length: usize,
     rtc_due: Instant,
+    /// When the lines, and what the browser is asked, are looked at next.
+    next_tick: Instant,
+    /// A buffer for RTCP.
+    opened: Vec<u8>,
     pub ssrcs: u32,
 }
 
@@ -128,12 +139,9 @@ impl Session {
             .set_ice_lite(true)
             .set_local_ice_credentials(credentials)
             .set_dtls_cert(settings.certificate.clone())
+            .set_crypto_provider(Arc::clone(&settings.crypto))
             .set_stats_interval(Some(STATISTICS))
             .set_extension_map(descriptor::extensions())
-            .enable_bwe(Some(Bitrate::bps(FIRST_ESTIMATE)))
-            .set_send_buffer_video(CACHE)
-            // Audio and video are brought together by two reports of each.
-            .set_rtcp_report_interval_audio(AUDIO_REPORTS)
             .clear_codecs();
         let allowed = |name: &str| create.codecs.is_empty() || create.codecs.iter().any(|codec| codec.eq_ignore_ascii_case(name));
         config = config
@@ -146,6 +154,7 @@ impl Session {
             .enable_vp9(allowed("VP9"))
             .enable_av1(allowed("AV1"));
         let mut rtc = config.build(now);
+        let keys = keys::place_of_last();
         for address in &settings.candidates {
             let udp = Candidate::host(*address, Protocol::Udp);
             let tcp = settings.tcp.then(|| {
@@ -165,6 +174,8 @@ impl Session {
             created: SystemTime::now(),
             started: now,
             rtc,
+            keys,
+            sender: Sender::default(),
             lines: Vec::new(),
             by_ssrc: HashMap::new(),
             state: State::New,
@@ -176,13 +187,12 @@ impl Session {
             consent: now,
             remote: None,
             presentation: Presentation::default(),
-            estimate: None,
             asked: settings.send_bitrate,
             next_ask: now,
             rtt: None,
-            srtp: None,
-            length: 0,
             rtc_due: now,
+            next_tick: now,
+            opened: Vec::new(),
             ssrcs,
             create,
         };
@@ -264,17 +274,40 @@ impl Session {
             let mid = self.lines[at].mid;
             let mut direct = self.rtc.direct_api();
             let stream = direct.stream_tx_by_mid(mid, None);
-            let line = &mut self.lines[at];
-            let ssrc = stream.as_ref().map(|stream| stream.ssrc());
-            if line.outgoing != ssrc {
-                line.outgoing = ssrc;
-                if let Some(stream) = stream.filter(|_| line.is_video()) {
-                    stream.set_rtx_cache(CACHE, CACHE_LASTS, Some(RETRANSMITTED));
-                }
-            }
+            self.lines[at].outgoing = stream.map(|stream| *stream.ssrc());
         }
+        let streams = (0..self.lines.len()).filter_map(|at| self.stream(at)).collect();
+        self.sender.set_streams(streams);
         self.by_ssrc.clear();
         Ok(())
+    }
+
+    /// What is negotiated of the stream to the browser.
+    fn stream(&mut self, at: usize) -> Option<Stream> {
+        let line = &self.lines[at];
+        let (mid, video, ssrc) = (line.mid, line.is_video(), line.outgoing?);
+        let repair = self.rtc.direct_api().stream_tx_by_mid(mid, None)?.rtx().map(|ssrc| *ssrc);
+        let codecs = self.rtc.codec_config();
+        let repair_types = codecs.iter().filter_map(|params| Some((*params.pt(), *params.resend()?))).collect();
+        let media = self.rtc.media(mid)?;
+        let extensions = media.remote_extmap();
+        let descriptor = extensions.iter().find(|(_, extension)| descriptor::is_descriptor(extension));
+        Some(Stream {
+            ssrc,
+            mid: mid.to_string(),
+            cname: media.cname().to_owned(),
+            video,
+            ids: Ids {
+                mid: extensions.id_of(Extension::RtpMid),
+                transport: extensions.id_of(Extension::TransportSequenceNumber),
+                time: extensions.id_of(Extension::AbsoluteSendTime),
+                level: extensions.id_of(Extension::AudioLevel),
+                descriptor: descriptor.map(|(id, _)| id),
+                orientation: extensions.id_of(Extension::VideoOrientation),
+            },
+            repair,
+            repair_types,
+        })
     }
 
     /// Where the media go on the plain side.
@@ -317,40 +350,66 @@ impl Session {
         self.rtc.accepts(&Input::Receive(now, receive)).then_some(())
     }
 
-    /// A packet of the browser, with its length. `check`: it is a connectivity check with the right key.
-    pub fn browser(&mut self, now: Instant, receive: Receive<'_>, length: usize, check: bool, out: &mut Outgoing) {
-        self.length = length;
+    /// A packet of the browser. `check`: it is a connectivity check with the right key.
+    pub fn browser(&mut self, settings: &Settings, now: Instant, receive: Receive<'_>, check: bool, out: &mut Outgoing) {
         if check {
             self.consent = now;
-            let source = (receive.source, receive.proto);
             if self.remote.is_none() {
-                self.remote = Some(source);
+                self.remote = Some((receive.source, receive.proto));
             }
             if self.state == State::New {
                 self.become_state(State::Connecting, None);
             }
         }
         self.input(Input::Receive(now, receive));
-        self.drain(now, out);
+        self.drain(settings, now, out);
     }
 
-    /// A packet at the plain socket with a port. It goes out with [`Self::advance`].
-    pub fn plain(&mut self, settings: &Settings, now: Instant, port: u16, from: &Address, packet: &[u8]) {
-        let Some(at) = self.lines.iter().position(|line| line.lease.port() == port) else {
-            return;
-        };
-        let rtc = &mut self.rtc;
+    /// An SRTCP packet of the browser. What it says of what it sends itself is for the library.
+    pub fn browser_rtcp(&mut self, settings: &Settings, now: Instant, receive: Receive<'_>, packet: &[u8], out: &mut Outgoing) {
+        let mut opened = std::mem::take(&mut self.opened);
+        if self.sender.open(packet, &mut opened) {
+            let (since, unix) = (settings.since(now), settings.unix + settings.since(now));
+            let mut other = false;
+            for item in rtcp::walk(&opened).flatten() {
+                other |= matches!(item.kind, rtcp::Kind::Sr | rtcp::Kind::Bye | rtcp::Kind::Xr);
+                self.sender.feedback(since, unix, &item);
+                for request in item.key_frame_requests() {
+                    let asked = |line: &&mut Line| line.outgoing == Some(request.media_ssrc);
+                    if let Some(line) = self.lines.iter_mut().find(asked) {
+                        line.want_key_frame(now);
+                    }
+                }
+            }
+            self.sender.advance(since, unix, out);
+            if other {
+                self.input(Input::Receive(now, receive));
+                self.drain(settings, now, out);
+            }
+        }
+        self.opened = opened;
+    }
+
+    /// The plain socket with a port, and which it is.
+    pub fn lease(&self, port: u16) -> Option<(usize, &PortLease)> {
+        self.leases().enumerate().find(|(_, lease)| lease.port() == port)
+    }
+
+    /// A packet at a plain socket. It goes to the browser with the round.
+    pub fn plain(&mut self, settings: &Settings, now: Instant, at: usize, from: &Address, packet: &[u8], out: &mut Outgoing) {
+        let sender = &mut self.sender;
         let context = Context {
             epoch: settings.epoch,
             now,
             connected: self.connected,
         };
-        let asked = self.lines[at].plain(&context, from, packet, &mut self.presentation, |ssrc, rtp| {
-            if let Some(stream) = rtc.direct_api().stream_tx(&ssrc) {
-                stream.write_rtp(rtp);
-            }
+        let asked = self.lines[at].plain(&context, from, packet, &mut self.presentation, |ssrc, media| {
+            sender.send(settings.since(now), ssrc, media, out);
         });
-        self.ask_key_frames(at, &asked);
+        if !asked.key_frames.is_empty() {
+            self.ask_key_frames(at, &asked);
+            self.rtc_due = now;
+        }
     }
 
     fn ask_key_frames(&mut self, at: usize, asked: &Asked) {
@@ -365,15 +424,23 @@ impl Session {
 
     /// Send what is due, and look at the time.
     pub fn advance(&mut self, settings: &Settings, now: Instant, out: &mut Outgoing) {
-        self.tick(settings, now);
-        self.input(Input::Timeout(now));
-        self.drain(now, out);
+        if now >= self.next_tick {
+            self.tick(settings, now);
+        }
+        if now >= self.rtc_due {
+            self.input(Input::Timeout(now));
+            self.drain(settings, now, out);
+        }
+        let since = settings.since(now);
+        self.sender.advance(since, settings.unix + since, out);
     }
 
     /// When [`Self::advance`] has something to do.
-    pub fn due(&self, settings: &Settings) -> Instant {
+    pub fn due(&mut self, settings: &Settings) -> Instant {
         let lines = self.lines.iter().map(|line| line.next_tick(settings.epoch));
-        lines.fold(self.rtc_due.min(self.next_ask).min(self.ends_at(settings)), Instant::min)
+        self.next_tick = lines.fold(self.next_ask.min(self.ends_at(settings)), Instant::min);
+        let sender = self.sender.due().map(|due| settings.epoch + due);
+        sender.into_iter().fold(self.next_tick.min(self.rtc_due), Instant::min)
     }
 
     fn ends_at(&self, settings: &Settings) -> Instant {
@@ -395,7 +462,7 @@ impl Session {
         let live = |line: &&Line| line.is_video() && line.is_live(now);
         let videos = self.lines.iter().filter(live).count() as u64;
         let audio: u64 = self.lines.iter().filter(|line| !line.is_video()).map(|line| line.rate).sum();
-        let estimate = self.estimate.map(|estimate| estimate.min(settings.receive_bitrate));
+        let estimate = self.sender.estimate().map(|estimate| estimate.min(settings.receive_bitrate));
         let left = estimate.map(|estimate| estimate.saturating_sub(audio));
         for line in &mut self.lines {
             // What is paused is told what it would have.
@@ -406,8 +473,9 @@ impl Session {
         if now >= self.next_ask {
             self.next_ask = now + ASK;
             let wanted = (videos * VIDEO_WANTED + REST_WANTED).min(settings.receive_bitrate);
-            self.rtc.bwe().set_desired_bitrate(Bitrate::bps(wanted));
+            self.sender.set_wanted(wanted);
             self.ask_bitrate(settings, now);
+            self.rtc_due = now;
         }
     }
 
@@ -446,7 +514,7 @@ impl Session {
         }
     }
 
-    fn drain(&mut self, now: Instant, out: &mut Outgoing) {
+    fn drain(&mut self, settings: &Settings, now: Instant, out: &mut Outgoing) {
         while self.state != State::Closed {
             let rtc = &mut self.rtc;
             match catch_unwind(AssertUnwindSafe(|| rtc.poll_output())) {
@@ -454,12 +522,7 @@ impl Session {
                     self.rtc_due = at;
                     break;
                 }
-                Ok(Ok(Output::Transmit(transmit))) => {
-                    self.remote = Some((transmit.destination, transmit.proto));
-                    out.push(transmit);
-                    // The library's pacer lets one packet go each time that it is told the time.
-                    self.input(Input::Timeout(now));
-                }
+                Ok(Ok(Output::Transmit(transmit))) => self.transmit(&transmit, out),
                 Ok(Ok(Output::Event(event))) => self.event(now, event),
                 Ok(Err(error)) => self.close(&error.to_string()),
                 Err(_) => self.close("internal error"),
@@ -468,16 +531,37 @@ impl Session {
         if self.state != State::Closed && !self.rtc.is_alive() {
             self.close("the browser has closed");
         }
+        let since = settings.since(now);
+        self.sender.advance(since, settings.unix + since, out);
+    }
+
+    /// A packet of the library: what is not a connectivity check goes the way that the browser has taken.
+    fn transmit(&mut self, transmit: &Transmit, out: &mut Outgoing) {
+        let packet = demux(&transmit.contents);
+        if packet != Packet::Stun {
+            self.sender
+                .set_path(out.path(transmit.source, transmit.destination, transmit.proto));
+            self.remote = Some((transmit.destination, transmit.proto));
+        }
+        match packet {
+            Packet::Rtcp => self.sender.relay(&transmit.contents, out),
+            // It is given no media.
+            Packet::Rtp => {}
+            _ => out.push(transmit),
+        }
     }
 
     fn event(&mut self, now: Instant, event: Event) {
         match event {
             Event::RtpPacket(packet) => self.received(&packet),
-            Event::Connected => {
-                self.connected = true;
-                self.consent = now;
-                self.become_state(State::Connected, None);
-            }
+            Event::Connected => match keys::take(&self.keys).map(|keys| self.sender.set_keys(&keys)) {
+                Some(Ok(())) => {
+                    self.connected = true;
+                    self.consent = now;
+                    self.become_state(State::Connected, None);
+                }
+                _ => self.close("no keys"),
+            },
             Event::IceConnectionStateChange(state) => match state {
                 IceConnectionState::Disconnected if self.connected => self.become_state(State::Disconnected, None),
                 IceConnectionState::Completed | IceConnectionState::Connected if self.connected => {
@@ -485,32 +569,12 @@ impl Session {
                 }
                 _ => {}
             },
-            Event::KeyframeRequest(request) => {
-                if let Some(line) = self.line(request.mid) {
-                    line.want_key_frame(now);
-                }
-            }
-            Event::EgressBitrateEstimate(BweKind::Twcc { estimate, can_probe }) => {
-                self.estimate = can_probe.then(|| estimate.as_u64());
-            }
-            Event::EgressBitrateEstimate(BweKind::Remb { estimate, .. }) => self.estimate = Some(estimate.as_u64()),
             Event::SenderFeedback(feedback) => self.report(&feedback),
             Event::PeerStats(statistics) => self.rtt = statistics.rtt,
             Event::MediaIngressStats(statistics) => {
                 if let Some(line) = self.line(statistics.mid) {
                     line.from_browser.lost = statistics.loss;
                     line.from_browser.nacks_sent = statistics.nacks;
-                }
-            }
-            Event::MediaEgressStats(statistics) => {
-                let packets = statistics.packets;
-                if let Some(line) = self.line(statistics.mid) {
-                    line.to_browser.browser_lost = statistics.loss;
-                    line.to_browser.nacks_received = statistics.nacks;
-                    line.to_browser.retransmitted = packets.saturating_sub(line.to_browser.packets);
-                }
-                if self.rtt.is_none() {
-                    self.rtt = statistics.rtt;
                 }
             }
             Event::Closed => self.close("the browser has closed"),
@@ -524,14 +588,6 @@ impl Session {
 
     fn received(&mut self, packet: &RtpPacket) {
         let ssrc = packet.header.ssrc;
-        if self.srtp.is_none() && !packet.header.has_padding {
-            // The library does not tell; the tags have 16 octets (RFC 7714) and 10 (RFC 3711). What was sent again has two more.
-            self.srtp = match self.length.saturating_sub(packet.header.header_len + packet.payload.len()) {
-                16 => Some("AEAD_AES_GCM"),
-                10 => Some("AES_CM_128_HMAC_SHA1_80"),
-                _ => None,
-            };
-        }
         let at = match self.by_ssrc.get(&ssrc) {
             Some(at) => *at,
             None => {
@@ -603,7 +659,7 @@ impl Session {
             Ok::<_, str0m::RtcError>(transmits)
         }));
         if let Ok(Ok(transmits)) = said {
-            transmits.into_iter().for_each(|transmit| out.push(transmit));
+            transmits.iter().for_each(|transmit| self.transmit(transmit, out));
         }
     }
 
@@ -644,11 +700,15 @@ impl Session {
             transport: self
                 .remote
                 .map(|(_, protocol)| if protocol == Protocol::Udp { "udp" } else { "tcp" }),
-            srtp: self.srtp,
-            rtt_ms: self.rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
-            estimate: self.estimate,
+            srtp: self.sender.profile(),
+            rtt_ms: self.sender.rtt().or(self.rtt).map(|rtt| rtt.as_secs_f64() * 1000.0),
+            estimate: self.sender.estimate(),
             asked: self.asked,
-            media: self.lines.iter().map(Line::view).collect(),
+            media: self
+                .lines
+                .iter()
+                .map(|line| line.view(&self.sender.counts(line.outgoing.unwrap_or_default())))
+                .collect(),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What the edge parses itself: frames of a TCP connection, names in connectivity checks, plain RTP and RTCP with what is kept of them.
 
-use shunt_edge_media::{Coding, Continuity, Frames, Presentation, Reception, Step, cname, local_user, starts_key_frame};
+use shunt_edge_media::{
+    Coding, Continuity, Departure, Departures, Estimator, Frames, Presentation, Reception, Step, cname, local_user, starts_key_frame,
+};
 use shunt_rtp::rtcp::walk;
 use shunt_rtp::{Header, Packet, demux};
 use std::collections::HashSet;
@@ -13,11 +15,17 @@ pub fn edge(data: &[u8]) {
     let mut presentation = Presentation::default();
     let mut reception: Option<Reception> = None;
     let mut given = HashSet::new();
+    let (mut departures, mut estimator, mut outcomes) = (Departures::default(), Estimator::new(1_000_000), Vec::new());
     let mut now = Duration::ZERO;
     for piece in data.chunks(50) {
         frames.push(piece);
         while let Ok(Some(packet)) = frames.take() {
             now += Duration::from_millis(10);
+            departures.sent(Departure {
+                at: now,
+                octets: packet.len(),
+                probe: estimator.probe(now).map(|probe| probe.id),
+            });
             match demux(packet) {
                 Packet::Stun => drop(local_user(packet)),
                 Packet::Rtcp => {
@@ -28,6 +36,9 @@ pub fn edge(data: &[u8]) {
                         if let Some((ssrc, name)) = cname(&item) {
                             presentation.cname(now, ssrc, name);
                         }
+                        departures.feedback(&item, &mut outcomes);
+                        estimator.feedback(now, Duration::from_millis(20), &outcomes);
+                        assert!(estimator.estimate() >= 50_000);
                         item.byes().for_each(|ssrc| continuity.leave(ssrc));
                     }
                 }
