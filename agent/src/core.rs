@@ -778,7 +778,7 @@ impl Core {
         self.update(|book, now| book.end_call(now, call_id))
     }
 
-    /// The relay table as just read, against the plan: in the background, in pieces.
+    /// The relay table as just read, against the plan: in the background, in pieces, once all calls are restored.
     pub fn compare(self: &Arc<Self>, entries: Vec<RelayEntry>, changed: HashSet<Endpoint>) {
         let comparison = self.update(|book, _| (book.begin_compare(changed), Vec::new()));
         let core = Arc::clone(self);
@@ -793,6 +793,8 @@ impl Core {
             Ok(comparison) => comparison,
             Err(error) => return tracing::error!("the relay table is not compared with the plan: {error}"),
         };
+        // Entries of calls that are still being read from the journal would be nobody's.
+        self.restored().await;
         let (mut more, mut writes) = (true, 0);
         while more {
             more = self.update(|book, now| {

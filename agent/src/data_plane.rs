@@ -130,7 +130,7 @@ async fn handle(core: &Arc<Core>, event: Event) {
             }
         }
         Event::Down(reason) => {
-            // It is tried again twice a second: one line for each reason is enough.
+            // It is tried again and again: one line for each reason is enough.
             if core.data_plane.current().down.as_ref() != Some(&reason) {
                 tracing::error!("data plane: {reason}");
                 core.events()
@@ -169,15 +169,6 @@ async fn handle(core: &Arc<Core>, event: Event) {
         Event::Active(key) => core.tell(|book, now| book.active(now, key)),
         Event::IdleTimes(read) => core.idle_times(&read),
         Event::Table { mut entries, changed } => {
-            if !core.is_restored() {
-                // Entries of calls that are still being read from the journal would be nobody's: the table is read again.
-                let core = Arc::clone(core);
-                tokio::spawn(async move {
-                    core.restored().await;
-                    core.plane().inspect(|plane| plane.audit());
-                });
-                return;
-            }
             if let Some(conferences) = core.conferences() {
                 entries.retain(|entry| !conferences.owns(entry.key().dst));
             }

@@ -160,11 +160,16 @@ impl Restorer {
         let calls = reader.count().await;
         self.left.store(calls, Ordering::Relaxed);
         let mut restored = 0;
-        while let Some(rows) = reader.piece().await {
-            for rows in rows.chunks(AT_ONCE) {
-                restored += self.take_back(core, rows);
-                tokio::task::yield_now().await;
-            }
+        let mut read = reader.piece().await;
+        while let Some(rows) = read {
+            let take_back = async {
+                for rows in rows.chunks(AT_ONCE) {
+                    restored += self.take_back(core, rows);
+                    tokio::task::yield_now().await;
+                }
+            };
+            // Meanwhile the next ones are read.
+            (read, ()) = tokio::join!(reader.piece(), take_back);
         }
         self.phase.send_replace(Phase::Done);
         self.seen(|seen| *seen = Seen::default());

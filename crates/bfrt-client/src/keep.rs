@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 /// Between two attempts to connect: the first, and the longest.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(200));
 /// Events that wait for the one who takes them.
 const WAITING: usize = 4096;
 

@@ -35,7 +35,7 @@ pub enum Decision {
     /// Write to the relay table; the result goes to [`crate::Book::written`].
     Write(Write),
     /// Who may send to a relay port and the RTCP port above it; `None`: everybody. An empty list: nobody.
-    Filter { port: Endpoint, allowed: Option<Vec<IpAddr>> },
+    Filter { port: Endpoint, allowed: Option<Arc<[IpAddr]>> },
     /// A party of a call is at this address: it is no unknown source, also at a port that has no filter yet.
     Allow(IpAddr),
     /// Drop what a scanner sends.

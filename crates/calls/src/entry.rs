@@ -43,6 +43,15 @@ impl RelayEntry {
         })
     }
 
+    /// One that has been made before.
+    pub(crate) fn again(key: FiveTuple, new_source: Endpoint, new_destination: Endpoint) -> Self {
+        Self {
+            key,
+            new_source,
+            new_destination,
+        }
+    }
+
     #[must_use]
     pub fn key(&self) -> FiveTuple {
         self.key

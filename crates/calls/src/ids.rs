@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use shunt_latch::Component;
+use shunt_net::Endpoint;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::num::NonZeroU64;
 
 /// A party of a media line. The caller is whom the session's first U described, as in rtpproxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -78,26 +80,41 @@ impl LineId {
     }
 }
 
-/// By [`LineId`]: the book numbers lines itself, so nobody can choose numbers that collide, and a multiplication spreads them.
-pub(crate) type ByLine<V> = HashMap<LineId, V, BuildHasherDefault<LineHasher>>;
+/// By [`LineId`]: the book numbers lines itself.
+pub(crate) type ByLine<V> = HashMap<LineId, V, Quick>;
+/// By relay port: relays give them out.
+pub(crate) type ByPort<V> = HashMap<Endpoint, V, Quick>;
+/// For keys that nobody can choose so that they collide: a multiplication spreads them.
+pub(crate) type Quick = BuildHasherDefault<QuickHasher>;
 
 /// Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LineHasher(u64);
+pub(crate) struct QuickHasher(u64);
 
-impl Hasher for LineHasher {
+impl Hasher for QuickHasher {
+    /// The high bits are the ones that depend on all of the key, and tables take the low ones.
     fn finish(&self) -> u64 {
-        self.0
+        self.0.rotate_left(26)
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
+        for bytes in bytes.chunks(8) {
+            let mut number = [0; 8];
+            number[..bytes.len()].copy_from_slice(bytes);
+            self.write_u64(u64::from_le_bytes(number));
         }
+    }
+
+    fn write_u16(&mut self, number: u16) {
+        self.write_u64(number.into());
     }
 
     fn write_u64(&mut self, number: u64) {
         self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
     }
 }
 
@@ -107,13 +124,13 @@ pub struct RelayId(pub(crate) usize);
 
 /// A table write, for [`crate::Book::written`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct WriteId(pub(crate) u64);
+pub struct WriteId(NonZeroU64);
 
 impl WriteId {
-    /// For writes that no book asks for.
+    /// The write of this number, from 0.
     #[must_use]
     pub fn new(number: u64) -> Self {
-        Self(number)
+        Self(NonZeroU64::MIN.saturating_add(number))
     }
 }
 
@@ -125,6 +142,29 @@ pub struct StreamId {
     pub component: Component,
 }
 
+/// A [`StreamId`] in eight bytes, also an `Option` of it: each relay port has one or two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackedStreamId(NonZeroU64);
+
+impl From<StreamId> for PackedStreamId {
+    fn from(id: StreamId) -> Self {
+        let index = stream_index(id.sender, id.component) as u64;
+        // From 1 on: 0 is none.
+        Self(NonZeroU64::MIN.saturating_add(id.line.0 << 2 | index))
+    }
+}
+
+impl From<PackedStreamId> for StreamId {
+    fn from(packed: PackedStreamId) -> Self {
+        let number = packed.0.get() - 1;
+        Self {
+            line: LineId(number >> 2),
+            sender: Side::BOTH[(number & 1) as usize],
+            component: COMPONENTS[(number >> 1 & 1) as usize],
+        }
+    }
+}
+
 pub(crate) const COMPONENTS: [Component; 2] = [Component::Rtp, Component::Rtcp];
 
 pub(crate) fn component_index(component: Component) -> usize {
@@ -133,4 +173,23 @@ pub(crate) fn component_index(component: Component) -> usize {
 
 pub(crate) fn stream_index(sender: Side, component: Component) -> usize {
     2 * component_index(component) + sender.index()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_stream_is_the_same_stream() {
+        for line in [0, 1, 1 << 40] {
+            for (sender, component) in Side::BOTH
+                .into_iter()
+                .flat_map(|side| COMPONENTS.map(|component| (side, component)))
+            {
+                let line = LineId(line);
+                let id = StreamId { line, sender, component };
+                assert_eq!(StreamId::from(PackedStreamId::from(id)), id);
+            }
+        }
+    }
 }

@@ -2,10 +2,11 @@
 //!
 //! Times are Unix times in ms. A field that is missing has its default, and one that is not known is passed over.
 
+use crate::alike::Alike;
 use crate::ids::{Side, component_index};
 use crate::line::Line;
 use crate::reason::Reason;
-use crate::sdp::{Sdp, SdpFormat, SdpKind, SdpKinds};
+use crate::sdp::{Sdp, SdpFormat, SdpKind};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use shunt_hep::sip::Direction;
@@ -231,7 +232,7 @@ impl From<&Sdp> for SdpRow {
 }
 
 impl SdpRow {
-    pub(crate) fn sdp(&self, kinds: &mut SdpKinds) -> Sdp {
+    pub(crate) fn sdp(&self, kinds: &mut Alike<SdpKind>) -> Sdp {
         let formats = self.formats.iter().map(|(payload_type, encoding, clock_rate)| SdpFormat {
             payload_type: *payload_type,
             encoding: encoding.0.as_slice().into(),

@@ -2,9 +2,10 @@
 
 use crate::ids::component_index;
 use crate::sdp::Sdp;
-use shunt_latch::{Component, Latch, Time};
+use shunt_latch::{Component, Latch, Names, Time};
 use shunt_net::Endpoint;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Payload types of a party that are told apart.
 const MOST_PAYLOAD_TYPES: usize = 8;
@@ -23,14 +24,14 @@ pub(crate) struct Leg {
     pub(crate) placed_at: Time,
     /// The relay has given the port to another call too.
     pub(crate) shares_port: bool,
-    pub(crate) modifiers: Box<[u8]>,
+    pub(crate) modifiers: Arc<[u8]>,
     /// The modifiers that a keep-alive repeats.
-    pub(crate) keepalive: Box<[u8]>,
+    pub(crate) keepalive: Arc<[u8]>,
     pub(crate) asymmetric: bool,
     /// Its SDP has a=rtcp-mux.
     pub(crate) muxes: bool,
     /// Of an asymmetric party, for which nothing is latched: who sends from a named address.
-    sources: [Option<Endpoint>; 2],
+    sources: Option<Box<[Option<Endpoint>; 2]>>,
     /// When a packet of the party's own source was last noticed.
     pub(crate) heard: [Option<Time>; 2],
     pub(crate) latched_at: Option<Time>,
@@ -45,7 +46,7 @@ pub(crate) struct Leg {
     /// The addresses at which the party counts as one.
     pub(crate) joined: Vec<IpAddr>,
     /// The source filter in force at the relay port.
-    pub(crate) filter: Option<(Endpoint, Vec<IpAddr>)>,
+    pub(crate) filter: Option<Arc<[IpAddr]>>,
 }
 
 impl Leg {
@@ -58,11 +59,11 @@ impl Leg {
             relay: None,
             placed_at: now,
             shares_port: false,
-            modifiers: Box::default(),
-            keepalive: Box::default(),
+            modifiers: Arc::default(),
+            keepalive: Arc::default(),
             asymmetric: false,
             muxes: false,
-            sources: [None; 2],
+            sources: None,
             heard: [None; 2],
             latched_at: None,
             first_packet: [None; 2],
@@ -100,13 +101,13 @@ impl Leg {
 
     /// The source whose packets are the party's.
     pub(crate) fn source(&self, component: Component) -> Option<Endpoint> {
-        self.latch(component).learned().or(self.sources[component_index(component)])
+        let noted = || self.sources.as_ref()?[component_index(component)];
+        self.latch(component).learned().or_else(noted)
     }
 
     /// A packet of an asymmetric party, for which nothing is latched. Returns whether its source is new.
     pub(crate) fn note_source(&mut self, component: Component, source: Endpoint) -> bool {
-        let known = &mut self.sources[component_index(component)];
-        self.asymmetric && known.replace(source) != Some(source)
+        self.asymmetric && self.sources.get_or_insert_default()[component_index(component)].replace(source) != Some(source)
     }
 
     /// Whether a source is the party's RTCP although its address identifies nobody: the port above the one that its RTP was latched to, where
@@ -120,12 +121,24 @@ impl Leg {
         self.signalled.is_some_and(|end| end.addr.is_unspecified() || end.port == 0)
     }
 
+    /// The addresses that signalling names without a port.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.rtp.names().iter().filter(|name| name.port.is_none()).map(|name| name.addr)
+    }
+
+    /// It is another party from now on, of which no copy of SIP has told yet.
+    pub(crate) fn is_another(&mut self, now: Time) {
+        (self.sdp, self.muxes, self.signalled_rtcp) = (None, false, None);
+        self.rtp.signal(now, Names::default());
+        self.rtcp.signal(now, Names::default());
+    }
+
     /// Learn anew.
     pub(crate) fn forget(&mut self, now: Time, policy: &shunt_latch::Policy, quarantine: bool) {
         self.last_source = self.source(Component::Rtp).or(self.last_source);
         self.rtp.forget(now, policy, quarantine);
         self.rtcp.forget(now, policy, quarantine);
-        self.sources = [None; 2];
+        self.sources = None;
         self.heard = [None; 2];
         self.latched_at = None;
         self.first_packet = [None; 2];
@@ -164,6 +177,7 @@ impl Leg {
         if let Some((_, count)) = self.payload_types.iter_mut().find(|(known, _)| *known == payload_type) {
             *count = count.saturating_add(1);
         } else if self.payload_types.len() < MOST_PAYLOAD_TYPES {
+            self.payload_types.reserve_exact(1);
             self.payload_types.push((payload_type, 1));
         }
     }

@@ -26,6 +26,7 @@
 //! and the same for RTCP at the ports above, unless that is muxed.
 #![forbid(unsafe_code)]
 
+mod alike;
 mod book;
 mod call;
 mod decision;

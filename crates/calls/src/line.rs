@@ -20,7 +20,7 @@ pub(crate) struct Branch {
     pub(crate) tag: Box<[u8]>,
     /// As its command named it; `None` until it had one.
     pub(crate) signalled: Option<Endpoint>,
-    pub(crate) modifiers: Box<[u8]>,
+    pub(crate) modifiers: Arc<[u8]>,
     /// What NG calls via-branch; empty where commands name none.
     pub(crate) via: Box<[u8]>,
     /// A 2xx with this tag was seen.
@@ -77,7 +77,7 @@ pub(crate) struct Line {
     streams: [Stream; 4],
     /// The last one is whom the relay sends to.
     pub(crate) branches: Vec<Branch>,
-    pub(crate) notification: Option<Notification>,
+    pub(crate) notification: Option<Box<Notification>>,
     /// The relay works on the media itself.
     pub(crate) blocks: Vec<Reason>,
     /// Those that the relay does to one party's media, from P, R or C until S or N for that party.
@@ -206,13 +206,16 @@ impl Line {
     }
 
     /// This callee is whom the relay sends to from now on.
-    pub(crate) fn enter_branch(&mut self, tag: &[u8]) -> &mut Branch {
+    pub(crate) fn enter_branch(&mut self, tag: &[u8], now: Time) -> &mut Branch {
+        if self.other_tag() != Some(tag) {
+            self.leg_mut(Side::Callee).is_another(now);
+        }
         let known = self.branches.iter().position(|branch| *branch.tag == *tag);
         let branch = known.map_or_else(
             || Branch {
                 tag: tag.into(),
                 signalled: None,
-                modifiers: Box::default(),
+                modifiers: Arc::default(),
                 via: Box::default(),
                 confirmed: false,
             },

@@ -1,6 +1,7 @@
 //! Calls from their first line to their last: what lines that are over have done is kept until the call is over.
 
 use crate::decision::{Ended, EndedLine};
+use crate::ids::Quick;
 use shunt_latch::Time;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ struct Record {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Records {
-    records: HashMap<CallNumber, Record>,
+    records: HashMap<CallNumber, Record, Quick>,
     last: u64,
 }
 

@@ -1,12 +1,10 @@
-//! What a party's last SDP said of a media line. Many calls have the same formats: those are kept once.
+//! What a party's last SDP said of a media line.
 
+use crate::alike::Alike;
 use shunt_hep::sip::{Direction, SdpMedia};
-use std::collections::HashSet;
+use shunt_net::Endpoint;
 use std::net::IpAddr;
 use std::sync::Arc;
-
-/// Lists of formats that are remembered.
-const MOST_KINDS: usize = 4096;
 
 /// A media line of an SDP body (RFC 8866).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +16,14 @@ pub struct Sdp {
     pub direction: Direction,
     pub ptime_ms: Option<u16>,
     pub rtcp_mux: bool,
+}
+
+impl Sdp {
+    /// Where the party wants RTP; `None`: nowhere.
+    pub(crate) fn rtp(&self) -> Option<Endpoint> {
+        let address = self.address.filter(|address| !address.is_unspecified())?;
+        (self.port != 0).then(|| Endpoint::new(address, self.port))
+    }
 }
 
 /// The medium and its formats.
@@ -37,13 +43,7 @@ pub struct SdpFormat {
     pub clock_rate: u32,
 }
 
-/// The lists of formats in use.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SdpKinds {
-    known: HashSet<Arc<SdpKind>>,
-}
-
-impl SdpKinds {
+impl Alike<SdpKind> {
     pub(crate) fn line(&mut self, media: &SdpMedia) -> Sdp {
         let formats = media.formats.iter().map(|format| SdpFormat {
             payload_type: format.payload_type,
@@ -62,17 +62,5 @@ impl SdpKinds {
             ptime_ms: media.ptime.and_then(|ptime| u16::try_from(ptime).ok()),
             rtcp_mux: media.rtcp_mux,
         }
-    }
-
-    pub(crate) fn shared(&mut self, kind: SdpKind) -> Arc<SdpKind> {
-        if let Some(known) = self.known.get(&kind) {
-            return Arc::clone(known);
-        }
-        if self.known.len() >= MOST_KINDS {
-            self.known.clear();
-        }
-        let kind = Arc::new(kind);
-        self.known.insert(Arc::clone(&kind));
-        kind
     }
 }

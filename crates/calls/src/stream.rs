@@ -19,6 +19,16 @@ pub(crate) enum Refresh {
     Returns,
 }
 
+/// A write that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    /// It is not tried again before.
+    pub(crate) until: Time,
+    pub(crate) reason: Reason,
+    /// What the data plane said of it.
+    pub(crate) detail: Option<Arc<str>>,
+}
+
 /// The state of a stream, and what was counted.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
@@ -27,10 +37,8 @@ pub(crate) struct Stream {
     pub(crate) since: Time,
     /// No packet has met the entry since.
     pub(crate) idle_since: Option<Time>,
-    /// After a write that failed: not before then, and why.
-    pub(crate) retry: Option<(Time, Reason)>,
-    /// What the data plane said of that.
-    pub(crate) detail: Option<Box<Arc<str>>>,
+    /// Its last write failed.
+    pub(crate) failure: Option<Box<Failure>>,
     pub(crate) refresh: Refresh,
     pub(crate) was_offloaded: bool,
     /// How long after both parties' first packet it was offloaded for the first time.
@@ -58,8 +66,7 @@ impl Stream {
             reason: Reason::WaitingForAnswer,
             since: now,
             idle_since: None,
-            retry: None,
-            detail: None,
+            failure: None,
             refresh: Refresh::No,
             was_offloaded: false,
             offloaded_after: None,

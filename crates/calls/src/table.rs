@@ -1,11 +1,11 @@
-//! The relay table as it is planned: at most one entry for each relay port, and what writes are under way.
+//! Relay ports: whose packets arrive there, the entry that each has or is to have, and what writes are under way.
 //!
 //! An entry with another key can be written only when the one before it at the same port is out, because a data plane may look entries up by
 //! port. So a port is either free, or belongs to the stream whose entry is in or on its way in or out.
 
 use crate::entry::{Operation, Outcome, RelayEntry};
-use crate::ids::{StreamId, WriteId};
-use shunt_net::Endpoint;
+use crate::ids::{ByPort, PackedStreamId, Quick, StreamId, WriteId};
+use shunt_net::{Endpoint, FiveTuple};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,13 +16,50 @@ enum Phase {
     Deleting,
 }
 
+/// An entry, or a write of one.
 #[derive(Clone, Copy, Debug)]
 struct Row {
-    entry: RelayEntry,
-    owner: StreamId,
-    phase: Phase,
+    owner: PackedStreamId,
     /// The write whose result counts; `None`: none is under way.
     write: Option<WriteId>,
+    phase: Phase,
+    source: Endpoint,
+    new_source: Endpoint,
+    new_destination: Endpoint,
+}
+
+impl Row {
+    fn new(owner: StreamId, entry: RelayEntry, phase: Phase, write: Option<WriteId>) -> Self {
+        Self {
+            owner: owner.into(),
+            write,
+            phase,
+            source: entry.key().src,
+            new_source: entry.new_source(),
+            new_destination: entry.new_destination(),
+        }
+    }
+
+    fn is_of(&self, owner: StreamId) -> bool {
+        self.owner == owner.into()
+    }
+
+    fn entry(&self, port: Endpoint) -> RelayEntry {
+        RelayEntry::again(FiveTuple::new(self.source, port), self.new_source, self.new_destination)
+    }
+
+    /// The data plane has the entry, or has it with an older rewrite.
+    fn is_in(&self) -> bool {
+        matches!(self.phase, Phase::Present | Phase::Modifying)
+    }
+}
+
+/// A relay port.
+#[derive(Clone, Copy, Debug, Default)]
+struct Port {
+    /// The stream whose packets arrive here.
+    stream: Option<PackedStreamId>,
+    row: Option<Row>,
 }
 
 /// What becomes of a stream's wish for an entry.
@@ -53,10 +90,23 @@ pub struct Write {
     pub operation: Operation,
 }
 
+/// What a stream has at its relay port.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Held {
+    /// Packets that arrive there are its own.
+    pub(crate) port: bool,
+    /// It has an entry, also one on its way in or out.
+    pub(crate) entry: bool,
+    /// The data plane has that, or has it with an older rewrite.
+    pub(crate) present: bool,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
-    rows: HashMap<Endpoint, Row>,
-    writes: HashMap<WriteId, Endpoint>,
+    ports: ByPort<Port>,
+    /// Ports that have a row.
+    rows: usize,
+    writes: HashMap<WriteId, Endpoint, Quick>,
     /// Ports whose delete has had no answer.
     unacknowledged: BTreeSet<Endpoint>,
     last: u64,
@@ -66,6 +116,39 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    // -- whose packets arrive where ----------------------------------------------------------------
+
+    /// The stream whose packets arrive at a port.
+    pub(crate) fn stream_at(&self, port: Endpoint) -> Option<StreamId> {
+        self.ports.get(&port)?.stream.map(Into::into)
+    }
+
+    /// A stream's packets arrive at this port from now on. Returns whose packets have until now.
+    pub(crate) fn assign(&mut self, port: Endpoint, stream: StreamId) -> Option<StreamId> {
+        let before = self.ports.entry(port).or_default().stream.replace(stream.into());
+        before.map(Into::into)
+    }
+
+    /// A stream's packets arrive at this port no more.
+    pub(crate) fn withdraw(&mut self, port: Endpoint, stream: StreamId) {
+        if let Some(known) = self.ports.get_mut(&port).filter(|known| known.stream == Some(stream.into())) {
+            known.stream = None;
+            self.forget_unused(port);
+        }
+    }
+
+    fn forget_unused(&mut self, port: Endpoint) {
+        if self
+            .ports
+            .get(&port)
+            .is_some_and(|port| port.stream.is_none() && port.row.is_none())
+        {
+            self.ports.remove(&port);
+        }
+    }
+
+    // -- comparisons -------------------------------------------------------------------------------
+
     /// Note at which ports something changes. The result names these notes; the next ones take their place.
     pub(crate) fn note_changes(&mut self) -> u64 {
         self.changed = Some(HashSet::new());
@@ -93,10 +176,31 @@ impl Table {
         }
     }
 
+    // -- entries -----------------------------------------------------------------------------------
+
+    fn row(&self, port: Endpoint) -> Option<&Row> {
+        self.ports.get(&port)?.row.as_ref()
+    }
+
+    fn row_mut(&mut self, port: Endpoint) -> Option<&mut Row> {
+        self.ports.get_mut(&port)?.row.as_mut()
+    }
+
+    fn put(&mut self, port: Endpoint, row: Row) {
+        let before = self.ports.entry(port).or_default().row.replace(row);
+        self.rows += usize::from(before.is_none());
+    }
+
+    fn remove(&mut self, port: Endpoint) {
+        let removed = self.ports.get_mut(&port).and_then(|port| port.row.take());
+        self.rows -= usize::from(removed.is_some());
+        self.forget_unused(port);
+    }
+
     fn write(&mut self, port: Endpoint, stream: StreamId, operation: Operation, out: &mut Vec<Write>) -> WriteId {
         self.note(port);
         self.last += 1;
-        let id = WriteId(self.last);
+        let id = WriteId::new(self.last);
         self.writes.insert(id, port);
         out.push(Write { id, stream, operation });
         id
@@ -105,22 +209,16 @@ impl Table {
     /// The stream should have this entry.
     pub(crate) fn want(&mut self, owner: StreamId, entry: RelayEntry, out: &mut Vec<Write>) -> Placed {
         let port = entry.port();
-        let Some(row) = self.rows.get(&port).copied() else {
+        let Some(row) = self.row(port).copied() else {
             let write = self.write(port, owner, Operation::Insert(entry), out);
-            let row = Row {
-                entry,
-                owner,
-                phase: Phase::Inserting,
-                write: Some(write),
-            };
-            self.rows.insert(port, row);
+            self.put(port, Row::new(owner, entry, Phase::Inserting, Some(write)));
             return Placed::Pending;
         };
-        if row.owner != owner || row.entry.key() != entry.key() || row.phase == Phase::Deleting {
+        if !row.is_of(owner) || row.source != entry.key().src || row.phase == Phase::Deleting {
             self.delete(port, out);
             return Placed::Busy;
         }
-        if row.entry == entry {
+        if row.entry(port) == entry {
             return if row.phase == Phase::Present {
                 Placed::Confirmed
             } else {
@@ -132,21 +230,13 @@ impl Table {
             return Placed::Pending;
         }
         let write = self.write(port, owner, Operation::Modify(entry), out);
-        self.rows.insert(
-            port,
-            Row {
-                entry,
-                owner,
-                phase: Phase::Modifying,
-                write: Some(write),
-            },
-        );
+        self.put(port, Row::new(owner, entry, Phase::Modifying, Some(write)));
         Placed::Pending
     }
 
     /// The stream should have no entry at this port. Returns whether it has none.
     pub(crate) fn unwant(&mut self, owner: StreamId, port: Endpoint, out: &mut Vec<Write>) -> bool {
-        if !self.rows.get(&port).is_some_and(|row| row.owner == owner) {
+        if !self.row(port).is_some_and(|row| row.is_of(owner)) {
             return true;
         }
         self.delete(port, out);
@@ -154,11 +244,15 @@ impl Table {
     }
 
     fn delete(&mut self, port: Endpoint, out: &mut Vec<Write>) {
-        let Some(row) = self.rows.get(&port).copied().filter(|row| row.phase != Phase::Deleting) else {
-            return;
-        };
-        let write = self.write(port, row.owner, Operation::Delete(row.entry.key()), out);
-        if let Some(row) = self.rows.get_mut(&port) {
+        if self.row(port).is_some_and(|row| row.phase != Phase::Deleting) {
+            self.delete_again(port, out);
+        }
+    }
+
+    fn delete_again(&mut self, port: Endpoint, out: &mut Vec<Write>) {
+        let Some(row) = self.row(port).copied() else { return };
+        let write = self.write(port, row.owner.into(), Operation::Delete(row.entry(port).key()), out);
+        if let Some(row) = self.row_mut(port) {
             (row.phase, row.write) = (Phase::Deleting, Some(write));
         }
     }
@@ -166,19 +260,19 @@ impl Table {
     /// The stream that a write is for, until its result is in.
     pub(crate) fn stream_of_write(&self, id: WriteId) -> Option<StreamId> {
         let port = self.writes.get(&id)?;
-        self.rows.get(port).map(|row| row.owner)
+        self.row(*port).map(|row| row.owner.into())
     }
 
     /// The result of a write; `None` where a later write has overtaken it, or there is no such write.
     pub(crate) fn settle(&mut self, id: WriteId, outcome: Outcome, out: &mut Vec<Write>) -> Option<Settled> {
         let port = self.writes.remove(&id)?;
         self.note(port);
-        let row = self.rows.get_mut(&port).filter(|row| row.write == Some(id))?;
+        let row = self.row_mut(port).filter(|row| row.write == Some(id))?;
         row.write = None;
-        let (owner, entry, phase) = (row.owner, row.entry, row.phase);
+        let (owner, entry, phase) = (row.owner.into(), row.entry(port), row.phase);
         match (phase, outcome) {
             (Phase::Deleting, Outcome::Done) => {
-                self.rows.remove(&port);
+                self.remove(port);
                 Some(Settled::Deleted(owner, entry))
             }
             (Phase::Deleting, _) => {
@@ -190,7 +284,7 @@ impl Table {
                 Some(Settled::Installed(owner, entry))
             }
             (Phase::Inserting, Outcome::TableFull | Outcome::HashCollision | Outcome::Rejected) => {
-                self.rows.remove(&port);
+                self.remove(port);
                 Some(Settled::Failed(owner, entry, outcome))
             }
             (Phase::Present, _) => None,
@@ -205,76 +299,76 @@ impl Table {
     /// The data plane answers again: deletes without an answer are repeated.
     pub(crate) fn repeat_deletes(&mut self, out: &mut Vec<Write>) {
         for port in std::mem::take(&mut self.unacknowledged) {
-            let Some(row) = self.rows.get(&port).copied() else { continue };
-            let write = self.write(port, row.owner, Operation::Delete(row.entry.key()), out);
-            if let Some(row) = self.rows.get_mut(&port) {
-                row.write = Some(write);
-            }
+            self.delete_again(port, out);
         }
     }
 
     /// An entry that is in the data plane already. False where the port has one.
     pub(crate) fn adopt(&mut self, owner: StreamId, entry: RelayEntry) -> bool {
-        let free = !self.rows.contains_key(&entry.port());
+        let free = self.row(entry.port()).is_none();
         if free {
-            let row = Row {
-                entry,
-                owner,
-                phase: Phase::Present,
-                write: None,
-            };
-            self.rows.insert(entry.port(), row);
+            self.put(entry.port(), Row::new(owner, entry, Phase::Present, None));
         }
         free
     }
 
     /// The data plane has lost an entry, or has something else in its place: write it again.
     pub(crate) fn insert_again(&mut self, port: Endpoint, modify: bool, out: &mut Vec<Write>) {
-        let Some(row) = self.rows.get(&port).copied().filter(|row| row.phase == Phase::Present) else {
+        let Some(row) = self.row(port).copied().filter(|row| row.phase == Phase::Present) else {
             return;
         };
+        let entry = row.entry(port);
         let operation = if modify {
-            Operation::Modify(row.entry)
+            Operation::Modify(entry)
         } else {
-            Operation::Insert(row.entry)
+            Operation::Insert(entry)
         };
-        let write = self.write(port, row.owner, operation, out);
-        if let Some(row) = self.rows.get_mut(&port) {
+        let write = self.write(port, row.owner.into(), operation, out);
+        if let Some(row) = self.row_mut(port) {
             (row.phase, row.write) = (Phase::Inserting, Some(write));
+        }
+    }
+
+    pub(crate) fn held(&self, stream: StreamId, port: Endpoint) -> Held {
+        let Some(known) = self.ports.get(&port) else {
+            return Held::default();
+        };
+        let row = known.row.as_ref().filter(|row| row.is_of(stream));
+        Held {
+            port: known.stream == Some(stream.into()),
+            entry: row.is_some(),
+            present: row.is_some_and(Row::is_in),
         }
     }
 
     /// The entry of a stream that the data plane has, or has with an older rewrite.
     pub(crate) fn present(&self, owner: StreamId, port: Endpoint) -> Option<RelayEntry> {
-        let row = self.rows.get(&port).filter(|row| row.owner == owner)?;
-        matches!(row.phase, Phase::Present | Phase::Modifying).then_some(row.entry)
+        let row = self.row(port).filter(|row| row.is_of(owner) && row.is_in())?;
+        Some(row.entry(port))
     }
 
     /// The entry of a stream that is in the data plane, and of which no write is under way.
     pub(crate) fn confirmed(&self, owner: StreamId, port: Endpoint) -> Option<RelayEntry> {
-        let row = self.rows.get(&port).filter(|row| row.owner == owner)?;
-        (row.phase == Phase::Present).then_some(row.entry)
+        let row = self.row(port).filter(|row| row.is_of(owner) && row.phase == Phase::Present)?;
+        Some(row.entry(port))
     }
 
-    /// Whether the stream has an entry at the port, also one on its way in or out.
-    pub(crate) fn holds(&self, owner: StreamId, port: Endpoint) -> bool {
-        self.rows.get(&port).is_some_and(|row| row.owner == owner)
-    }
-
+    /// The entry at a port, also one on its way in or out.
     pub(crate) fn owner(&self, port: Endpoint) -> Option<(StreamId, RelayEntry)> {
-        self.rows.get(&port).map(|row| (row.owner, row.entry))
+        self.row(port).map(|row| (row.owner.into(), row.entry(port)))
     }
 
     /// The delete of a port's entry that has had no answer yet.
     pub(crate) fn pending_delete(&self, port: Endpoint) -> Option<WriteId> {
-        self.rows.get(&port).filter(|row| row.phase == Phase::Deleting)?.write
+        self.row(port).filter(|row| row.phase == Phase::Deleting)?.write
     }
 
     pub(crate) fn rows(&self) -> impl Iterator<Item = (StreamId, RelayEntry)> + '_ {
-        self.rows.values().map(|row| (row.owner, row.entry))
+        let row = |(port, known): (&Endpoint, &Port)| known.row.as_ref().map(|row| (row.owner.into(), row.entry(*port)));
+        self.ports.iter().filter_map(row)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.rows.len()
+        self.rows
     }
 }

@@ -149,3 +149,36 @@ fn the_winner_of_a_fork_is_who_had_a_2xx() {
     assert_eq!(step, Step::Answer(b"0".to_vec()));
     assert_eq!(bench.book.call_count(), 1);
 }
+
+#[test]
+fn what_copies_have_told_of_a_party_outlives_them() {
+    let mut bench = Bench::new(Settings::default());
+    let offer = sdp("10.1.0.77", 6000, "a=rtcp-mux\r\n");
+    copy(&mut bench, "10.1.0.5:5060", "INVITE sip:b@x SIP/2.0", ("a", ""), "INVITE", &offer);
+    bench.call("c1", 36000);
+    let allowed = bench.filters[&end("10.9.0.1:36002")].clone();
+    assert_eq!(allowed.len(), 3, "{allowed:?}");
+    let (line, wall) = (bench.line("c1").id(), Duration::from_secs(1_700_000_000));
+    let row = bench.book.row(line, bench.now, wall).unwrap();
+    // An agent after this one has seen no copy; the offer comes again.
+    let mut after = Bench::new(Settings::default());
+    let line = after.book.restore(after.now, wall, &row).unwrap();
+    after.say("Uc0 c1 10.1.0.2 6000 a;1", "36000 10.9.0.1");
+    assert_eq!(after.filters[&end("10.9.0.1:36002")], allowed);
+    assert!(after.book.row(line, after.now, wall).unwrap().caller.muxes);
+}
+
+#[test]
+fn what_copies_have_told_of_one_callee_is_not_another_one_s() {
+    let mut bench = Bench::new(Settings::default());
+    bench.say("Uc0 c1 10.1.0.2 6000 a;1", "36000 10.9.0.1");
+    let answer = sdp("10.2.0.77", 7000, "");
+    copy(&mut bench, "10.2.0.5:5060", "SIP/2.0 183 Progress", ("a", "b"), "INVITE", &answer);
+    bench.say("Lc0 c1 10.2.0.2 7000 a;1 b;1", "36002 10.9.0.1");
+    assert_eq!(bench.filters[&end("10.9.0.1:36000")].len(), 3);
+    bench.say("Lc0 c1 10.3.0.2 7000 a;1 c;1", "36002 10.9.0.1");
+    assert_eq!(
+        bench.filters[&end("10.9.0.1:36000")],
+        ["10.3.0.2".parse::<std::net::IpAddr>().unwrap()]
+    );
+}

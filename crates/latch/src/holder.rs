@@ -36,7 +36,8 @@ pub(crate) struct Holder {
     pub(crate) seen: Time,
     /// Packets per second, from the steps of the sequence number since the mark.
     rate: f32,
-    mark: (Time, u16),
+    marked: Time,
+    marked_sequence: u16,
     /// Packets in a row, as far as they are seen here, and whether they have been enough once.
     run: u32,
     steady: bool,
@@ -47,14 +48,14 @@ pub(crate) struct Holder {
 
 impl Holder {
     pub(crate) fn new(source: Endpoint, rank: Rank, media: Option<Source>, now: Time) -> Self {
-        let mark = (now, media.map_or(0, |media| media.sequence));
         Self {
             source,
             rank,
             media,
             seen: now,
             rate: USUAL_RATE,
-            mark,
+            marked: now,
+            marked_sequence: media.map_or(0, |media| media.sequence),
             run: 1,
             steady: false,
             since: Some(now),
@@ -69,15 +70,15 @@ impl Holder {
         self.run = if goes_on { self.run.saturating_add(1) } else { 1 };
         self.steady |= self.run >= policy.rival_packets;
         if !same {
-            (self.rate, self.mark) = (USUAL_RATE, (now, media.sequence));
+            (self.rate, self.marked, self.marked_sequence) = (USUAL_RATE, now, media.sequence);
         }
-        let elapsed = now.since(self.mark.0);
+        let elapsed = now.since(self.marked);
         if elapsed >= MEASURED {
-            let steps = sequence::distance(media.sequence, self.mark.1);
+            let steps = sequence::distance(media.sequence, self.marked_sequence);
             if let Ok(steps) = u16::try_from(steps) {
                 self.rate = (self.rate + f32::from(steps) / elapsed.as_secs_f32()) / 2.0;
             }
-            self.mark = (now, media.sequence);
+            (self.marked, self.marked_sequence) = (now, media.sequence);
         }
         let newer = self
             .media

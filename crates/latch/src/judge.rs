@@ -51,12 +51,12 @@ impl Latch {
     }
 
     fn is_quarantined(&mut self, now: Time, source: Endpoint) -> bool {
-        match self.quarantined {
-            Some((_, until)) if now >= until => {
+        match self.quarantined.as_deref() {
+            Some((_, until)) if now >= *until => {
                 self.quarantined = None;
                 false
             }
-            Some((quarantined, _)) => quarantined == source,
+            Some((quarantined, _)) => *quarantined == source,
             None => false,
         }
     }
@@ -159,7 +159,7 @@ impl Latch {
             .media
             .is_some_and(|newer| sequence::distance(media.sequence, newer.sequence) <= 0);
         if overlap && facts.is_some() {
-            self.quarantined = Some((holder.source, now + policy.rebind_lockout));
+            self.quarantined = Some(Box::new((holder.source, now + policy.rebind_lockout)));
         }
         self.slow_until = Some(now + policy.rebind_lockout);
         self.take(policy, packet.source, packet.media, rank, now);

@@ -24,7 +24,7 @@ pub struct Latch {
     pub(crate) contested: bool,
     pub(crate) signalled: Option<Time>,
     pub(crate) answered: Option<Time>,
-    pub(crate) quarantined: Option<(Endpoint, Time)>,
+    pub(crate) quarantined: Option<Box<(Endpoint, Time)>>,
     pub(crate) former: Option<Box<KeptOut>>,
     /// A rebinding went wrong: until then the next one is slow.
     pub(crate) slow_until: Option<Time>,
@@ -95,7 +95,6 @@ impl Latch {
     /// A command or SDP names the party (again): these are its names from now on, and it may move for a while.
     pub fn signal(&mut self, now: Time, names: Names) {
         self.names = names;
-        self.names.shrink();
         self.signalled = Some(now);
     }
 
@@ -126,7 +125,7 @@ impl Latch {
     /// Learn anew. `quarantine`: signalling has moved the party, so the source so far is not believed for a while.
     pub fn forget(&mut self, now: Time, policy: &Policy, quarantine: bool) {
         if let (true, Some(holder)) = (quarantine, &self.holder) {
-            self.quarantined = Some((holder.source, now + policy.quarantine));
+            self.quarantined = Some(Box::new((holder.source, now + policy.quarantine)));
         }
         self.release();
     }

@@ -62,31 +62,28 @@ impl Rank {
     }
 }
 
+fn is_new(names: &[Name], name: &Name) -> bool {
+    !name.addr.is_unspecified() && !names.contains(name)
+}
+
 /// The names of one party.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    names: Vec<Name>,
+    names: Box<[Name]>,
 }
 
 impl Names {
     /// Add a name; a null address is none. Returns whether it was new.
     pub fn add(&mut self, name: Name) -> bool {
-        if name.addr.is_unspecified() || self.names.contains(&name) {
+        if !is_new(&self.names, &name) {
             return false;
         }
-        if self.names.len() >= MOST {
-            self.names.remove(0);
-        }
-        self.names.push(name);
+        let oldest = (self.names.len() + 1).saturating_sub(MOST);
+        self.names = self.names[oldest..].iter().copied().chain([name]).collect();
         true
     }
 
-    /// Give back memory that is not used: names stay for a whole call.
-    pub(crate) fn shrink(&mut self) {
-        self.names.shrink_to_fit();
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &Name> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Name> {
         self.names.iter()
     }
 
@@ -116,10 +113,15 @@ impl Names {
 
 impl<N: Into<Name>> FromIterator<N> for Names {
     fn from_iter<I: IntoIterator<Item = N>>(names: I) -> Self {
-        let mut all = Self::default();
-        for name in names {
-            all.add(name.into());
+        let mut kept: Vec<Name> = Vec::new();
+        for name in names.into_iter().map(Into::into) {
+            if is_new(&kept, &name) {
+                kept.push(name);
+            }
         }
-        all
+        let oldest = kept.len().saturating_sub(MOST);
+        Self {
+            names: kept[oldest..].into(),
+        }
     }
 }

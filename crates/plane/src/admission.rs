@@ -6,6 +6,7 @@ use shunt_latch::Found;
 use shunt_net::Endpoint;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Of a source filter.
@@ -20,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// A row to write. `None` in place of a row's data: delete it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    Filter(Endpoint, Option<Vec<IpAddr>>),
+    Filter(Endpoint, Option<Arc<[IpAddr]>>),
     Block(Endpoint, bool),
     Allow(IpAddr, bool),
 }
@@ -46,7 +47,7 @@ pub(crate) enum Row {
 /// A source filter as it is wanted.
 #[derive(Debug)]
 struct Filter {
-    allowed: Box<[IpAddr]>,
+    allowed: Arc<[IpAddr]>,
     /// It has a place among those that are written again.
     is_placed: bool,
 }
@@ -76,25 +77,24 @@ impl Admission {
     }
 
     /// Who may send to a port and the one above. Returns whether somebody may that could not before.
-    pub(crate) fn filter(&mut self, now: Instant, port: Endpoint, allowed: Option<Vec<IpAddr>>) -> bool {
+    pub(crate) fn filter(&mut self, now: Instant, port: Endpoint, allowed: Option<Arc<[IpAddr]>>) -> bool {
         let Some(allowed) = allowed else {
             if self.filters.remove(&port).is_some() {
                 self.mark(Row::Filter(port));
             }
             return false;
         };
-        for addr in &allowed {
+        for addr in &*allowed {
             self.allow(now, *addr);
         }
         let before = self.filters.get(&port);
-        if before.is_some_and(|before| *before.allowed == *allowed) {
+        if before.is_some_and(|before| before.allowed == allowed) {
             return false;
         }
         let admits = before.map_or(!allowed.is_empty(), |before| {
             allowed.iter().any(|addr| !before.allowed.contains(addr))
         });
         let is_placed = before.is_some_and(|before| before.is_placed);
-        let allowed = allowed.into();
         self.filters.insert(port, Filter { allowed, is_placed });
         self.mark(Row::Filter(port));
         admits
@@ -177,7 +177,7 @@ impl Admission {
             self.dirty.remove(&row);
             self.under_way.insert(row, false);
             match row {
-                Row::Filter(port) => Change::Filter(port, self.filters.get(&port).map(|filter| filter.allowed.to_vec())),
+                Row::Filter(port) => Change::Filter(port, self.filters.get(&port).map(|filter| Arc::clone(&filter.allowed))),
                 Row::Block(source) => Change::Block(source, self.blocked.contains_key(&source)),
                 Row::Allow(addr) => Change::Allow(addr, self.allowed.contains_key(&addr)),
             }
@@ -258,11 +258,11 @@ mod tests {
     #[test]
     fn only_the_latest_wish_for_a_port_is_written() {
         let (mut admission, now) = (Admission::default(), Instant::now());
-        assert!(!admission.filter(now, port(4), Some(vec![])), "a port that closes admits nobody");
-        assert!(admission.filter(now, port(4), Some(vec![addr(1)])));
-        assert!(!admission.filter(now, port(4), Some(vec![addr(1)])), "it is in force");
+        assert!(!admission.filter(now, port(4), Some([].into())), "a port that closes admits nobody");
+        assert!(admission.filter(now, port(4), Some([addr(1)].into())));
+        assert!(!admission.filter(now, port(4), Some([addr(1)].into())), "it is in force");
         let changes = write(&mut admission, now);
-        assert_eq!(filters(&changes), [&Change::Filter(port(4), Some(vec![addr(1)]))]);
+        assert_eq!(filters(&changes), [&Change::Filter(port(4), Some([addr(1)].into()))]);
         assert!(!admission.is_dirty());
         admission.filter(now, port(4), None);
         assert_eq!(filters(&write(&mut admission, now)), [&Change::Filter(port(4), None)]);
@@ -271,17 +271,17 @@ mod tests {
     #[test]
     fn a_row_that_is_being_written_is_not_written_a_second_time_beside_it() {
         let (mut admission, now) = (Admission::default(), Instant::now());
-        admission.filter(now, port(4), Some(vec![]));
+        admission.filter(now, port(4), Some([].into()));
         admission.block(now, Found::Address(addr(9)), FILTER_TTL);
         let closed = admission.take(now, 100);
         assert_eq!(
             closed,
             [
-                Change::Filter(port(4), Some(vec![])),
+                Change::Filter(port(4), Some([].into())),
                 Change::Block(Endpoint::new(addr(9), 0), true)
             ]
         );
-        admission.filter(now, port(4), Some(vec![addr(9)]));
+        admission.filter(now, port(4), Some([addr(9)].into()));
         assert_eq!(admission.take(now, 100), [Change::Allow(addr(9), true)]);
         assert!(!admission.is_dirty(), "nothing can be written now");
         for change in &closed {
@@ -289,7 +289,7 @@ mod tests {
         }
         assert!(admission.is_dirty());
         let opened = [
-            Change::Filter(port(4), Some(vec![addr(9)])),
+            Change::Filter(port(4), Some([addr(9)].into())),
             Change::Block(Endpoint::new(addr(9), 0), false),
         ];
         assert_eq!(admission.take(now, 100), opened);
@@ -298,23 +298,23 @@ mod tests {
     #[test]
     fn a_new_session_waits_for_no_row_of_the_one_before() {
         let (mut admission, now) = (Admission::default(), Instant::now());
-        admission.filter(now, port(4), Some(vec![]));
+        admission.filter(now, port(4), Some([].into()));
         admission.take(now, 100);
         admission.start_over(now);
-        assert_eq!(admission.take(now, 100), [Change::Filter(port(4), Some(vec![]))]);
+        assert_eq!(admission.take(now, 100), [Change::Filter(port(4), Some([].into()))]);
     }
 
     #[test]
     fn filters_in_force_are_written_again_in_time() {
         let (mut admission, now) = (Admission::default(), Instant::now());
-        admission.filter(now, port(4), Some(vec![addr(1)]));
-        admission.filter(now, port(6), Some(vec![addr(1)]));
+        admission.filter(now, port(4), Some([addr(1)].into()));
+        admission.filter(now, port(6), Some([addr(1)].into()));
         write(&mut admission, now);
         admission.filter(now, port(6), None);
         write(&mut admission, now);
         let later = admission.next_refresh().unwrap();
         assert!(later < now + FILTER_TTL);
-        assert_eq!(write(&mut admission, later), [Change::Filter(port(4), Some(vec![addr(1)]))]);
+        assert_eq!(write(&mut admission, later), [Change::Filter(port(4), Some([addr(1)].into()))]);
         admission.start_over(later);
         assert_eq!(filters(&write(&mut admission, later)).len(), 1);
     }

@@ -86,7 +86,7 @@ impl Plane {
     }
 
     /// Who may send to a relay port (even) and the one above while they have no entry; `None`: everybody. Kept in force until it is changed.
-    pub fn filter(&self, port: Endpoint, allowed: Option<Vec<IpAddr>>) {
+    pub fn filter(&self, port: Endpoint, allowed: Option<Arc<[IpAddr]>>) {
         self.submit(Command::Filter(port, allowed));
     }
 

@@ -144,9 +144,9 @@ async fn entries_filters_blocks_and_rows_reach_the_softswitch() {
     );
 
     let (party, port) = (IpAddr::from(Ipv4Addr::new(10, 0, 0, 7)), Endpoint::new(RELAY, 20_000));
-    lab.plane.filter(port, Some(vec![]));
-    lab.plane.filter(port, Some(vec![party]));
-    lab.plane.filter(Endpoint::new(RELAY, 20_002), Some(vec![party]));
+    lab.plane.filter(port, Some([].into()));
+    lab.plane.filter(port, Some([party].into()));
+    lab.plane.filter(Endpoint::new(RELAY, 20_002), Some([party].into()));
     let filters = rows(&lab.plane, "softswitch.source_filter", 2).await;
     assert!(
         filters
@@ -209,13 +209,13 @@ async fn a_new_session_has_the_filters_in_force_and_no_others() {
     let mut lab = Lab::start(softswitch.settings());
     lab.up().await;
     let wanted = Endpoint::new(RELAY, 20_000);
-    lab.plane.filter(wanted, Some(vec![]));
+    lab.plane.filter(wanted, Some([].into()));
     rows(&lab.plane, "softswitch.source_filter", 1).await;
     drop(lab);
     // The next agent wants another one.
     let mut lab = Lab::start(softswitch.settings());
     lab.plane
-        .filter(Endpoint::new(RELAY, 20_004), Some(vec![Ipv4Addr::LOCALHOST.into()]));
+        .filter(Endpoint::new(RELAY, 20_004), Some([Ipv4Addr::LOCALHOST.into()].into()));
     lab.up().await;
     let found = rows(&lab.plane, "softswitch.source_filter", 1).await;
     assert_eq!(found[0].number("hdr.udp.dst_port"), Some(20_004));

@@ -167,7 +167,7 @@ impl Book {
 
     pub(super) fn pending_deletes(&self, line: &Line, wait: &mut Vec<WriteId>) {
         let ports = Self::ports(line);
-        wait.extend(ports.into_iter().filter_map(|(_, port)| self.table.pending_delete(port)));
+        wait.extend(ports.filter_map(|(_, port)| self.table.pending_delete(port)));
     }
 
     /// The relay that has a command's call.
@@ -317,6 +317,7 @@ impl Book {
         }
         leg.signalled = Some(signalled);
         leg.modifiers.clone_from(&branch.modifiers);
+        leg.is_another(now);
         leg.forget(now, &policy, true);
         self.suspend(line, Reason::ReInvite, Some(now + RESTORE));
         self.name_leg(line, Side::Callee, now);

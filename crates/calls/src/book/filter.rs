@@ -11,6 +11,7 @@ use crate::line::Line;
 use crate::reason::Reason;
 use shunt_latch::{Component, Time};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 impl Book {
     pub(super) fn sync_filters(&mut self, line: &mut Line, now: Time) {
@@ -18,22 +19,18 @@ impl Book {
             let (Some(port), wanted) = (line.leg(side).relay, self.filter(line, side, now)) else {
                 continue;
             };
-            let in_force = line.leg(side).filter.as_ref();
-            let same = match (&wanted, in_force) {
-                (None, None) => true,
-                (Some(wanted), Some((at, allowed))) => *at == port && wanted == allowed,
-                _ => false,
-            };
-            if same {
+            if wanted.as_deref() == line.leg(side).filter.as_deref() {
                 continue;
             }
-            line.leg_mut(side).filter = wanted.clone().map(|allowed| (port, allowed));
-            self.out.push(Decision::Filter { port, allowed: wanted });
+            let allowed: Option<Arc<[IpAddr]>> = wanted.map(Into::into);
+            line.leg_mut(side).filter.clone_from(&allowed);
+            self.out.push(Decision::Filter { port, allowed });
         }
     }
 
     pub(super) fn remove_filter(&mut self, line: &mut Line, side: Side) {
-        if let Some((port, _)) = line.leg_mut(side).filter.take() {
+        let in_force = line.leg_mut(side).filter.take();
+        if let (Some(port), Some(_)) = (line.leg(side).relay, in_force) {
             self.out.push(Decision::Filter { port, allowed: None });
         }
     }
@@ -64,8 +61,10 @@ impl Book {
         let admitted = [Component::Rtp, Component::Rtcp]
             .into_iter()
             .flat_map(|component| leg.latch(component).admitted(policy));
-        let named = leg.rtp.names().iter().map(|name| name.addr).collect::<Vec<_>>();
-        for addr in admitted.map(|source| source.addr).chain(named.into_iter().rev()) {
+        for addr in admitted
+            .map(|source| source.addr)
+            .chain(leg.rtp.names().iter().rev().map(|name| name.addr))
+        {
             let fits = addr.is_ipv4() == port.addr.is_ipv4() && !addr.is_unspecified();
             if fits && !allowed.contains(&addr) && allowed.len() < self.settings.filter_addresses {
                 allowed.push(addr);

@@ -29,7 +29,7 @@ pub(super) fn ago(now: Time, duration: Duration) -> Time {
 impl Book {
     /// A packet met no entry.
     pub fn noticed(&mut self, now: Time, notice: &Notice) -> Vec<Decision> {
-        match self.slots.get(&notice.key.dst).copied() {
+        match self.table.stream_at(notice.key.dst) {
             Some(id) => {
                 self.with(id.line, |book, line| book.observe(line, id, now, notice));
             }
@@ -128,7 +128,7 @@ impl Book {
             }
             self.mark(line);
         }
-        let present = self.table.holds(id, line.leg(id.sender).relay_port(id.component).unwrap_or(source));
+        let present = self.held(line, id).entry;
         if verdict == Verdict::Known && line.leg(id.sender).asymmetric && !present {
             news |= line.leg_mut(id.sender).note_source(id.component, source);
             if id.component == Component::Rtp {
@@ -246,9 +246,8 @@ impl Book {
 
     /// Whether a line has entries, and none of them meets packets.
     pub(super) fn meets_nothing(&self, line: &Line) -> bool {
-        let entries = self.present(line);
-        let is_idle = |id: StreamId| line.stream(id.sender, id.component).idle_since.is_some();
-        !entries.is_empty() && entries.iter().all(|(id, _)| is_idle(*id))
+        let mut entries = self.present(line).peekable();
+        entries.peek().is_some() && entries.all(|(id, _)| line.stream(id.sender, id.component).idle_since.is_some())
     }
 
     /// The last of a line's entries fell idle: if the relay has ended the session meanwhile, past the agent, so has the call.

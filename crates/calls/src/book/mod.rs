@@ -20,21 +20,22 @@ pub use reconcile::Comparison;
 pub use reply::PortHeld;
 pub use view::{LegView, LineView, StreamView};
 
+use crate::alike::Alike;
 use crate::call::Call;
 use crate::decision::{Decision, Happening};
 use crate::entry::{Counters, Outcome, Reading, RelayEntry};
 use crate::former::FormerStreams;
-use crate::ids::{ByLine, COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId, component_index};
+use crate::ids::{ByLine, ByPort, COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId, component_index};
 use crate::limits::SourceRates;
 use crate::line::Line;
 use crate::plan::plan;
 use crate::reason::Reason;
 use crate::recent::Recent;
 use crate::record::Records;
-use crate::sdp::SdpKinds;
+use crate::sdp::SdpKind;
 use crate::settings::{Relay, RelayKind, Settings};
-use crate::stream::Refresh;
-use crate::table::{Placed, Settled, Table, Write};
+use crate::stream::{Failure, Refresh};
+use crate::table::{Held, Placed, Settled, Table, Write};
 use crate::timers::Timers;
 use shunt_latch::{Component, Learner, Policy, Time};
 use shunt_net::{Endpoint, FiveTuple};
@@ -46,11 +47,8 @@ use std::time::Duration;
 /// An entry that is out for one packet is out without a word for so long; then the stream's state says so.
 const REFRESH_UNSEEN: Duration = Duration::from_secs(1);
 
-/// Call-IDs of which SIP is remembered before a command comes, in each of two generations.
-const MOST_SIGHTED: usize = 50_000;
-
-/// Whose packets arrive at a relay port.
-type Slot = StreamId;
+/// Call-IDs of which SIP is remembered until commands have named the parties, in each of two generations.
+const MOST_SIGHTED: usize = 10_000;
 
 /// All calls.
 #[derive(Debug)]
@@ -63,13 +61,13 @@ pub struct Book {
     branches: HashMap<Arc<[u8]>, BTreeSet<Arc<[u8]>>>,
     lines: ByLine<Box<Line>>,
     records: Records,
-    slots: HashMap<Endpoint, Slot>,
     table: Table,
     /// Entries in the data plane that no call claims: (source, when found).
-    orphans: HashMap<Endpoint, FiveTuple>,
+    orphans: ByPort<FiveTuple>,
     former: FormerStreams,
     sighted: Recent<Arc<[u8]>, sip::Sighted>,
-    sdp_kinds: SdpKinds,
+    sdp_kinds: Alike<SdpKind>,
+    modifiers: Alike<[u8]>,
     rates: SourceRates,
     /// Packets at ports of calls that were not their party's.
     mismatches: u64,
@@ -94,12 +92,12 @@ impl Book {
             branches: HashMap::new(),
             lines: ByLine::default(),
             records: Records::default(),
-            slots: HashMap::new(),
             table: Table::default(),
-            orphans: HashMap::new(),
+            orphans: ByPort::default(),
             former: FormerStreams::default(),
             sighted: Recent::new(MOST_SIGHTED),
-            sdp_kinds: SdpKinds::default(),
+            sdp_kinds: Alike::default(),
+            modifiers: Alike::default(),
             rates: SourceRates::new(),
             mismatches: 0,
             timers: Timers::default(),
@@ -175,7 +173,9 @@ impl Book {
 
     fn look_at_line(&mut self, line: &mut Line, now: Time) {
         for stream in line.stream_ids() {
-            line.stream_mut(stream.sender, stream.component).retry = None;
+            if let Some(failure) = &mut line.stream_mut(stream.sender, stream.component).failure {
+                failure.until = now;
+            }
         }
         self.sync(line, now);
     }
@@ -270,8 +270,10 @@ impl Book {
         }
     }
 
-    fn owns(&self, id: StreamId, port: Option<Endpoint>) -> bool {
-        port.is_some_and(|port| self.slots.get(&port) == Some(&id))
+    /// What a stream has at the relay port of its sender.
+    fn held(&self, line: &Line, id: StreamId) -> Held {
+        let port = line.leg(id.sender).relay_port(id.component);
+        port.map_or_else(Held::default, |port| self.table.held(id, port))
     }
 
     // -- bringing the table to what is planned -----------------------------------------------------
@@ -288,10 +290,10 @@ impl Book {
     }
 
     fn sync_stream(&mut self, line: &mut Line, id: StreamId, now: Time, writes: &mut Vec<Write>) {
-        let port = line.leg(id.sender).relay_port(id.component);
-        let wanted = plan(line, id, now, &self.settings, self.owns(id, port));
+        let held = self.held(line, id);
+        let wanted = plan(line, id, now, &self.settings, held.port);
         let Some(entry) = wanted.entry else {
-            if let Some(port) = port {
+            if let Some(port) = line.leg(id.sender).relay_port(id.component).filter(|_| held.entry) {
                 self.table.unwant(id, port, writes);
             }
             line.stream_mut(id.sender, id.component).refresh = Refresh::No;
@@ -307,12 +309,12 @@ impl Book {
             self.set_state(line, id, wanted.state, reason, now);
             return;
         };
-        let holds = self.table.holds(id, entry.port());
         let hindrance = line
             .stream(id.sender, id.component)
-            .retry
-            .filter(|(until, _)| now < *until)
-            .map(|(_, reason)| reason);
+            .failure
+            .as_ref()
+            .filter(|failure| now < failure.until)
+            .map(|failure| failure.reason);
         let hindrance = if !self.available {
             Some(Reason::DataPlaneUnavailable)
         } else if self.draining {
@@ -320,7 +322,7 @@ impl Book {
         } else {
             hindrance
         };
-        if let (false, Some(reason)) = (holds, hindrance) {
+        if let (false, Some(reason)) = (held.entry, hindrance) {
             self.set_state(line, id, State::Learning, reason, now);
             return;
         }
@@ -332,13 +334,12 @@ impl Book {
             }
             return;
         }
-        let was_in = self.table.present(id, entry.port()).is_some();
         // RTCP of a party that is there may be far between.
         let silent = id.component == Component::Rtp && line.stream(id.sender, id.component).idle_since.is_some();
         let reason = if silent { Reason::Silent } else { wanted.reason };
         match self.table.want(id, entry, writes) {
             Placed::Confirmed => self.set_state(line, id, State::Offloaded, reason, now),
-            Placed::Pending if was_in => self.set_state(line, id, State::Offloaded, reason, now),
+            Placed::Pending if held.present => self.set_state(line, id, State::Offloaded, reason, now),
             // No event for an entry that is out for one packet.
             Placed::Pending | Placed::Busy
                 if refresh == Refresh::Returns && line.stream(id.sender, id.component).state == State::Offloaded => {}
@@ -369,10 +370,7 @@ impl Book {
                 self.with(stream.line, |book, line| book.installed(line, stream, now));
             }
             Some(Settled::Failed(stream, _, outcome)) => {
-                self.with(stream.line, |book, line| {
-                    line.stream_mut(stream.sender, stream.component).detail = detail.map(Box::new);
-                    book.failed(line, stream, outcome, now);
-                });
+                self.with(stream.line, |book, line| book.failed(line, stream, outcome, detail, now));
             }
             Some(Settled::Deleted(stream, entry)) => self.deleted(stream, entry, counters, now),
             None => {}
@@ -382,7 +380,7 @@ impl Book {
 
     fn installed(&mut self, line: &mut Line, id: StreamId, now: Time) {
         let stream = line.stream_mut(id.sender, id.component);
-        (stream.idle_since, stream.retry, stream.detail) = (None, None, None);
+        (stream.idle_since, stream.failure) = (None, None);
         (stream.was_offloaded, stream.refresh) = (true, Refresh::No);
         if self.is_rtpengine(line.relay) {
             // It has just had the packets that were learned from.
@@ -392,7 +390,7 @@ impl Book {
         self.sync(line, now);
     }
 
-    fn failed(&mut self, line: &mut Line, id: StreamId, outcome: Outcome, now: Time) {
+    fn failed(&mut self, line: &mut Line, id: StreamId, outcome: Outcome, detail: Option<Arc<str>>, now: Time) {
         let (after, reason) = match outcome {
             Outcome::TableFull => (5, Reason::TableFull),
             Outcome::HashCollision => (30, Reason::HashCollision),
@@ -400,7 +398,9 @@ impl Book {
             Outcome::Rejected | Outcome::Done => (30, Reason::Rejected),
         };
         let stream = line.stream_mut(id.sender, id.component);
-        (stream.retry, stream.refresh) = (Some((now + Duration::from_secs(after), reason)), Refresh::No);
+        let until = now + Duration::from_secs(after);
+        stream.failure = Some(Box::new(Failure { until, reason, detail }));
+        stream.refresh = Refresh::No;
         self.sync(line, now);
     }
 
@@ -414,7 +414,7 @@ impl Book {
         });
         self.end_if_out(id.line);
         // The port may be another line's meanwhile.
-        if let Some(next) = self.slots.get(&entry.port()).copied().filter(|next| next.line != id.line) {
+        if let Some(next) = self.table.stream_at(entry.port()).filter(|next| next.line != id.line) {
             self.with(next.line, |book, line| book.sync(line, now));
         }
     }
@@ -433,10 +433,9 @@ impl Book {
     }
 
     /// The relay ports of a line's legs, RTP and RTCP, with the stream whose packets arrive there.
-    fn ports(line: &Line) -> Vec<(StreamId, Endpoint)> {
+    fn ports(line: &Line) -> impl Iterator<Item = (StreamId, Endpoint)> + '_ {
         line.stream_ids()
             .filter_map(|id| Some((id, line.leg(id.sender).relay_port(id.component)?)))
-            .collect()
     }
 
     /// A leg's party sends to this relay port from now on. Of another line of this Call-ID the port is taken away.
@@ -458,7 +457,7 @@ impl Book {
                 sender: side,
                 component,
             };
-            let before = self.slots.insert(port, id);
+            let before = self.table.assign(port, id);
             if let Some(former) = self.former.take(now, port) {
                 line.leg_mut(side).latch_mut(component).keep_out(now, &policy, former);
             }
@@ -481,9 +480,7 @@ impl Book {
                 component,
             };
             self.table.unwant(id, port, &mut writes);
-            if self.slots.get(&port) == Some(&id) {
-                self.slots.remove(&port);
-            }
+            self.table.withdraw(port, id);
             if let Some(former) = line.leg(side).latch(component).former() {
                 self.former.add(now, self.learner.policy.former_hold, port, former);
             }
@@ -525,12 +522,11 @@ impl Book {
     }
 
     fn is_offloaded(&self, line: &Line) -> bool {
-        Self::ports(line).into_iter().any(|(id, port)| self.table.holds(id, port))
+        Self::ports(line).any(|(id, port)| self.table.held(id, port).entry)
     }
 
-    fn present(&self, line: &Line) -> Vec<(StreamId, RelayEntry)> {
-        let ports = Self::ports(line).into_iter();
-        ports.filter_map(|(id, port)| Some((id, self.table.present(id, port)?))).collect()
+    fn present(&self, line: &Line) -> impl Iterator<Item = (StreamId, RelayEntry)> {
+        Self::ports(line).filter_map(|(id, port)| Some((id, self.table.present(id, port)?)))
     }
 
     fn component_of(&self, port: Endpoint) -> Component {

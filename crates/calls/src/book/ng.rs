@@ -301,7 +301,7 @@ impl Book {
         let order = [(Side::Caller, caller), (Side::Callee, 1 - caller)];
         let signalled = |party: &PartyDescription| party.advertised.or(party.endpoint);
         let callee = 1 - caller;
-        let branch = line.enter_branch(&described.tags[callee]);
+        let branch = line.enter_branch(&described.tags[callee], now);
         branch.signalled = signalled(&described.parties[callee]);
         branch.via = described.parties[callee].via_branch.as_deref().unwrap_or_default().into();
         let policy = self.learner.policy;
@@ -373,7 +373,7 @@ impl Book {
         }
         let mut is_free = true;
         for end in [Some(port), next_port(port)].into_iter().flatten() {
-            let holder = self.slots.get(&end).copied();
+            let holder = self.table.stream_at(end);
             let Some(holder) = holder.filter(|holder| holder.line != line.id) else {
                 continue;
             };

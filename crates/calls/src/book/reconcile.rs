@@ -3,7 +3,7 @@
 use super::Book;
 use crate::decision::Decision;
 use crate::entry::{Idle, Outcome, RelayEntry};
-use crate::ids::{LineId, StreamId};
+use crate::ids::{LineId, State, StreamId};
 use crate::line::Line;
 use shunt_latch::{Component, Time};
 use shunt_net::{Endpoint, FiveTuple};
@@ -101,6 +101,9 @@ impl Book {
             Stage::Lines(mut ids) => {
                 let left = ids.len().saturating_sub(most);
                 for id in ids.drain(left..).rev() {
+                    if self.lines.get(&id).is_none_or(|line| self.is_as_planned(line, comparison)) {
+                        continue;
+                    }
                     let found = self
                         .with(id, |book, line| book.compare_line(line, comparison, now))
                         .unwrap_or_default();
@@ -145,6 +148,15 @@ impl Book {
         comparison.changed.contains(&port) || self.table.has_changed(port)
     }
 
+    /// Whether all streams of a line are offloaded by the entries that the data plane has: there is nothing to do.
+    fn is_as_planned(&self, line: &Line, comparison: &Comparison) -> bool {
+        Self::ports(line).all(|(id, port)| {
+            let is_offloaded = line.stream(id.sender, id.component).state == State::Offloaded;
+            let entry = self.table.confirmed(id, port).filter(|_| is_offloaded);
+            entry.is_some() && entry == comparison.at(port) && !self.says_nothing(comparison, port)
+        })
+    }
+
     fn compare_line(&mut self, line: &mut Line, comparison: &Comparison, now: Time) -> Differences {
         let (mut writes, mut differences) = (Vec::new(), Differences::default());
         for (id, port) in Self::ports(line) {
@@ -170,7 +182,7 @@ impl Book {
 
     /// An entry says whom an agent before this one had latched.
     fn adopt(&mut self, now: Time, entry: &RelayEntry) -> bool {
-        let Some(id) = self.slots.get(&entry.port()).copied() else {
+        let Some(id) = self.table.stream_at(entry.port()) else {
             return false;
         };
         let adopted = self.with(id.line, |book, line| {
@@ -206,7 +218,7 @@ impl Book {
                 let mut writes = Vec::new();
                 book.table.unwant(id, holder.dst, &mut writes);
                 book.emit(writes);
-                book.failed(line, id, Outcome::HashCollision, now);
+                book.failed(line, id, Outcome::HashCollision, None, now);
             });
         }
         self.take()

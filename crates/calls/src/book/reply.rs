@@ -9,6 +9,7 @@ use crate::leg::next_port;
 use crate::line::{Line, Notification};
 use crate::reason::Reason;
 use crate::record::CallNumber;
+use crate::sdp::Sdp;
 use shunt_latch::{Component, Name, Names, Time};
 use shunt_net::Endpoint;
 use shunt_rtpproxy::{
@@ -169,7 +170,7 @@ impl Book {
 
     fn check_port(&self, call_id: &[u8], port: Endpoint, part: usize) -> Result<(), PortHeld> {
         for port in [Some(port), next_port(port)].into_iter().flatten() {
-            let slot = self.slots.get(&port).and_then(|slot| self.lines.get(&slot.line));
+            let slot = self.table.stream_at(port).and_then(|stream| self.lines.get(&stream.line));
             if let Some(line) = slot.filter(|line| *line.call != *call_id) {
                 return Err(PortHeld {
                     port,
@@ -260,18 +261,18 @@ impl Book {
             media.session.to.map(|to| to.name)
         };
         if let Some(tag) = other.filter(|tag| !tag.is_empty() && **tag != *line.tag) {
-            let branch = line.enter_branch(tag);
+            let branch = line.enter_branch(tag, now);
             if side == Side::Callee && address.is_some() {
                 branch.signalled = address;
-                branch.modifiers = media_modifiers(command, media);
+                branch.modifiers = self.modifiers.shared(media_modifiers(command, media));
             }
         }
         if address.is_some() {
             let asymmetric = self.is_asymmetric(line.relay, media);
             let leg = line.leg_mut(side);
             leg.signalled = address;
-            leg.modifiers = command.modifiers.into();
-            leg.keepalive = keepalive_modifiers(command).into();
+            leg.modifiers = self.modifiers.shared(command.modifiers);
+            leg.keepalive = self.modifiers.shared(keepalive_modifiers(command));
             leg.asymmetric = asymmetric;
             leg.rtp.set_asymmetric(asymmetric);
             leg.rtcp.set_asymmetric(asymmetric);
@@ -303,11 +304,11 @@ impl Book {
 
     fn set_notification(&mut self, line: &mut Line, media: &Media, peer: Option<IpAddr>, is_update: bool, fresh: bool, has_address: bool) {
         if let Some((socket, tag)) = media.notify.and_then(|notify| Some((notify.socket, notify.tag?))) {
-            line.notification = Some(Notification {
+            line.notification = Some(Box::new(Notification {
                 socket: socket.into(),
                 tag: tag.into(),
                 peer,
-            });
+            }));
         } else if is_update && !fresh && has_address {
             // An offer again without notify arguments cancels the notification, as at rtpproxy.
             line.notification = None;
@@ -322,18 +323,20 @@ impl Book {
 
     /// Tell a leg's latches what signalling names, by its command and by copies of SIP. Returns whether anything is new.
     pub(super) fn name_leg(&mut self, line: &mut Line, side: Side, now: Time) -> bool {
-        let (known, facts) = self.sighted_of(line, side);
+        let (mut known, facts) = self.sighted_of(line, side);
+        if known.is_empty() {
+            known = line.leg(side).addresses().collect();
+        }
         // rtpengine's description says what has become of an offer of rtcp-mux.
         let described = self.is_rtpengine(line.relay);
         let leg = line.leg_mut(side);
         let before = (leg.muxes, leg.signalled_rtcp, leg.sdp.take());
-        if !described {
-            leg.muxes = facts.as_ref().is_some_and(|facts| facts.muxes);
-            leg.signalled_rtcp = facts.as_ref().and_then(|facts| facts.rtcp);
+        if let (false, Some(facts)) = (described, &facts) {
+            (leg.muxes, leg.signalled_rtcp) = (facts.muxes, facts.rtcp);
         }
         let signalled = leg.signalled;
-        let sdp = facts.as_ref().and_then(|facts| facts.rtp);
         leg.sdp = facts.map(|facts| facts.line).or_else(|| before.2.clone());
+        let sdp = leg.sdp.as_ref().and_then(Sdp::rtp);
         let mut news = before.0 != leg.muxes || before.1 != leg.signalled_rtcp || before.2 != leg.sdp;
         let of = |ends: [Option<Endpoint>; 2]| -> Names {
             let addresses = known.iter().map(|addr| Name::address(*addr));
@@ -400,7 +403,7 @@ fn answer_of<'a>((part, step): (usize, Subcommand<'a>)) -> Option<(usize, Box<Me
 }
 
 /// The modifiers of the part of a command that names this media address.
-fn media_modifiers(command: &Command, media: &Media) -> Box<[u8]> {
+fn media_modifiers(command: &Command, media: &Media) -> Vec<u8> {
     let own = command.media().is_some_and(|own| std::ptr::eq(own.address, media.address));
-    if own { keepalive_modifiers(command).into() } else { Box::default() }
+    if own { keepalive_modifiers(command) } else { Vec::new() }
 }

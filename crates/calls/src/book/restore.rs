@@ -146,7 +146,7 @@ impl Book {
         for relay in [&row.caller, &row.callee].into_iter().filter_map(|leg| leg.relay) {
             let rtp = endpoint(relay);
             let ports = [Some(rtp), next_port(rtp)];
-            if let Some(held) = ports.into_iter().flatten().find(|port| self.slots.contains_key(port)) {
+            if let Some(held) = ports.into_iter().flatten().find(|port| self.table.stream_at(*port).is_some()) {
                 return Err(RestoreError::PortHeld(held));
             }
         }
@@ -158,11 +158,13 @@ impl Book {
         let mut line = Line::new(id, call, tag, *media, relay, created);
         // Nobody knows what came while no agent was there: the time-out begins anew.
         line.last_activity = now;
-        line.branches = row.branches.iter().map(branch).collect();
-        line.notification = row.notification.as_ref().map(|notification| Notification {
-            socket: notification.socket.0.as_slice().into(),
-            tag: notification.tag.0.as_slice().into(),
-            peer: notification.peer,
+        line.branches = row.branches.iter().map(|row| self.branch(row)).collect();
+        line.notification = row.notification.as_ref().map(|notification| {
+            Box::new(Notification {
+                socket: notification.socket.0.as_slice().into(),
+                tag: notification.tag.0.as_slice().into(),
+                peer: notification.peer,
+            })
         });
         line.blocks.clone_from(&row.blocks);
         line.works.clone_from(&row.works);
@@ -187,14 +189,24 @@ impl Book {
     /// The states that follow from what the row says: they are no news.
     fn restore_states(&self, line: &mut Line, now: Time) {
         for id in line.stream_ids() {
-            let port = line.leg(id.sender).relay_port(id.component);
-            let wanted = plan(line, id, now, &self.settings, self.owns(id, port));
-            let held = port.is_some_and(|port| self.table.holds(id, port));
+            let wanted = plan(line, id, now, &self.settings, self.held(line, id).port);
+            let is_in = wanted.entry.is_none_or(|entry| self.table.present(id, entry.port()) == Some(entry));
             let stream = line.stream_mut(id.sender, id.component);
-            (stream.state, stream.reason) = match (wanted.entry, held) {
-                (Some(_), false) => (State::Learning, Reason::Installing),
-                _ => (wanted.state, wanted.reason),
+            (stream.state, stream.reason) = if is_in {
+                (wanted.state, wanted.reason)
+            } else {
+                (State::Learning, Reason::Installing)
             };
+        }
+    }
+
+    fn branch(&mut self, row: &BranchRow) -> Branch {
+        Branch {
+            tag: row.tag.0.as_slice().into(),
+            signalled: row.signalled.map(endpoint),
+            modifiers: self.modifiers.shared(row.modifiers.0.as_slice()),
+            via: row.via.0.as_slice().into(),
+            confirmed: row.confirmed,
         }
     }
 
@@ -219,8 +231,8 @@ impl Book {
         leg.signalled = row.signalled.map(endpoint);
         leg.signalled_rtcp = row.signalled_rtcp.map(endpoint);
         leg.relay = row.relay.map(endpoint);
-        leg.modifiers = row.modifiers.0.as_slice().into();
-        leg.keepalive = row.keepalive.0.as_slice().into();
+        leg.modifiers = self.modifiers.shared(row.modifiers.0.as_slice());
+        leg.keepalive = self.modifiers.shared(row.keepalive.0.as_slice());
         (leg.asymmetric, leg.muxes, leg.placed_at) = (row.asymmetric, row.muxes, now);
         leg.payload_types.clone_from(&row.payload_types);
         leg.mismatches = row.mismatches;
@@ -249,7 +261,7 @@ impl Book {
                     sender: side,
                     component,
                 };
-                self.slots.insert(port, id);
+                self.table.assign(port, id);
             }
         }
     }
@@ -291,15 +303,5 @@ impl Book {
         if self.table.adopt(id, entry) {
             self.orphans.remove(&entry.port());
         }
-    }
-}
-
-fn branch(row: &BranchRow) -> Branch {
-    Branch {
-        tag: row.tag.0.as_slice().into(),
-        signalled: row.signalled.map(endpoint),
-        modifiers: row.modifiers.0.as_slice().into(),
-        via: row.via.0.as_slice().into(),
-        confirmed: row.confirmed,
     }
 }

@@ -1,12 +1,13 @@
 //! Copies of SIP messages: where parties are, and the end of dialogs.
 
 use super::Book;
+use crate::alike::Alike;
 use crate::call::Call;
 use crate::decision::Decision;
 use crate::ids::{LineId, Side};
 use crate::line::Line;
 use crate::reason::Reason;
-use crate::sdp::{Sdp, SdpKinds};
+use crate::sdp::{Sdp, SdpKind};
 use shunt_hep::sip::{Message, Sdp as Description, SdpMedia};
 use shunt_latch::Time;
 use shunt_net::Endpoint;
@@ -21,7 +22,6 @@ const MOST_MEDIA: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MediaFacts {
     pub(super) line: Sdp,
-    pub(super) rtp: Option<Endpoint>,
     pub(super) rtcp: Option<Endpoint>,
     pub(super) muxes: bool,
 }
@@ -222,7 +222,8 @@ impl Book {
         }
     }
 
-    /// What copies of SIP said of a line's party: the addresses that its messages come from, or where it is called, and its SDP.
+    /// What copies of SIP said of a line's party, as far as that is remembered: the addresses that its messages come from, or where it is called, and its
+    /// SDP.
     pub(super) fn sighted_of(&self, line: &mut Line, side: Side) -> (Vec<IpAddr>, Option<MediaFacts>) {
         let call_id = &*line.call;
         let sighted = self.sighted.get(call_id).or_else(|| self.sighted.get(stem(call_id)?));
@@ -257,10 +258,9 @@ fn remember(addresses: &mut Vec<IpAddr>, addr: IpAddr) {
     addresses.push(addr);
 }
 
-fn media_facts(media: &SdpMedia, kinds: &mut SdpKinds) -> MediaFacts {
+fn media_facts(media: &SdpMedia, kinds: &mut Alike<SdpKind>) -> MediaFacts {
     MediaFacts {
         line: kinds.line(media),
-        rtp: media.rtp(),
         rtcp: media.rtcp(),
         muxes: media.rtcp_mux,
     }

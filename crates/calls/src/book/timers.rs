@@ -75,7 +75,7 @@ impl Book {
         }
         for id in line.stream_ids() {
             let stream = line.stream(id.sender, id.component);
-            due.extend(stream.retry.map(|(at, _)| at).filter(|at| *at > now));
+            due.extend(stream.failure.as_ref().map(|failure| failure.until).filter(|at| *at > now));
             if let Refresh::Waits(since) = stream.refresh {
                 due.push(since + super::REFRESH_UNSEEN);
             }
@@ -340,7 +340,7 @@ impl Book {
 
     /// A line seems to be silent: ask data plane and relay.
     fn begin_check(&mut self, line: &mut Line, now: Time) {
-        let keys: Vec<_> = self.present(line).iter().map(|(_, entry)| entry.key()).collect();
+        let keys: Vec<_> = self.present(line).map(|(_, entry)| entry.key()).collect();
         let asks_relay = self.relay(line.relay).is_some_and(|relay| relay.may_query);
         line.check = Some(Check {
             at: now,

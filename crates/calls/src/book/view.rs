@@ -124,7 +124,7 @@ impl<'a> LineView<'a> {
             payload_types: &leg.payload_types,
             sdp: leg.sdp.as_ref(),
             relay_packets: self.line.relay_counts.map(|(counts, at)| (counts[side.index()], at)),
-            filter: leg.filter.as_ref().map(|(_, allowed)| allowed.as_slice()),
+            filter: leg.filter.as_deref(),
         }
     }
 
@@ -161,7 +161,7 @@ impl<'a> LineView<'a> {
             stream.reason,
             Reason::TableFull | Reason::HashCollision | Reason::Rejected | Reason::DataPlaneUnavailable
         );
-        stream.detail.as_deref().map(|detail| &**detail).filter(|_| failed)
+        stream.failure.as_ref()?.detail.as_deref().filter(|_| failed)
     }
 
     /// RTP of both parties, then RTCP.
@@ -218,7 +218,7 @@ impl Book {
     /// The stream whose packets arrive at a relay port.
     #[must_use]
     pub fn stream_at(&self, port: Endpoint) -> Option<StreamId> {
-        self.slots.get(&port).copied()
+        self.table.stream_at(port)
     }
 
     /// All entries that are in the data plane or on their way in or out, with the stream that each is of.

@@ -147,7 +147,7 @@ impl Bench {
                 port,
                 allowed: Some(allowed),
             } => {
-                self.filters.insert(port, allowed);
+                self.filters.insert(port, allowed.to_vec());
             }
             Decision::DeleteOrphan(key) => self.deleted.push(key),
             Decision::Block(found) => self.blocked.push(found),

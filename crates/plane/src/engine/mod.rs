@@ -45,7 +45,7 @@ const GREYLIST_EVERY: Duration = Duration::from_secs(43_200);
 /// What handles submit.
 pub(crate) enum Command {
     Write(Vec<(WriteId, Operation)>),
-    Filter(Endpoint, Option<Vec<IpAddr>>),
+    Filter(Endpoint, Option<Arc<[IpAddr]>>),
     Allow(Vec<IpAddr>),
     Block(Found),
     DeleteOrphans(Vec<FiveTuple>),
