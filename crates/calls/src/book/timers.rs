@@ -8,7 +8,7 @@ use crate::line::{Check, Line};
 use crate::reason::Reason;
 use crate::settings::{Relay, RelayKind};
 use crate::stream::Refresh;
-use shunt_latch::Time;
+use shunt_latch::{Component, Time};
 use shunt_rtpproxy::build::{self, Target};
 use shunt_rtpproxy::capability::KeepAlive;
 use shunt_rtpproxy::{Command, ErrorCode, NotifyTarget, ParseError, Reply, notify_line, query_counters};
@@ -70,7 +70,13 @@ impl Book {
         let mut due: Vec<Time> = line.resume_at.into_iter().collect();
         for side in Side::BOTH {
             due.extend(self.filter_due(line, side, now));
-            let one_way = line.leg(side).latched_at.map(|at| at + self.settings.one_way_after);
+            // A party that sends is no longer waited for.
+            let silent = line.leg(side.other()).source(Component::Rtp).is_none();
+            let one_way = line
+                .leg(side)
+                .latched_at
+                .filter(|_| silent)
+                .map(|at| at + self.settings.one_way_after);
             due.extend(one_way.filter(|at| *at > now));
         }
         for id in line.stream_ids() {
