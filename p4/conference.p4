@@ -22,11 +22,12 @@ parser IngressParser(packet_in pkt, out headers_t hdr, out metadata_t md, out in
         md.agent_session = 0;
         md.agent_copy.setValid();
         md.agent_copy.nexthop = 0;
+        md.agent_copy.length = 0;
         md.agent_copy.routed = 0;
         md.agent_copy.last_hop = 0;
         md.agent_copy.sampled = 0;
         md.agent_copy.replicated = 0;
-        md.agent_copy.unused = 0;
+        md.agent_copy.drop = 0;
         md.agent_copy.ingress_port = 0;
 #if DELAY
         md.agent_copy.sample = 0;

@@ -24,6 +24,11 @@ Snapshot = Dict[str, Dict[str, Any]]
 PROGRAM = os.environ.get("SHUNT_PROGRAM", "relay")
 RELAYS = ("Ingress.relay", "Ingress.relay6")
 TABLES = RELAYS + ("Ingress.media", "Ingress.media6", "Ingress.sample", "Ingress.sample6", "Ingress.layer2", "Ingress.route", "Ingress.route6", "Egress.nexthop")
+DROPS = {
+    "Ingress.dropped": {1: "not_addressed", 2: "not_ip", 3: "unrouted"},
+    "Egress.dropped": {1: "unknown_nexthop", 2: "turned_back", 3: "too_big", 4: "no_copy", 5: "above_target", 6: "late_copy"},
+}
+"""Rows of the counters of dropped packets, as in include/config.p4."""
 _COUNTED = ("$COUNTER_SPEC_PKTS", "$COUNTER_SPEC_BYTES")
 
 
@@ -34,7 +39,7 @@ class ReadoutError(Exception):
 def read(bfrt: Any, program: str = PROGRAM) -> Snapshot:
     """A snapshot: {table: {"usage", "capacity", "entries": [{"key", "data", "action"}]}}; tables that the build lacks are left out."""
     snapshot = {}
-    for table in TABLES:
+    for table in TABLES + tuple(DROPS):
         leaf = bfrt
         for name in ("%s.pipe.%s" % (program, table)).split("."):
             leaf = getattr(leaf, name, None)
@@ -42,7 +47,7 @@ def read(bfrt: Any, program: str = PROGRAM) -> Snapshot:
             continue
         info = _quietly(leaf.info, return_info=True, print_info=False)
         # An empty table has nothing to dump, and bfrt_python says so as an error.
-        entries = _quietly(leaf.dump, from_hw=True, return_ents=True) if info["usage"] else None
+        entries = _quietly(leaf.dump, from_hw=True, return_ents=True) if info["usage"] or table in DROPS else None
         entries = entries if isinstance(entries, list) else []
         found = [{"key": _plain(entry.key), "data": _plain(entry.data), "action": _plain(entry.action)} for entry in entries]
         snapshot[table] = {"usage": info["usage"], "capacity": info["capacity"], "entries": [entry for entry in found if entry["key"]]}
@@ -69,6 +74,8 @@ def occupancy_lines(snapshot: Snapshot) -> Iterator[str]:
     """Lines: every table with entries, capacity and how full it is."""
     yield "%-18s %10s %10s %7s" % ("table", "entries", "capacity", "full")
     for table, state in snapshot.items():
+        if table in DROPS:
+            continue
         share = 100.0 * state["usage"] / state["capacity"] if state["capacity"] else 0.0
         yield "%-18s %10d %10d %6.1f%%" % (table, state["usage"], state["capacity"], share)
 
@@ -76,6 +83,8 @@ def occupancy_lines(snapshot: Snapshot) -> Iterator[str]:
 def counter_lines(snapshot: Snapshot) -> Iterator[str]:
     """Lines: for tables that count, the sums and the busiest entries."""
     for table, state in snapshot.items():
+        if table in DROPS:
+            continue
         counted = [entry for entry in state["entries"] if _COUNTED[0] in entry["data"]]
         if not counted:
             continue
@@ -83,6 +92,15 @@ def counter_lines(snapshot: Snapshot) -> Iterator[str]:
         yield "%-18s %d packets, %d bytes on %d entries" % (table, packets, size, len(counted))
         for entry in sorted(counted, key=lambda entry: -int(entry["data"][_COUNTED[0]]))[:10]:
             yield "    " + line(entry)
+
+
+def drop_lines(snapshot: Snapshot) -> Iterator[str]:
+    """Lines: dropped packets by reason."""
+    for table, reasons in DROPS.items():
+        rows = {_field(entry["key"], "$COUNTER_INDEX"): entry["data"].get(_COUNTED[0], 0) for entry in snapshot.get(table, {"entries": []})["entries"]}
+        for row, reason in reasons.items():
+            if row in rows:
+                yield "dropped  %-16s %d packets" % (reason, rows[row])
 
 
 def call_lines(snapshot: Snapshot, where: str) -> Iterator[str]:
@@ -171,7 +189,7 @@ def _spot(address: Any, port: int) -> str:
 
 def show(snapshot: Snapshot, where: Optional[str], tell: Callable[[str], None] = print) -> None:
     """Print what there is to print. Raises ReadoutError."""
-    for part in (occupancy_lines(snapshot), counter_lines(snapshot), call_lines(snapshot, where) if where else ()):
+    for part in (occupancy_lines(snapshot), counter_lines(snapshot), drop_lines(snapshot), call_lines(snapshot, where) if where else ()):
         for text in part:
             tell(text)
 
@@ -213,7 +231,8 @@ def occupancy() -> None:
 
 def counters() -> None:
     """In bfshell: what was counted so far."""
-    print("\n".join(counter_lines(read(globals()["bfrt"]))))
+    snapshot = read(globals()["bfrt"])
+    print("\n".join(list(counter_lines(snapshot)) + list(drop_lines(snapshot))))
 
 
 def call(where: str) -> None:

@@ -16,7 +16,7 @@ import io
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 DEFAULT_PLAN = "/etc/shunt/switch.json"
 FLOOD_GROUP = FLOOD_NODE = 65535
@@ -24,6 +24,7 @@ FLOOD_GROUP = FLOOD_NODE = 65535
 AGENT_SESSION = 1
 """Mirror session of conference packets that the agent reads; as in include/conference_config.p4."""
 _LONGEST_COPY = 16384
+_LONGEST_PACKET = 65535
 _EVERY_BIT = (1 << 48) - 1
 _SPEEDS = "BF_SPEED_%s"
 _FEC = {"none": "BF_FEC_TYP_NONE", "firecode": "BF_FEC_TYP_FIRECODE", "reed-solomon": "BF_FEC_TYP_REED_SOLOMON"}
@@ -41,9 +42,10 @@ class SetupError(Exception):
 def plan_of(switch: Any, program: str = "relay") -> Dict[str, Any]:
     """The plan for a `switch` section (shunt.config.switch.Switch): {"program", "steps"}.
 
-    A step is {"why", "table", "action", "key", "data"}; without a key it sets the default entry. Values are
-    numbers, strings and lists, {"port": "1/0"} for the device port of a front-panel port, and for keys also
-    {"lpm": [value, length]} and {"ternary": [value, mask]}.
+    A step is {"why", "table", "action", "key", "data"}; without a key it sets the default entry, and with "alone" it
+    takes out the other entries that have the same value in this field. Values are numbers, strings and lists,
+    {"port": "1/0"} for the device port of a front-panel port, and for keys also {"lpm": [value, length]},
+    {"ternary": [value, mask]} and {"range": [first, last]}.
     """
     steps = []
 
@@ -57,6 +59,10 @@ def plan_of(switch: Any, program: str = "relay") -> Dict[str, Any]:
     for port in switch.ports:
         data = {"$SPEED": _SPEEDS % port.speed, "$FEC": _FEC[port.fec], "$AUTO_NEGOTIATION": _AUTONEG[port.autoneg], "$PORT_ENABLE": port.enabled}
         put("port %s" % port.port, "$PORT", {"$DEV_PORT": _device(port.port)}, data)
+    for port in switch.ports:
+        key = {"port": _device(port.port), "length": {"range": [port.mtu + 1, _LONGEST_PACKET]}, "$MATCH_PRIORITY": 1}
+        put("packets of more than %d bytes do not leave by port %s" % (port.mtu, port.port), "Egress.mtu", key, {}, "too_big")
+        steps[-1]["alone"] = "port"
     put("what the CPU sends to everybody", "$pre.node", {"$MULTICAST_NODE_ID": FLOOD_NODE},
         {"$MULTICAST_RID": 0, "$MULTICAST_LAG_ID": [], "$DEV_PORT": [_device(port.port) for port in switch.ports]})
     put("what the CPU sends to everybody", "$pre.mgid", {"$MGID": FLOOD_GROUP},
@@ -137,7 +143,7 @@ class Tables:
             entry = _single(entry)
             if entry is None:
                 raise SetupError("there is no port %s on this switch%s" % (name, said))
-            self._ports[name] = int(_data(entry)["$DEV_PORT"])
+            self._ports[name] = int(_names(entry.data)["$DEV_PORT"])
         return self._ports[name]
 
     def carry_out(self, step: Dict[str, Any]) -> str:
@@ -148,8 +154,11 @@ class Tables:
             return self._default(leaf, step["action"], data)
         key = {name: self.resolve(value) for name, value in step["key"].items()}
         before = self._read(leaf, key)
+        others = self._others(leaf, key, step["alone"]) if "alone" in step else []
+        for other in others:
+            _quietly(leaf.delete, **arguments(leaf.delete, other))
         if before is not None and _same(before, step["action"], data):
-            return "unchanged"
+            return "changed" if others else "unchanged"
         suffix = "" if step["action"] is None else "_with_%s" % step["action"].replace("$", "")
         said = ""
         if before is not None and step["table"] == "$PORT":
@@ -161,7 +170,15 @@ class Tables:
         after = self._read(leaf, key)
         if after is None or not _same(after, step["action"], data):
             raise SetupError("%s: not taken%s" % (step["why"], said_then or said))
-        return "added" if before is None else "changed"
+        return "added" if before is None and not others else "changed"
+
+    @staticmethod
+    def _others(leaf: Any, key: Dict[str, Any], field: str) -> List[Dict[str, Any]]:
+        """The keys of entries that have the same value in a field as `key`, and are not it."""
+        found, _ = _quietly(leaf.dump, return_ents=True)
+        ranges = {name for name, value in key.items() if isinstance(value, dict)}
+        keys = [{name: {"range": list(value)} if name in ranges else value for name, value in _names(entry.key).items()} for entry in found or []]
+        return [other for other in keys if other[field] == key[field] and other != key]
 
     def _default(self, leaf: Any, action: str, data: Dict[str, Any]) -> str:
         before = self._read_default(leaf)
@@ -196,7 +213,7 @@ def arguments(method: Callable[..., Any], key: Dict[str, Any], data: Optional[Di
     for name, value in list(key.items()) + list((data or {}).items()):
         words = name.replace("$", "").split(".")
         kind, parts = next(iter(value.items())) if isinstance(value, dict) else ("exact", [value])
-        endings = {"exact": [""], "lpm": ["", "_p_length"], "ternary": ["", "_mask"]}[kind]
+        endings = {"exact": [""], "lpm": ["", "_p_length"], "ternary": ["", "_mask"], "range": ["_start", "_end"]}[kind]
         for start in range(len(words)):
             names = ["_".join(words[start:]) + ending for ending in endings]
             if all(one in taken and one not in found for one in names):
@@ -223,15 +240,15 @@ def _single(found: Any) -> Any:
     return found if hasattr(found, "data") else None
 
 
-def _data(entry: Any) -> Dict[str, Any]:
-    return {name.decode("ascii") if isinstance(name, bytes) else name: value for name, value in (entry.data or {}).items()}
+def _names(fields: Optional[Dict[Any, Any]]) -> Dict[str, Any]:
+    return {name.decode("ascii") if isinstance(name, bytes) else name: value for name, value in (fields or {}).items()}
 
 
 def _same(entry: Any, action: Optional[str], data: Dict[str, Any]) -> bool:
     """Whether an entry does what is wanted: fields that the plan does not name may be anything."""
     if action is not None and (entry.action or "").rpartition(".")[2] != action:
         return False
-    there = _data(entry)
+    there = _names(entry.data)
     return all(_plain(there.get(name)) == _plain(value) for name, value in data.items())
 
 
@@ -275,7 +292,8 @@ def _shown(value: Any) -> str:
         if "port" in value:
             return "port " + value["port"]
         kind, (first, second) = next(iter(value.items()))
-        return "%s/%s" % (_shown(first), second) if kind == "lpm" else "%s&&&%s" % (_shown(first), _shown(second))
+        form = {"lpm": "%s/%s", "ternary": "%s&&&%s", "range": "%s..%s"}[kind]
+        return form % (_shown(first), _shown(second))
     if isinstance(value, list):
         return "[%s]" % ", ".join(_shown(item) for item in value)
     return hex(value) if isinstance(value, int) and not isinstance(value, bool) and value > 0xFFFF else str(value)

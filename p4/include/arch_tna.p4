@@ -49,6 +49,9 @@
 #define DIRECT_COUNTER(name) DirectCounter<bit<64>>(CounterType_t.PACKETS_AND_BYTES) name;
 #define COUNT(name) name.count(adjust_byte_count = 18);
 #define IDLE_TIMEOUT idle_timeout = true;
+/* A row for each reason to drop. */
+#define DROP_COUNTER(name) Counter<bit<64>, bit<3>>(8, CounterType_t.PACKETS) name;
+#define COUNT_DROP(name, reason) name.count(reason);
 
 /* The checksum units of the parser: the sums of what may change are taken off the checksums. The deparser adds what it has become. */
 #define SUBTRACT_IPV4_HEADER(into) \

@@ -25,6 +25,8 @@
 #define DIRECT_COUNTER(name) direct_counter(CounterType.packets_and_bytes) name;
 #define COUNT(name)
 #define IDLE_TIMEOUT support_timeout = true;
+#define DROP_COUNTER(name) counter(8, CounterType.packets) name;
+#define COUNT_DROP(name, reason) name.count((bit<32>)reason);
 
 /* The same sums as Tofino's parser takes, in the control TakeChecksums. */
 #define SUBTRACT_IPV4_HEADER(into)

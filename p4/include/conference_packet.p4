@@ -4,11 +4,12 @@
 /* What ingress tells egress about a packet. It never leaves the switch. */
 header bridged_h {
     bit<16> nexthop;
+    bit<16> length;    /* bytes of the IP packet */
     bit<1> routed;     /* the frame gets the MAC addresses of its next hop; else it leaves as it is */
     bit<1> last_hop;   /* forwarded with a time to live that could not be lowered */
     bit<1> sampled;
     bit<1> replicated; /* a copy for a receiver of `stream`; ConferenceCopy says for which */
-    bit<3> unused;
+    bit<3> drop;       /* why egress drops it; 0: it does not */
     bit<9> ingress_port;
 #if DELAY
     bit<16> sample;

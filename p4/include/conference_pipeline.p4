@@ -51,7 +51,7 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
     }
 }
 
-/* Copies first become packets for their receiver; every packet then gets its next hop's addresses. */
+/* Copies first become packets for their receiver; every packet then gets its next hop's addresses, or is dropped and counted by the reason. */
 control EgressPipeline(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
     ConferenceCopy() copy;
     NextHop() nexthop;

@@ -63,17 +63,17 @@
 #define AGENT_METADATA MirrorId_t agent_session; bridged_h agent_copy;
 /* Bytes behind the Ethernet header, as COUNT. What ingress told egress counts too here: the bytes of bridged_h. */
 #if S_LR && DELAY
-#define ADDED_TO_COPY 37
+#define ADDED_TO_COPY 39
 #elif S_LR
-#define ADDED_TO_COPY 31
+#define ADDED_TO_COPY 33
 #elif SEQUENCE && DELAY
-#define ADDED_TO_COPY 35
+#define ADDED_TO_COPY 37
 #elif SEQUENCE
-#define ADDED_TO_COPY 29
+#define ADDED_TO_COPY 31
 #elif DELAY
-#define ADDED_TO_COPY 32
+#define ADDED_TO_COPY 34
 #else
-#define ADDED_TO_COPY 26
+#define ADDED_TO_COPY 28
 #endif
 #define COUNT_COPY(name) name.count(adjust_byte_count = ADDED_TO_COPY);
 

@@ -120,6 +120,7 @@ const bit<32> MEDIA_SIZE = 512;     /* relay addresses times port ranges, IPv4 a
 const bit<32> ROUTE_SIZE = 1024;    /* IPv4 prefixes */
 const bit<32> ROUTE6_SIZE = 512;    /* IPv6 prefixes */
 const bit<32> NEXTHOP_SIZE = 1024;
+const bit<32> MTU_SIZE = 512;       /* ports */
 const bit<32> L2_SIZE = 256;        /* the switch's own MAC addresses, and the neighbours of its CPU */
 const bit<32> SAMPLE_SIZE = 2048;   /* streams watched at a time, IPv4; half as many for IPv6 */
 const bit<32> SAMPLE6_SIZE = 1024;
@@ -132,6 +133,18 @@ const bit<16> ETHERTYPE_IPV6 = 0x86dd;
 const bit<8> PROTOCOL_UDP = 17;
 const bit<8> PROTOCOL_ICMPV6 = 58;
 const bit<16> IPV4_HEADER_BYTES = 20;
+const bit<16> IPV6_HEADER_BYTES = 40;
+
+/* ---- Why a packet was dropped: rows of the counters Ingress.dropped and Egress.dropped ------------------- */
+#define NOT_ADDRESSED 1     /* ingress: to another's MAC address */
+#define NOT_IP 2
+#define UNROUTED 3
+#define UNKNOWN_NEXTHOP 1   /* egress */
+#define TURNED_BACK 2       /* at its last hop, and out of the port that it came from */
+#define TOO_BIG 3          /* for the port's MTU */
+#define NO_COPY 4           /* conferences, from here on: no row, or one for the other version of IP */
+#define ABOVE_TARGET 5      /* of a layer that the receiver does not get */
+#define LATE_COPY 6         /* out of order, and its number may have been given to another */
 
 /* ---- Kinds of learn notices ----------------------------------------------------------------------------- */
 #define DIGEST_LEARN 1

@@ -47,10 +47,14 @@ control Layer2(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
 /* The packet has to leave by some port: the longest prefix says by which, and which next hop's addresses
  * the frame gets in egress. Packets that the control plane must see go to the CPU. */
 control Forwarding(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
+    @name(".Ingress.dropped")
+    DROP_COUNTER(dropped)
+
     @name(".Ingress.forward")
     action forward(bit<9> port, bit<16> nexthop) {
         SEND_TO(port);
         hdr.bridged.nexthop = nexthop;
+        hdr.bridged.length = hdr.ipv4.total_len;
         hdr.bridged.routed = 1;
         hdr.ipv4.ttl = hdr.ipv4.ttl - md.hops;
     }
@@ -59,6 +63,7 @@ control Forwarding(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     action forward6(bit<9> port, bit<16> nexthop) {
         SEND_TO(port);
         hdr.bridged.nexthop = nexthop;
+        hdr.bridged.length = hdr.ipv6.payload_len + IPV6_HEADER_BYTES;
         hdr.bridged.routed = 1;
         hdr.ipv6.hop_limit = hdr.ipv6.hop_limit - md.hops;
     }
@@ -72,6 +77,17 @@ control Forwarding(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     @name(".Ingress.discard")
     action discard() {
         DISCARD;
+        COUNT_DROP(dropped, UNROUTED)
+    }
+
+    action discard_not_addressed() {
+        DISCARD;
+        COUNT_DROP(dropped, NOT_ADDRESSED)
+    }
+
+    action discard_not_ip() {
+        DISCARD;
+        COUNT_DROP(dropped, NOT_IP)
     }
 
     @name(".Ingress.route")
@@ -107,7 +123,6 @@ control Forwarding(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     table punt {
         actions = {
             to_cpu;
-            discard;
         }
         default_action = to_cpu(CPU_PORT);
     }
@@ -117,8 +132,10 @@ control Forwarding(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
             /* Layer2 has chosen the port. */
         } else if (hdr.ether_type.value == ETHERTYPE_ARP || md.neighbour_discovery == 1) {
             punt.apply();
-        } else if (md.routable == 0 || (!hdr.ipv4.isValid() && !hdr.ipv6.isValid())) {
-            DISCARD;
+        } else if (md.routable == 0) {
+            discard_not_addressed();
+        } else if (!hdr.ipv4.isValid() && !hdr.ipv6.isValid()) {
+            discard_not_ip();
         } else if (md.hops == 0 && md.media == 0) {
             punt.apply();
         } else if (hdr.ipv4.isValid()) {
@@ -129,9 +146,38 @@ control Forwarding(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
     }
 }
 
-/* The frame gets the addresses, and the tag, of the way that it takes. In egress, because ingress needs
- * its stages for the relay table. */
+/* The frame gets the addresses, and the tag, of the way that it takes; or the packet is dropped, and counted by the reason. In egress, because
+ * ingress needs its stages for the relay table. */
 control NextHop(inout headers_t hdr, EGRESS_SWITCH) {
+    @name(".Egress.dropped")
+    DROP_COUNTER(dropped)
+
+    /* Two switches that took each other for the way to the relay would pass it on for ever. */
+    action turn_back() {
+        hdr.bridged.drop = TURNED_BACK;
+    }
+
+    @name(".Egress.too_big")
+    action too_big() {
+        hdr.bridged.drop = TOO_BIG;
+    }
+
+    /* What is longer than the port's MTU; the switch neither fragments it nor tells its sender (RFC 1191). A range of lengths takes TCAM, of which
+     * there is plenty, and no memory of the relay table. */
+    @name(".Egress.mtu")
+    table mtu {
+        key = {
+            EGRESS_PORT: exact @name("port");
+            hdr.bridged.length: range @name("length");
+        }
+        actions = {
+            @tableonly too_big;
+            @defaultonly NoAction;
+        }
+        default_action = NoAction();
+        size = MTU_SIZE;
+    }
+
     @name(".Egress.send")
     action send(bit<48> src_mac, bit<48> dst_mac) {
         hdr.ethernet.src_addr = src_mac;
@@ -150,6 +196,7 @@ control NextHop(inout headers_t hdr, EGRESS_SWITCH) {
     @name(".Egress.unknown_nexthop")
     action unknown_nexthop() {
         DISCARD_AT_EGRESS;
+        COUNT_DROP(dropped, UNKNOWN_NEXTHOP)
     }
 
     @name(".Egress.nexthop")
@@ -173,17 +220,26 @@ control NextHop(inout headers_t hdr, EGRESS_SWITCH) {
         hdr.vlan.dei = 0;
     }
 
+    action drop() {
+        DISCARD_AT_EGRESS;
+        COUNT_DROP(dropped, hdr.bridged.drop)
+    }
+
     apply {
         if (hdr.bridged.routed == 1) {
             if (hdr.bridged.last_hop == 1 && hdr.bridged.ingress_port == EGRESS_PORT) {
-                /* Two switches that took each other for the way to the relay would pass it on for ever. */
-                DISCARD_AT_EGRESS;
+                turn_back();
             } else {
-                if (!hdr.vlan.isValid()) {
-                    add_tag();
-                }
-                nexthop.apply();
+                mtu.apply();
             }
+            if (!hdr.vlan.isValid()) {
+                add_tag();
+            }
+        }
+        if (hdr.bridged.drop != 0) {
+            drop();
+        } else if (hdr.bridged.routed == 1) {
+            nexthop.apply();
         }
     }
 }

@@ -43,7 +43,7 @@ control IngressPipeline(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH
     }
 }
 
-/* Every packet gets its next hop's addresses. */
+/* Every packet gets its next hop's addresses, or is dropped and counted by the reason. */
 control EgressPipeline(inout headers_t hdr, EGRESS_SWITCH) {
     NextHop() nexthop;
     Delay() delay;

@@ -5,10 +5,12 @@
     state begin {
         hdr.bridged.setValid();
         hdr.bridged.nexthop = 0;
+        hdr.bridged.length = 0;
         hdr.bridged.routed = 0;
         hdr.bridged.last_hop = 0;
         hdr.bridged.sampled = 0;
         hdr.bridged.unused = 0;
+        hdr.bridged.drop = 0;
         hdr.bridged.ingress_port = INGRESS_PORT;
 #if DELAY
         hdr.bridged.sample = 0;

@@ -301,6 +301,7 @@ control ConferenceCopy(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH)
         hdr.udp.src_port = src_port;
         hdr.udp.dst_port = dst_port;
         hdr.bridged.nexthop = nexthop;
+        hdr.bridged.length = hdr.ipv4.total_len;
         hdr.bridged.routed = 1;
         copy_md.four = 1;
         NUMBER_IT
@@ -314,6 +315,7 @@ control ConferenceCopy(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH)
         hdr.udp.src_port = src_port;
         hdr.udp.dst_port = dst_port;
         hdr.bridged.nexthop = nexthop;
+        hdr.bridged.length = hdr.ipv6.payload_len + IPV6_HEADER_BYTES;
         hdr.bridged.routed = 1;
         copy_md.six = 1;
         NUMBER_IT
@@ -322,6 +324,11 @@ control ConferenceCopy(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH)
 
     @name(".Egress.no_copy")
     action no_copy() {
+    }
+
+    action drop_copy() {
+        hdr.bridged.drop = NO_COPY;
+        hdr.bridged.routed = 0;
     }
 
     @name(".Egress.copy")
@@ -358,9 +365,9 @@ control ConferenceCopy(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH)
             copies.apply();
             /* No row, or one for the other version of IP. */
             if (hdr.ipv4.isValid() && copy_md.four == 0) {
-                DISCARD_AT_EGRESS;
+                drop_copy();
             } else if (hdr.ipv6.isValid() && copy_md.six == 0) {
-                DISCARD_AT_EGRESS;
+                drop_copy();
             }
 #if SEQUENCE
             numbers.apply(hdr, copy_md, EGRESS_SWITCH_PASSED);

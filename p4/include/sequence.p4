@@ -220,16 +220,24 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
         hdr.rtp.seq = hdr.rtp.seq - copy_md.offset;
     }
 
+    action drop_above_target() {
+        hdr.bridged.drop = ABOVE_TARGET;
+    }
+
+    action drop_late() {
+        hdr.bridged.drop = LATE_COPY;
+    }
+
     apply {
         prepare();
         compare_layer();
         if (copy_md.splice != 0) {
             if (copy_md.beyond != 0) {
-                DISCARD_AT_EGRESS;
+                drop_above_target();
             } else {
                 words.apply(copy_md);
                 if (copy_md.place == LATE || (copy_md.place == ONE_BEFORE && copy_md.opened == 0)) {
-                    DISCARD_AT_EGRESS;
+                    drop_late();
                 } else {
                     renumber();
                 }

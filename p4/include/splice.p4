@@ -120,6 +120,14 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
         hdr.rtp.seq = copy_md.position;
     }
 
+    action drop_above_target() {
+        hdr.bridged.drop = ABOVE_TARGET;
+    }
+
+    action drop_late() {
+        hdr.bridged.drop = LATE_COPY;
+    }
+
     apply {
         prepare();
         if (copy_md.splice != 0) {
@@ -138,8 +146,10 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
             } else if (hdr.bridged.said[7:7] == 0) {
                 hold();
             }
-            if (copy_md.forwarded == 0 || copy_md.late == 1) {
-                DISCARD_AT_EGRESS;
+            if (copy_md.forwarded == 0) {
+                drop_above_target();
+            } else if (copy_md.late == 1) {
+                drop_late();
             } else {
                 renumber();
             }

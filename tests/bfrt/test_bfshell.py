@@ -24,7 +24,7 @@ CONFIG = """
 switch:
   cpu_port: 192
   ports:
-    - {port: "1/0", mac: "02:00:00:00:01:00", fec: reed-solomon}
+    - {port: "1/0", mac: "02:00:00:00:01:00", fec: reed-solomon, mtu: 9000}
     - {port: "2/1", mac: "02:00:00:00:02:00", speed: 25G, autoneg: "off"}
     - {port: 140, mac: "02:00:00:00:03:00", enabled: false}
   next_hops:
@@ -83,7 +83,13 @@ FORWARDING = {
             )
             for six in ("", "6")
         ),
-        table("pipe.Ingress.punt", [], actions={"Ingress.to_cpu": ((PORT,), ""), "Ingress.discard": ((), "")}, default="discard"),
+        table("pipe.Ingress.punt", [], actions={"Ingress.to_cpu": ((PORT,), "")}, default="to_cpu"),
+        table(
+            "pipe.Egress.mtu",
+            [field("port", width=9), field("length", width=16, match="Range"), field("$MATCH_PRIORITY", "uint32")],
+            actions={"Egress.too_big": ((), "@tableonly")},
+        ),
+        *(table(f"pipe.{gress}.dropped", [field("$COUNTER_INDEX", "uint32")], (field("$COUNTER_SPEC_PKTS", "uint64"),), size=8) for gress in ("Ingress", "Egress")),
         table(
             "pipe.Egress.nexthop",
             [field("nexthop", width=16)],
@@ -137,7 +143,7 @@ def test_a_switch_is_set_up() -> None:
     bfrt = switch()
     said: list[str] = []
     assert setup.apply(bfrt, plan(), said.append) == 0
-    assert said[-1] == "22 steps: 19 added, 1 changed, 2 unchanged", said
+    assert said[-1] == "25 steps: 22 added, 1 changed, 2 unchanged", said
     ports = entries(bfrt.port.port)
     assert set(ports) == {(132,), (141,), (140,)}
     assert ports[132,][1] == {"$SPEED": "BF_SPEED_100G", "$FEC": "BF_FEC_TYP_REED_SOLOMON", "$AUTO_NEGOTIATION": "PM_AN_DEFAULT", "$PORT_ENABLE": True}
@@ -153,6 +159,7 @@ def test_a_switch_is_set_up() -> None:
         ((0x0A090909, 32),): ("Ingress.to_cpu", {"port": 192}),
         ((0xC0000200, 24),): ("Ingress.discard", {}),
     }
+    assert entries(pipe.Egress.mtu) == {(1, (mtu + 1, 65535), port): ("Egress.too_big", {}) for port, mtu in ((132, 9000), (141, 1500), (140, 1500))}
     assert entries(pipe.Ingress.route6) == {((0xFD91 << 112, 64),): ("Ingress.forward6", {"port": 141, "nexthop": 1})}
     assert pipe.Ingress.punt.default.action == "Ingress.to_cpu" and pipe.Ingress.punt.default.data == {b"port": 192}
     assert pipe.Ingress.route.default.action == "Ingress.discard"
@@ -173,7 +180,7 @@ def test_a_switch_is_set_up() -> None:
 def test_the_second_time_nothing_changes() -> None:
     bfrt = switch()
     setup.apply(bfrt, plan(), lambda line: None)
-    leaves = [bfrt.port.port, bfrt.relay.pipe.Ingress.route, bfrt.relay.pipe.Ingress.layer2, bfrt.relay.pipe.Egress.nexthop, bfrt.pre.node]
+    leaves = [bfrt.port.port, bfrt.relay.pipe.Ingress.route, bfrt.relay.pipe.Ingress.layer2, bfrt.relay.pipe.Egress.nexthop, bfrt.relay.pipe.Egress.mtu, bfrt.pre.node]
     for leaf in leaves:
         leaf.calls.clear()
     said: list[str] = []
@@ -191,6 +198,16 @@ def test_what_differs_is_changed() -> None:
     assert entries(bfrt.port.port)[141,][1]["$SPEED"] == "BF_SPEED_100G"
     assert entries(bfrt.relay.pipe.Egress.nexthop)[2,][1]["vlan"] == 200
     assert entries(bfrt.relay.pipe.Ingress.route)[((0x0A090909, 32),)] == ("Ingress.forward", {"port": 141, "nexthop": 1})
+
+
+@pytest.mark.parametrize("mtu", [1400, 9100])
+def test_a_port_has_one_mtu(mtu: int) -> None:
+    bfrt = switch()
+    setup.apply(bfrt, plan(), lambda line: None)
+    said: list[str] = []
+    assert setup.apply(bfrt, plan(CONFIG.replace("mtu: 9000", f"mtu: {mtu}")), said.append) == 0
+    assert said[:-1] == [f"changed   packets of more than {mtu} bytes do not leave by port 1/0"]
+    assert {(port, first) for _, (first, _), port in entries(bfrt.relay.pipe.Egress.mtu)} == {(132, mtu + 1), (141, 1501), (140, 1501)}
 
 
 def test_what_a_table_refuses_is_told_and_the_rest_is_done() -> None:
@@ -303,6 +320,7 @@ def test_as_bfshell_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (("0.0.0.0/0", "198.18.0.1/32"), "routed by switch.routes.0"),
         (("vlan: 100", "vlan: 4095"), "less than or equal to 4094"),
         (("speed: 25G", "speed: 30G"), "'25G'"),
+        (("mtu: 9000", "mtu: 576"), "greater than or equal to 1280"),
         (("cpu_port: 192", "cpu_prt: 192"), "did you mean cpu_port"),
     ],
 )
@@ -343,6 +361,25 @@ def test_occupancy_and_counters() -> None:
     counted = list(readout.counter_lines(snapshot))
     assert counted[0].split(maxsplit=1) == ["Ingress.relay", "12 packets, 2064 bytes on 2 entries"]
     assert "packets 7, bytes 1204" in counted[1]
+
+
+def test_dropped_packets_by_reason() -> None:
+    bfrt = switch()
+    for table, rows in (("Ingress", {0: 0, 1: 4, 2: 0, 3: 2, 4: 0}), ("Egress", {0: 0, 1: 0, 3: 9})):
+        for row, packets in rows.items():
+            getattr(bfrt.relay.pipe, table).dropped.add(COUNTER_INDEX=row, COUNTER_SPEC_PKTS=packets)
+    snapshot = json.loads(json.dumps(readout.read(bfrt)))
+    assert [line.split(maxsplit=2)[1:] for line in readout.drop_lines(snapshot)] == [
+        ["not_addressed", "4 packets"], ["not_ip", "0 packets"], ["unrouted", "2 packets"], ["unknown_nexthop", "0 packets"], ["too_big", "9 packets"],
+    ]  # fmt: skip
+    assert not any("dropped" in line for line in (*readout.occupancy_lines(snapshot), *readout.counter_lines(snapshot)))
+    assert list(readout.drop_lines(readout.read(switch()))) == []
+
+
+def test_the_reasons_are_those_of_the_program() -> None:
+    text = (ROOT / "p4" / "include" / "config.p4").read_text()
+    rows = re.findall(r"#define (\w+) (\d)\b", text[text.index("Why a packet was dropped") : text.index("Kinds of learn notices")])
+    assert [(name.lower(), int(row)) for name, row in rows] == [(name, row) for reasons in readout.DROPS.values() for row, name in reasons.items()]
 
 
 def test_a_calls_entries() -> None:

@@ -37,6 +37,12 @@ _LEARN_HEADER = struct.Struct("<4sQIiQI")
 _SOL_PACKET, _PACKET_AUXDATA, _VLAN_VALID = 263, 8, 0x10
 _AUXDATA = struct.Struct("=IIIHHHH")
 _libc = ctypes.CDLL(None, use_errno=True)
+DROPS = {
+    "Ingress.dropped": {"not_addressed": 1, "not_ip": 2, "unrouted": 3},
+    "Egress.dropped": {"unknown_nexthop": 1, "turned_back": 2, "too_big": 3, "no_copy": 4, "above_target": 5, "late_copy": 6},
+}
+"""Reasons to drop a packet, by their rows in the counters."""
+_DROP_ROWS = 8
 
 
 def missing() -> str | None:
@@ -94,6 +100,10 @@ def media_command(ports: MediaRange) -> str:
 def nexthop_command(hop: NextHop) -> str:
     action, tag = ("send_tagged", f" {hop.vlan}") if hop.vlan else ("send", "")
     return f"table_add Egress.nexthop Egress.{action} {hop.number} => {hop.src_mac} {hop.dst_mac}{tag}"
+
+
+def mtu_command(port: Port, mtu: int) -> str:
+    return f"table_add Egress.mtu Egress.too_big {int(port)} {mtu + 1}->0xffff => 1"
 
 
 def route_command(prefix: str, hop: NextHop) -> str:
@@ -209,6 +219,24 @@ class Bmv2:
         found = [(int(packets), int(size)) for size, packets in re.findall(r"\((\d+) bytes, (\d+) packets\)", text)]
         if len(found) != len(handles):
             raise RuntimeError(f"simple_switch_CLI: counter_read {counter}: {text}")
+        return found
+
+    def dropped(self, expected: int = 0, *, patience: float = 5.0) -> dict[str, int]:
+        """Dropped packets by reason, those with at least one; waits for `expected` of them in all up to `patience` seconds. Raises RuntimeError when a row counts that is no reason's."""
+        deadline = time.monotonic() + patience
+        while sum((found := self._dropped()).values()) < expected and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return found
+
+    def _dropped(self) -> dict[str, int]:
+        names = {(table, row): reason for table, rows in DROPS.items() for reason, row in rows.items()}
+        found: dict[str, int] = {}
+        for table in DROPS:
+            for row, (packets, _) in enumerate(self.counted(table, range(_DROP_ROWS))):
+                if packets and (table, row) not in names:
+                    raise RuntimeError(f"{table} counts in row {row}, which is no reason's")
+                if packets:
+                    found[names[table, row]] = packets
         return found
 
     def send(self, port: Port, frame: bytes) -> None:

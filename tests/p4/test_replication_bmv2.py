@@ -13,6 +13,8 @@ from tests.vectors.replication import ALICES, BOB, VECTORS, Replicated, copies
 
 pytestmark = pytest.mark.netns
 
+ETHERNET = 14
+
 
 @pytest.fixture(scope="module", params=[0, 1, 2], ids=["numbers stay", "S-LM", "S-LR"])
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bmv2.Bmv2, dict[str, str]]]:
@@ -38,6 +40,28 @@ def test_vector(switch: bmv2.Bmv2, vector: Replicated) -> None:
     frames = sorted(switch.received(len(wanted)))
     assert [(port.name, frame.hex()) for port, frame in frames] == [(port.name, frame.hex()) for port, frame in wanted]
     assert switch.notices(0) == []
+
+
+def test_what_becomes_no_packet_is_counted(switch: bmv2.Bmv2) -> None:
+    """Copies without a row, with one for the other version of IP, and those that are too long for their own port."""
+    vector = VECTORS[0]
+    assert vector.stream is ALICES and vector.on_switch == [BOB] and len(vector.to) == 3
+    length = len(vector.frame) - ETHERNET
+
+    def dropped(expected: int) -> dict[str, int]:
+        before = switch.dropped()
+        switch.send(Port.A, vector.frame)
+        after = switch.dropped(sum(before.values()) + expected)
+        assert len(switch.received(4 - expected)) == 4 - expected
+        return {reason: packets - before.get(reason, 0) for reason, packets in after.items() if packets > before.get(reason, 0)}
+
+    # CAROL and DAVE speak IPv6, and NOBODY has no row.
+    assert dropped(3) == {"no_copy": 3}
+    switch.cli([bmv2.mtu_command(Port.B, length)])
+    assert dropped(3) == {"no_copy": 3}
+    switch.cli(["table_clear Egress.mtu", bmv2.mtu_command(Port.B, length - 1)])
+    assert dropped(4) == {"no_copy": 3, "too_big": 1}
+    switch.cli(["table_clear Egress.mtu"])
 
 
 def test_relaying_goes_on_beside_conferences(switch: bmv2.Bmv2) -> None:

@@ -99,7 +99,9 @@ def test_the_reference_on_bad_networks(switch: Switch, mask: int) -> None:
             assert outcome.position not in given
             given.add(outcome.position)
     assert len(given) > 100
+    before, late = switch.made.dropped(), sum(number is None for _, number in packets)
     switch.send(stream, receiver, packets)
+    assert late and switch.made.dropped(sum(before.values()) + late) == before | {"late_copy": before.get("late_copy", 0) + late}
 
 
 def closed(switch: Switch, *, six: bool = False) -> tuple[Stream, Receiver]:
@@ -127,7 +129,9 @@ def test_packets_without_a_descriptor_have_numbers_too(switch: Switch) -> None:
 def test_what_is_above_the_target_does_not_go(switch: Switch) -> None:
     stream, receiver = closed(switch)
     rows = [(13, 3, TARGET, 12), (14, 4, TARGET + 1, None), (15, 5, 0, 14)]
+    before = switch.made.dropped()
     switch.send(stream, receiver, [(packet(stream, Row(sequence, frame, True, True, True), template), number) for sequence, frame, template, number in rows])
+    assert switch.made.dropped(sum(before.values()) + 1) == before | {"above_target": before.get("above_target", 0) + 1}
 
 
 def test_a_row_that_is_cleared_begins_anew(switch: Switch) -> None:

@@ -100,6 +100,7 @@ def test_the_reference_on_bad_networks(switch: Switch, seed: int) -> None:
     splice = Splice(wanted)
     switch.receiver(stream, wanted)
     packets: list[tuple[Replicated, int | None]] = []
+    before, gone = switch.made.dropped(), 0
     for nth, sent in enumerate(streams.network(rng, streams.video(rng, 700, streams.SMALL, keys=61, slips=0.02), loss=0.08, burst=2, reorder=0.05, repeat=0.03)):
         if nth % 80 == 79:
             switch.send(packets)
@@ -111,5 +112,8 @@ def test_the_reference_on_bad_networks(switch: Switch, seed: int) -> None:
             assert number not in given
             given.add(number)
         packets.append((packet(stream, sent.row(2), sent.layer), number))
+        gone += number is None
     switch.send(packets)
+    dropped = {reason: packets - before.get(reason, 0) for reason, packets in switch.made.dropped(sum(before.values()) + gone).items()}
+    assert set(dropped) == {"above_target", "late_copy"} and sum(dropped.values()) == gone
     assert len(given) > 150

@@ -46,6 +46,7 @@ class SwitchPort(Section):
     speed: Literal["1G", "10G", "25G", "40G", "50G", "100G", "200G", "400G"] = Field(default="100G", description="Speed.")
     fec: Literal["none", "firecode", "reed-solomon"] = Field(default="none", description="Forward error correction.")
     autoneg: Literal["auto", "on", "off"] = Field(default="auto", description="Auto-negotiation; auto leaves it to the platform.")
+    mtu: int = Field(default=1500, ge=1280, le=9198, description="Bytes of the longest IP packet that leaves by this port; longer ones are dropped and counted.")
     enabled: bool = Field(default=True, description="Whether the port is switched on.")
 
 
