@@ -1,15 +1,20 @@
-//! The thread that mixes audio: one socket, a tick of 20 ms, and the rooms of all conferences.
+//! The thread that mixes audio: a socket for RTP and one for RTCP, a tick of 20 ms, and the rooms of all conferences.
 
+use crate::clocks::Clocks;
 use crate::description::Checked;
+use crate::reports::{Made, Reported, Reports};
+use crate::video::send;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use shunt_mix::keys::Command;
 use shunt_mix::room::{Done, Name, Room};
 use shunt_net::Endpoint;
+use shunt_rtp::{Packet, demux};
 use shunt_udp::{Address, Batch, MOST, Socket};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -30,8 +35,9 @@ const TOS: u8 = 46 << 2;
 /// One conference's room, and where its packets come from and go to.
 pub struct Hosted {
     pub room: Room,
-    from: Address,
+    from: Endpoint,
     destinations: HashMap<Name, Address>,
+    reports: Reports,
     /// Who has asked by keys to leave.
     pub leaving: BTreeSet<Name>,
 }
@@ -53,16 +59,74 @@ pub struct Counts {
 }
 
 /// All conferences that are mixed here.
-#[derive(Default)]
 pub struct Audio {
+    host: IpAddr,
+    clocks: Arc<Clocks>,
     rooms: BTreeMap<String, Hosted>,
     by_source: HashMap<Address, String>,
+    /// RTCP that is to go out.
+    control: Vec<(Vec<u8>, Address)>,
     pub counts: Counts,
     /// The share of a core that the thread takes; 1 where it does not get what it needs.
     pub load: f64,
 }
 
+impl Hosted {
+    /// What a participant has last reported of its mix.
+    #[must_use]
+    pub fn reported(&self, name: &Name) -> Option<Reported> {
+        let (_, output) = self.room.outputs().find(|(other, _)| *other == name)?;
+        self.reports.reported(output.ssrc)
+    }
+
+    /// Where its RTCP goes to, and comes from.
+    fn control(&self) -> Address {
+        Endpoint::new(self.from.addr, self.from.port.wrapping_add(1)).into()
+    }
+
+    fn end(&self, ends: impl Fn(u32) -> bool) -> Vec<(Vec<u8>, Address)> {
+        let over: Vec<u32> = self
+            .room
+            .outputs()
+            .map(|(_, output)| output.ssrc)
+            .filter(|ssrc| ends(*ssrc))
+            .collect();
+        self.reports.end(&over).into_iter().map(|said| (said, self.control())).collect()
+    }
+}
+
+/// What each receiver has been sent. All sources are named.
+fn made(room: &Room) -> Vec<Made> {
+    let playing: Vec<(u32, u32, u32, Duration)> = room
+        .playing()
+        .map(|(ssrc, timestamp, rate)| (ssrc, timestamp, rate, Duration::ZERO))
+        .collect();
+    let sources: Vec<u32> = room.sources().collect();
+    let made = room.outputs().map(|(_, output)| Made {
+        ssrc: output.ssrc,
+        timestamp: output.timestamp(),
+        packets: output.packets,
+        octets: output.octets,
+        contributors: sources.clone(),
+        playing: playing.clone(),
+    });
+    made.collect()
+}
+
 impl Audio {
+    #[must_use]
+    pub fn new(host: IpAddr, clocks: Arc<Clocks>) -> Self {
+        Self {
+            host,
+            clocks,
+            rooms: BTreeMap::new(),
+            by_source: HashMap::new(),
+            control: Vec::new(),
+            counts: Counts::default(),
+            load: 0.0,
+        }
+    }
+
     pub fn conferences(&self) -> impl Iterator<Item = (&String, &Hosted)> {
         self.rooms.iter()
     }
@@ -88,27 +152,43 @@ impl Audio {
 
     /// A conference is as described from now on.
     pub fn describe(&mut self, name: &str, checked: Checked) {
-        let from = Address::from(checked.from);
+        let from = checked.from;
         let hosted = self.rooms.entry(name.to_owned()).or_insert_with(|| Hosted {
             room: Room::default(),
             from,
             destinations: HashMap::new(),
+            reports: Reports::new(name, self.host, Arc::clone(&self.clocks)),
             leaving: BTreeSet::new(),
         });
         if hosted.from != from {
-            self.by_source.remove(&hosted.from);
+            self.by_source.remove(&Address::from(hosted.from));
             hosted.from = from;
         }
+        let mixes = checked.described.values().filter_map(|one| one.mix.as_ref());
+        let streams: Vec<u32> = mixes.map(|mix| mix.ssrc).collect();
+        self.control.extend(hosted.end(|ssrc| !streams.contains(&ssrc)));
         hosted.room.describe(&checked.described);
+        let contributors = checked.sources.keys().copied().collect();
+        hosted.reports.describe(checked.sources, &contributors, &streams);
         hosted.destinations = checked.destinations;
         hosted.leaving.retain(|name| checked.described.contains_key(name));
-        self.by_source.insert(from, name.to_owned());
+        self.by_source.insert(from.into(), name.to_owned());
+    }
+
+    /// Everything ends.
+    pub fn end_all(&mut self) {
+        let names: Vec<String> = self.rooms.keys().cloned().collect();
+        for name in names {
+            self.end(&name);
+        }
     }
 
     /// Whether it was there.
     pub fn end(&mut self, name: &str) -> bool {
         let Some(gone) = self.rooms.remove(name) else { return false };
-        self.by_source.retain(|from, conference| *from != gone.from || conference != name);
+        self.by_source.retain(|_, conference| conference != name);
+        self.control.extend(gone.end(|_| true));
+        self.clocks.forget(name);
         true
     }
 
@@ -119,6 +199,11 @@ impl Audio {
             self.counts.refused += 1;
             return;
         };
+        if demux(packet) == Packet::Rtcp {
+            hosted.reports.control(packet, Duration::from_micros(now));
+            return;
+        }
+        hosted.reports.packet(packet, Duration::from_micros(now));
         match hosted.room.packet(now, packet) {
             Ok(Some((name, Command::Leave))) => {
                 hosted.leaving.insert(name);
@@ -128,9 +213,24 @@ impl Audio {
         }
     }
 
+    /// RTCP at its own port comes from the port above that of RTP.
+    fn feedback(&mut self, now: u64, sender: &Address, packet: &[u8]) {
+        self.counts.packets_in += 1;
+        let rtp = sender.endpoint().map(|from| Endpoint::new(from.addr, from.port.wrapping_sub(1)));
+        let name = rtp.and_then(|rtp| self.by_source.get(&Address::from(rtp)));
+        match name.and_then(|name| self.rooms.get_mut(name)) {
+            Some(hosted) => hosted.reports.control(packet, Duration::from_micros(now)),
+            None => self.counts.refused += 1,
+        }
+    }
+
     fn tick(&mut self, now: u64, out: &mut Outgoing) {
         self.counts.ticks += 1;
         for hosted in self.rooms.values_mut() {
+            let room = &hosted.room;
+            let reports = hosted.reports.due(Duration::from_micros(now), || made(room));
+            let to = hosted.control();
+            self.control.extend(reports.into_iter().map(|report| (report, to)));
             let destinations = &hosted.destinations;
             let done = hosted.room.tick(now, |name, packet| {
                 if let Some(to) = destinations.get(name) {
@@ -200,16 +300,19 @@ pub fn lock(audio: &Mutex<Audio>) -> MutexGuard<'_, Audio> {
 }
 
 impl Engine {
+    /// RTP at the address, RTCP a port higher.
+    ///
     /// # Errors
     /// The address cannot be had, or no thread.
-    pub fn start(address: Endpoint) -> io::Result<Self> {
+    pub fn start(address: Endpoint, clocks: Arc<Clocks>) -> io::Result<Self> {
         let socket = Socket::bind(address, RECEIVE_BUFFER)?;
         socket.set_tos(TOS)?;
-        let audio = Arc::new(Mutex::new(Audio::default()));
+        let control = Socket::bind(Endpoint::new(address.addr, address.port + 1), RECEIVE_BUFFER)?;
+        let audio = Arc::new(Mutex::new(Audio::new(address.addr, clocks)));
         let shared = Arc::clone(&audio);
         let thread = std::thread::Builder::new()
             .name("audio".into())
-            .spawn(move || run(&socket, &shared))?;
+            .spawn(move || run(&socket, &control, &shared))?;
         Ok(Self { audio, thread })
     }
 
@@ -224,7 +327,7 @@ fn spent() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-fn run(socket: &Socket, audio: &Mutex<Audio>) {
+fn run(socket: &Socket, control: &Socket, audio: &Mutex<Audio>) {
     let started = Instant::now();
     let micros = |at: Instant| u64::try_from(at.duration_since(started).as_micros()).unwrap_or(u64::MAX);
     let (mut batch, mut out) = (Batch::default(), Outgoing::default());
@@ -234,11 +337,15 @@ fn run(socket: &Socket, audio: &Mutex<Audio>) {
     loop {
         let wait = due.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
-            let mut descriptors = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
-            // A signal, or nothing: the socket is read all the same.
+            let mut descriptors = [
+                PollFd::new(socket.as_fd(), PollFlags::POLLIN),
+                PollFd::new(control.as_fd(), PollFlags::POLLIN),
+            ];
+            // A signal, or nothing: the sockets are read all the same.
             let _ = ppoll(&mut descriptors, Some(TimeSpec::from_duration(wait)), None);
         }
-        receive(socket, &mut batch, audio, &micros);
+        receive(socket, &mut batch, audio, &micros, Audio::packet);
+        receive(control, &mut batch, audio, &micros, Audio::feedback);
         let now = Instant::now();
         if now < due {
             continue;
@@ -247,8 +354,10 @@ fn run(socket: &Socket, audio: &Mutex<Audio>) {
             let mut audio = lock(audio);
             audio.tick(micros(now), &mut out);
             let (sent, failed) = out.send(socket);
+            let (_, unreported) = send(control, &audio.control);
+            audio.control.clear();
             audio.counts.packets_out += sent;
-            audio.counts.send_failures += failed;
+            audio.counts.send_failures += failed + unreported;
             due += TICK;
             if now > due + SKIP {
                 let skipped = now.duration_since(due).as_micros() / TICK.as_micros();
@@ -269,7 +378,13 @@ fn run(socket: &Socket, audio: &Mutex<Audio>) {
 }
 
 /// Everything that has come.
-fn receive(socket: &Socket, batch: &mut Batch, audio: &Mutex<Audio>, micros: &dyn Fn(Instant) -> u64) {
+fn receive(
+    socket: &Socket,
+    batch: &mut Batch,
+    audio: &Mutex<Audio>,
+    micros: &dyn Fn(Instant) -> u64,
+    take: fn(&mut Audio, u64, &Address, &[u8]),
+) {
     loop {
         // A datagram that could not be delivered is reported here, and is no fault of the next.
         let got = socket.receive(batch, MOST).unwrap_or(0);
@@ -279,7 +394,7 @@ fn receive(socket: &Socket, batch: &mut Batch, audio: &Mutex<Audio>, micros: &dy
         let now = micros(Instant::now());
         let mut audio = lock(audio);
         for at in 0..got {
-            audio.packet(now, batch.sender(at), batch.packet(at));
+            take(&mut audio, now, batch.sender(at), batch.packet(at));
         }
         if got < MOST {
             return;

@@ -1,6 +1,7 @@
 //! Conferences as the control API describes them, and what they become.
 
 use crate::audio::{Audio, Hosted};
+use crate::reports::{Rates, Reported};
 use serde::{Deserialize, Serialize};
 use shunt_mix::codec::Codec;
 use shunt_mix::room::{Described, Format, Mix, Name};
@@ -88,6 +89,8 @@ pub struct ParticipantView {
     pub unknown: u64,
     /// What the jitter buffer adds.
     pub added_ms: f64,
+    /// What it has last reported of its mix.
+    pub reported: Option<Reported>,
 }
 
 /// A description that cannot be.
@@ -121,6 +124,7 @@ impl AudioDescription {
             from: endpoint(self.from),
             described: BTreeMap::new(),
             destinations: HashMap::new(),
+            sources: BTreeMap::new(),
         };
         let mut owners: HashMap<u32, &str> = HashMap::new();
         for one in &self.participants {
@@ -134,6 +138,8 @@ impl AudioDescription {
             if let Some(mix) = &one.mix {
                 checked.destinations.insert(name.clone(), endpoint(mix.to).into());
             }
+            let rates: Rates = one.codecs.iter().map(|codec| (codec.payload_type, codec.clock_rate)).collect();
+            checked.sources.extend(one.ssrcs.iter().map(|ssrc| (*ssrc, rates.clone())));
             // What is not mixed is not looked at.
             let formats = one
                 .codecs
@@ -174,6 +180,7 @@ pub struct Checked {
     pub from: Endpoint,
     pub described: BTreeMap<Name, Described>,
     pub destinations: HashMap<Name, shunt_udp::Address>,
+    pub sources: BTreeMap<u32, Rates>,
 }
 
 impl ConferenceView {
@@ -204,6 +211,7 @@ fn participants(hosted: &Hosted) -> Vec<ParticipantView> {
         broken: one.counts.broken,
         unknown: one.unknown,
         added_ms: one.added as f64 / 1000.0,
+        reported: hosted.reported(&one.name),
     });
     views.collect()
 }

@@ -3,9 +3,11 @@
 
 mod api;
 mod audio;
+mod clocks;
 mod config;
 mod description;
 mod listener;
+mod reports;
 mod tilings;
 mod tilings_api;
 mod video;
@@ -13,6 +15,7 @@ mod video;
 use api::Service;
 use audio::Engine;
 use clap::Parser;
+use clocks::Clocks;
 use config::Config;
 use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_ready, say_stopping, set_up_log};
 use shunt_net::Endpoint;
@@ -24,6 +27,8 @@ use tilings_api::Pictures;
 
 /// How far the port of video is above that of audio; the next one is that of video's RTCP.
 pub const VIDEO: u16 = 2;
+/// What the threads take to say that streams are over.
+const FAREWELL: Duration = Duration::from_millis(60);
 /// How often threads are looked after.
 const LOOK: Duration = Duration::from_millis(500);
 /// An address may come a moment after the network is up (duplicate address detection).
@@ -53,18 +58,19 @@ fn run(config: &Config) -> Result<(), Failure> {
     let _entered = runtime.enter();
     let listener = listener::bind(mixer).map_err(|error| Failure::Other(format!("cannot listen on {}: {error}", mixer.listen)))?;
     keep_capabilities(&[Capability::CAP_NET_BIND_SERVICE]);
-    let engine = start(address)?;
-    let pictures = Pictures::new(Endpoint::new(mixer.address, mixer.port + VIDEO));
+    let clocks = Arc::new(Clocks::default());
+    let engine = start(address, &clocks)?;
+    let pictures = Pictures::new(Endpoint::new(mixer.address, mixer.port + VIDEO), clocks);
     let service = Arc::new(Service::new(mixer.clone(), engine, pictures));
     let line = format!("mixer ready: commands on {}; audio on {address}", mixer.listen);
     runtime.block_on(serve(service, listener, &line))
 }
 
 /// The daemon's address must be one of this host.
-fn start(address: Endpoint) -> Result<Engine, Failure> {
+fn start(address: Endpoint, clocks: &Arc<Clocks>) -> Result<Engine, Failure> {
     let started = Instant::now();
     loop {
-        match Engine::start(address) {
+        match Engine::start(address, Arc::clone(clocks)) {
             Ok(engine) => return Ok(engine),
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable && started.elapsed() < ADDRESS_WAIT => {
                 std::thread::sleep(Duration::from_millis(50));
@@ -84,6 +90,9 @@ async fn serve(service: Arc<Service>, listener: listener::Bound, line: &str) -> 
         failure = look_after(&service) => Err(failure),
     };
     say_stopping();
+    audio::lock(&service.engine.audio).end_all();
+    service.pictures.end_all();
+    tokio::time::sleep(FAREWELL).await;
     if let Some(path) = path {
         // It may be gone.
         let _ = std::fs::remove_file(path);

@@ -1,5 +1,6 @@
 //! Tiled streams as the control API describes them, and their layout.
 
+use crate::reports::Reported;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -64,6 +65,14 @@ pub struct Tile {
     /// H.264: a guard band is agreed, so pictures may predict from the one before.
     #[serde(default)]
     pub predicted: bool,
+}
+
+impl Tile {
+    /// The participant's SSRC.
+    #[must_use]
+    pub fn contributor(&self) -> u32 {
+        self.contributor.unwrap_or(self.source)
+    }
 }
 
 fn mtu() -> usize {
@@ -149,6 +158,8 @@ pub struct TilingView {
 pub struct StreamView {
     pub ssrc: u32,
     pub packets: u64,
+    /// What a receiver of it has reported last.
+    pub reported: Option<Reported>,
     pub tiles: Vec<TileView>,
 }
 

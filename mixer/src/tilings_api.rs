@@ -1,6 +1,7 @@
 //! The control API's part for tiled video (docs/tiling.md).
 
 use crate::api::{Service, failure};
+use crate::clocks::Clocks;
 use crate::tilings::{MOST_TILES, Tiling};
 use crate::video::{Engine, lock};
 use axum::extract::{Path, State};
@@ -21,15 +22,17 @@ use std::sync::{Arc, OnceLock, PoisonError};
 /// The thread of video, which begins with the first tiling.
 pub struct Pictures {
     address: Endpoint,
+    clocks: Arc<Clocks>,
     engine: OnceLock<Engine>,
     starting: std::sync::Mutex<()>,
 }
 
 impl Pictures {
     #[must_use]
-    pub fn new(address: Endpoint) -> Self {
+    pub fn new(address: Endpoint, clocks: Arc<Clocks>) -> Self {
         Self {
             address,
+            clocks,
             engine: OnceLock::new(),
             starting: std::sync::Mutex::new(()),
         }
@@ -51,8 +54,15 @@ impl Pictures {
         if let Some(engine) = self.engine.get() {
             return Ok(engine);
         }
-        let engine = Engine::start(self.address)?;
+        let engine = Engine::start(self.address, Arc::clone(&self.clocks))?;
         Ok(self.engine.get_or_init(|| engine))
+    }
+
+    /// All tilings end.
+    pub fn end_all(&self) {
+        if let Some(engine) = self.engine.get() {
+            lock(&engine.video).end_all();
+        }
     }
 
     /// Whether the thread runs, or has not begun.
@@ -147,6 +157,16 @@ impl Collector for Figures {
                 "shunt_mixer_video_key_frame_requests",
                 "Key frames that sources were asked for",
                 counts.requests,
+            ),
+            (
+                "shunt_mixer_video_nacks",
+                "Requests to sources for packets that have not come",
+                counts.nacks,
+            ),
+            (
+                "shunt_mixer_video_packets_retransmitted",
+                "Packets of tiled streams that receivers have asked for again",
+                counts.again,
             ),
         ];
         for (name, help, value) in counters {

@@ -1,20 +1,24 @@
 //! The thread that tiles video: a socket for RTP and one for RTCP, and the streams that are made.
 
+use crate::clocks::Clocks;
+use crate::reports::{Made, Rates, Reports, VIDEO};
 use crate::tilings::{Codec, Stream, StreamView, Tile, TileView, Tiling, TilingView};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
+use shunt_edge_media::Sent;
 use shunt_latch::Time;
 use shunt_net::Endpoint;
 use shunt_rtp::rtcp::{pli, walk};
-use shunt_rtp::{Packet, demux};
+use shunt_rtp::{Header, Packet, demux};
 use shunt_tiling::h261::mosaic::{self, Mosaic as Quarters};
 use shunt_tiling::h264::column::{self, Column};
 use shunt_tiling::stream;
 use shunt_tiling::tiler::{Mosaic, Place, Tiler};
 use shunt_udp::{Address, Batch, MOST, Socket};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -34,6 +38,9 @@ trait Tiled: Send {
     fn packet(&mut self, packet: &[u8], now: Time);
     fn poll(&mut self, now: Time) -> Vec<Vec<u8>>;
     fn due_at(&self, now: Time) -> Option<Time>;
+    fn timestamp(&self, now: Time) -> u32;
+    /// Of each source the timestamp of the picture that is shown, and since when.
+    fn shown(&self) -> Vec<(u32, u32, Time)>;
     fn requests(&mut self, now: Time) -> Vec<u32>;
     fn key_frame_wanted(&mut self);
     /// The stream has these tiles from now on.
@@ -68,6 +75,14 @@ where
         self.tiler.due_at(now)
     }
 
+    fn timestamp(&self, now: Time) -> u32 {
+        self.tiler.timestamp(now)
+    }
+
+    fn shown(&self) -> Vec<(u32, u32, Time)> {
+        self.tiler.shown().collect()
+    }
+
     fn requests(&mut self, now: Time) -> Vec<u32> {
         self.tiler.requests(now)
     }
@@ -94,7 +109,7 @@ where
             }
             let joined = Place {
                 source: tile.source,
-                contributor: tile.contributor.unwrap_or(tile.source),
+                contributor: tile.contributor(),
                 region: (self.region)(tile),
             };
             match self.tiler.join(place, joined) {
@@ -113,7 +128,7 @@ where
             TileView {
                 place: *place,
                 participant: tile.participant.clone(),
-                contributor: tile.contributor.unwrap_or(tile.source),
+                contributor: tile.contributor(),
                 x: area.map(|area| area.0),
                 y: area.map(|area| area.1),
                 width: area.map(|area| area.2),
@@ -153,15 +168,18 @@ fn column(places: usize, stream: stream::Stream, hold: Duration) -> Box<dyn Tile
     })
 }
 
-/// A stream, and how many packets of it went out.
+/// A stream, how many packets of it went out with so many octets of payload, and the latest of them.
 struct Running {
     tiled: Box<dyn Tiled>,
     packets: u64,
+    octets: u64,
+    sent: Sent,
 }
 
 struct Hosted {
     described: Tiling,
     streams: BTreeMap<u32, Running>,
+    reports: Reports,
 }
 
 /// What the thread has counted.
@@ -174,13 +192,23 @@ pub struct Counts {
     pub send_failures: u64,
     /// Requests for key frames, to sources.
     pub requests: u64,
+    /// Requests for packets that have not come, to sources; and packets that receivers got again.
+    pub nacks: u64,
+    pub again: u64,
 }
 
+/// Packets to send, and where to.
+type Outgoing = Vec<(Vec<u8>, Address)>;
+
 /// All that is tiled here.
-#[derive(Default)]
 pub struct Video {
+    host: IpAddr,
+    clocks: Arc<Clocks>,
     tilings: BTreeMap<String, Hosted>,
     by_source: HashMap<Address, String>,
+    /// Packets that receivers have asked for again, and what is said of streams that are over.
+    again: Outgoing,
+    farewells: Outgoing,
     pub counts: Counts,
 }
 
@@ -189,6 +217,19 @@ fn endpoint(address: std::net::SocketAddr, higher: u16) -> Endpoint {
 }
 
 impl Video {
+    #[must_use]
+    pub fn new(host: IpAddr, clocks: Arc<Clocks>) -> Self {
+        Self {
+            host,
+            clocks,
+            tilings: BTreeMap::new(),
+            by_source: HashMap::new(),
+            again: Vec::new(),
+            farewells: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
     /// Tiles of all streams but those of one tiling.
     #[must_use]
     pub fn tiles_without(&self, name: &str) -> usize {
@@ -205,34 +246,61 @@ impl Video {
 
     /// A tiling is as described from now on. Its description has been checked.
     pub fn describe(&mut self, name: &str, described: Tiling) {
-        let before = self.tilings.remove(name);
-        let mut streams = match before {
-            Some(before) => {
-                self.by_source.remove(&Address::from(endpoint(before.described.from, 0)));
-                if before.described.goes_on(&described) {
-                    before.streams
-                } else {
-                    BTreeMap::new()
-                }
+        let mut streams = BTreeMap::new();
+        let mut reports = None;
+        if let Some(before) = self.tilings.remove(name) {
+            self.by_source.remove(&Address::from(endpoint(before.described.from, 0)));
+            let goes_on = before.described.goes_on(&described);
+            let stays = |ssrc: u32| goes_on && described.streams.iter().any(|stream| stream.ssrc == ssrc);
+            self.farewells.extend(before.end(|ssrc| !stays(ssrc)));
+            if goes_on {
+                (streams, reports) = (before.streams, Some(before.reports));
             }
-            None => BTreeMap::new(),
-        };
-        streams.retain(|ssrc, _| described.streams.iter().any(|stream| stream.ssrc == *ssrc));
+            streams.retain(|ssrc, _| stays(*ssrc));
+        }
+        let mut reports = reports.unwrap_or_else(|| Reports::new(name, self.host, Arc::clone(&self.clocks)));
+        let tiles = || described.streams.iter().flat_map(|stream| &stream.tiles);
+        let ssrcs: Vec<u32> = described.streams.iter().map(|stream| stream.ssrc).collect();
+        reports.describe(
+            tiles().map(|tile| (tile.source, Rates::new())).collect(),
+            &tiles().map(Tile::contributor).collect(),
+            &ssrcs,
+        );
         for stream in &described.streams {
             let running = streams.entry(stream.ssrc).or_insert_with(|| Running {
                 tiled: begin(&described, stream),
                 packets: 0,
+                octets: 0,
+                sent: Sent::new(stream.ssrc),
             });
             running.tiled.describe(&stream.tiles);
         }
         self.by_source.insert(endpoint(described.from, 0).into(), name.to_owned());
-        self.tilings.insert(name.to_owned(), Hosted { described, streams });
+        self.tilings.insert(
+            name.to_owned(),
+            Hosted {
+                described,
+                streams,
+                reports,
+            },
+        );
     }
 
     /// Whether it was there.
     pub fn end(&mut self, name: &str) -> bool {
         self.by_source.retain(|_, tiling| tiling != name);
-        self.tilings.remove(name).is_some()
+        let Some(gone) = self.tilings.remove(name) else { return false };
+        self.farewells.extend(gone.end(|_| true));
+        self.clocks.forget(name);
+        true
+    }
+
+    /// Everything ends.
+    pub fn end_all(&mut self) {
+        let names: Vec<String> = self.tilings.keys().cloned().collect();
+        for name in names {
+            self.end(&name);
+        }
     }
 
     #[must_use]
@@ -248,6 +316,7 @@ impl Video {
                 .map(|(ssrc, running)| StreamView {
                     ssrc: *ssrc,
                     packets: running.packets,
+                    reported: hosted.reports.reported(*ssrc),
                     tiles: running.tiled.view(),
                 })
                 .collect(),
@@ -259,53 +328,119 @@ impl Video {
         self.counts.packets_in += 1;
         let hosted = self.by_source.get(sender).and_then(|name| self.tilings.get_mut(name));
         match (hosted, demux(packet)) {
-            (Some(hosted), Packet::Rtp) => hosted.streams.values_mut().for_each(|running| running.tiled.packet(packet, now)),
-            (Some(hosted), Packet::Rtcp) => hosted.feedback(packet),
+            (Some(hosted), Packet::Rtp) => {
+                hosted.reports.packet(packet, since_start(now));
+                hosted.streams.values_mut().for_each(|running| running.tiled.packet(packet, now));
+            }
+            (Some(hosted), Packet::Rtcp) => self.again.extend(hosted.feedback(packet, now)),
             _ => self.counts.refused += 1,
         }
     }
 
     /// RTCP at its own port comes from the port above that of RTP.
-    fn feedback(&mut self, sender: &Address, packet: &[u8]) {
+    fn feedback(&mut self, now: Time, sender: &Address, packet: &[u8]) {
         self.counts.packets_in += 1;
         let rtp = sender.endpoint().map(|from| Endpoint::new(from.addr, from.port.wrapping_sub(1)));
         let name = rtp.and_then(|rtp| self.by_source.get(&Address::from(rtp)));
         match name.and_then(|name| self.tilings.get_mut(name)) {
-            Some(hosted) => hosted.feedback(packet),
+            Some(hosted) => self.again.extend(hosted.feedback(packet, now)),
             None => self.counts.refused += 1,
         }
     }
 
-    /// Packets that are due, with requests for key frames; and when the next are.
-    fn poll(&mut self, now: Time, media: &mut Vec<(Vec<u8>, Address)>, control: &mut Vec<(Vec<u8>, Address)>) -> Option<Time> {
+    /// Packets that are due, with requests and reports; and when the next are.
+    fn poll(&mut self, now: Time, media: &mut Outgoing, control: &mut Outgoing) -> Option<Time> {
         let mut due: Option<Time> = None;
+        self.counts.again += self.again.len() as u64;
+        media.append(&mut self.again);
+        control.append(&mut self.farewells);
         for hosted in self.tilings.values_mut() {
             let to = Address::from(endpoint(hosted.described.to, 0));
             let asked = Address::from(endpoint(hosted.described.from, 1));
             for (ssrc, running) in &mut hosted.streams {
                 let packets = running.tiled.poll(now);
-                running.packets += packets.len() as u64;
+                packets.iter().for_each(|packet| running.count(packet));
                 media.extend(packets.into_iter().map(|packet| (packet, to)));
                 let requests = running.tiled.requests(now);
                 self.counts.requests += requests.len() as u64;
                 control.extend(requests.into_iter().map(|source| (pli(*ssrc, source), asked)));
                 due = due.into_iter().chain(running.tiled.due_at(now)).min();
             }
+            let since = since_start(now);
+            if let Some(stream) = hosted.described.streams.first() {
+                let nacks = hosted.reports.missing(since, stream.ssrc);
+                self.counts.nacks += nacks.len() as u64;
+                control.extend(nacks.into_iter().map(|nack| (nack, asked)));
+            }
+            let (described, streams) = (&hosted.described, &hosted.streams);
+            let reports = hosted.reports.due(since, || made(described, streams, now));
+            control.extend(reports.into_iter().map(|report| (report, asked)));
         }
         due
     }
 }
 
+fn since_start(now: Time) -> Duration {
+    Duration::from_nanos(now.as_nanos())
+}
+
+/// What has been sent of each stream.
+fn made(described: &Tiling, streams: &BTreeMap<u32, Running>, now: Time) -> Vec<Made> {
+    let made = described.streams.iter().filter_map(|stream| {
+        let running = streams.get(&stream.ssrc)?;
+        let contributors: BTreeSet<u32> = stream.tiles.iter().map(Tile::contributor).collect();
+        let shown = running.tiled.shown().into_iter();
+        // Counters wrap.
+        Some(Made {
+            ssrc: stream.ssrc,
+            timestamp: running.tiled.timestamp(now),
+            packets: running.packets as u32,
+            octets: running.octets as u32,
+            contributors: contributors.into_iter().collect(),
+            playing: shown.map(|(ssrc, timestamp, at)| (ssrc, timestamp, VIDEO, now.since(at))).collect(),
+        })
+    });
+    made.collect()
+}
+
+impl Running {
+    /// A packet goes out.
+    fn count(&mut self, packet: &[u8]) {
+        self.packets += 1;
+        if let Ok(header) = Header::parse(packet) {
+            self.octets += header.payload.len() as u64;
+            self.sent.slot(header.sequence).extend(packet);
+        }
+    }
+}
+
 impl Hosted {
-    fn feedback(&mut self, packet: &[u8]) {
-        for request in walk(packet)
-            .map_while(Result::ok)
-            .flat_map(|item| item.key_frame_requests().collect::<Vec<_>>())
-        {
-            if let Some(running) = self.streams.get_mut(&request.media_ssrc) {
-                running.tiled.key_frame_wanted();
+    /// What is to be said of streams that end.
+    fn end(&self, ends: impl Fn(u32) -> bool) -> Outgoing {
+        let over: Vec<u32> = self.streams.keys().filter(|ssrc| ends(**ssrc)).copied().collect();
+        let to = Address::from(endpoint(self.described.from, 1));
+        self.reports.end(&over).into_iter().map(|said| (said, to)).collect()
+    }
+
+    /// RTCP came; packets that are to be sent again.
+    fn feedback(&mut self, packet: &[u8], now: Time) -> Outgoing {
+        self.reports.control(packet, since_start(now));
+        let to = Address::from(endpoint(self.described.to, 0));
+        let mut again = Vec::new();
+        for item in walk(packet).map_while(Result::ok) {
+            for request in item.key_frame_requests() {
+                if let Some(running) = self.streams.get_mut(&request.media_ssrc) {
+                    running.tiled.key_frame_wanted();
+                }
+            }
+            if let Some(nack) = item.nack()
+                && let Some(running) = self.streams.get(&nack.media_ssrc)
+            {
+                let kept = nack.lost().filter_map(|number| running.sent.packet(number));
+                again.extend(kept.map(|packet| (packet.to_vec(), to)));
             }
         }
+        again
     }
 }
 
@@ -344,11 +479,11 @@ impl Engine {
     ///
     /// # Errors
     /// The address cannot be had, or no thread.
-    pub fn start(address: Endpoint) -> io::Result<Self> {
+    pub fn start(address: Endpoint, clocks: Arc<Clocks>) -> io::Result<Self> {
         let media = Socket::bind(address, RECEIVE_BUFFER)?;
         media.set_tos(TOS)?;
         let control = Socket::bind(Endpoint::new(address.addr, address.port + 1), RECEIVE_BUFFER)?;
-        let video = Arc::new(Mutex::new(Video::default()));
+        let video = Arc::new(Mutex::new(Video::new(address.addr, clocks)));
         let shared = Arc::clone(&video);
         let thread = std::thread::Builder::new()
             .name("video".into())
@@ -382,7 +517,7 @@ fn run(media: &Socket, control: &Socket, video: &Mutex<Video>) {
             let mut video = lock(video);
             (0..got).for_each(|at| video.packet(clock(), batch.sender(at), batch.packet(at)));
             let got = control.receive(&mut batch, MOST).unwrap_or(0);
-            (0..got).for_each(|at| video.feedback(batch.sender(at), batch.packet(at)));
+            (0..got).for_each(|at| video.feedback(clock(), batch.sender(at), batch.packet(at)));
             due = video.poll(clock(), &mut packets, &mut requests);
         }
         let (sent, failed) = send(media, &packets);
@@ -396,7 +531,7 @@ fn run(media: &Socket, control: &Socket, video: &Mutex<Video>) {
 }
 
 /// How many went out, and how many did not.
-fn send(socket: &Socket, packets: &[(Vec<u8>, Address)]) -> (u64, u64) {
+pub fn send(socket: &Socket, packets: &[(Vec<u8>, Address)]) -> (u64, u64) {
     let (mut sent, mut failed, mut at) = (0, 0, 0);
     while at < packets.len() {
         match socket.send_each(packets[at..].iter().map(|(packet, to)| (packet.as_slice(), to))) {

@@ -17,6 +17,8 @@ from tests.conference_control.lab import Bridge, Phone, await_that, bridge
 from tests.conference_control.test_end_to_end import pytestmark as pytestmark
 from tests.lab.processes import ROOT, Process, open_socket
 from tests.lab.topology import CALLEE_IP, CALLER_IP, LabError, Topology
+from tests.mixer_daemon.process import _Connection
+from tests.tools.conference import rtcp
 from tests.tools.tone import G722, HEARD, OPUS, PCMA, PCMU, Codec, Talk, TonePhone, deaf
 
 MIXER = os.environ.get("SHUNT_MIXER") or str(ROOT / "target/release/shunt-mixer")
@@ -106,6 +108,36 @@ def all_hear(phones: list[TonePhone], seconds: float = 15.0) -> None:
         assert time.monotonic() < deadline, wrong
 
 
+def reports_go_both_ways(room: MixBridge) -> None:
+    """Ann hears of her mix, and of what came of hers; the mixer hears what ann says of the mix."""
+    ann = room.sounds["ann"]
+    mix = ann.heard[-1].ssrc
+    ann.report(rtcp.build_rr(ann.ssrc))
+
+    def items(kind: rtcp.Kind) -> list[tuple[bytes, rtcp.Item]]:
+        return [(packet, item) for _, packet in list(ann.rtcp) for item in rtcp.walk(packet) if item.kind is kind]
+
+    def infos() -> list[rtcp.SenderInfo]:
+        return [rtcp.sender_info(packet, item) for packet, item in items(rtcp.Kind.SR)]
+
+    def blocks() -> list[rtcp.Report]:
+        return [block for packet, item in items(rtcp.Kind.RR) for block in rtcp.reports(packet, item)]
+
+    assert await_that(lambda: infos() and any(block.ssrc == ann.ssrc for block in blocks()), 30), room.agent.tail()
+    assert {info.ssrc for info in infos()} == {mix}, "the reports of others' mixes are theirs"
+    assert {ssrc for packet, item in items(rtcp.Kind.SDES) for ssrc in rtcp.cnames(packet, item)} == {mix}
+    ann.report(rtcp.build_rr(ann.ssrc, [rtcp.Report(mix, 128, 1, 1, 0, 0, 0)]))
+
+    def reported() -> Any:
+        connection = _Connection(str(room.controls[room.placed()]))
+        connection.request("GET", "/v1/conferences")
+        (found,) = json.loads(connection.getresponse().read())["conferences"]
+        connection.close()
+        return next(one["reported"] for one in found["participants"] if one["participant"] == "ann")
+
+    assert await_that(lambda: (reported() or {}).get("lost") == 0.5)
+
+
 def test_phones_of_four_codecs_hear_all_others_in_one_stream_over_losses_and_leaves(room: MixBridge) -> None:
     kinds = [("caller", "ann", PCMA), ("callee", "bob", PCMU), ("caller", "cem", G722), ("callee", "dia", OPUS), ("callee", "eve", PCMA)]
     with Talk([]) as talk:
@@ -124,6 +156,7 @@ def test_phones_of_four_codecs_hear_all_others_in_one_stream_over_losses_and_lea
             assert {packet.payload_type for packet in heard} == {ear.codec.payload_type}
             assert set(heard[-1].csrcs) == {other.ssrc for other in ears if other is not ear}
         assert room.conference()["speaker"] in phones
+        reports_go_both_ways(room)
         # Five of a hundred packets are lost.
         room.sounds["bob"].drops = frozenset((7, 23, 48, 71, 90))
         room.sounds["dia"].drops = frozenset((11, 30, 52, 66, 97))
@@ -197,10 +230,14 @@ def test_a_mixer_and_an_agent_that_die_are_a_gap_at_most_and_no_call_ends(room: 
         assert max(later.when - before.when for before, later in itertools.pairwise(found)) < 1.0
         # The mixer goes: another one has the conference.
         first = room.placed()
+        ears[0].report(rtcp.build_rr(ears[0].ssrc))
+        time.sleep(0.2)
         died = time.monotonic()
         room.mixers[first].kill()
         assert await_that(lambda: room.placed() not in ("", first), 15), room.agent.tail()
         all_hear(ears)
+        ended = [packet[item.where][4:8] for when, packet in ears[0].rtcp if when > died for item in rtcp.walk(packet) if item.kind is rtcp.Kind.BYE]
+        assert [int.from_bytes(ssrc, "big") for ssrc in ended] == list(ssrcs), "the mix of a mixer that has died is over"
         found = ears[0].since(died - 0.5)
         assert max(later.when - before.when for before, later in itertools.pairwise(found)) < 5.0
         # The first one comes back without conferences; the second is asked to stop: all goes back.

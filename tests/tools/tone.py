@@ -126,6 +126,8 @@ class TonePhone:
     talks: bool = True
     number: int = 0
     heard: list[Packet] = field(default_factory=list)
+    rtcp: list[tuple[float, bytes]] = field(default_factory=list)
+    """RTCP that came, and when (s)."""
     payloads: list[bytes] = field(default_factory=list)
     drops: frozenset[int] = frozenset()
     """Packets of a hundred that the network loses on their way."""
@@ -149,6 +151,11 @@ class TonePhone:
             if self.to is not None:
                 self.socket.sendto(rtp(101, self.number, timestamp, self.ssrc, struct.pack("!BBH", key, 0x8A if duration == 480 else 0x0A, duration)), self.to)
             self.number += 1
+
+    def report(self, compound: bytes) -> None:
+        """RTCP, from the port of RTP: so that is where RTCP comes to."""
+        if self.to is not None:
+            self.socket.sendto(compound, (self.to[0], self.to[1] + 1))
 
     def talk(self, relay: str) -> None:
         """Send to this address from now on."""
@@ -207,7 +214,10 @@ class Talk:
                         data = one.recv(2048)
                     except BlockingIOError:
                         break
-                    phones[one].heard.append(Packet.read(time.monotonic(), data))
+                    if len(data) > 1 and 192 <= data[1] <= 223:
+                        phones[one].rtcp.append((time.monotonic(), data))
+                    else:
+                        phones[one].heard.append(Packet.read(time.monotonic(), data))
 
 
 def deaf(phones: Sequence[TonePhone], when: float) -> list[str]:

@@ -308,20 +308,28 @@ impl Work<'_> {
     /// RTCP of one of many.
     fn share(&mut self, room: &mut Room, me: &Name, key: LegKey, data: &[u8]) {
         let medium = key.0;
-        let carried = |ssrc: u32| room.conference.conflict(me, medium, ssrc).is_none();
-        if let Ok(reports) = for_receivers(data, carried)
-            && !reports.is_empty()
-        {
-            for other in room.conference.participants.iter().filter(|one| one.name != *me) {
-                if permits(&room.conference, me, &other.name, medium)
-                    && let Some((state, source, muxed)) = room.leg_for(other, me, medium)
-                {
-                    state.send_rtcp(source, muxed, &reports);
+        if room.conference.mixer(Medium::Audio).is_some_and(|mixer| mixer.name == *me) {
+            room.share_mixes(data);
+        } else {
+            let carried = |ssrc: u32| room.conference.conflict(me, medium, ssrc).is_none();
+            if let Ok(reports) = for_receivers(data, carried)
+                && !reports.is_empty()
+            {
+                for other in room.conference.participants.iter().filter(|one| one.name != *me) {
+                    if permits(&room.conference, me, &other.name, medium)
+                        && let Some((state, source, muxed)) = room.leg_for(other, me, medium)
+                    {
+                        state.send_rtcp(source, muxed, &reports);
+                    }
                 }
+            }
+            if medium == Medium::Audio {
+                room.report_mix(me, data);
             }
         }
         let mut streams: Vec<(u32, Name)> = Vec::new();
         let mine = room.conference.get(me);
+        let mine_is_no_mixer = mine.is_none_or(|mine| mine.mixer.is_none());
         for other in room.conference.participants.iter().filter(|one| one.name != *me) {
             let brings = mine.and_then(|mine| mine.leg_for(&other.name, medium)).map(|leg| leg.relay);
             let this = mine.and_then(|mine| mine.legs.get(&key)).map(|leg| leg.relay);
@@ -352,7 +360,11 @@ impl Work<'_> {
         };
         if let Ok(decisions) = room.adaptation.take(&feedback, &known, &Stepwise, self.now) {
             for decision in decisions {
-                self.decide(room, decision);
+                // A mixer gets everything: it could not tell its receivers that it got less.
+                let is_told = matches!(decision, Decision::Forward { .. } | Decision::Downlink { .. });
+                if is_told || mine_is_no_mixer {
+                    self.decide(room, decision);
+                }
             }
         }
         for request in requests(data).unwrap_or_default() {

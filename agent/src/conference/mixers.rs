@@ -14,6 +14,7 @@ use shunt_conference::participant::{Leg, Participant as Planned};
 use shunt_conference::tables::Name;
 use shunt_latch::Time;
 use shunt_net::Endpoint;
+use shunt_rtp::rtcp;
 use shunt_rtpproxy::framing::ControlAddress;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -119,8 +120,25 @@ impl Room {
         }
     }
 
+    /// Receivers are told that the streams of a mixer are over (RFC 3550 section 6.6).
+    pub fn say_over(&self, medium: Medium) {
+        if medium == Medium::Audio {
+            let ends: Vec<u8> = self.mixes.ssrcs.values().flat_map(|ssrc| rtcp::bye(&[*ssrc])).collect();
+            self.share_mixes(&ends);
+            return;
+        }
+        let Some(mixer) = self.conference.mixer(medium) else { return };
+        let ssrcs = mixer.leg(medium).map_or(&[][..], |leg| &leg.ssrcs);
+        for one in self.conference.participants.iter().filter(|one| one.tiled && !ssrcs.is_empty()) {
+            if let Some((state, source, muxed)) = self.leg_for(one, &mixer.name, medium) {
+                state.send_rtcp(source, muxed, &rtcp::bye(ssrcs));
+            }
+        }
+    }
+
     /// What a mixer makes is another mixer's, or another run's, from now on: streams begin anew.
     fn begin_anew(&mut self, medium: Medium) {
+        self.say_over(medium);
         match medium {
             Medium::Audio => self.mixes = super::mixing::Mixes::default(),
             _ => self.renew_tiles(),

@@ -2,10 +2,12 @@
 
 use super::Conferences;
 use super::mixer_client::{Audio, Codec, Description, Listing, Mix, Participant};
-use super::mixers::{random_ssrc, socket};
+use super::mixers::{name_of, random_ssrc, socket};
 use super::state::Room;
-use shunt_conference::adaptation::Medium;
+use shunt_conference::adaptation::{Medium, OWN_SSRC};
+use shunt_conference::reports::for_receivers;
 use shunt_conference::tables::Name;
+use shunt_rtp::rtcp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
@@ -67,6 +69,41 @@ impl Room {
         Some(Description::Mixes {
             audio: Audio { from, participants },
         })
+    }
+}
+
+impl Room {
+    /// RTCP of the mixer: to each receiver what is of its own mix.
+    pub fn share_mixes(&self, data: &[u8]) {
+        for (name, ssrc) in &self.mixes.ssrcs {
+            let Some(one) = self.conference.get(name).filter(|one| one.mixed) else {
+                continue;
+            };
+            let to = one.mix_leg().and_then(|(further, _)| self.leg(name, (Medium::Audio, further)));
+            if let Some((leg, state)) = to
+                && let Some(source) = leg.source
+                && let Ok(reports) = for_receivers(data, |one| one == *ssrc)
+                && !reports.is_empty()
+            {
+                state.send_rtcp(source, leg.muxed, &reports);
+            }
+        }
+    }
+
+    /// RTCP of a participant: the mixer gets its reports on its mix.
+    pub fn report_mix(&self, name: &Name, data: &[u8]) {
+        let Some(ssrc) = self.mixes.ssrcs.get(name) else { return };
+        let items = rtcp::walk(data).map_while(Result::ok);
+        let blocks: Vec<rtcp::Report> = items
+            .flat_map(|item| item.reports().collect::<Vec<_>>())
+            .filter(|block| block.ssrc == *ssrc)
+            .collect();
+        let mixer = self.leg(&name_of(Medium::Audio), (Medium::Audio, 0));
+        if let (false, Some((leg, state))) = (blocks.is_empty(), mixer)
+            && let Some(source) = leg.source
+        {
+            state.send_rtcp(source, leg.muxed, &rtcp::receiver_report(OWN_SSRC, &blocks));
+        }
     }
 }
 

@@ -9,7 +9,7 @@ const MOST: usize = 256;
 /// Seconds from 1900 to 1970.
 const EPOCH: u64 = 2_208_988_800;
 /// What a packet shows has been before it came: by so much the edge's clock is put back, for all streams of a sender alike.
-const BEHIND: Duration = Duration::from_secs(1);
+pub const BEHIND: Duration = Duration::from_secs(1);
 
 /// Time since 1970 as an NTP timestamp.
 #[must_use]

@@ -165,6 +165,16 @@ impl Buffer {
         self.waited + (self.ready.len() as i64) * 1_000_000 / i64::from(RATE)
     }
 
+    /// The RTP timestamp of what goes out next, and its clock rate; `None` while the sender is silent.
+    #[must_use]
+    pub fn playing(&self) -> Option<(u32, u32)> {
+        let (_, due_at) = self.due.filter(|_| !self.resting)?;
+        let clock = self.clock?.clock_rate();
+        let at = due_at - (self.ready.len() as i64) * 1_000_000 / i64::from(RATE);
+        // Timestamps wrap.
+        Some(((at * i64::from(clock / 1000) / 1000) as u32, clock))
+    }
+
     /// How long a packet with this timestamp has waited by now, if it had come as early as any.
     fn wait(&self, now: u64, timestamp: i64) -> i64 {
         i64::try_from(now).unwrap_or(i64::MAX) - timestamp - self.delay.least()

@@ -25,6 +25,9 @@ pub struct Output {
     sequence: u16,
     timestamp: u32,
     begun: bool,
+    /// Packets, and octets of their payload; they wrap, as in reports.
+    pub packets: u32,
+    pub octets: u32,
 }
 
 impl Output {
@@ -41,7 +44,15 @@ impl Output {
             sequence: u16::from_be_bytes([bytes[0] & 0x7F, bytes[1]]),
             timestamp: u32::from_be_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]),
             begun: false,
+            packets: 0,
+            octets: 0,
         }
+    }
+
+    /// The timestamp of the next frame.
+    #[must_use]
+    pub fn timestamp(&self) -> u32 {
+        self.timestamp
     }
 
     /// A frame passes, with or without a packet.
@@ -71,6 +82,9 @@ impl Output {
         }
         packet.extend_from_slice(payload);
         self.begun = true;
+        self.packets = self.packets.wrapping_add(1);
+        // Some hundred.
+        self.octets = self.octets.wrapping_add(payload.len() as u32);
         self.sequence = self.sequence.wrapping_add(1);
         self.skip();
     }

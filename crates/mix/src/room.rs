@@ -171,6 +171,26 @@ impl Room {
         })
     }
 
+    /// The streams of mixes, and for whom each is.
+    pub fn outputs(&self) -> impl Iterator<Item = (&Name, &Output)> {
+        self.members
+            .iter()
+            .filter_map(|(name, member)| Some((name, member.output.as_ref()?)))
+    }
+
+    /// The streams that come.
+    pub fn sources(&self) -> impl Iterator<Item = u32> {
+        self.members.values().filter_map(|member| member.source.ssrc())
+    }
+
+    /// Of each sender that is not silent: its SSRC, the RTP timestamp of what goes out with the next frame, and the clock rate of that.
+    pub fn playing(&self) -> impl Iterator<Item = (u32, u32, u32)> {
+        self.members.values().filter_map(|member| {
+            let (timestamp, clock) = member.source.playing()?;
+            Some((member.source.ssrc()?, timestamp, clock))
+        })
+    }
+
     /// 20 ms have passed: `send` gets a packet for each receiver.
     ///
     /// # Errors

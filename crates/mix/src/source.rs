@@ -80,6 +80,12 @@ impl Source {
         self.buffer.added()
     }
 
+    /// The RTP timestamp of what goes out next, and its clock rate; `None` while it is silent.
+    #[must_use]
+    pub fn playing(&self) -> Option<(u32, u32)> {
+        self.buffer.playing()
+    }
+
     pub fn packet(&mut self, now: u64, header: &Header<'_>) -> Option<Command> {
         let format = self
             .formats

@@ -87,6 +87,9 @@ struct Source<A> {
     /// A receiver of the stream needs its key frame.
     wanted: bool,
     asked: Option<Time>,
+    /// The timestamp of the last packet of a picture that waits, and of the one that is shown, with the time since which it is.
+    put: Option<u32>,
+    shown: Option<(u32, Time)>,
     status: Status,
 }
 
@@ -155,6 +158,8 @@ impl<M: Mosaic> Tiler<M> {
             assembler: M::Assembler::default(),
             wanted: false,
             asked: None,
+            put: None,
+            shown: None,
             status: Status::default(),
         });
         self.mosaic.join(at, place.contributor, place.region);
@@ -189,6 +194,9 @@ impl<M: Mosaic> Tiler<M> {
                 source.status.pictures += 1;
                 source.status.refusal = self.mosaic.put(&places, picture, now).err();
                 source.status.refused += u64::from(source.status.refusal.is_some());
+                if let (Next::Packet(packet), None) = (&next, &source.status.refusal) {
+                    source.put = packet.header().map(|header| header.timestamp);
+                }
             }
         }
     }
@@ -238,15 +246,32 @@ impl<M: Mosaic> Tiler<M> {
         if !payloads.is_empty() {
             self.sent = Some(now);
         }
-        // Timestamps wrap.
-        #[allow(clippy::cast_possible_truncation)]
-        let elapsed = (u128::from(now.as_nanos()) * u128::from(CLOCK) / 1_000_000_000) as u32;
-        let timestamp = self.stream.timestamp.wrapping_add(elapsed);
+        if !payloads.is_empty() {
+            for source in self.sources.values_mut() {
+                source.shown = source.put.take().map(|timestamp| (timestamp, now)).or(source.shown);
+            }
+        }
+        let timestamp = self.timestamp(now);
         let last = payloads.len().saturating_sub(1);
         let numbered = payloads.iter().enumerate();
         numbered
             .map(|(at, payload)| self.stream.packet(payload, timestamp, at == last && !payload.octets.is_empty()))
             .collect()
+    }
+
+    /// The timestamp of a packet that goes out now.
+    #[must_use]
+    pub fn timestamp(&self, now: Time) -> u32 {
+        // Timestamps wrap.
+        #[allow(clippy::cast_possible_truncation)]
+        let elapsed = (u128::from(now.as_nanos()) * u128::from(CLOCK) / 1_000_000_000) as u32;
+        self.stream.timestamp.wrapping_add(elapsed)
+    }
+
+    /// Of each source the timestamp of the picture that is shown, and since when.
+    pub fn shown(&self) -> impl Iterator<Item = (u32, u32, Time)> {
+        let shown = |(ssrc, source): (&u32, &Source<M::Assembler>)| source.shown.map(|(timestamp, at)| (*ssrc, timestamp, at));
+        self.sources.iter().filter_map(shown)
     }
 
     /// When to poll next; never, unless something comes.

@@ -229,3 +229,42 @@ def build_rr(sender_ssrc: int, blocks: Iterable[Report] = ()) -> bytes:
         body += block.ssrc.to_bytes(4, "big") + bytes((block.fraction_lost,)) + block.cumulative_lost.to_bytes(3, "big", signed=True)
         body += b"".join(value.to_bytes(4, "big") for value in block[3:])
     return bytes((0x80 | count, _RR)) + (len(body) // 4).to_bytes(2, "big") + body
+
+
+class SenderInfo(NamedTuple):
+    """The sender's part of an SR; ntp with 32 bits of fraction."""
+
+    ssrc: int
+    ntp: int
+    rtp: int
+    packets: int
+    octets: int
+
+
+def sender_info(packet: bytes, item: Item) -> SenderInfo:
+    """What an SR says of its own stream."""
+    data = packet[item.where]
+    return SenderInfo(_u32(data, 4), int.from_bytes(data[8:16], "big"), _u32(data, 16), _u32(data, 20), _u32(data, 24))
+
+
+def build_sr(info: SenderInfo) -> bytes:
+    """A sender report without report blocks."""
+    words = (info.ntp >> 32, info.ntp & 0xFFFFFFFF, info.rtp, info.packets, info.octets)
+    return bytes((0x80, _SR, 0, 6)) + info.ssrc.to_bytes(4, "big") + b"".join(word.to_bytes(4, "big") for word in words)
+
+
+def build_cname(ssrc: int, name: str) -> bytes:
+    """A source description with a canonical name."""
+    chunk = ssrc.to_bytes(4, "big") + bytes((1, len(name))) + name.encode() + bytes(1)
+    chunk += bytes(-len(chunk) % 4)
+    return bytes((0x81, _SDES)) + (len(chunk) // 4).to_bytes(2, "big") + chunk
+
+
+def cnames(packet: bytes, item: Item) -> dict[int, str]:
+    """The canonical names of an SDES whose chunks have nothing else."""
+    data, at, found = packet[item.where], 4, {}
+    for _ in range(item.count):
+        length = data[at + 5]
+        found[_u32(data, at)] = data[at + 6 : at + 6 + length].decode()
+        at += (6 + length) // 4 * 4 + 4
+    return found
