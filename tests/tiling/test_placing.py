@@ -21,6 +21,7 @@ from tests.agent_conference.lab import ROOM, Lab
 from tests.lab.processes import Process, open_socket
 from tests.lab.topology import CALLEE_IP, CALLER_IP, Topology
 from tests.mixer_daemon.process import BINARY, _Connection, await_that
+from tests.tiling import test_h264 as column
 from tests.tiling.test_mixer import Receiver, tiles
 from tests.tools.conference import rtcp
 from tests.tools.conference.rtp import parse_header
@@ -30,9 +31,16 @@ from tests.tools.tiling.clips import Clip, Picture
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 RATE, PICTURES = 25, 10
 MIXER_PORT = 45_000
+H264 = 97
 SIZE = "its pictures are not of the tile's size"
 _ports = itertools.count(47_000, 2)
 _ssrcs = itertools.count(0x7100)
+
+
+def _whole(coded: list[bytes]) -> list[Picture]:
+    """What a decoder of H.264 shows from the first IDR picture on."""
+    first = next((at for at, picture in enumerate(coded) if any(unit[0] & 31 == 5 for unit in rtp.h264_units(picture))), len(coded))
+    return clips.decode("h264", coded[first:])
 
 
 class MixingLab(Lab):
@@ -114,7 +122,8 @@ class Person(Receiver):
         began = time.monotonic()
         while not self._over.is_set():
             for coded in self.clip.coded if self.clip else ():
-                for packet in sender.packets(rtp.h261_chunks(coded), time.monotonic() - began):
+                chunks = rtp.h264_payloads(coded) if self._payload_type == H264 else rtp.h261_chunks(coded)
+                for packet in sender.packets(chunks, time.monotonic() - began):
                     self.socket.sendto(packet, self.relay)
                 self._over.wait(1 / RATE)
             taken, ended = len(self.rtcp), time.monotonic()
@@ -131,6 +140,23 @@ class Person(Receiver):
                 return True
             compound = compound[4 + 4 * int.from_bytes(compound[2:4], "big") :]
         return False
+
+    def _items(self, kind: rtcp.Kind) -> list[tuple[bytes, rtcp.Item]]:
+        return [(packet, item) for packet in list(self.rtcp) for item in rtcp.walk(packet) if item.kind is kind]
+
+    def reported(self) -> set[int]:
+        """The streams of which sender reports have come."""
+        return {rtcp.sender_info(packet, item).ssrc for packet, item in self._items(rtcp.Kind.SR)}
+
+    def judged(self) -> set[int]:
+        """The streams of which reception reports have come."""
+        return {block.ssrc for packet, item in self._items(rtcp.Kind.RR) for block in rtcp.reports(packet, item)}
+
+    def names(self) -> dict[int, str]:
+        return {ssrc: name for packet, item in self._items(rtcp.Kind.SDES) for ssrc, name in rtcp.cnames(packet, item).items()}
+
+    def ended(self) -> set[int]:
+        return {int.from_bytes(packet[item.where][4:8], "big") for packet, item in self._items(rtcp.Kind.BYE)}
 
     def close(self) -> None:
         self._over.set()
@@ -155,6 +181,19 @@ class Person(Receiver):
                     self._shown[ssrc] = clips.planes(frame)
         self._decoders[ssrc] = context, max(at, len(packets))
         return self._shown.get(ssrc)
+
+    def sees_in_column(self, ssrc: int, place: int, clip: Clip) -> bool:
+        """Whether a tile of a column of H.264 shows what the clip ends with."""
+        packets = list(self.packets.get(ssrc, []))
+        while packets and not parse_header(packets[-1][1]).marker:
+            packets.pop()
+        # The first one need not be whole.
+        first = next((at + 1 for at, (_, packet) in enumerate(packets) if parse_header(packet).marker), 0)
+        shown = _whole([rtp.h264_picture(payloads) for _, payloads, _ in rtp.pictures(packets[first:])])
+        if not shown:
+            # As any receiver that cannot decode yet.
+            self.socket.sendto(rtcp.build_pli(self.ssrc, ssrc), self.relay)
+        return bool(shown) and clips.same(column.tile(shown[-1:], place)[0], clip.pictures[-1])
 
     def sees(self, ssrc: int, place: int, clip: Clip) -> bool:
         """Whether a tile shows what the clip ends with."""
@@ -228,6 +267,12 @@ def test_tiles_follow_joins_and_leaves_and_outlive_agent_and_mixer(lab: MixingLa
     room = lab.room()
     assert [one["participant"] for one in room["members"] if one["gets_tiles"]] == ["viewer"]
     assert room["participants"] == 5 and not any(one["participant"].startswith("#") for one in room["members"])
+    # Reports: of the stream to the viewer, with the names of those who told theirs; of what came of it to each source.
+    for person in people:
+        person.socket.sendto(rtcp.build_rr(person.ssrc) + rtcp.build_cname(person.ssrc, person.name), person.relay)
+    holds(lambda: stream in viewer.reported() and all(person.ssrc in person.judged() for person in people), lab)
+    holds(lambda: {person.ssrc: person.name for person in people}.items() <= viewer.names().items(), lab)
+    assert viewer.reported() == {stream}, "nobody else's video comes to it"
     # One more joins, one leaves, and another one has its place.
     people.append(lab.person("p3", sources[3]))
     holds(right(*people), lab)
@@ -240,7 +285,7 @@ def test_tiles_follow_joins_and_leaves_and_outlive_agent_and_mixer(lab: MixingLa
     holds(right(*people), lab)
     assert lab.layout()["p4"] == first[gone.name] and gone.name not in lab.layout()
     # Sources that cannot be tiled are named: one that says so itself, and one that the mixer refuses.
-    lab.person("talks-vp8", sources[0], (96, "VP8"))
+    other = lab.person("talks-vp8", sources[0], (96, "VP8"))
     lab.person("large", large)
     holds(lambda: lab.untiled() == {"talks-vp8": "it sends VP8/90000, and not H261/90000", "large": SIZE}, lab)
     holds(lambda: lab.ssrcs() == [stream], lab)
@@ -256,6 +301,7 @@ def test_tiles_follow_joins_and_leaves_and_outlive_agent_and_mixer(lab: MixingLa
     lab.mixers["caller"].kill()
     holds(lambda: lab.placed() == "callee", lab)
     assert stream not in lab.ssrcs()
+    holds(lambda: stream in viewer.ended(), lab)
     holds(right(*people), lab)
     assert {person.name: lab.layout()[person.name] for person in people} == layout, "tiles stay where they were"
     # And one that begins anew is told again.
@@ -265,13 +311,42 @@ def test_tiles_follow_joins_and_leaves_and_outlive_agent_and_mixer(lab: MixingLa
     lab.mixers["callee"].start().await_unix(lab.controls["callee"], 30)
     holds(lambda: lab.placed() != "" and second not in lab.ssrcs(), lab)
     holds(right(*people), lab)
-    # No tiles any more: everybody's own video.
+    # No tiles any more: everybody's own video, except for who has not named its codec.
+    lab.ask(lambda client: client.set_tiling(ROOM, "H261", receivers=["viewer", "apart"]))
+    apart = lab.person("apart", None, (97, "H261"))
+    holds(lambda: lab.ssrcs()[0] in apart.packets, lab)
+    assert lab.room()["unjoined"] == []
     lab.ask(lambda client: client.end_tiling(ROOM))
     viewer.packets.clear()
-    holds(lambda: all(person.ssrc in viewer.packets for person in people), lab)
-    assert lab.room()["tiling"] is None
+    holds(lambda: all(person.ssrc in viewer.packets and person.ssrc in apart.packets for person in people), lab)
+    room = lab.room()
+    assert room["tiling"] is None
+    (unjoined,) = room["unjoined"]
+    assert (unjoined["sender"], unjoined["receiver"]) == ("talks-vp8", "apart")
+    assert unjoined["reason"] == "video: talks-vp8 has payload type 96 for VP8/90000, and apart has none"
+    holds(lambda: other.ssrc in viewer.packets, lab)
+    assert other.ssrc not in apart.packets
     with pytest.raises(AdminError, match="has no tiling"):
         lab.ask(lambda client: client.end_tiling(ROOM))
+
+
+def test_columns_of_h264_are_placed(lab: MixingLab) -> None:
+    """Three sources in columns of two: another mixer goes on with both streams."""
+    viewer = lab.person("viewer")
+    clips_of = [column.clip(clips.KINDS[seed], RATE, PICTURES / RATE, seed=seed + 1) for seed in range(3)]
+    people = [lab.person(f"p{number}", clip, (H264, "H264")) for number, clip in enumerate(clips_of)]
+    lab.ask(lambda client: client.set_tiling(ROOM, "H264", places=2, payload_type=H264, receivers=["viewer"]))
+
+    def right() -> bool:
+        layout, streams = lab.layout(), lab.ssrcs()
+        return len(layout) == 3 and all(viewer.sees_in_column(streams[layout[person.name][0]], layout[person.name][1], clip) for person, clip in zip(people, clips_of, strict=True))
+
+    holds(right, lab)
+    assert sorted(lab.layout().values()) == [(0, 0), (0, 1), (1, 0)]
+    before, host = lab.ssrcs(), lab.placed()
+    lab.mixers[host].kill()
+    holds(lambda: lab.placed() not in ("", host) and not set(before) & set(lab.ssrcs()), lab)
+    holds(right, lab)
 
 
 def test_what_cannot_be_is_refused_and_a_conference_without_mixers_says_so(lab: MixingLab, sources: list[Clip]) -> None:

@@ -741,6 +741,10 @@ impl State {
             if let Some(tiling) = tiling {
                 room.restore_tiling(tiling).map_err(|failure| failure.message)?;
             }
+            if self.mixing {
+                // What the data plane rewrites is not known yet.
+                room.conference.check_video(usize::MAX);
+            }
         }
         for (medium, kept) in [(Medium::Audio, mixer), (Medium::Video, tiler.flatten())] {
             if let Some(kept) = kept {

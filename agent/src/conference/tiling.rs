@@ -304,7 +304,15 @@ impl Room {
     /// # Errors
     /// They cannot be.
     pub fn set_tiling(&mut self, wish: Option<TilingWish>) -> Result<(), Failure> {
-        self.conference.tiling = wish.as_ref().map(check).transpose()?;
+        let wanted = wish.as_ref().map(check).transpose()?;
+        if self.tiling.is_some()
+            && !wish
+                .as_ref()
+                .is_some_and(|wish| self.tiling.as_ref().is_some_and(|before| before.makes_the_same(wish)))
+        {
+            self.say_over(Medium::Video);
+        }
+        self.conference.tiling = wanted;
         self.conference.settle();
         self.tiling = match (self.tiling.take(), wish) {
             (Some(tiling), Some(wish)) if tiling.makes_the_same(&wish) => Some(Tiling { wish, ..tiling }),
@@ -448,12 +456,31 @@ impl Conferences {
             }
             room.set_tiling(Some(wish))?;
             let name = room.conference.name.clone();
+            self.check_video(state, &name);
             self.assign_tiles(state, &name);
             self.kept(state, &name);
             let room = state.room(conference)?;
             let none = || Failure::new(FailureKind::NotFound, format!("conference {name} has no tiling"));
             room.view_tiling().ok_or_else(none)
         })
+    }
+
+    /// Who gets no tiled streams any more gets everybody's video, except that of a codec which it has not named; of whom is told.
+    fn check_video(&self, state: &mut State, name: &Name) {
+        let pairs = state.planner.payload_types();
+        let Some(room) = state.rooms.get_mut(name) else { return };
+        let before = room.conference.differing.clone();
+        room.conference.check_video(pairs);
+        for ((sender, receiver), differ) in &room.conference.differing {
+            if before.contains_key(&(sender.clone(), receiver.clone())) {
+                continue;
+            }
+            tracing::warn!("conference {name}: {receiver} gets no video of {sender}: {differ}");
+            self.shared.tell(name, "unjoined", Some(receiver), Some(Medium::Video), |facts| {
+                facts.insert("sender".into(), sender.to_string().into());
+                facts.insert("detail".into(), differ.to_string().into());
+            });
+        }
     }
 
     /// Tiled streams are no longer wanted: everybody gets everybody's video.
@@ -468,6 +495,7 @@ impl Conferences {
                 return Err(Failure::new(FailureKind::NotFound, format!("conference {name} has no tiling")));
             }
             room.set_tiling(None)?;
+            self.check_video(state, &name);
             self.kept(state, &name);
             Ok(())
         })

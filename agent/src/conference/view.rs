@@ -6,6 +6,7 @@ use super::state::{Member, Room, State, asked};
 use crate::facts::socket;
 use shunt_admin::{
     Conference, ConferenceSummary, CopiedStream, Direction, PairQuality, Participant, ParticipantMedium, Quality, StreamRate, Subscription,
+    Unjoined,
 };
 use shunt_conference::adaptation::Medium;
 use shunt_conference::membership::{TARGETS, stream_of};
@@ -127,6 +128,16 @@ pub fn conference(state: &State, room: &Room, counted: &HashMap<Key, u64>, now: 
         mixer: room.placed.get(&Medium::Audio).map(|placed| placed.control.clone()),
         speaker: room.mixes.speaker.as_ref().map(|speaker| speaker.as_bytes().into()),
         tiling: room.view_tiling(),
+        unjoined: room
+            .conference
+            .differing
+            .iter()
+            .map(|((sender, receiver), differ)| Unjoined {
+                sender: sender.as_bytes().into(),
+                receiver: receiver.as_bytes().into(),
+                reason: differ.to_string(),
+            })
+            .collect(),
         qualities: room
             .conference
             .qualities

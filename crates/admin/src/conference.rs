@@ -156,6 +156,8 @@ pub struct Conference {
     pub speaker: Option<Text>,
     /// The tiled streams; `None`: none are wanted.
     pub tiling: Option<Tiling>,
+    /// Who gets no video of whom, because tiled streams that it got in its place are over.
+    pub unjoined: Vec<Unjoined>,
     /// The highest medium that a receiver gets of a sender, where that is not all.
     pub qualities: Vec<PairQuality>,
     pub subscriptions: Vec<Subscription>,
@@ -201,6 +203,14 @@ pub struct Tile {
 #[derive(Clone, Debug, Serialize)]
 pub struct Untiled {
     pub participant: Text,
+    pub reason: String,
+}
+
+/// A receiver that cannot be given a sender's video.
+#[derive(Clone, Debug, Serialize)]
+pub struct Unjoined {
+    pub sender: Text,
+    pub receiver: Text,
     pub reason: String,
 }
 

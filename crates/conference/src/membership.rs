@@ -74,6 +74,10 @@ pub struct Conference {
     pub mixing: bool,
     /// The tiled streams that are wanted.
     pub tiling: Option<Tiling>,
+    /// Who cannot be given a sender's video as it is sent, and why. Those have joined while tiled streams came in its place.
+    pub differing: BTreeMap<Pair, PayloadTypesDiffer>,
+    /// Payload types that the data plane rewrote in one copy when that was found.
+    pub(crate) rewritable: usize,
     /// Whose an SSRC of a medium is: the first's who sent it, as long as it sends it.
     owners: BTreeMap<(Medium, u32), Name>,
 }
@@ -89,6 +93,8 @@ impl Conference {
             held: BTreeMap::new(),
             mixing: false,
             tiling: None,
+            differing: BTreeMap::new(),
+            rewritable: 0,
             owners: BTreeMap::new(),
         }
     }
@@ -172,6 +178,7 @@ impl Conference {
         self.owners = senders.iter().filter_map(|(key, names)| Some((*key, owner(key, names)?))).collect();
         self.settle_mixed();
         self.settle_tiled();
+        self.settle_differing();
         for medium in MEDIA {
             let sending = |one: &&Participant| one.leg(medium).is_some_and(|leg| !leg.ssrcs.is_empty());
             let senders: Vec<&Participant> = self.participants.iter().filter(sending).collect();
@@ -313,18 +320,11 @@ impl Conference {
                 let Some(from) = sender.leg(*medium).filter(|leg| sends(leg)) else {
                     continue;
                 };
-                if *medium == Medium::Audio && receiver.mixed || *medium == Medium::Video && receiver.tiled {
+                let is_made = *medium == Medium::Audio && receiver.mixed || *medium == Medium::Video && receiver.tiled;
+                if is_made || *medium == Medium::Video && self.differs(sender, receiver) {
                     continue;
                 }
-                let direction = Direction {
-                    medium: medium.name(),
-                    sender: &sender.name,
-                    receiver: &receiver.name,
-                    from: &from.payload_types,
-                    to: &to.payload_types,
-                    encrypted: sender.encrypted,
-                };
-                direction.check(room)?;
+                direction(sender, receiver, *medium, from, to).check(room)?;
             }
         }
         Ok(())
@@ -402,9 +402,9 @@ impl Conference {
         layout
     }
 
-    /// Who gets tiled streams gets no other video, and nobody else gets those.
+    /// Who gets tiled streams gets no other video, nobody else gets those, and nobody gets what it cannot play.
     fn tile(&self, here: &[&Participant], sent: &BTreeMap<Name, Layers>, targets: &mut BTreeMap<Pair, Layers>) {
-        if self.tiling.is_none() && self.mixer(Medium::Video).is_none() {
+        if self.tiling.is_none() && self.mixer(Medium::Video).is_none() && self.differing.is_empty() {
             return;
         }
         let video = trees_of(Medium::Video);
@@ -428,6 +428,24 @@ impl Conference {
                 .iter()
                 .any(|medium| !self.payload_types(&a.name, &b.name, *medium).rewritten.is_empty())
         })
+    }
+}
+
+/// What one is to be given of another.
+pub(crate) fn direction<'a>(
+    sender: &'a Participant,
+    receiver: &'a Participant,
+    medium: Medium,
+    from: &'a Leg,
+    to: &'a Leg,
+) -> Direction<'a> {
+    Direction {
+        medium: medium.name(),
+        sender: &sender.name,
+        receiver: &receiver.name,
+        from: &from.payload_types,
+        to: &to.payload_types,
+        encrypted: sender.encrypted,
     }
 }
 

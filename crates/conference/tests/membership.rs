@@ -773,6 +773,58 @@ fn who_gets_tiled_streams_gets_no_other_video_and_nobody_else_gets_them() {
 }
 
 #[test]
+fn who_has_joined_for_tiles_gets_no_video_that_it_cannot_play_when_they_are_over() {
+    let mut made = conference("abc");
+    made.tiling = Some(Tiling {
+        payload_type: h261(31),
+        receivers: None,
+    });
+    let mut types = |who: &str, kind: PayloadType| {
+        made.get_mut(who).unwrap().legs.get_mut(&(Medium::Video, 0)).unwrap().payload_types = vec![kind];
+    };
+    types("a", h261(31));
+    types("b", h261(97));
+    types("c", payload_type(96, "VP8/90000", ""));
+    made.settle();
+    assert_eq!(made.check_payload_types(&name("a"), 4), made.check_payload_types(&name("c"), 4));
+    made.tiling = None;
+    made.settle();
+    made.check_video(4);
+    let differing = |made: &Conference| -> Vec<String> {
+        let pairs = made.differing.keys();
+        pairs.map(|(sender, receiver)| format!("{sender}>{receiver}")).collect()
+    };
+    assert_eq!(
+        differing(&made),
+        ["a>c", "b>c", "c>a", "c>b"],
+        "a and b have one codec under two numbers"
+    );
+    assert_eq!(
+        made.differing[&(name("c"), name("a"))].to_string(),
+        "video: c has payload type 96 for VP8/90000, and a has none"
+    );
+    assert_eq!(
+        made.check_payload_types(&name("a"), 4),
+        Ok(()),
+        "what is known hinders nobody from staying"
+    );
+    let mut plane = Plane::new();
+    plane.bring(&made);
+    let video = |number: u8| at(100 + number, 5002);
+    assert_eq!(video_to(&plane, &made, video(1)), ["b".to_owned()].into());
+    assert_eq!(video_to(&plane, &made, video(3)), [].into());
+    // A re-INVITE names the codec; who leaves is forgotten.
+    let leg = made.get_mut("c").unwrap().legs.get_mut(&(Medium::Video, 0)).unwrap();
+    leg.payload_types = vec![h261(31)];
+    made.settle();
+    assert_eq!(differing(&made), [""; 0]);
+    made.check_video(0);
+    assert_eq!(differing(&made), ["a>b", "b>a", "b>c", "c>b"], "a data plane that rewrites nothing");
+    made.leave("b").unwrap();
+    assert_eq!(differing(&made), [""; 0]);
+}
+
+#[test]
 fn tiled_streams_are_for_those_who_can_play_them() {
     let mut made = conference("abcd");
     made.tiling = Some(Tiling {

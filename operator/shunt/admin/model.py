@@ -486,6 +486,14 @@ class ConferenceSummary(TypedDict):
     problem: str | None
 
 
+class Unjoined(TypedDict):
+    """A receiver that cannot be given a sender's video, and why."""
+
+    sender: str
+    receiver: str
+    reason: str
+
+
 class Conference(ConferenceSummary):
     """A conference with its participants; mixing: there are mixers; mixer: the control socket of the one that has its audio; speaker: by that mixer; tiling: its tiled streams."""
 
@@ -493,6 +501,7 @@ class Conference(ConferenceSummary):
     mixer: str | None
     speaker: str | None
     tiling: Tiling | None
+    unjoined: list[Unjoined]
     started_us: int
     members: list[Participant]
     qualities: list[PairQuality]

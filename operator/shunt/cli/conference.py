@@ -130,7 +130,8 @@ def set_mixed(client: Client, as_json: bool, name: str, participant: str, mixed:
 def set_tiling(client: Client, as_json: bool, name: str, codec: str, receivers: tuple[str, ...], payload_type: int | None, places: int | None, predicted: bool) -> None:
     """Give receivers few streams that show everybody, tiled by a mixer, in place of everybody's video. none: everybody's video again."""
     if codec == "none":
-        _write(_of(client).end_tiling(name), as_json, f"{name}: everybody gets everybody's video")
+        answer = _of(client).end_tiling(name)
+        _write(answer, as_json, "\n".join([f"{name}: everybody gets everybody's video", *_unjoined(answer)]))
         return
     answer = _of(client).set_tiling(name, codec, payload_type=payload_type, places=places, predicted=predicted, receivers=receivers or None)
     _write(answer, as_json, "\n".join(_tiling(answer["tiling"])))
@@ -222,6 +223,7 @@ def text(answer: dict[str, Any]) -> str:
             lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + kept)
     if answer["tiling"] is not None:
         lines += [f"  {line}" for line in _tiling(answer["tiling"])]
+    lines += _unjoined(answer)
     for flow in answer["flows"]:
         packets = "-" if flow["packets"] is None else flow["packets"]
         lines.append(f"  {flow['sender']:<16}> {flow['receiver']:<16}{flow['medium']:<8}{flow['ssrc']:08x}{packets:>12}")
@@ -240,6 +242,10 @@ def _tiling(tiling: dict[str, Any]) -> list[str]:
             refusal = f", refused: {tile['refusal']}" if tile["refusal"] else ""
             lines.append(f"  {stream['ssrc']:08x} tile {tile['place']:<4}{tile['participant']:<16}{area:<20}{tile['pictures']:>10} pictures" + refusal)
     return lines + [f"  {one['participant']} has no tile: {one['reason']}" for one in tiling["untiled"]]
+
+
+def _unjoined(answer: dict[str, Any]) -> list[str]:
+    return [f"  {one['receiver']} gets no video of {one['sender']}: {one['reason']}" for one in answer["unjoined"]]
 
 
 def _downlink(one: dict[str, Any]) -> str:

@@ -74,6 +74,7 @@ def conference(found: Conference, happened: list[dict[str, Any]]) -> dict[str, A
         "mixer": found["mixer"],
         "speaker": found["speaker"],
         "tiling": found["tiling"],
+        "unjoined": list(found["unjoined"]),
         "participants": [participant(member) for member in found["members"]],
         "qualities": list(found["qualities"]),
         "flows": [
