@@ -6,10 +6,10 @@ use crate::metrics;
 use crate::standby::Pair;
 use crate::view;
 use shunt_admin::{
-    Admin, Audit, CallFilter, CallPage, CallView, Commands, Conference, ConferenceSummary, CountersOf, DataPlaneStatus, DrainStatus,
-    EndedCounts, Estimate, Failure, FailureKind, HepStatus, Join, JournalStatus, LogFilter, Participant, ParticipantUpdate, Problem,
-    QualityChange, RelayStatus, Role, Status, StopOf, StreamCount, TableWrites, TargetChange, Text, Tiling, TilingWish, Trace, TraceCall,
-    TraceVerdict,
+    Admin, Announcements, Audit, CallFilter, CallPage, CallView, Commands, Conference, ConferenceSummary, CountersOf, DataPlaneStatus,
+    DrainStatus, EndedCounts, Estimate, Failure, FailureKind, HepStatus, Join, JournalStatus, LogFilter, Participant, ParticipantUpdate,
+    Problem, QualityChange, RelayStatus, Role, Status, StopOf, StreamCount, TableWrites, TargetChange, Text, Tiling, TilingWish, Trace,
+    TraceCall, TraceVerdict,
 };
 use shunt_calls::{LineId, RelayId, RelayKind};
 use shunt_control::Statistics;
@@ -506,6 +506,13 @@ impl Admin for AgentView {
         let made = self.conference_engine()?.set_tiling(&conference.as_text(), wish)?;
         self.core.keep().await;
         Ok(made)
+    }
+
+    async fn set_announcements(&self, conference: Text, wish: Announcements) -> Result<(), Failure> {
+        self.conference_engine()?
+            .set_announcements(&conference.as_text(), wish.announcements)?;
+        self.core.keep().await;
+        Ok(())
     }
 
     async fn end_tiling(&self, conference: Text) -> Result<(), Failure> {

@@ -232,6 +232,9 @@ pub struct Conference {
     /// Tiled streams of each new conference.
     #[serde(default)]
     pub tiling: Option<TilingWish>,
+    /// Announcements in each new conference.
+    #[serde(default)]
+    pub announcements: bool,
 }
 
 /// The admin API.

@@ -1,6 +1,7 @@
 //! The thread that mixes audio: a socket for RTP and one for RTCP, a tick of 20 ms, and the rooms of all conferences.
 
 use crate::clocks::Clocks;
+use crate::config::Sounds;
 use crate::description::Checked;
 use crate::reports::{Made, Reported, Reports};
 use crate::video::send;
@@ -62,6 +63,7 @@ pub struct Counts {
 pub struct Audio {
     host: IpAddr,
     clocks: Arc<Clocks>,
+    sounds: Sounds,
     rooms: BTreeMap<String, Hosted>,
     by_source: HashMap<Address, String>,
     /// RTCP that is to go out.
@@ -115,10 +117,11 @@ fn made(room: &Room) -> Vec<Made> {
 
 impl Audio {
     #[must_use]
-    pub fn new(host: IpAddr, clocks: Arc<Clocks>) -> Self {
+    pub fn new(host: IpAddr, clocks: Arc<Clocks>, sounds: Sounds) -> Self {
         Self {
             host,
             clocks,
+            sounds,
             rooms: BTreeMap::new(),
             by_source: HashMap::new(),
             control: Vec::new(),
@@ -167,6 +170,14 @@ impl Audio {
         let mixes = checked.described.values().filter_map(|one| one.mix.as_ref());
         let streams: Vec<u32> = mixes.map(|mix| mix.ssrc).collect();
         self.control.extend(hosted.end(|ssrc| !streams.contains(&ssrc)));
+        if checked.announcements && hosted.room.sizes().0 > 0 {
+            let joined = checked.described.keys().any(|name| !hosted.room.has(name));
+            let left = hosted.room.names().any(|name| !checked.described.contains_key(name));
+            let heard = [(left, &self.sounds.left), (joined, &self.sounds.joined)];
+            for (_, sound) in heard.into_iter().filter(|(happened, _)| *happened) {
+                sound.iter().for_each(|sound| hosted.room.play(Arc::clone(sound)));
+            }
+        }
         hosted.room.describe(&checked.described);
         let contributors = checked.sources.keys().copied().collect();
         hosted.reports.describe(checked.sources, &contributors, &streams);
@@ -304,11 +315,11 @@ impl Engine {
     ///
     /// # Errors
     /// The address cannot be had, or no thread.
-    pub fn start(address: Endpoint, clocks: Arc<Clocks>) -> io::Result<Self> {
+    pub fn start(address: Endpoint, clocks: Arc<Clocks>, sounds: Sounds) -> io::Result<Self> {
         let socket = Socket::bind(address, RECEIVE_BUFFER)?;
         socket.set_tos(TOS)?;
         let control = Socket::bind(Endpoint::new(address.addr, address.port + 1), RECEIVE_BUFFER)?;
-        let audio = Arc::new(Mutex::new(Audio::new(address.addr, clocks)));
+        let audio = Arc::new(Mutex::new(Audio::new(address.addr, clocks, sounds)));
         let shared = Arc::clone(&audio);
         let thread = std::thread::Builder::new()
             .name("audio".into())

@@ -1,5 +1,6 @@
 //! The daemon's configuration: what `shunt check-config --json` made of shunt.yaml.
 
+use crate::sounds::{Sound, Source};
 use serde::Deserialize;
 use shunt_control::Network;
 use shunt_daemon::Log;
@@ -33,6 +34,38 @@ pub struct Mixer {
     pub receivers: usize,
     /// The share of a core from which on no conference is taken.
     pub load: f64,
+    /// What conferences that want announcements hear.
+    #[serde(default)]
+    pub announcements: Option<Announcements>,
+}
+
+/// Sounds of who joins and who leaves; `None`: nothing is heard.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Announcements {
+    pub joined: Option<Source>,
+    pub left: Option<Source>,
+}
+
+/// The same, ready to be played.
+#[derive(Clone, Debug, Default)]
+pub struct Sounds {
+    pub joined: Option<Sound>,
+    pub left: Option<Sound>,
+}
+
+impl Announcements {
+    /// # Errors
+    /// One cannot be played, and why.
+    pub fn load(&self) -> Result<Sounds, ConfigError> {
+        let load = |name: &str, source: &Option<Source>| {
+            let sound = source.as_ref().map(Source::load).transpose();
+            sound.map_err(|error| ConfigError(format!("announcements.{name}: {error}")))
+        };
+        Ok(Sounds {
+            joined: load("joined", &self.joined)?,
+            left: load("left", &self.left)?,
+        })
+    }
 }
 
 /// Why a configuration cannot be served.

@@ -22,6 +22,9 @@ pub struct Description {
 pub struct AudioDescription {
     /// Where copies of what is sent come from.
     pub from: SocketAddr,
+    /// Whether receivers hear who joins and who leaves.
+    #[serde(default)]
+    pub announcements: bool,
     pub participants: Vec<ParticipantDescription>,
 }
 
@@ -122,6 +125,7 @@ impl AudioDescription {
     pub fn check(&self) -> Result<Checked, DescriptionError> {
         let mut checked = Checked {
             from: endpoint(self.from),
+            announcements: self.announcements,
             described: BTreeMap::new(),
             destinations: HashMap::new(),
             sources: BTreeMap::new(),
@@ -178,6 +182,7 @@ impl ParticipantDescription {
 /// A description, ready to be in force.
 pub struct Checked {
     pub from: Endpoint,
+    pub announcements: bool,
     pub described: BTreeMap<Name, Described>,
     pub destinations: HashMap<Name, shunt_udp::Address>,
     pub sources: BTreeMap<u32, Rates>,

@@ -8,6 +8,7 @@ mod config;
 mod description;
 mod listener;
 mod reports;
+mod sounds;
 mod tilings;
 mod tilings_api;
 mod video;
@@ -16,7 +17,7 @@ use api::Service;
 use audio::Engine;
 use clap::Parser;
 use clocks::Clocks;
-use config::Config;
+use config::{Announcements, Config, Sounds};
 use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_ready, say_stopping, set_up_log};
 use shunt_net::Endpoint;
 use std::io;
@@ -59,7 +60,9 @@ fn run(config: &Config) -> Result<(), Failure> {
     let listener = listener::bind(mixer).map_err(|error| Failure::Other(format!("cannot listen on {}: {error}", mixer.listen)))?;
     keep_capabilities(&[Capability::CAP_NET_BIND_SERVICE]);
     let clocks = Arc::new(Clocks::default());
-    let engine = start(address, &clocks)?;
+    let sounds = mixer.announcements.as_ref().map(Announcements::load).transpose();
+    let sounds = sounds.map_err(|error| Failure::Config(error.to_string()))?.unwrap_or_default();
+    let engine = start(address, &clocks, &sounds)?;
     let pictures = Pictures::new(Endpoint::new(mixer.address, mixer.port + VIDEO), clocks);
     let service = Arc::new(Service::new(mixer.clone(), engine, pictures));
     let line = format!("mixer ready: commands on {}; audio on {address}", mixer.listen);
@@ -67,10 +70,10 @@ fn run(config: &Config) -> Result<(), Failure> {
 }
 
 /// The daemon's address must be one of this host.
-fn start(address: Endpoint, clocks: &Arc<Clocks>) -> Result<Engine, Failure> {
+fn start(address: Endpoint, clocks: &Arc<Clocks>, sounds: &Sounds) -> Result<Engine, Failure> {
     let started = Instant::now();
     loop {
-        match Engine::start(address, Arc::clone(clocks)) {
+        match Engine::start(address, Arc::clone(clocks), sounds.clone()) {
             Ok(engine) => return Ok(engine),
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable && started.elapsed() < ADDRESS_WAIT => {
                 std::thread::sleep(Duration::from_millis(50));

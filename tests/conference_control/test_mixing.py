@@ -19,10 +19,11 @@ from tests.lab.processes import ROOT, Process, open_socket
 from tests.lab.topology import CALLEE_IP, CALLER_IP, LabError, Topology
 from tests.mixer_daemon.process import _Connection
 from tests.tools.conference import rtcp
-from tests.tools.tone import G722, HEARD, OPUS, PCMA, PCMU, Codec, Talk, TonePhone, deaf
+from tests.tools.tone import G722, HEARD, OPUS, PCMA, PCMU, Codec, Talk, TonePhone, deaf, loudest
 
 MIXER = os.environ.get("SHUNT_MIXER") or str(ROOT / "target/release/shunt-mixer")
 PORT = 45_000
+ANNOUNCED = 3000
 _numbers = itertools.count()
 
 
@@ -36,7 +37,7 @@ class MixBridge(Bridge):
         self.controls = {host: Path("/run") / f"{topology.prefix}-{host}-mixer.sock" for host in ("caller", "callee")}
         self.settings["conference"]["mixer"] = [f"unix:{path}" for path in self.controls.values()]
         for host, ip in (("caller", CALLER_IP), ("callee", CALLEE_IP)):
-            section = {"listen": f"unix:{self.controls[host]}", "allow": [], "socket_group": "root", "address": ip, "port": PORT, "receivers": 400, "load": 0.9}
+            section = {"listen": f"unix:{self.controls[host]}", "allow": [], "socket_group": "root", "address": ip, "port": PORT, "receivers": 400, "load": 0.9, "announcements": {"joined": f"tone:{ANNOUNCED}", "left": None}}
             document = {"valid": True, "errors": [], "config": {"mixer": section, "log": {"level": "info", "format": "text"}}}
             (work / f"mixer-{host}.json").write_text(json.dumps(document))
             self.mixers[host] = Process(topology, host, f"mixer-{host}", [MIXER, "-c", str(work / f"mixer-{host}.json")], work / f"mixer-{host}.log")
@@ -208,6 +209,30 @@ def test_tiled_streams_are_asked_for_over_rest(room: MixBridge) -> None:
     assert room.ask("DELETE", "/v1/conferences/room/tiling")["tiling"] is None
     with pytest.raises(LabError, match="error: 404"):
         room.ask("DELETE", "/v1/conferences/room/tiling")
+
+
+def test_who_joins_is_announced_where_that_is_wanted(room: MixBridge) -> None:
+    with Talk([]) as talk:
+        room.dial("caller", "ann", PCMA)
+        talk.phones.append(room.sounds["ann"])
+        assert await_that(lambda: room.mixed("ann"), 15), room.agent.tail()
+        for query in ("announcements=loud", ""):
+            with pytest.raises(LabError, match="error: 400"):
+                room.ask("POST", f"/v1/conferences/room/announcements?{query}")
+        assert room.ask("POST", "/v1/conferences/room/announcements?announcements=yes")["announcements"] is True
+        since = time.monotonic()
+        room.dial("callee", "bob", PCMU)
+        talk.phones.append(room.sounds["bob"])
+        assert await_that(lambda: loudest(room.sounds["ann"], since, ANNOUNCED) > HEARD, 10), room.agent.tail()
+        # An agent that begins anew remembers, and announces nobody who was there.
+        room.agent.kill()
+        room.start_agent()
+        room.await_ready()
+        assert await_that(lambda: room.mixed("ann", "bob"), 15)
+        assert room.conference()["announcements"] is True
+        since = time.monotonic()
+        time.sleep(1.0)
+        assert loudest(room.sounds["ann"], since, ANNOUNCED) < HEARD / 5
 
 
 def test_a_mixer_and_an_agent_that_die_are_a_gap_at_most_and_no_call_ends(room: MixBridge) -> None:

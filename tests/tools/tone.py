@@ -86,6 +86,14 @@ def amplitude(samples: np.ndarray, rate_hz: int, hz: float) -> float:
     return float(np.median(found)) if found else 0.0
 
 
+def loudest(phone: TonePhone, since: float, hz: float) -> float:
+    """How loud a tone has been for a tenth of a second, at its loudest."""
+    packets = sorted(phone.since(since), key=lambda packet: packet.sequence)
+    samples, rate = decode(phone.codec, [packet.payload for packet in packets]), phone.codec.rate_hz
+    blocks = [samples[at : at + rate // 10] for at in range(0, len(samples) - rate // 10 + 1, rate // 50)]
+    return max((amplitude(block, rate, hz) for block in blocks), default=0.0)
+
+
 def rtp(payload_type: int, sequence: int, timestamp: int, ssrc: int, payload: bytes) -> bytes:
     return struct.pack("!BBHII", 0x80, payload_type, sequence & 0xFFFF, timestamp & 0xFFFFFFFF, ssrc) + payload
 

@@ -171,6 +171,7 @@ pub struct Tile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Audio {
     pub from: SocketAddr,
+    pub announcements: bool,
     pub participants: Vec<Participant>,
 }
 

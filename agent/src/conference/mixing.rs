@@ -4,6 +4,7 @@ use super::Conferences;
 use super::mixer_client::{Audio, Codec, Description, Listing, Mix, Participant};
 use super::mixers::{name_of, random_ssrc, socket};
 use super::state::Room;
+use shunt_admin::{Failure, FailureKind};
 use shunt_conference::adaptation::{Medium, OWN_SSRC};
 use shunt_conference::reports::for_receivers;
 use shunt_conference::tables::Name;
@@ -30,6 +31,7 @@ impl Room {
             conference,
             members,
             mixes,
+            announcements,
             ..
         } = self;
         if !conference.participants.iter().any(|one| one.mixed) {
@@ -67,7 +69,11 @@ impl Room {
         mixes.ssrcs.retain(|name, _| conference.get(name).is_some());
         let from = SocketAddr::new(address, port);
         Some(Description::Mixes {
-            audio: Audio { from, participants },
+            audio: Audio {
+                from,
+                announcements: *announcements,
+                participants,
+            },
         })
     }
 }
@@ -134,6 +140,23 @@ impl Conferences {
                 sizes.1 += room.conference.participants.iter().filter(|one| one.mixed).count();
             }
             sizes
+        })
+    }
+
+    /// Whether those who get a mix hear who joins and who leaves.
+    ///
+    /// # Errors
+    /// There is no such conference, or no mixer.
+    pub fn set_announcements(&self, conference: &str, wanted: bool) -> Result<(), Failure> {
+        self.with(|state| {
+            let room = state.room_mut(conference)?;
+            if wanted && !room.conference.mixing {
+                return Err(Failure::new(FailureKind::Invalid, "there is no mixer (conference.mixer)"));
+            }
+            room.announcements = wanted;
+            let name = room.conference.name.clone();
+            self.kept(state, &name);
+            Ok(())
         })
     }
 

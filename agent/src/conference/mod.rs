@@ -110,6 +110,7 @@ pub struct Conferences {
     mixers: Mixers,
     /// Of conferences that are to come.
     tiling: Option<TilingWish>,
+    announcements: bool,
     state: Mutex<State>,
     /// Held from the last reading of rows until the state knows that they are gone: whoever reads the rows of a participant meanwhile would find
     /// neither them nor what they have counted.
@@ -251,6 +252,7 @@ impl Conferences {
             }),
             mixers: Mixers::new(&settings.mixer),
             tiling: settings.tiling.clone(),
+            announcements: settings.announcements,
             state: Mutex::new(State::new(first, last)),
             rows_end: tokio::sync::Mutex::new(()),
             up: AtomicBool::new(false),
@@ -576,6 +578,7 @@ impl Conferences {
             }
             let mut room = state.new_room(name.clone(), self.unix_us());
             room.set_tiling(self.tiling.clone())?;
+            room.announcements = self.announcements;
             self.shared.store.put(&room.keep());
             state.rooms.insert(name.clone(), room);
             self.shared.tell(&name, "created", None, None, |_| {});

@@ -101,6 +101,8 @@ pub struct Room {
     /// Where its audio is mixed, and its video tiled.
     pub placed: BTreeMap<Medium, Placed>,
     pub mixes: Mixes,
+    /// Those who get a mix hear who joins and who leaves.
+    pub announcements: bool,
     /// The tiled streams that are wanted of it.
     pub tiling: Option<Tiling>,
     /// Legs to which nothing goes because a switch has no way there: why.
@@ -362,6 +364,7 @@ impl Room {
             conflicting: BTreeMap::new(),
             placed: BTreeMap::new(),
             mixes: Mixes::default(),
+            announcements: false,
             tiling: None,
             unreached: BTreeMap::new(),
         }
@@ -539,6 +542,7 @@ impl Room {
                 .collect(),
             bases: self.bases.iter().map(|(flow, counters)| KeptBase::new(flow, counters)).collect(),
             mixer: mixer(Medium::Audio),
+            announcements: self.announcements,
             tiling: self.tiling.as_ref().map(Tiling::keep),
             tiler: mixer(Medium::Video),
         }
@@ -699,7 +703,8 @@ impl State {
         if let Some(port) = legs.chain(mixers.map(|mixer| mixer.port)).find(taken) {
             return Err(format!("port {port} is not free in conference.ports"));
         }
-        let room = self.new_room(name.clone(), kept.started_us);
+        let mut room = self.new_room(name.clone(), kept.started_us);
+        room.announcements = kept.announcements;
         self.rooms.insert(name.clone(), room);
         for one in kept.participants {
             self.restore_participant(address, &name, one, now)?;

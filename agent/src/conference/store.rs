@@ -39,6 +39,8 @@ pub struct Kept {
     /// Where its audio is mixed.
     #[serde(default)]
     pub mixer: Option<KeptMixer>,
+    #[serde(default)]
+    pub announcements: bool,
     /// The tiled streams that are wanted, and where they are made.
     #[serde(default)]
     pub tiling: Option<KeptTiling>,

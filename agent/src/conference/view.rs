@@ -127,6 +127,7 @@ pub fn conference(state: &State, room: &Room, counted: &HashMap<Key, u64>, now: 
         mixing: room.conference.mixing,
         mixer: room.placed.get(&Medium::Audio).map(|placed| placed.control.clone()),
         speaker: room.mixes.speaker.as_ref().map(|speaker| speaker.as_bytes().into()),
+        announcements: room.announcements,
         tiling: room.view_tiling(),
         unjoined: room
             .conference

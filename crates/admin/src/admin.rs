@@ -1,7 +1,8 @@
 //! What the server asks of the agent.
 
 use crate::conference::{
-    Conference, ConferenceSummary, Estimate, Join, Participant, ParticipantUpdate, QualityChange, TargetChange, Tiling, TilingWish,
+    Announcements, Conference, ConferenceSummary, Estimate, Join, Participant, ParticipantUpdate, QualityChange, TargetChange, Tiling,
+    TilingWish,
 };
 use crate::text::Text;
 use crate::view::{Audit, CallFilter, CallPage, CallView, DrainStatus, LogFilter, Status, StopOf, Trace};
@@ -133,6 +134,12 @@ pub trait Admin: Send + Sync + 'static {
     }
 
     fn set_tiling(&self, conference: Text, wish: TilingWish) -> impl Future<Output = Answer<Tiling>> + Send {
+        let _ = (conference, wish);
+        ready(Err(Failure::no_conferences()))
+    }
+
+    /// Whether those who get a mix hear who joins and who leaves.
+    fn set_announcements(&self, conference: Text, wish: Announcements) -> impl Future<Output = Answer<()>> + Send {
         let _ = (conference, wish);
         ready(Err(Failure::no_conferences()))
     }

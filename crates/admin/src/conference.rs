@@ -132,6 +132,13 @@ pub enum TiledCodec {
     H264,
 }
 
+/// Whether those who get a mix hear who joins and who leaves.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Announcements {
+    pub announcements: bool,
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct ConferenceSummary {
     pub conference: Text,
@@ -154,6 +161,8 @@ pub struct Conference {
     pub mixer: Option<String>,
     /// Who speaks, as its mixer hears.
     pub speaker: Option<Text>,
+    /// Those who get a mix hear who joins and who leaves.
+    pub announcements: bool,
     /// The tiled streams; `None`: none are wanted.
     pub tiling: Option<Tiling>,
     /// Who gets no video of whom, because tiled streams that it got in its place are over.

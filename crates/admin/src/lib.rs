@@ -15,9 +15,9 @@ mod view;
 
 pub use admin::{Admin, Failure, FailureKind};
 pub use conference::{
-    Codec, Conference, ConferenceSummary, CopiedStream, Credentials, Decision, Estimate, Join, JoinMedium, Layers, MediumUsage, Mixed,
-    PairQuality, Participant, ParticipantMedium, ParticipantUpdate, Quality, QualityChange, StreamRate, Subscription, TargetChange, Tile,
-    TiledCodec, TiledStream, Tiling, TilingWish, Unjoined, Untiled, Usage,
+    Announcements, Codec, Conference, ConferenceSummary, CopiedStream, Credentials, Decision, Estimate, Join, JoinMedium, Layers,
+    MediumUsage, Mixed, PairQuality, Participant, ParticipantMedium, ParticipantUpdate, Quality, QualityChange, StreamRate, Subscription,
+    TargetChange, Tile, TiledCodec, TiledStream, Tiling, TilingWish, Unjoined, Untiled, Usage,
 };
 pub use event::{
     AgentFacts, AgentWhat, CallFacts, CallWhat, Component, ConferenceFacts, ControlFacts, Direction, EndedFacts, EndedLine, EndedParty,

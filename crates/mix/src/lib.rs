@@ -11,7 +11,7 @@ pub mod jitter;
 pub mod keys;
 pub mod level;
 pub mod output;
-mod resample;
+pub mod resample;
 pub mod room;
 mod source;
 

@@ -7,7 +7,7 @@ use crate::keys::Command;
 use crate::output::{Contribution, Output};
 use crate::source::Source;
 use shunt_rtp::{Header, MediaError};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 pub use crate::source::Format;
@@ -17,6 +17,8 @@ pub type Name = Arc<str>;
 /// Another speaker is louder by that much, for that many frames, until it is the one (dB; 300 ms).
 const LOUDER: f32 = 3.0;
 const FOR: u32 = 15;
+/// Sounds that wait; of more than that the latest are left out.
+const SOUNDS: usize = 4;
 /// What is heard where nobody speaks, so that a line does not seem dead: the most that a sample has (about -66 dBov).
 const NOISE: i16 = 28;
 
@@ -84,6 +86,9 @@ pub struct Room {
     speaker: Option<Name>,
     challenger: Option<(Name, u32)>,
     noise: u32,
+    /// Sounds that all receivers hear besides, one after the other, and how far the first has been played.
+    sounds: VecDeque<Arc<[i16]>>,
+    played: usize,
     /// Packets of streams that are nobody's.
     pub strangers: u64,
 }
@@ -140,10 +145,40 @@ impl Room {
         Ok(command.map(|command| (name.clone(), command)))
     }
 
+    /// Play a sound of 16,000 Hz to all receivers, after those that are played.
+    pub fn play(&mut self, sound: Arc<[i16]>) {
+        if self.sounds.len() < SOUNDS {
+            self.sounds.push_back(sound);
+        }
+    }
+
+    /// Add the next frame of what is played; whether something is.
+    fn add_sound(&mut self, sum: &mut [i32; FRAME]) -> bool {
+        let Some(sound) = self.sounds.front() else { return false };
+        let rest = sound.get(self.played..).unwrap_or_default();
+        sum.iter_mut().zip(rest).for_each(|(sum, sample)| *sum += i32::from(*sample));
+        self.played += FRAME;
+        if self.played >= sound.len() {
+            self.sounds.pop_front();
+            self.played = 0;
+        }
+        true
+    }
+
     /// Who speaks, of several the one that has been loudest for a while.
     #[must_use]
     pub fn speaker(&self) -> Option<&Name> {
         self.speaker.as_ref()
+    }
+
+    /// Who takes part.
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        self.members.keys()
+    }
+
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.members.contains_key(name)
     }
 
     #[must_use]
@@ -212,13 +247,14 @@ impl Room {
                 heard.push((name.clone(), Contribution { ssrc, level }));
             }
         }
+        let announced = self.add_sound(&mut sum);
         heard.sort_by(|a, b| b.1.level.total_cmp(&a.1.level));
         self.choose_speaker(&heard);
         let everybody: Vec<Contribution> = heard.iter().map(|(_, one)| *one).collect();
         let mut payloads: BTreeMap<Codec, Vec<u8>> = BTreeMap::new();
         let (mut samples, mut packet, mut payload) = ([0; FRAME], Vec::new(), Vec::new());
         let mut failed = Ok(());
-        self.saturate(&sum, heard.is_empty(), &mut samples);
+        self.saturate(&sum, heard.is_empty() && !announced, &mut samples);
         self.fork_encoders(&heard);
         // An encoder that went on hears all frames, also those of which nobody gets it just now.
         for codec in [Codec::Pcmu, Codec::Pcma, Codec::G722, Codec::Opus] {
@@ -259,7 +295,7 @@ impl Room {
                     .zip(&member.source.frame)
                     .for_each(|(sum, sample)| *sum -= i32::from(*sample));
                 let mut own = [0; FRAME];
-                fill(&without, others.is_empty(), noise, &mut own);
+                fill(&without, others.is_empty() && !announced, noise, &mut own);
                 let encoder = match member.own.take() {
                     Some(encoder) => Ok(encoder),
                     None => Encoder::new(output.codec),

@@ -206,6 +206,10 @@ class AdminClient:
         body = {"codec": codec, "payload_type": payload_type, "places": places, "predicted": predicted, "receivers": None if receivers is None else list(receivers)}
         return cast(Tiling, await self._connection.ask("PUT", path_of("conferences", conference, "tiling"), body=body))
 
+    async def set_announcements(self, conference: str, announcements: bool) -> None:
+        """Whether those who get a mix hear who joins and who leaves."""
+        await self._connection.ask("PUT", path_of("conferences", conference, "announcements"), body={"announcements": announcements})
+
     async def end_tiling(self, conference: str) -> None:
         """Want no tiled streams any more."""
         await self._connection.ask("DELETE", path_of("conferences", conference, "tiling"))

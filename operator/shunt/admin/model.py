@@ -495,11 +495,12 @@ class Unjoined(TypedDict):
 
 
 class Conference(ConferenceSummary):
-    """A conference with its participants; mixing: there are mixers; mixer: the control socket of the one that has its audio; speaker: by that mixer; tiling: its tiled streams."""
+    """A conference with its participants; mixing: there are mixers; mixer: the control socket of the one that has its audio; speaker: by that mixer; announcements: those who get a mix hear who joins and leaves; tiling: its tiled streams."""
 
     mixing: bool
     mixer: str | None
     speaker: str | None
+    announcements: bool
     tiling: Tiling | None
     unjoined: list[Unjoined]
     started_us: int

@@ -1,4 +1,4 @@
-"""`shunt conference create|join|leave|quality|target|mixed|tiled|list|watch|end`: asks the REST API; the group's `capacity` needs none."""
+"""`shunt conference create|join|leave|quality|target|mixed|tiled|announcements|list|watch|end`: asks the REST API; the group's `capacity` needs none."""
 
 from __future__ import annotations
 
@@ -135,6 +135,16 @@ def set_tiling(client: Client, as_json: bool, name: str, codec: str, receivers: 
         return
     answer = _of(client).set_tiling(name, codec, payload_type=payload_type, places=places, predicted=predicted, receivers=receivers or None)
     _write(answer, as_json, "\n".join(_tiling(answer["tiling"])))
+
+
+@conference.command("announcements", cls=_Command)
+@click.argument("name")
+@click.argument("wanted", type=click.Choice(["yes", "no"]))
+@_asks_agent
+def set_announcements(client: Client, as_json: bool, name: str, wanted: str) -> None:
+    """Whether those who get a mix hear who joins and who leaves: the sounds of mixer.announcements."""
+    answer = _of(client).set_announcements(name, wanted == "yes")
+    _write(answer, as_json, f"{name}: who joins and who leaves is " + ("announced" if answer["announcements"] else "not announced"))
 
 
 @conference.command("end", cls=_Command)

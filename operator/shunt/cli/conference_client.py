@@ -78,6 +78,10 @@ class ConferenceClient:
             receivers=None if receivers is None else ",".join(receivers),
         )  # fmt: skip
 
+    def set_announcements(self, name: str, wanted: bool) -> dict[str, Any]:
+        """Whether those who get a mix hear who joins and who leaves."""
+        return self._ask("POST", _path(name, "announcements"), announcements="yes" if wanted else "no")
+
     def end_tiling(self, name: str) -> dict[str, Any]:
         """Everybody gets everybody's video again. The conference as it is then."""
         return self._ask("DELETE", _path(name, "tiling"))

@@ -43,6 +43,7 @@ class Conference(Section):
     cdr: Cdr | None = Field(default=None, description="Records of participants; absent: none.")
     mixer: list[MixerSocket] = Field(default=[], max_length=64, description="Control sockets of mixers (unix:/PATH or tcp:ADDRESS:PORT), among which conferences are placed; absent: nothing is mixed.")
     tiling: Tiling | None = Field(default=None, description="Tiled streams of each new conference in place of everybody's video; absent: as long as nobody asks for them.")
+    announcements: bool = Field(default=False, description="In each new conference those who get a mix hear who joins and who leaves: the sounds of the mixers (mixer.announcements).")
     sip: UdpSocket | None = Field(default=None, description="udp:ADDRESS:PORT on which SIP calls to sip:CONFERENCE@ADDRESS are taken from the SIP server; absent: no dial-in.")
     sip_allow: list[Network] = Field(
         default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")], description="Networks from which SIP is taken: the SIP server's, which says who may call."
@@ -62,6 +63,8 @@ class Conference(Section):
         for i, text in enumerate(self.mixer):
             if text in self.mixer[:i]:
                 yield ("mixer", i), f"{text} is listed twice"
+        if self.announcements and not self.mixer:
+            yield ("announcements",), "needs a mixer (conference.mixer)"
         if self.tiling is not None and not self.mixer:
             yield ("tiling",), "needs a mixer (conference.mixer)"
         if self.tiling is not None and self.tiling.codec == "H261" and self.tiling.places not in (None, 4):

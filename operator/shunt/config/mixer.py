@@ -8,9 +8,16 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from shunt.config.section import Location, Section
-from shunt.config.values import MediaAddress, MixerSocket, Name, Network
+from shunt.config.values import MediaAddress, MixerSocket, Name, Network, Sound
 
 MIXER_SOCKET = "unix:/run/shunt-mixer/control.sock"
+
+
+class Announcements(Section):
+    """What those who get a mix hear when somebody joins or leaves, in conferences that want it."""
+
+    joined: Sound | None = Field(default=None, description="tone:HZ (50 to 4000), or the path of a WAV file of 16-bit PCM, one or two channels, 8,000 to 48,000 Hz, 10 s at most; absent: nothing.")
+    left: Sound | None = Field(default=None, description="The same of who leaves.")
 
 
 class Mixer(Section):
@@ -25,6 +32,8 @@ class Mixer(Section):
     port: int = Field(default=30000, ge=1, le=65535, description="UDP port of audio.")
     receivers: int = Field(default=400, ge=1, le=100_000, description="Participants that it makes mixes for, at most.")
     load: float = Field(default=0.7, gt=0, le=1, description="The share of a core from which on it takes no further conference.")
+
+    announcements: Announcements | None = Field(default=None, description="Sounds of who joins and who leaves, for conferences that want them; absent: nothing is heard.")
 
     def problems(self) -> Iterator[tuple[Location, str]]:
         """What is wrong between keys that are right by themselves."""

@@ -239,6 +239,16 @@ def _absolute_path(value: Any) -> str:
     return path
 
 
+def _sound(value: Any) -> str:
+    text = _text(value, "a tone such as tone:880, or a path")
+    kind, colon, pitch = text.partition(":")
+    if colon and kind == "tone":
+        if pitch.isascii() and pitch.isdecimal() and 50 <= int(pitch) <= 4000:
+            return text
+        raise ValueError(f"{text!r}: a tone has 50 to 4000 Hz")
+    return _absolute_path(text)
+
+
 def _owner(value: Any) -> str:
     text = _text(value, "an owner such as unix")
     kind, colon, name = text.partition(":")
@@ -268,6 +278,7 @@ def _redis_url(value: Any) -> str:
 Name = Annotated[str, _matching(_NAME, "a name of 1 to 63 letters, digits, '.', '_' or '-'")]
 Interface = Annotated[str, _matching(_INTERFACE, "the name of a network interface")]
 AbsolutePath = Annotated[str, PlainValidator(_absolute_path)]
+Sound = Annotated[str, PlainValidator(_sound)]
 ControlSocket = Annotated[str, _socket("udp", "tcp", "unix", "cunix")]
 NgSocket = Annotated[str, _socket("udp", "tcp")]
 HepSocket = Annotated[str, _socket("udp", "tcp")]

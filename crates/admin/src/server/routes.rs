@@ -6,7 +6,7 @@ use super::feed::Feed;
 use super::peer::Peer;
 use super::{API, Api, metrics};
 use crate::admin::{Admin, Failure};
-use crate::conference::{Join, ParticipantUpdate, QualityChange, TargetChange, TilingWish};
+use crate::conference::{Announcements, Join, ParticipantUpdate, QualityChange, TargetChange, TilingWish};
 use crate::log::LogStatus;
 use crate::text::Text;
 use crate::view::{CallFilter, CountersOf, LogFilter, Status, StopOf};
@@ -65,6 +65,7 @@ fn conferences<A: Admin>() -> Router<Arc<Api<A>>> {
         .route("/v1/conferences/{conference}/quality", post(set_quality::<A>))
         .route("/v1/conferences/{conference}/targets", post(set_targets::<A>))
         .route("/v1/conferences/{conference}/tiling", put(set_tiling::<A>).delete(end_tiling::<A>))
+        .route("/v1/conferences/{conference}/announcements", put(set_announcements::<A>))
 }
 
 async fn check_peer(ConnectInfo(peer): ConnectInfo<Peer>, request: Request, next: Next) -> Response {
@@ -331,6 +332,10 @@ async fn set_targets<A: Admin>(State(api): Shared<A>, Names(name): Names<Text>, 
 
 async fn set_tiling<A: Admin>(State(api): Shared<A>, Names(name): Names<Text>, Body(body): Body<TilingWish>) -> Answer {
     json(&api, api.admin.set_tiling(name, body)).await
+}
+
+async fn set_announcements<A: Admin>(State(api): Shared<A>, Names(name): Names<Text>, Body(body): Body<Announcements>) -> Answer {
+    done(&api, api.admin.set_announcements(name, body)).await
 }
 
 async fn end_tiling<A: Admin>(State(api): Shared<A>, Names(name): Names<Text>) -> Answer {

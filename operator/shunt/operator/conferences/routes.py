@@ -112,6 +112,13 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
         )  # fmt: skip
         return await look_at(_name(request))
 
+    async def announcements(request: web.Request) -> Any:
+        wanted = _given(request, "announcements")
+        if wanted not in ("yes", "no"):
+            raise NotDone(400, f"announcements: {wanted!r} is neither yes nor no", "announcements")
+        await client.set_announcements(_name(request), wanted == "yes")
+        return await look_at(_name(request))
+
     async def end_tiling(request: web.Request) -> Any:
         await client.end_tiling(_name(request))
         return await look_at(_name(request))
@@ -127,6 +134,7 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
     router.add_post(one + "/mixed", serve(("participant", "mixed"), mixed))
     router.add_post(one + "/tiling", serve(("codec", "payload_type", "places", "predicted", "receivers"), tiling))
     router.add_delete(one + "/tiling", serve((), end_tiling))
+    router.add_post(one + "/announcements", serve(("announcements",), announcements))
     router.add_post(one + "/target", serve(("sender", "receiver", "target"), target))
 
 

@@ -73,6 +73,7 @@ def conference(found: Conference, happened: list[dict[str, Any]]) -> dict[str, A
     return summary(found, sum(member["present"] for member in found["members"])) | {
         "mixer": found["mixer"],
         "speaker": found["speaker"],
+        "announcements": found["announcements"],
         "tiling": found["tiling"],
         "unjoined": list(found["unjoined"]),
         "participants": [participant(member) for member in found["members"]],
