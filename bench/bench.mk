@@ -123,3 +123,8 @@ bench: setup bench-packages bench-client bench-allocator bench-setup-load $(BENC
 bench-edge: setup
 	@$(CARGO) build --release --locked -p shunt-bench-edge-load
 	@$(BIN)/python -m bench.edge
+
+.PHONY: bench-browsers
+## make bench-browsers   three browsers in a room: packets by type and who handles them, a narrow link, loss, delay of a packet
+bench-browsers: setup
+	@$(BIN)/python -m bench.browsers

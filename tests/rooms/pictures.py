@@ -12,7 +12,7 @@ from tests.lab.browser import Browser
 
 RATE = 15  # pictures a second
 
-_SHOW = """((whose, rate) => {
+_SHOW = """((whose, rate, noise) => {
   const canvas = Object.assign(document.createElement("canvas"), { width: 480, height: 270 });
   const to = canvas.getContext("2d", { alpha: false });
   let number = 0;
@@ -24,6 +24,11 @@ _SHOW = """((whose, rate) => {
     for (let field = 0; field < 24; field++) {
       to.fillStyle = (bits >> (23 - field)) & 1 ? "#fff" : "#000";
       to.fillRect(60 * (field % 8), 90 * Math.floor(field / 8), 60, 90);
+    }
+    for (let row = 0; noise && row < 3; row++) {
+      const strip = to.createImageData(480, noise);
+      for (let at = 0; at < strip.data.length; at++) strip.data[at] = at % 4 === 3 ? 255 : 256 * Math.random();
+      to.putImageData(strip, 0, 90 * row);
     }
   };
   draw();
@@ -79,9 +84,9 @@ _WATCH = """(() => {
 })()"""
 
 
-def show(browser: Browser, whose: int, rate: int = RATE) -> None:
-    """Before it joins: what its camera shows are such pictures. whose: 1 to 15."""
-    browser.evaluate(f"void {_SHOW}({whose}, {rate})")
+def show(browser: Browser, whose: int, rate: int = RATE, noise: int = 0) -> None:
+    """Before it joins: what its camera shows are such pictures. whose: 1 to 15; noise: lines of it (up to 20) at the top of each row of fields, so that the pictures take bits to encode."""
+    browser.evaluate(f"void {_SHOW}({whose}, {rate}, {noise})")
 
 
 def watch(browser: Browser) -> None:
