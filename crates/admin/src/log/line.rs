@@ -77,11 +77,18 @@ pub(super) fn sequence(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-/// Whether a line is JSON throughout.
+/// Of two lines that damage has made into one there are two numbers, which is no JSON of ours.
+#[derive(Deserialize)]
+struct Numbered {
+    seq: u64,
+}
+
+/// Whether a line is JSON throughout, and one event.
 pub(super) fn is_whole(line: &[u8]) -> bool {
     // What is ignored is not checked to be UTF-8.
-    let text = std::str::from_utf8(line).ok().filter(|_| sequence(line).is_some());
-    text.is_some_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok())
+    let text = std::str::from_utf8(line).ok();
+    let number = text.and_then(|text| serde_json::from_str(text).ok()).map(|Numbered { seq }| seq);
+    number.is_some() && number == sequence(line)
 }
 
 /// What a line says of its epoch.
@@ -117,5 +124,20 @@ impl Head {
     /// For the first event of an epoch: the last number of the epoch before.
     pub(super) fn follows(&self) -> Option<u64> {
         self.facts.previous_seq.filter(|_| self.is_agent("started"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_lines_that_damage_has_joined_are_no_line() {
+        let line = br#"{"seq":744,"epoch":1,"kind":"call","facts":{}}"#;
+        assert!(is_whole(line));
+        let joined = br#"{"seq":744,"seq":746,"epoch":1,"kind":"call","facts":{}}"#;
+        assert_eq!(sequence(joined), Some(744));
+        assert!(!is_whole(joined));
+        assert!(!is_whole(br#"{"seq":744,"epoch":1"#));
     }
 }

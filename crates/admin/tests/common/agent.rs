@@ -269,7 +269,9 @@ impl Admin for Agent {
             mixing: false,
             mixer: None,
             speaker: None,
+            announcements: false,
             tiling: None,
+            unjoined: Vec::new(),
             qualities: Vec::new(),
             subscriptions: Vec::new(),
         })
