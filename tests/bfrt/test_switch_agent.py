@@ -217,29 +217,32 @@ def crc(key: FiveTuple) -> int:
 def colliding_source(key: FiveTuple, to: Endpoint) -> Endpoint:
     """A source in 127.0.0.0/8 that sends to another place and has the hash of `key`."""
     free = [1 << bit for bit in range(40)]  # 24 bits of the address, 16 of the port
-    for base in range(256):
-        start = base << 24 | 6000
 
-        def source(bits: int, start: int = start) -> Endpoint:
-            value = start ^ bits
-            return Endpoint(bytes((127, *(value >> 16 & 0xFFFFFF).to_bytes(3, "big"))), value & 0xFFFF)
+    def source(bits: int) -> Endpoint:
+        value = 6000 ^ bits
+        return Endpoint(bytes((127, *(value >> 16 & 0xFFFFFF).to_bytes(3, "big"))), value & 0xFFFF)
 
-        zero = crc(FiveTuple(source(0), to))
-        basis: list[tuple[int, int]] = []
-        for bit in free:
-            column, mask = crc(FiveTuple(source(bit), to)) ^ zero, bit
-            for other, combined in basis:
-                if column ^ other < column:
-                    column, mask = column ^ other, mask ^ combined
-            if column:
-                basis.append((column, mask))
-                basis.sort(reverse=True)
-        rest, mask = crc(key) ^ zero, 0
+    zero = crc(FiveTuple(source(0), to))
+    basis: list[tuple[int, int]] = []
+    neutral = [0]  # changes that leave the hash as it is
+    for bit in free:
+        column, mask = crc(FiveTuple(source(bit), to)) ^ zero, bit
         for other, combined in basis:
-            if rest ^ other < rest:
-                rest, mask = rest ^ other, mask ^ combined
-        found = source(mask)
-        if not rest and found.port > 1024 and found.addr[1:] != b"\0\0\0":
+            if column ^ other < column:
+                column, mask = column ^ other, mask ^ combined
+        if column:
+            basis.append((column, mask))
+            basis.sort(reverse=True)
+        else:
+            neutral += [mask ^ other for other in neutral]
+    rest, mask = crc(key) ^ zero, 0
+    for other, combined in basis:
+        if rest ^ other < rest:
+            rest, mask = rest ^ other, mask ^ combined
+    assert not rest, "40 bits reach every hash"
+    for change in neutral:
+        found = source(mask ^ change)
+        if found.port > 1024 and found.addr[1:] != b"\0\0\0":
             assert crc(FiveTuple(found, to)) == crc(key)
             return found
     raise AssertionError("no source has this hash")
