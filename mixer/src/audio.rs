@@ -173,8 +173,8 @@ impl Audio {
         if checked.announcements && hosted.room.sizes().0 > 0 {
             let joined = checked.described.keys().any(|name| !hosted.room.has(name));
             let left = hosted.room.names().any(|name| !checked.described.contains_key(name));
-            let heard = [(left, &self.sounds.left), (joined, &self.sounds.joined)];
-            for (_, sound) in heard.into_iter().filter(|(happened, _)| *happened) {
+            let sounds = [(left, &self.sounds.left), (joined, &self.sounds.joined)];
+            for (_, sound) in sounds.into_iter().filter(|(happened, _)| *happened) {
                 sound.iter().for_each(|sound| hosted.room.play(Arc::clone(sound)));
             }
         }

@@ -68,8 +68,8 @@ pub fn resample(samples: &[i16], rate: u32) -> Vec<i16> {
             let sinc = if turn.abs() < 1e-9 { 1.0 } else { turn.sin() / turn };
             let weight = sinc * (0.5 + 0.5 * (std::f64::consts::PI * distance / reach).cos());
             let last = samples.len() as i64 - 1;
-            let heard = samples.get(near.clamp(0, last) as usize).copied().unwrap_or(0);
-            sum += weight * f64::from(heard);
+            let value = samples.get(near.clamp(0, last) as usize).copied().unwrap_or(0);
+            sum += weight * f64::from(value);
             weights += weight;
         }
         sample((sum / weights) as f32)
