@@ -113,8 +113,8 @@ def outcome(target: str, credentials: grpc.ChannelCredentials | None = None) -> 
 
 
 def outcome_as(user: str, target: str) -> str:
-    """outcome() in a process of another user."""
-    code = f"from tests.bfrt.test_who_may import outcome; print(outcome({target!r}))"
+    """outcome() in a process of another user, which ends without clearing up: threads of gRPC abort it now and then when modules go."""
+    code = f"import os; from tests.bfrt.test_who_may import outcome; print(outcome({target!r}), flush=True); os._exit(0)"
     account = pwd.getpwnam(user)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, user=account.pw_uid, group="root", extra_groups=[],

@@ -224,6 +224,7 @@ def test_who_joins_is_announced_where_that_is_wanted(room: MixBridge) -> None:
         room.dial("callee", "bob", PCMU)
         talk.phones.append(room.sounds["bob"])
         assert await_that(lambda: loudest(room.sounds["ann"], since, ANNOUNCED) > HEARD, 10), room.agent.tail()
+        announced = loudest(room.sounds["ann"], since, ANNOUNCED)
         # An agent that begins anew remembers, and announces nobody who was there.
         room.agent.kill()
         room.start_agent()
@@ -232,7 +233,8 @@ def test_who_joins_is_announced_where_that_is_wanted(room: MixBridge) -> None:
         assert room.conference()["announcements"] is True
         since = time.monotonic()
         time.sleep(1.0)
-        assert loudest(room.sounds["ann"], since, ANNOUNCED) < HEARD / 5
+        # Packets that a busy machine delays are clicks, which have a little of every frequency.
+        assert loudest(room.sounds["ann"], since, ANNOUNCED) < announced / 3
 
 
 def test_a_mixer_and_an_agent_that_die_are_a_gap_at_most_and_no_call_ends(room: MixBridge) -> None:
