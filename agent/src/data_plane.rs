@@ -68,6 +68,12 @@ impl Current {
         self.totals.as_ref().and_then(|(totals, _)| totals.get(name).copied())
     }
 
+    /// Packets that the data plane has dropped, by reason, as last read.
+    pub fn dropped(&self) -> impl Iterator<Item = (&str, u64)> {
+        let totals = self.totals.iter().flat_map(|(totals, _)| totals);
+        totals.filter_map(|(name, packets)| Some((name.strip_prefix(shunt_plane::DROPPED)?, *packets)))
+    }
+
     fn name(&self) -> String {
         self.facts.as_deref().map(|facts| facts.name.clone()).unwrap_or_default()
     }

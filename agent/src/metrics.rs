@@ -477,6 +477,18 @@ impl Snapshot {
                 to.counter(&format!("shunt_data_plane_{name}"), help, count)?;
             }
         }
+        let mut dropped = current
+            .dropped()
+            .filter(|_| up)
+            .map(|(reason, packets)| ([("reason", reason)], packets))
+            .peekable();
+        if dropped.peek().is_some() {
+            to.counters(
+                "shunt_data_plane_dropped_packets",
+                "Packets that the switch has dropped, by reason (docs/switch.md)",
+                dropped,
+            )?;
+        }
         let writes = plane.statistics();
         for (name, help, count) in [
             ("batches", "Requests with table writes", writes.batches),

@@ -221,11 +221,11 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
         held = self.entries[table.id]
         if request.HasField("key"):
             key = self._key(table, request.key)
-            if table.type == "Register":
+            if table.type in ("Register", "Counter"):
                 held.setdefault(key, pb.TableData())
             if key not in held:
                 raise Refused(_NOT_FOUND, f"Entry not found in table:{table.name}")
-            self._answer(table, key, held[key], response)
+            self._answer(table, key, held[key], response, from_hw=request.table_flags.from_hw)
             await asyncio.sleep(self.read_s)
             return
         began, count = time.monotonic(), 0  # of a whole table
@@ -241,7 +241,7 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
             answer.table_id, answer.is_default_entry = table.id, True
             answer.data.SetInParent()
 
-    def _answer(self, table: Table, key: tuple[Any, ...], data: pb.TableData, response: pb.ReadResponse) -> None:
+    def _answer(self, table: Table, key: tuple[Any, ...], data: pb.TableData, response: pb.ReadResponse, from_hw: bool = True) -> None:
         answer = response.entities.add().table_entry
         answer.table_id = table.id
         for number, value in key:
@@ -254,7 +254,8 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
             for field in answer.data.fields:
                 if field.field_id == ttl.id:
                     field.stream = left.to_bytes(ttl.size or 4, "big")
-        packets, size = self.counted.get((table.id, key), (0, 0))
+        # The driver answers with what it read last: here it has not read yet.
+        packets, size = self.counted.get((table.id, key), (0, 0)) if from_hw else (0, 0)
         for name, count in (("$COUNTER_SPEC_BYTES", size), ("$COUNTER_SPEC_PKTS", packets)):
             counter = table.data.find(name)
             if counter is not None:

@@ -237,6 +237,10 @@ class SwitchLab:
         async with AdminClient(str(self.socket)) as admin:
             await admin.audit()
 
+    async def metrics(self) -> str:
+        async with AdminClient(str(self.socket)) as admin:
+            return await admin.metrics()
+
     async def call(self, call_id: str) -> Call:
         async with AdminClient(str(self.socket)) as admin:
             return await admin.call(call_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import zlib
 from pathlib import Path
@@ -45,6 +46,27 @@ async def test_a_call_is_offloaded_counted_and_taken_out(tmp_path: Path) -> None
         assert await lab.command("D one a b") == "0"
         await until(lambda: not chip.flows() and not chip.held("Ingress.sample"))
         assert len(chip.held("Ingress.media")) == 1
+
+
+async def test_what_the_switch_drops_is_a_metric_by_reason(tmp_path: Path) -> None:
+    async with switch_lab(tmp_path) as lab:
+        chip = lab.chip
+        egress = chip.table("Egress.dropped")
+        index = egress.key["$COUNTER_INDEX"].id
+        chip.counted[egress.id, ((index, b"\0\0\0\3"),)] = (7, 0)
+
+        async def dropped() -> dict[str, int]:
+            found = re.findall(r'^shunt_data_plane_dropped_packets_total\{reason="(\w+)"\} (\d+)$', await lab.metrics(), re.MULTILINE)
+            return {reason: int(packets) for reason, packets in found}
+
+        async def too_big() -> bool:
+            return (await dropped()).get("too_big") == 7
+
+        await until(too_big)
+        assert set(await dropped()) == {
+            "not_addressed", "not_ip", "unrouted", "unknown_nexthop", "turned_back", "too_big", "no_copy", "above_target", "late_copy"
+        }  # fmt: skip
+        assert {reason for reason, packets in (await dropped()).items() if packets} == {"too_big"}
 
 
 async def test_the_client_id_fits_the_cookie_of_the_callbacks(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ mod batch;
 mod collisions;
 mod come_up;
 mod conference;
+mod drops;
 mod engine;
 mod error;
 mod event;
@@ -58,6 +59,7 @@ mod tuple;
 mod wire;
 
 pub use conference::{Counted, Offer};
+pub use drops::DROPPED;
 pub use error::PlaneError;
 pub use event::{Event, Facts, Written};
 pub use plane::Plane;

@@ -131,7 +131,9 @@ pub(crate) async fn totals(session: &Session, tables: &Tables) -> Result<BTreeMa
     let Some(table) = &tables.totals else {
         let entries = usage(session, tables).await?.values().map(|(used, _)| used).sum();
         let capacity = tables.relay.iter().flatten().map(|relay| relay.size as u64).sum();
-        return Ok(BTreeMap::from([("entries".to_owned(), entries), ("capacity".to_owned(), capacity)]));
+        let mut totals = BTreeMap::from([("entries".to_owned(), entries), ("capacity".to_owned(), capacity)]);
+        totals.extend(tables.drops.read(session, TIMEOUT).await?);
+        return Ok(totals);
     };
     let found = session.read(vec![whole(table, true)], TIMEOUT).await?;
     let row = found.into_iter().find_map(|entity| rows::decode(table, entity));

@@ -2,6 +2,7 @@
 
 use crate::admission_tables::AdmissionTables;
 use crate::conference::ConferenceTables;
+use crate::drops::DropCounters;
 use crate::event::Facts;
 use crate::hash::{HASH32, HASH48, LinearHash, from_context};
 use crate::notice::LearnFilter;
@@ -28,6 +29,7 @@ pub(crate) struct Tables {
     pub(crate) trace: [Option<(TupleTable, Arc<Table>)>; 2],
     pub(crate) media: [Option<Arc<Table>>; 2],
     pub(crate) totals: Option<Arc<Table>>,
+    pub(crate) drops: DropCounters,
     pub(crate) interface: Option<Arc<Table>>,
     pub(crate) admission: AdmissionTables,
     /// `None`: the target counts on every relay entry, or on none.
@@ -77,6 +79,7 @@ impl Tables {
             admission: AdmissionTables::new(schema)?,
             samples: if counts { None } else { SampleTables::new(schema)?.map(Arc::new) },
             conference: ConferenceTables::new(schema),
+            drops: DropCounters::new(schema),
             learns: LearnFilter::all(schema)?,
             schema: Arc::clone(schema),
             relay,
