@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import shutil
 import signal
@@ -27,6 +28,7 @@ from bench.softswitch import Table
 from shunt.net import Endpoint, FiveTuple
 from tests.softswitch.plane import Plane
 from tests.tools.entry import RelayEntry
+from tests.tools.ng import NgClient, NgError
 
 Ports = list[tuple[int, int]]
 FIRST_RELAY_PORT, LAST_RELAY_PORT = 10000, 65000
@@ -112,12 +114,16 @@ class _Server(Peer):
             if self._process is None or self._process.poll() is not None:
                 raise LoadError(f"{self.name} ended at once; its log: {self.work / self.name}.log")
             try:
-                control.send(b"v0 V")
-                if control.recv(4096).startswith(b"v0 "):
+                if self._ready(control):
                     return
-            except (ConnectionRefusedError, TimeoutError):
+            except (ConnectionRefusedError, TimeoutError, NgError):
                 time.sleep(0.05)
         raise LoadError(f"{self.name} does not answer on its control socket; its log: {self.work / self.name}.log")
+
+    def _ready(self, control: socket.socket) -> bool:
+        """Whether it answers. Raises what a socket raises while it does not."""
+        control.send(b"v0 V")
+        return control.recv(4096).startswith(b"v0 ")
 
     def _call(self, control: socket.socket, call: int) -> tuple[int, int]:
         ports = []
@@ -204,6 +210,45 @@ class Rtpengine(_Server):
             f"--port-min={FIRST_RELAY_PORT}", f"--port-max={LAST_RELAY_PORT}", "--log-level=3", f"--num-threads={len(self.cpus)}", "--timeout=600",
             "--silent-timeout=600",
         ]  # fmt: skip
+
+
+class Siphon(_Server):
+    """By rtpengine's NG protocol. Its XDP part is a program of its own, which a stable Rust compiler does not build."""
+
+    name, title = "siphon-rtp", "siphon-rtp, user space"
+
+    @staticmethod
+    def missing() -> str:
+        return "" if shutil.which("siphon-rtp") else "siphon-rtp is not on PATH (not in Debian)"
+
+    @staticmethod
+    def version() -> str:
+        return _first_line("siphon-rtp", "--version")
+
+    def argv(self) -> list[str]:
+        return [
+            "siphon-rtp", f"--control={CONTROL[0]}:{CONTROL[1] + 1}", f"--ng={CONTROL[0]}:{CONTROL[1]}", f"--relay-bind-ip={RELAY_IP}",
+            f"--port-min={FIRST_RELAY_PORT}", f"--port-max={LAST_RELAY_PORT}",
+        ]  # fmt: skip
+
+    def _ready(self, control: socket.socket) -> bool:
+        return NgClient(control, CONTROL, timeout=0.1, tries=1).command("ping")["result"] == "pong"
+
+    def _call(self, control: socket.socket, call: int) -> tuple[int, int]:
+        client, ports = NgClient(control, CONTROL, timeout=1.0, tries=5), []
+        for verb, side, tags in (("offer", 0, {"from_tag": "a"}), ("answer", 1, {"from_tag": "a", "to_tag": "b"})):
+            address, port = self.phone(side, call)
+            sdp = f"v=0\r\no=- {call} 1 IN IP4 {address}\r\ns=-\r\nc=IN IP4 {address}\r\nt=0 0\r\nm=audio {port} RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\n"
+            try:
+                reply = client.command(verb, call_id=f"bench{call}@shunt", sdp=sdp, replace=["origin", "session-connection"], **tags)
+            except NgError as error:
+                raise LoadError(f"{self.name}: {error}") from None
+            found = re.search(r"^m=audio (\d+) ", reply["sdp"], re.MULTILINE)
+            if found is None:
+                raise LoadError(f"{self.name} answered without a port: {reply['sdp']!r}")
+            ports.append(int(found[1]))
+        to_callee, to_caller = ports
+        return to_caller, to_callee
 
 
 class Builtin(_Server):
@@ -352,4 +397,4 @@ class Redirect(Peer):
         self._links, self._loaded = (), None
 
 
-PEERS: tuple[type[Peer], ...] = (Rtpproxy, Rtpengine, Builtin, Nftables, Shunt, Redirect, Forward)
+PEERS: tuple[type[Peer], ...] = (Rtpproxy, Rtpengine, Siphon, Builtin, Nftables, Shunt, Redirect, Forward)

@@ -17,7 +17,7 @@ matplotlib.rcParams.update(
 from matplotlib import pyplot  # noqa: E402
 
 COLOURS = {
-    "rtpproxy": "#b2182b", "rtpengine": "#ef8a62", "builtin": "#998ec3", "nftables": "#4393c3", "forward": "#777777", "shunt": "#1b7837", "direct": "#bbbbbb", "redirect": "#111111",
+    "rtpproxy": "#b2182b", "rtpengine": "#ef8a62", "siphon-rtp": "#fdb863", "builtin": "#998ec3", "nftables": "#4393c3", "forward": "#777777", "shunt": "#1b7837", "direct": "#bbbbbb", "redirect": "#111111",
 }  # fmt: skip
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
