@@ -1,8 +1,9 @@
-"""`make bench-edge`: processor time of the edge for a copy that goes to a browser, its delay, and Janus beside it; writes build/bench/edge/results.json.
+"""`make bench-edge`: processor time of the edge for a copy that goes to a browser, its delay, Janus and LiveKit beside it; writes build/bench/edge/results.json.
 
 Browsers are str0m's (bench/edge-load), with DTLS, SRTP, TWCC and receiver reports as real ones; server, browsers and sender are on one machine over loopback.
 What is counted is the server's own processor time (all threads, by the scheduler), for each packet that a browser has decrypted. The edge gets each copy as a
-packet of its own from the plain side, as the data plane sends it; Janus (streaming plugin) gets one packet for all viewers and makes the copies itself.
+packet of its own from the plain side, as the data plane sends it; Janus (streaming plugin) gets one packet for all viewers and makes the copies itself, and so
+does LiveKit, which gets it from a browser.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from bench.livekit import LiveKit
 from bench.runs import ROOT, busy_share, commit
 from tests.edge.process import Edge
 
@@ -39,12 +42,14 @@ class Load:
     def __init__(self, address: str = "127.0.0.1") -> None:
         """address: where the browsers are."""
         self._process = subprocess.Popen([LOAD, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._asking = threading.Lock()
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        with self._asking:
+            self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+            self._process.stdin.flush()
+            answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         if "error" in answer:
             raise RuntimeError(f"{op}: {answer['error']}")
         return answer
@@ -201,6 +206,24 @@ def at_janus(browsers: int, kind: str, size: int, rate: float, burst: int, secon
             janus.stop()
 
 
+def at_livekit(browsers: int, size: int, rate: float, burst: int, seconds: float) -> dict[str, Any]:
+    """Subscribers of a video that one more browser publishes in a room of LiveKit."""
+    with Load() as load:
+        livekit = LiveKit("127.0.0.1")
+        try:
+            load.ask("accept", id=browsers, answer=livekit.publish(load.ask("publish", id=browsers)["offer"]))
+            load.await_connected(1)
+            load.ask("feed", id=browsers, size=size, rate=rate, burst=burst, step=3000, head=VIDEO)
+            for number in range(browsers):
+                livekit.view(f"browser-{number}", lambda offer, number=number: load.ask("answer", id=number, offer=offer)["answer"])
+            load.await_connected(1 + browsers)
+            time.sleep(WARM_S)
+            found = measure(load, livekit.process.pid, seconds)
+            return found | {"browsers": browsers, "streams": 1, "size": size, "share_of_due": round(found["packets"] / (rate * browsers * seconds), 3)}
+        finally:
+            livekit.stop()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10, help="length of each measurement [10]")
@@ -222,16 +245,21 @@ def main() -> None:
     video = step("edge, 1,200 octets", at_edge(browsers, 4, "video", 1200, 100, 4, seconds))
     audio = step("edge, 160 octets", at_edge(browsers, 8, "audio", 160, 50, 1, seconds))
     alone = step("edge, one browser", at_edge(1, 1, "video", 1200, 100, 4, seconds))
-    janus_ratio, reason = None, "it is not installed (Debian package janus)"
-    if shutil.which("janus"):
-        # As many copies a second to as many browsers: the edge's load in one stream.
-        janus = step("Janus, 1,200 octets", at_janus(browsers, "video", 1200, 400, 4, seconds))
+    # Of peers as many copies a second to as many browsers: the edge's load in one stream.
+    ratios: dict[str, float | None] = {"janus_ratio": None, "livekit_ratio": None}
+    reasons = {"janus_ratio": "" if shutil.which("janus") else "it is not installed (Debian package janus)", "livekit_ratio": LiveKit.missing()}
+    if not all(reasons.values()):
         ours = step("edge, 1,200 octets, one stream", at_edge(browsers, 1, "video", 1200, 400, 4, seconds))
-        janus_ratio, reason = round(janus["copy_ns"] / ours["copy_ns"], 2), ""
+    if not reasons["janus_ratio"]:
+        janus = step("Janus, 1,200 octets", at_janus(browsers, "video", 1200, 400, 4, seconds))
+        ratios["janus_ratio"] = round(janus["copy_ns"] / ours["copy_ns"], 2)
+    if not reasons["livekit_ratio"]:
+        livekit = step(f"{LiveKit.version()}, 1,200 octets", at_livekit(browsers, 1200, 400, 4, seconds))
+        ratios["livekit_ratio"] = round(livekit["copy_ns"] / ours["copy_ns"], 2)
     results = {
-        "copy_ns_1200": video["copy_ns"], "copy_ns_160": audio["copy_ns"], "janus_ratio": janus_ratio, "livekit_ratio": None,
+        "copy_ns_1200": video["copy_ns"], "copy_ns_160": audio["copy_ns"], **ratios,
         "kernel_ns_1200": floor["copy_ns"], "delay_us_p50": alone["delay_us_p50"], "delay_us_p99": alone["delay_us_p99"],
-        "reasons": {"livekit_ratio": "not built here: its server is a Go module of several hundred packages"} | ({"janus_ratio": reason} if reason else {}),
+        "reasons": {name: reason for name, reason in reasons.items() if reason},
         "commit": commit(), "date": datetime.date.today().isoformat(), "machine": {"kernel": platform.release(), "processors": os.cpu_count(), "busy_before": round(busy, 2)},
         "steps": steps,
     }  # fmt: skip

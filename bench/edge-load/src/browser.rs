@@ -1,5 +1,6 @@
-//! Browsers that receive.
+//! Browsers that receive, and one that sends.
 
+use crate::feed::Feed;
 use crate::sender::TIME_AT;
 use crate::{Asked, Request};
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use str0m::change::{SdpAnswer, SdpOffer, SdpPendingOffer};
-use str0m::media::{Direction, MediaKind};
+use str0m::media::{Direction, MediaKind, Mid};
 use str0m::net::{Protocol, Receive};
 use str0m::{Candidate, Event, Input, Output, Rtc, RtcError};
 
@@ -25,6 +26,9 @@ struct Browser {
     pending: Option<SdpPendingOffer>,
     connected: bool,
     due: Instant,
+    /// The video that it offers to send.
+    sends: Option<Mid>,
+    feed: Option<Feed>,
 }
 
 /// All of them, on one thread.
@@ -86,6 +90,8 @@ impl Browsers {
             pending: None,
             connected: false,
             due: Instant::now(),
+            sends: None,
+            feed: None,
         };
         self.browsers.insert(id, browser);
         self.browsers.get_mut(&id).ok_or(RtcError::NoSenderSource)
@@ -117,10 +123,33 @@ impl Browsers {
             }
             Request::Answer { id, offer } => {
                 let offer = SdpOffer::from_sdp_string(&offer)?;
-                let browser = self.add(id)?;
+                if !self.browsers.contains_key(&id) {
+                    self.add(id)?;
+                }
+                let Some(browser) = self.browsers.get_mut(&id) else {
+                    return Ok(json!({}));
+                };
                 let answer = browser.rtc.sdp_api().accept_offer(offer)?;
                 browser.due = Instant::now();
                 Ok(json!({"answer": answer.to_sdp_string()}))
+            }
+            Request::Publish { id } => {
+                let browser = self.add(id)?;
+                let mut api = browser.rtc.sdp_api();
+                browser.sends = Some(api.add_media(MediaKind::Video, Direction::SendOnly, None, None, None));
+                let Some((offer, pending)) = api.apply() else {
+                    return Ok(json!({"error": "nothing to offer"}));
+                };
+                browser.pending = Some(pending);
+                Ok(json!({"offer": offer.to_sdp_string()}))
+            }
+            Request::Feed { id, rate } => {
+                let browser = self.browsers.get_mut(&id);
+                let Some((browser, mid)) = browser.and_then(|browser| browser.sends.map(|mid| (browser, mid))) else {
+                    return Ok(json!({"error": format!("browser {id} does not send")}));
+                };
+                browser.feed = Some(Feed::new(rate, mid));
+                Ok(json!({}))
             }
             Request::State => {
                 let connected = self.browsers.values().filter(|browser| browser.connected).count();
@@ -168,6 +197,12 @@ impl Browsers {
                 if let Ok(receive) = Receive::new(Protocol::Udp, from, browser.local, batch.packet(at)) {
                     let _ = browser.rtc.handle_input(Input::Receive(Instant::now(), receive));
                     browser.drain(&mut seen);
+                }
+            }
+            if let Some(feed) = &mut browser.feed {
+                if feed.send(&mut browser.rtc, start) {
+                    busy = true;
+                    browser.due = Instant::now();
                 }
             }
             let now = Instant::now();

@@ -5,10 +5,12 @@
 #![forbid(unsafe_code)]
 
 mod browser;
+mod feed;
 mod floor;
 mod sender;
 
 use browser::Browsers;
+use feed::Rate;
 use sender::{Load, Sender};
 use serde::Deserialize;
 use serde_json::json;
@@ -31,10 +33,20 @@ enum Request {
         id: usize,
         answer: String,
     },
-    /// A browser that answers a server's offer.
+    /// A browser that answers a server's offers, the first one and those that follow.
     Answer {
         id: usize,
         offer: String,
+    },
+    /// A browser that offers to send a video.
+    Publish {
+        id: usize,
+    },
+    /// Have it send for as long as this program runs.
+    Feed {
+        id: usize,
+        #[serde(flatten)]
+        rate: Rate,
     },
     /// How many are connected.
     State,
