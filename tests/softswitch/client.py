@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,9 @@ _OPTIONS = (
 _TIMEOUT = 120.0  # seconds for a call, with a busy machine in mind
 _BATCH = 20_000  # updates or entities in one message
 _ids = itertools.count((os.getpid() % 0xFFF + 1) << 12)  # of 24 bits
+_closed: set[int] = set()
+"""Clients of this process that have ended, of which the softswitch may learn a moment later."""
+_NOTICED_S = 10.0
 
 
 class Refused(Exception):
@@ -120,10 +124,16 @@ class Session:
     def _bind(self) -> None:
         request = pb.SetForwardingPipelineConfigRequest(client_id=self.client_id, action=pb.SetForwardingPipelineConfigRequest.BIND)
         request.config.add(p4_name=PROGRAM)
-        try:
-            self.stub.SetForwardingPipelineConfig(request, timeout=_TIMEOUT)
-        except grpc.RpcError as error:
-            raise _refused(error) from None
+        deadline = time.monotonic() + _NOTICED_S
+        while True:
+            try:
+                self.stub.SetForwardingPipelineConfig(request, timeout=_TIMEOUT)
+                return
+            except grpc.RpcError as error:
+                owner = re.search(r"Client ID (\d+) already owns", error.details() or "")
+                if owner is None or int(owner[1]) not in _closed or time.monotonic() > deadline:
+                    raise _refused(error) from None
+                time.sleep(0.01)
 
     def reset_all(self) -> None:
         """Empty every table: a reset of the device."""
@@ -140,6 +150,7 @@ class Session:
         self._stream.cancel()
         self._reader.join(_TIMEOUT)
         self.channel.close()
+        _closed.add(self.client_id)
 
     def __enter__(self) -> Session:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,6 +28,7 @@ def ffmpeg(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["ffmpeg", "-hide_banner", "-loglevel", "error", "-y", *arguments], stdin=subprocess.DEVNULL)
 
 
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed (Debian: ffmpeg)")
 def test_h261_from_ffmpeg_and_to_ffmpeg(tiling: Path, tmp_path: Path) -> None:
     sockets, senders = [], []
     for number in range(2):
