@@ -10,8 +10,10 @@ use shunt_latch::Time;
 use shunt_net::Endpoint;
 use shunt_rtp::rtcp::{pli, walk};
 use shunt_rtp::{Header, Packet, demux};
+use shunt_tiling::coding::Area;
 use shunt_tiling::h261::mosaic::{self, Mosaic as Quarters};
-use shunt_tiling::h264::column::{self, Column};
+use shunt_tiling::h264::column::Column;
+use shunt_tiling::sliced::Region;
 use shunt_tiling::stream;
 use shunt_tiling::tiler::{Mosaic, Place, Tiler};
 use shunt_udp::{Address, Batch, MOST, Socket};
@@ -48,14 +50,11 @@ trait Tiled: Send {
     fn view(&self) -> Vec<TileView>;
 }
 
-/// x, y, width and height of a place.
-type Area = Option<(u32, u32, u32, u32)>;
-
 struct Streaming<M: Mosaic> {
     tiler: Tiler<M>,
     tiles: BTreeMap<usize, Tile>,
     region: fn(&Tile) -> M::Region,
-    area: fn(&M, u32) -> Area,
+    area: fn(&M, usize) -> Option<Area>,
 }
 
 impl<M: Mosaic + Send> Tiled for Streaming<M>
@@ -123,16 +122,16 @@ where
 
     fn view(&self) -> Vec<TileView> {
         let view = |(place, tile): (&usize, &Tile)| {
-            let area = u32::try_from(*place).ok().and_then(|place| (self.area)(self.tiler.mosaic(), place));
+            let area = (self.area)(self.tiler.mosaic(), *place);
             let status = self.tiler.status(*place).unwrap_or_default();
             TileView {
                 place: *place,
                 participant: tile.participant.clone(),
                 contributor: tile.contributor(),
-                x: area.map(|area| area.0),
-                y: area.map(|area| area.1),
-                width: area.map(|area| area.2),
-                height: area.map(|area| area.3),
+                x: area.map(|area| area.x),
+                y: area.map(|area| area.y),
+                width: area.map(|area| area.width),
+                height: area.map(|area| area.height),
                 pictures: status.pictures,
                 refused: status.refused,
                 refusal: status.refusal.map(|refusal| refusal.to_string()),
@@ -147,7 +146,15 @@ fn quarters(stream: stream::Stream, hold: Duration) -> Box<dyn Tiled> {
         tiler: Tiler::new(Quarters::default(), stream, hold),
         tiles: BTreeMap::new(),
         region: |tile| tile.tile.map_or(mosaic::Region::Whole, mosaic::Region::Quarter),
-        area: |_, place| Some((176 * (place % 2), 144 * (place / 2), 176, 144)),
+        area: |_, place| {
+            let place = u32::try_from(place).ok()?;
+            Some(Area {
+                x: 176 * (place % 2),
+                y: 144 * (place / 2),
+                width: 176,
+                height: 144,
+            })
+        },
     })
 }
 
@@ -155,17 +162,19 @@ fn column(places: usize, stream: stream::Stream, hold: Duration) -> Box<dyn Tile
     Box::new(Streaming {
         tiler: Tiler::new(Column::new(places), stream, hold),
         tiles: BTreeMap::new(),
-        region: |tile| column::Region {
-            tile: tile.tile.unwrap_or(0).into(),
-            tiles: tile.tiles.unwrap_or(1).into(),
-            // A mixer's tiles repeat what they have shown.
-            predicted: tile.predicted || tile.tiles.is_some(),
-        },
-        area: |column, place| {
-            let format = column.format()?;
-            Some((0, 16 * format.height * place, 16 * format.width, 16 * format.height))
-        },
+        region,
+        area: Column::area,
     })
+}
+
+/// Where slices of a tile come from.
+fn region(tile: &Tile) -> Region {
+    Region {
+        tile: tile.tile.unwrap_or(0).into(),
+        tiles: tile.tiles.unwrap_or(1).into(),
+        // A mixer's tiles repeat what they have shown.
+        predicted: tile.predicted || tile.tiles.is_some(),
+    }
 }
 
 /// A stream, how many packets of it went out with so many octets of payload, and the latest of them.

@@ -196,7 +196,7 @@ def test_mixers_feed_a_mixer(tiling: Path) -> None:
 
 
 REFUSED = {
-    "predicts from other pictures, and no guard band": {"intra": 10},
+    "predicts from other pictures, which is not agreed": {"intra": 10},
     "predicts from other pictures than the one before": {"intra": 10, "x264": "ref=3"},
     "B slices": {"intra": 10, "profile": "main", "x264": "bframes=2:b-adapt=0"},
     "weighted prediction": {"intra": 10, "profile": "main", "x264": "weightp=1"},
@@ -215,7 +215,7 @@ def test_what_cannot_be_tiled_is_refused_with_the_reason(tiling: Path, reason: s
     if "differs" in reason or "size" in reason:
         events.join(0, 0, 100, region=INTRA)
         send(events, 0, 100, clip("testsrc", 10, 1, x264="no-cabac=1" if "entropy" in reason else "", profile="high" if "entropy" in reason else "baseline"))
-    region = PREDICTED if options.get("intra") and "guard" not in reason else INTRA
+    region = PREDICTED if options.get("intra") and "agreed" not in reason else INTRA
     events.join(0, 1, 101, region=region)
     send(events, 1, 101, clip("moving", 10, 1, start=0.3, seed=2, **options))  # type: ignore[arg-type]
     output = program.run(tiling, "h264", events)

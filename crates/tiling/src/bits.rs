@@ -161,6 +161,13 @@ impl Writer {
         self.put(bits.peek(rest), rest);
     }
 
+    /// What was written, with a 1 after it (`rbsp_trailing_bits` of H.264 and H.265), filled up to a whole byte with zeros.
+    #[must_use]
+    pub fn trailing(mut self) -> Vec<u8> {
+        self.flag(true);
+        self.finish()
+    }
+
     /// What was written, filled up to a whole byte with zeros.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {

@@ -31,7 +31,7 @@ pub enum What {
     PayloadHeader,
     #[error("no such NAL unit, or it is not allowed in this packetization mode")]
     NalUnit,
-    #[error("a value that H.264 does not allow")]
+    #[error("a value that is not allowed")]
     Value,
 }
 

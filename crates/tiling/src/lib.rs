@@ -5,13 +5,21 @@
 //! one of another mixer's: mixers form hierarchies.
 #![forbid(unsafe_code)]
 
+pub mod assembler;
 pub mod bits;
+mod cabac;
+pub mod coding;
+mod colour;
+mod emulation;
 mod fault;
+mod fields;
 pub mod h261;
 pub mod h264;
 pub mod order;
+pub mod packing;
 mod queue;
 mod refusal;
+pub mod sliced;
 pub mod stream;
 pub mod tiler;
 

@@ -33,16 +33,18 @@ pub enum Refusal {
     NoParameters,
     #[error("its {0} differs from that of the sources that are tiled already")]
     Differs(Parameter),
-    #[error("so many of its pictures are larger than any level of H.264")]
+    #[error("so many of its pictures are larger than any level allows")]
     Level,
     #[error("it has B slices")]
     Bidirectional,
     #[error("it has switching slices")]
     Switching,
-    #[error("it predicts from other pictures, and no guard band is agreed")]
+    #[error("it predicts from other pictures, which is not agreed")]
     Predicted,
     #[error("it predicts from other pictures than the one before")]
     References,
+    #[error("it has more slices than a level allows for each tile")]
+    Slices,
     #[error("its deblocking filter crosses slices")]
     Deblocking,
     #[error("its slices are not in order, or reach into another tile")]

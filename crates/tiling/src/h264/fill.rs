@@ -1,10 +1,10 @@
 //! Slices of tiles that have nothing new: the picture before once more, or grey.
 
-use super::cabac::{Context, Encoder};
 use super::nal;
 use super::parameters::Format;
 use super::slice::{Deblocking, Frame, Header, align};
 use crate::bits::Writer;
+use crate::cabac::{Context, Encoder};
 
 /// A slice that repeats the picture before: every macroblock is skipped, and predicts from its own place, because none of its neighbours in
 /// the slice moves (clause 8.4.1.1).

@@ -3,15 +3,12 @@
 //!
 //! | from | by | to |
 //! | --- | --- | --- |
-//! | a source's packets | [`assembler`] ([`packets`]) | NAL units of a picture |
+//! | a source's packets | [`assembler`](crate::assembler) ([`packets`]) | NAL units of a picture |
 //! | those | [`parameters`], [`slice`](mod@slice) | slices whose headers are known, or the reason why they cannot be tiled |
-//! | slices of all tiles | [`column`] ([`fill`]) | NAL units of a picture of the column |
+//! | slices of all tiles | [`sliced`](crate::sliced) ([`column`], [`fill`]) | NAL units of a picture of the column |
 //! | those | [`packets`] | payloads of packets |
 
-pub mod assembler;
-mod cabac;
 pub mod column;
-mod fields;
 pub mod fill;
 mod nal;
 pub mod packets;

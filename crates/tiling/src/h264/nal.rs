@@ -1,5 +1,7 @@
 //! NAL units (clause 7.3.1): their header, and the emulation prevention of their payload.
 
+use crate::emulation;
+
 pub(crate) const SLICE: u8 = 1;
 pub(crate) const IDR: u8 = 5;
 pub(crate) const SPS: u8 = 7;
@@ -11,37 +13,12 @@ pub(crate) fn kind(nal: &[u8]) -> u8 {
 
 /// The payload of a NAL unit without emulation prevention.
 pub(crate) fn payload(nal: &[u8]) -> Vec<u8> {
-    let mut payload = Vec::with_capacity(nal.len());
-    let mut zeros = 0;
-    for octet in nal.iter().skip(1) {
-        if zeros >= 2 && *octet == 3 {
-            zeros = 0;
-            continue;
-        }
-        zeros = if *octet == 0 { zeros + 1 } else { 0 };
-        payload.push(*octet);
-    }
-    payload
+    emulation::without(nal.get(1..).unwrap_or_default())
 }
 
 /// A NAL unit.
 pub(crate) fn unit(reference: u8, kind: u8, payload: &[u8]) -> Vec<u8> {
-    let mut nal = Vec::with_capacity(payload.len() + payload.len() / 64 + 2);
-    nal.push(reference << 5 | kind);
-    let mut zeros = 0;
-    for octet in payload {
-        if zeros >= 2 && *octet <= 3 {
-            nal.push(3);
-            zeros = 0;
-        }
-        zeros = if *octet == 0 { zeros + 1 } else { 0 };
-        nal.push(*octet);
-    }
+    let mut nal = vec![reference << 5 | kind];
+    emulation::add(&mut nal, payload);
     nal
-}
-
-/// Bits of a payload before its trailing bits (clause 7.3.2.11).
-pub(crate) fn end(payload: &[u8]) -> usize {
-    let last = payload.iter().rposition(|octet| *octet != 0);
-    last.map_or(0, |last| last * 8 + 7 - payload[last].trailing_zeros() as usize)
 }

@@ -1,16 +1,17 @@
 //! Parameter sets: a source's are read as far as tiling depends on them, the column's are written.
 
-use super::fields::Fields;
 use super::nal;
 use crate::bits::{Reader, Writer};
+use crate::coding::FRAME_NUMBER_BITS;
+use crate::colour::Colour;
+use crate::emulation;
 use crate::fault::What;
+use crate::fields::Fields;
 use crate::refusal::{Parameter, Refusal};
 
 const BASELINE: u8 = 66;
 const MAIN: u8 = 77;
 const HIGH: u8 = 100;
-/// Of the column: log2 of frame numbers.
-pub const FRAME_NUMBER_BITS: u32 = 8;
 /// Level, macroblocks a second and of a picture (table A-1).
 const LEVELS: [(u8, u32, u32); 14] = [
     (10, 1485, 99),
@@ -40,13 +41,6 @@ pub(crate) enum PictureOrder {
     Difference,
     /// Type 1 without a difference, and type 2.
     Nothing,
-}
-
-/// Primaries, transfer characteristics and matrix; full range.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Colour {
-    full: bool,
-    description: Option<u32>,
 }
 
 /// A sequence parameter set (clause 7.3.2.1.1).
@@ -87,7 +81,7 @@ impl Sequence {
     /// It is cut short, or of pictures that cannot be tiled.
     pub fn parse(unit: &[u8]) -> Result<Self, Refusal> {
         let payload = nal::payload(unit);
-        let mut fields = Fields(Reader::within(&payload, 0, nal::end(&payload)));
+        let mut fields = Fields(Reader::within(&payload, 0, emulation::end(&payload)));
         let [_, profile, constraints, _] = fields.take(24)?.to_be_bytes();
         let id = fields.at_most(31)?;
         match profile {
@@ -160,54 +154,12 @@ impl PictureOrder {
     }
 }
 
-impl Colour {
-    /// The start of the video usability information (annex E.1.1).
-    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
-        if fields.flag()? && fields.take(8)? == 255 {
-            fields.take(32)?;
-        }
-        if fields.flag()? {
-            fields.flag()?;
-        }
-        let mut colour = Self::default();
-        if fields.flag()? {
-            fields.take(3)?;
-            colour.full = fields.flag()?;
-            if fields.flag()? {
-                colour.description = Some(fields.take(24)?);
-            }
-        }
-        Ok(colour)
-    }
-
-    fn write(self, out: &mut Writer) {
-        // Neither an aspect ratio nor overscan.
-        out.put(0, 2);
-        let said = self != Self::default();
-        out.flag(said);
-        if said {
-            // No video format.
-            out.put(5, 3);
-            out.flag(self.full);
-            out.flag(self.description.is_some());
-            if let Some(description) = self.description {
-                out.put(description, 24);
-            }
-        }
-        // No chroma location, timing, HRD parameters or structure of pictures.
-        out.put(0, 5);
-        // Pictures are shown as soon as they are decoded.
-        out.put(0b11, 2);
-        [0, 0, 16, 16, 0, 1].into_iter().for_each(|number| out.unsigned(number));
-    }
-}
-
 impl Picture {
     /// # Errors
     /// It is cut short, or of pictures that cannot be tiled.
     pub fn parse(unit: &[u8]) -> Result<Self, Refusal> {
         let payload = nal::payload(unit);
-        let mut fields = Fields(Reader::within(&payload, 0, nal::end(&payload)));
+        let mut fields = Fields(Reader::within(&payload, 0, emulation::end(&payload)));
         let (id, sequence) = (fields.at_most(255)?, fields.at_most(31)?);
         let (cabac, order_of_fields) = (fields.flag()?, fields.flag()?);
         if fields.unsigned()? > 0 {
@@ -350,7 +302,12 @@ impl Format {
         }
         out.flag(true);
         self.colour.write(&mut out);
-        let sequence = nal::unit(3, nal::SPS, &trailing(out));
+        // No chroma location, timing, HRD parameters or structure of pictures.
+        out.put(0, 5);
+        // Pictures are shown as soon as they are decoded.
+        out.put(0b11, 2);
+        [0, 0, 16, 16, 0, 1].into_iter().for_each(|number| out.unsigned(number));
+        let sequence = nal::unit(3, nal::SPS, &out.trailing());
 
         let mut out = Writer::default();
         [0, 0].into_iter().for_each(|number| out.unsigned(number));
@@ -369,12 +326,6 @@ impl Format {
             out.flag(false);
             out.signed(self.chroma[1]);
         }
-        Ok([sequence, nal::unit(3, nal::PPS, &trailing(out))])
+        Ok([sequence, nal::unit(3, nal::PPS, &out.trailing())])
     }
-}
-
-/// A payload with its trailing bits.
-pub(crate) fn trailing(mut out: Writer) -> Vec<u8> {
-    out.flag(true);
-    out.finish()
 }

@@ -1,11 +1,15 @@
 //! Slices: headers are read and written anew, slice data stays as it is (clause 7.3.3).
 
-use super::fields::Fields;
 use super::nal;
-use super::parameters::{FRAME_NUMBER_BITS, Picture, PictureOrder, Sequence};
+use super::parameters::{Picture, PictureOrder, Sequence};
 use crate::bits::{Reader, Writer};
+use crate::coding::FRAME_NUMBER_BITS;
+use crate::emulation;
 use crate::fault::What;
+use crate::fields::Fields;
 use crate::refusal::Refusal;
+
+pub use crate::coding::Frame;
 
 /// How edges of blocks are filtered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,15 +39,6 @@ pub struct Slice {
     data: std::ops::Range<usize>,
 }
 
-/// What slices of one picture of the column have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
-    pub idr: bool,
-    pub number: u32,
-    /// Of an IDR picture; two in a row differ.
-    pub id: u32,
-}
-
 /// Which of a slice's parameter sets.
 pub(crate) fn parameter_set(unit: &[u8]) -> Option<u32> {
     let start = &unit[..unit.len().min(24)];
@@ -61,7 +56,7 @@ impl Slice {
     /// It is cut short, or uses what a column cannot have.
     pub fn parse(unit: &[u8], sequence: &Sequence, picture: &Picture) -> Result<Self, Refusal> {
         let payload = nal::payload(unit);
-        let end = nal::end(&payload);
+        let end = emulation::end(&payload);
         let mut fields = Fields(Reader::within(&payload, 0, end));
         let idr = nal::kind(unit) == nal::IDR;
         let reference = unit.first().is_some_and(|header| header >> 5 & 3 != 0);

@@ -1,32 +1,33 @@
 //! Pictures out of a source's packets, which come in order, with gaps where packets were lost.
 
-use super::nal;
-use super::packets::Reader;
-use super::parameters::{Format, Picture, Sequence};
-use super::slice::{self, Slice};
+use crate::coding::{Coding, Kind};
 use crate::order::Next;
+use crate::packing::Reader;
 use crate::refusal::Refusal;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// Slices of a picture at most: one for each row of the largest that H.264 has.
+/// Slices of a picture at most: one for each row of the largest that there are.
 const SLICES: usize = 1024;
 
 /// A picture all of whose packets were received.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Assembled {
-    pub slices: Vec<Slice>,
-    pub(crate) sequence: Sequence,
-    pub(crate) picture: Picture,
+#[derive(Debug)]
+pub struct Assembled<C: Coding> {
+    pub slices: Vec<C::Slice>,
+    pub(crate) sequence: Arc<C::Sequence>,
+    pub(crate) picture: Arc<C::Picture>,
     /// What came before it was received without a gap, and could be tiled.
     pub follows: bool,
 }
 
 /// Packets of one source to pictures, and its parameter sets.
-#[derive(Debug, Default)]
-pub struct Assembler {
-    sequences: BTreeMap<u32, Sequence>,
-    pictures: BTreeMap<u32, Picture>,
-    reader: Reader,
+#[derive(Debug)]
+pub struct Assembler<C: Coding> {
+    sequences: BTreeMap<u32, Arc<C::Sequence>>,
+    /// With the numbers of their sequence parameter sets.
+    pictures: BTreeMap<u32, (u32, Arc<C::Picture>)>,
+    reader: Reader<C::Packing>,
+    order: C::Order,
     timestamp: Option<u32>,
     units: Vec<Vec<u8>>,
     gap: bool,
@@ -39,10 +40,28 @@ pub struct Assembler {
     refusal: Option<Refusal>,
 }
 
-impl Assembler {
+impl<C: Coding> Default for Assembler<C> {
+    fn default() -> Self {
+        Self {
+            sequences: BTreeMap::new(),
+            pictures: BTreeMap::new(),
+            reader: Reader::default(),
+            order: C::Order::default(),
+            timestamp: None,
+            units: Vec::new(),
+            gap: false,
+            damaged: false,
+            after_gap: false,
+            lost: false,
+            refusal: None,
+        }
+    }
+}
+
+impl<C: Coding> Assembler<C> {
     /// The next packet or gap. Ends up to two pictures; those that lack something are left out. A picture that cannot be tiled comes as the
     /// reason.
-    pub fn take(&mut self, next: &Next) -> Vec<Result<Assembled, Refusal>> {
+    pub fn take(&mut self, next: &Next) -> Vec<Result<Assembled<C>, Refusal>> {
         let mut ended = Vec::new();
         let packet = match next {
             Next::Gap => {
@@ -75,28 +94,27 @@ impl Assembler {
     }
 
     fn unit(&mut self, unit: Vec<u8>) {
-        match nal::kind(&unit) {
-            nal::SLICE | nal::IDR if self.units.len() < SLICES => self.units.push(unit),
-            nal::SLICE | nal::IDR => self.damaged = true,
-            nal::SPS => match Sequence::parse(&unit) {
-                Ok(set) => {
-                    self.sequences.insert(set.id, set);
+        match C::kind(&unit) {
+            Kind::Slice if self.units.len() < SLICES => self.units.push(unit),
+            Kind::Slice => self.damaged = true,
+            Kind::Sequence => match C::sequence(&unit) {
+                Ok((id, set)) => {
+                    self.sequences.insert(id, Arc::new(set));
                 }
                 Err(refusal) => self.refusal = Some(refusal),
             },
-            nal::PPS => match Picture::parse(&unit) {
-                Ok(set) => {
-                    self.pictures.insert(set.id, set);
+            Kind::Picture => match C::picture(&unit) {
+                Ok((id, sequence, set)) => {
+                    self.pictures.insert(id, (sequence, Arc::new(set)));
                 }
                 Err(refusal) => self.refusal = Some(refusal),
             },
-            // Partitions cannot be tiled; what else there is describes the picture, or extends it.
-            2..=4 => self.refusal = Some(Refusal::SliceGroups),
-            _ => {}
+            Kind::Refused(refusal) => self.refusal = Some(refusal),
+            Kind::Other => {}
         }
     }
 
-    fn end(&mut self) -> Option<Result<Assembled, Refusal>> {
+    fn end(&mut self) -> Option<Result<Assembled<C>, Refusal>> {
         self.timestamp = None;
         let units = std::mem::take(&mut self.units);
         let (damaged, after_gap) = (std::mem::take(&mut self.damaged), std::mem::take(&mut self.after_gap));
@@ -107,13 +125,17 @@ impl Assembler {
                 return None;
             }
             None if units.is_empty() => return None,
-            None => self.picture(&units),
+            None => self.picture(units),
         };
         // The gap may be the start of this picture.
-        if after_gap && ended.as_ref().is_ok_and(|picture| picture.slices[0].first > 0) {
+        if after_gap && ended.as_ref().is_ok_and(|(begins, _)| !begins) {
             self.lost = true;
             return None;
         }
+        if self.lost {
+            self.order = C::Order::default();
+        }
+        let ended = ended.and_then(|(_, picture)| C::follow(&mut self.order, &picture.slices).map(|()| picture));
         self.lost |= ended.is_err();
         ended
             .map(|picture| Assembled {
@@ -123,24 +145,29 @@ impl Assembler {
             .into()
     }
 
-    fn picture(&self, units: &[Vec<u8>]) -> Result<Assembled, Refusal> {
-        let mut sets: Option<(Sequence, Picture)> = None;
+    /// A picture, and whether its first slice is there.
+    fn picture(&self, units: Vec<Vec<u8>>) -> Result<(bool, Assembled<C>), Refusal> {
+        let mut sets: Option<(Arc<C::Sequence>, Arc<C::Picture>)> = None;
         let mut slices = Vec::with_capacity(units.len());
         for unit in units {
-            let picture = slice::parameter_set(unit)
+            let (number, picture) = C::parameter_set(&unit)
                 .and_then(|id| self.pictures.get(&id))
                 .ok_or(Refusal::NoParameters)?;
-            let sequence = self.sequences.get(&picture.sequence).ok_or(Refusal::NoParameters)?;
-            let (first, other) = *sets.get_or_insert((*sequence, *picture));
-            Format::of(&first, &other, 1)?.admits(&Format::of(sequence, picture, 1)?)?;
-            slices.push(Slice::parse(unit, sequence, picture)?);
+            let sequence = self.sequences.get(number).ok_or(Refusal::NoParameters)?;
+            let (first, other) = sets.get_or_insert_with(|| (Arc::clone(sequence), Arc::clone(picture)));
+            if !Arc::ptr_eq(first, sequence) || !Arc::ptr_eq(other, picture) {
+                C::admits(&C::format(first, other, 1)?, &C::format(sequence, picture, 1)?)?;
+            }
+            slices.push(C::slice(unit, sequence, picture)?);
         }
         let (sequence, picture) = sets.ok_or(Refusal::NoParameters)?;
-        Ok(Assembled {
+        let begins = slices.first().is_some_and(C::is_first);
+        let assembled = Assembled {
             slices,
             sequence,
             picture,
             follows: true,
-        })
+        };
+        Ok((begins, assembled))
     }
 }

@@ -1,4 +1,4 @@
-//! The arithmetic encoder of clause 9.3.4, for slices that the column makes itself.
+//! The arithmetic encoder that H.264 (clause 9.3.4) and H.265 (clause 9.3.5) have in common, for slices that the mixer makes itself.
 
 use crate::bits::Writer;
 
