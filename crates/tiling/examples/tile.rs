@@ -1,18 +1,20 @@
 //! Tiles what comes on standard input, in the time that its records tell, and writes the packets that come out: for tests and benches.
 //!
-//!     tile h261|h264 [SIZE [HOLD [PLACES]]]
+//!     tile h261|h264|h265 [SIZE [HOLD [PLACES [COLUMNS]]]]
 //!
-//! SIZE: octets of a packet at most (1372), HOLD: milliseconds that a picture waits for others (125), PLACES of a column (4). A record is a time in nanoseconds (8
+//! SIZE: octets of a packet at most (1372), HOLD: milliseconds that a picture waits for others (125), PLACES of a column or a grid (4), COLUMNS of a grid. A record is a time in nanoseconds (8
 //! octets), a kind, a place, the length of its data (4) and the data. In: 0 a packet; 1 join, with the source, the contributor (4 each) and the
-//! region (H.261: the quarter of a CIF picture, or 255, all of the picture; H.264: 1 if pictures are predicted, the tile, tiles of the source's
-//! column); 2 leave; 3 a receiver asks for a key frame; 4 a pause in which time passes. Out: 0 a
+//! region (H.261: the quarter of a CIF picture, or 255, all of the picture; others: 1 if pictures are predicted, the tile, tiles of the source's
+//! picture); 2 leave; 3 a receiver asks for a key frame; 4 a pause in which time passes. Out: 0 a
 //! packet; 1 a source to ask for a key frame; its place is the stream's number. H.261 has a stream for each four places. Ends with a line of
 //! figures on standard error, the processor time among them.
 
 use nix::time::{ClockId, clock_gettime};
 use shunt_latch::Time;
 use shunt_tiling::h261;
-use shunt_tiling::h264::column::{Column, Region};
+use shunt_tiling::h264::column::Column;
+use shunt_tiling::h265::grid::{self, Grid};
+use shunt_tiling::sliced::Region;
 use shunt_tiling::stream::Stream;
 use shunt_tiling::tiler::{Mosaic, Place, Tiler};
 use std::error::Error;
@@ -149,7 +151,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut input = Vec::new();
     std::io::stdin().lock().read_to_end(&mut input)?;
     let places = value(3, 4)?;
-    let column = |region: &[u8]| match region {
+    let columns = u8::try_from(value(4, grid::columns(u8::try_from(places)?).into())?)?.max(1);
+    let slices = |region: &[u8]| match region {
         [predicted, tile, tiles] => Some(Region {
             tile: u32::from(*tile),
             tiles: u32::from(*tiles),
@@ -163,8 +166,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => None,
     };
     match arguments.first().map(String::as_str) {
-        Some("h264") => tile(|| Column::new(places), column, size, hold, &input),
+        Some("h264") => tile(|| Column::new(places), slices, size, hold, &input),
+        Some("h265") => {
+            let rows = u8::try_from(places.div_ceil(columns.into()))?;
+            tile(|| Grid::new(columns, rows), slices, size, hold, &input)
+        }
         Some("h261") => tile(h261::mosaic::Mosaic::default, quarter, size, hold, &input),
-        _ => Err("h261 or h264 is wanted".into()),
+        _ => Err("h261, h264 or h265 is wanted".into()),
     }
 }

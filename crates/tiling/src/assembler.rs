@@ -147,7 +147,7 @@ impl<C: Coding> Assembler<C> {
 
     /// A picture, and whether its first slice is there.
     fn picture(&self, units: Vec<Vec<u8>>) -> Result<(bool, Assembled<C>), Refusal> {
-        let mut sets: Option<(Arc<C::Sequence>, Arc<C::Picture>)> = None;
+        let mut sets = None;
         let mut slices = Vec::with_capacity(units.len());
         for unit in units {
             let (number, picture) = C::parameter_set(&unit)

@@ -75,6 +75,20 @@ impl Encoder {
         self.renormalise(out);
     }
 
+    /// A bin whose values are equally probable.
+    pub(crate) fn bypass(&mut self, bin: bool, out: &mut Writer) {
+        self.low = (self.low << 1) + if bin { self.range } else { 0 };
+        if self.low >= 1024 {
+            self.low -= 1024;
+            self.bit(true, out);
+        } else if self.low < 512 {
+            self.bit(false, out);
+        } else {
+            self.low -= 512;
+            self.outstanding += 1;
+        }
+    }
+
     /// Whether the slice ends here; if so, its last bits with the trailing one.
     pub(crate) fn end(&mut self, end: bool, out: &mut Writer) {
         self.range -= 2;

@@ -40,4 +40,14 @@ impl Fields<'_> {
         let field = self.unsigned()?;
         if field > most { Err(self.fault(What::Value)) } else { Ok(field) }
     }
+
+    /// A signed number from `least` to `most`.
+    pub(crate) fn within(&mut self, least: i32, most: i32) -> Result<i32, Refusal> {
+        let field = self.signed()?;
+        if (least..=most).contains(&field) {
+            Ok(field)
+        } else {
+            Err(self.fault(What::Value))
+        }
+    }
 }

@@ -15,12 +15,36 @@ pub enum Refusal {
     Place,
     #[error("profile {0} is none of Baseline (66), Main (77) and High (100)")]
     Profile(u8),
+    #[error("profile {0} is none of Main (1), Main 10 (2) and format range extensions (4)")]
+    MainProfile(u32),
     #[error("its samples are not 4:2:0 with 8 bits")]
     Samples,
     #[error("it may have interlaced pictures")]
     Interlaced,
     #[error("it has scaling lists")]
     ScalingLists,
+    #[error("its width or height is no multiple of {0}, its coding tree block")]
+    BlockSize(u32),
+    #[error("its pictures are smaller than 256x64, the smallest tile that there is")]
+    TileSize,
+    #[error("a part of its pictures is not shown")]
+    Cropped,
+    #[error("it has tiles of its own, or of other sizes than agreed")]
+    Tiles,
+    #[error("it has wavefronts")]
+    Wavefront,
+    #[error("it has dependent slice segments")]
+    Dependent,
+    #[error("it has samples that are not transformed (PCM)")]
+    PulseCode,
+    #[error("it has extensions of its profile")]
+    Extensions,
+    #[error("it predicts motion vectors from those of the picture before")]
+    TemporalVectors,
+    #[error("it has pictures that are not shown")]
+    Hidden,
+    #[error("its pictures do not come in the order in which they are shown")]
+    Reordered,
     #[error("it has slice groups")]
     SliceGroups,
     #[error("it has redundant pictures")]
@@ -51,7 +75,7 @@ pub enum Refusal {
     SliceOrder,
 }
 
-/// What all sources of a column have in common.
+/// What all sources of a column or grid have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Parameter {
     #[error("profile")]
@@ -60,6 +84,20 @@ pub enum Parameter {
     Entropy,
     #[error("transform size")]
     Transform,
+    #[error("structure of blocks")]
+    Blocks,
+    #[error("use of asymmetric partitions")]
+    Asymmetric,
+    #[error("intra smoothing")]
+    Smoothing,
+    #[error("sign hiding")]
+    SignHiding,
+    #[error("transform skip")]
+    TransformSkip,
+    #[error("change of the quantiser within a picture")]
+    Quantiser,
+    #[error("merge level")]
+    MergeLevel,
     #[error("constrained intra prediction")]
     ConstrainedIntra,
     #[error("chroma quantiser offset")]

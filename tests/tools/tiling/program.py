@@ -15,11 +15,11 @@ PACKET, JOIN, LEAVE, KEY_FRAME, PAUSE = range(5)
 WHOLE = b"\xff"
 """Regions of H.261: all of a picture, or the quarter of a CIF picture."""
 INTRA, PREDICTED = b"\0\0\1", b"\1\0\1"
-"""Regions of H.264: all of a picture, coded intra only, or predicted; or one tile of several (mixed)."""
+"""Regions of H.264 and H.265: all of a picture, coded intra only, or predicted; or one tile of several (mixed)."""
 
 
 def mixed(tile: int, tiles: int) -> bytes:
-    """The region that is one tile of a mixer's column."""
+    """The region that is one tile of a mixer's column or grid."""
     return bytes((1, tile, tiles))
 
 

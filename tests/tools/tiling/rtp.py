@@ -103,6 +103,49 @@ def h264_picture(payloads: list[bytes]) -> bytes:
     return b"".join(b"\0\0\0\1" + unit for unit in units)
 
 
+def h265_kind(unit: bytes | bytearray) -> int:
+    return unit[0] >> 1 & 63
+
+
+def h265_payloads(coded: bytes, size: int = 1100) -> list[bytes]:
+    """As RFC 7798 has it: parameter sets in one packet, slices alone or in fragments."""
+    units = [unit for unit in h264_units(coded) if h265_kind(unit) < 35]
+    sets = [unit for unit in units if h265_kind(unit) >= 32]
+    payloads = [b"\x60\1" + b"".join(struct.pack(">H", len(unit)) + unit for unit in sets)] if sets else []
+    for unit in units:
+        if h265_kind(unit) >= 32:
+            continue
+        if len(unit) <= size:
+            payloads.append(unit)
+            continue
+        chunks = [unit[at : at + size] for at in range(2, len(unit), size)]
+        for at, chunk in enumerate(chunks):
+            flags = (at == 0) << 7 | (at == len(chunks) - 1) << 6
+            payloads.append(bytes([49 << 1, unit[1], flags | h265_kind(unit)]) + chunk)
+    return payloads
+
+
+def h265_picture(payloads: list[bytes]) -> bytes:
+    """A picture as a byte stream out of its payloads."""
+    units: list[bytearray] = []
+    for payload in payloads:
+        kind = h265_kind(payload)
+        if kind == 48:
+            at = 2
+            while at < len(payload):
+                (size,) = struct.unpack_from(">H", payload, at)
+                units.append(bytearray(payload[at + 2 : at + 2 + size]))
+                at += 2 + size
+        elif kind == 49:
+            if payload[2] & 0x80:
+                units.append(bytearray([payload[2] << 1 & 0x7E, payload[1]]))
+            units[-1] += payload[3:]
+        else:
+            assert kind < 48
+            units.append(bytearray(payload))
+    return b"".join(b"\0\0\0\1" + unit for unit in units)
+
+
 def pictures(packets: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, list[bytes], set[int]]]:
     """Of each picture: when its first packet came, its payloads, and all contributors. Asserts that numbers and markers are right."""
     sequence = None

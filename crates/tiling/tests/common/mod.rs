@@ -60,3 +60,14 @@ pub fn h261_packets(ssrc: u32, sequence: u16, timestamp: u32, picture: &[u8]) ->
         })
         .collect()
 }
+
+/// NAL units of three 256x192 pictures by x265 after VPS, SPS and PPS: the first IDR, the third CRA, the others predicted from the one before; coding
+/// trees of 16.
+const PREDICTED: &[u8] = include_bytes!("../data/predicted.h265");
+/// Of two IDR pictures; coding trees of 32.
+const INTRA: &[u8] = include_bytes!("../data/intra.h265");
+
+/// NAL units of H.265.
+pub fn h265_units(intra: bool) -> Vec<Vec<u8>> {
+    pictures(if intra { INTRA } else { PREDICTED })
+}
