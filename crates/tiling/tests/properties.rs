@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{STREAM, h261_packets, packet, qcif, units};
+use common::{STREAM, h261_packets, h265_units, packet, qcif, units};
 use proptest::prelude::*;
 use shunt_latch::Time;
 use shunt_rtp::Header;
@@ -15,6 +15,7 @@ use shunt_tiling::h264::column::{self, Column};
 use shunt_tiling::h264::packets::{Reader as Units, Unit, payloads};
 use shunt_tiling::h264::parameters;
 use shunt_tiling::h264::slice::Slice;
+use shunt_tiling::h265::{self, grid::Grid};
 use shunt_tiling::tiler::{Place, Tiler};
 use std::time::Duration;
 
@@ -131,6 +132,70 @@ proptest! {
     }
 
     #[test]
+    fn h265_that_is_damaged_or_lost_leaves_pictures_of_all_tiles(
+        intra in any::<bool>(),
+        sent in prop::collection::vec((any::<prop::sample::Index>(), any::<Option<(prop::sample::Index, u8)>>(), 0u8..10), 1..20),
+    ) {
+        let mut tiler = Tiler::new(Grid::new(2, 2), STREAM, Duration::from_millis(10));
+        let region = |predicted| column::Region { tile: 0, tiles: 1, predicted };
+        for place in 0..3 {
+            tiler.join(place, Place { source: place as u32, contributor: place as u32, region: region(place == 1) }).unwrap();
+        }
+        // Whole at first, so that there is something to damage.
+        let recorded = h265_units(intra);
+        let whole = recorded.iter().take(4).cloned();
+        let damaged = sent.iter().map(|(unit, change, _)| {
+            let mut unit = unit.get(&recorded).clone();
+            if let Some((at, octet)) = change {
+                // Headers rather than data.
+                let at = at.index(unit.len().min(40));
+                unit[at] = *octet;
+            }
+            unit
+        });
+        let mut out = Vec::new();
+        for (number, unit) in whole.chain(damaged).enumerate() {
+            let now = Time::from(Duration::from_millis(50 * number as u64));
+            for place in 0..3 {
+                let lost = number > 3 && sent[number - 4].2 == place;
+                if !lost {
+                    tiler.packet(&packet(place.into(), number as u16, number as u32, true, &unit), now);
+                }
+            }
+            out.push(tiler.poll(now + Duration::from_millis(49)));
+        }
+        let (mut sequence, mut picture) = (None, None);
+        for packets in out.iter().filter(|packets| !packets.is_empty()) {
+            let mut reader = h265::packets::Reader::default();
+            let mut tiles = Vec::new();
+            let payloads = packets.iter().map(|packet| Header::parse(packet).unwrap().payload);
+            for unit in payloads.filter(|payload| !payload.is_empty()).flat_map(|payload| reader.take(payload).unwrap()) {
+                match unit[0] >> 1 {
+                    32 => {}
+                    33 => sequence = Some(h265::parameters::Sequence::parse(&unit).unwrap()),
+                    34 => picture = Some(h265::parameters::Picture::parse(&unit).unwrap()),
+                    _ => {
+                        let slice = h265::slice::Slice::parse(unit, sequence.as_ref().unwrap(), picture.as_ref().unwrap()).unwrap();
+                        tiles.push((slice.tile, slice.first));
+                    }
+                }
+            }
+            if !tiles.is_empty() {
+                prop_assert_eq!(tiles, [(0, 0), (1, 0), (2, 0), (3, 0)]);
+            }
+        }
+    }
+
+    #[test]
+    fn h265_of_any_bytes(unit in prop::collection::vec(any::<u8>(), 0..80), intra in any::<bool>()) {
+        let recorded = h265_units(intra);
+        let sequence = h265::parameters::Sequence::parse(&recorded[1]).unwrap();
+        let picture = h265::parameters::Picture::parse(&recorded[2]).unwrap();
+        let _ = (h265::parameters::Sequence::parse(&unit), h265::parameters::Picture::parse(&unit), h265::packets::Reader::default().take(&unit));
+        let _ = h265::slice::Slice::parse(unit, &sequence, &picture);
+    }
+
+    #[test]
     fn h264_of_any_bytes(unit in prop::collection::vec(any::<u8>(), 0..60), high in any::<bool>()) {
         let recorded = units(high);
         let (sequence, picture) = (parameters::Sequence::parse(&recorded[0]).unwrap(), parameters::Picture::parse(&recorded[1]).unwrap());
@@ -139,23 +204,27 @@ proptest! {
     }
 
     #[test]
-    fn nal_units_round_trip(sizes in prop::collection::vec((1usize..4000, 0u32..20), 0..30), size in 200usize..1500) {
-        let sent: Vec<Unit> = sizes
-            .iter()
-            .enumerate()
-            .map(|(at, (length, contributor))| Unit {
-                octets: [vec![0x41], vec![at as u8; length - 1]].concat(),
+    fn nal_units_round_trip(sizes in prop::collection::vec((2usize..4000, 0u32..20), 0..30), size in 200usize..1500) {
+        let sent = |header: &[u8]| -> Vec<Unit> {
+            let unit = |(at, (length, contributor)): (usize, &(usize, u32))| Unit {
+                octets: [header.to_vec(), vec![at as u8; length - header.len()]].concat(),
                 contributor: (*contributor > 3).then_some(*contributor),
-            })
-            .collect();
-        let packets = payloads(&sent, size);
-        let mut reader = Units::default();
-        let mut received = Vec::new();
-        for packet in &packets {
+            };
+            sizes.iter().enumerate().map(unit).collect()
+        };
+        let (first, second) = (sent(&[0x41]), sent(&[0x02, 0x01]));
+        let (mut reader, mut other) = (Units::default(), h265::packets::Reader::default());
+        let (mut received, mut others) = (Vec::new(), Vec::new());
+        for packet in &payloads(&first, size) {
             prop_assert!(packet.octets.len() + 12 + 4 * packet.contributors.len() <= size && packet.contributors.len() <= 15);
             received.extend(reader.take(&packet.octets).unwrap());
         }
-        prop_assert_eq!(received, sent.into_iter().map(|unit| unit.octets).collect::<Vec<_>>());
+        for packet in &h265::packets::payloads(&second, size) {
+            prop_assert!(packet.octets.len() + 12 + 4 * packet.contributors.len() <= size && packet.contributors.len() <= 15);
+            others.extend(other.take(&packet.octets).unwrap());
+        }
+        prop_assert_eq!(received, first.into_iter().map(|unit| unit.octets).collect::<Vec<_>>());
+        prop_assert_eq!(others, second.into_iter().map(|unit| unit.octets).collect::<Vec<_>>());
     }
 
     #[test]
