@@ -2,12 +2,18 @@
 
 use crate::reports::Reported;
 use serde::{Deserialize, Serialize};
+use shunt_tiling::h265::grid;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use thiserror::Error;
 
-/// Tiles of a column unless the description says how many.
-const PLACES: usize = 15;
+/// Tiles of a CIF picture; and of a column and a grid unless the description says how many.
+const QUARTERS: usize = 4;
+const COLUMN: usize = 15;
+const GRID: usize = 16;
+/// Columns and rows that a picture of H.265 can have (table A.8).
+const MOST_COLUMNS: u8 = 20;
+const MOST_ROWS: u8 = 22;
 /// Tiles that one mixer takes: at 15 pictures a second some half of a core.
 pub const MOST_TILES: usize = 1000;
 
@@ -16,6 +22,7 @@ pub const MOST_TILES: usize = 1000;
 pub enum Codec {
     H261,
     H264,
+    H265,
 }
 
 /// Streams that are made of the video that comes from one address: all of them, each time.
@@ -41,10 +48,41 @@ pub struct Tiling {
 #[serde(deny_unknown_fields)]
 pub struct Stream {
     pub ssrc: u32,
-    /// Of a column; a CIF picture has four.
-    #[serde(default = "places")]
-    pub places: usize,
+    /// Of a column or a grid; a CIF picture has four.
+    #[serde(default)]
+    pub places: Option<u8>,
+    /// Of a grid; unless said, so many that it is no higher than wide.
+    #[serde(default)]
+    pub columns: Option<u8>,
     pub tiles: Vec<Tile>,
+}
+
+impl Stream {
+    /// How many tiles there can be.
+    #[must_use]
+    pub fn places(&self, codec: Codec) -> usize {
+        let wanted = self.places.map(usize::from);
+        match codec {
+            Codec::H261 => QUARTERS,
+            Codec::H264 => wanted.unwrap_or(COLUMN),
+            Codec::H265 => wanted.unwrap_or(GRID),
+        }
+    }
+
+    /// Columns and rows of a grid.
+    #[must_use]
+    pub fn grid(&self) -> (u8, u8) {
+        // There are at most 255 places.
+        let places = u8::try_from(self.places(Codec::H265)).unwrap_or(u8::MAX);
+        let columns = self.columns.unwrap_or_else(|| grid::columns(places)).max(1);
+        (columns, places.div_ceil(columns))
+    }
+
+    /// Whether it is the same but for who is in it.
+    #[must_use]
+    pub fn goes_on(&self, other: &Self) -> bool {
+        (self.ssrc, self.places, self.columns) == (other.ssrc, other.places, other.columns)
+    }
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -57,12 +95,12 @@ pub struct Tile {
     /// The participant's own SSRC, where the source is a mixer.
     #[serde(default)]
     pub contributor: Option<u32>,
-    /// Which tile of that mixer's stream, and how many a column has.
+    /// Which tile of that mixer's stream, and how many its column or grid has.
     #[serde(default)]
     pub tile: Option<u8>,
     #[serde(default)]
     pub tiles: Option<u8>,
-    /// H.264: a guard band is agreed, so pictures may predict from the one before.
+    /// H.264 and H.265: it is agreed that vectors stay within the picture, or a guard band, so pictures may predict from the one before.
     #[serde(default)]
     pub predicted: bool,
 }
@@ -83,10 +121,6 @@ fn hold() -> u64 {
     125
 }
 
-fn places() -> usize {
-    PLACES
-}
-
 /// A description that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TilingError {
@@ -94,8 +128,12 @@ pub enum TilingError {
     PayloadType(u8),
     #[error("mtu {0} is not in 1200..9000")]
     Mtu(usize),
-    #[error("a stream has {0} places: 1 to 255 are possible")]
-    Places(usize),
+    #[error("stream {0} has no places: 1 to 255 are possible")]
+    Places(u32),
+    #[error("stream {0} has columns: those of H.265 alone have")]
+    NoGrid(u32),
+    #[error("stream {0} has {1} columns and {2} rows: 1 to 20 columns and 1 to 22 rows are possible")]
+    Grid(u32, u8, u8),
     #[error("stream {0} is there twice")]
     Twice(u32),
     #[error("stream {0} has no place {1}, or two tiles at it")]
@@ -117,10 +155,19 @@ impl Tiling {
             if !ssrcs.insert(stream.ssrc) {
                 return Err(TilingError::Twice(stream.ssrc));
             }
-            if !(1..=255).contains(&stream.places) {
-                return Err(TilingError::Places(stream.places));
+            if stream.places == Some(0) {
+                return Err(TilingError::Places(stream.ssrc));
             }
-            let count = if self.codec == Codec::H261 { 4 } else { stream.places };
+            if self.codec == Codec::H265 {
+                let columns = stream.columns.unwrap_or(1);
+                let (_, rows) = stream.grid();
+                if !(1..=MOST_COLUMNS).contains(&columns) || rows > MOST_ROWS {
+                    return Err(TilingError::Grid(stream.ssrc, columns, rows));
+                }
+            } else if stream.columns.is_some() {
+                return Err(TilingError::NoGrid(stream.ssrc));
+            }
+            let count = stream.places(self.codec);
             let mut taken = BTreeSet::new();
             for tile in &stream.tiles {
                 if tile.place >= count || !taken.insert(tile.place) {

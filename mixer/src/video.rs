@@ -13,6 +13,7 @@ use shunt_rtp::{Header, Packet, demux};
 use shunt_tiling::coding::Area;
 use shunt_tiling::h261::mosaic::{self, Mosaic as Quarters};
 use shunt_tiling::h264::column::Column;
+use shunt_tiling::h265::grid::Grid;
 use shunt_tiling::sliced::Region;
 use shunt_tiling::stream;
 use shunt_tiling::tiler::{Mosaic, Place, Tiler};
@@ -35,7 +36,7 @@ const TOS: u8 = 34 << 2;
 /// Headers of IPv4 or IPv6, and of UDP.
 const HEADERS: (usize, usize) = (28, 48);
 
-/// One stream, of either codec.
+/// One stream, of any of the codecs.
 trait Tiled: Send {
     fn packet(&mut self, packet: &[u8], now: Time);
     fn poll(&mut self, now: Time) -> Vec<Vec<u8>>;
@@ -167,6 +168,15 @@ fn column(places: usize, stream: stream::Stream, hold: Duration) -> Box<dyn Tile
     })
 }
 
+fn grid((columns, rows): (u8, u8), stream: stream::Stream, hold: Duration) -> Box<dyn Tiled> {
+    Box::new(Streaming {
+        tiler: Tiler::new(Grid::new(columns, rows), stream, hold),
+        tiles: BTreeMap::new(),
+        region,
+        area: Grid::area,
+    })
+}
+
 /// Where slices of a tile come from.
 fn region(tile: &Tile) -> Region {
     Region {
@@ -260,7 +270,10 @@ impl Video {
         if let Some(before) = self.tilings.remove(name) {
             self.by_source.remove(&Address::from(endpoint(before.described.from, 0)));
             let goes_on = before.described.goes_on(&described);
-            let stays = |ssrc: u32| goes_on && described.streams.iter().any(|stream| stream.ssrc == ssrc);
+            let stays = |ssrc: u32| {
+                let mut same = described.streams.iter().filter(|stream| stream.ssrc == ssrc);
+                goes_on && same.any(|stream| before.described.streams.iter().any(|other| other.goes_on(stream)))
+            };
             self.farewells.extend(before.end(|ssrc| !stays(ssrc)));
             if goes_on {
                 (streams, reports) = (before.streams, Some(before.reports));
@@ -467,7 +480,8 @@ fn begin(described: &Tiling, stream: &Stream) -> Box<dyn Tiled> {
     let hold = Duration::from_millis(described.hold_ms);
     match described.codec {
         Codec::H261 => quarters(settings, hold),
-        Codec::H264 => column(stream.places, settings, hold),
+        Codec::H264 => column(stream.places(described.codec), settings, hold),
+        Codec::H265 => grid(stream.grid(), settings, hold),
     }
 }
 

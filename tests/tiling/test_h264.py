@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import av
-import numpy as np
 import pytest
 
 from tests.tools.conference.rtp import parse_header
 from tests.tools.tiling import clips, program, rtp
 from tests.tools.tiling.clips import Clip, Picture
 from tests.tools.tiling.program import INTRA, PREDICTED, Events, mixed
+from tests.tools.tiling.sliced import grey, guarded, mismatching
 
 GUARD = 48
 
@@ -24,20 +23,13 @@ def tiling() -> Path:
     return program.build()
 
 
-def guarded(pictures: Iterable[Any]) -> Iterable[Any]:
-    """Pictures with bands of grey above and below."""
-    for picture in pictures:
-        flat = [np.pad(plane, ((rows, rows), (0, 0)), constant_values=128) for plane, rows in zip(clips.planes(picture), (GUARD, GUARD // 2, GUARD // 2), strict=True)]
-        yield av.VideoFrame.from_ndarray(np.concatenate([plane.reshape(-1, 176) for plane in flat]), format="yuv420p")
-
-
 def clip(kind: str, rate: int, seconds: float, *, seed: int = 1, start: float = 0.0, profile: str = "baseline", intra: int = 1, guard: bool = False, x264: str = "") -> Clip:
     """A clip by x264, each `intra`th picture an IDR picture."""
     count = int(rate * seconds)
     pictures: Iterable[Any] = clips.frames(kind, str(rate), count, seed=seed)
     size = (176, 144 + 2 * GUARD * guard)
     if guard:
-        pictures = guarded(pictures)
+        pictures = guarded(pictures, GUARD)
     parameters = f"keyint={intra}:min-keyint={intra}:scenecut=0:ref=1:bframes=0:weightp=0:qp={23 + seed}:sliced-threads=0:aud=0{x264 and ':' + x264}"
     coded = clips.encode("libx264", pictures, str(rate), size=size, profile=profile, preset="veryfast", **{"x264-params": parameters})
     return Clip([start + at / rate for at in range(count)], coded, clips.decode("h264", coded))
@@ -61,17 +53,6 @@ def received(packets: list[tuple[float, bytes]]) -> tuple[list[float], list[Pict
 
 def tile(pictures: list[Picture], place: int, height: int = 144) -> list[Picture]:
     return [clips.cut(picture, 0, height * place, 176, height) for picture in pictures]
-
-
-def grey(picture: Picture) -> bool:
-    return all(bool((plane == 128).all()) for plane in picture)
-
-
-def mismatching(shown: list[Picture], source: Clip) -> int:
-    """Pictures of a tile that are not, in turn, the source's; grey before the first is passed over."""
-    shown, wanted = clips.changes(shown), clips.changes(source.pictures)
-    shown = shown[grey(shown[0]) :]
-    return sum(not clips.same(one, other) for one, other in zip(shown, wanted, strict=False)) + abs(len(shown) - len(wanted))
 
 
 @pytest.mark.parametrize("profile", ["baseline", "main", "high"])

@@ -17,9 +17,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Tiles of a CIF picture, and of a column unless more or fewer are wanted.
+/// Tiles of a CIF picture; and of a column and a grid unless more or fewer are wanted.
 const QUARTERS: u8 = 4;
 const COLUMN: u8 = 15;
+const GRID: u8 = 16;
 /// A tile is taken back when nothing of its source could be tiled for so long, and of so many pictures: a key frame may have to come first.
 const REFUSED: Duration = Duration::from_secs(3);
 const PICTURES: u64 = 3;
@@ -88,6 +89,7 @@ fn codec(wish: &TilingWish) -> &'static str {
     match wish.codec {
         TiledCodec::H261 => "H261/90000",
         TiledCodec::H264 => "H264/90000",
+        TiledCodec::H265 => "H265/90000",
     }
 }
 
@@ -96,6 +98,7 @@ fn payload_type(wish: &TilingWish) -> PayloadType {
         number: wish.payload_type.unwrap_or(match wish.codec {
             TiledCodec::H261 => 31,
             TiledCodec::H264 => 96,
+            TiledCodec::H265 => 97,
         }),
         codec: codec(wish).to_owned(),
         parameters: String::new(),
@@ -114,7 +117,7 @@ fn check(wish: &TilingWish) -> Result<Wanted, Failure> {
         (TiledCodec::H261, Some(places)) if places != QUARTERS => {
             return Err(invalid(format!("places {places}: a CIF picture of H.261 has {QUARTERS}")));
         }
-        (_, Some(0)) => return Err(invalid("places 0: a column has one at least".to_owned())),
+        (_, Some(0)) => return Err(invalid("places 0: a column or grid has one at least".to_owned())),
         _ => {}
     }
     let names = wish.receivers.as_ref().map(|names| {
@@ -142,6 +145,7 @@ impl Tiling {
         self.wish.places.unwrap_or(match self.wish.codec {
             TiledCodec::H261 => QUARTERS,
             TiledCodec::H264 => COLUMN,
+            TiledCodec::H265 => GRID,
         })
     }
 

@@ -111,13 +111,14 @@ pub struct ParticipantUpdate {
 #[serde(deny_unknown_fields)]
 pub struct TilingWish {
     pub codec: TiledCodec,
-    /// Of the tiled streams; 31 for H.261 and 96 for H.264 unless said.
+    /// Of the tiled streams; 31 for H.261, 96 for H.264 and 97 for H.265 unless said.
     #[serde(default)]
     pub payload_type: Option<u8>,
-    /// Tiles of a column of H.264, 15 unless said; a CIF picture of H.261 has four.
+    /// Tiles of a column of H.264, 15 unless said, or of a grid of H.265, 16 unless said; a CIF picture of H.261 has four.
     #[serde(default)]
     pub places: Option<u8>,
-    /// H.264: it is agreed with all sources that their pictures predict from the one before within a guard band.
+    /// H.264 and H.265: it is agreed with all sources that their pictures predict from the one before, with vectors that stay within the picture or a
+    /// guard band.
     #[serde(default)]
     pub predicted: bool,
     /// Who gets them in place of everybody's video, now or once it is there; `None`: everybody who can play them.
@@ -130,6 +131,7 @@ pub struct TilingWish {
 pub enum TiledCodec {
     H261,
     H264,
+    H265,
 }
 
 /// Whether those who get a mix hear who joins and who leaves.

@@ -425,7 +425,7 @@ class PairQuality(TypedDict):
     quality: Quality
 
 
-TiledCodec = Literal["H261", "H264"]
+TiledCodec = Literal["H261", "H264", "H265"]
 """Codecs whose pictures can be tiled."""
 
 

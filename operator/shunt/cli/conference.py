@@ -121,11 +121,11 @@ def set_mixed(client: Client, as_json: bool, name: str, participant: str, mixed:
 
 @conference.command("tiled", cls=_Command)
 @click.argument("name")
-@click.argument("codec", type=click.Choice(["H261", "H264", "none"]))
+@click.argument("codec", type=click.Choice(["H261", "H264", "H265", "none"]))
 @click.option("--receiver", "receivers", multiple=True, metavar="PARTICIPANT", help="Who gets the tiled streams, now or once it is there; may be given more than once. Without it everybody who can play them.")
-@click.option("--payload-type", type=click.IntRange(0, 127), metavar="NUMBER", help="Of the tiled streams; 31 for H.261 and 96 for H.264 unless given.")
-@click.option("--places", type=click.IntRange(1, 255), metavar="NUMBER", help="Tiles of a column of H.264; 15 unless given.")
-@click.option("--predicted", is_flag=True, help="H.264: all sources have agreed on a guard band, so their pictures may predict from the one before.")
+@click.option("--payload-type", type=click.IntRange(0, 127), metavar="NUMBER", help="Of the tiled streams; 31 for H.261, 96 for H.264 and 97 for H.265 unless given.")
+@click.option("--places", type=click.IntRange(1, 255), metavar="NUMBER", help="Tiles of a column of H.264, 15 unless given, or of a grid of H.265, 16 unless given.")
+@click.option("--predicted", is_flag=True, help="H.264, H.265: all sources have agreed to keep vectors within the picture or a guard band, so their pictures may predict from the one before.")
 @_asks_agent
 def set_tiling(client: Client, as_json: bool, name: str, codec: str, receivers: tuple[str, ...], payload_type: int | None, places: int | None, predicted: bool) -> None:
     """Give receivers few streams that show everybody, tiled by a mixer, in place of everybody's video. none: everybody's video again."""

@@ -71,7 +71,8 @@ class ConferenceClient:
         """Streams that show many participants, tiled by a mixer, for these receivers or for everybody who can play them; in place of everybody's video.
         The conference as it is then.
 
-        codec: H261 or H264; payload_type: of the tiled streams; places: tiles of a column of H.264; predicted: H.264 sources have agreed on a guard band (docs/tiling.md).
+        codec: H261, H264 or H265; payload_type: of the tiled streams; places: tiles of a column or grid; predicted: sources of H.264 or H.265 have agreed on
+        vectors that stay within the picture (docs/tiling.md).
         """
         return self._ask(
             "POST", _path(name, "tiling"), codec=codec, payload_type=payload_type, places=places, predicted="yes" if predicted else None,

@@ -23,10 +23,10 @@ class Cdr(Section):
 class Tiling(Section):
     """Tiled streams of each new conference, for everybody who can play them."""
 
-    codec: Literal["H261", "H264"] = Field(description="The codec of the tiled streams, which is that of the sources.")
-    payload_type: int | None = Field(default=None, ge=0, le=127, description="Of the tiled streams; absent: 31 for H.261, 96 for H.264.")
-    places: int | None = Field(default=None, ge=1, le=255, description="Tiles of a column of H.264; absent: 15. A CIF picture of H.261 has four.")
-    predicted: bool = Field(default=False, description="All sources of H.264 have agreed on a guard band, so their pictures may predict from the one before.")
+    codec: Literal["H261", "H264", "H265"] = Field(description="The codec of the tiled streams, which is that of the sources.")
+    payload_type: int | None = Field(default=None, ge=0, le=127, description="Of the tiled streams; absent: 31 for H.261, 96 for H.264, 97 for H.265.")
+    places: int | None = Field(default=None, ge=1, le=255, description="Tiles of a column of H.264 (absent: 15) or of a grid of H.265 (absent: 16). A CIF picture of H.261 has four.")
+    predicted: bool = Field(default=False, description="All sources of H.264 or H.265 have agreed to keep vectors within the picture or a guard band, so their pictures may predict from the one before.")
 
 
 class Conference(Section):
