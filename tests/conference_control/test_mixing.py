@@ -206,6 +206,8 @@ def test_tiled_streams_are_asked_for_over_rest(room: MixBridge) -> None:
             room.ask("POST", f"/v1/conferences/room/tiling?{query}")
     asked = room.ask("POST", "/v1/conferences/room/tiling?codec=H264&places=20&payload_type=99&predicted=yes&receivers=ann,bob")["tiling"]
     assert (asked["codec"], asked["places"], asked["payload_type"], asked["predicted"], asked["receivers"]) == ("H264", 20, 99, True, ["ann", "bob"])
+    asked = room.ask("POST", "/v1/conferences/room/tiling?codec=H265&places=9")["tiling"]
+    assert (asked["codec"], asked["places"], asked["predicted"]) == ("H265", 9, False)
     assert room.ask("DELETE", "/v1/conferences/room/tiling")["tiling"] is None
     with pytest.raises(LabError, match="error: 404"):
         room.ask("DELETE", "/v1/conferences/room/tiling")

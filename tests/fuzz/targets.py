@@ -16,7 +16,7 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 DAEMONS = (
     "rtpproxy_command", "rtpproxy_reply", "control_framing", "book", "hep3", "sip_message", "conference_rtp", "conference_rtcp", "conference_stun", "edge",
     "bfrt_write", "bfrt_schema", "journal_row", "ng_command", "ng_framing", "ng_reply", "ng_value",
-    "mix_room", "tiling_h261", "tiling_h264",
+    "mix_room", "tiling_h261", "tiling_h264", "tiling_h265",
 )  # fmt: skip
 _COVERAGE = (
     "-Cpasses=sancov-module", "-Cllvm-args=-sanitizer-coverage-level=4", "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",

@@ -19,10 +19,11 @@ from tests.agent_conference.lab import ROOM, Lab, lab as running
 from tests.lab.processes import Process, open_socket
 from tests.lab.topology import CALLEE_IP
 from tests.mixer_daemon.process import BINARY, Mixer, _Connection, await_that
+from tests.tiling import test_h265 as h265
 from tests.tools.conference import rtcp
 from tests.tools.conference.rtp import is_rtcp, parse_header
 from tests.tools.tiling import clips, rtp, scene
-from tests.tools.tiling.clips import Clip, Picture
+from tests.tools.tiling.clips import Clip, Payloads, Picture
 
 STREAM = 77
 RATE, SECONDS = 8, 4
@@ -73,11 +74,11 @@ def udp() -> socket.socket:
     return made
 
 
-def play(sources: list[tuple[socket.socket, tuple[str, int], rtp.Sender, Clip]]) -> None:
+def play(sources: list[tuple[socket.socket, tuple[str, int], rtp.Sender, Clip]], payloads: Payloads = rtp.h261_chunks) -> None:
     """Send clips as time goes by."""
     due = []
     for sender, to, numbered, clip in sources:
-        due += [(at, sender, to, packet) for at, coded in zip(clip.times, clip.coded, strict=True) for packet in numbered.packets(rtp.h261_chunks(coded), at)]
+        due += [(at, sender, to, packet) for at, coded in zip(clip.times, clip.coded, strict=True) for packet in numbered.packets(payloads(coded), at)]
     began = time.monotonic()
     for at, sender, to, packet in sorted(due, key=lambda one: one[0]):
         time.sleep(max(0.0, began + at - time.monotonic()))
@@ -163,6 +164,11 @@ def test_a_tiling_over_the_control_api(at_data_plane: tuple[socket.socket, Recei
         ({"mtu": 500}, "mtu 500 is not in 1200..9000"),
         ({"streams": [{"ssrc": 1, "tiles": [{"place": 4, "participant": "p", "source": 2}]}]}, "stream 1 has no place 4, or two tiles at it"),
         ({"streams": [{"ssrc": 1, "tiles": []}, {"ssrc": 1, "tiles": []}]}, "stream 1 is there twice"),
+        ({"streams": [{"ssrc": 1, "places": 0, "tiles": []}]}, "stream 1 has no places: 1 to 255 are possible"),
+        ({"streams": [{"ssrc": 1, "columns": 2, "tiles": []}]}, "stream 1 has columns: those of H.265 alone have"),
+        ({"codec": "H265", "streams": [{"ssrc": 1, "columns": 0, "tiles": []}]}, "stream 1 has 0 columns and 16 rows: 1 to 20 columns and 1 to 22 rows are possible"),
+        ({"codec": "H265", "streams": [{"ssrc": 1, "places": 90, "columns": 4, "tiles": []}]}, "stream 1 has 4 columns and 23 rows: 1 to 20 columns and 1 to 22 rows are possible"),
+        ({"codec": "H265", "streams": [{"ssrc": 1, "tiles": [{"place": 16, "participant": "p", "source": 2}]}]}, "stream 1 has no place 16, or two tiles at it"),
     ],
 )
 def test_a_description_that_cannot_be(change: dict[str, Any], what: str) -> None:
@@ -170,6 +176,45 @@ def test_a_description_that_cannot_be(change: dict[str, Any], what: str) -> None
         status, answer = mixer.ask("PUT", "/v1/tilings/wall", tiling("127.0.0.1:9", "127.0.0.1:9", []) | change)
         assert (status, answer["error"]["message"]) == (400, what)
         assert mixer.ask("GET", "/v1/tilings")[1]["tilings"] == []
+
+
+def test_a_grid_of_h265_over_the_control_api(at_data_plane: tuple[socket.socket, Receiver]) -> None:
+    """Three columns; then two, which is another stream."""
+    media, control = at_data_plane
+    own = [h265.clip(clips.KINDS[number], RATE, 2, seed=number + 1, start=0.1 + 0.03 * number) for number in range(4)]
+    receiver = Receiver(udp())
+    here = "127.0.0.1:{}".format(media.getsockname()[1])
+    to = "127.0.0.1:{}".format(receiver.socket.getsockname()[1])
+
+    def shown() -> list[Picture]:
+        packets = list(receiver.packets.get(STREAM, []))
+        while packets and not parse_header(packets[-1][1]).marker:
+            packets.pop()
+        return h265.received(packets)[1] if packets else []
+
+    def complete(columns: int) -> bool:
+        pictures = shown()
+        return bool(pictures) and all(clips.same(h265.tile(pictures[-1:], place, columns)[0], clip.pictures[-1]) for place, clip in enumerate(own))
+
+    with Mixer() as mixer:
+        for columns in (3, 2):
+            receiver.packets.clear()
+            streams = [{"ssrc": STREAM, "places": 5, "columns": columns, "tiles": tiles(100, 101, 102, 103)}]
+            status, answer = mixer.ask("PUT", "/v1/tilings/wall", tiling(here, to, [], codec="H265", payload_type=97, streams=streams))
+            assert status == 200, answer
+            host, port = answer["video"].rsplit(":", 1)
+            senders = [rtp.Sender(100 + place, 97) for place in range(4)]
+            play([(media, (host, int(port)), sender, clip) for sender, clip in zip(senders, own, strict=True)], rtp.h265_payloads)
+            assert await_that(lambda columns=columns: complete(columns))  # type: ignore[misc]
+            pictures = shown()
+            assert pictures[0][0].shape == (192 * -(-5 // columns), 256 * columns)
+            assert [h265.mismatching(h265.tile(pictures, place, columns), clip) for place, clip in enumerate(own)] == [0, 0, 0, 0]
+            (stream,) = mixer.ask("GET", "/v1/tilings")[1]["tilings"][0]["streams"]
+            assert [(tile["x"], tile["y"], tile["width"], tile["height"]) for tile in stream["tiles"]] == [
+                (256 * (place % columns), 192 * (place // columns), 256, 192) for place in range(4)
+            ]  # fmt: skip
+            assert all(control.asked(ssrc) for ssrc in (100, 101, 102, 103)), "new tiles need key frames"
+    receiver.close()
 
 
 def test_why_a_source_is_refused_is_shown(at_data_plane: tuple[socket.socket, Receiver]) -> None:

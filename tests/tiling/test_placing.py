@@ -21,7 +21,7 @@ from tests.agent_conference.lab import ROOM, Lab
 from tests.lab.processes import Process, open_socket
 from tests.lab.topology import CALLEE_IP, CALLER_IP, Topology
 from tests.mixer_daemon.process import BINARY, _Connection, await_that
-from tests.tiling import test_h264 as column
+from tests.tiling import test_h264 as column, test_h265 as grid
 from tests.tiling.test_mixer import Receiver, tiles
 from tests.tools.conference import rtcp
 from tests.tools.conference.rtp import parse_header
@@ -31,16 +31,22 @@ from tests.tools.tiling.clips import Clip, Picture
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 RATE, PICTURES = 25, 10
 MIXER_PORT = 45_000
-H264 = 97
+H264, H265 = 97, 98
 SIZE = "its pictures are not of the tile's size"
 _ports = itertools.count(47_000, 2)
 _ssrcs = itertools.count(0x7100)
 
 
-def _whole(coded: list[bytes]) -> list[Picture]:
-    """What a decoder of H.264 shows from the first IDR picture on."""
-    first = next((at for at, picture in enumerate(coded) if any(unit[0] & 31 == 5 for unit in rtp.h264_units(picture))), len(coded))
-    return clips.decode("h264", coded[first:])
+def _payloads(payload_type: int, coded: bytes) -> list[bytes]:
+    """A picture's payloads, by the codec."""
+    return {H264: rtp.h264_payloads, H265: rtp.h265_payloads}.get(payload_type, rtp.h261_chunks)(coded)
+
+
+def _whole(codec: str, coded: list[bytes]) -> list[Picture]:
+    """What a decoder of H.264 or H.265 shows from the first IDR picture on."""
+    is_idr = {"H264": lambda unit: unit[0] & 31 == 5, "H265": lambda unit: rtp.h265_kind(unit) == 20}[codec]
+    first = next((at for at, picture in enumerate(coded) if any(map(is_idr, rtp.h264_units(picture)))), len(coded))
+    return clips.decode({"H264": "h264", "H265": "hevc"}[codec], coded[first:])
 
 
 class MixingLab(Lab):
@@ -122,8 +128,7 @@ class Person(Receiver):
         began = time.monotonic()
         while not self._over.is_set():
             for coded in self.clip.coded if self.clip else ():
-                chunks = rtp.h264_payloads(coded) if self._payload_type == H264 else rtp.h261_chunks(coded)
-                for packet in sender.packets(chunks, time.monotonic() - began):
+                for packet in sender.packets(_payloads(self._payload_type, coded), time.monotonic() - began):
                     self.socket.sendto(packet, self.relay)
                 self._over.wait(1 / RATE)
             taken, ended = len(self.rtcp), time.monotonic()
@@ -182,18 +187,20 @@ class Person(Receiver):
         self._decoders[ssrc] = context, max(at, len(packets))
         return self._shown.get(ssrc)
 
-    def sees_in_column(self, ssrc: int, place: int, clip: Clip) -> bool:
-        """Whether a tile of a column of H.264 shows what the clip ends with."""
+    def sees_slices(self, codec: str, ssrc: int, place: int, clip: Clip) -> bool:
+        """Whether a tile of a column of H.264, or of a grid of H.265 with two columns, shows what the clip ends with."""
         packets = list(self.packets.get(ssrc, []))
         while packets and not parse_header(packets[-1][1]).marker:
             packets.pop()
         # The first one need not be whole.
         first = next((at + 1 for at, (_, packet) in enumerate(packets) if parse_header(packet).marker), 0)
-        shown = _whole([rtp.h264_picture(payloads) for _, payloads, _ in rtp.pictures(packets[first:])])
+        joined = rtp.h264_picture if codec == "H264" else rtp.h265_picture
+        shown = _whole(codec, [joined(payloads) for _, payloads, _ in rtp.pictures(packets[first:])])
         if not shown:
             # As any receiver that cannot decode yet.
             self.socket.sendto(rtcp.build_pli(self.ssrc, ssrc), self.relay)
-        return bool(shown) and clips.same(column.tile(shown[-1:], place)[0], clip.pictures[-1])
+        tile = column.tile if codec == "H264" else grid.tile
+        return bool(shown) and clips.same(tile(shown[-1:], place)[0], clip.pictures[-1])
 
     def sees(self, ssrc: int, place: int, clip: Clip) -> bool:
         """Whether a tile shows what the clip ends with."""
@@ -339,7 +346,7 @@ def test_columns_of_h264_are_placed(lab: MixingLab) -> None:
 
     def right() -> bool:
         layout, streams = lab.layout(), lab.ssrcs()
-        return len(layout) == 3 and all(viewer.sees_in_column(streams[layout[person.name][0]], layout[person.name][1], clip) for person, clip in zip(people, clips_of, strict=True))
+        return len(layout) == 3 and all(viewer.sees_slices("H264", streams[layout[person.name][0]], layout[person.name][1], clip) for person, clip in zip(people, clips_of, strict=True))
 
     holds(right, lab)
     assert sorted(lab.layout().values()) == [(0, 0), (0, 1), (1, 0)]
@@ -347,6 +354,23 @@ def test_columns_of_h264_are_placed(lab: MixingLab) -> None:
     lab.mixers[host].kill()
     holds(lambda: lab.placed() not in ("", host) and not set(before) & set(lab.ssrcs()), lab)
     holds(right, lab)
+
+
+def test_grids_of_h265_are_placed(lab: MixingLab) -> None:
+    """Five sources in grids of four."""
+    viewer = lab.person("viewer")
+    clips_of = [grid.clip(clips.KINDS[seed % 4], RATE, PICTURES / RATE, seed=seed + 1) for seed in range(5)]
+    people = [lab.person(f"p{number}", clip, (H265, "H265")) for number, clip in enumerate(clips_of)]
+    lab.ask(lambda client: client.set_tiling(ROOM, "H265", places=4, payload_type=H265, receivers=["viewer"]))
+
+    def right() -> bool:
+        layout, streams = lab.layout(), lab.ssrcs()
+        return len(layout) == 5 and all(
+            viewer.sees_slices("H265", streams[layout[person.name][0]], layout[person.name][1], clip) for person, clip in zip(people, clips_of, strict=True)
+        )
+
+    holds(right, lab)
+    assert sorted(lab.layout().values()) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
 
 
 def test_what_cannot_be_is_refused_and_a_conference_without_mixers_says_so(lab: MixingLab, sources: list[Clip]) -> None:

@@ -38,6 +38,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("sip_message", sip::message),
     ("tiling_h261", tiling::h261),
     ("tiling_h264", tiling::h264),
+    ("tiling_h265", tiling::h265),
 ];
 
 fn target() -> Target {

@@ -9,6 +9,7 @@ use shunt_tiling::h261::picture::Picture;
 use shunt_tiling::h264::column::{self, Column};
 use shunt_tiling::h264::packets::Reader;
 use shunt_tiling::h264::{parameters, slice::Slice};
+use shunt_tiling::h265::{self, grid::Grid};
 use shunt_tiling::stream::Stream;
 use shunt_tiling::tiler::{Mosaic, Place, Tiler};
 use std::time::Duration;
@@ -120,5 +121,47 @@ pub fn h264(data: &[u8]) {
             }
         }
         assert!(first.first() == Some(&0) && first.is_sorted() && first.len() >= 3);
+    }
+}
+
+/// Three H.265 sources, one of which predicts and one of which is a mixer, in a grid of four: each picture that goes out has slices of each tile, in
+/// order.
+pub fn h265(data: &[u8]) {
+    let mut tiler = Tiler::new(Grid::new(2, 2), STREAM, Duration::ZERO);
+    let region = |predicted, tiles| column::Region {
+        tile: tiles - 1,
+        tiles,
+        predicted,
+    };
+    assert_eq!(tiler.join(0, place(0, 10, region(false, 1))), Ok(()));
+    assert_eq!(tiler.join(1, place(1, 11, region(true, 1))), Ok(()));
+    assert_eq!(tiler.join(3, place(1, 12, region(true, 2))), Ok(()));
+    let (mut sequence, mut picture) = (None, None);
+    for packets in send(&mut tiler, data, 8) {
+        let (mut reader, mut slices) = (h265::packets::Reader::default(), Vec::new());
+        let mut silent = false;
+        for packet in &packets {
+            assert!(packet.len() <= STREAM.size);
+            let header = Header::parse(packet).expect("a packet");
+            silent |= header.payload.is_empty();
+            if header.payload.is_empty() {
+                continue;
+            }
+            let units = reader.take(header.payload).ok();
+            for unit in units.expect("NAL units") {
+                match unit[0] >> 1 {
+                    32 => {}
+                    33 => sequence = h265::parameters::Sequence::parse(&unit).ok(),
+                    34 => picture = h265::parameters::Picture::parse(&unit).ok(),
+                    _ => {
+                        let (sequence, picture) = (sequence.as_ref().expect("a set"), picture.as_ref().expect("a set"));
+                        let slice = h265::slice::Slice::parse(unit, sequence, picture).expect("a slice");
+                        slices.push((slice.tile, slice.first));
+                    }
+                }
+            }
+        }
+        let begun: Vec<u32> = slices.iter().filter(|(_, first)| *first == 0).map(|(tile, _)| *tile).collect();
+        assert!(slices.is_sorted() && (begun == [0, 1, 2, 3] || silent && slices.is_empty()));
     }
 }
