@@ -4,7 +4,7 @@
 
 H.261: fifteen QCIF sources at 8 frames/s, as in the evaluation of the digital amphitheater, whose phases differ; four streams of CIF come
 out. The same sources as streams of their own, packets as large as the path carries. A multipoint control unit: ffmpeg decodes, tiles and
-encodes at the same bit rate. H.264: fifteen sources coded intra in one column. Then minutes of mixed frame rates with joins and leaves, and
+encodes at the same bit rate. H.264: fifteen sources coded intra in one column. H.265: sixteen sources of 256x192 coded intra in a grid. Then minutes of mixed frame rates with joins and leaves, and
 an audience whose mixers feed a mixer. Every tile is compared with what the source's own decoder shows. Sizes are those of IP packets.
 """
 
@@ -32,7 +32,7 @@ for _folder in (".", "operator"):
 from bench.mixer import add  # noqa: E402
 from bench.runs import commit, machine  # noqa: E402
 from tests.tools.conference.rtp import parse_header  # noqa: E402
-from tests.tools.tiling import clips, program, rtp, scene  # noqa: E402
+from tests.tools.tiling import clips, program, rtp, scene, sliced  # noqa: E402
 from tests.tools.tiling.clips import Clip, Picture  # noqa: E402
 from tests.tools.tiling.program import INTRA, Events, mixed  # noqa: E402
 
@@ -156,15 +156,8 @@ def h264_clip(kind: str, rate: int, seconds: float, *, seed: int, start: float, 
 
 
 def h264_column(pictures: list[Picture], sources: list[Clip]) -> int:
-    """Mismatching tiles of a column; grey before a source's first picture is passed over."""
-    wrong = 0
-    for place, source in enumerate(sources):
-        shown = clips.changes(clips.cut(picture, 0, 144 * place, 176, 144) for picture in pictures)
-        if all(bool((plane == 128).all()) for plane in shown[0]):
-            shown = shown[1:]
-        wanted = clips.changes(source.pictures)
-        wrong += sum(not clips.same(one, other) for one, other in zip(shown, wanted, strict=False)) + abs(len(shown) - len(wanted))
-    return wrong
+    """Mismatching tiles of a column."""
+    return sum(sliced.mismatching([clips.cut(picture, 0, 144 * place, 176, 144) for picture in pictures], source) for place, source in enumerate(sources))
 
 
 def h264(seconds: float) -> dict[str, Any]:
@@ -191,6 +184,41 @@ def h264(seconds: float) -> dict[str, Any]:
     return {
         "sources": SOURCES, "source_frames": frames, "tiles_mismatching": h264_column(pictures, sources), "tiled": tiled, "separate": alone,
         **ratios(tiled, alone), "us_per_source_frame": round(micros, 2),
+    }  # fmt: skip
+
+
+def h265(seconds: float) -> dict[str, Any]:
+    """Sixteen sources that are coded intra, in a grid of four by four."""
+    rng = random.Random(5)
+    width, height, places = 256, 192, 16
+    count = int(RATE * seconds)
+    parameters = "keyint=1:min-keyint=1:bframes=0:ctu=16:sao=0:wpp=0:frame-threads=1:pools=none:repeat-headers=1:info=0:log-level=error"
+    sources = []
+    for number in range(places):
+        start = 0.2 + rng.uniform(0, 1 / RATE)
+        kind, quantiser = (("testsrc", 46), ("mandelbrot", 46), ("grain", 34))[number % 3]
+        pictures = clips.frames(kind, str(RATE), count, size=f"{width}x{height}", seed=number + 1)
+        coded = clips.encode("libx265", pictures, str(RATE), size=(width, height), preset="veryfast", **{"x265-params": f"{parameters}:qp={quantiser}"})
+        sources.append(Clip([start + at / RATE for at in range(count)], coded, clips.decode("hevc", coded)))
+    events, separate = Events(), []
+    for number, source in enumerate(sources):
+        sender = rtp.Sender(100 + number, 97)
+        events.join(0, number, 100 + number, region=INTRA)
+        for at, coded_picture in zip(source.times, source.coded, strict=True):
+            for packet in sender.packets(rtp.h265_payloads(coded_picture, MTU - HEADERS - 15), at):
+                events.packet(at, number, packet)
+                separate.append(packet)
+    built = program.build(release=True)
+    runs = [program.run(built, "h265", events, size=MTU - HEADERS, places=places) for _ in range(7)]
+    packets = runs[0].packets[0]
+    shown = clips.decode("hevc", [rtp.h265_picture(payloads) for _, payloads, _ in rtp.pictures(packets)])
+    wrong = sum(sliced.mismatching([clips.cut(picture, width * (place % 4), height * (place // 4), width, height) for picture in shown], source) for place, source in enumerate(sources))
+    frames = sum(len(source.coded) for source in sources)
+    tiled, alone = traffic([packet for _, packet in packets], seconds), traffic(separate, seconds)
+    micros = [1e6 * run.figures["seconds"] / frames for run in runs]
+    return {
+        "sources": places, "source_frames": frames, "tiles_mismatching": wrong, "tiled": tiled, "separate": alone, **ratios(tiled, alone),
+        "us_per_source_frame": round(statistics.median(micros), 2), "us_per_source_frame_runs": [round(one, 2) for one in micros],
     }  # fmt: skip
 
 
@@ -294,6 +322,7 @@ def main() -> None:
         "h261": h261(arguments.seconds, intra=96, factor=1),
         "h261_intra": h261(arguments.seconds, intra=1, factor=3),
         "h264": h264(arguments.seconds),
+        "h265": h265(arguments.seconds),
         "mixed": drift(arguments.mixed),
         "audience": audience(arguments.audience, min(4.0, arguments.seconds)),
     }
