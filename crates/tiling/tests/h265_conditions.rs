@@ -233,11 +233,16 @@ impl Source {
         }
         out.put(0, 2);
         if slice.kind != 2 {
+            let lists = if slice.kind == 0 { 2 } else { 1 };
             out.flag(slice.active > 1);
             if slice.active > 1 {
-                out.unsigned(slice.active - 1);
+                (0..lists).for_each(|_| out.unsigned(slice.active - 1));
             }
             if self.lists && slice.references == 2 {
+                (0..lists).for_each(|_| out.flag(true));
+            }
+            if slice.kind == 0 {
+                // Differences of the second vector.
                 out.flag(true);
             }
             out.unsigned(0);
@@ -271,6 +276,7 @@ const INTRA: SliceOf = SliceOf {
     quantiser: 0,
 };
 const PREDICTED: SliceOf = SliceOf { kind: 1, ..INTRA };
+const TWICE: SliceOf = SliceOf { kind: 0, ..INTRA };
 
 /// Pictures of sources, one after the other, each with the number of its source.
 fn refusal(predicted: bool, pictures: &[(u32, Vec<Vec<u8>>)]) -> Option<Refusal> {
@@ -336,6 +342,7 @@ fn what_is_as_simple_as_can_be_is_tiled() {
     assert_eq!(alone(|_| ()), None);
     assert_eq!(second(|_| ()), None);
     assert_eq!(after(|_| (), TRAIL, 1, &PREDICTED), None);
+    assert_eq!(after(|_| (), TRAIL, 1, &TWICE), None, "from the same picture");
     assert_eq!(after(|_| (), CRA, 3, &INTRA), None);
     // A set of reference pictures that is told by another.
     let two = SliceOf {
@@ -407,6 +414,9 @@ fn pictures_that_cannot_be_tiled() {
     assert_eq!(after(|source| source.lists = true, TRAIL, 1, &other), Some(Refusal::References));
     let many = SliceOf { active: 2, ..PREDICTED };
     assert_eq!(after(|_| (), TRAIL, 1, &many), Some(Refusal::References));
+    let many = SliceOf { active: 2, ..TWICE };
+    assert_eq!(after(|_| (), TRAIL, 1, &many), Some(Refusal::References));
+    assert_eq!(after(|_| (), TRAIL, 2, &TWICE), Some(Refusal::References));
     assert_eq!(
         after(|source| source.weighted = true, TRAIL, 1, &PREDICTED),
         Some(Refusal::WeightedPrediction)
@@ -448,4 +458,54 @@ fn slices_of_a_picture() {
         source.slice(CRA, 5, 2, &INTRA),
     ];
     assert_eq!(refusal(false, &[(0, two)]), Some(Refusal::SliceOrder), "of two pictures");
+}
+
+#[test]
+fn a_grid_of_one_that_is_fed_with_its_own_stream_makes_the_same() {
+    let source = Source {
+        sign_hiding: true,
+        quantiser_depth: Some(1),
+        chroma: [2, -3],
+        full_range: true,
+        ..Source::default()
+    };
+    let quantiser = SliceOf { quantiser: -9, ..TWICE };
+    let pictures = [
+        key(&source),
+        vec![source.slice(TRAIL, 0, 1, &PREDICTED)],
+        vec![source.slice(TRAIL, 0, 2, &quantiser), source.slice(TRAIL, 5, 2, &PREDICTED)],
+    ];
+    let mut sent = Vec::new();
+    for (number, units) in pictures.iter().enumerate() {
+        let time = Time::from(Duration::from_millis(100 * number as u64));
+        for (at, unit) in units.iter().enumerate() {
+            let sequence = sent.len() as u16;
+            sent.push((time, packet(9, sequence, number as u32, at == units.len() - 1, unit)));
+        }
+    }
+    let through = |sent: &[(Time, Vec<u8>)], source| {
+        let mut tiler = Tiler::new(Grid::new(1, 1), STREAM, Duration::ZERO);
+        let region = Region {
+            tile: 0,
+            tiles: 1,
+            predicted: true,
+        };
+        let place = Place {
+            source,
+            contributor: 9,
+            region,
+        };
+        tiler.join(0, place).unwrap();
+        let mut out = Vec::new();
+        for (time, packet) in sent {
+            tiler.packet(packet, *time);
+            out.extend(tiler.poll(*time).into_iter().map(|packet| (*time, packet)));
+        }
+        assert_eq!(tiler.status(0).unwrap().refusal, None);
+        out
+    };
+    let once = through(&sent, 9);
+    let twice = through(&once, STREAM.ssrc);
+    assert_eq!(once.iter().filter(|(_, packet)| packet[1] >> 7 == 1).count(), 3);
+    assert_eq!(once, twice);
 }
