@@ -35,3 +35,8 @@ def test_configuration_errors_name_key_and_line(text: str, error: str) -> None:
 def test_without_the_section_there_are_no_conferences() -> None:
     assert loads(_BASE).conference is None
     assert str(loads(_BASE + "conference: {address: 192.0.2.1}\n").conference.ports) == "20000-29999"
+
+
+def test_tiled_streams_of_each_new_conference() -> None:
+    tiling = loads(_BASE + "conference: {address: 192.0.2.1, mixer: ['unix:/m.sock'], tiling: {codec: H265, places: 9}}\n").conference.tiling
+    assert (tiling.codec, tiling.places, tiling.payload_type, tiling.predicted) == ("H265", 9, None, False)

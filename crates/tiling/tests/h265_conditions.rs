@@ -144,11 +144,11 @@ impl Source {
         // Moved by -1: the picture before that one is used, itself it is not kept.
         out.put(0b11, 2);
         out.unsigned(0);
-        out.put(0b1_00, 3);
+        out.put(0b100, 3);
         // Moved by -1: one more before is used, and the one before.
         out.put(0b11, 2);
         out.unsigned(0);
-        out.put(0b1_1, 2);
+        out.put(0b11, 2);
         out.flag(false);
         out.flag(self.temporal_vectors);
         out.flag(self.smoothing);
@@ -156,7 +156,7 @@ impl Source {
         out.flag(usability);
         if usability {
             out.put(0, 2);
-            out.put(if self.full_range { 0b1_101_1_0 } else { 0 }, if self.full_range { 6 } else { 1 });
+            out.put(if self.full_range { 0b11_0110 } else { 0 }, if self.full_range { 6 } else { 1 });
             out.put(0, 2);
             out.flag(self.fields);
             out.put(0, 4);
