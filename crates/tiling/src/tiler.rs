@@ -190,6 +190,9 @@ impl<M: Mosaic> Tiler<M> {
         let places = self.places.iter().filter(|(_, place)| place.source == ssrc);
         let places: Vec<usize> = places.map(|(at, _)| *at).collect();
         while let Some(next) = source.order.pop(now) {
+            if is_empty(&next) {
+                continue;
+            }
             for picture in M::assemble(&mut source.assembler, &next) {
                 source.status.pictures += 1;
                 source.status.refusal = self.mosaic.put(&places, picture, now).err();
@@ -288,4 +291,9 @@ impl<M: Mosaic> Tiler<M> {
     fn picture_at(&self, now: Time) -> Option<Time> {
         self.pace.due_at(self.mosaic.queues().into_iter(), self.mosaic.due(), now)
     }
+}
+
+/// Whether a packet only keeps its source latched (RFC 6263 section 4.6), as those of a mixer that has nothing to send.
+fn is_empty(next: &Next) -> bool {
+    matches!(next, Next::Packet(packet) if packet.header().is_some_and(|header| header.payload.is_empty()))
 }

@@ -111,3 +111,31 @@ fn a_tile_without_a_new_picture_repeats_and_its_packets_name_nobody() {
     assert_eq!(Header::parse(&third[0]).unwrap().csrcs().len(), 0, "the place becomes grey");
     assert!(tiler.poll(at(300)).is_empty(), "nothing is sent while nothing changes");
 }
+
+#[test]
+fn a_packet_without_a_payload_is_no_picture() {
+    let mut tiler = Tiler::new(Column::new(1), STREAM, Duration::from_millis(50));
+    let region = Region {
+        tile: 0,
+        tiles: 1,
+        predicted: true,
+    };
+    let place = Place {
+        source: 100,
+        contributor: 100,
+        region,
+    };
+    tiler.join(0, place).unwrap();
+    let units = units(false);
+    let payloads: [(u32, &[u8]); 5] = [(1, &units[0]), (1, &units[1]), (1, &units[2]), (2, &[]), (3, &units[3])];
+    for (sequence, (timestamp, payload)) in (1..).zip(payloads) {
+        tiler.packet(
+            &packet(100, sequence, timestamp, sequence == 3 || sequence == 5, payload),
+            at(sequence.into()),
+        );
+    }
+    let status = tiler.status(0).unwrap();
+    assert_eq!((status.pictures, status.refused, status.refusal), (2, 0, None));
+    assert!(!tiler.poll(at(10)).is_empty());
+    assert_eq!(tiler.requests(at(20)), [0_u32; 0], "nothing is missing");
+}
