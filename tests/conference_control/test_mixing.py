@@ -201,13 +201,15 @@ def test_phones_of_four_codecs_hear_all_others_in_one_stream_over_losses_and_lea
 
 def test_tiled_streams_are_asked_for_over_rest(room: MixBridge) -> None:
     room.ask("POST", "/v1/conferences/room/participants?name=rex&media=audio")
-    for query in ("codec=VP8", "codec=H261&places=9", "codec=H264&places=many", "codec=H261&predicted=perhaps", "codec=H261&receivers=rex"):
+    for query in ("codec=VP8", "codec=H261&places=9", "codec=H264&places=many", "codec=H261&columns=4", "codec=H264&columns=1", "codec=H264&columns=20", "codec=H261&predicted=perhaps", "codec=H261&receivers=rex"):
         with pytest.raises(LabError, match="error: 400"):
             room.ask("POST", f"/v1/conferences/room/tiling?{query}")
     asked = room.ask("POST", "/v1/conferences/room/tiling?codec=H264&places=20&payload_type=99&predicted=yes&receivers=ann,bob")["tiling"]
     assert (asked["codec"], asked["places"], asked["payload_type"], asked["predicted"], asked["receivers"]) == ("H264", 20, 99, True, ["ann", "bob"])
     asked = room.ask("POST", "/v1/conferences/room/tiling?codec=H265&places=9")["tiling"]
     assert (asked["codec"], asked["places"], asked["predicted"]) == ("H265", 9, False)
+    joined = room.ask("POST", "/v1/conferences/room/tiling?codec=H264&columns=4")["tiling"]
+    assert (joined["columns"], joined["places"], joined["streams"]) == (4, None, [])
     assert room.ask("DELETE", "/v1/conferences/room/tiling")["tiling"] is None
     with pytest.raises(LabError, match="error: 404"):
         room.ask("DELETE", "/v1/conferences/room/tiling")

@@ -19,6 +19,8 @@ _BASE = "relays: [{name: local, socket: 'udp:127.0.0.1:22222', media: [{address:
         (_BASE + "conference: {address: 192.0.2.1, sip: 'udp:192.0.2.1:20002'}\n", "conference.sip: udp:192.0.2.1:20002 lies within the media ports 192.0.2.1 20000-29999"),
         (_BASE + "conference: {address: 192.0.2.1, tiling: {codec: H261}}\n", "3:42: conference.tiling: needs a mixer (conference.mixer)"),
         (_BASE + "conference: {address: 192.0.2.1, mixer: ['unix:/m.sock'], tiling: {codec: H261, places: 9}}\n", "conference.tiling.places: a CIF picture of H.261 has four"),
+        (_BASE + "conference: {address: 192.0.2.1, mixer: ['unix:/m.sock'], tiling: {codec: H261, columns: 4}}\n", "conference.tiling.columns: a CIF picture of H.261 cannot grow"),
+        (_BASE + "conference: {address: 192.0.2.1, mixer: ['unix:/m.sock'], tiling: {codec: H264, places: 64, columns: 4}}\n", "conference.tiling.columns: a stream has at most 255 tiles"),
         (_BASE.splitlines()[0] + "\nconference: {address: 192.0.2.1}\n", "2:13: conference: needs a data_plane"),
         (
             _BASE + "cdr: {csv: /var/log/c.csv, json_lines: /var/log/c.jsonl}\nconference: {address: 192.0.2.1, cdr: {csv: /var/log/conf.csv, json_lines: /var/log/x/../c.csv}}\n",

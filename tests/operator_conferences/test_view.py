@@ -63,8 +63,8 @@ def test_tiles_are_shown_with_who_has_none_and_why() -> None:
     tile = {"place": 1, "participant": "ann", "source": 7, "x": 176, "y": 0, "width": 176, "height": 144, "pictures": 80, "refused": 0, "refusal": None}
     waiting = tile | {"place": 2, "participant": "bob", "x": None, "pictures": 0, "refusal": "its bit stream cannot be read"}
     tiling = {
-        "codec": "H261", "payload_type": None, "places": None, "predicted": False, "receivers": None, "mixer": "unix:/m.sock", "problem": None,
-        "streams": [{"ssrc": 0xABC, "tiles": [tile, waiting]}], "untiled": [{"participant": "cem", "reason": "its media are encrypted"}],
+        "codec": "H261", "payload_type": None, "places": None, "columns": None, "predicted": False, "receivers": None, "mixer": "unix:/m.sock", "problem": None,
+        "streams": [{"ssrc": 0xABC, "tiles": [tile, waiting], "columns": []}], "untiled": [{"participant": "cem", "reason": "its media are encrypted"}],
     }  # fmt: skip
     layout = {"streams": tiling["streams"], "untiled": tiling["untiled"]}
     shown = view.conference(conference(participant("ann", gets_tiles=True), tiling=tiling), happened(("layout", layout)).of("room"))
@@ -77,6 +77,11 @@ def test_tiles_are_shown_with_who_has_none_and_why() -> None:
         "cem has no tile: its media are encrypted",
         "tiles of ann, bob; cem has none: its media are encrypted",
     ):
+        assert line in said, said
+    columns = [{"column": 0, "ssrc": 0xC01, "mixer": "unix:/n.sock"}, {"column": 1, "ssrc": 0xC02, "mixer": None}]
+    joined = tiling | {"columns": 2, "problem": "column 1: no mixer has room for it", "streams": [{"ssrc": 0xABC, "tiles": [tile], "columns": columns}]}
+    said = text(view.conference(conference(tiling=joined), []))
+    for line in ("tiled H261 by unix:/m.sock: column 1: no mixer has room for it", "00000abc column 0 is 00000c01 by unix:/n.sock\n", "00000abc column 1 is 00000c02 by no mixer\n"):
         assert line in said, said
     lacking = tiling | {"mixer": None, "problem": "no mixer has room for it"}
     assert "tiled H261 by no mixer: no mixer has room for it" in text(view.conference(conference(tiling=lacking), []))

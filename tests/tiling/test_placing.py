@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +50,23 @@ def _whole(codec: str, coded: list[bytes]) -> list[Picture]:
 
 
 class MixingLab(Lab):
-    """With two mixers, one on each host."""
+    """With mixers: one on each host, named as that is, unless there are to be more."""
 
-    def __init__(self, topology: Topology, work: Path) -> None:
+    def __init__(self, topology: Topology, work: Path, names: Iterable[str] = ("caller", "callee")) -> None:
         super().__init__(topology, work)
         self.people: list[Person] = []
-        self.controls = {host: Path("/run") / f"{topology.prefix}-{host}-mixer.sock" for host in ("caller", "callee")}
+        self.controls = {name: Path("/run") / f"{topology.prefix}-{name}-mixer.sock" for name in names}
         self.settings["conference"]["mixer"] = [f"unix:{path}" for path in self.controls.values()]
         self.mixers: dict[str, Process] = {}
-        for host, ip in (("caller", CALLER_IP), ("callee", CALLEE_IP)):
-            section = {"listen": f"unix:{self.controls[host]}", "allow": [], "socket_group": "root", "address": ip, "port": MIXER_PORT, "receivers": 10, "load": 0.9}
-            (work / f"mixer-{host}.json").write_text(json.dumps({"valid": True, "errors": [], "config": {"mixer": section, "log": {"level": "info", "format": "text"}}}))
-            self.mixers[host] = Process(topology, host, f"mixer-{host}", [BINARY, "-c", str(work / f"mixer-{host}.json")], work / f"mixer-{host}.log")
+        for number, (name, control) in enumerate(self.controls.items()):
+            host, ip = ("caller", CALLER_IP) if name.startswith("caller") else ("callee", CALLEE_IP)
+            section = {"listen": f"unix:{control}", "allow": [], "socket_group": "root", "address": ip, "port": MIXER_PORT + 10 * number, "receivers": 10, "load": 0.9}
+            (work / f"mixer-{name}.json").write_text(json.dumps({"valid": True, "errors": [], "config": {"mixer": section, "log": {"level": "info", "format": "text"}}}))
+            self.mixers[name] = Process(topology, host, f"mixer-{name}", [BINARY, "-c", str(work / f"mixer-{name}.json")], work / f"mixer-{name}.log")
 
     def start(self) -> None:
-        for host, mixer in self.mixers.items():
-            mixer.start().await_unix(self.controls[host], 30)
+        for name in self.mixers:
+            self.start_mixer(name)
         # One of them has something to do already.
         busy = _Connection(str(self.controls["callee"]))
         tiling = {"from": "198.51.100.1:9", "to": "198.51.100.1:9", "codec": "H261", "payload_type": 31, "streams": [{"ssrc": 1, "tiles": tiles(2)}]}
@@ -73,6 +74,9 @@ class MixingLab(Lab):
         assert busy.getresponse().status == 200
         busy.close()
         super().start()
+
+    def start_mixer(self, name: str) -> None:
+        self.mixers[name].start().await_unix(self.controls[name], 30)
 
     def stop(self) -> None:
         for person in self.people:
@@ -88,9 +92,11 @@ class MixingLab(Lab):
         return made
 
     def placed(self) -> str:
-        """The host of the mixer that tiles the conference."""
-        control = (self.room()["tiling"] or {}).get("mixer")
-        return next((host for host, path in self.controls.items() if control == f"unix:{path}"), "")
+        """The name of the mixer that tiles the conference."""
+        return self.name_of((self.room()["tiling"] or {}).get("mixer"))
+
+    def name_of(self, control: str | None) -> str:
+        return next((name for name, path in self.controls.items() if control == f"unix:{path}"), "")
 
     def layout(self) -> dict[str, tuple[int, int]]:
         """Which tile is whose: stream and place."""
@@ -161,7 +167,8 @@ class Person(Receiver):
         return {ssrc: name for packet, item in self._items(rtcp.Kind.SDES) for ssrc, name in rtcp.cnames(packet, item).items()}
 
     def ended(self) -> set[int]:
-        return {int.from_bytes(packet[item.where][4:8], "big") for packet, item in self._items(rtcp.Kind.BYE)}
+        byes = [packet[item.where] for packet, item in self._items(rtcp.Kind.BYE)]
+        return {int.from_bytes(bye[at : at + 4], "big") for bye in byes for at in range(4, 4 + 4 * (bye[0] & 31), 4)}
 
     def close(self) -> None:
         self._over.set()
@@ -187,8 +194,8 @@ class Person(Receiver):
         self._decoders[ssrc] = context, max(at, len(packets))
         return self._shown.get(ssrc)
 
-    def sees_slices(self, codec: str, ssrc: int, place: int, clip: Clip) -> bool:
-        """Whether a tile of a column of H.264, or of a grid of H.265 with two columns, shows what the clip ends with."""
+    def sliced(self, codec: str, ssrc: int) -> list[Picture]:
+        """What a stream of H.264 or H.265 shows from its first IDR picture on."""
         packets = list(self.packets.get(ssrc, []))
         while packets and not parse_header(packets[-1][1]).marker:
             packets.pop()
@@ -199,7 +206,14 @@ class Person(Receiver):
         if not shown:
             # As any receiver that cannot decode yet.
             self.socket.sendto(rtcp.build_pli(self.ssrc, ssrc), self.relay)
-        tile = column.tile if codec == "H264" else grid.tile
+        return shown
+
+    def column(self, ssrc: int) -> list[Picture]:
+        return self.sliced("H264", ssrc)
+
+    def sees_slices(self, codec: str, ssrc: int, place: int, clip: Clip) -> bool:
+        """Whether a tile of a column of H.264, or of a grid of H.265 with two columns, shows what the clip ends with."""
+        shown, tile = self.sliced(codec, ssrc), column.tile if codec == "H264" else grid.tile
         return bool(shown) and clips.same(tile(shown[-1:], place)[0], clip.pictures[-1])
 
     def sees(self, ssrc: int, place: int, clip: Clip) -> bool:

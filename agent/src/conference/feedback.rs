@@ -6,6 +6,7 @@ use super::Shared;
 use super::state::{LegKey, Room, State, Timer};
 use shunt_admin::{Failure, FailureKind};
 use shunt_conference::adaptation::{Decision, Feedback, Medium, OWN_SSRC, Streams};
+use shunt_conference::jobs::Job;
 use shunt_conference::membership::{Conference, Pair, STREAMS, TARGETS, stream_name, stream_of};
 use shunt_conference::packets::Told;
 use shunt_conference::payload_types;
@@ -308,7 +309,7 @@ impl Work<'_> {
     /// RTCP of one of many.
     fn share(&mut self, room: &mut Room, me: &Name, key: LegKey, data: &[u8]) {
         let medium = key.0;
-        if room.conference.mixer(Medium::Audio).is_some_and(|mixer| mixer.name == *me) {
+        if room.conference.mixer(Job::Mixes).is_some_and(|mixer| mixer.name == *me) {
             room.share_mixes(data);
         } else {
             let carried = |ssrc: u32| room.conference.conflict(me, medium, ssrc).is_none();

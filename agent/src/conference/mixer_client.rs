@@ -8,6 +8,8 @@ use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
 use shunt_admin::TiledCodec;
 use shunt_conference::adaptation::Medium;
+use shunt_conference::jobs::Job;
+use shunt_conference::tiles::{Area, Said, Shown};
 use shunt_rtpproxy::framing::ControlAddress;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -55,6 +57,14 @@ impl Status {
             _ => (self.tiles < self.most_tiles).then_some(self.tiles),
         }
     }
+
+    /// It has been given so much more, which it does not say yet.
+    pub fn add(&mut self, medium: Medium, work: u64) {
+        match medium {
+            Medium::Audio => self.receivers += work,
+            _ => self.tiles += work,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -97,25 +107,44 @@ pub struct TiledStream {
     pub tiles: Vec<TileState>,
 }
 
+/// What a mixer knows of a tile.
 #[derive(Clone, Debug, Deserialize)]
 pub struct TileState {
-    pub place: u8,
+    place: u8,
     /// The source's SSRC.
-    pub contributor: u32,
-    #[serde(flatten)]
-    pub shown: Shown,
+    contributor: u32,
+    x: Option<u32>,
+    y: Option<u32>,
+    width: Option<u32>,
+    height: Option<u32>,
+    pictures: u64,
+    refused: u64,
+    refusal: Option<String>,
 }
 
-/// What a mixer knows of a tile.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct Shown {
-    pub x: Option<u32>,
-    pub y: Option<u32>,
-    pub width: Option<u32>,
-    pub height: Option<u32>,
-    pub pictures: u64,
-    pub refused: u64,
-    pub refusal: Option<String>,
+impl TileState {
+    fn area(&self) -> Option<Area> {
+        Some(Area {
+            x: self.x?,
+            y: self.y?,
+            width: self.width?,
+            height: self.height?,
+        })
+    }
+
+    #[must_use]
+    pub fn said(&self) -> Said {
+        Said {
+            place: self.place,
+            contributor: self.contributor,
+            shown: Shown {
+                area: self.area(),
+                pictures: self.pictures,
+                refused: self.refused,
+                refusal: self.refusal.clone(),
+            },
+        }
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -135,12 +164,14 @@ pub enum Description {
 }
 
 impl Description {
+    /// How much there is to do, as mixers count it: receivers, or tiles.
     #[must_use]
-    pub fn medium(&self) -> Medium {
-        match self {
-            Self::Mixes { .. } => Medium::Audio,
-            Self::Tiles(_) => Medium::Video,
-        }
+    pub fn work(&self) -> u64 {
+        let count = match self {
+            Self::Mixes { audio } => audio.participants.iter().filter(|one| one.mix.is_some()).count(),
+            Self::Tiles(tiling) => tiling.streams.iter().map(|stream| stream.tiles.len()).sum(),
+        };
+        count as u64
     }
 }
 
@@ -165,6 +196,13 @@ pub struct Tile {
     pub place: u8,
     pub participant: String,
     pub source: u32,
+    /// Where the source is a mixer: the participant's SSRC, which tile of that mixer's column, and how many this has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contributor: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tile: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tiles: Option<u8>,
     pub predicted: bool,
 }
 
@@ -229,23 +267,21 @@ pub async fn tilings(control: &ControlAddress) -> Result<Tilings, MixerError> {
 
 /// # Errors
 /// As of [`status`]; or it has no room.
-pub async fn describe(control: &ControlAddress, conference: &str, description: &Description) -> Result<Accepted, MixerError> {
+pub async fn describe(control: &ControlAddress, job: Job, conference: &str, description: &Description) -> Result<Accepted, MixerError> {
     let body = serde_json::to_vec(description).map_err(|error| MixerError::Refused(error.to_string()))?;
-    read(&ask(control, Method::PUT, &path(description.medium(), conference), body).await?)
+    read(&ask(control, Method::PUT, &path(job, conference), body).await?)
 }
 
 /// # Errors
 /// As of [`status`].
-pub async fn end(control: &ControlAddress, medium: Medium, conference: &str) -> Result<(), MixerError> {
-    ask(control, Method::DELETE, &path(medium, conference), Vec::new())
-        .await
-        .map(|_| ())
+pub async fn end(control: &ControlAddress, job: Job, conference: &str) -> Result<(), MixerError> {
+    ask(control, Method::DELETE, &path(job, conference), Vec::new()).await.map(|_| ())
 }
 
-/// Names of conferences have no character that would have to be encoded but `+`, which is itself in a path.
-fn path(medium: Medium, conference: &str) -> String {
-    let resource = if medium == Medium::Audio { "conferences" } else { "tilings" };
-    format!("/v1/{resource}/{conference}")
+/// Names of conferences have no character that would have to be encoded but `+`, which is itself in a path, as a colon is.
+fn path(job: Job, conference: &str) -> String {
+    let kind = if job == Job::Mixes { "conferences" } else { "tilings" };
+    format!("/v1/{kind}/{}", job.resource(conference))
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, MixerError> {

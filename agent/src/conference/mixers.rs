@@ -1,8 +1,8 @@
 //! Mixers: which of them has which conference's audio or video, and what it is told of it.
 //!
-//! Audio is placed when somebody in the conference is to get a mix ([`super::mixing`]), video when tiled streams are wanted ([`super::tiling`]); each on
-//! the mixer that has the least to do of it. To the data plane a mixer is a participant of its own, of a name that nobody else can have, which gets
-//! copies of all of the medium from one more relay address. A mixer that does not answer loses what it had, and that is placed again; one that has
+//! Audio is placed when somebody in the conference is to get a mix ([`super::mixing`]), video when tiled streams are wanted ([`super::tiling`]), in two
+//! levels each column by itself; each job on the mixer that has the least to do of its medium. To the data plane a mixer is a participant of its own for
+//! each job, of a name that nobody else can have, which gets copies of what it works on from one more relay address. A mixer that does not answer loses what it had, and that is placed again; one that has
 //! begun anew is told again.
 
 use super::Conferences;
@@ -10,8 +10,10 @@ use super::mixer_client::{self as client, Description, MixerError, Status};
 use super::state::{LegState, Member, Room, State, canonical};
 use super::store::KeptMixer;
 use shunt_conference::adaptation::Medium;
+use shunt_conference::jobs::Job;
 use shunt_conference::participant::{Leg, Participant as Planned};
 use shunt_conference::tables::Name;
+use shunt_conference::tiles::Tiles;
 use shunt_latch::Time;
 use shunt_net::Endpoint;
 use shunt_rtp::rtcp;
@@ -22,18 +24,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// What mixers make streams of.
-const MADE: [Medium; 2] = [Medium::Audio, Medium::Video];
 /// Between two looks at mixers.
 const LOOK: Duration = Duration::from_millis(500);
 /// Changes that come together are told together.
 const COALESCE: Duration = Duration::from_millis(20);
-
-/// A mixer's name among participants.
-#[must_use]
-pub fn name_of(medium: Medium) -> Name {
-    if medium == Medium::Audio { "#mixer" } else { "#tiles" }.into()
-}
 
 /// Where a conference's audio is mixed, or its video tiled.
 #[derive(Clone, Debug)]
@@ -99,6 +93,15 @@ impl Mixers {
         found.into_iter().map(|(.., control)| control).collect()
     }
 
+    /// A mixer has been given more to do.
+    fn give(&self, control: &str, medium: Medium, work: u64) {
+        self.with(|known| {
+            if let Some(Ok(status)) = known.get_mut(control) {
+                status.add(medium, work);
+            }
+        });
+    }
+
     /// A mixer did not do what was asked: it is not asked again before it has answered.
     fn lose(&self, control: &str, reason: &MixerError) {
         self.with(|known| known.insert(control.to_owned(), Err(reason.to_string())));
@@ -106,30 +109,40 @@ impl Mixers {
 }
 
 impl Room {
-    /// Whether a mixer, in this run of it, has been told what it is to make of a medium.
+    /// Whether a mixer, in this run of it, has been told of a job.
     #[must_use]
-    pub fn is_made_by(&self, medium: Medium, control: &str, epoch: u64) -> bool {
-        let placed = self.placed.get(&medium).filter(|placed| placed.control == control);
+    pub fn is_made_by(&self, job: Job, control: &str, epoch: u64) -> bool {
+        let placed = self.placed.get(&job).filter(|placed| placed.control == control);
         placed.is_some_and(|placed| placed.told.as_ref().is_some_and(|(told, _)| *told == epoch))
     }
 
-    fn describe(&mut self, medium: Medium, address: IpAddr, port: u16) -> Option<Description> {
-        match medium {
-            Medium::Audio => self.describe_mixes(address, port),
-            _ => self.describe_tiles(address, port),
+    /// What mixers have to do.
+    fn jobs(&self) -> BTreeSet<Job> {
+        let mixes = self.conference.participants.iter().any(|one| one.mixed).then_some(Job::Mixes);
+        let tiles = self.tiles().map(Tiles::jobs).unwrap_or_default();
+        tiles.into_iter().chain(mixes).collect()
+    }
+
+    fn describe(&mut self, job: Job, address: IpAddr, port: u16) -> Option<Description> {
+        match job {
+            Job::Mixes => self.describe_mixes(address, port),
+            job => self.describe_tiles(job, address, port),
         }
     }
 
     /// Receivers are told that the streams of a mixer are over (RFC 3550 section 6.6).
-    pub fn say_over(&self, medium: Medium) {
-        if medium == Medium::Audio {
+    pub fn say_over(&self, job: Job) {
+        if job == Job::Mixes {
             let ends: Vec<u8> = self.mixes.ssrcs.values().flat_map(|ssrc| rtcp::bye(&[*ssrc])).collect();
             self.share_mixes(&ends);
             return;
         }
-        let Some(mixer) = self.conference.mixer(medium) else { return };
+        let (Some(mixer), medium) = (self.conference.mixer(job), job.medium()) else {
+            return;
+        };
         let ssrcs = mixer.leg(medium).map_or(&[][..], |leg| &leg.ssrcs);
-        for one in self.conference.participants.iter().filter(|one| one.tiled && !ssrcs.is_empty()) {
+        let is_for = |one: &&Planned| !ssrcs.is_empty() && self.conference.is_for(mixer, one, medium);
+        for one in self.conference.participants.iter().filter(is_for) {
             if let Some((state, source, muxed)) = self.leg_for(one, &mixer.name, medium) {
                 state.send_rtcp(source, muxed, &rtcp::bye(ssrcs));
             }
@@ -137,41 +150,37 @@ impl Room {
     }
 
     /// What a mixer makes is another mixer's, or another run's, from now on: streams begin anew.
-    fn begin_anew(&mut self, medium: Medium) {
-        self.say_over(medium);
-        match medium {
-            Medium::Audio => self.mixes = super::mixing::Mixes::default(),
-            _ => self.renew_tiles(),
+    fn begin_anew(&mut self, job: Job) {
+        self.say_over(job);
+        match job {
+            Job::Mixes => self.mixes = super::mixing::Mixes::default(),
+            job => self.renew_tiles(job),
         }
     }
 }
 
 impl State {
-    /// A conference's medium is mixed or tiled there from now on.
-    pub fn place(&mut self, address: IpAddr, name: &Name, medium: Medium, placed: Placed, now: Time) {
+    /// A job of a conference is done there from now on.
+    pub fn place(&mut self, address: IpAddr, name: &Name, job: Job, placed: Placed, now: Time) {
         let Some(room) = self.rooms.get_mut(name) else {
             self.give_port(placed.port);
-            self.unplaced.insert((placed.control, medium, name.clone()));
+            self.unplaced.insert((placed.control, job, name.clone()));
             return;
         };
-        let mixer = name_of(medium);
+        let mixer = job.participant();
         let mut one = Planned::new(mixer.clone());
-        one.mixer = Some(medium);
+        one.mixer = Some(job);
         let mut leg = Leg::new(Endpoint::new(address, placed.port));
         leg.source = Some(placed.at);
-        if medium == Medium::Audio {
-            // Mixes go by relay entries.
-            leg.sends = false;
-        } else {
-            room.tile(&mut leg);
-        }
+        // Mixes go by relay entries.
+        leg.sends = job != Job::Mixes;
         let state = LegState::of_mixer(placed.at, now);
         self.mixers_at.insert(placed.at);
-        room.placed.insert(medium, placed);
+        room.placed.insert(job, placed);
         // Nobody else has this name.
         let _ = room.conference.join(one);
         room.members.insert(mixer.clone(), Member::of_mixer(now));
-        self.install(name, &mixer, (medium, 0), leg, state);
+        self.install(name, &mixer, (job.medium(), 0), leg, state);
         if let Some(room) = self.rooms.get_mut(name) {
             room.conference.settle();
         }
@@ -179,19 +188,21 @@ impl State {
 
     /// Nothing of a conference is mixed or tiled any more.
     pub fn unplace_all(&mut self, name: &str, now: Time) {
-        for medium in MADE {
-            self.unplace(name, medium, now);
+        let placed = self.rooms.get(name).map(|room| room.placed.keys().copied().collect());
+        let placed: Vec<Job> = placed.unwrap_or_default();
+        for job in placed {
+            self.unplace(name, job, now);
         }
     }
 
-    /// A conference's medium is no longer mixed or tiled where it was; returns where.
-    pub fn unplace(&mut self, name: &str, medium: Medium, now: Time) -> Option<String> {
+    /// A job of a conference is no longer done where it was; returns where.
+    pub fn unplace(&mut self, name: &str, job: Job, now: Time) -> Option<String> {
         let room = self.rooms.get_mut(name)?;
-        let placed = room.placed.remove(&medium)?;
-        room.begin_anew(medium);
+        let placed = room.placed.remove(&job)?;
+        room.begin_anew(job);
         let name = room.conference.name.clone();
-        let _ = self.leave(&name, &name_of(medium), now);
-        self.unplaced.insert((placed.control.clone(), medium, name));
+        let _ = self.leave(&name, &job.participant(), now);
+        self.unplaced.insert((placed.control.clone(), job, name));
         Some(placed.control)
     }
 }
@@ -211,7 +222,7 @@ pub fn random_ssrc() -> u32 {
     })
 }
 
-/// What is to be done about a conference's medium.
+/// What is to be done about a job of a conference.
 enum Work {
     /// It has no mixer and needs one, to which copies come from this port.
     Place(Description, u16),
@@ -254,11 +265,11 @@ impl Conferences {
             }
             self.drop_lost();
             self.end_unplaced().await;
-            let works: Vec<(Name, Work)> = self.with(|state| self.works(state));
-            for (name, work) in works {
+            let works: Vec<(Name, Job, Work)> = self.with(|state| self.works(state));
+            for (name, job, work) in works {
                 match work {
-                    Work::Place(description, port) => self.place(&name, description, port).await,
-                    Work::Tell(control, description) => self.tell_mixer(&name, &control, description).await,
+                    Work::Place(description, port) => self.place(&name, job, description, port).await,
+                    Work::Tell(control, description) => self.tell_mixer(&name, job, &control, description).await,
                 }
             }
         }
@@ -269,7 +280,7 @@ impl Conferences {
         let mut asked = JoinSet::new();
         let used: BTreeSet<(String, Medium)> = self.with(|state| {
             let placed = state.rooms.values().flat_map(|room| &room.placed);
-            placed.map(|(medium, placed)| (placed.control.clone(), *medium)).collect()
+            placed.map(|(job, placed)| (placed.control.clone(), job.medium())).collect()
         });
         for control in self.mixers.all.clone() {
             let makes = |medium: Medium| used.contains(&(control.to_string(), medium));
@@ -319,41 +330,62 @@ impl Conferences {
             epochs.collect()
         });
         self.with(|state| {
-            let mut lost = Vec::new();
+            let (mut lost, mut renewed) = (Vec::new(), Vec::new());
             for (name, room) in &mut state.rooms {
                 let mut anew = Vec::new();
-                for (medium, placed) in &mut room.placed {
+                for (job, placed) in &mut room.placed {
                     match known.get(&placed.control) {
                         Some(Some(epoch)) => {
                             // One that has begun anew is told everything again.
                             if placed.told.take_if(|(told, _)| *told < *epoch).is_some() {
-                                anew.push(*medium);
+                                anew.push(*job);
                             }
                         }
                         // Nobody has asked it yet.
                         None if self.mixers.address(&placed.control).is_some() => {}
-                        _ => lost.push((name.clone(), *medium)),
+                        _ => lost.push((name.clone(), *job)),
                     }
                 }
-                anew.into_iter().for_each(|medium| room.begin_anew(medium));
+                for job in anew {
+                    room.begin_anew(job);
+                    renewed.push((name.clone(), job));
+                }
             }
-            for (name, medium) in lost {
-                self.lose(state, &name, medium, "it does not answer");
+            for (name, job) in renewed {
+                self.renewed(state, &name, job);
+            }
+            for (name, job) in lost {
+                self.lose(state, &name, job, "it does not answer");
             }
         });
     }
 
-    fn lose(&self, state: &mut State, name: &Name, medium: Medium, reason: &str) {
-        let Some(control) = state.unplace(name, medium, self.shared.clock.now()) else {
+    fn lose(&self, state: &mut State, name: &Name, job: Job, reason: &str) {
+        let Some(control) = state.unplace(name, job, self.shared.clock.now()) else {
             return;
         };
         // It knows nothing of the conference, or will be told to forget it once it answers.
-        tracing::warn!("conference {name}: mixer {control} of {} is lost: {reason}", medium.name());
-        self.shared.tell(name, "mixer-lost", None, Some(medium), |facts| {
-            facts.insert("mixer".into(), control.into());
-            facts.insert("detail".into(), reason.into());
-        });
+        tracing::warn!("conference {name}: mixer {control} of {} is lost: {reason}", said(job));
+        self.tell_mixers(name, "mixer-lost", job, control, Some(reason));
+        self.renewed(state, name, job);
+    }
+
+    /// What a mixer makes begins anew.
+    fn renewed(&self, state: &mut State, name: &Name, job: Job) {
+        if let Some(room) = state.rooms.get(name).filter(|_| job == Job::Tiles) {
+            self.tell_layout(room);
+        }
         self.kept(state, name);
+    }
+
+    fn tell_mixers(&self, name: &Name, what: &'static str, job: Job, control: String, detail: Option<&str>) {
+        self.shared.tell(name, what, None, Some(job.medium()), |facts| {
+            facts.insert("mixer".into(), control.into());
+            facts.extend(detail.map(|detail| ("detail".to_owned(), detail.into())));
+            if let Job::Column(number) = job {
+                facts.insert("column".into(), number.into());
+            }
+        });
     }
 
     pub(super) fn kept(&self, state: &mut State, name: &Name) {
@@ -367,58 +399,63 @@ impl Conferences {
     async fn end_unplaced(&self) {
         let unplaced = self.with(|state| {
             let gone = std::mem::take(&mut state.unplaced);
-            let is_placed = |control: &str, medium: Medium, name: &Name| {
+            let is_placed = |control: &str, job: Job, name: &Name| {
                 let room = state.rooms.get(name);
-                room.is_some_and(|room| room.placed.get(&medium).is_some_and(|placed| placed.control == control))
+                room.is_some_and(|room| room.placed.get(&job).is_some_and(|placed| placed.control == control))
             };
             gone.into_iter()
-                .filter(|(control, medium, name)| !is_placed(control, *medium, name))
+                .filter(|(control, job, name)| !is_placed(control, *job, name))
                 .collect::<Vec<_>>()
         });
-        for (control, medium, name) in unplaced {
+        for (control, job, name) in unplaced {
             let there = self.mixers.with(|known| known.get(&control).is_some_and(Result::is_ok));
             let Some(address) = self.mixers.address(&control) else { continue };
-            let ended = there && client::end(address, medium, &name).await.is_ok();
+            let ended = there && client::end(address, job, &name).await.is_ok();
             if !ended {
-                self.with(|state| state.unplaced.insert((control, medium, name)));
+                self.with(|state| state.unplaced.insert((control, job, name)));
             }
         }
     }
 
-    fn works(&self, state: &mut State) -> Vec<(Name, Work)> {
+    fn works(&self, state: &mut State) -> Vec<(Name, Job, Work)> {
         let names: Vec<Name> = state.rooms.keys().cloned().collect();
         let mut works = Vec::new();
         for name in names {
             self.assign_tiles(state, &name);
-            for medium in MADE {
-                works.extend(self.work(state, &name, medium).map(|work| (name.clone(), work)));
+            let placed = state
+                .rooms
+                .get(&name)
+                .map(|room| room.jobs().into_iter().chain(room.placed.keys().copied()));
+            let jobs: BTreeSet<Job> = placed.into_iter().flatten().collect();
+            for job in jobs {
+                works.extend(self.work(state, &name, job).map(|work| (name.clone(), job, work)));
             }
         }
         works
     }
 
-    fn work(&self, state: &mut State, name: &Name, medium: Medium) -> Option<Work> {
+    fn work(&self, state: &mut State, name: &Name, job: Job) -> Option<Work> {
         let address = self.shared.address;
         let room = state.rooms.get_mut(name)?;
-        if let Some(port) = room.placed.get(&medium).map(|placed| placed.port) {
-            let Some(description) = room.describe(medium, address, port) else {
-                state.unplace(name, medium, self.shared.clock.now());
+        if let Some(port) = room.placed.get(&job).map(|placed| placed.port) {
+            let Some(description) = room.describe(job, address, port) else {
+                state.unplace(name, job, self.shared.clock.now());
                 self.kept(state, name);
                 return None;
             };
-            let placed = room.placed.get(&medium)?;
+            let placed = room.placed.get(&job)?;
             let is_told = placed.told.as_ref().is_some_and(|(_, told)| *told == description);
             return (!is_told).then(|| Work::Tell(placed.control.clone(), description));
         }
-        if !room.needs(medium) {
+        if !room.jobs().contains(&job) {
             return None;
         }
-        if self.mixers.candidates(medium).is_empty() {
-            room.lacks_mixer(medium, "no mixer has room for it".to_owned());
+        if self.mixers.candidates(job.medium()).is_empty() {
+            room.lacks_mixer(job, "no mixer has room for it".to_owned());
             return None;
         }
         let port = state.take_port().ok()?;
-        let description = state.rooms.get_mut(name)?.describe(medium, address, port);
+        let description = state.rooms.get_mut(name)?.describe(job, address, port);
         if description.is_none() {
             state.give_port(port);
         }
@@ -426,14 +463,15 @@ impl Conferences {
     }
 
     /// Place it on the mixer that has the least to do, among those that take it.
-    async fn place(self: &Arc<Self>, name: &Name, description: Description, port: u16) {
-        let medium = description.medium();
+    async fn place(self: &Arc<Self>, name: &Name, job: Job, description: Description, port: u16) {
+        let medium = job.medium();
         let mut reason = String::new();
         for control in self.mixers.candidates(medium) {
             let Some(address) = self.mixers.address(&control) else { continue };
-            match client::describe(address, name, &description).await {
+            match client::describe(address, job, name, &description).await {
                 Ok(accepted) => {
-                    tracing::info!("conference {name}: {} is made by mixer {control}", medium.name());
+                    tracing::info!("conference {name}: {} is made by mixer {control}", said(job));
+                    self.mixers.give(&control, medium, description.work());
                     let placed = Placed {
                         control: control.clone(),
                         at: canonical(accepted.at),
@@ -441,13 +479,11 @@ impl Conferences {
                         told: Some((accepted.epoch, description)),
                     };
                     self.with(|state| {
-                        state.place(self.shared.address, name, medium, placed, self.shared.clock.now());
-                        self.shared.tell(name, "mixer", None, Some(medium), |facts| {
-                            facts.insert("mixer".into(), control.into());
-                        });
+                        state.place(self.shared.address, name, job, placed, self.shared.clock.now());
+                        self.tell_mixers(name, "mixer", job, control, None);
                         self.kept(state, name);
                     });
-                    self.open_sockets(name, &name_of(medium));
+                    self.open_sockets(name, &job.participant());
                     return;
                 }
                 Err(MixerError::Full(full)) => {
@@ -464,24 +500,23 @@ impl Conferences {
         self.with(|state| {
             state.give_port(port);
             if let Some(room) = state.rooms.get_mut(name) {
-                room.lacks_mixer(medium, reason);
+                room.lacks_mixer(job, reason);
             }
         });
     }
 
     /// A mixer has to know of a change.
-    async fn tell_mixer(&self, name: &Name, control: &str, description: Description) {
+    async fn tell_mixer(&self, name: &Name, job: Job, control: &str, description: Description) {
         let Some(address) = self.mixers.address(control) else { return };
-        let medium = description.medium();
-        let told = client::describe(address, name, &description).await;
+        let told = client::describe(address, job, name, &description).await;
         self.with(|state| match told {
             Ok(accepted) => {
-                let placed = state.rooms.get_mut(name).and_then(|room| room.placed.get_mut(&medium));
+                let placed = state.rooms.get_mut(name).and_then(|room| room.placed.get_mut(&job));
                 if let Some(placed) = placed.filter(|placed| placed.control == control) {
                     let moved = placed.at != canonical(accepted.at);
                     placed.told = Some((accepted.epoch, description));
                     if moved {
-                        self.lose(state, name, medium, "its address is another");
+                        self.lose(state, name, job, "its address is another");
                     } else {
                         self.kept(state, name);
                     }
@@ -491,8 +526,16 @@ impl Conferences {
                 if !matches!(error, MixerError::Full(_)) {
                     self.mixers.lose(control, &error);
                 }
-                self.lose(state, name, medium, &error.to_string());
+                self.lose(state, name, job, &error.to_string());
             }
         });
+    }
+}
+
+/// What a job is, for the log.
+fn said(job: Job) -> String {
+    match job {
+        Job::Column(number) => format!("column {number} of its tiles"),
+        job => job.medium().name().to_owned(),
     }
 }

@@ -2,10 +2,11 @@
 
 use super::Conferences;
 use super::mixer_client::{Audio, Codec, Description, Listing, Mix, Participant};
-use super::mixers::{name_of, random_ssrc, socket};
+use super::mixers::{random_ssrc, socket};
 use super::state::Room;
 use shunt_admin::{Failure, FailureKind};
 use shunt_conference::adaptation::{Medium, OWN_SSRC};
+use shunt_conference::jobs::Job;
 use shunt_conference::reports::for_receivers;
 use shunt_conference::tables::Name;
 use shunt_rtp::rtcp;
@@ -104,7 +105,7 @@ impl Room {
             .flat_map(|item| item.reports().collect::<Vec<_>>())
             .filter(|block| block.ssrc == *ssrc)
             .collect();
-        let mixer = self.leg(&name_of(Medium::Audio), (Medium::Audio, 0));
+        let mixer = self.leg(&Job::Mixes.participant(), (Medium::Audio, 0));
         if let (false, Some((leg, state))) = (blocks.is_empty(), mixer)
             && let Some(source) = leg.source
         {
@@ -135,7 +136,7 @@ impl Conferences {
     pub fn mixed_sizes(&self) -> (usize, usize) {
         self.with(|state| {
             let mut sizes = (0, 0);
-            for room in state.rooms.values().filter(|room| room.placed.contains_key(&Medium::Audio)) {
+            for room in state.rooms.values().filter(|room| room.placed.contains_key(&Job::Mixes)) {
                 sizes.0 += 1;
                 sizes.1 += room.conference.participants.iter().filter(|one| one.mixed).count();
             }
@@ -169,7 +170,7 @@ impl Conferences {
                     continue;
                 };
                 let name = room.conference.name.clone();
-                if !room.is_made_by(Medium::Audio, control, listing.epoch) {
+                if !room.is_made_by(Job::Mixes, control, listing.epoch) {
                     continue;
                 }
                 let mixes = &mut room.mixes;

@@ -12,6 +12,7 @@ use super::tiling::Tiling;
 use shunt_admin::{Codec, Direction, Failure, FailureKind, JoinMedium, Layers, Mixed};
 use shunt_calls::Counters;
 use shunt_conference::adaptation::{Adaptation, Medium};
+use shunt_conference::jobs::Job;
 use shunt_conference::key_frames::KeyFrames;
 use shunt_conference::membership::{Conference, Pair, STREAMS};
 use shunt_conference::mixing;
@@ -66,8 +67,8 @@ pub struct State {
     pub mixing: bool,
     /// Where mixers send from: no participant's packets come from there.
     pub mixers_at: HashSet<Endpoint>,
-    /// What mixers need not make any more: by control socket, of which medium, of which conference.
-    pub unplaced: BTreeSet<(String, Medium, Name)>,
+    /// What mixers need not make any more: by control socket, which job, of which conference.
+    pub unplaced: BTreeSet<(String, Job, Name)>,
 }
 
 /// One conference, with what belongs to it besides its membership.
@@ -99,7 +100,7 @@ pub struct Room {
     /// Streams whose SSRC is somebody else's, and whose, as last told.
     pub conflicting: BTreeMap<(Name, Medium, u32), Name>,
     /// Where its audio is mixed, and its video tiled.
-    pub placed: BTreeMap<Medium, Placed>,
+    pub placed: BTreeMap<Job, Placed>,
     pub mixes: Mixes,
     /// Those who get a mix hear who joins and who leaves.
     pub announcements: bool,
@@ -517,15 +518,19 @@ impl Room {
                 legs: legs.collect(),
             }
         });
-        let mixer = |medium: Medium| {
-            let placed = self.placed.get(&medium)?;
-            let ssrcs = self.mixes.ssrcs.iter().filter(|_| medium == Medium::Audio);
+        let mixer = |job: Job| {
+            let placed = self.placed.get(&job)?;
+            let ssrcs = self.mixes.ssrcs.iter().filter(|_| job == Job::Mixes);
             Some(KeptMixer {
                 control: placed.control.clone(),
                 at: address(placed.at),
                 port: placed.port,
                 ssrcs: ssrcs.map(|(name, ssrc)| (name.to_string(), *ssrc)).collect(),
             })
+        };
+        let column = |job: &Job| match job {
+            Job::Column(number) => Some((*number, mixer(*job)?)),
+            _ => None,
         };
         let qualities = self.conference.qualities.iter();
         let levels = self.conference.levels.iter();
@@ -541,10 +546,11 @@ impl Room {
                 .map(|(((sender, receiver), medium), level)| (sender.to_string(), receiver.to_string(), medium.name().to_owned(), *level))
                 .collect(),
             bases: self.bases.iter().map(|(flow, counters)| KeptBase::new(flow, counters)).collect(),
-            mixer: mixer(Medium::Audio),
+            mixer: mixer(Job::Mixes),
             announcements: self.announcements,
-            tiling: self.tiling.as_ref().map(Tiling::keep),
-            tiler: mixer(Medium::Video),
+            tiling: self.keep_tiling(),
+            tiler: mixer(Job::Tiles),
+            columns: self.placed.keys().filter_map(column).collect(),
         }
     }
 }
@@ -699,8 +705,14 @@ impl State {
         let name = check_name("conference", &kept.conference).map_err(|failure| failure.message)?;
         let taken = |port: &u16| !self.ports.free.contains(port);
         let legs = kept.participants.iter().flat_map(|one| one.legs.iter().map(|leg| leg.port));
-        let mixers = [&kept.mixer, &kept.tiler].into_iter().flatten();
-        if let Some(port) = legs.chain(mixers.map(|mixer| mixer.port)).find(taken) {
+        let mut placed: Vec<(Job, KeptMixer)> = kept
+            .columns
+            .into_iter()
+            .map(|(number, mixer)| (Job::Column(number), mixer))
+            .collect();
+        placed.extend(kept.tiler.map(|mixer| (Job::Tiles, mixer)));
+        placed.extend(kept.mixer.map(|mixer| (Job::Mixes, mixer)));
+        if let Some(port) = legs.chain(placed.iter().map(|(_, mixer)| mixer.port)).find(taken) {
             return Err(format!("port {port} is not free in conference.ports"));
         }
         let mut room = self.new_room(name.clone(), kept.started_us);
@@ -710,7 +722,7 @@ impl State {
             self.restore_participant(address, &name, one, now)?;
         }
         if self.mixing {
-            self.restore_mixers(address, &name, kept.mixer, kept.tiling.zip(Some(kept.tiler)), now)?;
+            self.restore_mixers(address, &name, kept.tiling, placed, now)?;
         }
         let Some(room) = self.rooms.get_mut(&name) else { return Ok(()) };
         room.bases = kept.bases.iter().map(KeptBase::counters).collect();
@@ -734,28 +746,23 @@ impl State {
         &mut self,
         address: IpAddr,
         name: &Name,
-        mixer: Option<KeptMixer>,
-        tiling: Option<(KeptTiling, Option<KeptMixer>)>,
+        tiling: Option<KeptTiling>,
+        placed: Vec<(Job, KeptMixer)>,
         now: Time,
     ) -> Result<(), String> {
-        let (tiling, tiler) = tiling.unzip();
         if let Some(room) = self.rooms.get_mut(name) {
-            if let Some(mixer) = &mixer {
-                room.mixes.ssrcs = mixer.ssrcs.iter().map(|(name, ssrc)| (name.as_str().into(), *ssrc)).collect();
-            }
+            let mixes = placed.iter().filter(|(job, _)| *job == Job::Mixes);
+            let ssrcs = mixes.flat_map(|(_, mixer)| &mixer.ssrcs);
+            room.mixes.ssrcs = ssrcs.map(|(name, ssrc)| (name.as_str().into(), *ssrc)).collect();
             if let Some(tiling) = tiling {
                 room.restore_tiling(tiling).map_err(|failure| failure.message)?;
             }
-            if self.mixing {
-                // What the data plane rewrites is not known yet.
-                room.conference.check_video(usize::MAX);
-            }
+            // What the data plane rewrites is not known yet.
+            room.conference.check_video(usize::MAX);
         }
-        for (medium, kept) in [(Medium::Audio, mixer), (Medium::Video, tiler.flatten())] {
-            if let Some(kept) = kept {
-                self.ports.claim(kept.port);
-                self.place(address, name, medium, Placed::restored(&kept), now);
-            }
+        for (job, kept) in placed {
+            self.ports.claim(kept.port);
+            self.place(address, name, job, Placed::restored(&kept), now);
         }
         Ok(())
     }

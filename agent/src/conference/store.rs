@@ -46,6 +46,9 @@ pub struct Kept {
     pub tiling: Option<KeptTiling>,
     #[serde(default)]
     pub tiler: Option<KeptMixer>,
+    /// Where its columns are made, of two levels.
+    #[serde(default)]
+    pub columns: Vec<(u16, KeptMixer)>,
 }
 
 /// Tiled streams as they were.
@@ -60,9 +63,12 @@ pub struct KeptStream {
     pub ssrc: u32,
     /// (place, participant, SSRC of its pictures).
     pub tiles: Vec<(u8, String, u32)>,
+    /// (number, SSRC).
+    #[serde(default)]
+    pub columns: Vec<(u8, u32)>,
 }
 
-/// The mixer that a conference's medium is placed on.
+/// The mixer that a job of a conference is placed on.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeptMixer {
     /// Its control socket.

@@ -9,6 +9,7 @@ use shunt_admin::{
     Unjoined,
 };
 use shunt_conference::adaptation::Medium;
+use shunt_conference::jobs::Job;
 use shunt_conference::membership::{TARGETS, stream_of};
 use shunt_conference::participant::Leg;
 use shunt_conference::rows::Key;
@@ -112,7 +113,7 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
         mixed: asked(one.wish),
         gets_mix: room.conference.is_mixed(&one.name),
         muted: room.mixes.muted.contains(&one.name),
-        gets_tiles: one.tiled && room.placed.contains_key(&Medium::Video),
+        gets_tiles: one.tiled && room.placed.contains_key(&Job::Tiles),
     }
 }
 
@@ -125,7 +126,7 @@ pub fn conference(state: &State, room: &Room, counted: &HashMap<Key, u64>, now: 
         started_us: room.started_us,
         members: members.collect(),
         mixing: room.conference.mixing,
-        mixer: room.placed.get(&Medium::Audio).map(|placed| placed.control.clone()),
+        mixer: room.placed.get(&Job::Mixes).map(|placed| placed.control.clone()),
         speaker: room.mixes.speaker.as_ref().map(|speaker| speaker.as_bytes().into()),
         announcements: room.announcements,
         tiling: room.view_tiling(),

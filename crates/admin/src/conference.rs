@@ -117,6 +117,9 @@ pub struct TilingWish {
     /// Tiles of a column of H.264, 15 unless said, or of a grid of H.265, 16 unless said; a CIF picture of H.261 has four.
     #[serde(default)]
     pub places: Option<u8>,
+    /// H.264, two levels: so many columns, each made by a mixer of its own, are joined in a stream; `None`: one level.
+    #[serde(default)]
+    pub columns: Option<u8>,
     /// H.264 and H.265: it is agreed with all sources that their pictures predict from the one before, with vectors that stay within the picture or a
     /// guard band.
     #[serde(default)]
@@ -192,6 +195,17 @@ pub struct Tiling {
 pub struct TiledStream {
     pub ssrc: u32,
     pub tiles: Vec<Tile>,
+    /// Of two levels.
+    pub columns: Vec<TiledColumn>,
+}
+
+/// A column that is joined in a stream.
+#[derive(Clone, Debug, Serialize)]
+pub struct TiledColumn {
+    pub column: u8,
+    pub ssrc: u32,
+    /// The control socket of the mixer that makes it.
+    pub mixer: Option<String>,
 }
 
 /// A tile in samples of luma; `None` until its mixer knows the size.

@@ -17,7 +17,7 @@ pub use admin::{Admin, Failure, FailureKind};
 pub use conference::{
     Announcements, Codec, Conference, ConferenceSummary, CopiedStream, Credentials, Decision, Estimate, Join, JoinMedium, Layers,
     MediumUsage, Mixed, PairQuality, Participant, ParticipantMedium, ParticipantUpdate, Quality, QualityChange, StreamRate, Subscription,
-    TargetChange, Tile, TiledCodec, TiledStream, Tiling, TilingWish, Unjoined, Untiled, Usage,
+    TargetChange, Tile, TiledCodec, TiledColumn, TiledStream, Tiling, TilingWish, Unjoined, Untiled, Usage,
 };
 pub use event::{
     AgentFacts, AgentWhat, CallFacts, CallWhat, Component, ConferenceFacts, ControlFacts, Direction, EndedFacts, EndedLine, EndedParty,

@@ -3,7 +3,8 @@
 //! | from | by | to |
 //! | --- | --- | --- |
 //! | joins, leaves, latched sources, levels | [`membership`] | a [`trees::Layout`] |
-//! | who plays one stream | [`mixing`] | what a mixer gets, and whom its mixes go to |
+//! | who plays one stream | [`mixing`] ([`jobs`]) | what a mixer gets, and whom its mixes go to |
+//! | who sends video, what mixers say of it | [`tiles`] | which tile is whose, and which mixer makes it |
 //! | who gets tiled streams | [`tiling`] | who gets whose video |
 //! | a layout | [`migration`] ([`trees`], [`capacity`]) | writes of planned rows ([`tables`]), one after the other |
 //! | planned rows | [`rows`] with [`rewriting`] and [`payload_types`] | rows with addresses; [`diff`]: the steps to them |
@@ -18,6 +19,7 @@ pub mod best_downlink;
 pub mod capacity;
 pub mod diff;
 pub mod downlink;
+pub mod jobs;
 pub mod key_frames;
 pub mod membership;
 pub mod migration;
@@ -33,6 +35,7 @@ pub mod rewriting;
 pub mod rows;
 pub mod sequence;
 pub mod tables;
+pub mod tiles;
 pub mod tiling;
 pub mod trees;
 

@@ -1,6 +1,7 @@
 //! Who takes part in a conference, with which media, and who gets what of whom; and the layout of trees that follows.
 
 use crate::adaptation::Medium;
+use crate::jobs::Job;
 use crate::participant::{Leg, Participant};
 use crate::payload_types::{Direction, PayloadTypesDiffer, Translation, is_without_repair};
 use crate::tables::Name;
@@ -160,6 +161,7 @@ impl Conference {
 
     /// Settle whose each SSRC is (who sent it first keeps it), who gets a mix or tiled streams, and which leg brings whom.
     pub fn settle(&mut self) {
+        self.settle_made();
         let mut senders: BTreeMap<(Medium, u32), Vec<&Name>> = BTreeMap::new();
         for one in &self.participants {
             for ((medium, _), leg) in &one.legs {
@@ -389,10 +391,10 @@ impl Conference {
             .any(|one| MEDIA.iter().any(|medium| self.is_tracked(&one.name, *medium)));
         // A relay entry takes a port's STUN and RTCP along, and rewrites neither numbers nor payload types.
         layout.relayed = !here.iter().any(|one| one.ice) && alike && !tracked && !self.translates(&here);
-        for (mixer, medium) in here.iter().filter_map(|one| Some((one, one.mixer?))) {
-            layout.limits.insert(mixer.name.clone(), trees_of(medium));
+        for (mixer, job) in here.iter().filter_map(|one| Some((one, one.mixer?))) {
+            layout.limits.insert(mixer.name.clone(), trees_of(job.medium()));
         }
-        if here.iter().any(|one| one.mixer == Some(Medium::Audio)) {
+        if here.iter().any(|one| one.mixer == Some(Job::Mixes)) {
             let mixed = here.iter().filter(|one| one.mixed);
             layout.limits.extend(mixed.map(|one| (one.name.clone(), !AUDIO)));
         }
@@ -402,14 +404,16 @@ impl Conference {
         layout
     }
 
-    /// Who gets tiled streams gets no other video, nobody else gets those, and nobody gets what it cannot play.
+    /// Who gets tiled streams gets no other video, nobody else gets those, mixers get what they have tiles of, and nobody gets what it cannot play.
     fn tile(&self, here: &[&Participant], sent: &BTreeMap<Name, Layers>, targets: &mut BTreeMap<Pair, Layers>) {
-        if self.tiling.is_none() && self.mixer(Medium::Video).is_none() && self.differing.is_empty() {
+        let makes_video = |one: &&Participant| one.mixer.is_some_and(|job| job.medium() == Medium::Video);
+        if self.tiling.is_none() && !here.iter().any(makes_video) && self.differing.is_empty() {
             return;
         }
         let video = trees_of(Medium::Video);
         for sender in here.iter().filter(|one| sent.get(&one.name).is_some_and(|mask| mask & video != 0)) {
-            for receiver in here.iter().filter(|one| one.mixer.is_none() && one.name != sender.name) {
+            let receivers = here.iter().filter(|one| one.mixer != Some(Job::Mixes) && one.name != sender.name);
+            for receiver in receivers {
                 if !self.is_for(sender, receiver, Medium::Video) {
                     let pair = (sender.name.clone(), receiver.name.clone());
                     let wanted = self.trees(&pair) & !video;

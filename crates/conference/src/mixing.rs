@@ -4,6 +4,7 @@
 //! participant that it is for, from the mixer to the relay address that the participant sends to.
 
 use crate::adaptation::Medium;
+use crate::jobs::Job;
 use crate::membership::Conference;
 use crate::participant::{Leg, Participant};
 use crate::payload_types::{Direction, PayloadType};
@@ -52,16 +53,16 @@ impl Participant {
 }
 
 impl Conference {
-    /// The mixer of a medium that serves it.
+    /// The mixer that does a job for it.
     #[must_use]
-    pub fn mixer(&self, medium: Medium) -> Option<&Participant> {
-        self.participants.iter().find(|one| one.mixer == Some(medium))
+    pub fn mixer(&self, job: Job) -> Option<&Participant> {
+        self.participants.iter().find(|one| one.mixer == Some(job))
     }
 
     /// Whether a participant gets a mix, and no copies of audio. While no mixer serves the conference it gets copies.
     #[must_use]
     pub fn is_mixed(&self, participant: &str) -> bool {
-        self.mixer(Medium::Audio).is_some() && self.get(participant).is_some_and(|one| one.mixed)
+        self.mixer(Job::Mixes).is_some() && self.get(participant).is_some_and(|one| one.mixed)
     }
 
     /// Settle who is to get a mix.
@@ -101,7 +102,7 @@ impl Conference {
 
     /// The relay entries that bring mixes: 5-tuples as they come from the mixer, and as they go on.
     pub fn mixes(&self) -> impl Iterator<Item = (FiveTuple, FiveTuple)> {
-        let from = self.mixer(Medium::Audio).and_then(|mixer| mixer.leg(Medium::Audio)?.source);
+        let from = self.mixer(Job::Mixes).and_then(|mixer| mixer.leg(Medium::Audio)?.source);
         let receivers = self.participants.iter().filter(|one| one.mixed);
         receivers.filter_map(move |one| {
             let (_, leg) = one.mix_leg().filter(|(_, leg)| leg.receives)?;

@@ -1,6 +1,7 @@
 //! A participant and its media.
 
 use crate::adaptation::Medium;
+use crate::jobs::Job;
 use crate::mixing::Mixed;
 use crate::packets::Told;
 use crate::payload_types::PayloadType;
@@ -58,8 +59,10 @@ pub struct Participant {
     pub mixed: bool,
     /// Whether its video comes tiled.
     pub tiled: bool,
-    /// It is a mixer of this medium, of which it gets all. Of audio, what it makes goes by relay entries; of video, by copies.
-    pub mixer: Option<Medium>,
+    /// Whose tile its video becomes: of which mixer's streams.
+    pub goes_into: Option<Job>,
+    /// It is a mixer. Mixes go by relay entries; tiled streams, and columns of them, by copies.
+    pub mixer: Option<Job>,
 }
 
 impl Participant {
@@ -74,6 +77,7 @@ impl Participant {
             wish: Mixed::Auto,
             mixed: false,
             tiled: false,
+            goes_into: None,
             mixer: None,
         }
     }

@@ -1,12 +1,15 @@
 //! Who gets the pictures of all in few streams, tiled by a mixer, in place of a stream for each sender.
 //!
-//! To the data plane that mixer is a participant: it gets copies of everybody's video, and what it makes is copied to those that it is for.
+//! To the data plane that mixer is a participant: it gets copies of the video that it has tiles of, and what it makes is copied to those that it is
+//! for. Those are receivers, or, of a column, the mixer that joins it with others ([`crate::tiles`]).
 
 use crate::adaptation::Medium;
+use crate::jobs::Job;
 use crate::membership::{Conference, Pair, direction};
 use crate::participant::{Leg, Participant};
 use crate::payload_types::{PayloadType, PayloadTypesDiffer, translate};
 use crate::tables::Name;
+use crate::tiles::Tiles;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is made, and for whom.
@@ -16,6 +19,7 @@ pub struct Tiling {
     pub payload_type: PayloadType,
     /// `None`: everybody who can play them.
     pub receivers: Option<BTreeSet<Name>>,
+    pub tiles: Tiles,
 }
 
 impl Tiling {
@@ -65,10 +69,29 @@ impl Leg {
 }
 
 impl Conference {
-    /// Settle who gets tiled streams. While no mixer makes them, they get no video.
-    pub(crate) fn settle_tiled(&mut self) {
+    /// Settle what mixers of video send.
+    pub(crate) fn settle_made(&mut self) {
+        let Some(tiling) = &self.tiling else { return };
         for one in &mut self.participants {
-            let tiling = self.tiling.as_ref().filter(|_| one.mixer.is_none());
+            let job = one.mixer.filter(|job| job.medium() == Medium::Video);
+            if let (Some(job), Some(leg)) = (job, one.legs.get_mut(&(Medium::Video, 0))) {
+                leg.ssrcs = tiling.tiles.ssrcs(job);
+                leg.payload_types = vec![tiling.payload_type.clone()];
+            }
+        }
+    }
+
+    /// Settle whose video is tiled by whom, and who gets tiled streams. While no mixer makes them, they get no video.
+    pub(crate) fn settle_tiled(&mut self) {
+        let tiling = self.tiling.as_ref();
+        let sources: BTreeMap<&Name, Job> = tiling.map(|tiling| tiling.tiles.sources().collect()).unwrap_or_default();
+        for one in &mut self.participants {
+            let tiling = tiling.filter(|_| one.mixer.is_none());
+            one.goes_into = match one.mixer {
+                None => sources.get(&one.name).copied(),
+                Some(Job::Column(_)) => Some(Job::Tiles),
+                Some(Job::Mixes | Job::Tiles) => None,
+            };
             one.tiled = tiling.is_some_and(|tiling| {
                 let meant = tiling.receivers.as_ref().is_none_or(|names| names.contains(&one.name));
                 meant && tiling.serves(one).is_ok()
@@ -111,11 +134,12 @@ impl Conference {
     #[must_use]
     pub fn is_for(&self, sender: &Participant, receiver: &Participant, medium: Medium) -> bool {
         match (sender.mixer, receiver.mixer) {
-            (Some(_), Some(_)) => false,
-            (Some(made), None) => made == Medium::Video && medium == made && receiver.tiled,
-            (None, Some(made)) => medium == made,
+            (None, Some(Job::Mixes)) => medium == Medium::Audio,
+            (_, Some(Job::Mixes)) => false,
+            (_, Some(job)) => medium == Medium::Video && sender.goes_into == Some(job),
+            (Some(_), None) => sender.mixer == Some(Job::Tiles) && medium == Medium::Video && receiver.tiled,
             (None, None) => match medium {
-                Medium::Audio => !(receiver.mixed && self.mixer(Medium::Audio).is_some()),
+                Medium::Audio => !(receiver.mixed && self.mixer(Job::Mixes).is_some()),
                 Medium::Video => !receiver.tiled && !self.differs(sender, receiver),
                 Medium::Screen => true,
             },

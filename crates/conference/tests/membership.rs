@@ -7,6 +7,7 @@ use model::{Tables, assert_delivers, check_between, name, run};
 use proptest::prelude::*;
 use shunt_conference::adaptation::Medium;
 use shunt_conference::diff::{Step, diff};
+use shunt_conference::jobs::Job;
 use shunt_conference::membership::{Conference, MembershipError, TARGETS, TREES, stream_name, stream_of};
 use shunt_conference::migration::{Allocator, How};
 use shunt_conference::mixing::Mixed;
@@ -16,6 +17,7 @@ use shunt_conference::payload_types::{self, PayloadType, PayloadTypesDiffer, Tra
 use shunt_conference::rewriting::{Former, LayerRow, Numbering, Rewriting, Whole};
 use shunt_conference::rows::{Copy, Data, Key, Resolver, Stream, steps};
 use shunt_conference::tables::{Limits, Name, Row, Source, Value, Write};
+use shunt_conference::tiles::{Shape, Tiles};
 use shunt_conference::tiling::Tiling;
 use shunt_conference::trees::{Design, Layout};
 use shunt_net::{Endpoint, FiveTuple};
@@ -615,7 +617,7 @@ fn phone(text: &str, number: u8, codec: &str) -> Participant {
 /// Audio goes to this participant of a mixer's.
 fn mixer() -> Participant {
     let mut one = Participant::new(name("#mixer"));
-    one.mixer = Some(Medium::Audio);
+    one.mixer = Some(Job::Mixes);
     let mut leg = Leg::new(at(1, 29_998));
     (leg.source, leg.sends) = (Some(at(200, 30_000)), false);
     one.legs.insert((Medium::Audio, 0), leg);
@@ -693,15 +695,36 @@ fn telephones_get_the_mix_and_others_copies() {
     assert!(!plane.written.keys().any(|key| matches!(key, Key::Relay(_))));
 }
 
-/// Video comes to this participant of a mixer's, and tiled streams from it.
-fn tiler() -> Participant {
-    let mut one = Participant::new(name("#tiles"));
-    one.mixer = Some(Medium::Video);
-    let mut leg = Leg::new(at(1, 29_996));
-    (leg.source, leg.ssrcs) = (Some(at(201, 30_002)), vec![7000, 7001]);
+/// Video comes to this participant of a mixer's, and tiled streams or a column from it.
+fn tiler(job: Job, number: u8) -> Participant {
+    let mut one = Participant::new(job.participant());
+    one.mixer = Some(job);
+    let mut leg = Leg::new(at(1, 29_900 + 2 * u16::from(number)));
+    leg.source = Some(at(201 + number, 30_002));
     one.legs.insert((Medium::Video, 0), leg);
     one
 }
+
+/// Tiles of all these people's video.
+fn tiles_of(made: &Conference, names: &str, shape: Shape) -> Tiles {
+    let mut tiles = Tiles::new(shape);
+    let sources: Vec<_> = names
+        .chars()
+        .map(|letter| {
+            let one = made.get(&letter.to_string()).unwrap();
+            (one.name.clone(), Ok(one.leg(Medium::Video).unwrap().picture().unwrap()))
+        })
+        .collect();
+    let mut next = 7000;
+    let mut fresh = || {
+        next += 1;
+        next
+    };
+    tiles.assign(&sources, &mut fresh, shunt_latch::Time::default());
+    tiles
+}
+
+const QUARTERS: Shape = Shape { places: 4, columns: None };
 
 fn h261(number: u8) -> PayloadType {
     PayloadType {
@@ -731,6 +754,7 @@ fn who_gets_tiled_streams_gets_no_other_video_and_nobody_else_gets_them() {
     made.tiling = Some(Tiling {
         payload_type: h261(31),
         receivers: Some([name("b"), name("c")].into()),
+        tiles: tiles_of(&made, "abc", QUARTERS),
     });
     made.settle();
     let video = |number: u8| at(100 + number, 5002);
@@ -739,17 +763,17 @@ fn who_gets_tiled_streams_gets_no_other_video_and_nobody_else_gets_them() {
     plane.bring(&made);
     assert_eq!(video_to(&plane, &made, video(1)), ["b".to_owned(), "c".to_owned()].into());
     assert_eq!(video_to(&plane, &made, video(2)), [].into(), "no mixer makes them yet");
-    made.join(tiler()).unwrap();
+    made.join(tiler(Job::Tiles, 0)).unwrap();
     made.settle();
     plane.bring(&made);
     assert_eq!(video_to(&plane, &made, video(1)), ["b".to_owned(), "c".to_owned()].into());
     for number in [2, 3] {
         assert_eq!(video_to(&plane, &made, video(number)), ["#tiles".to_owned()].into());
-        assert_eq!(
-            video_to(&plane, &made, mixer),
-            ["a".to_owned(), "b".to_owned(), "c".to_owned()].into()
-        );
     }
+    assert_eq!(
+        video_to(&plane, &made, mixer),
+        ["a".to_owned(), "b".to_owned(), "c".to_owned()].into()
+    );
     assert_eq!(
         audio_of(&plane, &made, "a"),
         [at(102, 5000), at(103, 5000)].into(),
@@ -773,11 +797,55 @@ fn who_gets_tiled_streams_gets_no_other_video_and_nobody_else_gets_them() {
 }
 
 #[test]
+fn of_two_levels_each_mixer_gets_what_it_works_on_and_receivers_get_what_is_joined() {
+    let mut made = conference("abcde");
+    let shape = Shape {
+        places: 2,
+        columns: Some(2),
+    };
+    made.tiling = Some(Tiling {
+        payload_type: h261(96),
+        receivers: Some([name("e")].into()),
+        tiles: tiles_of(&made, "abcd", shape),
+    });
+    for (number, job) in (0..).zip([Job::Tiles, Job::Column(0), Job::Column(1)]) {
+        made.join(tiler(job, number)).unwrap();
+    }
+    made.settle();
+    let mut plane = Plane::new();
+    plane.bring(&made);
+    let names = |list: &[&str]| -> BTreeSet<String> { list.iter().map(|name| (*name).to_owned()).collect() };
+    let (joins, first, second) = (at(201, 30_002), at(202, 30_002), at(203, 30_002));
+    let (a, e) = (at(101, 5002), at(105, 5002));
+    assert_eq!(video_to(&plane, &made, first), names(&["a", "b"]));
+    assert_eq!(video_to(&plane, &made, second), names(&["c", "d"]));
+    assert_eq!(video_to(&plane, &made, joins), names(&["#tiles:0", "#tiles:1"]));
+    assert_eq!(video_to(&plane, &made, e), names(&["#tiles"]));
+    assert_eq!(
+        video_to(&plane, &made, a),
+        names(&["b", "c", "d", "e"]),
+        "who gets no tiles gets no columns either"
+    );
+    // The mixer of a column is gone: its sources go nowhere, and the other column goes on.
+    made.leave("#tiles:0").unwrap();
+    plane.bring(&made);
+    assert_eq!(video_to(&plane, &made, first), names(&[]));
+    assert_eq!(video_to(&plane, &made, joins), names(&["#tiles:1"]));
+    assert_eq!(video_to(&plane, &made, e), names(&["#tiles"]));
+    // So it is when that which joins them is.
+    made.leave("#tiles").unwrap();
+    plane.bring(&made);
+    assert_eq!(video_to(&plane, &made, second), names(&["c", "d"]));
+    assert_eq!(video_to(&plane, &made, e), names(&[]));
+}
+
+#[test]
 fn who_has_joined_for_tiles_gets_no_video_that_it_cannot_play_when_they_are_over() {
     let mut made = conference("abc");
     made.tiling = Some(Tiling {
         payload_type: h261(31),
         receivers: None,
+        tiles: Tiles::new(QUARTERS),
     });
     let mut types = |who: &str, kind: PayloadType| {
         made.get_mut(who).unwrap().legs.get_mut(&(Medium::Video, 0)).unwrap().payload_types = vec![kind];
@@ -830,6 +898,7 @@ fn tiled_streams_are_for_those_who_can_play_them() {
     made.tiling = Some(Tiling {
         payload_type: h261(31),
         receivers: None,
+        tiles: Tiles::new(QUARTERS),
     });
     let video = |made: &mut Conference, who: &str| made.get_mut(who).unwrap().legs.get_mut(&(Medium::Video, 0)).unwrap().clone();
     for (who, change) in [
@@ -852,13 +921,7 @@ fn tiled_streams_are_for_those_who_can_play_them() {
         change(&mut leg);
         made.get_mut(who).unwrap().legs.insert((Medium::Video, 0), leg);
     }
-    made.join(tiler()).unwrap();
-    made.get_mut("#tiles")
-        .unwrap()
-        .legs
-        .get_mut(&(Medium::Video, 0))
-        .unwrap()
-        .payload_types = vec![h261(31)];
+    made.join(tiler(Job::Tiles, 0)).unwrap();
     made.settle();
     let tiled: Vec<&str> = made.participants.iter().filter(|one| one.tiled).map(|one| &*one.name).collect();
     assert_eq!(tiled, ["a", "d"], "a has another number for the codec, d has named none");

@@ -200,10 +200,12 @@ class AdminClient:
         await self._connection.ask("POST", path_of("conferences", conference, "targets"), body={"targets": list(targets), "hold_s": hold_s})
 
     async def set_tiling(
-        self, conference: str, codec: TiledCodec, *, payload_type: int | None = None, places: int | None = None, predicted: bool = False, receivers: Sequence[str] | None = None
-    ) -> Tiling:
+        self, conference: str, codec: TiledCodec, *, payload_type: int | None = None, places: int | None = None, columns: int | None = None, predicted: bool = False,
+        receivers: Sequence[str] | None = None,
+    ) -> Tiling:  # fmt: skip
         """Want tiled streams of a conference's video, for these receivers or everybody who can play them; None: as the agent has it by default."""
-        body = {"codec": codec, "payload_type": payload_type, "places": places, "predicted": predicted, "receivers": None if receivers is None else list(receivers)}
+        names = None if receivers is None else list(receivers)
+        body = {"codec": codec, "payload_type": payload_type, "places": places, "columns": columns, "predicted": predicted, "receivers": names}
         return cast(Tiling, await self._connection.ask("PUT", path_of("conferences", conference, "tiling"), body=body))
 
     async def set_announcements(self, conference: str, announcements: bool) -> None:

@@ -430,11 +430,12 @@ TiledCodec = Literal["H261", "H264", "H265"]
 
 
 class TilingWish(TypedDict):
-    """Tiled streams that are wanted; None: as the agent has it by default, and for everybody who can play them."""
+    """Tiled streams that are wanted; None: as the agent has it by default, in one level, and for everybody who can play them."""
 
     codec: TiledCodec
     payload_type: int | None
     places: int | None
+    columns: int | None
     predicted: bool
     receivers: list[str] | None
 
@@ -454,11 +455,20 @@ class Tile(TypedDict):
     refusal: str | None
 
 
+class TiledColumn(TypedDict):
+    """A column that is joined with others in a stream; mixer: the control socket of the one that makes it."""
+
+    column: int
+    ssrc: int
+    mixer: str | None
+
+
 class TiledStream(TypedDict):
-    """One stream that shows many participants."""
+    """One stream that shows many participants; columns: of two levels."""
 
     ssrc: int
     tiles: list[Tile]
+    columns: list[TiledColumn]
 
 
 class Untiled(TypedDict):

@@ -125,15 +125,16 @@ def set_mixed(client: Client, as_json: bool, name: str, participant: str, mixed:
 @click.option("--receiver", "receivers", multiple=True, metavar="PARTICIPANT", help="Who gets the tiled streams, now or once it is there; may be given more than once. Without it everybody who can play them.")
 @click.option("--payload-type", type=click.IntRange(0, 127), metavar="NUMBER", help="Of the tiled streams; 31 for H.261, 96 for H.264 and 97 for H.265 unless given.")
 @click.option("--places", type=click.IntRange(1, 255), metavar="NUMBER", help="Tiles of a column of H.264, 15 unless given, or of a grid of H.265, 16 unless given.")
+@click.option("--columns", type=click.IntRange(2, 127), metavar="NUMBER", help="H.264, two levels of mixers: so many columns, each made by a mixer of its own, are joined in a stream. Without it one level.")
 @click.option("--predicted", is_flag=True, help="H.264, H.265: all sources have agreed to keep vectors within the picture or a guard band, so their pictures may predict from the one before.")
 @_asks_agent
-def set_tiling(client: Client, as_json: bool, name: str, codec: str, receivers: tuple[str, ...], payload_type: int | None, places: int | None, predicted: bool) -> None:
+def set_tiling(client: Client, as_json: bool, name: str, codec: str, receivers: tuple[str, ...], payload_type: int | None, places: int | None, columns: int | None, predicted: bool) -> None:
     """Give receivers few streams that show everybody, tiled by a mixer, in place of everybody's video. none: everybody's video again."""
     if codec == "none":
         answer = _of(client).end_tiling(name)
         _write(answer, as_json, "\n".join([f"{name}: everybody gets everybody's video", *_unjoined(answer)]))
         return
-    answer = _of(client).set_tiling(name, codec, payload_type=payload_type, places=places, predicted=predicted, receivers=receivers or None)
+    answer = _of(client).set_tiling(name, codec, payload_type=payload_type, places=places, columns=columns, predicted=predicted, receivers=receivers or None)
     _write(answer, as_json, "\n".join(_tiling(answer["tiling"])))
 
 
@@ -247,6 +248,8 @@ def _tiling(tiling: dict[str, Any]) -> list[str]:
     """The tiled streams: which tile is whose, and who has none."""
     lines = [f"tiled {tiling['codec']} by {tiling['mixer'] or 'no mixer'}" + (f": {tiling['problem']}" if tiling["problem"] else "")]
     for stream in tiling["streams"]:
+        for column in stream["columns"]:
+            lines.append(f"  {stream['ssrc']:08x} column {column['column']} is {column['ssrc']:08x} by {column['mixer'] or 'no mixer'}")
         for tile in stream["tiles"]:
             area = "" if tile["x"] is None else f"at {tile['x']},{tile['y']} {tile['width']}x{tile['height']}"
             refusal = f", refused: {tile['refusal']}" if tile["refusal"] else ""

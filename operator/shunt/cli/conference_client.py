@@ -66,17 +66,18 @@ class ConferenceClient:
         return self._ask("POST", _path(name, "mixed"), participant=participant, mixed=mixed)
 
     def set_tiling(
-        self, name: str, codec: str, *, payload_type: int | None = None, places: int | None = None, predicted: bool = False, receivers: Iterable[str] | None = None
-    ) -> dict[str, Any]:
+        self, name: str, codec: str, *, payload_type: int | None = None, places: int | None = None, columns: int | None = None, predicted: bool = False,
+        receivers: Iterable[str] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """Streams that show many participants, tiled by a mixer, for these receivers or for everybody who can play them; in place of everybody's video.
         The conference as it is then.
 
-        codec: H261, H264 or H265; payload_type: of the tiled streams; places: tiles of a column or grid; predicted: sources of H.264 or H.265 have agreed on
-        vectors that stay within the picture (docs/tiling.md).
+        codec: H261, H264 or H265; payload_type: of the tiled streams; places: tiles of a column or grid; columns: how many columns of H.264, each made by a
+        mixer of its own, are joined in a stream; predicted: sources of H.264 or H.265 have agreed on vectors that stay within the picture (docs/tiling.md).
         """
         return self._ask(
-            "POST", _path(name, "tiling"), codec=codec, payload_type=payload_type, places=places, predicted="yes" if predicted else None,
-            receivers=None if receivers is None else ",".join(receivers),
+            "POST", _path(name, "tiling"), codec=codec, payload_type=payload_type, places=places, columns=columns,
+            predicted="yes" if predicted else None, receivers=None if receivers is None else ",".join(receivers),
         )  # fmt: skip
 
     def set_announcements(self, name: str, wanted: bool) -> dict[str, Any]:

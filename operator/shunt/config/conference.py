@@ -26,6 +26,7 @@ class Tiling(Section):
     codec: Literal["H261", "H264", "H265"] = Field(description="The codec of the tiled streams, which is that of the sources.")
     payload_type: int | None = Field(default=None, ge=0, le=127, description="Of the tiled streams; absent: 31 for H.261, 96 for H.264, 97 for H.265.")
     places: int | None = Field(default=None, ge=1, le=255, description="Tiles of a column of H.264 (absent: 15) or of a grid of H.265 (absent: 16). A CIF picture of H.261 has four.")
+    columns: int | None = Field(default=None, ge=2, le=127, description="Columns of H.264, each made by a mixer of its own, that one more joins in a stream; absent: one level of mixers.")
     predicted: bool = Field(default=False, description="All sources of H.264 or H.265 have agreed to keep vectors within the picture or a guard band, so their pictures may predict from the one before.")
 
 
@@ -69,6 +70,11 @@ class Conference(Section):
             yield ("tiling",), "needs a mixer (conference.mixer)"
         if self.tiling is not None and self.tiling.codec == "H261" and self.tiling.places not in (None, 4):
             yield ("tiling", "places"), "a CIF picture of H.261 has four"
+        if self.tiling is not None and self.tiling.columns is not None:
+            if self.tiling.codec == "H261":
+                yield ("tiling", "columns"), "a CIF picture of H.261 cannot grow, so nothing is joined to it"
+            elif self.tiling.columns * (self.tiling.places or 15) > 255:
+                yield ("tiling", "columns"), "a stream has at most 255 tiles"
         if self.cdr is not None and self.cdr.csv is None and self.cdr.json_lines is None:
             yield ("cdr",), "names no file: give csv, json_lines or both"
         elif self.cdr is not None and self.cdr.csv == self.cdr.json_lines:

@@ -107,8 +107,8 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
             raise NotDone(400, f"codec: {codec!r} is none of {', '.join(get_args(TiledCodec))}", "codec")
         receivers = request.query.get("receivers")
         await client.set_tiling(
-            _name(request), cast(TiledCodec, codec), payload_type=_number(request, "payload_type"), places=_number(request, "places"), predicted=predicted == "yes",
-            receivers=None if receivers is None else receivers.split(","),
+            _name(request), cast(TiledCodec, codec), payload_type=_number(request, "payload_type"), places=_number(request, "places"),
+            columns=_number(request, "columns"), predicted=predicted == "yes", receivers=None if receivers is None else receivers.split(","),
         )  # fmt: skip
         return await look_at(_name(request))
 
@@ -132,7 +132,7 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
     router.add_delete(one + "/participants/{participant}", serve((), leave))
     router.add_post(one + "/quality", serve(("sender", "receiver", "quality"), quality))
     router.add_post(one + "/mixed", serve(("participant", "mixed"), mixed))
-    router.add_post(one + "/tiling", serve(("codec", "payload_type", "places", "predicted", "receivers"), tiling))
+    router.add_post(one + "/tiling", serve(("codec", "payload_type", "places", "columns", "predicted", "receivers"), tiling))
     router.add_delete(one + "/tiling", serve((), end_tiling))
     router.add_post(one + "/announcements", serve(("announcements",), announcements))
     router.add_post(one + "/target", serve(("sender", "receiver", "target"), target))

@@ -1,0 +1,65 @@
+//! What mixers make of a conference, each job on one mixer.
+
+use crate::adaptation::Medium;
+use crate::tables::Name;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Job {
+    /// Of audio, a mix for each who gets one.
+    Mixes,
+    /// The tiled streams that receivers get.
+    Tiles,
+    /// A column of tiles, which goes into these.
+    Column(u16),
+}
+
+impl Job {
+    #[must_use]
+    pub fn medium(self) -> Medium {
+        match self {
+            Self::Mixes => Medium::Audio,
+            Self::Tiles | Self::Column(_) => Medium::Video,
+        }
+    }
+
+    /// A mixer's name among the participants of the conference, which nobody else can have.
+    #[must_use]
+    pub fn participant(self) -> Name {
+        match self {
+            Self::Mixes => "#mixer".into(),
+            Self::Tiles => "#tiles".into(),
+            Self::Column(number) => format!("#tiles:{number}").into(),
+        }
+    }
+
+    /// How mixers call what they make. No conference has a colon in its name.
+    #[must_use]
+    pub fn resource(self, conference: &str) -> String {
+        match self {
+            Self::Mixes | Self::Tiles => conference.to_owned(),
+            Self::Column(number) => format!("{conference}:{number}"),
+        }
+    }
+
+    /// Which tiles a mixer's resource is, and of which conference.
+    #[must_use]
+    pub fn of_tiling(resource: &str) -> Option<(&str, Self)> {
+        match resource.split_once(':') {
+            None => Some((resource, Self::Tiles)),
+            Some((conference, number)) => Some((conference, Self::Column(number.parse().ok()?))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mixer_s_resource_tells_the_job() {
+        for job in [Job::Tiles, Job::Column(0), Job::Column(15)] {
+            assert_eq!(Job::of_tiling(&job.resource("hall-1")), Some(("hall-1", job)));
+        }
+        assert_eq!(Job::of_tiling("hall:one"), None);
+    }
+}
