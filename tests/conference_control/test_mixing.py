@@ -228,6 +228,7 @@ def test_who_joins_is_announced_where_that_is_wanted(room: MixBridge) -> None:
         room.dial("callee", "bob", PCMU)
         talk.phones.append(room.sounds["bob"])
         assert await_that(lambda: loudest(room.sounds["ann"], since, ANNOUNCED) > HEARD, 10), room.agent.tail()
+        assert await_that(lambda: loudest(room.sounds["ann"], time.monotonic() - 0.3, ANNOUNCED) < HEARD / 5, 10)  # it is over
         announced = loudest(room.sounds["ann"], since, ANNOUNCED)
         # An agent that begins anew remembers, and announces nobody who was there.
         room.agent.kill()
