@@ -404,7 +404,8 @@ impl Conference {
         layout
     }
 
-    /// Who gets tiled streams gets no other video, nobody else gets those, mixers get what they have tiles of, and nobody gets what it cannot play.
+    /// Who gets tiled streams gets no other video, nobody else gets those, mixers get what they have tiles of, and nobody gets what it cannot
+    /// play. Who only sends video is in no tree of it: an audience has many of these.
     fn tile(&self, here: &[&Participant], sent: &BTreeMap<Name, Layers>, targets: &mut BTreeMap<Pair, Layers>) {
         let makes_video = |one: &&Participant| one.mixer.is_some_and(|job| job.medium() == Medium::Video);
         if self.tiling.is_none() && !here.iter().any(makes_video) && self.differing.is_empty() {
@@ -414,7 +415,7 @@ impl Conference {
         for sender in here.iter().filter(|one| sent.get(&one.name).is_some_and(|mask| mask & video != 0)) {
             let receivers = here.iter().filter(|one| one.mixer != Some(Job::Mixes) && one.name != sender.name);
             for receiver in receivers {
-                if !self.is_for(sender, receiver, Medium::Video) {
+                if !receiver.receives(Medium::Video) || !self.is_for(sender, receiver, Medium::Video) {
                     let pair = (sender.name.clone(), receiver.name.clone());
                     let wanted = self.trees(&pair) & !video;
                     targets.insert(pair, wanted);

@@ -88,6 +88,12 @@ impl Participant {
         self.legs.values().any(|leg| leg.source.is_some())
     }
 
+    /// Whether it gets anything of a medium.
+    #[must_use]
+    pub fn receives(&self, medium: Medium) -> bool {
+        self.legs.iter().any(|((of, _), leg)| *of == medium && leg.receives)
+    }
+
     /// The leg by which it sends a medium.
     #[must_use]
     pub fn leg(&self, medium: Medium) -> Option<&Leg> {

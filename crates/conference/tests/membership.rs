@@ -826,6 +826,12 @@ fn of_two_levels_each_mixer_gets_what_it_works_on_and_receivers_get_what_is_join
         names(&["b", "c", "d", "e"]),
         "who gets no tiles gets no columns either"
     );
+    // Who sends video and gets none has no node in anybody's trees of video.
+    let wanted = |made: &Conference| layout(made).target(&name("b"), &name("a"), u16::MAX) & 2 != 0;
+    assert!(wanted(&made));
+    made.get_mut("a").unwrap().legs.get_mut(&(Medium::Video, 0)).unwrap().receives = false;
+    assert!(!wanted(&made));
+    made.get_mut("a").unwrap().legs.get_mut(&(Medium::Video, 0)).unwrap().receives = true;
     // The mixer of a column is gone: its sources go nowhere, and the other column goes on.
     made.leave("#tiles:0").unwrap();
     plane.bring(&made);
