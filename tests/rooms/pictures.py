@@ -60,6 +60,7 @@ _WATCH = """(() => {
     const number = (bits >> 8) & 0xffff, whose = (bits >> 4) & 15;
     let sum = whose;
     for (let at = 0; at < 16; at += 4) sum += number >> at;
+    // All fields black are nobody's.
     return (sum & 15) === (bits & 15) ? [whose, number] : null;
   };
   const look = () => {
@@ -69,12 +70,14 @@ _WATCH = """(() => {
       const found = (window.watched[key] ??= { seen: 0, corrupt: 0, whose: {}, longest_ms: 0, last: 0 });
       const next = (now) => {
         const got = tile.video.videoWidth ? read(tile.video) : null;
+        tile.video.requestVideoFrameCallback(next);
+        // A browser may begin with black before its camera's first picture; after that black is none.
+        if (got && !got[0] && !Object.keys(found.whose).length) return;
         found.seen++;
-        if (got) found.whose[got[0]] = (found.whose[got[0]] ?? 0) + 1;
+        if (got && got[0]) found.whose[got[0]] = (found.whose[got[0]] ?? 0) + 1;
         else found.corrupt++;
         if (found.last) found.longest_ms = Math.max(found.longest_ms, now - found.last);
         found.last = now;
-        tile.video.requestVideoFrameCallback(next);
       };
       tile.video.requestVideoFrameCallback(next);
     }
