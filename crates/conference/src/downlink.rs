@@ -91,7 +91,10 @@ impl Climb {
     }
 
     fn judge(&mut self, bitrate: f64, now: Time) {
-        if bitrate >= RISE * self.base {
+        if bitrate <= 0.0 {
+            // There is no room, and there was none before: nothing climbs.
+            self.since = None;
+        } else if bitrate >= RISE * self.base {
             (self.base, self.since, self.fell_at) = (bitrate, Some(now), None);
         } else if bitrate >= FALL * self.base {
             self.fell_at = None;

@@ -106,6 +106,16 @@ fn an_estimate_that_climbs_is_given_time_and_one_that_plunges_is_not() {
 }
 
 #[test]
+fn where_there_is_no_room_nothing_climbs() {
+    let mut climb = Climb::default();
+    climb.carries(1e6, 10e3, at(0.0));
+    for step in 1..20_u32 {
+        let (sent, now) = (10e3 * 1.2_f64.powi(step.try_into().unwrap()), f64::from(step) * 2.0);
+        assert_eq!(climb.carries(0.0, sent, at(now)), 0.0, "{sent} bit/s at {now} s");
+    }
+}
+
+#[test]
 fn many_small_steps_are_one_large_one() {
     let mut climb = Climb::default();
     let (mut sent, mut now) = (1e6, 0.0);
