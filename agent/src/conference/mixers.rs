@@ -454,7 +454,13 @@ impl Conferences {
             room.lacks_mixer(job, "no mixer has room for it".to_owned());
             return None;
         }
-        let port = state.take_port().ok()?;
+        let port = match state.take_port() {
+            Ok(port) => port,
+            Err(failure) => {
+                state.rooms.get_mut(name)?.lacks_mixer(job, failure.message);
+                return None;
+            }
+        };
         let description = state.rooms.get_mut(name)?.describe(job, address, port);
         if description.is_none() {
             state.give_port(port);

@@ -185,6 +185,10 @@ impl Conference {
             let sending = |one: &&Participant| one.leg(medium).is_some_and(|leg| !leg.ssrcs.is_empty());
             let senders: Vec<&Participant> = self.participants.iter().filter(sending).collect();
             let shown = |one: &Participant| {
+                // Who has one leg gets all by that.
+                if !one.legs.keys().any(|(of, further)| *of == medium && *further > 0) {
+                    return Vec::new();
+                }
                 let others = senders.iter().filter(|sender| sender.name != one.name);
                 let theirs = others.filter(|sender| medium != Medium::Video || self.is_for(sender, one, medium));
                 theirs.map(|sender| sender.name.clone()).collect::<Vec<Name>>()

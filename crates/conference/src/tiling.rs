@@ -127,7 +127,7 @@ impl Conference {
     /// Whether a receiver cannot be given a sender's video, and has been let in all the same.
     #[must_use]
     pub fn differs(&self, sender: &Participant, receiver: &Participant) -> bool {
-        self.differing.contains_key(&(sender.name.clone(), receiver.name.clone()))
+        !self.differing.is_empty() && self.differing.contains_key(&(sender.name.clone(), receiver.name.clone()))
     }
 
     /// Whether a sender's medium is for a receiver, as far as it depends on mixers: who gets a mix or tiled streams gets nothing else of that medium.
