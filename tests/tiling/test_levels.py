@@ -205,7 +205,9 @@ def test_who_spoils_a_column_is_named_and_the_others_keep_their_tiles(lab: Level
     people.append(lab.source("p2", own[2]))
     holds(lambda: lab.untiled() == {"large": SIZE}, lab, 60)
     holds(right(lab, viewer, people), lab, 60)
-    assert lab.layout() == {"p0": (0, 0), "p1": (0, 1), "p2": (0, 3)}
+    layout = lab.layout()
+    assert {name: layout[name] for name in ("p0", "p1")} == {"p0": (0, 0), "p1": (0, 1)}
+    assert set(layout) == {"p0", "p1", "p2"} and layout["p2"] in ((0, 2), (0, 3)), "the second column's, and the first place of it if that is free by then"
 
 
 def test_what_cannot_be_joined_is_refused(lab: Levels) -> None:
