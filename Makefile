@@ -106,7 +106,7 @@ test: setup
 test-quick: $(VENV)/.ready $(PB)
 	@$(BIN)/python -m pytest -m "not netns and not e2e" $(QUICK_TESTS)
 	@if $(CARGO) --version >/dev/null 2>&1; then $(CARGO) test --quiet --locked $(addprefix -p ,$(QUICK_CRATES)); \
-	  else echo "skipped: the Rust crates $(QUICK_CRATES) (no cargo 1.85 or newer; make setup installs one)"; fi
+	  else echo "skipped: the Rust crates $(QUICK_CRATES) (no cargo 1.89 or newer; make setup installs one)"; fi
 
 check: build/.rust $(VENV)/.ready
 	@.ci/debian-packages shellcheck

@@ -192,10 +192,10 @@ impl AgentView {
         if let Some(error) = self.core.journal().and_then(|journal| journal.status().error).filter(|_| !is_said) {
             add("journal-failed", error);
         }
-        if let Some(status) = self.core.events().log().map(shunt_admin::EventLog::status) {
-            if status.dropped > 0 {
-                add("events-dropped", format!("{} events were dropped", status.dropped));
-            }
+        if let Some(status) = self.core.events().log().map(shunt_admin::EventLog::status)
+            && status.dropped > 0
+        {
+            add("events-dropped", format!("{} events were dropped", status.dropped));
         }
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         // A problem is known by its words; one whose number grows, by its code.

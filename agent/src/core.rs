@@ -487,10 +487,10 @@ impl Core {
         let Some(journal) = &self.journal else { return };
         let lines: Vec<LineId> = state.book.lines_of_call(call_id).map(|line| line.id()).collect();
         for line in lines {
-            if state.unwritten.remove(&line) {
-                if let Some(row) = state.book.row(line, now, self.clock.wall()) {
-                    journal.put(&row);
-                }
+            if state.unwritten.remove(&line)
+                && let Some(row) = state.book.row(line, now, self.clock.wall())
+            {
+                journal.put(&row);
             }
         }
     }

@@ -131,7 +131,7 @@ impl Relay {
         let reply = self.request(&shunt_ng::build::ping()).await?;
         shunt_ng::Reply::parse(&reply).ok().filter(shunt_ng::Reply::is_ok)?;
         // Its statistics are long: one poll in STATISTICS_EVERY asks for them.
-        if self.polls.fetch_add(1, Ordering::Relaxed) % STATISTICS_EVERY == 0 {
+        if self.polls.fetch_add(1, Ordering::Relaxed).is_multiple_of(STATISTICS_EVERY) {
             let reply = self.request(&shunt_ng::build::statistics()).await?;
             let told = shunt_ng::statistics(&reply);
             let sessions = told.as_ref().and_then(|told| told.sessions);

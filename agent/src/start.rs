@@ -388,10 +388,10 @@ fn entry_idle(config: &Config) -> Duration {
 /// Addresses of the SIP server's side are no party's.
 fn declare_own(book: &mut Book, listener: &Listener) {
     use shunt_rtpproxy::framing::ControlAddress;
-    if let ControlAddress::Udp(address) | ControlAddress::Tcp(address) = listener.address() {
-        if !address.ip().is_unspecified() {
-            book.declare_own(address.ip().to_canonical());
-        }
+    if let ControlAddress::Udp(address) | ControlAddress::Tcp(address) = listener.address()
+        && !address.ip().is_unspecified()
+    {
+        book.declare_own(address.ip().to_canonical());
     }
 }
 

@@ -156,13 +156,13 @@ async fn tick(service: &Service) -> Failure {
         pulse.due().await;
         let behind = last.elapsed().saturating_sub(pulse.period());
         last = Instant::now();
-        if behind > LATE {
-            if let Some(left_out) = late.write(service.now()) {
-                tracing::warn!(
-                    "commands wait: the loop is {} ms late; {left_out} more since the last such line",
-                    behind.as_millis()
-                );
-            }
+        if behind > LATE
+            && let Some(left_out) = late.write(service.now())
+        {
+            tracing::warn!(
+                "commands wait: the loop is {} ms late; {left_out} more since the last such line",
+                behind.as_millis()
+            );
         }
         if !service.is_alive() {
             return Failure::Other("a media thread has ended".into());

@@ -60,7 +60,7 @@ impl Ports {
     /// Even ports of `first..=last` with the next one inside of it. `None` if there is no such pair.
     #[must_use]
     pub fn new(first: u16, last: u16, quarantine: Duration) -> Option<Self> {
-        let first = if first % 2 == 0 { first } else { first.checked_add(1)? };
+        let first = if first.is_multiple_of(2) { first } else { first.checked_add(1)? };
         (first > 0 && first < last).then(|| Self {
             first,
             last,
@@ -118,10 +118,10 @@ impl Ports {
 
     /// Give a pair back (its sockets are closed by now); it rests before it is used again.
     pub fn release(&mut self, now: Time, ip: IpAddr, port: u16) {
-        if let Some(pool) = self.pools.get_mut(&ip) {
-            if pool.used.remove(&port) {
-                pool.resting.push_back((now + self.quarantine, port));
-            }
+        if let Some(pool) = self.pools.get_mut(&ip)
+            && pool.used.remove(&port)
+        {
+            pool.resting.push_back((now + self.quarantine, port));
         }
     }
 }

@@ -8,10 +8,10 @@ pub fn allow_descriptors(relay: &Relay) {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return;
     };
-    if soft < hard {
-        if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-            tracing::warn!("the limit of open files stays at {soft}: {error}");
-        }
+    if soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!("the limit of open files stays at {soft}: {error}");
     }
     let ports = u64::from(relay.ports.last.saturating_sub(relay.ports.first)) + 1;
     let sessions = ports / 4 * relay.addresses.len() as u64;

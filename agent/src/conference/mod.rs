@@ -492,11 +492,11 @@ impl Conferences {
             self.with(|state| {
                 state.each_second(&self.shared);
                 state.choose_copied(&self.shared);
-                if round % STRUCTURES_EVERY == 0 {
+                if round.is_multiple_of(STRUCTURES_EVERY) {
                     state.want_structures(&self.shared);
                 }
             });
-            if round % LOOK_EVERY == 0 {
+            if round.is_multiple_of(LOOK_EVERY) {
                 self.hold_ports();
                 self.look_who_is_silent().await;
             }
@@ -504,7 +504,7 @@ impl Conferences {
                 let cut_off = state.rooms.values().any(|room| !room.unreached.is_empty());
                 (state.planner.routes().is_some(), cut_off)
             });
-            if is_switch && (cut_off || round % ROUTES_EVERY == 0) {
+            if is_switch && (cut_off || round.is_multiple_of(ROUTES_EVERY)) {
                 self.read_routes().await;
             }
         }

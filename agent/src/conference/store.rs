@@ -242,10 +242,10 @@ impl Store {
             Self::Folder(folder) => path(folder, name),
             Self::Shared(documents) => return documents.remove(&format!("{DOCUMENT}{name}")),
         };
-        if let Err(error) = std::fs::remove_file(&path) {
-            if error.kind() != ErrorKind::NotFound {
-                tracing::error!("{}: {error}", path.display());
-            }
+        if let Err(error) = std::fs::remove_file(&path)
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::error!("{}: {error}", path.display());
         }
     }
 }

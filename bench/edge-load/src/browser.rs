@@ -199,11 +199,11 @@ impl Browsers {
                     browser.drain(&mut seen);
                 }
             }
-            if let Some(feed) = &mut browser.feed {
-                if feed.send(&mut browser.rtc, start) {
-                    busy = true;
-                    browser.due = Instant::now();
-                }
+            if let Some(feed) = &mut browser.feed
+                && feed.send(&mut browser.rtc, start)
+            {
+                busy = true;
+                browser.due = Instant::now();
             }
             let now = Instant::now();
             if now >= browser.due {

@@ -378,7 +378,7 @@ fn phases(structure: &Structure, rows: &BTreeMap<u8, LayerRow>, first: &Descript
     let mut found = [0; PHASES as usize];
     for (phase, layer) in (0..PHASES).zip(&mut found) {
         let since = phase.wrapping_sub(first.mandatory.frame_number) % PHASES;
-        *layer = *distances.iter().find(|(_, distance)| since % **distance == 0)?.0;
+        *layer = *distances.iter().find(|(_, distance)| since.is_multiple_of(**distance))?.0;
     }
     Some(found)
 }

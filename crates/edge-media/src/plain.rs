@@ -47,7 +47,7 @@ impl Plain<'_> {
                 }
                 out.extend_from_slice(data);
             }
-            while (out.len() - start) % 4 != 0 {
+            while !(out.len() - start).is_multiple_of(4) {
                 out.push(0);
             }
             // Ids are unlike each other and have at most 257 octets each: less than 65,536 octets in all.

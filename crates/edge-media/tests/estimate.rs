@@ -102,7 +102,7 @@ impl Simulation {
         let until = self.now + seconds * 1_000_000;
         while self.now < until {
             let at = Duration::from_micros(self.now);
-            if self.now % 40_000 == 0 {
+            if self.now.is_multiple_of(40_000) {
                 self.queued += (most.min(self.estimator.estimate() as f64) / 8.0 / 25.0) as u64;
             }
             if self.random.next() < self.stalls.1 * STEP as f64 / 1e6 {
@@ -136,7 +136,7 @@ impl Simulation {
                 let outcomes: Vec<Outcome> = self.waiting.drain(..count).collect();
                 self.estimator.feedback(at, Duration::from_micros(2 * path.way as u64), &outcomes);
             }
-            if self.now % 100_000 == 0 {
+            if self.now.is_multiple_of(100_000) {
                 self.estimates.push(self.estimator.estimate() as f64);
             }
             self.now += STEP;

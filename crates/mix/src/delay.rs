@@ -34,13 +34,13 @@ impl Delay {
             self.transits.pop_front();
         }
         self.seen += 1;
-        if self.seen % WINDOW == 0 {
+        if self.seen.is_multiple_of(WINDOW) {
             self.minima.extend(self.current.take());
             if self.minima.len() > WINDOWS {
                 self.minima.pop_front();
             }
         }
-        if self.seen % LOOK_EVERY == 0 {
+        if self.seen.is_multiple_of(LOOK_EVERY) {
             let mut sorted: Vec<i64> = self.transits.iter().copied().collect();
             sorted.sort_unstable();
             let at = sorted.len().saturating_sub(1 + sorted.len() * LATE / 100);

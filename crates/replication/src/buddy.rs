@@ -80,7 +80,7 @@ impl Buddy {
     /// Take the block at this very position; false when it is not wholly free, or no such block.
     pub fn claim(&mut self, at: u32, words: u32) -> bool {
         let Some(wanted) = self.order(words) else { return false };
-        if at % (LEAST << wanted) != 0 {
+        if !at.is_multiple_of(LEAST << wanted) {
             return false;
         }
         let head_of = |order: usize| at & !((LEAST << order) - 1);

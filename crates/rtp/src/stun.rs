@@ -37,7 +37,7 @@ impl<'a> Message<'a> {
             return Err(MediaError::new(What::Stun, 0));
         }
         let attributes = &packet[HEADER..];
-        if usize::from(u16_at(packet, 2)) != attributes.len() || attributes.len() % 4 != 0 {
+        if usize::from(u16_at(packet, 2)) != attributes.len() || !attributes.len().is_multiple_of(4) {
             return Err(MediaError::new(What::StunLength, 2));
         }
         let class = match (kind >> 8 & 1, kind >> 4 & 1) {

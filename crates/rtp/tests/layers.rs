@@ -21,7 +21,7 @@ fn hex(text: &str) -> Vec<u8> {
 
 fn bits(fields: &[(u32, usize)]) -> Vec<u8> {
     let mut text: String = fields.iter().map(|(value, width)| format!("{value:0width$b}")).collect();
-    while text.len() % 8 != 0 {
+    while !text.len().is_multiple_of(8) {
         text.push('0');
     }
     (0..text.len() / 8)

@@ -146,7 +146,7 @@ impl Writer {
     /// The bits of `data` from `from` to `to`.
     pub fn copy(&mut self, data: &[u8], from: usize, to: usize) {
         let mut bits = Reader::within(data, from, to);
-        if self.count == 0 && from % 8 == 0 {
+        if self.count == 0 && from.is_multiple_of(8) {
             let whole = &data[bits.at() / 8..(bits.at() + bits.left()) / 8];
             self.bytes.extend_from_slice(whole);
             let _ = bits.skip(whole.len() * 8);

@@ -233,7 +233,7 @@ impl<V: Plain> PerCpu<V> {
     /// # Errors
     /// When the map cannot be opened.
     pub fn new(map: impl AsFd) -> Result<Self> {
-        const { assert!(size_of::<V>() % 8 == 0) };
+        const { assert!(size_of::<V>().is_multiple_of(8)) };
         Ok(Self {
             fd: own(map)?,
             element: PhantomData,

@@ -31,7 +31,7 @@ impl<T: Plain> Shared<T> {
     /// # Errors
     /// When the kernel does not map it.
     pub fn map(map: impl AsFd, count: usize) -> Result<Self> {
-        const { assert!(size_of::<T>() % 8 == 0 && align_of::<T>() <= 8) };
+        const { assert!(size_of::<T>().is_multiple_of(8) && align_of::<T>() <= 8) };
         let length = (count * size_of::<T>()).max(1);
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
         let base = unsafe {
@@ -69,7 +69,7 @@ impl<T: Plain> Shared<T> {
     fn place<A>(&self, index: usize, offset: usize) -> *mut A {
         let at = index * size_of::<T>() + offset;
         assert!(
-            index < self.count && offset + size_of::<A>() <= size_of::<T>() && at % size_of::<A>() == 0,
+            index < self.count && offset + size_of::<A>() <= size_of::<T>() && at.is_multiple_of(size_of::<A>()),
             "element {index} of {}, offset {offset}",
             self.count
         );
@@ -129,7 +129,7 @@ impl<T: Plain> Shared<T> {
         let bytes = bytes_of(value);
         let mut at = range.start;
         while at < range.end {
-            if at % 8 == 0 && range.end - at >= 8 {
+            if at.is_multiple_of(8) && range.end - at >= 8 {
                 let word = from_bytes::<u64>(&bytes[at..]).unwrap_or_default();
                 self.u64_at(index, at).store(word, Ordering::Relaxed);
                 at += 8;

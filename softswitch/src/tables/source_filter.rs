@@ -29,7 +29,7 @@ impl Kind for SourceFilter {
     }
 
     fn decode(&self, key: &Endpoint, data: &Data<'_>) -> Result<Vec<IpAddr>, String> {
-        if key.port % 2 != 0 {
+        if !key.port.is_multiple_of(2) {
             return Err(format!("Port {} is odd: a source filter is of an even port and the next", key.port));
         }
         let given = ALLOWED

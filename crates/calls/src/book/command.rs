@@ -237,10 +237,10 @@ impl Book {
         if legs + 2 > limits.legs_per_call {
             return Err(Refusal::LegsOfCall(legs));
         }
-        if let (Some(rate), Some(source)) = (limits.sessions_per_source, source.filter(|addr| !addr.is_unspecified())) {
-            if !self.rates.admit(now, source, rate) {
-                return Err(Refusal::SessionsOfSource(source));
-            }
+        if let (Some(rate), Some(source)) = (limits.sessions_per_source, source.filter(|addr| !addr.is_unspecified()))
+            && !self.rates.admit(now, source, rate)
+        {
+            return Err(Refusal::SessionsOfSource(source));
         }
         Ok(())
     }

@@ -53,12 +53,12 @@ impl Book {
             return;
         }
         self.calls.remove(&line.call);
-        if let Some(stem) = super::sip::stem(&line.call) {
-            if let Some(branches) = self.branches.get_mut(stem) {
-                branches.remove(&line.call);
-                if branches.is_empty() {
-                    self.branches.remove(stem);
-                }
+        if let Some(stem) = super::sip::stem(&line.call)
+            && let Some(branches) = self.branches.get_mut(stem)
+        {
+            branches.remove(&line.call);
+            if branches.is_empty() {
+                self.branches.remove(stem);
             }
         }
     }

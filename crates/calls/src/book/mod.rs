@@ -530,6 +530,10 @@ impl Book {
     }
 
     fn component_of(&self, port: Endpoint) -> Component {
-        if port.port % 2 == 0 { Component::Rtp } else { Component::Rtcp }
+        if port.port.is_multiple_of(2) {
+            Component::Rtp
+        } else {
+            Component::Rtcp
+        }
     }
 }

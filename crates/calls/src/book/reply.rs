@@ -93,10 +93,8 @@ impl Book {
             applied.push((media, is_update, port));
         }
         let refused = applied.is_empty();
-        if refused {
-            if let Some((id, _)) = self.find(&media.session) {
-                self.with(id, |book, line| book.unchanged(line, now));
-            }
+        if refused && let Some((id, _)) = self.find(&media.session) {
+            self.with(id, |book, line| book.unchanged(line, now));
         }
         for (media, is_update, port) in applied {
             let Some(id) = self.line_for(now, relay, media, is_update) else {

@@ -238,10 +238,11 @@ impl Book {
         let at = line.media.unwrap_or(1).checked_sub(1).and_then(|at| usize::try_from(at).ok());
         let facts = at.and_then(|at| party.media.get(at)).cloned();
         let found = (party.addresses.clone(), facts);
-        if party.confirmed && side == Side::Callee {
-            if let Some(branch) = line.branches.last_mut() {
-                branch.confirmed = true;
-            }
+        if party.confirmed
+            && side == Side::Callee
+            && let Some(branch) = line.branches.last_mut()
+        {
+            branch.confirmed = true;
         }
         found
     }

@@ -225,7 +225,7 @@ impl Format {
     /// # Errors
     /// Its height is not a multiple of theirs.
     pub fn of(sequence: &Sequence, picture: &Picture, tiles: u32) -> Result<Self, Refusal> {
-        if tiles == 0 || sequence.height % tiles > 0 {
+        if tiles == 0 || !sequence.height.is_multiple_of(tiles) {
             return Err(Refusal::PictureSize);
         }
         Ok(Self {

@@ -169,7 +169,7 @@ impl Slice {
 
 /// `cabac_alignment_one_bit`.
 pub(crate) fn align(out: &mut Writer) {
-    while out.len() % 8 > 0 {
+    while !out.len().is_multiple_of(8) {
         out.flag(true);
     }
 }

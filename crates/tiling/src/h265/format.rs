@@ -69,7 +69,7 @@ impl Format {
         if columns * rows != tiles {
             return Err(if tiles == 1 { Refusal::Tiles } else { Refusal::PictureSize });
         }
-        if sequence.width % columns > 0 || sequence.height % rows > 0 {
+        if !sequence.width.is_multiple_of(columns) || !sequence.height.is_multiple_of(rows) {
             return Err(Refusal::Tiles);
         }
         let format = Self {
