@@ -143,3 +143,8 @@ def come_to_rest(count: Callable[[], Any], seconds: float = 5.0) -> bool:
 def unbroken(numbers: list[int]) -> bool:
     """Whether these are consecutive numbers, each once and in order."""
     return bool(numbers) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def holes(numbers: list[int]) -> list[tuple[int, int]]:
+    """The pairs of neighbours that are not consecutive, for a message: what was lost, doubled or out of order."""
+    return [pair for pair in itertools.pairwise(numbers) if pair[1] != pair[0] + 1]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import secrets
 import shutil
@@ -128,6 +129,16 @@ class Topology:
         """Media packets that reached the edge host's own sockets: those the data plane did not carry."""
         words = self.run("edge", "nft", "list", "counter", "inet", "slow", "media").split()
         return int(words[words.index("packets") + 1])
+
+    def lost_on_wires(self) -> dict[str, int]:
+        """Packets that the veths have dropped because a queue was full, by host and interface: what neither the data plane nor a party did."""
+        dropped = {}
+        for host in HOSTS:
+            for link in json.loads(self.run(host, "ip", "-json", "-statistics", "link")):
+                count = sum(link["stats64"][way]["dropped"] for way in ("rx", "tx"))
+                if count:
+                    dropped[f"{host} {link['ifname']}"] = count
+        return dropped
 
     def _build(self) -> None:
         for host in HOSTS:

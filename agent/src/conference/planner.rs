@@ -2,7 +2,8 @@
 //!
 //! A round takes all conferences that have changed. First their new rows are planned ([`Planner::begin`]), which change nothing for any packet, so
 //! that a data plane without room for them leaves a conference as it was ([`Planner::abandon`]). Then the rest ([`Planner::finish`]): streams
-//! move, and after a pause what is old goes.
+//! move, and after a pause what is old goes. A tree that is written for both is written twice: before the pause it still has the members that
+//! go, those of the round's other conferences too.
 
 use shunt_conference::Reserved;
 use shunt_conference::diff::{Ranked, Step};
@@ -48,8 +49,10 @@ pub struct Planner {
 pub struct Part {
     pub name: Name,
     change: Option<Change>,
-    /// Trees and exclusion sets that the change writes.
+    /// Trees and exclusion sets that the change has written since they were last looked at.
     shared: BTreeSet<Row>,
+    /// Trees and exclusion sets while streams move: as they are in, and as they are to be.
+    moving: Vec<(Key, Option<Data>, Option<Data>)>,
     /// What has numbers of its own once the round is over; `None`: as before.
     stays: Option<(HashSet<Source>, HashSet<Name>)>,
 }
@@ -199,6 +202,7 @@ impl Planner {
             name: name.clone(),
             change: None,
             shared: BTreeSet::new(),
+            moving: Vec::new(),
             stays: None,
         };
         let same = match self.allocator.layout(&name) {
@@ -279,11 +283,59 @@ impl Planner {
         done.iter().rev().filter_map(undo).collect()
     }
 
-    /// The rest of the way: the steps that move streams, and those that come when packets under way have left.
+    /// The rest of the way for all parts of a round: the steps that move streams, and those that come when packets under way have left.
     ///
     /// # Errors
-    /// All numbers of layers, tracks or splices are taken.
-    pub fn finish(
+    /// All numbers of layers, tracks or splices are taken: by the conference that is named.
+    pub fn finish<'a>(
+        &mut self,
+        parts: &mut [Part],
+        conference: impl Fn(&Name) -> &'a Conference,
+        copied: &dyn Fn(&Source) -> bool,
+    ) -> Result<(Steps, Steps), (Name, LayoutError)> {
+        for part in &mut *parts {
+            self.share(part);
+        }
+        let (mut moves, mut rest) = (Vec::new(), Vec::new());
+        for part in parts {
+            let made = self.finish_part(part, conference(&part.name), copied);
+            let (first, last) = made.map_err(|error| (part.name.clone(), error))?;
+            moves.extend(first);
+            rest.extend(last);
+        }
+        Ok((moves, rest))
+    }
+
+    /// Up to the pause: what trees and exclusion sets are to be until then. What two conferences share is as the last of them has it.
+    fn share(&mut self, part: &mut Part) {
+        if let Some(mut change) = part.change.take() {
+            while let Some(write) = self.allocator.next(&mut change)
+                && write != Write::Drain
+            {
+                self.take(part, write);
+            }
+            part.change = Some(change);
+        }
+        for row in std::mem::take(&mut part.shared) {
+            let Some((key, data)) = self.shared(&row) else { continue };
+            let before = self.inside.get(&key).cloned();
+            if let Some(data) = &data {
+                self.written(&Step::Modify(key.clone(), data.clone()));
+            }
+            part.moving.push((key, before, data));
+        }
+    }
+
+    /// What a tree or an exclusion set is to be; `None`: the tree has nobody any more.
+    fn shared(&self, row: &Row) -> Option<(Key, Option<Data>)> {
+        match row {
+            Row::Tree(mgid) => Some((Key::Tree(*mgid), self.trees.get(mgid).cloned().map(Data::Tree))),
+            Row::Prune(xid) => Some((Key::Prune(*xid), self.prunes.get(xid).cloned().map(Data::Prune))),
+            _ => None,
+        }
+    }
+
+    fn finish_part(
         &mut self,
         part: &mut Part,
         conference: &Conference,
@@ -300,24 +352,24 @@ impl Planner {
         let mut wanted = resolver(conference, &mut self.numbering, &nexthop, copied).rows(plan)?;
         let owned = self.owned.entry(part.name.clone()).or_default();
         owned.extend(wanted.keys().cloned());
-        for row in &part.shared {
-            match row {
-                Row::Tree(mgid) => wanted.extend(self.trees.get(mgid).map(|members| (Key::Tree(*mgid), Data::Tree(members.clone())))),
-                Row::Prune(xid) => wanted.extend(self.prunes.get(xid).map(|ports| (Key::Prune(*xid), Data::Prune(ports.clone())))),
-                _ => {}
-            }
-        }
-        let shared = part.shared.iter().filter_map(|row| match row {
-            Row::Tree(mgid) => Some(Key::Tree(*mgid)),
-            Row::Prune(xid) => Some(Key::Prune(*xid)),
-            _ => None,
-        });
-        let keys = owned.iter().cloned().chain(shared);
-        let written: BTreeMap<Key, Data> = keys
-            .filter_map(|key| self.inside.get(&key).map(|data| (key.clone(), data.clone())))
+        let mut written: BTreeMap<Key, Data> = owned
+            .iter()
+            .filter_map(|key| self.inside.get_key_value(key))
+            .map(|(key, data)| (key.clone(), data.clone()))
             .collect();
+        for (key, before, data) in std::mem::take(&mut part.moving) {
+            wanted.extend(data.map(|data| (key.clone(), data)));
+            written.extend(before.map(|before| (key, before)));
+        }
         let made = steps(&wanted, &written, self.offer.rewriting == Rewriting::SLr);
-        let (moves, rest) = split(self.clear_first(tracks_first(made, &written)));
+        let (moves, mut rest) = split(self.clear_first(tracks_first(made, &written)));
+        let late = std::mem::take(&mut part.shared);
+        rest.extend(late.iter().filter_map(|row| self.shared(row)).map(|(key, data)| match data {
+            Some(data) => Step::Modify(key, data),
+            None => Step::Delete(key),
+        }));
+        // What others name goes after them.
+        rest.sort_by_key(|step| std::cmp::Reverse(step.key().map(Ranked::rank)));
         if conference.participants.is_empty() && self.allocator.layout(&part.name).is_none() {
             self.plans.remove(&part.name);
             self.owned.remove(&part.name);
@@ -541,6 +593,7 @@ fn former(rows: &[(Key, Data)]) -> HashMap<Place, Former> {
 mod tests {
     use super::*;
     use shunt_conference::adaptation::Medium;
+    use shunt_conference::membership::TARGETS;
     use shunt_conference::packets::Told;
     use shunt_conference::participant::{Leg, Participant};
     use shunt_net::Endpoint;
@@ -559,7 +612,7 @@ mod tests {
     fn conference(name: &str, people: u8) -> Conference {
         let mut made = Conference::new(name.into());
         for number in 1..=people {
-            let end = |host: u8, port: u16| Endpoint::new(Ipv4Addr::new(10, 0, host, number), port);
+            let end = |host: u8, port: u16| Endpoint::new(Ipv4Addr::new(10, name.as_bytes()[0], host, number), port);
             let mut one = Participant::new(format!("p{number}").into());
             let mut leg = Leg::new(end(0, 20_000 + u16::from(number) * 2));
             (leg.source, leg.ssrcs, leg.told) = (Some(end(1, 5000)), vec![u32::from(number)], Some(Told::Vp8));
@@ -589,9 +642,73 @@ mod tests {
     fn bring(rows: &mut HashMap<Key, Data>, planner: &mut Planner, conference: &Conference) {
         let (mut part, new) = planner.begin(conference, &|_| false).unwrap();
         apply(rows, planner, &new);
-        let (moves, rest) = planner.finish(&mut part, conference, &|_| false).unwrap();
+        let (moves, rest) = planner.finish(std::slice::from_mut(&mut part), |_| conference, &|_| false).unwrap();
         apply(rows, planner, &moves);
         apply(rows, planner, &rest);
+    }
+
+    /// To whom a packet of each stream goes now, by its layer.
+    fn receivers(rows: &HashMap<Key, Data>) -> HashMap<(Key, u32), BTreeSet<Endpoint>> {
+        let mut found = HashMap::new();
+        for (key, data) in rows {
+            let Data::Stream(Stream { tree, .. }) = data else { continue };
+            for layer in 0..3 {
+                let members = match rows.get(&Key::Tree(tree.mgid + layer.min(tree.trees - 1))) {
+                    Some(Data::Tree(members)) => members.as_slice(),
+                    _ => &[],
+                };
+                let rids = members
+                    .iter()
+                    .filter(|member| member.xid != tree.l1_xid)
+                    .map(|member| match &rows[&Key::Node(member.node)] {
+                        Data::Node(node) => node.rid,
+                        _ => unreachable!(),
+                    });
+                let copies = rids.filter_map(|rid| match rows.get(&Key::Copy(tree.stream, rid)) {
+                    Some(Data::Copy(copy)) => Some(copy.addresses.dst),
+                    _ => None,
+                });
+                let pruned = matches!(rows.get(&Key::Prune(tree.l2_xid)), Some(Data::Prune(ports)) if !ports.is_empty());
+                let Key::Stream(flow, _) = key else { unreachable!() };
+                found.insert((key.clone(), layer), copies.filter(|to| !(pruned && *to == flow.src)).collect());
+            }
+        }
+        found
+    }
+
+    /// Bring several conferences in one round; a packet that comes at any moment of it goes to everybody to whom it goes before and after, and to
+    /// nobody to whom it goes neither before nor after.
+    fn bring_gently(rows: &mut HashMap<Key, Data>, planner: &mut Planner, conferences: &[Conference]) {
+        let before = receivers(rows);
+        let mut seen = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
+        let mut watched = |rows: &mut HashMap<Key, Data>, planner: &mut Planner, steps: &Steps| {
+            for step in steps {
+                apply(rows, planner, std::slice::from_ref(step));
+                seen.push((step.clone(), receivers(rows)));
+            }
+        };
+        for conference in conferences {
+            let (part, new) = planner.begin(conference, &|_| false).unwrap();
+            watched(rows, planner, &new);
+            parts.push(part);
+        }
+        let named = |name: &Name| conferences.iter().find(|one| one.name == *name).unwrap();
+        let (moves, rest) = planner.finish(&mut parts, named, &|_| false).unwrap();
+        watched(rows, planner, &moves);
+        watched(rows, planner, &rest);
+        parts.iter().for_each(|part| planner.release(part));
+        let after = receivers(rows);
+        let none = BTreeSet::new();
+        for (step, now) in &seen {
+            for (place, now) in now {
+                let (old, new) = (before.get(place).unwrap_or(&none), after.get(place).unwrap_or(&none));
+                let lost: Vec<_> = old.intersection(new).filter(|to| !now.contains(to)).collect();
+                assert!(lost.is_empty(), "after {step:?}, {place:?} no longer goes to {lost:?}");
+                let astray: Vec<_> = now.iter().filter(|to| !old.contains(to) && !new.contains(to)).collect();
+                assert!(astray.is_empty(), "after {step:?}, {place:?} goes to {astray:?}");
+            }
+        }
     }
 
     fn limited(conference: &mut Conference) {
@@ -617,6 +734,37 @@ mod tests {
     }
 
     #[test]
+    fn no_step_of_a_round_takes_a_stream_from_who_keeps_it() {
+        let (mut planner, mut rows) = (Planner::new(softswitch(), None), HashMap::new());
+        let mut all = [conference("a", 3), conference("b", 3), conference("c", 4)];
+        bring_gently(&mut rows, &mut planner, &all);
+        for one in &mut all[..2] {
+            limited(one);
+        }
+        bring_gently(&mut rows, &mut planner, &all);
+        assert_eq!(planner.design("a"), Some(Design::RaSr));
+        for one in &mut all {
+            one.set_level(&"p3".into(), &"p2".into(), Medium::Video, 1).unwrap();
+            one.held.clear();
+        }
+        bring_gently(&mut rows, &mut planner, &all);
+        let guests = all.each_ref().map(|one| conference(&one.name, 5).leave("p5").unwrap());
+        for (one, guest) in all.iter_mut().zip(guests) {
+            one.join(guest).unwrap();
+            one.settle();
+        }
+        bring_gently(&mut rows, &mut planner, &all);
+        for one in &mut all {
+            one.leave("p5").unwrap();
+            one.set_level(&"p1".into(), &"p2".into(), Medium::Video, TARGETS).unwrap();
+            one.set_level(&"p3".into(), &"p2".into(), Medium::Video, TARGETS).unwrap();
+            one.held.clear();
+            one.settle();
+        }
+        bring_gently(&mut rows, &mut planner, &all);
+    }
+
+    #[test]
     fn rows_are_a_conference_s_until_they_are_out() {
         let (mut planner, mut rows) = (Planner::new(softswitch(), None), HashMap::new());
         let mut one = conference("a", 4);
@@ -625,7 +773,7 @@ mod tests {
         one.settle();
         let (mut part, new) = planner.begin(&one, &|_| false).unwrap();
         apply(&mut rows, &mut planner, &new);
-        let (moves, rest) = planner.finish(&mut part, &one, &|_| false).unwrap();
+        let (moves, rest) = planner.finish(std::slice::from_mut(&mut part), |_| &one, &|_| false).unwrap();
         apply(&mut rows, &mut planner, &moves);
         let going: Vec<&Key> = rest
             .iter()

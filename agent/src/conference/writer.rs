@@ -13,7 +13,7 @@ use shunt_conference::tables::{Name, Source};
 use shunt_conference::trees::Design;
 use shunt_net::FiveTuple;
 use shunt_plane::{Plane, PlaneError};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 /// So long a packet may be under way in the data plane at most; a softswitch's takes microseconds.
@@ -219,22 +219,15 @@ fn begin(conferences: &Conferences, state: &mut State, names: &[Name]) -> (Vec<P
 fn finish(state: &mut State, parts: &mut [Part]) -> Result<(Steps, Steps), Broken> {
     let copied = copied(state);
     let copied = |source: &Source| copied.contains(source);
-    let (mut moves, mut rest) = (Vec::new(), Vec::new());
-    for part in parts {
-        let gone = Conference::new(part.name.clone());
-        let conference = state.rooms.get(&part.name).map_or(&gone, |room| &room.conference);
-        let made = state.planner.finish(part, conference, &copied);
-        let (first, last) = made.map_err(|error| Broken::Refused(format!("conference {}: {error}", part.name)))?;
-        // What two conferences share is as the last of them has it.
-        for step in &first {
-            if let Step::Add(Key::Tree(_), _) | Step::Modify(Key::Tree(_), _) = step {
-                state.planner.written(step);
-            }
-        }
-        moves.extend(first);
-        rest.extend(last);
-    }
-    Ok((moves, rest))
+    let State { rooms, planner, .. } = state;
+    let gone: HashMap<Name, Conference> = parts
+        .iter()
+        .filter(|part| !rooms.contains_key(&part.name))
+        .map(|part| (part.name.clone(), Conference::new(part.name.clone())))
+        .collect();
+    let conference = |name: &Name| rooms.get(name).map_or_else(|| &gone[name], |room| &room.conference);
+    let made = planner.finish(parts, conference, &copied);
+    made.map_err(|(name, error)| Broken::Refused(format!("conference {name}: {error}")))
 }
 
 /// Write steps; which of them were refused, and why.

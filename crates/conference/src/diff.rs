@@ -47,6 +47,16 @@ pub enum Step<K, V> {
     Drain,
 }
 
+impl<K, V> Step<K, V> {
+    /// The row that it is about.
+    pub fn key(&self) -> Option<&K> {
+        match self {
+            Self::Add(key, _) | Self::Modify(key, _) | Self::Delete(key) => Some(key),
+            Self::Drain => None,
+        }
+    }
+}
+
 /// The steps from the rows that are written to the wanted ones.
 #[must_use]
 pub fn diff<K: Ranked, V: Clone + PartialEq>(wanted: &BTreeMap<K, V>, written: &BTreeMap<K, V>) -> Vec<Step<K, V>> {
