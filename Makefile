@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 PB := tests/tools/bfrt/_pb/bfruntime_pb2.py
 # A package with ? is done without where the distribution has none; what needs it says so.
 DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool? iproute2 nftables ethtool kamailio rtpengine-daemon? sip-tester tcpdump redis-server openssl ffmpeg? \
-  kamailio-websocket-modules? kamailio-tls-modules? chromium? chromium-driver? firefox-esr?
+  kamailio-websocket-modules? kamailio-tls-modules? chromium? chromium-driver? firefox-esr? \
+  gstreamer1.0-plugins-base? gstreamer1.0-plugins-good? gstreamer1.0-plugins-bad? gstreamer1.0-nice? python3-gi? gir1.2-gst-plugins-base-1.0? gir1.2-gst-plugins-bad-1.0?
 # For the Rust workspace. The compiler is the one on PATH when it is new enough (.ci/rust), else Debian's.
-RUST_PACKAGES := gcc g++ libc6-dev make cmake pkg-config libelf-dev zlib1g-dev protobuf-compiler libprotobuf-dev libsqlite3-dev
+RUST_PACKAGES := gcc g++ libc6-dev make cmake pkg-config libelf-dev zlib1g-dev protobuf-compiler libprotobuf-dev libsqlite3-dev libssl-dev
 CARGO := .ci/rust cargo
 SIP_SERVER ?= auto
 RELAY ?= auto

@@ -51,7 +51,7 @@ $(CLEAN_ROOT)/.ready: packaging/packaging.mk
 	@.ci/debian-packages debootstrap
 	@echo "==> a clean Debian 12"
 	@rm -rf $(CLEAN_ROOT) && mkdir -p $(@D:/root=)
-	@debootstrap --variant=minbase --include=python3,libelf1,zlib1g,systemd,iproute2 bookworm $(CLEAN_ROOT) > build/packaging/debootstrap.log || { tail -5 build/packaging/debootstrap.log; exit 1; }
+	@debootstrap --variant=minbase --include=python3,libelf1,zlib1g,libssl3,systemd,iproute2 bookworm $(CLEAN_ROOT) > build/packaging/debootstrap.log || { tail -5 build/packaging/debootstrap.log; exit 1; }
 	@rm -rf $(CLEAN_ROOT)/var/cache/apt/archives/*.deb $(CLEAN_ROOT)/var/lib/apt/lists/*
 	@touch $@
 

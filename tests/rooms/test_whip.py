@@ -1,4 +1,4 @@
-"""WHIP and WHEP by clients that are not ours: aiortc publishes and watches VP8 and H.264 with Opus, and every picture that came is read."""
+"""WHIP and WHEP by clients that are not ours: aiortc publishes and watches VP8 and H.264 with Opus, and every picture that came is read; GStreamer does with VP8."""
 
 from __future__ import annotations
 
@@ -33,6 +33,20 @@ def client(room: RoomLab, host: str, action: str, link: dict[str, str], codec: s
     return subprocess.Popen(room.topology.enter(host, *argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
 
+def gstreamer(room: RoomLab, host: str, action: str, link: dict[str, str], seconds: float) -> subprocess.Popen[str]:
+    """GStreamer on one of the lab's hosts, with the Python that has its bindings."""
+    argv = ["/usr/bin/python3", "tests/rooms/gstreamer.py", action, link["whip" if action == "publish" else "whep"], link["token"], "--seconds", str(seconds)]
+    return subprocess.Popen(room.topology.enter(host, *argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def _gstreamer_lacks() -> str:
+    try:
+        found = subprocess.run(["/usr/bin/python3", "tests/rooms/gstreamer.py", "check"], capture_output=True, text=True, cwd=ROOT, check=False)
+    except OSError as error:
+        return str(error)
+    return "" if found.returncode == 0 else (found.stderr.strip().splitlines() or ["GStreamer cannot be asked"])[-1]
+
+
 def told(process: subprocess.Popen[str]) -> dict[str, Any]:
     """What it says at its end."""
     words, error = process.communicate(timeout=120)
@@ -58,4 +72,23 @@ def test_aiortc_publishes_and_watches(room: RoomLab, codec: str) -> None:
         publisher.kill()  # as when its network is gone: the edge notices that its checks have ended
         publisher.communicate()
     room.ask("DELETE", f"/v1/conferences/{name}/participants/publisher")
+    assert await_that(lambda: not room.at_edge(), 30)
+
+
+@pytest.mark.skipif(bool(_gstreamer_lacks()), reason=f"no GStreamer with WebRTC: {_gstreamer_lacks()}")
+def test_gstreamer_publishes_and_watches(room: RoomLab) -> None:
+    """Its certificates are of RSA."""
+    publisher = gstreamer(room, "caller", "publish", room.link("gst", role="publish"), 120)
+    try:
+        assert await_that(lambda: room.names("gst") == ["publisher"], 60), room.diagnosis()
+        viewer = gstreamer(room, "natcaller", "watch", room.link("gst", role="watch"), 4)
+        other = told(client(room, "callee", "watch", room.link("gst", role="watch"), "VP8", 4))
+        seen = told(viewer)
+        assert (seen["post"], seen["state"], seen["delete"]) == (201, "connected", 200), seen
+        assert seen["video_frames"] > 20 and seen["audio_frames"] > 50, seen
+        assert other["video_frames"] > 20 and other["audio_frames"] > 50 and other["loudest"] > 2000 and other["size"] == [320, 180], other
+    finally:
+        publisher.kill()
+        publisher.communicate()
+    room.ask("DELETE", "/v1/conferences/gst/participants/publisher")
     assert await_that(lambda: not room.at_edge(), 30)

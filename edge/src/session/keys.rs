@@ -39,11 +39,11 @@ pub fn place_of_last() -> Place {
     LAST.take().unwrap_or_default()
 }
 
-/// The library's cryptography, with DTLS that hands its keys over.
+/// The library's cryptography, with DTLS of OpenSSL that hands its keys over: clients' certificates may be of ECDSA or of RSA.
 pub fn provider() -> Arc<CryptoProvider> {
     static DTLS: OnceLock<Provider> = OnceLock::new();
     let provider = from_feature_flags();
-    let dtls_provider = DTLS.get_or_init(|| Provider(provider.dtls_provider));
+    let dtls_provider = DTLS.get_or_init(|| Provider(str0m_openssl::default_provider().dtls_provider));
     Arc::new(CryptoProvider { dtls_provider, ..provider })
 }
 
