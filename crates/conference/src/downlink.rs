@@ -25,10 +25,11 @@ pub struct LossBound {
 
 impl LossBound {
     /// `lost`: share of the packets, 0 to 1; `sent`: bit/s that go to this receiver now. The bound goes when it has climbed beyond anything
-    /// that an estimate says of what is sent.
+    /// that an estimate says of what is sent. It never falls below what arrives: several reports come before less is sent.
     pub fn report(&mut self, lost: f64, sent: f64) {
         if lost > MANY_LOST {
-            self.bitrate = Some(self.bitrate.map_or(sent, |bound| bound.min(sent)) * (1.0 - lost / 2.0));
+            let bound = self.bitrate.map_or(sent, |bound| bound.min(sent)) * (1.0 - lost / 2.0);
+            self.bitrate = Some(bound.max(sent * (1.0 - lost)));
         } else if lost < FEW_LOST {
             self.bitrate = self.bitrate.map(|bound| bound * BOUND_RISE).filter(|bound| *bound <= BEYOND * sent);
         }

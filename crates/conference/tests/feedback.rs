@@ -69,7 +69,7 @@ fn an_estimate_about_several_senders_is_shared() {
     assert_eq!(
         split(&[200.0, 0.0, 100.0]),
         [600.0, 450.0, 300.0],
-        "who is not heard yet takes nothing from the others"
+        "who has sent nothing yet takes nothing from the others"
     );
     assert_eq!(split(&[0.0, 0.0]), [450.0, 450.0]);
     assert_eq!(Weights::new(vec![200.0, 0.0, 100.0]).total(), 300.0);
@@ -86,6 +86,17 @@ fn losses_bound_a_downlink_until_they_stop() {
         bound.report(0.0, 1e6);
     }
     assert_eq!(bound.bitrate, None, "it has climbed beyond what an estimate says");
+}
+
+#[test]
+fn losses_never_bound_a_downlink_below_what_arrives() {
+    let mut bound = LossBound::default();
+    for _ in 0..10 {
+        bound.report(0.4, 1e6);
+    }
+    assert_eq!(bound.bitrate, Some(0.6e6), "the reports of one second, before less is sent");
+    bound.report(0.4, 0.6e6);
+    assert!(bound.bitrate.is_some_and(|bound| bound < 0.6e6), "{bound:?}");
 }
 
 #[test]
