@@ -101,7 +101,7 @@ def test_one_way_audio_is_explained_while_it_lasts(watched: Watched) -> None:
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        outcome = place(watched.lab, "uac_call", "uas_silent", talk_ms=9000)  # the command takes seconds to start on a busy machine
+        outcome = place(watched.lab, "uac_call", "uas_silent", talk_ms=15000)  # the command takes seconds to start on a busy machine
     finally:
         stop.set()
         asking.join()
