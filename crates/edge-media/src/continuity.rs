@@ -2,6 +2,7 @@
 
 use crate::numbers::{after, unsigned};
 use shunt_rtp::Window;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A step of sequence numbers beyond this is a source that began anew with the same SSRC.
@@ -10,6 +11,8 @@ const JUMP: i64 = 3000;
 const GAP: i64 = 8;
 /// Numbers begin here: what is reordered before the first packet still has one.
 const FIRST: i64 = 1000;
+/// Runs of packets that were left out and are remembered: far more than lie between a packet and its repetition.
+const RUNS: usize = 128;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,16 +32,32 @@ pub enum Step {
 }
 
 /// The source that goes on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Source {
     ssrc: u32,
     /// The highest number, extended; it begins somewhere in the middle so that earlier ones can be told.
     highest: i64,
+    /// Its timestamp, if it was left out.
+    left_out: Option<u32>,
     /// Added to the source's extended number.
     offset: i64,
+    /// Earlier numbers: below the first, the second was added.
+    before: VecDeque<(i64, i64)>,
     timestamp_offset: u32,
     /// Numbers below belong to the source before.
     floor: i64,
+}
+
+impl Source {
+    /// The outgoing number of one of the source; `None`: it was closed up.
+    fn number(&self, number: i64) -> Option<i64> {
+        let at = self.before.partition_point(|(below, _)| *below <= number);
+        let Some((below, offset)) = self.before.get(at) else {
+            return Some(number + self.offset);
+        };
+        let next = self.before.get(at + 1).map_or(self.offset, |(_, offset)| *offset);
+        (number + offset < below + next).then_some(number + offset)
+    }
 }
 
 /// The state of one outgoing stream.
@@ -71,13 +90,14 @@ impl Continuity {
     /// The SSRC of the source that goes on.
     #[must_use]
     pub fn ssrc(&self) -> Option<u32> {
-        self.source.map(|source| source.ssrc)
+        self.source.as_ref().map(|source| source.ssrc)
     }
 
     /// Whether a packet of this SSRC would go on now.
     #[must_use]
     pub fn admits(&self, now: Duration, ssrc: u32) -> bool {
         self.source
+            .as_ref()
             .is_none_or(|source| source.ssrc == ssrc || now.saturating_sub(self.last) >= self.silence)
     }
 
@@ -93,7 +113,7 @@ impl Continuity {
     /// so many nobody is asked for again; what follows is as that of a new source.
     #[must_use]
     pub fn resumes(&self, now: Duration, ssrc: u32, sequence: u16) -> bool {
-        self.source.is_some_and(|source| {
+        self.source.as_ref().is_some_and(|source| {
             source.ssrc == ssrc && now.saturating_sub(self.last) >= self.silence && after(sequence, source.highest) > GAP
         })
     }
@@ -111,11 +131,15 @@ impl Continuity {
             let delta = after(sequence, source.highest);
             if delta.abs() < JUMP {
                 let number = source.highest + delta;
-                let out = number + source.offset;
-                if out < source.floor || !self.given.note(out) {
+                let Some(out) = source.number(number).filter(|out| *out >= source.floor) else {
+                    return Step::Old;
+                };
+                if !self.given.note(out) {
                     return Step::Old;
                 }
-                source.highest = source.highest.max(number);
+                if delta > 0 {
+                    (source.highest, source.left_out) = (number, None);
+                }
                 self.last = now;
                 let timestamp = timestamp.wrapping_add(source.timestamp_offset);
                 if out > self.highest {
@@ -145,7 +169,9 @@ impl Continuity {
         self.source = Some(Source {
             ssrc,
             highest: number,
+            left_out: None,
             offset: out - number,
+            before: VecDeque::new(),
             timestamp_offset: next.wrapping_sub(timestamp),
             floor: if first { 0 } else { out },
         });
@@ -157,10 +183,53 @@ impl Continuity {
         }
     }
 
+    /// A packet of the source that goes on is left out: the numbers after it close up. What is missing between it and one of the same timestamp that was
+    /// left out just before is left out too. Where later numbers were given out already, its own is to be sent with nothing in it, so that nobody
+    /// waits for it: its number and timestamp then.
+    pub fn leave_out(&mut self, now: Duration, ssrc: u32, sequence: u16, timestamp: u32) -> Option<(u64, u32)> {
+        let source = self.source.as_mut().filter(|source| source.ssrc == ssrc)?;
+        let delta = after(sequence, source.highest);
+        if delta.abs() >= JUMP {
+            // It begins anew with the next packet that goes on.
+            self.source = None;
+            return None;
+        }
+        self.last = now;
+        let number = source.highest + delta;
+        if delta > 0 {
+            let run = source.left_out == Some(timestamp);
+            let closed = if run { delta } else { 1 };
+            // A run has one entry.
+            match source
+                .before
+                .back_mut()
+                .filter(|(below, _)| source.left_out.is_some() && (run || delta == 1) && *below == source.highest + 1)
+            {
+                Some((below, _)) => *below = number + 1,
+                None => {
+                    if source.before.len() == RUNS {
+                        // Numbers before it cannot be told any more.
+                        let oldest = source.before.pop_front().map_or(0, |(below, _)| below);
+                        let next = source.before.front().map_or(source.offset, |(_, offset)| *offset);
+                        source.floor = source.floor.max(oldest + next);
+                    }
+                    source.before.push_back((number + 1, source.offset));
+                }
+            }
+            source.offset -= closed;
+            (source.highest, source.left_out) = (number, Some(timestamp));
+            return None;
+        }
+        let out = source.number(number).filter(|out| *out >= source.floor)?;
+        self.given
+            .note(out)
+            .then(|| (unsigned(out), timestamp.wrapping_add(source.timestamp_offset)))
+    }
+
     /// The timestamp that a source's timestamp becomes; `None` if it is not the one that goes on.
     #[must_use]
     pub fn timestamp(&self, ssrc: u32, timestamp: u32) -> Option<u32> {
-        let source = self.source.filter(|source| source.ssrc == ssrc)?;
+        let source = self.source.as_ref().filter(|source| source.ssrc == ssrc)?;
         Some(timestamp.wrapping_add(source.timestamp_offset))
     }
 }

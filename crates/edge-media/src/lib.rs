@@ -1,4 +1,4 @@
-//! What an edge does to media between a browser and the data plane: one continuous stream of several sources, sender reports in one clock,
+//! What an edge does to media between a browser and the data plane: one continuous stream of several sources, spatial layers, sender reports in one clock,
 //! reception reports, plain RTP, RTP over TCP, and the limit of packets from addresses that have shown no key; and towards a browser
 //! packets that are sent again, transport-wide feedback, the estimate of what it can be sent, and pacing. No I/O, no clock: time comes in as an
 //! argument, as the duration since some fixed moment.
@@ -17,6 +17,7 @@ mod reception;
 mod retransmission;
 mod sdes;
 mod sent;
+mod spatial;
 mod transport;
 mod user;
 
@@ -32,5 +33,6 @@ pub use reception::Reception;
 pub use retransmission::{Kept, Retransmissions};
 pub use sdes::{cname, cname_item, cnames, read_cnames, sender_report};
 pub use sent::Sent;
+pub use spatial::{ALL as ALL_LAYERS, Layered, SpatialLayers, Verdict};
 pub use transport::{Departure, Departures, Outcome};
 pub use user::local_user;

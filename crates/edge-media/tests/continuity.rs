@@ -112,3 +112,46 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn numbers_close_up_over_what_is_left_out() {
+    let mut stream = Continuity::new(SILENCE);
+    let mut send = |number: u16| forward(stream.packet(ms(0), 1, number, 90, 90_000)).0;
+    let first = send(65_530);
+    assert_eq!(stream.leave_out(ms(0), 1, 65_531, 90), None);
+    assert_eq!(stream.leave_out(ms(0), 1, 65_532, 90), None);
+    // 65,533 is missing between two of one picture that were left out, and so was left out too.
+    assert_eq!(stream.leave_out(ms(0), 1, 65_534, 90), None);
+    let mut send = |number: u16| forward(stream.packet(ms(0), 1, number, 180, 90_000)).0;
+    assert_eq!(send(65_535), first + 1);
+    // 0 to 2 are missing: 3 is left out, and of those nobody can tell.
+    assert_eq!(stream.leave_out(ms(0), 1, 3, 180), None);
+    let mut send = |number: u16| forward(stream.packet(ms(0), 1, number, 180, 90_000)).0;
+    assert_eq!(send(4), first + 5);
+    assert_eq!(send(1), first + 3, "what is late has the place that was kept for it");
+    assert_eq!(
+        stream.leave_out(ms(0), 1, 2, 180),
+        Some((first + 4, 180)),
+        "an empty packet takes its place"
+    );
+    assert_eq!(stream.leave_out(ms(0), 1, 2, 180), None, "and only once");
+    assert_eq!(stream.leave_out(ms(0), 1, 65_533, 90), None, "its place was closed up");
+    assert_eq!(stream.packet(ms(0), 1, 65_532, 90, 90_000), Step::Old);
+    assert_eq!(stream.leave_out(ms(0), 9, 5, 90), None, "it is of another source");
+    assert_eq!(forward(stream.packet(ms(0), 1, 5, 270, 90_000)).0, first + 6);
+}
+
+#[test]
+fn of_long_ago_nothing_goes_on() {
+    let mut stream = Continuity::new(SILENCE);
+    let first = forward(stream.packet(ms(0), 1, 0, 0, 90_000)).0;
+    // Of each three the first goes on, the second is late, the third is left out.
+    for number in (3..900u16).step_by(3) {
+        forward(stream.packet(ms(0), 1, number, u32::from(number), 90_000));
+        assert_eq!(stream.leave_out(ms(0), 1, number + 2, u32::from(number)), None);
+    }
+    assert_eq!(stream.packet(ms(0), 1, 4, 3, 90_000), Step::Old);
+    let (number, _) = forward(stream.packet(ms(0), 1, 895, 894, 90_000));
+    let closed = (3..894).step_by(3).count() as u64;
+    assert_eq!(number, first + 895 - closed);
+}
