@@ -1,6 +1,6 @@
 //! RTCP items of one's own.
 
-use super::{BYE, PSFB, RR, RTPFB, Report};
+use super::{APP, BYE, LEAST_RATE, PSFB, RR, RTPFB, Report, SHUNT};
 use crate::error::{MediaError, What};
 
 fn item(count: usize, packet_type: u8, body: &[u8]) -> Vec<u8> {
@@ -76,6 +76,21 @@ pub fn remb(sender_ssrc: u32, bitrate: u64, ssrcs: &[u32]) -> Result<Vec<u8>, Me
     let mut body = [&b"REMB"[..], &[count, (exponent as u8) << 2 | high, middle, low]].concat();
     body.extend(ssrcs.iter().flat_map(|ssrc| ssrc.to_be_bytes()));
     Ok(feedback(PSFB, 15, sender_ssrc, 0, &body))
+}
+
+/// The lowest rate at which a stream can be of use to a receiver, bit/s: an APP packet of our own (RFC 3550 section 6.7). What is beyond 32 bits is
+/// said as those.
+#[must_use]
+pub fn least_rate(sender_ssrc: u32, media_ssrc: u32, bitrate: u64) -> Vec<u8> {
+    let bitrate = u32::try_from(bitrate).unwrap_or(u32::MAX);
+    let body = [
+        &sender_ssrc.to_be_bytes()[..],
+        SHUNT,
+        &media_ssrc.to_be_bytes(),
+        &bitrate.to_be_bytes(),
+    ]
+    .concat();
+    item(LEAST_RATE, APP, &body)
 }
 
 /// A receiver report; further blocks than 31 are left out.

@@ -7,8 +7,8 @@ mod build;
 mod read;
 mod ssrcs;
 
-pub use build::{bye, fir, nack, pli, receiver_report, remb};
-pub use read::{KeyFrameRequest, Nack, Remb, Report, SenderInfo, Twcc};
+pub use build::{bye, fir, least_rate, nack, pli, receiver_report, remb};
+pub use read::{KeyFrameRequest, LeastRate, Nack, Remb, Report, SenderInfo, Twcc};
 pub use ssrcs::{media_ssrcs, rewrite_ssrcs};
 
 use crate::bytes::u16_at;
@@ -19,10 +19,13 @@ pub(crate) const SR: u8 = 200;
 pub(crate) const RR: u8 = 201;
 pub(crate) const SDES: u8 = 202;
 pub(crate) const BYE: u8 = 203;
-const APP: u8 = 204;
+pub(crate) const APP: u8 = 204;
 pub(crate) const RTPFB: u8 = 205;
 pub(crate) const PSFB: u8 = 206;
 const XR: u8 = 207;
+/// The name and the subtype of an APP packet of our own.
+const SHUNT: &[u8; 4] = b"SHNT";
+const LEAST_RATE: usize = 1;
 
 /// What an item is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The fields of RTCP items.
 
-use super::{Item, Kind};
+use super::{Item, Kind, LEAST_RATE, SHUNT};
 use crate::bytes::{u16_at, u32_at, u64_at, words};
 
 /// A report block (RFC 3550 section 6.4.1).
@@ -44,6 +44,14 @@ impl<'a> Remb<'a> {
     pub fn ssrcs(&self) -> impl ExactSizeIterator<Item = u32> + 'a {
         words(self.ssrcs)
     }
+}
+
+/// The lowest rate at which a stream can be of use to a receiver ([`least_rate`](super::least_rate)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastRate {
+    pub media_ssrc: u32,
+    /// bit/s.
+    pub bitrate: u32,
 }
 
 /// A generic NACK (RFC 4585 section 6.2.1).
@@ -149,6 +157,16 @@ impl<'a> Item<'a> {
                 bitrate,
                 ssrcs: &data[20..20 + 4 * usize::from(data[16])],
             }
+        })
+    }
+
+    #[must_use]
+    pub fn least_rate(&self) -> Option<LeastRate> {
+        let data = self.content;
+        let ours = self.kind == Kind::App && usize::from(self.count) == LEAST_RATE && &data[8..12] == SHUNT && data.len() >= 20;
+        ours.then(|| LeastRate {
+            media_ssrc: u32_at(data, 12),
+            bitrate: u32_at(data, 16),
         })
     }
 
