@@ -84,6 +84,8 @@ struct Transport {
     climb: Climb,
     /// The senders that its last REMB was about.
     named: Vec<Name>,
+    /// What was said with it: bit/s from which on a sender is of use, since the receiver's side leaves the rest out itself.
+    least: Vec<(Name, f64)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -121,6 +123,7 @@ pub struct Feedback<'a> {
 struct Said {
     bitrate: Option<u64>,
     named: Vec<Name>,
+    least: Vec<(Name, f64)>,
     blocks: Vec<(Name, Report)>,
 }
 
@@ -172,6 +175,7 @@ impl Adaptation {
             self.estimates += 1;
             transport.estimate = Some((bitrate as f64, now));
             transport.named.clone_from(&said.named);
+            transport.least.clone_from(&said.least);
         }
         let mut judged: Vec<Name> = senders.iter().filter(|sender| transport.named.contains(sender)).cloned().collect();
         if judged.is_empty() {
@@ -180,6 +184,7 @@ impl Adaptation {
         let weights = Weights::new(judged.iter().map(sent).collect());
         let carried = transport.carries(weights.total(), now);
         let estimated = transport.estimate.is_some_and(|(_, at)| now.since(at) <= STALE);
+        let least = transport.least.clone();
         let shares = carried.map(|carried| weights.split(carried)).unwrap_or_default();
         // A sender hears of a first estimate as it is, as in a call of two. Later ones do not make it send less because others have joined.
         let raw = said.bitrate.map(|bitrate| bitrate as f64).filter(|_| transport.climb.is_first());
@@ -209,7 +214,8 @@ impl Adaptation {
                     lost: blocks.first().map(|block| f64::from(block.fraction_lost) / 256.0),
                 });
             }
-            if !self.judge(feedback, sender, (share, estimated), streams, policy, now, &mut decisions) {
+            let least = least.iter().find(|(whose, _)| whose == sender).map(|(_, bitrate)| *bitrate);
+            if !self.judge(feedback, sender, (share, estimated, least), streams, policy, now, &mut decisions) {
                 continue;
             }
             let mut packet = receiver_report(OWN_SSRC, &blocks);
@@ -251,6 +257,11 @@ impl Adaptation {
                 said.bitrate = Some(found.bitrate);
                 said.named = found.ssrcs().filter_map(whose).collect();
             }
+            if let Some(least) = item.least_rate()
+                && let Some(sender) = whose(least.media_ssrc)
+            {
+                said.least.push((sender, f64::from(least.bitrate)));
+            }
             self.twcc_refused += u64::from(item.kind == Kind::Twcc);
         }
         if said.bitrate.is_some() && said.named.is_empty() {
@@ -261,13 +272,13 @@ impl Adaptation {
     }
 
     /// What an estimate changes for a receiver of one sender; whether this receiver is whom the sender hears. `estimated`: its share is not known
-    /// from losses alone.
+    /// from losses alone. `least`: the rate from which on it is of use to the receiver, where that is not all of its lowest level.
     #[allow(clippy::too_many_arguments)]
     fn judge(
         &mut self,
         feedback: &Feedback,
         sender: &Name,
-        (share, estimated): (Option<f64>, bool),
+        (share, estimated, least): (Option<f64>, bool, Option<f64>),
         streams: &dyn Streams,
         policy: &dyn Policy,
         now: Time,
@@ -297,7 +308,15 @@ impl Adaptation {
             let pair = state.pairs.entry(receiver.clone()).or_insert_with(|| Pair::new(level));
             // An operator may have set another.
             pair.level = level;
-            let estimate = Estimate { time: now, bitrate, rates };
+            let mut needed = rates.to_vec();
+            if let (Some(lowest), Some(least)) = (needed.first_mut(), least) {
+                *lowest = lowest.min(least);
+            }
+            let estimate = Estimate {
+                time: now,
+                bitrate,
+                rates: &needed,
+            };
             match pair.estimate(policy, &estimate) {
                 Ok(Some(before)) => changed(feedback, sender, (before, pair.level), bitrate, streams, decisions),
                 Ok(None) => {}

@@ -10,7 +10,7 @@ use shunt_conference::membership::TARGETS;
 use shunt_conference::policy::{Estimate, NoLevel, Policy, Receiver, Stepwise, Trend};
 use shunt_conference::tables::Name;
 use shunt_latch::Time;
-use shunt_rtp::rtcp::{Report, receiver_report, remb, walk};
+use shunt_rtp::rtcp::{Report, least_rate, receiver_report, remb, walk};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -426,13 +426,19 @@ fn a_sender_hears_the_best_downlink_and_its_reports() {
 
 /// Levels that a sender without layers is sent in, to receivers with these estimates at each second (bit/s).
 fn levels_without_layers(receivers: &[(&str, &dyn Fn(u32) -> u64)]) -> Vec<(u32, String, usize)> {
+    levels_from(receivers, None)
+}
+
+/// The same, where the receivers' side says from which rate on the stream is of use.
+fn levels_from(receivers: &[(&str, &dyn Fn(u32) -> u64)], least: Option<u64>) -> Vec<(u32, String, usize)> {
     let (mut adaptation, mut room) = (Adaptation::default(), Room::default());
     room.known.insert(name("a"), vec![400e3]);
     let streams = [(100, name("a"))];
     let mut levels = Vec::new();
     for second in 0..60 {
         for (receiver, bitrate) in receivers {
-            let packet = [receiver_report(9, &[]), remb(9, bitrate(second), &[100]).unwrap()].concat();
+            let mut packet = [receiver_report(9, &[]), remb(9, bitrate(second), &[100]).unwrap()].concat();
+            packet.extend(least.map(|least| least_rate(9, 100, least)).unwrap_or_default());
             let receiver = name(receiver);
             let feedback = Feedback {
                 receiver: &receiver,
@@ -466,6 +472,15 @@ fn a_picture_without_layers_is_paused_for_who_cannot_take_it_and_is_not_heard_by
         [],
         "its sender is told, and sends less itself"
     );
+}
+
+#[test]
+fn what_is_thinned_behind_is_paused_only_where_not_even_its_least_fits() {
+    let narrow = |second: u32| if (10..30).contains(&second) { 100_000 } else { 1_000_000 };
+    let receivers: [(&str, &dyn Fn(u32) -> u64); 2] = [("b", &|_| 2_000_000), ("c", &narrow)];
+    assert_eq!(levels_from(&receivers, Some(90_000)), [], "the lowest layer fits all the time");
+    assert_eq!(levels_from(&receivers, Some(150_000)), levels_without_layers(&receivers));
+    assert_eq!(levels_from(&receivers, Some(u64::MAX)), levels_without_layers(&receivers));
 }
 
 proptest! {

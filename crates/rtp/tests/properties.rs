@@ -57,6 +57,7 @@ fn read_everything(packet: &[u8]) {
     for item in rtcp::walk(packet).filter_map(Result::ok) {
         let _ = (item.sender_ssrc(), item.sender_info(), item.twcc(), rtcp::media_ssrcs(&item));
         let _ = (item.reports().count(), item.byes().count(), item.key_frame_requests().count());
+        let _ = item.least_rate();
         let _ = (
             item.nack().map(|nack| nack.lost().count()),
             item.remb().map(|remb| remb.ssrcs().count()),

@@ -1,7 +1,7 @@
 //! RTCP: fields, building, rewriting, hostile lengths.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use shunt_rtp::rtcp::{self, Item, KeyFrameRequest, Kind, Report, SenderInfo};
+use shunt_rtp::rtcp::{self, Item, KeyFrameRequest, Kind, LeastRate, Report, SenderInfo};
 use shunt_rtp::{MediaError, What};
 
 const TWCC: &str = "afcd0009fa17fa17c9a3f4fc000100110151850020118909081a1815011001080c0908090c014e01";
@@ -102,6 +102,30 @@ fn a_negative_loss_count_and_a_fir_of_two() {
     };
     assert_eq!(items(&pli)[0].key_frame_requests().collect::<Vec<_>>(), [expected]);
     assert_eq!(items(&rtcp::bye(&[4, 5]))[0].byes().collect::<Vec<_>>(), [4, 5]);
+}
+
+#[test]
+fn the_least_rate_of_a_stream_is_an_app_packet_of_our_own() {
+    let packet = rtcp::least_rate(7, 9, 123_456);
+    let item = items(&packet)[0];
+    let expected = LeastRate {
+        media_ssrc: 9,
+        bitrate: 123_456,
+    };
+    assert_eq!(
+        (item.kind, item.sender_ssrc(), item.least_rate()),
+        (Kind::App, Some(7), Some(expected))
+    );
+    let most = rtcp::least_rate(7, 9, 1 << 40);
+    assert_eq!(items(&most)[0].least_rate().unwrap().bitrate, u32::MAX);
+    for (at, octet) in [(0, 0x82), (8, b'X')] {
+        let mut other = packet.clone();
+        other[at] = octet;
+        assert_eq!(items(&other)[0].least_rate(), None, "of another subtype, or name");
+    }
+    let mut short = packet[..16].to_vec();
+    short[3] = 3;
+    assert_eq!(items(&short)[0].least_rate(), None);
 }
 
 #[test]

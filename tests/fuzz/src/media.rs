@@ -53,6 +53,7 @@ pub fn rtcp(data: &[u8]) {
     for item in walk(data).map_while(Result::ok) {
         let _ = (item.sender_ssrc(), item.sender_info(), item.twcc(), media_ssrcs(&item));
         let _ = (item.reports().count(), item.key_frame_requests().count(), item.byes().len());
+        let _ = item.least_rate();
         let _ = (
             item.remb().map(|remb| remb.ssrcs().len()),
             item.nack().map(|nack| nack.lost().count()),
