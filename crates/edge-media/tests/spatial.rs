@@ -289,4 +289,34 @@ proptest! {
         }
         check(&sent, &path, &lost);
     }
+
+    #[test]
+    fn anything_may_come(
+        packets in proptest::collection::vec(
+            (0..2usize, 0..4u8, any::<bool>(), 0..20u32, 0..60u16, proptest::collection::vec(any::<u8>(), 0..40), proptest::collection::vec(any::<u8>(), 0..12)),
+            1..80,
+        ),
+    ) {
+        let (mut layers, mut numbers, mut given) = (SpatialLayers::default(), Continuity::new(Duration::from_millis(500)), BTreeSet::new());
+        for (coding, wanted, marker, timestamp, sequence, descriptor, payload) in packets {
+            layers.want(wanted);
+            let packet = Layered {
+                coding: [Coding::Vp9, Coding::Av1][coding],
+                marker,
+                timestamp: timestamp * 3000,
+                descriptor: Some(&descriptor),
+                payload: &payload,
+            };
+            let number = match layers.packet(&packet).1 {
+                Verdict::Forward { .. } => match numbers.packet(Duration::ZERO, SSRC, sequence, timestamp, 90_000) {
+                    Step::Forward { sequence, .. } => Some(sequence),
+                    _ => None,
+                },
+                Verdict::LeftOut => numbers.leave_out(Duration::ZERO, SSRC, sequence, timestamp).map(|(sequence, _)| sequence),
+            };
+            if let Some(number) = number {
+                prop_assert!(given.insert(number), "{} was given out twice", number);
+            }
+        }
+    }
 }
