@@ -250,6 +250,11 @@ pub struct ToBrowser {
     pub other_source: u64,
     /// Of another encoding of the same video.
     pub other_encoding: u64,
+    /// Of spatial layers that the browser does not get.
+    pub other_layer: u64,
+    /// Spatial layers that come, once there is more than one, and how many of them the browser is sent.
+    pub layers: Option<u8>,
+    pub layers_sent: Option<u8>,
     pub other_address: u64,
     pub unusable: u64,
     /// Packets before the first key frame of a source.

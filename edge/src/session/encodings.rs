@@ -7,12 +7,12 @@ const GONE: Duration = Duration::from_secs(3);
 /// Encodings that are told apart; a browser sends three.
 const MOST: usize = 8;
 /// An encoding fits where the share is so many times its rate; the one that is sent stays while the share is as much as that.
-const FITS: f64 = 1.25;
-const STAYS: f64 = 0.95;
+pub(super) const FITS: f64 = 1.25;
+pub(super) const STAYS: f64 = 0.95;
 /// Rates are measured over so long.
-const MEASURED: Duration = Duration::from_millis(900);
+pub(super) const MEASURED: Duration = Duration::from_millis(900);
 /// Which one is to be sent is not changed oftener.
-const STAY: Duration = Duration::from_secs(3);
+pub(super) const STAY: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug)]
 struct Encoding {
@@ -70,6 +70,12 @@ impl Encodings {
     /// Another sender, or none.
     pub fn clear(&mut self) {
         *self = Self::default();
+    }
+
+    /// The rate of the lowest one, bit/s, where there are several.
+    pub fn least(&self) -> Option<f64> {
+        let rates = || self.all.iter().filter_map(|one| one.rate);
+        rates().reduce(f64::min).filter(|_| rates().count() > 1)
     }
 
     /// Choose: the one of the highest rate that fits the share, else the lowest; where no share is known the highest.

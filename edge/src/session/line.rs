@@ -3,10 +3,11 @@
 use super::describe::Described;
 use super::descriptor::{AUDIO_LEVEL, DESCRIPTOR, Descriptor, ORIENTATION};
 use super::encodings::Encodings;
+use super::layers::Layers;
 use super::sender::{Counts, Media};
 use crate::media::PortLease;
 use crate::model::{Codec, FromBrowser, Kind, Medium, MediumView, ToBrowser};
-use shunt_edge_media::{Coding, Continuity, Plain, Presentation, Reception, Sent, Step, starts_key_frame};
+use shunt_edge_media::{Coding, Continuity, Layered, Plain, Presentation, Reception, Sent, SpatialLayers, Step, Verdict, starts_key_frame};
 use shunt_net::Endpoint;
 use shunt_rtp::rtcp::{self, Report};
 use shunt_rtp::{Header, Packet, demux};
@@ -85,6 +86,10 @@ pub struct Line {
     reception: Option<Reception>,
     waiting: Option<Waiting>,
     encodings: Encodings,
+    /// The source of which these are.
+    layered: Option<u32>,
+    layers: Layers,
+    spatial: SpatialLayers,
     asked_key_frame: Option<Instant>,
     sent: Vec<Sent>,
     pub from_browser: FromBrowser,
@@ -113,6 +118,9 @@ impl Line {
             reception: None,
             waiting: None,
             encodings: Encodings::default(),
+            layered: None,
+            layers: Layers::default(),
+            spatial: SpatialLayers::default(),
             asked_key_frame: None,
             sent: Vec::new(),
             from_browser: FromBrowser::default(),
@@ -246,6 +254,7 @@ impl Line {
                 self.to_browser.repaired += before.repaired;
             }
             self.waiting = coding.map(|_| Waiting { since: now, asked: None });
+            self.layers_of(header.ssrc);
         }
         if let Some(reception) = &mut self.reception {
             reception.packet(since, header.sequence, header.timestamp, clock_rate);
@@ -259,28 +268,68 @@ impl Line {
             }
             self.waiting = None;
         }
-        let Step::Forward { sequence, timestamp, .. } =
-            self.continuity
-                .packet(since, header.ssrc, header.sequence, header.timestamp, clock_rate)
-        else {
-            self.to_browser.unusable += 1;
-            return;
-        };
-        let sampled = presentation.sampled(since, header.ssrc, header.timestamp, clock_rate);
-        self.to_browser.packets += 1;
-        self.to_browser.bytes += header.payload.len() as u64;
-        self.to_browser.ssrc = Some(header.ssrc);
-        let media = Media {
+        let mut media = Media {
             marker: header.marker,
             payload_type: header.payload_type,
-            sequence,
-            timestamp,
+            sequence: 0,
+            timestamp: 0,
             clock_rate,
-            sampled: sampled.unwrap_or(since),
+            sampled: presentation
+                .sampled(since, header.ssrc, header.timestamp, clock_rate)
+                .unwrap_or(since),
             extension: header.extension,
             payload: header.payload,
         };
+        match self.verdict(now, &header, coding, packet.len()) {
+            Verdict::Forward { marker } => {
+                let step = self
+                    .continuity
+                    .packet(since, header.ssrc, header.sequence, header.timestamp, clock_rate);
+                let Step::Forward { sequence, timestamp, .. } = step else {
+                    self.to_browser.unusable += 1;
+                    return;
+                };
+                (media.marker, media.sequence, media.timestamp) = (marker, sequence, timestamp);
+            }
+            Verdict::LeftOut => {
+                self.to_browser.other_layer += 1;
+                let closed = self.continuity.leave_out(since, header.ssrc, header.sequence, header.timestamp);
+                let Some((sequence, timestamp)) = closed else { return };
+                // An empty packet, in the place of one for which a number was kept.
+                (media.marker, media.sequence, media.timestamp) = (false, sequence, timestamp);
+                (media.extension, media.payload) = (None, &[]);
+            }
+        }
+        self.to_browser.packets += 1;
+        self.to_browser.bytes += media.payload.len() as u64;
+        self.to_browser.ssrc = Some(header.ssrc);
         write(outgoing, &media);
+    }
+
+    /// Whether a packet of the source goes on, by its spatial layer.
+    fn verdict(&mut self, now: Instant, header: &Header<'_>, coding: Option<Coding>, octets: usize) -> Verdict {
+        let Some(coding) = coding else {
+            return Verdict::Forward { marker: header.marker };
+        };
+        let descriptor = header.extension.and_then(|extension| extension.find(DESCRIPTOR).ok().flatten());
+        let (spatial, verdict) = self.spatial.packet(&Layered {
+            coding,
+            marker: header.marker,
+            timestamp: header.timestamp,
+            descriptor,
+            payload: header.payload,
+        });
+        if let Some(spatial) = spatial {
+            self.layers.packet(now, spatial, octets);
+        }
+        verdict
+    }
+
+    /// What comes now is of this source: what is known of another one's layers is forgotten.
+    fn layers_of(&mut self, ssrc: u32) {
+        if self.layered != Some(ssrc) {
+            (self.layered, self.layers, self.spatial) = (Some(ssrc), Layers::default(), SpatialLayers::default());
+        }
     }
 
     /// Whether an SSRC is of the sender whose video goes to the browser.
@@ -461,6 +510,11 @@ impl Line {
             if let Some(wanted) = self.encodings.wanted() {
                 self.send_rtcp(&rtcp::pli(self.reporter, wanted));
             }
+            let wanted = self.layers.choose(now, self.spatial.wanted(), share);
+            self.spatial.want(wanted);
+            if self.spatial.waits() && self.is_live(now) {
+                self.send_rtcp(&rtcp::pli(self.reporter, current));
+            }
         }
         let live = self.is_live(now);
         let reports: Vec<Report> = self
@@ -476,6 +530,11 @@ impl Line {
             && let Ok(remb) = rtcp::remb(self.reporter, share, &[reception.ssrc])
         {
             compound.extend(remb);
+            if let Some(least) = [self.layers.least(), self.encodings.least()].into_iter().flatten().reduce(f64::min) {
+                // A rate that is positive and below 2^64.
+                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+                compound.extend(rtcp::least_rate(self.reporter, reception.ssrc, least as u64));
+            }
         }
         self.send_rtcp(&compound);
     }
@@ -509,6 +568,11 @@ impl Line {
             retransmitted: counts.again,
             ..self.to_browser.clone()
         };
+        let layers = u8::try_from(self.layers.count()).unwrap_or_default();
+        if layers > 1 {
+            to_browser.layers = Some(layers);
+            to_browser.layers_sent = Some(self.spatial.current().saturating_add(1).min(layers));
+        }
         if let Some(reception) = &self.reception {
             to_browser.lost = reception.lost();
             to_browser.repaired += reception.repaired;

@@ -4,6 +4,7 @@ mod describe;
 mod descriptor;
 mod encodings;
 mod keys;
+mod layers;
 mod line;
 mod sender;
 
