@@ -55,7 +55,7 @@ async def test_a_name_that_points_here_is_refused_without_a_token(served) -> Non
         assert answer.status == (403 if token is None else 200)
 
 
-@pytest.mark.parametrize("name", ["page.html", "page.css", "page.js", "ladder.js"])
+@pytest.mark.parametrize("name", ["page.html", "page.css", "page.js", "ladder.js", "tiling.js"])
 def test_nothing_comes_from_elsewhere_and_no_text_becomes_markup(name: str) -> None:
     text = (FOLDER / name).read_text()
     assert not [url for url in re.findall(r"https?://[^\s\"'`)]+", text) if url != "http://www.w3.org/2000/svg"]

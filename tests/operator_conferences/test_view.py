@@ -64,7 +64,7 @@ def test_tiles_are_shown_with_who_has_none_and_why() -> None:
     waiting = tile | {"place": 2, "participant": "bob", "x": None, "pictures": 0, "refusal": "its bit stream cannot be read"}
     tiling = {
         "codec": "H261", "payload_type": None, "places": None, "columns": None, "predicted": False, "receivers": None, "mixer": "unix:/m.sock", "problem": None,
-        "streams": [{"ssrc": 0xABC, "tiles": [tile, waiting], "columns": []}], "untiled": [{"participant": "cem", "reason": "its media are encrypted"}],
+        "streams": [{"ssrc": 0xABC, "places": 4, "tiles": [tile, waiting], "columns": []}], "untiled": [{"participant": "cem", "reason": "its media are encrypted"}],
     }  # fmt: skip
     layout = {"streams": tiling["streams"], "untiled": tiling["untiled"]}
     shown = view.conference(conference(participant("ann", gets_tiles=True), tiling=tiling), happened(("layout", layout)).of("room"))

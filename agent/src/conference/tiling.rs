@@ -468,6 +468,7 @@ impl Room {
                 .map(|(column, made)| (tiles.column_job(at, *column), *column, made.ssrc));
             TiledStream {
                 ssrc: stream.ssrc,
+                places: tiles.shape().stream().unwrap_or(u8::MAX),
                 tiles: stream.tiles.iter().map(view_tile).collect(),
                 columns: columns
                     .map(|(job, column, ssrc)| TiledColumn {

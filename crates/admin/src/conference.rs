@@ -194,6 +194,8 @@ pub struct Tiling {
 #[derive(Clone, Debug, Serialize)]
 pub struct TiledStream {
     pub ssrc: u32,
+    /// How many tiles it has room for.
+    pub places: u8,
     pub tiles: Vec<Tile>,
     /// Of two levels.
     pub columns: Vec<TiledColumn>,

@@ -464,9 +464,10 @@ class TiledColumn(TypedDict):
 
 
 class TiledStream(TypedDict):
-    """One stream that shows many participants; columns: of two levels."""
+    """One stream that shows many participants; places: how many tiles it has room for; columns: of two levels."""
 
     ssrc: int
+    places: int
     tiles: list[Tile]
     columns: list[TiledColumn]
 

@@ -244,7 +244,41 @@ async function writeFound() {
 async function writeConferences() {
   const found = await get("/v1/conferences").catch((error) => { if (error.status) return {conferences: []}; throw error; });
   $("conferences").hidden = !found.conferences.length;
-  $("rooms").tBodies[0].replaceChildren(...found.conferences.map((one) => make("tr", "", make("td", "", one.name), make("td", "", one.design || "–"), make("td", "right", number(one.participants)))));
+  $("rooms").tBodies[0].replaceChildren(...found.conferences.map((one) => make("tr", "", make("td", "", conferenceLink(one.name)), make("td", "", one.design || "–"), make("td", "right", number(one.participants)))));
+}
+
+// -- one conference ------------------------------------------------------------------------------
+
+const CONFERENCES = "/conferences/"; // behind #; Call-IDs are escaped there
+
+function conferenceLink(name) {
+  const link = make("a", "", name);
+  link.href = `#${CONFERENCES}${encodeURIComponent(name)}`;
+  return link;
+}
+
+function memberRow(one, tiling) {
+  const sends = one.media.filter((medium) => medium.source && medium.direction.startsWith("send")).map((medium) => medium.medium);
+  const gets = [one.gets_tiles ? "tiles" : tiling ? "no tiles" : "", one.gets_mix ? "a mix" : ""].filter(Boolean);
+  return make("tr", "", make("td", "", one.name), make("td", "", sends.join(", ") || "–"), make("td", "", gets.join(", ") || "–"));
+}
+
+async function writeConference(name) {
+  const found = await get(`/v1/conferences/${encodeURIComponent(name)}`).catch((error) => { if (error.status === 404) return null; throw error; });
+  if (conferring() !== name) return;
+  $("conference-name").textContent = name;
+  const tiling = found && found.tiling;
+  $("tiling").hidden = !tiling;
+  $("inside").hidden = !found;
+  $("conference-line").textContent = found ? `${number(found.participants.length)} participants, trees ${found.design}${tiling ? "" : "; its video is not tiled"}${found.problem ? `; ${found.problem}` : ""}` : "There is no such conference any more.";
+  if (!found) return;
+  if (tiling) {
+    $("tiling-line").textContent = Tiling.line(tiling, found.participants.filter((one) => one.gets_tiles).map((one) => one.name));
+    $("tiling-problem").hidden = !tiling.problem;
+    $("tiling-problem").textContent = tiling.problem || "";
+    Tiling.draw($("streams"), tiling);
+  }
+  $("members").tBodies[0].replaceChildren(...found.participants.map((one) => memberRow(one, tiling)));
 }
 
 // -- one call ------------------------------------------------------------------------------------
@@ -308,31 +342,40 @@ for (const [kind, name] of Object.entries(KINDS)) {
 
 // -- the round -----------------------------------------------------------------------------------
 
-// The call that the address names, however much of it is escaped.
-function calling() {
-  const hash = location.hash.slice(1);
+// What the address names, however much of it is escaped.
+function named(text) {
   try {
-    return decodeURIComponent(hash) || null;
+    return decodeURIComponent(text) || null;
   } catch {
-    return hash;
+    return text;
   }
 }
 
+function conferring() {
+  return location.hash.startsWith(`#${CONFERENCES}`) ? named(location.hash.slice(1 + CONFERENCES.length)) : null;
+}
+
+function calling() {
+  return conferring() ? null : named(location.hash.slice(1));
+}
+
 async function tick() {
-  const turn = ++looking, callId = calling();
+  const turn = ++looking, callId = calling(), conference = conferring();
   try {
     const [status, metrics] = await Promise.all([get("/v1/status"), get("/metrics", "text").then(parseMetrics)]);
     if (turn !== looking) return;
     $("token").hidden = true;
     writeOverview(status, metrics);
-    if (callId) await writeCall(callId); else await Promise.all([writeCalls(), writeFound(), writeConferences()]);
-    $("overview").hidden = Boolean(callId);
+    if (callId) await writeCall(callId); else if (conference) await writeConference(conference); else await Promise.all([writeCalls(), writeFound(), writeConferences()]);
+    if (calling() !== callId || conferring() !== conference) return;
+    $("overview").hidden = Boolean(callId || conference);
     $("call").hidden = !callId;
+    $("conference").hidden = !conference;
     $("trouble").hidden = true;
   } catch (error) {
     if (error instanceof Refused) {
       $("token").hidden = false;
-      $("overview").hidden = $("call").hidden = true;
+      $("overview").hidden = $("call").hidden = $("conference").hidden = true;
     } else {
       $("trouble").textContent = error instanceof TypeError ? "The agent does not answer; trying again." : error.message;
       $("trouble").hidden = false;
