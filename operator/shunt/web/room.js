@@ -6,6 +6,7 @@ const ROOM = decodeURIComponent(location.pathname.split("/")[2] || "");
 const TOKEN = location.hash.slice(1);
 const GRANT = readGrant(TOKEN);
 const KINDS = ["audio", "video", "screen"];
+const TILED = "#tiles"; // whose line brings the stream that shows many
 const SPEAKING = 0.015; // of full scale
 const SPEAKING_MS = 700;
 const LOST_MS = 4000; // "disconnected" for longer than this is lost
@@ -453,6 +454,13 @@ class Page {
     this.draw();
   }
 
+  /** A participant's tile of the stream that shows many: the stream's line, and the part. Null: it comes by a line of its own. */
+  tiled(name) {
+    const tile = this.look?.tiling?.tiles.find((one) => one.name === name);
+    const line = tile && this.look.lines.find((one) => one.shows === TILED && one.medium === "video");
+    return line ? { line, part: tile } : null;
+  }
+
   line(name, kind) {
     return this.look?.lines.find((one) => one.shows === name && one.medium === kind);
   }
@@ -471,10 +479,11 @@ class Page {
     }
     for (const one of this.look?.participants ?? []) {
       const shown = tile(`${one.name}/video`, one.name);
-      const line = this.line(one.name, "video");
+      const tiled = this.tiled(one.name);
+      const line = tiled ? tiled.line : this.line(one.name, "video");
       const sends = Boolean(one.media.video);
       shown.onfirst = () => this.times.picture ?? (this.times.picture = performance.now());
-      shown.show(line ? this.session.track(line.mid) : null, sends);
+      shown.show(line ? this.session.track(line.mid) : null, sends, tiled?.part);
       shown.note(one.media.video === undefined ? (one.at_edge ? "no camera" : "by phone") : sends ? "" : "camera off");
       if (one.media.screen) {
         const screen = this.line(one.name, "screen");
@@ -543,10 +552,23 @@ class Page {
           shown?.tell("");
           continue;
         }
+        if (kind === "video" && this.look.tiling) {
+          shown.tell(...this.tiledWords(one.name));
+          continue;
+        }
         const told = this.look.quality.find((each) => each.sender === one.name && each.medium === kind);
         shown.tell(...(line ? qualityWords(this.seen.get(line.mid), told) : ["waiting for its stream", ""]));
       }
     }
+  }
+
+  /** The words under a tile of a stream that shows many, and how grave they are. */
+  tiledWords(name) {
+    const tiled = this.tiled(name), { streams, untiled } = this.look.tiling;
+    if (streams > 1) return [`not shown: there are ${streams} tiled streams, and a browser can show one`, "warn"];
+    if (!tiled) return [untiled[name] ? `no tile: ${untiled[name]}` : "waiting for its tile", untiled[name] ? "warn" : ""];
+    const [words, grave] = qualityWords(this.seen.get(tiled.line.mid));
+    return [words ? `in one stream with others: ${words}` : "waiting for the tiled stream", grave];
   }
 
   sent(one) {

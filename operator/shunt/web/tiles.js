@@ -35,13 +35,24 @@ function qualityWords(seen, told) {
   return [words.join(" · "), grave];
 }
 
+/** An element's place in its parent, in percent. */
+function put(element, place) {
+  for (const [edge, share] of Object.entries(place)) element.style[edge] = `${100 * share}%`;
+}
+
 /** One tile. key: of whom and which medium; name: what is written below. */
 class Tile {
   constructor(name, { me = false, wide = false } = {}) {
     this.element = document.createElement("figure");
     this.element.className = `tile${me ? " me" : ""}${wide ? " wide" : ""}`;
     this.video = document.createElement("video");
-    Object.assign(this.video, { autoplay: true, muted: true, playsInline: true, hidden: true });
+    Object.assign(this.video, { autoplay: true, muted: true, playsInline: true });
+    this.frame = document.createElement("div");
+    this.frame.className = "frame";
+    this.frame.hidden = true;
+    this.frame.append(this.video);
+    this.part = null;
+    this.video.addEventListener("resize", () => this.cut());
     this.absent = document.createElement("div");
     this.absent.className = "absent";
     this.absent.setAttribute("aria-hidden", "true");
@@ -51,21 +62,36 @@ class Tile {
     this.badge = Object.assign(document.createElement("span"), { className: "badge" });
     this.quality = Object.assign(document.createElement("span"), { className: "quality" });
     caption.append(this.name, this.badge, this.quality);
-    this.element.append(this.video, this.absent, caption);
+    this.element.append(this.frame, this.absent, caption);
     this.video.setAttribute("aria-label", name);
     this.track = null;
     this.onfirst = null;
   }
 
-  /** Show a track, or none. */
-  show(track, visible) {
+  /** Show a track, or none. part: {x, y, width, height} of its pictures, where many share them; null: all of them. */
+  show(track, visible, part = null) {
     if (track !== this.track) {
       this.track = track;
       this.video.srcObject = track ? new MediaStream([track]) : null;
       if (track) this.awaitPicture();
     }
-    this.video.hidden = !(track && visible);
-    this.absent.hidden = !this.video.hidden;
+    this.frame.hidden = !(track && visible);
+    this.absent.hidden = !this.frame.hidden;
+    this.part = part;
+    this.cut();
+  }
+
+  /** The frame shows the part alone: the video is as much larger, and moved behind it. */
+  cut() {
+    const { part, video, frame } = this;
+    frame.classList.toggle("part", Boolean(part));
+    if (!part) {
+      frame.style.aspectRatio = "";
+      for (const edge of ["left", "top", "width", "height"]) video.style[edge] = "";
+    } else if (video.videoWidth) {
+      frame.style.aspectRatio = `${part.width} / ${part.height}`;
+      put(video, { left: -part.x / part.width, top: -part.y / part.height, width: video.videoWidth / part.width, height: video.videoHeight / part.height });
+    }
   }
 
   /** Say once that a picture is on the screen. */

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shunt.admin.model import Conference, Participant, ParticipantMedium, Subscription
+from shunt.admin.model import Conference, Participant, ParticipantMedium, Subscription, Tiling
 from shunt.operator.conferences.sdp import medium_of
 from shunt.operator.rooms.offer import MEDIA
 from shunt.operator.rooms.session import Session
@@ -26,7 +26,8 @@ def room(found: Conference, session: Session) -> dict[str, Any]:
     """The room as one of its browsers is to see it.
 
     {participants: [{name, present, at_edge, media: {medium: whether it is sent}}], lines: [{mid, medium, shows}], wanted: {medium: lines that bring streams},
-    quality: [{sender, medium, target, targets, layers, decided_by, estimate, rates}]}, rates in bits/s.
+    quality: [{sender, medium, target, targets, layers, decided_by, estimate, rates}], tiling: None, or of a browser that gets tiled video {streams: how many,
+    tiles: [{name, x, y, width, height}], untiled: {name: reason}}}; rates in bits/s, tiles in samples of a stream that is the only one.
     """
     others = [one for one in found["members"] if one["participant"] != session.participant]
     mine = next((one for one in found["members"] if one["participant"] == session.participant), None)
@@ -39,6 +40,18 @@ def room(found: Conference, session: Session) -> dict[str, Any]:
         "lines": [{"mid": mid, "medium": medium_of(name), "shows": shows.get(name)} for mid, name in session.names.items() if "/" in name],
         "wanted": _wanted(others),
         "quality": [_quality(one, others) for one in found["subscriptions"] if one["receiver"] == session.participant],
+        "tiling": _tiling(found["tiling"]) if mine is not None and mine["gets_tiles"] and found["tiling"] is not None else None,
+    }
+
+
+def _tiling(tiling: Tiling) -> dict[str, Any]:
+    """The layout. All streams come by one line, of which a browser makes one picture: of several, no part is anybody's for certain."""
+    streams = tiling["streams"]
+    tiles = streams[0]["tiles"] if len(streams) == 1 else []
+    return {
+        "streams": len(streams),
+        "tiles": [{"name": one["participant"], **{edge: one[edge] for edge in ("x", "y", "width", "height")}} for one in tiles if one["width"]],
+        "untiled": {one["participant"]: one["reason"] for one in tiling["untiled"]},
     }
 
 
