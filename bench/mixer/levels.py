@@ -33,12 +33,10 @@ from shunt.admin import AdminClient  # noqa: E402
 from tests.agent_conference.lab import ROOM  # noqa: E402
 from tests.lab.processes import Process, open_socket  # noqa: E402
 from tests.lab.topology import CALLER_IP, Topology  # noqa: E402
-from tests.tiling import test_h264 as column  # noqa: E402
-from tests.tiling.test_mixer import Receiver  # noqa: E402
-from tests.tiling.test_placing import H264, MixingLab  # noqa: E402
+from tests.tiling.lab import H264, MixingLab, Receiver  # noqa: E402
 from tests.tools.conference import rtcp  # noqa: E402
 from tests.tools.conference.rtp import parse_header  # noqa: E402
-from tests.tools.tiling import clips, rtp  # noqa: E402
+from tests.tools.tiling import clips, column, rtp  # noqa: E402
 from tests.tools.tiling.clips import Clip  # noqa: E402
 
 MIXERS = ("caller", "callee", "caller2", "callee2")

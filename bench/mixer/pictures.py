@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -160,20 +160,26 @@ def h264_column(pictures: list[Picture], sources: list[Clip]) -> int:
     return sum(sliced.mismatching([clips.cut(picture, 0, 144 * place, 176, 144) for picture in pictures], source) for place, source in enumerate(sources))
 
 
+def sent_sliced(sources: list[Clip], payloads: Callable[[bytes], list[bytes]]) -> tuple[Events, list[bytes]]:
+    """What sources that are coded intra send to a mixer, and their packets as they are without one."""
+    events, separate = Events(), []
+    for number, source in enumerate(sources):
+        sender = rtp.Sender(100 + number, 97)
+        events.join(0, number, 100 + number, region=INTRA)
+        for at, coded in zip(source.times, source.coded, strict=True):
+            for packet in sender.packets(payloads(coded), at):
+                events.packet(at, number, packet)
+                separate.append(packet)
+    return events, separate
+
+
 def h264(seconds: float) -> dict[str, Any]:
     """Fifteen sources that are coded intra, in one column."""
     rng = random.Random(2)
     sources = [
         h264_clip(list(KINDS)[number % 3], RATE, seconds, seed=number + 1, start=0.2 + rng.uniform(0, 1 / RATE), quantiser=42) for number in range(SOURCES)
     ]
-    events, separate = Events(), []
-    for number, source in enumerate(sources):
-        sender = rtp.Sender(100 + number, 97)
-        events.join(0, number, 100 + number, region=INTRA)
-        for at, coded in zip(source.times, source.coded, strict=True):
-            for packet in sender.packets(rtp.h264_payloads(coded, MTU - HEADERS - 14), at):
-                events.packet(at, number, packet)
-                separate.append(packet)
+    events, separate = sent_sliced(sources, lambda coded: rtp.h264_payloads(coded, MTU - HEADERS - 14))
     built = program.build(release=True)
     runs = [program.run(built, "h264", events, size=MTU - HEADERS, places=SOURCES) for _ in range(7)]
     packets = runs[0].packets[0]
@@ -200,14 +206,7 @@ def h265(seconds: float) -> dict[str, Any]:
         pictures = clips.frames(kind, str(RATE), count, size=f"{width}x{height}", seed=number + 1)
         coded = clips.encode("libx265", pictures, str(RATE), size=(width, height), preset="veryfast", **{"x265-params": f"{parameters}:qp={quantiser}"})
         sources.append(Clip([start + at / RATE for at in range(count)], coded, clips.decode("hevc", coded)))
-    events, separate = Events(), []
-    for number, source in enumerate(sources):
-        sender = rtp.Sender(100 + number, 97)
-        events.join(0, number, 100 + number, region=INTRA)
-        for at, coded_picture in zip(source.times, source.coded, strict=True):
-            for packet in sender.packets(rtp.h265_payloads(coded_picture, MTU - HEADERS - 15), at):
-                events.packet(at, number, packet)
-                separate.append(packet)
+    events, separate = sent_sliced(sources, lambda coded: rtp.h265_payloads(coded, MTU - HEADERS - 15))
     built = program.build(release=True)
     runs = [program.run(built, "h265", events, size=MTU - HEADERS, places=places) for _ in range(7)]
     packets = runs[0].packets[0]

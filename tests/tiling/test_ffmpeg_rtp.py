@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import shutil
 import signal
 import socket
@@ -19,11 +20,6 @@ from tests.tools.tiling.program import Events
 RATE, SECONDS = 8, 3
 
 
-@pytest.fixture(scope="session")
-def tiling() -> Path:
-    return program.build()
-
-
 def ffmpeg(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["ffmpeg", "-hide_banner", "-loglevel", "error", "-y", *arguments], stdin=subprocess.DEVNULL)
 
@@ -35,7 +31,6 @@ def test_h261_from_ffmpeg_and_to_ffmpeg(tiling: Path, tmp_path: Path) -> None:
         receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         receiver.bind(("127.0.0.1", 0))
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        receiver.settimeout(0.1)
         sockets.append(receiver)
         source = f"testsrc=size=176x144:rate={RATE}:duration={SECONDS},hue=h={90 * number}"
         coded = ["-c:v", "h261", "-b:v", "120k", "-g", "12", "-flags", "+bitexact"]
@@ -44,12 +39,14 @@ def test_h261_from_ffmpeg_and_to_ffmpeg(tiling: Path, tmp_path: Path) -> None:
             ffmpeg("-re", "-f", "lavfi", "-i", source, *coded, "-strict", "experimental", "-f", "rtp", address, *coded, "-f", "h261", str(tmp_path / f"{number}.h261"))
         )
     events, began = Events(), dict[int, int]()
-    while any(sender.poll() is None for sender in senders):
-        for number, receiver in enumerate(sockets):
-            try:
-                packet = receiver.recv(2048)
-            except TimeoutError:
-                continue
+    while True:
+        # What has come before a sender ended is read to the end.
+        ended = all(sender.poll() is not None for sender in senders)
+        readable = select.select(sockets, [], [], 0.1)[0]
+        if ended and not readable:
+            break
+        for receiver in readable:
+            packet, number = receiver.recv(2048), sockets.index(receiver)
             header = parse_header(packet)
             if number not in began:
                 began[number] = header.timestamp

@@ -14,11 +14,6 @@ from tests.tools.tiling.clips import Picture
 from tests.tools.tiling.program import Events
 
 
-@pytest.fixture(scope="session")
-def tiling() -> Path:
-    return program.build()
-
-
 def black(picture: Picture) -> bool:
     return all(bool((plane == level).all()) for plane, level in zip(picture, (16, 128, 128), strict=True))
 

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from shunt.admin import AdminError
-from tests.agent_conference.conftest import binary as binary
+
 from tests.agent_conference.lab import ROOM
 from tests.lab.topology import Topology
-from tests.tiling import test_h264 as column
-from tests.tiling.test_placing import H264, PICTURES, RATE, SIZE, MixingLab, Person, holds
+from tests.tiling.lab import H264, PICTURES, RATE, SIZE, MixingLab, Person, holds, running
 from tests.tools.conference import rtcp
 from tests.tools.conference.rtp import parse_header
-from tests.tools.tiling import clips
+from tests.tools.tiling import clips, column
 from tests.tools.tiling.clips import Clip
+from tests.tools.tiling.sliced import grey
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 MIXERS = ("caller", "callee", "caller2", "callee2")
@@ -60,14 +59,8 @@ class Levels(MixingLab):
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Levels]:
-    with Topology("levels") as topology:
-        made = Levels(topology, tmp_path)
-        try:
-            made.start()
-            made.create()
-            yield made
-        finally:
-            made.stop()
+    with running(Levels, "levels", tmp_path) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +94,7 @@ def never_wrong(viewer: Person, ssrc: int, place: int, *own: Clip) -> bool:
     """Whether a tile has never shown anything but grey and pictures of those who have had it."""
     pictures = [picture for clip in own for picture in clip.pictures]
     shown = clips.changes(column.tile(viewer.column(ssrc), place))
-    return all(column.grey(one) or any(clips.same(one, picture) for picture in pictures) for one in shown)
+    return all(grey(one) or any(clips.same(one, picture) for picture in pictures) for one in shown)
 
 
 def test_columns_of_several_mixers_are_joined_and_outlive_agent_and_mixers(lab: Levels, sources: Iterator[Clip]) -> None:

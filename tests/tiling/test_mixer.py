@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,58 +12,20 @@ from typing import Any
 
 import pytest
 
-from tests.agent_conference.conftest import binary as binary
-from tests.agent_conference.lab import ROOM, Lab, lab as running
+from tests.agent_conference.lab import ROOM, Lab
+from tests.agent_conference.lab import lab as running
 from tests.lab.processes import Process, open_socket
 from tests.lab.topology import CALLEE_IP
 from tests.mixer_daemon.process import BINARY, Mixer, _Connection, await_that
-from tests.tiling import test_h265 as h265
+from tests.tiling.lab import STREAM, Receiver, tiles
 from tests.tools.conference import rtcp
-from tests.tools.conference.rtp import is_rtcp, parse_header
-from tests.tools.tiling import clips, rtp, scene
+from tests.tools.conference.rtp import parse_header
+from tests.tools.tiling import clips, grid, rtp, scene
 from tests.tools.tiling.clips import Clip, Payloads, Picture
+from tests.tools.tiling.sliced import mismatching
 
-STREAM = 77
 RATE, SECONDS = 8, 4
 MIXER_PORT = 45_000
-
-
-class Receiver:
-    """Notes the packets that come to a socket, apart by SSRC, and RTCP."""
-
-    def __init__(self, made: socket.socket) -> None:
-        self.socket = made
-        self.packets: dict[int, list[tuple[float, bytes]]] = {}
-        self.rtcp: list[bytes] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._receive, daemon=True)
-        self._thread.start()
-
-    def _receive(self) -> None:
-        while not self._over.is_set():
-            if not select.select([self.socket], [], [], 0.05)[0]:
-                continue
-            data = self.socket.recv(2048)
-            if is_rtcp(data):
-                self.rtcp.append(data)
-            elif data and data[0] >> 6 == 2:
-                self.packets.setdefault(int.from_bytes(data[8:12], "big"), []).append((time.monotonic(), data))
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()
-        self.socket.close()
-
-    def pictures(self) -> list[Picture]:
-        """What the tiled stream shows so far, up to the last picture that has come whole."""
-        packets = list(self.packets.get(STREAM, []))
-        while packets and not parse_header(packets[-1][1]).marker:
-            packets.pop()
-        return scene.received(packets)[1] if packets else []
-
-    def asked(self, ssrc: int) -> bool:
-        """Whether a PLI for a source has come."""
-        return any(ssrc.to_bytes(4, "big") in packet for packet in list(self.rtcp))
 
 
 def udp() -> socket.socket:
@@ -87,10 +47,6 @@ def play(sources: list[tuple[socket.socket, tuple[str, int], rtp.Sender, Clip]],
 
 def tiling(source: str, to: str, tiles: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {"from": source, "to": to, "codec": "H261", "payload_type": scene.H261, "streams": [{"ssrc": STREAM, "tiles": tiles}], **more}
-
-
-def tiles(*ssrcs: int) -> list[dict[str, Any]]:
-    return [{"place": place, "participant": f"p{place}", "source": ssrc} for place, ssrc in enumerate(ssrcs)]
 
 
 def sources() -> list[Clip]:
@@ -181,7 +137,7 @@ def test_a_description_that_cannot_be(change: dict[str, Any], what: str) -> None
 def test_a_grid_of_h265_over_the_control_api(at_data_plane: tuple[socket.socket, Receiver]) -> None:
     """Three columns; then two, which is another stream."""
     media, control = at_data_plane
-    own = [h265.clip(clips.KINDS[number], RATE, 2, seed=number + 1, start=0.1 + 0.03 * number) for number in range(4)]
+    own = [grid.clip(clips.KINDS[number], RATE, 2, seed=number + 1, start=0.1 + 0.03 * number) for number in range(4)]
     receiver = Receiver(udp())
     here = "127.0.0.1:{}".format(media.getsockname()[1])
     to = "127.0.0.1:{}".format(receiver.socket.getsockname()[1])
@@ -190,11 +146,11 @@ def test_a_grid_of_h265_over_the_control_api(at_data_plane: tuple[socket.socket,
         packets = list(receiver.packets.get(STREAM, []))
         while packets and not parse_header(packets[-1][1]).marker:
             packets.pop()
-        return h265.received(packets)[1] if packets else []
+        return grid.CODEC.received(packets)[1] if packets else []
 
     def complete(columns: int) -> bool:
         pictures = shown()
-        return bool(pictures) and all(clips.same(h265.tile(pictures[-1:], place, columns)[0], clip.pictures[-1]) for place, clip in enumerate(own))
+        return bool(pictures) and all(clips.same(grid.tile(pictures[-1:], place, columns)[0], clip.pictures[-1]) for place, clip in enumerate(own))
 
     with Mixer() as mixer:
         for columns in (3, 2):
@@ -208,7 +164,7 @@ def test_a_grid_of_h265_over_the_control_api(at_data_plane: tuple[socket.socket,
             assert await_that(lambda columns=columns: complete(columns))  # type: ignore[misc]
             pictures = shown()
             assert pictures[0][0].shape == (192 * -(-5 // columns), 256 * columns)
-            assert [h265.mismatching(h265.tile(pictures, place, columns), clip) for place, clip in enumerate(own)] == [0, 0, 0, 0]
+            assert [mismatching(grid.tile(pictures, place, columns), clip) for place, clip in enumerate(own)] == [0, 0, 0, 0]
             (stream,) = mixer.ask("GET", "/v1/tilings")[1]["tilings"][0]["streams"]
             assert [(tile["x"], tile["y"], tile["width"], tile["height"]) for tile in stream["tiles"]] == [
                 (256 * (place % columns), 192 * (place // columns), 256, 192) for place in range(4)
