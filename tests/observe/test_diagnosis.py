@@ -202,6 +202,95 @@ def test_a_call_without_media_says_how_it_ended(status: int, says: str) -> None:
     assert says in case.words()
 
 
+ULAW, ALAW, EVENTS = (0, "PCMU", 8000), (8, "PCMA", 8000), (101, "telephone-event", 8000)
+
+
+def answered(offer: tuple[tuple[int, str, int], ...], answer: tuple[tuple[int, str, int], ...]) -> Case:
+    """A call whose parties named these formats."""
+    case = Case()
+    case.sip("INVITE", tags=("A", None), sdp=[sdp(formats=offer)])
+    case.sip(200, sdp=[sdp(formats=answer, address="198.51.100.3", port=7000)], source=CALLEE)
+    return case
+
+
+def test_a_payload_type_that_no_sdp_lists_is_no_media() -> None:
+    case = answered((ULAW, EVENTS), (ULAW, EVENTS))
+    case.learn("latched", "caller", payload_type=0)
+    case.learn("latched", "callee", payload_type=18)
+    first, *rest = case.findings(snapshot())
+    assert first.level == "problem"
+    assert first.text == "Packets come from both, but the callee sends what is RTP of payload type 18 (G729), which no SDP of the call lists: it cannot be played."
+    assert not any(finding.level == "problem" for finding in rest)
+
+
+@pytest.mark.parametrize("sent", [0, 8, 101])
+def test_what_any_sdp_of_the_call_lists_is_negotiated(sent: int) -> None:
+    """Before a re-INVITE another codec may have been in use; and some send with the number that they named themselves."""
+    case = answered((ALAW,), (ALAW,))
+    case.learn("latched", "callee", payload_type=sent)
+    case.sip("INVITE", sdp=[sdp(formats=(ULAW, EVENTS))])
+    case.sip(200, sdp=[sdp(formats=(ULAW, EVENTS))], source=CALLEE)
+    assert case.findings(snapshot())[0].level == "ok"
+
+
+def test_without_sdp_no_payload_type_is_judged() -> None:
+    case = Case()
+    case.learn("latched", "callee", payload_type=18)
+    assert case.findings(snapshot())[0].level == "ok"
+
+
+def test_an_answer_without_a_codec_of_the_offer() -> None:
+    case = answered((ULAW, EVENTS), (ALAW, EVENTS))
+    assert case.findings(snapshot())[0].text == "Packets come from both, but the answer has no codec of the offer (the caller's SDP has PCMU, the callee's PCMA)."
+    assert "problem: The answer has no codec of the offer" in case.words(snapshot(ONE_WAY))
+    assert answered((ULAW, ALAW), (ALAW,)).findings(snapshot())[0].level == "ok"
+    dynamic = answered(((96, "opus", 48000),), ((111, "OPUS", 48000),))
+    assert dynamic.findings(snapshot())[0].level == "ok", "numbers are each party's own"
+
+
+def test_packets_of_the_party_that_are_no_rtp_are_no_media() -> None:
+    case = Case()
+    case.learn("latched", "callee", rtp=False)
+    unmeasured = counters(150, **dict.fromkeys(("lost", "reordered", "duplicates", "jitter_ms", "jitter_max_ms")))
+    carried = line(offloaded("caller"), offloaded("callee", counters=unmeasured))
+    assert case.findings(snapshot(carried))[0].text == "Packets come from both, but the callee sends what is not RTP: it cannot be played."
+    assert case.findings(snapshot())[0].level == "ok", "a first packet by STUN, and RTP behind it"
+    case.pause(60)
+    case.ended(ended_line(caller=ended_party("caller", rtp=counters(150)), callee=ended_party("callee", rtp=unmeasured)))
+    assert case.findings()[0].text.startswith("Packets came from both, but the callee sends what is not RTP")
+
+
+def test_a_private_address_in_sdp_is_told_where_nothing_came() -> None:
+    """The SIP server put the source of SIP in its place on the control channel; the SDP says what is wrong with the phone."""
+    case = Case()
+    case.sip("INVITE", tags=("A", None), sdp=[sdp()])
+    case.sip(200, sdp=[sdp(address="192.168.77.3")], source=CALLEE)
+    words = case.words(snapshot(ONE_WAY))
+    assert "hint: The callee's SDP names 192.168.77.3, a private address" in words
+    assert "private" not in Case().words(snapshot(ONE_WAY))
+
+
+@pytest.mark.parametrize(("status", "says"), [(486, "ended with 486 from"), (488, "ended with 488 from")])
+def test_a_refusal_after_the_offer_is_named(status: int, says: str) -> None:
+    """The SIP server asked the relay for a port before: there is a media line, without an answer."""
+    case = Case()
+    case.sip("INVITE", tags=("A", None), sdp=[sdp()])
+    case.control(f"Uc0,8 {case.call} 192.0.2.2 6000 A;1")
+    case.sip(407)
+    case.sip("INVITE", tags=("A", None), sdp=[sdp()])
+    case.sip(status, source=CALLEE)
+    case.ended(ended_line(caller=silent("caller"), callee=silent("callee") | {"relay_port": None}))
+    assert f"{says} {CALLEE}" in case.words()
+
+
+def test_a_challenge_is_no_refusal() -> None:
+    case = Case()
+    case.sip("INVITE", tags=("A", None), sdp=[sdp()])
+    case.sip(407)
+    case.sip("INVITE", tags=("A", None), sdp=[sdp()])
+    assert "407" not in case.words(nobody(5, caller=unheard("caller", relay_port=None), callee=unheard("callee", signalled=None)))
+
+
 def test_a_refused_command_is_said() -> None:
     case = Case()
     case.control("Uc0,8 c1 192.0.2.2 6000 A;1", "E71")

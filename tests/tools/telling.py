@@ -113,11 +113,11 @@ class Telling:
         self.say("control", {"verb": verb or command[0], "command": command, "reply": reply, "relay": "local", "peer": "127.0.0.1", "took_us": 190}, media=media)
 
     def learn(
-        self, verdict: str, party: str = "caller", source: str | None = None, *, count: int = 1, rtp: bool = True, component: str = "rtp", media: int | None = 1
+        self, verdict: str, party: str = "caller", source: str | None = None, *, count: int = 1, rtp: bool = True, payload_type: int = 8, component: str = "rtp", media: int | None = 1
     ) -> None:
         """A packet without an entry, and what learning made of it."""
         port = TO_CALLER if party == "caller" else TO_CALLEE
-        what = {"ssrc": 17, "sequence": 3, "payload_type": 8} if rtp else dict.fromkeys(("ssrc", "sequence", "payload_type"))
+        what = {"ssrc": 17, "sequence": 3, "payload_type": payload_type} if rtp else dict.fromkeys(("ssrc", "sequence", "payload_type"))
         facts = {"verdict": verdict, "source": source or {"caller": CALLER, "callee": CALLEE}[party], "port": port, "count": count} | what
         self.say("learn", facts, media=media, party=party, component=component)
 

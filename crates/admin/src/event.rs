@@ -162,7 +162,7 @@ pub enum Direction {
     Inactive,
 }
 
-/// A format of `a=rtpmap`.
+/// A format of an m= line: of `a=rtpmap`, else of the static payload types (RFC 3551 section 6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Format {
     pub payload_type: u8,

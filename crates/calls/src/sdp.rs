@@ -34,7 +34,7 @@ pub struct SdpKind {
     pub formats: Box<[SdpFormat]>,
 }
 
-/// A format of `a=rtpmap`.
+/// A format of an m= line: of `a=rtpmap`, else of the static payload types (RFC 3551 section 6).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SdpFormat {
     pub payload_type: u8,

@@ -200,6 +200,34 @@ fn media_lines() {
 }
 
 #[test]
+fn static_payload_types_need_no_rtpmap() {
+    let formats = |lines: &str| -> Vec<(u8, String, u32)> {
+        let body = with_body(&format!("v=0\r\nc=IN IP4 192.0.2.10\r\n{lines}"));
+        let message = Message::parse(body.as_bytes()).unwrap();
+        let sdp = message.sdp().unwrap();
+        let found = sdp.media[0].formats.iter();
+        found.map(|f| (f.payload_type, text(f.name), f.clock_rate)).collect()
+    };
+    let (ulaw, g722, events) = (
+        (0, "PCMU".into(), 8000),
+        (9, "G722".into(), 8000),
+        (101, "telephone-event".into(), 8000),
+    );
+    assert_eq!(
+        formats("m=audio 6000 RTP/AVP 0 9 101\r\na=rtpmap:101 telephone-event/8000\r\n"),
+        [ulaw, g722, events]
+    );
+    assert_eq!(
+        formats("m=audio 6000 RTP/SAVP 8\r\na=rtpmap:8 L16/16000\r\n"),
+        [(8, "L16".into(), 16_000)],
+        "what is said goes before"
+    );
+    assert_eq!(formats("m=audio 6000 RTP/AVP 77 96\r\n"), [], "types without a name");
+    assert_eq!(formats("m=image 6000 udptl t38\r\n"), []);
+    assert_eq!(formats("m=application 6000 UDP 0\r\n"), [], "no payload type");
+}
+
+#[test]
 fn a_description_is_found_in_a_multipart_body_and_nowhere_else() {
     let multipart =
         format!("--b1\r\nContent-Type: application/sdp\r\n\r\n{SDP}\r\n--b1\r\nContent-Type: text/plain\r\n\r\nm=audio 1 x\r\n--b1--\r\n");

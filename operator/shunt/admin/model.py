@@ -158,7 +158,7 @@ class Status(TypedDict):
 
 
 class Format(TypedDict):
-    """A format of a=rtpmap; the clock rate is in Hz."""
+    """A format of an m= line, by a=rtpmap or static; the clock rate is in Hz."""
 
     payload_type: int
     encoding: str

@@ -10,9 +10,10 @@ Format = tuple[int, str, int]
 
 @dataclass(frozen=True, slots=True)
 class SdpMedia:
-    """kind: audio, video, …; direction: sendrecv, sendonly, recvonly or inactive; formats: of every a=rtpmap; ptime is in ms."""
+    """kind: audio, video, …; direction: sendrecv, sendonly, recvonly or inactive; formats: those of the m= line that have a name; ptime is in ms; address: of c=."""
 
     kind: str
     direction: str = "sendrecv"
     formats: tuple[Format, ...] = ()
     ptime: int | None = None
+    address: str | None = None

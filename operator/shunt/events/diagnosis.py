@@ -18,6 +18,7 @@ from shunt.calls.measurement import NOTHING
 from shunt.calls.sdp import SdpMedia
 from shunt.events.bus import CONTROL, LEARN, SIP, Event
 from shunt.net import Endpoint
+from shunt.quality.codecs import carries_speech, codec_of
 from shunt.quality.report import clock_known, speech_type
 
 _SILENT_S = 3.0  # longer than any gap that comfort noise leaves
@@ -91,14 +92,31 @@ def diagnose(call: Call | None, events: Sequence[Event], now: float, evidence: E
 
 
 def _without_media(events: Sequence[Event]) -> Finding:
-    finals = [event for event in events if event.kind == SIP and event.what.isdigit() and int(event.what) >= 300 and event.facts["cseq"] == "INVITE"]
+    final = _rejection(events)
     refused = [event for event in events if event.kind == CONTROL and _is_error(event.facts["reply"])]
-    if finals:
-        return Finding("hint", f"The call ended with {finals[-1].what} before the SIP server asked the relay for ports: there was no media to carry.")
+    if final is not None:
+        return Finding("hint", f"The call ended with {_status(final)} before the SIP server asked the relay for ports: there was no media to carry.")
     if refused:
         said = _said(refused[-1].facts["reply"])
         return Finding("problem", f"The relay {said} to the command {refused[-1].what}: without ports from it the call has no media.")
     return Finding("hint", "The SIP server asked the relay for no ports: if there is media, it does not come this way.")
+
+
+def _rejection(events: Sequence[Event]) -> Event | None:
+    """The final response to a call's INVITE; None where there was none yet, or it was answered by a 2xx."""
+    invites = [event for event in events if event.kind == SIP and event.facts["cseq"] == "INVITE"]
+    finals = [event for event in invites if event.what.isdigit() and int(event.what) >= 200]
+    # Behind a challenge (401, 407), or another branch's refusal, there is another INVITE.
+    if not finals or any(int(event.what) < 300 for event in finals) or "INVITE" in [event.what for event in invites[invites.index(finals[-1]) :]]:
+        return None
+    # It is repeated on its way to the caller; an element on the way may have put its own in its place.
+    return next(event for event in finals if event.what == finals[-1].what)
+
+
+def _status(final: Event) -> str:
+    """A response in words: its number, its phrase, who sent it."""
+    phrase = final.facts.get("phrase")
+    return f"{final.what}{f' ({phrase})' if phrase else ''} from {final.facts['source']}"
 
 
 _NG_ERROR = re.compile(rb'6:result5:error|"result": ?"error"')
@@ -135,11 +153,35 @@ class _Party:
         self.sdp = evidence.sdp.get((line.media or 1, self.name))
         self.notices = [e for e in events if e.kind == LEARN and e.call_id == call_id and e.media == line.media and e.party == self.name and e.component == "rtp"]
         self.own = [e for e in self.notices if e.what in _OWN]
+        self.listed = _listed(line.media or 1, events, evidence)
 
     @property
     def sends(self) -> bool:
         """Whether media of this party's own ever arrived."""
         return bool(self.measured.packets or self.leg.relay_packets or self.leg.latched is not None or self.own)
+
+    @property
+    def private(self) -> str | None:
+        """The private address that its SDP names for media, or signalling does; None: it is another."""
+        named = self.sdp.address if self.sdp is not None else None
+        relays = {leg.relay.addr for leg in self.line.legs.values() if leg.relay is not None}
+        for address in (named, None if self.leg.signalled is None else self.leg.signalled.ip):
+            if address is not None and _is_private(Endpoint.of(address, 0)) and Endpoint.of(address, 0).addr not in relays:
+                return address
+        return None
+
+    @property
+    def unreadable(self) -> str:
+        """Why nobody can play what it sends; "" where that is not known."""
+        if not self.own:
+            return ""
+        payload_type, total = self.own[-1].facts["payload_type"], self.measured
+        if payload_type is None:
+            return "not RTP" if total.packets and not total.measured else ""
+        if self.listed and payload_type not in self.listed:
+            codec = codec_of(payload_type)
+            return f"RTP of payload type {payload_type}{f' ({codec.name})' if codec else ''}, which no SDP of the call lists"
+        return ""
 
     @property
     def silent_since(self) -> float | None:
@@ -162,6 +204,21 @@ class _Party:
         return found
 
 
+def _listed(index: int, events: Sequence[Event], evidence: Evidence) -> frozenset[int]:
+    """The payload types that any SDP of the call has for a media line."""
+    lines = [event.facts["lines"][index - 1] for event in events if event.kind == SIP and len(event.facts["lines"]) >= index]
+    lines += [line for (media, _), line in evidence.sdp.items() if media == index]
+    return frozenset(payload_type for line in lines for payload_type, _, _ in line.formats)
+
+
+def _nothing_in_common(caller: _Party, callee: _Party) -> str:
+    """What the SDPs of both say where they have no codec in common, else ""."""
+    named = [[name for number, name, _ in party.sdp.formats if carries_speech(number, party.sdp.formats)] if party.sdp is not None else [] for party in (caller, callee)]
+    if not all(named) or set(named[0]) & set(named[1]):
+        return ""
+    return f"the caller's SDP has {', '.join(named[0])}, the callee's {', '.join(named[1])}"
+
+
 def _is_private(endpoint: Endpoint | None) -> bool:
     if endpoint is None:
         return False
@@ -182,9 +239,12 @@ def _of_line(call: Call, line: Line, events: Sequence[Event], now: float, eviden
 
     caller, callee = (_Party(call.call_id, line, side, events, evidence) for side in (Side.CALLER, Side.CALLEE))
     if not line.answered:
-        _unanswered(line, caller, say)
+        _unanswered(line, caller, _rejection(events), say)
         return found
     _sum_up(line, caller, callee, now - call.created, evidence, say)
+    final = _rejection(events)
+    if final is not None:
+        say("hint", f"The call ended with {_status(final)}: what was sent before was early media.")
     for party in (caller, callee):
         _about_sending(party, say)
     for party, other in ((caller, callee), (callee, caller)):
@@ -195,7 +255,10 @@ def _of_line(call: Call, line: Line, events: Sequence[Event], now: float, eviden
     return found[:1] + sorted(found[1:], key=lambda f: _LEVELS.index(f.level))
 
 
-def _unanswered(line: Line, caller: _Party, say: _Say) -> None:
+def _unanswered(line: Line, caller: _Party, final: Event | None, say: _Say) -> None:
+    if final is not None:
+        say("hint", f"The call ended with {_status(final)}: there was no answer, and only the caller's offer is known.")
+        return
     over = f"; the line ended before ({line.released})" if line.released else " yet"
     say("hint" if line.released else "ok", f"There is no answer with media{over}: only the caller's offer is known" + ("." if not caller.sends else ", and the caller sends already."))
 
@@ -211,6 +274,10 @@ def _sum_up(line: Line, caller: _Party, callee: _Party, age_s: float, evidence: 
     unknown = not over and bool(evidence.stale) and any(party.stream.state is State.OFFLOADED for party in speaking)
     if not mute and unknown:
         say("hint", f"Media of both parties has been seen; whether it flows now is not known: {evidence.stale}.")
+        return
+    unplayable = _unplayable(caller, callee, speaking)
+    if not mute and unplayable:
+        say("problem", f"Packets {'came' if over else 'come'} from both, but {unplayable}.")
         return
     if not mute:
         offloaded = [p for p in (caller, callee) if p.stream.state is State.OFFLOADED or (over and p.stream.was_offloaded)]
@@ -228,8 +295,19 @@ def _sum_up(line: Line, caller: _Party, callee: _Party, age_s: float, evidence: 
         say("problem", f"No audio either way: {_how_mute(caller)}, and {_how_mute(callee)}.")
     else:
         say("problem", f"One-way audio: the {speaking[0].name} sends, but {_how_mute(mute[0])}.", mute[0])
+    if unplayable:
+        say("problem", f"{unplayable[0].upper()}{unplayable[1:]}.")
     if unknown:
         say("hint", f"Whether media of the {speaking[0].name} flows now is not known: {evidence.stale}.", speaking[0])
+
+
+def _unplayable(caller: _Party, callee: _Party, speaking: Sequence[_Party]) -> str:
+    """Why what is sent cannot be played; "" where that is not known."""
+    sent = [f"the {party.name} sends what is {party.unreadable}" for party in speaking if party.unreadable]
+    if sent:
+        return f"{' and '.join(sent)}: it cannot be played"
+    apart = _nothing_in_common(caller, callee)
+    return f"the answer has no codec of the offer ({apart})" if apart else ""
 
 
 def _how_mute(party: _Party) -> str:
@@ -247,6 +325,8 @@ def _about_sending(party: _Party, say: _Say) -> None:
         if not sources:
             cause = "It is muted without sending silence, a firewall or NAT on its side blocks what it sends, or it sends elsewhere because the SDP that it got was changed on the way"
             say("problem", f"Not one packet reached {leg.relay}, the relay port that the {party.name} was told to send to ({said}). {cause}.", party)
+            if (private := party.private) is not None:
+                say("hint", f"The {party.name}'s SDP names {private}, a private address: what is sent there arrives in a network of yours only, and where it really is can be learned from its first packet alone.", party)
         else:
             listed = ", ".join(f"{source} ({count} packets: {_why_not(party, source)})" for source, count in list(sources.items())[:4])
             say("problem", f"Packets do reach {leg.relay}, the {party.name}'s relay port, but none from a source that can be latched: {listed}; {said}.", party)

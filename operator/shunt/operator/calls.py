@@ -23,7 +23,7 @@ def sdp_media(sdp: Mapping[str, Any] | None) -> SdpMedia | None:
     if sdp is None:
         return None
     formats = tuple((item["payload_type"], str(item["encoding"]).upper(), item["clock_rate"]) for item in sdp["formats"])
-    return SdpMedia(sdp["medium"], sdp["direction"], formats, sdp["ptime_ms"])
+    return SdpMedia(sdp["medium"], sdp["direction"], formats, sdp["ptime_ms"], sdp["address"])
 
 
 def measurement(counters: Mapping[str, Any] | None) -> Measurement | None:

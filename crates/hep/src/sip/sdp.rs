@@ -19,7 +19,7 @@ pub enum Direction {
     Inactive,
 }
 
-/// A format of `a=rtpmap`.
+/// A format of an m= line: of `a=rtpmap`, else of the static payload types (RFC 3551 section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format<'a> {
     pub payload_type: u8,
@@ -122,7 +122,12 @@ impl<'a> Sdp<'a> {
 /// A new line has what the session says of all of them.
 fn media_line<'a>(text: &'a [u8], session: &SdpMedia<'a>) -> Option<SdpMedia<'a>> {
     let mut words = words(text);
-    let (kind, port) = (words.next()?, words.next()?);
+    let (kind, port, protocol) = (words.next()?, words.next()?, words.next());
+    let formats = if protocol.is_some_and(|protocol| protocol.windows(3).any(|part| part == b"RTP")) {
+        words.filter_map(number).filter_map(static_format).take(MOST_FORMATS).collect()
+    } else {
+        Vec::new()
+    };
     let port = port
         .split(|&byte| byte == b'/')
         .next()
@@ -134,8 +139,53 @@ fn media_line<'a>(text: &'a [u8], session: &SdpMedia<'a>) -> Option<SdpMedia<'a>
         address: session.address,
         direction: session.direction,
         ptime: session.ptime,
+        formats,
         ..SdpMedia::default()
     })
+}
+
+/// Payload types that need no `a=rtpmap` (RFC 3551 tables 4 and 5).
+fn static_format(payload_type: u32) -> Option<Format<'static>> {
+    let (name, clock_rate) = match payload_type {
+        0 => ("PCMU", 8_000),
+        3 => ("GSM", 8_000),
+        4 => ("G723", 8_000),
+        5 => ("DVI4", 8_000),
+        6 => ("DVI4", 16_000),
+        7 => ("LPC", 8_000),
+        8 => ("PCMA", 8_000),
+        9 => ("G722", 8_000),
+        10 | 11 => ("L16", 44_100),
+        12 => ("QCELP", 8_000),
+        13 => ("CN", 8_000),
+        14 => ("MPA", 90_000),
+        15 => ("G728", 8_000),
+        16 => ("DVI4", 11_025),
+        17 => ("DVI4", 22_050),
+        18 => ("G729", 8_000),
+        25 => ("CelB", 90_000),
+        26 => ("JPEG", 90_000),
+        28 => ("nv", 90_000),
+        31 => ("H261", 90_000),
+        32 => ("MPV", 90_000),
+        33 => ("MP2T", 90_000),
+        34 => ("H263", 90_000),
+        _ => return None,
+    };
+    Some(Format {
+        payload_type: u8::try_from(payload_type).ok()?,
+        name: name.as_bytes(),
+        clock_rate,
+    })
+}
+
+/// What `a=rtpmap` says of a payload type goes before what is static.
+fn add_format<'a>(formats: &mut Vec<Format<'a>>, added: Format<'a>) {
+    if let Some(known) = formats.iter_mut().find(|known| known.payload_type == added.payload_type) {
+        *known = added;
+    } else if formats.len() < MOST_FORMATS {
+        formats.push(added);
+    }
 }
 
 fn connection(text: &[u8], line: &mut SdpMedia) {
@@ -153,7 +203,11 @@ fn attribute<'a>(text: &'a [u8], line: &mut SdpMedia<'a>) {
         b"recvonly" => line.direction = Direction::RecvOnly,
         b"inactive" => line.direction = Direction::Inactive,
         b"rtcp-mux" => line.rtcp_mux = true,
-        b"rtpmap" if line.formats.len() < MOST_FORMATS => line.formats.extend(format(value)),
+        b"rtpmap" => {
+            if let Some(added) = format(value) {
+                add_format(&mut line.formats, added);
+            }
+        }
         b"ptime" => line.ptime = number(value).filter(|ms| *ms < 10_000).or(line.ptime),
         b"rtcp" => {
             let mut words = words(value);
