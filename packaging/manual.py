@@ -171,7 +171,7 @@ def _cell(text: str) -> str:
 
 def reference() -> str:
     """docs/reference.md."""
-    lines = ["# Reference", "", "Made by `make manual` from the commands themselves, the configuration's model and `packaging/manual.yaml`; the same as",
+    lines = ["# Which commands, options and configuration keys are there?", "", "Made by `make manual` from the commands themselves, the configuration's model and `packaging/manual.yaml`; the same as",
              "`man shunt` and `man shunt.yaml`.", "", "## Commands", ""]
     for name, command, context in commands():
         lines += [f"### {usage(name, command, context)}", "", *[line for part in paragraphs(command.help or "") for line in (part, "")]]

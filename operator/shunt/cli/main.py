@@ -48,7 +48,7 @@ class _Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.elsewhere:
-            return getattr(importlib.import_module(self.elsewhere[cmd_name]), cmd_name)  # type: ignore[no-any-return]
+            return getattr(importlib.import_module(self.elsewhere[cmd_name]), cmd_name)  # type: ignore[no-any-return]  # a command of that name is a click.Command
         return super().get_command(ctx, cmd_name)
 
 
@@ -71,7 +71,7 @@ def _asks_agent(command: Callable[..., None]) -> Callable[..., None]:
 
     wrapped.__doc__ = command.__doc__
     wrapped.__name__ = command.__name__
-    wrapped.__click_params__ = getattr(command, "__click_params__", []) + wrapped.__click_params__  # type: ignore[attr-defined]
+    wrapped.__click_params__ = getattr(command, "__click_params__", []) + wrapped.__click_params__  # type: ignore[attr-defined]  # where click.option keeps its parameters
     return wrapped
 
 
@@ -474,7 +474,7 @@ def main() -> None:
     """Entry point of the `shunt` command."""
     for stream in (sys.stdout, sys.stderr):
         # A Call-ID may hold what the terminal's encoding cannot write.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a TextIOWrapper, which typeshed calls TextIO
     cli(prog_name="shunt")
 
 

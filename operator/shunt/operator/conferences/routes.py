@@ -95,7 +95,7 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
         if wanted != "pause" and not (wanted.isascii() and wanted.isdecimal() and int(wanted) < view.TARGETS):
             raise NotDone(400, f"target: {wanted!r} is none of 0 to {view.TARGETS - 1}, pause and auto", "target")
         decision = {"sender": _given(request, "sender"), "receiver": _given(request, "receiver"), "target": None if wanted == "pause" else int(wanted)}
-        await client.set_targets(_name(request), [decision], hold_s)  # type: ignore[list-item]
+        await client.set_targets(_name(request), [decision], hold_s)  # type: ignore[list-item]  # its fields are checked above, and by the agent
         return await look_at(_name(request))
 
     async def tiling(request: web.Request) -> Any:

@@ -95,7 +95,7 @@ class Rooms:
     def start(self) -> None:
         """Follow the edges."""
         for edge in self._edges.values():
-            self._spawn(keep_running(f"edge {edge.socket}", lambda edge=edge: self._follow_edge(edge)))  # type: ignore[misc]
+            self._spawn(keep_running(f"edge {edge.socket}", lambda edge=edge: self._follow_edge(edge)))  # type: ignore[misc]  # mypy cannot infer a lambda that binds by default
         self._spawn(keep_running("rooms", self._compare_again))
 
     async def close(self) -> None:
