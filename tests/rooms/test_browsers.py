@@ -186,7 +186,7 @@ def test_a_browser_whose_network_fails_comes_again(evening: Evening) -> None:
     before = report(cem)["sessions"]
     room.topology.run("edge", "nft", "-f", "-", stdin="table inet cut {\n chain forward { type filter hook forward priority 0; ip saddr 198.18.3.2 udp dport 3478-3479 drop; }\n}")
     try:
-        cem.await_that("document.querySelector('#status').textContent.startsWith('Lost') || room.report().lost > 1", 30)
+        cem.await_that("document.querySelector('#status').textContent.startsWith('Lost') || room.report().lost > 1", 60)
     finally:
         room.topology.run("edge", "nft", "delete", "table", "inet", "cut")
     cem.await_that(f"room.report().sessions > {before} && room.report().state === 'connected'", 60)
