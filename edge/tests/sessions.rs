@@ -15,6 +15,7 @@ use str0m::rtp::ExtensionValues;
 
 const OPUS: u8 = 111;
 const VP8: u8 = 96;
+const VP9: u8 = 98;
 /// A VP8 descriptor with what begins a key frame, and with what does not.
 const KEY: &[u8] = &[0x10, 0x00, 1, 2, 3];
 const DELTA: &[u8] = &[0x10, 0x01, 1, 2, 3];
@@ -348,6 +349,72 @@ fn of_a_senders_encodings_a_browser_gets_one_and_the_best_that_fits() {
     numbers.dedup();
     assert_eq!(numbers.len(), joined.browser.packets.len());
     assert!(joined.view()["media"][1]["to_browser"]["other_encoding"].as_u64().unwrap() > 0);
+}
+
+/// A picture of VP9 in two spatial layers, the higher in two packets (RFC 9628 section 4.2: P, L, F, B and E; the layer; a reference).
+fn layered(key: bool, number: u16, timestamp: u32, size: usize) -> [Vec<u8>; 3] {
+    let packet = |at: u16, marks: u8, layer: u8, size: usize| {
+        let head = if key {
+            vec![0x30 | marks, layer]
+        } else {
+            vec![0x70 | marks, layer, 2]
+        };
+        Plain::rtp(VP9, 5, number.wrapping_add(at), timestamp, &[head, vec![7; size]].concat())
+    };
+    let mut all = [packet(0, 0x0C, 0, 100), packet(1, 0x08, 3, size), packet(2, 0x04, 3, size)];
+    all[2][1] |= 0x80;
+    all
+}
+
+#[test]
+fn of_a_streams_spatial_layers_a_browser_gets_those_that_fit() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({"receive_bitrate": 400_000}));
+    let deadline = Instant::now() + PATIENCE;
+    let (mut number, mut timestamp, mut asked, mut least) = (0u16, 0u32, true, None);
+    let mut sent = |joined: &mut Joined, size: usize| {
+        for packet in layered(std::mem::take(&mut asked), number, timestamp, size) {
+            joined.plain[1].send(&packet);
+        }
+        (number, timestamp) = (number.wrapping_add(3), timestamp.wrapping_add(900));
+        joined.browser.advance();
+        while let Some(packet) = joined.plain[1].receive() {
+            for item in rtcp::walk(&packet).flatten().filter(|_| demux(&packet) == Packet::Rtcp) {
+                asked |= item.key_frame_requests().any(|one| one.media_ssrc == 5);
+                least = item.least_rate().or(least);
+            }
+        }
+        assert!(Instant::now() < deadline, "{}", joined.view());
+        least
+    };
+    let counts = |joined: &Joined| joined.view()["media"][1]["to_browser"].clone();
+    let mut said = None;
+    while said.is_none() || counts(&joined)["other_layer"].as_u64().unwrap() < 50 {
+        said = sent(&mut joined, 1300);
+    }
+    let said = said.unwrap();
+    assert!(said.media_ssrc == 5 && said.bitrate < 400_000, "the lower layer alone: {said:?}");
+    let seen = counts(&joined);
+    assert_eq!((seen["layers"].as_u64(), seen["layers_sent"].as_u64()), (Some(2), Some(1)));
+    // The higher one gets small: all fits, from a key frame on that the edge has to ask for.
+    while counts(&joined)["layers_sent"].as_u64() == Some(1) {
+        sent(&mut joined, 10);
+    }
+    for _ in 0..10 {
+        sent(&mut joined, 10);
+    }
+    let packets = &joined.browser.packets;
+    let numbers: Vec<u64> = packets.iter().map(|packet| *packet.seq_no).collect();
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    let times: Vec<(u32, bool)> = packets
+        .iter()
+        .map(|packet| (packet.header.timestamp, packet.header.marker))
+        .collect();
+    let last = |at: usize| times.get(at + 1).is_none_or(|next| next.0 != times[at].0);
+    assert!(
+        (0..times.len() - 3).all(|at| times[at].1 == last(at)),
+        "each picture ends once: {times:?}"
+    );
+    assert!(packets.back().unwrap().payload.len() < 20, "the higher layer is back");
 }
 
 #[test]

@@ -78,6 +78,11 @@ impl Encodings {
         rates().reduce(f64::min).filter(|_| rates().count() > 1)
     }
 
+    /// The rate of the highest one, bit/s.
+    pub fn most(&self) -> Option<f64> {
+        self.all.iter().filter_map(|one| one.rate).reduce(f64::max)
+    }
+
     /// Choose: the one of the highest rate that fits the share, else the lowest; where no share is known the highest.
     pub fn choose(&mut self, now: Instant, current: u32, share: Option<u64>) {
         self.all.retain(|one| now.duration_since(one.heard) < GONE);

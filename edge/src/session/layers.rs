@@ -56,6 +56,11 @@ impl Layers {
         self.rates.unwrap_or_default().iter().take(spatial + 1).sum()
     }
 
+    /// The rate of all layers, bit/s.
+    pub fn most(&self) -> Option<f64> {
+        self.rates.map(|rates| rates.iter().sum())
+    }
+
     /// The rate of the lowest layer, bit/s, where there are several.
     pub fn least(&self) -> Option<f64> {
         (self.count() > 1).then(|| self.needs(0))

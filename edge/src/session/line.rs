@@ -2,7 +2,7 @@
 
 use super::describe::Described;
 use super::descriptor::{AUDIO_LEVEL, DESCRIPTOR, Descriptor, ORIENTATION};
-use super::encodings::Encodings;
+use super::encodings::{Encodings, FITS};
 use super::layers::Layers;
 use super::sender::{Counts, Media};
 use crate::media::PortLease;
@@ -30,6 +30,8 @@ const ENCODINGS: usize = 4;
 const LARGEST: usize = 1500;
 /// A source from which something came so lately is sent to the browser now.
 const LIVE: Duration = Duration::from_secs(2);
+/// So many times the rate of a video is of use as its share: a little more than it takes to choose its highest layer or encoding.
+const WANTED: f64 = 1.05 * FITS;
 /// Reports on audio and video.
 const AUDIO_REPORTS: Duration = Duration::from_secs(2);
 const VIDEO_REPORTS: Duration = Duration::from_millis(500);
@@ -147,6 +149,18 @@ impl Line {
     /// Whether its source sends nothing at present, and has not left.
     pub fn is_paused(&self, now: Instant) -> bool {
         self.described.direction.receives() && self.reception.is_some() && !self.is_live(now)
+    }
+
+    /// The share of the estimate with which all that comes of a video would be sent, bit/s.
+    pub fn wanted(&self) -> u64 {
+        let most = [self.layers.most(), self.encodings.most()]
+            .into_iter()
+            .flatten()
+            .fold(0.0, f64::max);
+        // A rate that is positive and below 2^63.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let share = (most * WANTED) as u64;
+        share
     }
 
     /// Say where the plain side is, or that it is nowhere.

@@ -32,7 +32,7 @@ use str0m::net::{Protocol, Receive, Transmit};
 use str0m::rtp::{Extension, RtpPacket};
 use str0m::{Candidate, Event, IceConnectionState, IceCreds, Input, Output, Rtc};
 
-/// What a video of the conference is reckoned to need at most, and everything else, bit/s.
+/// What a video of the conference is reckoned to need at most, where no more of it comes, and everything else, bit/s.
 const VIDEO_WANTED: u64 = 1_500_000;
 const REST_WANTED: u64 = 200_000;
 /// An estimate of the receivers counts for so long.
@@ -473,7 +473,8 @@ impl Session {
         }
         if now >= self.next_ask {
             self.next_ask = now + ASK;
-            let wanted = (videos * VIDEO_WANTED + REST_WANTED).min(settings.receive_bitrate);
+            let most = self.lines.iter().filter(live).map(Line::wanted).fold(VIDEO_WANTED, u64::max);
+            let wanted = (videos * most + REST_WANTED).min(settings.receive_bitrate);
             self.sender.set_wanted(wanted);
             self.ask_bitrate(settings, now);
             self.rtc_due = now;
