@@ -30,8 +30,8 @@ impl Edge {
     /// `limits` in place of the usual ones.
     pub fn start(limits: &Value) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let process = u16::try_from(std::process::id() % 60).unwrap();
-        let base = 24_000 + process * 160 + number % 8 * 20;
+        let process = u16::try_from(std::process::id() % 24).unwrap();
+        let base = 24_000 + process * 400 + number % 20 * 20;
         let folder = std::env::temp_dir().join(format!("shunt-edge-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let address: SocketAddr = format!("127.0.0.1:{base}").parse().unwrap();
