@@ -45,8 +45,8 @@ def test_everybody_hears_everybody_from_two_to_five_and_back(lab: Lab) -> None:
 
 def test_a_quality_leaves_a_medium_out(lab: Lab) -> None:
     parties = lab.talking(3)
-    room = lab.room()
-    assert all(one["packets"] for one in room["subscriptions"]) and len(room["subscriptions"]) == 6
+    room = lab.until(lab.room, lambda found: all(one["packets"] for one in found["subscriptions"]))
+    assert len(room["subscriptions"]) == 6
     streams = [stream for member in room["members"] for stream in member["media"][0]["streams"]]
     assert sorted(stream["ssrc"] for stream in streams) == sorted(party.ssrc for party in parties)
     lab.ask(lambda client: client.set_quality(ROOM, "p0", "p1", "audio"))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -54,6 +54,7 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
         self.time_left: dict[tuple[Any, ...], int] = {}  # ms until an entry is idle, by key as in `entries`; of others what was written
         self.sessions = 0  # bindings so far
         self.whole_reads = 0  # tables that were read as a whole
+        self.asked: Counter[tuple[str, str]] = Counter()  # entities of reads, by table, and "key" or "all"
         self.room: int | None = None  # for entries of each table, where not what the schema says
         self._streams: dict[int, asyncio.Queue[pb.StreamMessageResponse | None]] = {}  # by client id; None ends one
         self._owner: int | None = None  # the client that is bound
@@ -219,6 +220,7 @@ class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
         request = entity.table_entry
         table = self.schema.tables.by_id[request.table_id]
         held = self.entries[table.id]
+        self.asked[table.name, "key" if request.HasField("key") else "all"] += 1
         if request.HasField("key"):
             key = self._key(table, request.key)
             if table.type in ("Register", "Counter"):

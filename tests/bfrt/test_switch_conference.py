@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.p4.bmv2 import inside
 from tests.p4.browser import captured
 from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 from tests.tools.conference.rtcp import build_nack, build_pli
-from tests.vectors.model import MAC_RB, TO_SERVER, TO_TAGGED, Port
+from tests.vectors.model import MAC_RB, TO_A, TO_SERVER, TO_TAGGED, Port
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a namespace and packet sockets")]
 
@@ -182,6 +183,48 @@ async def test_rows_follow_the_switchs_routes(tmp_path: Path, namespace: str) ->
         wanted[tom.ip] = {TO_TAGGED.number}
         await until(lambda: chip.copies() == wanted)
         assert [event["what"] for event in await until(lambda: lab.events("route"))] == ["route"]
+
+
+COPY = "pipe.Egress.copy"
+
+
+async def test_looks_at_many_copies_share_one_read(tmp_path: Path, namespace: str) -> None:
+    """A dozen have 132 copies. Whoever looks, and however often: the switch is asked for the whole table, by the client for large reads, once a second at most."""
+    async with scene(tmp_path, namespace, S_LM) as (lab, chip, _, _):
+        lab.people = {f"p{number}": Someone(f"p{number}", f"10.1.0.{10 + number}", TO_A, number) for number in range(12)}
+        await lab.open_room()
+        await meet(lab, chip)
+        table = chip.table(COPY)
+
+        def count(packets: int) -> None:
+            for key in chip.entries[table.id]:
+                chip.counted[table.id, key] = (packets, 100 * packets)
+
+        async def all_have(packets: int) -> bool:
+            room = await lab.room()
+            return [one["packets"] for one in room["subscriptions"]] == [packets] * 12 * 11
+
+        count(7)
+        await until(lambda: all_have(7))
+        chip.asked.clear()
+        looks, began = 0, time.monotonic()
+        while chip.asked[COPY, "all"] < 3:
+            assert (await lab.room())["counters_age_s"] is not None
+            looks += 1
+        elapsed = time.monotonic() - began
+        assert chip.asked[COPY, "key"] == 0, "copies are asked for one by one"
+        assert chip.asked[COPY, "all"] <= elapsed + 1, f"{chip.asked} in {elapsed:.1f} s, with {looks} looks"
+        # A reading that takes long is not waited for: the counts are those of the one before, and their age is said.
+        chip.read_s = 0.03  # 4 s for all
+        count(9)
+        chip.asked.clear()
+        while not chip.asked[COPY, "all"]:
+            await lab.room()
+        assert await all_have(7)
+        later = (await lab.room())["counters_age_s"]
+        assert later > 1, "the counts are older than a second, and say so"
+        chip.read_s = 0.0
+        await until(lambda: all_have(9))
 
 
 async def test_rtcp_and_checks_go_by_the_cpu_port(tmp_path: Path, namespace: str) -> None:

@@ -4,6 +4,7 @@
 //! that waits for the data plane. What depends on no I/O at all is in the crate shunt-conference.
 
 mod accounting;
+mod copies;
 mod cpu_port;
 mod feedback;
 mod frames;
@@ -47,7 +48,7 @@ use shunt_plane::{Plane, Routes};
 use shunt_rtp::{Packet, demux};
 use sockets::LegSockets;
 use state::{Decided, Member, Place, Room, State};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -115,6 +116,7 @@ pub struct Conferences {
     /// Held from the last reading of rows until the state knows that they are gone: whoever reads the rows of a participant meanwhile would find
     /// neither them nor what they have counted.
     rows_end: tokio::sync::Mutex<()>,
+    copies: copies::Copies,
     up: AtomicBool,
     /// What was kept is there. Rows of conferences that are not would be nobody's.
     loaded: AtomicBool,
@@ -255,6 +257,7 @@ impl Conferences {
             announcements: settings.announcements,
             state: Mutex::new(State::new(first, last)),
             rows_end: tokio::sync::Mutex::new(()),
+            copies: copies::Copies::default(),
             up: AtomicBool::new(false),
             loaded: AtomicBool::new(!is_shared),
             unsure: AtomicBool::new(true),
@@ -588,25 +591,27 @@ impl Conferences {
 
     /// # Errors
     /// There is no such conference.
-    pub async fn look_at(&self, name: &str) -> Result<Conference, Failure> {
-        let keys: Vec<Key> = self.with(|state| {
+    pub async fn look_at(self: &Arc<Self>, name: &str) -> Result<Conference, Failure> {
+        let (has_copies, relays) = self.with(|state| {
             state.room(name)?;
-            Ok(state.planner.copies(name).map(|(key, _)| key).collect())
+            let keys = state.relay_keys().into_iter();
+            let relays = keys.filter(|key| state.at.get(&key.dst.port).is_some_and(|place| &*place.conference == name));
+            Ok((state.planner.copies(name).next().is_some(), relays.collect::<Vec<FiveTuple>>()))
         })?;
-        let relays: Vec<FiveTuple> = self.with(|state| {
-            let keys = state.relay_keys();
-            keys.into_iter()
-                .filter(|key| state.at.get(&key.dst.port).is_some_and(|place| &*place.conference == name))
-                .collect()
-        });
-        let counted = self.plane.conference_counters(Some(&keys)).await.unwrap_or_default();
+        let counted = if has_copies { self.copy_counts().await } else { None };
         if !relays.is_empty()
             && let Ok(read) = self.plane.counters(&relays).await
         {
             self.with(|state| state.relayed(&self.shared, &read));
         }
-        let counted: HashMap<Key, u64> = counted.into_iter().map(|one| (one.key, one.packets)).collect();
-        self.with(|state| Ok(view::conference(state, state.room(name)?, &counted, self.shared.clock.now())))
+        self.with(|state| {
+            Ok(view::conference(
+                state,
+                state.room(name)?,
+                counted.as_deref(),
+                self.shared.clock.now(),
+            ))
+        })
     }
 
     /// # Errors

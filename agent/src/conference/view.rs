@@ -1,5 +1,6 @@
 //! Conferences as the admin API shows them.
 
+use super::copies::Reading;
 use super::ice::Credentials;
 use super::leg_name;
 use super::state::{Member, Room, State, asked};
@@ -12,10 +13,9 @@ use shunt_conference::adaptation::Medium;
 use shunt_conference::jobs::Job;
 use shunt_conference::membership::{TARGETS, stream_of};
 use shunt_conference::participant::Leg;
-use shunt_conference::rows::Key;
 use shunt_conference::tables::Name;
 use shunt_latch::Time;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// A quality as the API names it.
 #[must_use]
@@ -117,9 +117,9 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
     }
 }
 
-/// A conference with the packets that its copies have counted.
+/// A conference with the packets that its copies have counted, of the latest reading that there is.
 #[must_use]
-pub fn conference(state: &State, room: &Room, counted: &HashMap<Key, u64>, now: Time) -> Conference {
+pub fn conference(state: &State, room: &Room, counted: Option<&Reading>, now: Time) -> Conference {
     let members = room.people().map(|(one, member)| participant(room, one, member, now));
     Conference {
         summary: summary(state, room),
@@ -151,13 +151,14 @@ pub fn conference(state: &State, room: &Room, counted: &HashMap<Key, u64>, now: 
             })
             .collect(),
         subscriptions: subscriptions(state, room, counted),
+        counters_age_s: counted.map(|counted| now.since(counted.begun).as_secs_f64()),
     }
 }
 
 /// Of each sender, receiver and medium, what each SSRC's copies have counted.
 type Copied = BTreeMap<(Name, Name, Medium), BTreeMap<u32, Option<u64>>>;
 
-fn copied(state: &State, room: &Room, counted: &HashMap<Key, u64>) -> Copied {
+fn copied(state: &State, room: &Room, counted: Option<&Reading>) -> Copied {
     let mut found = Copied::new();
     for (key, copy) in state.planner.copies(&room.conference.name) {
         if let Some((medium, ssrc)) = stream_of(&copy.source.stream) {
@@ -167,7 +168,7 @@ fn copied(state: &State, room: &Room, counted: &HashMap<Key, u64>) -> Copied {
             }
             let of = (copy.source.sender.clone(), copy.receiver.clone(), medium);
             let sum = found.entry(of).or_default().entry(ssrc).or_default();
-            if let Some(count) = counted.get(&key) {
+            if let Some(count) = counted.and_then(|counted| counted.packets.get(&key)) {
                 *sum = Some(sum.unwrap_or(0) + count);
             }
         }
@@ -193,7 +194,7 @@ fn copied(state: &State, room: &Room, counted: &HashMap<Key, u64>) -> Copied {
     found
 }
 
-fn subscriptions(state: &State, room: &Room, counted: &HashMap<Key, u64>) -> Vec<Subscription> {
+fn subscriptions(state: &State, room: &Room, counted: Option<&Reading>) -> Vec<Subscription> {
     let subscription = |((sender, receiver, of), streams): ((Name, Name, Medium), BTreeMap<u32, Option<u64>>)| {
         let pair = (sender.clone(), receiver.clone());
         let level = room.conference.levels.get(&(pair.clone(), of)).copied().unwrap_or(TARGETS);

@@ -175,6 +175,8 @@ pub struct Conference {
     /// The highest medium that a receiver gets of a sender, where that is not all.
     pub qualities: Vec<PairQuality>,
     pub subscriptions: Vec<Subscription>,
+    /// How long ago the packets of copies were read; `None`: there are no copies, or they have not been read yet.
+    pub counters_age_s: Option<f64>,
 }
 
 /// Tiled streams as they are.

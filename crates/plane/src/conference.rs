@@ -646,12 +646,31 @@ pub(crate) async fn counted(session: &Session, tables: &Tables) -> Result<Vec<Co
     let conference = tables.conference.as_ref().ok_or_else(no_tables)?;
     let mut found = Vec::new();
     for counting in conference.counting() {
-        let take = |part: Vec<Bytes>| found.extend(part.iter().filter_map(|row| conference.read_counted(row)));
-        session
-            .read_all_encoded(vec![whole(counting.table.id)], crate::questions::ALL_TIMEOUT, take)
-            .await?;
+        read_counting(session, conference, counting, &mut found).await?;
     }
     Ok(found)
+}
+
+/// What all rows of `copy` have counted.
+pub(crate) async fn counted_copies(session: &Session, tables: &Tables) -> Result<Vec<Counted>, PlaneError> {
+    let conference = tables.conference.as_ref().ok_or_else(no_tables)?;
+    let mut found = Vec::new();
+    read_counting(session, conference, &conference.copy, &mut found).await?;
+    Ok(found)
+}
+
+/// All of a table, by the client for large reads.
+async fn read_counting(
+    session: &Session,
+    conference: &ConferenceTables,
+    counting: &Counting,
+    found: &mut Vec<Counted>,
+) -> Result<(), PlaneError> {
+    let take = |part: Vec<Bytes>| found.extend(part.iter().filter_map(|row| conference.read_counted(row)));
+    session
+        .read_all_encoded(vec![whole(counting.table.id)], crate::questions::ALL_TIMEOUT, take)
+        .await?;
+    Ok(())
 }
 
 /// What these rows of `conference`, `layer` or `copy` have counted; what is not there is left out.

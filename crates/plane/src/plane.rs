@@ -300,4 +300,13 @@ impl Plane {
             None => conference::counted(&link.session, &link.tables).await,
         }
     }
+
+    /// What all rows of `copy` have counted. One read whatever their number, and it holds up nobody.
+    ///
+    /// # Errors
+    /// As of [`Plane::conference_rows`].
+    pub async fn copy_counters(&self) -> Result<Vec<Counted>, PlaneError> {
+        let link = self.link()?;
+        conference::counted_copies(&link.session, &link.tables).await
+    }
 }

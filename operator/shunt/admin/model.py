@@ -506,7 +506,7 @@ class Unjoined(TypedDict):
 
 
 class Conference(ConferenceSummary):
-    """A conference with its participants; mixing: there are mixers; mixer: the control socket of the one that has its audio; speaker: by that mixer; announcements: those who get a mix hear who joins and leaves; tiling: its tiled streams."""
+    """A conference with its participants; mixing: there are mixers; mixer: the control socket of the one that has its audio; speaker: by that mixer; announcements: those who get a mix hear who joins and leaves; tiling: its tiled streams; counters_age_s: of the packets of copies, None: none were read."""
 
     mixing: bool
     mixer: str | None
@@ -518,6 +518,7 @@ class Conference(ConferenceSummary):
     members: list[Participant]
     qualities: list[PairQuality]
     subscriptions: list[Subscription]
+    counters_age_s: float | None
 
 
 class Usage(TypedDict):

@@ -274,6 +274,7 @@ impl Admin for Agent {
             unjoined: Vec::new(),
             qualities: Vec::new(),
             subscriptions: Vec::new(),
+            counters_age_s: None,
         })
     }
 

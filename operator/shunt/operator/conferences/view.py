@@ -83,6 +83,7 @@ def conference(found: Conference, happened: list[dict[str, Any]]) -> dict[str, A
             for one in found["subscriptions"]
             for stream in one["streams"]
         ],
+        "counters_age_s": found["counters_age_s"],
         "downlinks": [
             {
                 "sender": one["sender"],
