@@ -3,77 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
 import struct
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.tools.conference.rtcp import Kind, Report, build_fir, build_pli, build_remb, build_rr, remb, reports, walk
-from tests.conference_control.lab import Bridge, Party, Phone, await_that, bridge, come_to_rest, sip_server, unbroken
+from tests.conference_control.lab import Bridge, Party, Phone, await_that, come_to_rest, sip_server, unbroken
+from tests.conference_control.room import NEEDS, OWN_SSRC, accounted, enter, three
 from tests.conference_control.stun import Credentials, request
 from tests.lab.processes import ROOT
 from tests.lab.topology import EDGE_IP, LabError
+from tests.tools.conference.rtcp import Kind, Report, build_fir, build_pli, build_remb, build_rr, remb, reports, walk
 
-OWN_SSRC = 1  # in whose name the agent asks for key frames, and passes reports on
-
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.usefixtures("agent_binary"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP"),
-    pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl"),
-]
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
-    with bridge(tmp_path_factory.mktemp("bridge")) as made:
-        yield made
-
-
-@pytest.fixture
-def room(running: Bridge) -> Iterator[Bridge]:
-    """A bridge with an empty conference `room`."""
-    running.ask("POST", "/v1/conferences?name=room")
-    running.await_ready()
-    yield running
-    running.dismiss()
-    if running.ask("GET", "/v1/conferences")["conferences"]:
-        running.ask("DELETE", "/v1/conferences/room")
-
-
-def enter(room: Bridge, host: str, name: str, **more: str) -> Party:
-    party = room.party(host, name)
-    party.talk(room.join(party, **more))
-    return party
-
-
-def three(room: Bridge) -> list[Party]:
-    """Three who hear each other: behind the NAT, and two in the open."""
-    parties = [enter(room, host, name) for host, name in (("caller", "ann"), ("callee", "bob"), ("natcaller", "cem"))]
-    room.await_design("NRA")
-    for one in parties:
-        one.await_packets(*(other for other in parties if other is not one))
-    return parties
-
-
-def accounted(parties: list[Party]) -> None:
-    """Everybody has heard each other without a gap to the end, each packet once, and never itself."""
-    for one in parties:
-        one.hush()
-    await_that(lambda: all(one.received(other)[-1:] == [other.sent - 1] for one in parties for other in parties if other is not one))
-    for one in parties:
-        assert one.ssrc not in one.got, f"{one.name} hears itself"
-        for other in parties:
-            if other is not one:
-                numbers = one.received(other)
-                assert unbroken(numbers), f"{one.name} of {other.name}: {numbers[:3]}..{numbers[-3:]}, {len(numbers)} of {numbers[-1] - numbers[0] + 1 if numbers else 0}"
-                assert numbers[-1] == other.sent - 1, f"{one.name} of {other.name}: the last is {numbers[-1]} of {other.sent}"
+pytestmark = NEEDS
 
 
 def test_three_hear_each_other_once(room: Bridge) -> None:

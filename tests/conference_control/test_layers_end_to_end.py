@@ -19,7 +19,7 @@ import pytest
 from tests.tools.conference import descriptor, rtp
 from tests.tools.conference.rtcp import build_pli, build_remb, build_rr
 from tests.conference_control.lab import Bridge, Party, Phone, await_that
-from tests.conference_control.test_end_to_end import OWN_SSRC, pytestmark, room, running  # noqa: F401
+from tests.conference_control.room import NEEDS as pytestmark, OWN_SSRC  # noqa: F401
 from tests.lab.processes import open_socket
 from tests.lab.topology import LabError
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conference_control.lab import Bridge, Phone, await_that, bridge, unbroken
-from tests.conference_control.test_end_to_end import accounted, enter
-from tests.conference_control.test_end_to_end import pytestmark as pytestmark
+from tests.conference_control.room import NEEDS as pytestmark, accounted, enter  # noqa: F401
 from tests.lab.topology import LabError
 
 

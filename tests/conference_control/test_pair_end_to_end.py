@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.conference_control.lab import AGENT, SIP_PORT, Bridge, Party, Phone, await_that, bridge, come_to_rest, sip_server, unbroken
-from tests.conference_control.test_end_to_end import pytestmark as _needs
+from tests.conference_control.room import NEEDS as _needs
 from tests.lab.processes import API_PORT, CONTROL_PORT, Process
 from tests.lab.redis import RedisServer
 from tests.lab.topology import EDGE_IP, LabError, Topology

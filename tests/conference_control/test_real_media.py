@@ -17,7 +17,7 @@ from tests.tools.conference.rtcp import build_remb, build_rr  # noqa: E402
 from tests.conference_control import media  # noqa: E402
 from tests.conference_control.lab import Bridge  # noqa: E402
 from tests.conference_control.media import FRAMES, GOP, RATE, SOUND_S, Person, decode, pictures, read_squares, tone_of  # noqa: E402
-from tests.conference_control.test_end_to_end import pytestmark, room, running  # noqa: E402, F401
+from tests.conference_control.room import NEEDS as pytestmark  # noqa: E402, F401
 
 WORST = 3.0  # mean difference of luma between what was shown and what was decoded, of 255
 
