@@ -19,7 +19,7 @@ from shunt.operator.dialogs import Dialogs
 from shunt.operator.follow import Follower
 from shunt.operator.position import Position
 from shunt.operator.view import OperatorView
-from tests.tools.telling import CALLER, TO_CALLER, JSON, Telling, counters, leg, line, offloaded, relayed, snapshot, unheard
+from tests.tools.telling import CALLER, TO_CALLER, JSON, Telling, counters, leg, line, offloaded, relayed, sdp, snapshot, unheard
 
 
 class Agency:
@@ -107,6 +107,29 @@ async def test_a_call_is_shown_with_what_is_known_of_it(tmp_path: Path) -> None:
     assert nothing["explanation"] == "The relay carries this stream: it has counted 7 packets of this party, and the data plane reported none."
     assert call["quality"][0]["caller"]["mos"] > 4 and call["quality"][0]["callee"]["mos"] is None
     assert await watched.view.call("c2") is None
+
+
+async def test_the_list_has_the_worst_figures_and_what_is_wrong_now(tmp_path: Path) -> None:
+    lossy = offloaded("caller", 940, counters=counters(940, lost=60, jitter_ms=12.0))
+    quiet = offloaded("callee", reason="silent", idle_s=840.0)
+    muted = line(offloaded("caller", 200, reason="one-way"), relayed("callee", "waiting-for-media"), callee=unheard("callee"))
+    signalled = muted | {"callee": unheard("callee", sdp=sdp(direction="recvonly"))}
+    kinds = {"well": line(), "lossy": line(lossy, offloaded("callee")), "quiet": line(offloaded("caller"), quiet), "muted": muted, "signalled": signalled}
+    watched = Watched(tmp_path, *(snapshot(made, call=name) for name, made in kinds.items()), *(snapshot(call=f"more{n}") for n in range(200)))
+    listed = {call["call_id"]: call for call in (await watched.view.calls(None, None, None, 0, 500))[0]}
+    assert {name: listed[name]["problems"] for name in kinds} == {
+        "well": [], "lossy": ["6.0 % of the caller's packets lost"], "quiet": ["the callee is silent for 840 s"], "muted": ["one-way: no media from the callee"], "signalled": [],
+    }  # fmt: skip
+    assert (listed["lossy"]["loss_percent"], listed["lossy"]["jitter_ms"]) == (6.0, 12.0) and 1 < listed["lossy"]["mos"] < listed["well"]["mos"]
+    found, total = await watched.view.calls(None, None, None, 1, 10, problems=True)
+    assert ([call["call_id"] for call in found], total) == (["quiet", "muted"], 3)
+
+
+async def test_figures_that_are_not_known_are_none_in_the_list(tmp_path: Path) -> None:
+    unknown = line(*(offloaded(party, counters=None, counters_age_s=None, idle_s=None) for party in ("caller", "callee")))
+    watched = Watched(tmp_path, snapshot(unknown, counters_error="no answer"))
+    ((call,), _) = await watched.view.calls(None, None, None, 0, 10)
+    assert call["loss_percent"] is call["jitter_ms"] is call["mos"] is None and call["problems"] == ["counters not known"]
 
 
 async def test_counters_that_are_not_known_are_not_0(tmp_path: Path) -> None:

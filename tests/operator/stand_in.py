@@ -52,12 +52,14 @@ def call(call_id: str, *streams: dict[str, Any], created: str = "2026-11-21T10:0
         "from_tag": "ft",
         "to_tag": "tt",
         "media": [{"index": 1, "legs": legs, "streams": list(streams)}],
+        **{"problems": [], "loss_percent": 0.0, "jitter_ms": 2.5, "mos": 4.35},
     }
 
 
 LEARNING = {"state": "learning", "reason": "waiting-for-media", "key": None, "rewrite": None, "packets": 0, "bytes": 0} | dict.fromkeys(
     ("lost", "reordered", "duplicates", "jitter_ms", "idle_ms")
 )
+ONE_WAY = {"problems": ["one-way: no media from the callee"]}
 METRICS = """\
 # HELP shunt_calls Calls that the agent knows.
 # TYPE shunt_calls gauge
@@ -112,7 +114,7 @@ class StandIn:
         self.by_id = {
             c["call_id"]: c
             for c in (
-                call("second@x", stream("caller->callee"), stream("callee->caller", **LEARNING), created="2026-11-21T10:00:02+00:00"),
+                call("second@x", stream("caller->callee"), stream("callee->caller", **LEARNING), created="2026-11-21T10:00:02+00:00") | ONE_WAY,
                 call("first@x", stream("caller->callee"), stream("callee->caller"), stream("caller->callee", "rtcp"), created="2026-11-21T10:00:01+00:00"),
                 call(ODD_CALL_ID, stream("caller->callee", state="suspended", reason="re-invite"), created="2026-11-21T10:00:03+00:00"),
                 call(HOSTILE_CALL_ID, stream("caller->callee", **LEARNING), created="2026-11-21T10:00:04+00:00"),
@@ -132,9 +134,9 @@ class StandIn:
             "streams": {"offloaded": 4, "learning": 2, "relayed": 1},
             "packets": {"data_plane": 90_000, "relay": 10},
             "commands": {"U": 4, "L": 4},
-            "sightings": {"messages": 28, "byes": 3},
+            "sip_trace": {"messages": 28, "byes": 3},
             "media_timeouts": 1,
-            "strays_ignored": 5,
+            "source_mismatches": 5,
             "journal_failures": None,
             "history": {"events": 12, "capacity": 100, "calls": 4, "forgotten": 0},
             "cdr": {"written": 3, "failures": 0, "dropped": 0},
@@ -144,8 +146,8 @@ class StandIn:
     async def problems(self) -> list[str]:
         return ["agent-unreachable: it does not answer"] if self.unavailable else []
 
-    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
-        found = [c for c in self.by_id.values() if (match or "") in c["call_id"] and _fits(c, state, reason)]
+    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int, problems: bool = False) -> tuple[list[dict[str, Any]], int]:
+        found = [c for c in self.by_id.values() if (c.get("problems") or not problems) and (match or "") in c["call_id"] and _fits(c, state, reason)]
         found.sort(key=lambda c: (c["created"], c["call_id"]))
         return found[offset : offset + limit], len(found)
 

@@ -79,6 +79,8 @@ async def test_calls_are_in_order_of_creation_and_paged(client):
         ("state=offloaded", 2),
         ("state=learning&reason=offloaded", 0),  # of one and the same stream
         ("state=nonsense", 0),
+        ("problems=yes", 1),
+        ("problems=no", 4),
     ],
 )
 async def test_calls_are_filtered_by_a_stream_that_matches_both(client, query, expected):
@@ -116,7 +118,8 @@ async def test_any_call_id_can_be_asked_for(client):
         ("/v1/calls?limit=x", 400, "limit", "'x' is not a number"),
         ("/v1/calls?offset=-1", 400, "offset", "'-1'"),
         ("/v1/calls?offset=" + "9" * 5000, 400, "offset", "is not a number"),
-        ("/v1/calls?stat=learning", 400, "stat", "known here: state, reason, match, limit, offset"),
+        ("/v1/calls?stat=learning", 400, "stat", "known here: state, reason, match, problems, limit, offset"),
+        ("/v1/calls?problems=many", 400, "problems", "'many' is neither yes nor no"),
         ("/v1/calls?state=a&state=b", 400, "state", "more than once"),
         ("/v1/trace", 400, "src", "missing"),
         ("/v1/trace?src=192.0.2.1:5", 400, "dst", "missing"),

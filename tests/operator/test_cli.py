@@ -70,10 +70,13 @@ async def test_calls_in_plain_text(agent):
     code, out, err = await shunt("calls", "--api", agent.url)
     lines = out.splitlines()
     assert (code, err) == (0, "")
-    assert lines[0].split() == ["CALL-ID", "AGE", "RELAY", "STREAMS", "REASONS", "PACKETS"]
-    assert lines[1].startswith("first@x") and "3 offloaded" in lines[1] and lines[1].endswith(" 1800")
+    assert lines[0].split() == ["CALL-ID", "AGE", "RELAY", "STREAMS", "REASONS", "PACKETS", "LOSS", "%", "JITTER", "MS", "MOS"]
+    assert lines[1].startswith("first@x") and "3 offloaded" in lines[1] and lines[1].split()[-4:] == ["1800", "0.0", "2", "4.35"]
     assert "1 offloaded, 1 learning" in lines[2] and "waiting-for-media" in lines[2]
+    assert "waiting-for-media (one-way: no media from the callee)" in lines[2]
     assert lines[-1] == "4 calls"
+    code, out, _ = await shunt("calls", "--problems", "--json", "--api", agent.url)
+    assert (code, [call["call_id"] for call in json.loads(out)["calls"]]) == (0, ["second@x"])
 
 
 async def test_calls_are_found_in_plain_text(agent):

@@ -272,12 +272,20 @@ async def _metrics(request: web.Request) -> web.Response:
     return web.Response(body=exposition(status, text, view.registry()), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
+def _yes_or_no(request: web.Request, name: str) -> bool | None:
+    """A parameter that is yes or no; None: it is not given. Raises _BadParameter."""
+    given = request.query.get(name)
+    if given not in (None, "yes", "no"):
+        raise _BadParameter(name, f"{given!r} is neither yes nor no")
+    return None if given is None else given == "yes"
+
+
 async def _calls(request: web.Request) -> web.Response:
-    _only(request, "state", "reason", "match", "limit", "offset")
+    _only(request, "state", "reason", "match", "problems", "limit", "offset")
     limit = _number(request, "limit", _DEFAULT_PAGE, 1, MAX_PAGE)
     offset = _number(request, "offset", 0, 0, 999_999_999)
     query = request.query
-    found, total = await request.app[_VIEW].calls(query.get("state"), query.get("reason"), query.get("match"), offset, limit)
+    found, total = await request.app[_VIEW].calls(query.get("state"), query.get("reason"), query.get("match"), offset, limit, bool(_yes_or_no(request, "problems")))
     after = offset + limit
     return _json({"calls": found, "total": total, "offset": offset, "limit": limit, "next": after if after < total else None})
 
@@ -313,11 +321,9 @@ async def _find(request: web.Request) -> web.Response:
     """Calls by who called whom and when; those that are over too."""
     _only(request, "text", "since", "until", "over", "limit")
     since, until = (_number(request, name, default, 0, 99_999_999_999) for name, default in (("since", 0), ("until", 99_999_999_999)))
-    over = request.query.get("over")
-    if over not in (None, "yes", "no"):
-        raise _BadParameter("over", f"{over!r} is neither yes nor no")
+    over = _yes_or_no(request, "over")
     limit = _number(request, "limit", _DEFAULT_PAGE, 1, MAX_PAGE)
-    found = request.app[_VIEW].find(request.query.get("text", ""), since, until, None if over is None else over == "yes", limit)
+    found = request.app[_VIEW].find(request.query.get("text", ""), since, until, over, limit)
     return _json({"calls": found, "limit": limit})
 
 

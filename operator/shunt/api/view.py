@@ -34,7 +34,7 @@ class AgentView(Protocol):
         {version, agent: {reachable, age_s, error, epoch, pid}, ready, problems: [{code, message, since_s}], role, uptime_s, control: [socket],
         relays: [{name, address, alive, sessions, version, keepalive, packets_relayed}], data_plane: {target, connected, name, entries, capacity,
         ours, orphans, lacks: [sentence], …} or None, calls: number, streams: {state: number}, packets: {data_plane, relay}, commands: {command:
-        number}, sightings: {messages, byes, …} or None, …}; of this daemon events, history, cdr and homer.
+        number}, sip_trace: {messages, byes, blocked, malformed} or None, …}; of this daemon events, history, cdr and homer.
         """
         ...
 
@@ -42,11 +42,11 @@ class AgentView(Protocol):
         """Why the agent cannot be answered for now; none: it can."""
         ...
 
-    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int, problems: bool = False) -> tuple[list[dict[str, Any]], int]:
         """The calls offset to offset + limit of those that fit, in order of creation, and how many fit.
 
-        Each is as `call` gives it, with the counters at hand, without quality. state and reason: of one and the same
-        stream; match: part of the Call-ID.
+        Each is as `call` gives it, with the counters at hand, without quality, but with `problems` (texts) and its worst `loss_percent`, `jitter_ms` and
+        `mos` at present. state and reason: of one and the same stream; match: part of the Call-ID; problems: only calls of which something is wrong now.
         """
         ...
 

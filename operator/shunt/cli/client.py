@@ -13,7 +13,7 @@ from shunt.cli.failure import EXIT_PROBLEM, EXIT_UNREACHABLE, EXIT_USAGE, Failur
 
 # More than the agent itself waits for the data plane, so that its own words arrive.
 _TIMEOUT_S = 8.0
-_PAGE = 1000
+_PAGE = 100  # as many have counters that are read for them
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -85,12 +85,12 @@ class Client:
             raise Failure(message + hint, EXIT_USAGE if response.status == 400 else EXIT_PROBLEM, response.status)
         return answer
 
-    def calls(self, state: str | None, reason: str | None) -> Iterator[dict[str, Any]]:
-        """Every call that has a stream in this state and with this reason, page by page."""
+    def calls(self, state: str | None, reason: str | None, problems: bool = False) -> Iterator[dict[str, Any]]:
+        """Every call that has a stream in this state and with this reason, page by page; problems: of which something is wrong now."""
         offset: int | None = 0
         seen: set[str] = set()
         while offset is not None:
-            page = self.get("/v1/calls", state=state, reason=reason, limit=_PAGE, offset=offset)
+            page = self.get("/v1/calls", state=state, reason=reason, problems="yes" if problems else None, limit=_PAGE, offset=offset)
             for call in page["calls"]:
                 # Calls come and go between pages; none is shown twice.
                 if call["call_id"] not in seen:

@@ -291,15 +291,16 @@ def doctor(path: str, as_json: bool) -> None:
 @cli.command()
 @click.option("--state", metavar="STATE", help="Only calls with a stream in this state (`shunt reasons` lists them).")
 @click.option("--reason", metavar="REASON", help="Only calls with a stream with this reason.")
+@click.option("--problems", is_flag=True, help="Only calls of which something is wrong now: one-way, silent, contested, loss, a low MOS.")
 @click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C; with --json one line each time.")
 @_asks_agent
-def calls(client: Client, as_json: bool, state: str | None, reason: str | None, watch: bool) -> None:
-    """List the calls and what carries their media."""
+def calls(client: Client, as_json: bool, state: str | None, reason: str | None, problems: bool, watch: bool) -> None:
+    """List the calls, what carries their media, and the worst loss, jitter and MOS of each."""
     from shunt.cli import show
 
     try:
         while True:
-            found = list(client.calls(state, reason))
+            found = list(client.calls(state, reason, problems))
             if watch and not as_json:
                 click.clear()  # does nothing off a terminal
             if as_json:

@@ -80,10 +80,13 @@ def calls(found: Sequence[dict[str, Any]]) -> None:
         states = Counter(s["state"] for s in streams)
         summary = ", ".join(f"{states[s]} {s}" for s in (*_STATES, *sorted(set(states) - set(_STATES))) if states[s])
         reasons = ", ".join(sorted({reason_of(s) for s in streams if s["reason"] != s["state"]}))
-        packets = sum(s["packets"] or 0 for s in streams)
-        rows.append((call["call_id"], duration(call["age_s"]), call["relay"], summary or "no media yet", reasons or "-", packets))
+        packets = [s["packets"] for s in streams if s["packets"] is not None]
+        figures = (f"{call[name]:.{digits}f}" if call.get(name) is not None else "-" for name, digits in (("loss_percent", 1), ("jitter_ms", 0), ("mos", 2)))
+        problems = "; ".join(call.get("problems", ()))
+        told = f"{reasons or '-'}{f' ({problems})' if problems else ''}"
+        rows.append((call["call_id"], duration(call["age_s"]), call["relay"], summary or "no media yet", told, sum(packets) if packets else "-", *figures))
     if rows:
-        table(("CALL-ID", "AGE", "RELAY", "STREAMS", "REASONS", "PACKETS"), rows, right=(1, 5))
+        table(("CALL-ID", "AGE", "RELAY", "STREAMS", "REASONS", "PACKETS", "LOSS %", "JITTER MS", "MOS"), rows, right=(1, 5, 6, 7, 8))
     click.echo(_count(len(rows), "call"))
 
 

@@ -19,11 +19,10 @@ from shunt.calls.sdp import SdpMedia
 from shunt.events.bus import CONTROL, LEARN, SIP, Event
 from shunt.net import Endpoint
 from shunt.quality.codecs import carries_speech, codec_of
+from shunt.quality.now import ANSWER_S, LOSS_PERCENT, NEVER_MEDIA
 from shunt.quality.report import clock_known, speech_type
 
 _SILENT_S = 3.0  # longer than any gap that comfort noise leaves
-_ANSWER_S = 2.0  # how long after the answer a party may be silent
-_LOSS_PERCENT = 1.0
 _JITTER_MS = 30.0
 _LEVELS = ("problem", "hint", "ok")
 # RFC 1918, RFC 6598 (carrier-grade NAT), RFC 3927, RFC 4193, RFC 4291: addresses that mean something only where they are.
@@ -31,7 +30,6 @@ _PRIVATE = [ipaddress.ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12
 # Verdicts of learning.
 _OWN = frozenset({"known", "waiting", "contested", "quarantined", "latched", "moved", "restored", "asked-idle"})
 _NOT_OWN = frozenset({"asymmetric", "source-mismatch", "scanner", "former"})
-_NEVER_MEDIA = frozenset({"recvonly", "inactive"})
 _ELSEWHERE = frozenset({reasons.OFFLOADED, reasons.ONE_WAY, reasons.WAITING_FOR_MEDIA, reasons.WAITING_FOR_OTHER_PARTY, reasons.WAITING_FOR_ANSWER, reasons.VERIFYING_SOURCE, reasons.CONTESTED})
 
 
@@ -193,7 +191,7 @@ class _Party:
 
     @property
     def means_to_be_silent(self) -> bool:
-        return self.sdp is not None and self.sdp.direction in _NEVER_MEDIA
+        return self.sdp is not None and self.sdp.direction in NEVER_MEDIA
 
     def sources(self, verdicts: frozenset[str] | None = None) -> dict[Endpoint, int]:
         """How many packets were noticed from each source address, with one of these verdicts."""
@@ -288,7 +286,7 @@ def _sum_up(line: Line, caller: _Party, callee: _Party, age_s: float, evidence: 
         words = " and ".join(f"the {party.name}'s SDP says {party.sdp.direction}" for party in mute if party.sdp is not None)
         say("ok", f"{'One-way' if len(mute) == 1 else 'No'} media, as signalled: {words}.")
         return
-    if not over and age_s < _ANSWER_S and not any(party.silent_since for party in mute):
+    if not over and age_s < ANSWER_S and not any(party.silent_since for party in mute):
         say("ok", "The call has just been answered; not everybody has sent media yet.")
         return
     if len(mute) == 2:
@@ -381,7 +379,7 @@ def _about_offload(party: _Party, say: _Say) -> None:
 
 def _about_quality(party: _Party, say: _Say) -> None:
     total = party.measured
-    if total.loss_percent is not None and total.loss_percent >= _LOSS_PERCENT and total.measured >= 50:
+    if total.loss_percent is not None and total.loss_percent >= LOSS_PERCENT and total.measured >= 50:
         say("problem", f"{total.loss_percent:.1f} % of the {party.name}'s packets were lost before they arrived here: the loss is between it and this server.", party)
     formats = party.sdp.formats if party.sdp is not None else ()
     if total.jitter_ms is not None and total.jitter_ms >= _JITTER_MS and clock_known(speech_type(party.leg, formats), formats):

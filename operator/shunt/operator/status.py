@@ -41,9 +41,12 @@ def status_view(status: Mapping[str, Any], age_s: float, error: str | None) -> d
         "packets": {"data_plane": _plane_packets(status["data_plane"], fresh), "relay": _sum(relay["packets_relayed"] for relay in relays)},
         "learn_notices": status["learn_notices"],
         "commands": status["commands"]["by_verb"],
-        "sightings": None if hep is None else {"byes": hep["byes"], "messages": hep["messages"], "refused": hep["blocked"], "malformed": hep["malformed"]},
+        "sip_trace": None if hep is None else dict(hep),
         "media_timeouts": status["media_timeouts"],
+        "source_mismatches": status["source_mismatches"],
+        # Former names, for one release.
         "strays_ignored": status["source_mismatches"],
+        "sightings": None if hep is None else {"byes": hep["byes"], "messages": hep["messages"], "refused": hep["blocked"], "malformed": hep["malformed"]},
         "journal_failures": None if journal is None else journal["failures"],
         "journal_pending": None if journal is None else journal["pending"],
         "calls_to_read": status["calls_to_restore"],

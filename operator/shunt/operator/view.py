@@ -31,6 +31,7 @@ from shunt.operator.position import Position
 from shunt.operator.records import Records
 from shunt.operator.rooms.parts import RoomService
 from shunt.operator.status import drain_view, problems, status_view
+from shunt.quality.now import call_now
 from shunt.quality.report import call_quality
 
 _PAGE = 1000  # the most that the admin API gives at once
@@ -141,8 +142,11 @@ class OperatorView:
 
     # -- calls ----------------------------------------------------------------------------------------
 
-    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int, problems: bool = False) -> tuple[list[dict[str, Any]], int]:
         """As AgentView.calls. Raises AgentUnavailable, NotDone."""
+        if problems:
+            listed = await self._with_problems(state, reason, match)
+            return listed[offset : offset + limit], len(listed)
         found: list[admin.Call] = []
         passed, total, after = 0, 0, None
         with self._agent.answering():
@@ -154,7 +158,23 @@ class OperatorView:
                 if after is None or passed >= offset + limit or offset >= total:
                     break
         now = time.time()
-        return [self._shown(call_of_view(call, now), now) for call in found], total
+        return [self._listed(call_of_view(call, now), now) for call in found], total
+
+    async def _with_problems(self, state: str | None, reason: str | None, match: str | None) -> list[dict[str, Any]]:
+        """All calls of which something is wrong now, by counters that are read for it."""
+        found: list[dict[str, Any]] = []
+        after: int | None = None
+        with self._agent.answering():
+            while True:
+                page = await self._agent.client.calls(state=state, reason=reason, match=match or None, limit=_FRESH, after=after, fresh=True)
+                now = time.time()
+                found += [listed for call in page["calls"] if (listed := self._listed(call_of_view(call, now), now))["problems"]]
+                after = page["next"]
+                if after is None:
+                    return found
+
+    def _listed(self, call: Call, now: float) -> dict[str, Any]:
+        return self._shown(call, now) | call_now(call, self._quality(call), now - call.created)
 
     def find(self, text: str, since: float, until: float, over: bool | None, limit: int) -> list[dict[str, Any]]:
         """As AgentView.find."""

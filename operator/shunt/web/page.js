@@ -170,7 +170,7 @@ function writeOverview(status, metrics) {
     ...metrics.filter((m) => m.name === "shunt_offload_failures_total" && m.value).map((m) => [m.labels.reason, m.value]),
     ...Object.entries(status.limits || {}).filter(([, n]) => n).map(([name, n]) => [name.replaceAll("_", " "), n]),
     ...(status.media_timeouts ? [["media time-outs raised", status.media_timeouts]] : []),
-    ...(status.strays_ignored ? [["packets of other sources ignored", status.strays_ignored]] : []),
+    ...(status.source_mismatches ? [["packets of other sources ignored", status.source_mismatches]] : []),
   ];
   $("failures").replaceChildren(...(failures.length ? failures.map(([name, n]) => make("div", "share", make("span", "", name), make("span", ""), make("b", "", number(n)))) : [make("p", "muted", "Nothing since the agent's start.")]));
 }
@@ -184,7 +184,9 @@ function stateChips(call, direction) {
 async function writeCalls() {
   const query = new URLSearchParams({limit: PAGE});
   if ($("match").value) query.set("match", $("match").value.trim());
-  const [state, reason] = $("state").value.split("reason:");
+  const problems = $("state").value === "problems";
+  const [state, reason] = problems ? [] : $("state").value.split("reason:");
+  if (problems) query.set("problems", "yes");
   if (state) query.set("state", state);
   if (reason) query.set("reason", reason);
   let page;
@@ -205,11 +207,14 @@ async function writeCalls() {
   $("calls").tBodies[0].replaceChildren(...page.calls.reverse().map((call) => {
     const legs = call.media.length ? call.media[0].legs : {caller: {}, callee: {}};
     const link = callLink(call.call_id);
-    const packets = call.media.flatMap((line) => line.streams).reduce((sum, s) => sum + (s.packets || 0), 0);
+    const counts = call.media.flatMap((line) => line.streams).map((s) => s.packets).filter((n) => n !== null);
+    const packets = counts.length ? number(counts.reduce((sum, n) => sum + n, 0)) : "–";
+    const figures = [[call.loss_percent, " %", 1], [call.jitter_ms, " ms", 0], [call.mos, "", 2]].map(([value, unit, digits]) => (value === null || value === undefined ? "–" : value.toFixed(digits) + unit));
     const row = make("tr", "",
       make("td", "right", age(call.age_s)), make("td", "", link),
       ...["caller", "callee"].map((side) => make("td", "", legs[side].learned || make("span", "muted", legs[side].signalled ? `${legs[side].signalled} (signalled)` : "–"))),
-      make("td", "", ...stateChips(call, "caller->callee")), make("td", "", ...stateChips(call, "callee->caller")), make("td", "right", number(packets)));
+      make("td", "", ...stateChips(call, "caller->callee")), make("td", "", ...stateChips(call, "callee->caller")), make("td", "right", packets),
+      make("td", "", figures.join(", "), ...(call.problems || []).map((text) => make("div", "chip warn", text))));
     row.onclick = () => { location.hash = encodeURIComponent(call.call_id); };
     return row;
   }));
