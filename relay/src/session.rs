@@ -86,10 +86,10 @@ impl Session {
         self.touched = now;
     }
 
-    /// When the session times out, if nothing happens until then; `heard`: when media came last.
+    /// When the session times out, if nothing happens until then; `last_packet`: when media came last.
     #[must_use]
-    pub fn due(&self, heard: Time) -> Time {
-        self.touched.max(heard) + self.limit()
+    pub fn due(&self, last_packet: Time) -> Time {
+        self.touched.max(last_packet) + self.limit()
     }
 
     /// Whether a strong or weak flag still keeps the session.

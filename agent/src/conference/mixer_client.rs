@@ -70,19 +70,19 @@ impl Status {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Listing {
     pub epoch: u64,
-    pub conferences: Vec<Heard>,
+    pub conferences: Vec<Reported>,
 }
 
-/// What a mixer has heard of a conference.
+/// Who speaks in a conference, as a mixer reports it.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Heard {
+pub struct Reported {
     pub conference: String,
     pub speaker: Option<String>,
-    pub participants: Vec<HeardParticipant>,
+    pub participants: Vec<ReportedParticipant>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct HeardParticipant {
+pub struct ReportedParticipant {
     pub participant: String,
     pub muted: bool,
     pub leave: bool,

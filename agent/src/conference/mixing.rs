@@ -165,8 +165,8 @@ impl Conferences {
     pub async fn reported(&self, control: &str, listing: Listing) {
         let mut leaving: Vec<(Name, String)> = Vec::new();
         self.with(|state| {
-            for heard in listing.conferences {
-                let Some(room) = state.rooms.get_mut(heard.conference.as_str()) else {
+            for reported in listing.conferences {
+                let Some(room) = state.rooms.get_mut(reported.conference.as_str()) else {
                     continue;
                 };
                 let name = room.conference.name.clone();
@@ -175,12 +175,12 @@ impl Conferences {
                 }
                 let mixes = &mut room.mixes;
                 let is_new = |one: &Name| room.conference.get(one).is_some();
-                let speaker: Option<Name> = heard.speaker.map(Name::from).filter(is_new);
+                let speaker: Option<Name> = reported.speaker.map(Name::from).filter(is_new);
                 if speaker != mixes.speaker {
                     mixes.speaker.clone_from(&speaker);
                     self.shared.tell(&name, "speaker", speaker.as_ref(), Some(Medium::Audio), |_| {});
                 }
-                for one in heard.participants {
+                for one in reported.participants {
                     let participant: Name = one.participant.as_str().into();
                     let changed = if one.muted {
                         mixes.muted.insert(participant.clone())

@@ -378,7 +378,7 @@ impl Conferences {
         tokio::time::sleep(self.shared.policy.silence).await;
         let after = self.count(&asked).await;
         let facts = before.zip(after).map(|(before, after)| shunt_latch::Facts {
-            heard: if before == after { looked } else { self.shared.clock.now() },
+            last_packet: if before == after { looked } else { self.shared.clock.now() },
             sequence: None,
         });
         self.with(|state| state.answered(&self.shared, &asked, facts));

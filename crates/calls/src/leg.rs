@@ -33,7 +33,7 @@ pub(crate) struct Leg {
     /// Of an asymmetric party, for which nothing is latched: who sends from a named address.
     sources: Option<Box<[Option<Endpoint>; 2]>>,
     /// When a packet of the party's own source was last noticed.
-    pub(crate) heard: [Option<Time>; 2],
+    pub(crate) last_packet: [Option<Time>; 2],
     pub(crate) latched_at: Option<Time>,
     /// The first packet that may be its own, since learning began.
     pub(crate) first_packet: [Option<Time>; 2],
@@ -64,7 +64,7 @@ impl Leg {
             asymmetric: false,
             muxes: false,
             sources: None,
-            heard: [None; 2],
+            last_packet: [None; 2],
             latched_at: None,
             first_packet: [None; 2],
             last_source: None,
@@ -139,7 +139,7 @@ impl Leg {
         self.rtp.forget(now, policy, quarantine);
         self.rtcp.forget(now, policy, quarantine);
         self.sources = None;
-        self.heard = [None; 2];
+        self.last_packet = [None; 2];
         self.latched_at = None;
         self.first_packet = [None; 2];
         self.payload_types.clear();

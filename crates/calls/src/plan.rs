@@ -61,8 +61,12 @@ fn by_itself(line: &Line, stream: StreamId, now: Time, settings: &Settings, owns
         if !settings.listens_at(arrival) {
             return Wanted::none(State::Suspended, Reason::OutsideMediaRanges);
         }
-        let heard = sender.latch(component).candidate_count() > 0;
-        let reason = if heard { Reason::VerifyingSource } else { Reason::WaitingForMedia };
+        let has_candidate = sender.latch(component).candidate_count() > 0;
+        let reason = if has_candidate {
+            Reason::VerifyingSource
+        } else {
+            Reason::WaitingForMedia
+        };
         return Wanted::none(State::Learning, reason);
     };
     if component == Component::Rtcp && !receiver.is_rtcp_reachable() {

@@ -14,7 +14,7 @@ use shunt_net::Endpoint;
 use shunt_rtp::{Source, sequence};
 
 impl Latch {
-    /// Judge one packet. `facts`: when the latched source was last heard, by who sees all of its packets and tells them by [`Latch::sync`]; `None` where its
+    /// Judge one packet. `facts`: when the latched source's last packet came, by who sees all of its packets and tells them by [`Latch::sync`]; `None` where its
     /// packets are not seen here.
     pub fn observe(&mut self, policy: &Policy, parties: &Parties, scanners: &Scanners, packet: &Packet, facts: Option<Facts>) -> Verdict {
         let (now, source) = (packet.at, packet.source);
@@ -150,7 +150,7 @@ impl Latch {
         if sequence::distance(media.sequence, previous.from) < 0 {
             return Some(Verdict::Ignored(Ignored::Mismatch));
         }
-        let both_send = facts.is_none_or(|facts| now.since(facts.heard) < policy.rebind_silence);
+        let both_send = facts.is_none_or(|facts| now.since(facts.last_packet) < policy.rebind_silence);
         if !both_send {
             return None;
         }
@@ -194,7 +194,7 @@ impl Latch {
             return self.take(policy, source, media, challenger.rank, now);
         }
         let Some(facts) = facts else { return Verdict::Ask };
-        if now.since(facts.heard) >= if in_window { policy.signalling_silence } else { policy.silence } {
+        if now.since(facts.last_packet) >= if in_window { policy.signalling_silence } else { policy.silence } {
             return self.take(policy, source, media, challenger.rank, now);
         }
         if on_probation && seen && holder.has_only_touched(policy, now) {
@@ -202,7 +202,7 @@ impl Latch {
         }
         let stays = beside || (policy.last_resort && challenger.rank == Rank::Unknown);
         if on_probation && !stays {
-            self.contest(policy, facts.heard)
+            self.contest(policy, facts.last_packet)
         } else {
             Verdict::Ignored(Ignored::Mismatch)
         }
@@ -226,7 +226,7 @@ impl Latch {
         let goes_on = |holder: &Holder| holder.goes_on_with(challenger.first_sequence, challenger.first, facts.sequence);
         let fast = !rtcp && self.slow_until.is_none_or(|until| now >= until) && self.holder.as_ref().is_some_and(goes_on);
         let wanted = if fast { policy.rebind_silence } else { policy.silence };
-        if now.since(facts.heard) < wanted {
+        if now.since(facts.last_packet) < wanted {
             return if fast {
                 Verdict::Waiting
             } else {
@@ -254,10 +254,10 @@ impl Latch {
     }
 
     /// Two sources claim the stream with equal right: neither has it.
-    fn contest(&mut self, policy: &Policy, heard: Time) -> Verdict {
+    fn contest(&mut self, policy: &Policy, last_packet: Time) -> Verdict {
         if let Some(holder) = self.holder.take() {
             let (ssrc, sequence) = holder.media.map_or((None, 0), |media| (Some(media.ssrc), media.sequence));
-            let contestant = Candidate::former_holder(holder.source, holder.rank, ssrc, sequence, heard, policy);
+            let contestant = Candidate::former_holder(holder.source, holder.rank, ssrc, sequence, last_packet, policy);
             self.candidates.get_or_insert_default().add(policy, contestant);
         }
         self.contested = true;

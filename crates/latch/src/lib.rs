@@ -34,7 +34,7 @@
 //!   a later number after all, it was an injection: the stream goes back at once, and for a minute only a second of silence convinces.
 //!
 //! Where the latched source's packets are not seen, because a data plane forwards them, the verdict is [`Verdict::Ask`]: the caller looks
-//! when the source was last heard, and calls [`Latch::answer`].
+//! when the source's last packet came, and calls [`Latch::answer`].
 //!
 //! *Quarantined* are the old source after signalling has moved the party ([`Latch::forget`]), and the stream of the call that had the port
 //! before ([`Former`]), as long as it goes on.

@@ -23,8 +23,8 @@ pub struct Packet {
 /// What is known of the latched source besides the packets that came in here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// When it was last heard.
-    pub heard: Time,
+    /// When its last packet came.
+    pub last_packet: Time,
     /// Its last sequence number, if somebody who forwards its packets can tell.
     pub sequence: Option<u16>,
 }
@@ -44,7 +44,7 @@ pub enum Verdict {
     Contested,
     /// Too little is known of it yet.
     Waiting,
-    /// It would be latched if the latched source has fallen silent: see when it was last heard, and call [`Latch::answer`].
+    /// It would be latched if the latched source has fallen silent: see when its last packet came, and call [`Latch::answer`].
     Ask,
     Ignored(Ignored),
 }

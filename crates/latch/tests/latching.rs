@@ -517,17 +517,17 @@ fn where_the_packets_are_not_seen_it_is_asked_when_the_source_was_heard() {
     );
     let policy = Policy::default();
     let sending = Facts {
-        heard: ms(300_030),
+        last_packet: ms(300_030),
         sequence: Some(15_105),
     };
     assert_eq!(latch.clone().answer(ms(300_045), &policy, at(PHONE, 2), sending), Verdict::Waiting);
     let silent = Facts {
-        heard: ms(299_980),
+        last_packet: ms(299_980),
         sequence: Some(15_109),
     };
     assert_eq!(latch.clone().answer(ms(300_045), &policy, at(PHONE, 2), silent), Verdict::Moved);
     let unknown = Facts {
-        heard: ms(299_980),
+        last_packet: ms(299_980),
         sequence: None,
     };
     assert_eq!(
@@ -541,9 +541,9 @@ fn where_the_packets_are_not_seen_it_is_asked_when_the_source_was_heard() {
 fn rtcp_follows_within_the_named_address_after_a_second_of_silence() {
     let mut learner = Learner::default();
     let mut latch = learner.latch(ms(0), Component::Rtcp, [Name::address(PHONE)].into_iter().collect());
-    let facts = |heard| {
+    let facts = |last_packet| {
         Some(Facts {
-            heard: ms(heard),
+            last_packet: ms(last_packet),
             sequence: None,
         })
     };

@@ -223,7 +223,7 @@ proptest! {
             let now = shunt_latch::Time::from_nanos(nanos);
             let source = at([192, 0, 2, 9 + host], port);
             let packet = Packet { at: now, source, media: media.then_some(shunt_rtp::Source { ssrc, sequence }) };
-            let facts = shunt_latch::Facts { heard: now, sequence: media.then_some(sequence) };
+            let facts = shunt_latch::Facts { last_packet: now, sequence: media.then_some(sequence) };
             match action {
                 0 => latch.forget(now, &learner.policy, media),
                 1 => latch.signal(now, [Name::from(source)].into_iter().collect()),

@@ -19,7 +19,7 @@ struct Encoding {
     ssrc: u32,
     octets: u64,
     since: Instant,
-    heard: Instant,
+    last_packet: Instant,
     /// bit/s; `None`: not measured yet.
     rate: Option<f64>,
 }
@@ -37,7 +37,7 @@ impl Encodings {
     /// A packet of an encoding came.
     pub fn packet(&mut self, now: Instant, ssrc: u32, octets: usize) {
         if let Some(one) = self.all.iter_mut().find(|one| one.ssrc == ssrc) {
-            one.heard = now;
+            one.last_packet = now;
             one.octets += octets as u64;
             let elapsed = now.duration_since(one.since);
             if elapsed >= MEASURED {
@@ -51,7 +51,7 @@ impl Encodings {
                 ssrc,
                 octets: octets as u64,
                 since: now,
-                heard: now,
+                last_packet: now,
                 rate: None,
             });
         }
@@ -85,7 +85,7 @@ impl Encodings {
 
     /// Choose: the one of the highest rate that fits the share, else the lowest; where no share is known the highest.
     pub fn choose(&mut self, now: Instant, current: u32, share: Option<u64>) {
-        self.all.retain(|one| now.duration_since(one.heard) < GONE);
+        self.all.retain(|one| now.duration_since(one.last_packet) < GONE);
         self.wanted = self.wanted.filter(|wanted| self.all.iter().any(|one| one.ssrc == *wanted));
         let mut rates: Vec<(f64, u32)> = self.all.iter().filter_map(|one| Some((one.rate?, one.ssrc))).collect();
         if rates.len() < 2 || self.chosen.is_some_and(|chosen| now.duration_since(chosen) < STAY) {

@@ -50,7 +50,7 @@ pub trait Media {
     fn counts(&self, id: SessionId) -> Counts;
 
     /// When media came last.
-    fn heard(&self, id: SessionId) -> Time;
+    fn last_packet(&self, id: SessionId) -> Time;
 
     /// The learned source of a leg's RTP.
     fn learned(&self, id: SessionId, leg: usize) -> Option<Endpoint>;

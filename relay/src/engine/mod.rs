@@ -234,7 +234,7 @@ impl<M: Media> Engine<M> {
     fn look_again(&mut self, now: Time, id: SessionId) {
         if let Some(session) = self.table.get(id) {
             // At least a moment ahead: what is due now would be due again at once.
-            let due = session.due(self.media.heard(id)).max(now + Duration::from_millis(10));
+            let due = session.due(self.media.last_packet(id)).max(now + Duration::from_millis(10));
             self.timeouts.look(id, due);
         }
     }
@@ -244,7 +244,7 @@ impl<M: Media> Engine<M> {
         let mut over = Vec::new();
         while let Some(id) = self.timeouts.next(now) {
             let Some(session) = self.table.get(id) else { continue };
-            if session.due(self.media.heard(id)) > now {
+            if session.due(self.media.last_packet(id)) > now {
                 self.look_again(now, id);
                 continue;
             }

@@ -110,7 +110,7 @@ impl<M: Media> Engine<M> {
         let ttl = self
             .table
             .get(id)
-            .map_or(0, |session| ceiling(session.due(self.media.heard(id)).since(now)));
+            .map_or(0, |session| ceiling(session.due(self.media.last_packet(id)).since(now)));
         let value = |name: &[u8]| {
             Some(Value::Whole(match name {
                 b"ttl" => ttl,

@@ -16,7 +16,7 @@ const RELAY: [u8; 4] = [127, 0, 0, 1];
 struct Fake {
     ports: Ports,
     open: HashMap<(SessionId, usize), (IpAddr, u16)>,
-    heard: HashMap<SessionId, Time>,
+    last_packet: HashMap<SessionId, Time>,
     counts: Counts,
     signalled: Vec<(SessionId, usize, Option<Endpoint>, bool)>,
     answered: usize,
@@ -60,8 +60,8 @@ impl Media for Fake {
         self.counts
     }
 
-    fn heard(&self, id: SessionId) -> Time {
-        self.heard.get(&id).copied().unwrap_or_default()
+    fn last_packet(&self, id: SessionId) -> Time {
+        self.last_packet.get(&id).copied().unwrap_or_default()
     }
 
     fn learned(&self, _id: SessionId, leg: usize) -> Option<Endpoint> {
@@ -104,7 +104,7 @@ fn engine(addresses: &[&str], ports: (u16, u16)) -> Engine<Fake> {
     let media = Fake {
         ports: Ports::new(ports.0, ports.1, Duration::ZERO).unwrap(),
         open: HashMap::new(),
-        heard: HashMap::new(),
+        last_packet: HashMap::new(),
         counts: Counts::default(),
         signalled: Vec::new(),
         answered: 0,
@@ -378,7 +378,7 @@ fn sessions_time_out_without_media_and_only_then() {
     say_at(&mut engine, 0.0, "U c 1.2.3.4 6000 f;1 /run/opensips/n.sock T3");
     say_at(&mut engine, 0.0, "U d 1.2.3.4 6000 f;1 && S ttl=10");
     say_at(&mut engine, 0.0, "U e 1.2.3.4 6000 f;1 tcp:192.0.2.77:9 T5");
-    engine.media.heard.insert(SessionId(2), at(30.0));
+    engine.media.last_packet.insert(SessionId(2), at(30.0));
     let mut over = |seconds: f64| {
         engine
             .sweep(at(seconds))

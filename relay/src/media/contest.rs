@@ -1,5 +1,5 @@
 //! While a stream is contested nobody is latched, and who sends as fast as media does is relayed. A port scanner comes by less often, so it
-//! neither hears nor is heard.
+//! neither gets media nor is its own passed on.
 
 use shunt_latch::Time;
 use shunt_net::Endpoint;

@@ -38,13 +38,13 @@ pub struct PortCounters {
     /// Of unknown sources.
     pub ignored: Counter,
     /// When a packet of the party came last, ns since the start.
-    pub heard: Counter,
+    pub last_packet: Counter,
     pub learned: Mutex<Option<Endpoint>>,
 }
 
 impl PortCounters {
-    pub fn heard(&self) -> Time {
-        Time::from_nanos(self.heard.get())
+    pub fn last_packet(&self) -> Time {
+        Time::from_nanos(self.last_packet.get())
     }
 }
 

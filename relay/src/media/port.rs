@@ -63,7 +63,7 @@ pub struct Port {
     /// Places of other ports: of the other leg, and of the other component.
     pub opposite: Option<usize>,
     pub sibling: Option<usize>,
-    pub heard: Time,
+    pub last_packet: Time,
     pub held: Held,
     /// Packets for the party that wait until it is latched.
     pub outgoing: Outgoing,
@@ -82,7 +82,7 @@ impl Port {
     ) -> Self {
         Self {
             socket,
-            heard: counters.heard(),
+            last_packet: counters.last_packet(),
             counters,
             component,
             call_id,
@@ -134,8 +134,8 @@ impl Port {
 
     /// Count packets of the party, and say how many of them may go on.
     pub fn admit(&mut self, now: Time, packets: usize, totals: &ThreadCounters) -> usize {
-        self.heard = now;
-        self.counters.heard.set(now.as_nanos());
+        self.last_packet = now;
+        self.counters.last_packet.set(now.as_nanos());
         self.counters.received.add(packets as u64);
         totals.received.add(packets as u64);
         let allowed = self.limit.allow(now, packets);

@@ -285,10 +285,10 @@ impl Media for Sockets {
         self.sessions.get(&id).map(Self::counts_of).unwrap_or_default()
     }
 
-    fn heard(&self, id: SessionId) -> Time {
+    fn last_packet(&self, id: SessionId) -> Time {
         let legs = self.sessions.get(&id).into_iter().flat_map(|session| session.legs.iter().flatten());
         legs.flat_map(|leg| &leg.counters)
-            .map(|counters| counters.heard())
+            .map(|counters| counters.last_packet())
             .max()
             .unwrap_or_default()
     }

@@ -309,7 +309,7 @@ impl Worker {
         });
     }
 
-    /// The party's RTP comes from there: its RTCP may too, and until it is heard is thought to use the next port.
+    /// The party's RTP comes from there: its RTCP may too, and until that comes is thought to use the next port.
     fn rtp_learned(&mut self, at: usize, rtp: Endpoint) {
         let (now, policy) = (self.now, self.policy);
         self.with(at, |port| {
@@ -338,7 +338,7 @@ impl Worker {
             return;
         };
         let Some(mut port) = slot.port.take() else { return };
-        let most = if self.now.since(port.heard) < CLOSE { MOST } else { 1 };
+        let most = if self.now.since(port.last_packet) < CLOSE { MOST } else { 1 };
         match port.socket.receive(&mut self.batch, most) {
             Ok(got) => self.handle(&mut port, got),
             Err(error) => tracing::debug!("port {}: {error}", port.local.port),
@@ -456,7 +456,7 @@ impl Worker {
             media: port.read(self.batch.packet(at)),
         };
         let facts = Facts {
-            heard: port.heard,
+            last_packet: port.last_packet,
             sequence: None,
         };
         let verdict = self
@@ -464,7 +464,7 @@ impl Worker {
             .learner()
             .observe(&mut port.latch, port.local.port, &packet, Some(facts));
         self.follow(port);
-        // A party that signalling names is heard before it is latched: only where its packets go to has to wait.
+        // Packets of a party that signalling names are passed on before it is latched: only where its packets go to has to wait.
         let early = port.latch.learned().is_none() && port.latch.names_address(source.addr);
         if verdict == Verdict::Waiting && port.latch.learned().is_none() {
             if self.is_rtcp_of_party(port, &packet) {

@@ -58,8 +58,11 @@ impl Book {
         let packet = Packet { at: now, source, media };
         // While an entry takes the latched source's packets, nobody here sees them.
         let present = self.table.present(id, port);
-        let heard = line.leg(id.sender).heard[component_index(component)];
-        let facts = heard.filter(|_| present.is_none()).map(|heard| Facts { heard, sequence: None });
+        let last_packet = line.leg(id.sender).last_packet[component_index(component)];
+        let facts = last_packet.filter(|_| present.is_none()).map(|last_packet| Facts {
+            last_packet,
+            sequence: None,
+        });
         let leg = line.leg_mut(id.sender);
         let before = leg.latch(component).learned();
         let mut verdict = self.learner.observe(leg.latch_mut(component), port.port, &packet, facts);
@@ -71,7 +74,7 @@ impl Book {
             leg.first_packet[component_index(component)].get_or_insert(now);
         }
         if verdict.is_held() {
-            leg.heard[component_index(component)] = Some(now);
+            leg.last_packet[component_index(component)] = Some(now);
             let refresh = &mut line.stream_mut(id.sender, component).refresh;
             if matches!(refresh, Refresh::Waits(_)) {
                 *refresh = Refresh::Returns;
@@ -179,14 +182,14 @@ impl Book {
         let since = line.stream(id.sender, id.component).idle_since;
         let Some(notice) = asked else { return };
         let source = notice.key.src;
-        let heard = match (read.idle, since) {
+        let last_packet = match (read.idle, since) {
             (Some(idle), _) => ago(now, idle),
             (None, Some(since)) => since,
             // A switch cannot tell: an entry that is not reported idle has met packets.
             (None, None) => now,
         };
         let facts = Facts {
-            heard,
+            last_packet,
             sequence: read.sequence,
         };
         let policy = self.learner.policy;

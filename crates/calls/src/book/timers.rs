@@ -114,7 +114,7 @@ impl Book {
         }
     }
 
-    /// No delete followed a BYE. Nothing was heard since: the time-out counts from the BYE, and there are no entries until something is.
+    /// No delete followed a BYE. No packet came since: the time-out counts from the BYE, and there are no entries until something is.
     fn after_bye(&mut self, line: &mut Line, now: Time) {
         if line.suspended == Some(Reason::ByeSeen) {
             let policy = self.learner.policy;

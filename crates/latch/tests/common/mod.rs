@@ -27,11 +27,11 @@ pub fn rtp(time: u64, source: Endpoint, ssrc: u32, sequence: u16) -> Packet {
     }
 }
 
-/// A relay's port: it sees every packet, and so knows when the latched source was heard.
+/// A relay's port: it sees every packet, and so knows when the latched source's last packet came.
 pub struct Port {
     pub learner: Learner,
     pub latch: Latch,
-    pub heard: Time,
+    pub last_packet: Time,
 }
 
 impl Port {
@@ -45,18 +45,18 @@ impl Port {
         Self {
             learner,
             latch,
-            heard: ms(0),
+            last_packet: ms(0),
         }
     }
 
     pub fn packet(&mut self, packet: &Packet) -> Verdict {
         let facts = Facts {
-            heard: self.heard,
+            last_packet: self.last_packet,
             sequence: None,
         };
         let verdict = self.learner.observe(&mut self.latch, PORT, packet, Some(facts));
         if verdict.is_held() {
-            self.heard = packet.at;
+            self.last_packet = packet.at;
         }
         verdict
     }
