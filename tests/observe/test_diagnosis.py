@@ -181,6 +181,25 @@ def test_an_ended_call_is_told_in_the_past() -> None:
     assert case.findings()[0].text == "One-way audio: the caller sends, but the callee sent nothing."
 
 
+def test_copies_of_sip_that_come_late_are_told_in_their_place() -> None:
+    """A forwarded INVITE behind the ACK, a 200 behind it: and a request that is sent again stays where it is."""
+    case = Case()
+    case.sip("INVITE", tags=("A", None))
+    case.sip(100)
+    for what in (200, "ACK", 200, "INVITE"):
+        case.pause(0.01)
+        case.sip(what)
+    case.pause(5)
+    case.sip("INVITE")
+    case.sip("BYE", cseq="BYE", tags=("B", "A"))
+    case.sip(200, cseq="BYE", tags=("B", "A"))
+    events, _ = case.history.of(case.call) or ([], 0)
+    told = story.in_sip_order(events)
+    assert [event.what for event in told] == ["INVITE", "100", "INVITE", "200", "200", "ACK", "INVITE", "BYE", "200"]
+    assert [event.at for event in told] == sorted(event.at for event in told)
+    assert sorted(event.seq for event in told) == [event.seq for event in events], "none is lost, none told twice"
+
+
 def test_directions_are_taken_from_each_partys_last_sdp() -> None:
     case = Case()
     case.sip("INVITE", tags=("A", None), sdp=[sdp()])

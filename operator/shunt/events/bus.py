@@ -10,7 +10,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 # Kinds of events, and what `what` holds for each.
-SIP = "sip"  # a method, or a status as text; facts: source, destination, cseq, from_tag, to_tag, media
+SIP = "sip"  # a method, or a status as text; facts: source, destination, cseq, cseq_number, from_tag, to_tag, media
 CONTROL = "control"  # a command's letter, or NG's command; facts: command, reply (bytes or None), relay, seconds
 LEARN = "learn"  # a verdict of learning; facts: source, port, ssrc, seq, payload_type
 TABLE = "table"  # insert, modify, delete; facts: key, rewrite, outcome, detail, seconds (of a write that failed)

@@ -54,6 +54,7 @@ def _sip(event: admin.Event, at: float) -> _Read:
         "source": endpoint(facts["source"]) or UNKNOWN,
         "destination": endpoint(facts["destination"]) or UNKNOWN,
         "cseq": facts["cseq_method"],
+        "cseq_number": facts["cseq"],
         "from_tag": facts["from_tag"] or "",
         "to_tag": facts["to_tag"],
         "sdp": tuple(_place(line) for line in lines),

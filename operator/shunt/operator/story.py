@@ -11,9 +11,41 @@ from shunt.calls.kinds import Component, State
 from shunt.calls.sdp import SdpMedia
 from shunt.calls.view import StreamKey
 from shunt.events import diagnosis
-from shunt.events.bus import NOTE, STATE, Event
+from shunt.events.bus import NOTE, SIP, STATE, Event
 from shunt.events.diagnosis import Evidence, Finding
 from shunt.events.view import event_view
+
+_LATE_S = 0.4  # less than T1 (RFC 3261 section 17.1.1.1), after which a request is sent again
+
+
+def in_sip_order(events: Sequence[Event]) -> list[Event]:
+    """The events with those of SIP in the order of their transactions.
+
+    Copies come from several processes of a SIP server, each when it has done its work: that of a forwarded INVITE may come after the answer's. Such a copy gets
+    the place, and the time, of the message before which it must have been sent.
+    """
+    found: list[Event] = []
+    for event in events:
+        at = len(found)
+        if event.kind == SIP:
+            # Requests and responses of one sender's CSeq, as far back as a copy can be late.
+            for place in range(len(found) - 1, -1, -1):
+                before = found[place]
+                if event.at - before.at > _LATE_S:
+                    break
+                if before.kind == SIP and before.facts["from_tag"] == event.facts["from_tag"] and _place_in_dialog(before) > _place_in_dialog(event):
+                    at = place
+        found.insert(at, event if at == len(found) else replace(event, at=found[at].at, until=0.0))
+    return found
+
+
+def _place_in_dialog(event: Event) -> tuple[int, int]:
+    """The number of its CSeq; request, provisional response, final response, ACK. A 100 is of one hop, and says nothing of what was forwarded."""
+    if event.what.isdigit():
+        phase = 0 if event.what == "100" else 1 if int(event.what) < 200 else 2
+    else:
+        phase = 3 if event.what == "ACK" else 0
+    return event.facts["cseq_number"] or 0, phase
 
 
 def ended_calls(events: Sequence[Event]) -> dict[str, Call]:

@@ -224,6 +224,7 @@ class OperatorView:
         """As AgentView.history. While the agent does not answer: from the events alone, and saying so."""
         kept = self._history.of(call_id)
         events, left_out = kept or ([], 0)
+        events = story.in_sip_order(events)
         ended, findings, calls, fresh = story.ended_calls(events), [], [], True
         for name in dict.fromkeys([call_id, *(event.call_id for event in events)]):
             try:
