@@ -5,7 +5,8 @@
 H.261: fifteen QCIF sources at 8 frames/s, as in the evaluation of the digital amphitheater, whose phases differ; four streams of CIF come
 out. The same sources as streams of their own, packets as large as the path carries. A multipoint control unit: ffmpeg decodes, tiles and
 encodes at the same bit rate. H.264: fifteen sources coded intra in one column. H.265: sixteen sources of 256x192 coded intra in a grid. Then minutes of mixed frame rates with joins and leaves, and
-an audience whose mixers feed a mixer. Every tile is compared with what the source's own decoder shows. Sizes are those of IP packets.
+an audience whose mixers feed a mixer. Every tile is compared with what the source's own decoder shows. Sizes are those of IP packets. Where there
+is ffmpeg, what decoding takes a receiver of the tiled streams and one of the separate ones.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
+import shutil
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -29,7 +29,8 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench.mixer import add  # noqa: E402
+from bench.mixer import add, receiver  # noqa: E402
+from bench.mixer.receiver import processor_time  # noqa: E402
 from bench.runs import commit, machine  # noqa: E402
 from tests.tools.conference.rtp import parse_header  # noqa: E402
 from tests.tools.tiling import clips, program, rtp, scene, sliced  # noqa: E402
@@ -43,6 +44,9 @@ KINDS = {"testsrc": 28_000, "mandelbrot": 28_000, "grain": 90_000}
 """Clips, and the bit rate that each is encoded at: some participants move more than others, 1.1 Mbit/s altogether."""
 TARGETS = {"tiles_mismatching": (0, 0), "packets_ratio": (0, 0.7), "bits_ratio": (0, 1.01), "near_mtu_share": (0.7, 1), "us_per_source_frame": (0, 25)}
 
+RECEIVERS = {"receiver_cpu_ratio": "h261", "receiver_cpu_ratio_h261_intra": "h261_intra", "receiver_cpu_ratio_h264": "h264", "receiver_cpu_ratio_h265": "h265"}
+"""A receiver's processor time for tiled streams, by that for separate ones: of which part of the run."""
+
 
 def traffic(packets: Iterable[bytes], seconds: float) -> dict[str, float]:
     sizes = [len(packet) + HEADERS for packet in packets]
@@ -52,14 +56,6 @@ def traffic(packets: Iterable[bytes], seconds: float) -> dict[str, float]:
 
 def ratios(tiled: dict[str, float], separate: dict[str, float]) -> dict[str, float]:
     return {f"{figure}_ratio": round(tiled[f"{of}_per_s"] / separate[f"{of}_per_s"], 4) for figure, of in (("packets", "packets"), ("bits", "kbit"))}
-
-
-def processor_time(command: list[str]) -> float:
-    """Seconds of a program, all of its threads together. Raises CalledProcessError."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=300)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def ffmpeg(*arguments: str) -> list[str]:
@@ -93,22 +89,21 @@ def h261(seconds: float, *, intra: int, factor: int) -> dict[str, Any]:
     built = program.build(release=True)
     runs = [program.run(built, "h261", events, size=MTU - HEADERS) for _ in range(7)]
     output = runs[0]
-    mismatching, delays, tiled_files = 0, [], []
+    mismatching, delays, tiled_pictures = 0, list[float](), list[list[bytes]]()
     for stream, packets in output.packets.items():
         listed = list(rtp.pictures(packets))
         coded = [rtp.h261_picture(payloads) for _, payloads, _ in listed]
         pictures = clips.decode("h261", coded)
         own = sources[4 * stream : 4 * stream + 4]
         mismatching += sum(scene.mismatching(scene.tile(pictures, place), source) for place, source in enumerate(own))
-        tiled_files.append(OUTPUT / f"tiled{stream}.h261")
-        tiled_files[-1].write_bytes(b"".join(coded))
+        tiled_pictures.append(coded)
         for place in range(len(own)):
             came = [at for at, _, contributors in listed if 100 + 4 * stream + place in contributors]
             delays += [sent - taken for taken, sent in zip(own[place].times, came, strict=False)]
-    files = []
-    for number, source in enumerate(sources):
-        files.append(OUTPUT / f"source{number}.h261")
-        files[-1].write_bytes(b"".join(source.coded))
+    files = {name: [OUTPUT / f"{name}{number}.h261" for number in range(len(streams))] for name, streams in (("source", sources), ("tiled", tiled_pictures))}
+    for file, coded in zip(files["source"] + files["tiled"], [source.coded for source in sources] + tiled_pictures, strict=True):
+        file.write_bytes(b"".join(coded))
+    has_ffmpeg = shutil.which("ffmpeg") is not None
     tiled = traffic([packet for packets in output.packets.values() for _, packet in packets], seconds)
     alone = traffic(separate, seconds)
     frames = sum(len(source.coded) for source in sources)
@@ -117,8 +112,9 @@ def h261(seconds: float, *, intra: int, factor: int) -> dict[str, Any]:
         "sources": SOURCES, "source_frames": frames, "tiles_mismatching": mismatching, "tiled": tiled, "separate": alone, **ratios(tiled, alone),
         "us_per_source_frame": round(statistics.median(micros), 2), "us_per_source_frame_runs": [round(one, 2) for one in micros],
         "hold_ms": {"mean": round(1e3 * statistics.mean(delays), 1), "largest": round(1e3 * max(delays), 1)},
-        "receiver_s": {"separate": round(decoding(files, "h261"), 3), "tiled": round(decoding(tiled_files, "h261"), 3)},
-        "control_unit": control_unit(files, sources, seconds, alone, intra, frames),
+        "receiver_s": {"separate": round(decoding(files["source"], "h261"), 3), "tiled": round(decoding(files["tiled"], "h261"), 3)} if has_ffmpeg else None,
+        "receiver_cpu": receiver.measure("H261", [source.coded for source in sources], tiled_pictures),
+        "control_unit": control_unit(files["source"], sources, seconds, alone, intra, frames) if has_ffmpeg else None,
     }  # fmt: skip
 
 
@@ -183,13 +179,15 @@ def h264(seconds: float) -> dict[str, Any]:
     built = program.build(release=True)
     runs = [program.run(built, "h264", events, size=MTU - HEADERS, places=SOURCES) for _ in range(7)]
     packets = runs[0].packets[0]
-    pictures = clips.decode("h264", [rtp.h264_picture(payloads) for _, payloads, _ in rtp.pictures(packets)])
+    coded_column = [rtp.h264_picture(payloads) for _, payloads, _ in rtp.pictures(packets)]
+    pictures = clips.decode("h264", coded_column)
     frames = sum(len(source.coded) for source in sources)
     tiled, alone = traffic([packet for _, packet in packets], seconds), traffic(separate, seconds)
     micros = statistics.median(1e6 * run.figures["seconds"] / frames for run in runs)
     return {
         "sources": SOURCES, "source_frames": frames, "tiles_mismatching": h264_column(pictures, sources), "tiled": tiled, "separate": alone,
         **ratios(tiled, alone), "us_per_source_frame": round(micros, 2),
+        "receiver_cpu": receiver.measure("H264", [source.coded for source in sources], [coded_column]),
     }  # fmt: skip
 
 
@@ -210,7 +208,8 @@ def h265(seconds: float) -> dict[str, Any]:
     built = program.build(release=True)
     runs = [program.run(built, "h265", events, size=MTU - HEADERS, places=places) for _ in range(7)]
     packets = runs[0].packets[0]
-    shown = clips.decode("hevc", [rtp.h265_picture(payloads) for _, payloads, _ in rtp.pictures(packets)])
+    coded_grid = [rtp.h265_picture(payloads) for _, payloads, _ in rtp.pictures(packets)]
+    shown = clips.decode("hevc", coded_grid)
     wrong = sum(sliced.mismatching([clips.cut(picture, width * (place % 4), height * (place // 4), width, height) for picture in shown], source) for place, source in enumerate(sources))
     frames = sum(len(source.coded) for source in sources)
     tiled, alone = traffic([packet for _, packet in packets], seconds), traffic(separate, seconds)
@@ -218,6 +217,7 @@ def h265(seconds: float) -> dict[str, Any]:
     return {
         "sources": places, "source_frames": frames, "tiles_mismatching": wrong, "tiled": tiled, "separate": alone, **ratios(tiled, alone),
         "us_per_source_frame": round(statistics.median(micros), 2), "us_per_source_frame_runs": [round(one, 2) for one in micros],
+        "receiver_cpu": receiver.measure("H265", [source.coded for source in sources], [coded_grid]),
     }  # fmt: skip
 
 
@@ -327,12 +327,14 @@ def main() -> None:
     }
     found: dict[str, Any] = {figure: raw["h261"][figure] for figure in ("packets_ratio", "bits_ratio", "us_per_source_frame")}
     found |= {"near_mtu_share": raw["h261"]["tiled"]["near_mtu_share"], "tiles_mismatching": sum(one["tiles_mismatching"] for one in raw.values())}
+    for key, of in RECEIVERS.items():
+        found[key] = (raw[of]["receiver_cpu"] or {}).get("ratio")
     (OUTPUT / "pictures.json").write_text(json.dumps({"commit": commit(), "machine": machine(), "seconds": round(time.monotonic() - began, 1), **raw}, indent=1) + "\n")
     add(found)
     for name, one in raw.items():
         print(f"{name}: {json.dumps(one)}")
     missed = [f"{name} {found[name]}: {least} to {most} wanted" for name, (least, most) in TARGETS.items() if not least <= found[name] <= most]
-    print(json.dumps(found), *missed, sep="\n")
+    print(json.dumps(found), *missed, *(f"{key}: {receiver.ABSENT}" for key in RECEIVERS if found[key] is None), sep="\n")
     sys.exit(1 if missed else 0)
 
 
