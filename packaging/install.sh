@@ -53,6 +53,7 @@ install -m 644 packaging/prometheus/* "$root$prefix/share/shunt/prometheus"
 
 # An operator's configuration is never written over.
 install -d -m 755 "$root/etc/shunt"
+[ -e "$root/etc/logrotate.d/shunt" ] || install -D -m 644 packaging/logrotate "$root/etc/logrotate.d/shunt"
 [ -e "$root/etc/shunt/shunt.yaml" ] || install -m 640 opensips-config/shunt.yaml "$root/etc/shunt/shunt.yaml"
 
 if [ -z "$root" ]; then

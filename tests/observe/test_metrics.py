@@ -209,3 +209,9 @@ def test_relays_of_two_agents_are_told_apart() -> None:
         for target in panel["targets"]:
             if re.search(r"shunt_relay_(up|sessions|unanswered)", target["expr"]):
                 assert "by (instance, relay)" in target["expr"] and "{{instance}}" in target["legendFormat"], target["expr"]
+
+
+@pytest.mark.parametrize("gauge", ["shunt_journal_up", "shunt_data_plane_up", "shunt_relay_up"])
+def test_what_cannot_be_reached_raises_an_alert(gauge: str) -> None:
+    rules = yaml.safe_load((ROOT / "packaging/prometheus/shunt.rules.yml").read_text())["groups"][0]["rules"]
+    assert [rule["alert"] for rule in rules if rule["expr"] == f"{gauge} == 0" and rule["labels"]["severity"] == "critical"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -76,3 +78,17 @@ def test_the_example_configurations_are_valid_and_make_a_pair() -> None:
     assert second.journal is not None and second.journal.redis is not None
     assert second.control.listen != first.control.listen and second.api.listen != first.api.listen
     assert second.admin.socket != first.admin.socket and second.admin.events != first.admin.events and second.operator.state_dir != first.operator.state_dir
+
+
+def test_logrotate_takes_the_records_of_the_example(tmp_path: Path) -> None:
+    """Each file in the folder of the units' logs that the example configuration names."""
+    text = (units.ROOT / "packaging/logrotate").read_text(encoding="utf-8")
+    patterns = [word for line in text.splitlines() if line.startswith("/") for word in line.rstrip("{ ").split()]
+    example = (units.ROOT / "opensips-config/shunt.yaml").read_text(encoding="utf-8")
+    records = re.findall(r"(?:csv|json_lines): (\S+)", example)
+    assert len(records) == 2 and all(any(fnmatch.fnmatch(path, pattern) for pattern in patterns) for path in records), (records, patterns)
+    assert "nocreate" in text and "copytruncate" not in text, "the daemon makes its files, with its own mode"
+    if (program := shutil.which("logrotate", path="/usr/sbin:/usr/bin")) is not None:
+        (tmp_path / "rules").write_text(text.replace("    su shunt shunt\n", "").replace("/var/log/shunt", str(tmp_path)))
+        done = subprocess.run([program, "--debug", "--state", tmp_path / "state", tmp_path / "rules"], capture_output=True, text=True)
+        assert done.returncode == 0 and "error" not in done.stderr, done.stderr
