@@ -4,7 +4,7 @@ VENV := build/venv
 BIN := $(VENV)/bin
 PB := tests/tools/bfrt/_pb/bfruntime_pb2.py
 # A package with ? is done without where the distribution has none; what needs it says so.
-DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool? iproute2 nftables ethtool kamailio rtpengine-daemon? sip-tester tcpdump redis-server openssl ffmpeg? \
+DEBIAN_PACKAGES := python3-venv clang llvm libbpf-dev libbpf1 linux-libc-dev bpftool? iproute2 nftables ethtool kamailio rtpengine-daemon? sip-tester tcpdump redis-server openssl curl groff-base ffmpeg? kvazaar? \
   kamailio-websocket-modules? kamailio-tls-modules? chromium? chromium-driver? firefox-esr? \
   gstreamer1.0-plugins-base? gstreamer1.0-plugins-good? gstreamer1.0-plugins-bad? gstreamer1.0-nice? python3-gi? gir1.2-gst-plugins-base-1.0? gir1.2-gst-plugins-bad-1.0?
 # For the Rust workspace. The compiler is the one on PATH when it is new enough (.ci/rust), else Debian's.
