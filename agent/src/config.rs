@@ -57,6 +57,9 @@ pub struct Control {
     /// New sessions that one source may begin at once, and then each second; 0: no limit.
     #[serde(default)]
     pub sessions_per_source: u32,
+    /// Seconds that an agent which is told to stop waits for its calls to end; 0: none.
+    #[serde(default)]
+    pub drain_on_stop_s: u64,
 }
 
 /// A relay.

@@ -15,16 +15,16 @@ use crate::standby::{Front, Pair, hold_or_stand_by, host_name, this_process};
 use crate::tasks::{keep_running, ticks, watch_lateness};
 use crate::{data_plane, hashes, listings, metrics};
 use prometheus_client::registry::Registry;
-use shunt_admin::{EventLog, LogSettings, Server, ServerSettings};
+use shunt_admin::{EventLog, LogSettings, Server, ServerSettings, StopOf};
 use shunt_calls::{Book, Limits, Rate, RelayId, Settings};
 use shunt_control::{Listener, Options, Protocol, Service};
-use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_ready, say_stopping};
+use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_draining, say_ready, say_stopping};
 use shunt_journal::{Grants, Journal};
 use shunt_notify::Permit;
 use shunt_plane::{Event, Plane, StoredHash, Target};
 use shunt_standby::{Fence, Holder};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -233,7 +233,7 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
         }
     };
     let result = tokio::select! {
-        () = signals.received() => Ok(()),
+        () = told_to_stop(&core, &mut signals, config.control.drain_on_stop_s) => Ok(()),
         _ = serving.join_next() => Err(Failure::Other("a socket has failed".into())),
         why = lost => {
             core.abandon(&why);
@@ -252,6 +252,35 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
         }))
     });
     result.map(|()| End::Stopped(lease))
+}
+
+/// Wait until it is to stop: a signal has come, and the calls have ended where `drain_s` seconds are given to them, or a second one has come.
+async fn told_to_stop(core: &Arc<Core>, signals: &mut Signals, drain_s: u64) {
+    signals.received().await;
+    if drain_s == 0 {
+        return;
+    }
+    core.set_drain(Some(StopOf::Calls), false);
+    let until = Instant::now() + Duration::from_secs(drain_s);
+    tracing::info!("told to stop: new calls are refused until those that there are have ended, {drain_s} s at most");
+    loop {
+        let calls = core.read(shunt_calls::Book::call_count);
+        if calls == 0 {
+            return;
+        }
+        if Instant::now() >= until {
+            tracing::warn!("control.drain_on_stop_s: {drain_s} s are over; {calls} calls go on without this agent");
+            return;
+        }
+        say_draining(&format!("{calls} calls have to end before it stops"), 10 * LOOK);
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            () = signals.received() => {
+                tracing::warn!("told to stop again; {calls} calls go on without this agent");
+                return;
+            }
+        }
+    }
 }
 
 fn lease_length(config: &Config) -> Duration {

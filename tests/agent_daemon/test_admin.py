@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from shunt.admin import AdminClient, Event
 from tests.agent_daemon.lab import LiveScene, live
+from tests.lab.processes import CONTROL_PORT
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
 
@@ -61,6 +63,23 @@ async def test_an_operator_ends_a_call_and_drains(tmp_path: Path) -> None:
         await admin.end_drain()
         reply = await scene.client.command("U call-3 198.51.100.1 4000 A;1")
         assert reply is not None and not reply.startswith(b"E"), reply
+
+
+async def test_an_agent_that_is_told_to_stop_lets_its_calls_end(tmp_path: Path) -> None:
+    """With control.drain_on_stop_s a SIGTERM refuses new calls, what is offloaded stays so, and the agent ends with its last call; without, at once."""
+    control = {"listen": [f"udp:127.0.0.1:{CONTROL_PORT}"], "drain_on_stop_s": 60}
+    async with live(tmp_path, "shunt-relay", control=control) as scene, AdminClient(str(scene.lab.admin)) as admin:
+        await talking(scene)
+        os.kill(scene.lab.agent.pid, signal.SIGTERM)
+        async with asyncio.timeout(10):
+            while (await admin.drain_status())["stop"] != "calls":
+                await asyncio.sleep(0.05)
+        assert await scene.client.command("U call-2 198.51.100.1 4000 A;1") == b"E99"
+        await asyncio.sleep(1.0)
+        assert scene.lab.agent.alive and len(await scene.entries()) == 2
+        await scene.hang_up("call-1")
+        assert await asyncio.to_thread(scene.lab.agent.wait, 10) == 0
+        assert "told to stop: new calls are refused" in scene.lab.agent.log.read_text()
 
 
 async def test_events_tell_a_call_from_offer_to_end(tmp_path: Path) -> None:

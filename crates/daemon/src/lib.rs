@@ -14,7 +14,7 @@ pub use document::{DocumentError, parse as parse_document, read_document};
 pub use failure::Failure;
 pub use log::{Log, log_filter, set_log_filter, set_up_log};
 pub use ports::PortRange;
-pub use process::{CommonArguments, Pulse, Signals, run, say_ready, say_stopping};
+pub use process::{CommonArguments, Pulse, Signals, run, say_draining, say_ready, say_stopping};
 
 /// What `--version` says: the version, the commit (where a package was built), the compiler, the target and the profile.
 pub const VERSION: &str = env!("SHUNT_VERSION");

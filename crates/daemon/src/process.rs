@@ -74,6 +74,15 @@ pub fn say_stopping() {
     let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
 }
 
+/// Say to systemd that the daemon is about to end and what it waits for, and that it has to be given so much longer.
+pub fn say_draining(status: &str, longer: Duration) {
+    let microseconds = u32::try_from(longer.as_micros()).unwrap_or(u32::MAX);
+    let _ = sd_notify::notify(
+        false,
+        &[NotifyState::Stopping, NotifyState::Status(status), NotifyState::ExtendTimeoutUsec(microseconds)],
+    );
+}
+
 /// A period in which a daemon looks after itself, and shows systemd that it lives where that watches.
 pub struct Pulse {
     interval: Interval,

@@ -66,6 +66,12 @@ class Control(Section):
     sessions_per_source: int = Field(
         default=0, ge=0, le=1_000_000, description="Most new sessions a second for one source address; a command for a further one gets an error. 0: no limit."
     )
+    drain_on_stop_s: int = Field(
+        default=0,
+        ge=0,
+        le=86_400,
+        description="Most seconds that an agent which is told to stop (SIGTERM) goes on with the calls that there are, refusing new ones as `shunt drain calls` does. 0: it stops at once, and calls go on.",
+    )
 
 
 class MediaRange(Section):
