@@ -226,7 +226,9 @@ def quantiles(values: list[float]) -> dict[str, Any]:
 @contextlib.contextmanager
 def captured(room: RoomLab, path: Path) -> Iterator[None]:
     """Write what passes the edge's interface."""
-    capture = Process(room.topology, "media", "tcpdump", ["tcpdump", "-i", "eth0", "-n", "-U", "-B", "32768", "--time-stamp-precision=nano", "-s", "0", "-w", str(path), "udp"], path.with_suffix(".log")).start()
+    capture = Process(
+        room.topology, "media", "tcpdump", ["tcpdump", "-i", "eth0", "-n", "-U", "-B", "32768", "--time-stamp-precision=nano", "-s", "0", "-w", str(path), "udp"], path.with_suffix(".log")
+    ).start()
     capture.await_log("listening on")
     try:
         yield
@@ -236,7 +238,13 @@ def captured(room: RoomLab, path: Path) -> Iterator[None]:
 
 def codecs(room: RoomLab) -> dict[int, str]:
     """Names of payload types, which all three have alike."""
-    return {one["codecs"][0]["payload_type"]: f"{medium}, {one['codecs'][0]['encoding']}" for member in room.conference(ROOM)["participants"] for one in member["media"] if one["codecs"] for medium in [one["medium"].partition("/")[0]]}
+    return {
+        one["codecs"][0]["payload_type"]: f"{medium}, {one['codecs'][0]['encoding']}"
+        for member in room.conference(ROOM)["participants"]
+        for one in member["media"]
+        if one["codecs"]
+        for medium in [one["medium"].partition("/")[0]]
+    }
 
 
 def seen(browsers: list[Browser], before: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -330,7 +338,15 @@ def main() -> int:
         return 1
     busy = busy_share()
     found = run(given.seconds, given.settle)
-    facts = {"commit": commit(), "date": datetime.date.today().isoformat(), "kernel": platform.release(), "processors": os.cpu_count(), "busy_before": round(busy, 2), "load": os.getloadavg()[0], "seconds": given.seconds}
+    facts = {
+        "commit": commit(),
+        "date": datetime.date.today().isoformat(),
+        "kernel": platform.release(),
+        "processors": os.cpu_count(),
+        "busy_before": round(busy, 2),
+        "load": os.getloadavg()[0],
+        "seconds": given.seconds,
+    }
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "results.json").write_text(json.dumps({"facts": facts, **found}, indent=1) + "\n")
     for way, kinds in found["table"]["by_way"].items():

@@ -56,7 +56,7 @@ _COUNTED = f"""table inet bench {{
 @dataclass(frozen=True, slots=True)
 class Profile:
     counts: tuple[int, ...]  # calls at once, one after the other until SIPp does not keep up
-    hold: float              # seconds with all calls up
+    hold: float  # seconds with all calls up
 
 
 PROFILES = {

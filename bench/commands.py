@@ -60,7 +60,14 @@ def quantiles(values: list[float]) -> dict[str, float]:
 
 
 def run(
-    sock: socket.socket, calls: int, rate: float, *, hold_s: float | None, tag: str, modifiers: str = "", media: Callable[[int], tuple[str, int, str, int]] | None = None,
+    sock: socket.socket,
+    calls: int,
+    rate: float,
+    *,
+    hold_s: float | None,
+    tag: str,
+    modifiers: str = "",
+    media: Callable[[int], tuple[str, int, str, int]] | None = None,
     on_answer: Callable[[int], None] = lambda call: None,
 ) -> Outcome:
     """Set up so many calls at a rate per second; hang each up hold_s to twice hold_s later (None: leave them).

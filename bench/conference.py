@@ -130,7 +130,11 @@ def analyse(found: dict[str, dict[str, list[dict[str, Any]]]], plane: dict[str, 
         for title, one in each.items():
             if one["skipped"]:
                 remarks.append(f"{key}, {title}: the generator gave up {one['skipped']} packets")
-    cost = {title: one["process_ns_per_copy"] for title, one in compared[max((key for key in compared if key.startswith("load/")), key=lambda key: compared[key][UserSpace.title]["due"])].items() if title != "softswitch"}
+    cost = {
+        title: one["process_ns_per_copy"]
+        for title, one in compared[max((key for key in compared if key.startswith("load/")), key=lambda key: compared[key][UserSpace.title]["due"])].items()
+        if title != "softswitch"
+    }
     rows = meetings.curves()
     per_copy = cost[UserSpace.title]["median"]
     overheads = sequence_rows(numbers)
@@ -142,7 +146,14 @@ def analyse(found: dict[str, dict[str, list[dict[str, Any]]]], plane: dict[str, 
     ]
     targets.append({"target": "numbers given out twice", "wanted": "0", "found": str(duplicates), "met": not duplicates})
     published = [capacity["meetings"] for capacity in meetings.paper()]
-    targets.append({"target": "meetings: two-party, NRA, RA-R, RA-SR", "wanted": "533K, 128K, 42.7K, 4.3K", "found": ", ".join(f"{count:,}" for count in published), "met": [count // 1000 for count in published] == [533, 131, 43, 4]})
+    targets.append(
+        {
+            "target": "meetings: two-party, NRA, RA-R, RA-SR",
+            "wanted": "533K, 128K, 42.7K, 4.3K",
+            "found": ", ".join(f"{count:,}" for count in published),
+            "met": [count // 1000 for count in published] == [533, 131, 43, 4],
+        }
+    )
     return {
         "remarks": remarks, "targets": targets, "compared": compared, "distributions": {key: {title: distribution(steps) for title, steps in each.items()} for key, each in found.items() if key.startswith("load/")},
         "planes": planes.split(plane), "people_of_planes": plane["people"], "seconds_of_planes": plane["seconds"],

@@ -67,10 +67,10 @@ AGED_BY_MEDIA = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    aged: int              # calls that an agent has had before its delays are measured
+    aged: int  # calls that an agent has had before its delays are measured
     repetitions: int
-    seconds: float         # at the target rate
-    aged_by_media: int     # and the same where every call is put into the data plane
+    seconds: float  # at the target rate
+    aged_by_media: int  # and the same where every call is put into the data plane
     media_seconds: float
     ladder_seconds: float
     most_rate: int

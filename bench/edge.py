@@ -127,8 +127,8 @@ class Janus:
 
     def __init__(self, kind: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="janus-"))
-        codec = "videocodec = \"vp8\"" if kind == "video" else "audiocodec = \"opus\""
-        rtpmap = "videopt = 96\n  videortpmap = \"VP8/90000\"" if kind == "video" else "audiopt = 111\n  audiortpmap = \"opus/48000/2\""
+        codec = 'videocodec = "vp8"' if kind == "video" else 'audiocodec = "opus"'
+        rtpmap = 'videopt = 96\n  videortpmap = "VP8/90000"' if kind == "video" else 'audiopt = 111\n  audiortpmap = "opus/48000/2"'
         unused = ",".join(f"libjanus_{name}.so" for name in "audiobridge duktape echotest lua nosip recordplay sip textroom videocall videoroom voicemail".split())
         (self._folder / "janus.jcfg").write_text(
             f'general: {{ debug_level = 2, session_timeout = 0 }}\nplugins: {{ disable = "{unused}" }}\n'
@@ -136,15 +136,11 @@ class Janus:
             'media: { rtp_port_range = "50000-59999" }\n'
             f'nat: {{ ice_enforce_list = "{_own_address()}", ice_lite = true }}\n'
         )
-        (self._folder / "janus.transport.http.jcfg").write_text(
-            f'general: {{ json = "compact", base_path = "/janus", http = true, port = {JANUS_HTTP}, ip = "127.0.0.1", https = false }}\n'
-        )
+        (self._folder / "janus.transport.http.jcfg").write_text(f'general: {{ json = "compact", base_path = "/janus", http = true, port = {JANUS_HTTP}, ip = "127.0.0.1", https = false }}\n')
         (self._folder / "janus.plugin.streaming.jcfg").write_text(
             f'mount: {{\n  type = "rtp"\n  id = 1\n  {kind} = true\n  {kind}port = {JANUS_RTP}\n  {kind}iface = "127.0.0.1"\n  {rtpmap}\n  {codec}\n}}\n'
         )
-        self.process = subprocess.Popen(
-            ["janus", "-F", str(self._folder), "-C", str(self._folder / "janus.jcfg")], stdout=(self._folder / "log").open("w"), stderr=subprocess.STDOUT
-        )
+        self.process = subprocess.Popen(["janus", "-F", str(self._folder), "-C", str(self._folder / "janus.jcfg")], stdout=(self._folder / "log").open("w"), stderr=subprocess.STDOUT)
         self._transactions = itertools.count()
         deadline = time.monotonic() + 20
         while True:

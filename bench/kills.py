@@ -185,11 +185,26 @@ class Run:
         for loss in self.account.losses:
             loss.cause = self._cause(loss)
         return {
-            "sip_server": self.sip_server, "relay": self.relay, "parts": self.parts, "seconds": self.seconds, "seed": self.seed, "calls": self.count, "rate": self.rate,
-            "kills": [asdict(kill) for kill in self.kills], "placed": self.placed, "failed_calls": [{"from": a, "to": b, "what": what, "cause": self._dead(a, b)} for a, b, what in self.failed],
-            "streams": self.account.streams, "sent": self.account.sent, "lost": self.account.lost, "duplicates": self.account.duplicates,
-            "offloaded": self.account.offloaded, "losses": [asdict(loss) | {"packets": loss.packets} for loss in self.account.losses],
-            "listener_missed": self.overflown, "dropped_by_lab_links": dropped.total(), "entries_matched_calls": matches, "left_behind": left,
+            "sip_server": self.sip_server,
+            "relay": self.relay,
+            "parts": self.parts,
+            "seconds": self.seconds,
+            "seed": self.seed,
+            "calls": self.count,
+            "rate": self.rate,
+            "kills": [asdict(kill) for kill in self.kills],
+            "placed": self.placed,
+            "failed_calls": [{"from": a, "to": b, "what": what, "cause": self._dead(a, b)} for a, b, what in self.failed],
+            "streams": self.account.streams,
+            "sent": self.account.sent,
+            "lost": self.account.lost,
+            "duplicates": self.account.duplicates,
+            "offloaded": self.account.offloaded,
+            "losses": [asdict(loss) | {"packets": loss.packets} for loss in self.account.losses],
+            "listener_missed": self.overflown,
+            "dropped_by_lab_links": dropped.total(),
+            "entries_matched_calls": matches,
+            "left_behind": left,
         }
 
     # -- kills --------------------------------------------------------------------------------------
@@ -223,8 +238,11 @@ class Run:
     @staticmethod
     def _victim(part: str, edge: Edge, redis: RedisServer) -> tuple[Process, Callable[[], Any]]:
         return {
-            "agent": (edge.agent, edge.start_agent), "softswitch": (edge.softswitch, edge.start_softswitch), "relay": (edge.relay, edge.start_relay),
-            "sip-server": (edge.sip_server, edge.start_sip_server), "redis": (redis.process, redis.start),
+            "agent": (edge.agent, edge.start_agent),
+            "softswitch": (edge.softswitch, edge.start_softswitch),
+            "relay": (edge.relay, edge.start_relay),
+            "sip-server": (edge.sip_server, edge.start_sip_server),
+            "redis": (redis.process, redis.start),
         }[part]
 
     # -- calls --------------------------------------------------------------------------------------
@@ -339,7 +357,9 @@ class Run:
         while True:
             status = await asyncio.to_thread(edge.status)
             left = {
-                "calls": status["calls"], "entries": status["data_plane"]["entries"], "orphans": status["data_plane"]["orphans"],
+                "calls": status["calls"],
+                "entries": status["data_plane"]["entries"],
+                "orphans": status["data_plane"]["orphans"],
                 "sessions": sum(relay["sessions"] or 0 for relay in status["relays"]),
             }
             if not any(left.values()) or time.monotonic() > deadline:

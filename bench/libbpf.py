@@ -145,9 +145,7 @@ class LoadedObject:
         self.programs, self.maps = {}, {}
 
 
-def load_object(
-    path: Path, *, sizes: dict[str, int], reuse: dict[str, int], constants: dict[str, bytes], symbols: dict[str, int], without: Container[str] = ()
-) -> LoadedObject:
+def load_object(path: Path, *, sizes: dict[str, int], reuse: dict[str, int], constants: dict[str, bytes], symbols: dict[str, int], without: Container[str] = ()) -> LoadedObject:
     """Load an object file. sizes: by map name, max_entries, or of a data section the bytes it shall have; reuse: open maps to take instead of new ones.
 
     constants: values for the program's read-only data by variable name; symbols: their offsets in it
@@ -228,7 +226,7 @@ def constant_offsets(path: Path) -> dict[str, int]:
 def constant_symbols(path: Path) -> dict[str, tuple[int, int]]:
     """(offset, bytes) of each global constant in an object's .rodata section, from its ELF symbol table."""
     image = path.read_bytes()
-    sections_at, = struct.unpack_from("<Q", image, 0x28)
+    (sections_at,) = struct.unpack_from("<Q", image, 0x28)
     size, count, names_index = struct.unpack_from("<HHH", image, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", image, sections_at + size * n) for n in range(count)]
     names_at = headers[names_index][4]
@@ -389,9 +387,7 @@ def run_live(program: int, packet: bytes, *, repeat: int, batch: int) -> None:
     namespace. Returns early on a signal. Raises BpfError.
     """
     given = ctypes.create_string_buffer(packet, len(packet))
-    opts = _TestRunOpts(
-        sz=ctypes.sizeof(_TestRunOpts), data_in=ctypes.addressof(given), data_size_in=len(packet), repeat=repeat, flags=_LIVE_FRAMES, batch_size=batch
-    )
+    opts = _TestRunOpts(sz=ctypes.sizeof(_TestRunOpts), data_in=ctypes.addressof(given), data_size_in=len(packet), repeat=repeat, flags=_LIVE_FRAMES, batch_size=batch)
     result = library().lib.bpf_prog_test_run_opts(program, ctypes.byref(opts))
     if result not in (0, -errno.EINTR):
         _check(result, "BPF_PROG_TEST_RUN with live frames")

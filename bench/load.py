@@ -396,9 +396,7 @@ class Load:
         for which in range(3):
             libbpf.update(self._loaded.maps["histograms"], struct.pack("<I", which), blank)
 
-    def run(
-        self, pps: float, seconds: float, *, streams: int | None = None, batch: int = 1, pids: tuple[int, ...] = (), grow: float | None = None, every: float = 0.5
-    ) -> Measured:
+    def run(self, pps: float, seconds: float, *, streams: int | None = None, batch: int = 1, pids: tuple[int, ...] = (), grow: float | None = None, every: float = 0.5) -> Measured:
         """Send for so many seconds, wait for what is still under way, and account for all of it.
 
         pps: packets per second over all streams. streams: how many of route()'s talk (default: all). batch: frames
@@ -438,9 +436,7 @@ class Load:
                 softirqs = self.softirq()
                 at = (time.monotonic_ns() - start) / 1e9
                 if not samples or at - samples[-1].at >= every:
-                    samples.append(
-                        Sample(at, int(self._progress["sent"][0]), active, processes() - cpu_before, softirqs[0] - before[0], softirqs[1] - before[1])
-                    )
+                    samples.append(Sample(at, int(self._progress["sent"][0]), active, processes() - cpu_before, softirqs[0] - before[0], softirqs[1] - before[1]))
                 time.sleep(min(0.1 if grow else every, max(0.001, (stop - time.monotonic_ns()) / 1e9)))
             while time.monotonic_ns() < stop + GRACE_NS and start + (int(self._progress["due"][0]) >> 10) < stop and thread.is_alive():
                 time.sleep(0.0002)

@@ -192,6 +192,7 @@ def slope(points: list[tuple[float, float]]) -> float:
 
 def measure(run: Run, profile: Profile) -> None:
     """All steps. The table is only filled for those that are still missing."""
+
     def missing(*keys: str) -> bool:
         return any(not (run.raw / f"{key}.json").exists() for key in keys)
 

@@ -294,7 +294,17 @@ def measure(bridge: Bridge, people: int, seconds: float) -> dict[str, Any]:
         for browser in browsers:
             browser.close()
         bridge.ask("DELETE", "/v1/conferences/room")
-    return {"people": people, "seconds": seconds, "sent": sent.counts, "host": host.tally.counts, "got": got.counts, "copied_to_agent": copied, "counted": counted, "not_seen": missed, "agent_cpu_s": round(cpu, 3)}
+    return {
+        "people": people,
+        "seconds": seconds,
+        "sent": sent.counts,
+        "host": host.tally.counts,
+        "got": got.counts,
+        "copied_to_agent": copied,
+        "counted": counted,
+        "not_seen": missed,
+        "agent_cpu_s": round(cpu, 3),
+    }
 
 
 def _counted(bridge: Bridge) -> dict[str, int]:

@@ -48,11 +48,11 @@ FLOOR = "redirect"  # the peer that does the least a relay in XDP can do
 @dataclass(frozen=True, slots=True)
 class Profile:
     repetitions: int
-    seconds: float       # of a measurement at the base rate
+    seconds: float  # of a measurement at the base rate
     ladder_seconds: float
-    arrivals: float      # streams that start per second, up to SESSIONS
-    hold: float          # seconds after the last arrival
-    factor: float        # from one rate of the growing load to the next
+    arrivals: float  # streams that start per second, up to SESSIONS
+    hold: float  # seconds after the last arrival
+    factor: float  # from one rate of the growing load to the next
     bisections: int
     most_pps: int
     together: tuple[int, ...]  # frames handed over together at the base rate, besides one by one
@@ -116,9 +116,7 @@ class Bench:
         for size in self.profile.together if peers else ():
             for n in range(self.profile.repetitions):
                 for key, cls in (("direct-before", None), *((cls.name, cls) for cls in peers), ("direct-after", None)):
-                    self.run.step(
-                        f"together/{size:02}/{n}/{key}", lambda: self.measure(cls, BASE_PPS, self.profile.seconds / 2, warm=TOGETHER_WARM_S, batch=size, every=WINDOW_S)
-                    )
+                    self.run.step(f"together/{size:02}/{n}/{key}", lambda: self.measure(cls, BASE_PPS, self.profile.seconds / 2, warm=TOGETHER_WARM_S, batch=size, every=WINDOW_S))
 
     def sessions(self) -> None:
         """The papers' scenario: streams arrive one by one, up to 900; CPU over time, then delay and loss of each."""
@@ -349,7 +347,12 @@ def targets(figures: dict[str, Any], together: list[dict[str, Any]]) -> list[dic
             add(text, "–", f"{ratio['median']:.1f} ({ratio['least']:.1f}–{ratio['most']:.1f})", None)
     costs = {name: {level["pps"]: level["cost_ns"] for level in figures.get(name, {}).get("ladder", {}).get("levels", []) if level["cost_ns"]} for name in ("nftables", "shunt")}
     if common := [pps for pps in costs["nftables"] if costs["shunt"].get(pps, 0) > 0]:
-        add(f"CPU per relayed packet at {max(common):,.0f} packets/s, in batches of {batch_of(max(common))}, nftables / Shunt", "–", f"{costs['nftables'][max(common)] / costs['shunt'][max(common)]:.1f}", None)
+        add(
+            f"CPU per relayed packet at {max(common):,.0f} packets/s, in batches of {batch_of(max(common))}, nftables / Shunt",
+            "–",
+            f"{costs['nftables'][max(common)] / costs['shunt'][max(common)]:.1f}",
+            None,
+        )
     for q in ("p50_ns", "p99_ns"):
         if q in shunt and q in forward:
             ours, floor = shunt[q]["median"], forward[q]["median"]

@@ -255,9 +255,13 @@ def main() -> int:
     path = run.results({"remarks": remarks, "costs": table, "load": largest, "adapted": most, "target": {"ns_per_copy": TARGET_NS, "receivers": TARGET_RECEIVERS, "met": met}})
     for one in table:
         cost, floor, own = (one[name] for name in ("ns_per_copy", "ns_of_the_broadcast", "ns_of_the_rewrite"))
-        print(f"{one['frame']:>5} bytes {one['receivers']:>3} receivers, {one['mode']:<8} {cost['median']:4.0f} ns a copy ({cost['least']:.0f} to {cost['most']:.0f}), the broadcast alone {floor['median']:.0f}, the rewrite {own['median']:.0f}")
+        print(
+            f"{one['frame']:>5} bytes {one['receivers']:>3} receivers, {one['mode']:<8} {cost['median']:4.0f} ns a copy ({cost['least']:.0f} to {cost['most']:.0f}), the broadcast alone {floor['median']:.0f}, the rewrite {own['median']:.0f}"
+        )
     if largest:
-        print(f"{largest['meetings']} meetings of {PARTIES} in {largest['trees']} trees: {largest['streams']} streams in {largest['seconds_trees_and_copies'] + largest['seconds_streams']:.0f} s, {sum(largest['kernel_bytes'].values()) / 2**20:.0f} MiB of kernel memory")
+        print(
+            f"{largest['meetings']} meetings of {PARTIES} in {largest['trees']} trees: {largest['streams']} streams in {largest['seconds_trees_and_copies'] + largest['seconds_streams']:.0f} s, {sum(largest['kernel_bytes'].values()) / 2**20:.0f} MiB of kernel memory"
+        )
     if most:
         print(f"{most['streams']} streams with rewritten numbers: {most['seconds']:.0f} s, {sum(most['kernel_bytes'].values()) / 2**20:.0f} MiB of kernel memory")
     for remark in remarks:

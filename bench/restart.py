@@ -136,13 +136,28 @@ class Run:
             await asyncio.sleep(RELAY_TIMEOUT_S)  # what nobody will ever end goes with the relay's own time-out
             status = edge.status()
         return {
-            "part": self.part, "sip_server": self.sip_server if self.part == "sip-server" else None, "relay": self.relay, "journal": "redis" if self.with_redis else "sqlite", "calls": self.count, "rate": self.rate,
-            "sent": sent_after - sent, "lost": (sent_after - sent) - (got_after - got), "dropped_by_lab_links": dict(drops),
-            "fresh_calls": self.placed, "fresh_failed": len(load.failed), "failures": load.failed[:5],
-            "fresh_sent": fresh_after[0] - fresh_before[0], "fresh_lost": (fresh_after[0] - fresh_before[0]) - (fresh_after[1] - fresh_before[1]),
-            "back_s": round(back, 3), "new_call_offloaded_s": round(relayed_again, 3), "slowest_command_s": round(slowest, 3), "repeated_commands": repeated,
+            "part": self.part,
+            "sip_server": self.sip_server if self.part == "sip-server" else None,
+            "relay": self.relay,
+            "journal": "redis" if self.with_redis else "sqlite",
+            "calls": self.count,
+            "rate": self.rate,
+            "sent": sent_after - sent,
+            "lost": (sent_after - sent) - (got_after - got),
+            "dropped_by_lab_links": dict(drops),
+            "fresh_calls": self.placed,
+            "fresh_failed": len(load.failed),
+            "failures": load.failed[:5],
+            "fresh_sent": fresh_after[0] - fresh_before[0],
+            "fresh_lost": (fresh_after[0] - fresh_before[0]) - (fresh_after[1] - fresh_before[1]),
+            "back_s": round(back, 3),
+            "new_call_offloaded_s": round(relayed_again, 3),
+            "slowest_command_s": round(slowest, 3),
+            "repeated_commands": repeated,
             "entries_matched_calls": live_ok,
-            "after_a_minute": after_a_minute, "later": self._left(status), "limits": {k: v for k, v in status["limits"].items() if v},
+            "after_a_minute": after_a_minute,
+            "later": self._left(status),
+            "limits": {k: v for k, v in status["limits"].items() if v},
         }
 
     async def _establish(self, edge: Edge, load: Load, calls: list[LoadCall]) -> None:
@@ -160,7 +175,9 @@ class Run:
     @staticmethod
     def _left(status: dict[str, Any]) -> dict[str, int]:
         return {
-            "calls": status["calls"], "entries": status["data_plane"]["entries"], "orphans": status["data_plane"]["orphans"],
+            "calls": status["calls"],
+            "entries": status["data_plane"]["entries"],
+            "orphans": status["data_plane"]["orphans"],
             "sessions": sum(r["sessions"] or 0 for r in status["relays"]),
         }
 
@@ -298,7 +315,8 @@ def main() -> None:
         print(
             f"{part} ({relay}, {result['journal']}): {result['sent']} packets of {result['calls']} established calls, {result['lost']} lost (dropped by the lab's own links: {result['dropped_by_lab_links'] or 'none'}); "
             f"back after {result['back_s']} s, offloading again after {result['new_call_offloaded_s']} s; {result['fresh_calls']} new calls, "
-            f"{result['fresh_failed']} failed; a minute later {result['after_a_minute']}, limits met {result['limits']}" + (f"  FALLS SHORT: {'; '.join(short)}" if short else ""), flush=True,
+            f"{result['fresh_failed']} failed; a minute later {result['after_a_minute']}, limits met {result['limits']}" + (f"  FALLS SHORT: {'; '.join(short)}" if short else ""),
+            flush=True,
         )
     record = {"machine": platform.platform(), "results": results}
     (OUTPUT / "results.json").write_text(json.dumps(record, indent=2) + "\n")

@@ -286,9 +286,7 @@ class Phones:
     """The program that sends and receives on the sockets of people's seats."""
 
     def __init__(self, people: Sequence[Person], seats: Seats) -> None:
-        self._process = subprocess.Popen(
-            [str(PHONES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, pass_fds=[made.fileno() for _, made in seats.legs], start_new_session=True
-        )
+        self._process = subprocess.Popen([str(PHONES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, pass_fds=[made.fileno() for _, made in seats.legs], start_new_session=True)
         self.streams: list[tuple[int, str]] = []
         try:
             _prefer(self._process.pid)

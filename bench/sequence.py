@@ -26,7 +26,10 @@ OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench" / "sequence"
 LOSSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 PICTURES = {"small": streams.SMALL, "large": streams.LARGE}
 NETWORKS: dict[str, dict[str, float]] = {
-    "single losses": {}, "losses in runs of 3": {"burst": 3.0}, "1 % reordered": {"reorder": 0.01}, "5 % reordered, 2 % doubled": {"reorder": 0.05, "repeat": 0.02},
+    "single losses": {},
+    "losses in runs of 3": {"burst": 3.0},
+    "1 % reordered": {"reorder": 0.01},
+    "5 % reordered, 2 % doubled": {"reorder": 0.05, "repeat": 0.02},
 }
 REORDERED = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 TARGETS = ((0.1, 0.05), (0.2, 0.075))
@@ -71,8 +74,18 @@ def _run(algorithm: str, picture: str, target: int, packets: int, seed: str, los
     mask = sum(1 << phase for phase in {packet.frame & 3 for packet in sent[:200] if packet.layer > target})
     oracle = streams.rehearse(sent, streams.network(rng, sent, loss=loss, **network), target, ALGORITHMS[algorithm](Cadence(mask)).accept)
     return {
-        "algorithm": algorithm, "picture": picture, "target": target, "loss": loss, "packets": len(sent), "due": oracle.kept, "forwarded": oracle.forwarded,
-        "overhead": round(oracle.overhead(), 6), "extra": oracle.extra, "late": oracle.late, "masked": oracle.masked, "duplicates": oracle.duplicates,
+        "algorithm": algorithm,
+        "picture": picture,
+        "target": target,
+        "loss": loss,
+        "packets": len(sent),
+        "due": oracle.kept,
+        "forwarded": oracle.forwarded,
+        "overhead": round(oracle.overhead(), 6),
+        "extra": oracle.extra,
+        "late": oracle.late,
+        "masked": oracle.masked,
+        "duplicates": oracle.duplicates,
         "in_order_of_sending": oracle.ordered(),
     }
 
@@ -82,10 +95,7 @@ def main() -> None:
     parser.add_argument("--packets", type=int, default=20_000, help="of each run")
     arguments = parser.parse_args()
     began = time.monotonic()
-    runs = [
-        measure(algorithm, picture, kind, target, loss, arguments.packets)
-        for algorithm in ALGORITHMS for picture in PICTURES for kind in NETWORKS for target in (0, 1) for loss in LOSSES
-    ]
+    runs = [measure(algorithm, picture, kind, target, loss, arguments.packets) for algorithm in ALGORITHMS for picture in PICTURES for kind in NETWORKS for target in (0, 1) for loss in LOSSES]
     worst: dict[str, dict[str, dict[str, float]]] = {}
     for run in runs:
         of_network = worst.setdefault(run["algorithm"], {}).setdefault(run["network"], {})
@@ -93,7 +103,8 @@ def main() -> None:
     duplicates = sum(run["duplicates"] for run in runs)
     missed = [
         f"S-LR at {loss:.0%} of loss, {run['picture']} picture, target {run['target']}: {run['overhead']:.2%}, {most:.1%} wanted"
-        for loss, most in TARGETS for run in runs
+        for loss, most in TARGETS
+        for run in runs
         if run["algorithm"] == "S-LR" and run["network"] == "single losses" and run["loss"] <= loss and run["overhead"] > most
     ]
     rows = sum(run["packets"] for run in runs)

@@ -97,7 +97,13 @@ class Bench:
         self.raw.append(found)
         shown = {f"{name}_ms_per_call": round(found[f"{name}_cpu_s"] * 1000 / calls, 3) for name in running}
         streams = {kind: f"{found[kind]['streams_offloaded']} of {2 * calls}" for kind in ("rtp", "rtcp")} if way != "alone" else {}
-        print(f"    {way:6} {rate:6.0f} calls/s  late {late(found)}, errors {found['errors']}, p99 ms {[round(quantile(found, verb, 99), 2) for verb in VERBS]}", shown, streams, file=sys.stderr, flush=True)
+        print(
+            f"    {way:6} {rate:6.0f} calls/s  late {late(found)}, errors {found['errors']}, p99 ms {[round(quantile(found, verb, 99), 2) for verb in VERBS]}",
+            shown,
+            streams,
+            file=sys.stderr,
+            flush=True,
+        )
         return found
 
 

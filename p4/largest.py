@@ -23,6 +23,7 @@ import compile as p4_compile
 
 _LEAST = -75  # steps, where a search gives up
 
+
 def largest(fits: Callable[[int], bool], stride: int) -> int | None:
     """The largest number that fits while the next one does not; from 0 on, up or down. None when nothing down to _LEAST does."""
     low, high = (0, None) if fits(0) else (None, 0)

@@ -1,7 +1,7 @@
 """Writes the manual pages, docs/reference.md and the README's table from the commands themselves, the configuration model and manual.yaml.
 
-    manual.py FOLDER        shunt.1 and shunt.yaml.5 into FOLDER
-    manual.py --docs ROOT   docs/reference.md and the table in README.md below ROOT
+manual.py FOLDER        shunt.1 and shunt.yaml.5 into FOLDER
+manual.py --docs ROOT   docs/reference.md and the table in README.md below ROOT
 """
 
 from __future__ import annotations
@@ -145,7 +145,11 @@ def man_command() -> str:
 def man_configuration() -> str:
     """shunt.yaml(5)."""
     lines = _page("shunt.yaml", 5, "configuration of the Shunt agent and softswitch")
-    lines += [".SH DESCRIPTION", roff("YAML, read by the daemons. `shunt check-config` names every error with line and column. Keys of sections are written with dots here; [] is an item of a list."), ".SH KEYS"]
+    lines += [
+        ".SH DESCRIPTION",
+        roff("YAML, read by the daemons. `shunt check-config` names every error with line and column. Keys of sections are written with dots here; [] is an item of a list."),
+        ".SH KEYS",
+    ]
     for key, meaning, default in keys():
         lines += [".TP", f".B {roff(key)}", roff(meaning + (f" ({default})" if default else ""))]
     lines += [".SH FILES", ".TP", ".B /etc/shunt/shunt.yaml", roff("What the units read."), ".SH SEE ALSO", ".BR shunt (1)"]
@@ -171,8 +175,15 @@ def _cell(text: str) -> str:
 
 def reference() -> str:
     """docs/reference.md."""
-    lines = ["# Which commands, options and configuration keys are there?", "", "Made by `make manual` from the commands themselves, the configuration's model and `packaging/manual.yaml`; the same as",
-             "`man shunt` and `man shunt.yaml`.", "", "## Commands", ""]
+    lines = [
+        "# Which commands, options and configuration keys are there?",
+        "",
+        "Made by `make manual` from the commands themselves, the configuration's model and `packaging/manual.yaml`; the same as",
+        "`man shunt` and `man shunt.yaml`.",
+        "",
+        "## Commands",
+        "",
+    ]
     for name, command, context in commands():
         lines += [f"### {usage(name, command, context)}", "", *[line for part in paragraphs(command.help or "") for line in (part, "")]]
         lines += ["| option | |", "| --- | --- |", *(f"| `{_cell(written)}` | {_cell(does)} |" for written, does in options(command, context)), ""] if options(command, context) else []

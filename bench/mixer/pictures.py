@@ -78,8 +78,7 @@ def h261(seconds: float, *, intra: int, factor: int) -> dict[str, Any]:
     """Fifteen sources in four streams, beside fifteen streams, and beside ffmpeg as a multipoint control unit."""
     rng = random.Random(1)
     sources = [
-        scene.h261_clip(kind, RATE, seconds, seed=number + 1, start=0.2 + rng.uniform(0, 1 / RATE), bit_rate=factor * rate, intra=intra)
-        for number, (kind, rate) in enumerate(5 * list(KINDS.items()))
+        scene.h261_clip(kind, RATE, seconds, seed=number + 1, start=0.2 + rng.uniform(0, 1 / RATE), bit_rate=factor * rate, intra=intra) for number, (kind, rate) in enumerate(5 * list(KINDS.items()))
     ]
     events, separate = Events(), []
     for number, source in enumerate(sources):
@@ -127,7 +126,24 @@ def control_unit(files: list[Path], sources: list[Clip], seconds: float, alone: 
         inputs += ["-f", "lavfi", "-i", f"color=size=176x144:rate={RATE}:duration={seconds}"] * (4 - len(group))
         stack = "".join(f"[{number}:v]" for number in range(4)) + "xstack=inputs=4:layout=0_0|w0_0|0_h0|w0_h0"
         result = OUTPUT / f"control{stream // 4}.h261"
-        options = ["-filter_complex_threads", "1", "-filter_complex", stack, "-threads", "1", "-c:v", "h261", "-b:v", str(int(1000 * alone["kbit_per_s"] * len(group) / SOURCES)), "-g", str(intra), "-frames:v", str(int(seconds * RATE)), "-f", "h261"]
+        options = [
+            "-filter_complex_threads",
+            "1",
+            "-filter_complex",
+            stack,
+            "-threads",
+            "1",
+            "-c:v",
+            "h261",
+            "-b:v",
+            str(int(1000 * alone["kbit_per_s"] * len(group) / SOURCES)),
+            "-g",
+            str(intra),
+            "-frames:v",
+            str(int(seconds * RATE)),
+            "-f",
+            "h261",
+        ]
         spent += processor_time(ffmpeg(*inputs, *options, str(result)))
         pictures = clips.decode_file(result)
         for place, source in enumerate(sources[stream : stream + 4]):
@@ -172,9 +188,7 @@ def sent_sliced(sources: list[Clip], payloads: Callable[[bytes], list[bytes]]) -
 def h264(seconds: float) -> dict[str, Any]:
     """Fifteen sources that are coded intra, in one column."""
     rng = random.Random(2)
-    sources = [
-        h264_clip(list(KINDS)[number % 3], RATE, seconds, seed=number + 1, start=0.2 + rng.uniform(0, 1 / RATE), quantiser=42) for number in range(SOURCES)
-    ]
+    sources = [h264_clip(list(KINDS)[number % 3], RATE, seconds, seed=number + 1, start=0.2 + rng.uniform(0, 1 / RATE), quantiser=42) for number in range(SOURCES)]
     events, separate = sent_sliced(sources, lambda coded: rtp.h264_payloads(coded, MTU - HEADERS - 14))
     built = program.build(release=True)
     runs = [program.run(built, "h264", events, size=MTU - HEADERS, places=SOURCES) for _ in range(7)]

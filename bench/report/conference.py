@@ -163,11 +163,13 @@ def fill(page: Page, facts: dict[str, Any], results: dict[str, Any]) -> None:
     page.paragraph(_SPLIT)
     page.heading("Requests for nothing after rewriting sequence numbers (figure 18)")
     page.paragraph(
-        "The published figure: \"the fraction of extra retransmissions triggered by the receiver due to a mismatch between the rewritten sequence number and the ideal rewritten sequence number an oracle may have "
-        "generated\", of which it does not say what the whole is. Here a request for nothing is a number that no packet has (a gap that should have been closed) or whose packet was dropped because it came late; "
+        'The published figure: "the fraction of extra retransmissions triggered by the receiver due to a mismatch between the rewritten sequence number and the ideal rewritten sequence number an oracle may have '
+        'generated", of which it does not say what the whole is. Here a request for nothing is a number that no packet has (a gap that should have been closed) or whose packet was dropped because it came late; '
         "the whole is the packets due to the receiver, and beside it all requests, those for what the network lost included."
     )
-    with page.plot("Requests for nothing over packets due, the worst of two kinds of picture and two targets: against loss (left) and against packets reordered by up to four places (right).", columns=2) as both:
+    with page.plot(
+        "Requests for nothing over packets due, the worst of two kinds of picture and two targets: against loss (left) and against packets reordered by up to four places (right).", columns=2
+    ) as both:
         for algorithm, (colour, style) in _LINES.items():
             for axes, name, other in zip(both, ("loss", "reordered"), ("reordered", "loss")):
                 points = sorted((one[name], one["worst"]) for one in results["numbers"] if one["algorithm"] == algorithm and not one[other])
@@ -197,7 +199,10 @@ def _plot_delays(page: Page, results: dict[str, Any], group: str, axis: str) -> 
                 both[0].plot([count for count, _ in each], [one[name]["median"] for _, one in each], style, ms=3, color=_COLOURS[title], label=title if name == "p50" else None)
                 if title != "softswitch":
                     medians = [one["ratio"][name]["median"] for _, one in each]
-                    errors = [[max(0.0, one["ratio"][name]["median"] - one["ratio"][name]["least"]) for _, one in each], [max(0.0, one["ratio"][name]["most"] - one["ratio"][name]["median"]) for _, one in each]]
+                    errors = [
+                        [max(0.0, one["ratio"][name]["median"] - one["ratio"][name]["least"]) for _, one in each],
+                        [max(0.0, one["ratio"][name]["most"] - one["ratio"][name]["median"]) for _, one in each],
+                    ]
                     both[1].errorbar([count for count, _ in each], medians, yerr=errors, fmt=style, ms=3, capsize=3, color=_COLOURS[title])
         both[0].set_yscale("log")
         both[1].set_yscale("log")
@@ -248,7 +253,13 @@ def _fill_meetings(page: Page, results: dict[str, Any]) -> None:
 
 def _plot_software(axes: Any, found: dict[str, Any], cost: float, all_send: bool) -> None:
     if cost:
-        axes.plot(SIZES, [software(size, size if all_send else 1, cost) for size in SIZES], "--" if all_send else "-.", color=_COLOURS["user space"], label=f"32 cores, {'all send' if all_send else 'one sends'}")
+        axes.plot(
+            SIZES,
+            [software(size, size if all_send else 1, cost) for size in SIZES],
+            "--" if all_send else "-.",
+            color=_COLOURS["user space"],
+            label=f"32 cores, {'all send' if all_send else 'one sends'}",
+        )
 
 
 def _log(axes: Any, label: str) -> None:

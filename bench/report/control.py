@@ -14,7 +14,18 @@ _LOADS = {"silent": "without media", "media": "every call put into the data plan
 DELAY_HEAD = ("command, at 300 calls/s", "calls", "quantile", "relay directly, ms", "through the agent, ms", "added, ms")
 RATE_HEAD = ("calls/s", "way", "kept", "p50 of U and L, ms", "p99, ms", "lost", "agent, % of a core")
 SIP_HEAD = ("SIP calls/s", "way", "completed", "INVITE to 200: p50, ms", "p99, ms", "agent, CPU ms a call")
-CALLS_HEAD = ("calls at once", "agent, CPU ms a call set up", "hung up", "memory, MiB", "KiB a call", "agent idle, % of a core", "softswitch, CPU ms a call set up", "U and L meanwhile: p50, ms", "p99, ms", "entries left")
+CALLS_HEAD = (
+    "calls at once",
+    "agent, CPU ms a call set up",
+    "hung up",
+    "memory, MiB",
+    "KiB a call",
+    "agent idle, % of a core",
+    "softswitch, CPU ms a call set up",
+    "U and L meanwhile: p50, ms",
+    "p99, ms",
+    "entries left",
+)
 OFFLOAD_HEAD = ("from", "calls", "p50, ms", "p99, ms", "most, ms", "of it writing the entries, p50, ms")
 
 

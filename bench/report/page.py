@@ -11,9 +11,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("svg")
-matplotlib.rcParams.update(
-    {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "bench", "svg.fonttype": "path"}
-)
+matplotlib.rcParams.update({"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "bench", "svg.fonttype": "path"})
 from matplotlib import pyplot  # noqa: E402
 
 COLOURS = {
@@ -87,7 +85,7 @@ class Page:
             room = io.StringIO()
             figure.savefig(room, format="svg", metadata={"Date": None, "Creator": None})
             text = room.getvalue()
-            self._parts.append(f"<figure>{text[text.index('<svg'):]}<figcaption>{html.escape(caption)}</figcaption></figure>")
+            self._parts.append(f"<figure>{text[text.index('<svg') :]}<figcaption>{html.escape(caption)}</figcaption></figure>")
         finally:
             pyplot.close(figure)
 

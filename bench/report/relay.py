@@ -55,7 +55,9 @@ def limit_rows(results: dict[str, Any]) -> list[list[str]]:
         ladder = one.get("ladder")
         if not ladder:
             continue
-        why = {"loss": "loss", "delay": "packets more than 100 ms late", "generator": "the generator fell behind: its core was full, or others used it", None: "the end of the ladder"}[ladder["limited_by"]]
+        why = {"loss": "loss", "delay": "packets more than 100 ms late", "generator": "the generator fell behind: its core was full, or others used it", None: "the end of the ladder"}[
+            ladder["limited_by"]
+        ]
         at = next((level for level in ladder["levels"] if level["pps"] == ladder["highest_clean_pps"]), None)
         highest = ladder["highest_clean_pps"]
         there = [_us(at["p99_ns"]), f"{at['cpu_ns']:,.0f}"] if at else ["", ""]

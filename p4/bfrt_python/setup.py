@@ -63,12 +63,15 @@ def plan_of(switch: Any, program: str = "relay") -> Dict[str, Any]:
         key = {"port": _device(port.port), "length": {"range": [port.mtu + 1, _LONGEST_PACKET]}, "$MATCH_PRIORITY": 1}
         put("packets of more than %d bytes do not leave by port %s" % (port.mtu, port.port), "Egress.mtu", key, {}, "too_big")
         steps[-1]["alone"] = "port"
-    put("what the CPU sends to everybody", "$pre.node", {"$MULTICAST_NODE_ID": FLOOD_NODE},
-        {"$MULTICAST_RID": 0, "$MULTICAST_LAG_ID": [], "$DEV_PORT": [_device(port.port) for port in switch.ports]})
-    put("what the CPU sends to everybody", "$pre.mgid", {"$MGID": FLOOD_GROUP},
-        {"$MULTICAST_NODE_ID": [FLOOD_NODE], "$MULTICAST_NODE_L1_XID_VALID": [False], "$MULTICAST_NODE_L1_XID": [0]})
-    put("conference packets for the agent go to the CPU", "$mirror.cfg", {"$sid": AGENT_SESSION},
-        {"$session_enable": True, "$direction": "INGRESS", "$ucast_egress_port": cpu_port, "$ucast_egress_port_valid": True, "$max_pkt_len": _LONGEST_COPY}, "$normal")
+    put("what the CPU sends to everybody", "$pre.node", {"$MULTICAST_NODE_ID": FLOOD_NODE}, {"$MULTICAST_RID": 0, "$MULTICAST_LAG_ID": [], "$DEV_PORT": [_device(port.port) for port in switch.ports]})
+    put("what the CPU sends to everybody", "$pre.mgid", {"$MGID": FLOOD_GROUP}, {"$MULTICAST_NODE_ID": [FLOOD_NODE], "$MULTICAST_NODE_L1_XID_VALID": [False], "$MULTICAST_NODE_L1_XID": [0]})
+    put(
+        "conference packets for the agent go to the CPU",
+        "$mirror.cfg",
+        {"$sid": AGENT_SESSION},
+        {"$session_enable": True, "$direction": "INGRESS", "$ucast_egress_port": cpu_port, "$ucast_egress_port_valid": True, "$max_pkt_len": _LONGEST_COPY},
+        "$normal",
+    )
     put("address resolution and expired packets go to the CPU", "Ingress.punt", None, {"port": cpu_port}, "to_cpu")
     for port in switch.ports:
         key = _frames({"ternary": [_device(port.port), 0x1FF]}, _mac(port.mac), _EVERY_BIT, 10)

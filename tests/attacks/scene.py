@@ -70,6 +70,7 @@ class Phone:
 
     def talk(self, *targets: tuple[str, int], every: float = 0.02) -> None:
         """Send to these every so many seconds until hush()."""
+
         async def sending() -> None:
             due = time.monotonic()
             while True:
@@ -112,7 +113,12 @@ class Scene:
         self.caller, self.callee = self._phones(number)
 
     async def call(
-        self, call_id: str, *, natted: bool, opened: Callable[[tuple[str, int]], None] = lambda port: None, ringing_s: float = 0.0,
+        self,
+        call_id: str,
+        *,
+        natted: bool,
+        opened: Callable[[tuple[str, int]], None] = lambda port: None,
+        ringing_s: float = 0.0,
     ) -> tuple[tuple[str, int], tuple[str, int]]:
         """Set up a call; returns where the caller and where the callee send to. natted: SDP names an address that nobody has.
 

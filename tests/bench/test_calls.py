@@ -56,10 +56,7 @@ def test_a_generator_that_fell_behind_is_said_to_have():
 def test_calls_through_the_slow_path_and_the_data_plane(tmp_path):
     if os.geteuid() != 0 or not shutil.which("sipp"):
         pytest.skip("needs root and sipp")
-    code = (
-        "import json, sys; from pathlib import Path; from bench import calls\n"
-        "print(json.dumps([calls.step(Path(sys.argv[1]), way, 6, 0.5) for way in ('builtin', 'shunt')]))"
-    )
+    code = "import json, sys; from pathlib import Path; from bench import calls\nprint(json.dumps([calls.step(Path(sys.argv[1]), way, 6, 0.5) for way in ('builtin', 'shunt')]))"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     slow, fast = json.loads(done.stdout.splitlines()[-1])

@@ -23,7 +23,6 @@ from tests.tools.conference import descriptor, rtp
 from tests.tools.conference.rtcp import build_nack, build_pli, build_remb, build_rr
 
 
-
 def live(test):
     """For tests that make network namespaces."""
     return pytest.mark.netns(pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces")(test))
@@ -32,7 +31,16 @@ def live(test):
 def step(copies: list[tuple[int, int, float]], *, sent: int = 2, receivers: int = 2, **more: float) -> dict:
     """A step with one stream of person 0: (receiver, number, µs) of what arrived."""
     columns = {"receiver": [c[0] for c in copies], "sender": [0] * len(copies), "medium": ["audio"] * len(copies), "number": [c[1] for c in copies], "us": [c[2] for c in copies]}
-    return {"skipped": 0, "late_us": 5, "seconds": 1.0, "other": 0, "process_s": 0.0, "people": 3, "streams": [{"sender": 0, "medium": "audio", "sent": sent, "receivers": receivers}], "arrivals": columns} | more
+    return {
+        "skipped": 0,
+        "late_us": 5,
+        "seconds": 1.0,
+        "other": 0,
+        "process_s": 0.0,
+        "people": 3,
+        "streams": [{"sender": 0, "medium": "audio", "sent": sent, "receivers": receivers}],
+        "arrivals": columns,
+    } | more
 
 
 def test_delays_count_what_is_lost_and_when_the_last_copy_comes() -> None:

@@ -60,9 +60,7 @@ def field(name: str, kind: str = "bytes", width: int = 0, match: str = "Exact", 
 
 
 def table(name: str, key: list[dict[str, Any]], data: tuple[dict[str, Any], ...] = (), actions: dict[str, Any] | None = None, default: str = "\0", size: int = 100) -> dict[str, Any]:
-    specs = [
-        {"name": action, "data": list(fields), "annotations": [{"name": note}] if note else []} for action, (fields, note) in (actions or {}).items()
-    ]
+    specs = [{"name": action, "data": list(fields), "annotations": [{"name": note}] if note else []} for action, (fields, note) in (actions or {}).items()]
     return {"name": name, "size": size, "key": key, "data": [{"singleton": f} for f in data], "action_specs": specs, "default": default}
 
 
@@ -274,7 +272,7 @@ def test_dry_mode(tmp_path: Path) -> None:
         [sys.executable, SCRIPTS / "setup.py", tmp_path / "shunt.yaml", "--plan", tmp_path / "switch.json"], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT / "operator")}
     )
     assert done.returncode == 0, done.stderr
-    assert 'Ingress.route -> forward(hdr.ipv4.dst_addr=0xc6120001/32, port=port 2/1, nexthop=1)   # 198.18.0.1/32: relay' in done.stdout
+    assert "Ingress.route -> forward(hdr.ipv4.dst_addr=0xc6120001/32, port=port 2/1, nexthop=1)   # 198.18.0.1/32: relay" in done.stdout
     assert json.loads((tmp_path / "switch.json").read_text()) == plan()
     (tmp_path / "shunt.yaml").write_text(CONFIG.replace("to: relay}", "to: rely}", 1))
     done = subprocess.run([sys.executable, SCRIPTS / "setup.py", tmp_path / "shunt.yaml"], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT / "operator")})

@@ -95,7 +95,11 @@ async def _ask(client: Raw, updates: list[pb.Update], atomicity: int) -> None:
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.lists(st.builds(pb.Update, type=st.integers(0, 7), entity=entities()), min_size=1, max_size=4), min_size=1, max_size=10), st.integers(0, 1), st.lists(st.binary(max_size=60), max_size=5))
+@given(
+    st.lists(st.lists(st.builds(pb.Update, type=st.integers(0, 7), entity=entities()), min_size=1, max_size=4), min_size=1, max_size=10),
+    st.integers(0, 1),
+    st.lists(st.binary(max_size=60), max_size=5),
+)
 def test_odd_updates_and_bytes(running: Served, batches: list[list[pb.Update]], atomicity: int, garbage: list[bytes]) -> None:
     async def scenario() -> None:
         await running.reset()

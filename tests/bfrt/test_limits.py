@@ -135,6 +135,7 @@ class Slow:
 @pytest.mark.parametrize(("method", "kind"), [("Write", pb.WriteRequest), ("Read", pb.ReadRequest)])
 def test_the_limit_is_exact(narrow: Softswitch, method: str, kind: type) -> None:
     with Session(narrow.target) as session:
+
         def ask(size: int) -> grpc.StatusCode:
             request = padded(kind, size)
             assert request.ByteSize() == size

@@ -191,6 +191,7 @@ def test_a_route_that_changes(softswitch: Softswitch, session: Session, home: st
 
 def join(table: Replication, person: int) -> None:
     """A participant joins a conference of all before it: everybody sends to everybody else."""
+
     def towards(receiver: int) -> Rewrite:
         return Rewrite(Endpoint.of("10.91.1.1", 30_000 + 2 * receiver), Endpoint.of("10.91.1.2", 20_000 + 2 * receiver))
 

@@ -244,6 +244,7 @@ async def test_rtcp_and_checks_go_by_the_cpu_port(tmp_path: Path, namespace: str
         await until(lambda: wire.to(ann, "audio") != [])
         report = bytes((0x80, 200, 0, 6)) + ann.ssrc.to_bytes(4, "big") + bytes(range(20))
         send(ann, report)
+
         def reported(one: Someone) -> bool:
             return any(payload[1] == 200 and payload[4:8] == ann.ssrc.to_bytes(4, "big") for payload in wire.to(one, "audio"))
 

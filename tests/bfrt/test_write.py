@@ -261,7 +261,10 @@ async def test_long_batches_of_the_long_form(served: Served) -> None:
     numbers = [n for n in range(40) if n != 20]
     found = {n: served.table[five_tuple(n)] for n in numbers}
     assert {n: entry.dscp for n, entry in found.items()} == {n: 46 if n % 3 == 1 else None for n in numbers}
-    assert all(entry == RelayEntry(five_tuple(n), Endpoint(five_tuple(n).dst.addr if n % 3 == 0 else b"\x0a\x01\x01\x01", 4096), Endpoint.of("10.9.9.9", 8192), 30_000, entry.dscp) for n, entry in found.items())
+    assert all(
+        entry == RelayEntry(five_tuple(n), Endpoint(five_tuple(n).dst.addr if n % 3 == 0 else b"\x0a\x01\x01\x01", 4096), Endpoint.of("10.9.9.9", 8192), 30_000, entry.dscp)
+        for n, entry in found.items()
+    )
     read = await client.read(*(entity(n) for n in numbers))
     assert [e.table_entry.data.action_id for e in read.entities] == [action.id] * len(numbers)
     await client.write(*(update(U.DELETE, n) for n in numbers), *(insert(n) for n in numbers))

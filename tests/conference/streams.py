@@ -49,9 +49,7 @@ def video(rng: random.Random, packets: int, sizes: tuple[float, float, float] = 
         frame = (frame + 1) & _M
 
 
-def network(
-    rng: random.Random, sent: Iterable[Sent], *, loss: float = 0.0, burst: float = 1.0, reorder: float = 0.0, distance: int = 4, repeat: float = 0.0
-) -> Iterator[Sent]:
+def network(rng: random.Random, sent: Iterable[Sent], *, loss: float = 0.0, burst: float = 1.0, reorder: float = 0.0, distance: int = 4, repeat: float = 0.0) -> Iterator[Sent]:
     """What arrives. burst: mean length of a run of losses; reorder: share of packets that come 1..distance places later; repeat: share doubled."""
     waiting: list[tuple[int, Sent]] = []
     losing = False

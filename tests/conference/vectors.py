@@ -42,8 +42,12 @@ def _generated() -> list[dict[str, Any]]:
     cases = []
     for nth, (name, options) in enumerate(
         [
-            ("no loss", {}), ("loss 10 %", {"loss": 0.1}), ("loss 20 % in runs", {"loss": 0.2, "burst": 3.0}), ("reordering", {"reorder": 0.1}),
-            ("loss, reordering and copies", {"loss": 0.1, "reorder": 0.1, "repeat": 0.05}), (HOSTILE, {}),
+            ("no loss", {}),
+            ("loss 10 %", {"loss": 0.1}),
+            ("loss 20 % in runs", {"loss": 0.2, "burst": 3.0}),
+            ("reordering", {"reorder": 0.1}),
+            ("loss, reordering and copies", {"loss": 0.1, "reorder": 0.1, "repeat": 0.05}),
+            (HOSTILE, {}),
         ]
     ):
         for algorithm, history in (("S-LM", 0), ("S-LR", 0), ("S-LR", 8)):
@@ -57,8 +61,13 @@ def _generated() -> list[dict[str, Any]]:
             if name == HOSTILE:
                 rows = [Row(rng.choice([rng.randrange(65536), 65530 + rng.randrange(20) & 0xFFFF]), rng.randrange(4), *(rng.random() < 0.5 for _ in range(4))) for _ in rows]
             case = {
-                "name": name, "algorithm": algorithm, "cadence": [mask, 0] if algorithm == "S-LM" else None, "learn": algorithm == "S-LR", "history": history,
-                "window": 16 if not history else 256, "rows": [[*row[:2], *map(int, row[2:])] for row in rows if row.keep or algorithm == "S-LR"],
+                "name": name,
+                "algorithm": algorithm,
+                "cadence": [mask, 0] if algorithm == "S-LM" else None,
+                "learn": algorithm == "S-LR",
+                "history": history,
+                "window": 16 if not history else 256,
+                "rows": [[*row[:2], *map(int, row[2:])] for row in rows if row.keep or algorithm == "S-LR"],
             }
             case["rows"] = run(case)
             cases.append(case)

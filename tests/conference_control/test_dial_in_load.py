@@ -56,7 +56,21 @@ class Wire:
 
 
 def sipp(room: Bridge, host: str, scenario: str, *more: str) -> Process:
-    argv = ["sipp", "-sf", str(SCENARIOS / f"{scenario}.xml"), "-i", address(host), "-mi", address(host), "-nostdin", "-trace_err", "-error_file", str(room.work / f"{scenario}-{host}.err"), *more, f"{EDGE_IP}:5060"]
+    argv = [
+        "sipp",
+        "-sf",
+        str(SCENARIOS / f"{scenario}.xml"),
+        "-i",
+        address(host),
+        "-mi",
+        address(host),
+        "-nostdin",
+        "-trace_err",
+        "-error_file",
+        str(room.work / f"{scenario}-{host}.err"),
+        *more,
+        f"{EDGE_IP}:5060",
+    ]
     made = Process(room.topology, host, f"SIPp at {host}", argv, room.work / f"{scenario}-{host}.log", {"TERM": "dumb"})
     made.cwd = SCENARIOS
     return made.start()

@@ -37,7 +37,16 @@ class MixBridge(Bridge):
         self.controls = {host: Path("/run") / f"{topology.prefix}-{host}-mixer.sock" for host in ("caller", "callee")}
         self.settings["conference"]["mixer"] = [f"unix:{path}" for path in self.controls.values()]
         for host, ip in (("caller", CALLER_IP), ("callee", CALLEE_IP)):
-            section = {"listen": f"unix:{self.controls[host]}", "allow": [], "socket_group": "root", "address": ip, "port": PORT, "receivers": 400, "load": 0.9, "announcements": {"joined": f"tone:{ANNOUNCED}", "left": None}}
+            section = {
+                "listen": f"unix:{self.controls[host]}",
+                "allow": [],
+                "socket_group": "root",
+                "address": ip,
+                "port": PORT,
+                "receivers": 400,
+                "load": 0.9,
+                "announcements": {"joined": f"tone:{ANNOUNCED}", "left": None},
+            }
             document = {"valid": True, "errors": [], "config": {"mixer": section, "log": {"level": "info", "format": "text"}}}
             (work / f"mixer-{host}.json").write_text(json.dumps(document))
             self.mixers[host] = Process(topology, host, f"mixer-{host}", [MIXER, "-c", str(work / f"mixer-{host}.json")], work / f"mixer-{host}.log")
@@ -201,7 +210,16 @@ def test_phones_of_four_codecs_hear_all_others_in_one_stream_over_losses_and_lea
 
 def test_tiled_streams_are_asked_for_over_rest(room: MixBridge) -> None:
     room.ask("POST", "/v1/conferences/room/participants?name=rex&media=audio")
-    for query in ("codec=VP8", "codec=H261&places=9", "codec=H264&places=many", "codec=H261&columns=4", "codec=H264&columns=1", "codec=H264&columns=20", "codec=H261&predicted=perhaps", "codec=H261&receivers=rex"):
+    for query in (
+        "codec=VP8",
+        "codec=H261&places=9",
+        "codec=H264&places=many",
+        "codec=H261&columns=4",
+        "codec=H264&columns=1",
+        "codec=H264&columns=20",
+        "codec=H261&predicted=perhaps",
+        "codec=H261&receivers=rex",
+    ):
         with pytest.raises(LabError, match="error: 400"):
             room.ask("POST", f"/v1/conferences/room/tiling?{query}")
     asked = room.ask("POST", "/v1/conferences/room/tiling?codec=H264&places=20&payload_type=99&predicted=yes&receivers=ann,bob")["tiling"]

@@ -97,9 +97,7 @@ def test_every_packet_is_in_a_record(room: Bridge) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     rows = list(csv.DictReader((room.work / "conferences.csv").open(newline="")))
-    assert {row["participant"]: (row["reason"], row["packets"], row["mos"]) for row in rows} == {
-        name: (one["reason"], str(one["media"][0]["packets"]), "") for name, one in records.items()
-    }
+    assert {row["participant"]: (row["reason"], row["packets"], row["mos"]) for row in rows} == {name: (one["reason"], str(one["media"][0]["packets"]), "") for name, one in records.items()}
 
 
 def test_a_call_is_rated_where_its_codec_is_known(room: Bridge) -> None:

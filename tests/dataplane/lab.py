@@ -113,9 +113,7 @@ def build(tag: str, *, gro: bool = True, relay_addresses: bool = True) -> Iterat
             sh("ip", "netns", "exec", lab.ns(which), "sysctl", "-qw", "net.ipv6.conf.default.router_solicitations=0")
             lab.ip(which, "link", "set", "lo", "up")
         for which, relay_mac, mac in (("a", MAC_RA, MAC_A), ("b", MAC_RB, MAC_B)):
-            lab.ip(
-                "relay", "link", "add", f"r{which}", "address", relay_mac, "type", "veth", "peer", "name", f"{which}0", "address", mac, "netns", lab.ns(which)
-            )
+            lab.ip("relay", "link", "add", f"r{which}", "address", relay_mac, "type", "veth", "peer", "name", f"{which}0", "address", mac, "netns", lab.ns(which))
             if gro:
                 sh("ip", "netns", "exec", lab.ns(which), "ethtool", "-K", f"{which}0", "gro", "on")
             lab.ip("relay", "link", "set", f"r{which}", "up")

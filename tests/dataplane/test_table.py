@@ -151,9 +151,7 @@ def test_more_addresses_than_slots_can_serve(second_lab: Lab) -> None:
     """Entries that find no slot work too, and go on working when their ports get slots."""
     with second(second_lab, capacity=1500) as (plane, softswitch):
         # 256 chunks of 256 ports: 1200 addresses with one port each cannot all have one, nor 1024 rows.
-        many = [
-            RelayEntry(FiveTuple(ep(f"{HOST_A4}:4000"), Endpoint(bytes((10, 9, n >> 8, n & 255)), 30000)), FIRST.src, FIRST.dst) for n in range(1200)
-        ]
+        many = [RelayEntry(FiveTuple(ep(f"{HOST_A4}:4000"), Endpoint(bytes((10, 9, n >> 8, n & 255)), 30000)), FIRST.src, FIRST.dst) for n in range(1200)]
         assert plane.insert(many) == [None] * 1200
         for made in (many[0], many[300], many[1199]):
             assert send(softswitch, made.key) == (REDIRECT, (made.src, made.dst))
@@ -203,9 +201,7 @@ endpoints6 = st.builds(Endpoint, st.sampled_from(ADDRESSES[3:]), st.integers(200
 keys = st.one_of(st.builds(FiveTuple, endpoints, endpoints), st.builds(FiveTuple, endpoints6, endpoints6))
 out4 = st.tuples(st.just(ep(f"{RELAY_B4}:20002")), st.builds(Endpoint, st.just(ep(f"{HOST_B4}:1").addr), st.integers(1, 65535)))
 out6 = st.tuples(st.just(ep(f"[{RELAY_B6}]:20002")), st.builds(Endpoint, st.just(ep(f"[{HOST_B6}]:1").addr), st.integers(1, 65535)))
-entries = st.builds(
-    lambda key, out, ttl, dscp: RelayEntry(key, out[0], out[1], ttl, dscp), keys, st.one_of(out4, out6), st.integers(0, 1 << 31), st.none() | st.integers(0, 63)
-)
+entries = st.builds(lambda key, out, ttl, dscp: RelayEntry(key, out[0], out[1], ttl, dscp), keys, st.one_of(out4, out6), st.integers(0, 1 << 31), st.none() | st.integers(0, 63))
 
 
 class Machine(RuleBasedStateMachine):
@@ -265,9 +261,7 @@ class Restarting(Machine):
 @pytest.mark.parametrize(("machine", "examples", "steps"), [(Machine, 25, 30), (Restarting, 3, 15)], ids=["one process", "with restarts"])
 def test_any_order_of_operations_matches_a_dict(plane: Plane, softswitch: Softswitch, machine: type[Machine], examples: int, steps: int) -> None:
     machine.plane, machine.softswitch = plane, softswitch
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    )
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None, database=None, suppress_health_check=list(HealthCheck)))
 
 
 def test_adoption_keeps_entries_counters_media_and_overflow(plane: Plane, softswitch: Softswitch) -> None:

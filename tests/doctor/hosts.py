@@ -44,9 +44,7 @@ def config(*changes: tuple[str, str]) -> Config:
 
 def link(name: str, **changes: Any) -> Link:
     """A good network card."""
-    made = Link(
-        name, up=True, mtu=1500, kind="", driver="ice", rx_queues=8, max_queues=16, offloads=OFFLOADS, attached=None, pinned=False, xdp_features=XDP_BASIC | XDP_TRANSMIT
-    )
+    made = Link(name, up=True, mtu=1500, kind="", driver="ice", rx_queues=8, max_queues=16, offloads=OFFLOADS, attached=None, pinned=False, xdp_features=XDP_BASIC | XDP_TRANSMIT)
     return dataclasses.replace(made, **changes)
 
 

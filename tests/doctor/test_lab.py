@@ -185,7 +185,9 @@ def test_what_is_away(host: Host) -> None:
         edge.start_agent()
 
 
-@pytest.mark.parametrize(("relay", "socket_text", "words"), [("rtpproxy", "udp:127.0.0.1:22222", "version 20040107; sessions are kept with"), ("rtpengine", "udp:127.0.0.1:2223", "rtpengine, answers ping with pong")])
+@pytest.mark.parametrize(
+    ("relay", "socket_text", "words"), [("rtpproxy", "udp:127.0.0.1:22222", "version 20040107; sessions are kept with"), ("rtpengine", "udp:127.0.0.1:2223", "rtpengine, answers ping with pong")]
+)
 def test_relays_of_others(relay: str, socket_text: str, words: str, tmp_path: Path) -> None:
     with started(relay, tmp_path) as host:
         checks = host.checks(0)

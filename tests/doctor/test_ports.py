@@ -44,7 +44,11 @@ def test_media_addresses_of_other_hosts() -> None:
     assert SOCKETS not in found(local=local)
     elsewhere = found(local=local, text=(("softswitch: {interfaces: [eth0, eth1]}\n", ""), ("data_plane: {}", 'data_plane: {target: "sw:50052"}')))
     assert elsewhere[MEDIA].verdict == "unknown"
-    builtin = (('media: [{address: 192.0.2.1, ports: "20000-29999"}]}', "}"), ("data_plane: {}", "builtin_relay: {addresses: [192.0.2.1], ports: '20000-29999'}"), ("media: [{address: 192.0.2.2", "media: [{address: 127.0.0.9"))
+    builtin = (
+        ('media: [{address: 192.0.2.1, ports: "20000-29999"}]}', "}"),
+        ("data_plane: {}", "builtin_relay: {addresses: [192.0.2.1], ports: '20000-29999'}"),
+        ("media: [{address: 192.0.2.2", "media: [{address: 127.0.0.9"),
+    )
     assert found(local=local | {"127.0.0.9": True}, text=builtin)[MEDIA].verdict == "fail"
 
 

@@ -88,9 +88,7 @@ def place(
         lab.register(user, port, callee_version)
     captures = [Capture(lab.topology, lab.work, name, full=True).start() for name in (host, "callee")]
     callee = Sipp(lab.topology, lab.work, "callee", callee_scenario, sip_port=port, media_port=MEDIA["callee"], version=callee_version, calls=1, talk_ms=talk_ms)
-    caller = Sipp(
-        lab.topology, lab.work, host, caller_scenario, sip_port=5080, media_port=MEDIA[host], user=user, version=caller_version, calls=1, talk_ms=talk_ms
-    )
+    caller = Sipp(lab.topology, lab.work, host, caller_scenario, sip_port=5080, media_port=MEDIA[host], user=user, version=caller_version, calls=1, talk_ms=talk_ms)
     try:
         started = time.monotonic()
         callee.start()

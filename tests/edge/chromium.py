@@ -15,7 +15,11 @@ from typing import Any
 
 _PAGE = b"<!doctype html><meta charset=utf-8><title>edge</title><body></body>"
 _OPTIONS = [
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
     "--autoplay-policy=no-user-gesture-required",
 ]
 

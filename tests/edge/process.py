@@ -21,8 +21,15 @@ BINARY = os.environ.get("SHUNT_EDGE") or str(ROOT / "target/release/shunt-edge")
 _START_S, _END_S = 30, 15  # seconds, with a busy machine in mind
 
 LIMITS = {
-    "sessions": 100, "media": 32, "unknown_packets": 100, "connections_per_address": 8, "connections": 64, "send_bitrate": 2_500_000,
-    "receive_bitrate": 10_000_000, "connect": 30.0, "consent": 30.0,
+    "sessions": 100,
+    "media": 32,
+    "unknown_packets": 100,
+    "connections_per_address": 8,
+    "connections": 64,
+    "send_bitrate": 2_500_000,
+    "receive_bitrate": 10_000_000,
+    "connect": 30.0,
+    "consent": 30.0,
 }
 
 
@@ -55,14 +62,19 @@ class Edge:
         self.control = str(self.folder / "control.sock")
         self.listen = listen
         section = {
-            "listen": [listen], "tcp": True, "advertise": [], "address": "127.0.0.1", "ports": ports, "control": self.control,
-            "socket_group": "shunt", "limits": {**LIMITS, **(limits or {})}, **changes,
+            "listen": [listen],
+            "tcp": True,
+            "advertise": [],
+            "address": "127.0.0.1",
+            "ports": ports,
+            "control": self.control,
+            "socket_group": "shunt",
+            "limits": {**LIMITS, **(limits or {})},
+            **changes,
         }
         document = {"valid": True, "errors": [], "config": {"edge": section, "log": {"level": "debug", "format": "text"}}}
         (self.folder / "edge.json").write_text(json.dumps(document))
-        self.process = subprocess.Popen(
-            [BINARY, "--config", str(self.folder / "edge.json")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        self.process = subprocess.Popen([BINARY, "--config", str(self.folder / "edge.json")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self._log: list[str] = []
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()

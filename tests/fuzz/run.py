@@ -21,7 +21,17 @@ from tests.fuzz.targets import CORPUS, DAEMONS, ROOT, build, configuration
 
 OUTPUT = ROOT / "build/fuzz"
 TARGETS = (*DAEMONS, "configuration")
-LENGTHS = {"bfrt_schema": 65536, "configuration": 2048, "conference_rtp": 256, "conference_rtcp": 256, "conference_stun": 256, "ng_reply": 4096, "tiling_h261": 2048, "tiling_h264": 2048, "tiling_h265": 2048}
+LENGTHS = {
+    "bfrt_schema": 65536,
+    "configuration": 2048,
+    "conference_rtp": 256,
+    "conference_rtcp": 256,
+    "conference_stun": 256,
+    "ng_reply": 4096,
+    "tiling_h261": 2048,
+    "tiling_h264": 2048,
+    "tiling_h265": 2048,
+}
 SLOW = {"configuration": 300, "mix_room": 40, "tiling_h261": 4}
 """Targets that get so many times fewer inputs."""
 KEPT = 60

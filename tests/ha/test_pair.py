@@ -61,7 +61,7 @@ async def test_death_with_calls_established_ringing_and_in_re_invite(pair: Pair)
     await pair.media(("10.91.4.2", 6000, int(answer.split()[0])), ("10.91.2.2", 7000, ringing_port))
     assert {key: entry for key, entry in pair.table.items() if key in steady} == steady
     status = await b.until(lambda s: s["role"] == "active" and s["calls"] == 3 and s["data_plane"]["planned"] == 6)
-    assert status["data_plane"]["orphans"] == 0 
+    assert status["data_plane"]["orphans"] == 0
     for call_id in ("established", "ringing", "moving"):
         await b.say(f"D {call_id} A B")
     await pair.holds()

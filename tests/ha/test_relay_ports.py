@@ -182,6 +182,7 @@ async def test_a_call_that_is_still_in_the_journal_holds_its_ports(tmp_path: Pat
 
 async def test_a_relay_that_knows_no_new_port(tmp_path: Path) -> None:
     """One that answers with the same port again is not asked for ever: the call is refused at once."""
+
     async def answer(body: bytes) -> bytes:
         return b"36000 10.0.0.1" if body[:1] == b"U" else b"20040107" if body[:1] == b"V" else b"0"
 

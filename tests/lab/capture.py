@@ -28,9 +28,7 @@ _INITIAL_TTL = 64
 _BLOCK_TIMEOUT = 1.3  # tcpdump's read timeout is 1 s
 _LATE_S = 1.0  # how long after a hang-up its call's packets are looked for
 _ROW = struct.Struct("<d?HHBHIB?")
-_ROW_DTYPE = np.dtype(
-    [("time", "<f8"), ("out", "?"), ("own_port", "<u2"), ("relay_port", "<u2"), ("second", "u1"), ("seq", "<u2"), ("ssrc", "<u4"), ("ttl", "u1"), ("bad", "?")]
-)
+_ROW_DTYPE = np.dtype([("time", "<f8"), ("out", "?"), ("own_port", "<u2"), ("relay_port", "<u2"), ("second", "u1"), ("seq", "<u2"), ("ssrc", "<u4"), ("ttl", "u1"), ("bad", "?")])
 
 
 class Capture:
@@ -48,9 +46,7 @@ class Capture:
         # Without immediate mode the kernel hands packets over in blocks, which is cheaper, and stop() has to wait for the last.
         media = [*common, *(["--immediate-mode", "-s", "0"] if full else ["-s", "96"]), "-w", str(self._media_path), f"udp and portrange {PORTS[0]}-{PORTS[1]}"]
         sip = [*common, "--immediate-mode", "-s", "0", "-w", str(self._sip_path), "udp and port 5060"]
-        self._processes = [
-            Process(topology, host, f"tcpdump of {what} at {host}", argv, name.with_suffix(f".{what}.log")) for what, argv in (("media", media), ("sip", sip))
-        ]
+        self._processes = [Process(topology, host, f"tcpdump of {what} at {host}", argv, name.with_suffix(f".{what}.log")) for what, argv in (("media", media), ("sip", sip))]
 
     def start(self) -> "Capture":
         for process in self._processes:
@@ -332,9 +328,7 @@ class _Flows:
         return rows[np.argsort(rows["time"], kind="stable")]
 
 
-def _direction(
-    call: Call, flows: dict[str, _Flows], sender: str, receiver: str, send: tuple[int, ...], receive: tuple[int, ...], until: float, taken_again: float
-) -> Direction:
+def _direction(call: Call, flows: dict[str, _Flows], sender: str, receiver: str, send: tuple[int, ...], receive: tuple[int, ...], until: float, taken_again: float) -> Direction:
     """until: when the stream was given up. taken_again: when the next call began that `receiver` hears from one of the same relay ports."""
     direction = Direction(call.call_id, sender, receiver, send, receive)
     step = send[0] % 2 if send else 0

@@ -271,7 +271,8 @@ class Load:
     def talk(self, call: LoadCall) -> None:
         """Both parties send from now on."""
         for phones, port, (ip, relay_port), ssrc in (
-            (self.caller, call.caller_port, call.caller_sends, call.ssrc), (self.callee, call.callee_port, call.callee_sends, call.ssrc + 1),
+            (self.caller, call.caller_port, call.caller_sends, call.ssrc),
+            (self.callee, call.callee_port, call.callee_sends, call.ssrc + 1),
         ):
             phones.say(f"add {call.number} {phones.ip} {port} {ip} {relay_port} {ssrc}")
 

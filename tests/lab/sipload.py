@@ -183,8 +183,15 @@ class _Caller(_Phone):
 
     def _request(self, method: str, uri: str, call_id: str, dialog: _Dialog, body: str = "", branch: str = "") -> bytes:
         lines = [
-            f"{method} {uri} SIP/2.0", f"Via: SIP/2.0/UDP {self.ip}:{self.port};branch={branch or self._branch()}", "Max-Forwards: 70", *(f"Route: {route}" for route in dialog.routes),
-            f"From: {dialog.from_header}", f"To: {dialog.to_header}", f"Call-ID: {call_id}", f"CSeq: {dialog.cseq} {method}", f"Contact: <sip:{self.ip}:{self.port}>",
+            f"{method} {uri} SIP/2.0",
+            f"Via: SIP/2.0/UDP {self.ip}:{self.port};branch={branch or self._branch()}",
+            "Max-Forwards: 70",
+            *(f"Route: {route}" for route in dialog.routes),
+            f"From: {dialog.from_header}",
+            f"To: {dialog.to_header}",
+            f"Call-ID: {call_id}",
+            f"CSeq: {dialog.cseq} {method}",
+            f"Contact: <sip:{self.ip}:{self.port}>",
         ]
         lines += ["Content-Type: application/sdp"] if body else []
         return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body]).encode()

@@ -117,9 +117,7 @@ class Sipp:
 def register(topology: Topology, work: Path, host: str, user: str, contact_port: int, version: int = 4) -> None:
     """Register a user of the edge's SIP server with a contact on a host. Raises LabError when refused."""
     port = 5900 + next(_registrations) % 90
-    sipp = Sipp(
-        topology, work, host, "register", sip_port=port, media_port=31900, user=user, version=version, calls=1, extra=("-key", "contact_port", str(contact_port))
-    )
+    sipp = Sipp(topology, work, host, "register", sip_port=port, media_port=31900, user=user, version=version, calls=1, extra=("-key", "contact_port", str(contact_port)))
     sipp.start().finish(10)
 
 

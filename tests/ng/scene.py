@@ -51,9 +51,7 @@ class Call:
         """`by` (the callee) answers. The reply's SDP."""
         by = by or self.callee
         other = self.caller if by is self.callee else self.callee
-        reply = await self.command(
-            "answer", sdp=text or self.sdp(by), received_from=_received_from(by), from_tag=other.tag, to_tag=by.tag, **{**self.keys, **keys}
-        )
+        reply = await self.command("answer", sdp=text or self.sdp(by), received_from=_received_from(by), from_tag=other.tag, to_tag=by.tag, **{**self.keys, **keys})
         other.relays = relays(reply["sdp"])
         self.answered = True
         return str(reply["sdp"])

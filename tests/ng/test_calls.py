@@ -197,9 +197,7 @@ async def test_a_phone_that_loses_a_fork_takes_nothing_with_it(ng: Scene) -> Non
     await call.offer(via_branch="branch-won")
     assert loser.relays != call.callee.relays, "each branch has ports of its own"
     loser.talk()
-    await call.command(
-        "answer", sdp=call.sdp(loser), received_from=["IP4", loser.at], from_tag=call.caller.tag, to_tag=loser.tag, via_branch="branch-lost", **call.keys
-    )
+    await call.command("answer", sdp=call.sdp(loser), received_from=["IP4", loser.at], from_tag=call.caller.tag, to_tag=loser.tag, via_branch="branch-lost", **call.keys)
     await asyncio.sleep(0.2)
     await loser.hush()
     await call.answer(via_branch="branch-won")

@@ -319,7 +319,9 @@ def test_a_refused_command_is_said() -> None:
     assert "The relay gave no reply to the command U" in silent_relay.words()
 
 
-@pytest.mark.parametrize("reply", ["d6:result5:error12:error-reason17:Ran out of ports.e", "d12:error-reason17:Ran out of ports.6:result5:errore", '{"result":"error","error-reason":"Ran out of ports."}'])
+@pytest.mark.parametrize(
+    "reply", ["d6:result5:error12:error-reason17:Ran out of ports.e", "d12:error-reason17:Ran out of ports.6:result5:errore", '{"result":"error","error-reason":"Ran out of ports."}']
+)
 def test_a_command_that_rtpengine_refused_is_said_in_its_words(reply: str) -> None:
     case = Case()
     case.control("d7:command5:offere", reply, verb="offer")

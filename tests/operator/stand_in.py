@@ -56,9 +56,7 @@ def call(call_id: str, *streams: dict[str, Any], created: str = "2026-11-21T10:0
     }
 
 
-LEARNING = {"state": "learning", "reason": "waiting-for-media", "key": None, "rewrite": None, "packets": 0, "bytes": 0} | dict.fromkeys(
-    ("lost", "reordered", "duplicates", "jitter_ms", "idle_ms")
-)
+LEARNING = {"state": "learning", "reason": "waiting-for-media", "key": None, "rewrite": None, "packets": 0, "bytes": 0} | dict.fromkeys(("lost", "reordered", "duplicates", "jitter_ms", "idle_ms"))
 ONE_WAY = {"problems": ["one-way: no media from the callee"]}
 METRICS = """\
 # HELP shunt_calls Calls that the agent knows.
@@ -85,13 +83,36 @@ STORY = {
     "quality": [],
     "events": [
         {
-            "after_ms": 0.0, "seq": 7, "time": "2026-11-21T10:00:01+00:00", "kind": "control", "what": "U", "media": 1, "party": None, "component": None,
-            "stream": None, "title": "U offer", "text": "U first@x [bold] — reply 35000", "count": 1, "until_ms": None, "facts": {"relay": "r1"},
+            "after_ms": 0.0,
+            "seq": 7,
+            "time": "2026-11-21T10:00:01+00:00",
+            "kind": "control",
+            "what": "U",
+            "media": 1,
+            "party": None,
+            "component": None,
+            "stream": None,
+            "title": "U offer",
+            "text": "U first@x [bold] — reply 35000",
+            "count": 1,
+            "until_ms": None,
+            "facts": {"relay": "r1"},
         },
         {
-            "after_ms": 812.5, "seq": 9, "time": "2026-11-21T10:00:01.812500+00:00", "kind": "learn", "what": "latched", "media": 1, "party": "caller",
-            "component": "rtp", "stream": "caller->callee rtp", "title": "RTP from 198.51.100.9:41000: latched", "text": "to relay port 192.0.2.1:35002", "count": 3,
-            "until_ms": 860.0, "facts": {},
+            "after_ms": 812.5,
+            "seq": 9,
+            "time": "2026-11-21T10:00:01.812500+00:00",
+            "kind": "learn",
+            "what": "latched",
+            "media": 1,
+            "party": "caller",
+            "component": "rtp",
+            "stream": "caller->callee rtp",
+            "title": "RTP from 198.51.100.9:41000: latched",
+            "text": "to relay port 192.0.2.1:35002",
+            "count": 3,
+            "until_ms": 860.0,
+            "facts": {},
         },
     ],
 }

@@ -31,9 +31,7 @@ def environment(**more: str) -> dict[str, str]:
 
 async def shunt(*args: str, **env: str) -> tuple[int, str, str]:
     """Run the command; exit code, standard output and standard error."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "shunt.cli.main", *args, env=environment(**env), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "shunt.cli.main", *args, env=environment(**env), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
     out, err = await asyncio.wait_for(process.communicate(), 30)
     return process.returncode, out.decode(), err.decode()
 
@@ -207,9 +205,7 @@ async def test_token_from_environment_and_file(token_agent, tmp_path):
 
 
 async def test_watch_repeats_and_ends_on_interrupt(agent):
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "shunt.cli.main", "calls", "--watch", "--json", "--api", agent.url, env=environment(), stdout=asyncio.subprocess.PIPE
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "shunt.cli.main", "calls", "--watch", "--json", "--api", agent.url, env=environment(), stdout=asyncio.subprocess.PIPE)
     first = json.loads(await asyncio.wait_for(process.stdout.readline(), 10))
     del agent.by_id["first@x"]
     second = json.loads(await asyncio.wait_for(process.stdout.readline(), 10))
@@ -220,9 +216,7 @@ async def test_watch_repeats_and_ends_on_interrupt(agent):
 
 async def test_on_a_terminal_there_is_a_table_without_markup_from_the_network(agent):
     terminal, child = pty.openpty()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "shunt.cli.main", "calls", "--api", agent.url, env=environment(TERM="xterm", COLUMNS="200"), stdout=child
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "shunt.cli.main", "calls", "--api", agent.url, env=environment(TERM="xterm", COLUMNS="200"), stdout=child)
     os.close(child)
     assert await asyncio.wait_for(process.wait(), 30) == 0
     text = os.read(terminal, 65536).decode()
@@ -314,9 +308,7 @@ main()
 
 
 async def service(*args: str, **env: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SERVICE, *args, env=environment(**env), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
+    return await asyncio.create_subprocess_exec(sys.executable, "-c", SERVICE, *args, env=environment(**env), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -117,12 +117,18 @@ def test_a_protocol_that_no_relay_speaks_is_not_listened_for():
         (RTPENGINE.replace("type: rtpengine", "type: rtpproxy"), ["1:15: control.ng: no relay is of type rtpengine"]),
         (RTPENGINE.replace('ng: ["udp:127.0.0.1:22223", "tcp:[::1]:22223"], ', ""), ["4:11: relays.0.type: without control.ng no SIP server can reach this relay through the agent"]),
         (RTPENGINE.replace("rtpengine", "rtpengin"), ["4:11: relays.0.type: Input should be 'rtpproxy' or 'rtpengine'"]),
-        (RTPENGINE.replace("udp:127.0.0.1:2223", "unix:/run/re.sock"), ["5:13: relays.0.socket: unix:/run/re.sock: rtpengine has no Unix socket: give udp:ADDRESS:PORT (--listen-ng) or tcp:ADDRESS:PORT (--listen-tcp-ng)"]),
+        (
+            RTPENGINE.replace("udp:127.0.0.1:2223", "unix:/run/re.sock"),
+            ["5:13: relays.0.socket: unix:/run/re.sock: rtpengine has no Unix socket: give udp:ADDRESS:PORT (--listen-ng) or tcp:ADDRESS:PORT (--listen-tcp-ng)"],
+        ),
         (RTPENGINE.replace("udp:127.0.0.1:22223", "unix:/run/ng.sock"), ["1:16: control.ng.0: 'unix:/run/ng.sock': unix is not possible here, only udp, tcp"]),
         (RTPENGINE.replace("udp:127.0.0.1:22223", "udp:127.0.0.1:2223"), ["5:13: relays.0.socket: udp:127.0.0.1:2223 is where the agent itself listens (control.ng.0): it would talk to itself"]),
         (RTPENGINE.replace("udp:127.0.0.1:22223", "udp:192.0.2.1:30001"), ["1:16: control.ng.0: udp:192.0.2.1:30001 lies within the media ports 192.0.2.1 30000-40000 of relays.0.media.0.ports"]),
         (RTPENGINE.replace("tcp:[::1]", "udp:0.0.0.0"), ["1:39: control.ng.1: udp:0.0.0.0:22223 cannot be bound besides udp:127.0.0.1:22223 of control.ng.0"]),
-        (RTPENGINE.replace("udp:127.0.0.1:22223", "udp:127.0.0.1:22221") + MINIMAL.removeprefix("relays:\n"), ["1:16: control.ng.0: udp:127.0.0.1:22221 cannot be bound besides udp:127.0.0.1:22221 of control.listen.0"]),
+        (
+            RTPENGINE.replace("udp:127.0.0.1:22223", "udp:127.0.0.1:22221") + MINIMAL.removeprefix("relays:\n"),
+            ["1:16: control.ng.0: udp:127.0.0.1:22221 cannot be bound besides udp:127.0.0.1:22221 of control.listen.0"],
+        ),
         (RTPENGINE.replace("ng:", "listen: ['udp:127.0.0.1:22221'], ng:"), ["1:19: control.listen: no relay speaks the rtpproxy protocol: all of them are of type rtpengine, for control.ng"]),
         (RTPENGINE + "    symmetric: false\n", ["7:16: relays.0.symmetric: is rtpproxy's; rtpengine always learns addresses"]),
         (MINIMAL + "    silent_ttl: 9\n", ["4:17: relays.0.silent_ttl: rtpproxy has one time-out for all sessions (ttl); only a relay of type rtpengine has this one"]),
@@ -184,7 +190,7 @@ softswitch: {}
         "shunt.yaml:10:20: log.quux: unknown key; known here: level, format",
         'shunt.yaml:11:19: control.listen: a list was expected: ["..."], or lines that start with "- "',
         "shunt.yaml:11:44: control.allow.0: '10.0.0.1/8' is not a network such as 127.0.0.0/8: has host bits set",
-        "shunt.yaml:11:56: control.allow.1: a network such as \"127.0.0.0/8\" was expected, not 3",
+        'shunt.yaml:11:56: control.allow.1: a network such as "127.0.0.0/8" was expected, not 3',
         "shunt.yaml:12:13: softswitch.interfaces: this key is missing",
     ]
 
@@ -258,7 +264,7 @@ softswitch: {interfaces: [eth0, eth0], listen: ["0.0.0.0:8077"]}
         ('edge: {listen: ["192.0.2.1:3478"], advertise: ["192.0.2.9:1", "192.0.2.9:2"], address: 192.0.2.1}', ":1:47: edge.advertise: 2 addresses for 1 of listen"),
         ('edge: {listen: ["192.0.2.1:20010"], address: 192.0.2.1}', "edge.listen.0: 192.0.2.1:20010 lies within the ports of plain RTP, 192.0.2.1 20000-29999"),
         ('edge: {listen: ["edge:3478"], address: 192.0.2.1}', "'edge' is not an IPv4 or IPv6 address"),
-        ('edge: {listen: [], address: 192.0.2.1}', "edge.listen: List should have at least 1 item"),
+        ("edge: {listen: [], address: 192.0.2.1}", "edge.listen: List should have at least 1 item"),
     ],
 )
 def test_one_error(text, says):

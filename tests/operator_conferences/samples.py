@@ -48,5 +48,21 @@ def participant(name: str, *media: dict[str, Any], **more: Any) -> Participant:
 
 
 def conference(*members: Participant, **more: Any) -> Conference:
-    made = {"conference": "room", "participants": len(members), "design": "nra", "problem": None, "mixing": False, "mixer": None, "speaker": None, "announcements": False, "tiling": None, "unjoined": [], "started_us": 0, "members": list(members), "qualities": [], "subscriptions": [], "counters_age_s": None}
+    made = {
+        "conference": "room",
+        "participants": len(members),
+        "design": "nra",
+        "problem": None,
+        "mixing": False,
+        "mixer": None,
+        "speaker": None,
+        "announcements": False,
+        "tiling": None,
+        "unjoined": [],
+        "started_us": 0,
+        "members": list(members),
+        "qualities": [],
+        "subscriptions": [],
+        "counters_age_s": None,
+    }
     return cast(Conference, made | more)

@@ -36,8 +36,14 @@ def test_a_function_of_a_module() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nothing", "is neither MODULE:FUNCTION nor"), ("/no/such/file.py:f", "FileNotFoundError"), ("/etc/hostname:f", "is no Python file"), ("no.such.module:f", "No module named"), (f"{__name__}:none", "has no none"), (f"{__name__}:NOT_A_FUNCTION", "not a function"),
-        (f"{__name__}:broken", "IndexError"), (f"{__name__}:vague", "answers 'low'"),
+        ("nothing", "is neither MODULE:FUNCTION nor"),
+        ("/no/such/file.py:f", "FileNotFoundError"),
+        ("/etc/hostname:f", "is no Python file"),
+        ("no.such.module:f", "No module named"),
+        (f"{__name__}:none", "has no none"),
+        (f"{__name__}:NOT_A_FUNCTION", "not a function"),
+        (f"{__name__}:broken", "IndexError"),
+        (f"{__name__}:vague", "answers 'low'"),
     ],
 )
 def test_a_function_that_cannot_be_used_is_refused_with_the_reason(name: str, words: str) -> None:

@@ -24,7 +24,12 @@ def test_a_conference_is_shown_as_people_know_it() -> None:
         "sender": "ann", "receiver": "bob", "medium": "video", "quality": "video", "target": 1, "decided_by": "policy", "packets": 5, "streams": [{"ssrc": 0xABC, "packets": 5}],
         "estimate_bits_per_s": 250_000, "reported": True,
     }  # fmt: skip
-    found = conference(participant("ann", medium("audio", 20000, PCMU), video), participant("bob", medium("audio", 20004), present=False), subscriptions=[flow], qualities=[{"sender": "ann", "receiver": "bob", "quality": "video"}])
+    found = conference(
+        participant("ann", medium("audio", 20000, PCMU), video),
+        participant("bob", medium("audio", 20004), present=False),
+        subscriptions=[flow],
+        qualities=[{"sender": "ann", "receiver": "bob", "quality": "video"}],
+    )
     events = happened(
         ("joined", {"participant": "ann"}),
         ("target", {"sender": "ann", "receiver": "bob", "medium": "video", "before": 3, "level": 2, "estimate_bits_per_s": 250_000}),

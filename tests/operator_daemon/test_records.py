@@ -107,9 +107,7 @@ def dies_before_the_position_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("death", [dies_before_appending, dies_between_the_files, dies_in_the_middle_of_a_write, dies_before_the_position_is_kept])
 @pytest.mark.parametrize("rotated", [False, True])
-async def test_a_process_that_dies_leaves_each_record_once(
-    place: Place, monkeypatch: pytest.MonkeyPatch, death: Callable[[pytest.MonkeyPatch], None], rotated: bool
-) -> None:
+async def test_a_process_that_dies_leaves_each_record_once(place: Place, monkeypatch: pytest.MonkeyPatch, death: Callable[[pytest.MonkeyPatch], None], rotated: bool) -> None:
     """What was written ahead is finished at the next start; the events that are still due bring it to no file a second time."""
     await place.write(entry(1))
     with monkeypatch.context() as patched:

@@ -11,7 +11,20 @@ from tests.p4 import bmv2, tofino
 
 TARGETS = {
     "softswitch (eBPF)": (lab.missing, ["tests/p4/test_vectors_softswitch.py", "tests/replication/test_vectors.py"]),
-    "BMv2 (v1model twin)": (bmv2.missing, ["tests/p4/test_vectors_bmv2.py", "tests/p4/test_bfrt_bmv2.py", "tests/p4/test_twin.py", "tests/p4/test_drops_bmv2.py", "tests/p4/test_replication_bmv2.py", "tests/p4/test_sequence_bmv2.py", "tests/p4/test_tracks_bmv2.py", "tests/p4/test_conference_agent_bmv2.py", "tests/p4/test_tracks_agent_bmv2.py"]),
+    "BMv2 (v1model twin)": (
+        bmv2.missing,
+        [
+            "tests/p4/test_vectors_bmv2.py",
+            "tests/p4/test_bfrt_bmv2.py",
+            "tests/p4/test_twin.py",
+            "tests/p4/test_drops_bmv2.py",
+            "tests/p4/test_replication_bmv2.py",
+            "tests/p4/test_sequence_bmv2.py",
+            "tests/p4/test_tracks_bmv2.py",
+            "tests/p4/test_conference_agent_bmv2.py",
+            "tests/p4/test_tracks_agent_bmv2.py",
+        ],
+    ),
     "Tofino (model or hardware, PTF)": (tofino.missing, ["tests/p4/test_vectors_tofino.py"]),
 }
 

@@ -51,7 +51,7 @@ def test_a_build_that_is_not_offered_is_refused_before_the_compiler_runs(tmp_pat
 
 def test_a_compiler_that_loses_the_parsers_selects_is_refused(tmp_path: Path) -> None:
     fake = tmp_path / "bf-p4c"
-    fake.write_text("#!/bin/sh\necho \"relay.bfa:45: warning: Can't match parser state due to previous match\" >&2\n")
+    fake.write_text('#!/bin/sh\necho "relay.bfa:45: warning: Can\'t match parser state due to previous match" >&2\n')
     fake.chmod(0o755)
     assert "5752" in compile_p4.compile_build(str(fake), compile_p4.Build("x", "tofino", {"RELAY_SIZE": "9"}), tmp_path / "out")
 
@@ -68,7 +68,7 @@ def test_a_build_is_compiled_again_only_when_something_has_changed(tmp_path: Pat
     assert reason is None and compile_p4.make(str(fake), build, out) == (None, seconds)
     assert len(runs.read_text().splitlines()) == 1
     compile_p4.make(str(fake), compile_p4.Build("x", "tofino", {"RELAY_SIZE": "10"}), out)
-    text.write_text("# 1 \"relay.p4\"\n/* said otherwise */ a  b // c\n")
+    text.write_text('# 1 "relay.p4"\n/* said otherwise */ a  b // c\n')
     compile_p4.make(str(fake), compile_p4.Build("x", "tofino", {"RELAY_SIZE": "10"}), out)
     assert len(runs.read_text().splitlines()) == 2
     text.write_text("a b c\n")
@@ -128,7 +128,7 @@ builds:
 splits:
   - {name: a-ipv6, of: a, options: {RELAY_SIZE: 500, RELAY6_SIZE: 2000}}
 """)
-    split, = compile_p4.read_builds("splits", path)
+    (split,) = compile_p4.read_builds("splits", path)
     assert split == compile_p4.Build("a-ipv6", "tofino2", {"ACTIONS": "plain", "RELAY_SIZE": "500", "RELAY6_SIZE": "2000"})
 
 

@@ -48,9 +48,7 @@ def shape(table: Table) -> dict[str, Any]:
     """Names, widths and match kinds of a table's key and actions, as a writer must know them."""
     return {
         "key": [(field.name, field.width, field.match) for field in table.key],
-        "actions": {
-            action.name: [(field.name, field.width) for field in action.fields] for action in table.actions if not action.default_only
-        },
+        "actions": {action.name: [(field.name, field.width) for field in action.fields] for action in table.actions if not action.default_only},
     }
 
 

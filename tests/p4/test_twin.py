@@ -32,8 +32,13 @@ def test_options_compile(options: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "program, options",
     [
-        ("relay", "-DRELAY_KEY=hash47"), ("relay", "-DACTIONS=all"), ("relay", "-DRELAY6_SIZE=0"), ("relay", "-DDELAY=1 -DSAMPLES=0"),
-        ("conference", "-DSEQUENCE=3"), ("conference", "-DSEQUENCE=1 -DSPLICE_SIZE=1000"), ("conference", "-DSEQUENCE=2 -DTRACK_SIZE=1000"),
+        ("relay", "-DRELAY_KEY=hash47"),
+        ("relay", "-DACTIONS=all"),
+        ("relay", "-DRELAY6_SIZE=0"),
+        ("relay", "-DDELAY=1 -DSAMPLES=0"),
+        ("conference", "-DSEQUENCE=3"),
+        ("conference", "-DSEQUENCE=1 -DSPLICE_SIZE=1000"),
+        ("conference", "-DSEQUENCE=2 -DTRACK_SIZE=1000"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(program: str, options: str, tmp_path: Path) -> None:

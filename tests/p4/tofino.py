@@ -171,10 +171,7 @@ def _whole(schema: Schema, table_name: str, key: Mapping[str, Key], action_name:
 
 def replication_entities(schema: Schema, ports: Mapping[Port, int]) -> tuple[list[pb.Entity], list[pb.Entity]]:
     """The tables of replication of the vectors' scene: what is inserted, and the exclusion sets, which are always there."""
-    made = [
-        _whole(schema, "Ingress.layer", {"layers": layers, "template": template}, "Ingress.set_layer", {"layer": layer})
-        for (layers, template), layer in replication.LAYERS.items()
-    ]
+    made = [_whole(schema, "Ingress.layer", {"layers": layers, "template": template}, "Ingress.set_layer", {"layer": layer}) for (layers, template), layer in replication.LAYERS.items()]
     for number, receivers in replication.RECEIVERS.items():
         for one in receivers:
             data = {"src_addr": one.out.addr, "dst_addr": one.here.addr, "src_port": one.out.port, "dst_port": one.here.port, "nexthop": one.hop.number}

@@ -48,7 +48,9 @@ class Machine:
         script = _BOOT.format(root=self.root)
         self._outer = subprocess.Popen(
             ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child", "sh", "-c", script],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
         self.until(lambda: children.read_text().strip() != "", "no first process")
@@ -173,12 +175,15 @@ data_plane: {}
 journal: {redis: "redis://127.0.0.1:6379/0"}
 softswitch: {interfaces: [in0], capacity: 1000}
 """
-_STANDBY = _PAIR + """\
+_STANDBY = (
+    _PAIR
+    + """\
 control: {listen: ["udp:127.0.0.1:22223"]}
 admin: {socket: /run/shunt-standby/admin.sock, events: /var/lib/shunt/events-standby}
 operator: {state_dir: /var/lib/shunt/operator-standby}
 api: {listen: "127.0.0.1:8078"}
 """
+)
 _TAKE_OVER_S = 2.0
 _LATE_S = 1.0  # for starting the program that asks, on a busy machine
 

@@ -79,7 +79,11 @@ def test_every_image_has_a_target() -> None:
 def test_each_sip_server_and_relay_has_a_profile_and_its_shipped_configuration() -> None:
     services = COMPOSE["services"]
     assert {service["profiles"][0]: name for name, service in services.items() if "profiles" in service} == {
-        "builtin": "relay", "kamailio": "kamailio", "opensips": "opensips", "rtpengine": "rtpengine", "rtpproxy": "rtpproxy",
+        "builtin": "relay",
+        "kamailio": "kamailio",
+        "opensips": "opensips",
+        "rtpengine": "rtpengine",
+        "rtpproxy": "rtpproxy",
     }
     for name in re.findall(r":-(\w+\.cfg)\}", (OCI / "compose.yaml").read_text(encoding="utf-8")):
         assert (ROOT / "opensips-config" / name).is_file(), name

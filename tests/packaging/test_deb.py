@@ -64,7 +64,18 @@ class Host:
         subprocess.run(["ip", "netns", "del", self.name], check=False)
 
     def _command(self, *command: str) -> list[str]:
-        return ["nsenter", f"--net=/run/netns/{self.name}", "chroot", str(self.root), "/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", *command]
+        return [
+            "nsenter",
+            f"--net=/run/netns/{self.name}",
+            "chroot",
+            str(self.root),
+            "/usr/bin/env",
+            "-i",
+            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+            "LC_ALL=C.UTF-8",
+            "DEBIAN_FRONTEND=noninteractive",
+            *command,
+        ]
 
     def run(self, *command: str, check: bool = True) -> str:
         """Standard output and error. Raises AssertionError where the command fails."""
@@ -154,9 +165,19 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
     assert host.run("stat", "-c", "%U:%G %a", "/etc/shunt/shunt.yaml").strip() == "root:shunt 640"
     assert host.run("stat", "-c", "%U %a", "/var/lib/shunt").strip() == "shunt 750"
     for path in (
-        "usr/share/man/man1/shunt.1.gz", "usr/share/man/man5/shunt.yaml.5.gz", "usr/share/bash-completion/completions/shunt", "usr/share/zsh/vendor-completions/_shunt", "usr/share/doc/shunt/opensips-config/opensips.cfg",
-        "usr/share/doc/shunt/examples/standby.yaml", "usr/share/shunt/grafana/shunt.json", "usr/share/shunt/prometheus/shunt.rules.yml",
-        "usr/lib/systemd/system/shunt-standby.service", "usr/lib/shunt/bin/shunt-softswitch", "usr/lib/shunt/bin/shunt-agent", "usr/lib/shunt/bin/shunt-relay", "usr/lib/shunt/bin/shunt-edge",
+        "usr/share/man/man1/shunt.1.gz",
+        "usr/share/man/man5/shunt.yaml.5.gz",
+        "usr/share/bash-completion/completions/shunt",
+        "usr/share/zsh/vendor-completions/_shunt",
+        "usr/share/doc/shunt/opensips-config/opensips.cfg",
+        "usr/share/doc/shunt/examples/standby.yaml",
+        "usr/share/shunt/grafana/shunt.json",
+        "usr/share/shunt/prometheus/shunt.rules.yml",
+        "usr/lib/systemd/system/shunt-standby.service",
+        "usr/lib/shunt/bin/shunt-softswitch",
+        "usr/lib/shunt/bin/shunt-agent",
+        "usr/lib/shunt/bin/shunt-relay",
+        "usr/lib/shunt/bin/shunt-edge",
     ):
         assert (host.root / path).is_file(), path
     assert host.run("dpkg", "--verify", "shunt") == ""

@@ -53,7 +53,19 @@ async def under_a_watchdog(command: str, config: Path) -> None:
     ear = Ear(str(config.with_name(f"{command}.notify")))
     environment = os.environ | {"PYTHONPATH": str(ROOT / "operator"), "NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": str(int(PERIOD_S * 1e6))}
     child = await asyncio.create_subprocess_exec(
-        "/bin/sh", "-c", 'WATCHDOG_PID=$$ exec "$@"', "sh", sys.executable, "-m", "shunt.cli.main", command, "-c", str(config), env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        "/bin/sh",
+        "-c",
+        'WATCHDOG_PID=$$ exec "$@"',
+        "sh",
+        sys.executable,
+        "-m",
+        "shunt.cli.main",
+        command,
+        "-c",
+        str(config),
+        env=environment,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
     )
     try:
         await ear.until("READY", 30.0)
@@ -81,12 +93,17 @@ async def under_a_watchdog(command: str, config: Path) -> None:
 async def test_a_daemon_under_a_watchdog(tmp_path: Path, command: str) -> None:
     config = tmp_path / "shunt.yaml"
     group = grp.getgrgid(os.getgid()).gr_name
-    config.write_text(yaml.safe_dump({
-        "control": {"listen": [f"udp:127.0.0.1:{free_port(socket.SOCK_DGRAM)}"]}, "api": {"listen": f"127.0.0.1:{free_port(socket.SOCK_STREAM)}"},
-        "relays": [{"name": "local", "socket": f"udp:127.0.0.1:{free_port(socket.SOCK_DGRAM)}"}],
-        "admin": {"socket": str(tmp_path / "admin.sock"), "socket_group": group, "events": str(tmp_path / "events")},
-        "operator": {"state_dir": str(tmp_path / "state")},
-    }))
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "control": {"listen": [f"udp:127.0.0.1:{free_port(socket.SOCK_DGRAM)}"]},
+                "api": {"listen": f"127.0.0.1:{free_port(socket.SOCK_STREAM)}"},
+                "relays": [{"name": "local", "socket": f"udp:127.0.0.1:{free_port(socket.SOCK_DGRAM)}"}],
+                "admin": {"socket": str(tmp_path / "admin.sock"), "socket_group": group, "events": str(tmp_path / "events")},
+                "operator": {"state_dir": str(tmp_path / "state")},
+            }
+        )
+    )
     await under_a_watchdog(command, config)
 
 

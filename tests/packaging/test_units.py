@@ -44,9 +44,7 @@ def test_systemd_finds_nothing_wrong(analyze: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", units.NAMES)
 def test_little_is_exposed(analyze: str, tmp_path: Path, name: str) -> None:
     unit = next(path for path in units.write(tmp_path, "/usr") if path.name == name)
-    done = subprocess.run(
-        [analyze, "security", "--offline=true", "--no-pager", f"--threshold={WORST[unit.stem]}", unit], capture_output=True, text=True
-    )
+    done = subprocess.run([analyze, "security", "--offline=true", "--no-pager", f"--threshold={WORST[unit.stem]}", unit], capture_output=True, text=True)
     assert done.returncode == 0, "\n".join(line for line in done.stdout.splitlines() if "✗" in line or "exposure" in line) + done.stderr
 
 
@@ -59,7 +57,12 @@ def test_rights_are_those_that_the_services_keep(tmp_path: Path) -> None:
         assert Journal().path.startswith(f"/var/lib/{found[name]['StateDirectory']}/")
     folders = [unit["RuntimeDirectory"] for unit in found.values() if "RuntimeDirectory" in unit]
     assert len(folders) == len(set(folders)), "it goes when one of them stops"
-    for path, name in ((Admin().socket, "shunt-agent"), (RELAY_SOCKET.removeprefix("cunix:"), "shunt-relay"), (EDGE_SOCKET, "shunt-edge"), (SOFTSWITCH_SOCKET.removeprefix("unix:"), "shunt-softswitch")):
+    for path, name in (
+        (Admin().socket, "shunt-agent"),
+        (RELAY_SOCKET.removeprefix("cunix:"), "shunt-relay"),
+        (EDGE_SOCKET, "shunt-edge"),
+        (SOFTSWITCH_SOCKET.removeprefix("unix:"), "shunt-softswitch"),
+    ):
         assert str(path).startswith(f"/run/{found[name]['RuntimeDirectory']}/")
 
 

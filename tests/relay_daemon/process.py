@@ -33,11 +33,21 @@ class RelayFailed(Exception):
 def configuration(**changes: Any) -> dict[str, Any]:
     """What `shunt check-config --json` writes, as far as the relay reads it; keywords change the section builtin_relay, or `notify` and `learning`."""
     relay = {
-        "listen": ["udp:127.0.0.1:0"], "allow": ["127.0.0.0/8", "::1/128"], "socket_group": "shunt", "addresses": ["127.0.0.1", "127.0.0.2"],
-        "ports": "41000-41999", "ttl": 60, "setup_ttl": None, "quarantine": 5.0, "packet_limit": 0, "threads": 2,
+        "listen": ["udp:127.0.0.1:0"],
+        "allow": ["127.0.0.0/8", "::1/128"],
+        "socket_group": "shunt",
+        "addresses": ["127.0.0.1", "127.0.0.2"],
+        "ports": "41000-41999",
+        "ttl": 60,
+        "setup_ttl": None,
+        "quarantine": 5.0,
+        "packet_limit": 0,
+        "threads": 2,
     }
     sections: dict[str, Any] = {
-        "builtin_relay": relay, "learning": {"packets": 5, "guard_ms": 80, "contest_hold_s": 10.0, "quarantine_s": 3.0}, "notify": {"allow": None},
+        "builtin_relay": relay,
+        "learning": {"packets": 5, "guard_ms": 80, "contest_hold_s": 10.0, "quarantine_s": 3.0},
+        "notify": {"allow": None},
         "log": {"level": "debug", "format": "text"},
     }
     for key, value in changes.items():
@@ -59,9 +69,7 @@ class Relay:
         command = [BINARY, "--config", file.name]
         if watched:
             command = ["/bin/sh", "-c", 'WATCHDOG_PID=$$ exec "$@"', "sh", *command]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
-        )
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
         self._log: list[str] = []
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()

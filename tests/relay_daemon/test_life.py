@@ -73,9 +73,7 @@ def test_a_configuration_by_a_file_descriptor():
     read, write = socket.socketpair()
     with read, write:
         write.close()
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", f'exec "{BINARY}" --config /dev/fd/3 3<&0'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        process = subprocess.Popen(["/bin/sh", "-c", f'exec "{BINARY}" --config /dev/fd/3 3<&0'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         process.stdin.write(json.dumps(configuration()))
         process.stdin.close()
         assert process.stdout.readline().startswith("READY relay ready: commands on udp:127.0.0.1:")

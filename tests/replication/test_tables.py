@@ -143,7 +143,17 @@ def test_a_conference(client: Session, bridge: Bridge) -> None:
     assert [participant.numbers() for participant in participants] == [[], [], list(range(10, 20))]
     question = read(CONFERENCE, [key.flow.src.addr, key.flow.dst.addr, u16(key.flow.src.port), u16(key.flow.dst.port), u32(0x1234)])
     first, second = (entity.table_entry for entity in client.read([question, read(COPY, [b"\0\0\7", u16(3)])]))
-    assert values(CONFERENCE, first) == {"mgid": 5, "l1_xid": 0, "rid": 1, "l2_xid": 1, "stream": 7, "to_agent": 0, **dict.fromkeys(("trees", "layers", "extension", "descriptor", "track"), 0), "$COUNTER_SPEC_PKTS": 20, "$COUNTER_SPEC_BYTES": 4000}
+    assert values(CONFERENCE, first) == {
+        "mgid": 5,
+        "l1_xid": 0,
+        "rid": 1,
+        "l2_xid": 1,
+        "stream": 7,
+        "to_agent": 0,
+        **dict.fromkeys(("trees", "layers", "extension", "descriptor", "track"), 0),
+        "$COUNTER_SPEC_PKTS": 20,
+        "$COUNTER_SPEC_BYTES": 4000,
+    }
     assert first.key == question.table_entry.key
     there = participants[2].here
     assert values(COPY, second) == {

@@ -35,9 +35,7 @@ def fill(replication: Replication) -> None:
     for (layers, template), layer in LAYERS.items():
         replication.put_layer(layers, template, Layer(layer))
     for made in STREAMS:
-        action = Action(
-            made.mgid, made.l1_xid, made.rid, made.l2_xid, made.stream, bool(made.to_agent), made.trees, made.layers, made.extension, made.descriptor
-        )
+        action = Action(made.mgid, made.l1_xid, made.rid, made.l2_xid, made.stream, bool(made.to_agent), made.trees, made.layers, made.extension, made.descriptor)
         replication.insert_stream(StreamKey(made.key, made.ssrc), action)
 
 

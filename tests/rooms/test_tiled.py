@@ -114,7 +114,9 @@ def test_each_participant_is_shown_by_its_tile(room: MixedRoom, tmp_path: Path) 
             return red[0] > 150 > 80 > red[2] and blue[2] > 150 > 80 > blue[0]
 
         assert await_that(is_shown, 20), [colour(cem, name, tmp_path / "page.png") for name in COLOURS]
-        words = cem.await_that("((all) => all.every((one) => one.includes('in one stream with others: 176×576')) && all)([...document.querySelectorAll('.tile .quality')].map((one) => one.textContent))")
+        words = cem.await_that(
+            "((all) => all.every((one) => one.includes('in one stream with others: 176×576')) && all)([...document.querySelectorAll('.tile .quality')].map((one) => one.textContent))"
+        )
         assert len(words) == 2 and cem.evaluate("[...document.querySelectorAll('.tile .name')].map((one) => one.textContent).sort()") == ["ann", "bob"]
         assert violations(cem) == []
         cem.resize(390, 780)

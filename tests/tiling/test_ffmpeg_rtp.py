@@ -35,9 +35,7 @@ def test_h261_from_ffmpeg_and_to_ffmpeg(tiling: Path, tmp_path: Path) -> None:
         source = f"testsrc=size=176x144:rate={RATE}:duration={SECONDS},hue=h={90 * number}"
         coded = ["-c:v", "h261", "-b:v", "120k", "-g", "12", "-flags", "+bitexact"]
         address = f"rtp://127.0.0.1:{receiver.getsockname()[1]}?pkt_size=1200"
-        senders.append(
-            ffmpeg("-re", "-f", "lavfi", "-i", source, *coded, "-strict", "experimental", "-f", "rtp", address, *coded, "-f", "h261", str(tmp_path / f"{number}.h261"))
-        )
+        senders.append(ffmpeg("-re", "-f", "lavfi", "-i", source, *coded, "-strict", "experimental", "-f", "rtp", address, *coded, "-f", "h261", str(tmp_path / f"{number}.h261")))
     events, began = Events(), dict[int, int]()
     while True:
         # What has come before a sender ended is read to the end.

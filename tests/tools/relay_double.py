@@ -34,9 +34,7 @@ class RelayDouble:
     async def start(self) -> RelayDouble:
         loop = asyncio.get_running_loop()
         if self.kind == "udp":
-            self._transport, _ = await loop.create_datagram_endpoint(
-                lambda: _Datagrams(self), local_addr=("127.0.0.1", self.port)
-            )
+            self._transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), local_addr=("127.0.0.1", self.port))
             self.port = self._transport.get_extra_info("sockname")[1]
         elif self.kind == "tcp":
             self._server = await asyncio.start_server(self._lines, "127.0.0.1", self.port)

@@ -112,9 +112,7 @@ class Telling:
         """A command of the SIP server. verb: without it the command's first letter, as in the rtpproxy protocol."""
         self.say("control", {"verb": verb or command[0], "command": command, "reply": reply, "relay": "local", "peer": "127.0.0.1", "took_us": 190}, media=media)
 
-    def learn(
-        self, verdict: str, party: str = "caller", source: str | None = None, *, count: int = 1, rtp: bool = True, payload_type: int = 8, component: str = "rtp", media: int | None = 1
-    ) -> None:
+    def learn(self, verdict: str, party: str = "caller", source: str | None = None, *, count: int = 1, rtp: bool = True, payload_type: int = 8, component: str = "rtp", media: int | None = 1) -> None:
         """A packet without an entry, and what learning made of it."""
         port = TO_CALLER if party == "caller" else TO_CALLEE
         what = {"ssrc": 17, "sequence": 3, "payload_type": payload_type} if rtp else dict.fromkeys(("ssrc", "sequence", "payload_type"))

@@ -161,7 +161,9 @@ def two_byte(elements: Elements) -> bytes:
     return b"".join(bytes([number, len(data)]) + data if number else b"\0" for number, data in elements)
 
 
-def rtp(stream: Stream, extension: bytes | None = None, *, profile: int = 0xBEDE, words: int | None = None, first: int = 0x80, kind: int = 96, sources: bytes = b"", payload: bytes = bytes(range(64))) -> bytes:
+def rtp(
+    stream: Stream, extension: bytes | None = None, *, profile: int = 0xBEDE, words: int | None = None, first: int = 0x80, kind: int = 96, sources: bytes = b"", payload: bytes = bytes(range(64))
+) -> bytes:
     """An RTP packet of a stream, with the extension's area filled up to whole words."""
     first |= 0x10 if extension is not None else 0
     header = bytes([first, kind]) + bytes.fromhex("123400000140") + stream.ssrc.to_bytes(4, "big") + sources

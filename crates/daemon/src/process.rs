@@ -79,7 +79,11 @@ pub fn say_draining(status: &str, longer: Duration) {
     let microseconds = u32::try_from(longer.as_micros()).unwrap_or(u32::MAX);
     let _ = sd_notify::notify(
         false,
-        &[NotifyState::Stopping, NotifyState::Status(status), NotifyState::ExtendTimeoutUsec(microseconds)],
+        &[
+            NotifyState::Stopping,
+            NotifyState::Status(status),
+            NotifyState::ExtendTimeoutUsec(microseconds),
+        ],
     );
 }
 

@@ -65,9 +65,7 @@ class AdminClient:
         """The agent's metrics in the OpenMetrics text format."""
         return await self._connection.text("/metrics")
 
-    async def calls(
-        self, *, state: str | None = None, reason: str | None = None, match: str | None = None, limit: int = 100, after: int | None = None, fresh: bool = False
-    ) -> CallPage:
+    async def calls(self, *, state: str | None = None, reason: str | None = None, match: str | None = None, limit: int = 100, after: int | None = None, fresh: bool = False) -> CallPage:
         """At most `limit` (1 to 1,000) calls, the oldest first.
 
         state and reason: of one and the same stream; match: part of the Call-ID; after: `next` of the page before; fresh: counters are read from the

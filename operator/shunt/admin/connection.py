@@ -47,9 +47,7 @@ class Connection:
         return AgentUnreachable(self.socket, str(error) or type(error).__name__)
 
     @contextlib.asynccontextmanager
-    async def open(
-        self, method: str, path: str, query: Mapping[str, Any] | None = None, body: Any = None, timeout: aiohttp.ClientTimeout | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def open(self, method: str, path: str, query: Mapping[str, Any] | None = None, body: Any = None, timeout: aiohttp.ClientTimeout | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
         """The response to a request, its body not yet read.
 
         Raises AgentUnreachable, also for what breaks while the body is read; AgentError with the agent's own words for an error.

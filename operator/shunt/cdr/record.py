@@ -17,13 +17,43 @@ from shunt.quality.report import SdpOf, stream_quality
 FORMAT = 1
 
 _PARTY = (
-    "signalled", "source", "relay_packets", "packets", "bytes", "lost", "loss_percent", "jitter_ms", "jitter_max_ms", "reordered", "duplicates", "codec", "mos", "r", "note",
-    "offloaded", "offloaded_after_ms",
+    "signalled",
+    "source",
+    "relay_packets",
+    "packets",
+    "bytes",
+    "lost",
+    "loss_percent",
+    "jitter_ms",
+    "jitter_max_ms",
+    "reordered",
+    "duplicates",
+    "codec",
+    "mos",
+    "r",
+    "note",
+    "offloaded",
+    "offloaded_after_ms",
 )
 COLUMNS = (
-    "format", "call_id", "from_tag", "to_tag", "started", "ended", "duration_s", "reason", "relay", "media", "kind",
+    "format",
+    "call_id",
+    "from_tag",
+    "to_tag",
+    "started",
+    "ended",
+    "duration_s",
+    "reason",
+    "relay",
+    "media",
+    "kind",
     *(f"{side.value}_{name}" for side in Side for name in _PARTY),
-    "from", "to", "sip_code", "hung_up", "epoch", "seq",
+    "from",
+    "to",
+    "sip_code",
+    "hung_up",
+    "epoch",
+    "seq",
 )
 
 
@@ -60,9 +90,7 @@ def _party(line: Line, side: Side, sdp: SdpMedia | None, delay_ms: float) -> dic
     }
 
 
-def record(
-    call: Call, reason: str, end: float, sdp_of: SdpOf, delay_ms: float, *, sip: Signalling = _NO_SIGNALLING, epoch: int | None = None, seq: int | None = None
-) -> dict[str, Any]:
+def record(call: Call, reason: str, end: float, sdp_of: SdpOf, delay_ms: float, *, sip: Signalling = _NO_SIGNALLING, epoch: int | None = None, seq: int | None = None) -> dict[str, Any]:
     """The record of a call that has ended.
 
     end: Unix time; delay_ms as in quality.score; epoch, seq: the event of its end in the agent's event log.

@@ -60,9 +60,7 @@ class Tables:
     relay: int | None = None
 
 
-def capacity(
-    design: Design, load: Load = Load(), limits: Limits = Limits(), qualities: int = 3, line_rate: float = 12.8e12, tables: Tables = Tables()
-) -> dict[str, Any]:
+def capacity(design: Design, load: Load = Load(), limits: Limits = Limits(), qualities: int = 3, line_rate: float = 12.8e12, tables: Tables = Tables()) -> dict[str, Any]:
     """How many such meetings fit, and what each limit alone would allow; `bound_by` is the smallest. line_rate: bit/s. Raises ValueError."""
     people = 2 if design is Design.TWO_PARTY else load.participants
     senders = min(people, people if load.senders is None else load.senders)

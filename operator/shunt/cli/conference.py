@@ -61,10 +61,19 @@ def create(client: Client, as_json: bool, name: str) -> None:
 @conference.command("join", cls=_Command)
 @click.argument("name")
 @click.argument("participant")
-@click.option("--media", multiple=True, metavar="MEDIUM", default=["audio"], show_default=True, help="What it sends and gets: audio, video, screen; video/2 and so on: a further address of its own for one sender's. May be given more than once.")
+@click.option(
+    "--media",
+    multiple=True,
+    metavar="MEDIUM",
+    default=["audio"],
+    show_default=True,
+    help="What it sends and gets: audio, video, screen; video/2 and so on: a further address of its own for one sender's. May be given more than once.",
+)
 @click.option("--ice", is_flag=True, help="Its media finds its way by ICE: the answer has our ICE credentials, and checks are answered.")
 @click.option("--transport", default="RTP/AVP", show_default=True, help="Of its media, as in SDP. Pictures as SRTP go on whole.")
-@click.option("--layers", multiple=True, metavar="MEDIUM=WAY", help="How a picture's packets tell its layers: video=dependency-descriptor:12 (the header extension's id), =frame-marking:ID, =vp8, =vp9.")
+@click.option(
+    "--layers", multiple=True, metavar="MEDIUM=WAY", help="How a picture's packets tell its layers: video=dependency-descriptor:12 (the header extension's id), =frame-marking:ID, =vp8, =vp9."
+)
 @click.option("--trusted", multiple=True, metavar="ADDRESS", help="An address from which its media is latched at once; any other source has to send several packets in sequence.")
 @_asks_agent
 def join(client: Client, as_json: bool, name: str, participant: str, media: tuple[str, ...], trusted: tuple[str, ...], ice: bool, transport: str, layers: tuple[str, ...]) -> None:
@@ -122,10 +131,14 @@ def set_mixed(client: Client, as_json: bool, name: str, participant: str, mixed:
 @conference.command("tiled", cls=_Command)
 @click.argument("name")
 @click.argument("codec", type=click.Choice(["H261", "H264", "H265", "none"]))
-@click.option("--receiver", "receivers", multiple=True, metavar="PARTICIPANT", help="Who gets the tiled streams, now or once it is there; may be given more than once. Without it everybody who can play them.")
+@click.option(
+    "--receiver", "receivers", multiple=True, metavar="PARTICIPANT", help="Who gets the tiled streams, now or once it is there; may be given more than once. Without it everybody who can play them."
+)
 @click.option("--payload-type", type=click.IntRange(0, 127), metavar="NUMBER", help="Of the tiled streams; 31 for H.261, 96 for H.264 and 97 for H.265 unless given.")
 @click.option("--places", type=click.IntRange(1, 255), metavar="NUMBER", help="Tiles of a column of H.264, 15 unless given, or of a grid of H.265, 16 unless given.")
-@click.option("--columns", type=click.IntRange(2, 127), metavar="NUMBER", help="H.264, two levels of mixers: so many columns, each made by a mixer of its own, are joined in a stream. Without it one level.")
+@click.option(
+    "--columns", type=click.IntRange(2, 127), metavar="NUMBER", help="H.264, two levels of mixers: so many columns, each made by a mixer of its own, are joined in a stream. Without it one level."
+)
 @click.option("--predicted", is_flag=True, help="H.264, H.265: all sources have agreed to keep vectors within the picture or a guard band, so their pictures may predict from the one before.")
 @_asks_agent
 def set_tiling(client: Client, as_json: bool, name: str, codec: str, receivers: tuple[str, ...], payload_type: int | None, places: int | None, columns: int | None, predicted: bool) -> None:
@@ -185,7 +198,14 @@ def watch(client: Client, as_json: bool, name: str, interval: float, once: bool)
 @click.option("--participants", type=click.IntRange(2, 32_767), metavar="N", default=10, show_default=True, help="Of each meeting.")
 @click.option("--senders", type=click.IntRange(1, 32_767), metavar="N", help="How many of them send; all, unless said.")
 @click.option("--adapted", type=click.IntRange(0, 32_767), metavar="N", help="How many of them get less than the top quality; all, unless said.")
-@click.option("--qualities", type=click.IntRange(1, 8), metavar="N", default=SET, show_default=True, help="Trees of a set. The agent's have one of audio, three of video and three of the screen; the paper's 3, one for each temporal layer.")
+@click.option(
+    "--qualities",
+    type=click.IntRange(1, 8),
+    metavar="N",
+    default=SET,
+    show_default=True,
+    help="Trees of a set. The agent's have one of audio, three of video and three of the screen; the paper's 3, one for each temporal layer.",
+)
 @click.option("--sender-rate", type=click.FloatRange(0, min_open=True), default=2.5e6, show_default="2.5 Mbit/s", metavar="BIT/S", help="Of all streams of one sender.")
 @click.option("--line-rate", type=click.FloatRange(0, min_open=True), default=12.8e12, show_default="12.8 Tbit/s", metavar="BIT/S", help="Of the switch.")
 @click.option("--trees", type=click.IntRange(9, 65_536), metavar="N", default=_LIMITS.trees, show_default=True, help="MGIDs of the engine.")
@@ -198,8 +218,21 @@ def watch(client: Client, as_json: bool, name: str, interval: float, once: bool)
 @click.option("--paper", "of_paper", is_flag=True, help="The four figures of the Scallop paper beside ours, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def capacity_command(
-    participants: int, senders: int | None, adapted: int | None, qualities: int, sender_rate: float, line_rate: float, trees: int, nodes: int, tracked: int,
-    conference_rows: int | None, copy_rows: int | None, layer_rows: int | None, relay_rows: int | None, of_paper: bool, as_json: bool,
+    participants: int,
+    senders: int | None,
+    adapted: int | None,
+    qualities: int,
+    sender_rate: float,
+    line_rate: float,
+    trees: int,
+    nodes: int,
+    tracked: int,
+    conference_rows: int | None,
+    copy_rows: int | None,
+    layer_rows: int | None,
+    relay_rows: int | None,
+    of_paper: bool,
+    as_json: bool,
 ) -> None:
     """How many meetings fit, for each design of replication trees, and which limit ends it."""
     if of_paper:

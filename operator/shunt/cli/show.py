@@ -210,10 +210,7 @@ def status(status: dict[str, Any]) -> None:
         click.echo(printable(f"Data plane: {plane['target']} ({plane.get('name') or 'unknown'}), {state}, {_or_dash(plane.get('entries'))} of {_or_dash(plane.get('capacity'))} entries"))
         for sentence in plane.get("lacks") or ():
             click.echo(printable(f"    {sentence}"))
-    rows = [
-        (r["name"], r["address"], _state(r["alive"], "up", "DOWN"), _or_dash(r.get("sessions")), _or_dash(r.get("version")), _or_dash(r.get("keepalive")))
-        for r in status["relays"]
-    ]
+    rows = [(r["name"], r["address"], _state(r["alive"], "up", "DOWN"), _or_dash(r.get("sessions")), _or_dash(r.get("version")), _or_dash(r.get("keepalive"))) for r in status["relays"]]
     table(("RELAY", "ADDRESS", "STATE", "SESSIONS", "VERSION", "KEEPALIVE"), rows, right=(3,))
 
 
@@ -255,9 +252,4 @@ def trace(src: str, dst: str, answer: dict[str, Any]) -> None:
         return
     media = "" if call["media"] is None else f", media {call['media']}"
     source = call["expected_source"] or "a source not learned yet"
-    click.echo(
-        printable(
-            f"This relay port is for the {call['from']}'s {call['component'].upper()} of call {call['call_id']}{media}: "
-            f"{call['state']}, reason {call['reason']}; expected from {source}"
-        )
-    )
+    click.echo(printable(f"This relay port is for the {call['from']}'s {call['component'].upper()} of call {call['call_id']}{media}: {call['state']}, reason {call['reason']}; expected from {source}"))

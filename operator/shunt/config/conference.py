@@ -27,7 +27,9 @@ class Tiling(Section):
     payload_type: int | None = Field(default=None, ge=0, le=127, description="Of the tiled streams; absent: 31 for H.261, 96 for H.264, 97 for H.265.")
     places: int | None = Field(default=None, ge=1, le=255, description="Tiles of a column of H.264 (absent: 15) or of a grid of H.265 (absent: 16). A CIF picture of H.261 has four.")
     columns: int | None = Field(default=None, ge=2, le=127, description="Columns of H.264, each made by a mixer of its own, that one more joins in a stream; absent: one level of mixers.")
-    predicted: bool = Field(default=False, description="All sources of H.264 or H.265 have agreed to keep vectors within the picture or a guard band, so their pictures may predict from the one before.")
+    predicted: bool = Field(
+        default=False, description="All sources of H.264 or H.265 have agreed to keep vectors within the picture or a guard band, so their pictures may predict from the one before."
+    )
 
 
 class Conference(Section):
@@ -35,7 +37,10 @@ class Conference(Section):
 
     address: MediaAddress = Field(description="The address that participants send to, and that copies come from.")
     ports: Ports = Field(default=PortRange(20000, 29999), description="UDP ports for participants, inclusive: two for each medium of each participant; starts at an even port.")
-    state: AbsolutePath = Field(default="/var/lib/shunt/conferences", description="Folder in which conferences are kept for a restart of the agent, a file for each; it is made if need be. With journal.redis they are kept there.")
+    state: AbsolutePath = Field(
+        default="/var/lib/shunt/conferences",
+        description="Folder in which conferences are kept for a restart of the agent, a file for each; it is made if need be. With journal.redis they are kept there.",
+    )
     timeout: int = Field(default=60, ge=5, le=86400, description="Seconds without a packet after which a participant is removed.")
     selector: str | None = Field(
         default=None,

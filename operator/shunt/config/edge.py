@@ -19,7 +19,10 @@ class EdgeLimits(Section):
     sessions: int = Field(default=500, ge=1, le=20_000, description="Browsers at a time.")
     media: int = Field(default=64, ge=1, le=1024, description="Media descriptions of one browser.")
     unknown_packets: int = Field(
-        default=100, ge=1, le=100_000, description="Connectivity checks a second from one address that has shown no key (twice as many at once); further ones are dropped and counted. An IPv6 address counts by its first 64 bits."
+        default=100,
+        ge=1,
+        le=100_000,
+        description="Connectivity checks a second from one address that has shown no key (twice as many at once); further ones are dropped and counted. An IPv6 address counts by its first 64 bits.",
     )
     connections_per_address: int = Field(default=16, ge=1, le=10_000, description="TCP connections of one address.")
     connections: int = Field(default=1000, ge=1, le=100_000, description="TCP connections of all.")

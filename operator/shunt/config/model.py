@@ -55,17 +55,11 @@ class Control(Section):
         min_length=1,
         description="Sockets for the rtpproxy protocol: udp:ADDRESS:PORT, tcp:ADDRESS:PORT, unix:/PATH (one command to a connection) or cunix:/PATH (persistent). Not bound where no relay speaks it.",
     )
-    ng: list[NgSocket] = Field(
-        default=[], description="Sockets for the NG protocol, where relays[] has one of type rtpengine: udp:ADDRESS:PORT or tcp:ADDRESS:PORT."
-    )
-    allow: list[Network] = Field(
-        default=list(_LOOPBACK), description="Networks from which commands are taken (udp and tcp; unix sockets have file permissions)."
-    )
+    ng: list[NgSocket] = Field(default=[], description="Sockets for the NG protocol, where relays[] has one of type rtpengine: udp:ADDRESS:PORT or tcp:ADDRESS:PORT.")
+    allow: list[Network] = Field(default=list(_LOOPBACK), description="Networks from which commands are taken (udp and tcp; unix sockets have file permissions).")
     socket_group: Name = Field(default="shunt", description="Group that may use the Unix sockets.")
     legs_per_call: int = Field(default=128, ge=4, le=1_000_000, description="Most legs (tags) of one Call-ID; a command that would add a further one gets an error.")
-    sessions_per_source: int = Field(
-        default=0, ge=0, le=1_000_000, description="Most new sessions a second for one source address; a command for a further one gets an error. 0: no limit."
-    )
+    sessions_per_source: int = Field(default=0, ge=0, le=1_000_000, description="Most new sessions a second for one source address; a command for a further one gets an error. 0: no limit.")
     drain_on_stop_s: int = Field(
         default=0,
         ge=0,
@@ -77,9 +71,7 @@ class Control(Section):
 class MediaRange(Section):
     """A relay address and the ports on which media arrives there."""
 
-    address: MediaAddress = Field(
-        description="The address that media is sent to: rtpproxy's -l; of an rtpengine's interface NAME/ADDRESS!ADVERTISED the ADDRESS in the middle."
-    )
+    address: MediaAddress = Field(description="The address that media is sent to: rtpproxy's -l; of an rtpengine's interface NAME/ADDRESS!ADVERTISED the ADDRESS in the middle.")
     ports: Ports = Field(description='UDP ports, inclusive, as "35000-65000" (rtpproxy -m and -M, rtpengine --port-min and --port-max); starts at an even port.')
 
 
@@ -87,20 +79,12 @@ class Relay(Section):
     """An rtpproxy or rtpengine that the agent forwards control commands to."""
 
     name: Name = Field(description="The relay's name in the output of `shunt status` and in metrics: letters, digits, . _ -")
-    type: Literal["rtpproxy", "rtpengine"] = Field(
-        default="rtpproxy", description="What it is: rtpproxy gets what arrives at control.listen, rtpengine what arrives at control.ng."
-    )
-    socket: ControlSocket = Field(
-        description="The relay's control socket: of rtpproxy (-s) udp:, tcp:, unix: or cunix:; of rtpengine udp: (--listen-ng) or tcp: (--listen-tcp-ng)."
-    )
+    type: Literal["rtpproxy", "rtpengine"] = Field(default="rtpproxy", description="What it is: rtpproxy gets what arrives at control.listen, rtpengine what arrives at control.ng.")
+    socket: ControlSocket = Field(description="The relay's control socket: of rtpproxy (-s) udp:, tcp:, unix: or cunix:; of rtpengine udp: (--listen-ng) or tcp: (--listen-tcp-ng).")
     media: list[MediaRange] = Field(default=[], description="Where its media arrives, one item for each address; needed as soon as there is a data plane.")
     ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which it drops a session (rtpproxy -T, rtpengine --timeout).")
-    silent_ttl: int | None = Field(
-        default=None, ge=1, le=86400, description="The same while a party is on hold or only receives (rtpengine --silent-timeout, which alone has it); without it 3600."
-    )
-    setup_ttl: int | None = Field(
-        default=None, ge=1, le=86400, description="The same until the call is answered: rtpproxy -W, without it as ttl; rtpengine --offer-timeout, without it 3600."
-    )
+    silent_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same while a party is on hold or only receives (rtpengine --silent-timeout, which alone has it); without it 3600.")
+    setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same until the call is answered: rtpproxy -W, without it as ttl; rtpengine --offer-timeout, without it 3600.")
     symmetric: bool = Field(default=False, description="Whether an rtpproxy with two addresses still learns addresses (--bridge_symmetric); rtpengine always does.")
 
     @property
@@ -131,7 +115,8 @@ class BuiltinRelay(Section):
     """The built-in relay, for those who run no rtpproxy: a daemon (`shunt relay`), whose name among the agent's relays is "builtin"."""
 
     listen: list[ControlSocket] = Field(
-        default=[RELAY_SOCKET], min_length=1,
+        default=[RELAY_SOCKET],
+        min_length=1,
         description="Its control sockets: udp:, tcp:, unix: or cunix:. The agent uses the first; a further one is for the SIP server, which uses the relay directly where the agent does not answer.",
     )
     allow: list[Network] = Field(default=list(_LOOPBACK), description="Networks from which commands are taken over udp and tcp.")
@@ -150,7 +135,9 @@ class BuiltinRelay(Section):
 class Tls(Section):
     """Certificates for BF Runtime over TLS; PEM files."""
 
-    ca_file: AbsolutePath | None = Field(default=None, description="Who signs the other side's certificate. In the agent's section without it: the system's authorities; in the softswitch's: clients need none.")
+    ca_file: AbsolutePath | None = Field(
+        default=None, description="Who signs the other side's certificate. In the agent's section without it: the system's authorities; in the softswitch's: clients need none."
+    )
     certificate_file: AbsolutePath | None = Field(default=None, description="This side's certificate; the softswitch needs one.")
     key_file: AbsolutePath | None = Field(default=None, description="The certificate's key.")
 
@@ -163,7 +150,8 @@ class DataPlane(Section):
     program: Name = Field(default="relay", description="Name of the P4 program whose tables are written.")
     tls: Tls | None = Field(default=None, description="TLS towards the BF Runtime server; without it the connection is in the clear: only for loopback or a network of its own.")
     cpu_interface: Interface | None = Field(
-        default=None, description="Network interface of a switch's CPU port, on the switch's own host: RTCP, ICE checks and copies of conferences arrive there, and the agent's own packets leave. Absent: this host's own sockets, for a softswitch.",
+        default=None,
+        description="Network interface of a switch's CPU port, on the switch's own host: RTCP, ICE checks and copies of conferences arrive there, and the agent's own packets leave. Absent: this host's own sockets, for a softswitch.",
     )
     idle_ms: int = Field(default=30_000, ge=1000, le=3_600_000, description="Milliseconds without a packet after which an entry counts as idle.")
     hash: Literal["auto", "none", "hash32", "hash48"] = Field(
@@ -179,9 +167,7 @@ class Learning(Section):
     guard_ms: int = Field(default=80, ge=0, le=10_000, description="Milliseconds over which it has to show them, without a rival.")
     contest_hold_s: float = Field(default=10, ge=0, le=3600, description="Seconds for which a stream with two claimants stays on the relay after the rival's last packet.")
     quarantine_s: float = Field(default=3, ge=0, le=3600, description="Seconds for which the old source is not learned again after signalling changed.")
-    one_way_after_s: float = Field(
-        default=1.0, ge=0, le=3600, description="Seconds after which a stream whose other party has sent nothing is offloaded towards the signalled address."
-    )
+    one_way_after_s: float = Field(default=1.0, ge=0, le=3600, description="Seconds after which a stream whose other party has sent nothing is offloaded towards the signalled address.")
     first_packets: Literal["any", "named"] = Field(
         default="named",
         description="Whose packets reach a relay that latches the first source (any but the built-in one) before a stream is offloaded: only those of addresses "
@@ -232,9 +218,7 @@ class Admin(Section):
 class Operator(Section):
     """The operator daemon (`shunt operator`)."""
 
-    state_dir: AbsolutePath = Field(
-        default="/var/lib/shunt/operator", description="Folder for how far the agent's events were dealt with; it is made where only that one is missing."
-    )
+    state_dir: AbsolutePath = Field(default="/var/lib/shunt/operator", description="Folder for how far the agent's events were dealt with; it is made where only that one is missing.")
 
 
 class Notify(Section):
@@ -250,9 +234,7 @@ class Journal(Section):
     """Where calls are kept so that a restarted agent, or a standby, finds them again."""
 
     path: AbsolutePath = Field(default="/var/lib/shunt/journal.sqlite", description="SQLite file; its folder is made where only that one is missing. Not used with redis.")
-    redis: RedisUrl | None = Field(
-        default=None, description="redis://HOST:PORT/DB, rediss:// for TLS, or unix:///PATH: keep the journal in Redis, so that another agent can take over."
-    )
+    redis: RedisUrl | None = Field(default=None, description="redis://HOST:PORT/DB, rediss:// for TLS, or unix:///PATH: keep the journal in Redis, so that another agent can take over.")
     redis_password_file: AbsolutePath | None = Field(default=None, description="A file whose first line is the password of Redis.")
     group: Name = Field(default="shunt", description="Agents of one group share calls and data plane; one of them is in charge. Several groups may use one Redis.")
 
@@ -271,9 +253,7 @@ class Standby(Section):
     """How agents of one group take over from each other; takes effect with journal.redis."""
 
     name: Name | None = Field(default=None, description="This agent's name in the log of the other one; without it the host's.")
-    control: ControlSocket | None = Field(
-        default=None, description="Where the other agent of the pair reaches this one's control socket; without it the first of control.listen."
-    )
+    control: ControlSocket | None = Field(default=None, description="Where the other agent of the pair reaches this one's control socket; without it the first of control.listen.")
     ng: NgSocket | None = Field(default=None, description="The same for the NG protocol; without it the first of control.ng.")
     lease_ms: int = Field(default=1000, ge=200, le=60_000, description="Milliseconds without a sign of life after which the other agent takes over.")
 
@@ -319,12 +299,14 @@ class Softswitch(Section):
 
     interfaces: list[Interface] = Field(description="Network interfaces on which media arrives or leaves; none: the tables are served, and no packet is seen.")
     listen: list[ServerListen] = Field(
-        default=[SOFTSWITCH_SOCKET], min_length=1,
+        default=[SOFTSWITCH_SOCKET],
+        min_length=1,
         description="Where BF Runtime (gRPC) is served: unix:/PATH (mode 0660, group socket_group), ADDRESS:PORT on loopback for tools, or any ADDRESS:PORT with tls.ca_file.",
     )
     socket_group: Name = Field(default="shunt", description="Group that may use the Unix socket.")
     owners: list[Owner] = Field(
-        default=["unix", "tls"], min_length=1,
+        default=["unix", "tls"],
+        min_length=1,
         description="Clients that may own the tables, and so take over what a dead owner left: unix, tcp (without TLS), tls, user:NAME (of a Unix socket) or certificate:NAME.",
     )
     request_limit: int = Field(default=32 << 20, ge=1 << 20, le=1 << 30, description="Bytes of the largest request; larger ones are refused with RESOURCE_EXHAUSTED.")
@@ -335,7 +317,10 @@ class Softswitch(Section):
         default="drop", description="Action for a packet whose source does not match the entry of its port, or is blocked: drop it (the agent still gets a learn notice), or pass it to the relay."
     )
     packet_limit: int = Field(
-        default=0, ge=0, le=1_000_000, description="Most packets per second of one entry, that is of one stream from one source; further ones are dropped and counted. 0: no limit, and no cost; with one, packets take the longer way through the program."
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Most packets per second of one entry, that is of one stream from one source; further ones are dropped and counted. 0: no limit, and no cost; with one, packets take the longer way through the program.",
     )
     conference_copies: int = Field(
         default=0, ge=0, le=4_000_000, description="Rewrites of conference packets to have room for: one for each receiver of each stream with ports of its own. 0: no conferences."
@@ -394,7 +379,19 @@ class Config(Section):
 
     def problems(self) -> list[tuple[Location, str]]:
         """What is wrong between keys that are right by themselves: (location, message), in file order by section."""
-        return [*self._relay_problems(), *self._port_problems(), *self._socket_problems(), *self._api_problems(), *self._journal_problems(), *self._cdr_problems(), *self._softswitch_problems(), *self._switch_problems(), *self._conference_problems(), *self._edge_problems(), *self._mixer_problems()]
+        return [
+            *self._relay_problems(),
+            *self._port_problems(),
+            *self._socket_problems(),
+            *self._api_problems(),
+            *self._journal_problems(),
+            *self._cdr_problems(),
+            *self._softswitch_problems(),
+            *self._switch_problems(),
+            *self._conference_problems(),
+            *self._edge_problems(),
+            *self._mixer_problems(),
+        ]
 
     def warnings(self) -> Iterator[tuple[Location, str]]:
         """What may be meant, but hardly is: (location, message)."""

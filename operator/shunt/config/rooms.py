@@ -44,8 +44,14 @@ class Codecs(Section):
 class Rooms(Section):
     """Conferences that browsers take part in, by way of edges (`shunt-edge`)."""
 
-    edges: list[str] = Field(default=["unix:/run/shunt-edge/control.sock"], min_length=1, description="Control sockets of the edges, unix:/PATH. A browser comes to the one with the fewest sessions; one that does not answer is left out.")
-    secret_file: AbsolutePath = Field(default="/var/lib/shunt/operator/rooms.secret", description="File with the key that links are signed with; it is made if need be. Another key makes all links void.")
+    edges: list[str] = Field(
+        default=["unix:/run/shunt-edge/control.sock"],
+        min_length=1,
+        description="Control sockets of the edges, unix:/PATH. A browser comes to the one with the fewest sessions; one that does not answer is left out.",
+    )
+    secret_file: AbsolutePath = Field(
+        default="/var/lib/shunt/operator/rooms.secret", description="File with the key that links are signed with; it is made if need be. Another key makes all links void."
+    )
     url: str | None = Field(default=None, pattern=r"^https?://[^/ ]+(/.*)?$", description="What links begin with, as browsers reach the REST API: https://rooms.example.org. Absent: api.listen.")
     create: bool = Field(default=True, description="A room is made when the first comes to it with a link; false: only `shunt conference create` makes one.")
     audio: list[str] = Field(default=["opus", "PCMU", "PCMA"], min_length=1, description="Audio codecs, the preferred one first: opus, PCMU, PCMA, G722. The first to come settles the room's.")

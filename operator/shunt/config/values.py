@@ -274,7 +274,6 @@ def _redis_url(value: Any) -> str:
     return text
 
 
-
 Name = Annotated[str, _matching(_NAME, "a name of 1 to 63 letters, digits, '.', '_' or '-'")]
 Interface = Annotated[str, _matching(_INTERFACE, "the name of a network interface")]
 AbsolutePath = Annotated[str, PlainValidator(_absolute_path)]

@@ -83,7 +83,9 @@ def _neighbours(facts: Facts) -> Finding:
         return Finding("unknown", subject, unknown[0].reason)
     each = ", ".join(f"{value} for IPv{ip}" for ip, value in values.items())
     if any(isinstance(value, int) and value < _NEIGHBOURS for value in values.values()):
-        return Finding("warn", subject, f"room (gc_thresh3): {each}", f"sysctl -w net.ipv4.neigh.default.gc_thresh3={_NEIGHBOURS}, and the IPv6 one: at least the directly connected phones and gateways")
+        return Finding(
+            "warn", subject, f"room (gc_thresh3): {each}", f"sysctl -w net.ipv4.neigh.default.gc_thresh3={_NEIGHBOURS}, and the IPv6 one: at least the directly connected phones and gateways"
+        )
     return Finding("ok", subject, f"room (gc_thresh3) for directly connected phones and gateways: {each}")
 
 
@@ -103,7 +105,9 @@ def _firewall(config: Config, facts: Facts) -> Iterator[Finding]:
         yield Finding("unknown", subject, facts.chains.reason)
     elif facts.chains:
         word = "chain is" if facts.chains == 1 else "chains are"
-        yield Finding("ok", subject, f"{facts.chains} base {word} on the way of packets to this host; offloaded packets meet none", "a rule that has to block a source of media belongs on the way to this host")
+        yield Finding(
+            "ok", subject, f"{facts.chains} base {word} on the way of packets to this host; offloaded packets meet none", "a rule that has to block a source of media belongs on the way to this host"
+        )
     else:
         yield Finding("ok", subject, "no base chain on the way of packets to this host")
     if facts.conntrack is None:

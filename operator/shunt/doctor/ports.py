@@ -13,7 +13,16 @@ from shunt.doctor.finding import Finding
 
 _DAEMONS = ("shunt-agent", "shunt-relay", "shunt-edge", "shunt-mixer", "shunt-softswitch")
 # Who listens on the sockets of a section.
-_LISTENS = {"control": "shunt-agent", "hep": "shunt-agent", "builtin_relay": "shunt-relay", "edge": "shunt-edge", "mixer": "shunt-mixer", "conference": "shunt operator", "api": "shunt operator", "softswitch": "shunt-softswitch"}
+_LISTENS = {
+    "control": "shunt-agent",
+    "hep": "shunt-agent",
+    "builtin_relay": "shunt-relay",
+    "edge": "shunt-edge",
+    "mixer": "shunt-mixer",
+    "conference": "shunt operator",
+    "api": "shunt operator",
+    "softswitch": "shunt-softswitch",
+}
 # Whose sockets belong into a media range, by the section that the range is of.
 _MEDIA = {"relays": ("rtpproxy", "rtpengine"), "builtin_relay": ("shunt-relay",), "conference": ("shunt-agent",), "edge": ("shunt-edge",)}
 _SHOWN = 3

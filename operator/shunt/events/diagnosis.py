@@ -324,7 +324,11 @@ def _about_sending(party: _Party, say: _Say) -> None:
             cause = "It is muted without sending silence, a firewall or NAT on its side blocks what it sends, or it sends elsewhere because the SDP that it got was changed on the way"
             say("problem", f"Not one packet reached {leg.relay}, the relay port that the {party.name} was told to send to ({said}). {cause}.", party)
             if (private := party.private) is not None:
-                say("hint", f"The {party.name}'s SDP names {private}, a private address: what is sent there arrives in a network of yours only, and where it really is can be learned from its first packet alone.", party)
+                say(
+                    "hint",
+                    f"The {party.name}'s SDP names {private}, a private address: what is sent there arrives in a network of yours only, and where it really is can be learned from its first packet alone.",
+                    party,
+                )
         else:
             listed = ", ".join(f"{source} ({count} packets: {_why_not(party, source)})" for source, count in list(sources.items())[:4])
             say("problem", f"Packets do reach {leg.relay}, the {party.name}'s relay port, but none from a source that can be latched: {listed}; {said}.", party)
@@ -338,7 +342,11 @@ def _about_sending(party: _Party, say: _Say) -> None:
         behind = "it is behind NAT" if leg.latched.addr != leg.signalled.addr else "its port was translated"
         say("ok", f"The {party.name} sends from {leg.latched}, signalling says {leg.signalled}: {behind}, and that is taken care of.", party)
     if party.silent_since is not None:
-        say("problem", f"The last packet of the {party.name} ({leg.latched}) met its entry {_seconds(party.silent_since)} ago, after {party.measured.packets} packets: it stopped sending, or its NAT binding moved and the new source is not latched.", party)
+        say(
+            "problem",
+            f"The last packet of the {party.name} ({leg.latched}) met its entry {_seconds(party.silent_since)} ago, after {party.measured.packets} packets: it stopped sending, or its NAT binding moved and the new source is not latched.",
+            party,
+        )
     others = {source: count for source, count in party.sources(_NOT_OWN).items() if source != leg.latched}
     if others and party.sends:
         say("hint", f"{sum(others.values())} packets to the {party.name}'s relay port came from other sources ({', '.join(map(str, list(others)[:3]))}) and were ignored.", party)
@@ -366,7 +374,8 @@ def _about_reaching(party: _Party, other: _Party, evidence: Evidence, say: _Say)
         say(
             "problem",
             f"What the {party.name} sends goes to {entry.dst}, the address in the {other.name}'s SDP. It is a private address: unless it is in a network of yours, "
-            f"nothing arrives. The {other.name}'s real address is learned from its first packet, which has not come.", party,
+            f"nothing arrives. The {other.name}'s real address is learned from its first packet, which has not come.",
+            party,
         )
 
 

@@ -13,10 +13,30 @@ from shunt.net import Endpoint, FiveTuple
 
 _COMMANDS = {"U": "offer", "L": "answer", "D": "delete", "Q": "query", "P": "play", "S": "stop playing", "R": "record", "C": "copy"}
 _PHRASES = {
-    "100": "Trying", "180": "Ringing", "181": "Forwarded", "183": "Session Progress", "200": "OK", "202": "Accepted", "302": "Moved Temporarily",
-    "400": "Bad Request", "401": "Unauthorized", "403": "Forbidden", "404": "Not Found", "407": "Proxy Authentication Required", "408": "Request Timeout",
-    "480": "Temporarily Unavailable", "481": "Call Does Not Exist", "486": "Busy Here", "487": "Request Terminated", "488": "Not Acceptable Here",
-    "491": "Request Pending", "500": "Server Error", "503": "Service Unavailable", "504": "Server Time-out", "600": "Busy Everywhere", "603": "Decline",
+    "100": "Trying",
+    "180": "Ringing",
+    "181": "Forwarded",
+    "183": "Session Progress",
+    "200": "OK",
+    "202": "Accepted",
+    "302": "Moved Temporarily",
+    "400": "Bad Request",
+    "401": "Unauthorized",
+    "403": "Forbidden",
+    "404": "Not Found",
+    "407": "Proxy Authentication Required",
+    "408": "Request Timeout",
+    "480": "Temporarily Unavailable",
+    "481": "Call Does Not Exist",
+    "486": "Busy Here",
+    "487": "Request Terminated",
+    "488": "Not Acceptable Here",
+    "491": "Request Pending",
+    "500": "Server Error",
+    "503": "Service Unavailable",
+    "504": "Server Time-out",
+    "600": "Busy Everywhere",
+    "603": "Decline",
 }
 VERDICTS = {
     "waiting": "not latched yet: a few more packets are needed",
@@ -33,12 +53,25 @@ VERDICTS = {
     "former": "from the call that had this port before: ignored",
 }
 _COMMON = {
-    "data-plane-up": "the data plane answers", "data-plane-down": "the data plane does not answer", "relay-up": "a relay answers again",
-    "relay-down": "a relay does not answer", "data-plane-reset": "the data plane came back without its tables", "relay-reset": "a relay came back without its sessions",
-    "data-plane-reconciled": "the data plane holds what it is to hold", "agent-started": "the agent has started", "agent-stopped": "the agent has ended",
-    "agent-active": "this agent is in charge now", "agent-standby": "this agent stands by now", "agent-drain-begun": "the agent drains", "agent-drain-ended": "the agent drains no longer",
-    "agent-audited": "the relay table was compared with the plan", "agent-journal-failed": "the journal cannot be written", "agent-journal-recovered": "the journal is written again",
-    "agent-late": "the agent's loop was late", "agent-limit": "a limit was met", "events-missing": "events of the agent are missing here",
+    "data-plane-up": "the data plane answers",
+    "data-plane-down": "the data plane does not answer",
+    "relay-up": "a relay answers again",
+    "relay-down": "a relay does not answer",
+    "data-plane-reset": "the data plane came back without its tables",
+    "relay-reset": "a relay came back without its sessions",
+    "data-plane-reconciled": "the data plane holds what it is to hold",
+    "agent-started": "the agent has started",
+    "agent-stopped": "the agent has ended",
+    "agent-active": "this agent is in charge now",
+    "agent-standby": "this agent stands by now",
+    "agent-drain-begun": "the agent drains",
+    "agent-drain-ended": "the agent drains no longer",
+    "agent-audited": "the relay table was compared with the plan",
+    "agent-journal-failed": "the journal cannot be written",
+    "agent-journal-recovered": "the journal is written again",
+    "agent-late": "the agent's loop was late",
+    "agent-limit": "a limit was met",
+    "events-missing": "events of the agent are missing here",
 }
 _NOTES = {
     "resumed": "signalling is through: learning goes on",
@@ -93,10 +126,7 @@ def text(event: Event) -> str:
     """The rest of what is known of it, in a sentence."""
     facts = event.facts
     if event.kind == SIP:
-        media = "; ".join(
-            f"{line.kind} at {endpoint}" + (f", {line.direction}" if line.direction != "sendrecv" else "")
-            for endpoint, line in zip(facts["sdp"], facts["lines"], strict=True)
-        )
+        media = "; ".join(f"{line.kind} at {endpoint}" + (f", {line.direction}" if line.direction != "sendrecv" else "") for endpoint, line in zip(facts["sdp"], facts["lines"], strict=True))
         return f"{facts['source']} > {facts['destination']}" + (f"; SDP: {media}" if media else "")
     if event.kind == CONTROL:
         reply = "no reply" if facts["reply"] is None else f"reply {plain(facts['reply'])}"

@@ -40,11 +40,25 @@ def sip_call_id(call_id: str) -> str:
 def report(call_id: str, direction: str, stream: dict[str, Any], source: Endpoint, destination: Endpoint, wall: float) -> dict[str, Any]:
     """The quality report of one stream in the words of sipcapture's RTP reports. Jitter is in ms; MOS is left out where there is none."""
     fields = {
-        "CORRELATION_ID": call_id, "RTP_SIP_CALL_ID": call_id, "REPORT_TS": round(wall, 3), "REPORT_NAME": f"shunt {direction}", "TYPE": "FINAL",
-        "TL_BYTE": stream["bytes"], "TOTAL_PK": stream["packets"], "EXPECTED_PK": stream["packets"] + stream["lost"], "PACKET_LOSS": stream["lost"],
-        "OUT_ORDER": stream["reordered"], "JITTER": stream["jitter_ms"], "MEAN_JITTER": stream["jitter_ms"], "MAX_JITTER": stream["jitter_max_ms"],
-        "SRC_IP": source.ip, "SRC_PORT": source.port, "DST_IP": destination.ip, "DST_PORT": destination.port,
-        "CODEC_PT": stream["payload_type"], "CODEC_NAME": stream["codec"],
+        "CORRELATION_ID": call_id,
+        "RTP_SIP_CALL_ID": call_id,
+        "REPORT_TS": round(wall, 3),
+        "REPORT_NAME": f"shunt {direction}",
+        "TYPE": "FINAL",
+        "TL_BYTE": stream["bytes"],
+        "TOTAL_PK": stream["packets"],
+        "EXPECTED_PK": stream["packets"] + stream["lost"],
+        "PACKET_LOSS": stream["lost"],
+        "OUT_ORDER": stream["reordered"],
+        "JITTER": stream["jitter_ms"],
+        "MEAN_JITTER": stream["jitter_ms"],
+        "MAX_JITTER": stream["jitter_max_ms"],
+        "SRC_IP": source.ip,
+        "SRC_PORT": source.port,
+        "DST_IP": destination.ip,
+        "DST_PORT": destination.port,
+        "CODEC_PT": stream["payload_type"],
+        "CODEC_NAME": stream["codec"],
     }
     if stream["mos"] is not None:
         fields |= {"MOS": stream["mos"], "MEAN_MOS": stream["mos"], "MIN_MOS": stream["mos"], "RFACTOR": stream["r"], "MEAN_RFACTOR": stream["r"], "MIN_RFACTOR": stream["r"]}
@@ -113,7 +127,15 @@ class HomerExport:
     def _packet(self, call_id: str, wall: float, body: bytes, kind: int, source: Endpoint, destination: Endpoint) -> bytes:
         seconds = int(wall)
         packet = HepPacket(
-            source, destination, body, kind, PROTOCOL_UDP, seconds, int((wall - seconds) * 1_000_000), self.capture_id, call_id.encode("utf-8", "surrogateescape"),
+            source,
+            destination,
+            body,
+            kind,
+            PROTOCOL_UDP,
+            seconds,
+            int((wall - seconds) * 1_000_000),
+            self.capture_id,
+            call_id.encode("utf-8", "surrogateescape"),
         )
         return encode(packet)
 

@@ -64,11 +64,7 @@ def ended_calls(events: Sequence[Event]) -> dict[str, Call]:
 
 def times_to_offload(events: Sequence[Event], call_id: str) -> dict[StreamKey, float]:
     """From both parties' first packet to the entry, in ms, of each stream of a call whose events say so."""
-    return {
-        (event.media, event.party or "", event.component or ""): event.facts["after_ms"]
-        for event in events
-        if event.kind == STATE and event.call_id == call_id and "after_ms" in event.facts
-    }
+    return {(event.media, event.party or "", event.component or ""): event.facts["after_ms"] for event in events if event.kind == STATE and event.call_id == call_id and "after_ms" in event.facts}
 
 
 def uncertainty(call: Call) -> str:
@@ -89,9 +85,7 @@ def diagnose(call: Call, events: Sequence[Event], now: float, traces: Mapping[st
     return diagnosis.diagnose(call, events, now, Evidence(sdp, traces, uncertainty(call)))
 
 
-def story(
-    call_id: str, events: Sequence[Event], *, left_out: int, findings: Sequence[Finding], fresh: bool, quality: Sequence[tuple[str, list[dict[str, Any]]]]
-) -> dict[str, Any]:
+def story(call_id: str, events: Sequence[Event], *, left_out: int, findings: Sequence[Finding], fresh: bool, quality: Sequence[tuple[str, list[dict[str, Any]]]]) -> dict[str, Any]:
     """The answer of GET /v1/calls/CALL-ID/history. quality: of each media line, by Call-ID on the control channel."""
     begin = events[0].at if events else 0.0
     return {

@@ -103,12 +103,7 @@ def _simultaneous(p: Parameters, no: float, ro: float) -> tuple[float, float]:
     x = p.slr + p.rlr + 0.2 * (64 + no - p.rlr)
     iolr = 20 * ((1 + (x / 8) ** 8) ** (1 / 8) - x / 8)
     stmro = -10 * math.log10(10 ** (-p.stmr / 10) + math.exp(-p.t / 4) * 10 ** (-p.telr / 10))
-    ist = (
-        12 * (1 + ((stmro - 13) / 6) ** 8) ** (1 / 8)
-        - 28 * (1 + ((stmro + 1) / 19.4) ** 35) ** (1 / 35)
-        - 13 * (1 + ((stmro - 3) / 33) ** 13) ** (1 / 13)
-        + 29
-    )
+    ist = 12 * (1 + ((stmro - 13) / 6) ** 8) ** (1 / 8) - 28 * (1 + ((stmro + 1) / 19.4) ** 35) ** (1 / 35) - 13 * (1 + ((stmro - 3) / 33) ** 13) ** (1 / 13) + 29
     q = 37 - 15 * math.log10(p.qdu)
     g = 1.07 + 0.258 * q + 0.0602 * q * q
     y = (ro - 100) / 15 + 46 / 8.4 - g / 9

@@ -11,7 +11,13 @@ from pathlib import Path
 from aiohttp import web
 
 _FOLDER = Path(__file__).parent
-_FILES = {"/": ("page.html", "text/html"), "/ui/page.css": ("page.css", "text/css"), "/ui/page.js": ("page.js", "text/javascript"), "/ui/ladder.js": ("ladder.js", "text/javascript"), "/ui/tiling.js": ("tiling.js", "text/javascript")}
+_FILES = {
+    "/": ("page.html", "text/html"),
+    "/ui/page.css": ("page.css", "text/css"),
+    "/ui/page.js": ("page.js", "text/javascript"),
+    "/ui/ladder.js": ("ladder.js", "text/javascript"),
+    "/ui/tiling.js": ("tiling.js", "text/javascript"),
+}
 PATHS = frozenset(_FILES)
 _ROOM = ("room.html", "text/html")
 _ROOM_FILES = {"/rooms/ui/room.css": ("room.css", "text/css"), "/rooms/ui/room.js": ("room.js", "text/javascript"), "/rooms/ui/tiles.js": ("tiles.js", "text/javascript")}

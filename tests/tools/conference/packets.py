@@ -108,9 +108,7 @@ class Reader:
         return self._whole(header, self._count(header, start, end, picture), start, end, temporal or 0, False, sync, key, up)
 
     @staticmethod
-    def _whole(
-        header: rtp.Header, frame: int, start: bool, end: bool, temporal: int | None, empty: bool, sync: bool = False, key: bool = False, up: bool = False
-    ) -> MediaPacket:
+    def _whole(header: rtp.Header, frame: int, start: bool, end: bool, temporal: int | None, empty: bool, sync: bool = False, key: bool = False, up: bool = False) -> MediaPacket:
         """A packet of this temporal layer; None: of no frame.
 
         Layers are nested there. sync: the frame depends on the base layer only, so from it on its layer can be decoded by

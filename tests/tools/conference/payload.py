@@ -127,6 +127,12 @@ def parse_frame_mark(data: bytes) -> FrameMark:
         raise MediaError(f"frame marking of {len(data)} bytes: 1 to 3 are right")
     first = data[0]
     return FrameMark(
-        bool(first & 0x80), bool(first & 0x40), bool(first & 0x20), bool(first & 0x10), bool(first & 0x08), first & 7,
-        data[1] if len(data) > 1 else None, data[2] if len(data) > 2 else None,
+        bool(first & 0x80),
+        bool(first & 0x40),
+        bool(first & 0x20),
+        bool(first & 0x10),
+        bool(first & 0x08),
+        first & 7,
+        data[1] if len(data) > 1 else None,
+        data[2] if len(data) > 2 else None,
     )

@@ -151,8 +151,13 @@ def reports(packet: bytes, item: Item) -> list[Report]:
     start = 28 if item.kind is Kind.SR else 8
     return [
         Report(
-            _u32(data, at), data[at + 4], int.from_bytes(data[at + 5 : at + 8], "big", signed=True), _u32(data, at + 8), _u32(data, at + 12),
-            _u32(data, at + 16), _u32(data, at + 20),
+            _u32(data, at),
+            data[at + 4],
+            int.from_bytes(data[at + 5 : at + 8], "big", signed=True),
+            _u32(data, at + 8),
+            _u32(data, at + 12),
+            _u32(data, at + 16),
+            _u32(data, at + 20),
         )
         for at in range(start, start + 24 * item.count, 24)
     ]

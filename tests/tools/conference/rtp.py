@@ -69,8 +69,15 @@ def parse_header(packet: bytes) -> Header:
             raise MediaError(f"RTP padding of {padding} bytes in a payload of {size - start}")
         end -= padding
     return Header(
-        bool(packet[1] & 0x80), packet[1] & 0x7F, int.from_bytes(packet[2:4], "big"), int.from_bytes(packet[4:8], "big"),
-        int.from_bytes(packet[8:12], "big"), csrcs, profile, extension, slice(start, end),
+        bool(packet[1] & 0x80),
+        packet[1] & 0x7F,
+        int.from_bytes(packet[2:4], "big"),
+        int.from_bytes(packet[4:8], "big"),
+        int.from_bytes(packet[8:12], "big"),
+        csrcs,
+        profile,
+        extension,
+        slice(start, end),
     )
 
 

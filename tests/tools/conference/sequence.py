@@ -295,10 +295,7 @@ class LowRetransmission:
         if after(number, self._lowest) < 0 or after(frame, self._first) < 0 or after(self._frame, frame) < 0:
             for epoch in reversed(self._epochs):
                 number = (sequence - epoch.offset) & _M
-                if (
-                    after(number, epoch.lowest) >= 0 and after(epoch.highest, number) >= 0
-                    and after(frame, epoch.first) >= 0 and after(epoch.last, frame) >= 0
-                ):
+                if after(number, epoch.lowest) >= 0 and after(epoch.highest, number) >= 0 and after(frame, epoch.first) >= 0 and after(epoch.last, frame) >= 0:
                     break
             else:
                 return None

@@ -21,10 +21,7 @@ def read(config: Config, programs: Mapping[str, str]) -> Facts:
     """Everything that the checks need, within seconds. programs: paths of the daemons; one that is missing there is not installed."""
     later_links = {name: Later(partial(links.read, name, config.softswitch.pin_dir if config.softswitch is not None else ""), _LOCAL_S) for _, name in config.interfaces()}
     target = Later(partial(peers.connect, config.data_plane.target), _ANSWERS_S) if config.data_plane is not None else None
-    relays = {
-        relay.name: Later(partial(peers.rtpengine, relay.socket) if relay.is_rtpengine else partial(peers.rtpproxy, relay.socket, ASKED), _ANSWERS_S)
-        for relay in config.relays
-    }
+    relays = {relay.name: Later(partial(peers.rtpengine, relay.socket) if relay.is_rtpengine else partial(peers.rtpproxy, relay.socket, ASKED), _ANSWERS_S) for relay in config.relays}
     if config.builtin_relay is not None:
         relays[BUILTIN] = Later(partial(peers.rtpproxy, config.builtin_relay.listen[0], ASKED), _ANSWERS_S)
     redis = Later(partial(peers.redis, config.journal), _ANSWERS_S) if config.journal is not None and config.journal.redis is not None else None

@@ -65,11 +65,7 @@ def participant(one: Participant) -> dict[str, Any]:
 
 def conference(found: Conference, happened: list[dict[str, Any]]) -> dict[str, Any]:
     """A conference as GET /v1/conferences/NAME gives it."""
-    rates = {
-        (member["participant"], medium["medium"]): next((stream["targets_bits_per_s"] for stream in medium["streams"]), [])
-        for member in found["members"]
-        for medium in member["media"]
-    }
+    rates = {(member["participant"], medium["medium"]): next((stream["targets_bits_per_s"] for stream in medium["streams"]), []) for member in found["members"] for medium in member["media"]}
     return summary(found, sum(member["present"] for member in found["members"])) | {
         "mixer": found["mixer"],
         "speaker": found["speaker"],
