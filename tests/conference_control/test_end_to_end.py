@@ -496,6 +496,7 @@ def test_the_worked_example(room: Bridge) -> None:
             talking["bob", "audio"].await_packets(talking["ann", "audio"])
             talking["ann", "video"].await_packets(talking["bob", "video"])
             assert come_to_rest(lambda: len(talking["bob", "video"].received(talking["ann", "video"]))), "bob gets ann's sound alone"
+            assert await_that(lambda: all(flow["packets"] for flow in room.conference(board)["flows"]), 10), "counts of copies are a second old at most"
             argv.append("--once")
         said = room.shunt(*argv)
         if argv[1] == "watch":  # the agent reads the counters every few seconds
@@ -544,9 +545,15 @@ def test_rtcp_finds_its_way(room: Bridge) -> None:
 
 def test_a_picture_that_somebody_gets_anew_begins_with_a_key_frame(room: Bridge) -> None:
     parties = [enter(room, host, name, media="video") for host, name in (("caller", "ann"), ("callee", "bob"))]
-    for one in parties:
-        one.send_rtcp(build_rr(one.ssrc))
-    room.await_design("two-party")
+
+    def two_party() -> bool:
+        """Both have shown that their RTCP has the port of their RTP; what comes before a source is latched shows nothing."""
+        for one in parties:
+            one.send_rtcp(build_rr(one.ssrc))
+        time.sleep(0.1)
+        return bool(room.conference()["design"] == "two-party")
+
+    assert await_that(two_party, 10), room.conference()
     time.sleep(0.6)
     for one in parties:
         one.send_rtcp(build_rr(one.ssrc))
