@@ -91,8 +91,8 @@ def measure(load: Load, pid: int, seconds: float) -> dict[str, Any]:
 def at_edge(browsers: int, streams: int, kind: str, size: int, rate: float, burst: int, seconds: float) -> dict[str, Any]:
     """Browsers at an edge, each of which receives so many streams, of so many packets a second, in frames of so many."""
     limits = {"sessions": browsers, "media": streams, "unknown_packets": 10_000, "receive_bitrate": 200_000_000}
-    last = 46_000 + 2 * browsers * streams + 99
-    with Load() as load, Edge(listen="127.0.0.1:33478", ports=f"46000-{last}", limits=limits) as edge:
+    last = 26_000 + 2 * browsers * streams + 99
+    with Load() as load, Edge(listen="127.0.0.1:23478", ports=f"26000-{last}", limits=limits) as edge:
         source = "127.0.0.1:41999"
         targets, payload_type = [], 0
         for number in range(browsers):

@@ -56,7 +56,7 @@ class _UnixConnection(http.client.HTTPConnection):
 class Edge:
     """An edge process. As a context manager it is stopped at the end."""
 
-    def __init__(self, listen: str = "127.0.0.1:33478", ports: str = "33600-33699", limits: dict[str, Any] | None = None, **changes: Any) -> None:
+    def __init__(self, listen: str = "127.0.0.1:23478", ports: str = "23600-23699", limits: dict[str, Any] | None = None, **changes: Any) -> None:
         """changes: keys of the section `edge`."""
         self.folder = Path(tempfile.mkdtemp(prefix="edge-"))
         self.control = str(self.folder / "control.sock")

@@ -282,9 +282,9 @@ class Lossy:
 
 
 def test_five_percent_of_loss_in_both_directions(chromium: Chromium) -> None:
-    proxy = Lossy(("127.0.0.1", 33479), ("127.0.0.1", 33478), 0.05)
+    proxy = Lossy(("127.0.0.1", 23479), ("127.0.0.1", 23478), 0.05)
     try:
-        with Edge(advertise=["127.0.0.1:33479"], tcp=False) as edge, Plane() as plane:
+        with Edge(advertise=["127.0.0.1:23479"], tcp=False) as edge, Plane() as plane:
             scene = Scene(chromium, edge, plane)
             scene.await_frames(1, 20)
             proxy.on = True

@@ -173,9 +173,9 @@ def _colour(hue: int) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize(("codec", "mode"), [("VP9", "L3T3_KEY"), ("VP9", "L3T3"), ("AV1", "L3T3_KEY"), ("AV1", "L3T3")])
 def test_a_narrow_link_gets_the_lower_layers(chromium: Chromium, codec: str, mode: str) -> None:
-    proxy = Narrow(("127.0.0.1", 33479), ("127.0.0.1", 33478))
+    proxy = Narrow(("127.0.0.1", 23479), ("127.0.0.1", 23478))
     try:
-        with Edge(advertise=["127.0.0.1:33479"], tcp=False) as edge, Plane() as plane:
+        with Edge(advertise=["127.0.0.1:23479"], tcp=False) as edge, Plane() as plane:
             scene = Scene(chromium, edge, plane, codec, mode)
             for name in ("bob", "carl"):
                 scene.wait(f"{name} gets all", lambda name=name: scene.shows(name, WIDTH) and scene.sent(name)["layers_sent"] == 3)  # type: ignore[misc]
