@@ -35,7 +35,7 @@ def three(room: Bridge) -> list[Party]:
 
 
 def accounted(parties: list[Party]) -> None:
-    """Everybody has heard each other without a gap to the end, each packet once, and never itself."""
+    """Everybody has received everybody else without a gap to the end, each packet once, and never itself."""
     for one in parties:
         one.hush()
     await_that(lambda: all(one.received(other)[-1:] == [other.sent - 1] for one in parties for other in parties if other is not one))
