@@ -22,14 +22,14 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench.relay_peers import PROFILES, reader  # noqa: E402
-from bench.report import calls as calls_report  # noqa: E402
-from bench.report import conference as conference_report  # noqa: E402
-from bench.report import control as control_report  # noqa: E402
-from bench.report import packet as packet_report  # noqa: E402
-from bench.report import relay as relay_report  # noqa: E402
-from bench.report.page import Page  # noqa: E402
-from bench.runs import OUTPUT, Run, end_cleanly, raw_steps  # noqa: E402
+from bench.relay_peers import PROFILES, reader
+from bench.report import calls as calls_report
+from bench.report import conference as conference_report
+from bench.report import control as control_report
+from bench.report import packet as packet_report
+from bench.report import relay as relay_report
+from bench.report.page import Page
+from bench.runs import OUTPUT, Run, end_cleanly, raw_steps
 
 PROFILED = ("bench.relay_peers", "bench.calls", "bench.packet", "bench.control", "bench.conference")
 # Name, arguments, where it keeps its results.

@@ -26,15 +26,15 @@ for _folder in (".", "agent", "softswitch", "sipp-scenarios"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-import make_media  # noqa: E402  (sipp-scenarios)
+import make_media
 
-from bench.control import process_cpu_s, rtpengine_argv  # noqa: E402
-from bench.load import come_first, give_precedence  # noqa: E402
-from bench.peers import Rtpengine, Rtpproxy  # noqa: E402
-from bench.runs import Run, end_cleanly, raw_steps  # noqa: E402
-from tests.lab.processes import CONTROL_PORT, PORTS, RELAY_PORT, Edge, Process, choose  # noqa: E402
-from tests.lab.sipp import SCENARIOS, Sipp  # noqa: E402
-from tests.lab.topology import EDGE_IP, SINK_PORTS, LabError, Topology  # noqa: E402
+from bench.control import process_cpu_s, rtpengine_argv
+from bench.load import come_first, give_precedence
+from bench.peers import Rtpengine, Rtpproxy
+from bench.runs import Run, end_cleanly, raw_steps
+from tests.lab.processes import CONTROL_PORT, PORTS, RELAY_PORT, Edge, Process, choose
+from tests.lab.sipp import SCENARIOS, Sipp
+from tests.lab.topology import EDGE_IP, SINK_PORTS, LabError, Topology
 
 ARRIVALS = 30  # calls/s: Kfoury et al., section V
 PACKETS_PER_S = 50

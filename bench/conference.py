@@ -22,11 +22,11 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench import meetings, planes, sequence  # noqa: E402
-from bench.report import conference as report  # noqa: E402
-from bench.report.page import range_text  # noqa: E402
-from bench.rooms import KINDS, SYSTEMS, Person, Stream, System, UserSpace, build_all, delays, measure, running, side_by_side  # noqa: E402
-from bench.runs import Run, end_cleanly, spread  # noqa: E402
+from bench import meetings, planes, sequence
+from bench.report import conference as report
+from bench.report.page import range_text
+from bench.rooms import KINDS, SYSTEMS, Person, Stream, System, UserSpace, build_all, delays, measure, running, side_by_side
+from bench.runs import Run, end_cleanly, spread
 
 BASE, ENHANCEMENT = KINDS[:2]
 # Every host sends one packet each 40 ms, of as many bytes; with two streams each has every other packet.

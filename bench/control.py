@@ -31,14 +31,14 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench import commands, stand_in  # noqa: E402
-from bench.load import come_first, give_precedence  # noqa: E402
-from bench.peers import Rtpengine, Rtpproxy  # noqa: E402
-from bench.runs import Run, end_cleanly, raw_steps, spread  # noqa: E402
-from tests.lab.load import ControlClient, Load, Phones  # noqa: E402
-from tests.lab.processes import CONTROL_PORT, PORTS, RELAY_PORT, Edge, Process, open_socket  # noqa: E402
-from tests.lab.sipp import SCENARIOS, Sipp  # noqa: E402
-from tests.lab.topology import CALLEE_IP, EDGE_IP, LabError, Topology  # noqa: E402
+from bench import commands, stand_in
+from bench.load import come_first, give_precedence
+from bench.peers import Rtpengine, Rtpproxy
+from bench.runs import Run, end_cleanly, raw_steps, spread
+from tests.lab.load import ControlClient, Load, Phones
+from tests.lab.processes import CONTROL_PORT, PORTS, RELAY_PORT, Edge, Process, open_socket
+from tests.lab.sipp import SCENARIOS, Sipp
+from tests.lab.topology import CALLEE_IP, EDGE_IP, LabError, Topology
 
 WAYS = {"direct": RELAY_PORT, "agent": CONTROL_PORT}
 TARGET_RATE, TARGET_ADDED_US = 300, 1000.0

@@ -31,11 +31,11 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from shunt.admin import AdminClient  # noqa: E402
-from tests.tools.conference.rtcp import build_nack, build_pli, build_remb  # noqa: E402
-from tests.agent_conference.lab import Lab  # noqa: E402
-from tests.lab.processes import Process, open_socket  # noqa: E402
-from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP, Topology  # noqa: E402
+from shunt.admin import AdminClient
+from tests.tools.conference.rtcp import build_nack, build_pli, build_remb
+from tests.agent_conference.lab import Lab
+from tests.lab.processes import Process, open_socket
+from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP, Topology
 
 HOSTS = {"caller": CALLER_IP, "callee": CALLEE_IP}
 IN_ROOM = 10

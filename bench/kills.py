@@ -30,11 +30,11 @@ ROOT = Path(__file__).resolve().parent.parent
 for folder in (".", "operator"):
     sys.path.insert(0, str(ROOT / folder))
 
-from tests.lab.load import ControlClient, LoadCall, Phones, Sent  # noqa: E402
-from tests.lab.processes import Edge, Process, choose  # noqa: E402
-from tests.lab.redis import RedisServer  # noqa: E402
-from tests.lab.sipload import SipLoad  # noqa: E402
-from tests.lab.topology import LabError, Topology  # noqa: E402
+from tests.lab.load import ControlClient, LoadCall, Phones, Sent
+from tests.lab.processes import Edge, Process, choose
+from tests.lab.redis import RedisServer
+from tests.lab.sipload import SipLoad
+from tests.lab.topology import LabError, Topology
 
 OUTPUT = ROOT / "build" / "bench" / "kills"
 PARTS = ("agent", "softswitch", "relay", "sip-server", "redis")

@@ -32,9 +32,9 @@ for folder in (".", "operator"):
     if str(ROOT / folder) not in sys.path:
         sys.path.insert(0, str(ROOT / folder))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from bench import libbpf  # noqa: E402
+from bench import libbpf
 
 OBJECT = ROOT / "build" / "bench" / "obj" / "loadgen.o"
 RELAY_IP = "198.18.0.1"
@@ -474,7 +474,7 @@ class Load:
             enter(self.wires.phones)
             while not over.is_set():
                 libbpf.run_live(self._loaded.programs["generate"], TEMPLATE, repeat=ENDLESS, batch=batch)
-        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for this one
+        except BaseException as error:
             failed.append(error)
 
     def _settle(self, streams: int, patience: float = 5.0) -> None:

@@ -17,13 +17,13 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench import relay_table  # noqa: E402
-from bench.replication import frame_of  # noqa: E402
-from bench.softswitch import Table  # noqa: E402
-from shunt.cli.capacity import PAPER, Design, Load, capacity, paper  # noqa: E402
-from shunt.net import Endpoint, FiveTuple  # noqa: E402
-from tests.dataplane import lab as lab_module  # noqa: E402
-from tests.softswitch.replication import Action, Rewrite, StreamKey  # noqa: E402
+from bench import relay_table
+from bench.replication import frame_of
+from bench.softswitch import Table
+from shunt.cli.capacity import PAPER, Design, Load, capacity, paper
+from shunt.net import Endpoint, FiveTuple
+from tests.dataplane import lab as lab_module
+from tests.softswitch.replication import Action, Rewrite, StreamKey
 
 SIZES = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 70, 100)
 PACKETS_PER_SENDER = 284.3  # a second: RTP of a participant of Scallop's table 1

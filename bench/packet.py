@@ -25,13 +25,13 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench import counters, libbpf  # noqa: E402
-from bench.load import FAR_LINKS, Load, Wires, inside  # noqa: E402
-from bench.peers import Shunt  # noqa: E402
-from bench.runs import Run, end_cleanly, raw_steps, spread  # noqa: E402
-from bench.softswitch import Table as Softswitch  # noqa: E402
-from shunt.net import Endpoint, FiveTuple  # noqa: E402
-from tests.tools.entry import RelayEntry  # noqa: E402
+from bench import counters, libbpf
+from bench.load import FAR_LINKS, Load, Wires, inside
+from bench.peers import Shunt
+from bench.runs import Run, end_cleanly, raw_steps, spread
+from bench.softswitch import Table as Softswitch
+from shunt.net import Endpoint, FiveTuple
+from tests.tools.entry import RelayEntry
 
 OBJECT = ROOT / "build" / "bench" / "obj" / "packet.o"
 CAPACITY = 1_050_000

@@ -27,13 +27,13 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from aioice import stun  # noqa: E402
+from aioice import stun
 
-from bench import libbpf  # noqa: E402
-from bench.rooms import CALLEE_IP, CALLER_IP, EDGE_IP, LabError, cpu_s, open_socket  # noqa: E402
-from tests.tools.conference import descriptor, rtp  # noqa: E402
-from tests.tools.conference.rtcp import Kind, Report, build_nack, build_pli, build_remb, build_rr, classify  # noqa: E402
-from tests.conference_control.lab import Bridge  # noqa: E402
+from bench import libbpf
+from bench.rooms import CALLEE_IP, CALLER_IP, EDGE_IP, LabError, cpu_s, open_socket
+from tests.tools.conference import descriptor, rtp
+from tests.tools.conference.rtcp import Kind, Report, build_nack, build_pli, build_remb, build_rr, classify
+from tests.conference_control.lab import Bridge
 
 HEADERS = ROOT / "tests" / "vectors" / "conference" / "chromium_av1.txt"
 EXTENSION = 12  # of the dependency descriptor, in these headers

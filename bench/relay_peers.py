@@ -20,12 +20,12 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench import iperf  # noqa: E402
-from bench.load import PACKETS_PER_S, Load, Measured, Wires, later_than, quantile  # noqa: E402
-from bench.peers import PEERS, Peer, Rtpproxy, Shunt  # noqa: E402
-from bench.runs import Run, end_cleanly, raw_steps, spread  # noqa: E402
-from shunt.quality import score as quality  # noqa: E402
-from shunt.quality.codecs import codec_of  # noqa: E402
+from bench import iperf
+from bench.load import PACKETS_PER_S, Load, Measured, Wires, later_than, quantile
+from bench.peers import PEERS, Peer, Rtpproxy, Shunt
+from bench.runs import Run, end_cleanly, raw_steps, spread
+from shunt.quality import score as quality
+from shunt.quality.codecs import codec_of
 
 PCMA = 8
 WARM_S = 1.0  # fifty packets of each stream: past those whose jitter the data plane measures one by one

@@ -31,17 +31,17 @@ ROOT = Path(__file__).resolve().parent.parent
 for folder in (".", "operator"):
     sys.path.insert(0, str(ROOT / folder))
 
-import ctypes  # noqa: E402
-import struct  # noqa: E402
+import ctypes
+import struct
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from bench import libbpf  # noqa: E402
-from bench.runs import end_cleanly  # noqa: E402
-from bench.softswitch import Table  # noqa: E402
-from shunt.net import Endpoint, FiveTuple  # noqa: E402
-from tests.dataplane.traffic import frame  # noqa: E402
-from tests.tools.entry import RelayEntry  # noqa: E402
+from bench import libbpf
+from bench.runs import end_cleanly
+from bench.softswitch import Table
+from shunt.net import Endpoint, FiveTuple
+from tests.dataplane.traffic import frame
+from tests.tools.entry import RelayEntry
 
 NAMESPACE = "shbench"
 # As in relay_table.bpf.c.

@@ -24,12 +24,12 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench import libbpf  # noqa: E402
-from bench.runs import Run, spread  # noqa: E402
-from bench.softswitch import Table  # noqa: E402
-from shunt.net import Endpoint, FiveTuple  # noqa: E402
-from tests.dataplane import lab as lab_module  # noqa: E402
-from tests.softswitch.replication import Action, Layer, Rewrite, StreamKey  # noqa: E402
+from bench import libbpf
+from bench.runs import Run, spread
+from bench.softswitch import Table
+from shunt.net import Endpoint, FiveTuple
+from tests.dataplane import lab as lab_module
+from tests.softswitch.replication import Action, Layer, Rewrite, StreamKey
 
 OBJECT = ROOT / "build" / "bench" / "obj" / "replication.o"
 # As in replication.bpf.c.

@@ -29,12 +29,12 @@ ROOT = Path(__file__).resolve().parent.parent
 for folder in (".", "operator"):
     sys.path.insert(0, str(ROOT / folder))
 
-from tests.lab.load import ControlClient, Load, LoadCall, Phones  # noqa: E402
-from tests.lab.ngload import NgLoad  # noqa: E402
-from tests.lab.processes import CONTROL_PORT, NG_PORT, Edge, Process, choose  # noqa: E402
-from tests.lab.redis import RedisServer  # noqa: E402
-from tests.lab.sipload import SipLoad  # noqa: E402
-from tests.lab.topology import LabError, Topology  # noqa: E402
+from tests.lab.load import ControlClient, Load, LoadCall, Phones
+from tests.lab.ngload import NgLoad
+from tests.lab.processes import CONTROL_PORT, NG_PORT, Edge, Process, choose
+from tests.lab.redis import RedisServer
+from tests.lab.sipload import SipLoad
+from tests.lab.topology import LabError, Topology
 
 OUTPUT = ROOT / "build" / "bench" / "restart"
 RESTART_AFTER = 0.1

@@ -25,17 +25,17 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from bench.control import process_cpu_s  # noqa: E402
-from bench.janus import Janus  # noqa: E402
-from bench.load import FIRST, give_precedence  # noqa: E402
-from bench.runs import OUTPUT, spread  # noqa: E402
-from bench.sfu import BINARY as SFU  # noqa: E402
-from bench.sfu import KINDS  # noqa: E402
-from tests.conference_control.lab import Bridge  # noqa: E402
-from tests.lab.processes import API_PORT, Process, open_socket  # noqa: E402
-from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP, LabError, Topology  # noqa: E402
+from bench.control import process_cpu_s
+from bench.janus import Janus
+from bench.load import FIRST, give_precedence
+from bench.runs import OUTPUT, spread
+from bench.sfu import BINARY as SFU
+from bench.sfu import KINDS
+from tests.conference_control.lab import Bridge
+from tests.lab.processes import API_PORT, Process, open_socket
+from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP, LabError, Topology
 
 PHONES = OUTPUT / "phones"
 HOSTS = {"caller": CALLER_IP, "callee": CALLEE_IP}

@@ -26,18 +26,18 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench.mixer import add  # noqa: E402
-from bench.mixer.pictures import KINDS, h264_clip  # noqa: E402
-from bench.runs import commit, machine  # noqa: E402
-from shunt.admin import AdminClient  # noqa: E402
-from tests.agent_conference.lab import ROOM  # noqa: E402
-from tests.lab.processes import Process, open_socket  # noqa: E402
-from tests.lab.topology import CALLER_IP, Topology  # noqa: E402
-from tests.tiling.lab import H264, MixingLab, Receiver  # noqa: E402
-from tests.tools.conference import rtcp  # noqa: E402
-from tests.tools.conference.rtp import parse_header  # noqa: E402
-from tests.tools.tiling import clips, column, rtp  # noqa: E402
-from tests.tools.tiling.clips import Clip  # noqa: E402
+from bench.mixer import add
+from bench.mixer.pictures import KINDS, h264_clip
+from bench.runs import commit, machine
+from shunt.admin import AdminClient
+from tests.agent_conference.lab import ROOM
+from tests.lab.processes import Process, open_socket
+from tests.lab.topology import CALLER_IP, Topology
+from tests.tiling.lab import H264, MixingLab, Receiver
+from tests.tools.conference import rtcp
+from tests.tools.conference.rtp import parse_header
+from tests.tools.tiling import clips, column, rtp
+from tests.tools.tiling.clips import Clip
 
 MIXERS = ("caller", "callee", "caller2", "callee2")
 COLUMNS, VIEWERS, FIRST_PORT, BUFFER = 4, 2, 46_000, 64 << 20

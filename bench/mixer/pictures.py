@@ -29,13 +29,13 @@ for _folder in (".", "operator"):
     if str(ROOT / _folder) not in sys.path:
         sys.path.insert(0, str(ROOT / _folder))
 
-from bench.mixer import add, receiver  # noqa: E402
-from bench.mixer.receiver import processor_time  # noqa: E402
-from bench.runs import commit, machine  # noqa: E402
-from tests.tools.conference.rtp import parse_header  # noqa: E402
-from tests.tools.tiling import clips, program, rtp, scene, sliced  # noqa: E402
-from tests.tools.tiling.clips import Clip, Picture  # noqa: E402
-from tests.tools.tiling.program import INTRA, Events, mixed  # noqa: E402
+from bench.mixer import add, receiver
+from bench.mixer.receiver import processor_time
+from bench.runs import commit, machine
+from tests.tools.conference.rtp import parse_header
+from tests.tools.tiling import clips, program, rtp, scene, sliced
+from tests.tools.tiling.clips import Clip, Picture
+from tests.tools.tiling.program import INTRA, Events, mixed
 
 OUTPUT = ROOT / "build/bench/mixer"
 SOURCES, RATE, MTU, HEADERS = 15, 8, 1400, 28

@@ -12,7 +12,7 @@ import matplotlib
 
 matplotlib.use("svg")
 matplotlib.rcParams.update({"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "bench", "svg.fonttype": "path"})
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
 COLOURS = {
     "rtpproxy": "#b2182b", "rtpengine": "#ef8a62", "siphon-rtp": "#fdb863", "builtin": "#998ec3", "nftables": "#4393c3", "forward": "#777777", "shunt": "#1b7837", "direct": "#bbbbbb", "redirect": "#111111",

@@ -288,7 +288,7 @@ def test_dry_mode_without_the_agents_packages_says_what_to_use() -> None:
 def run_in_bfshell(name: str, bfrt: Node, **more: Any) -> dict[str, Any]:
     """What bfshell -b does: the script's text, with `bfrt` among its globals."""
     scope: dict[str, Any] = {"__name__": "__main__", "bfrt": bfrt, **more}
-    exec(compile((SCRIPTS / f"{name}.py").read_text(), f"{name}.py", "exec"), scope)  # noqa: S102
+    exec(compile((SCRIPTS / f"{name}.py").read_text(), f"{name}.py", "exec"), scope)
     return scope
 
 

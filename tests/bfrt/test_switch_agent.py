@@ -197,7 +197,7 @@ async def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
     for name in ("switch", "agent"):
         openssl("req", *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
         openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "authority.pem", "-CAkey", "authority.key", "-CAcreateserial", "-days", "2", "-extfile", "names", "-out", f"{name}.pem")
-    read = lambda name: (tmp_path / name).read_bytes()  # noqa: E731
+    read = lambda name: (tmp_path / name).read_bytes()
     credentials = grpc.ssl_server_credentials([(read("switch.key"), read("switch.pem"))], read("authority.pem"), require_client_auth=True)
     chip = Chip()
     files = {"ca_file": "authority.pem", "certificate_file": "agent.pem", "key_file": "agent.key"}

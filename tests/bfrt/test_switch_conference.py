@@ -121,7 +121,7 @@ class Wire:
 @pytest.fixture
 def namespace() -> Iterator[str]:
     name = f"swcpu-{os.getpid()}"
-    ip = lambda *words: subprocess.run(["ip", *words], check=True)  # noqa: E731
+    ip = lambda *words: subprocess.run(["ip", *words], check=True)
     ip("netns", "add", name)
     try:
         ip("-n", name, "link", "set", "lo", "up")

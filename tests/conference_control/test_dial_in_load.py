@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.conference_control.lab import Bridge, bridge, sip_server
-from tests.conference_control.room import NEEDS as pytestmark  # noqa: F401
+from tests.conference_control.room import NEEDS as pytestmark
 from tests.lab.processes import Process
 from tests.lab.sipp import SCENARIOS, address
 from tests.lab.topology import EDGE_IP, Topology

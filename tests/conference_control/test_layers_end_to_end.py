@@ -19,7 +19,7 @@ import pytest
 from tests.tools.conference import descriptor, rtp
 from tests.tools.conference.rtcp import build_pli, build_remb, build_rr
 from tests.conference_control.lab import Bridge, Party, Phone, await_that
-from tests.conference_control.room import NEEDS as pytestmark, OWN_SSRC  # noqa: F401
+from tests.conference_control.room import NEEDS as pytestmark, OWN_SSRC
 from tests.lab.processes import open_socket
 from tests.lab.topology import LabError
 
@@ -150,7 +150,7 @@ def viewer(bridge: Bridge, host: str, name: str, camera: Camera) -> Viewer:
 
 
 @pytest.fixture
-def stage(request: pytest.FixtureRequest, room: Bridge) -> Iterator[tuple[Bridge, Camera, Viewer, Viewer]]:  # noqa: F811
+def stage(request: pytest.FixtureRequest, room: Bridge) -> Iterator[tuple[Bridge, Camera, Viewer, Viewer]]:
     """Ann's camera, and two who watch it: bob gets everything."""
     camera = Camera(room, "caller", getattr(request, "param", "chromium_av1"))
     answer = room.ask("POST", f"/v1/conferences/room/participants?name=ann&media=video&layers={LAYERS}")
@@ -236,7 +236,7 @@ def test_numbers_go_on_over_restarts(stage: tuple[Bridge, Camera, Viewer, Viewer
     assert 0.23 <= cem.share(*quartered) <= 0.28 and 0.23 <= cem.share(*again) <= 0.28 and cem.share(*whole) == 1.0
 
 
-def test_a_caller_says_how_its_layers_are_told(room: Bridge) -> None:  # noqa: F811
+def test_a_caller_says_how_its_layers_are_told(room: Bridge) -> None:
     """The header extension of the offer is taken up in the answer, with its id; a codec that tells layers itself needs none."""
     uri = "https://aomediacodec.github.io/av1-rtp-spec/#dependency-descriptor-rtp-header-extension"
     phones = [Phone(room, host, name) for host, name in (("caller", "ann"), ("callee", "bob"))]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conference_control.lab import Bridge, Phone, await_that, bridge
-from tests.conference_control.room import NEEDS as pytestmark  # noqa: F401
+from tests.conference_control.room import NEEDS as pytestmark
 from tests.lab.processes import ROOT, Process, open_socket
 from tests.lab.topology import CALLEE_IP, CALLER_IP, LabError, Topology
 from tests.mixer_daemon.process import _Connection

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conference_control.lab import Bridge, Phone, await_that, bridge, unbroken
-from tests.conference_control.room import NEEDS as pytestmark, accounted, enter  # noqa: F401
+from tests.conference_control.room import NEEDS as pytestmark, accounted, enter
 from tests.lab.topology import LabError
 
 

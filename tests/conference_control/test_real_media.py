@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("av", reason="needs PyAV (FFmpeg) for real pictures and sound: make setup")
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from tests.tools.conference.rtcp import build_remb, build_rr  # noqa: E402
-from tests.conference_control import media  # noqa: E402
-from tests.conference_control.lab import Bridge  # noqa: E402
-from tests.conference_control.media import FRAMES, GOP, RATE, SOUND_S, Person, decode, pictures, read_squares, tone_of  # noqa: E402
-from tests.conference_control.room import NEEDS as pytestmark  # noqa: E402, F401
+from tests.tools.conference.rtcp import build_remb, build_rr
+from tests.conference_control import media
+from tests.conference_control.lab import Bridge
+from tests.conference_control.media import FRAMES, GOP, RATE, SOUND_S, Person, decode, pictures, read_squares, tone_of
+from tests.conference_control.room import NEEDS as pytestmark
 
 WORST = 3.0  # mean difference of luma between what was shown and what was decoded, of 255
 
@@ -59,7 +59,7 @@ def consecutive(packets: list[bytes]) -> bool:
     return all((after - before) & 0xFFFF == 1 for before, after in zip(numbers, numbers[1:]))
 
 
-def test_three_see_and_hear_each_other_over_joins_and_leaves(room: Bridge) -> None:  # noqa: F811
+def test_three_see_and_hear_each_other_over_joins_and_leaves(room: Bridge) -> None:
     """Two talk, a third joins in mid-stream (relay to trees), one of the two leaves (and back): nobody's picture breaks."""
     ann, bob, cem = (Person(room, host, name, number) for number, (host, name) in enumerate((("caller", "ann"), ("callee", "bob"), ("natcaller", "cem")), 1))
     try:
@@ -100,7 +100,7 @@ def test_three_see_and_hear_each_other_over_joins_and_leaves(room: Bridge) -> No
     assert max(ann.shown) < FRAMES and media.FPS * 2 < len(ann.shown)
 
 
-def test_a_slow_receivers_pictures_come_less_often_and_never_break(room: Bridge) -> None:  # noqa: F811
+def test_a_slow_receivers_pictures_come_less_often_and_never_break(room: Bridge) -> None:
     """By what it says it can take, 30 pictures/s become 15 and 7.5, and 30 again; a decoder shows each that comes as it was."""
     ann, bob, cem = (Person(room, host, name, number) for number, (host, name) in enumerate((("caller", "ann"), ("callee", "bob"), ("natcaller", "cem")), 1))
 
@@ -151,7 +151,7 @@ def test_a_slow_receivers_pictures_come_less_often_and_never_break(room: Bridge)
     assert [step for step, _ in itertools.groupby(order)] == [1, 2, 4, 2, 1], runs
 
 
-def test_ten_with_pictures_and_sound(room: Bridge) -> None:  # noqa: F811
+def test_ten_with_pictures_and_sound(room: Bridge) -> None:
     """Ten, one after the other; two leave in mid-stream. What all others get of each other has no gap, and decodes."""
     hosts = ("caller", "callee", "natcaller")
     people = [Person(room, hosts[number % 3], f"p{number}", number) for number in range(10)]

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from tests.e2e.calls import Lab, place
-from tests.e2e.conftest import parts  # noqa: F401  (a fixture)
 from tests.lab.processes import API_PORT, CONTROL_PORT, RELAY_PORT, Edge
 from tests.lab.redis import RedisServer
 from tests.lab.topology import LabError, Topology
@@ -84,7 +83,7 @@ class PairEdge(Edge):
 
 
 @pytest.fixture
-def pair_lab(parts: tuple[str, str], tmp_path: Path) -> Iterator[tuple[Lab, PairEdge]]:  # noqa: F811
+def pair_lab(parts: tuple[str, str], tmp_path: Path) -> Iterator[tuple[Lab, PairEdge]]:
     with Topology("pair") as topology, PairEdge(topology, tmp_path, *parts) as edge:
         yield Lab(topology, edge, tmp_path), edge
 

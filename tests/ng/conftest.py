@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import NEEDED, lab, own_lab  # noqa: F401  (fixtures)
+from tests.e2e.conftest import NEEDED, lab, own_lab
 from tests.lab.processes import ROOT, Edge, choose
 from tests.lab.topology import LabError, Topology
 from tests.ng.scene import INTERFACES, TCP_PORT, Scene, scene, start

@@ -14,7 +14,7 @@ import pytest
 
 from shunt.export.hep import HepPacket
 from tests.e2e.calls import Lab
-from tests.e2e.conftest import parts  # noqa: F401 (a fixture)
+from tests.e2e.conftest import parts
 from tests.lab.processes import ROOT, Edge, open_socket
 from tests.lab.topology import Topology
 from tests.tools.hep import decode
@@ -69,7 +69,7 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def watched(parts: tuple[str, str], request: pytest.FixtureRequest) -> Iterator[Watched]:  # noqa: F811
+def watched(parts: tuple[str, str], request: pytest.FixtureRequest) -> Iterator[Watched]:
     work = ROOT / "build" / "e2e" / request.module.__name__.rpartition(".")[2]
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)

@@ -17,7 +17,7 @@ from tests.p4 import bmv2
 from tests.p4.bfrt_bmv2 import Bmv2Target
 from tests.p4.browser import captured, consecutive
 from tests.p4.program import GENERATED
-from tests.p4.test_conference_agent_bmv2 import Scene, compiled, meet, meet_with_pictures, scene  # noqa: F401
+from tests.p4.conference_scene import Scene, compiled, meet, meet_with_pictures
 from tests.vectors.model import TO_B
 
 pytestmark = pytest.mark.netns
@@ -47,7 +47,7 @@ def numbers_of(target: Bmv2Target, table_name: str, field: str) -> list[int]:
     return sorted(number for number in found if number)
 
 
-async def test_numbers_over_changes_of_target_and_a_restart_of_the_agent(scene: Scene) -> None:  # noqa: F811
+async def test_numbers_over_changes_of_target_and_a_restart_of_the_agent(scene: Scene) -> None:
     """Less, more, less again, another agent, everything again: no number twice, and no gap where nothing was lost."""
     ann, bob, tom = scene.people.values()
     await meet(scene)
@@ -78,7 +78,7 @@ async def test_numbers_over_changes_of_target_and_a_restart_of_the_agent(scene: 
     assert numbers_of(scene.target, "Ingress.conference", "track") and len(numbers_of(scene.target, "Egress.copy", "splice")) == 1
 
 
-async def test_a_slow_receiver_and_who_comes_after_it(scene: Scene) -> None:  # noqa: F811
+async def test_a_slow_receiver_and_who_comes_after_it(scene: Scene) -> None:
     """Its estimate falls: it loses layers, and its numbers have no gap and none comes twice. It leaves, the sender leaves; others join and have their rows."""
     ann, bob, tom = scene.people.values()
     await meet(scene)

@@ -21,7 +21,7 @@ import gi
 gi.require_version("Gst", "1.0")
 gi.require_version("GstSdp", "1.0")
 gi.require_version("GstWebRTC", "1.0")
-from gi.repository import GLib, Gst, GstSdp, GstWebRTC  # noqa: E402 -- versions are named first
+from gi.repository import GLib, Gst, GstSdp, GstWebRTC
 
 _SENT = """
 webrtcbin name=peer bundle-policy=max-bundle

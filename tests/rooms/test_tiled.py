@@ -99,7 +99,7 @@ def test_each_participant_is_shown_by_its_tile(room: MixedRoom, tmp_path: Path) 
     room.ask("POST", f"/v1/conferences/{ROOM}/tiling?codec=H264&places=4")
     sources = [Source(room, name) for name in COLOURS]
     try:
-        tiled = lambda: sorted(tile["participant"] for stream in room.conference(ROOM)["tiling"]["streams"] for tile in stream["tiles"] if tile["width"])  # noqa: E731
+        tiled = lambda: sorted(tile["participant"] for stream in room.conference(ROOM)["tiling"]["streams"] for tile in stream["tiles"] if tile["width"])
         assert await_that(lambda: tiled() == ["ann", "bob"], 30), room.conference(ROOM)["tiling"]
         cem = room.browser("callee", "cem")
         cem.open(room.link(ROOM, role="watch")["page"])
