@@ -97,6 +97,19 @@ async def test_one_event_has_all_of_a_call_that_is_over(tmp_path: Path) -> None:
         assert 'shunt_calls_ended_total{reason="released"} 1' in text and "shunt_zero_packet_total 1" in text and "shunt_time_to_offload_seconds_count 2" in text
 
 
+async def test_a_call_with_one_silent_party_counts_as_one_way(tmp_path: Path) -> None:
+    async with live(tmp_path, "shunt-relay") as scene, AdminClient(str(scene.lab.admin)) as admin:
+        to_caller, _ = await scene.call("call-1", natted=False)
+        scene.caller.talk(to_caller)
+        await until(admin, lambda: kept(admin, "learn", "call-1"))
+        assert "shunt_one_way_total 0" in await admin.metrics(), "a call that goes on may still get its other party"
+        await scene.hang_up("call-1")
+        await until(admin, lambda: kept(admin, "ended", "call-1"))
+        status = await admin.status()
+        assert status["ended"] == {"calls": 1, "one_way": 1, "zero_packet": 0}, status["ended"]
+        assert "shunt_one_way_total 1" in await admin.metrics()
+
+
 async def test_packets_that_are_alike_are_gathered(tmp_path: Path) -> None:
     """Somebody else's packets to an offloaded port: the first is an event, those of the next second are one more, and none is left out."""
     async with live(tmp_path, "shunt-relay") as scene, AdminClient(str(scene.lab.admin)) as admin:
