@@ -50,6 +50,8 @@ install -m 644 opensips-config/* "$doc/opensips-config"
 install -m 644 opensips-config/shunt.yaml packaging/standby.yaml "$doc/examples"
 install -m 644 packaging/grafana/* "$root$prefix/share/shunt/grafana"
 install -m 644 packaging/prometheus/* "$root$prefix/share/shunt/prometheus"
+install -D -m 644 bench/README.md "$doc/bench/README.md"
+find sipp-scenarios p4 -name __pycache__ -prune -o -type f -exec install -D -m 644 {} "$root$prefix/share/shunt/{}" \;
 
 # An operator's configuration is never written over.
 install -d -m 755 "$root/etc/shunt"

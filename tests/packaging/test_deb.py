@@ -171,6 +171,9 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
         "usr/share/zsh/vendor-completions/_shunt",
         "usr/share/doc/shunt/opensips-config/opensips.cfg",
         "usr/share/doc/shunt/examples/standby.yaml",
+        "usr/share/shunt/sipp-scenarios/uac_call.xml",
+        "usr/share/shunt/p4/relay.p4",
+        "usr/share/shunt/p4/include/learning.p4",
         "usr/share/shunt/grafana/shunt.json",
         "usr/share/shunt/prometheus/shunt.rules.yml",
         "usr/lib/systemd/system/shunt-standby.service",
@@ -180,6 +183,9 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
         "usr/lib/shunt/bin/shunt-edge",
     ):
         assert (host.root / path).is_file(), path
+    pages = [path.relative_to(host.root / "usr/share/doc/shunt") for path in (host.root / "usr/share/doc/shunt").rglob("*.md")]
+    links = subprocess.run([ROOT / ".ci" / "links", *pages], cwd=host.root / "usr/share/doc/shunt", capture_output=True, text=True)
+    assert pages and links.returncode == 0, links.stderr
     assert host.run("dpkg", "--verify", "shunt") == ""
     listed = host.run("dpkg", "-L", "shunt").split()
     # Compiled here, not where it was built.
