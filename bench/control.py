@@ -281,8 +281,8 @@ def ladder(run: Run, lab: Lab, way: str, profile: Profile) -> None:
 
 
 # How the parties' addresses are had: their SDP names private ones and they have to be learned; SDP is right, and the
-# first packet confirms it; the SIP server says that SDP is to be believed (modifier A).
-OFFLOADS = {"learned": ("", "192.168.77.2"), "confirmed": ("", None), "believed": ("A", None)}
+# first packet confirms it; the SIP server says that SDP is to be trusted (modifier A).
+OFFLOADS = {"learned": ("", "192.168.77.2"), "confirmed": ("", None), "trusted": ("A", None)}
 
 
 async def _offloads(lab: Lab, count: int, name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.load import DOORS, FIRST_PHONE_PORT, PHONES, RELAY_IP, LoadError, Wires
+from bench.load import NEAR_IPS, FIRST_PHONE_PORT, PHONES, RELAY_IP, LoadError, Wires
 from bench.peers import Ports, Shunt
 from shunt.net import Endpoint
 from tests.tools.entry import RelayEntry
@@ -26,7 +26,7 @@ LENGTH = 1400  # of a datagram: the paper's dummy media fills the link, not the 
 WAYS = ("shunt", "nftables")
 _NAT = """table ip iperf {{
   chain prerouting {{ type nat hook prerouting priority dstnat; ip daddr {relay} meta l4proto {{ {protocols} }} th dport {port} dnat ip to {phone}; }}
-  chain postrouting {{ type nat hook postrouting priority srcnat; ip daddr {phone} meta l4proto {{ {protocols} }} th dport {port} snat ip to {door}; }}
+  chain postrouting {{ type nat hook postrouting priority srcnat; ip daddr {phone} meta l4proto {{ {protocols} }} th dport {port} snat ip to {near}; }}
 }}
 """
 
@@ -69,9 +69,9 @@ def _routes(wires: Wires, add: bool) -> None:
     """The phones' way to the relay: the caller's by its own wire, the callee's by the other."""
     verb = "add" if add else "del"
     for arguments in (
-        ("route", verb, f"{RELAY_IP}/32", "via", DOORS[0], "dev", "a0"),
-        ("route", verb, f"{RELAY_IP}/32", "via", DOORS[1], "dev", "b0", "table", "77"),
-        ("route", verb, f"{DOORS[1]}/32", "dev", "b0", "table", "77"),
+        ("route", verb, f"{RELAY_IP}/32", "via", NEAR_IPS[0], "dev", "a0"),
+        ("route", verb, f"{RELAY_IP}/32", "via", NEAR_IPS[1], "dev", "b0", "table", "77"),
+        ("route", verb, f"{NEAR_IPS[1]}/32", "dev", "b0", "table", "77"),
         ("rule", verb, "from", PHONES[1], "table", "77"),
     ):
         subprocess.run(wires.enter(wires.phones, "ip", *arguments), capture_output=True, check=add)
@@ -86,7 +86,7 @@ def measure(wires: Wires, work: Path, cpus: list[int], way: str, seconds: float)
             shunt.start(1)
             entries = shunt.plane.totals()["entries"]
         protocols = "tcp" if shunt is not None else "tcp, udp"
-        wires.run(wires.relay, "nft", "-f", "-", stdin=_NAT.format(relay=RELAY_IP, protocols=protocols, port=PORT, phone=PHONES[1], door=DOORS[1]))
+        wires.run(wires.relay, "nft", "-f", "-", stdin=_NAT.format(relay=RELAY_IP, protocols=protocols, port=PORT, phone=PHONES[1], near=NEAR_IPS[1]))
         wires.forwarding(True)
         _routes(wires, True)
         server = subprocess.Popen(wires.enter(wires.phones, "iperf3", "-s", "-1", "-J", "-B", PHONES[1], "-p", str(PORT)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -39,7 +39,7 @@ from bench import libbpf
 OBJECT = ROOT / "build" / "bench" / "obj" / "loadgen.o"
 RELAY_IP = "198.18.0.1"
 PHONES = ("198.18.1.2", "198.18.2.2")
-DOORS = ("198.18.1.1", "198.18.2.1")
+NEAR_IPS = ("198.18.1.1", "198.18.2.1")
 FAR_LINKS, NEAR_LINKS = ("a0", "b0"), ("a1", "b1")  # the phones', the relay host's
 STREAMS, BINS = 65536, 2048
 FIRST_PHONE_PORT = 2000
@@ -152,7 +152,7 @@ class Wires:
             command("ip", "netns", "add", name)
         for far, near in zip(FAR_LINKS, NEAR_LINKS):
             command("ip", "link", "add", far, "netns", self.phones, "type", "veth", "peer", "name", near, "netns", self.relay)
-        for namespace, links, addresses in ((self.phones, FAR_LINKS, PHONES), (self.relay, NEAR_LINKS, DOORS)):
+        for namespace, links, addresses in ((self.phones, FAR_LINKS, PHONES), (self.relay, NEAR_LINKS, NEAR_IPS)):
             self.run(namespace, "ip", "link", "set", "lo", "up")
             for link, address in zip(links, addresses):
                 # Neither end may talk on its own: neighbours are fixed, IPv6 is off.
@@ -163,7 +163,7 @@ class Wires:
                 shown = json.loads(self.run(namespace, "ip", "-j", "link", "show", "dev", link))[0]
                 self.macs[link] = bytes.fromhex(shown["address"].replace(":", ""))
                 self.ifindex[link] = shown["ifindex"]
-        for namespace, mine, theirs, addresses in ((self.relay, NEAR_LINKS, FAR_LINKS, PHONES), (self.phones, FAR_LINKS, NEAR_LINKS, DOORS)):
+        for namespace, mine, theirs, addresses in ((self.relay, NEAR_LINKS, FAR_LINKS, PHONES), (self.phones, FAR_LINKS, NEAR_LINKS, NEAR_IPS)):
             for link, other, address in zip(mine, theirs, addresses):
                 mac = ":".join(f"{byte:02x}" for byte in self.macs[other])
                 self.run(namespace, "ip", "neigh", "replace", address, "lladdr", mac, "dev", link, "nud", "permanent")
@@ -327,7 +327,7 @@ class Load:
 
     @contextlib.contextmanager
     def direct(self) -> Iterator[None]:
-        """Receivers at the relay host's doors: each frame goes over one wire, and no relay is in its way."""
+        """Receivers at the relay host: each frame goes over one wire, and no relay is in its way."""
         made = self._listen(self.wires.relay, NEAR_LINKS)
         try:
             yield

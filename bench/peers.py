@@ -382,9 +382,9 @@ class Redirect(Peer):
         return f"Linux {os.uname().release}"
 
     def start(self, calls: int) -> int:
-        doors = struct.pack("<II", *(self.wires.ifindex[link] for link in NEAR_LINKS))
+        near = struct.pack("<II", *(self.wires.ifindex[link] for link in NEAR_LINKS))
         macs = b"".join((self.wires.macs[far] + self.wires.macs[near]).ljust(16, b"\0") for far, near in zip(FAR_LINKS, NEAR_LINKS))
-        self._loaded = libbpf.load_object(REDIRECT, sizes={}, reuse={}, constants={"doors": doors, "macs": macs}, symbols=libbpf.constant_offsets(REDIRECT))
+        self._loaded = libbpf.load_object(REDIRECT, sizes={}, reuse={}, constants={"near": near, "macs": macs}, symbols=libbpf.constant_offsets(REDIRECT))
         with inside(self.wires.relay):
             self._links = tuple(libbpf.attach_xdp(self._loaded.programs["redirect"], self.wires.ifindex[link], generic=False) for link in NEAR_LINKS)
         return calls

@@ -385,7 +385,7 @@ impl Core {
 
     // -- commands ----------------------------------------------------------------------------------
 
-    /// A command, before the relay hears of it; and what to wait for before it does.
+    /// A command, before the relay gets it; and what to wait for before it does.
     pub fn command(self: &Arc<Self>, command: &Command) -> (Step, Vec<oneshot::Receiver<()>>) {
         let now = self.clock.now();
         let mut state = lock(&self.state);
@@ -426,7 +426,7 @@ impl Core {
         Ok(())
     }
 
-    /// An NG command, before the relay hears of it: the relay that has its call, and what to wait for before it does.
+    /// An NG command, before the relay gets it: the relay that has its call, and what to wait for before it does.
     pub fn ng_command(self: &Arc<Self>, command: &shunt_ng::Command) -> (Result<Option<RelayId>, Refusal>, Vec<oneshot::Receiver<()>>) {
         let now = self.clock.now();
         let mut state = lock(&self.state);

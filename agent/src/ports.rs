@@ -98,7 +98,7 @@ fn answer_with_new_port(command: &Command) -> Option<Vec<u8>> {
     build::lookup(b"N", target, media.ip(), media.port, None).ok()
 }
 
-/// No call is better than two on one port: the session goes, where it is the command's own, and the SIP server hears that there is no port.
+/// No call is better than two on one port: the session goes, where it is the command's own, and the SIP server is told that there is no port.
 async fn refuse(core: &Arc<Core>, peer: Option<IpAddr>, relay: RelayId, command: &Command<'_>, held: &PortHeld) -> Vec<u8> {
     core.stats.ports_refused.inc();
     tracing::error!("{held}, and no other one: refused");

@@ -28,7 +28,7 @@ const HELD_LONGER: Duration = Duration::from_secs(2);
 const MOST_HELD: usize = 2000;
 /// For a data plane that does not answer when this agent takes over.
 const BIND_PATIENCE: Duration = Duration::from_secs(1);
-/// For another agent to let go of the data plane.
+/// For another agent to release the data plane.
 const RIVAL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Which part an agent plays.

@@ -74,7 +74,7 @@ def offload_rows(results: dict[str, Any]) -> list[list[str]]:
     rows = []
     for name, field, text in (
         ("learned", "packet_ms", "the later party's first packet; the caller's SDP names a private address: 5 packets and 80 ms by default"),
-        ("confirmed", "packet_ms", "the later party's first packet; SDP names the right addresses"), ("believed", "packet_ms", "the later party's first packet; the SIP server vouches for SDP (modifier A)"),
+        ("confirmed", "packet_ms", "the later party's first packet; SDP names the right addresses"), ("trusted", "packet_ms", "the later party's first packet; the SIP server vouches for SDP (modifier A)"),
     ):  # fmt: skip
         one = results["offload"][name]
         values = one.get(field, {})

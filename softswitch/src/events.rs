@@ -184,7 +184,7 @@ async fn follow(service: &Service, moved: Vec<Moved>) {
         pause().await;
     }
     follow_copies(service, &moved).await;
-    // Records that were replaced name the former rows until the programs have let go of them.
+    // Records that were replaced name the former rows until the programs have released them.
     let round = service
         .plane
         .lock()

@@ -179,7 +179,7 @@ def test_many_dial_in_and_none_loses_a_packet(tmp_path: Path, server: str) -> No
             assert all((one["participants"], one["design"], one["problem"]) == (0, "empty", "") for one in listed) and len(listed) == len(HOSTS) * ROOMS + 1
             room.agent.kill()
             room.start_agent()
-            room.agent.await_log(" 0 rows found, 0 of them taken out")
+            room.agent.await_log(" 0 rows found, 0 of them removed")
         finally:
             running.stop()
 

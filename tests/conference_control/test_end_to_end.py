@@ -139,7 +139,7 @@ def test_the_agent_is_killed_and_comes_back(room: Bridge) -> None:
     found = room.await_design("NRA")
     assert {one["name"]: one["present"] for one in found["participants"]} == {"ann": True, "bob": True, "cem": True}
     # Three streams, six rewrites, a tree and its three nodes: streams move to what is laid out anew, and the rest goes.
-    room.agent.await_log("13 rows found, 10 of them taken out")
+    room.agent.await_log("13 rows found, 10 of them removed")
     guest = enter(room, "callee", "guest")
     guest.await_packets(*parties)
     parties[2].await_packets(guest)
@@ -149,7 +149,7 @@ def test_the_agent_is_killed_and_comes_back(room: Bridge) -> None:
     room.agent.kill()
     room.start_agent()
     room.await_ready()
-    assert await_that(lambda: room.agent.log.read_text().count("13 rows found, 10 of them taken out") == 2), "nothing was left behind"
+    assert await_that(lambda: room.agent.log.read_text().count("13 rows found, 10 of them removed") == 2), "nothing was left behind"
     accounted(parties)
     gone = room.recorded()
     room.ask("DELETE", "/v1/conferences/room")

@@ -157,7 +157,7 @@ def test_the_agent_in_charge_goes(pair: PairBridge, how: str) -> None:
     print(f"{how}: the other agent had the conference after {took:.2f} s")
     assert took < TAKE_OVER_S, pair.other.tail()
     # Three streams, six rewrites, a tree and its three nodes were there, and are no more than that in the end.
-    pair.other.await_log("13 rows found, 10 of them taken out")
+    pair.other.await_log("13 rows found, 10 of them removed")
     hear_each_other(parties)
     look = pair.get(OTHER_API, "/v1/conferences/room")
     assert look is not None and {one["name"]: one["present"] for one in look["participants"]} == {"ann": True, "bob": True, "cem": True}

@@ -174,7 +174,7 @@ def test_other_sources_and_misses_reach_the_relay_and_nobody_else(road: Lab, swi
         caller.sendto(b"media", (RELAY_A4, 20000))
         assert drain(callee) == [(b"media", (RELAY_B4, 20002))]
         assert drain(relay) == [(b"attack", (HOST_A4, 4001))] * 10
-        assert switch.stats([there.key])[there.key].stray == 10
+        assert switch.stats([there.key])[there.key].source_mismatch == 10
         # Out of the table: the very next packet is the relay's again.
         switch.delete([there.key])
         caller.sendto(b"media", (RELAY_A4, 20000))

@@ -130,7 +130,7 @@ def test_every_source_of_one_port_has_its_own_entry(plane: Plane, softswitch: So
     assert send(softswitch, many[0].key)[0] == PASS
     assert send(softswitch, many[7].key) == (REDIRECT, (many[7].src, many[7].dst))
     assert plane.totals()["source_mismatch_packets"] == before + 1
-    assert plane.stats([many[7].key])[many[7].key].stray == 1
+    assert plane.stats([many[7].key])[many[7].key].source_mismatch == 1
     assert plane.insert([many[0]]) == [None]
     assert sorted(plane.get([m.key for m in many]), key=lambda e: e.key) == sorted(many, key=lambda e: e.key)
     assert plane.delete([m.key for m in many]) == [True] * 20
@@ -514,7 +514,7 @@ def test_other_sources_raise_few_notices_but_a_new_source_at_once(plane: Plane, 
     rebound = FiveTuple(ep("10.1.0.2:4999"), FIRST.key.dst)
     noticed = _in_one_window(plane, softswitch, [(flood, 40), (rebound, 1)])
     assert noticed.count(flood) == 2 and noticed.count(rebound) == 1
-    mismatches = plane.stats()[FIRST.key].stray
+    mismatches = plane.stats()[FIRST.key].source_mismatch
     assert mismatches and mismatches % 41 == 0
 
 

@@ -12,7 +12,7 @@ from shunt.events import diagnosis
 from shunt.events.diagnosis import Finding
 from shunt.events.history import History
 from shunt.operator import dialogs as dialog_events
-from shunt.operator import story
+from shunt.operator import call_history
 from shunt.operator.calls import call_of_view
 from shunt.operator.dialogs import Dialogs
 from tests.tools import telling
@@ -32,8 +32,8 @@ class Case(Telling):
         """Of a call that runs; else of one that is over, or never had media."""
         events, _ = self.history.of(self.call) or ([], 0)
         now = BEGIN + running["age_s"] if running is not None else self.now
-        call = call_of_view(running, now) if running is not None else story.ended_calls(events).get(self.call)
-        return diagnosis.diagnose(None, events, now) if call is None else story.diagnose(call, events, now, traces or {})
+        call = call_of_view(running, now) if running is not None else call_history.ended_calls(events).get(self.call)
+        return diagnosis.diagnose(None, events, now) if call is None else call_history.diagnose(call, events, now, traces or {})
 
     def words(self, running: JSON | None = None, traces: dict[str, dict[str, str]] | None = None) -> str:
         return "\n".join(f"{finding.level}: {finding.text}" for finding in self.findings(running, traces))
@@ -194,7 +194,7 @@ def test_copies_of_sip_that_come_late_are_told_in_their_place() -> None:
     case.sip("BYE", cseq="BYE", tags=("B", "A"))
     case.sip(200, cseq="BYE", tags=("B", "A"))
     events, _ = case.history.of(case.call) or ([], 0)
-    told = story.in_sip_order(events)
+    told = call_history.in_sip_order(events)
     assert [event.what for event in told] == ["INVITE", "100", "INVITE", "200", "200", "ACK", "INVITE", "BYE", "200"]
     assert [event.at for event in told] == sorted(event.at for event in told)
     assert sorted(event.seq for event in told) == [event.seq for event in events], "none is lost, none told twice"

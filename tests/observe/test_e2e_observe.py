@@ -37,7 +37,7 @@ def sip_id(outcome: Outcome) -> str:
     return outcome.call.call_id
 
 
-def story(watched: Watched, call_id: str) -> dict[str, Any]:
+def history(watched: Watched, call_id: str) -> dict[str, Any]:
     return json.loads(watched.lab.edge.shunt("history", call_id, "--json"))
 
 
@@ -64,7 +64,7 @@ def test_a_normal_call_from_behind_nat(watched: Watched) -> None:
         row = next(row for row in csv.DictReader(file) if row["call_id"] == entry["call_id"])
     assert (int(row["caller_packets"]), float(row["callee_mos"])) == (media["caller"]["packets"], media["callee"]["mos"])
 
-    told = story(watched, entry["call_id"])
+    told = history(watched, entry["call_id"])
     assert told["diagnosis"][0] == {"level": "ok", "text": "Media flowed both ways; the data plane carried it.", "media": media["index"], "party": None}
     kinds = [event["kind"] for event in told["events"]]
     assert {"sip", "control", "learn", "state", "note"} <= set(kinds)
@@ -114,7 +114,7 @@ def test_one_way_audio_is_explained_while_it_lasts(watched: Watched) -> None:
     assert caller["packets"] > 80 and caller["mos"] > 4.2
     assert callee["mos"] is None and callee["packets"] is None and callee["note"].startswith("not measured")
     assert {d.sender for d in outcome.packets.directions} == {outcome.call.caller}, "the captures agree: the callee sent nothing"
-    after = story(watched, entry["call_id"])["diagnosis"]
+    after = history(watched, entry["call_id"])["diagnosis"]
     assert after[0]["text"] == "One-way audio: the caller sends, but the callee sent nothing." and after[0]["party"] == "callee"
     await_clean(watched.lab)
 
@@ -134,7 +134,7 @@ def test_loss_on_the_callers_way_is_found_on_its_side_only(watched: Watched) -> 
     assert 3.5 < caller["loss_percent"] < 6.5, caller
     assert callee["loss_percent"] == 0
     assert 3.5 < caller["mos"] < callee["mos"] - 0.3
-    told = story(watched, entry["call_id"])["diagnosis"]
+    told = history(watched, entry["call_id"])["diagnosis"]
     assert any(finding["level"] == "problem" and "of the caller's packets were lost before they arrived here" in finding["text"] for finding in told)
     assert not any("of the callee's packets" in finding["text"] for finding in told)
     await_clean(watched.lab)
@@ -148,7 +148,7 @@ def test_a_re_invite_to_another_port_keeps_what_was_measured_before(watched: Wat
         # Entries go in mid-stream: what passes between their last reading and that is not counted.
         counted = entry["media"][0][party]["packets"]
         assert seen[party].start - UNREAD <= counted < seen[party].stop, (party, entry["media"][0][party], seen)
-    removed = [e for e in story(watched, entry["call_id"])["events"] if e["kind"] == "state" and e["component"] == "rtp" and e["facts"].get("counters")]
+    removed = [e for e in history(watched, entry["call_id"])["events"] if e["kind"] == "state" and e["component"] == "rtp" and e["facts"].get("counters")]
     # Counters of a stream are those of all its entries so far.
     carried = {event["party"]: event["facts"]["counters"]["packets"] for event in removed}
     assert all(len([event for event in removed if event["party"] == party]) == 2 for party in ("caller", "callee")), removed
@@ -159,7 +159,7 @@ def test_a_re_invite_to_another_port_keeps_what_was_measured_before(watched: Wat
 
 def test_a_refused_call_has_a_history_and_no_record(watched: Watched) -> None:
     outcome = place(watched.lab, "uac_busy", "uas_busy")
-    told = story(watched, sip_id(outcome))
+    told = history(watched, sip_id(outcome))
     assert any(event["kind"] == "sip" and event["what"] == "486" for event in told["events"])
     time.sleep(0.3)
     lines = Path(watched.lab.edge.work / "cdr.jsonl").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What the REST API answers about calls, from the agent's snapshots and events: pages, one call, its story. And the settings of what operators look at."""
+"""What the REST API answers about calls, from the agent's snapshots and events: pages, one call, its history. And the settings of what operators look at."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Watched(Telling):
             config=config, agent=Agent(self.agency), follower=follower, position=position, history=history, dialogs=dialogs, instruments=Instruments(), records=None, homer=None
         )  # fmt: skip
 
-    async def story(self) -> JSON:
+    async def history(self) -> JSON:
         found = await self.view.history(self.call)
         assert found is not None, "nothing is known of it"
         return found
@@ -141,7 +141,7 @@ async def test_counters_that_are_not_known_are_not_0(tmp_path: Path) -> None:
     assert stream["packets"] is stream["bytes"] is stream["counters_age_s"] is None
     with pytest.raises(DataPlaneUnavailable, match="no answer; the counters at hand are older"):
         await watched.view.why("c1")
-    assert not (await watched.story())["counters_fresh"]
+    assert not (await watched.history())["counters_fresh"]
 
 
 async def test_a_call_that_is_over_is_shown_by_its_end(tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ async def test_the_story_of_a_call_without_a_data_plane(tmp_path: Path) -> None:
     assert await watched.view.history("c2") is None
     watched.control("U")
     watched.control("L")
-    story = await watched.story()
-    assert [event["what"] for event in story["events"] if event["kind"] == "control"] == ["U", "L"] and story["events"][0]["seq"] == 101
-    assert story["diagnosis"][0]["text"] == "Media flows both ways; the relay carries it." and story["counters_fresh"]
-    assert story["quality"][0]["media"][0]["caller"]["mos"] is None
+    history = await watched.history()
+    assert [event["what"] for event in history["events"] if event["kind"] == "control"] == ["U", "L"] and history["events"][0]["seq"] == 101
+    assert history["diagnosis"][0]["text"] == "Media flows both ways; the relay carries it." and history["counters_fresh"]
+    assert history["quality"][0]["media"][0]["caller"]["mos"] is None
 
 
 async def test_what_befell_the_agent_meanwhile_is_in_the_calls_story(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_what_befell_the_agent_meanwhile_is_in_the_calls_story(tmp_path: P
     for step in (lambda: watched.link("relay", "down"), lambda: watched.control("U"), lambda: watched.link("relay", "up"), watched.ended, lambda: watched.link("relay", "down")):
         step()
         watched.pause(1)
-    told = [(event["what"], event["text"]) for event in (await watched.story())["events"] if event["kind"] == "note"]
+    told = [(event["what"], event["text"]) for event in (await watched.history())["events"] if event["kind"] == "note"]
     assert told == [("relay-up", "a relay answers again: local"), ("ended", "The media line was deleted by signalling.")], "what was before the call, or after it, is not part of it"
 
 
@@ -176,17 +176,17 @@ async def test_while_the_agent_is_away_the_events_tell_and_say_so(tmp_path: Path
     watched = Watched(tmp_path, snapshot())
     watched.control("U")
     watched.agency.away = True
-    story = await watched.story()
-    assert not story["counters_fresh"] and "what follows is what was known before" in story["diagnosis"][0]["text"] and len(story["events"]) == 1
+    history = await watched.history()
+    assert not history["counters_fresh"] and "what follows is what was known before" in history["diagnosis"][0]["text"] and len(history["events"]) == 1
     with pytest.raises(AgentUnavailable):
         await watched.view.calls(None, None, None, 0, 10)
 
 
 async def test_the_data_planes_word_on_an_entry_is_asked_for(tmp_path: Path) -> None:
     watched = Watched(tmp_path, snapshot())
-    assert (await watched.story())["diagnosis"][0]["level"] == "ok"
+    assert (await watched.history())["diagnosis"][0]["level"] == "ok"
     watched.agency.verdict |= {"verdict": "pass", "reason": "no-next-hop"}
-    assert any("does not forward the caller's packets" in finding["text"] for finding in (await watched.story())["diagnosis"])
+    assert any("does not forward the caller's packets" in finding["text"] for finding in (await watched.history())["diagnosis"])
 
 
 @pytest.mark.parametrize(

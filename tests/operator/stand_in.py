@@ -75,7 +75,7 @@ ODD_CALL_ID = "a/b c%2F?d#e+ä@x/why"
 HOSTILE_CALL_ID = "evil\x1b[2J[bold]x"
 
 
-STORY = {
+HISTORY = {
     "begin": "2026-11-21T10:00:01+00:00",
     "diagnosis": [{"level": "problem", "text": "One-way audio: the caller sends, but the callee has sent nothing so far.", "media": 1, "party": "callee"}],
     "counters_fresh": True,
@@ -174,7 +174,7 @@ class StandIn:
 
     async def history(self, call_id: str) -> dict[str, Any] | None:
         await self._reach()
-        return STORY | {"call_id": call_id} if call_id in self.by_id else None
+        return HISTORY | {"call_id": call_id} if call_id in self.by_id else None
 
     def registry(self) -> CollectorRegistry:
         return self.instruments.registry

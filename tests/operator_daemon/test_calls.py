@@ -104,8 +104,8 @@ async def test_an_operator_that_is_killed_loses_nothing_and_doubles_nothing(tmp_
         await record_of(talk, "after")
         assert sorted(record["call_id"] for record in lab.records()) == ["after", "before", "without"]
         await asyncio.to_thread(lab.until, lambda: sorted(row["call_id"] for row in lab.rows()) == ["after", "before", "without"])
-        story = await talk.ask("/v1/calls/before/history")
-        assert [event["what"] for event in story["events"] if event["kind"] == "control"][:2] == ["U", "L"]
+        history = await talk.ask("/v1/calls/before/history")
+        assert [event["what"] for event in history["events"] if event["kind"] == "control"][:2] == ["U", "L"]
         assert (await talk.ask("/v1/status"))["events"]["gap_count"] == 0
 
 

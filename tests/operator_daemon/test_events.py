@@ -14,7 +14,7 @@ from shunt.events.bus import EventBus
 from shunt.events.history import History
 from shunt.events.view import event_view, one_line
 from shunt.operator import dialogs as dialog_events
-from shunt.operator import story
+from shunt.operator import call_history
 from shunt.operator.calls import call_of_view
 from shunt.operator.dialogs import Dialogs
 from shunt.operator.events import bus_event, gap_event, raw
@@ -124,9 +124,9 @@ def test_a_call_is_judged_and_recorded_by_its_end() -> None:
     log.say("ended", **ended(ended_line(1, 600)), after=60)
     log.say("ended", **ended(ended_line(2, None)), after=60.1)
     events, _ = log.history.of("c1") or ([], 0)
-    call = story.ended_calls(events)["c1"]
+    call = call_history.ended_calls(events)["c1"]
     assert [line.media for line in call.lines] == [1, 2]
-    findings = story.diagnose(call, events, BEGIN + 60, {})
+    findings = call_history.diagnose(call, events, BEGIN + 60, {})
     assert findings[0].text == "Media 1: Media flowed both ways; the data plane carried it."
     made = record(call, "released", BEGIN + 60, lambda _: None, 50.0, epoch=1, seq=102)
     first, second = made["media"]
@@ -159,7 +159,7 @@ def running(idle_s: float | None, error: str | None = None) -> dict[str, Any]:
 )
 def test_nothing_is_claimed_that_is_not_known(idle_s: float | None, error: str | None, said: str) -> None:
     call = call_of_view(running(idle_s, error), BEGIN + 60)
-    assert story.diagnose(call, [], BEGIN + 60, {})[0].text.endswith(said)
+    assert call_history.diagnose(call, [], BEGIN + 60, {})[0].text.endswith(said)
 
 
 def test_streams_are_counted_by_who_carries_them() -> None:

@@ -35,9 +35,9 @@ async def test_a_silent_party_is_in_the_list(tmp_path: Path) -> None:
         assert re.search(r"call-1 .* silent for \d", await asyncio.to_thread(lab.edge.shunt, "calls", "--reason", "silent"))
         assert "silent for" in await asyncio.to_thread(lab.edge.shunt, "top", "--once")
         assert "silent for" not in await asyncio.to_thread(lab.edge.shunt, "calls", "--reason", "contested")
-        story = await talk.ask("/v1/calls/call-1/history")
-        assert story["diagnosis"][0]["text"].startswith("One-way audio: the callee sends, but the caller has sent nothing for"), story["diagnosis"]
-        assert "idle" in [event["what"] for event in story["events"] if event["kind"] == "note"]
+        history = await talk.ask("/v1/calls/call-1/history")
+        assert history["diagnosis"][0]["text"].startswith("One-way audio: the callee sends, but the caller has sent nothing for"), history["diagnosis"]
+        assert "idle" in [event["what"] for event in history["events"] if event["kind"] == "note"]
 
 
 async def test_without_the_softswitch_nothing_is_said_to_flow(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ async def test_without_the_softswitch_nothing_is_said_to_flow(tmp_path: Path) ->
         status = await talk.ask("/v1/status")
         assert status["packets"]["data_plane"] is None and status["packets"]["relay"] is not None, status["packets"]
         assert "data-plane-down" in [problem["code"] for problem in status["problems"]]
-        story = await talk.ask("/v1/calls/call-1/history")
-        assert not story["counters_fresh"]
-        assert not [finding for finding in story["diagnosis"] if "flows both ways" in finding["text"]], story["diagnosis"]
+        history = await talk.ask("/v1/calls/call-1/history")
+        assert not history["counters_fresh"]
+        assert not [finding for finding in history["diagnosis"] if "flows both ways" in finding["text"]], history["diagnosis"]
         await talk.next_phones(1)
         to_caller, to_callee = await talk.call("call-2", natted=False)
         talk.caller.talk(to_caller)

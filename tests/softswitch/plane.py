@@ -381,7 +381,7 @@ def _five(key: Sequence[Any]) -> FiveTuple:
 
 def _stats(row: Row) -> StreamStats:
     figures = {name: row.number(name) for name in ("packets", "bytes", "idle_ms", "lost", "reordered", "duplicates", "jitter_us", "ssrc")}
-    return StreamStats(**figures, stray=row.number("source_mismatch"))
+    return StreamStats(**figures, source_mismatch=row.number("source_mismatch"))
 
 
 def _notice(values: dict[str, bytes]) -> LearnNotice:

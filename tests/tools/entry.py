@@ -44,7 +44,7 @@ class StreamStats:
     duplicates: int | None = None
     jitter_us: int | None = None
     ssrc: int | None = None
-    stray: int | None = None  # packets to this relay port from any other source
+    source_mismatch: int | None = None  # packets to this relay port from any other source
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ async fn adopt(conferences: &Conferences, plane: &Plane) -> Result<(), Broken> {
         state.planner.settled();
         state.problem = None;
     });
-    tracing::info!("conferences: {found} rows found, {} of them taken out", unwanted.len());
+    tracing::info!("conferences: {found} rows found, {} of them removed", unwanted.len());
     Ok(())
 }
 

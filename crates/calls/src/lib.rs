@@ -5,7 +5,7 @@
 //!
 //! # A command
 //!
-//! [`Book::command`] comes before the relay hears of a command, [`Book::replied`] after it has answered. What signalling changes first loses its
+//! [`Book::command`] comes before the relay gets a command, [`Book::replied`] after it has answered. What signalling changes first loses its
 //! entries ([`Step::Pass`] says which deletes to wait for), so that the relay sees the change happen; then it is learned anew.
 //!
 //! An NG command goes by [`Book::ng_command`] and [`Book::ng_replied`]; what rtpengine then says of the call by [`Book::ng_described`].

@@ -1,4 +1,4 @@
-//! Calls begin, move, hold and end while the data plane fails at random: what the book believes of a stream is what the table has, and once all
+//! Calls begin, move, hold and end while the data plane fails at random: what the book has of a stream is what the table has, and once all
 //! is quiet the table is what is planned.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

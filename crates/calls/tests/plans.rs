@@ -106,7 +106,7 @@ fn what_only_the_relay_can_do_keeps_the_stream_there() {
         let Step::Pass { wait, .. } = step else { panic!("{step:?}") };
         assert!(
             !wait.is_empty() && bench.held.is_empty(),
-            "{command}: the relay hears of it when the entries are out"
+            "{command}: the relay gets it when the entries are out"
         );
         bench.after(command, "0").unwrap();
         assert_eq!(bench.reason("c1", Side::Caller), reason);

@@ -122,7 +122,7 @@ impl Latch {
         self.contested = false;
     }
 
-    /// Learn anew. `quarantine`: signalling has moved the party, so the source so far is not believed for a while.
+    /// Learn anew. `quarantine`: signalling has moved the party, so the source so far is not latched for a while.
     pub fn forget(&mut self, now: Time, policy: &Policy, quarantine: bool) {
         if let (true, Some(holder)) = (quarantine, &self.holder) {
             self.quarantined = Some(Box::new((holder.source, now + policy.quarantine)));

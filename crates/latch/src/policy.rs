@@ -1,4 +1,4 @@
-//! When a source is believed.
+//! When a source is latched.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct Policy {
     pub contest_hold: Duration,
     /// How long after it was latched, and after the answer, a source can be contested.
     pub probation: Duration,
-    /// How long the old source is not believed after signalling has moved the party.
+    /// How long the old source is not latched after signalling has moved the party.
     pub quarantine: Duration,
     /// How long at most the stream of the call that had the port before is kept out.
     pub former_hold: Duration,

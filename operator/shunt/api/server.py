@@ -313,8 +313,8 @@ async def _history(request: web.Request) -> web.Response:
     _only(request)
     call_id = request.match_info["call_id"]
     async with asyncio.timeout(_DATA_PLANE_TIMEOUT_S):
-        story = await request.app[_VIEW].history(call_id)
-    return _unknown_call(call_id) if story is None else _json(story)
+        history = await request.app[_VIEW].history(call_id)
+    return _unknown_call(call_id) if history is None else _json(history)
 
 
 async def _find(request: web.Request) -> web.Response:

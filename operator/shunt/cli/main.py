@@ -363,14 +363,14 @@ def why(client: Client, as_json: bool, call_id: str) -> None:
 @click.argument("call_id", metavar="CALL-ID")
 @_asks_agent
 def history(client: Client, as_json: bool, call_id: str) -> None:
-    """Tell a call's story: what is wrong with its media in words, then every SIP message, relay command, learn notice and table write."""
-    from shunt.cli import story
+    """Show a call's history: what is wrong with its media in words, then every SIP message, relay command, learn notice and table write."""
+    from shunt.cli import history
 
     found = client.history(call_id)
     if as_json:
         _echo_json(found)
     else:
-        story.write(found)
+        history.write(found)
 
 
 @cli.command()

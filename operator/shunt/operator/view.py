@@ -20,7 +20,7 @@ from shunt.events import diagnosis
 from shunt.events.history import History
 from shunt.export.homer import HomerExport
 from shunt.metrics.instruments import Instruments
-from shunt.operator import story
+from shunt.operator import call_history
 from shunt.operator.asking import Agent
 from shunt.operator.calls import call_of_view
 from shunt.operator.conferences.service import Conferences
@@ -185,7 +185,7 @@ class OperatorView:
         call = await self._running(call_id, fresh=False)
         if call is None:
             events, _ = self._history.of(call_id) or ([], 0)
-            call = story.ended_calls(events).get(call_id)
+            call = call_history.ended_calls(events).get(call_id)
         return None if call is None else self._with_quality(call)
 
     async def why(self, call_id: str) -> dict[str, Any] | None:
@@ -210,7 +210,7 @@ class OperatorView:
 
     def _shown(self, call: Call, now: float) -> dict[str, Any]:
         events, _ = self._history.of(call.call_id) or ([], 0)
-        return call_view(call, now, story.times_to_offload(events, call.call_id))
+        return call_view(call, now, call_history.times_to_offload(events, call.call_id))
 
     def _with_quality(self, call: Call) -> dict[str, Any]:
         return self._shown(call, time.time()) | {"quality": self._quality(call)}
@@ -224,8 +224,8 @@ class OperatorView:
         """As AgentView.history. While the agent does not answer: from the events alone, and saying so."""
         kept = self._history.of(call_id)
         events, left_out = kept or ([], 0)
-        events = story.in_sip_order(events)
-        ended, findings, calls, fresh = story.ended_calls(events), [], [], True
+        events = call_history.in_sip_order(events)
+        ended, findings, calls, fresh = call_history.ended_calls(events), [], [], True
         for name in dict.fromkeys([call_id, *(event.call_id for event in events)]):
             try:
                 call = await self._running(name, fresh=True) or ended.get(name)
@@ -241,12 +241,12 @@ class OperatorView:
             return None
         now = time.time()
         for call in calls:
-            findings += story.diagnose(call, events, now, await self._traces(call))
+            findings += call_history.diagnose(call, events, now, await self._traces(call))
         if not calls and not findings:
             findings = diagnosis.diagnose(None, events, now)
         common, _ = self._history.of("") or ([], 0)
         quality = [(call.call_id, self._quality(call)) for call in calls]
-        return story.story(call_id, story.surrounded(events, common), left_out=left_out, findings=findings, fresh=fresh, quality=quality)
+        return call_history.as_json(call_id, call_history.surrounded(events, common), left_out=left_out, findings=findings, fresh=fresh, quality=quality)
 
     async def _traces(self, call: Call) -> dict[str, dict[str, str]]:
         """The data plane's own word on each RTP entry of a call; without those that it does not say."""

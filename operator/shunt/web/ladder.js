@@ -70,9 +70,9 @@ const Ladder = (() => {
   const arrow = (stream) => (stream || "").replace("->", " → ");
   const ms = (value) => value >= 1000 ? `${(value / 1000).toFixed(2)} s` : `${value.toFixed(1)} ms`;
 
-  function draw(place, story, shown, open, onOpen) {
-    const events = story.events.filter((e) => shown.has(e.kind));
-    const sip = sipLanes(story.events);
+  function draw(place, history, shown, open, onOpen) {
+    const events = history.events.filter((e) => shown.has(e.kind));
+    const sip = sipLanes(history.events);
     const width = Math.max(960, place.clientWidth || 960), step = (width - LEFT - 150) / (LANES.length - 1);
     const x = Object.fromEntries(LANES.map((lane, n) => [lane, LEFT + 75 + n * step]));
     const svg = make("svg", {width});

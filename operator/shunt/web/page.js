@@ -7,7 +7,7 @@ const KINDS = {sip: "SIP", control: "rtpproxy", learn: "learning", table: "table
 const SIDES = [["caller", "callee"], ["callee", "caller"]];
 let token = sessionStorage.getItem("shunt-token");
 let offset = null; // of the shown page of calls; null: the newest
-let story = null, openEvent = null, looking = 0;
+let callHistory = null, openEvent = null, looking = 0;
 const shown = new Set(Object.keys(KINDS));
 const courses = {};
 const readings = {}, SAME_READING_S = 0.1;
@@ -311,18 +311,18 @@ function partyPanel(side, other, media, quality, several) {
   ));
 }
 
-function writeStory(call) {
-  $("diagnosis").replaceChildren(...story.diagnosis.map((finding, n) => make("div", `finding ${finding.level}${n === 0 ? " first" : ""}`, finding.text)));
-  if (!story.counters_fresh) $("diagnosis").append(make("div", "finding hint", "The data plane does not answer: the counters are older."));
-  $("call-line").textContent = [call ? `relay ${call.relay}, begun ${call.created.replace("T", " ").slice(0, 19)} UTC, ${call.ended ? "ended" : `${age(call.age_s)} ago`}` : "no media session is known any more", `${story.events.length} events`].join("; ");
+function writeHistory(call) {
+  $("diagnosis").replaceChildren(...callHistory.diagnosis.map((finding, n) => make("div", `finding ${finding.level}${n === 0 ? " first" : ""}`, finding.text)));
+  if (!callHistory.counters_fresh) $("diagnosis").append(make("div", "finding hint", "The data plane does not answer: the counters are older."));
+  $("call-line").textContent = [call ? `relay ${call.relay}, begun ${call.created.replace("T", " ").slice(0, 19)} UTC, ${call.ended ? "ended" : `${age(call.age_s)} ago`}` : "no media session is known any more", `${callHistory.events.length} events`].join("; ");
   const panels = [];
   for (const [n, media] of (call ? call.media : []).entries()) {
     for (const [side, other] of SIDES) panels.push(partyPanel(side, other, media, call.quality && call.quality[n], call.media.length > 1));
   }
   $("parties").replaceChildren(...panels);
-  $("left-out").hidden = !story.left_out;
-  $("left-out").textContent = `${number(story.left_out)} events were left out in the middle: a call keeps its first and its last ones.`;
-  Ladder.draw($("ladder"), story, shown, openEvent, (event) => { openEvent = event; writeStory(call); });
+  $("left-out").hidden = !callHistory.left_out;
+  $("left-out").textContent = `${number(callHistory.left_out)} events were left out in the middle: a call keeps its first and its last ones.`;
+  Ladder.draw($("ladder"), callHistory, shown, openEvent, (event) => { openEvent = event; writeHistory(call); });
 }
 
 async function writeCall(callId) {
@@ -333,8 +333,8 @@ async function writeCall(callId) {
   const call = await get(ids.length && !ids.includes(callId) ? `/v1/calls/${encodeURIComponent(ids[0])}` : path).catch((error) => { if (error.status === 404) return null; throw error; });
   if (calling() !== callId) return;
   if (openEvent) openEvent = found.events.find((e) => e.time === openEvent.time && e.title === openEvent.title) || null;
-  story = found;
-  writeStory(call);
+  callHistory = found;
+  writeHistory(call);
 }
 
 for (const [kind, name] of Object.entries(KINDS)) {
@@ -396,8 +396,8 @@ $("token").onsubmit = (event) => {
 };
 $("match").oninput = $("state").onchange = () => { offset = null; tick(); };
 $("find").oninput = $("over").onchange = $("since").onchange = tick;
-window.onhashchange = () => { story = null; openEvent = null; tick(); };
-window.onresize = () => { if (story && !$("call").hidden) tick(); };
+window.onhashchange = () => { callHistory = null; openEvent = null; tick(); };
+window.onresize = () => { if (callHistory && !$("call").hidden) tick(); };
 tick();
 // What is selected to be copied stays as it is.
 setInterval(() => { if (!document.hidden && $("token").hidden && getSelection().isCollapsed) tick(); }, PERIOD_MS);

@@ -1,4 +1,4 @@
-//! Commands before the relay hears of them.
+//! Commands before the relay gets them.
 
 use super::Book;
 use crate::decision::{Decision, Purpose};
@@ -36,7 +36,7 @@ pub(super) fn described(is_update: bool, swapped: bool) -> Side {
 }
 
 impl Book {
-    /// A command of the SIP server, before the relay hears of it.
+    /// A command of the SIP server, before the relay gets it.
     ///
     /// A [`Refusal`] comes with the answer that carries its own error number.
     pub fn command(&mut self, now: Time, command: &Command) -> (Step, Option<Refusal>, Vec<Decision>) {
@@ -106,7 +106,7 @@ impl Book {
         }
     }
 
-    /// Take the entries of a line out whose state has changed, before the relay hears of it.
+    /// Take the entries of a line out whose state has changed, before the relay gets it.
     fn clear(&mut self, line: &mut Line, now: Time, wait: &mut Vec<WriteId>) {
         self.mark(line);
         self.sync(line, now);
@@ -245,7 +245,7 @@ impl Book {
         Ok(())
     }
 
-    /// A D. The relay hears of it unless it ends the dialog with a callee that lost a fork.
+    /// A D. The relay gets it unless it ends the dialog with a callee that lost a fork.
     fn delete(&mut self, now: Time, command: &Command, session: &Session) -> Option<Step> {
         let lines = self.matching(session);
         let tags = [Some(session.from), session.to];

@@ -48,7 +48,7 @@ use std::time::Duration;
 const REFRESH_UNSEEN: Duration = Duration::from_secs(1);
 
 /// Call-IDs of which SIP is remembered until commands have named the parties, in each of two generations.
-const MOST_SIGHTED: usize = 10_000;
+const MOST_SIP_SEEN: usize = 10_000;
 
 /// All calls.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ pub struct Book {
     /// Entries in the data plane that no call claims: (source, when found).
     orphans: ByPort<FiveTuple>,
     former: FormerStreams,
-    sighted: Recent<Arc<[u8]>, sip::Sighted>,
+    sip_seen: Recent<Arc<[u8]>, sip::SipSeen>,
     sdp_kinds: Alike<SdpKind>,
     modifiers: Alike<[u8]>,
     rates: SourceRates,
@@ -95,7 +95,7 @@ impl Book {
             table: Table::default(),
             orphans: ByPort::default(),
             former: FormerStreams::default(),
-            sighted: Recent::new(MOST_SIGHTED),
+            sip_seen: Recent::new(MOST_SIP_SEEN),
             sdp_kinds: Alike::default(),
             modifiers: Alike::default(),
             rates: SourceRates::new(),

@@ -48,7 +48,7 @@ impl Book {
         self.lines.get(&call.ids().next()?).map(|line| line.relay)
     }
 
-    /// An NG command, before the relay hears of it.
+    /// An NG command, before the relay gets it.
     ///
     /// # Errors
     /// A limit refuses a new call.
@@ -210,7 +210,7 @@ impl Book {
         command.raw.hash(&mut hasher);
         let sdp = command.sdp.as_deref().and_then(Sdp::parse);
         let source = command.received_from.filter(|addr| !self.learner.parties.is_own(*addr));
-        // Before the relay hears of it, and before the party sends: who is named is no unknown source.
+        // Before the relay gets it, and before the party sends: who is named is no unknown source.
         let media = sdp.iter().flat_map(|sdp| &sdp.media).filter_map(|media| media.address);
         let named: Vec<IpAddr> = source.into_iter().chain(media).filter(|addr| !addr.is_unspecified()).collect();
         for addr in named {

@@ -40,11 +40,11 @@ struct SightedParty {
 
 /// What copies of SIP said of one Call-ID.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sighted {
+pub(super) struct SipSeen {
     parties: Vec<SightedParty>,
 }
 
-impl Sighted {
+impl SipSeen {
     fn party(&mut self, tag: &[u8]) -> &mut SightedParty {
         if let Some(at) = self.parties.iter().position(|party| *party.tag == *tag) {
             return &mut self.parties[at];
@@ -101,7 +101,7 @@ impl Book {
             return;
         }
         let sdp = message.sdp().filter(|_| !own);
-        let party = self.sighted.entry(message.call_id().into(), Sighted::default).party(tag);
+        let party = self.sip_seen.entry(message.call_id().into(), SipSeen::default).party(tag);
         party.confirmed |= confirmed;
         if direct && !own {
             remember(&mut party.addresses, source.addr);
@@ -140,7 +140,7 @@ impl Book {
         source: Option<IpAddr>,
         digest: u64,
     ) -> bool {
-        let party = self.sighted.entry(call_id.into(), Sighted::default).party(tag);
+        let party = self.sip_seen.entry(call_id.into(), SipSeen::default).party(tag);
         if let Some(source) = source {
             remember(&mut party.addresses, source);
         }
@@ -153,8 +153,8 @@ impl Book {
 
     /// An INVITE goes out: who is called is there, and may send before the answer.
     fn called(&mut self, now: Time, message: &Message, addr: IpAddr) {
-        let sighted = self.sighted.entry(message.call_id().into(), Sighted::default);
-        remember(&mut sighted.party(message.from_tag()).called, addr);
+        let seen = self.sip_seen.entry(message.call_id().into(), SipSeen::default);
+        remember(&mut seen.party(message.from_tag()).called, addr);
         for id in self.lines_of(message.call_id()) {
             self.with(id, |book, line| {
                 let waits = line.other_tag().is_none() && *line.tag == *message.from_tag();
@@ -226,8 +226,8 @@ impl Book {
     /// SDP.
     pub(super) fn sighted_of(&self, line: &mut Line, side: Side) -> (Vec<IpAddr>, Option<MediaFacts>) {
         let call_id = &*line.call;
-        let sighted = self.sighted.get(call_id).or_else(|| self.sighted.get(stem(call_id)?));
-        let party = |tag: &[u8]| sighted?.parties.iter().find(|party| *party.tag == *tag);
+        let seen = self.sip_seen.get(call_id).or_else(|| self.sip_seen.get(stem(call_id)?));
+        let party = |tag: &[u8]| seen?.parties.iter().find(|party| *party.tag == *tag);
         let Some(tag) = line.tag_of(side) else {
             // Nothing of the callee has come: it is where it is called.
             return (party(&line.tag).map_or_else(Vec::new, |caller| caller.called.clone()), None);

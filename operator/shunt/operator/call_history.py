@@ -85,7 +85,7 @@ def diagnose(call: Call, events: Sequence[Event], now: float, traces: Mapping[st
     return diagnosis.diagnose(call, events, now, Evidence(sdp, traces, uncertainty(call)))
 
 
-def story(call_id: str, events: Sequence[Event], *, left_out: int, findings: Sequence[Finding], fresh: bool, quality: Sequence[tuple[str, list[dict[str, Any]]]]) -> dict[str, Any]:
+def as_json(call_id: str, events: Sequence[Event], *, left_out: int, findings: Sequence[Finding], fresh: bool, quality: Sequence[tuple[str, list[dict[str, Any]]]]) -> dict[str, Any]:
     """The answer of GET /v1/calls/CALL-ID/history. quality: of each media line, by Call-ID on the control channel."""
     begin = events[0].at if events else 0.0
     return {

@@ -16,21 +16,21 @@ _KINDS = {"sip": "SIP", "control": "rtpproxy", "learn": "learn", "table": "table
 _KIND_COLOURS = {"sip": "cyan", "control": "blue", "learn": "magenta", "table": "yellow", "state": "green", "note": None}
 
 
-def write(story: dict[str, Any]) -> None:
+def write(history: dict[str, Any]) -> None:
     """Write a call's history (GET /v1/calls/CALL-ID/history)."""
-    click.echo(printable(f"Call {story['call_id']}" + (f", first event {story['begin']}" if story["begin"] else "")))
-    for finding in story["diagnosis"]:
+    click.echo(printable(f"Call {history['call_id']}" + (f", first event {history['begin']}" if history["begin"] else "")))
+    for finding in history["diagnosis"]:
         click.echo(click.style(_MARKS[finding["level"]], fg=_COLOURS[finding["level"]], bold=True) + " " + printable(finding["text"]))
-    if not story["counters_fresh"]:
+    if not history["counters_fresh"]:
         click.echo("   The data plane does not answer: the counters are older.")
-    for call in story["quality"]:
+    for call in history["quality"]:
         for media in call["media"]:
             for side in ("caller", "callee"):
                 click.echo("   " + printable(_quality(media, side)))
     click.echo()
-    _events(story["events"])
-    if story["left_out"]:
-        click.echo(f"{story['left_out']} events were left out in the middle: a call keeps its first and its last ones (history.per_call).")
+    _events(history["events"])
+    if history["left_out"]:
+        click.echo(f"{history['left_out']} events were left out in the middle: a call keeps its first and its last ones (history.per_call).")
 
 
 def _quality(media: dict[str, Any], side: str) -> str:
