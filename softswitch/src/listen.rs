@@ -2,40 +2,22 @@
 
 use crate::config::{Listen, Tls};
 use crate::peer::Stream;
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
-use nix::unistd::{Gid, Group, chown};
+use shunt_daemon::{SocketFile, listen_unix};
 use std::fs;
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
-const MODE: u32 = 0o660;
 const WAITING: usize = 64;
 
 /// A socket that is bound. The file of a Unix socket goes with it.
 pub enum Bound {
     Unix(UnixListener, SocketFile),
     Tcp(TcpListener),
-}
-
-/// Removed when it is dropped, unless another process has made it anew.
-pub struct SocketFile {
-    path: PathBuf,
-    inode: u64,
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
 }
 
 impl Bound {
@@ -50,7 +32,7 @@ impl Bound {
                 listener.set_nonblocking(true)?;
                 Ok(Self::Tcp(listener))
             }
-            Listen::Unix(path) => bind_unix(path, group).map(|(listener, file)| Self::Unix(listener, file)),
+            Listen::Unix(path) => listen_unix(path, group).map(|(listener, file)| Self::Unix(listener, file)),
         }
     }
 
@@ -64,43 +46,6 @@ impl Bound {
                 .map_or_else(|_| asked.to_string(), |address| address.to_string()),
         }
     }
-}
-
-fn bind_unix(path: &Path, group: &str) -> io::Result<(UnixListener, SocketFile)> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        // A socket that nobody listens on is the rest of a process that was killed.
-        if UnixStream::connect(path).is_ok() {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
-        }
-        fs::remove_file(path)?;
-    }
-    // Nobody may connect before the permissions are right.
-    let fd: OwnedFd = socket(
-        AddressFamily::Unix,
-        SockType::Stream,
-        SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
-        None,
-    )?;
-    bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &UnixAddr::new(path)?)?;
-    let file = SocketFile {
-        path: path.to_owned(),
-        inode: fs::symlink_metadata(path)?.ino(),
-    };
-    match Group::from_name(group) {
-        Ok(Some(found)) if found.gid != Gid::effective() => {
-            if let Err(error) = chown(path, None, Some(found.gid)) {
-                tracing::warn!("{} does not get the group {group}: {error}", path.display());
-            }
-        }
-        Ok(Some(_)) => {}
-        _ => tracing::info!("there is no group {group}: only this process's own may use {}", path.display()),
-    }
-    fs::set_permissions(path, fs::Permissions::from_mode(MODE))?;
-    listen(&fd, Backlog::new(128)?)?;
-    Ok((UnixListener::from(fd), file))
 }
 
 /// Connections of all these sockets.

@@ -1,4 +1,4 @@
-//! What the daemons have in common: reading the checked configuration, the log, capabilities, and how a process begins and ends.
+//! What the daemons have in common: reading the checked configuration, the log, capabilities, Unix sockets, and how a process begins and ends.
 #![forbid(unsafe_code)]
 
 mod capabilities;
@@ -7,6 +7,7 @@ mod failure;
 mod log;
 mod ports;
 mod process;
+mod unix_socket;
 pub mod values;
 
 pub use capabilities::{Capability, keep_capabilities};
@@ -15,6 +16,7 @@ pub use failure::Failure;
 pub use log::{Log, log_filter, set_log_filter, set_up_log};
 pub use ports::PortRange;
 pub use process::{CommonArguments, Pulse, Signals, run, say_draining, say_ready, say_stopping};
+pub use unix_socket::{SocketFile, listen_unix};
 
 /// What `--version` says: the version, the commit (where a package was built), the compiler, the target and the profile.
 pub const VERSION: &str = env!("SHUNT_VERSION");

@@ -11,9 +11,9 @@ pub use counts::Counts;
 use crate::limits::Rare;
 use crate::networks::Network;
 use crate::protocol::Protocol;
-use bind::SocketFile;
 use counts::{Counter, Counters};
 use datagram::Datagrams;
+use shunt_daemon::{SocketFile, listen_unix};
 use shunt_latch::Time;
 use shunt_rtpproxy::framing::ControlAddress;
 use std::collections::HashMap;
@@ -258,7 +258,7 @@ impl Listener {
 }
 
 fn unix(path: &Path, group: &str, file: &mut Option<SocketFile>) -> io::Result<UnixListener> {
-    let (listener, made) = bind::unix(path, group)?;
+    let (listener, made) = listen_unix(path, group)?;
     *file = Some(made);
     UnixListener::from_std(listener)
 }
