@@ -20,7 +20,7 @@ from tests.tools.agent import Agent
 from tests.tools.relay_double import RelayDouble
 
 IP = "127.0.0.1"
-FIRST_PORT = 45200
+FIRST_PORT = 25200
 
 
 class Asked:

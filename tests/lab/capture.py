@@ -134,6 +134,11 @@ class Message:
         """The ports of the SDP's media lines."""
         return [int(port) for port in re.findall(r"^m=\w+ (\d+)", self.body, re.MULTILINE)]
 
+    @property
+    def is_null(self) -> bool:
+        """The SDP has the null address: a hold in the way of RFC 2543."""
+        return bool(re.search(r"^c=IN (IP4 0\.0\.0\.0|IP6 ::)\s*$", self.body, re.MULTILINE))
+
 
 @dataclass
 class Call:
@@ -146,6 +151,7 @@ class Call:
     told: dict[tuple[str, int], float] = field(default_factory=dict)  # by phone and such a port: when it was told first
     moved: dict[tuple[str, int], float] = field(default_factory=dict)  # by phone and its new port: when the other phone had the message that named it
     switched_off: dict[int, float] = field(default_factory=dict)  # by media line: when a phone gave it up with port 0
+    held: dict[str, list[list[float]]] = field(default_factory=dict)  # by phone: when it signalled a null address, and when the other phone had what took it back
     started: float = 0.0
     answered: bool = False
     ended: float | None = None  # the first BYE, CANCEL or refusal that any phone sent
@@ -158,6 +164,7 @@ def calls_of(captures: Iterable[Capture]) -> dict[str, Call]:
     calls: dict[str, Call] = {}
     named: dict[tuple[str, str], set[int]] = {}  # by call and phone: the ports of its own that it has named
     moving: dict[tuple[str, str, str], list[tuple[str, int]]] = {}  # by call, CSeq and kind of message: ports on their way
+    resuming: dict[tuple[str, str, str], list[float]] = {}  # by the same: the hold that the message ends
     for message, host in heard:
         call = calls.get(message.call_id)
         if call is None:
@@ -175,6 +182,8 @@ def calls_of(captures: Iterable[Capture]) -> dict[str, Call]:
                     call.told.setdefault((host, port), message.time)
             for moved in moving.get((message.call_id, message.cseq, message.kind), []):
                 call.moved[moved] = min(call.moved[moved], message.time)
+            if (hold := resuming.get((message.call_id, message.cseq, message.kind))) is not None:
+                hold[1] = min(hold[1], message.time)
         if message.out:
             for index, port in enumerate(message.ports):
                 if port == 0 and call.relay_ports.get(host):
@@ -185,6 +194,11 @@ def calls_of(captures: Iterable[Capture]) -> dict[str, Call]:
             before.update(message.ports)
             call.moved |= {moved: float("inf") for moved in fresh}
             moving.setdefault((message.call_id, message.cseq, message.kind), []).extend(fresh)
+            holds = call.held.setdefault(host, [])
+            if message.is_null:
+                holds += [] if holds and holds[-1][1] == float("inf") else [[message.time, float("inf")]]
+            elif holds and holds[-1][1] == float("inf"):
+                resuming[message.call_id, message.cseq, message.kind] = holds[-1]
         if message.status == 200 and message.cseq.endswith("INVITE"):
             call.answered = True
         if call.ended is not None or not message.out:
@@ -205,10 +219,11 @@ class Direction:
     receiver: str
     send_ports: tuple[int, ...]  # the relay ports that the sender sends to; more than one where a re-INVITE or a fork has changed them
     receive_ports: tuple[int, ...]  # the relay ports that it arrives from
-    sent: int = 0  # until the call was hung up or the line switched off, without the unreachable and the unsignalled ones
+    sent: int = 0  # until the call was hung up or the line switched off, without the unreachable, the unsignalled and the held ones
     besides: int = 0  # further ones, also after the hang-up: nobody owes their delivery
     unreachable: int = 0  # sent before the receiver behind a NAT had opened the way by sending: nobody can deliver these
-    unsignalled: int = 0  # sent from a new port before the message that names it had gone through: the relay is right not to believe these
+    unsignalled: int = 0  # sent from a new port before the message that names it had gone through: the relay is right not to latch these
+    held: int = 0  # sent while the receiver's SDP had a null address: they are for nobody
     received: int = 0  # of these
     duplicates: int = 0
     offloaded: int = 0  # of the received ones: came through the data plane
@@ -343,6 +358,11 @@ def _direction(call: Call, flows: dict[str, _Flows], sender: str, receiver: str,
         unsignalled |= (sent["own_port"] == port) & (sent["time"] < at)
     direction.unsignalled = int(unsignalled.sum())
     sent = sent[~unsignalled]
+    held = np.zeros(len(sent), dtype=bool)
+    for since, resumed in call.held.get(receiver, []):
+        held |= (sent["time"] >= since) & (sent["time"] < resumed)
+    direction.held = int(held.sum())
+    sent = sent[~held]
     if receiver == "natcaller":
         opened = flows[receiver].rows(receive, True, call.started, until)
         reachable = sent["time"] >= (opened["time"][0] if len(opened) else until)
