@@ -2,6 +2,7 @@
 
 use crate::audio::{Audio, Engine, lock};
 use crate::config::Mixer;
+use crate::decoder;
 use crate::description::{ConferenceView, Description};
 use crate::tilings::MOST_TILES;
 use crate::tilings_api::{self, Pictures};
@@ -60,6 +61,8 @@ struct Status {
     video: String,
     tiles: usize,
     most_tiles: usize,
+    /// How trial decodes of sources have gone.
+    trial_decode: decoder::Figures,
     /// Why no conference is taken; `null`: one is.
     full: Option<String>,
 }
@@ -120,6 +123,7 @@ impl Service {
             video: self.pictures.address().to_string(),
             tiles: self.pictures.tiles(),
             most_tiles: MOST_TILES,
+            trial_decode: self.pictures.decoder.figures(),
             full: self.full(&audio, 1),
         }
     }

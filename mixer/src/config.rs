@@ -34,6 +34,9 @@ pub struct Mixer {
     pub receivers: usize,
     /// The share of a core from which on no conference is taken.
     pub load: f64,
+    /// The program that decodes a picture of each source once, by name or path; `None`: none does.
+    #[serde(default)]
+    pub decoder: Option<String>,
     /// What conferences that want announcements hear.
     #[serde(default)]
     pub announcements: Option<Announcements>,

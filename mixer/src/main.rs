@@ -5,6 +5,7 @@ mod api;
 mod audio;
 mod clocks;
 mod config;
+mod decoder;
 mod description;
 mod listener;
 mod reports;
@@ -18,6 +19,7 @@ use audio::Engine;
 use clap::Parser;
 use clocks::Clocks;
 use config::{Announcements, Config, Sounds};
+use decoder::{Decoder, Sample, WAITING};
 use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_ready, say_stopping, set_up_log};
 use shunt_net::Endpoint;
 use std::io;
@@ -25,6 +27,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilings_api::Pictures;
+use tokio::sync::mpsc;
 
 /// How far the port of video is above that of audio; the next one is that of video's RTCP.
 pub const VIDEO: u16 = 2;
@@ -63,9 +66,12 @@ fn run(config: &Config) -> Result<(), Failure> {
     let sounds = mixer.announcements.as_ref().map(Announcements::load).transpose();
     let sounds = sounds.map_err(|error| Failure::Config(error.to_string()))?.unwrap_or_default();
     let engine = start(address, &clocks, &sounds)?;
-    let pictures = Pictures::new(Endpoint::new(mixer.address, mixer.port + VIDEO), clocks);
+    let decoder = Arc::new(Decoder::new(mixer.decoder.clone()));
+    let (samples, waiting) = mpsc::channel(WAITING);
+    let pictures = Pictures::new(Endpoint::new(mixer.address, mixer.port + VIDEO), clocks, samples, decoder);
     let service = Arc::new(Service::new(mixer.clone(), engine, pictures));
     let line = format!("mixer ready: commands on {}; audio on {address}", mixer.listen);
+    runtime.spawn(try_sources(Arc::clone(&service.pictures), waiting));
     runtime.block_on(serve(service, listener, &line))
 }
 
@@ -101,6 +107,14 @@ async fn serve(service: Arc<Service>, listener: listener::Bound, line: &str) -> 
         let _ = std::fs::remove_file(path);
     }
     result
+}
+
+/// Decodes pictures of sources, one at a time.
+async fn try_sources(pictures: Arc<Pictures>, mut waiting: mpsc::Receiver<Sample>) {
+    while let Some(sample) = waiting.recv().await {
+        let outcome = pictures.decoder.tries(&sample).await;
+        pictures.tried(&sample, &outcome);
+    }
 }
 
 /// Signs of life for systemd; it returns when a thread has ended.

@@ -3,6 +3,7 @@
 use crate::reports::Reported;
 use serde::{Deserialize, Serialize};
 use shunt_tiling::h265::grid;
+use shunt_tiling::tiler;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use thiserror::Error;
@@ -225,4 +226,30 @@ pub struct TileView {
     /// Pictures that could not be tiled, and why the last one could not, unless one was since.
     pub refused: u64,
     pub refusal: Option<String>,
+    /// How the decoding of one of its pictures has gone; `null`: its source is a mixer.
+    pub trial: Option<Trial>,
+}
+
+/// Whether a decoder can decode a source's picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trial {
+    Pending,
+    Decoded,
+    Undecodable,
+    /// No decoder has said anything.
+    Unavailable,
+}
+
+impl Trial {
+    #[must_use]
+    pub fn of(trial: tiler::Trial) -> Option<Self> {
+        match trial {
+            tiler::Trial::None => None,
+            tiler::Trial::Pending => Some(Self::Pending),
+            tiler::Trial::Decoded => Some(Self::Decoded),
+            tiler::Trial::Undecodable => Some(Self::Undecodable),
+            tiler::Trial::Unavailable => Some(Self::Unavailable),
+        }
+    }
 }

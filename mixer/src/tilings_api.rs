@@ -2,6 +2,7 @@
 
 use crate::api::{Service, failure};
 use crate::clocks::Clocks;
+use crate::decoder::{Decoder, Outcome, Sample};
 use crate::tilings::{MOST_TILES, Tiling};
 use crate::video::{Engine, lock};
 use axum::extract::{Path, State};
@@ -18,6 +19,7 @@ use shunt_net::Endpoint;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock, PoisonError};
+use tokio::sync::mpsc;
 
 /// The thread of video, which begins with the first tiling.
 pub struct Pictures {
@@ -25,16 +27,21 @@ pub struct Pictures {
     clocks: Arc<Clocks>,
     engine: OnceLock<Engine>,
     starting: std::sync::Mutex<()>,
+    samples: mpsc::Sender<Sample>,
+    pub decoder: Arc<Decoder>,
 }
 
 impl Pictures {
+    /// `samples`: pictures for the decoder.
     #[must_use]
-    pub fn new(address: Endpoint, clocks: Arc<Clocks>) -> Self {
+    pub fn new(address: Endpoint, clocks: Arc<Clocks>, samples: mpsc::Sender<Sample>, decoder: Arc<Decoder>) -> Self {
         Self {
             address,
             clocks,
             engine: OnceLock::new(),
             starting: std::sync::Mutex::new(()),
+            samples,
+            decoder,
         }
     }
 
@@ -54,8 +61,15 @@ impl Pictures {
         if let Some(engine) = self.engine.get() {
             return Ok(engine);
         }
-        let engine = Engine::start(self.address, Arc::clone(&self.clocks))?;
+        let engine = Engine::start(self.address, Arc::clone(&self.clocks), self.samples.clone())?;
         Ok(self.engine.get_or_init(|| engine))
+    }
+
+    /// What the decoder says of a source's picture.
+    pub fn tried(&self, sample: &Sample, outcome: &Outcome) {
+        if let Some(engine) = self.engine.get() {
+            lock(&engine.video).tried(sample, outcome);
+        }
     }
 
     /// All tilings end.
@@ -136,7 +150,23 @@ impl Collector for Figures {
             let video = lock(&engine.video);
             (video.counts, video.sizes())
         });
+        let trials = self.0.decoder.figures();
         let counters = [
+            (
+                "shunt_mixer_trial_decodes",
+                "Pictures of sources that a decoder has decoded without a fault",
+                trials.decoded,
+            ),
+            (
+                "shunt_mixer_trial_decodes_undecodable",
+                "Pictures of sources that a decoder could not decode",
+                trials.undecodable,
+            ),
+            (
+                "shunt_mixer_trial_decodes_unavailable",
+                "Pictures of sources of which a decoder has said nothing",
+                trials.unavailable,
+            ),
             (
                 "shunt_mixer_video_packets_received",
                 "Packets of video and RTCP that came",

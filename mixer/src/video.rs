@@ -1,8 +1,9 @@
 //! The thread that tiles video: a socket for RTP and one for RTCP, and the streams that are made.
 
 use crate::clocks::Clocks;
+use crate::decoder::{Outcome, Sample};
 use crate::reports::{Made, Rates, Reports, VIDEO};
-use crate::tilings::{Codec, Stream, StreamView, Tile, TileView, Tiling, TilingView};
+use crate::tilings::{self, Codec, Stream, StreamView, Tile, TileView, Tiling, TilingView};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use shunt_edge_media::Sent;
@@ -15,8 +16,8 @@ use shunt_tiling::h261::mosaic::{self, Mosaic as Quarters};
 use shunt_tiling::h264::column::Column;
 use shunt_tiling::h265::grid::Grid;
 use shunt_tiling::sliced::Region;
-use shunt_tiling::stream;
-use shunt_tiling::tiler::{Mosaic, Place, Tiler};
+use shunt_tiling::tiler::{Mosaic, Place, Tiler, Trial};
+use shunt_tiling::{Refusal, stream};
 use shunt_udp::{Address, Batch, MOST, Socket};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -26,6 +27,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
 
 /// How long the thread sleeps at most.
 const LOOK: Duration = Duration::from_millis(20);
@@ -49,11 +51,17 @@ trait Tiled: Send {
     /// The stream has these tiles from now on.
     fn describe(&mut self, tiles: &[Tile]);
     fn view(&self) -> Vec<TileView>;
+    /// The next picture to be decoded, with its source.
+    fn sample(&mut self) -> Option<(u32, Vec<u8>)>;
+    /// What a decoder says of a source's picture.
+    fn tried(&mut self, source: u32, outcome: &Outcome);
 }
 
 struct Streaming<M: Mosaic> {
     tiler: Tiler<M>,
     tiles: BTreeMap<usize, Tile>,
+    /// By source: what a decoder says of a picture that it cannot decode.
+    faults: BTreeMap<u32, String>,
     region: fn(&Tile) -> M::Region,
     area: fn(&M, usize) -> Option<Area>,
 }
@@ -119,6 +127,8 @@ where
                 Err(refusal) => tracing::warn!("{} gets no tile: {refusal}", tile.participant),
             }
         }
+        let tiles = &self.tiles;
+        self.faults.retain(|source, _| tiles.values().any(|tile| tile.source == *source));
     }
 
     fn view(&self) -> Vec<TileView> {
@@ -135,10 +145,30 @@ where
                 height: area.map(|area| area.height),
                 pictures: status.pictures,
                 refused: status.refused,
-                refusal: status.refusal.map(|refusal| refusal.to_string()),
+                refusal: status.refusal.map(|refusal| match self.faults.get(&tile.source) {
+                    Some(fault) if refusal == Refusal::Undecodable => format!("{refusal}: {fault}"),
+                    _ => refusal.to_string(),
+                }),
+                trial: tilings::Trial::of(status.trial),
             }
         };
         self.tiles.iter().map(view).collect()
+    }
+
+    fn sample(&mut self) -> Option<(u32, Vec<u8>)> {
+        self.tiler.sample()
+    }
+
+    fn tried(&mut self, source: u32, outcome: &Outcome) {
+        let trial = match outcome {
+            Outcome::Decoded => Trial::Decoded,
+            Outcome::Undecodable(fault) => {
+                self.faults.insert(source, fault.clone());
+                Trial::Undecodable
+            }
+            Outcome::Unavailable(_) => Trial::Unavailable,
+        };
+        self.tiler.tried(source, trial);
     }
 }
 
@@ -146,6 +176,7 @@ fn quarters(stream: stream::Stream, hold: Duration) -> Box<dyn Tiled> {
     Box::new(Streaming {
         tiler: Tiler::new(Quarters::default(), stream, hold),
         tiles: BTreeMap::new(),
+        faults: BTreeMap::new(),
         region: |tile| tile.tile.map_or(mosaic::Region::Whole, mosaic::Region::Quarter),
         area: |_, place| {
             let place = u32::try_from(place).ok()?;
@@ -163,6 +194,7 @@ fn column(places: usize, stream: stream::Stream, hold: Duration) -> Box<dyn Tile
     Box::new(Streaming {
         tiler: Tiler::new(Column::new(places), stream, hold),
         tiles: BTreeMap::new(),
+        faults: BTreeMap::new(),
         region,
         area: Column::area,
     })
@@ -172,6 +204,7 @@ fn grid((columns, rows): (u8, u8), stream: stream::Stream, hold: Duration) -> Bo
     Box::new(Streaming {
         tiler: Tiler::new(Grid::new(columns, rows), stream, hold),
         tiles: BTreeMap::new(),
+        faults: BTreeMap::new(),
         region,
         area: Grid::area,
     })
@@ -225,6 +258,8 @@ pub struct Video {
     clocks: Arc<Clocks>,
     tilings: BTreeMap<String, Hosted>,
     by_source: HashMap<Address, String>,
+    /// To the decoder.
+    samples: mpsc::Sender<Sample>,
     /// Packets that receivers have asked for again, and what is said of streams that are over.
     again: Outgoing,
     farewells: Outgoing,
@@ -237,10 +272,11 @@ fn endpoint(address: std::net::SocketAddr, higher: u16) -> Endpoint {
 
 impl Video {
     #[must_use]
-    pub fn new(host: IpAddr, clocks: Arc<Clocks>) -> Self {
+    pub fn new(host: IpAddr, clocks: Arc<Clocks>, samples: mpsc::Sender<Sample>) -> Self {
         Self {
             host,
             clocks,
+            samples,
             tilings: BTreeMap::new(),
             by_source: HashMap::new(),
             again: Vec::new(),
@@ -370,9 +406,36 @@ impl Video {
         }
     }
 
+    /// What the decoder says of a source's picture; it may have left.
+    pub fn tried(&mut self, sample: &Sample, outcome: &Outcome) {
+        let hosted = self.tilings.get_mut(&sample.tiling);
+        if let Some(running) = hosted.and_then(|hosted| hosted.streams.get_mut(&sample.stream)) {
+            running.tiled.tried(sample.source, outcome);
+        }
+    }
+
+    /// Pictures for the decoder, as many as may wait.
+    fn sample(&mut self) {
+        for (name, hosted) in &mut self.tilings {
+            for (ssrc, running) in &mut hosted.streams {
+                while let Ok(room) = self.samples.try_reserve() {
+                    let Some((source, octets)) = running.tiled.sample() else { break };
+                    room.send(Sample {
+                        tiling: name.clone(),
+                        stream: *ssrc,
+                        source,
+                        codec: hosted.described.codec,
+                        octets,
+                    });
+                }
+            }
+        }
+    }
+
     /// Packets that are due, with requests and reports; and when the next are.
     fn poll(&mut self, now: Time, media: &mut Outgoing, control: &mut Outgoing) -> Option<Time> {
         let mut due: Option<Time> = None;
+        self.sample();
         self.counts.again += self.again.len() as u64;
         media.append(&mut self.again);
         control.append(&mut self.farewells);
@@ -502,11 +565,11 @@ impl Engine {
     ///
     /// # Errors
     /// The address cannot be had, or no thread.
-    pub fn start(address: Endpoint, clocks: Arc<Clocks>) -> io::Result<Self> {
+    pub fn start(address: Endpoint, clocks: Arc<Clocks>, samples: mpsc::Sender<Sample>) -> io::Result<Self> {
         let media = Socket::bind(address, RECEIVE_BUFFER)?;
         media.set_tos(TOS)?;
         let control = Socket::bind(Endpoint::new(address.addr, address.port + 1), RECEIVE_BUFFER)?;
-        let video = Arc::new(Mutex::new(Video::new(address.addr, clocks)));
+        let video = Arc::new(Mutex::new(Video::new(address.addr, clocks, samples)));
         let shared = Arc::clone(&video);
         let thread = std::thread::Builder::new()
             .name("video".into())

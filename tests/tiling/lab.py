@@ -98,7 +98,7 @@ class MixingLab(Lab):
         self.mixers: dict[str, Process] = {}
         for number, (name, control) in enumerate(self.controls.items()):
             host, ip = ("caller", CALLER_IP) if name.startswith("caller") else ("callee", CALLEE_IP)
-            section = {"listen": f"unix:{control}", "allow": [], "socket_group": "root", "address": ip, "port": MIXER_PORT + 10 * number, "receivers": 10, "load": 0.9}
+            section = {"listen": f"unix:{control}", "allow": [], "socket_group": "root", "address": ip, "port": MIXER_PORT + 10 * number, "receivers": 10, "load": 0.9, "decoder": "ffmpeg"}
             (work / f"mixer-{name}.json").write_text(json.dumps({"valid": True, "errors": [], "config": {"mixer": section, "log": {"level": "info", "format": "text"}}}))
             self.mixers[name] = Process(topology, host, f"mixer-{name}", [BINARY, "-c", str(work / f"mixer-{name}.json")], work / f"mixer-{name}.log")
 

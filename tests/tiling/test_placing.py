@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -142,10 +143,28 @@ def test_columns_of_h264_are_placed(lab: MixingLab) -> None:
 
     holds(right, lab)
     assert sorted(lab.layout().values()) == [(0, 0), (0, 1), (1, 0)]
+    if shutil.which("ffmpeg"):
+        broken_is_named(lab, viewer)
+        holds(right, lab)
     before, host = lab.ssrcs(), lab.placed()
     lab.mixers[host].kill()
     holds(lambda: lab.placed() not in ("", host) and not set(before) & set(lab.ssrcs()), lab)
     holds(right, lab)
+
+
+def broken_is_named(lab: MixingLab, viewer: Person) -> None:
+    """A source whose slices end early loses its tile, and the reason is the decoder's."""
+    whole = column.clip("mandelbrot", RATE, PICTURES / RATE, seed=4)
+    broken = lab.person("broken", Clip(whole.times, [coded[: len(coded) * 2 // 3] for coded in whole.coded]), (H264, "H264"))
+
+    def named() -> bool:
+        for stream in lab.ssrcs():
+            viewer.socket.sendto(rtcp.build_pli(viewer.ssrc, stream), viewer.relay)
+        return lab.untiled().get("broken", "").startswith("a decoder cannot decode its picture: ")
+
+    holds(named, lab, 40)
+    assert "broken" not in lab.layout()
+    lab.ask(lambda client: client.leave(ROOM, broken.name))
 
 
 def test_grids_of_h265_are_placed(lab: MixingLab) -> None:

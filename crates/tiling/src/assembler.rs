@@ -9,6 +9,17 @@ use std::sync::Arc;
 
 /// Slices of a picture at most: one for each row of the largest that there are.
 const SLICES: usize = 1024;
+/// Octets of a byte stream at most, and of a parameter set that is kept for it.
+const LONGEST: usize = 4 << 20;
+const LONGEST_SET: usize = 4 << 10;
+
+/// Parameter sets, in the order in which they refer to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Set {
+    Common,
+    Sequence,
+    Picture,
+}
 
 /// A picture all of whose packets were received.
 #[derive(Debug)]
@@ -18,6 +29,8 @@ pub struct Assembled<C: Coding> {
     pub(crate) picture: Arc<C::Picture>,
     /// What came before it was received without a gap, and could be tiled.
     pub follows: bool,
+    /// If that was asked for and it predicts from nothing: a byte stream (Annex B) of it and its parameter sets.
+    pub(crate) alone: Option<Vec<u8>>,
 }
 
 /// Packets of one source to pictures, and its parameter sets.
@@ -26,6 +39,10 @@ pub struct Assembler<C: Coding> {
     sequences: BTreeMap<u32, Arc<C::Sequence>>,
     /// With the numbers of their sequence parameter sets.
     pictures: BTreeMap<u32, (u32, Arc<C::Picture>)>,
+    /// The same as they came, with what sequence parameter sets refer to.
+    sets: BTreeMap<(Set, u32), Vec<u8>>,
+    /// Pictures are to come with their byte streams.
+    alone: bool,
     reader: Reader<C::Packing>,
     order: C::Order,
     timestamp: Option<u32>,
@@ -45,6 +62,8 @@ impl<C: Coding> Default for Assembler<C> {
         Self {
             sequences: BTreeMap::new(),
             pictures: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            alone: false,
             reader: Reader::default(),
             order: C::Order::default(),
             timestamp: None,
@@ -60,8 +79,9 @@ impl<C: Coding> Default for Assembler<C> {
 
 impl<C: Coding> Assembler<C> {
     /// The next packet or gap. Ends up to two pictures; those that lack something are left out. A picture that cannot be tiled comes as the
-    /// reason.
-    pub fn take(&mut self, next: &Next) -> Vec<Result<Assembled<C>, Refusal>> {
+    /// reason. `alone`: with their byte streams.
+    pub fn take(&mut self, next: &Next, alone: bool) -> Vec<Result<Assembled<C>, Refusal>> {
+        self.alone = alone;
         let mut ended = Vec::new();
         let packet = match next {
             Next::Gap => {
@@ -100,17 +120,28 @@ impl<C: Coding> Assembler<C> {
             Kind::Sequence => match C::sequence(&unit) {
                 Ok((id, set)) => {
                     self.sequences.insert(id, Arc::new(set));
+                    self.keep(Set::Sequence, id, unit);
                 }
                 Err(refusal) => self.refusal = Some(refusal),
             },
             Kind::Picture => match C::picture(&unit) {
                 Ok((id, sequence, set)) => {
                     self.pictures.insert(id, (sequence, Arc::new(set)));
+                    self.keep(Set::Picture, id, unit);
                 }
                 Err(refusal) => self.refusal = Some(refusal),
             },
+            Kind::Common => self.keep(Set::Common, 0, unit),
             Kind::Refused(refusal) => self.refusal = Some(refusal),
             Kind::Other => {}
+        }
+    }
+
+    fn keep(&mut self, set: Set, id: u32, unit: Vec<u8>) {
+        if unit.len() <= LONGEST_SET {
+            self.sets.insert((set, id), unit);
+        } else {
+            self.sets.remove(&(set, id));
         }
     }
 
@@ -148,6 +179,7 @@ impl<C: Coding> Assembler<C> {
     /// A picture, and whether its first slice is there.
     fn picture(&self, units: Vec<Vec<u8>>) -> Result<(bool, Assembled<C>), Refusal> {
         let mut sets = None;
+        let alone = self.alone.then(|| self.byte_stream(&units)).flatten();
         let mut slices = Vec::with_capacity(units.len());
         for unit in units {
             let (number, picture) = C::parameter_set(&unit)
@@ -163,11 +195,27 @@ impl<C: Coding> Assembler<C> {
         let (sequence, picture) = sets.ok_or(Refusal::NoParameters)?;
         let begins = slices.first().is_some_and(C::is_first);
         let assembled = Assembled {
+            alone: alone.filter(|_| slices.iter().all(C::is_intra)),
             slices,
             sequence,
             picture,
             follows: true,
         };
         Ok((begins, assembled))
+    }
+
+    /// Slices with the parameter sets that they need; nothing if one is missing, or it would be too long.
+    fn byte_stream(&self, slices: &[Vec<u8>]) -> Option<Vec<u8>> {
+        let id = C::parameter_set(slices.first()?)?;
+        let (sequence, _) = self.pictures.get(&id)?;
+        let sets = [(Set::Common, 0), (Set::Sequence, *sequence), (Set::Picture, id)];
+        let sets = sets.iter().skip(usize::from(!C::COMMON)).map(|set| self.sets.get(set));
+        let sets: Option<Vec<&Vec<u8>>> = sets.collect();
+        let mut stream = Vec::new();
+        for unit in sets?.into_iter().chain(slices) {
+            stream.extend([0, 0, 0, 1]);
+            stream.extend_from_slice(unit);
+        }
+        (stream.len() <= LONGEST).then_some(stream)
     }
 }

@@ -13,6 +13,8 @@ pub enum Kind {
     Slice,
     Sequence,
     Picture,
+    /// A parameter set that sequence parameter sets refer to.
+    Common,
     /// A source that sends these cannot be tiled.
     Refused(Refusal),
     /// It describes the picture, or extends it.
@@ -40,6 +42,8 @@ pub struct Area {
 
 /// One codec, and the places of one mosaic.
 pub trait Coding: Debug + Sized {
+    /// Whether sequence parameter sets refer to others ([`Kind::Common`]).
+    const COMMON: bool;
     type Packing: Packing;
     /// Parameter sets of a source, as far as tiling depends on them.
     type Sequence: Debug;

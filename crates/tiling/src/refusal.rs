@@ -73,6 +73,8 @@ pub enum Refusal {
     Deblocking,
     #[error("its slices are not in order, or reach into another tile")]
     SliceOrder,
+    #[error("a decoder cannot decode its picture")]
+    Undecodable,
 }
 
 /// What all sources of a column or grid have in common.

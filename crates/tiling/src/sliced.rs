@@ -53,6 +53,11 @@ impl<C: Coding> Tile<C> {
         self.slices(format, picture).all(C::is_intra)
     }
 
+    /// Whether it has shown a picture, or will.
+    fn shows(&self) -> bool {
+        !self.stale || self.intra.is_some() || self.queue.peek().is_some()
+    }
+
     /// Drops pictures that predict from what was lost, up to the next that can be shown.
     fn settle(&mut self, format: &C::Format) {
         while let Some(picture) = self.queue.peek() {
@@ -256,8 +261,12 @@ impl<C: Coding> Mosaic for Sliced<C> {
     type Picture = Result<Assembled<C>, Refusal>;
     type Region = Region;
 
-    fn assemble(assembler: &mut Assembler<C>, next: &Next) -> Vec<Self::Picture> {
-        assembler.take(next)
+    fn assemble(assembler: &mut Assembler<C>, next: &Next, alone: bool) -> Vec<Self::Picture> {
+        assembler.take(next, alone)
+    }
+
+    fn alone(picture: &mut Self::Picture) -> Option<Vec<u8>> {
+        picture.as_mut().ok().and_then(|picture| picture.alone.take())
     }
 
     fn places(&self) -> usize {
@@ -290,21 +299,23 @@ impl<C: Coding> Mosaic for Sliced<C> {
     fn put(&mut self, places: &[usize], picture: Self::Picture, now: Time) -> Result<(), Refusal> {
         let picture = Arc::new(picture?);
         let mut refusal = Ok(());
+        let settled = self.tiles.iter().flatten().any(Tile::shows);
         for place in places {
             let Some(tile) = self.tiles.get_mut(*place).and_then(Option::as_mut) else {
                 continue;
             };
             let own = C::format(&picture.sequence, &picture.picture, tile.region.tiles);
             let format = own.and_then(|own| match &self.format {
-                Some((format, _)) => {
+                Some((format, _)) if settled || C::admits(format, &own).is_ok() => {
                     C::admits(format, &own)?;
                     fits(&self.coding, format, tile.region, &picture)?;
                     Ok(*format)
                 }
-                None => {
+                // Nobody shows anything of the format that there may be.
+                _ => {
                     let sets = self.coding.begin(&own)?;
                     fits(&self.coding, &own, tile.region, &picture)?;
-                    self.format = Some((own, sets));
+                    (self.format, self.begun, self.wanted) = (Some((own, sets)), false, true);
                     Ok(own)
                 }
             });

@@ -27,8 +27,11 @@ pub trait Mosaic {
     /// Which part of a source's picture a tile shows.
     type Region: Copy;
 
-    /// The next packet or gap of a source; the pictures that end with it.
-    fn assemble(assembler: &mut Self::Assembler, next: &Next) -> Vec<Self::Picture>;
+    /// The next packet or gap of a source; the pictures that end with it. `alone`: [`Mosaic::alone`] will be asked for.
+    fn assemble(assembler: &mut Self::Assembler, next: &Next, alone: bool) -> Vec<Self::Picture>;
+
+    /// A picture as a stream of its own, as decoders read it from a file; nothing if it is not whole, or cannot be decoded without those before.
+    fn alone(picture: &mut Self::Picture) -> Option<Vec<u8>>;
 
     /// How many tiles there can be.
     fn places(&self) -> usize;
@@ -70,9 +73,24 @@ pub struct Place<R> {
     pub region: R,
 }
 
+/// How the decoding of one of a source's pictures, by a decoder that is not part of this crate, has gone so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trial {
+    /// Its sources have been tried by the mixer that it is.
+    None,
+    /// Until a picture has been tiled that can be decoded alone, and has been decoded.
+    #[default]
+    Pending,
+    Decoded,
+    Undecodable,
+    /// No decoder has said anything.
+    Unavailable,
+}
+
 /// What is known of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
+    pub trial: Trial,
     /// Pictures, whole or not.
     pub pictures: u64,
     /// Pictures that were refused, and why the last one was, unless one has been taken since.
@@ -90,6 +108,9 @@ struct Source<A> {
     /// The timestamp of the last packet of a picture that waits, and of the one that is shown, with the time since which it is.
     put: Option<u32>,
     shown: Option<(u32, Time)>,
+    /// A picture to be decoded, and that one has been taken for it.
+    sample: Option<Vec<u8>>,
+    sampled: bool,
     status: Status,
 }
 
@@ -160,7 +181,16 @@ impl<M: Mosaic> Tiler<M> {
             asked: None,
             put: None,
             shown: None,
-            status: Status::default(),
+            sample: None,
+            sampled: false,
+            status: Status {
+                trial: if place.source == place.contributor {
+                    Trial::Pending
+                } else {
+                    Trial::None
+                },
+                ..Status::default()
+            },
         });
         self.mosaic.join(at, place.contributor, place.region);
         self.places.insert(at, place);
@@ -193,14 +223,55 @@ impl<M: Mosaic> Tiler<M> {
             if is_empty(&next) {
                 continue;
             }
-            for picture in M::assemble(&mut source.assembler, &next) {
+            let untried = source.status.trial == Trial::Pending && !source.sampled;
+            for mut picture in M::assemble(&mut source.assembler, &next, untried && source.sample.is_none()) {
                 source.status.pictures += 1;
+                if source.status.trial == Trial::Undecodable {
+                    source.status.refused += 1;
+                    source.status.refusal = Some(Refusal::Undecodable);
+                    continue;
+                }
+                let sample = if untried && source.sample.is_none() {
+                    M::alone(&mut picture)
+                } else {
+                    None
+                };
                 source.status.refusal = self.mosaic.put(&places, picture, now).err();
+                if source.status.refusal.is_none() && sample.is_some() {
+                    source.sample = sample;
+                }
                 source.status.refused += u64::from(source.status.refusal.is_some());
                 if let (Next::Packet(packet), None) = (&next, &source.status.refusal) {
                     source.put = packet.header().map(|header| header.timestamp);
                 }
             }
+        }
+    }
+
+    /// Pictures to be decoded, one of each source, as streams of their own ([`Mosaic::alone`]): the next that is the first of its source to be
+    /// tiled. What a decoder says of it is for [`Tiler::tried`].
+    pub fn sample(&mut self) -> Option<(u32, Vec<u8>)> {
+        let mut sources = self.sources.iter_mut();
+        sources.find_map(|(ssrc, source)| {
+            let sample = source.sample.take()?;
+            source.sampled = true;
+            Some((*ssrc, sample))
+        })
+    }
+
+    /// How the decoding of a source's picture has gone. A source whose picture cannot be decoded shows nothing from now on, and its pictures
+    /// are refused.
+    pub fn tried(&mut self, ssrc: u32, trial: Trial) {
+        let source = self.sources.get_mut(&ssrc);
+        let Some(source) = source.filter(|source| source.sampled && source.status.trial == Trial::Pending) else {
+            return;
+        };
+        source.status.trial = trial;
+        if trial == Trial::Undecodable {
+            source.status.refusal = Some(Refusal::Undecodable);
+            (source.wanted, source.put) = (false, None);
+            let places = self.places.iter().filter(|(_, place)| place.source == ssrc);
+            places.for_each(|(at, _)| self.mosaic.leave(*at));
         }
     }
 

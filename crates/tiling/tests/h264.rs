@@ -11,7 +11,7 @@ use shunt_tiling::h264::column::{Column, Region};
 use shunt_tiling::h264::packets::Reader;
 use shunt_tiling::h264::parameters::{Format, Picture, Sequence};
 use shunt_tiling::h264::slice::{Frame, Slice};
-use shunt_tiling::tiler::{Place, Tiler};
+use shunt_tiling::tiler::{Place, Tiler, Trial};
 use std::time::Duration;
 
 fn at(milliseconds: u64) -> Time {
@@ -138,4 +138,77 @@ fn a_packet_without_a_payload_is_no_picture() {
     assert_eq!((status.pictures, status.refused, status.refusal), (2, 0, None));
     assert!(!tiler.poll(at(10)).is_empty());
     assert_eq!(tiler.requests(at(20)), [0_u32; 0], "nothing is missing");
+}
+
+#[test]
+fn a_source_is_sampled_once_and_shows_nothing_if_that_cannot_be_decoded() {
+    let mut tiler = Tiler::new(Column::new(2), STREAM, Duration::from_millis(50));
+    let region = Region {
+        tile: 0,
+        tiles: 1,
+        predicted: true,
+    };
+    // The second is a participant of another mixer, which has tried it.
+    for (place, source, contributor) in [(0, 100, 100), (1, 101, 7)] {
+        let place_of = Place {
+            source,
+            contributor,
+            region,
+        };
+        tiler.join(place, place_of).unwrap();
+    }
+    let units = units(false);
+    let mut sequences = [0_u16; 2];
+    let mut begin = |tiler: &mut Tiler<Column>, ssrc: u32, now| {
+        for unit in &units[..3] {
+            let sequence = &mut sequences[ssrc as usize - 100];
+            *sequence += 1;
+            tiler.packet(&packet(ssrc, *sequence, (*sequence).into(), true, unit), now);
+        }
+    };
+    assert_eq!(tiler.sample(), None, "nothing has come");
+    begin(&mut tiler, 100, at(0));
+    begin(&mut tiler, 101, at(0));
+    let trial = |tiler: &Tiler<Column>, place| tiler.status(place).unwrap().trial;
+    assert_eq!((trial(&tiler, 0), trial(&tiler, 1)), (Trial::Pending, Trial::None));
+    tiler.tried(100, Trial::Undecodable);
+    assert_eq!(
+        trial(&tiler, 0),
+        Trial::Pending,
+        "nothing has been taken that could have been decoded"
+    );
+    let stream: Vec<u8> = units[..3].iter().flat_map(|unit| [&[0, 0, 0, 1], &unit[..]].concat()).collect();
+    assert_eq!(tiler.sample(), Some((100, stream)));
+    assert!(!tiler.poll(at(10)).is_empty(), "its tile does not wait");
+    begin(&mut tiler, 100, at(100));
+    assert_eq!(tiler.sample(), None, "one picture is enough");
+    tiler.tried(101, Trial::Undecodable);
+    tiler.tried(100, Trial::Undecodable);
+    let status = tiler.status(0).unwrap();
+    assert_eq!((status.trial, status.refusal), (Trial::Undecodable, Some(Refusal::Undecodable)));
+    assert_eq!((trial(&tiler, 1), tiler.status(1).unwrap().refusal), (Trial::None, None));
+    let grey = tiler.poll(at(150));
+    let contributors: Vec<u32> = grey
+        .iter()
+        .flat_map(|packet| Header::parse(packet).unwrap().csrcs().collect::<Vec<_>>())
+        .collect();
+    assert!(!grey.is_empty() && !contributors.contains(&100), "its place becomes grey");
+    begin(&mut tiler, 100, at(200));
+    let after = tiler.status(0).unwrap();
+    assert_eq!((after.pictures - status.pictures, after.refused - status.refused), (1, 1));
+    assert!(tiler.requests(at(210)).is_empty(), "no key frame helps");
+    tiler.tried(100, Trial::Decoded);
+    assert_eq!(trial(&tiler, 0), Trial::Undecodable, "the first word counts");
+    // The same place anew.
+    tiler.leave(0);
+    let place = Place {
+        source: 100,
+        contributor: 100,
+        region,
+    };
+    tiler.join(0, place).unwrap();
+    begin(&mut tiler, 100, at(300));
+    assert!(tiler.sample().is_some());
+    tiler.tried(100, Trial::Unavailable);
+    assert_eq!((trial(&tiler, 0), tiler.status(0).unwrap().refusal), (Trial::Unavailable, None));
 }

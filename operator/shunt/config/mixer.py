@@ -33,6 +33,11 @@ class Mixer(Section):
     receivers: int = Field(default=400, ge=1, le=100_000, description="Participants that it makes mixes for, at most.")
     load: float = Field(default=0.7, gt=0, le=1, description="The share of a core from which on it takes no further conference.")
 
+    decoder: str | None = Field(
+        default="ffmpeg",
+        min_length=1,
+        description="FFmpeg, or a program that takes its options: by name or path; it decodes one picture of each source of tiled video, and sources that it cannot decode are refused. null: none is tried.",
+    )
     announcements: Announcements | None = Field(default=None, description="Sounds of who joins and who leaves, for conferences that want them; absent: nothing is heard.")
 
     def problems(self) -> Iterator[tuple[Location, str]]:

@@ -11,7 +11,7 @@ use shunt_tiling::h264::packets::Reader;
 use shunt_tiling::h264::{parameters, slice::Slice};
 use shunt_tiling::h265::{self, grid::Grid};
 use shunt_tiling::stream::Stream;
-use shunt_tiling::tiler::{Mosaic, Place, Tiler};
+use shunt_tiling::tiler::{Mosaic, Place, Tiler, Trial};
 use std::time::Duration;
 
 const STREAM: Stream = Stream {
@@ -50,6 +50,9 @@ fn send<M: Mosaic>(tiler: &mut Tiler<M>, mut data: &[u8], unit: usize) -> Vec<Ve
         now = now + Duration::from_millis(50);
         let packets = tiler.poll(now);
         let _ = (tiler.requests(now), tiler.due_at(now), tiler.status(0));
+        if let Some((source, _)) = tiler.sample() {
+            tiler.tried(source, if what & 32 == 0 { Trial::Decoded } else { Trial::Undecodable });
+        }
         if !packets.is_empty() {
             pictures.push(packets);
         }

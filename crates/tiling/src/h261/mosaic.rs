@@ -106,8 +106,13 @@ impl tiler::Mosaic for Mosaic {
     type Picture = Assembled;
     type Region = Region;
 
-    fn assemble(assembler: &mut Assembler, next: &Next) -> Vec<Assembled> {
+    fn assemble(assembler: &mut Assembler, next: &Next, _: bool) -> Vec<Assembled> {
         assembler.take(next)
+    }
+
+    /// Whatever it predicts from: all of it can be decoded.
+    fn alone(picture: &mut Assembled) -> Option<Vec<u8>> {
+        picture.whole.then(|| picture.bits.clone())
     }
 
     fn places(&self) -> usize {

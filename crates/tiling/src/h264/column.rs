@@ -37,6 +37,7 @@ fn first(format: &Format, place: usize) -> u32 {
 }
 
 impl Coding for H264 {
+    const COMMON: bool = false;
     type Packing = Rfc6184;
     type Sequence = Sequence;
     type Picture = Picture;

@@ -69,6 +69,7 @@ impl H265 {
 }
 
 impl Coding for H265 {
+    const COMMON: bool = true;
     type Packing = Rfc7798;
     type Sequence = Sequence;
     type Picture = Picture;
@@ -83,6 +84,7 @@ impl Coding for H265 {
             kind if nal::LEADING.contains(&kind) => Kind::Refused(Refusal::Reordered),
             nal::SPS => Kind::Sequence,
             nal::PPS => Kind::Picture,
+            nal::VPS => Kind::Common,
             _ => Kind::Other,
         }
     }
