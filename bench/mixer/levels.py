@@ -1,8 +1,8 @@
 """An audience in two levels, with a real agent, softswitch and four mixers; adds to build/bench/mixer/results.json.
 
-    python -m bench.mixer.levels [--people N] [--rate N]
+    python -m bench.mixer.levels [--people N] [--rate N] [--receivers N]
 
-Sources of QCIF that are coded intra play all the time; two viewers get the streams. Every tile has to end with a picture of its source: once all
+Sources of QCIF that are coded intra play all the time; two viewers get the streams, and as many further receivers as are asked for, which nobody reads: the kernel counts what comes to them. Every tile has to end with a picture of its source: once all
 have one, after a mixer of columns is killed, after the one that joins them is, and after somebody has left and come back. Needs root.
 """
 
@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import socket
+import struct
 import sys
 import tempfile
 import threading
@@ -33,6 +34,7 @@ from shunt.admin import AdminClient
 from tests.agent_conference.lab import ROOM
 from tests.lab.processes import Process, open_socket
 from tests.lab.topology import CALLER_IP, Topology
+from tests.mixer_daemon.process import _Connection
 from tests.tiling.lab import H264, MixingLab, Receiver
 from tests.tools.conference import rtcp
 from tests.tools.conference.rtp import parse_header
@@ -41,11 +43,18 @@ from tests.tools.tiling.clips import Clip
 
 MIXERS = ("caller", "callee", "caller2", "callee2")
 COLUMNS, VIEWERS, FIRST_PORT, BUFFER = 4, 2, 46_000, 64 << 20
+SO_RCVBUFFORCE, SO_MEMINFO, DROPS = 33, 55, 8
 
 
 def processor_s(process: Process) -> float:
     fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def idle_s() -> float:
+    """Seconds in which processors had nothing to do, since the start of the machine."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()
+    return int(fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
 class Audience(MixingLab):
@@ -57,6 +66,7 @@ class Audience(MixingLab):
         self.clips, self.rate = clip_of, rate
         self.sources: dict[str, tuple[socket.socket, tuple[str, int], rtp.Sender, Clip]] = {}
         self.viewers: list[Receiver] = []
+        self.unread: list[socket.socket] = []
         self._ports, self._over = iter(range(FIRST_PORT, 65_000, 2)), threading.Event()
         self._player = threading.Thread(target=self._play, daemon=True)
 
@@ -74,8 +84,12 @@ class Audience(MixingLab):
             host, relay = answer["media"][0]["address"].rsplit(":", 1)
             to = host, int(relay)
             if direction == "recvonly":
-                made.setsockopt(socket.SOL_SOCKET, 33, BUFFER)  # SO_RCVBUFFORCE
                 made.sendto(rtcp.build_rr(port), to)
+                if len(self.viewers) == VIEWERS:
+                    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+                    self.unread.append(made)
+                    continue
+                made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
                 self.viewers.append(Receiver(made))
                 self.viewers[-1].relay = to  # type: ignore[attr-defined]
             else:
@@ -123,11 +137,30 @@ class Audience(MixingLab):
                 wrong += not shown or not any(clips.same(column.tile(shown, tile["place"])[0], picture) for picture in own)
         return wrong
 
+    def arrived(self) -> list[int]:
+        """Packets that have come to each receiver: to viewers those that were read, to others those for which there was no room."""
+        counted = [struct.unpack("9I", made.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 36))[DROPS] for made in self.unread]
+        return [sum(map(len, list(viewer.packets.values()))) for viewer in self.viewers] + counted
+
+    def trials(self) -> dict[str, int]:
+        """How decoding a picture of each source has gone, of all mixers together."""
+        found = [self.status(name)["trial_decode"] for name in self.mixers]
+        return {key: sum(one[key] for one in found) for key in ("decoded", "undecodable", "unavailable")}
+
+    def status(self, name: str) -> dict[str, Any]:
+        connection = _Connection(str(self.controls[name]))
+        connection.request("GET", "/v1/status")
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+        connection.close()
+        return answer
+
     def stop(self) -> None:
         self._over.set()
         self._player.join()
         for viewer in self.viewers:
             viewer.close()
+        for made in self.unread:
+            made.close()
         super().stop()
 
 
@@ -140,18 +173,24 @@ def seconds_until(lab: Audience, look: Callable[[], bool], patience: float = 90)
     return round(time.monotonic() - began, 2)
 
 
-def measure(lab: Audience, people: int) -> dict[str, Any]:
+def measure(lab: Audience, people: int, receivers: int) -> dict[str, Any]:
     names = [f"p{number}" for number in range(people)]
     lab.ask(lambda client: client.set_tiling(ROOM, "H264", columns=COLUMNS, payload_type=H264))
-    lab.join([f"viewer{number}" for number in range(VIEWERS)], "recvonly")
+    lab.join([f"viewer{number}" for number in range(VIEWERS + receivers)], "recvonly")
     lab.join(names, "sendonly")
     lab.play()
-    found: dict[str, Any] = {"settled_s": seconds_until(lab, lab.settled)}
+    found: dict[str, Any] = {"load": os.getloadavg()[0], "settled_s": seconds_until(lab, lab.settled)}
     found["copies"] = len(lab.room()["subscriptions"])
     found["mismatching"] = [lab.mismatching()]
+    arrived, idle = lab.arrived(), idle_s()
     spent, began = {name: processor_s(one) for name, one in {"agent": lab.agent, **lab.mixers}.items()}, time.monotonic()
     time.sleep(10)
     found["core_percent"] = {name: round(100 * (processor_s(one) - spent[name]) / (time.monotonic() - began), 1) for name, one in {"agent": lab.agent, **lab.mixers}.items()}
+    elapsed = time.monotonic() - began
+    rates = [(after - before) / elapsed for before, after in zip(arrived, lab.arrived(), strict=True)]
+    found["packets_per_s"] = {"receivers": len(rates), "least": round(min(rates)), "most": round(max(rates)), "altogether": round(sum(rates))}
+    found["idle_percent"] = round(100 * (idle_s() - idle) / elapsed / (os.cpu_count() or 1), 1)
+    found["trials"] = lab.trials()
     last, streams = lab.placed(), lab.ssrcs()
     lost = min(lab.makers() - {last})
     lab.mixers[lost].kill()
@@ -180,6 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--people", type=int, default=240, help="how many send")
     parser.add_argument("--rate", type=int, default=8, help="pictures a second of each")
+    parser.add_argument("--receivers", type=int, default=0, help=f"how many get the streams besides {VIEWERS} that are looked at")
     arguments = parser.parse_args()
     distinct = [h264_clip(list(KINDS)[number % 3], arguments.rate, 10 / arguments.rate, seed=number + 1, start=0, quantiser=42) for number in range(12)]
     with Topology("audience") as topology, tempfile.TemporaryDirectory() as work:
@@ -187,7 +227,7 @@ def main() -> None:
         try:
             lab.start()
             lab.create()
-            found = measure(lab, arguments.people)
+            found = measure(lab, arguments.people, arguments.receivers)
         finally:
             lab.stop()
     add({"levels": {"commit": commit(), "machine": machine(), "people": arguments.people, "rate": arguments.rate, **found}})

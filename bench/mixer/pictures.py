@@ -3,7 +3,7 @@
     python -m bench.mixer.pictures [--seconds N] [--mixed N] [--audience N]
 
 H.261: fifteen QCIF sources at 8 frames/s, as in the evaluation of the digital amphitheater, whose phases differ; four streams of CIF come
-out. The same sources as streams of their own, packets as large as the path carries. A multipoint control unit: ffmpeg decodes, tiles and
+out. The same sources as streams of their own, cut into packets by the same rules; and cut anywhere, which no receiver has to understand. A multipoint control unit: ffmpeg decodes, tiles and
 encodes at the same bit rate. H.264: fifteen sources coded intra in one column. H.265: sixteen sources of 256x192 coded intra in a grid. Then minutes of mixed frame rates with joins and leaves, and
 an audience whose mixers feed a mixer. Every tile is compared with what the source's own decoder shows. Sizes are those of IP packets. Where there
 is ffmpeg, what decoding takes a receiver of the tiled streams and one of the separate ones.
@@ -38,7 +38,7 @@ from tests.tools.tiling.clips import Clip, Picture
 from tests.tools.tiling.program import INTRA, Events, mixed
 
 OUTPUT = ROOT / "build/bench/mixer"
-SOURCES, RATE, MTU, HEADERS = 15, 8, 1400, 28
+SOURCES, RATE, MTU, ETHERNET, HEADERS = 15, 8, 1400, 1500, 28
 NEAR = 0.9
 KINDS = {"testsrc": 28_000, "mandelbrot": 28_000, "grain": 90_000}
 """Clips, and the bit rate that each is encoded at: some participants move more than others, 1.1 Mbit/s altogether."""
@@ -52,6 +52,12 @@ def traffic(packets: Iterable[bytes], seconds: float) -> dict[str, float]:
     sizes = [len(packet) + HEADERS for packet in packets]
     near = sum(size >= NEAR * MTU for size in sizes) / len(sizes)
     return {"packets_per_s": round(len(sizes) / seconds, 1), "kbit_per_s": round(sum(sizes) * 8e-3 / seconds, 1), "near_mtu_share": round(near, 3)}
+
+
+def played(packets: Iterable[tuple[float, bytes]], sources: list[Clip]) -> list[bytes]:
+    """Packets of a stream up to the end of its sources: once all are silent it only keeps itself latched."""
+    end = max(source.times[-1] for source in sources) + 0.5
+    return [packet for at, packet in packets if at < end]
 
 
 def ratios(tiled: dict[str, float], separate: dict[str, float]) -> dict[str, float]:
@@ -80,12 +86,9 @@ def h261(seconds: float, *, intra: int, factor: int) -> dict[str, Any]:
     sources = [
         scene.h261_clip(kind, RATE, seconds, seed=number + 1, start=0.2 + rng.uniform(0, 1 / RATE), bit_rate=factor * rate, intra=intra) for number, (kind, rate) in enumerate(5 * list(KINDS.items()))
     ]
-    events, separate = Events(), []
-    for number, source in enumerate(sources):
-        events.join(0, number, 100 + number)
-        sent = scene.send(events, number, 100 + number, source, payloads=lambda coded: rtp.h261_chunks(coded, MTU - HEADERS - 16))
-        separate += [packet for _, packet in sent]
     built = program.build(release=True)
+    events, separate = h261_sent(built, sources, MTU)
+    anywhere = [bytes(12) + chunk for source in sources for coded in source.coded for chunk in rtp.h261_chunks(coded, MTU - HEADERS - 16)]
     runs = [program.run(built, "h261", events, size=MTU - HEADERS) for _ in range(7)]
     output = runs[0]
     mismatching, delays, tiled_pictures = 0, list[float](), list[list[bytes]]()
@@ -103,18 +106,33 @@ def h261(seconds: float, *, intra: int, factor: int) -> dict[str, Any]:
     for file, coded in zip(files["source"] + files["tiled"], [source.coded for source in sources] + tiled_pictures, strict=True):
         file.write_bytes(b"".join(coded))
     has_ffmpeg = shutil.which("ffmpeg") is not None
-    tiled = traffic([packet for packets in output.packets.values() for _, packet in packets], seconds)
-    alone = traffic(separate, seconds)
+    tiled = traffic([packet for packets in output.packets.values() for packet in played(packets, sources)], seconds)
+    larger, alone_larger = h261_sent(built, sources, ETHERNET)
+    tiled_larger = [packet for packets in program.run(built, "h261", larger, size=ETHERNET - HEADERS).packets.values() for packet in played(packets, sources)]
+    alone, split = traffic(separate, seconds), traffic(anywhere, seconds)
     frames = sum(len(source.coded) for source in sources)
     micros = [1e6 * run.figures["seconds"] / frames for run in runs]
     return {
         "sources": SOURCES, "source_frames": frames, "tiles_mismatching": mismatching, "tiled": tiled, "separate": alone, **ratios(tiled, alone),
+        "separate_cut_anywhere": split, "against_cut_anywhere": ratios(tiled, split),
+        f"mtu_{ETHERNET}": ratios(traffic(tiled_larger, seconds), traffic(alone_larger, seconds)),
         "us_per_source_frame": round(statistics.median(micros), 2), "us_per_source_frame_runs": [round(one, 2) for one in micros],
         "hold_ms": {"mean": round(1e3 * statistics.mean(delays), 1), "largest": round(1e3 * max(delays), 1)},
         "receiver_s": {"separate": round(decoding(files["source"], "h261"), 3), "tiled": round(decoding(files["tiled"], "h261"), 3)} if has_ffmpeg else None,
         "receiver_cpu": receiver.measure("H261", [source.coded for source in sources], tiled_pictures),
         "control_unit": control_unit(files["source"], sources, seconds, alone, intra, frames) if has_ffmpeg else None,
     }  # fmt: skip
+
+
+def h261_sent(built: Path, sources: list[Clip], mtu: int) -> tuple[Events, list[bytes]]:
+    """What sources send to a mixer, and their packets as they are without one: cut before macroblocks, which RFC 4587 does not have split."""
+    events, separate = Events(), []
+    for number, source in enumerate(sources):
+        events.join(0, number, 100 + number)
+        payloads = iter(program.cut(built, source.coded, mtu - HEADERS))
+        sent = scene.send(events, number, 100 + number, source, payloads=lambda _, payloads=payloads: next(payloads))  # type: ignore[misc]
+        separate += [packet for _, packet in sent]
+    return events, separate
 
 
 def control_unit(files: list[Path], sources: list[Clip], seconds: float, alone: dict[str, float], intra: int, frames: int) -> dict[str, Any]:
@@ -196,7 +214,7 @@ def h264(seconds: float) -> dict[str, Any]:
     coded_column = [rtp.h264_picture(payloads) for _, payloads, _ in rtp.pictures(packets)]
     pictures = clips.decode("h264", coded_column)
     frames = sum(len(source.coded) for source in sources)
-    tiled, alone = traffic([packet for _, packet in packets], seconds), traffic(separate, seconds)
+    tiled, alone = traffic(played(packets, sources), seconds), traffic(separate, seconds)
     micros = statistics.median(1e6 * run.figures["seconds"] / frames for run in runs)
     return {
         "sources": SOURCES, "source_frames": frames, "tiles_mismatching": h264_column(pictures, sources), "tiled": tiled, "separate": alone,
@@ -226,7 +244,7 @@ def h265(seconds: float) -> dict[str, Any]:
     shown = clips.decode("hevc", coded_grid)
     wrong = sum(sliced.mismatching([clips.cut(picture, width * (place % 4), height * (place // 4), width, height) for picture in shown], source) for place, source in enumerate(sources))
     frames = sum(len(source.coded) for source in sources)
-    tiled, alone = traffic([packet for _, packet in packets], seconds), traffic(separate, seconds)
+    tiled, alone = traffic(played(packets, sources), seconds), traffic(separate, seconds)
     micros = [1e6 * run.figures["seconds"] / frames for run in runs]
     return {
         "sources": places, "source_frames": frames, "tiles_mismatching": wrong, "tiled": tiled, "separate": alone, **ratios(tiled, alone),

@@ -77,6 +77,23 @@ def test_a_receiver_that_begins_gets_key_frames_and_black_places(tiling: Path) -
     assert black(scene.tile(pictures, 0)[-1]) and black(scene.tile(pictures, 3)[-1])
 
 
+def test_a_sources_own_packets_are_cut_by_the_same_rules(tiling: Path) -> None:
+    """They fill packets, begin with a macroblock, have all bits of the picture, and can be tiled."""
+    source = scene.h261_clip("mandelbrot", 8, 2, bit_rate=200_000, start=0.1)
+    cut = program.cut(tiling, source.coded, 700)
+    assert [rtp.h261_picture(payloads) for payloads in cut] == source.coded
+    sizes = [[len(payload) + 12 for payload in payloads] for payloads in cut]
+    assert all(size <= 700 for picture in sizes for size in picture)
+    full = [size for picture in sizes for size in picture[:-1]]
+    assert full and sum(full) / len(full) > 600, "a packet ends where the next macroblock does not fit"
+    assert any(payload[0] >> 5 for payloads in cut for payload in payloads), "macroblocks begin at any bit"
+    events, payloads = Events(), iter(cut)
+    events.join(0, 0, 100)
+    scene.send(events, 0, 100, source, payloads=lambda _: next(payloads))
+    _, pictures = scene.received(program.run(tiling, "h261", events).packets[0])
+    assert scene.mismatching(scene.tile(pictures, 0), source) == 0
+
+
 @pytest.mark.parametrize("payloads", [rtp.h261_groups, rtp.h261_chunks])
 def test_loss_freezes_and_does_not_drift(tiling: Path, payloads: clips.Payloads) -> None:
     """Every macroblock is always what the source's decoder has there, now or earlier; after pictures that are coded intra, now."""

@@ -1,6 +1,9 @@
 //! Tiles what comes on standard input, in the time that its records tell, and writes the packets that come out: for tests and benches.
 //!
 //!     tile h261|h264|h265 [SIZE [HOLD [PLACES [COLUMNS]]]]
+//!     tile cut-h261 [SIZE]
+//!
+//! The second cuts coded pictures (0 in) into payloads as the first does (0 out), so that a source's own stream is made by the same rules.
 //!
 //! SIZE: octets of a packet at most (1372), HOLD: milliseconds that a picture waits for others (125), PLACES of a column or a grid (4), COLUMNS of a grid. A record is a time in nanoseconds (8
 //! octets), a kind, a place, the length of its data (4) and the data. In: 0 a packet; 1 join, with the source, the contributor (4 each) and the
@@ -12,6 +15,10 @@
 use nix::time::{ClockId, clock_gettime};
 use shunt_latch::Time;
 use shunt_tiling::h261;
+use shunt_tiling::h261::mosaic::{Composed, Cut};
+use shunt_tiling::h261::packets::payloads;
+use shunt_tiling::h261::payload::Header;
+use shunt_tiling::h261::picture::Picture;
 use shunt_tiling::h264::column::Column;
 use shunt_tiling::h265::grid::{self, Grid};
 use shunt_tiling::sliced::Region;
@@ -105,6 +112,53 @@ impl<M: Mosaic> Streams<M> {
     }
 }
 
+fn write_record(output: &mut impl Write, at: Time, kind: u8, place: usize, data: &[u8]) -> Result<(), Box<dyn Error>> {
+    output.write_all(&at.as_nanos().to_be_bytes())?;
+    output.write_all(&[kind, u8::try_from(place)?])?;
+    output.write_all(&u32::try_from(data.len())?.to_be_bytes())?;
+    output.write_all(data)?;
+    Ok(())
+}
+
+/// Payloads of pictures of H.261, each cut before macroblocks (RFC 4587).
+fn cut(size: usize, input: &[u8]) -> Result<(), Box<dyn Error>> {
+    let mut out = std::io::stdout().lock();
+    for record in records(input).ok_or("a record is cut short")? {
+        let mut read = Picture::default();
+        read.read(record.data, 0..record.data.len() * 8)?;
+        let mut cuts = Vec::new();
+        for group in &read.groups {
+            // The start code and the number before it are 20 bits. The first packet has the picture's header too.
+            cuts.push((if cuts.is_empty() { 0 } else { group.bits.start - 20 }, Header::default()));
+            cuts.extend(read.macroblocks[group.macroblocks.clone()].iter().skip(1).map(|macroblock| {
+                let header = Header {
+                    group: group.number,
+                    address: macroblock.previous - 1,
+                    quantiser: macroblock.quantiser,
+                    vector: macroblock.reference,
+                    ..Header::default()
+                };
+                (macroblock.at, header)
+            }));
+        }
+        let cut = |(at, header)| Cut {
+            at,
+            header,
+            contributor: None,
+        };
+        let composed = Composed {
+            bits: record.data.to_vec(),
+            end: record.data.len() * 8,
+            cuts: cuts.into_iter().map(cut).collect(),
+        };
+        for payload in payloads(&composed, size) {
+            write_record(&mut out, record.at, 0, record.place, &payload.octets)?;
+        }
+    }
+    eprintln!("{{}}");
+    Ok(())
+}
+
 fn tile<M: Mosaic>(
     make: impl Fn() -> M,
     region: fn(&[u8]) -> Option<M::Region>,
@@ -134,10 +188,7 @@ fn tile<M: Mosaic>(
     let spent = Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)? - began);
     let mut output = std::io::stdout().lock();
     for (at, kind, stream, data) in &streams.out {
-        output.write_all(&at.as_nanos().to_be_bytes())?;
-        output.write_all(&[*kind, u8::try_from(*stream)?])?;
-        output.write_all(&u32::try_from(data.len())?.to_be_bytes())?;
-        output.write_all(data)?;
+        write_record(&mut output, *at, *kind, *stream, data)?;
     }
     streams.refusals.dedup();
     eprintln!("{{\"seconds\": {:.6}, \"refusals\": {:?}}}", spent.as_secs_f64(), streams.refusals);
@@ -171,6 +222,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let rows = u8::try_from(places.div_ceil(columns.into()))?;
             tile(|| Grid::new(columns, rows), slices, size, hold, &input)
         }
+        Some("cut-h261") => cut(size, &input),
         Some("h261") => tile(h261::mosaic::Mosaic::default, quarter, size, hold, &input),
         _ => Err("h261, h264 or h265 is wanted".into()),
     }

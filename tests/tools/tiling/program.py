@@ -55,6 +55,19 @@ def build(*, release: bool = False) -> Path:
     return ROOT / "target" / ("release" if release else "debug") / "examples/tile"
 
 
+def cut(program: Path, pictures: list[bytes], size: int) -> list[list[bytes]]:
+    """Payloads of pictures of H.261 for packets of at most `size` octets, cut before macroblocks as the program cuts its own. Raises CalledProcessError."""
+    data = b"".join(_HEAD.pack(at, PACKET, 0, len(picture)) + picture for at, picture in enumerate(pictures))
+    done = subprocess.run([program, "cut-h261", str(size)], input=data, capture_output=True, check=True)
+    payloads: list[list[bytes]] = [[] for _ in pictures]
+    at = 0
+    while at < len(done.stdout):
+        number, _, _, length = _HEAD.unpack_from(done.stdout, at)
+        payloads[number].append(done.stdout[at + _HEAD.size : at + _HEAD.size + length])
+        at += _HEAD.size + length
+    return payloads
+
+
 def run(program: Path, codec: str, events: Events, *, size: int = 1372, hold: int = 125, places: int = 4) -> Output:
     """Packets that come of events; a second passes after the last of them. Raises CalledProcessError."""
     listed = sorted(events.list, key=lambda event: event[0])
