@@ -90,6 +90,10 @@ class MixedRoom(RoomLab):
         self.mixer.start().await_unix(self._control, 30)
         super().start()
 
+    def restart_mixer(self) -> None:
+        self.mixer.stop()
+        self.mixer.start().await_unix(self._control, 30)
+
     def stop(self) -> None:
         self.mixer.stop()
         super().stop()

@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.skipif(bool(_LACKI
 
 ROOM, RATE, H264 = "room", 10, 97
 COLOURS = {"ann": (81, 90, 240), "bob": (41, 240, 110)}  # red and blue, as Y, Cb and Cr
+TILED_LINES = "Object.entries(room.report().lines).filter(([key, one]) => key.startsWith('#tiles/video/') && one).map(([, one]) => one)"
 _ports = itertools.count(47_000, 2)
 
 
@@ -92,6 +93,16 @@ def colour(browser: Browser, name: str, path: Path) -> tuple[int, ...]:
     return tuple(int(value) for value in pixels[int(at[1]), int(at[0])])
 
 
+def watching(room: MixedRoom) -> Browser:
+    """A browser that only watches the room."""
+    cem = room.browser("callee", "cem")
+    cem.open(room.link(ROOM, role="watch")["page"])
+    cem.await_that("Boolean(window.room?.watching)")
+    cem.evaluate("void (document.querySelector('#name').value = 'cem')")
+    cem.click("#join")
+    return cem
+
+
 def test_each_participant_is_shown_by_its_tile(room: MixedRoom, tmp_path: Path) -> None:
     """One stream comes to the browser, and the page shows of it at each name what that participant sends."""
     room.ask("POST", f"/v1/conferences?name={ROOM}")
@@ -101,12 +112,8 @@ def test_each_participant_is_shown_by_its_tile(room: MixedRoom, tmp_path: Path) 
     try:
         tiled = lambda: sorted(tile["participant"] for stream in room.conference(ROOM)["tiling"]["streams"] for tile in stream["tiles"] if tile["width"])
         assert await_that(lambda: tiled() == ["ann", "bob"], 30), room.conference(ROOM)["tiling"]
-        cem = room.browser("callee", "cem")
-        cem.open(room.link(ROOM, role="watch")["page"])
-        cem.await_that("Boolean(window.room?.watching)")
-        cem.evaluate("void (document.querySelector('#name').value = 'cem')")
-        cem.click("#join")
-        cem.await_that("(room.report().lines['#tiles/video']?.frames ?? 0) > 5", 60)
+        cem = watching(room)
+        cem.await_that(f"{TILED_LINES}.length === 1 && {TILED_LINES}[0].frames > 5", 60)
         assert [stream["places"] for stream in room.conference(ROOM)["tiling"]["streams"]] == [4]
 
         def is_shown() -> bool:
@@ -129,6 +136,36 @@ def test_each_participant_is_shown_by_its_tile(room: MixedRoom, tmp_path: Path) 
         cem.await_that("['ann', 'bob'].every((one) => (room.report().lines[`${one}/video`]?.frames ?? 0) > 5)", 30)
         cem.await_that("document.querySelectorAll('.frame.part').length === 0")
         assert await_that(is_shown, 20)
+    finally:
+        for source in sources:
+            source.close()
+
+
+def test_each_tiled_stream_comes_by_a_line_of_its_own(room: MixedRoom, tmp_path: Path) -> None:
+    """Two streams of one tile each; then a mixer that begins anew, whose streams are others."""
+    room.ask("POST", f"/v1/conferences?name={ROOM}")
+    room.await_ready(60)
+    room.ask("POST", f"/v1/conferences/{ROOM}/tiling?codec=H264&places=1")
+    sources = [Source(room, name) for name in COLOURS]
+    try:
+        streams = lambda: {stream["ssrc"] for stream in room.conference(ROOM)["tiling"]["streams"] for tile in stream["tiles"] if tile["width"]}  # noqa: E731
+        assert await_that(lambda: len(streams()) == 2, 30), room.conference(ROOM)["tiling"]
+        cem = watching(room)
+        cem.await_that(f"{TILED_LINES}.length === 2 && {TILED_LINES}.every((one) => one.frames > 5)", 60)
+
+        def are_shown() -> bool:
+            red, blue = (colour(cem, name, tmp_path / "page.png") for name in COLOURS)
+            return red[0] > 150 > 80 > red[2] and blue[2] > 150 > 80 > blue[0]
+
+        assert await_that(are_shown, 20), [colour(cem, name, tmp_path / "page.png") for name in COLOURS]
+        cem.await_that("[...document.querySelectorAll('.tile .quality')].filter((one) => one.textContent.includes('in one stream with others: 176×144')).length === 2")
+        lines = cem.evaluate("room.look.lines.filter((one) => one.shows === '#tiles').map((one) => [one.mid, one.ssrc])")
+        assert len({mid for mid, _ in lines}) == 2 and {ssrc for _, ssrc in lines} == streams()
+        before = streams()
+        room.restart_mixer()
+        assert await_that(lambda: len(streams()) == 2 and not streams() & before, 30), room.conference(ROOM)["tiling"]
+        cem.await_that(f"{list(streams())}.every((ssrc) => (room.report().lines[`#tiles/video/${{ssrc}}`]?.frames ?? 0) > 5)", 60)
+        assert await_that(are_shown, 20), [colour(cem, name, tmp_path / "page.png") for name in COLOURS]
     finally:
         for source in sources:
             source.close()

@@ -316,11 +316,12 @@ impl Work<'_> {
             if let Ok(reports) = for_receivers(data, carried)
                 && !reports.is_empty()
             {
+                let sender = room.conference.get(me);
                 for other in room.conference.participants.iter().filter(|one| one.name != *me) {
-                    if permits(&room.conference, me, &other.name, medium)
-                        && let Some((state, source, muxed)) = room.leg_for(other, me, medium)
-                    {
-                        state.send_rtcp(source, muxed, &reports);
+                    if let Some(sender) = sender.filter(|_| permits(&room.conference, me, &other.name, medium)) {
+                        for (state, source, muxed) in room.legs_for(other, sender, medium) {
+                            state.send_rtcp(source, muxed, &reports);
+                        }
                     }
                 }
             }
@@ -332,16 +333,19 @@ impl Work<'_> {
         let mine = room.conference.get(me);
         let mine_is_no_mixer = mine.is_none_or(|mine| mine.mixer.is_none());
         for other in room.conference.participants.iter().filter(|one| one.name != *me) {
-            let brings = mine.and_then(|mine| mine.leg_for(&other.name, medium)).map(|leg| leg.relay);
             let this = mine.and_then(|mine| mine.legs.get(&key)).map(|leg| leg.relay);
-            let Some(leg) = other.leg(medium).filter(|leg| leg.source.is_some() && brings == this) else {
+            let is_brought = |ssrc: u32| {
+                let brings = mine.and_then(|mine| mine.leg_for_stream(&other.name, medium, ssrc));
+                brings.map(|leg| leg.relay) == this
+            };
+            let Some(leg) = other.leg(medium).filter(|leg| leg.source.is_some()) else {
                 continue;
             };
             if permits(&room.conference, &other.name, me, medium) {
                 let carried = leg
                     .ssrcs
                     .iter()
-                    .filter(|ssrc| room.conference.conflict(&other.name, medium, **ssrc).is_none());
+                    .filter(|ssrc| is_brought(**ssrc) && room.conference.conflict(&other.name, medium, **ssrc).is_none());
                 streams.extend(carried.map(|ssrc| (*ssrc, other.name.clone())));
             }
         }
@@ -501,7 +505,7 @@ impl Work<'_> {
             },
         };
         if let Some(receiver) = room.conference.get(me)
-            && let Some((state, to, _)) = room.leg_for(receiver, sender, medium)
+            && let Some((state, to, _)) = room.leg_for_stream(receiver, sender, medium, ssrc)
             && let Some(sockets) = &state.sockets
         {
             let types = room.conference.payload_types(sender, me, medium).rewritten;

@@ -143,7 +143,7 @@ impl Room {
         let ssrcs = mixer.leg(medium).map_or(&[][..], |leg| &leg.ssrcs);
         let is_for = |one: &&Planned| !ssrcs.is_empty() && self.conference.is_for(mixer, one, medium);
         for one in self.conference.participants.iter().filter(is_for) {
-            if let Some((state, source, muxed)) = self.leg_for(one, &mixer.name, medium) {
+            for (state, source, muxed) in self.legs_for(one, mixer, medium) {
                 state.send_rtcp(source, muxed, &rtcp::bye(ssrcs));
             }
         }

@@ -418,7 +418,32 @@ impl Room {
     /// The leg by which a receiver gets a sender's medium.
     #[must_use]
     pub fn leg_for(&self, receiver: &Participant, sender: &Name, medium: Medium) -> Option<(&LegState, Endpoint, bool)> {
-        let leg = receiver.leg_for(sender, medium)?;
+        self.leg_of(receiver, receiver.leg_for(sender, medium)?)
+    }
+
+    /// The leg by which a receiver gets one of a sender's streams.
+    #[must_use]
+    pub fn leg_for_stream(&self, receiver: &Participant, sender: &Name, medium: Medium, ssrc: u32) -> Option<(&LegState, Endpoint, bool)> {
+        self.leg_of(receiver, receiver.leg_for_stream(sender, medium, ssrc)?)
+    }
+
+    /// All legs by which a receiver gets streams of a sender's medium.
+    #[must_use]
+    pub fn legs_for(&self, receiver: &Participant, sender: &Participant, medium: Medium) -> Vec<(&LegState, Endpoint, bool)> {
+        let ssrcs = sender.leg(medium).map_or(&[][..], |leg| &leg.ssrcs);
+        let mut legs: Vec<&Leg> = Vec::new();
+        for leg in ssrcs.iter().filter_map(|ssrc| receiver.leg_for_stream(&sender.name, medium, *ssrc)) {
+            if legs.iter().all(|other| other.relay != leg.relay) {
+                legs.push(leg);
+            }
+        }
+        if legs.is_empty() {
+            legs.extend(receiver.leg_for(&sender.name, medium));
+        }
+        legs.into_iter().filter_map(|leg| self.leg_of(receiver, leg)).collect()
+    }
+
+    fn leg_of(&self, receiver: &Participant, leg: &Leg) -> Option<(&LegState, Endpoint, bool)> {
         let key = receiver.legs.iter().find(|(_, other)| other.relay == leg.relay)?.0;
         Some((self.members.get(&receiver.name)?.legs.get(key)?, leg.source?, leg.muxed))
     }

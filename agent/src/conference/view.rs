@@ -93,7 +93,8 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
             codecs: state.map(|state| state.codecs.clone()).unwrap_or_default(),
             layers: state.and_then(|state| state.layers.clone()),
             rtcp_mux: leg.muxed,
-            shows: one.shows.get(key).map(|sender| sender.as_bytes().into()),
+            shows: one.shows.get(key).map(|shown| shown.sender.as_bytes().into()),
+            shows_ssrc: one.shows.get(key).and_then(|shown| shown.ssrc),
             streams: streams.collect(),
         }
     });

@@ -298,6 +298,8 @@ pub struct ParticipantMedium {
     pub rtcp_mux: bool,
     /// Whose streams it brings, where the participant has several of the medium.
     pub shows: Option<Text>,
+    /// Which of that one's, where it brings one alone.
+    pub shows_ssrc: Option<u32>,
     pub streams: Vec<StreamRate>,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::adaptation::Medium;
 use crate::jobs::Job;
-use crate::participant::{Leg, Participant};
+use crate::participant::{Leg, Participant, Shown};
 use crate::payload_types::{Direction, PayloadTypesDiffer, Translation, is_without_repair};
 use crate::tables::Name;
 use crate::tiling::Tiling;
@@ -191,9 +191,9 @@ impl Conference {
                 }
                 let others = senders.iter().filter(|sender| sender.name != one.name);
                 let theirs = others.filter(|sender| medium != Medium::Video || self.is_for(sender, one, medium));
-                theirs.map(|sender| sender.name.clone()).collect::<Vec<Name>>()
+                theirs.flat_map(|sender| sender.shown(medium)).collect::<Vec<Shown>>()
             };
-            let shown: Vec<Vec<Name>> = self.participants.iter().map(shown).collect();
+            let shown: Vec<Vec<Shown>> = self.participants.iter().map(shown).collect();
             for (one, others) in self.participants.iter_mut().zip(shown) {
                 one.show(medium, &others);
             }

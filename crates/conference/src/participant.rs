@@ -43,13 +43,20 @@ impl Leg {
     }
 }
 
+/// A sender's streams, or of a mixer one: each of its streams shows others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub sender: Name,
+    pub ssrc: Option<u32>,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Participant {
     pub name: Name,
-    /// By medium; further ones of a medium only bring the streams of one sender each.
+    /// By medium; further ones of a medium only bring what [`Shown`] says.
     pub legs: BTreeMap<(Medium, u8), Leg>,
-    /// Whose streams a leg brings, where a medium has more than one.
-    pub shows: BTreeMap<(Medium, u8), Name>,
+    /// What a leg brings, where a medium has more than one.
+    pub shows: BTreeMap<(Medium, u8), Shown>,
     /// Connectivity checks come to its ports.
     pub ice: bool,
     /// Its media are authenticated, and nothing of them can be rewritten.
@@ -100,18 +107,41 @@ impl Participant {
         self.legs.get(&(medium, 0))
     }
 
-    /// The leg that brings it a sender's streams: one of its own where there are enough, otherwise the medium's first.
+    /// The leg that brings it a sender's streams: one of its own where there are enough, otherwise the medium's first. Of a mixer whose streams
+    /// have legs of their own, one of these.
     #[must_use]
     pub fn leg_for(&self, sender: &Name, medium: Medium) -> Option<&Leg> {
-        let own = self.shows.iter().find(|(key, shown)| key.0 == medium && *shown == sender);
+        self.leg_that(medium, |shown| shown.sender == *sender)
+    }
+
+    /// The leg that brings it one of a sender's streams.
+    #[must_use]
+    pub fn leg_for_stream(&self, sender: &Name, medium: Medium, ssrc: u32) -> Option<&Leg> {
+        self.leg_that(medium, |shown| shown.sender == *sender && shown.ssrc.is_none_or(|own| own == ssrc))
+    }
+
+    fn leg_that(&self, medium: Medium, brings: impl Fn(&Shown) -> bool) -> Option<&Leg> {
+        let own = self.shows.iter().find(|(key, shown)| key.0 == medium && brings(shown));
         own.and_then(|(key, _)| self.legs.get(key))
             .filter(|leg| leg.source.is_some())
             .or_else(|| self.leg(medium))
     }
 
-    /// Give legs that receive to senders of a medium: who has one keeps it, and the first ones without get what is free.
-    pub(crate) fn show(&mut self, medium: Medium, senders: &[Name]) {
-        self.shows.retain(|key, sender| key.0 != medium || senders.contains(sender));
+    /// What others' legs can bring of its medium: all that it sends by one, but tiled streams one by one.
+    pub(crate) fn shown(&self, medium: Medium) -> Vec<Shown> {
+        let shown = |ssrc| Shown {
+            sender: self.name.clone(),
+            ssrc,
+        };
+        match self.leg(medium) {
+            Some(leg) if self.mixer == Some(Job::Tiles) => leg.ssrcs.iter().map(|ssrc| shown(Some(*ssrc))).collect(),
+            _ => vec![shown(None)],
+        }
+    }
+
+    /// Give legs that receive to what is sent of a medium: what has one keeps it, and the first ones without get what is free.
+    pub(crate) fn show(&mut self, medium: Medium, sent: &[Shown]) {
+        self.shows.retain(|key, shown| key.0 != medium || sent.contains(shown));
         let mine: Vec<(Medium, u8)> = self
             .legs
             .iter()
@@ -121,13 +151,13 @@ impl Participant {
         if mine.iter().all(|(_, further)| *further == 0) {
             return; // the medium's first brings all
         }
-        let shown: Vec<&Name> = self
+        let brought: Vec<&Shown> = self
             .shows
             .iter()
             .filter(|(key, _)| key.0 == medium)
-            .map(|(_, sender)| sender)
+            .map(|(_, shown)| shown)
             .collect();
-        let waiting: Vec<Name> = senders.iter().filter(|sender| !shown.contains(sender)).cloned().collect();
+        let waiting: Vec<Shown> = sent.iter().filter(|one| !brought.contains(one)).cloned().collect();
         let free: Vec<(Medium, u8)> = mine.into_iter().filter(|key| !self.shows.contains_key(key)).collect();
         self.shows.extend(free.into_iter().zip(waiting));
     }

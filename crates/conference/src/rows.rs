@@ -196,7 +196,7 @@ impl Resolver<'_> {
         let leg = self
             .conference
             .get(&copy.receiver)
-            .and_then(|one| one.leg_for(&source.sender, medium));
+            .and_then(|one| one.leg_for_stream(&source.sender, medium, ssrc));
         let Some((leg, to)) = leg.filter(|leg| leg.receives).and_then(|leg| Some((leg, leg.source?))) else {
             return Ok(None);
         };
@@ -223,12 +223,12 @@ impl Resolver<'_> {
     }
 
     fn relay(&self, source: &Source, receiver: &Name) -> Option<(Key, Data)> {
-        let (medium, _) = stream_of(&source.stream)?;
+        let (medium, ssrc) = stream_of(&source.stream)?;
         let from = self.conference.get(&source.sender)?.leg(medium)?;
         let to = self
             .conference
             .get(receiver)?
-            .leg_for(&source.sender, medium)
+            .leg_for_stream(&source.sender, medium, ssrc)
             .filter(|leg| leg.receives)?;
         let key = FiveTuple::new(from.source?, from.relay);
         Some((Key::Relay(key), Data::Relay(FiveTuple::new(to.relay, to.source?))))

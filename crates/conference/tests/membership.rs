@@ -12,7 +12,7 @@ use shunt_conference::membership::{Conference, MembershipError, TARGETS, TREES, 
 use shunt_conference::migration::{Allocator, How};
 use shunt_conference::mixing::Mixed;
 use shunt_conference::packets::Told;
-use shunt_conference::participant::{Leg, Participant};
+use shunt_conference::participant::{Leg, Participant, Shown};
 use shunt_conference::payload_types::{self, PayloadType, PayloadTypesDiffer, Translation};
 use shunt_conference::rewriting::{Former, LayerRow, Numbering, Rewriting, Whole};
 use shunt_conference::rows::{Copy, Data, Key, Resolver, Stream, steps};
@@ -299,7 +299,7 @@ fn a_leg_that_only_sends_brings_nobody() {
     viewer.legs.insert((Medium::Video, 1), leg);
     conference.settle();
     let shows = &conference.get("c").unwrap().shows;
-    assert_eq!(shows.get(&(Medium::Video, 1)), Some(&name("a")), "{shows:?}");
+    assert_eq!(shows.get(&(Medium::Video, 1)), Some(&whole("a")), "{shows:?}");
     assert_eq!(shows.len(), 1);
 }
 
@@ -695,6 +695,14 @@ fn telephones_get_the_mix_and_others_copies() {
     assert!(!plane.written.keys().any(|key| matches!(key, Key::Relay(_))));
 }
 
+/// All streams of a sender.
+fn whole(sender: &str) -> Shown {
+    Shown {
+        sender: name(sender),
+        ssrc: None,
+    }
+}
+
 /// Video comes to this participant of a mixer's, and tiled streams or a column from it.
 fn tiler(job: Job, number: u8) -> Participant {
     let mut one = Participant::new(job.participant());
@@ -794,6 +802,53 @@ fn who_gets_tiled_streams_gets_no_other_video_and_nobody_else_gets_them() {
     made.leave("#tiles").unwrap();
     plane.bring(&made);
     assert_eq!(video_to(&plane, &made, video(2)), others);
+}
+
+#[test]
+fn each_tiled_stream_has_a_leg_of_its_own_as_far_as_there_are_enough() {
+    let mut made = conference("abc");
+    let alone = Shape { places: 1, columns: None };
+    let tile = |made: &mut Conference, sources: &str| {
+        made.tiling = Some(Tiling {
+            payload_type: h261(31),
+            receivers: Some([name("b"), name("c")].into()),
+            tiles: tiles_of(made, sources, alone),
+        });
+        made.settle();
+    };
+    tile(&mut made, "a");
+    let tiled = |n: u16| at(1, 29_000 + 2 * n);
+    let receiver = made.get_mut("c").unwrap();
+    receiver.legs.get_mut(&(Medium::Video, 0)).unwrap().receives = false;
+    for further in [1, 2] {
+        let mut leg = Leg::new(tiled(further));
+        leg.source = Some(at(103, 7000 + further));
+        receiver.legs.insert((Medium::Video, u8::try_from(further).unwrap()), leg);
+    }
+    made.join(tiler(Job::Tiles, 0)).unwrap();
+    made.settle();
+    let mut plane = Plane::new();
+    plane.bring(&made);
+    let video = |made: &Conference, plane: &Plane, ssrc| copies_of(plane, made.get("#tiles").unwrap().leg(Medium::Video).unwrap(), ssrc);
+    let (b, first, second) = (at(102, 5002), at(103, 7001), at(103, 7002));
+    assert_eq!(video(&made, &plane, 7001), [b, first].into());
+    tile(&mut made, "ab");
+    plane.bring(&made);
+    assert_eq!(video(&made, &plane, 7001), [b, first].into(), "what has a leg keeps it");
+    assert_eq!(video(&made, &plane, 7002), [b, second].into(), "who has one leg gets all by that");
+    let brings = made.get("c").unwrap();
+    let relay = |ssrc| brings.leg_for_stream(&name("#tiles"), Medium::Video, ssrc).unwrap().relay;
+    assert_eq!((relay(7001), relay(7002)), (tiled(1), tiled(2)));
+    assert_eq!(brings.leg_for(&name("#tiles"), Medium::Video).unwrap().relay, tiled(1));
+    // One stream too many has none: the first leg only sends.
+    tile(&mut made, "abc");
+    plane.bring(&made);
+    assert_eq!(video(&made, &plane, 7003), [b].into());
+    // Without tiles legs bring senders again.
+    made.tiling = None;
+    made.leave("#tiles").unwrap();
+    let shows: Vec<&Shown> = made.get("c").unwrap().shows.values().collect();
+    assert_eq!(shows, [&whole("a"), &whole("b")]);
 }
 
 #[test]

@@ -358,7 +358,7 @@ class StreamRate(TypedDict):
 
 
 class ParticipantMedium(TypedDict):
-    """A medium of a participant ("video/2": a further one that brings it one sender, `shows`): where it sends to, where it comes from."""
+    """A medium of a participant ("video/2": a further one that brings it one sender, `shows`, or of tiled streams one, `shows_ssrc`): where it sends to, where it comes from."""
 
     medium: str
     address: str
@@ -370,6 +370,7 @@ class ParticipantMedium(TypedDict):
     layers: Layers | None
     rtcp_mux: bool
     shows: str | None
+    shows_ssrc: NotRequired[int | None]
     streams: list[StreamRate]
 
 

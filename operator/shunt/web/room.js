@@ -454,11 +454,10 @@ class Page {
     this.draw();
   }
 
-  /** A participant's tile of the stream that shows many: the stream's line, and the part. Null: it comes by a line of its own. */
+  /** A participant's tile of a stream that shows many: the stream's line, null where there is none, and the part. Null: it comes by a line of its own. */
   tiled(name) {
     const tile = this.look?.tiling?.tiles.find((one) => one.name === name);
-    const line = tile && this.look.lines.find((one) => one.shows === TILED && one.medium === "video");
-    return line ? { line, part: tile } : null;
+    return tile ? { line: this.look.lines.find((one) => one.shows === TILED && one.ssrc === tile.ssrc && one.medium === "video") ?? null, part: tile } : null;
   }
 
   line(name, kind) {
@@ -565,8 +564,9 @@ class Page {
   /** The words under a tile of a stream that shows many, and how grave they are. */
   tiledWords(name) {
     const tiled = this.tiled(name), { streams, untiled } = this.look.tiling;
-    if (streams > 1) return [`not shown: there are ${streams} tiled streams, and a browser can show one`, "warn"];
     if (!tiled) return [untiled[name] ? `no tile: ${untiled[name]}` : "waiting for its tile", untiled[name] ? "warn" : ""];
+    const lines = this.look.lines.filter((one) => one.shows === TILED).length;
+    if (!tiled.line) return streams > lines ? [`not shown: there are ${streams} tiled streams, and this page gets ${lines}`, "warn"] : ["waiting for the tiled stream", ""];
     const [words, grave] = qualityWords(this.seen.get(tiled.line.mid));
     return [words ? `in one stream with others: ${words}` : "waiting for the tiled stream", grave];
   }
@@ -591,7 +591,7 @@ class Page {
   /** How the session goes, for whoever measures. */
   report() {
     const lines = {};
-    for (const one of this.look?.lines ?? []) if (one.shows) lines[`${one.shows}/${one.medium}`] = this.seen.get(one.mid) ?? null;
+    for (const one of this.look?.lines ?? []) if (one.shows) lines[`${one.shows}/${one.medium}${one.ssrc ? `/${one.ssrc}` : ""}`] = this.seen.get(one.mid) ?? null;
     return {
       me: this.session?.me ?? null,
       state: this.session?.pc.connectionState ?? "none",

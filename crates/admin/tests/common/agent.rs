@@ -66,6 +66,7 @@ fn participant(participant: Text, call: Option<Text>, ice: bool) -> Participant 
         layers: None,
         rtcp_mux: false,
         shows: None,
+        shows_ssrc: None,
         streams: Vec::new(),
     };
     Participant {

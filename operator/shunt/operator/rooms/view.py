@@ -25,19 +25,22 @@ def _wanted(senders: list[Participant]) -> dict[str, int]:
 def room(found: Conference, session: Session) -> dict[str, Any]:
     """The room as one of its browsers is to see it.
 
-    {participants: [{name, present, at_edge, media: {medium: whether it is sent}}], lines: [{mid, medium, shows}], wanted: {medium: lines that bring streams},
+    {participants: [{name, present, at_edge, media: {medium: whether it is sent}}], lines: [{mid, medium, shows, ssrc}], wanted: {medium: lines that bring streams},
     quality: [{sender, medium, target, targets, layers, decided_by, estimate, rates}], tiling: None, or of a browser that gets tiled video {streams: how many,
-    tiles: [{name, x, y, width, height}], untiled: {name: reason}}}; rates in bits/s, tiles in samples of a stream that is the only one.
+    tiles: [{name, ssrc, x, y, width, height}], untiled: {name: reason}}}; rates in bits/s, tiles in samples of their stream. ssrc: of which tiled stream, as lines have it.
     """
     others = [one for one in found["members"] if one["participant"] != session.participant]
     mine = next((one for one in found["members"] if one["participant"] == session.participant), None)
-    shows = {medium["medium"]: medium.get("shows") for medium in mine["media"]} if mine is not None else {}
+    shows = {medium["medium"]: (medium.get("shows"), medium.get("shows_ssrc")) for medium in mine["media"]} if mine is not None else {}
+    nobody = (None, None)
     return {
         "room": found["conference"],
         "me": session.participant,
         "problem": found["problem"],
         "participants": [_participant(one) for one in others],
-        "lines": [{"mid": mid, "medium": medium_of(name), "shows": shows.get(name)} for mid, name in session.names.items() if "/" in name],
+        "lines": [
+            {"mid": mid, "medium": medium_of(name), "shows": shows.get(name, nobody)[0], "ssrc": shows.get(name, nobody)[1]} for mid, name in session.names.items() if "/" in name
+        ],
         "wanted": _wanted(others),
         "quality": [_quality(one, others) for one in found["subscriptions"] if one["receiver"] == session.participant],
         "tiling": _tiling(found["tiling"]) if mine is not None and mine["gets_tiles"] and found["tiling"] is not None else None,
@@ -45,12 +48,11 @@ def room(found: Conference, session: Session) -> dict[str, Any]:
 
 
 def _tiling(tiling: Tiling) -> dict[str, Any]:
-    """The layout. All streams come by one line, of which a browser makes one picture: of several, no part is anybody's for certain."""
-    streams = tiling["streams"]
-    tiles = streams[0]["tiles"] if len(streams) == 1 else []
+    """The layout. Each stream comes by a line of its own, as far as there are enough."""
+    tiles = [(stream["ssrc"], tile) for stream in tiling["streams"] for tile in stream["tiles"] if tile["width"]]
     return {
-        "streams": len(streams),
-        "tiles": [{"name": one["participant"], **{edge: one[edge] for edge in ("x", "y", "width", "height")}} for one in tiles if one["width"]],
+        "streams": len(tiling["streams"]),
+        "tiles": [{"name": one["participant"], "ssrc": ssrc, **{edge: one[edge] for edge in ("x", "y", "width", "height")}} for ssrc, one in tiles],
         "untiled": {one["participant"]: one["reason"] for one in tiling["untiled"]},
     }
 
