@@ -116,7 +116,7 @@ impl SpatialLayers {
         let place = match packet.coding {
             Coding::Vp9 => Vp9::parse(packet.payload).ok().and_then(|found| of_picture(&found)),
             Coding::Av1 => packet.descriptor.and_then(|descriptor| self.of_frame(descriptor)),
-            Coding::Vp8 | Coding::H264 => None,
+            Coding::Vp8 | Coding::H264 => return (None, Verdict::Forward { marker: packet.marker }),
         };
         let at = self.unit(packet.timestamp, place.as_ref());
         let limit = at.map_or(self.current, |at| self.units[at].limit);

@@ -45,7 +45,7 @@ const WAKE: u64 = 1 << 56;
 const BROWSERS: u64 = 2 << 56;
 const LISTENER: u64 = 3 << 56;
 const CONNECTION: u64 = 4 << 56;
-/// A place among the sessions, above 16 bits of port.
+/// A place among the sessions, above 16 bits of place among its media descriptions.
 const PLAIN: u64 = 5 << 56;
 
 type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
@@ -420,17 +420,17 @@ impl Worker {
     fn read_plain(&mut self, which: usize, batch: &mut Batch) {
         // The lower 16 bits.
         #[allow(clippy::cast_possible_truncation)]
-        let (slot, port) = (which >> 16, which as u16);
+        let (slot, at) = (which >> 16, usize::from(which as u16));
         let Some(session) = self.slots.get_mut(slot).and_then(|slot| slot.session.as_mut()) else {
             return;
         };
-        let Some((at, lease)) = session.lease(port) else {
+        let Some(lease) = session.lease(at) else {
             return;
         };
         let got = match lease.socket.receive(batch, MOST) {
             Ok(got) => got,
             Err(error) => {
-                tracing::debug!("plain port {port}: {error}");
+                tracing::debug!("plain port {}: {error}", lease.port());
                 return;
             }
         };
@@ -677,11 +677,11 @@ impl Worker {
             place.user = user;
         }
         let epoll = &self.epoll;
-        let mut watched = session.leases().map(|lease| {
-            let token = PLAIN | (slot as u64) << 16 | u64::from(lease.port());
-            match epoll.add(&lease.socket, EpollEvent::new(EpollFlags::EPOLLIN, token)) {
-                Err(error) if error != nix::Error::EEXIST => Err(error),
-                _ => Ok(()),
+        let mut watched = session.leases().zip(0u64..).map(|(lease, at)| {
+            let mut event = EpollEvent::new(EpollFlags::EPOLLIN, PLAIN | (slot as u64) << 16 | at);
+            match epoll.add(&lease.socket, event) {
+                Err(nix::Error::EEXIST) => epoll.modify(&lease.socket, &mut event),
+                result => result,
             }
         });
         if let Some(Err(error)) = watched.find(Result::is_err) {

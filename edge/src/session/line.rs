@@ -51,6 +51,32 @@ struct Waiting {
     asked: Option<Instant>,
 }
 
+/// What packets of one payload type are.
+#[derive(Clone, Copy, Debug)]
+struct Format {
+    payload_type: u8,
+    clock_rate: u32,
+    /// `None`: audio.
+    coding: Option<Coding>,
+}
+
+impl Format {
+    fn new(codec: &Codec) -> Self {
+        let named = [
+            ("VP8", Coding::Vp8),
+            ("VP9", Coding::Vp9),
+            ("H264", Coding::H264),
+            ("AV1", Coding::Av1),
+        ];
+        let found = named.into_iter().find(|(name, _)| codec.encoding.eq_ignore_ascii_case(name));
+        Self {
+            payload_type: codec.payload_type,
+            clock_rate: codec.clock_rate,
+            coding: found.map(|(_, coding)| coding),
+        }
+    }
+}
+
 /// The time, and what the browser's side is like.
 pub struct Context {
     /// The moment from which durations count.
@@ -78,6 +104,8 @@ pub struct Asked {
 pub struct Line {
     pub mid: Mid,
     pub described: Described,
+    /// That of the last packet from the plain side.
+    format: Option<Format>,
     pub lease: PortLease,
     remote: Option<Remote>,
     /// Its own reports' SSRC on the plain side.
@@ -112,6 +140,7 @@ impl Line {
         Self {
             mid: Mid::from(described.mid.as_str()),
             described,
+            format: None,
             lease,
             remote: None,
             reporter,
@@ -181,19 +210,17 @@ impl Line {
         self.next_report = now;
     }
 
-    fn codec(&self, payload_type: u8) -> Option<&Codec> {
-        self.described.codecs.iter().find(|codec| codec.payload_type == payload_type)
+    /// It is described like this now.
+    pub fn describe(&mut self, described: Described) {
+        (self.described, self.format) = (described, None);
     }
 
-    fn coding(codec: &Codec) -> Option<Coding> {
-        let named = [
-            ("VP8", Coding::Vp8),
-            ("VP9", Coding::Vp9),
-            ("H264", Coding::H264),
-            ("AV1", Coding::Av1),
-        ];
-        let found = named.into_iter().find(|(name, _)| codec.encoding.eq_ignore_ascii_case(name));
-        found.map(|(_, coding)| coding)
+    fn format(&mut self, payload_type: u8) -> Option<Format> {
+        if self.format.is_none_or(|format| format.payload_type != payload_type) {
+            let codec = self.described.codecs.iter().find(|codec| codec.payload_type == payload_type)?;
+            self.format = Some(Format::new(codec));
+        }
+        self.format
     }
 
     // -- from the plain side -------------------------------------------------------------------------
@@ -234,11 +261,10 @@ impl Line {
             return;
         };
         let usable = self.described.direction.receives() && !header.payload.is_empty() && header.payload.len() <= LARGEST;
-        let Some(codec) = self.codec(header.payload_type).filter(|_| usable) else {
+        let Some(Format { clock_rate, coding, .. }) = self.format(header.payload_type).filter(|_| usable) else {
             self.to_browser.unusable += 1;
             return;
         };
-        let (clock_rate, coding) = (codec.clock_rate, Self::coding(codec));
         let encoding = self.is_encoding(header.ssrc, presentation);
         if encoding {
             self.encodings.packet(now, header.ssrc, packet.len());

@@ -41,6 +41,8 @@ const CAP_LASTS: Duration = Duration::from_secs(15);
 const ASK: Duration = Duration::from_secs(1);
 const AUDIO: u64 = 100_000;
 const STATISTICS: Duration = Duration::from_secs(1);
+/// Where no line has anything to do, they are looked at so much later.
+const LONGEST: Duration = Duration::from_secs(1);
 /// SSRCs of a browser that are remembered.
 const SSRCS: usize = 256;
 /// No description of a browser is longer.
@@ -99,7 +101,8 @@ pub struct Session {
     next_ask: Instant,
     rtt: Option<Duration>,
     rtc_due: Instant,
-    /// When the lines, and what the browser is asked, are looked at next.
+    /// When the lines are looked at next, and when these or what the browser is asked.
+    lines_due: Instant,
     next_tick: Instant,
     /// A buffer for RTCP.
     opened: Vec<u8>,
@@ -192,6 +195,7 @@ impl Session {
             next_ask: now,
             rtt: None,
             rtc_due: now,
+            lines_due: now,
             next_tick: now,
             opened: Vec::new(),
             ssrcs,
@@ -228,7 +232,7 @@ impl Session {
             .map_err(|error| Refusal::Invalid(format!("the offer cannot be answered: {error}")))?;
         let answer = with_streams(&answer.to_sdp_string());
         self.take_over(describe(&answer), now, lease)?;
-        self.rtc_due = now;
+        (self.rtc_due, self.lines_due) = (now, now);
         Ok(Answered {
             session: None,
             answer,
@@ -263,7 +267,7 @@ impl Session {
         for described in media {
             let at = match self.lines.iter().position(|line| line.described.mid == described.mid) {
                 Some(at) => {
-                    self.lines[at].described = described;
+                    self.lines[at].describe(described);
                     at
                 }
                 None => {
@@ -331,6 +335,7 @@ impl Session {
                 line.connect(now, medium.rtp, medium.rtcp);
             }
         }
+        self.lines_due = now;
         Ok(())
     }
 
@@ -391,9 +396,9 @@ impl Session {
         self.opened = opened;
     }
 
-    /// The plain socket with a port, and which it is.
-    pub fn lease(&self, port: u16) -> Option<(usize, &PortLease)> {
-        self.leases().enumerate().find(|(_, lease)| lease.port() == port)
+    /// The plain socket of a media description.
+    pub fn lease(&self, at: usize) -> Option<&PortLease> {
+        self.lines.get(at).map(|line| &line.lease)
     }
 
     /// A packet at a plain socket. It goes to the browser with the round.
@@ -404,9 +409,11 @@ impl Session {
             now,
             connected: self.connected,
         };
-        let asked = self.lines[at].plain(&context, from, packet, &mut self.presentation, |ssrc, media| {
+        let line = &mut self.lines[at];
+        let asked = line.plain(&context, from, packet, &mut self.presentation, |ssrc, media| {
             sender.send(settings.since(now), ssrc, media, out);
         });
+        self.lines_due = self.lines_due.min(line.next_tick(settings.epoch));
         if !asked.key_frames.is_empty() {
             self.ask_key_frames(at, &asked);
             self.rtc_due = now;
@@ -438,8 +445,7 @@ impl Session {
 
     /// When [`Self::advance`] has something to do.
     pub fn due(&mut self, settings: &Settings) -> Instant {
-        let lines = self.lines.iter().map(|line| line.next_tick(settings.epoch));
-        self.next_tick = lines.fold(self.next_ask.min(self.ends_at(settings)), Instant::min);
+        self.next_tick = self.lines_due.min(self.next_ask).min(self.ends_at(settings));
         let sender = self.sender.due().map(|due| settings.epoch + due);
         sender.into_iter().fold(self.next_tick.min(self.rtc_due), Instant::min)
     }
@@ -471,6 +477,8 @@ impl Session {
             let share = left.filter(|_| line.is_video() && among > 0).map(|left| left / among);
             line.tick(settings.epoch, now, share);
         }
+        let lines = self.lines.iter().map(|line| line.next_tick(settings.epoch));
+        self.lines_due = lines.fold(now + LONGEST, Instant::min);
         if now >= self.next_ask {
             self.next_ask = now + ASK;
             let most = self.lines.iter().filter(live).map(Line::wanted).fold(VIDEO_WANTED, u64::max);
