@@ -69,6 +69,23 @@ pub struct Offer {
     pub offer: String,
 }
 
+/// The browser's ICE begins anew: its new credentials.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RestartIce {
+    pub ufrag: String,
+    pub pwd: String,
+}
+
+/// The edge's side of an ICE session.
+#[derive(Clone, Serialize)]
+pub struct Ice {
+    pub ufrag: String,
+    pub pwd: String,
+    /// As in SDP, without `a=`.
+    pub candidates: Vec<String>,
+}
+
 /// Where the media of a session go.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -193,6 +210,8 @@ pub struct SessionSummary {
 pub struct SessionView {
     #[serde(flatten)]
     pub summary: SessionSummary,
+    /// The edge's ICE user name.
+    pub ufrag: String,
     pub remote: Option<SocketAddr>,
     /// `udp` or `tcp`.
     pub transport: Option<&'static str>,

@@ -501,6 +501,137 @@ fn without_consent_a_session_ends() {
     }
 }
 
+/// A value of the first attribute of a name.
+fn attribute<'a>(text: &'a str, name: &str) -> &'a str {
+    text.lines().find_map(|line| line.strip_prefix(name)).unwrap()
+}
+
+/// ICE begins anew from another address. `ask` has the edge answer an offer; what is between the two goes on with its keys.
+fn ice_begins_anew(media: &[(MediaKind, Direction)], ask: impl Fn(&Joined, &str) -> String) {
+    let mut joined = Joined::new(Way::Udp, media, &json!({}));
+    let mut sequence = 0..;
+    let mut send = |joined: &mut Joined, payload: &[u8]| {
+        let number = sequence.next().unwrap();
+        joined.plain[0].send(&Plain::rtp(VP8, 99, number, 3000 * u32::from(number), payload));
+    };
+    send(&mut joined, KEY);
+    wait_for(&mut joined.browser, "a picture", |browser| browser.packets.len() == 1);
+    let user = joined.view()["ufrag"].as_str().unwrap().to_owned();
+    assert_eq!(user, attribute(joined.answer["answer"].as_str().unwrap(), "a=ice-ufrag:"));
+
+    let (offer, pending) = joined.browser.restart_ice();
+    let answer = ask(&joined, &offer);
+    let renewed = attribute(&answer, "a=ice-ufrag:").to_owned();
+    assert_ne!(renewed, user);
+    assert_eq!(joined.view()["ufrag"], renewed.as_str());
+    let again = ask(&joined, &offer);
+    assert_eq!(
+        attribute(&again, "a=ice-ufrag:"),
+        renewed,
+        "the same credentials again change nothing"
+    );
+
+    joined.browser.connected = false;
+    let address = joined.browser.accept_elsewhere(pending, &answer).to_string();
+    let deadline = Instant::now() + PATIENCE;
+    while joined.view()["remote"] != address.as_str() {
+        assert!(Instant::now() < deadline, "{}", joined.view());
+        joined.browser.advance();
+    }
+    for _ in 0..20 {
+        send(&mut joined, DELTA);
+        joined.browser.advance();
+    }
+    wait_for(&mut joined.browser, "pictures at the new address", |browser| {
+        browser.packets.len() >= 21
+    });
+    let numbers: Vec<u64> = joined.browser.packets.iter().map(|packet| *packet.seq_no).collect();
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    assert_eq!(joined.view()["state"], "connected");
+    assert!(!joined.browser.connected && !joined.browser.closed, "DTLS does not begin anew");
+    if media[0].1 == Direction::SendRecv {
+        joined.browser.write(joined.mids[0], VP8, 1, 0, ExtensionValues::default(), KEY);
+        joined.await_plain(0, "a picture of the browser", is_rtp);
+    }
+
+    // The credentials before open nothing any more.
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let name = format!("{user}:browser");
+    let mut check = [&[0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42][..], &[7; 12], &[0, 6, 0]].concat();
+    check.push(u8::try_from(name.len()).unwrap());
+    check.extend(name.as_bytes());
+    check.resize(check.len().next_multiple_of(4), 0);
+    let length = u16::try_from(check.len() - 20).unwrap();
+    check[2..4].copy_from_slice(&length.to_be_bytes());
+    let before = joined.edge.dropped("unknown_user");
+    stranger.send_to(&check, joined.edge.address).unwrap();
+    let edge = &joined.edge;
+    wait_for(&mut joined.browser, "the old name is unknown", |_| {
+        edge.dropped("unknown_user") > before
+    });
+}
+
+fn by_offer(joined: &Joined, offer: &str) -> String {
+    let path = format!("/v1/sessions/{}/offer", joined.id());
+    let (status, answer) = joined.edge.ask("POST", &path, &json!({ "offer": offer }));
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["media"][0]["rtp"], joined.answer["media"][0]["rtp"]);
+    answer["answer"].as_str().unwrap().to_owned()
+}
+
+/// The first answer with the credentials of the edge's.
+fn by_credentials(joined: &Joined, offer: &str) -> String {
+    let path = format!("/v1/sessions/{}/ice", joined.id());
+    let given = json!({"ufrag": attribute(offer, "a=ice-ufrag:"), "pwd": attribute(offer, "a=ice-pwd:")});
+    let (status, ice) = joined.edge.ask("POST", &path, &given);
+    assert_eq!(status, 200, "{ice}");
+    let first = joined.answer["answer"].as_str().unwrap();
+    let renewed = first.replace(attribute(first, "a=ice-ufrag:"), ice["ufrag"].as_str().unwrap());
+    let candidates = ice["candidates"].as_array().unwrap();
+    assert_eq!(candidates.len(), 2, "UDP and TCP");
+    for candidate in candidates {
+        assert!(renewed.contains(candidate.as_str().unwrap()), "{candidate}");
+    }
+    renewed.replace(attribute(first, "a=ice-pwd:"), ice["pwd"].as_str().unwrap())
+}
+
+#[test]
+fn ice_begins_anew_by_an_offer() {
+    ice_begins_anew(&[(MediaKind::Video, Direction::SendRecv)], by_offer);
+}
+
+#[test]
+fn ice_begins_anew_by_credentials_alone() {
+    ice_begins_anew(&[(MediaKind::Video, Direction::SendRecv)], by_credentials);
+}
+
+/// Nothing but connectivity checks, feedback and answers to them comes from such a browser.
+#[test]
+fn ice_begins_anew_of_who_only_watches() {
+    ice_begins_anew(&[(MediaKind::Video, Direction::RecvOnly)], by_credentials);
+}
+
+#[test]
+fn what_are_no_credentials_begins_nothing() {
+    let joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    let before = joined.view()["ufrag"].clone();
+    for (ufrag, pwd, said) in [
+        ("abc", "0123456789012345678901", "ufrag"),
+        ("abcd", "012345678901234567890", "pwd"),
+        ("ab\r\na=x", "0123456789012345678901", "ufrag"),
+        ("abcd", "0123456789 0123456789012", "pwd"),
+    ] {
+        let path = format!("/v1/sessions/{}/ice", joined.id());
+        let (status, answer) = joined.edge.ask("POST", &path, &json!({"ufrag": ufrag, "pwd": pwd}));
+        assert_eq!(status, 400, "{answer}");
+        assert!(answer["error"].as_str().unwrap().starts_with(said), "{answer}");
+    }
+    assert_eq!(joined.view()["ufrag"], before);
+    let nobody = format!("/v1/sessions/{}/ice", "0".repeat(32));
+    let given = json!({"ufrag": "abcd", "pwd": "0123456789012345678901"});
+    assert_eq!(joined.edge.ask("POST", &nobody, &given).0, 404);
+}
+
 #[test]
 fn another_certificate_than_the_offers_is_refused() {
     let edge = Edge::start(&json!({}));

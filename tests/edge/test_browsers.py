@@ -189,6 +189,44 @@ def test_a_medium_that_is_added_takes_nothing_from_the_others(chromium: Chromium
         assert (found["video"][0]["packetsLost"], found["video"][0]["nackCount"]) == (0, 0)
 
 
+RESTART = """
+  pc.restartIce();
+  await pc.setLocalDescription();
+  return pc.localDescription.sdp;
+"""
+
+
+def _attribute(text: str, name: str) -> str:
+    return next(line.removeprefix(f"a={name}:") for line in text.splitlines() if line.startswith(f"a={name}:"))
+
+
+def test_ice_begins_anew_and_nothing_else_does(chromium: Chromium) -> None:
+    """As WHIP and WHEP do it (RFC 9725 section 4.3.3): credentials alone are exchanged, and the rest of the description stays."""
+    with Edge() as edge, Plane() as plane:
+        scene = Scene(chromium, edge, plane)
+        before = scene.await_frames(1, 20)
+        session, first = scene.answers[1]["session"], scene.answers[1]["answer"]
+        remote = edge.session(session)["remote"]
+        offer: str = chromium.run(scene.tabs[1], RESTART)
+        given = {name: _attribute(offer, f"ice-{name}") for name in ("ufrag", "pwd")}
+        ice = edge.ask("POST", f"/v1/sessions/{session}/ice", given)
+        for name in ("ufrag", "pwd"):
+            first = first.replace(_attribute(first, f"ice-{name}"), ice[name])
+        chromium.run(scene.tabs[1], ACCEPT, first)
+        deadline = time.monotonic() + 30
+        while edge.session(session)["remote"] == remote:
+            assert time.monotonic() < deadline, f"{edge.session(session)}\n{edge.log}"
+            time.sleep(0.2)
+        now = scene.stats(1)
+        found = scene.await_frames(1, now["video"][0]["framesDecoded"] + 30)
+        assert found["transport"]["iceLocalUsernameFragment"] == given["ufrag"] != before["transport"]["iceLocalUsernameFragment"]
+        assert found["transport"]["dtlsState"] == "connected" and found["transport"]["selectedCandidatePairChanges"] > before["transport"]["selectedCandidatePairChanges"]
+        assert (found["video"][0]["packetsLost"], found["video"][0]["freezeCount"]) == (0, before["video"][0]["freezeCount"])
+        assert edge.session(session)["state"] == "connected" and edge.session(session)["ufrag"] == ice["ufrag"]
+        # What this one sends goes on too.
+        scene.await_frames(0, scene.stats(0)["video"][0]["framesDecoded"] + 20)
+
+
 SIMULCAST = """
   window.pc = new RTCPeerConnection();
   const media = await navigator.mediaDevices.getUserMedia({video: {width: 640, height: 480}});

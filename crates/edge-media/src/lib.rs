@@ -35,4 +35,4 @@ pub use sdes::{cname, cname_item, cnames, read_cnames, sender_report};
 pub use sent::Sent;
 pub use spatial::{ALL as ALL_LAYERS, Layered, SpatialLayers, Verdict};
 pub use transport::{Departure, Departures, Outcome};
-pub use user::local_user;
+pub use user::{local_user, nominates};

@@ -3,7 +3,7 @@
 mod events;
 
 use crate::media::{Command, Handle};
-use crate::model::{Answered, Connect, Create, Event, Offer, Refusal, SessionId, SessionSummary, SessionView, Status};
+use crate::model::{Answered, Connect, Create, Event, Ice, Offer, Refusal, RestartIce, SessionId, SessionSummary, SessionView, Status};
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::http::StatusCode;
@@ -46,6 +46,7 @@ impl Api {
             .route("/v1/sessions", get(list).post(create))
             .route("/v1/sessions/{id}", get(one).delete(delete))
             .route("/v1/sessions/{id}/offer", post(offer))
+            .route("/v1/sessions/{id}/ice", post(restart_ice))
             .route("/v1/sessions/{id}/media", put(connect))
             .route("/v1/status", get(status))
             .route("/v1/events", get(events::follow))
@@ -133,6 +134,11 @@ async fn delete(State(api): State<Api>, Path(id): Path<String>) -> Result<Status
 async fn offer(State(api): State<Api>, Path(id): Path<String>, Body(offer): Body<Offer>) -> Result<Json<Answered>, ApiError> {
     let id = parse(&id)?;
     Ok(Json(api.media.ask(|reply| Command::Offer(id, offer.offer, reply)).await?))
+}
+
+async fn restart_ice(State(api): State<Api>, Path(id): Path<String>, Body(restart): Body<RestartIce>) -> Result<Json<Ice>, ApiError> {
+    let id = parse(&id)?;
+    Ok(Json(api.media.ask(|reply| Command::RestartIce(id, restart, reply)).await?))
 }
 
 async fn connect(State(api): State<Api>, Path(id): Path<String>, Body(connect): Body<Connect>) -> Result<StatusCode, ApiError> {

@@ -4,7 +4,9 @@ use super::connections::{Connections, Most};
 use super::outgoing::Outgoing;
 use super::ports::Ports;
 use crate::config::Edge;
-use crate::model::{self, Answered, Connect, Create, Drops, Event, Refusal, SessionId, SessionSummary, SessionView, Status};
+use crate::model::{
+    self, Answered, Connect, Create, Drops, Event, Ice, Refusal, RestartIce, SessionId, SessionSummary, SessionView, Status,
+};
 use crate::session::{Session, Settings, provider};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -54,6 +56,7 @@ type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 pub enum Command {
     Create(Create, Reply<Answered>),
     Offer(SessionId, String, Reply<Answered>),
+    RestartIce(SessionId, RestartIce, Reply<Ice>),
     Connect(SessionId, Connect, Reply<()>),
     Delete(SessionId, Reply<()>),
     List(Reply<Vec<SessionSummary>>),
@@ -397,7 +400,7 @@ impl Worker {
         if let (Some(session), Ok(receive)) = (self.slots[slot].session.as_mut(), Receive::new(protocol, from, here, packet)) {
             match kind {
                 Packet::Rtcp => session.browser_rtcp(&self.settings, self.now, receive, packet, &mut self.out),
-                _ => session.browser(&self.settings, self.now, receive, check, &mut self.out),
+                _ => session.browser(&self.settings, self.now, receive, packet, check, &mut self.out),
             }
             self.touch(slot);
         }
@@ -596,6 +599,9 @@ impl Worker {
             Command::Offer(id, offer, reply) => {
                 let _ = reply.send(self.offer(id, &offer));
             }
+            Command::RestartIce(id, restart, reply) => {
+                let _ = reply.send(self.restart_ice(id, &restart));
+            }
             Command::Connect(id, connect, reply) => {
                 let now = self.now;
                 let result = self.find(id).and_then(|slot| {
@@ -670,11 +676,10 @@ impl Worker {
     fn adopt(&mut self, slot: usize) -> Result<(), Refusal> {
         let place = &mut self.slots[slot];
         let Some(session) = &mut place.session else { return Ok(()) };
-        let user = session.user();
-        if user != place.user {
+        if session.ufrag != place.user {
             self.users.remove(&place.user);
-            self.users.insert(user.clone(), slot);
-            place.user = user;
+            self.users.insert(session.ufrag.clone(), slot);
+            place.user.clone_from(&session.ufrag);
         }
         let epoll = &self.epoll;
         let mut watched = session.leases().zip(0u64..).map(|(lease, at)| {
@@ -702,6 +707,16 @@ impl Worker {
         self.slots[slot].waiting = true;
         self.adopt(slot)?;
         Ok(answered)
+    }
+
+    fn restart_ice(&mut self, id: SessionId, restart: &RestartIce) -> Result<Ice, Refusal> {
+        let slot = self.find(id)?;
+        let (ports, now) = (self.ports.clone(), self.now);
+        let session = self.slots[slot].session.as_mut().ok_or(Refusal::NotFound(id.to_string()))?;
+        let ice = session.restart_ice(&self.settings, restart, now, &mut || ports.open(now))?;
+        self.slots[slot].waiting = true;
+        self.adopt(slot)?;
+        Ok(ice)
     }
 
     fn delete(&mut self, id: SessionId) -> Result<(), Refusal> {

@@ -125,6 +125,42 @@ pub fn with_streams(answer: &str) -> String {
     out
 }
 
+fn is_candidate(line: &str) -> bool {
+    line.starts_with("a=candidate:") || line.starts_with("a=end-of-candidates")
+}
+
+/// A description without candidates: those of an ICE session are of no use in another.
+#[must_use]
+pub fn without_candidates(text: &str) -> String {
+    text.split_inclusive('\n').filter(|line| !is_candidate(line)).collect()
+}
+
+/// A description with other ICE credentials (RFC 8839 section 5.4) wherever it names some.
+#[must_use]
+pub fn with_credentials(text: &str, ufrag: &str, pwd: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let renewed = [("a=ice-ufrag:", ufrag), ("a=ice-pwd:", pwd)];
+        match renewed.iter().find(|(name, _)| line.starts_with(name)) {
+            Some((name, value)) => out.extend([name, value, "\r\n"]),
+            None => out.push_str(line),
+        }
+    }
+    out
+}
+
+/// The candidates of a description, each once, without `a=`.
+#[must_use]
+pub fn candidates(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("a=")) {
+        if line.starts_with("candidate:") && !found.iter().any(|one| one == line) {
+            found.push(line.to_owned());
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +189,18 @@ mod tests {
         assert_eq!(media[1].codecs.len(), 1, "formats that repair are the edge's own");
         assert_eq!(media[1].layers.unwrap().extension_id, Some(DESCRIPTOR));
         assert_eq!(media[2].layers.unwrap().by, "vp8");
+    }
+
+    #[test]
+    fn other_credentials_leave_the_rest_of_a_description_as_it_is() {
+        let offer = "v=0\r\nm=audio 9 X 0\r\na=ice-ufrag:old\r\na=ice-pwd:old\r\na=candidate:1 1 udp 1 192.0.2.1 5 typ host\r\n\
+            a=candidate:1 1 udp 1 192.0.2.1 5 typ host\r\na=end-of-candidates\r\na=mid:0\r\n";
+        assert_eq!(candidates(offer), ["candidate:1 1 udp 1 192.0.2.1 5 typ host"]);
+        let kept = without_candidates(offer);
+        assert_eq!(
+            with_credentials(&kept, "new", "secret"),
+            "v=0\r\nm=audio 9 X 0\r\na=ice-ufrag:new\r\na=ice-pwd:secret\r\na=mid:0\r\n"
+        );
     }
 
     #[test]

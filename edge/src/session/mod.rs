@@ -10,12 +10,12 @@ mod sender;
 
 pub use keys::provider;
 
-use crate::media::{Outgoing, PortLease};
-use crate::model::{Answered, Connect, Create, Medium, Refusal, Role, SessionId, SessionSummary, SessionView, State};
-use describe::{Described, describe, with_streams};
+use crate::media::{Outgoing, Path, PortLease};
+use crate::model::{Answered, Connect, Create, Ice, Medium, Refusal, RestartIce, Role, SessionId, SessionSummary, SessionView, State};
+use describe::{Described, candidates, describe, with_credentials, with_streams, without_candidates};
 use line::{Asked, Context, Line};
 use sender::{Ids, Sender, Stream};
-use shunt_edge_media::{Presentation, cname_item, ntp_of_unix, sender_report};
+use shunt_edge_media::{Presentation, cname_item, nominates, ntp_of_unix, sender_report};
 use shunt_rtp::rtcp::{self, SenderInfo};
 use shunt_rtp::{Packet, demux};
 use shunt_udp::Address;
@@ -85,6 +85,12 @@ pub struct Session {
     created: SystemTime,
     started: Instant,
     rtc: Rtc,
+    /// The browser's last offer, without candidates.
+    offer: String,
+    /// The user name that connectivity checks give.
+    pub ufrag: String,
+    /// ICE has begun anew, and the browser has nominated no pair since.
+    restarted: bool,
     /// Where DTLS puts the keys, and who sends with them.
     keys: keys::Place,
     sender: Sender,
@@ -178,6 +184,9 @@ impl Session {
             created: SystemTime::now(),
             started: now,
             rtc,
+            offer: String::new(),
+            ufrag: String::new(),
+            restarted: false,
             keys,
             sender: Sender::default(),
             lines: Vec::new(),
@@ -207,7 +216,8 @@ impl Session {
         Ok((session, answered))
     }
 
-    /// Answer an offer, the first or a later one. Media that stay keep their plain sockets.
+    /// Answer an offer, the first or a later one. Media that stay keep their plain sockets. Other ICE credentials than before begin ICE anew
+    /// (RFC 8839 section 4.4.1.1.1): DTLS and SRTP stay, and so does the way to the browser until a check with the new ones nominates another.
     ///
     /// # Errors
     /// The offer cannot be answered, or there is no port; of a later offer nothing is changed then, unless the library began to.
@@ -233,10 +243,43 @@ impl Session {
         let answer = with_streams(&answer.to_sdp_string());
         self.take_over(describe(&answer), now, lease)?;
         (self.rtc_due, self.lines_due) = (now, now);
+        let credentials = self.rtc.direct_api().local_ice_credentials();
+        self.restarted |= !self.ufrag.is_empty() && credentials.ufrag != self.ufrag;
+        self.ufrag = credentials.ufrag;
+        self.offer = without_candidates(offer);
         Ok(Answered {
             session: None,
             answer,
             media: self.media(),
+        })
+    }
+
+    /// Begin ICE anew with the browser's new credentials; all else stays as its last offer says. The same ones again change nothing.
+    ///
+    /// # Errors
+    /// The credentials are none (RFC 8839 section 5.4).
+    pub fn restart_ice(
+        &mut self,
+        settings: &Settings,
+        restart: &RestartIce,
+        now: Instant,
+        lease: &mut dyn FnMut() -> Result<PortLease, Refusal>,
+    ) -> Result<Ice, Refusal> {
+        for (name, text, least) in [("ufrag", &restart.ufrag, 4), ("pwd", &restart.pwd, 22)] {
+            let plain = text
+                .bytes()
+                .all(|octet| octet.is_ascii_alphanumeric() || matches!(octet, b'+' | b'/'));
+            if !plain || !(least..=256).contains(&text.len()) {
+                return Err(Refusal::Invalid(format!("{name}: not {least} to 256 letters, digits, + and /")));
+            }
+        }
+        let offer = with_credentials(&self.offer, &restart.ufrag, &restart.pwd);
+        let answered = self.answer(settings, &offer, now, lease)?;
+        let credentials = self.rtc.direct_api().local_ice_credentials();
+        Ok(Ice {
+            ufrag: credentials.ufrag,
+            pwd: credentials.pass,
+            candidates: candidates(&answered.answer),
         })
     }
 
@@ -344,11 +387,6 @@ impl Session {
         self.lines.iter().map(|line| &line.lease)
     }
 
-    /// The credentials that connectivity checks name.
-    pub fn user(&mut self) -> String {
-        self.rtc.direct_api().local_ice_credentials().ufrag
-    }
-
     // -- packets -------------------------------------------------------------------------------------
 
     /// Whether a connectivity check has this session's key.
@@ -357,11 +395,15 @@ impl Session {
     }
 
     /// A packet of the browser. `check`: it is a connectivity check with the right key.
-    pub fn browser(&mut self, settings: &Settings, now: Instant, receive: Receive<'_>, check: bool, out: &mut Outgoing) {
+    pub fn browser(&mut self, settings: &Settings, now: Instant, receive: Receive<'_>, packet: &[u8], check: bool, out: &mut Outgoing) {
         if check {
             self.consent = now;
             if self.remote.is_none() {
                 self.remote = Some((receive.source, receive.proto));
+            }
+            if self.restarted && nominates(packet) {
+                self.restarted = false;
+                self.set_path(out.path(receive.destination, receive.source, receive.proto), receive.proto);
             }
             if self.state == State::New {
                 self.become_state(State::Connecting, None);
@@ -533,7 +575,7 @@ impl Session {
                     break;
                 }
                 Ok(Ok(Output::Transmit(transmit))) => self.transmit(&transmit, out),
-                Ok(Ok(Output::Event(event))) => self.event(now, event),
+                Ok(Ok(Output::Event(event))) => self.event(now, event, out),
                 Ok(Err(error)) => self.close(&error.to_string()),
                 Err(_) => self.close("internal error"),
             }
@@ -549,9 +591,7 @@ impl Session {
     fn transmit(&mut self, transmit: &Transmit, out: &mut Outgoing) {
         let packet = demux(&transmit.contents);
         if packet != Packet::Stun {
-            self.sender
-                .set_path(out.path(transmit.source, transmit.destination, transmit.proto));
-            self.remote = Some((transmit.destination, transmit.proto));
+            self.set_path(out.path(transmit.source, transmit.destination, transmit.proto), transmit.proto);
         }
         match packet {
             Packet::Rtcp => self.sender.relay(&transmit.contents, out),
@@ -561,7 +601,12 @@ impl Session {
         }
     }
 
-    fn event(&mut self, now: Instant, event: Event) {
+    fn set_path(&mut self, path: Path, protocol: Protocol) {
+        self.remote = Some((path.peer, protocol));
+        self.sender.set_path(path);
+    }
+
+    fn event(&mut self, now: Instant, event: Event, out: &Outgoing) {
         match event {
             Event::RtpPacket(packet) => self.received(&packet),
             Event::Connected => match keys::take(&self.keys).map(|keys| self.sender.set_keys(&keys)) {
@@ -580,7 +625,13 @@ impl Session {
                 _ => {}
             },
             Event::SenderFeedback(feedback) => self.report(&feedback),
-            Event::PeerStats(statistics) => self.rtt = statistics.rtt,
+            Event::PeerStats(statistics) => {
+                self.rtt = statistics.rtt;
+                // The library itself sends next to nothing to a browser that only receives.
+                if let Some(pair) = statistics.selected_candidate_pair.filter(|_| !self.restarted) {
+                    self.set_path(out.path(pair.local.addr, pair.remote.addr, pair.protocol), pair.protocol);
+                }
+            }
             Event::MediaIngressStats(statistics) => {
                 if let Some(line) = self.line(statistics.mid) {
                     line.from_browser.lost = statistics.loss;
@@ -706,6 +757,7 @@ impl Session {
     pub fn view(&self) -> SessionView {
         SessionView {
             summary: self.summary(),
+            ufrag: self.ufrag.clone(),
             remote: self.remote.map(|(address, _)| address),
             transport: self
                 .remote

@@ -94,6 +94,25 @@ impl Browser {
         self.due = Instant::now();
     }
 
+    /// Begin ICE anew: the offer, and what its answer needs.
+    pub fn restart_ice(&mut self) -> (String, SdpPendingOffer) {
+        let mut api = self.rtc.sdp_api();
+        api.ice_restart(false);
+        let (offer, pending) = api.apply().unwrap();
+        (offer.to_sdp_string(), pending)
+    }
+
+    /// Accept the answer to that, by UDP from another address; the address.
+    pub fn accept_elsewhere(&mut self, pending: SdpPendingOffer, answer: &str) -> SocketAddr {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        self.local = socket.local_addr().unwrap();
+        self.link = Link::Udp(socket);
+        self.accept(pending, answer);
+        self.rtc.add_local_candidate(Candidate::host(self.local, Protocol::Udp).unwrap());
+        self.local
+    }
+
     fn protocol(&self) -> Protocol {
         match self.link {
             Link::Udp(_) => Protocol::Udp,
