@@ -34,7 +34,9 @@ class FakeEdge:
         app.router.add_get("/v1/sessions", self._list)
         app.router.add_post("/v1/sessions", self._create)
         app.router.add_post("/v1/sessions/{id}/offer", self._renegotiate)
+        app.router.add_post("/v1/sessions/{id}/ice", self._restart_ice)
         app.router.add_put("/v1/sessions/{id}/media", self._media)
+        app.router.add_get("/v1/sessions/{id}", self._one)
         app.router.add_delete("/v1/sessions/{id}", self._end)
         app.router.add_get("/v1/events", self._events)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -64,8 +66,19 @@ class FakeEdge:
             (status, words), self.refuse = self.refuse, None
             return web.json_response({"error": words}, status=status)
         session = secrets.token_hex(16)
-        self.sessions[session] = given
+        self.sessions[session] = given | {"ufrag": "first"}
         return web.json_response({"session": session} | self._answer(given["offer"]), status=201)
+
+    async def _one(self, request: web.Request) -> web.Response:
+        found = self.sessions.get(request.match_info["id"])
+        return web.json_response({"ufrag": found["ufrag"]}) if found is not None else web.json_response({"error": "no such session"}, status=404)
+
+    async def _restart_ice(self, request: web.Request) -> web.Response:
+        given, found = await request.json(), self.sessions.get(request.match_info["id"])
+        if found is None:
+            return web.json_response({"error": "no such session"}, status=404)
+        found["ufrag"] = f"after {given['ufrag']}"
+        return web.json_response({"ufrag": found["ufrag"], "pwd": "new", "candidates": ["candidate:1 1 udp 1 198.18.4.2 3478 typ host"]})
 
     async def _renegotiate(self, request: web.Request) -> web.Response:
         if request.match_info["id"] not in self.sessions:
@@ -78,7 +91,7 @@ class FakeEdge:
             for place, one in enumerate(read(text).sections)
             if not one.refused
         ]
-        return {"answer": "v=0\r\n", "media": media}
+        return {"answer": "v=0\r\na=ice-ufrag:first\r\n", "media": media}
 
     async def _media(self, request: web.Request) -> web.Response:
         if self.refuse_media:

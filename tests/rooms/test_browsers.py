@@ -18,6 +18,7 @@ import pytest
 from tests.conference_control.lab import Phone, sip_server
 from tests.lab.browser import CHROMIUM, FIREFOX, Browser, missing
 from tests.lab.party import await_that
+from tests.lab.topology import NATCALLER_IP
 from tests.rooms import lab, pictures
 from tests.rooms.demo import ROOM, enter, gaps
 from tests.rooms.lab import RoomLab, hears, lobby, report, room_lab, sees
@@ -181,10 +182,31 @@ def test_an_edge_dies_and_its_browsers_come_again(evening: Evening) -> None:
     room.start_edge(number)
 
 
+def test_a_browser_in_another_network_stays_in_its_session(evening: Evening) -> None:
+    """Its host gets another address, and loses the one that it had: ICE begins anew with what the new one offers."""
+    room, cem = evening.room, evening.cem
+    before, sessions = report(cem), {one["participant"]: one["session"] for one in room.ask("GET", f"/v1/rooms/{ROOM}")["browsers"]}
+    change = "addr del {} dev eth0\naddr add {} dev eth0\nroute replace default via 192.168.50.1"
+    here, there = f"{NATCALLER_IP}/24", "192.168.50.77/24"
+    room.topology.run("natcaller", "ip", "-batch", "-", stdin=change.format(here, there))
+    try:
+        cem.await_that(f"room.report().restarts > {before['restarts']} && room.report().state === 'connected'", 60)
+        sees(cem, "ann", "bob")
+        evening.everybody_sees_everybody()
+        now = report(cem)
+        assert (now["sessions"], now["lost"]) == (before["sessions"], before["lost"]), "nothing but ICE has begun anew"
+        assert {one["participant"]: one["session"] for one in room.ask("GET", f"/v1/rooms/{ROOM}")["browsers"]} == sessions
+    finally:
+        room.topology.run("natcaller", "ip", "-batch", "-", stdin=change.format(there, here))
+    cem.await_that(f"room.report().restarts > {now['restarts']} && room.report().state === 'connected'", 60)
+
+
 def test_a_browser_whose_network_fails_comes_again(evening: Evening) -> None:
     room, cem = evening.room, evening.cem
     before = report(cem)["sessions"]
-    room.topology.run("edge", "nft", "-f", "-", stdin="table inet cut {\n chain forward { type filter hook forward priority 0; ip saddr 198.18.3.2 udp dport 3478-3479 drop; }\n}")
+    room.topology.run(
+        "edge", "nft", "-f", "-", stdin="table inet cut {\n chain forward { type filter hook forward priority 0; ip saddr 198.18.3.2 meta l4proto { tcp, udp } th dport 3478-3479 drop; }\n}"
+    )
     try:
         cem.await_that("document.querySelector('#status').textContent.startsWith('Lost') || room.report().lost > 1", 60)
     finally:

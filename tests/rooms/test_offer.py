@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shunt.admin.model import Codec
-from shunt.operator.rooms.offer import Malformed, NotTaken, choose, fragment_ufrag, named, narrowed, read
+from shunt.operator.rooms.offer import Malformed, NotTaken, choose, ice_ufrag, named, narrowed, read, read_fragment
 from tests.operator_conferences.samples import OPUS, PCMU, VP8
 
 PREFERRED = {"audio": ["opus", "PCMU"], "video": ["VP8", "H264"], "screen": ["VP8", "H264"]}
@@ -110,7 +110,18 @@ def test_what_is_no_offer_is_refused(text: str, said: str) -> None:
 
 
 def test_fragments_of_trickle_ice() -> None:
-    assert fragment_ufrag("a=ice-ufrag:EsAw\r\na=ice-pwd:P2uY\r\nm=audio 9 RTP/AVP 0\r\na=end-of-candidates\r\n") == "EsAw"
-    assert fragment_ufrag("") is None
+    found = read_fragment("a=ice-ufrag:EsAw\r\na=ice-pwd:P2uY\r\nm=audio 9 RTP/AVP 0\r\na=end-of-candidates\r\n")
+    assert (found.ufrag, found.pwd) == ("EsAw", "P2uY")
+    assert read_fragment("").ufrag is None
     with pytest.raises(Malformed):
-        fragment_ufrag("v=0\r\n")
+        read_fragment("v=0\r\n")
+
+
+def test_a_fragment_is_answered_in_its_own_bundle_group() -> None:
+    asked = read_fragment("a=group:BUNDLE a b\r\nm=video 9 UDP/TLS/RTP/SAVPF 96\r\na=mid:a\r\na=ice-ufrag:EsAw\r\na=ice-pwd:P2uY\r\n")
+    candidate = "candidate:1 1 udp 2130706431 198.18.4.2 3478 typ host"
+    assert asked.answer("0123", "secret", [candidate], "0").splitlines() == [
+        "a=ice-lite", "a=group:BUNDLE a b", "m=video 9 UDP/TLS/RTP/SAVPF 96", "a=mid:a", "a=ice-ufrag:0123", "a=ice-pwd:secret", f"a={candidate}", "a=end-of-candidates",
+    ]  # fmt: skip
+    assert "m=audio 9 RTP/AVP 0\r\na=mid:7\r\n" in read_fragment("a=ice-ufrag:EsAw\r\n").answer("0123", "secret", [], "7")
+    assert ice_ufrag(asked.answer("0123", "secret", [], "0")) == "0123" and ice_ufrag("v=0\r\n") is None

@@ -9,7 +9,7 @@ const KINDS = ["audio", "video", "screen"];
 const TILED = "#tiles"; // whose line brings the stream that shows many
 const SPEAKING = 0.015; // of full scale
 const SPEAKING_MS = 700;
-const LOST_MS = 4000; // "disconnected" for longer than this is lost
+const LOST_MS = 6000; // not connected for longer than this is lost
 const FIRST_WAIT_MS = 300, LONGEST_WAIT_MS = 5000;
 const QUIET = 401; // no use in trying again
 
@@ -81,7 +81,7 @@ function quiet(sdp) {
     .replace(/^a=fmtp:(\d+) .*$/gm, (line, number) => (new RegExp(`^a=rtpmap:${number} opus/`, "im").test(sdp) && !line.includes("usedtx") ? `${line};usedtx=1` : line));
 }
 
-/** One session: a peer connection, and the server's resource for it. on: {look, lost(why), picture}. */
+/** One session: a peer connection, and the server's resource for it. on: {look, restarted, lost(why)}. */
 class Session {
   constructor(on) {
     this.on = on;
@@ -91,14 +91,22 @@ class Session {
     this.ended = false;
     this.turn = Promise.resolve();
     this.stopping = new AbortController();
+    this.timer = null;
     this.pc.addEventListener("connectionstatechange", () => this.changed());
   }
 
+  /** Another network, or none: ICE begins anew, and all else stays. Where that does not help in time, the session is lost. */
   changed() {
     const state = this.pc.connectionState;
-    clearTimeout(this.timer);
-    if (state === "failed") this.lose("the connection to the edge has failed");
-    if (state === "disconnected") this.timer = setTimeout(() => this.lose("the connection to the edge is lost"), LOST_MS);
+    if (state === "connected") {
+      clearTimeout(this.timer);
+      this.timer = null;
+    } else if ((state === "disconnected" || state === "failed") && !this.timer) {
+      this.timer = setTimeout(() => this.lose("the connection to the edge is lost"), LOST_MS);
+      this.on.restarted();
+      this.pc.restartIce();
+      this.negotiate(() => true);
+    }
   }
 
   lose(why) {
@@ -234,7 +242,7 @@ class Page {
     this.heard = new Map(); // when each was last heard
     this.sounds = new Map();
     this.times = { clicked: null, picture: null };
-    this.counts = { sessions: 0, lost: 0 };
+    this.counts = { sessions: 0, restarts: 0, lost: 0 };
     this.inside = false;
     this.wanted = { audio: 0, video: 0, screen: 0 };
   }
@@ -311,7 +319,7 @@ class Page {
     let wait = FIRST_WAIT_MS;
     while (this.inside) {
       this.status(replaces ? "Connecting again…" : "Joining…");
-      const session = new Session({ look: (look) => this.looked(session, look), lost: (why) => this.lost(session, why) });
+      const session = new Session({ look: (look) => this.looked(session, look), restarted: () => this.counts.restarts++, lost: (why) => this.lost(session, why) });
       this.session = session;
       this.senders = {};
       for (const kind of KINDS) if (this.tracks[kind]) this.senders[kind] = session.send(kind, this.tracks[kind]);

@@ -57,6 +57,14 @@ class Answer(TypedDict):
     media: list[Medium]
 
 
+class Ice(TypedDict):
+    """An edge's side of a session's ICE. candidates: lines of SDP without their a=."""
+
+    ufrag: str
+    pwd: str
+    candidates: list[str]
+
+
 class Target(TypedDict):
     """Where a line's plain RTP goes, and comes from."""
 
@@ -90,6 +98,10 @@ class EdgeClient:
     async def renegotiate(self, session: str, offer: str) -> Answer:
         """Take a further offer of a session."""
         return cast(Answer, await self._ask("POST", f"/v1/sessions/{quote(session, safe='')}/offer", {"offer": offer}))
+
+    async def restart_ice(self, session: str, ufrag: str, pwd: str) -> Ice:
+        """Begin a session's ICE anew, with the browser's new credentials."""
+        return cast(Ice, await self._ask("POST", f"/v1/sessions/{quote(session, safe='')}/ice", {"ufrag": ufrag, "pwd": pwd}))
 
     async def connect(self, session: str, media: Sequence[Target]) -> None:
         """Say where plain RTP goes."""

@@ -235,13 +235,40 @@ def _switched_off(section: Section) -> Section:
     return Section((" ".join([words[0], "0", *words[2:]]), *(line for line in section.lines[1:] if line != "a=bundle-only")))
 
 
-# -- trickle ICE -------------------------------------------------------------------------------------------------------
+# -- ICE ---------------------------------------------------------------------------------------------------------------
 
 
-def fragment_ufrag(text: str) -> str | None:
-    """The ICE user name of a fragment (RFC 8840), None where it names none. Raises Malformed for what is no fragment."""
-    lines = [line for line in text.splitlines() if line]
+def ice_ufrag(text: str) -> str | None:
+    """The ICE user name that a description names first."""
+    return next((line[12:] for line in text.splitlines() if line.startswith("a=ice-ufrag:")), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """An SDP fragment (RFC 8840): the ICE credentials that it names, and its lines."""
+
+    ufrag: str | None
+    pwd: str | None
+    lines: tuple[str, ...]
+
+    def answer(self, ufrag: str, pwd: str, candidates: Sequence[str], mid: str) -> str:
+        """The fragment of an ICE-lite side for the same BUNDLE group, as RFC 9725 section 4.3.3 has it. mid: of its first line, where this one has none."""
+        groups = [line for line in self.lines if line.startswith("a=group:")]
+        first = next((line for line in self.lines if line.startswith("m=")), "m=audio 9 RTP/AVP 0")
+        own = next((line for line in self.lines if line.startswith("a=mid:")), f"a=mid:{mid}")
+        credentials = [f"a=ice-ufrag:{ufrag}", f"a=ice-pwd:{pwd}"]
+        lines = ["a=ice-lite", *groups, first, own, *credentials, *(f"a={one}" for one in candidates), "a=end-of-candidates"]
+        return "".join(f"{line}\r\n" for line in lines)
+
+
+def read_fragment(text: str) -> Fragment:
+    """Raises Malformed for what is no fragment."""
+    lines = tuple(line for line in text.splitlines() if line)
     for line in lines:
         if not line.startswith(("a=", "m=")):
             raise Malformed(f"no line of an SDP fragment: {line[:40]!r}")
-    return next((line[12:] for line in lines if line.startswith("a=ice-ufrag:")), None)
+
+    def value(name: str) -> str | None:
+        return next((line[len(name) + 3 :] for line in lines if line.startswith(f"a={name}:")), None)
+
+    return Fragment(value("ice-ufrag"), value("ice-pwd"), lines)

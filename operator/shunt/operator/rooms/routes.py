@@ -110,9 +110,9 @@ async def _object(request: web.Request) -> dict[str, Any]:
     return found
 
 
-def _etag(session: Session) -> str:
-    """Of the session's ICE, which an edge never begins anew."""
-    return f'"{hashlib.sha256(session.id.encode()).hexdigest()[:16]}"'
+def _etag(ufrag: str | None) -> str:
+    """Of a session's ICE (RFC 9725 section 4.3.1). ufrag: the edge's user name in it."""
+    return f'"{hashlib.sha256((ufrag or "").encode()).hexdigest()[:16]}"'
 
 
 class RoomRoutes:
@@ -247,7 +247,7 @@ class RoomRoutes:
         self._allowed(Grant(grant.room, role, grant.until), text)
         joined = await self._rooms.join(grant.room, grant.name or request.query.get("name") or name, text, role)
         kind = request.path.split("/")[1]
-        headers = {"Location": f"/{kind}/{grant.room}/{joined.session.id}", "ETag": _etag(joined.session), "Accept-Patch": _FRAGMENT}
+        headers = {"Location": f"/{kind}/{grant.room}/{joined.session.id}", "ETag": _etag(offers.ice_ufrag(joined.answer)), "Accept-Patch": _FRAGMENT}
         return web.Response(status=201, text=joined.answer, content_type=_SDP, headers=_NO_STORE | headers)
 
     async def _options(self, request: web.Request) -> web.Response:
@@ -260,17 +260,23 @@ class RoomRoutes:
         return web.Response(status=204, headers=headers)
 
     async def _trickle(self, request: web.Request) -> web.Response:
-        """Candidates of the client: the edge is ICE-lite and learns them from its checks (RFC 8445 section 2.5), so there is nothing to do with them."""
+        """An ICE restart (If-Match is *), or candidates of the client (RFC 9725 section 4.3).
+
+        The edge is ICE-lite and learns candidates from checks (RFC 8445 section 2.5), so there is nothing to do with them.
+        """
         session = self._session(request)
-        fragment = await _text(request, _FRAGMENT)
+        fragment = offers.read_fragment(await _text(request, _FRAGMENT))
         given = request.headers.get("If-Match")
         if given is None:
             raise _Refused(428, "PATCH needs the header If-Match with the ETag of the session")
-        if given == "*":
-            raise _Refused(422, "ICE is not begun anew: end the session, and begin another")
-        if given != _etag(session):
+        if given.strip('"') == "*":
+            if fragment.ufrag is None or fragment.pwd is None:
+                raise _Refused(400, "an ICE restart needs a=ice-ufrag and a=ice-pwd")
+            ice = await self._rooms.restart_ice(session, fragment.ufrag, fragment.pwd)
+            text = fragment.answer(ice["ufrag"], ice["pwd"], ice["candidates"], next(iter(session.names), "0"))
+            return web.Response(status=200, text=text, content_type=_FRAGMENT, headers=_NO_STORE | {"ETag": _etag(ice["ufrag"])})
+        if given != _etag(await self._rooms.ice_user(session)):
             raise _Refused(412, f"If-Match: {given} is not the session's ETag")
-        offers.fragment_ufrag(fragment)
         return web.Response(status=204, headers=_NO_STORE)
 
     # -- for operators -------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from shunt.operator.events import MISSING
 from shunt.operator.rooms import offer as offers
 from shunt.operator.rooms import session as sessions
 from shunt.operator.rooms import view
-from shunt.operator.rooms.edge import Answer, EdgeClient, EdgeError, EdgeRefused, EdgeUnreachable
+from shunt.operator.rooms.edge import Answer, EdgeClient, EdgeError, EdgeRefused, EdgeUnreachable, Ice
 from shunt.operator.rooms.offer import NotTaken
 from shunt.operator.rooms.session import Session
 from shunt.tasks import keep_running
@@ -209,13 +209,8 @@ class Rooms:
         async with self._lock(session.room):
             conference = await self._client.conference(session.room)
             narrowed = offers.narrowed(offer, names, settled(conference), self._settings.codecs(session.room))
-            try:
+            with self._there(session):
                 answer = await edge.renegotiate(session.id, narrowed.text())
-            except EdgeRefused as error:
-                if error.status == 404:
-                    self._closed(session.id, "the edge has no such session any more")
-                    raise SessionGone(self._ended[session.id]) from error
-                raise
             session.names = self._named(answer, names)
             if kept is not None:
                 session.besides = kept(session.participant, answer["answer"])
@@ -224,6 +219,27 @@ class Rooms:
             await edge.connect(session.id, sessions.targets(made, session.names))
         self._changed(session.room)
         return answer["answer"]
+
+    async def ice_user(self, session: Session) -> str:
+        """The edge's ICE user name for a session. Raises SessionGone, EdgeError."""
+        with self._there(session):
+            return str((await self._edges[session.edge].session(session.id))["ufrag"])
+
+    async def restart_ice(self, session: Session, ufrag: str, pwd: str) -> Ice:
+        """Begin a session's ICE anew (RFC 8445 section 9), with the browser's new credentials: keys, media and the participant stay. Raises SessionGone, EdgeError."""
+        with self._there(session):
+            return await self._edges[session.edge].restart_ice(session.id, ufrag, pwd)
+
+    @contextlib.contextmanager
+    def _there(self, session: Session) -> Iterator[None]:
+        """Its edge is asked for a session; raises SessionGone where it has none."""
+        try:
+            yield
+        except EdgeRefused as error:
+            if error.status != 404:
+                raise
+            self._closed(session.id, "the edge has no such session any more")
+            raise SessionGone(self._ended[session.id]) from error
 
     @staticmethod
     def _named(answer: Answer, names: Mapping[str, str]) -> dict[str, str]:
