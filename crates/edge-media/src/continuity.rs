@@ -221,9 +221,14 @@ impl Continuity {
             return None;
         }
         let out = source.number(number).filter(|out| *out >= source.floor)?;
-        self.given
-            .note(out)
-            .then(|| (unsigned(out), timestamp.wrapping_add(source.timestamp_offset)))
+        if !self.given.note(out) {
+            return None;
+        }
+        let timestamp = timestamp.wrapping_add(source.timestamp_offset);
+        if out > self.highest {
+            (self.highest, self.timestamp) = (out, timestamp);
+        }
+        Some((unsigned(out), timestamp))
     }
 
     /// The timestamp that a source's timestamp becomes; `None` if it is not the one that goes on.

@@ -155,3 +155,15 @@ fn of_long_ago_nothing_goes_on() {
     let closed = (3..894).step_by(3).count() as u64;
     assert_eq!(number, first + 895 - closed);
 }
+
+#[test]
+fn a_new_source_goes_on_after_the_place_of_an_empty_packet() {
+    let mut stream = Continuity::new(SILENCE);
+    let (first, _) = forward(stream.packet(ms(0), 1, 100, 90, 90_000));
+    // Places are kept for 101 and 102.
+    assert_eq!(stream.leave_out(ms(0), 1, 103, 180), None);
+    assert_eq!(stream.leave_out(ms(0), 1, 102, 180), Some((first + 2, 180)));
+    stream.release();
+    let (number, timestamp) = forward(stream.packet(ms(1), 2, 7, 5, 90_000));
+    assert_eq!((number, timestamp), (first + 3, 180 + 90));
+}
