@@ -148,7 +148,7 @@ def test_each_tiled_stream_comes_by_a_line_of_its_own(room: MixedRoom, tmp_path:
     room.ask("POST", f"/v1/conferences/{ROOM}/tiling?codec=H264&places=1")
     sources = [Source(room, name) for name in COLOURS]
     try:
-        streams = lambda: {stream["ssrc"] for stream in room.conference(ROOM)["tiling"]["streams"] for tile in stream["tiles"] if tile["width"]}  # noqa: E731
+        streams = lambda: {stream["ssrc"] for stream in room.conference(ROOM)["tiling"]["streams"] for tile in stream["tiles"] if tile["width"]}
         assert await_that(lambda: len(streams()) == 2, 30), room.conference(ROOM)["tiling"]
         cem = watching(room)
         cem.await_that(f"{TILED_LINES}.length === 2 && {TILED_LINES}.every((one) => one.frames > 5)", 60)

@@ -38,9 +38,7 @@ def room(found: Conference, session: Session) -> dict[str, Any]:
         "me": session.participant,
         "problem": found["problem"],
         "participants": [_participant(one) for one in others],
-        "lines": [
-            {"mid": mid, "medium": medium_of(name), "shows": shows.get(name, nobody)[0], "ssrc": shows.get(name, nobody)[1]} for mid, name in session.names.items() if "/" in name
-        ],
+        "lines": [{"mid": mid, "medium": medium_of(name), "shows": shows.get(name, nobody)[0], "ssrc": shows.get(name, nobody)[1]} for mid, name in session.names.items() if "/" in name],
         "wanted": _wanted(others),
         "quality": [_quality(one, others) for one in found["subscriptions"] if one["receiver"] == session.participant],
         "tiling": _tiling(found["tiling"]) if mine is not None and mine["gets_tiles"] and found["tiling"] is not None else None,
