@@ -33,8 +33,12 @@ use tokio::sync::{Notify, oneshot, watch};
 
 /// Lines whose timers are looked at before others have their turn.
 const LINES_AT_ONCE: usize = 200;
-/// Rows that are written to the journal, and entries that are asked after, before others have their turn.
-const ROWS_AT_ONCE: usize = 50;
+/// Rows that are handed to the journal at once: a command that comes now waits until they are written, and this loop until they are made.
+const ROWS_AT_ONCE: usize = 10;
+/// The pause after them, unless so many more wait that others have their turn and no more.
+const ROWS_PAUSE: Duration = Duration::from_millis(5);
+const MANY_ROWS: usize = 1000;
+/// Entries that are asked after before others have their turn.
 const KEYS_AT_ONCE: usize = 1000;
 /// What no command waits for is gathered for so long: a call whose streams are offloaded changes its row several times. Entries that a row does
 /// not name yet are adopted after a restart.
@@ -377,7 +381,7 @@ impl Core {
         let notifier = std::mem::take(&mut *lock(&self.notifier));
         notifier.close().await;
         if let Some(journal) = &self.journal {
-            while self.write_rows(journal) {}
+            while self.write_rows(journal) > 0 {}
             journal.close().await;
         }
         self.events.close();
@@ -495,8 +499,8 @@ impl Core {
         }
     }
 
-    /// Hand some rows to the journal. Returns whether there are more.
-    fn write_rows(&self, journal: &Journal) -> bool {
+    /// Hand some rows to the journal. Returns how many more there are.
+    fn write_rows(&self, journal: &Journal) -> usize {
         let (now, wall) = (self.clock.now(), self.clock.wall());
         let mut state = lock(&self.state);
         let lines: Vec<LineId> = state.unwritten.iter().take(ROWS_AT_ONCE).copied().collect();
@@ -506,7 +510,7 @@ impl Core {
                 journal.put(&row);
             }
         }
-        !state.unwritten.is_empty()
+        state.unwritten.len()
     }
 
     /// Hand over what no command waits for, for ever.
@@ -514,8 +518,12 @@ impl Core {
         let mut due = ticks(self, GATHER);
         loop {
             due.tick().await;
-            while self.journal.as_ref().is_some_and(|journal| self.write_rows(journal)) {
-                tokio::task::yield_now().await;
+            loop {
+                match self.journal.as_ref().map_or(0, |journal| self.write_rows(journal)) {
+                    0 => break,
+                    ..MANY_ROWS => tokio::time::sleep(ROWS_PAUSE).await,
+                    _ => tokio::task::yield_now().await,
+                }
             }
         }
     }
