@@ -10,6 +10,8 @@ const LASTS: Duration = Duration::from_secs(3);
 /// What is sent again is at most this share of what is sent, above as many octets at once.
 const SHARE: f64 = 0.5;
 const BURST: f64 = 64.0 * 1024.0;
+/// Buffers that wait for packets at most.
+const SPARE: usize = 32;
 
 /// A packet without what is of one transmission only: its sequence number in the transport, the time of sending.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +74,9 @@ struct Slot {
 pub struct Retransmissions {
     slots: Vec<Slot>,
     highest: u64,
+    /// Numbers below are too old to be sent again, and their memory is in use elsewhere.
+    oldest: u64,
+    spare: Vec<Vec<u8>>,
     /// Octets that may be sent again now.
     allowed: f64,
 }
@@ -81,6 +86,8 @@ impl Default for Retransmissions {
         Self {
             slots: Vec::new(),
             highest: 0,
+            oldest: 0,
+            spare: Vec::new(),
             allowed: BURST,
         }
     }
@@ -97,18 +104,45 @@ impl Retransmissions {
     /// A place for a packet of so many octets, empty; what it held is forgotten.
     pub fn store(&mut self, now: Duration, sequence: u64, octets: usize) -> &mut Kept {
         let at = Self::place(sequence);
+        if self.slots.is_empty() {
+            self.oldest = sequence;
+        }
         if at >= self.slots.len() {
             self.slots.resize_with(at + 1, Slot::default);
         }
         self.highest = self.highest.max(sequence);
+        self.reclaim(now);
         // Octets of a packet.
         #[allow(clippy::cast_precision_loss)]
         let earned = octets as f64 * SHARE;
         self.allowed = (self.allowed + earned).min(BURST);
         let slot = &mut self.slots[at];
         (slot.sequence, slot.stored, slot.again) = (Some(sequence), now, None);
+        if slot.packet.octets.capacity() == 0 {
+            slot.packet.octets = self.spare.pop().unwrap_or_default();
+        }
         slot.packet.clear();
         &mut slot.packet
+    }
+
+    /// Take the memory of packets that are too old: so much is in use as packets come in the time that they are kept.
+    fn reclaim(&mut self, now: Duration) {
+        // A source that began anew may be far ahead: nothing that is kept is further back.
+        self.oldest = self.oldest.max(self.highest.saturating_sub(KEPT));
+        while self.oldest < self.highest {
+            let place = Self::place(self.oldest);
+            if let Some(slot) = self.slots.get_mut(place).filter(|slot| slot.sequence == Some(self.oldest)) {
+                if now.saturating_sub(slot.stored) < LASTS {
+                    return;
+                }
+                let octets = std::mem::take(&mut slot.packet.octets);
+                (slot.sequence, slot.packet.elements) = (None, 0);
+                if self.spare.len() < SPARE {
+                    self.spare.push(octets);
+                }
+            }
+            self.oldest += 1;
+        }
     }
 
     /// The packet with a number, if it is kept.
@@ -185,6 +219,23 @@ mod tests {
         assert_eq!(cache.asked(ms(3000), 3001, ms(50)), None, "it was not sent yet");
         assert_eq!(cache.asked(ms(3000), 2999, ms(50)), Some(2999));
         assert_eq!(cache.asked(ms(6000), 2999, ms(50)), None, "nobody waits for it any more");
+    }
+
+    #[test]
+    fn a_slow_stream_keeps_no_more_than_its_last_seconds() {
+        let mut cache = Retransmissions::default();
+        for number in 1000..9000u64 {
+            cache.store(ms(10 * number), number, 1000).set_payload(&[0; 1000]);
+        }
+        let last = ms(10 * 9000);
+        assert!(
+            (8701..9000).all(|number| cache.get(number).is_some()),
+            "3 s at 100 packets a second"
+        );
+        assert_eq!(cache.asked(last, 8690, ms(50)), None);
+        let held: usize = cache.slots.iter().map(|slot| slot.packet.octets.capacity()).sum();
+        let spare: usize = cache.spare.iter().map(Vec::capacity).sum();
+        assert!(held + spare <= (300 + SPARE) * 1000, "{held} octets, and {spare} to spare");
     }
 
     #[test]
