@@ -50,7 +50,7 @@ impl Departures {
 
     /// A packet with the next number is sent.
     pub fn sent(&mut self, departure: Departure) {
-        while self.waiting.len() >= MOST || self.waiting.front().is_some_and(|first| is_over(*first, departure.at)) {
+        if self.waiting.len() == MOST {
             self.waiting.pop_front();
         }
         self.waiting.push_back(Some(departure));
@@ -60,6 +60,15 @@ impl Departures {
     /// Feedback came; of each packet that it tells of for the first time, in the order of sending.
     pub fn feedback(&mut self, item: &Item<'_>, outcomes: &mut Vec<Outcome>) {
         outcomes.clear();
+        self.read(item, outcomes);
+        if let Some(last) = outcomes.last() {
+            while self.waiting.front().is_some_and(|first| is_over(*first, last.sent.at)) {
+                self.waiting.pop_front();
+            }
+        }
+    }
+
+    fn read(&mut self, item: &Item<'_>, outcomes: &mut Vec<Outcome>) {
         let Some(head) = item.twcc() else { return };
         let Some(mut rest) = item.bytes.get(20..) else { return };
         let reference = i64::from(head.reference_time);

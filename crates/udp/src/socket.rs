@@ -101,7 +101,11 @@ impl Socket {
         let result = if most <= 1 && !self.joins {
             self.receive_one(batch)
         } else {
-            self.receive_many(batch, most.clamp(1, MOST))
+            // The fewer headers there are, the less is made ready for nothing.
+            match most.clamp(1, MOST) {
+                few @ ..=FEW => self.receive_many::<FEW>(batch, few),
+                many => self.receive_many::<MOST>(batch, many),
+            }
         };
         match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
@@ -131,10 +135,11 @@ impl Socket {
         Ok(1)
     }
 
-    fn receive_many(&self, batch: &mut Batch, most: usize) -> io::Result<usize> {
-        let mut parts = [NO_PART; MOST];
-        let mut headers = [NO_HEADER; MOST];
-        let mut runs = [const { RunLength::none() }; MOST];
+    /// With room for `N` headers; `most` is no more.
+    fn receive_many<const N: usize>(&self, batch: &mut Batch, most: usize) -> io::Result<usize> {
+        let mut parts = [NO_PART; N];
+        let mut headers = [NO_HEADER; N];
+        let mut runs = [const { RunLength::none() }; N];
         if self.joins {
             for (header, run) in headers.iter_mut().zip(&mut runs) {
                 run.attach(&mut header.msg_hdr);
@@ -260,6 +265,8 @@ impl Socket {
     }
 }
 
+/// What is received at a time where not much is waiting.
+const FEW: usize = 8;
 /// Octets that pass the kernel as one at most.
 const LONGEST_RUN: usize = 60_000;
 

@@ -32,6 +32,8 @@ const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 /// Events of a round, and packets that are read of the browsers' socket in it, in batches.
 const EVENTS: usize = 256;
 const BATCHES: usize = 4;
+/// What is read of a plain socket at a time: packets, or runs of them that the kernel has joined.
+const RUNS: usize = 8;
 /// Commands that wait at most.
 const COMMANDS: usize = 256;
 /// Addresses of one session: a browser with several paths.
@@ -430,7 +432,7 @@ impl Worker {
         let Some(lease) = session.lease(at) else {
             return;
         };
-        let got = match lease.socket.receive(batch, MOST) {
+        let got = match lease.socket.receive(batch, RUNS) {
             Ok(got) => got,
             Err(error) => {
                 tracing::debug!("plain port {}: {error}", lease.port());
