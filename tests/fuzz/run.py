@@ -27,6 +27,8 @@ LENGTHS = {
     "conference_rtp": 256,
     "conference_rtcp": 256,
     "conference_stun": 256,
+    "edge_layers": 2048,
+    "edge_srtcp": 256,
     "ng_reply": 4096,
     "tiling_h261": 2048,
     "tiling_h264": 2048,

@@ -14,7 +14,7 @@ from shunt.config.load import ConfigError, loads
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(__file__).resolve().parent / "corpus"
 DAEMONS = (
-    "rtpproxy_command", "rtpproxy_reply", "control_framing", "book", "hep3", "sip_message", "conference_rtp", "conference_rtcp", "conference_stun", "edge",
+    "rtpproxy_command", "rtpproxy_reply", "control_framing", "book", "hep3", "sip_message", "conference_rtp", "conference_rtcp", "conference_stun", "edge", "edge_layers", "edge_srtcp",
     "bfrt_write", "bfrt_schema", "journal_row", "ng_command", "ng_framing", "ng_reply", "ng_value",
     "mix_room", "tiling_h261", "tiling_h264", "tiling_h265",
 )  # fmt: skip

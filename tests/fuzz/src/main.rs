@@ -25,6 +25,8 @@ const TARGETS: &[(&str, Target)] = &[
     ("conference_rtp", media::rtp),
     ("conference_stun", media::stun),
     ("edge", edge::edge),
+    ("edge_layers", edge::layers),
+    ("edge_srtcp", edge::srtcp),
     ("control_framing", control::framing),
     ("hep3", sip::hep),
     ("journal_row", tables::journal_row),
