@@ -57,10 +57,12 @@ enum Request {
     /// Send plain RTP, until told otherwise.
     Send(Load),
     Stop,
-    /// What the kernel alone takes for such packets.
+    /// What the kernel alone takes for such packets, to so many browsers with so many media each.
     Floor {
-        size: usize,
-        burst: usize,
+        browsers: usize,
+        streams: usize,
+        #[serde(flatten)]
+        load: Load,
     },
 }
 
@@ -88,7 +90,7 @@ fn main() {
                     Err(error) => json!({"error": error.to_string()}),
                 }
             }
-            Ok(Request::Floor { size, burst }) => match floor::floor(size, burst) {
+            Ok(Request::Floor { browsers, streams, load }) => match floor::floor(browsers, streams, load, start) {
                 Err(error) => json!({"error": error.to_string()}),
                 Ok(nanoseconds) => json!({ "copy_ns": nanoseconds }),
             },

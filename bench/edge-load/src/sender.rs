@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 pub struct Load {
     /// The local address; port 0 is any.
     from: SocketAddr,
+    #[serde(default)]
     to: Vec<SocketAddr>,
     payload_type: u8,
     /// Octets of payload.
@@ -27,6 +28,12 @@ pub struct Load {
     step: u32,
     /// What the payload begins with.
     head: Vec<u8>,
+}
+
+impl Load {
+    pub fn set_targets(&mut self, to: Vec<SocketAddr>) {
+        self.to = to;
+    }
 }
 
 pub struct Sender {
