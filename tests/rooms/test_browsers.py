@@ -238,6 +238,7 @@ def test_who_publishes_by_whip_is_seen_by_all_and_by_whep(evening: Evening) -> N
     publish, watch = (room.link("stage", role=role) for role in ("publish", "watch"))
     result: dict[str, Any] = cem.evaluate(_WHIP_AND_WHEP % (publish["whip"], publish["token"], watch["whep"], watch["token"]))
     assert result["statuses"] == [201, 201] and result["width"] > 0, result
+    assert result["restarted"] == [200, 200] and result["moved"] and result["more"] >= 10, result
     assert result["ended"] == [200, 200]
     assert await_that(lambda: room.names("stage") == [])
 
@@ -281,8 +282,35 @@ _WHIP_AND_WHEP = """(async ([whip, publish, whep, watch]) => {
   const [second, seen] = await begin(viewer, whep, watch);
   video.play();
   for (let at = 0; at < 200 && !video.videoWidth; at++) await new Promise((resolve) => setTimeout(resolve, 100));
+  const restart = async (pc, where, token) => {
+    pc.restartIce();
+    const before = pc.remoteDescription.sdp, of = (name, text) => new RegExp(`a=${name}:(.*)`).exec(text)[1];
+    await pc.setLocalDescription();
+    const fragment = pc.localDescription.sdp.split("\\r\\n").filter((one) => /^(a=group:|m=|a=mid:|a=ice-ufrag:|a=ice-pwd:)/.test(one)).join("\\r\\n") + "\\r\\n";
+    const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application/trickle-ice-sdpfrag", "If-Match": "*" };
+    const answer = await fetch(where, { method: "PATCH", headers, body: fragment }), text = await answer.text();
+    if (answer.status !== 200) return text;
+    const renewed = ["ice-ufrag", "ice-pwd"].reduce((sdp, name) => sdp.replaceAll(of(name, before), of(name, text)), before);
+    await pc.setRemoteDescription({ type: "answer", sdp: renewed });
+    return answer.status;
+  };
+  const of = async (pc, type) => [...(await pc.getStats()).values()].find((one) => one.type === type);
+  const was = [await of(sender, "transport"), await of(viewer, "transport")].map((one) => one.selectedCandidatePairId);
+  const restarted = [await restart(sender, sent, publish), await restart(viewer, seen, watch)];
+  let moved = false;
+  for (let at = 0; at < 200 && !moved; at++) {
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    const now = [await of(sender, "transport"), await of(viewer, "transport")];
+    moved = now.every((one, which) => one.iceState === "connected" && one.selectedCandidatePairId !== was[which]);
+  }
+  const frames = (await of(viewer, "inbound-rtp")).framesDecoded;
+  let more = 0;
+  for (let at = 0; at < 200 && more < 10; at++) {
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    more = (await of(viewer, "inbound-rtp")).framesDecoded - frames;
+  }
   const end = async (where, token) => (await fetch(where, { method: "DELETE", headers: { Authorization: `Bearer ${token}` } })).status;
-  return { statuses: [first, second], width: video.videoWidth, ended: [await end(sent, publish), await end(seen, watch)] };
+  return { statuses: [first, second], restarted, moved, more, width: video.videoWidth, ended: [await end(sent, publish), await end(seen, watch)] };
 })(["%s", "%s", "%s", "%s"])"""
 
 # A user agent of few words, as JsSIP puts them.
