@@ -193,6 +193,11 @@ impl Resolver<'_> {
         if self.conference.is_kept_back(&source.sender, &copy.receiver, medium, ssrc) {
             return Ok(None);
         }
+        // Who gets tiles is in no tree of the sources' video. An audience of hundreds would fill the table with rows for it.
+        let both = self.conference.get(&source.sender).zip(self.conference.get(&copy.receiver));
+        if medium == Medium::Video && both.is_some_and(|(sender, receiver)| !self.conference.is_for(sender, receiver, medium)) {
+            return Ok(None);
+        }
         let leg = self
             .conference
             .get(&copy.receiver)

@@ -787,6 +787,15 @@ fn who_gets_tiled_streams_gets_no_other_video_and_nobody_else_gets_them() {
         [at(102, 5000), at(103, 5000)].into(),
         "audio goes on, and not to the mixer"
     );
+    // No row is kept for what nobody gets: a's audio and video for b and c, theirs for each other and for a, and the mixer's.
+    let rows = |plane: &Plane, to: Endpoint| {
+        plane
+            .written
+            .values()
+            .filter(|data| matches!(data, Data::Copy(copy) if copy.addresses.dst == to))
+            .count()
+    };
+    assert_eq!([video(1), video(2), video(3), mixer].map(|to| rows(&plane, to)), [2, 1, 1, 3]);
     // Another receiver: everybody gets what is new, and nothing twice.
     made.tiling.as_mut().unwrap().receivers = None;
     made.settle();
