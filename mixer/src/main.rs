@@ -33,6 +33,9 @@ use tokio::sync::mpsc;
 pub const VIDEO: u16 = 2;
 /// What the threads take to say that streams are over.
 const FAREWELL: Duration = Duration::from_millis(60);
+/// Between two trial decodes: times what the last one took, and at most.
+const PAUSE: u32 = 4;
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often threads are looked after.
 const LOOK: Duration = Duration::from_millis(500);
 /// An address may come a moment after the network is up (duplicate address detection).
@@ -109,11 +112,13 @@ async fn serve(service: Arc<Service>, listener: listener::Bound, line: &str) -> 
     result
 }
 
-/// Decodes pictures of sources, one at a time.
+/// Decodes pictures of sources, one at a time, and with pauses: when an audience comes together, its tiles need the processors more.
 async fn try_sources(pictures: Arc<Pictures>, mut waiting: mpsc::Receiver<Sample>) {
     while let Some(sample) = waiting.recv().await {
+        let began = Instant::now();
         let outcome = pictures.decoder.tries(&sample).await;
         pictures.tried(&sample, &outcome);
+        tokio::time::sleep((began.elapsed() * PAUSE).min(LONGEST_PAUSE)).await;
     }
 }
 
