@@ -104,6 +104,8 @@ pub(crate) struct Line {
     pub(crate) check: Option<Check>,
     /// The timer that is set.
     pub(crate) queued: Option<Time>,
+    /// An agent before this one had it, and may have written entries that nothing here tells of.
+    pub(crate) inherited: bool,
     pub(crate) dirty: bool,
     pub(crate) stored: bool,
 }
@@ -146,6 +148,7 @@ impl Line {
             relay_counts: None,
             check: None,
             queued: None,
+            inherited: false,
             dirty: false,
             stored: false,
         }

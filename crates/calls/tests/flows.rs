@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use shunt_calls::*;
+use shunt_net::FiveTuple;
 use shunt_rtpproxy::Command;
 use shunt_rtpproxy::capability::KeepAlive;
 use std::collections::HashSet;
@@ -254,6 +255,33 @@ fn rows_bring_a_call_back() {
     assert_eq!(next.held.len(), 1, "only what the data plane has lost is written: {:?}", next.held);
     next.say("D c1 a b", "0");
     assert_eq!((next.book.planned_count(), next.book.call_count()), (0, 0));
+}
+
+#[test]
+fn entries_that_no_row_names_go_with_a_call_that_ends_before_they_are_seen() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    let id = bench.book.lines().next().unwrap().id();
+    let wall = Duration::from_secs(1_800_000_000);
+    let row = bench.book.row(id, bench.now, wall).unwrap();
+    bench.talk(36000);
+    let present: Vec<RelayEntry> = bench.held.values().copied().collect();
+    assert_eq!(present.len(), 2);
+    // The agent dies before its row names them. The next one gets the D first.
+    let mut next = Bench::new(Settings::default());
+    next.book.restore(next.now, wall, &row).unwrap();
+    next.say("D c1 a b", "0");
+    let now = next.now;
+    let decisions = next.compare(now, &present, HashSet::new());
+    next.carry_out(decisions);
+    let keys: HashSet<FiveTuple> = present.iter().map(RelayEntry::key).collect();
+    assert_eq!(
+        (next.deleted.iter().copied().collect::<HashSet<_>>(), next.book.orphans().count()),
+        (keys, 0)
+    );
+    // Later, what no call claims may be one of a call that nothing tells of yet.
+    let decisions = next.compare(now, &present, HashSet::new());
+    assert_eq!((decisions, next.book.orphans().count()), (Vec::new(), 2));
 }
 
 #[test]

@@ -75,6 +75,7 @@ impl Book {
                 leg.latched_at = Some(now);
                 book.join(line, side, source.addr);
             }
+            line.inherited = true;
             book.mark(line);
             book.sync(line, now);
         });

@@ -4,6 +4,7 @@ use super::Book;
 use crate::decision::{Decision, EndedLine, EndedParty, Purpose};
 use crate::ids::{LineId, Side};
 use crate::journal::RowKey;
+use crate::leg::next_port;
 use crate::line::Line;
 use crate::reason::Reason;
 use shunt_latch::{Component, Time};
@@ -35,6 +36,9 @@ impl Book {
             book.leave_index(line);
             for side in Side::BOTH {
                 let relay = line.leg(side).relay;
+                if let (true, Some(over), Some(port)) = (line.inherited, &mut book.over, relay) {
+                    over.extend([Some(port), next_port(port)].into_iter().flatten());
+                }
                 book.unplace(line, side, now);
                 line.leg_mut(side).relay = relay;
                 book.leave(line, side);

@@ -39,7 +39,7 @@ use crate::table::{Held, Placed, Settled, Table, Write};
 use crate::timers::Timers;
 use shunt_latch::{Component, Learner, Policy, Time};
 use shunt_net::{Endpoint, FiveTuple};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +64,8 @@ pub struct Book {
     table: Table,
     /// Entries in the data plane that no call claims: (source, when found).
     orphans: ByPort<FiveTuple>,
+    /// Relay ports of inherited lines that were over before the plan was first compared with the data plane; `None`: it was.
+    over: Option<HashSet<Endpoint>>,
     former: FormerStreams,
     sip_seen: Recent<Arc<[u8]>, sip::SipSeen>,
     sdp_kinds: Alike<SdpKind>,
@@ -94,6 +96,7 @@ impl Book {
             records: Records::default(),
             table: Table::default(),
             orphans: ByPort::default(),
+            over: Some(HashSet::new()),
             former: FormerStreams::default(),
             sip_seen: Recent::new(MOST_SIP_SEEN),
             sdp_kinds: Alike::default(),

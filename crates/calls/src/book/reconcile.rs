@@ -76,8 +76,8 @@ impl Book {
     /// Begin to compare the plan with what the data plane has. To be called as soon as the table is read: what is written from now on is left
     /// alone. Of the ports in `changed` something was written while it was read: what was read there says nothing.
     ///
-    /// What the data plane has lost is written again; what it has besides, an agent before this one has written, and a line adopts it, or it is
-    /// an orphan entry. Another comparison that is under way ends.
+    /// What the data plane has lost is written again; what it has besides, an agent before this one has written, and a line adopts it, it goes
+    /// because its call is over, or it is an orphan entry. Another comparison that is under way ends.
     pub fn begin_compare(&mut self, changed: HashSet<Endpoint>) -> Comparison {
         Comparison {
             serial: self.table.note_changes(),
@@ -116,6 +116,9 @@ impl Book {
         };
         let more = !matches!(comparison.stage, Stage::End);
         if !more {
+            if !comparison.superseded {
+                self.over = None;
+            }
             self.table.end_notes(comparison.serial);
         }
         (more, self.take())
@@ -129,7 +132,12 @@ impl Book {
             if self.says_nothing(comparison, entry.port()) {
                 continue;
             }
-            if self.table.owner(entry.port()).is_none() && !self.adopt(now, &entry) {
+            if self.table.owner(entry.port()).is_some() {
+                continue;
+            }
+            if self.over.as_ref().is_some_and(|over| over.contains(&entry.port())) {
+                self.out.push(Decision::DeleteOrphan(entry.key()));
+            } else if !self.adopt(now, &entry) {
                 comparison.orphans.insert(entry.port(), entry.key());
             }
         }

@@ -173,6 +173,7 @@ impl Book {
         (line.ttl_raised, line.ttl) = (row.ttl_raised, row.ttl);
         line.kept_alive_at = row.kept_alive_ms.map(|ms| from_unix_ms(ms, now, wall));
         line.stored = true;
+        line.inherited = true;
         for (side, leg) in [(Side::Caller, &row.caller), (Side::Callee, &row.callee)] {
             self.restore_leg(&mut line, side, leg, now);
         }
