@@ -218,7 +218,7 @@ class Person(Receiver):
 
     def shows(self, ssrc: int) -> Picture | None:
         """What the latest picture of a tiled stream shows."""
-        packets = list(self.packets.get(ssrc, []))
+        packets = rtp.in_order(list(self.packets.get(ssrc, [])), time.monotonic())
         while packets and not parse_header(packets[-1][1]).marker:
             packets.pop()
         if ssrc not in self._decoders:
@@ -237,7 +237,7 @@ class Person(Receiver):
 
     def sliced(self, codec: str, ssrc: int) -> list[Picture]:
         """What a stream of H.264 or H.265 shows from its first IDR picture on."""
-        packets = list(self.packets.get(ssrc, []))
+        packets = rtp.in_order(list(self.packets.get(ssrc, [])), time.monotonic())
         while packets and not parse_header(packets[-1][1]).marker:
             packets.pop()
         # The first one need not be whole.

@@ -146,6 +146,22 @@ def h265_picture(payloads: list[bytes]) -> bytes:
     return b"".join(b"\0\0\0\1" + unit for unit in units)
 
 
+def in_order(packets: Iterable[tuple[float, bytes]], now: float) -> list[tuple[float, bytes]]:
+    """Packets by their sequence numbers: of a burst that two processors carry some come in each other's place. What follows a missing number is left
+    out while that may still come, for half a second.
+    """
+    numbered: list[tuple[int, tuple[float, bytes]]] = []
+    last = 0
+    for packet in packets:
+        last += ((parse_header(packet[1]).sequence - last + 0x8000) & 0xFFFF) - 0x8000
+        numbered.append((last, packet))
+    numbered.sort(key=lambda each: each[0])
+    whole = next((at for at in range(1, len(numbered)) if numbered[at][0] > numbered[at - 1][0] + 1), len(numbered))
+    if whole < len(numbered) and numbered[whole][1][0] > now - 0.5:
+        numbered = numbered[:whole]
+    return [packet for _, packet in numbered]
+
+
 def pictures(packets: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, list[bytes], set[int]]]:
     """Of each picture: when its first packet came, its payloads, and all contributors. Asserts that numbers and markers are right."""
     sequence = None
