@@ -48,11 +48,7 @@ def rtpproxy(folder: Path, pairs: int) -> Iterator[Asked]:
     def begin() -> None:
         running.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
         client = UdpClient(f"udp:{IP}:{port}")
-        client.sock.settimeout(0.2)
-        for _ in range(50):
-            with contextlib.suppress(OSError):
-                if client.ask("V").isdigit():
-                    break
+        client.await_answers()
         client.close()
 
     def end() -> None:

@@ -173,6 +173,17 @@ class UdpClient:
         assert got == cookie and reply.endswith(b"\n")
         return reply[:-1].decode()
 
+    def await_answers(self, seconds: float = 20.0) -> None:
+        """Wait until a relay that has just been started answers. Nobody listens at first, which is known at once."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                assert self.ask("V").isdigit()
+                return
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline, f"no relay answers within {seconds} s"
+                time.sleep(0.02)
+
     def close(self) -> None:
         self.sock.close()
 

@@ -27,12 +27,7 @@ def rtpproxy(addresses: list[str]) -> Iterator[UdpClient]:
     process = subprocess.Popen([RTPPROXY, "-f", "-F", "-s", address, "-m", "45000", "-M", "45999", "-l", "/".join(addresses)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     client = UdpClient(address)
     try:
-        client.sock.settimeout(0.2)
-        for _ in range(50):
-            with contextlib.suppress(OSError):
-                if client.ask("V").isdigit():
-                    break
-        client.sock.settimeout(5)
+        client.await_answers()
         yield client
     finally:
         client.close()
