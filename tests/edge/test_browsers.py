@@ -293,6 +293,8 @@ class Lossy:
                 packet, peer = self._front.recvfrom(65536)
             except OSError:
                 return
+            if not packet:  # the socket was shut down
+                return
             if peer not in self._backs:
                 self._backs[peer] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
                 self._backs[peer].connect(self._edge)
@@ -314,9 +316,11 @@ class Lossy:
                     self._front.sendto(packet, peer)
 
     def close(self) -> None:
-        self._front.close()
-        for back in self._backs.values():
-            back.shutdown(socket.SHUT_RDWR)
+        # A socket that a thread reads from keeps its port until that ends.
+        for one in (self._front, *self._backs.values()):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
 
 
 def test_five_percent_of_loss_in_both_directions(chromium: Chromium) -> None:
