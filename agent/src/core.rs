@@ -521,7 +521,7 @@ impl Core {
             loop {
                 match self.journal.as_ref().map_or(0, |journal| self.write_rows(journal)) {
                     0 => break,
-                    ..MANY_ROWS => tokio::time::sleep(ROWS_PAUSE).await,
+                    1..MANY_ROWS => tokio::time::sleep(ROWS_PAUSE).await,
                     _ => tokio::task::yield_now().await,
                 }
             }
