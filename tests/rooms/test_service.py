@@ -222,4 +222,4 @@ async def test_a_page_is_told_who_comes_and_how_many_lines_it_needs(place: Place
     while not now:
         now = await anext(looks)
     assert [one["name"] for one in now["participants"]] == ["bob"] and now["wanted"] == {"audio": 1, "video": 1, "screen": 0}
-    assert now["lines"] == [{"mid": "2", "medium": "audio", "shows": None}]
+    assert now["lines"] == [{"mid": "2", "medium": "audio", "shows": None, "ssrc": None}]
