@@ -74,7 +74,13 @@ build/.rust: Makefile .ci/rust
 	@.ci/rust --install
 	@touch $@
 
-daemons: build/.rust build/.debian
+# The crates of all targets, also of those that only tests build: what follows needs no network.
+build/.crates: Cargo.lock build/.rust
+	@echo "==> crates"
+	@$(CARGO) fetch --quiet --locked --target $$(.ci/rust rustc -vV | sed -n 's/^host: //p')
+	@touch $@
+
+daemons: build/.rust build/.crates build/.debian
 	@echo "==> daemons in Rust"
 	@$(CARGO) build --release --locked -p shunt-softswitch -p shunt-agent -p shunt-relay -p shunt-edge -p shunt-mixer
 
