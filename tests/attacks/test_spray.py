@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.netns, pytest.mark.skipif(missing() is not None, reaso
 RATE = 100_000
 LEAST_RATE = 10_000  # what the slowest machine has to manage for the test to mean anything
 BAR_MS = 200.0
+# A machine that has other work takes longer, with the spray and without it.
+BAR = 3.0
 CALLS = 8
 # What comes from media ports to the sprayer's own host, and not through it to a phone.
 _STOLEN = f"""table inet spray {{
@@ -38,36 +40,43 @@ async def test_spray(relay: str, tmp_path: Path) -> None:
                 await _spray(here, relay, sprayer, natted)
 
 
-async def _spray(here: Scene, relay: str, sprayer: Phones, natted: bool) -> None:
-    sprayer.say(f"spray {sprayer.ip} {EDGE_IP} {PORTS[0]} {PORTS[1]} {RATE}")
-    began, before = time.monotonic(), sprayer.sent()[2]
-    await asyncio.sleep(0.5)
-    cpu = _cpu(here.edge.agent.pid)
+async def _calls(here: Scene, first: int, natted: bool) -> list[float]:
+    """Calls one after another. Returns the delays of their parties from the first packet to the data plane, ms, shortest first."""
     delays: list[float] = []
-    for number in range(CALLS):
-        await here.next_phones(1 + number + CALLS * natted)
+    for number in range(first, first + CALLS):
+        await here.next_phones(number)
         to_caller, to_callee = await here.call(f"c{number}", natted=natted)
         here.caller.talk(to_caller)
         here.callee.talk(to_callee)
         delays += await here.until_offloaded(f"c{number}", 8.0)
         await here.caller.hush()
         await here.callee.hush()
+        assert here.caller.foul == here.callee.foul == 0, "what was sprayed has reached a phone"
         await here.client.command(f"D c{number} A B")
+    return sorted(delays)
+
+
+async def _spray(here: Scene, relay: str, sprayer: Phones, natted: bool) -> None:
+    alone = await _calls(here, 1 + 2 * CALLS * natted, natted)
+    sprayer.say(f"spray {sprayer.ip} {EDGE_IP} {PORTS[0]} {PORTS[1]} {RATE}")
+    began, before = time.monotonic(), sprayer.sent()[2]
+    await asyncio.sleep(0.5)
+    cpu = _cpu(here.edge.agent.pid)
+    delays = await _calls(here, 1 + CALLS + 2 * CALLS * natted, natted)
     took = time.monotonic() - began
     rate = (sprayer.sent()[2] - before) / took
     used = _cpu(here.edge.agent.pid) - cpu
     sprayer.say(f"spray {sprayer.ip} {EDGE_IP} {PORTS[0]} {PORTS[1]} 0")
     resident = _resident_mib(here.edge.agent.pid)
-    delays.sort()
+    bar = max(BAR_MS, BAR * alone[len(alone) // 2])
     stolen = _stolen(here)
     print(
-        f"{relay}, {'phones behind NAT' if natted else 'addresses as signalled'}: spray of {rate:.0f} packets/s (asked for {RATE}): both parties heard to offloaded {delays[len(delays) // 2]:.0f} ms median, "
-        f"{delays[-1]:.0f} ms most; agent {used / took:.0%} of a core, {resident} MiB; {stolen} packets came back to the sprayer"
+        f"{relay}, {'phones behind NAT' if natted else 'addresses as signalled'}: spray of {rate:.0f} packets/s (asked for {RATE}): from the second party's first packet to offloaded {delays[len(delays) // 2]:.0f} ms median, "
+        f"{delays[-1]:.0f} ms most, without the spray {alone[len(alone) // 2]:.0f} ms; agent {used / took:.0%} of a core, {resident} MiB; {stolen} packets came back to the sprayer"
     )
     assert rate > LEAST_RATE
-    assert len(delays) == 2 * CALLS and delays[len(delays) // 2] <= BAR_MS
+    assert len(delays) == 2 * CALLS and delays[len(delays) // 2] <= bar
     assert resident < 400
-    assert here.caller.foul == here.callee.foul == 0, "what was sprayed has reached a phone"
     assert stolen == 0, "media has gone to the sprayer"
 
 
