@@ -97,7 +97,8 @@ impl Shared {
 struct Appender {
     seq: u64,
     /// `None`: closed.
-    queue: Option<SyncSender<Stamped>>,
+    /// Boxed, because the queue has all of its places from the start.
+    queue: Option<SyncSender<Box<Stamped>>>,
 }
 
 /// The log, for those who append and those who follow. Clones are one log. Where the directory cannot be used, events are dropped and counted, the
@@ -165,12 +166,12 @@ impl EventLog {
         let mut appender = lock(&self.appender);
         let seq = appender.seq;
         let Some(queue) = &appender.queue else { return };
-        let stamped = Stamped {
+        let stamped = Box::new(Stamped {
             seq,
             time_us: time.saturating_sub(micros(ago)),
             mono_us: micros(mono.saturating_sub(ago)),
             event,
-        };
+        });
         match queue.try_send(stamped) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.shared.drop_events(1),

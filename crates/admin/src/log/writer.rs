@@ -60,7 +60,7 @@ impl Writer {
     }
 
     /// Write until all senders are gone.
-    pub(super) fn run(mut self, events: &Receiver<Stamped>) {
+    pub(super) fn run(mut self, events: &Receiver<Box<Stamped>>) {
         let mut group = Group::default();
         while let Ok(event) = events.recv() {
             self.add(&mut group, &event);
