@@ -7,6 +7,7 @@ use crate::entry::{Operation, Outcome, RelayEntry};
 use crate::ids::{ByPort, PackedStreamId, Quick, StreamId, WriteId};
 use shunt_net::{Endpoint, FiveTuple};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddrV4};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -16,16 +17,43 @@ enum Phase {
     Deleting,
 }
 
+/// An entry's source, new source and new destination. Those of IPv4, as most are, take 18 bytes, where three endpoints take 60.
+#[derive(Clone, Debug)]
+enum Ends {
+    V4([SocketAddrV4; 3]),
+    Other(Box<[Endpoint; 3]>),
+}
+
+impl From<[Endpoint; 3]> for Ends {
+    fn from(ends: [Endpoint; 3]) -> Self {
+        let v4 = |end: Endpoint| match end.addr {
+            IpAddr::V4(addr) => Some(SocketAddrV4::new(addr, end.port)),
+            IpAddr::V6(_) => None,
+        };
+        match ends.map(v4) {
+            [Some(source), Some(new_source), Some(new_destination)] => Self::V4([source, new_source, new_destination]),
+            _ => Self::Other(Box::new(ends)),
+        }
+    }
+}
+
+impl From<&Ends> for [Endpoint; 3] {
+    fn from(ends: &Ends) -> Self {
+        match ends {
+            Ends::V4(ends) => ends.map(|end| Endpoint::new(*end.ip(), end.port())),
+            Ends::Other(ends) => **ends,
+        }
+    }
+}
+
 /// An entry, or a write of one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Row {
     owner: PackedStreamId,
     /// The write whose result counts; `None`: none is under way.
     write: Option<WriteId>,
     phase: Phase,
-    source: Endpoint,
-    new_source: Endpoint,
-    new_destination: Endpoint,
+    ends: Ends,
 }
 
 impl Row {
@@ -34,9 +62,7 @@ impl Row {
             owner: owner.into(),
             write,
             phase,
-            source: entry.key().src,
-            new_source: entry.new_source(),
-            new_destination: entry.new_destination(),
+            ends: [entry.key().src, entry.new_source(), entry.new_destination()].into(),
         }
     }
 
@@ -45,7 +71,8 @@ impl Row {
     }
 
     fn entry(&self, port: Endpoint) -> RelayEntry {
-        RelayEntry::again(FiveTuple::new(self.source, port), self.new_source, self.new_destination)
+        let [source, new_source, new_destination] = (&self.ends).into();
+        RelayEntry::again(FiveTuple::new(source, port), new_source, new_destination)
     }
 
     /// The data plane has the entry, or has it with an older rewrite.
@@ -55,7 +82,7 @@ impl Row {
 }
 
 /// A relay port.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Port {
     /// The stream whose packets arrive here.
     stream: Option<PackedStreamId>,
@@ -209,23 +236,24 @@ impl Table {
     /// The stream should have this entry.
     pub(crate) fn want(&mut self, owner: StreamId, entry: RelayEntry, out: &mut Vec<Write>) -> Placed {
         let port = entry.port();
-        let Some(row) = self.row(port).copied() else {
+        let Some(row) = self.row(port) else {
             let write = self.write(port, owner, Operation::Insert(entry), out);
             self.put(port, Row::new(owner, entry, Phase::Inserting, Some(write)));
             return Placed::Pending;
         };
-        if !row.is_of(owner) || row.source != entry.key().src || row.phase == Phase::Deleting {
+        let (is_own, known, phase) = (row.is_of(owner), row.entry(port), row.phase);
+        if !is_own || known.key() != entry.key() || phase == Phase::Deleting {
             self.delete(port, out);
             return Placed::Busy;
         }
-        if row.entry(port) == entry {
-            return if row.phase == Phase::Present {
+        if known == entry {
+            return if phase == Phase::Present {
                 Placed::Confirmed
             } else {
                 Placed::Pending
             };
         }
-        if row.phase != Phase::Present {
+        if phase != Phase::Present {
             // One write at a time: when it is settled, the stream's wish is looked at again.
             return Placed::Pending;
         }
@@ -250,8 +278,8 @@ impl Table {
     }
 
     fn delete_again(&mut self, port: Endpoint, out: &mut Vec<Write>) {
-        let Some(row) = self.row(port).copied() else { return };
-        let write = self.write(port, row.owner.into(), Operation::Delete(row.entry(port).key()), out);
+        let Some((owner, entry)) = self.owner(port) else { return };
+        let write = self.write(port, owner, Operation::Delete(entry.key()), out);
         if let Some(row) = self.row_mut(port) {
             (row.phase, row.write) = (Phase::Deleting, Some(write));
         }
@@ -314,16 +342,16 @@ impl Table {
 
     /// The data plane has lost an entry, or has something else in its place: write it again.
     pub(crate) fn insert_again(&mut self, port: Endpoint, modify: bool, out: &mut Vec<Write>) {
-        let Some(row) = self.row(port).copied().filter(|row| row.phase == Phase::Present) else {
+        let present = self.row(port).filter(|row| row.phase == Phase::Present);
+        let Some((owner, entry)) = present.map(|row| (row.owner.into(), row.entry(port))) else {
             return;
         };
-        let entry = row.entry(port);
         let operation = if modify {
             Operation::Modify(entry)
         } else {
             Operation::Insert(entry)
         };
-        let write = self.write(port, row.owner.into(), operation, out);
+        let write = self.write(port, owner, operation, out);
         if let Some(row) = self.row_mut(port) {
             (row.phase, row.write) = (Phase::Inserting, Some(write));
         }
