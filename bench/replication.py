@@ -88,7 +88,7 @@ class Bench:
         for rid in range(1, count + 1):
             rewrite = self.replication.copy(1, rid)
             assert rewrite is not None
-            self.replication.modify_copy(1, rid, rewrite._replace(target=target, splice=rid if action.track else 0, payload_types=types))
+            self.replication.modify_copy(1, rid, rewrite._replace(target=target, sequence_state=rid if action.track else 0, payload_types=types))
 
     def time(self, program: str, frame: int, repeat: int) -> float:
         """ns of this thread's CPU for one run."""
@@ -177,7 +177,7 @@ def load(lab: lab_module.Lab, meetings: int) -> dict[str, Any]:
 
 
 def adapted(lab: lab_module.Lab, streams: int) -> dict[str, Any]:
-    """Put in streams with a track and a receiver with a splice each, and take packets through the first and the last of them."""
+    """Put in streams with a track and a receiver with a sequence state each, and take packets through the first and the last of them."""
     bench = Bench(lab, streams + 1)
     replication = bench.replication
     replication.delete_stream(KEY)

@@ -55,7 +55,7 @@ ALGORITHMS: dict[str, Callable[[Cadence], Any]] = {
 
 
 def measure(algorithm: str, picture: str, kind: str, target: int, loss: float, packets: int) -> dict[str, Any]:
-    """One run, the same for the same arguments. Signalling knows the cadence, and the encoder leaves no frame out."""
+    """One run, the same for the same arguments. Signalling knows the frame cadence, and the encoder leaves no frame out."""
     return _run(algorithm, picture, target, packets, f"{picture} {kind} {target} {loss}", loss, NETWORKS[kind]) | {"network": kind}
 
 

@@ -68,7 +68,7 @@ struct track {
 
 /* State of sequence rewriting for each receiver; one of the two is in use. */
 struct receiver {
-	struct splice splice;
+	struct sequence_state sequence_state;
 	struct slm slm;
 	__u32 unused;
 };
@@ -507,9 +507,9 @@ __noinline int number_for(struct receiver *receiver, const struct passing *passi
 		return 0;
 	target &= TARGETS - 1;
 	if (passing->tracked) {
-		current = receiver->splice.target & (TARGETS - 1);
+		current = receiver->sequence_state.target & (TARGETS - 1);
 		changes = passing->flags & SEEN_START && (target < current || (passing->switches >> target & passing->decodable >> current & 1));
-		return splice_accept(&receiver->splice, target, changes, passing->of, number);
+		return sequence_state_accept(&receiver->sequence_state, target, changes, passing->of, number);
 	}
 	if (passing->layer > target)
 		return 0;

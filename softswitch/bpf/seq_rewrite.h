@@ -153,7 +153,7 @@ static inline void slr_init(struct slr *s, u16 mask)
 {
 	*s = (struct slr){ .cadence = mask };
 	for (int n = 0; n < WINDOW; n++)
-		s->used[n] = n + 1; /* a number that has another place */
+		s->used[n] = n + 1; /* a number that has another slot */
 }
 
 static inline struct outcome slr_accept(struct slr *s, struct row r, int learn)
@@ -244,9 +244,9 @@ static inline struct outcome slm_accept(struct slm *s, struct row r, u16 mask)
 	return (struct outcome){ FORWARD, !older, 1, r.sequence - offset - add };
 }
 
-/* -- Splice: from the numbers of the decode target to the receiver's ------------------------------------------------- */
+/* -- Receiver sequence state: from the numbers of the decode target to the receiver's --------------------------------- */
 
-struct splice {
+struct sequence_state {
 	u16 target, base;
 	struct pair floor; /* the first number of this target; whether the target was ever changed */
 };
@@ -261,7 +261,7 @@ static inline u16 pass_target(u16 *target, u16 wanted, int may)
 }
 
 /* Returns whether the packet goes to this receiver, and its number. All targets have the same packets in order. */
-static inline int splice_accept(struct splice *s, u16 wanted, int changes, const struct outcome *of, u16 *number)
+static inline int sequence_state_accept(struct sequence_state *s, u16 wanted, int changes, const struct outcome *of, u16 *number)
 {
 	const struct outcome *new = &of[wanted & (TARGETS - 1)], *old;
 	int may = changes && new->in_order && new->verdict == FORWARD;

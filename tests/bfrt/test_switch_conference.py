@@ -35,7 +35,7 @@ from tests.vectors.model import MAC_RB, TO_A, TO_SERVER, TO_TAGGED, Port
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a namespace and packet sockets")]
 
 S_LR, S_LM = "conference-lr.tofino2", "conference.tofino2"
-WORDS_OF_A_TRACK, WORDS_OF_A_SPLICE = 57, 3
+WORDS_OF_A_TRACK, WORDS_OF_A_SEQUENCE_STATE = 57, 3
 
 
 class ConferenceChip(Chip):
@@ -314,7 +314,7 @@ async def show(lab: ConferenceLab, chip: ConferenceChip, wire: Wire) -> int:
     return ssrc
 
 
-@pytest.mark.parametrize(("program", "words"), [(S_LR, WORDS_OF_A_TRACK + WORDS_OF_A_SPLICE), (S_LM, WORDS_OF_A_SPLICE)])
+@pytest.mark.parametrize(("program", "words"), [(S_LR, WORDS_OF_A_TRACK + WORDS_OF_A_SEQUENCE_STATE), (S_LM, WORDS_OF_A_SEQUENCE_STATE)])
 async def test_registers_are_cleared_before_a_row_has_them_and_never_while_one_has(tmp_path: Path, namespace: str, program: str, words: int) -> None:
     async with scene(tmp_path, namespace, program) as (lab, chip, wire, _):
         await lab.open_room("audio", "video")
@@ -341,8 +341,8 @@ async def test_registers_are_cleared_before_a_row_has_them_and_never_while_one_h
         assert chip.register_writes() == words
         await lab.target("ann", "tom", 0)
         await until(lambda: len(chip.number("pipe.Egress.copy", "splice")) == 2)
-        assert chip.register_writes() == words + WORDS_OF_A_SPLICE
-        splices = chip.number("pipe.Egress.copy", "splice")
+        assert chip.register_writes() == words + WORDS_OF_A_SEQUENCE_STATE
+        sequence_states = chip.number("pipe.Egress.copy", "splice")
         await lab.agent.end(kill=True)
         await lab.start_agent()
 
@@ -351,7 +351,7 @@ async def test_registers_are_cleared_before_a_row_has_them_and_never_while_one_h
 
         await until(settled)
         await asyncio.sleep(1)
-        assert chip.number("pipe.Egress.copy", "splice") == splices and chip.register_writes() == words + WORDS_OF_A_SPLICE
+        assert chip.number("pipe.Egress.copy", "splice") == sequence_states and chip.register_writes() == words + WORDS_OF_A_SEQUENCE_STATE
 
 
 async def test_layers_that_the_switch_does_not_read_are_refused(tmp_path: Path, namespace: str) -> None:

@@ -15,7 +15,7 @@ LARGE = (8.0, 5.0, 3.5)  # a moving 720p picture at 1.5 Mbit/s or so
 
 
 class Sent(NamedTuple):
-    """A packet as sent: its place among all, its temporal layer, what the header says (keep is not decided yet)."""
+    """A packet as sent: its position among all, its temporal layer, what the header says (keep is not decided yet)."""
 
     index: int
     layer: int
@@ -50,7 +50,7 @@ def video(rng: random.Random, packets: int, sizes: tuple[float, float, float] = 
 
 
 def network(rng: random.Random, sent: Iterable[Sent], *, loss: float = 0.0, burst: float = 1.0, reorder: float = 0.0, distance: int = 4, repeat: float = 0.0) -> Iterator[Sent]:
-    """What arrives. burst: mean length of a run of losses; reorder: share of packets that come 1..distance places later; repeat: share doubled."""
+    """What arrives. burst: mean length of a run of losses; reorder: share of packets that come 1..distance positions later; repeat: share doubled."""
     waiting: list[tuple[int, Sent]] = []
     losing = False
     enter = loss / burst / (1 - loss) if 0 < loss < 1 else 0.0

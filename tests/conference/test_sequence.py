@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tools.conference.sequence import Cadence, LowMemory, LowRetransmission, Outcome, Row, Splice, Verdict, after, suppressed_between
+from tests.tools.conference.sequence import Cadence, LowMemory, LowRetransmission, Outcome, Row, SequenceState, Verdict, after, suppressed_between
 from tests.conference import streams, vectors
 
 CASES = json.loads(vectors.FILE.read_text())["cases"]
@@ -53,7 +53,7 @@ REWRITERS = {
     "S-LM": lambda: LowMemory(Cadence(0b1010, 1)),
     "S-LR": lambda: LowRetransmission(),
     "S-LR with history": lambda: LowRetransmission(history=8, window=256),
-    "S-LR with a cadence": lambda: LowRetransmission(Cadence(0b1010), learn=False),
+    "S-LR with a frame cadence": lambda: LowRetransmission(Cadence(0b1010), learn=False),
 }
 
 
@@ -158,23 +158,23 @@ def test_a_sender_that_starts_anew_goes_on_in_its_receivers_numbers():
 # -- changes of target ---------------------------------------------------------------------------------------------
 
 
-def splice_run(rng: random.Random, loss: float, reorder: float, packets: int = 4000) -> tuple[list[tuple[int, int]], int, int]:
+def sequence_state_run(rng: random.Random, loss: float, reorder: float, packets: int = 4000) -> tuple[list[tuple[int, int]], int, int]:
     """Numbers that one receiver gets over changes of target at any time; (number, index) in order, changes, packets it should have got."""
     sent = list(streams.video(rng, packets))
     rewriters = {target: LowRetransmission(history=4, window=64) for target in (0, 1, 2)}
-    splice = Splice(2)
+    sequence_state = SequenceState(2)
     wanted, got, changes, due = 2, [], 0, 0
     top = None
     for packet in streams.network(rng, sent, loss=loss, reorder=reorder, repeat=reorder / 5):
         if rng.random() < 0.01:
             wanted = rng.randrange(3)
-        before = splice.target
+        before = sequence_state.target
         outcomes = {target: rewriter.accept(packet.row(target)) for target, rewriter in rewriters.items()}
-        number = splice.accept(wanted, packet.start, outcomes)
-        changes += splice.target != before
-        due += packet.layer <= splice.target
+        number = sequence_state.accept(wanted, packet.start, outcomes)
+        changes += sequence_state.target != before
+        due += packet.layer <= sequence_state.target
         if number is not None:
-            assert packet.layer <= splice.target
+            assert packet.layer <= sequence_state.target
             number = number if top is None else top + after(number, top & 0xFFFF)
             top = number if top is None else max(top, number)
             got.append((number, packet.index))
@@ -182,7 +182,7 @@ def splice_run(rng: random.Random, loss: float, reorder: float, packets: int = 4
 
 
 def test_a_change_of_target_leaves_no_gap():
-    got, changes, due = splice_run(random.Random(4), 0.0, 0.0)
+    got, changes, due = sequence_state_run(random.Random(4), 0.0, 0.0)
     assert changes > 20 and len(got) == due
     numbers = [number for number, _ in got]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
@@ -190,7 +190,7 @@ def test_a_change_of_target_leaves_no_gap():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_changes_under_loss_and_reordering_never_give_a_number_twice(seed):
-    got, changes, due = splice_run(random.Random(seed), 0.1, 0.1)
+    got, changes, due = sequence_state_run(random.Random(seed), 0.1, 0.1)
     numbers = [number for number, _ in got]
     assert changes > 10 and len(set(numbers)) == len(numbers)
     places = [index for _, index in sorted(got)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.conference.sequence import LowMemory, LowRetransmission, Outcome, Row, Splice, Verdict
+from tests.tools.conference.sequence import LowMemory, LowRetransmission, Outcome, Row, SequenceState, Verdict
 from tests.conference import streams, vectors
 
 FOLDER = Path(__file__).resolve().parents[2] / "softswitch" / "bpf"
@@ -21,7 +21,7 @@ SOURCE = """
 struct outcome slr(struct slr *s, struct row r, int learn) { return slr_accept(s, r, learn); }
 void slr_fresh(struct slr *s, u16 mask) { slr_init(s, mask); }
 struct outcome slm(struct slm *s, struct row r, u16 mask) { return slm_accept(s, r, mask); }
-int splice(struct splice *s, u16 wanted, int changes, const struct outcome *of, u16 *number) { return splice_accept(s, wanted, changes, of, number); }
+int sequence_state(struct sequence_state *s, u16 wanted, int changes, const struct outcome *of, u16 *number) { return sequence_state_accept(s, wanted, changes, of, number); }
 """
 VERDICTS = (Verdict.FORWARD, Verdict.SUPPRESS, Verdict.LATE, Verdict.REPEATED)
 
@@ -50,7 +50,7 @@ def words(tmp_path_factory) -> ctypes.CDLL:
     found.slr.restype = found.slm.restype = COutcome
     found.slr.argtypes = [ctypes.c_void_p, CRow, ctypes.c_int]
     found.slm.argtypes = [ctypes.c_void_p, CRow, ctypes.c_uint16]
-    found.splice.argtypes = [ctypes.c_void_p, ctypes.c_uint16, ctypes.c_int, ctypes.POINTER(COutcome), ctypes.POINTER(ctypes.c_uint16)]
+    found.sequence_state.argtypes = [ctypes.c_void_p, ctypes.c_uint16, ctypes.c_int, ctypes.POINTER(COutcome), ctypes.POINTER(ctypes.c_uint16)]
     found.slr_fresh.argtypes = [ctypes.c_void_p, ctypes.c_uint16]
     return found
 
@@ -112,13 +112,13 @@ def test_the_same_on_rows_that_no_sender_would_send(words):
             assert low(row) == low_reference.accept(row), row
 
 
-def test_splice_is_the_same_over_changes_of_target_and_bad_networks(words):
+def test_sequence_state_is_the_same_over_changes_of_target_and_bad_networks(words):
     changed = passed = 0
     for seed in range(6):
         rng = random.Random(seed)
         sent = list(streams.video(rng, 4000))
         rewriters, references = [raw_s_lr(words) for _ in range(3)], [LowRetransmission() for _ in range(3)]
-        state, reference, wanted = (ctypes.c_uint16 * 4)(2), Splice(2), 2
+        state, reference, wanted = (ctypes.c_uint16 * 4)(2), SequenceState(2), 2
         number = ctypes.c_uint16()
         for packet in streams.network(rng, sent, loss=0.1 * (seed % 3), reorder=0.05, repeat=0.02):
             if rng.random() < 0.02:
@@ -126,7 +126,7 @@ def test_splice_is_the_same_over_changes_of_target_and_bad_networks(words):
             before = reference.target
             outcomes = (COutcome * 4)(*(rewriter(packet.row(target)) for target, rewriter in enumerate(rewriters)))
             told = reference.accept(wanted, packet.start, {target: each.accept(packet.row(target)) for target, each in enumerate(references)})
-            goes = words.splice(state, wanted, packet.start, outcomes, ctypes.byref(number))
+            goes = words.sequence_state(state, wanted, packet.start, outcomes, ctypes.byref(number))
             assert (number.value if goes else None) == told and state[0] == reference.target
             changed += reference.target != before
             passed += bool(goes)

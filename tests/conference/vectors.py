@@ -16,7 +16,7 @@ from tests.tools.conference.sequence import PHASES, Cadence, LowMemory, LowRetra
 from tests.conference import streams
 
 FILE = Path(__file__).resolve().parents[1] / "vectors" / "conference" / "sequence.json"
-_KEYS = 5 * PHASES + 3  # frames between key frames: with the key frame whole turns of the cadence
+_KEYS = 5 * PHASES + 3  # frames between key frames: with the key frame whole turns of the frame cadence
 HOSTILE = "rows that no sender would send"
 
 
@@ -55,7 +55,7 @@ def _generated() -> list[dict[str, Any]]:
             target = nth % 2
             sent = list(streams.video(rng, 150, streams.SMALL if nth % 3 else streams.LARGE, keys=_KEYS))
             suppressed, kept = ({packet.frame % PHASES for packet in sent if (packet.layer > target) is above} for above in (True, False))
-            assert suppressed and not suppressed & kept, "a cadence says what is suppressed by the frame's number alone"
+            assert suppressed and not suppressed & kept, "a frame cadence says what is suppressed by the frame's number alone"
             mask = sum(1 << phase for phase in suppressed)
             rows = [packet.row(target) for packet in streams.network(rng, sent, **options)]
             if name == HOSTILE:

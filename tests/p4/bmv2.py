@@ -132,7 +132,7 @@ def stream_command(made: replication.Stream, track: Sequence[int] = ()) -> str:
 
 
 def copy_command(stream: int, receiver: replication.Receiver, numbers: Sequence[int] = ()) -> str:
-    """numbers: target and splice for a program with SEQUENCE=2, and the cadence with SEQUENCE=1."""
+    """numbers: target and sequence_state for a program with SEQUENCE=2, and the frame cadence with SEQUENCE=1."""
     six = "_v6" if receiver.here.version == 6 else ""
     values = [receiver.out.addr, receiver.here.addr, receiver.out.port, receiver.here.port, receiver.hop.number, *numbers]
     return f"table_add Egress.copy Egress.copy_to{six} {stream} {receiver.rid} => {' '.join(map(_number, values))}"

@@ -21,7 +21,7 @@ CASES = [case for case in json.loads(vectors.FILE.read_text())["cases"] if case[
 TREE, LAYERS, TARGET, FIRST_STREAM, FIRST_SSRC = 40, 9, 1, 0x000300, 0x33330000
 BURST = 16  # BMv2's queues hold 64 packets, and drop what is beyond
 MASKS = [0b0000, 0b0010, 0b1010, 0b0111, 0b1110]
-HIGHEST_SPLICE = 65536  # its row is row 0
+HIGHEST_SEQUENCE_STATE = 65536  # its row is row 0
 
 
 class Switch:
@@ -31,13 +31,13 @@ class Switch:
         self.made = made
         self._next = 0
 
-    def stream(self, mask: int, *, six: bool = False, splice: int | None = None) -> tuple[Stream, Receiver]:
+    def stream(self, mask: int, *, six: bool = False, sequence_state: int | None = None) -> tuple[Stream, Receiver]:
         """A stream that nothing has been sent in yet, and its one receiver."""
         self._next += 1
         key = (CAMERA_6 if six else ALICES).key
         stream = Stream(key, FIRST_SSRC + self._next, TREE + six, FIRST_STREAM + self._next, layers=LAYERS, extension=EXTENSION, descriptor=DEPENDENCY_DESCRIPTOR)
         receiver = CAROL if six else BOB
-        self.made.cli([bmv2.stream_command(stream), bmv2.copy_command(stream.stream, receiver, (TARGET, splice or self._next, mask))])
+        self.made.cli([bmv2.stream_command(stream), bmv2.copy_command(stream.stream, receiver, (TARGET, sequence_state or self._next, mask))])
         return stream, receiver
 
     def send(self, stream: Stream, receiver: Receiver, packets: Sequence[tuple[Replicated, int | None]]) -> None:
@@ -87,7 +87,7 @@ def test_packet_rows(switch: Switch, case: dict, six: bool) -> None:
 def test_the_reference_on_bad_networks(switch: Switch, mask: int) -> None:
     """Losses, reordering, copies, and whatever a sender may say: as the reference, and no number twice."""
     rng = random.Random(mask)
-    stream, receiver = switch.stream(mask, splice=HIGHEST_SPLICE if mask == MASKS[0] else None)
+    stream, receiver = switch.stream(mask, sequence_state=HIGHEST_SEQUENCE_STATE if mask == MASKS[0] else None)
     reference, given, packets = LowMemory(Cadence(mask)), set(), []
     video = [sent for sent in streams.video(rng, 800, streams.SMALL, keys=61, slips=0.02) if not mask >> (sent.frame & 3) & 1]
     rows = [sent.row(2) for sent in streams.network(rng, video, loss=0.08, burst=2, reorder=0.1, repeat=0.05)]
@@ -139,6 +139,6 @@ def test_a_row_that_is_cleared_begins_anew(switch: Switch) -> None:
     stream, receiver = closed(switch)
     far = [(packet(stream, Row(40_000, 9, True, True, True)), None)]
     switch.send(stream, receiver, far)
-    splice = stream.stream - FIRST_STREAM
-    switch.made.cli([f"register_write Egress.{word} {splice} 0" for word in ("high", "offset", "open")])
+    sequence_state = stream.stream - FIRST_STREAM
+    switch.made.cli([f"register_write Egress.{word} {sequence_state} 0" for word in ("high", "offset", "open")])
     switch.send(stream, receiver, [(far[0][0], 40_000)])

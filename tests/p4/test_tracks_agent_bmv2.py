@@ -119,7 +119,7 @@ async def test_a_slow_receiver_and_who_comes_after_it(scene: Scene) -> None:
     def tracks() -> list[int]:
         return numbers_of(scene.target, "Ingress.conference", "track")
 
-    def splices() -> list[int]:
+    def sequence_states() -> list[int]:
         return numbers_of(scene.target, "Egress.copy", "splice")
 
     await meet_with_pictures(scene, ann, packets[0].sent_as(0x51))
@@ -128,15 +128,15 @@ async def test_a_slow_receiver_and_who_comes_after_it(scene: Scene) -> None:
     got, kept = scene.numbers(bob, 0x51), sum(packet.layer == 0 for packet in packets[180:236])
     assert scene.numbers(tom, 0x51) == [packet.row.sequence for packet in packets[:236]], "everything for tom, as it was sent"
     assert consecutive(got) and 170 + kept <= len(got) <= 180 + kept, "the lowest layer alone, no gap and nothing twice"
-    assert len(tracks()) == len(splices()) == 1
+    assert len(tracks()) == len(sequence_states()) == 1
 
-    # Both leave; who comes has their track and their splice, and numbers some thousands lower.
+    # Both leave; who comes has their track and their sequence state, and numbers some thousands lower.
     high = scene.device.register(f"{TRACKS}.high", tracks()[0])
     (track,) = tracks()
     for one in (bob, ann):
         await scene.lab.leave(one)
         del scene.people[one.name]
-    await until(lambda: not tracks() and not splices())
+    await until(lambda: not tracks() and not sequence_states())
     for number, (name, where) in enumerate((("dan", ann), ("eve", bob)), start=4):
         scene.people[name] = replace(where, name=name, number=number, relays={}, sent=0)
         await scene.lab.join(scene.people[name], ("audio", "video"))
@@ -147,7 +147,7 @@ async def test_a_slow_receiver_and_who_comes_after_it(scene: Scene) -> None:
     scene.frames.clear()
     await fall(dan, eve, 0x52, shift=-3000)
     got = scene.numbers(eve, 0x52)
-    assert tracks() == [track] and len(splices()) == 1
+    assert tracks() == [track] and len(sequence_states()) == 1
     assert scene.numbers(tom, 0x52) == [(packet.row.sequence - 3000) & 0xFFFF for packet in packets[:236]]
     assert consecutive(got) and 170 + kept <= len(got) <= 180 + kept
     assert scene.device.register(f"{TRACKS}.high", track) >> 16 == (packets[235].row.sequence - 3000) & 0xFFFF

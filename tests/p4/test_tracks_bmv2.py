@@ -1,4 +1,4 @@
-"""Sequence numbers of decode targets and of copies (S-LR, Splice), run through the v1model twin in BMv2: the packet rows, and the reference on bad networks."""
+"""Sequence numbers of decode targets and of copies (S-LR, receiver sequence state), run through the v1model twin in BMv2: the packet rows, and the reference on bad networks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.tools.conference.sequence import LowRetransmission, Row, Splice
+from tests.tools.conference.sequence import LowRetransmission, Row, SequenceState
 from tests.conference import streams, vectors
 from tests.p4 import bmv2
 from tests.p4.test_sequence_bmv2 import BURST, FIRST_SSRC, FIRST_STREAM, LAYERS, TREE, numbered
@@ -97,7 +97,7 @@ def test_the_reference_on_bad_networks(switch: Switch, seed: int) -> None:
     tracks = {target: LowRetransmission() for target in range(TARGETS)}
     given: set[int] = set()
     wanted = seed % TARGETS
-    splice = Splice(wanted)
+    sequence_state = SequenceState(wanted)
     switch.receiver(stream, wanted)
     packets: list[tuple[Replicated, int | None]] = []
     before, gone = switch.made.dropped(), 0
@@ -107,7 +107,7 @@ def test_the_reference_on_bad_networks(switch: Switch, seed: int) -> None:
             packets, wanted = [], rng.randrange(TARGETS)
             switch.retarget(stream, wanted)
         outcomes = {target: tracks[target].accept(sent.row(target)) for target in range(TARGETS)}
-        number = splice.accept(wanted, bool(sent.key or SWITCHES[sent.layer] >> wanted & 1), outcomes)
+        number = sequence_state.accept(wanted, bool(sent.key or SWITCHES[sent.layer] >> wanted & 1), outcomes)
         if number is not None:
             assert number not in given
             given.add(number)

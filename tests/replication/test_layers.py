@@ -23,7 +23,7 @@ from tests.softswitch.replication import Action, Layer, Rewrite, StreamKey
 from tests.tools.conference import descriptor, rtp
 from tests.tools.conference.packets import Layers, MediaPacket, Reader
 from tests.tools.conference.rtp import MediaError
-from tests.tools.conference.sequence import LowRetransmission, Row, Splice
+from tests.tools.conference.sequence import LowRetransmission, Row, SequenceState
 
 pytestmark = pytest.mark.netns
 
@@ -147,7 +147,7 @@ def test_the_other_ways_to_tell_a_layer(bridge: Bridge, way: str) -> None:
     wanted = {1: 2, 2: 1, 3: 0}
     action = adapted(extension=3 if way == "frame marking" else 0, descriptor=DESCRIPTORS[reader._layers])
     conference = Conference(bridge, list(wanted.values()), action, everything=True, rows={layer: Layer(layer) for layer in range(3)})
-    references, splices = [LowRetransmission() for _ in range(3)], {rid: Splice(target) for rid, target in wanted.items()}
+    references, sequence_states = [LowRetransmission() for _ in range(3)], {rid: SequenceState(target) for rid, target in wanted.items()}
     expected: dict[int, list[tuple[int, int]]] = {rid: [] for rid in wanted}
     rng, changed = random.Random(9), 0
     for nth, packet in enumerate(streams.network(random.Random(5), list(streams.video(random.Random(1), 900, keys=50)), loss=0.05)):
@@ -159,10 +159,10 @@ def test_the_other_ways_to_tell_a_layer(bridge: Bridge, way: str) -> None:
         conference.send(raw)
         read = reader.read(raw)
         outcomes = {target: reference.accept(read.row(target)) for target, reference in enumerate(references)}
-        for rid, splice in splices.items():
-            before = splice.target
-            number = splice.accept(wanted[rid], read.changes(before, wanted[rid]), outcomes)
-            changed += splice.target != before
+        for rid, sequence_state in sequence_states.items():
+            before = sequence_state.target
+            number = sequence_state.accept(wanted[rid], read.changes(before, wanted[rid]), outcomes)
+            changed += sequence_state.target != before
             if number is not None:
                 expected[rid].append((number, packet.index))
     bridge.settled()
@@ -268,7 +268,7 @@ def test_receivers_change_targets_without_gaps(bridge: Bridge) -> None:
     conference = Conference(bridge, [2, 1, 0], adapted(), everything=True)
     rng = random.Random(3)
     wanted = {1: 2, 2: 1, 3: 0}
-    splices = {rid: Splice(target) for rid, target in wanted.items()}
+    sequence_states = {rid: SequenceState(target) for rid, target in wanted.items()}
     rewriters = [LowRetransmission() for _ in range(3)]
     expected: dict[int, list[tuple[int, int]]] = {rid: [] for rid in wanted}
     changed = 0
@@ -279,11 +279,11 @@ def test_receivers_change_targets_without_gaps(bridge: Bridge) -> None:
             wanted[rid] = target
             conference.retarget(rid, target)
         outcomes = {target: rewriter.accept(packet.row(target)) for target, rewriter in enumerate(rewriters)}
-        for rid, splice in splices.items():
-            before = splice.target
+        for rid, sequence_state in sequence_states.items():
+            before = sequence_state.target
             changes = packet.start and (wanted[rid] < before or packet.layer <= before)
-            number = splice.accept(wanted[rid], changes, outcomes)
-            changed += splice.target != before
+            number = sequence_state.accept(wanted[rid], changes, outcomes)
+            changed += sequence_state.target != before
             if number is not None:
                 expected[rid].append((number, packet.index))
         conference.send(media(packet.row(0), packet.layer, packet.index.to_bytes(4, "big")))
@@ -312,7 +312,7 @@ def test_nothing_lost_before_the_switch_leaves_no_gap_behind_it(bridge: Bridge) 
 
 @pytest.mark.parametrize("case", **named([case for case in CASES if case["algorithm"] == "S-LM"]))
 def test_packet_rows_without_a_track(bridge: Bridge, case: dict) -> None:
-    """S-LM: the receiver's numbers from what it gets, and the cadence that signalling knows."""
+    """S-LM: the receiver's numbers from what it gets, and the frame cadence that signalling knows."""
     conference = Conference(bridge, [0], adapted(track=0), cadence=case["cadence"][0] & 15)
     for nth, row in enumerate(case["rows"]):
         conference.send(media(Row(*row[:2], *map(bool, row[2:6])), 0, nth.to_bytes(4, "big")))
@@ -429,7 +429,7 @@ def test_what_is_refused(bridge: Bridge) -> None:
         with pytest.raises(Refused):
             bridge.replication.insert_stream(key, action)
     assert bridge.replication.stream(key) is None
-    for more in ({"splice": TRACKS + 1}, {"target": 4}):
+    for more in ({"sequence_state": TRACKS + 1}, {"target": 4}):
         with pytest.raises(Refused):
             bridge.replication.insert_copy(NUMBER, 1, Rewrite(Endpoint.of(RELAY_A4, 1), Endpoint.of(HOST_A4, 1), **more))
     assert bridge.replication.copy(NUMBER, 1) is None

@@ -57,7 +57,7 @@ class Rewrite(NamedTuple):
     dst: Endpoint
     nexthop: int = 0
     target: int = 0
-    splice: int = 0
+    sequence_state: int = 0
     cadence: int = 0
     payload_types: int = 0
 

@@ -32,7 +32,7 @@ pub struct Planner {
     offer: Offer,
     /// Of a switch; `None`: the data plane's kernel has the routes.
     routes: Option<Arc<Routes>>,
-    /// How many rows have a track or a splice that the data plane keeps in registers.
+    /// How many rows have a track or a sequence state that the data plane keeps in registers.
     users: HashMap<Key, usize>,
     /// By conference: rows that are nobody else's.
     plans: HashMap<Name, BTreeMap<Row, Value>>,
@@ -244,7 +244,7 @@ impl Planner {
         Ok((part, self.clear_first(steps)))
     }
 
-    /// Before a row gets a track or a splice that none has, its registers are cleared.
+    /// Before a row gets a track or a sequence state that none has, its registers are cleared.
     fn clear_first(&self, steps: Steps) -> Steps {
         if !self.offer.registers {
             return steps;
@@ -276,7 +276,7 @@ impl Planner {
                 Some(members) => Some(Step::Modify(Key::Tree(*mgid), Data::Tree(members.clone()))),
                 None => Some(Step::Delete(Key::Tree(*mgid))),
             },
-            Step::Add(Key::Track(_) | Key::Splice(_), _) => None,
+            Step::Add(Key::Track(_) | Key::SequenceState(_), _) => None,
             Step::Add(key, _) => Some(Step::Delete(key.clone())),
             _ => None,
         };
@@ -286,7 +286,7 @@ impl Planner {
     /// The rest of the way for all parts of a round: the steps that move streams, and those that come when packets under way have left.
     ///
     /// # Errors
-    /// All numbers of layers, tracks or splices are taken: by the conference that is named.
+    /// All numbers of layers, tracks or sequence states are taken: by the conference that is named.
     pub fn finish<'a>(
         &mut self,
         parts: &mut [Part],
@@ -393,7 +393,7 @@ impl Planner {
     /// A step is carried out.
     pub fn written(&mut self, step: &Step<Key, Data>) {
         match step {
-            Step::Add(Key::Track(_) | Key::Splice(_), _) | Step::Drain => {}
+            Step::Add(Key::Track(_) | Key::SequenceState(_), _) | Step::Drain => {}
             Step::Add(key, data) | Step::Modify(key, data) => {
                 let before = self.inside.insert(key.clone(), data.clone());
                 self.count_user(data.memory(), before.and_then(|before| before.memory()));
@@ -405,7 +405,7 @@ impl Planner {
         }
     }
 
-    /// A row has a track or a splice now, and had one before.
+    /// A row has a track or a sequence state now, and had one before.
     fn count_user(&mut self, now: Option<Key>, before: Option<Key>) {
         if let Some(now) = now {
             *self.users.entry(now).or_default() += 1;
@@ -578,9 +578,9 @@ fn former(rows: &[(Key, Data)]) -> HashMap<Place, Former> {
                     former.rows.insert(*template, *row);
                 }
             }
-            (Key::Copy(stream, _), Data::Copy(copy)) if copy.splice != 0 => {
+            (Key::Copy(stream, _), Data::Copy(copy)) if copy.sequence_state != 0 => {
                 if let Some(former) = by_stream.get(stream).and_then(|place| streams.get_mut(place)) {
-                    former.splices.insert(copy.addresses.dst, copy.splice);
+                    former.sequence_states.insert(copy.addresses.dst, copy.sequence_state);
                 }
             }
             _ => {}
@@ -814,14 +814,14 @@ mod tests {
         let mut one = conference("a", 3);
         limited(&mut one);
         bring(&mut rows, &mut planner, &one);
-        let splices = |rows: &HashMap<Key, Data>| -> BTreeSet<(Endpoint, u32)> {
+        let sequence_states = |rows: &HashMap<Key, Data>| -> BTreeSet<(Endpoint, u32)> {
             let copies = rows.values().filter_map(|data| match data {
-                Data::Copy(copy) if copy.splice != 0 => Some((copy.addresses.dst, copy.splice)),
+                Data::Copy(copy) if copy.sequence_state != 0 => Some((copy.addresses.dst, copy.sequence_state)),
                 _ => None,
             });
             copies.collect()
         };
-        let (count, before) = (rows.len(), splices(&rows));
+        let (count, before) = (rows.len(), sequence_states(&rows));
         assert!(!before.is_empty());
         let found = rows.iter().filter(|(key, _)| !matches!(key, Key::Prune(_)));
         let mut next = Planner::adopt(softswitch(), None, found.map(|(key, data)| (key.clone(), data.clone())).collect());
@@ -829,6 +829,6 @@ mod tests {
         let unwanted = next.unwanted();
         apply(&mut rows, &mut next, &unwanted);
         next.settled();
-        assert_eq!((rows.len(), splices(&rows)), (count, before));
+        assert_eq!((rows.len(), sequence_states(&rows)), (count, before));
     }
 }

@@ -144,7 +144,7 @@ fn engine(
     let adapted = load.adapted.unwrap_or(people).min(people);
     // Nobody receives himself.
     let rewritten = (adapted * senders - adapted.min(senders)) * load.layered;
-    if let (true, Some(count)) = (design != Design::Nra, u64::from(limits.spliced).checked_div(rewritten)) {
+    if let (true, Some(count)) = (design != Design::Nra, u64::from(limits.sequence_states).checked_div(rewritten)) {
         allowed.insert("rewritten streams", count);
     }
     Ok(())

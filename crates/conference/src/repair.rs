@@ -10,7 +10,7 @@
 //! which packet a change of target took place, the numbers are not certain any more; then a key frame is the answer.
 
 use crate::packets::{MediaPacket, Reader, Told};
-use crate::sequence::{LowRetransmission, Options, Outcome, Splice};
+use crate::sequence::{LowRetransmission, Options, Outcome, SequenceState};
 use crate::tables::Name;
 use shunt_latch::Time;
 use shunt_rtp::MediaError;
@@ -39,7 +39,7 @@ pub enum Begins {
 #[derive(Clone, Debug)]
 struct Receiver {
     /// Of one with numbers of its own; and the target that it changes to.
-    splice: Option<(Splice, usize)>,
+    sequence_state: Option<(SequenceState, usize)>,
     /// A change that has been written, but not acknowledged.
     pending: Option<usize>,
     begins: Begins,
@@ -93,7 +93,7 @@ impl Cache {
     /// A receiver gets the stream: with the sender's numbers, or, one that had been paused, with those that it had.
     pub fn begin(&mut self, receiver: &Name, begins: Begins) {
         let made = Receiver {
-            splice: None,
+            sequence_state: None,
             pending: None,
             begins,
             active: true,
@@ -119,7 +119,7 @@ impl Cache {
     /// about to be `to`. Call [`Cache::written`] when the data plane has acknowledged the row.
     pub fn retarget(&mut self, receiver: &str, from: usize, to: usize) {
         if let Some(one) = self.receivers.get_mut(receiver) {
-            one.splice.get_or_insert((Splice::new(from), from));
+            one.sequence_state.get_or_insert((SequenceState::new(from), from));
             one.pending = Some(to);
         }
     }
@@ -127,7 +127,7 @@ impl Cache {
     /// The change of target is in the data plane.
     pub fn written(&mut self, receiver: &str) {
         if let Some(one) = self.receivers.get_mut(receiver)
-            && let (Some(to), Some((_, wanted))) = (one.pending.take(), one.splice.as_mut())
+            && let (Some(to), Some((_, wanted))) = (one.pending.take(), one.sequence_state.as_mut())
         {
             *wanted = to;
         }
@@ -140,7 +140,7 @@ impl Cache {
 
     /// Copies of packets did not arrive here, or the agent was not there when they came: who has numbers of its own has unknown ones.
     pub fn missed(&mut self) {
-        for one in self.receivers.values_mut().filter(|one| one.splice.is_some()) {
+        for one in self.receivers.values_mut().filter(|one| one.sequence_state.is_some()) {
             one.certain = false;
         }
     }
@@ -210,18 +210,18 @@ impl Cache {
 
 impl Receiver {
     fn take(&mut self, sequence: u16, read: Option<&MediaPacket>, outcomes: &[Outcome]) {
-        let number = match (&mut self.splice, read) {
+        let number = match (&mut self.sequence_state, read) {
             (None, _) => Some(sequence),
-            (Some((splice, wanted)), Some(read)) => {
-                let changes = read.changes(splice.target(), *wanted);
+            (Some((sequence_state, wanted)), Some(read)) => {
+                let changes = read.changes(sequence_state.target(), *wanted);
                 if let Some(to) = self.pending
                     && to != *wanted
-                    && read.changes(splice.target(), to)
+                    && read.changes(sequence_state.target(), to)
                 {
                     // Whether the row was in before this packet came is not known.
                     self.certain = false;
                 }
-                splice.accept(*wanted, changes, outcomes)
+                sequence_state.accept(*wanted, changes, outcomes)
             }
             (Some(_), None) => None,
         };
@@ -250,7 +250,7 @@ impl Receiver {
                 whole.then(|| before.wrapping_add(number.wrapping_sub(*low)))
             }
             // From before the cache: its number is the sender's, unless the receiver was not getting the stream then.
-            (None, _) if self.splice.is_none() && self.begins == Begins::Before => Some(number),
+            (None, _) if self.sequence_state.is_none() && self.begins == Begins::Before => Some(number),
             _ => None,
         }
     }

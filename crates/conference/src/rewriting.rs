@@ -1,4 +1,4 @@
-//! Layers of streams and the numbers that they have in one data plane: rows of `layer`, tracks (S-LR of a stream), splices (of a receiver).
+//! Layers of streams and the numbers that they have in one data plane: rows of `layer`, tracks (S-LR of a stream), receiver sequence states.
 
 use crate::allocation::Numbers;
 use crate::membership::TARGETS;
@@ -46,7 +46,7 @@ pub struct Former {
     pub track: u32,
     pub rows: BTreeMap<u8, LayerRow>,
     /// By the receiver's address.
-    pub splices: HashMap<Endpoint, u32>,
+    pub sequence_states: HashMap<Endpoint, u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -60,8 +60,8 @@ struct Stream {
     /// The layer of frames by their number modulo four; `None` where that does not tell it.
     phases: Option<[u8; PHASES as usize]>,
     whole: Option<Whole>,
-    splices: HashMap<Name, u32>,
-    /// Splices found in the data plane that no receiver has adopted yet.
+    sequence_states: HashMap<Name, u32>,
+    /// Sequence states found in the data plane that no receiver has adopted yet.
     former: HashMap<Endpoint, u32>,
 }
 
@@ -73,7 +73,7 @@ pub struct Numbering {
     descriptor_only: bool,
     layers: Numbers,
     tracks: Numbers,
-    splices: Numbers,
+    sequence_states: Numbers,
     streams: HashMap<Source, Stream>,
     former: HashMap<Place, Former>,
 }
@@ -86,7 +86,7 @@ impl Numbering {
             descriptor_only: false,
             layers: Numbers::new("numbers of layer tables", 1, 1 << 16),
             tracks: Numbers::new("streams with rewritten numbers", 1, limits.tracks.saturating_add(1)),
-            splices: Numbers::new("receivers with rewritten numbers", 1, limits.spliced.saturating_add(1)),
+            sequence_states: Numbers::new("receivers with rewritten numbers", 1, limits.sequence_states.saturating_add(1)),
             streams: HashMap::new(),
             former: HashMap::new(),
         }
@@ -109,8 +109,8 @@ impl Numbering {
         let used = |number: fn(&Former) -> u32| -> BTreeSet<u32> { found.values().map(number).filter(|number| *number != 0).collect() };
         self.layers.reserve(&used(|former| former.layers));
         self.tracks.reserve(&used(|former| former.track));
-        self.splices
-            .reserve(&found.values().flat_map(|former| former.splices.values().copied()).collect());
+        self.sequence_states
+            .reserve(&found.values().flat_map(|former| former.sequence_states.values().copied()).collect());
         self.former = found;
     }
 
@@ -123,10 +123,16 @@ impl Numbering {
             if former.track != 0 {
                 self.tracks.give(former.track);
             }
-            former.splices.into_values().for_each(|splice| self.splices.give(splice));
+            former
+                .sequence_states
+                .into_values()
+                .for_each(|sequence_state| self.sequence_states.give(sequence_state));
         }
         for stream in self.streams.values_mut() {
-            stream.former.drain().for_each(|(_, splice)| self.splices.give(splice));
+            stream
+                .former
+                .drain()
+                .for_each(|(_, sequence_state)| self.sequence_states.give(sequence_state));
         }
     }
 
@@ -134,8 +140,8 @@ impl Numbering {
     #[must_use]
     pub fn room(&self) -> usize {
         match self.rewriting {
-            Rewriting::SLr => self.tracks.room().min(self.splices.room()),
-            Rewriting::SLm | Rewriting::None => self.splices.room(),
+            Rewriting::SLr => self.tracks.room().min(self.sequence_states.room()),
+            Rewriting::SLm | Rewriting::None => self.sequence_states.room(),
         }
     }
 
@@ -160,9 +166,14 @@ impl Numbering {
             return Ok((0, 0));
         };
         if stream.told != told {
-            let kept = (stream.layers, stream.track, stream.tracked, std::mem::take(&mut stream.splices));
+            let kept = (
+                stream.layers,
+                stream.track,
+                stream.tracked,
+                std::mem::take(&mut stream.sequence_states),
+            );
             *stream = Stream::new(told, kept.0);
-            (stream.track, stream.tracked, stream.splices) = (kept.1, kept.2, kept.3);
+            (stream.track, stream.tracked, stream.sequence_states) = (kept.1, kept.2, kept.3);
         }
         if tracked && !stream.tracked {
             if self.rewriting == Rewriting::SLr {
@@ -176,19 +187,19 @@ impl Numbering {
         Ok((stream.layers, stream.track))
     }
 
-    /// A receiver's splice of a stream that is tracked; 0 of any other, and where all are taken. `there`: the receiver's address.
-    pub fn splice(&mut self, source: &Source, receiver: &Name, there: Endpoint) -> u32 {
+    /// A receiver's sequence state of a stream that is tracked; 0 of any other, and where all are taken. `there`: the receiver's address.
+    pub fn sequence_state(&mut self, source: &Source, receiver: &Name, there: Endpoint) -> u32 {
         let Some(stream) = self.streams.get_mut(source).filter(|stream| stream.tracked) else {
             return 0;
         };
-        if let Some(splice) = stream.splices.get(receiver) {
-            return *splice;
+        if let Some(sequence_state) = stream.sequence_states.get(receiver) {
+            return *sequence_state;
         }
-        let Some(splice) = stream.former.remove(&there).or_else(|| self.splices.take().ok()) else {
+        let Some(sequence_state) = stream.former.remove(&there).or_else(|| self.sequence_states.take().ok()) else {
             return 0;
         };
-        stream.splices.insert(receiver.clone(), splice);
-        splice
+        stream.sequence_states.insert(receiver.clone(), sequence_state);
+        sequence_state
     }
 
     /// Bit n: frames of a stream with a number of n modulo four are above a target. 0 where it is not known, and where S-LR learns it.
@@ -226,7 +237,7 @@ impl Numbering {
         self.streams.get(source).is_some_and(waiting)
     }
 
-    /// An RTP packet of a stream that may carry a template structure; whether rows, or cadences, are others now.
+    /// An RTP packet of a stream that may carry a template structure; whether rows, or frame cadences, are others now.
     ///
     /// # Errors
     /// It is malformed.
@@ -267,21 +278,24 @@ impl Numbering {
 
     /// Take back the numbers of a conference's streams and receivers that are none of these.
     pub fn forget(&mut self, conference: &Name, sources: &HashSet<Source>, receivers: &HashSet<Name>) {
-        let (splices, layers, tracks) = (&mut self.splices, &mut self.layers, &mut self.tracks);
+        let (sequence_states, layers, tracks) = (&mut self.sequence_states, &mut self.layers, &mut self.tracks);
         self.streams.retain(|source, stream| {
             if source.conference != *conference {
                 return true;
             }
             let stays = sources.contains(source);
-            stream.splices.retain(|receiver, splice| {
+            stream.sequence_states.retain(|receiver, sequence_state| {
                 let kept = stays && receivers.contains(receiver);
                 if !kept {
-                    splices.give(*splice);
+                    sequence_states.give(*sequence_state);
                 }
                 kept
             });
             if !stays {
-                stream.former.drain().for_each(|(_, splice)| splices.give(splice));
+                stream
+                    .former
+                    .drain()
+                    .for_each(|(_, sequence_state)| sequence_states.give(sequence_state));
                 layers.give(stream.layers);
                 if stream.track != 0 {
                     tracks.give(stream.track);
@@ -309,7 +323,7 @@ impl Stream {
             rows: (0..8).filter(|_| plain).map(|temporal| (temporal, row(temporal))).collect(),
             phases: None,
             whole: None,
-            splices: HashMap::new(),
+            sequence_states: HashMap::new(),
             former: HashMap::new(),
         }
     }
@@ -319,8 +333,8 @@ impl Stream {
         Self {
             rows: if former.rows.is_empty() { made.rows } else { former.rows },
             track: former.track,
-            tracked: former.track != 0 || !former.splices.is_empty(),
-            former: former.splices,
+            tracked: former.track != 0 || !former.sequence_states.is_empty(),
+            former: former.sequence_states,
             ..made
         }
     }

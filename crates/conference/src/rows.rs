@@ -30,8 +30,8 @@ pub enum Key {
     Relay(FiveTuple),
     /// Not a row: what a switch's registers keep of a track.
     Track(u32),
-    /// The same of a splice.
-    Splice(u32),
+    /// The same of a sequence state.
+    SequenceState(u32),
 }
 
 /// The data of a row of `conference`.
@@ -52,7 +52,7 @@ pub struct Copy {
     pub nexthop: u32,
     pub target: usize,
     /// 0: the receiver has the sender's numbers.
-    pub splice: u32,
+    pub sequence_state: u32,
     pub cadence: u8,
     /// (the sender's payload type, the receiver's), where they differ.
     pub payload_types: Vec<(u8, u8)>,
@@ -68,17 +68,17 @@ pub enum Data {
     Prune(BTreeSet<u32>),
     /// New source and destination.
     Relay(FiveTuple),
-    /// Of a track or a splice: the next packet is the first.
+    /// Of a track or a sequence state: the next packet is the first.
     Cleared,
 }
 
 impl Data {
-    /// The track or the splice that a row has.
+    /// The track or the sequence state that a row has.
     #[must_use]
     pub fn memory(&self) -> Option<Key> {
         match self {
             Self::Stream(stream) if stream.track != 0 => Some(Key::Track(stream.track)),
-            Self::Copy(copy) if copy.splice != 0 => Some(Key::Splice(copy.splice)),
+            Self::Copy(copy) if copy.sequence_state != 0 => Some(Key::SequenceState(copy.sequence_state)),
             _ => None,
         }
     }
@@ -87,7 +87,7 @@ impl Data {
 impl Ranked for Key {
     fn rank(&self) -> Rank {
         match self {
-            Self::Node(_) | Self::Track(_) | Self::Splice(_) => Rank::Node,
+            Self::Node(_) | Self::Track(_) | Self::SequenceState(_) => Rank::Node,
             Self::Layer(..) => Rank::Layer,
             Self::Tree(_) => Rank::Tree,
             Self::Copy(..) => Rank::Copy,
@@ -112,7 +112,7 @@ impl Resolver<'_> {
     /// A row in the data plane's terms; `None`: it is not wanted, or an address is missing yet.
     ///
     /// # Errors
-    /// All numbers of layer tables, tracks or splices are taken.
+    /// All numbers of layer tables, tracks or sequence states are taken.
     pub fn row(&mut self, row: &Row, value: &Value) -> Result<Option<(Key, Data)>, LayoutError> {
         Ok(match (row, value) {
             (Row::Node(node), Value::Node(data)) => Some((Key::Node(*node), Data::Node(data.clone()))),
@@ -212,15 +212,15 @@ impl Resolver<'_> {
             addresses: FiveTuple::new(leg.relay, to),
             nexthop,
             target: 0,
-            splice: 0,
+            sequence_state: 0,
             cadence: 0,
             payload_types: self.conference.payload_types(&source.sender, &copy.receiver, medium).rewritten,
         };
         if let Some(target) = self.conference.target(&source.sender, &copy.receiver, medium)
             && self.layers(source, medium, ssrc)?.0 != 0
         {
-            made.splice = self.numbering.splice(source, &copy.receiver, to);
-            if made.splice != 0 {
+            made.sequence_state = self.numbering.sequence_state(source, &copy.receiver, to);
+            if made.sequence_state != 0 {
                 (made.target, made.cadence) = (target, self.numbering.cadence(source, target));
             }
         }
@@ -240,7 +240,7 @@ impl Resolver<'_> {
     }
 }
 
-/// The steps from the rows that are written to the wanted ones ([`diff`]). `s_lr`: a splice begins with its target in force, so a receiver
+/// The steps from the rows that are written to the wanted ones ([`diff`]). `s_lr`: a sequence state begins with its target in force, so a receiver
 /// that has had everything until now first gets a row that says so: the change is to happen where a frame begins.
 #[must_use]
 pub fn steps(wanted: &BTreeMap<Key, Data>, written: &BTreeMap<Key, Data>, s_lr: bool) -> Vec<Step<Key, Data>> {
@@ -248,7 +248,7 @@ pub fn steps(wanted: &BTreeMap<Key, Data>, written: &BTreeMap<Key, Data>, s_lr: 
     for step in diff(wanted, written) {
         if let (Step::Modify(key, Data::Copy(copy)), true) = (&step, s_lr) {
             let before = written.get(key);
-            let began = matches!(before, Some(Data::Copy(old)) if old.splice != copy.splice && copy.splice != 0);
+            let began = matches!(before, Some(Data::Copy(old)) if old.sequence_state != copy.sequence_state && copy.sequence_state != 0);
             if began && copy.target != TARGETS - 1 {
                 let whole = Copy {
                     target: TARGETS - 1,

@@ -21,7 +21,7 @@ pub struct Limits {
     /// Numbers that the key of `copy` tells apart.
     pub streams: u32,
     /// Receivers with rewritten sequence numbers, for each stream.
-    pub spliced: u32,
+    pub sequence_states: u32,
     /// Streams that S-LR follows.
     pub tracks: u32,
 }
@@ -35,7 +35,7 @@ impl Default for Limits {
             rids: 65_536,
             l2_xids: 288,
             streams: 1 << 24,
-            spliced: 65_536,
+            sequence_states: 65_536,
             tracks: 65_536,
         }
     }

@@ -172,11 +172,11 @@ fn a_lower_level_writes_trees_first_and_the_row_before_the_receiver_leaves_them(
     let targets: Vec<usize> = made
         .iter()
         .filter_map(|step| match step {
-            Step::Modify(Key::Copy(..), Data::Copy(copy)) if copy.splice != 0 => Some(copy.target),
+            Step::Modify(Key::Copy(..), Data::Copy(copy)) if copy.sequence_state != 0 => Some(copy.target),
             _ => None,
         })
         .collect();
-    assert_eq!(targets, [TARGETS - 1, 0], "the splice begins as one that gets everything");
+    assert_eq!(targets, [TARGETS - 1, 0], "the sequence state begins as one that gets everything");
     assert!(conference.let_go(&a, &c, Medium::Video));
     plane.bring(&conference);
     assert_eq!(plane.allocator.design("m"), Some(Design::RaSr));
@@ -480,7 +480,7 @@ fn template_structures_become_rows_of_layer() {
             numbering.stream(&source, place, Told::DependencyDescriptor(12), false).unwrap(),
             (1, 0)
         );
-        assert!(numbering.awaits_structure(&source) && numbering.splice(&source, &name("c"), there) == 0);
+        assert!(numbering.awaits_structure(&source) && numbering.sequence_state(&source, &name("c"), there) == 0);
         assert!(numbering.see(&source, &packet).unwrap() && !numbering.see(&source, &packet).unwrap());
         let rows: BTreeMap<_, _> = numbering.rows(&source).collect();
         let layers: Vec<u8> = (0..5).map(|template| rows[&(1, template)].layer).collect();
@@ -490,7 +490,7 @@ fn template_structures_become_rows_of_layer() {
         assert_eq!([0, 1].map(|target| numbering.cadence(&source, target)), cadences.map(turned));
         let (_, track) = numbering.stream(&source, place, Told::DependencyDescriptor(12), true).unwrap();
         assert_eq!(track != 0, rewriting == Rewriting::SLr);
-        assert_eq!(numbering.splice(&source, &name("c"), there), 1);
+        assert_eq!(numbering.sequence_state(&source, &name("c"), there), 1);
         numbering.forget(&name("m"), &HashSet::new(), &HashSet::new());
         assert_eq!((numbering.room(), numbering.whole(&source)), (65_536, None::<Whole>));
     }
@@ -508,7 +508,7 @@ fn streams_and_receivers_go_on_with_the_numbers_that_were_found() {
         layers: 3,
         track: 7,
         rows: BTreeMap::from([(5, LayerRow { layer: 1, switches: 0 })]),
-        splices: HashMap::from([(there, 9), (at(4, 6000), 2)]),
+        sequence_states: HashMap::from([(there, 9), (at(4, 6000), 2)]),
     };
     let mut numbering = Numbering::new(Rewriting::SLr, &Limits::default());
     numbering.remember(HashMap::from([
@@ -523,7 +523,7 @@ fn streams_and_receivers_go_on_with_the_numbers_that_were_found() {
     ]));
     let told = Told::DependencyDescriptor(12);
     assert_eq!(numbering.stream(&source, place, told, true).unwrap(), (3, 7));
-    assert_eq!(numbering.splice(&source, &name("b"), there), 9);
+    assert_eq!(numbering.sequence_state(&source, &name("b"), there), 9);
     assert_eq!(
         numbering
             .rows(&source)
@@ -532,7 +532,7 @@ fn streams_and_receivers_go_on_with_the_numbers_that_were_found() {
         [(3, 5)]
     );
     // Until what was found is gone, its numbers are nobody else's.
-    assert!(![2, 9].contains(&numbering.splice(&source, &name("c"), at(5, 6000))));
+    assert!(![2, 9].contains(&numbering.sequence_state(&source, &name("c"), at(5, 6000))));
     numbering.give_back();
     assert_eq!(numbering.room(), 65_536 - 2);
     let other = Source {

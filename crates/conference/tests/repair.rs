@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use shunt_conference::packets::{MediaPacket, Reader, Told};
 use shunt_conference::repair::{Answer, Begins, Cache};
 use shunt_conference::reports::{Request, for_receivers, requests};
-use shunt_conference::sequence::{Cadence, LowMemory, LowRetransmission, Outcome, Row, Splice, Verdict};
+use shunt_conference::sequence::{Cadence, LowMemory, LowRetransmission, Outcome, Row, SequenceState, Verdict};
 use shunt_conference::tables::Name;
 use shunt_latch::Time;
 use shunt_rtp::Header;
@@ -49,7 +49,7 @@ fn ms(milliseconds: u64) -> Time {
 struct DataPlane {
     reader: Reader,
     rewriters: Vec<LowRetransmission>,
-    splice: Splice,
+    sequence_state: SequenceState,
     wanted: usize,
 }
 
@@ -58,7 +58,7 @@ impl DataPlane {
         Self {
             reader: Reader::new(DESCRIPTOR),
             rewriters: vec![LowRetransmission::default(); TARGETS],
-            splice: Splice::new(target),
+            sequence_state: SequenceState::new(target),
             wanted: target,
         }
     }
@@ -71,8 +71,8 @@ impl DataPlane {
             .enumerate()
             .map(|(target, one)| one.accept(read.row(target)))
             .collect();
-        self.splice
-            .accept(self.wanted, read.changes(self.splice.target(), self.wanted), &outcomes)
+        self.sequence_state
+            .accept(self.wanted, read.changes(self.sequence_state.target(), self.wanted), &outcomes)
     }
 }
 
@@ -114,9 +114,9 @@ fn after_changes_of_target_every_frame_has_the_frames_it_depends_on() {
             if state >> 29 == 0 {
                 plane.wanted = (state >> 16) as usize % TARGETS;
             }
-            let before = plane.splice.target();
+            let before = plane.sequence_state.target();
             if let Some(number) = plane.send(&packet) {
-                ups += usize::from(plane.splice.target() > before);
+                ups += usize::from(plane.sequence_state.target() > before);
                 let frame = told.mandatory.frame_number;
                 for back in &told.template.frame_differences {
                     assert!(

@@ -69,8 +69,8 @@ pub struct Offer {
     pub rewriting: Rewriting,
     /// What there is room for.
     pub limits: Limits,
-    /// It keeps these numbers in registers, as a switch does: before a track or a splice is given to somebody, it is cleared
-    /// ([`Key::Track`], [`Key::Splice`]), and layers are told by the dependency descriptor or not at all.
+    /// It keeps these numbers in registers, as a switch does: before a track or a sequence state is given to somebody, it is cleared
+    /// ([`Key::Track`], [`Key::SequenceState`]), and layers are told by the dependency descriptor or not at all.
     pub registers: bool,
     /// It sends packets by routes of its own ([`crate::Plane::routes`]).
     pub routes: bool,
@@ -188,7 +188,7 @@ impl ConferenceTables {
             Key::Tree(_) => &self.mgid,
             Key::Node(_) => &self.node,
             Key::Prune(_) => &self.prune,
-            Key::Relay(_) | Key::Track(_) | Key::Splice(_) => return None,
+            Key::Relay(_) | Key::Track(_) | Key::SequenceState(_) => return None,
         })
     }
 
@@ -270,8 +270,8 @@ fn rewriting(streams: &[Option<Counting>; 2], copy: &Counting, layer: Option<&Co
     let tracked = streams.iter().flatten().all(|one| has(&one.table, "track"));
     let told = ["target", "cadence"].into_iter().all(|name| has(&copy.table, name));
     match tracked {
-        true if has(&layer.table, "switches") && (registers.splice_registers || !registers.exist()) => Rewriting::SLr,
-        false if told && registers.splice_registers => Rewriting::SLm,
+        true if has(&layer.table, "switches") && (registers.sequence_state_registers || !registers.exist()) => Rewriting::SLr,
+        false if told && registers.sequence_state_registers => Rewriting::SLm,
         _ => Rewriting::None,
     }
 }
@@ -303,7 +303,7 @@ fn key_fields(table: &Table, key: &Key) -> Vec<(String, Value)> {
             let name = table.key.iter().next().map(|field| field.name.clone());
             name.map(|name| (name, Value::Number(u64::from(*one)))).into_iter().collect()
         }
-        Key::Relay(_) | Key::Track(_) | Key::Splice(_) => Vec::new(),
+        Key::Relay(_) | Key::Track(_) | Key::SequenceState(_) => Vec::new(),
     }
 }
 
@@ -336,7 +336,7 @@ fn data_fields(table: &Table, data: &Data) -> Result<Fields, PlaneError> {
             fields.extend([
                 number("nexthop", copy.nexthop),
                 number("target", copy.target as u64),
-                number("splice", copy.splice),
+                number("splice", copy.sequence_state),
                 number("cadence", copy.cadence),
                 number(PAYLOAD_TYPES, pack(&copy.payload_types)?),
             ]);
@@ -406,7 +406,7 @@ fn updates(tables: &Tables, arena: &mut BytesMut, kind: Kind, key: &Key, data: O
     let registers = tables.conference.as_ref().map(|conference| &conference.registers);
     match (key, registers) {
         (Key::Track(track), Some(registers)) => registers.clear_track(&tables.schema, *track),
-        (Key::Splice(splice), Some(registers)) => registers.clear_splice(&tables.schema, *splice),
+        (Key::SequenceState(sequence_state), Some(registers)) => registers.clear_sequence_state(&tables.schema, *sequence_state),
         _ => Ok(vec![encode(tables, arena, kind, key, data)?]),
     }
 }
@@ -468,7 +468,7 @@ pub(crate) async fn write(
 
 /// Whether it clears registers.
 fn is_clear(step: &Step<Key, Data>) -> bool {
-    matches!(step, Step::Add(Key::Track(_) | Key::Splice(_), _))
+    matches!(step, Step::Add(Key::Track(_) | Key::SequenceState(_), _))
 }
 
 /// `clears`: of steps that clear registers; else of all others.
@@ -613,7 +613,7 @@ fn decode(tables: &ConferenceTables, table: &Table, row: &Row) -> Option<(Key, D
             addresses: flow()?,
             nexthop: small("nexthop"),
             target: usize::try_from(get("target")).unwrap_or(0),
-            splice: small("splice"),
+            sequence_state: small("splice"),
             cadence: byte("cadence"),
             payload_types: unpack(get(PAYLOAD_TYPES)),
         };

@@ -1,5 +1,5 @@
 //! The registers in which a switch keeps sequence numbers of conferences (docs/p4.md): which they are, for how many there is room, and what is
-//! written before a track or a splice is given to somebody.
+//! written before a track or a sequence state is given to somebody.
 
 use crate::error::PlaneError;
 use crate::rows::{self, Change, TableWrite, Value};
@@ -28,9 +28,9 @@ struct Word {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registers {
     tracks: Vec<Word>,
-    splices: Vec<Word>,
+    sequence_states: Vec<Word>,
     /// All that a receiver's numbers take are there.
-    pub(crate) splice_registers: bool,
+    pub(crate) sequence_state_registers: bool,
 }
 
 impl Registers {
@@ -43,7 +43,7 @@ impl Registers {
         // The smallest have one row for each track.
         let count = tracks.iter().map(|table| table.size).min().unwrap_or(1).max(1);
         let starts = if tracks.is_empty() { S_LM } else { S_LR };
-        let splices: Vec<Word> = starts
+        let sequence_states: Vec<Word> = starts
             .into_iter()
             .filter_map(|(name, start)| {
                 let table = Arc::clone(schema.table(name)?);
@@ -59,14 +59,14 @@ impl Registers {
                     start: 0,
                 })
                 .collect(),
-            splice_registers: splices.len() == starts.len(),
-            splices,
+            sequence_state_registers: sequence_states.len() == starts.len(),
+            sequence_states,
         }
     }
 
     /// The target keeps numbers in registers: it is a switch.
     pub(crate) fn exist(&self) -> bool {
-        !self.tracks.is_empty() || !self.splices.is_empty()
+        !self.tracks.is_empty() || !self.sequence_states.is_empty()
     }
 
     /// What there is room for. Where not all numbers have a row of their own, row 0 belongs to nobody.
@@ -81,7 +81,7 @@ impl Registers {
         };
         Limits {
             tracks: room(&self.tracks, most.tracks),
-            spliced: room(&self.splices, most.spliced),
+            sequence_states: room(&self.sequence_states, most.sequence_states),
             ..most
         }
     }
@@ -91,9 +91,9 @@ impl Registers {
         clear(schema, &self.tracks, track)
     }
 
-    /// Updates after which the next packet of a splice is its first.
-    pub(crate) fn clear_splice(&self, schema: &Schema, splice: u32) -> Result<Vec<Bytes>, PlaneError> {
-        clear(schema, &self.splices, splice)
+    /// Updates after which the next packet of a sequence state is its first.
+    pub(crate) fn clear_sequence_state(&self, schema: &Schema, sequence_state: u32) -> Result<Vec<Bytes>, PlaneError> {
+        clear(schema, &self.sequence_states, sequence_state)
     }
 }
 
@@ -135,10 +135,10 @@ mod tests {
     #[test]
     fn a_switch_with_s_lm_has_words_of_receivers_only() {
         let (schema, registers) = registers(include_str!("../../../p4/generated/conference.tofino2.bf-rt.json"));
-        assert!(registers.exist() && registers.splice_registers);
+        assert!(registers.exist() && registers.sequence_state_registers);
         assert_eq!(registers.limits(), Limits::default());
         assert!(registers.clear_track(&schema, 3).unwrap().is_empty());
-        assert_eq!(registers.clear_splice(&schema, 70_000).unwrap().len(), 3, "modulo the rows");
+        assert_eq!(registers.clear_sequence_state(&schema, 70_000).unwrap().len(), 3, "modulo the rows");
     }
 
     #[test]
@@ -146,13 +146,13 @@ mod tests {
         let (schema, registers) = registers(include_str!("../../../p4/generated/conference-lr.tofino2.bf-rt.json"));
         assert_eq!(registers.limits().tracks, 8_191, "row 0 belongs to nobody");
         assert_eq!(registers.clear_track(&schema, 8_191).unwrap().len(), 57);
-        assert_eq!(registers.clear_splice(&schema, 1).unwrap().len(), 3);
+        assert_eq!(registers.clear_sequence_state(&schema, 1).unwrap().len(), 3);
     }
 
     #[test]
     fn a_program_without_conferences_has_none() {
         let (_, registers) = registers(include_str!("../../../p4/generated/relay.tofino2.bf-rt.json"));
-        assert!(!registers.exist() && !registers.splice_registers);
+        assert!(!registers.exist() && !registers.sequence_state_registers);
         assert_eq!(registers.limits(), Limits::default());
     }
 }

@@ -21,8 +21,8 @@ impl Replication {
             self.retire(Retired::Copy(index));
         }
         for name in self.copies.names().collect::<Vec<_>>() {
-            let splice = self.copy(name).map_or(0, |rewrite| rewrite.splice);
-            self.sequences.adopt_splice(splice);
+            let sequence_state = self.copy(name).map_or(0, |rewrite| rewrite.sequence_state);
+            self.sequences.adopt_sequence_state(sequence_state);
         }
         for ifindex in self.copies.interfaces() {
             self.interfaces.adopt(ifindex)?;

@@ -43,7 +43,7 @@ pub struct Rewrite {
     /// The quality that the receiver gets, 0 the lowest.
     pub target: u8,
     /// Row in which the receiver's sequence numbers are kept; 0: none.
-    pub splice: u32,
+    pub sequence_state: u32,
     pub cadence: u8,
     /// The sender's payload type and the receiver's. The same twice: an unused pair.
     pub payload_types: [(u8, u8); PAYLOAD_TYPES],
@@ -150,7 +150,7 @@ impl Copies {
     ///
     /// # Errors
     /// `Invalid`, `NoSpace`.
-    pub fn check(name: Name, rewrite: &Rewrite, splices: u32) -> Result<()> {
+    pub fn check(name: Name, rewrite: &Rewrite, sequence_states: u32) -> Result<()> {
         if rewrite.src.addr.is_ipv6() != rewrite.dst.addr.is_ipv6() {
             let text = "Source and destination of the copy are not both IPv4 or both IPv6";
             return Err(Fault::Invalid(text.into()));
@@ -158,10 +158,10 @@ impl Copies {
         if name.number > MAX_NUMBER {
             return Err(Fault::Invalid(format!("The number {} is not in 0..{MAX_NUMBER}", name.number)));
         }
-        if rewrite.splice > splices {
+        if rewrite.sequence_state > sequence_states {
             let text = format!(
-                "There is room for {splices} receivers with rewritten numbers, and the splice is {}",
-                rewrite.splice
+                "There is room for {sequence_states} receivers with rewritten numbers, and the sequence state is {}",
+                rewrite.sequence_state
             );
             return Err(Fault::NoSpace(text));
         }
@@ -214,7 +214,7 @@ impl Copies {
         let wide = copy_wide {
             saddr: if v6 { address_words(rewrite.src.addr) } else { [0; 4] },
             daddr: if v6 { address_words(rewrite.dst.addr) } else { [0; 4] },
-            receiver: rewrite.splice,
+            receiver: rewrite.sequence_state,
             target: rewrite.target,
             cadence: rewrite.cadence,
             unused: 0,
@@ -416,7 +416,7 @@ impl Copies {
                 dst: end(record.daddr, wide.daddr, record.dport),
                 nexthop: record.given_nexthop,
                 target: wide.target,
-                splice: wide.receiver,
+                sequence_state: wide.receiver,
                 cadence: wide.cadence,
                 payload_types: wide.payload_types.map(|pair| (pair.from, pair.to)),
             };
@@ -452,7 +452,7 @@ impl Copies {
 fn flags_of(rewrite: &Rewrite) -> u8 {
     let flags = [
         (OUT6, rewrite.dst.addr.is_ipv6()),
-        (RENUMBERED, rewrite.splice != 0),
+        (RENUMBERED, rewrite.sequence_state != 0),
         (MAPPED, rewrite.mapped().next().is_some()),
     ];
     flags.into_iter().filter(|(_, set)| *set).fold(0, |all, (flag, _)| all | flag)

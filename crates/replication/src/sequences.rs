@@ -1,6 +1,6 @@
-//! Rows that keep rewritten sequence numbers: of streams (tracks), and of receivers (splices).
+//! Rows that keep rewritten sequence numbers: of streams (tracks), and of receivers (receiver sequence states).
 
-use shunt_abi::replicate::{layer_size, receiver, slr, splice, track};
+use shunt_abi::replicate::{layer_size, receiver, sequence_state, slr, track};
 use shunt_xdp::{Loaded, Shared};
 use std::collections::HashMap;
 
@@ -58,10 +58,10 @@ impl Sequences {
     }
 
     /// One more rewrite takes sequence numbers by this row (0: by none); the first of them begins anew, with its target in force.
-    pub fn splice(&mut self, row: u32, target: u8) {
+    pub fn hold_sequence_state(&mut self, row: u32, target: u8) {
         if row != 0 && hold(&mut self.copies, row) {
             let fresh = receiver {
-                splice: splice {
+                sequence_state: sequence_state {
                     target: target.into(),
                     ..Default::default()
                 },
@@ -71,7 +71,7 @@ impl Sequences {
         }
     }
 
-    pub fn unsplice(&mut self, row: u32) {
+    pub fn release_sequence_state(&mut self, row: u32) {
         leave(&mut self.copies, row);
     }
 
@@ -83,7 +83,7 @@ impl Sequences {
     }
 
     /// Take over one rewrite's row of a former process, which goes on.
-    pub fn adopt_splice(&mut self, row: u32) {
+    pub fn adopt_sequence_state(&mut self, row: u32) {
         if row != 0 {
             hold(&mut self.copies, row);
         }

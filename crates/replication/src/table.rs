@@ -297,7 +297,7 @@ impl Replication {
                 return Err(fault);
             }
         };
-        self.sequences.splice(rewrite.splice, rewrite.target);
+        self.sequences.hold_sequence_state(rewrite.sequence_state, rewrite.target);
         self.copies.put_in_force(index, None);
         self.turn_all(planned);
         Ok(())
@@ -309,7 +309,7 @@ impl Replication {
     /// `NotFound`, `Invalid`, `NoSpace`.
     pub fn modify_copy(&mut self, hops: &mut impl Hops, name: Name, rewrite: Rewrite) -> Result<()> {
         let before = self.copies.index(name)?;
-        let splice = self.copies.at(before).map_or(0, |copy| copy.rewrite.splice);
+        let sequence_state = self.copies.at(before).map_or(0, |copy| copy.rewrite.sequence_state);
         let index = self.make_copy(hops, name, rewrite)?;
         self.copies.name(index);
         let planned = match self.plan(&self.parts_of_number(name.number)) {
@@ -320,10 +320,10 @@ impl Replication {
                 return Err(fault);
             }
         };
-        self.sequences.splice(rewrite.splice, rewrite.target);
+        self.sequences.hold_sequence_state(rewrite.sequence_state, rewrite.target);
         self.copies.put_in_force(index, Some(before));
         self.turn_all(planned);
-        self.sequences.unsplice(splice);
+        self.sequences.release_sequence_state(sequence_state);
         self.retire(Retired::Copy(before));
         Ok(())
     }
@@ -344,8 +344,8 @@ impl Replication {
         };
         self.copies.take_from_force(index);
         self.turn_all(planned);
-        let splice = self.copies.at(index).map_or(0, |copy| copy.rewrite.splice);
-        self.sequences.unsplice(splice);
+        let sequence_state = self.copies.at(index).map_or(0, |copy| copy.rewrite.sequence_state);
+        self.sequences.release_sequence_state(sequence_state);
         self.retire(Retired::Copy(index));
         Ok(())
     }

@@ -49,7 +49,7 @@ fn join(tables: &Mutex<Tables>, who: u16, streams: u16, longest: &mut Duration) 
         dst: Endpoint::new([10, 2, 0, 2], 30_000 + to),
         nexthop: 0,
         target: 0,
-        splice: 0,
+        sequence_state: 0,
         cadence: 0,
         payload_types: Default::default(),
     };

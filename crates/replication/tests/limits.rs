@@ -53,7 +53,7 @@ fn to(network: u8, port: u16) -> Rewrite {
         dst: Endpoint::new([10, 100 + network, 0, 1], port),
         nexthop: 0,
         target: 0,
-        splice: 0,
+        sequence_state: 0,
         cadence: 0,
         payload_types: Default::default(),
     }
@@ -121,10 +121,10 @@ fn bad_input_is_rejected_and_changes_nothing() {
     let far = Rewrite { target: 4, ..to(0, 1) };
     assert!(matches!(copy("The target 4 is not in 0..3", name(1, 2), far), Fault::Invalid(_)));
     let much = Rewrite {
-        splice: tracks + 1,
+        sequence_state: tracks + 1,
         ..to(0, 1)
     };
-    assert!(matches!(copy("the splice is 701", name(1, 2), much), Fault::NoSpace(_)));
+    assert!(matches!(copy("the sequence state is 701", name(1, 2), much), Fault::NoSpace(_)));
     let types = |payload_types| Rewrite { payload_types, ..to(0, 1) };
     let high = types([(0, 0), (96, 128), (0, 0), (0, 0)]);
     assert!(matches!(
@@ -316,23 +316,23 @@ fn numbers_go_on_while_somebody_uses_their_row_and_over_restarts() {
         ..Action::default()
     };
     let dirty = |wanted: (u16, u16)| {
-        let read = (tracks.load(3).of[1].offset, receivers.load(4).splice.base);
+        let read = (tracks.load(3).of[1].offset, receivers.load(4).sequence_state.base);
         assert_eq!(read, wanted);
         let mut one = tracks.load(3);
         one.of[1].offset = 77;
         tracks.store(3, &one);
         let mut two = receivers.load(4);
-        two.splice.base = 88;
+        two.sequence_state.base = 88;
         receivers.store(4, &two);
     };
-    let spliced = Rewrite {
-        splice: 4,
+    let rewritten = Rewrite {
+        sequence_state: 4,
         target: 2,
         ..to(0, 1)
     };
-    bench.copy(name(1, 1), spliced).unwrap();
+    bench.copy(name(1, 1), rewritten).unwrap();
     bench.process.replication.insert_stream(key(1), tracked, 0).unwrap();
-    assert_eq!((tracks.load(3).of[0].used[0], receivers.load(4).splice.target), (1, 2));
+    assert_eq!((tracks.load(3).of[0].used[0], receivers.load(4).sequence_state.target), (1, 2));
     dirty((0, 0));
     // A second user, and another address: they go on.
     bench.process.replication.insert_stream(key(2), tracked, 0).unwrap();
@@ -344,7 +344,7 @@ fn numbers_go_on_while_somebody_uses_their_row_and_over_restarts() {
             name(1, 1),
             Rewrite {
                 dst: to(1, 2).dst,
-                ..spliced
+                ..rewritten
             },
         )
         .unwrap();
@@ -353,7 +353,7 @@ fn numbers_go_on_while_somebody_uses_their_row_and_over_restarts() {
     dirty((77, 88));
     // Adopted users count: the next one does not begin anew.
     bench.process.replication.insert_stream(key(3), tracked, 0).unwrap();
-    bench.copy(name(1, 2), spliced).unwrap();
+    bench.copy(name(1, 2), rewritten).unwrap();
     dirty((77, 88));
     // Nobody's: the next one begins anew.
     for port in [2, 3] {
@@ -363,7 +363,7 @@ fn numbers_go_on_while_somebody_uses_their_row_and_over_restarts() {
         bench.process.replication.delete_copy(name(1, rid)).unwrap();
     }
     bench.process.replication.insert_stream(key(4), tracked, 0).unwrap();
-    bench.copy(name(1, 3), spliced).unwrap();
+    bench.copy(name(1, 3), rewritten).unwrap();
     dirty((0, 0));
 }
 

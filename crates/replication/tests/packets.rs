@@ -84,7 +84,7 @@ fn to(here: Endpoint, rid: u16) -> Rewrite {
         dst: here,
         nexthop: 0,
         target: 0,
-        splice: 0,
+        sequence_state: 0,
         cadence: 0,
         payload_types: Default::default(),
     }
@@ -484,7 +484,7 @@ fn payload_types_and_numbers_are_rewritten_in_one_copy() {
         let mut bridge = Bridge::new(mode);
         let receiver = bridge.receiver(1, "10.2.0.2");
         let rewrite = Rewrite {
-            splice: 1,
+            sequence_state: 1,
             target: 3,
             payload_types: [(96, 120), (0, 0), (0, 0), (0, 0)],
             ..to(receiver.here, 1)

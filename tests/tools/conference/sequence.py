@@ -20,7 +20,7 @@ Tofino's register arrays allows (two 16-bit halves to a word), and eBPF needs no
     USED      numbers given out lately                x     one slot for each number modulo the window
 
 S-LR sees every packet of the stream, also those it suppresses. Where the replication engine prunes them before anything
-sees them, it runs in ingress, once for each stream and decode target, and Splice follows in egress, once for each receiver.
+sees them, it runs in ingress, once for each stream and decode target, and the receiver sequence state follows in egress, once for each receiver.
 S-LM sees only what its receiver gets.
 """
 
@@ -43,7 +43,7 @@ def after(a: int, b: int) -> int:
 class Row(NamedTuple):
     """What rewriting knows of one packet: number, frame number, first and last packet of its frame, wanted or suppressed.
 
-    key: the packet carries a template structure, so the cadence may begin anew.
+    key: the packet carries a template structure, so the frame cadence may begin anew.
     """
 
     sequence: int
@@ -99,7 +99,7 @@ def suppressed_between(mask: int, frame: int, count: int) -> int:
 
 
 class LowMemory:
-    """S-LM: three words of state and a bit. Packets suppressed are not shown to it; the cadence comes from signalling.
+    """S-LM: three words of state and a bit. Packets suppressed are not shown to it; the frame cadence comes from signalling.
 
     * The next number: the offset stays.
     * A gap: when the frame before had ended, a new one starts and all frames between are suppressed ones, the whole gap is
@@ -167,11 +167,11 @@ class LowRetransmission:
 
     A gap between the highest packet so far and the next one is made of up to three parts: the end of the old frame (when it
     had not ended), whole frames, and the beginning of the new one (when it does not start). Each part has at least one
-    packet, and whether it is suppressed is known from the packets on both sides, and for whole frames from the cadence.
+    packet, and whether it is suppressed is known from the packets on both sides, and for whole frames from the frame cadence.
     All parts suppressed: the whole gap goes. None: nothing goes. Mixed: one number goes for each suppressed part, because
     that many are certain. A gap of as many packets as parts is therefore right to the packet, and that is nearly all.
 
-    An older packet gets a number while the offset in force is the one of its place: numbers from FLOOR on, frames from
+    An older packet gets a number while the offset in force is the one of its position: numbers from FLOOR on, frames from
     FLOOR's to the highest. history keeps that many earlier offsets beside it (0 on a switch; eBPF has room for more, and
     retransmissions under the stream's own SSRC need it). window is the size of USED.
     """
@@ -214,7 +214,7 @@ class LowRetransmission:
             before = 0 if far else mask
             self._mask = before & ~bit if keep else before | bit
         if bool(mask & bit) == keep:
-            mask = 0  # a packet that does not fit: the cadence may have begun anew within the gap
+            mask = 0  # a packet that does not fit: the frame cadence may have begun anew within the gap
         # What of the gap is certainly suppressed: a table of small numbers.
         old_offset, tail_kept = self._offset, False
         if mode == _RUNNING:
@@ -302,7 +302,7 @@ class LowRetransmission:
         return number if 0 <= after(self._high - self._offset, number) < self._size else None
 
 
-class Splice:
+class SequenceState:
     """What follows S-LR for each receiver: from the numbers of its decode target to its own, across changes of target.
 
     Three words: TARGET (the target in force), BASE (taken from the target's numbers) and FLOOR (the first number given out

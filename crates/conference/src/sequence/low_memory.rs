@@ -3,7 +3,7 @@
 use super::{Cadence, FAR, Mode, Outcome, Row, Verdict, suppressed_between};
 use shunt_rtp::sequence::distance;
 
-/// S-LM. Packets suppressed are not shown to it; the cadence comes from signalling.
+/// S-LM. Packets suppressed are not shown to it; the frame cadence comes from signalling.
 ///
 /// * The next number: the offset stays.
 /// * A gap: when the frame before had ended, a new one starts and all frames between are suppressed ones, the whole gap is theirs and the

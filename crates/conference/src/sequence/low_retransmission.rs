@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// How much S-LR remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Learn the cadence from what passes.
+    /// Learn the frame cadence from what passes.
     pub learn: bool,
     /// Earlier offsets that are kept beside the one in force. 0 on a switch.
     pub history: usize,
@@ -62,10 +62,10 @@ impl Used {
 ///
 /// A gap between the highest packet so far and the next one is made of up to three parts: the end of the old frame (when it had not ended),
 /// whole frames, and the beginning of the new one (when it does not start). Each part has at least one packet, and whether it is suppressed is
-/// known from the packets on both sides, and for whole frames from the cadence. All parts suppressed: the whole gap goes. None: nothing goes.
+/// known from the packets on both sides, and for whole frames from the frame cadence. All parts suppressed: the whole gap goes. None: nothing goes.
 /// Mixed: one number goes for each suppressed part, because that many are certain.
 ///
-/// An older packet gets a number while the offset in force is the one of its place: numbers from FLOOR on, frames from FLOOR's to the highest.
+/// An older packet gets a number while the offset in force is the one of its position: numbers from FLOOR on, frames from FLOOR's to the highest.
 #[derive(Clone, Debug)]
 pub struct LowRetransmission {
     options: Options,
@@ -128,12 +128,12 @@ impl LowRetransmission {
         }
     }
 
-    /// From the next packet on other layers are kept: what was learned of the cadence no longer holds.
+    /// From the next packet on other layers are kept: what was learned of the frame cadence no longer holds.
     pub fn retarget(&mut self) {
         self.mask = 0;
     }
 
-    /// A key frame was asked for. It may come at the place of a suppressed frame and be lost: until one is seen no frame is taken for one.
+    /// A key frame was asked for. It may come at the position of a suppressed frame and be lost: until one is seen no frame is taken for one.
     pub fn expect_key(&mut self) {
         self.hold = true;
     }
@@ -186,7 +186,7 @@ impl LowRetransmission {
         }
     }
 
-    /// Learn the cadence; the mask that holds for the gap before this packet.
+    /// Learn the frame cadence; the mask that holds for the gap before this packet.
     fn cadence(&mut self, row: Row, old_frame: u16) -> u8 {
         let (mask, hold, bit) = (self.mask, self.hold, 1u8 << (row.frame & 3));
         if row.key && row.keep {
@@ -199,7 +199,7 @@ impl LowRetransmission {
             let known = if far { 0 } else { mask };
             self.mask = if row.keep { known & !bit } else { known | bit };
         }
-        // A packet that does not fit: the cadence may have begun anew within the gap.
+        // A packet that does not fit: the frame cadence may have begun anew within the gap.
         if hold || (mask & bit != 0) == row.keep { 0 } else { mask }
     }
 

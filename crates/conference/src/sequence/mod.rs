@@ -19,16 +19,16 @@
 //! | OPEN | whether the number before is unused | x | |
 //! | USED | numbers given out lately | | x |
 //!
-//! S-LR sees every packet of the stream, also those it suppresses; it runs once for each stream and decode target, and [`Splice`] follows once
+//! S-LR sees every packet of the stream, also those it suppresses; it runs once for each stream and decode target, and [`SequenceState`] follows once
 //! for each receiver. S-LM sees only what its receiver gets.
 
 mod low_memory;
 mod low_retransmission;
-mod splice;
+mod sequence_state;
 
 pub use low_memory::LowMemory;
 pub use low_retransmission::{LowRetransmission, Options};
-pub use splice::Splice;
+pub use sequence_state::SequenceState;
 
 use shunt_rtp::sequence::distance;
 
@@ -48,7 +48,7 @@ pub struct Row {
     pub end: bool,
     /// Wanted, or of a layer that is suppressed.
     pub keep: bool,
-    /// It carries a template structure: the cadence may begin anew.
+    /// It carries a template structure: the frame cadence may begin anew.
     pub key: bool,
 }
 

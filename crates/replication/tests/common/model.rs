@@ -100,7 +100,7 @@ fn rewrite(chance: &mut Chance) -> Rewrite {
         dst: Endpoint::new(dst, chance.below(1 << 16) as u16),
         nexthop: chance.below(100) as u16,
         target: chance.below(4) as u8,
-        splice: chance.below(3),
+        sequence_state: chance.below(3),
         cadence: chance.below(200) as u8,
         payload_types: [
             (0, 0),

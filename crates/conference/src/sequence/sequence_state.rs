@@ -1,4 +1,4 @@
-//! What follows S-LR for each receiver: from the numbers of its decode target to its own, across changes of target.
+//! Receiver sequence state, which follows S-LR for each receiver: from the numbers of its decode target to its own, across changes of target.
 
 use super::{LowRetransmission, Outcome, Verdict, before};
 
@@ -8,13 +8,13 @@ use super::{LowRetransmission, Outcome, Verdict, before};
 /// would give next, so the receiver notices nothing, and losses around it stay gaps. Packets that come later than that and are from before it
 /// have no number any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Splice {
+pub struct SequenceState {
     target: usize,
     base: u16,
     floor: Option<u16>,
 }
 
-impl Splice {
+impl SequenceState {
     #[must_use]
     pub fn new(target: usize) -> Self {
         Self {
