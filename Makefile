@@ -74,7 +74,7 @@ build/.rust: Makefile .ci/rust
 	@.ci/rust --install
 	@touch $@
 
-# The crates of all targets, also of those that only tests build: what follows needs no network.
+# All crates of Cargo.lock for this machine, also those that only tests use: building and testing need no network after it.
 build/.crates: Cargo.lock build/.rust
 	@echo "==> crates"
 	@$(CARGO) fetch --quiet --locked --target $$(.ci/rust rustc -vV | sed -n 's/^host: //p')

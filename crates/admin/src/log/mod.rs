@@ -96,8 +96,7 @@ impl Shared {
 #[derive(Debug)]
 struct Appender {
     seq: u64,
-    /// `None`: closed.
-    /// Boxed, because the queue has all of its places from the start.
+    /// `None`: closed. Events are boxed, because the queue allocates all of its places at the start.
     queue: Option<SyncSender<Box<Stamped>>>,
 }
 
