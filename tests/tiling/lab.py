@@ -152,7 +152,7 @@ L = TypeVar("L", bound=MixingLab)
 
 
 class Person(Receiver):
-    """A participant with one socket, also for RTCP. A source plays its clip until RTCP comes, and then when it is asked for a key frame; between, it sends nothing."""
+    """A participant with one socket, also for RTCP. A source plays its clip until it is asked for a key frame, and then when it is; between, it sends nothing."""
 
     def __init__(self, lab: MixingLab, name: str, clip: Clip | None, codec: tuple[int, str] | None) -> None:
         made = open_socket(lab.topology, "caller", socket.AF_INET, socket.SOCK_DGRAM)
@@ -179,9 +179,10 @@ class Person(Receiver):
                     self.socket.sendto(packet, self.relay)
                 self._over.wait(1 / RATE)
             taken, ended = len(self.rtcp), time.monotonic()
+            was_asked = any(map(self._is_wanted, self.rtcp))
             while not self._over.wait(0.05) and not any(self._is_wanted(packet) for packet in self.rtcp[taken:]):
-                if not taken and time.monotonic() - ended > 0.5:
-                    break  # nobody knows it yet
+                if not was_asked and time.monotonic() - ended > 0.5:
+                    break  # nobody knows it yet; other RTCP may come before that
                 # Its RTCP has the port of its RTP, and is what a viewer is found by.
                 self.socket.sendto(rtcp.build_rr(self.ssrc), self.relay)
 
@@ -222,11 +223,11 @@ class Person(Receiver):
         while packets and not parse_header(packets[-1][1]).marker:
             packets.pop()
         if ssrc not in self._decoders:
-            # The first one need not be whole.
-            first = next((at for at, (_, packet) in enumerate(packets) if parse_header(packet).marker), None)
+            # Of a picture whose beginning has not come nothing can be shown.
+            first = next((at for at, (_, packet) in enumerate(packets) if rtp.begins_h261_picture(packet)), None)
             if first is None:
                 return None
-            self._decoders[ssrc] = av.CodecContext.create("h261", "r"), first + 1
+            self._decoders[ssrc] = av.CodecContext.create("h261", "r"), first
         context, at = self._decoders[ssrc]
         if len(packets) > at:
             for _, payloads, _ in rtp.pictures(packets[at:]):

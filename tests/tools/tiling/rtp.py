@@ -59,6 +59,12 @@ def h261_picture(payloads: list[bytes]) -> bytes:
     return bytes(picture)
 
 
+def begins_h261_picture(packet: bytes) -> bool:
+    """Whether a packet's payload begins with a picture start code (H.261 section 4.2.1.1), in a whole octet."""
+    payload = packet[parse_header(packet).payload]
+    return len(payload) > 6 and payload[0] >> 5 == 0 and payload[4:6] == b"\0\1" and payload[6] >> 4 == 0
+
+
 def h264_units(coded: bytes) -> list[bytes]:
     """The NAL units of a byte stream (H.264 annex B)."""
     return [unit.rstrip(b"\0") for unit in coded.split(b"\0\0\1") if unit.rstrip(b"\0")]
