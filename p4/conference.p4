@@ -125,7 +125,7 @@ parser EgressParser(packet_in pkt, out headers_t hdr, out egress_metadata_t md, 
         md.copy.four = 0;
         md.copy.six = 0;
 #if S_LR
-        md.copy.splice = 0;
+        md.copy.sequence_state = 0;
         md.copy.target = 0;
         md.copy.wanted = 0;
         md.copy.may = 0;
@@ -138,7 +138,7 @@ parser EgressParser(packet_in pkt, out headers_t hdr, out egress_metadata_t md, 
         md.copy.shift = 0;
         md.copy.late = 0;
 #elif S_LM
-        md.copy.splice = 0;
+        md.copy.sequence_state = 0;
         md.copy.cadence = 0;
         md.copy.target = 0;
         md.copy.beyond = 0;
@@ -149,7 +149,7 @@ parser EgressParser(packet_in pkt, out headers_t hdr, out egress_metadata_t md, 
         md.copy.ahead = 0;
         md.copy.gap = 0;
         md.copy.frames = 0;
-        md.copy.place = 0;
+        md.copy.order = 0;
         md.copy.gone = 0;
         md.copy.offset = 0;
         md.copy.opens = 0;

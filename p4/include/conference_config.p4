@@ -5,7 +5,7 @@
  *
  * SEQUENCE     0 (default), 1, 2 sequence numbers of receivers that do not get every layer: those of the sender, by S-LM, by S-LR
  * CONFERENCE_SIZE, CONFERENCE6_SIZE, LAYER_SIZE, COPY_SIZE   entries of the tables of conferences
- * SPLICE_SIZE, TRACK_SIZE        with SEQUENCE: receivers with numbers of their own, and (S-LR) streams
+ * SEQUENCE_STATE_SIZE, TRACK_SIZE with SEQUENCE: receivers with numbers of their own, and (S-LR) streams
  * and those of config.p4. The relay tables are smaller beside conferences. */
 #ifndef SEQUENCE
 #define SEQUENCE 0
@@ -28,8 +28,8 @@
 #ifndef COPY_SIZE
 #define COPY_SIZE 16384
 #endif
-#ifndef SPLICE_SIZE
-#define SPLICE_SIZE 65536
+#ifndef SEQUENCE_STATE_SIZE
+#define SEQUENCE_STATE_SIZE 65536
 #endif
 #ifndef TRACK_SIZE
 #define TRACK_SIZE 16384
@@ -40,8 +40,8 @@
 #if SEQUENCE > 2
 #error "SEQUENCE is 0, 1 or 2"
 #endif
-#if SPLICE_SIZE > 65536 || (SPLICE_SIZE & (SPLICE_SIZE - 1))
-#error "SPLICE_SIZE is a power of two, 65536 at most"
+#if SEQUENCE_STATE_SIZE > 65536 || (SEQUENCE_STATE_SIZE & (SEQUENCE_STATE_SIZE - 1))
+#error "SEQUENCE_STATE_SIZE is a power of two, 65536 at most"
 #endif
 #if TRACK_SIZE > 65536 || (TRACK_SIZE & (TRACK_SIZE - 1))
 #error "TRACK_SIZE is a power of two, 65536 at most"

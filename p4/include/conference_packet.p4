@@ -59,9 +59,9 @@ struct copy_t {
     bit<1> four;            /* there is a receiver, and it speaks IPv4 */
     bit<1> six;             /* or IPv6 */
 #if SEQUENCE
-    bit<17> splice;         /* the receiver's row in the words of sequence.p4 or splice.p4; 0: its numbers are the sender's */
+    bit<17> sequence_state; /* the receiver's row in the words of sequence.p4 or sequence_state.p4; 0: its numbers are the sender's */
 #if S_LM
-    bit<4> cadence;         /* bit n: frames with a number of n modulo 4 are suppressed */
+    bit<4> cadence;         /* the frame cadence. Bit n: frames with a number of n modulo 4 are suppressed */
 #endif
     bit<8> target;          /* the highest layer that it gets, or (S-LR) is to get */
 #endif
@@ -74,7 +74,7 @@ struct copy_t {
     bit<16> ahead;          /* by how much the number is higher than the highest before */
     bit<16> gap;            /* the numbers between */
     bit<16> frames;         /* as ahead, of frame numbers */
-    bit<2> place;           /* IN_ORDER, ONE_BEFORE or LATE */
+    bit<2> order;           /* IN_ORDER, ONE_BEFORE or LATE */
     bit<16> gone;           /* of the gap, what the receiver does not miss */
     bit<16> offset;         /* what is taken from its numbers */
     bit<8> opens;           /* the number before this one is left for a late packet */
@@ -97,7 +97,7 @@ struct copy_t {
 /* What tracks.p4 works out for a decode target. */
 struct target_t {
     bit<1> keep;            /* the packet is one of it */
-    bit<8> mask;            /* the frames that are left out: one bit for each place in the cadence */
+    bit<8> mask;            /* the frames that are left out: one bit for each phase of the frame cadence */
     bit<8> turn;            /* how many of four frames are left out */
     bit<8> rest;            /* and how many of those beyond whole fours */
     bit<1> tail;            /* the gap begins with packets of the target */
@@ -122,9 +122,9 @@ struct track_t {
     bit<32> word;           /* frame number, layer, marks */
     bit<32> comparand;      /* frame number, and ones */
     bit<32> since;          /* by how much the frame number is higher than the one before, and the complement of that one's layer and marks */
-    bit<2> place;           /* FIRST, IN_ORDER, NEAR or LATE */
+    bit<2> order;           /* FIRST, IN_ORDER, NEAR or LATE */
     bit<1> misplaced;       /* an older packet of a frame that is none before the highest packet's */
-    bit<8> phase;           /* the bit of the frame's place in the cadence, and all others */
+    bit<8> phase;           /* the bit of the frame's phase in the frame cadence, and all others */
     bit<8> others;
     bit<8> repeated;        /* the network made a copy of it */
     target_t lower;

@@ -65,7 +65,7 @@
         md.track.high_less_one = 1;
         md.track.word = 0xc0;   /* without a descriptor: a frame by itself */
         md.track.comparand = 0xffff;
-        md.track.place = LATE;
+        md.track.order = LATE;
 #endif
         transition clear;
     }

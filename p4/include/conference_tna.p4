@@ -155,7 +155,7 @@ struct compared_t {
     action act() { \
         less = act##_pass.execute(row); \
     }
-/* The lowest number and the first frame that are not too late. Of receivers (Splice) the second is 1 where there is a floor. */
+/* The lowest number and the first frame that are not too late. Of a receiver sequence state the second is 1 where there is a floor. */
 struct floor_t {
     int<16> number;
     int<16> first;

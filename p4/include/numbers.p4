@@ -5,5 +5,5 @@
 #include "sequence.p4"
 #elif S_LR
 #include "tracks.p4"
-#include "splice.p4"
+#include "sequence_state.p4"
 #endif

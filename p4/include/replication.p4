@@ -279,11 +279,11 @@ control Replicate(inout headers_t hdr, inout metadata_t md, INGRESS_SWITCH) {
  * made as in ingress, from differences. NextHop does the rest, as for any packet. A receiver gets copies in the IP version in which
  * the packet came, or none. */
 #if S_LR
-#define NUMBERED , bit<4> target, bit<17> splice
-#define NUMBER_IT copy_md.target = (bit<8>)target; copy_md.splice = splice;
+#define NUMBERED , bit<4> target, bit<17> sequence_state
+#define NUMBER_IT copy_md.target = (bit<8>)target; copy_md.sequence_state = sequence_state;
 #elif S_LM
-#define NUMBERED , bit<4> target, bit<17> splice, bit<4> cadence
-#define NUMBER_IT copy_md.target = (bit<8>)target; copy_md.splice = splice; copy_md.cadence = cadence;
+#define NUMBERED , bit<4> target, bit<17> sequence_state, bit<4> cadence
+#define NUMBER_IT copy_md.target = (bit<8>)target; copy_md.sequence_state = sequence_state; copy_md.cadence = cadence;
 #else
 #define NUMBERED
 #define NUMBER_IT

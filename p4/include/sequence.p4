@@ -2,7 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /* docs/conference.md describes the words HIGH, FRAME, OFFSET and OPEN, each read and written once for a packet, and in this order.
- * The row of a receiver is its `splice`, modulo 65536. An entry of zeros is a receiver that has got nothing yet. */
+ * The row of a receiver is its `sequence_state`, modulo 65536. An entry of zeros is a receiver that has got nothing yet. */
 
 const bit<8> FRAME_STARTS = 0x80;   /* in the marks of a packet: the first byte of the dependency descriptor */
 const bit<8> FRAME_ENDS = 0x40;
@@ -11,13 +11,13 @@ const bit<8> FRAME_ENDS = 0x40;
 /* The words, and what a packet does to each. Comparisons of differences are modulo their width. */
 control Words(inout copy_t copy_md) {
     @name(".Egress.high")
-    Register<int<32>, bit<16>>(SPLICE_SIZE) high;
+    Register<int<32>, bit<16>>(SEQUENCE_STATE_SIZE) high;
     @name(".Egress.frame")
-    Register<bit<32>, bit<16>>(SPLICE_SIZE) frame;
+    Register<bit<32>, bit<16>>(SEQUENCE_STATE_SIZE) frame;
     @name(".Egress.offset")
-    Register<bit<16>, bit<16>>(SPLICE_SIZE) offset;
+    Register<bit<16>, bit<16>>(SEQUENCE_STATE_SIZE) offset;
     @name(".Egress.open")
-    Register<bit<8>, bit<16>>(SPLICE_SIZE) open;
+    Register<bit<8>, bit<16>>(SEQUENCE_STATE_SIZE) open;
 
     RegisterAction<int<32>, bit<16>, int<32>>(high) advance = {
         void apply(inout int<32> value, out int<32> before) {
@@ -28,7 +28,7 @@ control Words(inout copy_t copy_md) {
         }
     };
     action pass_high() {
-        copy_md.high_before = (bit<32>)advance.execute(copy_md.splice[15:0]);
+        copy_md.high_before = (bit<32>)advance.execute(copy_md.sequence_state[15:0]);
     }
 
     RegisterAction<bit<32>, bit<16>, bit<32>>(frame) turn = {
@@ -38,7 +38,7 @@ control Words(inout copy_t copy_md) {
         }
     };
     action pass_frame() {
-        copy_md.frame_before = turn.execute(copy_md.splice[15:0]);
+        copy_md.frame_before = turn.execute(copy_md.sequence_state[15:0]);
     }
 
     RegisterAction<bit<16>, bit<16>, bit<16>>(offset) grow = {
@@ -48,7 +48,7 @@ control Words(inout copy_t copy_md) {
         }
     };
     action pass_offset() {
-        copy_md.offset = grow.execute(copy_md.splice[15:0]);
+        copy_md.offset = grow.execute(copy_md.sequence_state[15:0]);
     }
 
     RegisterAction<bit<8>, bit<16>, bit<8>>(open) take = {
@@ -58,21 +58,21 @@ control Words(inout copy_t copy_md) {
         }
     };
     action pass_open() {
-        copy_md.opened = take.execute(copy_md.splice[15:0]);
+        copy_md.opened = take.execute(copy_md.sequence_state[15:0]);
     }
 #else
-#define ROW (bit<32>)copy_md.splice[15:0]
+#define ROW (bit<32>)copy_md.sequence_state[15:0]
 
 /* As on Tofino, where registers are worked on by their own units. */
 control Words(inout copy_t copy_md) {
     @name(".Egress.high")
-    register<bit<32>>(SPLICE_SIZE) high;
+    register<bit<32>>(SEQUENCE_STATE_SIZE) high;
     @name(".Egress.frame")
-    register<bit<32>>(SPLICE_SIZE) frame;
+    register<bit<32>>(SEQUENCE_STATE_SIZE) frame;
     @name(".Egress.offset")
-    register<bit<16>>(SPLICE_SIZE) offset;
+    register<bit<16>>(SEQUENCE_STATE_SIZE) offset;
     @name(".Egress.open")
-    register<bit<8>>(SPLICE_SIZE) open;
+    register<bit<8>>(SEQUENCE_STATE_SIZE) open;
 
     action pass_high() {
         high.read(copy_md.high_before, ROW);
@@ -112,22 +112,22 @@ control Words(inout copy_t copy_md) {
     /* Where the packet stands to the highest before it. `opens`: the number right before it has not been given out. */
     @name(".Egress.in_order")
     action in_order(bit<8> opens) {
-        copy_md.place = IN_ORDER;
+        copy_md.order = IN_ORDER;
         copy_md.opens = opens;
     }
 
     @name(".Egress.one_before")
     action one_before() {
-        copy_md.place = ONE_BEFORE;
+        copy_md.order = ONE_BEFORE;
     }
 
     @name(".Egress.late")
     action late() {
-        copy_md.place = LATE;
+        copy_md.order = LATE;
     }
 
-    @name(".Egress.places")
-    table places {
+    @name(".Egress.order")
+    table order {
         key = {
             copy_md.high_before[0:0]: ternary @name("running");
             copy_md.ahead: ternary @name("ahead");
@@ -148,7 +148,7 @@ control Words(inout copy_t copy_md) {
         size = 8;
     }
 
-    /* A gap in which by the cadence there were nothing but suppressed frames: all its numbers go. `cadence` has bit n set where
+    /* A gap in which by the frame cadence there were nothing but suppressed frames: all its numbers go. `cadence` has bit n set where
      * frames with a number of n modulo 4 are suppressed; this packet's frame is none of them, so there are three between at most. */
     @name(".Egress.close")
     action close() {
@@ -188,20 +188,20 @@ control Words(inout copy_t copy_md) {
     apply {
         pass_high();
         count_ahead();
-        places.apply();
-        if (copy_md.place == IN_ORDER) {
+        order.apply();
+        if (copy_md.order == IN_ORDER) {
             pass_frame();
             count_frames();
             closing.apply();
         }
-        if (copy_md.place != LATE) {
+        if (copy_md.order != LATE) {
             pass_offset();
             pass_open();
         }
     }
 }
 
-/* Only copies whose receiver has a `splice` get a number of their own; the others keep the sender's. */
+/* Only copies whose receiver has a `sequence_state` get a number of their own; the others keep the sender's. */
 control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
     Words() words;
 
@@ -231,12 +231,12 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
     apply {
         prepare();
         compare_layer();
-        if (copy_md.splice != 0) {
+        if (copy_md.sequence_state != 0) {
             if (copy_md.beyond != 0) {
                 drop_above_target();
             } else {
                 words.apply(copy_md);
-                if (copy_md.place == LATE || (copy_md.place == ONE_BEFORE && copy_md.opened == 0)) {
+                if (copy_md.order == LATE || (copy_md.order == ONE_BEFORE && copy_md.opened == 0)) {
                     drop_late();
                 } else {
                     renumber();

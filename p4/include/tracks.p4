@@ -11,22 +11,22 @@
 const bit<8> FRAME_STARTS = 0x80;   /* in the marks of a packet: the first byte of the dependency descriptor */
 const bit<8> FRAME_ENDS = 0x40;
 
-/* What a cadence leaves out: the frame at a place in it, those of a whole turn, those between a frame at a place and one that is so many (modulo
+/* What a frame cadence leaves out: the frame at a phase of it, those of a whole turn, those between a frame at a phase and one that is so many (modulo
  * 4) frames earlier. */
-#define LEFT_OUT(cadence, place) ((cadence >> ((place) % 4)) % 2)
+#define LEFT_OUT(cadence, phase) ((cadence >> ((phase) % 4)) % 2)
 #define IN_A_TURN(cadence) (LEFT_OUT(cadence, 0) + LEFT_OUT(cadence, 1) + LEFT_OUT(cadence, 2) + LEFT_OUT(cadence, 3))
-#define IN_THE_REST_1(cadence, place) 0
-#define IN_THE_REST_2(cadence, place) LEFT_OUT(cadence, place + 3)
-#define IN_THE_REST_3(cadence, place) (LEFT_OUT(cadence, place + 3) + LEFT_OUT(cadence, place + 2))
-#define IN_THE_REST_0(cadence, place) (LEFT_OUT(cadence, place + 3) + LEFT_OUT(cadence, place + 2) + LEFT_OUT(cadence, place + 1))
+#define IN_THE_REST_1(cadence, phase) 0
+#define IN_THE_REST_2(cadence, phase) LEFT_OUT(cadence, phase + 3)
+#define IN_THE_REST_3(cadence, phase) (LEFT_OUT(cadence, phase + 3) + LEFT_OUT(cadence, phase + 2))
+#define IN_THE_REST_0(cadence, phase) (LEFT_OUT(cadence, phase + 3) + LEFT_OUT(cadence, phase + 2) + LEFT_OUT(cadence, phase + 1))
 
-/* Rows of `turns`. `place` is the packet's. One that does not fit may be the first of another cadence: then nothing is certain. */
-#define FITS(keep, cadence, place) ((LEFT_OUT(cadence, place) + keep) % 2)
-#define TURN(keep, cadence, place, frames) \
-            (keep, cadence, place, frames): left_out(FITS(keep, cadence, place) * IN_A_TURN(cadence), \
-                                                     FITS(keep, cadence, place) * IN_THE_REST_##frames(cadence, place));
-#define TURNS_AT(keep, cadence, place) \
-            TURN(keep, cadence, place, 0) TURN(keep, cadence, place, 1) TURN(keep, cadence, place, 2) TURN(keep, cadence, place, 3)
+/* Rows of `turns`. `phase` is the packet's. One that does not fit may be the first of another frame cadence: then nothing is certain. */
+#define FITS(keep, cadence, phase) ((LEFT_OUT(cadence, phase) + keep) % 2)
+#define TURN(keep, cadence, phase, frames) \
+            (keep, cadence, phase, frames): left_out(FITS(keep, cadence, phase) * IN_A_TURN(cadence), \
+                                                     FITS(keep, cadence, phase) * IN_THE_REST_##frames(cadence, phase));
+#define TURNS_AT(keep, cadence, phase) \
+            TURN(keep, cadence, phase, 0) TURN(keep, cadence, phase, 1) TURN(keep, cadence, phase, 2) TURN(keep, cadence, phase, 3)
 #define TURNS_OF(keep, cadence) TURNS_AT(keep, cadence, 0) TURNS_AT(keep, cadence, 1) TURNS_AT(keep, cadence, 2) TURNS_AT(keep, cadence, 3)
 #define TURNS(cadence) TURNS_OF(0, cadence) TURNS_OF(1, cadence)
 
@@ -44,7 +44,7 @@ control Target(in track_t track, inout target_t target)(bit<8> whose) {
     FLOORS(floor, TRACK_SIZE)
     WORDS(16, 20, used, TRACK_SIZE * 16)
 
-    /* CADENCE: the frame's place is left out, or is not; far from the frame before, or with a template structure, all is forgotten. */
+    /* CADENCE: the frame's phase is left out, or is not; far from the frame before, or with a template structure, all is forgotten. */
     PASSES(8, 16, cadence, note_kept, track.row[15:0], target.mask, value = value & track.others;)
     PASSES(8, 16, cadence, note_left_out, track.row[15:0], target.mask, value = value | track.phase;)
     PASSES(8, 16, cadence, begin_left_out, track.row[15:0], target.mask, value = track.phase;)
@@ -112,7 +112,7 @@ control Target(in track_t track, inout target_t target)(bit<8> whose) {
         size = 16;
     }
 
-    /* Whole frames between them: those that the cadence leaves out. */
+    /* Whole frames between them: those that the frame cadence leaves out. */
     action left_out(bit<8> turn, bit<8> rest) {
         target.turn = turn;
         target.rest = rest;
@@ -191,7 +191,7 @@ control Target(in track_t track, inout target_t target)(bit<8> whose) {
         target.lowest = target.position - target.gap[31:16];
     }
 
-    action place() {
+    action subtract_offset() {
         target.position = target.position - target.offset;
         target.lowest = target.lowest - target.offset;
     }
@@ -202,7 +202,7 @@ control Target(in track_t track, inout target_t target)(bit<8> whose) {
     TAKES(used, take, SLOT(track.row, target.position), target.position, target.dropped)
 
     apply {
-        if (track.place == FIRST || track.place == IN_ORDER) {
+        if (track.order == FIRST || track.order == IN_ORDER) {
             cadences.apply();
             parts.apply();
             turns.apply();
@@ -221,21 +221,21 @@ control Target(in track_t track, inout target_t target)(bit<8> whose) {
                 leave_out();
             }
         }
-        if (track.place != LATE) {
+        if (track.order != LATE) {
             pass_offset();
-            if (target.keep == 1 && track.word[7:7] == 0 && target.tail == 0 && track.place == IN_ORDER) {
+            if (target.keep == 1 && track.word[7:7] == 0 && target.tail == 0 && track.order == IN_ORDER) {
                 open_before();
             } else {
                 open_here();
             }
-            place();
-            if (track.place == FIRST || (track.place == IN_ORDER && (target.gone != 0 || target.keep == 0))) {
+            subtract_offset();
+            if (track.order == FIRST || (track.order == IN_ORDER && (target.gone != 0 || target.keep == 0))) {
                 raise();
-            } else if (track.place == NEAR && target.keep == 1) {
+            } else if (track.order == NEAR && target.keep == 1) {
                 hold();
             }
             if (target.keep == 1) {
-                if (track.place != NEAR) {
+                if (track.order != NEAR) {
                     give();
                 } else if (target.dropped == 0 && track.misplaced == 0) {
                     take();
@@ -284,51 +284,51 @@ control Tracks(inout headers_t hdr, inout metadata_t md) {
         size = 4;
     }
 
-    /* The place of the packet's frame in a cadence. */
-    action at_place(bit<8> phase, bit<8> others) {
+    /* The phase of the packet's frame in a frame cadence. */
+    action at_phase(bit<8> phase, bit<8> others) {
         md.track.phase = phase;
         md.track.others = others;
     }
 
-    table places {
+    table phases {
         key = {
             md.track.word[17:16]: exact @name("frame");
         }
         actions = {
-            at_place;
+            at_phase;
         }
-        const default_action = at_place(0, 0);
+        const default_action = at_phase(0, 0);
         const entries = {
-            0: at_place(1, 14);
-            1: at_place(2, 13);
-            2: at_place(4, 11);
-            3: at_place(8, 7);
+            0: at_phase(1, 14);
+            1: at_phase(2, 13);
+            2: at_phase(4, 11);
+            3: at_phase(8, 7);
         }
         size = 4;
     }
 
     action first() {
-        md.track.place = FIRST;
+        md.track.order = FIRST;
         md.track.lower.gap[31:16] = 0;
         md.track.upper.gap[31:16] = 0;
         turn_frame();
     }
 
     action in_order() {
-        md.track.place = IN_ORDER;
+        md.track.order = IN_ORDER;
         turn_frame();
     }
 
     action near() {
-        md.track.place = NEAR;
+        md.track.order = NEAR;
         look_at_frame();
     }
 
     action late() {
-        md.track.place = LATE;
+        md.track.order = LATE;
     }
 
-    /* Of packets before the highest, those of the last 16 numbers may have a place. */
+    /* Of packets before the highest, those of the last 16 numbers may have a number. */
     table order {
         key = {
             md.track.lower.gap[0:0]: ternary @name("first");
@@ -375,7 +375,7 @@ control Tracks(inout headers_t hdr, inout metadata_t md) {
 
     table verdicts {
         key = {
-            md.track.place: ternary @name("place");
+            md.track.order: ternary @name("order");
             md.track.misplaced: ternary @name("misplaced");
             md.track.word[15:8]: ternary @name("layer");
             md.track.repeated: ternary @name("repeated");
@@ -408,8 +408,8 @@ control Tracks(inout headers_t hdr, inout metadata_t md) {
         pass_high_of_upper();
         order.apply();
         targets.apply();
-        places.apply();
-        if (md.track.place == FIRST || md.track.place == IN_ORDER) {
+        phases.apply();
+        if (md.track.order == FIRST || md.track.order == IN_ORDER) {
             if (md.track.flags[7:7] == 1) {
                 change_all();
             } else {
@@ -420,9 +420,9 @@ control Tracks(inout headers_t hdr, inout metadata_t md) {
         }
         lower.apply(md.track, md.track.lower);
         upper.apply(md.track, md.track.upper);
-        if (md.track.place == FIRST || md.track.place == IN_ORDER) {
+        if (md.track.order == FIRST || md.track.order == IN_ORDER) {
             give();
-        } else if (md.track.place == NEAR && md.track.misplaced == 0) {
+        } else if (md.track.order == NEAR && md.track.misplaced == 0) {
             take();
         }
         number_it();

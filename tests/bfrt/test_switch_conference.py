@@ -320,9 +320,9 @@ async def test_registers_are_cleared_before_a_row_has_them_and_never_while_one_h
         await lab.open_room("audio", "video")
         await meet(lab, chip)
         await show(lab, chip, wire)
-        assert chip.register_writes() == 0 and not chip.number("pipe.Egress.copy", "splice")
+        assert chip.register_writes() == 0 and not chip.number("pipe.Egress.copy", "sequence_state")
         await lab.target("ann", "bob", 0)
-        await until(lambda: len(chip.number("pipe.Egress.copy", "splice")) == 1)
+        await until(lambda: len(chip.number("pipe.Egress.copy", "sequence_state")) == 1)
         assert chip.register_writes() == words
         names = [name for name, _ in chip.updates]
         last = max(at for at, name in enumerate(names) if chip.schema.tables[name].type == "Register")
@@ -340,9 +340,9 @@ async def test_registers_are_cleared_before_a_row_has_them_and_never_while_one_h
         await until(lambda: 1 in chip.number("pipe.Egress.copy", "target"))
         assert chip.register_writes() == words
         await lab.target("ann", "tom", 0)
-        await until(lambda: len(chip.number("pipe.Egress.copy", "splice")) == 2)
+        await until(lambda: len(chip.number("pipe.Egress.copy", "sequence_state")) == 2)
         assert chip.register_writes() == words + WORDS_OF_A_SEQUENCE_STATE
-        sequence_states = chip.number("pipe.Egress.copy", "splice")
+        sequence_states = chip.number("pipe.Egress.copy", "sequence_state")
         await lab.agent.end(kill=True)
         await lab.start_agent()
 
@@ -351,7 +351,7 @@ async def test_registers_are_cleared_before_a_row_has_them_and_never_while_one_h
 
         await until(settled)
         await asyncio.sleep(1)
-        assert chip.number("pipe.Egress.copy", "splice") == sequence_states and chip.register_writes() == words + WORDS_OF_A_SEQUENCE_STATE
+        assert chip.number("pipe.Egress.copy", "sequence_state") == sequence_states and chip.register_writes() == words + WORDS_OF_A_SEQUENCE_STATE
 
 
 async def test_layers_that_the_switch_does_not_read_are_refused(tmp_path: Path, namespace: str) -> None:

@@ -75,7 +75,7 @@ async def test_numbers_over_changes_of_target_and_a_restart_of_the_agent(scene: 
     assert scene.numbers(tom, ssrc) == [packet.row.sequence for packet in packets[:236]], "everything for tom, as it was sent"
     got = scene.numbers(bob, ssrc)
     assert consecutive(got) and len(got) < 180
-    assert numbers_of(scene.target, "Ingress.conference", "track") and len(numbers_of(scene.target, "Egress.copy", "splice")) == 1
+    assert numbers_of(scene.target, "Ingress.conference", "track") and len(numbers_of(scene.target, "Egress.copy", "sequence_state")) == 1
 
 
 async def test_a_slow_receiver_and_who_comes_after_it(scene: Scene) -> None:
@@ -120,7 +120,7 @@ async def test_a_slow_receiver_and_who_comes_after_it(scene: Scene) -> None:
         return numbers_of(scene.target, "Ingress.conference", "track")
 
     def sequence_states() -> list[int]:
-        return numbers_of(scene.target, "Egress.copy", "splice")
+        return numbers_of(scene.target, "Egress.copy", "sequence_state")
 
     await meet_with_pictures(scene, ann, packets[0].sent_as(0x51))
     scene.frames.clear()

@@ -37,7 +37,7 @@ def test_options_compile(options: list[str], tmp_path: Path) -> None:
         ("relay", "-DRELAY6_SIZE=0"),
         ("relay", "-DDELAY=1 -DSAMPLES=0"),
         ("conference", "-DSEQUENCE=3"),
-        ("conference", "-DSEQUENCE=1 -DSPLICE_SIZE=1000"),
+        ("conference", "-DSEQUENCE=1 -DSEQUENCE_STATE_SIZE=1000"),
         ("conference", "-DSEQUENCE=2 -DTRACK_SIZE=1000"),
     ],
 )

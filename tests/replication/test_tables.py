@@ -158,7 +158,7 @@ def test_a_conference(client: Session, bridge: Bridge) -> None:
     there = participants[2].here
     assert values(COPY, second) == {
         "src_addr": int.from_bytes(Endpoint.of(RELAY_B4, 0).addr, "big"), "dst_addr": int.from_bytes(there.addr, "big"), "src_port": 20_003, "dst_port": there.port,
-        "nexthop": 3, "target": 0, "splice": 0, "cadence": 0, "payload_types": 0, "$COUNTER_SPEC_PKTS": 20, "$COUNTER_SPEC_BYTES": 4000,
+        "nexthop": 3, "target": 0, "sequence_state": 0, "cadence": 0, "payload_types": 0, "$COUNTER_SPEC_PKTS": 20, "$COUNTER_SPEC_BYTES": 4000,
     }  # fmt: skip
     done(client, stream(DELETE, key.flow.src, key.flow.dst, key.ssrc), tree(DELETE, 5))
     assert bridge.replication.streams() == [] and len(bridge.replication.nodes()) == 3

@@ -264,7 +264,7 @@ fn rewriting(streams: &[Option<Counting>; 2], copy: &Counting, layer: Option<&Co
             .filter(|action| !action.default_only)
             .all(|action| action.fields.find(name).is_some())
     };
-    let Some(layer) = layer.filter(|_| has(&copy.table, "splice")) else {
+    let Some(layer) = layer.filter(|_| has(&copy.table, "sequence_state")) else {
         return Rewriting::None;
     };
     let tracked = streams.iter().flatten().all(|one| has(&one.table, "track"));
@@ -336,7 +336,7 @@ fn data_fields(table: &Table, data: &Data) -> Result<Fields, PlaneError> {
             fields.extend([
                 number("nexthop", copy.nexthop),
                 number("target", copy.target as u64),
-                number("splice", copy.sequence_state),
+                number("sequence_state", copy.sequence_state),
                 number("cadence", copy.cadence),
                 number(PAYLOAD_TYPES, pack(&copy.payload_types)?),
             ]);
@@ -613,7 +613,7 @@ fn decode(tables: &ConferenceTables, table: &Table, row: &Row) -> Option<(Key, D
             addresses: flow()?,
             nexthop: small("nexthop"),
             target: usize::try_from(get("target")).unwrap_or(0),
-            sequence_state: small("splice"),
+            sequence_state: small("sequence_state"),
             cadence: byte("cadence"),
             payload_types: unpack(get(PAYLOAD_TYPES)),
         };

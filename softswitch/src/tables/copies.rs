@@ -57,7 +57,7 @@ impl Copies {
             dst: end("dst_addr", "dst_port"),
             nexthop: given.number("nexthop") as u16,
             target: given.number("target") as u8,
-            sequence_state: given.number("splice") as u32,
+            sequence_state: given.number("sequence_state") as u32,
             cadence: given.number("cadence") as u8,
             payload_types: pairs(given.number("payload_types")),
         })
@@ -73,7 +73,7 @@ impl Copies {
             "dst_port" => rewrite.dst.port.into(),
             "nexthop" => rewrite.nexthop.into(),
             "target" => rewrite.target.into(),
-            "splice" => rewrite.sequence_state.into(),
+            "sequence_state" => rewrite.sequence_state.into(),
             "cadence" => rewrite.cadence.into(),
             "payload_types" => number(&rewrite.payload_types),
             _ => 0,

@@ -1,18 +1,18 @@
-/* Sequence numbers of a receiver that does not get every layer: Splice, in registers of egress, on every copy. */
+/* Sequence numbers of a receiver that does not get every layer: receiver sequence state, in registers of egress, on every copy. */
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* docs/conference.md describes the words TARGET, BASE and FLOOR. The row of a receiver is its `splice`, modulo 65536. A row of zeros is a
+/* docs/conference.md describes the words TARGET, BASE and FLOOR. The row of a receiver is its `sequence_state`, modulo 65536. A row of zeros is a
  * receiver that has got nothing yet. */
 
-/* Only copies whose receiver has a `splice` get a number of their own; the others keep the sender's. What ingress has found for the
+/* Only copies whose receiver has a `sequence_state` get a number of their own; the others keep the sender's. What ingress has found for the
  * target in force becomes the receiver's number; a change of target goes on where that ends. */
 control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
     @name(".Egress.target")
-    WORDS(8, 16, target, SPLICE_SIZE)
+    WORDS(8, 16, target, SEQUENCE_STATE_SIZE)
     @name(".Egress.base")
-    WORDS(16, 16, base, SPLICE_SIZE)
+    WORDS(16, 16, base, SEQUENCE_STATE_SIZE)
     @name(".Egress.floor")
-    FLOORS(floor, SPLICE_SIZE)
+    FLOORS(floor, SEQUENCE_STATE_SIZE)
 
     action prepare() {
         copy_md.wanted = copy_md.target + 1;
@@ -41,8 +41,8 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
         size = 4;
     }
 
-    PASSES(8, 16, target, change_target, copy_md.splice[15:0], copy_md.target_before, value = copy_md.wanted;)
-    PASSES(8, 16, target, keep_target, copy_md.splice[15:0], copy_md.target_before, if (value == 0) { value = copy_md.wanted; })
+    PASSES(8, 16, target, change_target, copy_md.sequence_state[15:0], copy_md.target_before, value = copy_md.wanted;)
+    PASSES(8, 16, target, keep_target, copy_md.sequence_state[15:0], copy_md.target_before, if (value == 0) { value = copy_md.wanted; })
 
     /* The packet's number in a target, and whether it is one of it. */
 #define STAYS(n, number) \
@@ -107,14 +107,14 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
         copy_md.shift = copy_md.position_next - copy_md.position;
     }
 
-    PASSES(16, 16, base, pass_base, copy_md.splice[15:0], copy_md.base, value = value + copy_md.shift;)
+    PASSES(16, 16, base, pass_base, copy_md.sequence_state[15:0], copy_md.base, value = value + copy_md.shift;)
 
     action count_number() {
         copy_md.position = copy_md.position - copy_md.base;
     }
 
-    RAISES(floor, raise, copy_md.splice[15:0], copy_md.position, 1)
-    HOLDS_NUMBER(floor, hold, copy_md.splice[15:0], copy_md.position, copy_md.late)
+    RAISES(floor, raise, copy_md.sequence_state[15:0], copy_md.position, 1)
+    HOLDS_NUMBER(floor, hold, copy_md.sequence_state[15:0], copy_md.position, copy_md.late)
 
     action renumber() {
         hdr.rtp.seq = copy_md.position;
@@ -130,7 +130,7 @@ control Numbers(inout headers_t hdr, inout copy_t copy_md, EGRESS_SWITCH) {
 
     apply {
         prepare();
-        if (copy_md.splice != 0) {
+        if (copy_md.sequence_state != 0) {
             changes.apply();
             if (copy_md.may == 1) {
                 change_target();
