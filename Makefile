@@ -21,7 +21,7 @@ BUSY_TESTS := tests/attacks tests/bench tests/e2e tests/edge tests/fuzz tests/ha
 QUICK_TESTS := tests/conference tests/observe tests/operator/test_api.py tests/operator/test_config.py tests/operator_conferences tests/rooms tests/packaging/test_documents.py tests/p4/test_generated.py
 QUICK_CRATES := shunt-net shunt-rtp shunt-rtpproxy shunt-ng shunt-hep shunt-latch shunt-calls shunt-conference
 
-.PHONY: help setup build demo demo-browsers test test-quick check docs daemons check-rust check-arm64 clean
+.PHONY: help setup build demo demo-browsers test test-quick test-quick-python test-quick-rust check docs daemons check-rust check-arm64 clean
 .DELETE_ON_ERROR:
 
 help:
@@ -110,9 +110,14 @@ test: setup
 	$(BIN)/python -m pytest $(BUSY_TESTS) || result=$$?; \
 	exit $$result
 
-test-quick: $(VENV)/.ready $(PB)
+test-quick:
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line test-quick-python test-quick-rust
+
+test-quick-python: $(VENV)/.ready $(PB)
 	@$(BIN)/python -m pytest -m "not netns and not e2e" $(QUICK_TESTS)
-	@if $(CARGO) --version >/dev/null 2>&1; then $(CARGO) test --quiet --locked $(addprefix -p ,$(QUICK_CRATES)); \
+
+test-quick-rust:
+	@if $(CARGO) --version >/dev/null 2>&1; then $(CARGO) test --quiet --locked --profile quick $(addprefix -p ,$(QUICK_CRATES)); \
 	  else echo "skipped: the Rust crates $(QUICK_CRATES) (no cargo 1.89 or newer; make setup installs one)"; fi
 
 check: build/.rust $(VENV)/.ready
