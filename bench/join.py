@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.load import come_first
+from bench.load import coming_first
 from bench.runs import OUTPUT, busy_share, commit, machine
 from shunt.net import Endpoint, FiveTuple
 from tests.dataplane import lab as lab_module
@@ -54,7 +54,11 @@ def _ends(person: int) -> tuple[FiveTuple, Rewrite]:
 
 def talk(lab: lab_module.Lab, people: int, control: Connection) -> None:
     """Send and receive for all participants until told to end; then report seconds of the clock and gaps, by receiver and sender."""
-    come_first()
+    with coming_first():
+        _talk(lab, people, control)
+
+
+def _talk(lab: lab_module.Lab, people: int, control: Connection) -> None:
     senders = [lab.socket("a", lab_module.HOST_A4, _SEND_PORT + 2 * person) for person in range(people)]
     receivers = [lab.socket("b", lab_module.HOST_B4, _RECEIVE_PORT + 2 * person) for person in range(people)]
     poll = select.epoll()

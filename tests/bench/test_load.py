@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,6 +102,16 @@ def test_frames_cross_the_wire_by_the_clock_and_with_correct_checksums(load):
     finally:
         load.wires.forwarding(False)
     assert found.received == found.sent > 0
+
+
+def test_what_comes_after_a_run_is_as_urgent_as_before(load):
+    """The generator has precedence while it sends, and its session with it; the next test has none."""
+    session = Path("/proc/self/autogroup")
+    before = session.read_text() if session.exists() else None
+    load.route(1)
+    with load.direct():
+        assert load.run(50, 0.5).sent
+    assert (session.read_text() if session.exists() else None) == before
 
 
 def test_a_run_is_one_call_into_the_kernel_and_ends_with_its_time(load, monkeypatch):
