@@ -20,9 +20,9 @@ use tokio::time::timeout;
 /// Pictures that wait at most.
 pub const WAITING: usize = 64;
 /// How long the program may take, on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Processor seconds, KiB of memory, no files, no core; and it comes after all that is urgent.
-const LIMITED: &str = r#"ulimit -t 5 && ulimit -v 1048576 && ulimit -f 0 && ulimit -c 0 && exec nice -n 19 "$0" "$@""#;
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Processor seconds, KiB of memory, no files, no core; and a tenth of the share of what is urgent. With less, full cores would leave it none.
+const LIMITED: &str = r#"ulimit -t 5 && ulimit -v 1048576 && ulimit -f 0 && ulimit -c 0 && exec nice -n 10 "$0" "$@""#;
 /// What the shell says of a program that is not there, or is none.
 const NO_PROGRAM: [i32; 2] = [126, 127];
 /// Octets of what the program says that are read.
