@@ -81,8 +81,9 @@ def rooms_of(host: str) -> list[str]:
     return [f"{host}{number}" for number in range(ROOMS)]
 
 
-def check_host(packets: np.ndarray, rooms: dict[int, str]) -> tuple[list[float], int]:
-    """Whoever hears somebody hears everything once and in order, from some time after both talk until one of them ends. (these times, packets).
+def check_host(packets: np.ndarray, rooms: dict[int, str], lost: int) -> tuple[list[float], int]:
+    """Whoever hears somebody hears everything once and in order, from some time after both talk until one of them ends, but for what the
+    wires have lost. (these times, packets).
 
     Phones are told apart by the relay ports that are theirs (SIPp has one port for all); rooms: by these.
     """
@@ -94,7 +95,7 @@ def check_host(packets: np.ndarray, rooms: dict[int, str]) -> tuple[list[float],
         assert by_ssrc.setdefault(ssrc, relay) == relay, "two phones with one SSRC"
     heard = packets[~packets["out"]]
     times: list[float] = []
-    total = 0
+    total = gone = 0
     for relay, mine in sent.items():
         begun, ended = mine["time"][0], mine["time"][-1]
         got = heard[(heard["relay"] == relay) & (heard["time"] <= ended)]
@@ -110,23 +111,24 @@ def check_host(packets: np.ndarray, rooms: dict[int, str]) -> tuple[list[float],
             first = min([both + LATEST_S, *of["time"][:1]])
             due = theirs[(theirs["time"] >= first) & (theirs["time"] <= last)]
             steps = np.diff(of["seq"].astype(np.int64)) & 0xFFFF
-            assert (steps == 1).all(), f"{relay} of {other}: {Counter(steps[steps != 1].tolist())} between {len(of)} packets"
+            assert ((steps >= 1) & (steps <= 1 + lost)).all(), f"{relay} of {other}: {Counter(steps[steps != 1].tolist())} between {len(of)} packets"
             missing = set(due["seq"].tolist()) - set(of["seq"].tolist())
-            assert not missing, f"{relay} of {other}: {len(missing)} of {len(due)} are missing"
+            gone += len(missing)
+            assert gone <= lost, f"{relay} of {other}: {len(missing)} of {len(due)} are missing, and the wires have lost {lost} of all"
             times += [first - both] if len(of) else []
             total += len(of)
     return times, total
 
 
-def check_records(host: str, packets: np.ndarray, records: list[dict]) -> None:
+def check_records(host: str, packets: np.ndarray, records: list[dict], lost: int) -> None:
     """Each record says what the wire does, but for packets that came between the last reading of a row and its end: of every participant
-    a few, and by far not what one row has counted."""
+    a few, and by far not what one row has counted; and for those that the wires have lost."""
     came = Counter(packets["relay"][~packets["out"]].tolist())
     wrong = []
     for one in records:
         (media,) = one["media"]
         here = came[int(media["relay_port"].rpartition(":")[2])]
-        if not 0 <= here - (media["received_packets"] or 0) <= BETWEEN:
+        if not -lost <= here - (media["received_packets"] or 0) <= BETWEEN:
             wrong.append(f"{one['participant']} in {one['conference']}: {here} came, {media['received_packets']} in its record ({one['joined']} to {one['left']}, {one['reason']}; {media['note']})")
     assert not wrong, f"{host}: {'; '.join(wrong)}"
 
@@ -150,6 +152,7 @@ def test_many_dial_in_and_none_loses_a_packet(tmp_path: Path, server: str) -> No
         room.await_ready()
         running = sip_server(room, server)
         wires = [Wire(room.topology, room.work, host) for host in HOSTS]
+        lost_before = sum(room.topology.lost_on_wires().values())
         try:
             silent = sipp(room, "caller", "uac_conference_silent", "-p", "5990", "-mp", "5000", "-m", "2", "-l", "2", "-inf", str(_callees(room, ["room"])))
             callers = [
@@ -161,6 +164,7 @@ def test_many_dial_in_and_none_loses_a_packet(tmp_path: Path, server: str) -> No
             for process in (*callers, silent):
                 assert process.wait(60) == 0, f"{process.name}: {process.tail()}"
             wired = {wire.host: wire.stop() for wire in wires}
+            lost = sum(room.topology.lost_on_wires().values()) - lost_before
             records = room.records(len(HOSTS) * CALLS + 2)
             # Everybody came by a call, and went by a BYE or because nothing was heard.
             assert Counter((one["conference"] == "room", one["reason"]) for one in records) == {(False, "bye"): len(HOSTS) * CALLS, (True, "media-timeout"): 2}
@@ -169,10 +173,12 @@ def test_many_dial_in_and_none_loses_a_packet(tmp_path: Path, server: str) -> No
             for host, packets in wired.items():
                 mine = [one for one in records if one["conference"] in rooms_of(host)]
                 rooms = {int(one["media"][0]["relay_port"].rpartition(":")[2]): one["conference"] for one in mine}
-                of_host, total = check_host(packets, rooms)
+                of_host, total = check_host(packets, rooms, lost)
                 times, heard = times + of_host, heard + total
-                check_records(host, packets, mine)
-            print(f"{server}: {len(HOSTS) * CALLS} calls, {len(times)} pairs hear each other after {np.median(times):.2f} s (half of them), {max(times):.2f} s (all), {heard} packets heard")
+                check_records(host, packets, mine, lost)
+            print(
+                f"{server}: {len(HOSTS) * CALLS} calls, {len(times)} pairs hear each other after {np.median(times):.2f} s (half of them), {max(times):.2f} s (all), {heard} packets heard, {lost} lost on the wires"
+            )
             assert len(times) > len(HOSTS) * CALLS and heard > 20_000 and np.median(times) < JOINED_S
             # Nothing is left behind.
             listed = room.ask("GET", "/v1/conferences")["conferences"]
