@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.load import coming_first
+from bench.load import precedence
 from bench.runs import OUTPUT, busy_share, commit, machine
 from shunt.net import Endpoint, FiveTuple
 from tests.dataplane import lab as lab_module
@@ -54,7 +54,7 @@ def _ends(person: int) -> tuple[FiveTuple, Rewrite]:
 
 def talk(lab: lab_module.Lab, people: int, control: Connection) -> None:
     """Send and receive for all participants until told to end; then report seconds of the clock and gaps, by receiver and sender."""
-    with coming_first():
+    with precedence():
         _talk(lab, people, control)
 
 

@@ -78,39 +78,39 @@ class LoadError(RuntimeError):
     """The load could not be made or measured; the text says what and where."""
 
 
-def come_first() -> None:
-    """Give the calling thread and its session a server's precedence over whatever else runs here, until the process ends."""
-    atexit.register(_set_precedence, os.getpid(), _precedence(os.getpid()))
-    os.setpriority(os.PRIO_PROCESS, 0, FIRST)
-    give_precedence(os.getpid())
-
-
 @contextlib.contextmanager
-def coming_first() -> Iterator[None]:
-    """The same for so long: what runs in the session afterwards, tests too, is as urgent as before."""
-    own, session = os.getpriority(os.PRIO_PROCESS, 0), _precedence(os.getpid())
+def precedence() -> Iterator[None]:
+    """A server's precedence over whatever else runs here, for the calling thread and its session; both have afterwards what they had before."""
+    thread, session = os.getpriority(os.PRIO_PROCESS, 0), _session_nice()
     os.setpriority(os.PRIO_PROCESS, 0, FIRST)
     give_precedence(os.getpid())
     try:
         yield
     finally:
-        os.setpriority(os.PRIO_PROCESS, 0, own)
-        _set_precedence(os.getpid(), session)
+        os.setpriority(os.PRIO_PROCESS, 0, thread)
+        _set_session_nice(os.getpid(), session)
+
+
+def come_first() -> None:
+    """The same until the process ends."""
+    until_the_end = contextlib.ExitStack()
+    until_the_end.enter_context(precedence())
+    atexit.register(until_the_end.close)
 
 
 def give_precedence(pid: int) -> None:
     """Precedence for all of a process's session, where the kernel schedules by sessions (and nice values count within one only)."""
-    _set_precedence(pid, FIRST)
+    _set_session_nice(pid, FIRST)
 
 
-def _precedence(pid: int) -> int:
-    """The nice value of a process's session."""
+def _session_nice() -> int:
+    """The nice value of this process's session; 0 where the kernel does not schedule by sessions."""
     with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+        return int(Path("/proc/self/autogroup").read_text().split()[-1])
     return 0
 
 
-def _set_precedence(pid: int, nice: int) -> None:
+def _set_session_nice(pid: int, nice: int) -> None:
     with contextlib.suppress(OSError):  # a kernel without automatic groups
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
@@ -497,7 +497,7 @@ class Load:
             os.sched_setaffinity(0, {self.cpu})
             _libc.prctl(_PR_SET_NAME, b"bench-generate", 0, 0, 0)  # by which the programs know its softirqs
             enter(self.wires.phones)
-            with coming_first():
+            with precedence():
                 while not over.is_set():
                     libbpf.run_live(self._loaded.programs["generate"], TEMPLATE, repeat=ENDLESS, batch=batch)
         except BaseException as error:
