@@ -81,7 +81,7 @@ class LoadError(RuntimeError):
 @contextlib.contextmanager
 def precedence() -> Iterator[None]:
     """A server's precedence over whatever else runs here, for the calling thread and its session; both have afterwards what they had before."""
-    thread, session = os.getpriority(os.PRIO_PROCESS, 0), _session_nice()
+    thread, session = os.getpriority(os.PRIO_PROCESS, 0), session_nice()
     os.setpriority(os.PRIO_PROCESS, 0, FIRST)
     give_precedence(os.getpid())
     try:
@@ -103,10 +103,11 @@ def give_precedence(pid: int) -> None:
     _set_session_nice(pid, FIRST)
 
 
-def _session_nice() -> int:
-    """The nice value of this process's session; 0 where the kernel does not schedule by sessions."""
+def session_nice(group: Path = Path("/proc/self/autogroup")) -> int:
+    """The nice value of this process's session; 0 where the kernel does not schedule it by sessions."""
     with contextlib.suppress(OSError):
-        return int(Path("/proc/self/autogroup").read_text().split()[-1])
+        if told := group.read_text().split():  # empty for a process in a control group of its own
+            return int(told[-1])
     return 0
 
 

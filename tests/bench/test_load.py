@@ -114,6 +114,15 @@ def test_what_comes_after_a_run_is_as_urgent_as_before(load):
     assert (session.read_text() if session.exists() else None) == before
 
 
+@pytest.mark.parametrize(("text", "nice"), [("/autogroup-96 nice -20\n", -20), ("/autogroup-96 nice 0\n", 0), ("", 0), (None, 0)])
+def test_a_session_without_a_nice_value_of_its_own_has_none(tmp_path, text, nice):
+    # The file is empty in a control group of the processor's own, and missing on a kernel without automatic groups.
+    group = tmp_path / "autogroup"
+    if text is not None:
+        group.write_text(text)
+    assert instrument.session_nice(group) == nice
+
+
 def test_a_run_is_one_call_into_the_kernel_and_ends_with_its_time(load, monkeypatch):
     # Between two calls the kernel waits for grace periods, and frames that were due then would be late or given up.
     calls = []
