@@ -19,7 +19,7 @@ import pytest
 
 from tests.bfrt.messages import entity, insert
 from tests.bfrt.traffic import namespace
-from tests.softswitch.client import PROGRAM, Session
+from tests.softswitch.client import PROGRAM, Session, until
 from tests.softswitch.process import ROOT, Softswitch, SoftswitchFailed
 from tests.softswitch.testrun import inside
 from tests.tools.bfrt._pb import bfruntime_pb2 as pb
@@ -87,7 +87,15 @@ def test_a_client_whose_stream_has_ended_may_no_more(softswitch: Softswitch) -> 
         with Session(softswitch.target) as gone:
             assert gone.write([insert(1)]) == [None]
         request = pb.WriteRequest(client_id=gone.client_id, p4_name=PROGRAM, updates=[insert(2)])
-        assert refusal(lambda: other.stub.Write(request))[0] == grpc.StatusCode.PERMISSION_DENIED
+
+        def code() -> grpc.StatusCode:
+            try:
+                other.stub.Write(request)
+            except grpc.RpcError as error:
+                return error.code()
+            return grpc.StatusCode.OK
+
+        until(lambda: code() == grpc.StatusCode.PERMISSION_DENIED, "the end of the stream is noticed")
         other.clear(other.table("relay"))
 
 

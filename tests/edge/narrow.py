@@ -66,7 +66,8 @@ class Narrow:
         self._front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._front.bind(listen)
         self._ways: dict[Address, _Way] = {}
-        threading.Thread(target=self._run, daemon=True).start()
+        self._reader = threading.Thread(target=self._run, daemon=True)
+        self._reader.start()
 
     def _run(self) -> None:
         while True:
@@ -89,7 +90,11 @@ class Narrow:
 
     def close(self) -> None:
         """End it."""
-        for sock in (self._front, *(way.back for way in self._ways.values())):
+        with contextlib.suppress(OSError):
+            self._front.shutdown(socket.SHUT_RDWR)
+        self._reader.join()  # a socket that a thread reads from keeps its port
+        self._front.close()
+        for way in self._ways.values():
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
+                way.back.shutdown(socket.SHUT_RDWR)
+            way.back.close()

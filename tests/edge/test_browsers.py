@@ -282,7 +282,8 @@ class Lossy:
         self._front.bind(listen)
         self._backs: dict[tuple[str, int], socket.socket] = {}
         self._random = random.Random(1)
-        threading.Thread(target=self._run, daemon=True).start()
+        self._reader = threading.Thread(target=self._run, daemon=True)
+        self._reader.start()
 
     def _loses(self, packet: bytes) -> bool:
         return self.on and len(packet) > 12 and packet[0] >= 128 and self._random.random() < self._share
@@ -316,11 +317,14 @@ class Lossy:
                     self._front.sendto(packet, peer)
 
     def close(self) -> None:
-        # A socket that a thread reads from keeps its port until that ends.
-        for one in (self._front, *self._backs.values()):
+        with contextlib.suppress(OSError):
+            self._front.shutdown(socket.SHUT_RDWR)
+        self._reader.join()  # a socket that a thread reads from keeps its port
+        self._front.close()
+        for back in self._backs.values():
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                back.shutdown(socket.SHUT_RDWR)
+            back.close()
 
 
 def test_five_percent_of_loss_in_both_directions(chromium: Chromium) -> None:
