@@ -175,7 +175,7 @@ def pictures(packets: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, li
         listed = list(group)
         headers = [parse_header(packet) for _, packet in listed]
         for header in headers:
-            assert sequence is None or header.sequence == (sequence + 1) & 0xFFFF, "a sequence number is missing"
+            assert sequence is None or header.sequence == (sequence + 1) & 0xFFFF, f"{header.sequence} follows {sequence}"
             sequence = header.sequence
         if all(header.payload.start == header.payload.stop for header in headers):
             continue
