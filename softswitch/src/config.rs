@@ -1,5 +1,6 @@
 //! The daemon's configuration: what `shunt check-config --json` made of shunt.yaml.
 
+use crate::plane::Holders;
 use serde::Deserialize;
 use shunt_daemon::Log;
 use shunt_xdp::Mode;
@@ -21,6 +22,9 @@ pub struct Config {
 pub struct Softswitch {
     pub interfaces: Vec<String>,
     pub listen: Vec<Listen>,
+    /// Names of the programs that are served, each to a client of its own. The first one has the conferences.
+    #[serde(default = "programs")]
+    pub programs: Vec<String>,
     pub owners: Vec<Owner>,
     pub socket_group: String,
     pub capacity: usize,
@@ -40,13 +44,28 @@ impl Config {
     /// Check that it can be served as configured.
     ///
     /// # Errors
-    /// Others reach it at an address, without TLS that asks for client certificates.
+    /// Others reach it at an address, without TLS that asks for client certificates; or names of programs are missing, too many or the same.
     pub fn complete(self) -> Result<Self, String> {
-        self.softswitch.exposed().map_or(Ok(self), Err)
+        let wrong = self.softswitch.exposed().or_else(|| self.softswitch.wrong_programs());
+        wrong.map_or(Ok(self), Err)
     }
 }
 
+fn programs() -> Vec<String> {
+    vec!["relay".into()]
+}
+
 impl Softswitch {
+    /// What is wrong with the names of programs.
+    fn wrong_programs(&self) -> Option<String> {
+        let (names, most) = (&self.programs, Holders::PROGRAMS);
+        if names.is_empty() || names.len() > most {
+            return Some(format!("programs: {} names; it is to be 1 to {most}", names.len()));
+        }
+        let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
+        twice.map(|(_, name)| format!("programs: {name} is named twice"))
+    }
+
     /// The address that others reach, without TLS that asks for client certificates.
     fn exposed(&self) -> Option<String> {
         let mutual = self.tls.as_ref().is_some_and(|tls| tls.ca_file.is_some());

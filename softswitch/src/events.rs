@@ -1,5 +1,6 @@
 //! What goes on beside clients' calls: learn notices, next hops, idle times, signs of life.
 
+use crate::plane::ports::Program;
 use crate::plane::{LearnNotice, Plane};
 use crate::server::Service;
 use crate::slice::{Slice, pause};
@@ -10,6 +11,7 @@ use shunt_net::{FiveTuple, octets};
 use shunt_nexthop::Moved;
 use shunt_relay_table::Cursor;
 use shunt_replication::Round;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::{Bound, ControlFlow};
 use std::os::fd::OwnedFd;
@@ -85,16 +87,36 @@ async fn learn(service: Service) -> std::io::Result<()> {
             ready.clear_ready();
         }
         if !notices.is_empty() {
-            service.sessions.send_digests(digests(&service, &notices));
+            for (program, of_program) in by_program(&service, notices).await {
+                service.sessions.send_digests(program, digests(&service, &of_program));
+            }
             sent = Instant::now();
         }
     }
 }
 
+/// Notices by the program that has the port. Those of ports that nobody has claimed since the start are nobody's.
+async fn by_program(service: &Service, notices: Vec<LearnNotice>) -> BTreeMap<Program, Vec<LearnNotice>> {
+    let mut found: BTreeMap<Program, Vec<LearnNotice>> = BTreeMap::new();
+    if service.programs.len() == 1 {
+        found.insert(0, notices);
+        return found;
+    }
+    let plane = service.plane.lock().await;
+    for notice in notices {
+        if let Some(program) = plane.notes.ports.program_of(&notice.flow.dst) {
+            found.entry(program).or_default().push(notice);
+        }
+    }
+    found
+}
+
 fn digests(service: &Service, notices: &[LearnNotice]) -> Vec<pb::DigestList> {
     let mut digests = Vec::new();
     for (v6, name) in [(false, "pipe.IngressDeparser.learn"), (true, "pipe.IngressDeparser.learn6")] {
-        let Some(learn) = service.tables.schema.learn(name) else { continue };
+        let Some(learn) = service.programs[0].tables.schema.learn(name) else {
+            continue;
+        };
         let of_version: Vec<&LearnNotice> = notices.iter().filter(|notice| notice.flow.is_v6() == v6).collect();
         for part in of_version.chunks(DIGEST) {
             let data = part.iter().map(|notice| digest_of(learn, notice)).collect();
@@ -218,7 +240,7 @@ async fn agent_packets(service: Service) -> std::io::Result<()> {
         return std::future::pending().await;
     };
     let fd = watch(fd)?;
-    let Some(described) = service.tables.schema.learn("softswitch.packet").cloned() else {
+    let Some(described) = service.programs[0].tables.schema.learn("softswitch.packet").cloned() else {
         return std::future::pending().await;
     };
     loop {
@@ -229,7 +251,7 @@ async fn agent_packets(service: Service) -> std::io::Result<()> {
         }
         service
             .sessions
-            .send_digests(frames.iter().map(|frame| packet_digest(&described, frame)).collect());
+            .send_digests(0, frames.iter().map(|frame| packet_digest(&described, frame)).collect());
     }
 }
 
@@ -288,28 +310,29 @@ async fn pass(service: &Service, round: Round) {
 
 async fn owner_sign(service: Service) -> std::io::Result<()> {
     loop {
-        if service.sessions.has_owner() {
-            service.owner_sign.alive();
-        }
+        service.show_owners().await;
         sleep(OWNER_SIGN).await;
     }
 }
 
 async fn idle(service: Service) -> std::io::Result<()> {
     let changed = std::sync::Arc::clone(&service.plane.lock().await.notes.idle_changed);
-    let mut due = [Instant::now(); 2];
+    let tables: Vec<(Program, bool)> = (0..service.programs.len())
+        .flat_map(|program| [(program, false), (program, true)])
+        .collect();
+    let mut due = vec![Instant::now(); tables.len()];
     loop {
         let mut waits = Vec::new();
-        for (v6, due) in [false, true].into_iter().zip(&mut due) {
+        for ((program, v6), due) in tables.iter().copied().zip(&mut due) {
             let interval = {
                 let plane = service.plane.lock().await;
-                let held = &plane.notes.idle[usize::from(v6)];
+                let held = &plane.notes.idle[program][usize::from(v6)];
                 (held.enable && held.notify).then(|| Duration::from_millis(held.interval.into()).max(LEAST_IDLE_POLL))
             };
             let Some(interval) = interval else { continue };
             if Instant::now() >= *due {
                 *due = Instant::now() + interval;
-                poll_idle(&service, v6).await;
+                poll_idle(&service, program, v6).await;
             }
             waits.push(*due);
         }
@@ -322,28 +345,29 @@ async fn idle(service: Service) -> std::io::Result<()> {
     }
 }
 
-/// Report entries of one IP version that have become idle, and those that are no longer.
-async fn poll_idle(service: &Service, v6: bool) {
+/// Report entries of a program and one IP version that have become idle, and those that are no longer.
+async fn poll_idle(service: &Service, program: Program, v6: bool) {
     let which = usize::from(v6);
     let (client, least, generation) = {
-        let held = &service.plane.lock().await.notes.idle[which];
+        let held = &service.plane.lock().await.notes.idle[program][which];
         (held.client_id, u64::from(held.min_ttl), held.generation)
     };
-    report_active(service, v6, client, generation).await;
+    report_active(service, program, v6, client, generation).await;
     let mut cursor = Cursor::default();
     loop {
         let mut plane = service.plane.lock().await;
-        if plane.notes.idle[which].generation != generation {
+        if plane.notes.idle[program][which].generation != generation {
             return;
         }
         let Ok(clock) = plane.clock() else { return };
         let (slice, mut late, mut seen) = (Slice::begin(), Vec::new(), 0u32);
-        let reported = &plane.notes.idle[which].reported;
+        let (reported, ports) = (&plane.notes.idle[program][which].reported, &plane.notes.ports);
         let ended = plane.relay.expired(&mut cursor, v6, clock, |found| {
             if let Some((entry, idle)) = found
                 && !reported.contains_key(&entry.key)
                 // An entry's own time-out decides, but never less than the attribute's least.
                 && idle >= least
+                && ports.program_of(&entry.key.dst) == Some(program)
             {
                 late.push((entry.key, u64::from(entry.ttl_ms).max(least)));
             }
@@ -362,7 +386,7 @@ async fn poll_idle(service: &Service, v6: bool) {
             {
                 return;
             }
-            plane.notes.idle[which].reported.insert(key, ttl);
+            plane.notes.idle[program][which].reported.insert(key, ttl);
         }
         match ended {
             Ok(true) => return,
@@ -378,17 +402,17 @@ async fn poll_idle(service: &Service, v6: bool) {
 }
 
 /// Report entries that were reported idle and have had packets since.
-async fn report_active(service: &Service, v6: bool, client: u32, generation: u64) {
+async fn report_active(service: &Service, program: Program, v6: bool, client: u32, generation: u64) {
     let which = usize::from(v6);
     let mut from = Bound::Unbounded;
     loop {
         let mut plane = service.plane.lock().await;
-        if plane.notes.idle[which].generation != generation {
+        if plane.notes.idle[program][which].generation != generation {
             return;
         }
         let Ok(clock) = plane.clock() else { return };
         let (slice, mut gone, mut active, mut ended) = (Slice::begin(), Vec::new(), Vec::new(), true);
-        for (key, ttl) in plane.notes.idle[which].reported.range((from, Bound::Unbounded)) {
+        for (key, ttl) in plane.notes.idle[program][which].reported.range((from, Bound::Unbounded)) {
             match plane.relay.stats(key, clock) {
                 Ok(Some((_, stats))) if stats.idle_ms < *ttl => active.push(*key),
                 Ok(None) => gone.push(*key),
@@ -401,7 +425,7 @@ async fn report_active(service: &Service, v6: bool, client: u32, generation: u64
             }
         }
         for key in active.iter().chain(&gone) {
-            plane.notes.idle[which].reported.remove(key);
+            plane.notes.idle[program][which].reported.remove(key);
         }
         drop(plane);
         for key in active {
@@ -417,7 +441,7 @@ async fn report_active(service: &Service, v6: bool, client: u32, generation: u64
 }
 
 fn notice(service: &Service, v6: bool, key: &FiveTuple, kind: NotificationType) -> pb::IdleTimeoutNotification {
-    let table = service.tables.all().find(|table| table.idle() == Some(usize::from(v6)));
+    let table = service.programs[0].tables.all().find(|table| table.idle() == Some(usize::from(v6)));
     let (table_id, fields) = table.map_or((0, Vec::new()), |table| (table.schema().id, table.flow_key(key)));
     let value = Some(table_entry::Value::Key(pb::TableKey { fields }));
     pb::IdleTimeoutNotification {

@@ -23,7 +23,7 @@ use clap::Parser;
 use config::{Config, Softswitch};
 use listen::{Bound, accept};
 use plane::{Plane, PlaneError};
-use server::Service;
+use server::{Program, Service};
 use sessions::Sessions;
 use shunt_bfrt::pb::bf_runtime_server::BfRuntimeServer;
 use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_ready, set_up_log};
@@ -31,7 +31,6 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tables::Registry;
 use tonic::transport::Server;
 
 /// Work goes on while one of them decodes a large request. Each message wakes threads that are idle: more of them cost more.
@@ -93,19 +92,17 @@ fn run(settings: &Softswitch, unload: bool) -> Result<(), Failure> {
         .zip(&settings.listen)
         .map(|(socket, asked)| socket.address(asked))
         .collect();
-    let served = schema::serve(plane.relay.capacity(), plane.conference_sizes()).map_err(|error| Failure::Other(error.to_string()))?;
+    let programs = Program::all(&settings.programs, &plane).map_err(|error| Failure::Other(error.to_string()))?;
     let owner_sign = plane.owner_sign();
     let pinned = settings.pin_dir.display().to_string();
     let line = ready_line(&plane, &addresses);
     let plane = Arc::new(tokio::sync::Mutex::new(plane));
     let service = Service {
         plane: Arc::clone(&plane),
-        tables: Arc::new(Registry::new(served.schema).map_err(|error| Failure::Other(error.to_string()))?),
-        sessions: Arc::new(Sessions::default()),
+        programs: programs.into(),
+        sessions: Arc::new(Sessions::new(settings.programs.clone())),
         owners: settings.owners.clone().into(),
         owner_sign,
-        program_json: served.program_json.into(),
-        fixed_json: served.fixed_json.into(),
     };
     let result = runtime.block_on(serve(service, sockets, server, settings.request_limit, line));
     // The tasks hold the plane until the runtime is gone.

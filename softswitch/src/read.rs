@@ -3,7 +3,7 @@
 use crate::failures::{Failures, Words};
 use crate::options::Options;
 use crate::plane::Plane;
-use crate::sessions::{Sessions, check_pipe};
+use crate::sessions::check_pipe;
 use crate::slice::{Slice, pause};
 use crate::tables::{Position, Registry, Row, Table};
 use crate::write::attribute_name;
@@ -29,11 +29,10 @@ const WORDS: Words = Words {
 
 type Sender = mpsc::Sender<Result<ReadResponse, Status>>;
 
-/// One Read.
+/// One Read, of the tables of the client's program.
 pub struct Reader {
     pub plane: Arc<Mutex<Plane>>,
     pub tables: Arc<Registry>,
-    pub sessions: Arc<Sessions>,
     pub sender: Sender,
     out: Vec<Bytes>,
     sent: bool,
@@ -61,11 +60,10 @@ impl From<Closed> for Stop {
 }
 
 impl Reader {
-    pub fn new(plane: Arc<Mutex<Plane>>, tables: Arc<Registry>, sessions: Arc<Sessions>, sender: Sender) -> Self {
+    pub fn new(plane: Arc<Mutex<Plane>>, tables: Arc<Registry>, sender: Sender) -> Self {
         Self {
             plane,
             tables,
-            sessions,
             sender,
             out: Vec::new(),
             sent: false,
@@ -85,8 +83,6 @@ impl Reader {
     }
 
     async fn all(&mut self, request: &ReadRequest, options: Options) -> Result<Option<Status>, Stop> {
-        self.sessions
-            .authorise(request.client_id, request.target.as_ref(), &request.p4_name)?;
         let mut failures = Failures::default();
         let mut broken_off = None;
         for (position, encoded) in request.entities.iter().enumerate() {
@@ -293,7 +289,7 @@ impl Reader {
             }
             Some(table_attribute::Attribute::IdleTable(_)) if idle.is_some() => {
                 let plane = self.plane.lock().await;
-                let held = &plane.notes.idle[idle.unwrap_or(0)];
+                let held = &plane.notes.idle[self.tables.program][idle.unwrap_or(0)];
                 let mut answer = pb::IdleTable {
                     enable: held.enable,
                     ..pb::IdleTable::default()

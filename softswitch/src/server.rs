@@ -6,13 +6,16 @@ use crate::options::Options;
 use crate::peer::Peer;
 use crate::plane::{OwnerSign, Plane};
 use crate::read::Reader;
-use crate::sessions::{Message, PROGRAM, QUEUE, Sessions};
+use crate::schema;
+use crate::sessions::{Message, QUEUE, Sessions};
 use crate::tables::Registry;
 use crate::write::Writer;
 use bytes::Bytes;
 use shunt_bfrt::envelope::{ReadRequest, ReadResponse, WriteRequest};
 use shunt_bfrt::pb::{self, bf_runtime_server::BfRuntime, set_forwarding_pipeline_config_request::Action, stream_message_request::Update};
+use shunt_bfrt::schema::SchemaError;
 use shunt_bfrt::{BfrtError, Code};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -21,25 +24,58 @@ use tonic::{Request, Response, Status, Streaming};
 /// Messages of one Read that wait for the client.
 const READ_AHEAD: usize = 4;
 
+/// A program, as the client that owns it sees the data plane.
+pub struct Program {
+    pub tables: Arc<Registry>,
+    /// The two documents of its schema, as clients get them.
+    program_json: Bytes,
+    fixed_json: Bytes,
+}
+
+impl Program {
+    /// One for each name. The first one has the conferences, whose groups and rewrites have numbers that one client gives out.
+    ///
+    /// # Errors
+    /// When the schema is not as the tables read it.
+    pub fn all(names: &[String], plane: &Plane) -> Result<Vec<Self>, SchemaError> {
+        let one = |program: usize| {
+            let conferences = plane.conference_sizes().filter(|_| program == 0);
+            let served = schema::serve(plane.relay.capacity(), conferences)?;
+            Ok(Self {
+                tables: Arc::new(Registry::new(served.schema, program)?),
+                program_json: served.program_json.into(),
+                fixed_json: served.fixed_json.into(),
+            })
+        };
+        (0..names.len()).map(one).collect()
+    }
+}
+
 /// What all calls share.
 #[derive(Clone)]
 pub struct Service {
     pub plane: Arc<Mutex<Plane>>,
-    pub tables: Arc<Registry>,
+    pub programs: Arc<[Program]>,
     pub sessions: Arc<Sessions>,
     pub owners: Arc<[Owner]>,
     pub owner_sign: OwnerSign,
-    /// The two documents of the schema, as clients get them.
-    pub program_json: Bytes,
-    pub fixed_json: Bytes,
 }
 
 impl Service {
-    fn writer(&self) -> Writer<'_> {
+    fn writer(&self, program: usize) -> Writer<'_> {
         Writer {
             plane: &self.plane,
-            tables: &self.tables,
+            tables: &self.programs[program].tables,
             sessions: &self.sessions,
+        }
+    }
+
+    /// Tell the programs in the kernel that entries have owners: somebody owns each program that has ports, and one at least.
+    pub async fn show_owners(&self) {
+        let with_ports: BTreeSet<usize> = self.plane.lock().await.notes.ports.programs().collect();
+        let has_owner = |program: usize| self.sessions.has_owner(program);
+        if with_ports.into_iter().all(has_owner) && (0..self.programs.len()).any(has_owner) {
+            self.owner_sign.alive();
         }
     }
 
@@ -77,15 +113,15 @@ impl Service {
         let Some(id) = subscribed else { return };
         let owned = self.sessions.forget(id);
         let mut plane = self.plane.lock().await;
-        for idle in &mut plane.notes.idle {
+        for idle in plane.notes.idle.iter_mut().flatten() {
             if idle.notify && idle.client_id == id {
                 idle.enable = false;
             }
         }
         // Another client may have bound meanwhile: what it admits is its own.
-        if owned
-            && !self.sessions.has_owner()
-            && let Err(error) = plane.owner_gone()
+        if let Some(program) = owned
+            && !self.sessions.has_owner(program)
+            && let Err(error) = plane.owner_gone(program)
         {
             tracing::error!("the owner is gone, and its source filters stay until their time is over: {error}");
         }
@@ -110,13 +146,15 @@ impl Service {
 
     /// Empty every table, as a device reset does.
     async fn clear_all(&self) -> Result<(), BfrtError> {
-        for table in self.tables.all() {
-            match self.writer().clear(table).await {
-                Err(error) if error.code != Code::Unsupported => return Err(error),
-                _ => {}
+        for (at, program) in self.programs.iter().enumerate() {
+            for table in program.tables.all() {
+                match self.writer(at).clear(table).await {
+                    Err(error) if error.code != Code::Unsupported => return Err(error),
+                    _ => {}
+                }
             }
         }
-        for idle in &mut self.plane.lock().await.notes.idle {
+        for idle in self.plane.lock().await.notes.idle.iter_mut().flatten() {
             idle.enable = false;
         }
         tracing::info!("all tables cleared");
@@ -131,19 +169,27 @@ impl BfRuntime for Service {
 
     async fn write(&self, request: Request<WriteRequest>) -> Result<Response<pb::WriteResponse>, Status> {
         let options = Options::of(request.metadata());
-        self.writer().write(request.into_inner(), options).await.map(Response::new)
+        let request = request.into_inner();
+        let program = self
+            .sessions
+            .authorise(request.client_id, request.target.as_ref(), &request.p4_name)?;
+        self.writer(program).write(request, options).await.map(Response::new)
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let options = Options::of(request.metadata());
         let (sender, receiver) = mpsc::channel(READ_AHEAD);
-        let reader = Reader::new(
-            Arc::clone(&self.plane),
-            Arc::clone(&self.tables),
-            Arc::clone(&self.sessions),
-            sender,
-        );
-        tokio::spawn(async move { reader.read(request.into_inner(), options).await });
+        let request = request.into_inner();
+        match self
+            .sessions
+            .authorise(request.client_id, request.target.as_ref(), &request.p4_name)
+        {
+            Ok(program) => {
+                let reader = Reader::new(Arc::clone(&self.plane), Arc::clone(&self.programs[program].tables), sender);
+                tokio::spawn(async move { reader.read(request, options).await });
+            }
+            Err(error) => drop(sender.try_send(Err(error.into()))),
+        }
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -155,7 +201,7 @@ impl BfRuntime for Service {
         let request = request.into_inner();
         if request.action() == Action::Bind {
             self.sessions.bind(&request, &peer, peer.may_own(&self.owners))?;
-            self.owner_sign.alive();
+            self.show_owners().await;
         } else {
             self.reset(&request, &peer).await?;
         }
@@ -175,16 +221,16 @@ impl BfRuntime for Service {
             pipe_scope: vec![0, 1, 2, 3],
             ..Default::default()
         };
-        let config = pb::ForwardingPipelineConfig {
-            p4_name: PROGRAM.into(),
-            bfruntime_info: self.program_json.clone(),
-            profiles: vec![profile],
+        let config = |(name, program): (&String, &Program)| pb::ForwardingPipelineConfig {
+            p4_name: name.clone(),
+            bfruntime_info: program.program_json.clone(),
+            profiles: vec![profile.clone()],
         };
         let fixed = pb::NonP4Config {
-            bfruntime_info: self.fixed_json.clone(),
+            bfruntime_info: self.programs[0].fixed_json.clone(),
         };
         Ok(Response::new(pb::GetForwardingPipelineConfigResponse {
-            config: vec![config],
+            config: self.sessions.programs().iter().zip(&*self.programs).map(config).collect(),
             non_p4_config: Some(fixed),
         }))
     }

@@ -1,6 +1,7 @@
 //! Subscribed clients: what they want to be told, and which of them owns the tables.
 
 use crate::peer::Peer;
+use crate::plane::ports::Program;
 use shunt_bfrt::pb::{self, set_forwarding_pipeline_config_request::Action, stream_message_response::Update};
 use shunt_bfrt::{BfrtError, Code};
 use std::collections::HashMap;
@@ -8,8 +9,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// The program that is served.
-pub const PROGRAM: &str = "relay";
 /// Messages that wait for a client to read them.
 pub const QUEUE: usize = 4096;
 
@@ -28,7 +27,8 @@ struct Client {
     wants: pb::subscribe::Notifications,
     queue: mpsc::Sender<Message>,
     connection: u64,
-    bound: bool,
+    /// The program that it owns.
+    bound: Option<Program>,
     warm_init: WarmInit,
 }
 
@@ -49,12 +49,31 @@ pub struct Reset {
 }
 
 /// All clients.
-#[derive(Default)]
 pub struct Sessions {
+    programs: Vec<String>,
     clients: Mutex<HashMap<u32, Client>>,
 }
 
 impl Sessions {
+    /// programs: the names of those that are served.
+    #[must_use]
+    pub fn new(programs: Vec<String>) -> Self {
+        Self {
+            programs,
+            clients: Mutex::default(),
+        }
+    }
+
+    /// The names of the programs that are served.
+    #[must_use]
+    pub fn programs(&self) -> &[String] {
+        &self.programs
+    }
+
+    fn program(&self, name: &str) -> Option<Program> {
+        self.programs.iter().position(|program| program == name)
+    }
+
     fn clients(&self) -> MutexGuard<'_, HashMap<u32, Client>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,7 +97,7 @@ impl Sessions {
             wants,
             queue,
             connection: peer.connection,
-            bound: false,
+            bound: None,
             warm_init: WarmInit::default(),
         };
         client.send(Update::Subscribe(pb::Subscribe {
@@ -90,17 +109,17 @@ impl Sessions {
         Ok(())
     }
 
-    /// A client's stream has ended; whether it owned the tables.
-    pub fn forget(&self, id: u32) -> bool {
-        let bound = self.clients().remove(&id).is_some_and(|client| client.bound);
-        tracing::info!("client {id} left{}", if bound { ", its binding with it" } else { "" });
+    /// A client's stream has ended; the program that it owned.
+    pub fn forget(&self, id: u32) -> Option<Program> {
+        let bound = self.clients().remove(&id).and_then(|client| client.bound);
+        tracing::info!("client {id} left{}", if bound.is_some() { ", its binding with it" } else { "" });
         bound
     }
 
-    /// Whether some client owns the tables.
+    /// Whether some client owns a program.
     #[must_use]
-    pub fn has_owner(&self) -> bool {
-        self.clients().values().any(|client| client.bound)
+    pub fn has_owner(&self, program: Program) -> bool {
+        self.clients().values().any(|client| client.bound == Some(program))
     }
 
     /// Whether a client wants idle notices.
@@ -111,32 +130,39 @@ impl Sessions {
             .is_some_and(|client| client.wants.enable_idletimeout_notifications)
     }
 
-    /// Whether a client may read and write.
+    /// The program whose tables a client may read and write: the one that it names, or the one that it is bound to.
     ///
     /// # Errors
     /// Why it may not.
-    pub fn authorise(&self, id: u32, target: Option<&pb::TargetDevice>, p4_name: &str) -> Result<(), BfrtError> {
+    pub fn authorise(&self, id: u32, target: Option<&pb::TargetDevice>, p4_name: &str) -> Result<Program, BfrtError> {
         let device = target.map_or(0, |target| target.device_id);
         let clients = self.clients();
         let client = clients.get(&id);
-        if client.is_none() || !p4_name.is_empty() {
-            if p4_name != PROGRAM || device != 0 {
+        let program = if client.is_none() || !p4_name.is_empty() {
+            let Some(program) = self.program(p4_name).filter(|_| device == 0) else {
                 return Err(BfrtError::new(
                     Code::NotFound,
                     format!("Unable to obtain BF_RT info for ({})", shown(p4_name)),
                 ));
-            }
+            };
             if client.is_none() {
                 let text = format!("Client {id} is not subscribed: Read and Write need a StreamChannel with a subscription.");
                 return Err(BfrtError::new(Code::Denied, text));
             }
-        } else if client.is_some_and(|client| !client.bound) {
-            return Err(BfrtError::new(Code::Unknown, "Unable to get bound_program"));
-        } else if device != 0 {
-            let text = format!("The device id retrieved for this client connection (0) does not match the device id {device} passed in");
-            return Err(BfrtError::new(Code::Invalid, text));
-        }
-        check_pipe(target)
+            program
+        } else {
+            let Some(program) = client.and_then(|client| client.bound) else {
+                return Err(BfrtError::new(Code::Unknown, "Unable to get bound_program"));
+            };
+            if device != 0 {
+                let text =
+                    format!("The device id retrieved for this client connection (0) does not match the device id {device} passed in");
+                return Err(BfrtError::new(Code::Invalid, text));
+            }
+            program
+        };
+        check_pipe(target)?;
+        Ok(program)
     }
 
     /// A client binds to the program, and so owns the tables. allowed: whether the configuration lets its peer.
@@ -146,34 +172,34 @@ impl Sessions {
     pub fn bind(&self, request: &pb::SetForwardingPipelineConfigRequest, peer: &Peer, allowed: bool) -> Result<(), BfrtError> {
         let mut clients = self.clients();
         let id = request.client_id;
-        let owner = clients.iter().find(|(_, client)| client.bound).map(|(id, _)| *id);
+        let owner_of = |program| clients.iter().find(|(_, client)| client.bound == Some(program)).map(|(id, _)| *id);
+        let owners: Vec<Option<u32>> = (0..self.programs.len()).map(owner_of).collect();
         let client = clients
             .get_mut(&id)
             .ok_or_else(|| BfrtError::new(Code::Unavailable, format!("Unknown client. Client_id:{id}")))?;
         let [config] = &request.config[..] else {
             return Err(BfrtError::new(Code::Invalid, "Exactly one config message required."));
         };
-        if config.p4_name == PROGRAM
-            && let Some(owner) = owner
-        {
+        let program = self.program(&config.p4_name);
+        if let Some(owner) = program.and_then(|program| owners[program]) {
             return Err(BfrtError::new(
                 Code::Exists,
                 format!("Client ID {id} trying to bind but Client ID {owner} already owns this P4"),
             ));
         }
-        if config.p4_name != PROGRAM || request.device_id != 0 {
+        let Some(program) = program.filter(|_| request.device_id == 0) else {
             return Err(BfrtError::new(
                 Code::NotFound,
                 format!("Failed to find BfRtInfo for program {}", shown(&config.p4_name)),
             ));
-        }
+        };
         check_connection(id, client, peer)?;
         if !allowed {
             let text = format!("Client {id} may not own the tables: softswitch.owners does not name how it is connected.");
             return Err(BfrtError::new(Code::Denied, text));
         }
-        client.bound = true;
-        tracing::info!("client {id} bound to {PROGRAM}");
+        client.bound = Some(program);
+        tracing::info!("client {id} bound to {}", config.p4_name);
         Ok(())
     }
 
@@ -183,7 +209,7 @@ impl Sessions {
     /// Why nothing is done.
     pub fn reset(&self, request: &pb::SetForwardingPipelineConfigRequest, peer: &Peer) -> Result<Reset, BfrtError> {
         let mut names: Vec<&str> = request.config.iter().map(|config| config.p4_name.as_str()).collect();
-        let known = names.iter().all(|name| *name == PROGRAM);
+        let known = names.iter().all(|name| self.program(name).is_some());
         names.dedup();
         if request.device_id != 0 || names.len() < request.config.len() || !known {
             return Err(BfrtError::new(Code::Invalid, "Invalid device config sent"));
@@ -197,7 +223,7 @@ impl Sessions {
             ));
         };
         check_connection(id, client, peer)?;
-        if !client.bound {
+        if client.bound.is_none() {
             return Err(BfrtError::new(
                 Code::Denied,
                 format!("Client {id} is not bound: a reset needs the client that is bound."),
@@ -250,12 +276,12 @@ impl Sessions {
         }
     }
 
-    /// Send digests to the client that is bound, if it wants any.
-    pub fn send_digests(&self, digests: Vec<pb::DigestList>) {
+    /// Send digests to the client that is bound to a program, if it wants any.
+    pub fn send_digests(&self, program: Program, digests: Vec<pb::DigestList>) {
         let clients = self.clients();
         let Some((id, client)) = clients
             .iter()
-            .find(|(_, client)| client.bound && client.wants.enable_learn_notifications)
+            .find(|(_, client)| client.bound == Some(program) && client.wants.enable_learn_notifications)
         else {
             return;
         };

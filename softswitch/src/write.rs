@@ -94,7 +94,7 @@ impl Batch {
     }
 }
 
-/// What a batch needs of the server.
+/// What a batch needs of the server; `tables`: of the client's program.
 pub struct Writer<'a> {
     pub plane: &'a Mutex<Plane>,
     pub tables: &'a Registry,
@@ -102,13 +102,11 @@ pub struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Apply a batch.
+    /// Apply a batch of a client that may write.
     ///
     /// # Errors
     /// With a detail for each update up to the last that failed, or the call's own status.
     pub async fn write(&self, request: WriteRequest, options: Options) -> Result<pb::WriteResponse, Status> {
-        self.sessions
-            .authorise(request.client_id, request.target.as_ref(), &request.p4_name)?;
         let batch = match request.atomicity() {
             Atomicity::DataplaneAtomic => {
                 return Err(BfrtError::new(Code::Unsupported, "DATAPLANE_ATOMIC isn't implemented").into());
@@ -467,7 +465,7 @@ impl Writer<'_> {
                     let text = format!("max_ttl {} is less than min_ttl {}; table:{name}", wanted.max_ttl, wanted.min_ttl);
                     return Err(BfrtError::new(Code::Invalid, text));
                 }
-                let held = &mut plane.notes.idle[idle.unwrap_or(0)];
+                let held = &mut plane.notes.idle[self.tables.program][idle.unwrap_or(0)];
                 *held = IdleConfig {
                     enable: wanted.enable,
                     notify,

@@ -98,7 +98,10 @@ class Scene:
     def __init__(self, topology: Topology, edge: Edge, client: ControlClient) -> None:
         self.topology, self.edge, self.client = topology, edge, client
         self.caller, self.callee = self._phones(0)
-        self.attacker = Phone(topology, "nat", NAT_IP, ATTACKER_PORT, 0xBADBAD, payload=b"attack")
+        self.attacker = self._attacker()
+
+    def _attacker(self) -> Phone:
+        return Phone(self.topology, "nat", NAT_IP, ATTACKER_PORT, 0xBADBAD, payload=b"attack")
 
     def _phones(self, number: int) -> tuple[Phone, Phone]:
         return (

@@ -271,6 +271,15 @@ async def test_check_config_warns_of_what_is_no_error(tmp_path):
     answer = json.loads(out)
     assert (code, answer["valid"], answer["errors"], err) == (0, True, [], "")
     assert [(w["line"], w["column"], w["key"]) for w in answer["warnings"]] == [(2, 22, "data_plane.target"), (2, 61, "data_plane.cpu_interface"), (3, 31, "softswitch.interfaces.1")]
+    programs = "softswitch: {interfaces: [lo], programs: [relay, b]}\n"
+    for program, warning in (
+        ("c", "data_plane.program: c is not served by the softswitch of this file, which has relay, b"),
+        ("b", "conference: the softswitch of this file serves conferences to program relay, not to b"),
+        ("relay", None),
+    ):
+        file.write_text(f"{GOOD}{programs}data_plane: {{program: {program}}}\nconference: {{address: 203.0.113.9}}\n")
+        code, _, err = await shunt("check-config", str(file))
+        assert code == 0 and [line.partition(" warning: ")[2] for line in err.splitlines()] == ([warning] if warning else []), err
     # Daemons are started as before: they have words of their own for what is missing.
     file.write_text(GOOD)
     code, out, _ = await shunt("check-config", "--json", str(file))

@@ -70,11 +70,12 @@ class Notices:
 class Session:
     """A subscribed client; bound unless told not to. Close it, or use it as a context manager."""
 
-    def __init__(self, target: str, *, bind: bool = True, client_id: int | None = None, credentials: grpc.ChannelCredentials | None = None) -> None:
-        """target as gRPC names it; client_id: None for one that nobody uses. Raises Refused, or grpc.RpcError when nobody answers."""
+    def __init__(self, target: str, *, bind: bool = True, client_id: int | None = None, credentials: grpc.ChannelCredentials | None = None, program: str = PROGRAM) -> None:
+        """target as gRPC names it; client_id: None for one that nobody uses; program: whose tables. Raises Refused, or grpc.RpcError when nobody answers."""
         self.target = target
         self.client_id = next(_ids) if client_id is None else client_id
         self.bound = bind
+        self.program = program
         self.channel = grpc.insecure_channel(target, _OPTIONS) if credentials is None else grpc.secure_channel(target, credentials, _OPTIONS)
         self.stub = bfruntime_pb2_grpc.BfRuntimeStub(self.channel)
         self.notices = Notices()
@@ -118,12 +119,12 @@ class Session:
 
     def _fetch_schema(self) -> Schema:
         reply = self.stub.GetForwardingPipelineConfig(pb.GetForwardingPipelineConfigRequest(client_id=self.client_id), timeout=_TIMEOUT)
-        config = next(config for config in reply.config if config.p4_name == PROGRAM)
+        config = next(config for config in reply.config if config.p4_name == self.program)
         return Schema.parse(config.bfruntime_info, reply.non_p4_config.bfruntime_info)
 
     def _bind(self) -> None:
         request = pb.SetForwardingPipelineConfigRequest(client_id=self.client_id, action=pb.SetForwardingPipelineConfigRequest.BIND)
-        request.config.add(p4_name=PROGRAM)
+        request.config.add(p4_name=self.program)
         deadline = time.monotonic() + _NOTICED_S
         while True:
             try:
@@ -138,7 +139,7 @@ class Session:
     def reset_all(self) -> None:
         """Empty every table: a reset of the device."""
         request = pb.SetForwardingPipelineConfigRequest(client_id=self.client_id, action=pb.SetForwardingPipelineConfigRequest.VERIFY_AND_WARM_INIT_BEGIN_AND_END)
-        request.config.add(p4_name=PROGRAM)
+        request.config.add(p4_name=self.program)
         try:
             self.stub.SetForwardingPipelineConfig(request, timeout=_TIMEOUT)
         except grpc.RpcError as error:
@@ -164,7 +165,7 @@ class Session:
         """Write updates, at most `batch` in a request; for each None or its error. Raises Refused when a whole call is refused."""
         found: list[Refused | None] = []
         for part in _batched(updates, batch):
-            request = pb.WriteRequest(client_id=self.client_id, atomicity=atomicity, updates=part, p4_name="" if self.bound else PROGRAM)
+            request = pb.WriteRequest(client_id=self.client_id, atomicity=atomicity, updates=part, p4_name="" if self.bound else self.program)
             _aim(request.target)
             try:
                 self.stub.Write(request, timeout=_TIMEOUT)
@@ -181,7 +182,7 @@ class Session:
         """All that was found, over however many responses; what is not there is left out. Raises Refused for any other error."""
         found: list[pb.Entity] = []
         for part in _batched(entities, _BATCH):
-            request = pb.ReadRequest(client_id=self.client_id, entities=part, p4_name="" if self.bound else PROGRAM)
+            request = pb.ReadRequest(client_id=self.client_id, entities=part, p4_name="" if self.bound else self.program)
             _aim(request.target)
             try:
                 for response in self.stub.Read(request, timeout=_TIMEOUT):

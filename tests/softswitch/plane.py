@@ -10,7 +10,7 @@ import grpc
 
 from shunt.net import Endpoint, FiveTuple
 from tests.softswitch import names
-from tests.softswitch.client import DELETE, EXISTS, INSERT, INVALID, MODIFY, NO_SPACE, NOT_FOUND, UPSERT, Refused, Row, Session, until
+from tests.softswitch.client import DELETE, EXISTS, INSERT, INVALID, MODIFY, NO_SPACE, NOT_FOUND, PROGRAM, UPSERT, Refused, Row, Session, until
 from tests.softswitch.replication import Replication
 from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 from tests.tools.bfrt.schema import Table
@@ -45,9 +45,9 @@ class Plane:
     context manager.
     """
 
-    def __init__(self, target: str, *, bind: bool = True, client_id: int | None = None, credentials: grpc.ChannelCredentials | None = None) -> None:
+    def __init__(self, target: str, *, bind: bool = True, client_id: int | None = None, credentials: grpc.ChannelCredentials | None = None, program: str = PROGRAM) -> None:
         """target: as gRPC names it. bind: own the program, as an agent does; otherwise no notices arrive."""
-        self._arguments: dict[str, Any] = {"bind": bind, "client_id": client_id, "credentials": credentials}
+        self._arguments: dict[str, Any] = {"bind": bind, "client_id": client_id, "credentials": credentials, "program": program}
         self._open(target)
 
     def _open(self, target: str) -> None:

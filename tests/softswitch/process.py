@@ -54,6 +54,7 @@ class Softswitch:
         pin_dir: Path | str | None = None,
         listen: str | None = None,
         tls: Mapping[str, str | None] | None = None,
+        programs: Sequence[str] = ("relay",),
         owners: Sequence[str] = ("unix", "tcp", "tls"),
         request_limit: int = 32 << 20,
         environment: Mapping[str, str] | None = None,
@@ -62,7 +63,7 @@ class Softswitch:
 
         mismatch: `drop` or `pass` packets whose source does not match the entry. packet_limit: packets a second of one entry, 0 for
         no limit. pin_dir: made if need be (None: a folder of its own). listen: `HOST:PORT`, port 0 for any, or `unix:PATH` (None: a Unix
-        socket of its own, which network namespaces do not separate). owners, request_limit (bytes): of the daemon alone. environment: variables besides this process's.
+        socket of its own, which network namespaces do not separate). programs, owners, request_limit (bytes): of the daemon alone. environment: variables besides this process's.
         """
         self.folder = Path(tempfile.mkdtemp(prefix="softswitch"))
         self.interfaces = list(interfaces)
@@ -75,6 +76,7 @@ class Softswitch:
         self.pin_dir = Path(pin_dir) if pin_dir is not None else self.folder / "pins"
         self.listen = listen if listen is not None else f"unix:{self.folder}/bfrt.sock"
         self.tls = dict(tls) if tls is not None else None
+        self.programs = list(programs)
         self.owners = list(owners)
         self.request_limit = request_limit
         self.environment = dict(environment or {})
@@ -175,7 +177,7 @@ class Softswitch:
         return {
             "interfaces": self.interfaces, "listen": [self.listen], "capacity": self.capacity, "mode": self.mode, "tls": self.tls,
             "packet_limit": self.packet_limit, "conference_copies": self.conference_copies, "pin_dir": str(self.pin_dir),
-            "source_mismatch": self.mismatch, "owners": self.owners, "socket_group": "root", "request_limit": self.request_limit,
+            "source_mismatch": self.mismatch, "programs": self.programs, "owners": self.owners, "socket_group": "root", "request_limit": self.request_limit,
         }  # fmt: skip
 
     def command(self, file: Path) -> list[str]:

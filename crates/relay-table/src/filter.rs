@@ -149,6 +149,17 @@ impl<V: TimedRow> TimedTable<V> {
     }
 }
 
+fn port_ranges(ranges: &[(u16, u16)]) -> [port_range; size::GREYLIST_RANGES.0 as usize] {
+    let mut rows = [port_range::default(); size::GREYLIST_RANGES.0 as usize];
+    for (to, (first, last)) in rows.iter_mut().zip(ranges) {
+        *to = port_range {
+            first: *first,
+            last: *last,
+        };
+    }
+    rows
+}
+
 fn until(ttl_ms: u32) -> u64 {
     monotonic_ns() + u64::from(ttl_ms) * MS
 }
@@ -223,16 +234,10 @@ impl Filters {
     /// # Errors
     /// When the kernel takes no write.
     pub fn set_greylist(&mut self, at: &Endpoint, ttl_ms: u32, ranges: &[(u16, u16)]) -> Result<Put> {
-        let mut row = greylist {
+        let row = greylist {
             until: until(ttl_ms),
-            ..greylist::default()
+            ports: port_ranges(ranges),
         };
-        for (to, (first, last)) in row.ports.iter_mut().zip(ranges) {
-            *to = port_range {
-                first: *first,
-                last: *last,
-            };
-        }
         self.greylist.put(at, &row)
     }
 
@@ -246,13 +251,28 @@ impl Filters {
             .collect()
     }
 
-    /// Nobody is left to say which ports have which calls: admit unknown sources.
+    /// Nobody is left to say which of these ports have which calls: admit unknown sources. `is_open`: whether a port is one of them.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
-    pub fn open_up(&mut self) -> Result<()> {
-        self.source_filters.clear()?;
-        self.greylist.clear()
+    pub fn open_up(&mut self, is_open: impl Fn(&Endpoint) -> bool) -> Result<()> {
+        for (at, _) in self.source_filters.rows()? {
+            if is_open(&at) {
+                self.source_filters.remove(&at)?;
+            }
+        }
+        for (at, mut row) in self.greylist.rows()? {
+            let (open, kept): (Vec<_>, Vec<_>) = Self::ranges(&row)
+                .into_iter()
+                .partition(|(first, _)| is_open(&Endpoint::new(at.addr, *first)));
+            if kept.is_empty() {
+                self.greylist.remove(&at)?;
+            } else if !open.is_empty() {
+                row.ports = port_ranges(&kept);
+                self.greylist.put(&at, &row)?;
+            }
+        }
+        Ok(())
     }
 
     /// Remove everything.
@@ -260,7 +280,8 @@ impl Filters {
     /// # Errors
     /// When the kernel cannot be asked.
     pub fn clear(&mut self) -> Result<()> {
-        self.open_up()?;
+        self.source_filters.clear()?;
+        self.greylist.clear()?;
         self.blocklist.clear()?;
         self.allowlist.clear()
     }

@@ -304,6 +304,12 @@ class Softswitch(Section):
         description="Where BF Runtime (gRPC) is served: unix:/PATH (mode 0660, group socket_group), ADDRESS:PORT on loopback for tools, or any ADDRESS:PORT with tls.ca_file.",
     )
     socket_group: Name = Field(default="shunt", description="Group that may use the Unix socket.")
+    programs: list[Name] = Field(
+        default=["relay"],
+        min_length=1,
+        max_length=64,
+        description="Names under which the tables are served, each to one agent (or pair) whose data_plane.program it is. Agents have media ranges of their own; the first name's may have conferences.",
+    )
     owners: list[Owner] = Field(
         default=["unix", "tls"],
         min_length=1,
@@ -399,6 +405,11 @@ class Config(Section):
             target = host_port(self.data_plane.target)
             if not any(_reaches(target, host_port(text)) for text in self.softswitch.listen):
                 yield ("data_plane", "target"), f"{target} is not the softswitch of this file, which listens on {', '.join(self.softswitch.listen)}"
+            programs = self.softswitch.programs
+            if self.data_plane.program not in programs:
+                yield ("data_plane", "program"), f"{self.data_plane.program} is not served by the softswitch of this file, which has {', '.join(programs)}"
+            elif self.conference is not None and self.data_plane.program != programs[0]:
+                yield ("conference",), f"the softswitch of this file serves conferences to program {programs[0]}, not to {self.data_plane.program}"
 
     def interfaces(self) -> Iterator[tuple[Location, str]]:
         """(location, name) of the network interfaces that have to be on this host."""
@@ -561,6 +572,9 @@ class Config(Section):
         for i, name in enumerate(self.softswitch.interfaces):
             if (first := seen.setdefault(name, i)) != i:
                 yield ("softswitch", "interfaces", i), f"{name!r} is listed twice (first as softswitch.interfaces.{first})"
+        for i, name in enumerate(self.softswitch.programs):
+            if (first := self.softswitch.programs.index(name)) != i:
+                yield ("softswitch", "programs", i), f"{name!r} is listed twice (first as softswitch.programs.{first})"
         mutual = self.softswitch.tls is not None and self.softswitch.tls.ca_file is not None
         for i, text in enumerate(self.softswitch.listen):
             listen = host_port(text)

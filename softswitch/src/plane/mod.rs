@@ -4,7 +4,9 @@
 
 mod attach;
 mod conference;
+mod holders;
 pub mod hops;
+pub mod ports;
 mod programs;
 mod trace;
 
@@ -13,11 +15,13 @@ use crate::schema::ConferenceSizes;
 use attach::Attachments;
 pub use attach::Interface;
 pub use conference::Conference;
+pub use holders::Holders;
 use hops::{HopRows, KernelHops, ROWS};
+use ports::{Ports, Program};
 use shunt_abi::relay::{notice, path_mtu_report, settings, size, totals};
 use shunt_net::FiveTuple;
 use shunt_nexthop::{KernelError, Moved, Netlink, NextHops};
-use shunt_relay_table::{Clock, Fault, Filters, MediaRange, Moves, RelayTable, Totals, flow_of, read_totals};
+use shunt_relay_table::{Clock, Fault, Filters, Moves, RelayTable, Totals, flow_of, read_totals};
 use shunt_replication::{AgentCounts, Replication};
 use shunt_xdp::{Directory, Loaded, Ring, Shared, from_bytes, monotonic_ns, test_run, tick_ms};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -82,12 +86,13 @@ pub struct Notes {
     handles: HashMap<u32, FiveTuple>,
     handle_of: HashMap<FiveTuple, u32>,
     last_handle: u32,
-    /// For IPv4 and IPv6.
-    pub idle: [IdleConfig; 2],
+    /// Of each program, for IPv4 and IPv6.
+    pub idle: Vec<[IdleConfig; 2]>,
     /// Woken when an idle attribute changes.
     pub idle_changed: Arc<Notify>,
-    /// Media ranges with the priorities that clients gave them; of those that were adopted it is 0.
-    pub media: BTreeSet<(MediaRange, u32)>,
+    pub ports: Ports,
+    /// Which programs want a row of a table of sources, where there are several.
+    pub holders: Holders,
 }
 
 impl Notes {
@@ -118,7 +123,9 @@ impl Notes {
 
     /// An entry is no longer reported idle.
     pub fn active(&mut self, key: &FiveTuple) {
-        self.idle[usize::from(key.is_v6())].reported.remove(key);
+        for idle in &mut self.idle {
+            idle[usize::from(key.is_v6())].reported.remove(key);
+        }
     }
 }
 
@@ -164,7 +171,7 @@ impl Plane {
         let relay = programs::relay(&directory, config)?;
         let fresh = relay.fresh;
         match Self::start(config, &directory, relay) {
-            Ok(open) => Ok(open.with(directory)),
+            Ok(open) => Ok(open.with(directory, config.programs.len())),
             Err(error) => {
                 programs::undo(&directory, fresh);
                 Err(error)
@@ -249,15 +256,16 @@ impl Plane {
         OwnerSign(Arc::clone(&self.settings))
     }
 
-    /// Nobody owns the tables any more: unknown sources are admitted.
+    /// Nobody owns a program any more: unknown sources are admitted at its ports.
     ///
     /// # Errors
     /// When the kernel takes no write.
-    pub fn owner_gone(&mut self) -> Result<(), Fault> {
+    pub fn owner_gone(&mut self, program: Program) -> Result<(), Fault> {
         self.settings
             .u64_at(0, offset_of!(settings, owner_until))
             .store(0, Ordering::Release);
-        Ok(self.filters.open_up()?)
+        let ports = &self.notes.ports;
+        Ok(self.filters.open_up(|port| ports.program_of(port) == Some(program))?)
     }
 
     // Events
@@ -410,12 +418,14 @@ struct Open {
 }
 
 impl Open {
-    fn with(self, directory: Directory) -> Plane {
+    /// programs: how many are served.
+    fn with(self, directory: Directory, programs: usize) -> Plane {
         Plane {
             filters: self.filters,
             hops: self.hops,
             notes: Notes {
-                media: self.relay.media().iter().map(|range| (*range, 0)).collect(),
+                ports: Ports::adopt(self.relay.media(), programs),
+                idle: vec![<[IdleConfig; 2]>::default(); programs],
                 ..Notes::default()
             },
             relay: self.relay,

@@ -1,6 +1,6 @@
 //! `softswitch.blocklist`: sources whose packets never reach the relay.
 
-use super::timed::Kind;
+use super::timed::{Kind, Names};
 use shunt_bfrt::values::Data;
 use shunt_bfrt::{pb, schema};
 use shunt_net::Endpoint;
@@ -13,6 +13,7 @@ pub struct Blocklist;
 impl Kind for Blocklist {
     type Row = u64;
     type More = ();
+    const NAMES: Names = Names::Source;
 
     fn table(filters: &Filters) -> &TimedTable<u64> {
         &filters.blocklist

@@ -1,6 +1,6 @@
 //! `softswitch.greylist`: port ranges of a relay address that admit unknown sources after several packets only.
 
-use super::timed::Kind;
+use super::timed::{Kind, Names};
 use shunt_abi::relay::greylist;
 use shunt_bfrt::values::{Data, number, stream};
 use shunt_bfrt::{pb, schema};
@@ -17,6 +17,7 @@ const PORTS: std::ops::RangeInclusive<u32> = 2..=5;
 impl Kind for Greylist {
     type Row = greylist;
     type More = Vec<(u16, u16)>;
+    const NAMES: Names = Names::RelayAddress;
 
     fn table(filters: &Filters) -> &TimedTable<greylist> {
         &filters.greylist
@@ -44,6 +45,20 @@ impl Kind for Greylist {
 
     fn more(&self, row: &greylist, _v6: bool) -> Vec<(u16, u16)> {
         Filters::ranges(row)
+    }
+
+    fn of_others(&self, row: &greylist, is_own: &dyn Fn(u16) -> bool) -> Option<Vec<(u16, u16)>> {
+        let mut ranges = Filters::ranges(row);
+        ranges.retain(|(first, _)| !is_own(*first));
+        (!ranges.is_empty()).then_some(ranges)
+    }
+
+    fn join(&self, mut own: Vec<(u16, u16)>, others: Vec<(u16, u16)>) -> Result<Vec<(u16, u16)>, String> {
+        own.extend(others);
+        if own.len() > PORTS.count() {
+            return Err(format!("{} ranges of one address, those of other programs among them,", own.len()));
+        }
+        Ok(own)
     }
 
     fn encode(&self, _schema: &schema::Table, more: &Vec<(u16, u16)>) -> Vec<pb::DataField> {

@@ -2,6 +2,7 @@
 
 use super::{Change, Each, Position, Row, Table, Undo, address, next_key, port};
 use crate::plane::Plane;
+use crate::plane::ports::{Name, Program};
 use shunt_bfrt::schema::{self, SchemaError};
 use shunt_bfrt::values::{Data, Key, exact, number, range};
 use shunt_bfrt::{BfrtError, Code};
@@ -12,12 +13,10 @@ use std::sync::Arc;
 /// `$MATCH_PRIORITY`.
 const PRIORITY: u32 = 65537;
 
-/// An entry: a range and its priority, which makes no difference here.
-pub type Name = (MediaRange, u32);
-
-/// The media ports of one IP version.
+/// The media ports of one IP version that a program has.
 pub struct Media {
     schema: Arc<schema::Table>,
+    program: Program,
     action: u32,
     v6: bool,
 }
@@ -34,25 +33,25 @@ fn name(key: &Key<'_>) -> Name {
     )
 }
 
-fn add(plane: &mut Plane, name: Name) -> Result<(), Fault> {
+fn add(plane: &mut Plane, program: Program, name: Name) -> Result<(), Fault> {
     // The same ports may be there at another priority.
     if !plane.relay.media().contains(&name.0) {
         plane.relay.add_media(name.0)?;
     }
-    plane.notes.media.insert(name);
+    plane.notes.ports.insert(program, name);
     Ok(())
 }
 
 fn remove(plane: &mut Plane, name: &Name) {
-    plane.notes.media.remove(name);
-    if !plane.notes.media.iter().any(|other| other.0 == name.0) {
+    plane.notes.ports.remove(name);
+    if !plane.notes.ports.is_used(&name.0) {
         plane.relay.remove_media(name.0);
     }
 }
 
-fn restore(plane: &mut Plane, name: Name, there: bool) -> Result<(), BfrtError> {
-    match (there, plane.notes.media.contains(&name)) {
-        (true, false) => add(plane, name).map_err(|fault| BfrtError::new(Code::Internal, fault.to_string())),
+fn restore(plane: &mut Plane, program: Program, name: Name, there: bool) -> Result<(), BfrtError> {
+    match (there, plane.notes.ports.has(program, &name)) {
+        (true, false) => add(plane, program, name).map_err(|fault| BfrtError::new(Code::Internal, fault.to_string())),
         (false, true) => {
             remove(plane, &name);
             Ok(())
@@ -64,21 +63,20 @@ fn restore(plane: &mut Plane, name: Name, there: bool) -> Result<(), BfrtError> 
 impl Media {
     /// # Errors
     /// When the schema's table is not as this code reads it.
-    pub fn new(schema: Arc<schema::Table>) -> Result<Self, SchemaError> {
+    pub fn new(schema: Arc<schema::Table>, program: Program) -> Result<Self, SchemaError> {
         let action = schema.actions.iter().find(|action| !action.default_only);
         let action = action.ok_or_else(|| SchemaError(format!("{} has no action", schema.name)))?.id;
         let v6 = schema.key.named("dst_addr")?.size() == Some(16);
-        Ok(Self { action, v6, schema })
+        Ok(Self {
+            action,
+            v6,
+            program,
+            schema,
+        })
     }
 
     fn names(&self, plane: &Plane) -> Vec<Name> {
-        plane
-            .notes
-            .media
-            .iter()
-            .filter(|(range, _)| range.addr.is_ipv6() == self.v6)
-            .copied()
-            .collect()
+        plane.notes.ports.of(self.program, self.v6)
     }
 
     fn row(&self, (media, priority): &Name) -> Row {
@@ -116,20 +114,28 @@ impl Table for Media {
     }
 
     fn has(&self, plane: &Plane, key: &Key<'_>) -> Result<bool, BfrtError> {
-        Ok(plane.notes.media.contains(&name(key)))
+        Ok(plane.notes.ports.has(self.program, &name(key)))
     }
 
     fn insert(&self, plane: &mut Plane, key: &Key<'_>, data: &Data<'_>) -> Result<(), BfrtError> {
         self.check(Change::Insert, data)?;
         let name = name(key);
         let failed = |fault| self.fault(Change::Insert, &fault);
-        if plane.notes.media.contains(&name) {
+        if plane.notes.ports.has(self.program, &name) {
             return Err(failed(Fault::Exists));
+        }
+        if let Some((_, other)) = plane.notes.ports.rival(self.program, &name.0) {
+            let name = &self.schema.name;
+            let text = format!(
+                "Ports {} to {} of {} are another program's; table:{name}",
+                other.first, other.last, other.addr
+            );
+            return Err(BfrtError::new(Code::Invalid, text));
         }
         if self.names(plane).len() >= self.schema.size {
             return Err(failed(Fault::Full));
         }
-        add(plane, name).map_err(failed)
+        add(plane, self.program, name).map_err(failed)
     }
 
     fn modify(&self, plane: &mut Plane, key: &Key<'_>, data: &Data<'_>, _reset: bool) -> Result<(), BfrtError> {
@@ -160,15 +166,16 @@ impl Table for Media {
     }
 
     fn undo(&self, plane: &Plane, key: &Key<'_>) -> Result<Undo, BfrtError> {
-        let (name, there) = (name(key), self.has(plane, key)?);
-        Ok(Box::new(move |plane| restore(plane, name, there)))
+        let (program, name, there) = (self.program, name(key), self.has(plane, key)?);
+        Ok(Box::new(move |plane| restore(plane, program, name, there)))
     }
 
     fn undo_all(&self, plane: &Plane) -> Result<Vec<Undo>, BfrtError> {
+        let program = self.program;
         Ok(self
             .names(plane)
             .into_iter()
-            .map(|name| Box::new(move |plane: &mut Plane| restore(plane, name, true)) as Undo)
+            .map(|name| Box::new(move |plane: &mut Plane| restore(plane, program, name, true)) as Undo)
             .collect())
     }
 
@@ -182,7 +189,7 @@ impl Table for Media {
 
     fn scan(&self, plane: &Plane, at: &mut Position, each: Each<'_>) -> Result<bool, BfrtError> {
         while let Some(name) = next_key(at, || Ok(self.names(plane)))? {
-            if plane.notes.media.contains(&name) && each(self.row(&name)).is_break() {
+            if plane.notes.ports.has(self.program, &name) && each(self.row(&name)).is_break() {
                 return Ok(false);
             }
         }

@@ -25,6 +25,7 @@ mod totals;
 mod trace;
 
 use crate::plane::Plane;
+use crate::plane::ports::Program;
 use shunt_bfrt::schema::{self, Schema, SchemaError};
 use shunt_bfrt::values::{Data, Key, exact, number};
 use shunt_bfrt::{BfrtError, Code, pb};
@@ -286,38 +287,40 @@ pub fn flow_fields(flow: &FiveTuple) -> Vec<pb::KeyField> {
     ]
 }
 
-/// The tables by their ids, and the schema that describes them.
+/// A program's tables by their ids, and the schema that describes them.
 pub struct Registry {
+    pub program: Program,
     tables: HashMap<u32, Box<dyn Table>>,
     pub schema: Schema,
 }
 
 impl Registry {
-    /// Every table that is served.
+    /// Every table that a program has.
     ///
     /// # Errors
     /// When the schema lacks one of them.
-    pub fn new(schema: Schema) -> Result<Self, SchemaError> {
+    pub fn new(schema: Schema, program: Program) -> Result<Self, SchemaError> {
         let mut all = Self {
+            program,
             tables: HashMap::new(),
             schema,
         };
         for (v6, six) in [(false, ""), (true, "6")] {
-            all.add(&format!("pipe.Ingress.relay{six}"), |table| relay::Relay::new(table, v6))?;
-            all.add(&format!("pipe.Ingress.media{six}"), media::Media::new)?;
+            all.add(&format!("pipe.Ingress.relay{six}"), |table| relay::Relay::new(table, v6, program))?;
+            all.add(&format!("pipe.Ingress.media{six}"), |table| media::Media::new(table, program))?;
             all.add(&format!("softswitch.quality{six}"), |table| Ok(quality::Quality::new(table, v6)))?;
             all.add(&format!("softswitch.trace{six}"), |table| Ok(trace::TraceTable::new(table)))?;
             all.add(&format!("softswitch.blocklist{six}"), |table| {
-                Timed::new(table, v6, blocklist::Blocklist)
+                Timed::new(table, v6, program, blocklist::Blocklist)
             })?;
             all.add(&format!("softswitch.allowlist{six}"), |table| {
-                Timed::new(table, v6, allowlist::Allowlist)
+                Timed::new(table, v6, program, allowlist::Allowlist)
             })?;
             all.add(&format!("softswitch.source_filter{six}"), |table| {
-                Timed::new(table, v6, source_filter::SourceFilter)
+                Timed::new(table, v6, program, source_filter::SourceFilter)
             })?;
             all.add(&format!("softswitch.greylist{six}"), |table| {
-                Timed::new(table, v6, greylist::Greylist)
+                Timed::new(table, v6, program, greylist::Greylist)
             })?;
         }
         if all.schema.table("pipe.Ingress.conference").is_some() {

@@ -2,6 +2,7 @@
 
 use super::{Change, Each, Position, Row, Table, Undo, address, flow, flow_fields, port};
 use crate::plane::Plane;
+use crate::plane::ports::Program;
 use shunt_bfrt::schema::{self, Action, SchemaError};
 use shunt_bfrt::values::{COUNTER_BYTES, COUNTER_PKTS, Data, ENTRY_HIT_STATE, ENTRY_TTL, Key, stream, text};
 use shunt_bfrt::{BfrtError, Code, pb};
@@ -20,6 +21,7 @@ const UNDOS: usize = 256;
 pub struct Relay {
     schema: Arc<schema::Table>,
     v6: bool,
+    program: Program,
     to: u32,
     to_from: u32,
     /// To the other IP version.
@@ -39,7 +41,7 @@ fn entry_of(key: FiveTuple, ttl_ms: u32, src: (IpAddr, u16), dst: (IpAddr, u16),
 impl Relay {
     /// # Errors
     /// When the schema's table is not as this code reads it.
-    pub fn new(schema: Arc<schema::Table>, v6: bool) -> Result<Self, SchemaError> {
+    pub fn new(schema: Arc<schema::Table>, v6: bool, program: Program) -> Result<Self, SchemaError> {
         let six = if v6 { "6" } else { "" };
         let action = |name: String, sizes: &[usize]| -> Result<u32, SchemaError> {
             let action = schema.actions.named(&name)?;
@@ -54,6 +56,7 @@ impl Relay {
         let (own, other) = if v6 { (16, 4) } else { (4, 16) };
         let made = Self {
             v6,
+            program,
             to: action(format!("relay{six}_to"), &[own, 2, 2])?,
             to_from: action(format!("relay{six}_to_from"), &[own, own, 2, 2, 1, 1])?,
             cross: action(
@@ -114,7 +117,7 @@ impl Relay {
     fn ttl(&self, plane: &Plane, data: &Data<'_>) -> Result<Option<u32>, BfrtError> {
         let Some(bytes) = data.bytes(ENTRY_TTL) else { return Ok(None) };
         let ttl = shunt_bfrt::values::number(bytes) as u32;
-        let idle = &plane.notes.idle[usize::from(self.v6)];
+        let idle = &plane.notes.idle[self.program][usize::from(self.v6)];
         if ttl != 0 && idle.enable && idle.notify && ttl < idle.interval {
             let text = format!(
                 "$ENTRY_TTL {ttl} is less than the query interval {}; table:{}",

@@ -1,7 +1,7 @@
 //! `softswitch.source_filter`: an even relay port and the next, and the source addresses that are admitted there.
 
 use super::address;
-use super::timed::Kind;
+use super::timed::{Kind, Names};
 use shunt_abi::relay::source_filter;
 use shunt_bfrt::values::{Data, stream};
 use shunt_bfrt::{pb, schema};
@@ -19,6 +19,7 @@ const ALLOWED: std::ops::RangeInclusive<u32> = 2..=5;
 impl Kind for SourceFilter {
     type Row = source_filter;
     type More = Vec<IpAddr>;
+    const NAMES: Names = Names::RelayPort;
 
     fn table(filters: &Filters) -> &TimedTable<source_filter> {
         &filters.source_filters

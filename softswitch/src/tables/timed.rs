@@ -2,6 +2,7 @@
 
 use super::{Each, Position, Row, Table, Undo, address, next_key, port};
 use crate::plane::Plane;
+use crate::plane::ports::Program;
 use shunt_bfrt::schema::{self, SchemaError};
 use shunt_bfrt::values::{Data, Key, exact, number, stream};
 use shunt_bfrt::{BfrtError, Code, pb};
@@ -10,12 +11,24 @@ use shunt_relay_table::{Filters, TimedRow, TimedTable};
 use shunt_xdp::Put;
 use std::sync::Arc;
 
+/// What a key names, and so which program a row is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// A port of the relay: of the program that has it.
+    RelayPort,
+    /// An address of the relay: its ports may be of several programs, which share the row.
+    RelayAddress,
+    /// An address that packets come from: of every program that has written the row.
+    Source,
+}
+
 /// What distinguishes one of these tables.
 pub trait Kind: Copy + Send + Sync + 'static {
     /// A row of its map.
     type Row: TimedRow;
     /// What a row holds besides its time.
     type More: Clone + Send + 'static;
+    const NAMES: Names;
 
     fn table(filters: &Filters) -> &TimedTable<Self::Row>;
     fn table_mut(filters: &mut Filters) -> &mut TimedTable<Self::Row>;
@@ -34,6 +47,19 @@ pub trait Kind: Copy + Send + Sync + 'static {
 
     fn more(&self, row: &Self::Row, v6: bool) -> Self::More;
 
+    /// What a row holds for ports that are not a program's own; None: nothing.
+    fn of_others(&self, _row: &Self::Row, _is_own: &dyn Fn(u16) -> bool) -> Option<Self::More> {
+        None
+    }
+
+    /// What a row is to hold where other programs share it.
+    ///
+    /// # Errors
+    /// When it has no room for both.
+    fn join(&self, own: Self::More, _others: Self::More) -> Result<Self::More, String> {
+        Ok(own)
+    }
+
     /// The data fields besides the time.
     fn encode(&self, schema: &schema::Table, more: &Self::More) -> Vec<pb::DataField>;
 }
@@ -43,6 +69,7 @@ pub struct Timed<K> {
     schema: Arc<schema::Table>,
     v6: bool,
     has_port: bool,
+    program: Program,
     kind: K,
 }
 
@@ -51,13 +78,14 @@ const TTL: u32 = 1;
 impl<K: Kind> Timed<K> {
     /// # Errors
     /// When the schema's table is not as this code reads it.
-    pub fn new(schema: Arc<schema::Table>, v6: bool, kind: K) -> Result<Self, SchemaError> {
+    pub fn new(schema: Arc<schema::Table>, v6: bool, program: Program, kind: K) -> Result<Self, SchemaError> {
         if schema.data.named("ttl_ms")?.id != TTL {
             return Err(SchemaError(format!("{}: ttl_ms is not field {TTL}", schema.name)));
         }
         Ok(Self {
             v6,
             has_port: schema.key.len() > 1,
+            program,
             kind,
             schema,
         })
@@ -85,18 +113,63 @@ impl<K: Kind> Timed<K> {
         if ttl == 0 {
             return Err(self.invalid("ttl_ms is to be at least 1"));
         }
-        let more = self.kind.decode(end, data).map_err(|what| self.invalid(&what))?;
+        let no_room = |what: &str| BfrtError::new(Code::NoSpace, format!("No room for {what} in table:{}", self.schema.name));
+        let mut more = self.kind.decode(end, data).map_err(|what| self.invalid(&what))?;
+        if let Some(others) = self.of_others(plane, end)? {
+            more = self.kind.join(more, others).map_err(|what| no_room(&what))?;
+        }
+        let ttl = ttl.max(self.wanted_by_others(plane, end)?);
         match self
             .kind
             .put(&mut plane.filters, end, ttl, &more)
             .map_err(|error| self.kernel(&error))?
         {
-            Put::Done => Ok(()),
-            Put::Full => Err(BfrtError::new(
-                Code::NoSpace,
-                format!("No room for {end} in table:{}", self.schema.name),
-            )),
+            Put::Done => {
+                self.hold(plane, end);
+                Ok(())
+            }
+            Put::Full => Err(no_room(&end.to_string())),
         }
+    }
+
+    /// What a row holds for other programs' ports.
+    fn of_others(&self, plane: &Plane, end: &Endpoint) -> Result<Option<K::More>, BfrtError> {
+        if K::NAMES != Names::RelayAddress {
+            return Ok(None);
+        }
+        let is_own = |port| plane.notes.ports.program_of(&Endpoint::new(end.addr, port)) == Some(self.program);
+        Ok(self.get(plane, end)?.and_then(|row| self.kind.of_others(&row, &is_own)))
+    }
+
+    /// Milliseconds for which other programs want a row.
+    fn wanted_by_others(&self, plane: &Plane, end: &Endpoint) -> Result<u32, BfrtError> {
+        if K::NAMES != Names::Source || !plane.notes.holders.has_others(self.program, &(self.schema.id, *end)) {
+            return Ok(0);
+        }
+        Ok(self.get(plane, end)?.map_or(0, |row| TimedTable::remaining_ms(&row)))
+    }
+
+    fn hold(&self, plane: &mut Plane, end: &Endpoint) {
+        if K::NAMES != Names::Source || plane.notes.idle.len() == 1 {
+            return;
+        }
+        let (id, table) = (self.schema.id, K::table(&plane.filters));
+        // Of other tables' rows this one does not know.
+        let in_force = |source: &(u32, Endpoint)| source.0 != id || !matches!(table.get(&source.1), Ok(None));
+        plane.notes.holders.hold(self.program, (id, *end), in_force);
+    }
+
+    /// Take back what this program has written in a row.
+    fn remove(&self, plane: &mut Plane, end: &Endpoint) -> Result<(), BfrtError> {
+        if K::NAMES == Names::Source && !plane.notes.holders.release(self.program, &(self.schema.id, *end)) {
+            return Ok(());
+        }
+        if let (Some(others), Some(row)) = (self.of_others(plane, end)?, self.get(plane, end)?) {
+            let left = TimedTable::remaining_ms(&row).max(1);
+            let kept = self.kind.put(&mut plane.filters, end, left, &others);
+            return kept.map(drop).map_err(|error| self.kernel(&error));
+        }
+        K::table_mut(&mut plane.filters).remove(end).map_err(|error| self.kernel(&error))
     }
 
     fn row(&self, end: &Endpoint, row: &K::Row) -> Row {
@@ -111,10 +184,11 @@ impl<K: Kind> Timed<K> {
 
     fn ends(&self, plane: &Plane) -> Result<Vec<Endpoint>, BfrtError> {
         let rows = K::table(&plane.filters).rows().map_err(|error| self.kernel(&error))?;
+        let is_own = |end: &Endpoint| K::NAMES != Names::RelayPort || plane.notes.ports.program_of(end) == Some(self.program);
         Ok(rows
             .into_iter()
             .map(|(end, _)| end)
-            .filter(|end| end.addr.is_ipv6() == self.v6)
+            .filter(|end| end.addr.is_ipv6() == self.v6 && is_own(end))
             .collect())
     }
 
@@ -163,14 +237,12 @@ impl<K: Kind> Table for Timed<K> {
         if !self.has(plane, key)? {
             return Err(self.absent());
         }
-        K::table_mut(&mut plane.filters)
-            .remove(&self.end(key))
-            .map_err(|error| self.kernel(&error))
+        self.remove(plane, &self.end(key))
     }
 
     fn clear(&self, plane: &mut Plane, at: &mut Position, more: &mut dyn FnMut() -> bool) -> Result<bool, BfrtError> {
         while let Some(end) = next_key(at, || self.ends(plane))? {
-            K::table_mut(&mut plane.filters).remove(&end).map_err(|error| self.kernel(&error))?;
+            self.remove(plane, &end)?;
             if !more() {
                 return Ok(false);
             }
