@@ -3,6 +3,7 @@
 use crate::connect::Target;
 use crate::error::CallError;
 use crate::session::{Session, Streams};
+use shunt_bfrt::pb::SetForwardingPipelineConfigResponseType::WarmInitFinished;
 use shunt_bfrt::pb::{self, stream_message_response};
 use shunt_standby::Fence;
 use std::sync::Arc;
@@ -133,6 +134,12 @@ async fn attend(session: &Session, mut streams: Streams, events: &mpsc::Sender<E
                 true
             }
             Some(stream_message_response::Update::IdleTimeoutNotification(notice)) => events.send(Event::Idle(notice)).await.is_ok(),
+            // Not by this client, which asks for none: what it has written is gone, idle attributes and media ranges with it.
+            Some(stream_message_response::Update::SetForwardingPipelineConfigResponse(done))
+                if done.set_forwarding_pipeline_config_response_type() == WarmInitFinished =>
+            {
+                return "another client has reset the target's tables".into();
+            }
             _ => true,
         };
         if !taken {
