@@ -1,6 +1,7 @@
 //! Work that goes on as long as the process: an end of it is a fault, which is logged, counted, and begun again.
 
 use crate::core::Core;
+use prometheus_client::metrics::counter::Counter;
 use shunt_admin::AgentWhat;
 use std::future::Future;
 use std::sync::Arc;
@@ -14,23 +15,27 @@ const PERIOD: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_millis(100);
 
 /// Keep a task running. `work` makes its future, each time anew.
-pub fn keep_running<F>(core: &Arc<Core>, name: String, mut work: impl FnMut() -> F + Send + 'static)
+pub fn keep_running<F>(core: &Arc<Core>, name: String, work: impl FnMut() -> F + Send + 'static)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let core = Arc::clone(core);
-    tokio::spawn(async move {
-        loop {
-            let ended = tokio::spawn(work()).await;
-            match ended {
-                Ok(()) => tracing::error!("task {name} has ended; it is started again"),
-                Err(error) if error.is_cancelled() => return,
-                Err(error) => tracing::error!("task {name} has failed, and is started again: {error}"),
-            }
-            core.stats.tasks_restarted.inc();
-            sleep(PAUSE).await;
+    tokio::spawn(async move { keep(&name, &core.stats.tasks_restarted, work).await });
+}
+
+async fn keep<F>(name: &str, restarted: &Counter, mut work: impl FnMut() -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    loop {
+        match tokio::spawn(work()).await {
+            Ok(()) => tracing::error!("task {name} has ended; it is started again"),
+            Err(error) if error.is_cancelled() => return,
+            Err(error) => tracing::error!("task {name} has failed, and is started again: {error}"),
         }
-    });
+        restarted.inc();
+        sleep(PAUSE).await;
+    }
 }
 
 /// Ticks at whole periods from the start on: what is due at the same time wakes the loop once.
@@ -63,5 +68,31 @@ pub async fn watch_lateness(core: Arc<Core>) {
             tracing::warn!("commands wait: {late}");
             core.events().agent(AgentWhat::Late, &late);
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::panic)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_fails_or_ends_is_counted_and_begun_again() {
+        let (restarted, begun) = (Counter::default(), Arc::new(AtomicU32::new(0)));
+        let count = Arc::clone(&begun);
+        let work = move || {
+            let time = count.fetch_add(1, Ordering::Relaxed);
+            async move {
+                match time {
+                    0 => panic!("a fault"),
+                    1 => {}
+                    _ => std::future::pending().await,
+                }
+            }
+        };
+        let kept = tokio::time::timeout(10 * PAUSE, keep("of a test", &restarted, work)).await;
+        assert!(kept.is_err(), "it goes on for as long as the process");
+        assert_eq!((begun.load(Ordering::Relaxed), restarted.get()), (3, 2));
     }
 }
