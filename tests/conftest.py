@@ -9,6 +9,10 @@ import pytest
 
 from tests.lab.isolation import isolate
 
+# Every process that a test starts becomes another program at once. gRPC's own handlers around a fork cost such a child its life now and then: its
+# poller finds its descriptor closed, and aborts.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what runs in its background with SIGINT ignored, and all children would inherit that: Ctrl-C could not be tested."""
