@@ -29,6 +29,7 @@ from tests.tools.ng import NgClient
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "opensips-config"
 API_PORT = 8077
+_SO_RCVBUFFORCE, _RECEIVE_BUFFER = 33, 8 << 20
 CONTROL_PORT, RELAY_PORT = 22221, 22222
 NG_PORT, RTPENGINE_PORT = 22223, 2223  # the agent's and rtpengine's own
 PORTS = (35000, 65000)
@@ -189,6 +190,12 @@ def _bound(pid: int, kind: str, port: int) -> bool:
     return False
 
 
+def roomy(made: socket.socket) -> socket.socket:
+    """The socket, with room for what comes while its reader waits for a processor: what the kernel drops there looks like loss on the way."""
+    made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER)
+    return made
+
+
 def open_socket(topology: Topology, host: str, family: int, kind: int, protocol: int = 0) -> socket.socket:
     """A socket that lives in a host's namespace, for use from this process."""
     made: list[socket.socket] = []
@@ -200,7 +207,7 @@ def open_socket(topology: Topology, host: str, family: int, kind: int, protocol:
             with open(f"/run/netns/{topology.name(host)}", "rb") as namespace:
                 if _libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
                     raise OSError(ctypes.get_errno(), "setns")
-            made.append(socket.socket(family, kind, protocol))
+            made.append(roomy(socket.socket(family, kind, protocol)) if kind == socket.SOCK_DGRAM else socket.socket(family, kind, protocol))
         except OSError as error:
             failed.append(error)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.agent_conference.lab import ROOM, Lab
 from tests.agent_conference.lab import lab as running
-from tests.lab.processes import Process, open_socket
+from tests.lab.processes import Process, open_socket, roomy
 from tests.lab.topology import CALLEE_IP
 from tests.mixer_daemon.process import BINARY, Mixer, _Connection, await_that
 from tests.tiling.lab import STREAM, Receiver, tiles
@@ -29,7 +29,7 @@ MIXER_PORT = 45_000
 
 
 def udp() -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made = roomy(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     made.bind(("127.0.0.1", 0))
     return made
 
