@@ -128,6 +128,19 @@ class Pair:
             scene.callee.talk(to_callee)
         await self.scenes[0].until_entries(4)
 
+    async def learn_again(self) -> None:
+        """Beside the calls of talk() one more through each agent is offloaded."""
+        extra = SecondScene(self.lab, offset=200), SecondScene(self.lab, offset=300)
+        extra[0].client.close()
+        extra[0].client = ControlClient.to(self.lab.topology)
+        for number, scene in enumerate(extra):
+            to_caller, to_callee = await scene.call(f"call-again-{number}", natted=False)
+            scene.caller.talk(to_caller)
+            scene.callee.talk(to_callee)
+        await self.scenes[0].until_entries(8)
+        for scene in extra:
+            await scene.close()
+
     async def close(self) -> None:
         for scene in self.scenes:
             await scene.close()
@@ -212,13 +225,21 @@ async def test_a_reset_by_another_client_is_made_good(tmp_path: Path) -> None:
                 await both.until(which, reconciled=True, planned=2, orphans=0)
         for work in (both.lab.work, both.second.work):
             assert "another client has reset the target's tables" in (work / "agent.log").read_text()
-        # Ports are learned as before.
-        extra = SecondScene(both.lab, offset=200)
-        to_caller, to_callee = await extra.call("call-2", natted=False)
-        extra.caller.talk(to_caller)
-        extra.callee.talk(to_callee)
-        await both.scenes[0].until_entries(6)
-        await extra.close()
+        await both.learn_again()
+
+
+async def test_a_softswitch_that_comes_back_serves_both(tmp_path: Path) -> None:
+    """kill -9 of the softswitch: entries go on, and each agent takes its media ranges up again."""
+    async with pair(tmp_path) as both:
+        await both.talk()
+        both.lab.softswitch.kill()
+        for which in range(2):
+            await both.until(which, connected=False)
+        await asyncio.to_thread(both.lab.edge.start_softswitch)
+        for which in range(2):
+            await both.until(which, connected=True, reconciled=True, planned=2, orphans=0)
+        assert len(await both.scenes[0].entries()) == 4
+        await both.learn_again()
 
 
 async def test_ports_of_the_other_are_not_taken(tmp_path: Path) -> None:
