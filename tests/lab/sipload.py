@@ -80,7 +80,6 @@ class _Phone(ABC):
         self.ip, self.port = ip, port
         self._sock = open_socket(topology, host, socket.AF_INET, socket.SOCK_DGRAM)
         self._sock.setblocking(False)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self._sock.bind((ip, port))
         asyncio.get_running_loop().add_reader(self._sock, self._readable)
 
