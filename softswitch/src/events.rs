@@ -95,7 +95,7 @@ async fn learn(service: Service) -> std::io::Result<()> {
     }
 }
 
-/// Notices by the program that has the port. Those of ports that nobody has claimed since the start are nobody's.
+/// Notices by the program that has the port. Those of ports that no program has written since the start are left out.
 async fn by_program(service: &Service, notices: Vec<LearnNotice>) -> BTreeMap<Program, Vec<LearnNotice>> {
     let mut found: BTreeMap<Program, Vec<LearnNotice>> = BTreeMap::new();
     if service.programs.len() == 1 {

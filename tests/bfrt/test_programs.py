@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +12,7 @@ from shunt.net import Endpoint, FiveTuple
 from tests.bfrt.traffic import Wire, frame, rtp
 from tests.softswitch.client import EXISTS, NOT_FOUND, Refused, Session, until
 from tests.softswitch.plane import Plane
-from tests.softswitch.process import Softswitch
+from tests.softswitch.process import Softswitch, SoftswitchFailed
 from tests.tools.entry import MediaRange, RelayEntry
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root to load the softswitch's programs")]
@@ -180,12 +177,13 @@ def test_after_a_restart_ranges_belong_to_whoever_writes_them(softswitch: Softsw
     [([], "programs: 0 names; it is to be 1 to 64"), ([f"p{number}" for number in range(65)], "programs: 65 names; it is to be 1 to 64"), (["a", "b", "a"], "programs: a is named twice")],
     ids=["none", "many", "twice"],
 )  # fmt: skip
-def test_names_that_cannot_be_served_are_refused(tmp_path: Path, programs: list[str], why: str) -> None:
+def test_names_that_cannot_be_served_are_refused(programs: list[str], why: str) -> None:
     """By the daemon itself, with the exit code of a wrong configuration; nothing is left in the kernel."""
     softswitch = Softswitch(programs=programs)
-    file = tmp_path / "softswitch.json"
-    file.write_text(json.dumps({"softswitch": softswitch.settings()}))
-    daemon = os.environ.get("SHUNT_SOFTSWITCH", "target/release/shunt-softswitch")
-    ended = subprocess.run([daemon, "-c", str(file)], capture_output=True, text=True, timeout=30, check=False)
-    assert ended.returncode == 78 and why in ended.stdout + ended.stderr, ended
-    assert not softswitch.pin_dir.exists() or not any(softswitch.pin_dir.iterdir())
+    try:
+        with pytest.raises(SoftswitchFailed) as failed:
+            softswitch.start()
+        assert failed.value.code == 78 and why in failed.value.log, failed.value
+        assert not any(softswitch.pin_dir.iterdir())
+    finally:
+        softswitch.unload()

@@ -115,17 +115,6 @@ impl<V: TimedRow> TimedTable<V> {
             .collect())
     }
 
-    /// Remove all rows.
-    ///
-    /// # Errors
-    /// When the kernel cannot be asked.
-    pub fn clear(&mut self) -> Result<()> {
-        for (key, _) in self.map.elements()? {
-            self.map.delete(&key)?;
-        }
-        Ok(())
-    }
-
     /// Remove the rows whose time is over. Every write to a full table asks for it, so it looks only when there may be some.
     fn sweep(&mut self) -> Result<usize> {
         let began = monotonic_ns();
@@ -251,7 +240,7 @@ impl Filters {
             .collect()
     }
 
-    /// Nobody is left to say which of these ports have which calls: admit unknown sources. `is_open`: whether a port is one of them.
+    /// Admit unknown sources at these ports: nobody is left who knows their calls. `is_open`: whether a port is one of them.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
@@ -273,16 +262,5 @@ impl Filters {
             }
         }
         Ok(())
-    }
-
-    /// Remove everything.
-    ///
-    /// # Errors
-    /// When the kernel cannot be asked.
-    pub fn clear(&mut self) -> Result<()> {
-        self.source_filters.clear()?;
-        self.greylist.clear()?;
-        self.blocklist.clear()?;
-        self.allowlist.clear()
     }
 }

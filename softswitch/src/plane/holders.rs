@@ -1,5 +1,5 @@
-//! Which programs want a source blocked or admitted. The rows of these tables name no port of the relay, so they are shared: a row goes when
-//! the last program that wants it takes it back.
+//! Which programs have written each row of blocklist and allowlist. These rows name a source and no relay port, so programs share them: a row
+//! is deleted when the last program that has written it deletes it.
 
 use super::ports::Program;
 use shunt_net::Endpoint;
@@ -12,18 +12,18 @@ pub type Source = (u32, Endpoint);
 #[derive(Debug, Default)]
 pub struct Holders {
     rows: HashMap<Source, u64>,
-    /// With so many rows it looks which are still in force.
+    /// The number of rows at which expired ones are removed.
     look_at: usize,
 }
 
-/// Rows below which nobody is looked for whose time is over.
+/// With fewer rows than this, expired ones are left.
 const FEW: usize = 4096;
 
 impl Holders {
-    /// Programs that can be told apart.
+    /// The most programs that a softswitch can serve.
     pub const PROGRAMS: usize = u64::BITS as usize;
 
-    /// A program has written a row. `in_force`: whether a row is still in the table.
+    /// A program has written a row. `in_force`: whether a row has not expired.
     pub fn hold(&mut self, program: Program, source: Source, mut in_force: impl FnMut(&Source) -> bool) {
         if self.rows.len() >= self.look_at.max(FEW) && !self.rows.contains_key(&source) {
             self.rows.retain(|source, _| in_force(source));
@@ -32,7 +32,7 @@ impl Holders {
         *self.rows.entry(source).or_default() |= 1 << program;
     }
 
-    /// A program takes a row back; whether no other one wants it.
+    /// A program deletes a row; whether no other program has written it too.
     pub fn release(&mut self, program: Program, source: &Source) -> bool {
         let Some(programs) = self.rows.get_mut(source) else { return true };
         *programs &= !(1 << program);
@@ -43,7 +43,7 @@ impl Holders {
         is_free
     }
 
-    /// Whether other programs than this one want a row.
+    /// Whether programs other than this one have written a row.
     #[must_use]
     pub fn has_others(&self, program: Program, source: &Source) -> bool {
         self.rows.get(source).is_some_and(|programs| programs & !(1 << program) != 0)
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_goes_with_the_last_that_wants_it() {
+    fn a_row_is_deleted_with_the_last_that_has_written_it() {
         let mut holders = Holders::default();
         holders.hold(0, source(1), |_| true);
         holders.hold(1, source(1), |_| true);

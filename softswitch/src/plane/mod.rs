@@ -91,7 +91,7 @@ pub struct Notes {
     /// Woken when an idle attribute changes.
     pub idle_changed: Arc<Notify>,
     pub ports: Ports,
-    /// Which programs want a row of a table of sources, where there are several.
+    /// Which programs have written each row of blocklist and allowlist, where there are several programs.
     pub holders: Holders,
 }
 

@@ -1,6 +1,7 @@
-//! Whose the relay's ports are: each media range belongs to the program by which it was written.
+//! Which program each relay port belongs to: the one whose client has written its media range.
 //!
-//! A softswitch may serve several programs, each to an agent of its own. They share the relay table; ports tell what concerns which.
+//! A softswitch may serve several programs, each to an agent of its own. They share the relay table; notices and source
+//! filters go by the port.
 
 use shunt_net::Endpoint;
 use shunt_relay_table::MediaRange;
@@ -58,7 +59,7 @@ impl Ports {
         rows.map(|(name, _)| *name).collect()
     }
 
-    /// Another program that has some of these ports, with its range.
+    /// Another program with a range that overlaps this one, and that range.
     #[must_use]
     pub fn rival(&self, program: Program, range: &MediaRange) -> Option<(Program, MediaRange)> {
         self.rows.iter().find_map(|((other, _), owner)| {
@@ -67,7 +68,7 @@ impl Ports {
         })
     }
 
-    /// A program has written a range that is no rival's.
+    /// A program has written a range that has no rival.
     pub fn insert(&mut self, program: Program, name: Name) {
         self.rows.retain(|(range, _), owner| owner.is_some() || *range != name.0);
         self.rows.insert(name, Some(program));

@@ -47,7 +47,7 @@ pub trait Kind: Copy + Send + Sync + 'static {
 
     fn more(&self, row: &Self::Row, v6: bool) -> Self::More;
 
-    /// What a row holds for ports that are not a program's own; None: nothing.
+    /// The part of a row that is for other programs' ports; None: there is none.
     fn of_others(&self, _row: &Self::Row, _is_own: &dyn Fn(u16) -> bool) -> Option<Self::More> {
         None
     }
@@ -141,7 +141,7 @@ impl<K: Kind> Timed<K> {
         Ok(self.get(plane, end)?.and_then(|row| self.kind.of_others(&row, &is_own)))
     }
 
-    /// Milliseconds for which other programs want a row.
+    /// Milliseconds for which a row stays in force for other programs.
     fn wanted_by_others(&self, plane: &Plane, end: &Endpoint) -> Result<u32, BfrtError> {
         if K::NAMES != Names::Source || !plane.notes.holders.has_others(self.program, &(self.schema.id, *end)) {
             return Ok(0);
@@ -154,7 +154,7 @@ impl<K: Kind> Timed<K> {
             return;
         }
         let (id, table) = (self.schema.id, K::table(&plane.filters));
-        // Of other tables' rows this one does not know.
+        // Rows of other tables count as in force: this table cannot look them up.
         let in_force = |source: &(u32, Endpoint)| source.0 != id || !matches!(table.get(&source.1), Ok(None));
         plane.notes.holders.hold(self.program, (id, *end), in_force);
     }
