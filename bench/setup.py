@@ -4,7 +4,8 @@ Run as root: python -m bench.setup [--quick] [--relay rtpproxy|shunt-relay|rtpen
 
 A call is U, L and D, 13 HEP copies, 20 RTP packets and 2 sender reports of each party, and lasts 1 to 1.5 s. Callers have an address each, callees are behind 16
 gateways. With rtpengine the same commands go by NG: offer, answer and delete. An answer that comes later than 0.2 s is late: OpenSIPS would have given the relay up. With 100,000 calls the relay is one that only answers (bench/stand_in.py),
-because no relay here has so many ports.
+because no relay here has so many ports. Delays are compared with those of a program that only passes commands on, too (bench/setup-load/src/forwarder.rs): nothing that stands before
+a relay adds less on the same machine.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tests.lab.processes import Process, open_socket
 from tests.lab.topology import CALLEE_IP, CALLER_IP, Topology
 
 LOAD = ROOT / "target" / "release" / "bench-setup-load"
+FORWARDER = ROOT / "target" / "release" / "bench-forwarder"
 HEP_PORT = 9060
 LATE_US = 200_000
 VERBS = ("update", "lookup", "delete")
@@ -59,19 +61,22 @@ class Bench:
 
     @contextlib.contextmanager
     def lab(self, way: str, **changes: Any) -> Iterator[Lab]:
-        """The processes of one way: the relay `alone`, or with `shunt` in front of it."""
+        """The processes of one way: the relay `alone`, with a `forwarder` in front of it, or with `shunt`."""
         with Topology("setup") as topology, tempfile.TemporaryDirectory(prefix="shunt-setup") as folder:
             for route in (f"{CALLERS} via {CALLER_IP}", f"{CALLEES} via {CALLEE_IP}"):
                 topology.run("edge", "ip", "route", "add", *route.split())
             lab = Lab(topology, Path(folder), self.relay, log={"level": "warning"}, **changes)
             try:
-                if way == "alone":
-                    lab.start_relay()
-                    give_precedence(lab.relay.pid)
-                else:
+                if way == "shunt":
                     lab.start()
-                    for process in (lab.relay, lab.agent, lab.softswitch):
-                        give_precedence(process.pid)
+                else:
+                    lab.start_relay()
+                if way == "forwarder":
+                    listen, relay = f"127.0.0.1:{lab.control_port}", f"127.0.0.1:{lab.edge.relay_port}"
+                    lab.agent = Process(topology, "edge", "forwarder", [str(FORWARDER), "--listen", listen, "--relay", relay], lab.work / "forwarder.log")
+                    lab.agent.start().await_listening("udp", lab.control_port)
+                for process in processes(lab, way).values():
+                    give_precedence(process.pid)
                 yield lab
             finally:
                 lab.stop()
@@ -79,13 +84,13 @@ class Bench:
     def load(self, lab: Lab, way: str, calls: int, rate: float, *options: str) -> dict[str, Any]:
         """Put a load on, and note what it found and what each process took."""
         control = lab.edge.relay_port if way == "alone" else lab.control_port
-        hep = [] if way == "alone" else ["--hep", f"127.0.0.1:{HEP_PORT}"]
+        hep = ["--hep", f"127.0.0.1:{HEP_PORT}"] if way == "shunt" else []
         argv = [
             str(LOAD), "--control", f"127.0.0.1:{control}", "--protocol", "ng" if self.relay == "rtpengine" else "rtpproxy", *hep, "--rate", str(rate), "--calls", str(calls),
             "--caller-namespace", f"/run/netns/{lab.topology.name('caller')}", "--callee-namespace", f"/run/netns/{lab.topology.name('callee')}",
             "--caller", "100.64.0.2", "--callers", "60000", "--callee", "100.80.0.2", "--callees", "16", *options,
         ]  # fmt: skip
-        running = {"relay": lab.relay} | ({} if way == "alone" else {"agent": lab.agent, "softswitch": lab.softswitch})
+        running = processes(lab, way)
         before = {name: process_cpu_s(process.pid) for name, process in running.items()}
         # A machine that does not keep up ends the step, not the bench's patience.
         done = subprocess.run(lab.topology.enter("edge", *argv), stdout=subprocess.PIPE, text=True, timeout=60 + 4 * calls / rate)
@@ -96,15 +101,21 @@ class Bench:
         found |= {"way": way, "rate": rate}
         self.raw.append(found)
         shown = {f"{name}_ms_per_call": round(found[f"{name}_cpu_s"] * 1000 / calls, 3) for name in running}
-        streams = {kind: f"{found[kind]['streams_offloaded']} of {2 * calls}" for kind in ("rtp", "rtcp")} if way != "alone" else {}
+        streams = {kind: f"{found[kind]['streams_offloaded']} of {2 * calls}" for kind in ("rtp", "rtcp")} if way == "shunt" else {}
         print(
-            f"    {way:6} {rate:6.0f} calls/s  late {late(found)}, errors {found['errors']}, p99 ms {[round(quantile(found, verb, 99), 2) for verb in VERBS]}",
+            f"    {way:9} {rate:6.0f} calls/s  late {late(found)}, errors {found['errors']}, p99 ms {[round(quantile(found, verb, 99), 2) for verb in VERBS]}",
             shown,
             streams,
             file=sys.stderr,
             flush=True,
         )
         return found
+
+
+def processes(lab: Lab, way: str) -> dict[str, Process]:
+    """Those of a way, by their names in the figures."""
+    front = {"alone": {}, "forwarder": {"forwarder": lab.agent}, "shunt": {"agent": lab.agent, "softswitch": lab.softswitch}}
+    return {"relay": lab.relay} | front[way]
 
 
 def quantile(found: dict[str, Any], verb: str, percent: float) -> float:
@@ -118,26 +129,27 @@ def late(found: dict[str, Any]) -> int:
 
 
 def delays(bench: Bench) -> dict[str, float]:
-    """What the agent adds to an answer at RATE calls/s, and what a call costs each process: both ways in turns."""
+    """What the agent, and a forwarder, add to an answer at RATE calls/s, and what a call costs each process: all ways in turns."""
     turns, seconds = (1, 2) if bench.quick else (3, 10)
-    found: dict[str, list[dict[str, Any]]] = {"alone": [], "shunt": []}
+    found: dict[str, list[dict[str, Any]]] = {"alone": [], "forwarder": [], "shunt": []}
     for _ in range(turns):
         for way, kept in found.items():
             with bench.lab(way) as lab:
                 kept.append(bench.load(lab, way, RATE * seconds, RATE))
                 time.sleep(1)
 
-    def added(percent: float) -> float:
+    def added(way: str, percent: float) -> float:
         """The largest of all verbs, each the median of the turns."""
         middle = {way: [statistics.median(quantile(one, verb, percent) for one in kept) for verb in VERBS] for way, kept in found.items()}
-        return max(shunt - alone for shunt, alone in zip(middle["shunt"], middle["alone"]))
+        return max(there - alone for there, alone in zip(middle[way], middle["alone"]))
 
     def cost(way: str, process: str) -> float:
         return statistics.median(one[f"{process}_cpu_s"] * 1000 / one["calls"] for one in found[way])
 
     offloaded = min(one["rtp"]["streams_offloaded"] / (2 * one["calls"]) for one in found["shunt"])
     return {
-        "added_p50_ms": added(50), "added_p99_ms": added(99), "agent_cpu_ms_per_call": cost("shunt", "agent"), "softswitch_cpu_ms_per_call": cost("shunt", "softswitch"),
+        "added_p50_ms": added("shunt", 50), "added_p99_ms": added("shunt", 99), "forwarder_added_p50_ms": added("forwarder", 50), "forwarder_added_p99_ms": added("forwarder", 99),
+        "forwarder_cpu_ms_per_call": cost("forwarder", "forwarder"), "agent_cpu_ms_per_call": cost("shunt", "agent"), "softswitch_cpu_ms_per_call": cost("shunt", "softswitch"),
         "relay_cpu_ms_per_call": cost("shunt", "relay"), "relay_alone_cpu_ms_per_call": cost("alone", "relay"), "offloaded_share": offloaded,
     }  # fmt: skip
 
