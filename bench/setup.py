@@ -45,6 +45,8 @@ CALLERS, CALLEES = "100.64.0.0/12", "100.80.0.0/12"
 RATE = 300  # calls/s at which delays are compared, and with which the table is filled
 RATES = (300, 600, 900, 1200, 1500, 1800, 2100, 2400, 2700, 3000, 3500, 4000)
 MANY = 100_000
+BURST = 500  # calls
+AT_ONCE = 1e6  # calls/s: they begin as fast as they can be sent
 GOALS = {
     "highest_rate": (">=", 1500), "agent_cpu_ms_per_call": ("<=", 0.5), "added_p50_ms": ("<=", 0.1), "added_p99_ms": ("<=", 0.5),
     "memory_100k_mib": ("<=", 300), "restart_100k_serving_s": ("<=", 0.2), "restart_100k_reconciled_s": ("<=", 5),
@@ -176,6 +178,19 @@ def rates(bench: Bench) -> dict[str, float]:
     return found | {"highest_rate_ratio": found["highest_rate"] / max(found["highest_rate_alone"], 1)}
 
 
+def burst(bench: Bench) -> dict[str, float]:
+    """BURST calls that begin at one moment: answers that are late or missing (a call without an answer asks no more), and the longest time that one took."""
+    found = {}
+    for way in ("alone", "shunt"):
+        with bench.lab(way) as lab:
+            loads = [bench.load(lab, way, BURST, AT_ONCE, "--packets", "1", "--tag", str(number)) for number in range(1 if bench.quick else 3)]
+        suffix = "" if way == "shunt" else "_alone"
+        found[f"burst_late{suffix}"] = float(max(late(one) for one in loads))
+        found[f"burst_complete{suffix}"] = float(min(sum(delay <= LATE_US for delay in one["delete"]["delays_us"]) for one in loads))
+        found[f"burst_longest_ms{suffix}"] = max(quantile(one, verb, 100) for one in loads for verb in VERBS)
+    return found
+
+
 def many(bench: Bench) -> dict[str, float]:
     """Memory with MANY calls in the data plane, and a kill of the agent: until it answers, and until its table is reconciled."""
     calls = MANY // 50 if bench.quick else MANY
@@ -240,7 +255,7 @@ async def status_of(lab: Lab) -> dict[str, Any]:
         return await admin.status()
 
 
-PARTS = {"delays": delays, "rates": rates, "many": many}
+PARTS = {"delays": delays, "burst": burst, "rates": rates, "many": many}
 
 
 def main() -> int:

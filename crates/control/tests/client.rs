@@ -3,6 +3,7 @@
 
 mod support;
 
+use nix::sys::socket::{setsockopt, sockopt};
 use shunt_control::{Listener, Options, Protocol, RelayClient, RelayError, Timing};
 use shunt_rtpproxy::framing::ControlAddress;
 use std::collections::HashSet;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use support::{Echo, Folder, INFO, until};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 const KINDS: [&str; 6] = ["udp", "udp6", "tcp", "tcp6", "unix", "cunix"];
@@ -199,6 +200,60 @@ async fn a_lost_command_is_repeated_long_before_its_time_out() {
         "{:?}",
         begun.elapsed()
     );
+}
+
+/// So many commands at once, and their replies.
+fn begin(client: &Arc<RelayClient>, count: usize) -> JoinSet<(String, Result<Vec<u8>, RelayError>)> {
+    let mut commands = JoinSet::new();
+    for n in 0..count {
+        let (client, command) = (Arc::clone(client), format!("U call-{n}"));
+        commands.spawn(async move {
+            let reply = client.forward(command.as_bytes()).await;
+            (command, reply)
+        });
+    }
+    commands
+}
+
+#[tokio::test]
+async fn a_burst_does_not_overflow_the_relays_receive_buffer() {
+    const COMMANDS: usize = 300;
+    let double = Double::new().await;
+    // As rtpproxy has it.
+    setsockopt(&double.socket, sockopt::RcvBuf, &(16 << 10)).unwrap();
+    // What is lost is repeated, but not for the reason that the machine is busy.
+    let timing = Timing {
+        timeout: Duration::from_secs(60),
+        early_repeat: Duration::from_secs(5),
+        ..TIMING
+    };
+    let client = Arc::new(rtpproxy(double.client.address().clone(), timing));
+    let mut commands = begin(&client, COMMANDS);
+    for _ in 0..COMMANDS {
+        let (cookie, command, from) = double.next().await;
+        double.reply(from, &format!("{cookie} {command}\n")).await;
+    }
+    while let Some(command) = commands.join_next().await {
+        let (command, reply) = command.unwrap();
+        assert_eq!(text(reply), command);
+    }
+    assert_eq!(client.counts().repeated, 0);
+}
+
+#[tokio::test]
+async fn commands_that_are_not_answered_hold_up_no_others() {
+    const COMMANDS: usize = 50;
+    let double = Double::new().await;
+    let client = Arc::new(rtpproxy(double.client.address().clone(), TIMING));
+    let mut commands = begin(&client, COMMANDS);
+    let mut seen = HashSet::new();
+    while seen.len() < COMMANDS {
+        seen.insert(double.next().await.1);
+    }
+    while let Some(command) = commands.join_next().await {
+        let (command, reply) = command.unwrap();
+        assert!(seen.contains(&command) && reply.is_err(), "{command}");
+    }
 }
 
 #[tokio::test]

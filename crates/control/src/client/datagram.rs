@@ -1,4 +1,4 @@
-//! Commands over udp: many at the same time, told apart by their cookies, repeated with the same cookie.
+//! Commands over udp: several at the same time, told apart by their cookies, repeated with the same cookie.
 
 use super::cookies::Cookies;
 use super::state::State;
@@ -10,17 +10,22 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::net::UdpSocket;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 /// The largest UDP packet.
 const LARGEST: usize = 65_536;
+/// Commands that the relay has not answered, at a time. rtpproxy asks for a receive buffer of 16 KiB, where the kernel keeps some forty short ones,
+/// half as many long ones, and loses what comes beyond.
+const AT_ONCE: usize = 16;
 
 pub struct Datagram {
     state: Arc<State>,
     address: SocketAddr,
     shared: Arc<Shared>,
+    /// Places in the relay's receive buffer.
+    room: Semaphore,
     opened: Mutex<Option<Opened>>,
 }
 
@@ -48,6 +53,11 @@ enum Outcome {
     Reply(Vec<u8>),
     Refused,
     Nothing,
+}
+
+/// A command's room in the relay's receive buffer, until it is answered or lost; without a permit it is sent all the same.
+struct Room<'a> {
+    _permit: Option<SemaphorePermit<'a>>,
 }
 
 /// A command's place among those that wait, as long as somebody waits for its reply.
@@ -83,6 +93,7 @@ impl Datagram {
                 waiting: Mutex::default(),
                 refusals: watch::Sender::new(0),
             }),
+            room: Semaphore::new(AT_ONCE),
             opened: Mutex::default(),
         }
     }
@@ -93,6 +104,7 @@ impl Datagram {
         let cookie = self.shared.cookies.cookie(number);
         let datagram = self.state.protocol.command(cookie.as_bytes(), command);
         let mut place = self.place(number);
+        let mut room = Some(self.room().await);
         self.state.sent.fetch_add(1, Relaxed);
         let mut refused = false;
         for attempt in 1..=plan.tries {
@@ -100,7 +112,7 @@ impl Datagram {
                 self.state.repeated.fetch_add(1, Relaxed);
             }
             let due = Instant::now() + self.state.timing.timeout;
-            match self.attempt(&socket, &datagram, &mut place, attempt == 1, due).await? {
+            match self.attempt(&socket, &datagram, &mut place, room.take(), due).await? {
                 Outcome::Reply(reply) => return Ok(reply),
                 Outcome::Nothing => continue,
                 Outcome::Refused => refused = true,
@@ -125,18 +137,26 @@ impl Datagram {
         })
     }
 
-    /// Send, and wait for what comes of it. What finds the relay's receive buffer full (rtpproxy asks for 16 KiB) is lost, but soon there is room
-    /// again: the first try is repeated early.
+    /// Room in the relay's receive buffer. It is not waited for longer than the relay takes for its answers: it may be gone, and others send to it.
+    async fn room(&self) -> Room<'_> {
+        let permit = timeout(self.state.timing.early_repeat, self.room.acquire()).await;
+        Room {
+            _permit: permit.ok().and_then(Result::ok),
+        }
+    }
+
+    /// Send, and wait for what comes of it. What finds the relay's receive buffer full all the same is lost, but soon there is room again: the
+    /// first try, which has `room`, is repeated early.
     async fn attempt(
         &self,
         socket: &UdpSocket,
         datagram: &[u8],
         place: &mut Place<'_>,
-        is_first: bool,
+        room: Option<Room<'_>>,
         due: Instant,
     ) -> Result<Outcome, RelayError> {
         let mut refusals = self.shared.refusals.subscribe();
-        if is_first {
+        if let Some(_room) = room {
             let early = Instant::now() + self.state.timing.early_repeat;
             self.send(socket, datagram, due).await?;
             match wait(place, &mut refusals, early.min(due)).await {
