@@ -99,12 +99,12 @@ impl Datagram {
     }
 
     pub async fn exchange(&self, command: &[u8], plan: Plan) -> Result<Vec<u8>, RelayError> {
+        let mut room = Some(self.room().await);
         let socket = self.socket().map_err(|error| self.state.unreachable(error))?;
         let number = self.shared.cookies.number();
         let cookie = self.shared.cookies.cookie(number);
         let datagram = self.state.protocol.command(cookie.as_bytes(), command);
         let mut place = self.place(number);
-        let mut room = Some(self.room().await);
         self.state.sent.fetch_add(1, Relaxed);
         let mut refused = false;
         for attempt in 1..=plan.tries {
