@@ -244,16 +244,18 @@ async fn a_burst_does_not_overflow_the_relays_receive_buffer() {
 async fn commands_that_are_not_answered_hold_up_no_others() {
     const COMMANDS: usize = 50;
     let double = Double::new().await;
-    let client = Arc::new(rtpproxy(double.client.address().clone(), TIMING));
-    let mut commands = begin(&client, COMMANDS);
+    // Longer than the test waits for a command: nothing but the early repetition makes room.
+    let timing = Timing {
+        timeout: Duration::from_secs(60),
+        ..TIMING
+    };
+    let client = Arc::new(rtpproxy(double.client.address().clone(), timing));
+    let commands = begin(&client, COMMANDS);
     let mut seen = HashSet::new();
     while seen.len() < COMMANDS {
         seen.insert(double.next().await.1);
     }
-    while let Some(command) = commands.join_next().await {
-        let (command, reply) = command.unwrap();
-        assert!(seen.contains(&command) && reply.is_err(), "{command}");
-    }
+    assert_eq!(commands.len(), COMMANDS, "one has ended, though none was answered");
 }
 
 #[tokio::test]

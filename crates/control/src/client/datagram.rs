@@ -137,7 +137,7 @@ impl Datagram {
         })
     }
 
-    /// Room in the relay's receive buffer. It is not waited for longer than the relay takes for its answers: it may be gone, and others send to it.
+    /// Room in the relay's receive buffer, waited for until the first repetition would be due at most: a relay that is dead makes none.
     async fn room(&self) -> Room<'_> {
         let permit = timeout(self.state.timing.early_repeat, self.room.acquire()).await;
         Room {
