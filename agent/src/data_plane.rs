@@ -27,7 +27,7 @@ pub struct Current {
     /// What comparisons of table and plan have still to show since the connection was made.
     phase: Phase,
     /// The data plane's own counters by name, and when they were read.
-    pub totals: Option<(BTreeMap<String, u64>, Instant)>,
+    pub totals: Option<(Arc<BTreeMap<String, u64>>, Instant)>,
 }
 
 /// Since the connection was made.
@@ -70,7 +70,7 @@ impl Current {
 
     /// Packets that the data plane has dropped, by reason, as last read.
     pub fn dropped(&self) -> impl Iterator<Item = (&str, u64)> {
-        let totals = self.totals.iter().flat_map(|(totals, _)| totals);
+        let totals = self.totals.iter().flat_map(|(totals, _)| &**totals);
         totals.filter_map(|(name, packets)| Some((name.strip_prefix(shunt_plane::DROPPED)?, *packets)))
     }
 
@@ -204,7 +204,8 @@ pub async fn watch_totals(core: Arc<Core>) {
 async fn read_totals(core: &Core) {
     let Some(plane) = core.plane() else { return };
     if let Ok(totals) = plane.totals().await {
-        core.data_plane.change(|current| current.totals = Some((totals, Instant::now())));
+        core.data_plane
+            .change(|current| current.totals = Some((Arc::new(totals), Instant::now())));
     }
 }
 

@@ -20,13 +20,13 @@ use tonic::{Request, Streaming};
 /// A subscribed client. Clones share the session.
 #[derive(Clone)]
 pub struct Session {
-    writes: Writes,
-    client: BfRuntimeClient<Channel>,
-    bulk: BfRuntimeClient<Channel>,
     shared: Arc<Shared>,
 }
 
 struct Shared {
+    writes: Writes,
+    client: BfRuntimeClient<Channel>,
+    bulk: BfRuntimeClient<Channel>,
     target: Target,
     fence: Fence,
     schema: Arc<Schema>,
@@ -56,6 +56,9 @@ impl Session {
         let (schema, contexts) = fetch_schema(&mut own, target).await?;
         bind(&writes, target, fence).await?;
         let shared = Shared {
+            writes,
+            client: own,
+            bulk,
             target: target.clone(),
             fence: fence.clone(),
             schema: Arc::new(schema),
@@ -68,12 +71,7 @@ impl Session {
             _requests: [requests, bulk_requests],
             _bulk: bulk_notices,
         };
-        let session = Self {
-            writes,
-            client: own,
-            bulk,
-            shared: Arc::new(shared),
-        };
+        let session = Self { shared: Arc::new(shared) };
         Ok((session, streams))
     }
 
@@ -114,7 +112,7 @@ impl Session {
         };
         let pass = self.shared.fence.pass(Instant::now());
         let pass = pass.map_err(|error| CallError::Unavailable(error.to_string()))?;
-        match self.ask(self.writes.write(pass, message, timeout), timeout).await? {
+        match self.ask(self.shared.writes.write(pass, message, timeout), timeout).await? {
             Ok(_) => Ok(vec![Ok(()); count]),
             Err(Failure::Partial(mut outcomes)) if outcomes.len() <= count => {
                 outcomes.resize(count, Ok(()));
@@ -139,7 +137,7 @@ impl Session {
     pub async fn read_encoded(&self, entities: Vec<Bytes>, timeout: Duration) -> Result<Vec<Bytes>, CallError> {
         let mut found = Vec::new();
         let request = self.read_request(entities, self.shared.target.client_id, String::new());
-        self.read_with(self.client.clone(), request, timeout, |part| found.extend(part))
+        self.read_with(self.shared.client.clone(), request, timeout, |part| found.extend(part))
             .await?;
         Ok(found)
     }
@@ -194,7 +192,7 @@ impl Session {
     /// The same by the client for large reads. A switch answers a whole table at once, when it has read all of it: that says nothing of whether
     /// it is alive, so meanwhile the other client asks.
     async fn read_large(&self, request: ReadRequest, timeout: Duration, mut part: impl FnMut(Vec<Bytes>)) -> Result<(), CallError> {
-        let mut client = self.bulk.clone();
+        let mut client = self.shared.bulk.clone();
         let mut messages = match self.wait_alive(client.read(Request::new(request)), timeout).await? {
             Ok(response) => response.into_inner(),
             Err(failure) => return self.not_found_or(failure),

@@ -149,7 +149,8 @@ impl Exchange {
         };
         let (cookie, body) = (cookie.to_vec(), body.to_vec());
         let (exchange, service) = (Arc::clone(self), Arc::clone(service));
-        commands.spawn(async move {
+        // Boxed: tasks are copied several times, and what a service waits for may be kilobytes.
+        commands.spawn(Box::pin(async move {
             let _permit = permit;
             let mut command = InProgress {
                 exchange: &exchange,
@@ -161,7 +162,7 @@ impl Exchange {
             for waiting in command.end(reply.as_deref()) {
                 exchange.send(reply.as_deref().unwrap_or_default(), &waiting);
             }
-        });
+        }));
     }
 
     /// Cookie and command; what is no command is answered here.

@@ -247,9 +247,9 @@ impl Engine {
         let (session, tables) = (link.session.clone(), Arc::clone(&link.tables));
         let jobs = batch.items.iter().map(|item| item.job).collect();
         let number = self.session;
-        let task = self
-            .tasks
-            .spawn(async move { Done::Batch(number, batch.carry_out(session, tables).await) });
+        // Boxed: what a task holds is copied half a dozen times from here to its end, and a call of the transport takes kilobytes.
+        let carried_out = Box::pin(batch.carry_out(session, tables));
+        let task = self.tasks.spawn(async move { Done::Batch(number, carried_out.await) });
         self.batches.insert(task.id(), jobs);
     }
 
