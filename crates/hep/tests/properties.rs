@@ -44,7 +44,7 @@ fn read_everything(data: &[u8]) {
             message.record_routes(),
         );
         let _ = message.via().and_then(|via| via.source());
-        for media in message.sdp().unwrap_or_default().media {
+        for media in message.sdp().iter().flat_map(|sdp| &sdp.media) {
             let _ = (media.rtp(), media.rtcp(), media.on_hold());
         }
     }

@@ -179,7 +179,8 @@ fn the_topmost_via_says_where_a_request_came_from() {
 #[test]
 fn media_lines() {
     let data = with_body(SDP);
-    let sdp = Message::parse(data.as_bytes()).unwrap().sdp().unwrap();
+    let message = Message::parse(data.as_bytes()).unwrap();
+    let sdp = message.sdp().unwrap();
     let [audio, video, six] = &sdp.media[..] else { panic!("{sdp:?}") };
     assert_eq!(
         (audio.kind, audio.rtp(), audio.rtcp()),
@@ -242,14 +243,16 @@ fn a_description_is_found_in_a_multipart_body_and_nowhere_else() {
 fn hold_and_names_are_no_addresses() {
     let held = "v=0\r\nc=IN IP4 0.0.0.0\r\na=inactive\r\nm=audio 6000 RTP/AVP 0\r\nm=audio 99999 RTP/AVP 0\r\nc=IN IP4 host.example\r\na=sendrecv\r\n";
     let data = with_body(held);
-    let sdp = Message::parse(data.as_bytes()).unwrap().sdp().unwrap();
+    let message = Message::parse(data.as_bytes()).unwrap();
+    let sdp = message.sdp().unwrap();
     assert_eq!(
         (sdp.media[0].rtp(), sdp.media[0].direction, sdp.media[0].on_hold()),
         (None, Direction::Inactive, true)
     );
     assert_eq!((sdp.media[1].port, sdp.media[1].address, sdp.media[1].on_hold()), (0, None, false));
     let next = with_body("v=0\nc=IN IP4 192.0.2.1\nm=audio 65535 RTP/AVP 0\nm=audio 6000 RTP/AVP 0\na=rtcp:7001\n");
-    let sdp = Message::parse(next.as_bytes()).unwrap().sdp().unwrap();
+    let message = Message::parse(next.as_bytes()).unwrap();
+    let sdp = message.sdp().unwrap();
     assert_eq!((sdp.media[0].rtcp(), sdp.media[1].rtcp()), (None, endpoint("192.0.2.1:7001")));
 }
 

@@ -5,6 +5,7 @@ use super::lines::{is_blank, number, split_line, trim, words};
 use super::sdp::Sdp;
 use super::via::Via;
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use thiserror::Error;
 
 /// Why bytes are no SIP message.
@@ -28,7 +29,18 @@ pub enum Start<'a> {
 pub struct Message<'a> {
     pub start: Start<'a>,
     headers: Headers<'a>,
+    /// Read once: each copy is asked for its tags several times.
+    from_tag: Cow<'a, [u8]>,
+    to_tag: Cow<'a, [u8]>,
     pub body: &'a [u8],
+    sdp: OnceCell<Option<Sdp<'a>>>,
+}
+
+fn tag<'a>(header: &Cow<'a, [u8]>) -> Cow<'a, [u8]> {
+    match header {
+        Cow::Borrowed(value) => Cow::Borrowed(parameter(value, b"tag").unwrap_or_default()),
+        Cow::Owned(value) => Cow::Owned(parameter(value, b"tag").unwrap_or_default().to_vec()),
+    }
 }
 
 impl<'a> Message<'a> {
@@ -49,7 +61,14 @@ impl<'a> Message<'a> {
         if headers.call_id.is_empty() {
             return Err(SipError::NoCallId(shown()));
         }
-        Ok(Self { start, headers, body })
+        Ok(Self {
+            start,
+            from_tag: tag(&headers.from),
+            to_tag: tag(&headers.to),
+            headers,
+            body,
+            sdp: OnceCell::new(),
+        })
     }
 
     /// Whether a payload of kind SIP holds no message but a keep-alive.
@@ -66,13 +85,13 @@ impl<'a> Message<'a> {
     /// Empty where the header has none (RFC 2543).
     #[must_use]
     pub fn from_tag(&self) -> &[u8] {
-        parameter(&self.headers.from, b"tag").unwrap_or_default()
+        &self.from_tag
     }
 
     /// `None` outside of a dialog.
     #[must_use]
     pub fn to_tag(&self) -> Option<&[u8]> {
-        parameter(&self.headers.to, b"tag").filter(|tag| !tag.is_empty())
+        (!self.to_tag.is_empty()).then_some(&*self.to_tag)
     }
 
     /// The method of a request.
@@ -173,8 +192,8 @@ impl<'a> Message<'a> {
 
     /// The session description in the body, also as one part of several.
     #[must_use]
-    pub fn sdp(&self) -> Option<Sdp<'a>> {
-        Sdp::parse(self.body)
+    pub fn sdp(&self) -> Option<&Sdp<'a>> {
+        self.sdp.get_or_init(|| Sdp::parse(self.body)).as_ref()
     }
 
     /// The Call-ID without a copy, if it stands in one line.
